@@ -1,0 +1,5 @@
+"""The checks that labs call: `checks.lab01.parameter_bytes(my_function)`, one module a lab."""
+
+from tutorial_lib.checks.core import Case, Check, CheckError, Result
+
+__all__ = ["Case", "Check", "CheckError", "Result"]

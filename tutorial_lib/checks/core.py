@@ -1,0 +1,146 @@
+"""What a check is: cases, a half that runs the answer, and a half that judges plain data.
+
+A check has two halves so that the same object serves a learner and a grader. In a notebook both
+halves run in place. A grader puts a `RemoteAnswer` where the learner's function was: then `run`
+happens in another process, and only plain data comes back to be judged.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+
+Case = Mapping[str, Any]
+Result = Mapping[str, Any]
+
+SEED_VARIABLE = "TUTORIAL_LIB_CHECK_SEED"
+
+
+class CheckError(AssertionError):
+    """An answer did not pass: says what was seen, what was wanted and what to try."""
+
+    def _render_traceback_(self) -> list[str]:
+        return [f"CheckError: {self}"]
+
+
+class RemoteAnswer(Protocol):
+    """Stands where the learner's function was while a grader runs the check."""
+
+    def run_remotely(self, check: str, case: Case) -> Result:
+        """Run the check's `run` half next to the learner's function, elsewhere."""
+
+
+@dataclass(frozen=True)
+class Opaque:
+    """A value that is not plain data: only the name of its type is kept."""
+
+    type_name: str
+
+
+@dataclass(frozen=True, eq=False)
+class Check:
+    """One check of one exercise; call it with the answer.
+
+    Args:
+        name: Where to find this object, as in `lab01.parameter_bytes`.
+        exercise: The exercise's mark, as in `1.1`.
+        passed: The line printed on success, the same on every machine.
+        cases: From a seed to the cases; a case is plain data.
+        run: The only half that touches the answer; returns plain data.
+        judge: Decides on the case and that data alone; raises `CheckError`.
+    """
+
+    name: str
+    exercise: str
+    passed: str
+    cases: Callable[[int], Sequence[Case]]
+    run: Callable[[Callable[..., Any], Case], Result]
+    judge: Callable[[Case, Result], None]
+
+    def __call__(self, answer: Callable[..., Any] | RemoteAnswer) -> None:
+        """Check an answer.
+
+        Raises:
+            CheckError: When the answer is blank, fails, or is judged wrong.
+        """
+        for case in self.cases(int(os.environ.get(SEED_VARIABLE, "0"))):
+            remote = getattr(type(answer), "run_remotely", None)
+            if remote is not None:
+                result = remote(answer, self.name, case)
+            else:
+                result = run_in_place(self, answer, case)  # type: ignore[arg-type]
+            self.judge(case, result)
+        print(f"{self.exercise} passed: {self.passed}")
+
+
+def run_in_place(check: Check, answer: Callable[..., Any], case: Case) -> Result:
+    """Run the first half here; prints, warnings and the RNG of the caller stay undisturbed.
+
+    Raises:
+        CheckError: When the answer is no function, is blank, or raises.
+    """
+    if not callable(answer):
+        raise CheckError(
+            f"exercise {check.exercise} needs a function, and got {type(answer).__name__}: "
+            "was its name used for something else?"
+        )
+    printed = io.StringIO()
+    with (
+        contextlib.redirect_stdout(printed),
+        contextlib.redirect_stderr(printed),
+        warnings.catch_warnings(),
+        torch.random.fork_rng(devices=[]),
+    ):
+        warnings.simplefilter("ignore")
+        try:
+            return {key: plain(value) for key, value in check.run(answer, case).items()}
+        except NotImplementedError as error:
+            raise CheckError(
+                f"exercise {check.exercise} is still blank: replace the line that raises "
+                "NotImplementedError, run that cell, then this one."
+            ) from error
+        except CheckError:
+            raise
+        except Exception as error:
+            said = f"\nIt printed:\n{printed.getvalue()[-500:]}" if printed.getvalue() else ""
+            raise CheckError(
+                f"your function raised {type(error).__name__}: {error}\n"
+                f"It was called for the case {dict(case)}. Call it yourself with that.{said}"
+            ) from error
+
+
+def plain(value: Any) -> Any:
+    """Reduce a value to what may cross between processes: numbers, text, tensors, containers."""
+    if value is None or isinstance(value, bool | str):
+        return value
+    if isinstance(value, int):
+        return int(value)
+    if isinstance(value, float):
+        return float(value)
+    if isinstance(value, torch.Tensor):
+        return value.detach().to("cpu").clone()
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    return Opaque(type(value).__name__)
+
+
+def whole_number(value: Any, name: str) -> int:
+    """Read an int out of a result, or say what stood there instead.
+
+    Raises:
+        CheckError: For anything but an int (a bool is none).
+    """
+    if isinstance(value, bool) or not isinstance(value, int):
+        seen = value.type_name if isinstance(value, Opaque) else f"{value!r}"
+        hint = ": bytes are whole, so use // and int" if isinstance(value, float) else ""
+        raise CheckError(f"{name} should be an int, and is {seen}{hint}.")
+    return value

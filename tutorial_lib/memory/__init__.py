@@ -1,0 +1,17 @@
+"""Instruments: measure a training step, count what autograd saves, predict without allocating."""
+
+from tutorial_lib.memory.meter import MeterWarning, measure, watch
+from tutorial_lib.memory.predict import predict
+from tutorial_lib.memory.report import CATEGORIES, MemoryReport
+from tutorial_lib.memory.saved import SavedTensors, saved
+
+__all__ = [
+    "CATEGORIES",
+    "MemoryReport",
+    "MeterWarning",
+    "SavedTensors",
+    "measure",
+    "predict",
+    "saved",
+    "watch",
+]

@@ -1,0 +1,48 @@
+"""`%%memory`: the report of a notebook cell, after `%load_ext tutorial_lib`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import nn
+from torch.optim import Optimizer
+
+from tutorial_lib.memory.meter import watch
+from tutorial_lib.memory.report import MemoryReport
+
+
+def load_ipython_extension(ipython: Any) -> None:
+    """Register `%%memory LABEL` in this IPython; the report is also kept as `memory_report`."""
+
+    def memory(line: str, cell: str) -> MemoryReport | None:
+        report = run_watched(ipython, line.strip(), cell)
+        ipython.user_ns["memory_report"] = report
+        return report
+
+    ipython.register_magic_function(memory, magic_kind="cell", magic_name="memory")
+
+
+def run_watched(ipython: Any, label: str, cell: str) -> MemoryReport:
+    """Run a cell's source in the user's namespace and measure it.
+
+    Every model and optimizer that has a name in the namespace is named in the report.
+
+    Raises:
+        Exception: What the cell raises, once; nothing is reported then.
+    """
+    names = ipython.user_ns
+    models = nn.ModuleList(v for k, v in list(names.items()) if _is(v, k, nn.Module))
+    optimizers = [v for k, v in list(names.items()) if _is(v, k, Optimizer)]
+    source = ipython.transform_cell(cell)
+    with watch(label, model=models, optimizer=_joined(optimizers)) as report:
+        exec(compile(source, ipython.compile.cache(source), "exec"), names)
+    return report
+
+
+def _is(value: Any, name: str, kind: type) -> bool:
+    # Names with an underscore are IPython's own copies of earlier outputs.
+    return isinstance(value, kind) and not name.startswith("_")
+
+
+def _joined(optimizers: list[Optimizer]) -> Optimizer | None:
+    return optimizers[0] if len(optimizers) == 1 else None

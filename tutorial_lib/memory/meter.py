@@ -1,0 +1,244 @@
+"""Measure a training step's memory: exact on a CPU, the allocator's peak beside it on a GPU."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules import module as module_hooks
+from torch.optim.optimizer import (
+    Optimizer,
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
+from torch.utils.flop_counter import FlopCounterMode
+
+from tutorial_lib import device as devices
+from tutorial_lib.memory.report import MemoryReport, summarise
+from tutorial_lib.memory.storages import StorageLog
+
+
+class MeterWarning(UserWarning):
+    """A reading may not mean what it seems to."""
+
+
+def measure(
+    step: Callable[[], Any],
+    *,
+    model: nn.Module | None = None,
+    optimizer: Optimizer | None = None,
+    label: str = "",
+    warmup: int = 1,
+    repeats: int = 0,
+    flops: bool = False,
+) -> MemoryReport:
+    """Measure one steady training step, after a warm-up that brings the optimizer's state.
+
+    Args:
+        step: Does one full training step: forward, backward, update, zero. It is really done,
+            `warmup` + 1 + `repeats` + `flops` times.
+        model: Whose parameters and buffers to name; else only those that the step touches.
+        optimizer: Whose state to name; else the one that the step calls.
+        label: Words for the report.
+        warmup: Steps before the measured one. With 0 it is the first step that is measured.
+        repeats: Further steps that are timed, without the meter.
+        flops: Whether to count FLOPs, in a step of its own: a FLOP counter keeps tensors alive.
+
+    Returns:
+        The report of the measured step.
+
+    Raises:
+        RuntimeError: When another measurement is running.
+        Exception: What `step` raises. Hooks and modes are gone by then, the random state and
+            the gradients that were None are as before the step.
+    """
+    if warmup < 0 or repeats < 0:
+        raise ValueError(f"warmup (={warmup}) and repeats (={repeats}) must not be negative.")
+    with _undone_on_error(model):
+        for _ in range(warmup):
+            step()
+        with watch(label, model=model, optimizer=optimizer) as report:
+            step()
+        if "backward" not in report.phases:
+            warnings.warn(
+                "the step ran no backward: what is measured is no training step.",
+                MeterWarning,
+                stacklevel=2,
+            )
+        device = _device_of(model, optimizer)
+        report.step_seconds = [_timed(step, device) for _ in range(repeats)]
+        if flops:
+            with FlopCounterMode(display=False) as counter:
+                step()
+            report.flops = counter.get_total_flops()
+    return report
+
+
+@contextlib.contextmanager
+def watch(
+    label: str = "",
+    *,
+    model: nn.Module | None = None,
+    optimizer: Optimizer | None = None,
+) -> Iterator[MemoryReport]:
+    """Measure what happens inside the `with` block; the report is filled in at its end.
+
+    Args:
+        label: Words for the report.
+        model: Whose parameters and buffers to name.
+        optimizer: Whose state to name.
+
+    Yields:
+        The report, empty until the block ends. It stays empty when the block raises.
+
+    Raises:
+        RuntimeError: When another measurement is running.
+    """
+    if _Watching.now is not None:
+        raise RuntimeError(
+            f"a measurement ({_Watching.now!r}) is running: end it before you begin {label!r}."
+        )
+    device = _device_of(model, optimizer)
+    report = MemoryReport(
+        label=label, device=devices.describe(device), versions=devices.versions()
+    )
+    log = StorageLog(device.type)
+    gc.collect()
+    before = _CudaReading.take(device)
+    with contextlib.ExitStack() as stack:
+        _Watching.now = label or "measure"
+        stack.callback(setattr, _Watching, "now", None)
+        stack.callback(gc.enable if gc.isenabled() else gc.disable)
+        gc.disable()  # A collection in the middle would move the peak from run to run.
+        _install(log, model, optimizer, stack)
+        with log:
+            yield report
+        log.finish()
+        gc.collect()
+    if model is not None:
+        log.know_module(model)
+    report.timeline, report.phase_starts = log.lives(), log.phase_starts
+    summarise(report)
+    report.leaked_bytes = log.leaked_bytes()
+    if before is not None:
+        before.add_to(report, device)
+
+
+class _Watching:
+    now: str | None = None
+
+
+def _install(
+    log: StorageLog,
+    model: nn.Module | None,
+    optimizer: Optimizer | None,
+    stack: contextlib.ExitStack,
+) -> None:
+    """Tell the log what is there, and of modules and updates as they happen."""
+    names: dict[int, str] = {}
+    if model is not None:
+        log.know_module(model)
+        names = {id(module): name for name, module in model.named_modules()}
+    if optimizer is not None:
+        log.know_optimizer(optimizer)
+
+    def enter(module: nn.Module, args: Any) -> None:
+        log.module_stack.append(names.get(id(module), type(module).__name__))
+        log.know_module(module, recurse=False)
+
+    def leave(module: nn.Module, args: Any, out: Any) -> None:
+        log.module_stack.pop()
+
+    def before_update(updating: Optimizer, args: Any, kwargs: Any) -> None:
+        log.know_optimizer(updating)
+        log.in_optimizer = True
+        log.set_phase("optimizer")
+
+    def after_update(updating: Optimizer, args: Any, kwargs: Any) -> None:
+        log.know_optimizer(updating)
+        log.in_optimizer = False
+        log.set_phase("zero")
+
+    def accumulated(parameter: Tensor) -> None:
+        log.know([parameter.grad], "gradients")
+
+    handles = [
+        module_hooks.register_module_forward_pre_hook(enter),
+        # Recomputation may stop a module early by raising: leave() must be called all the same.
+        module_hooks.register_module_forward_hook(leave, always_call=True),
+        register_optimizer_step_pre_hook(before_update),
+        register_optimizer_step_post_hook(after_update),
+    ]
+    for parameter in _parameters(model, optimizer):
+        if parameter.requires_grad:
+            handles.append(parameter.register_post_accumulate_grad_hook(accumulated))
+    for handle in handles:
+        stack.callback(handle.remove)
+
+
+def _parameters(model: nn.Module | None, optimizer: Optimizer | None) -> list[Tensor]:
+    found = list(model.parameters()) if model is not None else []
+    for group in optimizer.param_groups if optimizer is not None else []:
+        found += group["params"]
+    return list({id(parameter): parameter for parameter in found}.values())
+
+
+def _device_of(model: nn.Module | None, optimizer: Optimizer | None) -> torch.device:
+    for parameter in _parameters(model, optimizer):
+        return parameter.device
+    return devices.pick()
+
+
+@contextlib.contextmanager
+def _undone_on_error(model: nn.Module | None) -> Iterator[None]:
+    """Put back the random state, and gradients that were None, when the step raises."""
+    state = torch.random.get_rng_state()
+    without_grad = [p for p in _parameters(model, None) if p.grad is None]
+    try:
+        yield
+    except BaseException:
+        torch.random.set_rng_state(state)
+        for parameter in without_grad:
+            parameter.grad = None
+        raise
+
+
+def _timed(step: Callable[[], Any], device: torch.device) -> float:
+    devices.synchronize(device)
+    start = time.perf_counter()
+    step()
+    devices.synchronize(device)
+    return time.perf_counter() - start
+
+
+@dataclass(frozen=True)
+class _CudaReading:
+    """What the allocator held before the block, and that its peaks were reset then."""
+
+    allocated: int
+
+    @classmethod
+    def take(cls, device: torch.device) -> _CudaReading | None:
+        if device.type != "cuda":
+            return None
+        devices.synchronize(device)
+        devices.reset_peak(device)
+        return cls(torch.cuda.memory_allocated(device))
+
+    def add_to(self, report: MemoryReport, device: torch.device) -> None:
+        """Replace the counted peak by the allocator's; the difference is `other`."""
+        devices.synchronize(device)
+        foreign = max(0, self.allocated - report.baseline_bytes)
+        peak = torch.cuda.max_memory_allocated(device) - foreign
+        # Rounding to blocks, kernel workspace and cuBLAS handles: no tensor holds them.
+        report.at_peak["other"] += max(0, peak - report.peak_bytes)
+        report.peak_bytes = max(peak, report.peak_bytes)
+        report.reserved_bytes = torch.cuda.max_memory_reserved(device)
+        report.method = "allocator"

@@ -1,0 +1,220 @@
+"""The one report of a training step's memory, whoever measured or predicted it."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from dataclasses import asdict, dataclass, field
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tutorial_lib.units import human_bytes, human_flops, human_seconds
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+CATEGORIES = (
+    "parameters",
+    "buffers",
+    "gradients",
+    "optimizer_state",
+    "activations",
+    "recomputed",
+    "temporary",
+    "inputs",
+    "other",
+)
+PHASES = ("forward", "backward", "optimizer", "zero")
+HOW = {"counted": "counted", "allocator": "measured by the allocator", "predicted": "predicted"}
+
+
+@dataclass(frozen=True, slots=True)
+class Life:
+    """One storage's life; times are ticks, one for each operation that made a storage.
+
+    Args:
+        num_bytes: Size of the storage.
+        born: Tick at which it was made; 0 for what was there before.
+        died: Last tick at which it was there; None when it outlived the step.
+        category: One of `CATEGORIES`.
+        phase: Phase of the step in which it was born.
+        op: Name of the operation that made it; empty for what was there before.
+        module: Path of the module that was running.
+    """
+
+    num_bytes: int
+    born: int
+    died: int | None
+    category: str
+    phase: str
+    op: str
+    module: str
+
+
+@dataclass
+class MemoryReport:
+    """Memory of one training step: its peak, by category and by phase, and how it came about.
+
+    Args:
+        label: What was measured, in the caller's words.
+        peak_bytes: Most bytes held at once, whatever was there before included.
+        peak_phase: Phase in which that was.
+        at_peak: Bytes by category at that moment; they sum to `peak_bytes`.
+        phases: Most bytes held at once in each phase that occurred.
+        baseline_bytes: Bytes there before the step: parameters, optimizer state and the like.
+        leaked_bytes: Bytes of the step that outlived it and are neither gradient nor state.
+        timeline: Every storage's life.
+        phase_starts: Tick and name of each phase, in order.
+        step_seconds: Time of each timed run; none where none was asked for.
+        flops: Floating-point operations of one step, counted in a run of their own.
+        method: `counted` (exact, from tensors), `allocator` (CUDA's own peak) or `predicted`.
+        device: Words for the device.
+        versions: Python, torch and the like.
+        reserved_bytes: On CUDA, the most that the allocator held of the driver.
+    """
+
+    label: str = ""
+    peak_bytes: int = 0
+    peak_phase: str = ""
+    at_peak: dict[str, int] = field(default_factory=lambda: dict.fromkeys(CATEGORIES, 0))
+    phases: dict[str, int] = field(default_factory=dict)
+    baseline_bytes: int = 0
+    leaked_bytes: int = 0
+    timeline: list[Life] = field(default_factory=list)
+    phase_starts: list[tuple[int, str]] = field(default_factory=list)
+    step_seconds: list[float] = field(default_factory=list)
+    flops: int | None = None
+    method: str = "counted"
+    device: str = "CPU"
+    versions: dict[str, str] = field(default_factory=dict)
+    reserved_bytes: int | None = None
+
+    @property
+    def seconds(self) -> float | None:
+        """Median time of one step, or None where none was timed."""
+        return statistics.median(self.step_seconds) if self.step_seconds else None
+
+    def curve(self) -> list[dict[str, int]]:
+        """Give the bytes held at each tick, by category.
+
+        Returns:
+            One dict a tick, from 0 on.
+        """
+        clocks = [begin for begin, _ in self.phase_starts]
+        for life in self.timeline:
+            clocks += [life.born] if life.died is None else [life.born, life.died]
+        last = max(clocks, default=0)
+        changes = [dict.fromkeys(CATEGORIES, 0) for _ in range(last + 2)]
+        for life in self.timeline:
+            changes[life.born][life.category] += life.num_bytes
+            if life.died is not None:
+                changes[life.died + 1][life.category] -= life.num_bytes
+        for before, now in zip(changes, changes[1:], strict=False):
+            for category in CATEGORIES:
+                now[category] += before[category]
+        return changes[:-1]
+
+    def figure(self) -> Figure:
+        """Draw the step: bytes by category, from its first tick to its last."""
+        from tutorial_lib import plots
+
+        return plots.step_timeline(self)
+
+    def to_json(self, *, timeline: bool = True) -> str:
+        """Write the report as JSON; without the timeline it is short."""
+        data = asdict(self) | {"seconds": self.seconds}
+        if not timeline:
+            del data["timeline"]
+        return json.dumps(data, indent=1)
+
+    def save(self, path: Path) -> None:
+        """Save the report as a JSON file."""
+        Path(path).write_text(self.to_json() + "\n", encoding="utf-8")
+
+    @classmethod
+    def from_json(cls, text: str) -> MemoryReport:
+        """Read a report back from `to_json`'s text."""
+        data = json.loads(text)
+        data.pop("seconds", None)
+        data["timeline"] = [Life(**life) for life in data.get("timeline", [])]
+        data["phase_starts"] = [(clock, phase) for clock, phase in data["phase_starts"]]
+        return cls(**data)
+
+    def __str__(self) -> str:
+        rows = [self._headline()]
+        rows += [f"  {name:<16}{size:>10}{share:>7}" for name, size, share in self._rows()]
+        by_phase = [f"{phase} {human_bytes(size)}" for phase, size in self.phases.items()]
+        rows.append(f"  peak by phase:  {', '.join(by_phase)}")
+        return "\n".join(rows + self._extras())
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        cells = "".join(
+            f"<tr><td style='text-align:left'>{escape(name)}</td><td>{size}</td><td>{share}</td>"
+            "</tr>"
+            for name, size, share in self._rows()
+        )
+        phases = ", ".join(f"{phase} {human_bytes(size)}" for phase, size in self.phases.items())
+        extras = "".join(f"<br>{escape(line.strip())}" for line in self._extras())
+        return (
+            f"<b>{escape(self._headline())}</b><table><thead><tr><th style='text-align:left'>"
+            f"category</th><th>at the peak</th><th>share</th></tr></thead><tbody>{cells}</tbody>"
+            f"</table>peak by phase: {phases}{extras}"
+        )
+
+    def _headline(self) -> str:
+        what = f"{self.label}: peak" if self.label else "peak"
+        during = f" during {self.peak_phase}" if self.peak_phase else ""
+        where = f"{HOW.get(self.method, self.method)}, {self.device}"
+        return f"{what} {human_bytes(self.peak_bytes)}{during} ({where})"
+
+    def _rows(self) -> list[tuple[str, str, str]]:
+        return [
+            (name.replace("_", " "), human_bytes(size), f"{size / self.peak_bytes:.0%}")
+            for name, size in self.at_peak.items()
+            if size
+        ]
+
+    def _extras(self) -> list[str]:
+        lines = []
+        if self.reserved_bytes is not None:
+            lines.append(f"  reserved:       {human_bytes(self.reserved_bytes)}")
+        if self.leaked_bytes:
+            lines.append(f"  left behind:    {human_bytes(self.leaked_bytes)}")
+        if self.step_seconds:
+            spread = f"{human_seconds(min(self.step_seconds))} to {human_seconds(max(self.step_seconds))}"
+            lines.append(f"  seconds a step: {human_seconds(self.seconds or 0)} ({spread})")
+        if self.flops is not None:
+            lines.append(f"  FLOPs a step:   {human_flops(self.flops)}")
+        return lines
+
+
+def summarise(report: MemoryReport) -> MemoryReport:
+    """Fill in peak, categories and phases from the report's own timeline."""
+    curve = report.curve()
+    totals = [sum(point.values()) for point in curve]
+    ends = [begin for begin, _ in report.phase_starts[1:]] + [len(totals)]
+    spans = [
+        (phase, totals[begin:end])
+        for (begin, phase), end in zip(report.phase_starts, ends, strict=True)
+        # The log opens in "zero": when the step begins at once, that is no phase of it.
+        if (begin, end) != (0, 1)
+    ]
+    report.phases = {
+        phase: max(max(span) for name, span in spans if name == phase and span)
+        for phase in PHASES
+        if any(name == phase and span for name, span in spans)
+    }
+    moment = totals.index(max(totals))
+    report.peak_bytes, report.at_peak = totals[moment], curve[moment]
+    report.peak_phase = next(p for begin, p in reversed(report.phase_starts) if begin <= moment)
+    report.baseline_bytes = totals[0]
+    return report
+
+
+def as_data(report: MemoryReport) -> dict[str, Any]:
+    """Give the report as plain data, without its timeline."""
+    data: dict[str, Any] = json.loads(report.to_json(timeline=False))
+    return data

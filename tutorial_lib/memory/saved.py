@@ -1,0 +1,149 @@
+"""Count what autograd saves between forward and backward, tensor by tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from html import escape
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules import module as module_hooks
+
+from tutorial_lib.units import human_bytes
+
+
+@dataclass(frozen=True)
+class SavedTensor:
+    """One tensor that autograd keeps for the backward pass.
+
+    Args:
+        shape: Its shape.
+        dtype: Its element type, as in `float32`.
+        num_bytes: Size of its storage; 0 for another view of a storage counted before.
+        op: Name of the operation that made it; empty for an input of the forward.
+        module: Path of the module whose forward saved it.
+    """
+
+    shape: tuple[int, ...]
+    dtype: str
+    num_bytes: int
+    op: str
+    module: str
+
+
+@dataclass(frozen=True)
+class SavedTensors:
+    """All that autograd saved in one forward, in the order in which it was saved."""
+
+    rows: tuple[SavedTensor, ...]
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of all saved storages."""
+        return sum(row.num_bytes for row in self.rows)
+
+    @property
+    def num_storages(self) -> int:
+        """Number of saved storages, each counted once."""
+        return sum(row.num_bytes > 0 for row in self.rows)
+
+    def by(self, key: str) -> dict[str, int]:
+        """Add up the bytes by `module`, `op`, `shape` or `dtype`, largest first."""
+        sums: dict[str, int] = {}
+        for row in self.rows:
+            name = str(getattr(row, key))
+            sums[name] = sums.get(name, 0) + row.num_bytes
+        return dict(sorted(sums.items(), key=lambda item: -item[1]))
+
+    def __str__(self) -> str:
+        total = f"{self.num_storages} storages, {human_bytes(self.num_bytes)} saved"
+        lines = [f"  {cells[0]:<24}{cells[1]:<18}{cells[2]:>10}  {cells[3]}" for cells in self._cells()]
+        return "\n".join([total, *lines])
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        rows = "".join(
+            "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in cells) + "</tr>"
+            for cells in self._cells()
+        )
+        return (
+            f"<b>{self.num_storages} storages, {human_bytes(self.num_bytes)} saved</b><table>"
+            "<thead><tr><th>module</th><th>made by</th><th>bytes</th><th>shape</th></tr></thead>"
+            f"<tbody>{rows}</tbody></table>"
+        )
+
+    def _cells(self) -> Iterator[tuple[str, str, str, str]]:
+        for row in self.rows:
+            if row.num_bytes:
+                shape = f"{row.dtype} {row.shape}"
+                yield row.module or "-", row.op or "input", human_bytes(row.num_bytes), shape
+
+
+def saved(forward: Callable[[], Any], *, params_of: nn.Module | None = None) -> SavedTensors:
+    """Count the bytes that autograd keeps between forward and backward.
+
+    A storage counts once, however many views of it are saved.
+
+    Args:
+        forward: Called once. Its output may be anything; no backward is run.
+        params_of: Module whose parameters and buffers are not counted, since they are resident
+            anyway. Its submodules' names stand in the rows.
+
+    Returns:
+        Every saved tensor, with shape, bytes, operation and module.
+
+    Raises:
+        RuntimeError: When gradients are off, since then nothing is ever saved.
+
+    Source:
+        Counts what `torch.autograd.graph.saved_tensors_hooks` reports. Blind to kernel workspace,
+        and to what hooks inside `forward` keep in its place (a checkpoint's recompute inputs are
+        counted, an offloaded copy is not).
+    """
+    if not torch.is_grad_enabled():
+        raise RuntimeError(
+            "gradients are off here, so autograd saves nothing: call saved() outside no_grad()."
+        )
+    resident = [*params_of.parameters(), *params_of.buffers()] if params_of else []
+    seen = {tensor.untyped_storage()._cdata for tensor in resident}
+    names = {id(m): name for name, m in params_of.named_modules()} if params_of else {}
+    rows: list[SavedTensor] = []
+    alive: list[Tensor] = []
+    stack: list[str] = []
+
+    def pack(tensor: Tensor) -> Tensor:
+        key = tensor.untyped_storage()._cdata
+        if key not in seen or tensor.numel() == 0:
+            num_bytes = 0 if key in seen else tensor.untyped_storage().nbytes()
+            seen.add(key)
+            op = tensor.grad_fn.name().removesuffix("0") if tensor.grad_fn else ""
+            dtype = str(tensor.dtype).removeprefix("torch.")
+            module = stack[-1] if stack else ""
+            rows.append(SavedTensor(tuple(tensor.shape), dtype, num_bytes, op, module))
+        # The alias without its graph: keeping `tensor` itself would tie a knot that only the
+        # garbage collector undoes.
+        alive.append(tensor.detach())
+        return alive[-1]
+
+    def enter(module: nn.Module, args: Any) -> None:
+        stack.append(names.get(id(module), type(module).__name__))
+
+    def leave(module: nn.Module, args: Any, out: Any) -> None:
+        stack.pop()
+
+    hooks = [
+        module_hooks.register_module_forward_pre_hook(enter),
+        module_hooks.register_module_forward_hook(leave, always_call=True),
+    ]
+    try:
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+            # Held until the count is done, so that no storage is freed and its address reused.
+            output = forward()
+    finally:
+        for hook in hooks:
+            hook.remove()
+    del output
+    return SavedTensors(tuple(rows))

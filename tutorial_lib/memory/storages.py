@@ -1,0 +1,193 @@
+"""Log the birth and death of every tensor storage, and say afterwards what each one was.
+
+PyTorch asks a `TorchDispatchMode` about every operation, so every new storage is seen at birth. A
+weak reference tells when it is freed. What a storage *was* (a gradient, an activation) is often
+known only later, so labels are given at the end, from birth on.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from tutorial_lib.memory.report import Life
+
+Phase = str
+
+
+@dataclass(slots=True)
+class StorageRecord:
+    """What was seen of one storage; `label` is empty until it is certain."""
+
+    num_bytes: int
+    born: int
+    phase: Phase
+    op: str
+    module: str
+    label: str = ""
+    waits_for_backward: bool = False
+    with_grad: bool = False
+    died: int | None = None
+
+
+class StorageLog(TorchDispatchMode):
+    """Record every storage of one device type while the mode is active.
+
+    Blind to memory that a kernel takes and gives back inside one operation (workspace), and to
+    tensors that no operation touches unless `know` was told of them.
+    """
+
+    def __init__(self, device_type: str) -> None:
+        super().__init__()
+        self.device_type = device_type
+        self.records: list[StorageRecord] = []
+        self.clock = 0
+        self.phase: Phase = "zero"
+        self.phase_starts: list[tuple[int, Phase]] = [(0, "zero")]
+        self.in_optimizer = False
+        self.module_stack: list[str] = []
+        self._alive: dict[int, tuple[StorageRecord, weakref.ref[torch.UntypedStorage]]] = {}
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """Run the operation and record the storages that it met and made."""
+        if func.namespace != "profiler":
+            self._enter_phase()
+        for tensor in _tensors((args, kwargs)):
+            self._record(tensor, "", "inputs")
+        out = func(*args, **(kwargs or {}))
+        # Time passes with births alone: an operation that makes no storage changes no total.
+        before = len(self.records)
+        self.clock += 1
+        for tensor in _tensors(out):
+            self._record(tensor, str(func.overloadpacket.__name__), "")
+        self.clock -= len(self.records) == before
+        return out
+
+    def know(self, tensors: Iterable[Tensor | None], label: str) -> None:
+        """Label the storages of these tensors, whether they were seen before or not."""
+        for tensor in tensors:
+            if tensor is not None and (record := self._record(tensor, "", label)) is not None:
+                record.label = label
+
+    def know_module(self, module: nn.Module, *, recurse: bool = True) -> None:
+        """Label a module's parameters, buffers and present gradients."""
+        for parameter in module.parameters(recurse):
+            self.know([parameter], "parameters")
+            self.know([parameter.grad], "gradients")
+        self.know(module.buffers(recurse), "buffers")
+
+    def know_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
+        """Label an optimizer's parameters, their present gradients, and its state."""
+        for group in optimizer.param_groups:
+            self.know(group["params"], "parameters")
+            self.know((parameter.grad for parameter in group["params"]), "gradients")
+        self.know(_tensors(list(optimizer.state.values())), "optimizer_state")
+
+    def set_phase(self, phase: Phase) -> None:
+        """Note that another phase of the step has begun."""
+        if phase == self.phase:
+            return
+        if phase == "backward":
+            for record, _ in self._alive.values():
+                record.waits_for_backward |= record.phase == "forward"
+        # A tick of its own, so that what dies between two phases is seen to die.
+        self.clock += 1
+        self.phase = phase
+        self.phase_starts.append((self.clock, phase))
+
+    def alive_bytes(self) -> int:
+        """Count the bytes of all storages that are alive now."""
+        return sum(record.num_bytes for record, _ in self._alive.values())
+
+    def finish(self) -> None:
+        """Stop watching; what is alive and was made with gradients on still waits for a backward."""
+        self.clock += 1
+        for record, _ in self._alive.values():
+            record.waits_for_backward |= record.phase == "forward" and record.with_grad
+
+    def leaked_bytes(self) -> int:
+        """Count what the step made, that lives on, and that is neither gradient nor state."""
+        return sum(r.num_bytes for r, _ in self._alive.values() if r.born and not r.label)
+
+    def lives(self) -> list[Life]:
+        """Give every storage's life, labelled."""
+        return [
+            Life(r.num_bytes, r.born, r.died, _category(r), r.phase, r.op, r.module)
+            for r in self.records
+        ]
+
+    def _enter_phase(self) -> None:
+        # -1 outside autograd's engine; recomputation in backward is inside it too.
+        if torch._C._current_graph_task_id() != -1:
+            self.set_phase("backward")
+        elif self.in_optimizer:
+            self.set_phase("optimizer")
+        elif torch.is_grad_enabled():
+            self.set_phase("forward")
+        elif self.phase == "backward":
+            # Between backward and the update, without gradients: unscaling or clipping.
+            self.set_phase("optimizer")
+
+    def _record(self, tensor: Tensor, op: str, label: str) -> StorageRecord | None:
+        if tensor.device.type != self.device_type or tensor.layout != torch.strided:
+            return None
+        storage = tensor.untyped_storage()
+        key = storage._cdata
+        found = self._alive.get(key)
+        if found is not None:
+            self._resize(found[0], storage)
+            return found[0]
+        # Never seen and no operation's output: it was there before the log began.
+        born = self.clock if op else 0
+        module = self.module_stack[-1] if self.module_stack else ""
+        record = StorageRecord(storage.nbytes(), born, self.phase, op, module, label)
+        record.with_grad = torch.is_grad_enabled()
+        self.records.append(record)
+        self._alive[key] = (record, weakref.ref(storage, self._on_death(key)))
+        return record
+
+    def _resize(self, record: StorageRecord, storage: torch.UntypedStorage) -> None:
+        # resize_() keeps the storage: end one life and begin another of the new size.
+        if storage.nbytes() == record.num_bytes:
+            return
+        before = StorageRecord(**{n: getattr(record, n) for n in StorageRecord.__slots__})
+        before.died = self.clock
+        self.records.append(before)
+        record.num_bytes, record.born = storage.nbytes(), self.clock
+
+    def _on_death(self, key: int) -> Callable[[Any], None]:
+        def died(_: Any) -> None:
+            if key in self._alive:
+                self._alive.pop(key)[0].died = self.clock
+
+        return died
+
+
+def _category(record: StorageRecord) -> str:
+    if record.label:
+        return record.label
+    if record.phase == "forward" and record.waits_for_backward:
+        return "activations"
+    if record.phase == "backward" and record.with_grad:
+        # Plain backward runs with gradients off; only a recomputed forward turns them on.
+        return "recomputed"
+    return "temporary"
+
+
+def _tensors(value: Any) -> Iterator[Tensor]:
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _tensors(item)
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from _tensors(item)

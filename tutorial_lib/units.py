@@ -1,0 +1,55 @@
+"""Bytes, seconds and FLOPs as text: the one spelling used in the whole course."""
+
+from __future__ import annotations
+
+KIB = 1024
+MIB = 1024**2
+GIB = 1024**3
+TIB = 1024**4
+GB = 10**9
+
+_BINARY = ((TIB, "TiB"), (GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB"))
+_DECIMAL = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+_SECONDS = ((60.0, "min", 1 / 60), (1.0, "s", 1.0), (1e-3, "ms", 1e3), (0.0, "µs", 1e6))
+
+
+def human_bytes(num_bytes: float) -> str:
+    """Write a number of bytes with a binary unit, as in ``1.50 GiB``.
+
+    Args:
+        num_bytes: Any number of bytes; a difference may be negative.
+
+    Returns:
+        Text with three significant digits; whole bytes below 1 KiB.
+    """
+    size = abs(num_bytes)
+    for factor, unit in _BINARY:
+        if size >= factor * 0.9995:
+            return f"{_three_digits(num_bytes / factor)} {unit}"
+    return f"{num_bytes:.0f} B"
+
+
+def human_seconds(seconds: float) -> str:
+    """Write a duration, as in ``12.3 ms`` or ``2.00 min``."""
+    for at_least, unit, factor in _SECONDS:
+        if abs(seconds) >= at_least:
+            return f"{_three_digits(seconds * factor)} {unit}"
+    raise AssertionError("unreachable: the last unit takes every duration")
+
+
+def human_count(count: float, unit: str = "") -> str:
+    """Write a large number with a decimal prefix, as in ``124 M`` or ``6.74 G``."""
+    for factor, prefix in _DECIMAL:
+        if abs(count) >= factor * 0.9995:
+            return f"{_three_digits(count / factor)} {prefix}{unit}"
+    return f"{count:.0f} {unit}".rstrip()
+
+
+def human_flops(flops: float) -> str:
+    """Write floating-point operations, as in ``3.10 TFLOP``."""
+    return human_count(flops, "FLOP")
+
+
+def _three_digits(value: float) -> str:
+    decimals = 2 if abs(value) < 9.995 else 1 if abs(value) < 99.95 else 0
+    return f"{value:.{decimals}f}"
