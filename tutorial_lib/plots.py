@@ -138,7 +138,7 @@ def ledger_bars(
             axes.barh(row, width, left=left, height=0.62, **_fill(category))
             left += width
         if name in predicted:
-            outline = {"fill": False, "linestyle": "--", "linewidth": 1.2, "edgecolor": "black"}
+            outline: dict[str, Any] = {"fill": False, "linestyle": "--", "edgecolor": "black"}
             axes.add_patch(Rectangle((0, row - 0.31), left, 0.62, **outline))
         axes.text(left, row, f" {human_bytes(total[name])}", va="center", fontsize=9)
     for gib in cards_gib:

@@ -106,9 +106,7 @@ def watch(
             f"a measurement ({_Watching.now!r}) is running: end it before you begin {label!r}."
         )
     device = _device_of(model, optimizer)
-    report = MemoryReport(
-        label=label, device=devices.describe(device), versions=devices.versions()
-    )
+    report = MemoryReport(label=label, device=devices.describe(device), versions=devices.versions())
     log = StorageLog(device.type)
     gc.collect()
     before = _CudaReading.take(device)
@@ -178,7 +176,8 @@ def _install(
     ]
     for parameter in _parameters(model, optimizer):
         if parameter.requires_grad:
-            handles.append(parameter.register_post_accumulate_grad_hook(accumulated))
+            handle = parameter.register_post_accumulate_grad_hook(accumulated)  # type: ignore[no-untyped-call]
+            handles.append(handle)
     for handle in handles:
         stack.callback(handle.remove)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import statistics
 from dataclasses import asdict, dataclass, field
@@ -110,7 +111,7 @@ class MemoryReport:
             changes[life.born][life.category] += life.num_bytes
             if life.died is not None:
                 changes[life.died + 1][life.category] -= life.num_bytes
-        for before, now in zip(changes, changes[1:], strict=False):
+        for before, now in itertools.pairwise(changes):
             for category in CATEGORIES:
                 now[category] += before[category]
         return changes[:-1]
@@ -184,7 +185,8 @@ class MemoryReport:
         if self.leaked_bytes:
             lines.append(f"  left behind:    {human_bytes(self.leaked_bytes)}")
         if self.step_seconds:
-            spread = f"{human_seconds(min(self.step_seconds))} to {human_seconds(max(self.step_seconds))}"
+            fastest, slowest = min(self.step_seconds), max(self.step_seconds)
+            spread = f"{human_seconds(fastest)} to {human_seconds(slowest)}"
             lines.append(f"  seconds a step: {human_seconds(self.seconds or 0)} ({spread})")
         if self.flops is not None:
             lines.append(f"  FLOPs a step:   {human_flops(self.flops)}")

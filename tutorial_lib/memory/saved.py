@@ -59,7 +59,9 @@ class SavedTensors:
 
     def __str__(self) -> str:
         total = f"{self.num_storages} storages, {human_bytes(self.num_bytes)} saved"
-        lines = [f"  {cells[0]:<24}{cells[1]:<18}{cells[2]:>10}  {cells[3]}" for cells in self._cells()]
+        lines = [
+            f"  {cells[0]:<24}{cells[1]:<18}{cells[2]:>10}  {cells[3]}" for cells in self._cells()
+        ]
         return "\n".join([total, *lines])
 
     __repr__ = __str__

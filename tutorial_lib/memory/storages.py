@@ -36,7 +36,7 @@ class StorageRecord:
     died: int | None = None
 
 
-class StorageLog(TorchDispatchMode):
+class StorageLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Record every storage of one device type while the mode is active.
 
     Blind to memory that a kernel takes and gives back inside one operation (workspace), and to
@@ -44,7 +44,7 @@ class StorageLog(TorchDispatchMode):
     """
 
     def __init__(self, device_type: str) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.device_type = device_type
         self.records: list[StorageRecord] = []
         self.clock = 0
@@ -108,7 +108,7 @@ class StorageLog(TorchDispatchMode):
         return sum(record.num_bytes for record, _ in self._alive.values())
 
     def finish(self) -> None:
-        """Stop watching; what is alive and was made with gradients on still waits for a backward."""
+        """End the step: what a forward made with gradients on still waits for its backward."""
         self.clock += 1
         for record, _ in self._alive.values():
             record.waits_for_backward |= record.phase == "forward" and record.with_grad
@@ -159,7 +159,7 @@ class StorageLog(TorchDispatchMode):
         if storage.nbytes() == record.num_bytes:
             return
         before = StorageRecord(**{n: getattr(record, n) for n in StorageRecord.__slots__})
-        before.died = self.clock
+        before.died = max(before.born, self.clock - 1)
         self.records.append(before)
         record.num_bytes, record.born = storage.nbytes(), self.clock
 

@@ -1,0 +1,298 @@
+"""The meter against arithmetic, against PyTorch's own tracker, and against itself."""
+
+import gc
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch import nn
+from torch.distributed._tools.mem_tracker import MemTracker
+from torch.utils.checkpoint import checkpoint
+
+from tutorial_lib import memory
+from tutorial_lib.memory.report import CATEGORIES
+from tutorial_lib.models.gpt import GPT, GPTConfig
+
+
+def training_step(model, optimizer, *batch, loss=None):
+    def step():
+        optimizer.zero_grad()
+        (loss or model.loss)(*batch).backward()
+        optimizer.step()
+
+    return step
+
+
+def gpt_step(*, attention="eager", dropout=0.0, checkpointed=False, optimizer=torch.optim.AdamW):
+    torch.manual_seed(0)
+    sizes = {"vocab_size": 100, "seq_len": 32, "num_layers": 3, "num_heads": 2, "d_model": 32}
+    model = GPT(GPTConfig(**sizes, attention=attention, dropout=dropout))
+    if checkpointed:
+        for block in model.blocks:
+            forward = block.forward
+            block.forward = lambda x, f=forward: checkpoint(f, x, use_reentrant=False)
+    update = optimizer(model.parameters(), lr=1e-3)
+    return training_step(model, update, torch.randint(0, 100, (4, 32))), model, update
+
+
+def bytes_of(tensors):
+    return sum(tensor.nbytes for tensor in tensors)
+
+
+def test_a_linear_layer_by_hand():
+    """Every category of y = Wx, loss = sum(y), plain SGD, to the byte."""
+    layer = nn.Linear(64, 32, bias=False)
+    optimizer = torch.optim.SGD(layer.parameters(), lr=0.1, foreach=False)
+    x = torch.randn(16, 64)
+    step = training_step(layer, optimizer, x, loss=lambda x: layer(x).sum())
+    report = memory.measure(step, model=layer, optimizer=optimizer)
+    weight = 64 * 32 * 4
+    assert report.at_peak["parameters"] == weight
+    assert report.at_peak["gradients"] == weight
+    assert report.at_peak["inputs"] == x.nbytes
+    assert report.at_peak["optimizer_state"] == 0
+    assert report.peak_phase in ("backward", "optimizer")
+    assert sum(report.at_peak.values()) == report.peak_bytes
+
+
+def test_adamw_state_is_two_copies_and_a_step_count():
+    step, model, optimizer = gpt_step()
+    report = memory.measure(step, model=model, optimizer=optimizer)
+    parameters = bytes_of(model.parameters())
+    num_tensors = len(list(model.parameters()))
+    assert report.at_peak["parameters"] == parameters
+    assert report.at_peak["optimizer_state"] == 2 * parameters + 4 * num_tensors
+
+
+def test_the_first_step_has_no_state_before_its_update():
+    step, model, optimizer = gpt_step()
+    report = memory.measure(step, model=model, optimizer=optimizer, warmup=0)
+    assert report.phases["backward"] < memory.measure(step, model=model).phases["backward"]
+
+
+@pytest.mark.parametrize("checkpointed", [False, True])
+@pytest.mark.parametrize("attention", ["eager", "sdpa"])
+@pytest.mark.parametrize("optimizer", [torch.optim.SGD, torch.optim.AdamW])
+def test_peak_equals_torchs_own_tracker(attention, checkpointed, optimizer):
+    step, model, update = gpt_step(
+        attention=attention, checkpointed=checkpointed, optimizer=optimizer
+    )
+    ours = memory.measure(step, model=model, optimizer=update)
+    tracker = MemTracker()
+    tracker.track_external(model, update)
+    with tracker:
+        step()
+    theirs = tracker.get_tracker_snapshot("peak")[torch.device("cpu")]["Total"]
+    # The tracker drops the loss (4 bytes) at some peaks.
+    assert abs(ours.peak_bytes - theirs) <= 8
+
+
+def test_recomputed_tensors_are_found_only_under_checkpointing():
+    plain = memory.measure(gpt_step()[0])
+    frugal = memory.measure(gpt_step(checkpointed=True)[0])
+    assert not any(life.category == "recomputed" for life in plain.timeline)
+    assert any(life.category == "recomputed" for life in frugal.timeline)
+    activations = [
+        max(point["activations"] for point in report.curve()) for report in (plain, frugal)
+    ]
+    assert activations[1] < activations[0] / 2
+
+
+def test_readings_repeat_in_this_process_and_in_another():
+    script = (
+        "import sys; sys.path.insert(0, 'tests'); from test_meter import *;"
+        "r = memory.measure(gpt_step(dropout=0.1)[0]); print(r.peak_bytes, r.phases)"
+    )
+    first, second = (
+        subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+        for _ in range(2)
+    )
+    here = memory.measure(gpt_step(dropout=0.1)[0])
+    assert first.stdout == second.stdout == f"{here.peak_bytes} {here.phases}\n"
+
+
+def test_without_model_and_optimizer_the_step_tells_them_itself():
+    step, model, optimizer = gpt_step()
+    told = memory.measure(step, model=model, optimizer=optimizer)
+    found = memory.measure(step)
+    assert found.at_peak == told.at_peak
+
+
+def test_tied_weights_and_views_count_once():
+    model = GPT(GPTConfig(tie_weights=True))
+    untied = GPT(GPTConfig(tie_weights=False))
+    with memory.watch(model=model) as tied:
+        torch.ones(1).view(1, 1)
+    with memory.watch(model=untied) as both:
+        torch.ones(1).view(1, 1)
+    assert both.at_peak["parameters"] - tied.at_peak["parameters"] == (
+        model.token_embedding.weight.nbytes
+    )
+    assert tied.peak_bytes == bytes_of(model.parameters()) + 4
+
+
+def test_resized_storages_are_seen():
+    with memory.watch() as report:
+        tensor = torch.empty(1000)
+        tensor.resize_(5000)
+        tensor.resize_(10)
+    assert report.peak_bytes == 5000 * 4
+
+
+def test_accumulation_keeps_gradients_through_the_second_forward():
+    step, model, optimizer = gpt_step()
+    tokens = torch.randint(0, 100, (4, 32))
+
+    def twice():
+        optimizer.zero_grad()
+        for _ in range(2):
+            (model.loss(tokens) / 2).backward()
+        optimizer.step()
+
+    once = memory.measure(step, model=model, optimizer=optimizer)
+    accumulated = memory.measure(twice, model=model, optimizer=optimizer)
+    assert accumulated.phases["forward"] - once.phases["forward"] == bytes_of(model.parameters())
+
+
+def test_clipping_belongs_to_the_update():
+    step, model, optimizer = gpt_step()
+
+    def clipped():
+        optimizer.zero_grad()
+        model.loss(torch.randint(0, 100, (4, 32))).backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+
+    report = memory.measure(clipped, model=model, optimizer=optimizer)
+    assert [phase for _, phase in report.phase_starts] == [
+        "zero",
+        "forward",
+        "backward",
+        "optimizer",
+        "zero",
+    ]
+
+
+def test_a_leak_is_named():
+    step, model, _ = gpt_step()
+    kept = []
+
+    def leaking():
+        step()
+        kept.append(torch.ones(1000))
+
+    report = memory.measure(leaking, model=model)
+    assert report.leaked_bytes == 4000
+    assert memory.measure(step, model=model).leaked_bytes == 0
+
+
+def test_garbage_cycles_do_not_move_the_reading_and_gc_is_put_back():
+    def cycle():
+        holder = {"tensor": torch.ones(1000)}
+        holder["self"] = holder
+
+    gc.enable()
+    with memory.watch() as report:
+        cycle()
+        cycle()
+    assert report.peak_bytes == 8000
+    assert report.leaked_bytes == 0
+    assert gc.isenabled()
+
+
+def test_a_step_that_raises_leaves_nothing_behind():
+    step, model, optimizer = gpt_step()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    hooks = len(torch.nn.modules.module._global_forward_hooks)
+    state = torch.random.get_rng_state()
+
+    def failing():
+        torch.rand(3)
+        model.loss(torch.randint(0, 100, (4, 32))).backward()
+        raise KeyError("in the middle")
+
+    with pytest.raises(KeyError, match="in the middle"):
+        memory.measure(failing, model=model, optimizer=optimizer, warmup=0)
+    assert len(torch.nn.modules.module._global_forward_hooks) == hooks
+    assert all(not p._post_accumulate_grad_hooks for p in model.parameters())
+    assert all(p.grad is None for p in model.parameters())
+    assert torch.equal(torch.random.get_rng_state(), state)
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert gc.isenabled()
+    assert memory.measure(step, model=model).peak_bytes  # and the meter still works
+
+
+def test_one_measurement_at_a_time():
+    with memory.watch("outer"), pytest.raises(RuntimeError, match="'outer'"), memory.watch():
+        pass
+    with memory.watch() as report:
+        torch.ones(10)
+    assert report.peak_bytes == 40
+
+
+def test_a_step_without_backward_is_warned_about():
+    with pytest.warns(memory.MeterWarning, match="no backward"):
+        memory.measure(lambda: torch.ones(3))
+
+
+def test_negative_counts_are_refused():
+    with pytest.raises(ValueError, match="warmup \\(=-1\\)"):
+        memory.measure(lambda: None, warmup=-1)
+
+
+def test_time_and_flops_come_from_runs_of_their_own():
+    step, model, optimizer = gpt_step()
+    report = memory.measure(step, model=model, optimizer=optimizer, repeats=3, flops=True)
+    assert len(report.step_seconds) == 3
+    assert report.seconds > 0
+    # A linear layer costs 2 FLOPs per weight and token forward, twice that backward.
+    weights = sum(
+        b.nbytes // 4 for n, b in model.named_parameters() if "weight" in n and b.dim() > 1
+    )
+    positions = model.position_embedding.weight.numel()
+    linear = 6 * (weights - positions) * 4 * 32
+    attention = 3 * 3 * 2 * 2 * 4 * 32 * 32 * 32
+    assert report.flops == linear + attention
+
+
+def test_the_timeline_adds_up():
+    step, model, optimizer = gpt_step()
+    report = memory.measure(step, model=model, optimizer=optimizer)
+    curve = report.curve()
+    assert max(sum(point.values()) for point in curve) == report.peak_bytes
+    assert set(curve[0]) == set(CATEGORIES)
+    assert report.baseline_bytes == sum(curve[0].values())
+    mlps = [life for life in report.timeline if life.module == "blocks.1.mlp"]
+    assert {life.op for life in mlps} >= {"gelu"}
+
+
+class FakeCuda:
+    """Plays the allocator: 1000 bytes of others before, then a peak of 5000."""
+
+    def __init__(self, monkeypatch):
+        monkeypatch.setattr("tutorial_lib.memory.meter._device_of", lambda *_: self)
+        for name, value in {
+            "memory_allocated": 1000,
+            "max_memory_allocated": 5000,
+            "max_memory_reserved": 8192,
+            "synchronize": None,
+            "reset_peak_memory_stats": None,
+        }.items():
+            monkeypatch.setattr(torch.cuda, name, lambda *_, value=value: value)
+        monkeypatch.setattr("tutorial_lib.device.describe", lambda _: "Fake GPU")
+        monkeypatch.setattr("tutorial_lib.device.synchronize", lambda _: None)
+        monkeypatch.setattr("tutorial_lib.device.reset_peak", lambda _: None)
+
+    type = "cuda"
+
+
+def test_on_cuda_the_allocators_peak_is_reported_beside_the_counted(monkeypatch):
+    FakeCuda(monkeypatch)
+    with memory.watch() as report:
+        pass
+    assert report.method == "allocator"
+    assert report.peak_bytes == 4000  # without what others held
+    assert report.at_peak["other"] == 4000
+    assert report.reserved_bytes == 8192
+    assert "Fake GPU" in str(report)

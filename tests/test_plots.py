@@ -1,0 +1,55 @@
+import re
+
+import pytest
+from test_meter import gpt_step
+
+from tutorial_lib import memory, plots
+from tutorial_lib.memory.report import CATEGORIES
+from tutorial_lib.units import GIB
+
+
+@pytest.fixture(scope="module")
+def report():
+    return memory.measure(gpt_step(checkpointed=True)[0], label="GPT")
+
+
+def figures(report):
+    seven = {"parameters": 14 * GIB, "optimizer_state": 28 * GIB}
+    return [
+        plots.step_timeline(report),
+        plots.ledger_bars({"GPT": report.at_peak, "7B": seven}, cards_gib=(16, 80), predicted="7B"),
+        plots.growth({"saved": {1: 10, 2: 20}}, xlabel="layers"),
+        plots.growth({"saved": {1: 10, 2: 20}}, xlabel="layers", log=False, predicted=["saved"]),
+        plots.models_and_cards([(2018, "A", 1e8), (2020, "B", 1e11)], [(2017, "V", 32)] * 2),
+        plots.batch_grid(8, 4, 2),
+    ]
+
+
+def test_every_figure_is_an_image_with_a_sentence(report):
+    for figure in figures(report):
+        bundle = figure._repr_mimebundle_()
+        assert set(bundle) == {"text/html", "text/plain"}
+        assert len(bundle["text/plain"]) > 30
+        assert re.fullmatch(r'<img alt="[^"<]{30,}" style="[^"]*" src="data:image/png;base64,[\w+/=]+">',
+                            bundle["text/html"])  # fmt: skip
+
+
+def test_the_same_figure_is_the_same_bytes(report):
+    assert plots.as_html(plots.step_timeline(report)) == plots.as_html(plots.step_timeline(report))
+
+
+def test_every_category_has_its_own_colour_and_hatch_is_known():
+    assert list(plots.COLORS) == list(CATEGORIES) == list(plots.HATCHES)
+    assert len(set(plots.COLORS.values())) == len(CATEGORIES)
+
+
+def test_the_sentence_carries_the_numbers(report):
+    grid = plots.batch_grid(8, 4, 2)
+    assert "8 x 4 x 2 = 64 samples" in grid.alt
+    bars = plots.ledger_bars({"7B": {"parameters": 14 * GIB}}, cards_gib=(16,))
+    assert "7B: 14.0 GiB (parameters 14.0 GiB)" in bars.alt
+
+
+def test_a_report_without_timeline_is_refused():
+    with pytest.raises(ValueError, match="no timeline"):
+        plots.step_timeline(memory.MemoryReport())

@@ -1,0 +1,46 @@
+import json
+
+import pytest
+from test_meter import gpt_step
+
+from tutorial_lib import memory, plots
+from tutorial_lib.memory.report import CATEGORIES, MemoryReport, as_data
+
+
+@pytest.fixture(scope="module")
+def report():
+    step, model, optimizer = gpt_step()
+    return memory.measure(step, model=model, optimizer=optimizer, label="small GPT")
+
+
+def test_json_keeps_everything(report, tmp_path):
+    path = tmp_path / "report.json"
+    report.save(path)
+    assert MemoryReport.from_json(path.read_text()) == report
+
+
+def test_short_json_leaves_the_timeline_out(report):
+    short = as_data(report)
+    assert "timeline" not in short
+    assert set(short["at_peak"]) == set(CATEGORIES)
+    assert MemoryReport.from_json(json.dumps(short)).peak_bytes == report.peak_bytes
+
+
+def test_text_says_what_how_and_where(report):
+    text = str(report)
+    assert text.startswith("small GPT: peak ")
+    assert "(counted, CPU)" in text
+    assert "optimizer state" in text
+    assert "seconds" not in text  # a time is machine dependent: only when asked for
+
+
+def test_html_escapes_the_label():
+    assert "<script>" not in MemoryReport(label="<script>", peak_bytes=1)._repr_html_()
+
+
+def test_an_empty_report_prints():
+    assert "peak 0 B" in str(MemoryReport())
+
+
+def test_figure_is_the_step_timeline(report):
+    assert isinstance(report.figure(), plots.CourseFigure)

@@ -1,0 +1,76 @@
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+
+from tutorial_lib import memory
+
+
+def test_relu_is_free_between_linears_and_gelu_is_not():
+    x = torch.randn(8, 16)
+    relu = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 4))
+    gelu = nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.Linear(32, 4))
+    with_relu = memory.saved(lambda: relu(x), params_of=relu)
+    with_gelu = memory.saved(lambda: gelu(x), params_of=gelu)
+    assert with_relu.num_bytes == x.nbytes + 8 * 32 * 4
+    assert with_gelu.num_bytes == x.nbytes + 2 * 8 * 32 * 4
+    assert with_relu.num_storages == 2
+
+
+def test_a_storage_counts_once_however_often_it_is_saved():
+    x = torch.randn(100, requires_grad=True)
+    seen = memory.saved(lambda: (x * x).sum() + (x * 3).sum() + x.view(10, 10).pow(2).sum())
+    assert seen.num_bytes == 400
+
+
+def test_parameters_are_counted_unless_told():
+    layer = nn.Linear(10, 10, bias=False)
+    x = torch.randn(2, 10, requires_grad=True)
+    assert memory.saved(lambda: layer(x)).num_bytes == 400 + 80
+    assert memory.saved(lambda: layer(x), params_of=layer).num_bytes == 80
+
+
+def test_a_checkpoint_leaves_its_input():
+    layer = nn.Sequential(nn.Linear(10, 10), nn.GELU(), nn.Linear(10, 10))
+    x = torch.randn(2, 10, requires_grad=True)
+    plain = memory.saved(lambda: layer(x), params_of=layer)
+    frugal = memory.saved(lambda: checkpoint(layer, x, use_reentrant=False), params_of=layer)
+    assert frugal.num_bytes <= 80 < plain.num_bytes
+
+
+def test_rows_name_shape_dtype_op_and_module():
+    model = nn.Sequential(nn.Linear(4, 4), nn.Sigmoid())
+    seen = memory.saved(lambda: model(torch.randn(2, 4)), params_of=model)
+    last = seen.rows[-1]
+    assert (last.shape, last.dtype, last.module) == ((2, 4), "float32", "1")
+    assert seen.by("module") == {"0": 32, "1": 32}
+    assert "64 B saved" in str(seen)
+    assert "64 B saved" in seen._repr_html_()
+
+
+def test_gradients_off_is_refused_and_hooks_go_after_an_error():
+    with torch.no_grad(), pytest.raises(RuntimeError, match="gradients are off"):
+        memory.saved(lambda: None)
+    hooks = len(torch.nn.modules.module._global_forward_hooks)
+
+    def failing():
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        memory.saved(failing)
+    assert len(torch.nn.modules.module._global_forward_hooks) == hooks
+    x = torch.randn(3, requires_grad=True)
+    F.gelu(x).sum().backward()  # no hook is left to pack
+    assert x.grad is not None
+
+
+def test_counting_leaves_no_tensor_alive():
+    import weakref
+
+    layer = nn.Linear(4, 4)
+    x = torch.randn(2, 4)
+    gone = weakref.ref(x)
+    memory.saved(lambda x=x: layer(x))
+    del x
+    assert gone() is None

@@ -1,0 +1,48 @@
+import torch
+
+from tutorial_lib.memory.storages import StorageLog
+
+
+def test_a_storage_is_born_and_dies_between_ticks():
+    log = StorageLog("cpu")
+    with log:
+        a = torch.ones(10)
+        a.add_(1)
+        b = a + 1
+        del a
+        c = b * 2
+    log.finish()
+    lives = log.lives()
+    assert [(life.num_bytes, life.op, life.born, life.died) for life in lives] == [
+        (40, "ones", 2, 3),
+        (40, "add", 3, None),
+        (40, "mul", 4, None),
+    ]
+    assert log.leaked_bytes() == b.nbytes + c.nbytes
+
+
+def test_other_devices_are_not_counted():
+    log = StorageLog("cpu")
+    with log:
+        torch.ones(10, device="meta")
+    assert log.lives() == []
+
+
+def test_what_was_there_before_is_an_input_from_the_start():
+    x = torch.ones(10)
+    log = StorageLog("cpu")
+    with log:
+        torch.ones(3)
+        x.sum()
+    assert [(life.category, life.born) for life in log.lives() if life.num_bytes == 40] == [
+        ("inputs", 0)
+    ]
+
+
+def test_a_label_given_late_holds_from_birth():
+    log = StorageLog("cpu")
+    with log:
+        grad = torch.zeros(5)
+        log.know([grad, None], "gradients")
+    (life,) = log.lives()
+    assert (life.category, life.op) == ("gradients", "zeros")
