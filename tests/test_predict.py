@@ -16,7 +16,7 @@ def test_predicted_equals_counted_in_every_phase(attention, checkpointed, dropou
         pytest.skip("with dropout a CPU leaves its fused kernel, and so does the prediction")
     step, model, optimizer = gpt_step(**settings)
     counted = memory.measure(step, model=model, optimizer=optimizer)
-    predicted = memory.predict(lambda: gpt_step(**settings))
+    predicted = memory.predict(lambda: gpt_step(**settings), kernels="cpu")
     assert predicted.method == "predicted"
     assert predicted.phases == counted.phases
     assert predicted.at_peak == counted.at_peak
@@ -38,6 +38,18 @@ def test_a_model_larger_than_this_machine_is_predicted():
 
     report = memory.predict(huge)
     assert report.at_peak["parameters"] > 400e9
+
+
+def test_cuda_kernels_are_the_default_and_say_so():
+    report = memory.predict(lambda: gpt_step(dropout=0.1))
+    on_cpu = memory.predict(lambda: gpt_step(dropout=0.1), kernels="cpu")
+    assert "CUDA kernels" in str(report)
+    # bool instead of float dropout masks, and no scores are saved
+    assert report.phases["backward"] < on_cpu.phases["backward"]
+    # foreach, CUDA's default, holds one more copy of the parameters in the update
+    assert report.phases["optimizer"] > on_cpu.phases["optimizer"]
+    with pytest.raises(ValueError, match="tpu"):
+        memory.predict(gpt_step, kernels="tpu")
 
 
 def test_reading_a_value_is_refused_with_advice():

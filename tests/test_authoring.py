@@ -1,0 +1,783 @@
+"""Sources to notebooks: what is built, what is refused, what is left alone."""
+
+import inspect
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import nbformat
+import pytest
+
+import tutorial_lib
+from tutorial_lib import authoring
+from tutorial_lib.authoring import run
+from tutorial_lib.authoring.build import holds_work
+from tutorial_lib.authoring.files import read_notebook, write_files
+from tutorial_lib.authoring.frame import Settings, setup_cell
+
+PYPROJECT = """\
+[project]
+name = "toy"
+urls = { Home = "https://github.com/COURSE-OWNER/COURSE-REPOSITORY" }
+
+[tool.tutorial]
+repository = "COURSE-OWNER/COURSE-REPOSITORY"
+tag = "v0.1.0"  # as in CHANGELOG
+
+[tool.other]
+tag = "left alone"
+"""
+
+CHAPTER = """\
+# %% [markdown] id="title"
+# # A chapter
+#
+# Costs $2^3$.
+
+# %% id="count-runs"
+# copy the boundary: a comment whose first word is a shell command
+from pathlib import Path
+
+with Path("runs.log").open("a") as log:
+    log.write("run\\n")
+
+# %% id="speak"
+print("one")
+print("two", flush=True)
+%precision 2
+
+# %% id="fails" tags=["raises-exception"]
+raise KeyError("shown on purpose")
+""".replace("%precision", "# %precision")
+
+LAB = '''\
+# %% [markdown] id="title"
+# # A lab
+
+# %% id="imports"
+from dataclasses import dataclass
+
+BITS = 8
+WIDE_BITS = 2 * BITS
+measured = sum(range(10))
+
+
+@dataclass
+class Pair:
+    """Two numbers."""
+
+    left: int
+    right: int
+
+
+# %% id="twice"
+# exercise 1.1
+def twice(x: int) -> int:
+    """Double a number."""
+    ### BEGIN SOLUTION
+    secret_sum = x + x
+    return secret_sum
+    ### END SOLUTION
+
+
+# %% id="check-twice"
+# check 1.1 (2 points)
+assert twice(3) == 6
+print("1.1 passed")
+
+# %% id="hidden-twice"
+# hidden check 1.1 (1 point)
+assert twice(-4) == -8
+'''
+
+
+def write_course(root, *, chapter=None, lab=None):
+    (root / "course/source").mkdir(parents=True)
+    (root / "solutions/source").mkdir(parents=True)
+    (root / "pyproject.toml").write_text(PYPROJECT)
+    if chapter is not None:
+        (root / "course/source/00_toy.py").write_text(chapter)
+    if lab is not None:
+        (root / "solutions/source/lab90_toy.py").write_text(lab)
+    return root
+
+
+@pytest.fixture(scope="module", autouse=True)
+def kernels_find_the_library():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(Path(tutorial_lib.__file__).parents[1]))
+        yield
+
+
+@pytest.fixture(scope="module")
+def built_once(tmp_path_factory):
+    root = write_course(tmp_path_factory.mktemp("built") / "root", chapter=CHAPTER, lab=LAB)
+    authoring.build(root)
+    return root
+
+
+@pytest.fixture
+def built(built_once, tmp_path):
+    return shutil.copytree(built_once, tmp_path / "course")
+
+
+def notebook_paths(root):
+    return sorted(root.glob("*/*.ipynb"))
+
+
+def sources(path):
+    return {cell.id: cell.source for cell in read_notebook(path).cells}
+
+
+def edit(path, change):
+    notebook = read_notebook(path)
+    change({cell.id: cell for cell in notebook.cells})
+    path.write_text(nbformat.writes(notebook))
+
+
+def refusal(root):
+    with pytest.raises(authoring.AuthoringError) as caught:
+        authoring.build(root)
+    assert not notebook_paths(root), "a refused build wrote a notebook"
+    return str(caught.value)
+
+
+# --- what is built -------------------------------------------------------------------------------
+
+
+def test_a_build_gives_the_three_notebooks(built_once):
+    names = [path.relative_to(built_once).as_posix() for path in notebook_paths(built_once)]
+    assert names == ["course/00_toy.ipynb", "labs/lab90_toy.ipynb", "solutions/lab90_toy.ipynb"]
+    assert not list(built_once.rglob("*.part"))
+    assert authoring.check(built_once) == []
+
+
+def test_the_twins_differ_in_the_cut_lines_alone(built_once):
+    solution = sources(built_once / "solutions/lab90_toy.ipynb")
+    lab = sources(built_once / "labs/lab90_toy.ipynb")
+    assert set(solution) - set(lab) == {"hidden-twice"}
+    assert [key for key in solution if key in lab] == list(lab)
+    differing = {key for key in lab if lab[key] != solution[key]}
+    assert differing == {"colab-badge", "setup", "twice"}
+    assert lab["setup"].replace('"labs"', '"solutions"') == solution["setup"]
+    assert lab["twice"] == (
+        '# exercise 1.1\ndef twice(x: int) -> int:\n    """Double a number."""\n'
+        '    raise NotImplementedError("exercise 1.1: write the body, then run the check below")'
+    )
+    assert solution["twice"].split("\n")[3:] == ["    secret_sum = x + x", "    return secret_sum"]
+    assert "SOLUTION" not in json.dumps(solution)
+
+
+def test_ids_are_cell_ids_and_badge_and_setup_follow_the_title(built_once):
+    for path in notebook_paths(built_once):
+        cells = read_notebook(path).cells
+        assert [cell.id for cell in cells[:3]] == ["title", "colab-badge", "setup"]
+        assert all("id" not in cell.metadata for cell in cells)
+        place = path.relative_to(built_once).as_posix()
+        assert f"/github/COURSE-OWNER/COURSE-REPOSITORY/blob/v0.1.0/{place})" in cells[1].source
+        assert cells[2].source.startswith("# @title Set-up: run this cell first\n")
+        assert cells[2].source.count("\n") < 20
+
+
+def test_metadata_opens_a_gpu_on_colab_and_names_no_machine(built_once):
+    for path in notebook_paths(built_once):
+        notebook = read_notebook(path)
+        assert (notebook.nbformat, notebook.nbformat_minor) == (4, 5)
+        assert notebook.metadata == {
+            "accelerator": "GPU",
+            "colab": {"gpuType": "T4", "provenance": [], "toc_visible": True},
+            "kernelspec": {
+                "display_name": "Python 3 (ipykernel)",
+                "language": "python",
+                "name": "python3",
+            },
+            "language_info": {"name": "python"},
+        }
+        assert path.read_bytes().endswith(b"}\n")
+
+
+def test_nbgrader_metadata_names_the_role_of_a_cell(built_once):
+    cells = read_notebook(built_once / "solutions/lab90_toy.ipynb").cells
+    roles = {c.id: c.metadata.nbgrader for c in cells if c.cell_type == "code"}
+    common = {"task": False, "schema_version": 3}
+    answer = {"grade": False, "solution": True, "locked": False, "grade_id": "twice"}
+    check = {"grade": True, "solution": False, "locked": True, "grade_id": "check-twice"}
+    other = {"grade": False, "solution": False, "locked": True, "grade_id": "imports"}
+    assert roles["twice"] == answer | common
+    assert roles["check-twice"] == check | common | {"points": 2}
+    assert roles["hidden-twice"].points == 1
+    assert roles["imports"] == other | common
+    chapter = read_notebook(built_once / "course/00_toy.ipynb")
+    assert not any("nbgrader" in cell.metadata for cell in chapter.cells)
+
+
+def test_outputs_are_stored_merged_and_labs_are_blank(built_once):
+    chapter = {c.id: c for c in read_notebook(built_once / "course/00_toy.ipynb").cells}
+    streams = [output.text for output in chapter["speak"].outputs if output.output_type == "stream"]
+    assert streams == ["one\ntwo\n"]
+    assert "%precision 2" in chapter["speak"].source
+    assert "# copy the boundary" in chapter["count-runs"].source
+    assert chapter["fails"].outputs[0].ename == "KeyError"
+    assert chapter["setup"].outputs == []
+    for path in ("course/00_toy.ipynb", "solutions/lab90_toy.ipynb"):
+        code = [c for c in read_notebook(built_once / path).cells if c.cell_type == "code"]
+        assert [cell.execution_count for cell in code] == list(range(1, len(code) + 1))
+        assert not any("execution" in cell.metadata for cell in code)
+    for cell in read_notebook(built_once / "labs/lab90_toy.ipynb").cells:
+        assert not cell.get("outputs")
+        assert cell.get("execution_count") is None
+
+
+def test_two_builds_in_two_folders_give_the_same_bytes(built_once, tmp_path):
+    again = write_course(tmp_path / "elsewhere", chapter=CHAPTER, lab=LAB)
+    written = authoring.build(again)
+    assert written == notebook_paths(again)
+    for path in written:
+        assert path.read_bytes() == (built_once / path.relative_to(again)).read_bytes()
+
+
+def test_nbval_passes_the_solution_and_fails_the_lab_at_its_check(built_once):
+    command = [sys.executable, "-m", "pytest", "--nbval", "-p", "no:cacheprovider", "-rA", "-q"]
+    done = subprocess.run(
+        [*command, "-c", os.devnull, "solutions", "labs"],
+        cwd=built_once,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    lines = re.findall(r"^(PASSED|FAILED) (\w+)/lab90_toy.ipynb::Cell (\d+)", done.stdout, re.M)
+    assert [line for line in lines if line[0] == "FAILED"] == [("FAILED", "labs", "3")], done.stdout
+    assert len(lines) == 5 + 4
+
+
+# --- only what changed ---------------------------------------------------------------------------
+
+
+def runs(root):
+    return (root / "course/runs.log").read_text().count("run")
+
+
+def test_a_second_build_writes_and_executes_nothing(built):
+    before = runs(built)
+    assert authoring.build(built) == []
+    assert runs(built) == before
+
+
+def test_changed_prose_is_written_without_executing(built):
+    source = built / "course/source/00_toy.py"
+    source.write_text(source.read_text().replace("Costs", "It costs"))
+    before = runs(built)
+    assert authoring.build(built, ["00"]) == [built / "course/00_toy.ipynb"]
+    assert runs(built) == before
+    assert "It costs" in sources(built / "course/00_toy.ipynb")["title"]
+
+
+def test_changed_code_and_force_execute_again(built):
+    source = built / "course/source/00_toy.py"
+    before = runs(built)
+    source.write_text(source.read_text().replace('"one"', '"eins"'))
+    authoring.build(built, ["00_toy"])
+    assert runs(built) == before + 1
+    assert "eins" in (built / "course/00_toy.ipynb").read_text()
+    assert authoring.build(built, ["course/00_toy.ipynb"], force=True) == []
+    assert runs(built) == before + 2
+
+
+def test_stamp_rewrites_the_address_everywhere_and_executes_nothing(built):
+    before, log = {p: sources(p) for p in notebook_paths(built)}, runs(built)
+    link = "https://x/github/COURSE-OWNER/COURSE-REPOSITORY/blob/v0.1.0/labs/a.ipynb"
+    link += " COURSE-OWNER/COURSE-REPOSITORY-extra"
+    (built / "README.md").write_text(link)
+    written = authoring.stamp(built, "someone/the.course", "v0.2.0")
+    assert runs(built) == log
+    assert set(notebook_paths(built)) | {built / "pyproject.toml"} < set(written)
+    for path in notebook_paths(built):
+        after = sources(path)
+        changed = {key for key in after if after[key] != before[path][key]}
+        assert changed == {"colab-badge", "setup"}
+        assert "github.com/someone/the.course" in after["setup"]
+        assert "COURSE-OWNER" not in path.read_text()
+    text = (built / "pyproject.toml").read_text()
+    assert 'Home = "https://github.com/someone/the.course"' in text
+    assert 'tag = "v0.2.0"  # as in CHANGELOG' in text
+    assert 'tag = "left alone"' in text
+    assert (built / "README.md").read_text() == (
+        "https://x/github/someone/the.course/blob/v0.2.0/labs/a.ipynb"
+        " COURSE-OWNER/COURSE-REPOSITORY-extra"
+    )
+    assert authoring.check(built) == []
+
+
+@pytest.mark.parametrize(("repository", "tag"), [("nobody", "v1"), ("a/b", "v 1"), ('a/"b', "v1")])
+def test_stamp_refuses_what_is_no_address(built, repository, tag):
+    before = (built / "pyproject.toml").read_bytes()
+    with pytest.raises(authoring.AuthoringError, match="must"):
+        authoring.stamp(built, repository, tag)
+    assert (built / "pyproject.toml").read_bytes() == before
+
+
+def test_a_refused_stamp_leaves_pyproject_as_it_was(built):
+    before = (built / "pyproject.toml").read_bytes()
+    (built / "labs/lab90_toy.ipynb").write_text("somebody's broken notebook")
+    with pytest.raises(authoring.AuthoringError, match="somebody's work"):
+        authoring.stamp(built, "a/b")
+    assert (built / "pyproject.toml").read_bytes() == before
+
+
+# --- sources that are refused --------------------------------------------------------------------
+
+TITLE = '# %% [markdown] id="title"\n# # Title\n'
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("", r"holds no cell"),
+        (TITLE + "# %%\nx = 1\n", r"00_toy.py, cell 2 \('x = 1'\): has no id"),
+        ("y = 2\n" + TITLE, r"cell 1 \('y = 2'\): has no id"),
+        (TITLE + '# %% id="a b"\nx = 1\n', r"cell 2 \('x = 1'\): id 'a b' must be 1 to 64"),
+        (TITLE + f'# %% id="{"a" * 65}"\nx = 1\n', r"must be 1 to 64"),
+        (TITLE + "# %% id=5\nx = 1\n", r"id 5 must be"),
+        (TITLE + '# %% id="title"\nx = 1\n', r"'x = 1'\): id 'title' is taken by .* cell 1"),
+        (TITLE + '# %% id="setup"\nx = 1\n', r"'setup' is what build gives its own cell"),
+        (TITLE + '# %% id="a" tag=["x"]\nx = 1\n', r"says tag=\['x'\]"),
+        (TITLE + '# %% A name id="a"\nx = 1\n', r"says title='A name'"),
+        (TITLE + '# %% id="a"\n# %% id="b"\nx = 1\n', r"cell 'a' is empty"),
+        (TITLE + '# %% [raw] id="a"\n# x\n', r"a raw cell"),
+        (TITLE + '# %% id="a"\ndef f(:\n', r"line 1 is no Python"),
+        ('# %% id="a"\nx = 1\n', r"the first cell is the title"),
+        ('# %% [markdown] id="a"\n# ## Small\n', r"exactly one `# heading`"),
+        ('# %% [markdown] id="a"\n# # One\n# # Two\n', r"exactly one `# heading`"),
+        (TITLE + '# %% [markdown] id="b"\n# # Again\n', r"cell 2 .*a second h1"),
+        (TITLE + '# %% [markdown] id="b"\n# ### Deep\n', r"level 3 follows level 1"),
+        (TITLE + '# %% id="a"\n# exercise 1.1\nx = 1\n', r"marks belong in a lab"),
+        (TITLE + '# %% id="a"\n### BEGIN SOLUTION\nx = 1\n', r"marks belong in a lab"),
+    ],
+)
+def test_a_source_is_refused_with_one_clear_error(tmp_path, source, message):
+    said = refusal(write_course(tmp_path, chapter=source))
+    assert re.search(message, said), said
+    assert len(said.splitlines()) == 1
+
+
+BODY = (
+    "    ### BEGIN SOLUTION\n    secret_sum = x + x\n    return secret_sum\n    ### END SOLUTION\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("    ### END SOLUTION\n", "", r"the solution is not ended"),
+        ("    ### BEGIN SOLUTION\n", "", r"'### END SOLUTION' is out of turn"),
+        ("    ### BEGIN SOLUTION\n", "    ### BEGIN SOLUTION\n" * 2, r"out of turn"),
+        ("    ### BEGIN SOLUTION\n", "    ## BEGIN SOLUTION\n", r"out of turn"),
+        (BODY, "    return x + x\n", r"the solution is missing"),
+        (BODY, "    ### BEGIN SOLUTION\n    ### END SOLUTION\n    return 0\n", r"is empty"),
+        ("# exercise 1.1\n", "# no mark\n", r"stand in an answer cell only"),
+        ("# exercise 1.1\n", "# exercise 1.1 (2 points)\n", r"a mark reads"),
+        ("# exercise 1.1\n", "# exercise 1.2\n", r"has no check"),
+        ("# check 1.1 (2 points)", "# check 1.1", r"a mark reads"),
+        ("# hidden check 1.1", "# hidden check 1.2", r"no cell `# exercise 1.2`"),
+        (
+            BODY,
+            "    ### BEGIN SOLUTION\n    if x:\n    ### END SOLUTION\n        return x + x\n",
+            r"with its solution cut: line \d+ is no Python",
+        ),
+        (
+            '# %% id="check-twice"\n',
+            '# %% id="more"\n# exercise 1.1\n'
+            "def f():\n    ### BEGIN SOLUTION\n    return 0\n    ### END SOLUTION\n"
+            '# %% id="check-twice"\n',
+            r"exercise 1.1 has more than one cell",
+        ),
+        (
+            "def twice",
+            "### BEGIN SOLUTION\nlimit = 1\n### END SOLUTION\ndef twice",
+            r"must stand inside a function",
+        ),
+    ],
+)
+def test_marks_that_are_wrong_are_refused(tmp_path, old, new, message):
+    assert old in LAB
+    said = refusal(write_course(tmp_path, lab=LAB.replace(old, new)))
+    assert re.search(message, said), said
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        "# secret_sum = x + x\n",
+        'hint = "secret_sum = x + x"\n',
+        "def draft(x):\n    secret_sum = x + x\n    return secret_sum\n",
+        "# draft:\n# secret_sum = x + x\n# return secret_sum\n",
+    ],
+)
+def test_a_lab_that_holds_solution_text_is_refused(tmp_path, given):
+    leaking = LAB.replace("BITS = 8\n", f"BITS = 8\n{given}", 1)
+    said = refusal(write_course(tmp_path, lab=leaking))
+    assert "labs/lab90_toy.ipynb, cell 'imports' holds solution text of 'twice'" in said
+
+
+def test_a_line_that_is_also_given_code_is_no_leak(tmp_path):
+    shared = LAB.replace(
+        "BITS = 8\n", "BITS = 8\ndef given(secret_sum):\n    return secret_sum\n", 1
+    )
+    root = write_course(tmp_path, lab=shared)
+    authoring.build(root)
+    assert "return secret_sum" in sources(root / "labs/lab90_toy.ipynb")["imports"]
+
+
+def test_a_failing_cell_stops_the_build_and_nothing_is_written(tmp_path):
+    broken = CHAPTER.replace('print("one")', 'print("one")\n1 / 0')
+    said = refusal(write_course(tmp_path, chapter=broken, lab=LAB))
+    assert said.startswith("course/00_toy.ipynb, cell 'speak' failed: nothing was written.")
+    assert "ZeroDivisionError" in said
+    assert "\x1b" not in said
+    assert len(said.splitlines()) <= run.TRACEBACK_LINES + 1
+
+
+def test_a_kernel_that_dies_is_reported(tmp_path):
+    deadly = CHAPTER.replace('print("one")', "import os\n\nos._exit(3)")
+    said = refusal(write_course(tmp_path, chapter=deadly))
+    assert "cell 'speak' killed its kernel" in said
+
+
+def test_an_output_that_is_refused_stops_the_build(tmp_path):
+    timed = CHAPTER.replace('print("one")', 'print("took 12.3 ms")')
+    said = refusal(write_course(tmp_path, chapter=timed))
+    assert "course/00_toy.ipynb, cell 'speak': the output holds a duration ('12.3 ms')" in said
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("lab91", "is no source: did you mean lab90_toy?"),
+        ("zzz", "is no source: there are 00_toy,"),
+    ],
+)
+def test_an_unknown_name_is_refused_with_the_known_ones(built, name, message):
+    with pytest.raises(authoring.AuthoringError, match=re.escape(message)):
+        authoring.build(built, [name])
+
+
+def test_a_name_that_fits_two_sources_is_refused(built):
+    (built / "course/source/00_tool.py").write_text(TITLE)
+    with pytest.raises(authoring.AuthoringError, match="begins several names"):
+        authoring.build(built, ["00_to"])
+
+
+def test_a_folder_that_is_no_course_and_a_wrong_file_name_are_refused(tmp_path):
+    with pytest.raises(authoring.AuthoringError, match=r"needs a table \[tool.tutorial\]"):
+        authoring.build(tmp_path)
+    write_course(tmp_path)
+    with pytest.raises(authoring.AuthoringError, match="holds no source"):
+        authoring.build(tmp_path)
+    (tmp_path / "solutions/source/ledger.py").write_text(LAB)
+    with pytest.raises(authoring.AuthoringError, match=r"must be named labNN_topic.py"):
+        authoring.build(tmp_path)
+
+
+# --- somebody's work -----------------------------------------------------------------------------
+
+
+def solve(cells):
+    cells["twice"].source = "# exercise 1.1\ndef twice(x):\n    return 2 * x"
+
+
+def run_cell(cells):
+    cells["imports"].outputs = [nbformat.v4.new_output("stream", text="hello")]
+
+
+@pytest.mark.parametrize("change", [solve, run_cell])
+def test_a_lab_that_somebody_worked_in_is_kept_unless_forced(built, change):
+    lab = built / "labs/lab90_toy.ipynb"
+    blank = lab.read_bytes()
+    edit(lab, change)
+    worked = lab.read_bytes()
+    assert holds_work(lab)
+    with pytest.raises(authoring.AuthoringError, match=r"copy your work elsewhere .* --force"):
+        authoring.build(built)
+    assert lab.read_bytes() == worked
+    authoring.build(built, ["lab90"], force=True)
+    assert lab.read_bytes() == blank
+
+
+def test_writing_is_all_or_nothing(tmp_path):
+    kept = tmp_path / "kept.txt"
+    kept.write_bytes(b"old")
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(OSError):
+        write_files({kept: b"new", tmp_path / "file" / "below-a-file.txt": b"new"})
+    assert kept.read_bytes() == b"old"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "kept.txt"]
+
+
+# --- check ---------------------------------------------------------------------------------------
+
+
+def edit_source(cells):
+    cells["speak"].source += "\n# a change by hand"
+
+
+def edit_prose(cells):
+    cells["title"].source += " edited"
+
+
+def edit_tags(cells):
+    cells["speak"].metadata.tags = ["new"]
+
+
+def forget_to_run(cells):
+    cells["speak"].execution_count = None
+
+
+def leave_an_error(cells):
+    cells["speak"].outputs = cells["fails"].outputs
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (edit_source, r"cell 'speak': its source is not that of the source"),
+        (edit_prose, r"cell 'title': its source"),
+        (edit_tags, r"cell 'speak': its metadata"),
+        (forget_to_run, r"cell 'speak' was never executed"),
+        (leave_an_error, r"cell 'speak': the output is an error \(KeyError\)"),
+    ],
+)
+def test_check_finds_an_edited_chapter(built, change, message):
+    edit(built / "course/00_toy.ipynb", change)
+    problems = authoring.check(built)
+    assert len(problems) == 1
+    assert re.match(r"course/00_toy.ipynb, " + message, problems[0])
+
+
+def test_check_finds_missing_extra_broken_and_used_notebooks(built):
+    (built / "course/00_toy.ipynb").unlink()
+    (built / "course/01_stray.ipynb").write_text("{}")
+    (built / "solutions/lab90_toy.ipynb").write_text("[1, 2")
+    edit(built / "labs/lab90_toy.ipynb", run_cell)
+    told = "\n".join(authoring.check(built))
+    assert "course/00_toy.ipynb is missing" in told
+    assert "course/01_stray.ipynb has no source" in told
+    assert re.search(r"solutions/lab90_toy.ipynb is not a notebook \(.+\)", told)
+    assert "labs/lab90_toy.ipynb, cell 'imports' has been run" in told
+    assert len(told.splitlines()) == 4
+
+
+def test_check_finds_a_missing_cell_other_metadata_and_a_changed_source(built):
+    solution = built / "solutions/lab90_toy.ipynb"
+    notebook = read_notebook(solution)
+    del notebook.cells[-1]
+    notebook.metadata["widgets"] = {}
+    solution.write_text(nbformat.writes(notebook))
+    (built / "course/source/00_toy.py").write_text(TITLE + "# %%\nx = 1\n")
+    told = authoring.check(built)
+    assert any("cells are not those of its source (hidden-twice)" in line for line in told)
+    assert any("metadata is not what build writes" in line for line in told)
+    assert any("cell 2 ('x = 1'): has no id" in line for line in told)
+    assert len(told) == 3
+
+
+# --- the set-up cell, off-line -------------------------------------------------------------------
+
+
+def make_package(root):
+    (root / "tutorial_lib").mkdir(parents=True)
+    (root / "tutorial_lib/__init__.py").write_text("FROM = 'the course'\n")
+    return root
+
+
+@pytest.fixture
+def colab(tmp_path):
+    """Run the set-up cell where tutorial_lib is not installed, on a stub of Colab or not."""
+    stub = tmp_path / "stub/google/colab"
+    stub.mkdir(parents=True)
+    (stub / "__init__.py").write_text("")
+    away = tmp_path / "away"
+    away.mkdir()
+
+    def run_setup(*, settings=None, folder="labs", on_colab=True, **variables):
+        settings = settings or Settings("COURSE-OWNER/COURSE-REPOSITORY", "v0.1.0")
+        cell = setup_cell(settings, folder).source
+        first = f"import sys; sys.path.insert(0, {str(tmp_path / 'stub')!r})\n"
+        first += "import google.colab\n" if on_colab else ""
+        last = "\nimport tutorial_lib; print(tutorial_lib.FROM, os.getcwd(), sep='|')"
+        paths = {"COURSE_DIR": tmp_path / "content/course", "COURSE_ZIP": tmp_path / "no.zip"}
+        environment = {"PATH": os.environ["PATH"], "HOME": str(away), "GIT_TERMINAL_PROMPT": "0"}
+        environment |= {key: str(value) for key, value in (paths | variables).items()}
+        return subprocess.run(
+            [sys.executable, "-S", "-c", first + cell + last],
+            cwd=away,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+
+    return run_setup
+
+
+def assert_set_up(done, tmp_path, folder):
+    place = (tmp_path / "content/course" / folder).resolve()
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == f"the course|{place}\n"
+
+
+def test_setup_unpacks_the_zip_and_a_second_run_needs_it_no_more(built, colab, tmp_path):
+    packed = authoring.make_zip(make_package(built), tmp_path)
+    for folder in ("labs", "course", "solutions"):
+        assert_set_up(colab(folder=folder, COURSE_ZIP=packed), tmp_path, folder)
+    packed.unlink()
+    assert_set_up(colab(), tmp_path, "labs")
+
+
+@pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
+def test_setup_clones_the_tag(built, colab, tmp_path):
+    make_package(built)
+    author = ["-c", "user.name=a", "-c", "user.email=a@b.c"]
+    for words in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "x"], ["tag", "v0.1.0"]):
+        subprocess.run(["git", *author, *words], cwd=built, check=True, capture_output=True)
+    (built / "tutorial_lib/__init__.py").write_text("FROM = 'after the tag'\n")
+    subprocess.run(["git", *author, "commit", "-qam", "y"], cwd=built, check=True)
+    done = colab(folder="course", COURSE_URL=built.as_uri())
+    assert_set_up(done, tmp_path, "course")
+
+
+def test_setup_says_what_to_do_where_nothing_is_published(colab, tmp_path):
+    done = colab()
+    assert done.returncode == 1
+    last = done.stderr.strip().splitlines()[-1]
+    assert last.startswith("FileNotFoundError: This course has no public address yet: upload")
+    assert f"no.zip to {tmp_path}, or set COURSE_URL" in last
+
+
+def test_setup_says_what_to_do_where_nothing_is_installed(colab):
+    done = colab(on_colab=False)
+    assert done.returncode == 1
+    assert "ModuleNotFoundError: tutorial_lib is not installed: see 'Set up' in README.md." in (
+        done.stderr
+    )
+
+
+@pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
+def test_setup_stops_when_the_clone_fails(colab, tmp_path):
+    done = colab(settings=Settings("a/b", "v9"), COURSE_URL=(tmp_path / "nowhere").as_uri())
+    assert done.returncode == 1
+    assert "CalledProcessError" in done.stderr
+    assert not (tmp_path / "content/course").exists()
+
+
+def test_setup_never_calls_pip_and_a_stamped_cell_has_no_placeholder():
+    text = setup_cell(Settings("someone/course", "v1"), "labs").source
+    assert "pip" not in text.replace("zip", "")
+    assert "COURSE-OWNER" not in text
+    assert "https://github.com/someone/course" in text
+    assert "no public address" not in text
+
+
+# --- the zip -------------------------------------------------------------------------------------
+
+
+def test_the_zip_holds_the_course_and_no_solution(built, tmp_path):
+    make_package(built)
+    for name in ("tests/test_x.py", "tutorial_lib/__pycache__/x.pyc", "course/figures/a.svg"):
+        (built / name).parent.mkdir(parents=True, exist_ok=True)
+        (built / name).write_text("x")
+    (built / "notes.txt").write_text("private")
+    first = authoring.make_zip(built, tmp_path / "one.zip").read_bytes()
+    for path in built.rglob("*"):
+        os.utime(path, (1e9, 1e9))
+    again = authoring.make_zip(built, tmp_path)
+    assert again == tmp_path / "training-that-fits.zip"
+    assert again.read_bytes() == first
+    with zipfile.ZipFile(again) as archive:
+        assert sorted(archive.namelist()) == [
+            "course/00_toy.ipynb",
+            "course/figures/a.svg",
+            "labs/lab90_toy.ipynb",
+            "pyproject.toml",
+            "tutorial_lib/__init__.py",
+        ]
+        assert not any(b"secret_sum" in archive.read(name) for name in archive.namelist())
+
+
+def test_the_zip_is_refused_with_a_solved_lab_or_without_any(built, tmp_path):
+    with pytest.raises(authoring.AuthoringError, match=r"has no tutorial_lib/__init__.py"):
+        authoring.make_zip(built, tmp_path)
+    make_package(built)
+    edit(built / "labs/lab90_toy.ipynb", solve)
+    with pytest.raises(authoring.AuthoringError, match="which a class should not get"):
+        authoring.make_zip(built, tmp_path)
+    (built / "labs/lab90_toy.ipynb").unlink()
+    with pytest.raises(authoring.AuthoringError, match="has no lab in labs"):
+        authoring.make_zip(built, tmp_path)
+    assert not list(tmp_path.glob("*.zip"))
+
+
+# --- definitions ---------------------------------------------------------------------------------
+
+
+def test_definitions_are_loaded_without_running_the_rest(built_once):
+    loaded = authoring.load_definitions(built_once / "solutions/lab90_toy.ipynb")
+    assert loaded.twice(4) == 8
+    assert loaded.Pair(1, 2).right == 2
+    assert (loaded.BITS, loaded.WIDE_BITS) == (8, 16)
+    assert not hasattr(loaded, "measured")
+    assert inspect.getsource(loaded.twice).endswith("return secret_sum\n")
+    assert inspect.getsource(loaded.Pair).startswith("@dataclass\nclass Pair:")
+    blank = authoring.load_definitions(built_once / "labs/lab90_toy.ipynb")
+    with pytest.raises(NotImplementedError, match=r"exercise 1.1: write the body"):
+        blank.twice(4)
+    assert loaded.twice(1) == 2, "the twin's definitions replaced these"
+
+
+def write_notebook(path, *cells):
+    made = [nbformat.v4.new_code_cell(text, id=f"c{n}") for n, text in enumerate(cells)]
+    path.write_text(nbformat.writes(nbformat.v4.new_notebook(cells=made)))
+    return path
+
+
+def test_magics_futures_and_string_annotations_load(tmp_path):
+    path = write_notebook(
+        tmp_path / "n.ipynb",
+        "%load_ext nothing_of_the_kind\nx = 1",
+        "# check 1.1 (1 point)\nimport nothing_of_the_kind",
+        "from __future__ import annotations\nfrom dataclasses import dataclass\n"
+        "@dataclass\nclass Node:\n    next: Node | None = None",
+    )
+    loaded = authoring.load_definitions(path)
+    assert loaded.Node(loaded.Node()).next == loaded.Node()
+    assert not hasattr(loaded, "x")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("def f(x=model):\n    pass", r"'def f\(x=model\):' cannot be loaded .*NameError"),
+        ("import nothing_of_the_kind", r"cannot be loaded .*ModuleNotFoundError"),
+        ("def f(:", r"holds no Python at 'def f\(:'"),
+    ],
+)
+def test_definitions_that_need_more_are_refused(tmp_path, text, message):
+    path = write_notebook(tmp_path / "n.ipynb", "y = 1", text)
+    with pytest.raises(authoring.AuthoringError, match=message):
+        authoring.load_definitions(path)
+
+
+@pytest.mark.parametrize("content", ["", "[]", "not json", '{"cells": 3}', None])
+def test_a_notebook_that_is_none_is_refused_in_one_sentence(tmp_path, content):
+    path = tmp_path / "n.ipynb"
+    if content is not None:
+        path.write_text(content)
+    with pytest.raises(
+        authoring.AuthoringError, match=r"is not a notebook|cannot be read"
+    ) as caught:
+        authoring.load_definitions(path)
+    assert len(str(caught.value).splitlines()) == 1

@@ -1,0 +1,74 @@
+import pytest
+import torch
+from torch.nn import functional as F
+
+from tutorial_lib import memory
+from tutorial_lib.memory.kernels import as_on_cuda, cuda_kernels
+
+QKV = (2, 4, 64, 16)  # (batch, heads, seq, width)
+
+
+def saved_dtypes(forward):
+    with cuda_kernels():
+        return [row.dtype for row in memory.saved(forward).rows if row.num_bytes]
+
+
+def test_dropout_keeps_a_bool_mask():
+    x = torch.randn(100, requires_grad=True)
+    assert saved_dtypes(lambda: F.dropout(x, 0.5)) == ["bool"]
+    assert saved_dtypes(lambda: F.dropout(x, 0.5, training=False)) == []
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_attention_saves_no_scores_even_with_dropout(dtype):
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    with FakeTensorMode():
+        q = torch.randn(QKV, dtype=dtype, requires_grad=True)
+        with cuda_kernels():
+            seen = memory.saved(
+                lambda: F.scaled_dot_product_attention(q, q, q, dropout_p=0.1, is_causal=True)
+            )
+    scores = 2 * 4 * 64 * 64 * q.element_size()
+    assert seen.num_bytes < scores
+    assert max(row.num_bytes for row in seen.rows) == q.nbytes
+
+
+def test_a_mask_takes_the_efficient_kernel_and_grads_flow():
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    with FakeTensorMode(), cuda_kernels():
+        q = torch.randn(QKV, requires_grad=True)
+        mask = torch.ones(1, 1, 64, 64, dtype=torch.bool)
+        F.scaled_dot_product_attention(q, q, q, attn_mask=mask).sum().backward()
+    assert q.grad.shape == q.shape
+
+
+def test_autocast_follows_cudas_policy_and_takes_its_name():
+    layer, norm = torch.nn.Linear(8, 8), torch.nn.LayerNorm(8)
+    x = torch.randn(4, 8)
+    with cuda_kernels(), torch.autocast("cuda", dtype=torch.bfloat16):
+        h = layer(x)
+        assert (h.dtype, norm(h).dtype, h.softmax(-1).dtype) == (
+            torch.bfloat16,
+            torch.float32,
+            torch.float32,
+        )
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert norm(layer(x)).dtype == torch.bfloat16  # the CPU's policy is back
+
+
+def test_all_is_put_back_also_after_an_error():
+    before = (F.dropout, F.scaled_dot_product_attention, torch.autocast)
+    with pytest.raises(KeyError), cuda_kernels():
+        raise KeyError
+    assert (F.dropout, F.scaled_dot_product_attention, torch.autocast) == before
+
+
+def test_only_an_undecided_optimizer_takes_foreach():
+    weights = [torch.zeros(2, requires_grad=True)]
+    undecided, loop = torch.optim.AdamW(weights), torch.optim.AdamW(weights, foreach=False)
+    fused = torch.optim.AdamW(weights, fused=True)
+    for optimizer in (undecided, loop, fused):
+        as_on_cuda(optimizer)
+    assert [o.param_groups[0]["foreach"] for o in (undecided, loop, fused)] == [True, False, None]

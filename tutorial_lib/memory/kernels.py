@@ -1,0 +1,130 @@
+"""The kernels that a CUDA GPU would take, on fake tensors and without a GPU.
+
+A CPU and a GPU run the same step with different kernels, which save different bytes: dropout keeps
+a float mask on a CPU and a bool mask on a GPU, attention falls back to written-out scores on a CPU
+when there is dropout, and autocast computes norms and softmax in float32 on a GPU alone. Inside
+`cuda_kernels()` operations on CPU tensors save what they would save on an Ampere GPU or newer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+from unittest import mock
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+# What CUDA's autocast computes in float32 and the CPU's does not (PyTorch, autocast_mode.h).
+_FLOAT32_OPS = (
+    "layer_norm group_norm softmax.int log_softmax.int sum sum.dim_IntList cumsum prod.dim_int exp "
+    "log pow.Tensor_Scalar rsqrt reciprocal softplus norm.Scalar nll_loss nll_loss_nd mse_loss "
+    "l1_loss smooth_l1_loss binary_cross_entropy_with_logits logsumexp cosine_similarity cdist"
+).split()
+_math_attention = F.scaled_dot_product_attention
+
+
+@contextlib.contextmanager
+def cuda_kernels() -> Iterator[None]:
+    """Let CPU operations save what their CUDA kernels save, until the block ends."""
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(mock.patch.object(F, "dropout", _dropout))
+        stack.enter_context(mock.patch.object(F, "scaled_dot_product_attention", _attention))
+        stack.enter_context(mock.patch.object(torch, "autocast", _CpuAutocast))
+        stack.enter_context(mock.patch.object(torch.amp, "autocast", _CpuAutocast))
+        stack.enter_context(_cuda_autocast_policy())
+        yield
+
+
+def as_on_cuda(optimizer: torch.optim.Optimizer) -> None:
+    """Let an optimizer whose user chose no implementation take CUDA's default, `foreach`."""
+    for group in optimizer.param_groups:
+        if "foreach" in group and group["foreach"] is None and not group.get("fused"):
+            group["foreach"] = True
+
+
+def _dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
+    if not training or p == 0:
+        return input
+    return torch.native_dropout(input, p, training)[0]
+
+
+def _attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Tensor:
+    """Take flash attention, else memory-efficient attention, else the written-out one."""
+    if torch.is_autocast_enabled("cpu"):
+        dtype = torch.get_autocast_dtype("cpu")
+        query, key, value = query.to(dtype), key.to(dtype), value.to(dtype)
+    if enable_gqa and query.size(-3) != key.size(-3):
+        groups = query.size(-3) // key.size(-3)
+        key, value = key.repeat_interleave(groups, -3), value.repeat_interleave(groups, -3)
+    settings = {"scale": scale}
+    half = query.dtype in (torch.float16, torch.bfloat16)
+    if query.dim() != 4 or query.size(-1) > 256:
+        return _math_attention(query, key, value, attn_mask, dropout_p, is_causal, scale=scale)
+    if half and attn_mask is None:
+        width = query.size(-1)
+        pad = (0, -width % 8)  # the kernel takes widths in steps of 8
+        q, k, v = (F.pad(x, pad) if width % 8 else x for x in (query, key, value))
+        flash = torch.ops.aten._scaled_dot_product_flash_attention
+        out: Tensor = flash(q, k, v, dropout_p, is_causal, False, **settings)[0]
+        return out[..., :width]
+    if attn_mask is not None:
+        if attn_mask.dtype == torch.bool:
+            bias = torch.zeros_like(attn_mask, dtype=query.dtype)
+            attn_mask = bias.masked_fill_(attn_mask.logical_not(), float("-inf"))
+        attn_mask = attn_mask.expand(*query.shape[:-1], key.size(-2))
+    efficient = torch.ops.aten._scaled_dot_product_efficient_attention
+    keep = torch.is_grad_enabled()
+    out = efficient(query, key, value, attn_mask, keep, dropout_p, is_causal, **settings)[0]
+    return out
+
+
+class _CpuAutocast(torch.amp.autocast_mode.autocast):
+    """Autocast for `cuda`, which turns itself off where no GPU is, done on the CPU's tensors."""
+
+    def __init__(self, device_type: str, *args: Any, **kwargs: Any) -> None:
+        if device_type == "cuda" and not args and kwargs.get("dtype") is None:
+            kwargs["dtype"] = torch.float16  # CUDA's default
+        super().__init__("cpu" if device_type == "cuda" else device_type, *args, **kwargs)
+
+
+@contextlib.contextmanager
+def _cuda_autocast_policy() -> Iterator[None]:
+    library = torch.library.Library("aten", "IMPL")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # each registration warns that it overrides one
+            for name in _FLOAT32_OPS:
+                packet, _, overload = name.partition(".")
+                op = getattr(getattr(torch.ops.aten, packet), overload or "default")
+                library.impl(name, _in_float32(op), "AutocastCPU", allow_override=True)
+            fallthrough = torch.library.fallthrough_kernel
+            library.impl("cross_entropy_loss", fallthrough, "AutocastCPU", allow_override=True)
+        yield
+    finally:
+        library._destroy()
+
+
+def _in_float32(op: Any) -> Callable[..., Any]:
+    halves = (torch.float16, torch.bfloat16)
+
+    def kernel(*args: Any, **kwargs: Any) -> Any:
+        with torch._C._ExcludeDispatchKeyGuard(
+            torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU)
+        ):
+            cast = [x.float() if isinstance(x, Tensor) and x.dtype in halves else x for x in args]
+            return op(*cast, **kwargs)
+
+    return kernel
