@@ -71,3 +71,24 @@ def test_the_random_state_is_the_callers():
     state = torch.random.get_rng_state()
     memory.predict(gpt_step)
     assert torch.equal(torch.random.get_rng_state(), state)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_a_model_may_be_converted_and_initialised_on_the_way(dtype):
+    def make():
+        model = nn.Linear(8, 8)
+        nn.init.trunc_normal_(model.weight)
+        model.to(dtype)
+        x = torch.zeros(1, 8, dtype=dtype)
+        optimizer = torch.optim.AdamW(model.parameters())
+
+        def step():
+            optimizer.zero_grad()
+            model(x).sum().backward()
+            optimizer.step()
+
+        return step, model, optimizer
+
+    report = memory.predict(make)
+    assert report.at_peak["parameters"] == 72 * dtype.itemsize
+    assert report.at_peak["optimizer_state"] == 2 * 72 * dtype.itemsize + 2 * 4

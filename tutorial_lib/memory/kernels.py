@@ -20,10 +20,31 @@ from torch.nn import functional as F
 
 # What CUDA's autocast computes in float32 and the CPU's does not (PyTorch, autocast_mode.h).
 _FLOAT32_OPS = (
-    "layer_norm group_norm softmax.int log_softmax.int sum sum.dim_IntList cumsum prod.dim_int exp "
-    "log pow.Tensor_Scalar rsqrt reciprocal softplus norm.Scalar nll_loss nll_loss_nd mse_loss "
-    "l1_loss smooth_l1_loss binary_cross_entropy_with_logits logsumexp cosine_similarity cdist"
-).split()
+    "layer_norm",
+    "group_norm",
+    "softmax.int",
+    "log_softmax.int",
+    "sum",
+    "sum.dim_IntList",
+    "cumsum",
+    "prod.dim_int",
+    "exp",
+    "log",
+    "pow.Tensor_Scalar",
+    "rsqrt",
+    "reciprocal",
+    "softplus",
+    "norm.Scalar",
+    "nll_loss",
+    "nll_loss_nd",
+    "mse_loss",
+    "l1_loss",
+    "smooth_l1_loss",
+    "binary_cross_entropy_with_logits",
+    "logsumexp",
+    "cosine_similarity",
+    "cdist",
+)
 _math_attention = F.scaled_dot_product_attention
 
 
@@ -87,8 +108,8 @@ def _attention(
         attn_mask = attn_mask.expand(*query.shape[:-1], key.size(-2))
     efficient = torch.ops.aten._scaled_dot_product_efficient_attention
     keep = torch.is_grad_enabled()
-    out = efficient(query, key, value, attn_mask, keep, dropout_p, is_causal, **settings)[0]
-    return out
+    attended = efficient(query, key, value, attn_mask, keep, dropout_p, is_causal, **settings)
+    return attended[0]  # type: ignore[no-any-return]
 
 
 class _CpuAutocast(torch.amp.autocast_mode.autocast):
@@ -102,7 +123,7 @@ class _CpuAutocast(torch.amp.autocast_mode.autocast):
 
 @contextlib.contextmanager
 def _cuda_autocast_policy() -> Iterator[None]:
-    library = torch.library.Library("aten", "IMPL")
+    library: Any = torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # each registration warns that it overrides one

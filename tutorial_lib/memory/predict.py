@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Literal
+from unittest import mock
 
 import torch
 from torch import nn
@@ -47,7 +48,7 @@ def predict(
     if kernels not in ("cuda", "cpu"):
         raise ValueError(f"kernels (={kernels!r}) must be 'cuda' or 'cpu'.")
     personality = cuda_kernels() if kernels == "cuda" else contextlib.nullcontext()
-    with torch.random.fork_rng(devices=[]), FakeTensorMode(), personality:
+    with torch.random.fork_rng(devices=[]), FakeTensorMode(), _mended(), personality:
         step, model, optimizer = make_step()
         if kernels == "cuda":
             as_on_cuda(optimizer)
@@ -61,3 +62,15 @@ def predict(
     report.method = "predicted"
     report.device = f"{kernels.upper()} kernels"
     return report
+
+
+@contextlib.contextmanager
+def _mended() -> Iterator[None]:
+    """Mend two things that models do while they are built and fake tensors cannot."""
+    with (
+        # Rejection sampling looks at values (torch 2.12 and up).
+        mock.patch.object(nn.init, "_no_grad_trunc_normal_", lambda tensor, *_, **__: tensor),
+        # model.to(dtype) refuses parameters that have weak references, as all fake ones have.
+        mock.patch("torch.utils.weakref.getweakrefs", lambda _: []),
+    ):
+        yield

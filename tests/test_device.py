@@ -1,0 +1,90 @@
+import random
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from tutorial_lib import device
+from tutorial_lib.units import GIB
+
+T4_BYTES = 15_636_824_064  # 14.56 GiB, as a Colab T4 reports
+
+
+def fake_gpu(monkeypatch, name="Tesla T4", memory=T4_BYTES, major=7, count=1):
+    properties = SimpleNamespace(name=name, total_memory=memory, major=major, minor=5)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _=None: properties)
+
+
+@pytest.fixture
+def no_gpu(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
+
+
+@pytest.mark.usefixtures("no_gpu")
+def test_a_laptop_is_a_cpu():
+    assert device.pick() == torch.device("cpu")
+    assert not device.has_gpu()
+    assert device.describe("cpu") == "CPU"
+    assert device.total_bytes("cpu") is None
+    assert device.tier("cpu") is device.tier() is device.Tier.CPU
+    assert device.supports_bfloat16("cpu")
+    device.synchronize("cpu")
+    device.reset_peak("cpu")
+
+
+@pytest.mark.usefixtures("no_gpu")
+@pytest.mark.parametrize("name", ["cuda", "cuda:0", "mps", "meta", "gpu", "", "cpu:3"])
+def test_a_device_that_is_not_there_is_refused_by_name(name):
+    with pytest.raises(ValueError, match=r"was asked for and is not on .* There is cpu\. Try") as e:
+        device.pick(name)
+    assert repr(name) in str(e.value)
+
+
+def test_a_fake_t4_is_a_small_gpu_without_bfloat16(monkeypatch):
+    fake_gpu(monkeypatch)
+    assert device.pick() == torch.device("cuda")
+    assert device.pick("cuda:0") == torch.device("cuda:0")
+    assert device.pick("cpu") == device.pick(torch.device("cpu")) == torch.device("cpu")
+    assert device.describe("cuda") == "Tesla T4, 14.6 GiB"
+    assert device.total_bytes("cuda") == T4_BYTES
+    assert device.tier() is device.Tier.SMALL_GPU
+    assert device.tier("cpu") is device.Tier.CPU
+    assert device.pick_by_tier(cpu=1, small_gpu=2, large_gpu=3) == 2
+    assert not device.supports_bfloat16("cuda")
+    with pytest.raises(ValueError, match=r"'cuda:1' .* cpu, cuda:0"):
+        device.pick("cuda:1")
+
+
+def test_a_fake_a100_is_a_large_gpu_with_bfloat16(monkeypatch):
+    fake_gpu(monkeypatch, "NVIDIA A100-SXM4-40GB", int(39.4 * GIB), major=8)
+    assert device.tier("cuda") is device.Tier.LARGE_GPU
+    assert device.pick_by_tier(cpu=1, small_gpu=2, large_gpu=3) == 3
+    assert device.pick_by_tier(cpu=1, small_gpu=2, large_gpu=3, device="cpu") == 1
+    assert device.supports_bfloat16("cuda")
+
+
+def test_the_same_seed_gives_the_same_numbers_everywhere():
+    def draw(seed):
+        device.seed_everything(seed)
+        return random.random(), float(np.random.rand()), float(torch.rand(()))
+
+    assert draw(3) == draw(3)
+    assert all(one != other for one, other in zip(draw(3), draw(4), strict=True))
+
+
+@pytest.mark.parametrize("seed", [-1, 2**32])
+def test_a_seed_that_numpy_cannot_take_is_refused(seed):
+    with pytest.raises(ValueError, match=f"seed \\(={seed}\\)"):
+        device.seed_everything(seed)
+
+
+def test_versions_name_python_and_torch():
+    versions = device.versions()
+    assert versions["torch"] == torch.__version__
+    assert versions["python"].startswith("3.")
+    assert all(isinstance(version, str) for version in versions.values())

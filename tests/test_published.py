@@ -1,0 +1,244 @@
+import logging
+import math
+import subprocess
+import sys
+import warnings
+
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+
+from tutorial_lib.models import published
+from tutorial_lib.models.published_steps import noised
+
+# A model of each family, small enough to train for real.
+UNET_TINY = {
+    "block_out_channels": (32, 64),
+    "down_block_types": ("DownBlock2D", "CrossAttnDownBlock2D"),
+    "up_block_types": ("CrossAttnUpBlock2D", "UpBlock2D"),
+    "cross_attention_dim": 32,
+    "sample_size": 8,
+}
+TINY = {
+    "gpt2": {"n_layer": 2, "hidden_size": 32, "n_head": 2, "vocab_size": 50, "n_positions": 16},
+    "bert-base": {
+        "num_hidden_layers": 2,
+        "hidden_size": 32,
+        "num_attention_heads": 2,
+        "vocab_size": 120,
+        "max_position_embeddings": 64,
+    },
+    "llama-2-7b": {
+        "num_hidden_layers": 2,
+        "hidden_size": 32,
+        "num_attention_heads": 2,
+        "intermediate_size": 64,
+        "vocab_size": 50,
+        "max_position_embeddings": 16,
+    },
+    "vit-b-16": {
+        "num_hidden_layers": 2,
+        "hidden_size": 32,
+        "num_attention_heads": 2,
+        "image_size": 32,
+        "num_labels": 10,
+    },
+    "sd15-unet": {**UNET_TINY, "attention_head_dim": 2},
+    "sdxl-unet": {
+        **UNET_TINY,
+        "attention_head_dim": (2, 4),
+        "transformer_layers_per_block": (1, 2),
+        "addition_time_embed_dim": 8,
+        "projection_class_embeddings_input_dim": 64,
+    },
+}
+
+
+def count(model):
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+def train_step(name, model, batch):
+    optimizer = torch.optim.AdamW(model.parameters(), foreach=True)
+    loss = published.loss(name, model, batch)
+    loss.backward()
+    optimizer.step()
+    return loss
+
+
+@pytest.mark.parametrize("name", published.PUBLISHED)
+def test_every_model_has_exactly_its_published_parameters(name):
+    model = published.build(name)
+    assert count(model) == published.PUBLISHED[name].num_parameters
+    assert {parameter.device.type for parameter in model.parameters()} == {"meta"}
+    assert model.training
+
+
+@pytest.mark.parametrize("name", ["gpt2", "sd15-unet", "llama-2-7b", "vit-b-16", "bert-base"])
+def test_a_full_step_at_full_size_runs_on_fake_tensors(name):
+    masks = []
+    attend = torch.nn.functional.scaled_dot_product_attention
+
+    def watching(*args, **kwargs):
+        masks.append(kwargs.get("attn_mask"))
+        return attend(*args, **kwargs)
+
+    with FakeTensorMode(), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.nn.functional, "scaled_dot_product_attention", watching)
+        model = published.build(name, device="cpu")
+        assert count(model) == published.PUBLISHED[name].num_parameters
+        loss = train_step(name, model, published.batch(name, 2))
+    assert isinstance(loss, FakeTensor)
+    assert loss.shape == ()
+    assert all(isinstance(parameter.grad, FakeTensor) for parameter in model.parameters())
+    assert masks  # the fused kernels are used, and never with a mask that a real step has not
+    assert all(mask is None for mask in masks)
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+@pytest.mark.parametrize("name", TINY)
+def test_a_real_step_trains_and_starts_as_a_guess(name, attention):
+    torch.manual_seed(0)
+    sizes = TINY[name]
+    model = published.build(name, device="cpu", attention=attention, **sizes)
+    batch = published.batch(name, 4, **sizes)
+    loss = train_step(name, model, batch)
+    guess = {"gpt2": math.log(50), "llama-2-7b": math.log(50), "bert-base": math.log(120)}
+    guess |= {"vit-b-16": math.log(10)}
+    assert loss.item() == pytest.approx(guess.get(name, 1.0), rel=0.3)
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
+
+
+@pytest.mark.parametrize("name", TINY)
+def test_both_attentions_are_the_same_function(name):
+    def loss(attention):
+        torch.manual_seed(0)
+        model = published.build(name, device="cpu", attention=attention, **TINY[name]).eval()
+        return published.loss(name, model, published.batch(name, 2, **TINY[name]))
+
+    torch.testing.assert_close(loss("sdpa"), loss("eager"), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "sd15-unet"])
+def test_only_eager_attention_keeps_scores(name):
+    def saved_bytes(attention):
+        model = published.build(name, device="cpu", attention=attention, **TINY[name])
+        for module in model.modules():  # with dropout the fused kernel keeps scores too, on a CPU
+            if hasattr(module, "attn_dropout"):
+                module.attn_dropout.p = 0.0
+        sizes = []
+        with torch.autograd.graph.saved_tensors_hooks(
+            lambda tensor: sizes.append(tensor.nbytes) or tensor, lambda tensor: tensor
+        ):
+            published.loss(name, model, published.batch(name, 2, **TINY[name]))
+        return sum(sizes)
+
+    assert saved_bytes("sdpa") < saved_bytes("eager")
+
+
+@pytest.mark.parametrize("name", TINY)
+@pytest.mark.parametrize("fake", [False, True])
+def test_a_dtype_holds_for_all_parameters_and_the_default_comes_back(name, fake):
+    def build_and_lose():
+        model = published.build(name, device="cpu", dtype=torch.bfloat16, **TINY[name])
+        assert {parameter.dtype for parameter in model.parameters()} == {torch.bfloat16}
+        published.loss(name, model, published.batch(name, 2, **TINY[name])).backward()
+
+    if fake:
+        with FakeTensorMode():
+            build_and_lose()
+    else:
+        build_and_lose()
+    assert torch.get_default_dtype() == torch.float32
+    assert torch.empty(1).device.type == "cpu"
+
+
+def test_the_causal_loss_is_that_of_the_next_token():
+    name, sizes = "gpt2", TINY["gpt2"]
+    model = published.build(name, device="cpu", **sizes).eval()
+    batch = published.batch(name, 3, **sizes)
+    logits = model(batch["input_ids"]).logits[:, :-1].reshape(-1, 50)
+    expected = torch.nn.functional.cross_entropy(logits, batch["input_ids"][:, 1:].flatten())
+    torch.testing.assert_close(published.loss(name, model, batch), expected)
+
+
+def test_masked_tokens_are_those_that_are_guessed():
+    batch = published.batch("bert-base", 8)
+    guessed = batch["labels"] != -100
+    assert 0.12 < guessed.float().mean() < 0.18
+    assert (batch["input_ids"][guessed] == 103).all()
+    assert (batch["labels"][guessed] < 30522).all()
+
+
+def test_noise_is_mixed_as_diffusers_mixes_it():
+    from diffusers import DDPMScheduler
+
+    scheduler = DDPMScheduler(1000, 0.00085, 0.012, beta_schedule="scaled_linear")
+    batch = published.batch("sd15-unet", 4, size=8)
+    arguments = batch["latents"], batch["noise"], batch["timesteps"]
+    torch.testing.assert_close(noised(*arguments), scheduler.add_noise(*arguments))
+
+
+def test_batches_repeat_with_their_seed_and_leave_the_global_state_alone():
+    torch.manual_seed(0)
+    before = torch.get_rng_state()
+    for name in published.PUBLISHED:
+        one, same = (published.batch(name, 2, seed=3) for _ in range(2))
+        other = published.batch(name, 2, seed=4)
+        assert all(torch.equal(one[key], same[key]) for key in one)
+        assert any(not torch.equal(one[key], other[key]) for key in one)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_sizes_that_are_asked_for_are_given():
+    assert published.batch("gpt2", 3, seq=7)["input_ids"].shape == (3, 7)
+    unet = published.batch("sdxl-unet", 2, size=16, seq=5)
+    assert unet["latents"].shape == (2, 4, 16, 16)
+    assert unet["encoder_hidden_states"].shape == (2, 5, 2048)
+    assert unet["time_ids"][0].tolist() == [128, 128, 0, 0, 128, 128]
+    assert published.batch("gpt2", 1, device="meta")["input_ids"].device.type == "meta"
+
+
+@pytest.mark.parametrize(
+    ("call", "says"),
+    [
+        (lambda: published.build("gpt-2-xl"), "no published model 'gpt-2-xl'. .*gpt2-xl"),
+        (lambda: published.build("qqqq"), "no published model 'qqqq'. The names are gpt2, "),
+        (lambda: published.batch("GPT2", 1), "Did you mean gpt2"),
+        (lambda: published.loss("bert", None, {}), "bert-base"),
+        (lambda: published.build("gpt2", n_layers=2), "'n_layers' is no field .*n_layer"),
+        (lambda: published.build("sd15-unet", groups=2), "'groups' is no field .*norm_num_groups"),
+        (lambda: published.batch("gpt2", 1, n_layers=2), "'n_layers' is no field"),
+        (lambda: published.build("gpt2", attention="flash"), "'flash'.* must be 'sdpa' or 'eager'"),
+        (lambda: published.build("gpt2", device="cuda:99"), "'cuda:99' was asked for"),
+        (lambda: published.batch("gpt2", 0), r"micro_batch \(=0\) must be at least 1"),
+        (lambda: published.batch("gpt2", 1, seq=1025), r"seq \(=1025\) must be at most 1024"),
+        (lambda: published.batch("gpt2", 1, size=8), "reads text and takes no size"),
+        (lambda: published.batch("vit-b-16", 1, seq=8), "reads images and takes no seq"),
+        (lambda: published.batch("vit-b-16", 1, size=384), "image_size=384 in both build and"),
+        (
+            lambda: published.loss("gpt2", torch.nn.Linear(1, 1), published.batch("vit-b-16", 1)),
+            "The batch has pixel_values, labels; gpt2 needs input_ids",
+        ),
+    ],
+)
+def test_what_cannot_be_built_is_refused(call, says):
+    with pytest.raises(ValueError, match=says):
+        call()
+    assert torch.get_default_dtype() == torch.float32
+    assert torch.empty(1).device.type == "cpu"
+
+
+def test_building_says_nothing_and_leaves_logs_and_warnings_as_they_were():
+    code = (
+        "from tutorial_lib.models import published as p\n"
+        "for name in ('gpt2', 'bert-base', 'vit-b-16', 'sd15-unet'):\n"
+        "    model = p.build(name)\n"
+        "    p.loss(name, model, p.batch(name, 1, device='meta'))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    filters, disabled = list(warnings.filters), logging.root.manager.disable
+    published.build("gpt2", n_layer=1)
+    assert warnings.filters == filters
+    assert logging.root.manager.disable == disabled

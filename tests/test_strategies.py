@@ -1,0 +1,314 @@
+import pytest
+import torch
+from torch import nn
+
+from tutorial_lib import strategies
+from tutorial_lib.data import image_batch, token_batch
+from tutorial_lib.models import GPT, GPTConfig, UNet, UNetConfig, published
+
+P = 0.2  # dropout everywhere: a recomputation that draws other numbers shows
+HF_GPT2 = {"n_layer": 4, "n_embd": 32, "n_head": 2, "vocab_size": 50, "n_positions": 16}
+HF_BERT = {
+    "num_hidden_layers": 3,
+    "hidden_size": 32,
+    "num_attention_heads": 2,
+    "vocab_size": 120,
+    "max_position_embeddings": 16,
+}
+HF_LLAMA = {**HF_BERT, "intermediate_size": 64, "num_hidden_layers": 4, "attention_dropout": P}
+HF_VIT = {
+    "num_hidden_layers": 3,
+    "hidden_size": 32,
+    "num_attention_heads": 2,
+    "image_size": 32,
+    "num_labels": 10,
+    "hidden_dropout_prob": P,
+}
+HF_UNET = {
+    "block_out_channels": (32, 64),
+    "down_block_types": ("DownBlock2D", "CrossAttnDownBlock2D"),
+    "up_block_types": ("CrossAttnUpBlock2D", "UpBlock2D"),
+    "cross_attention_dim": 32,
+    "attention_head_dim": 2,
+    "sample_size": 8,
+    "dropout": P,
+}
+
+
+def our_gpt():
+    model = GPT(GPTConfig(50, 16, num_layers=5, num_heads=2, d_model=32, dropout=P))
+    return model, lambda: model.loss(token_batch(2, 16, 50))
+
+
+def our_unet():
+    config = UNetConfig(1, 8, (1, 2), 2, attention_levels=(1,), time_dim=16, groups=4, dropout=P)
+    model = UNet(config)
+    images, noise = image_batch(2, 1, 8), image_batch(2, 1, 8, seed=1)
+    return model, lambda: model.loss(images, torch.tensor([3, 800]), noise)
+
+
+def of(name, sizes):
+    def build():
+        model = published.build(name, device="cpu", **sizes)
+        batch = published.batch(name, 2, **sizes)
+        return model, lambda: published.loss(name, model, batch)
+
+    return build
+
+
+class TupleBlock(nn.Module):
+    """Returns a tuple and takes its state by keyword, as older transformers layers do."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear, self.dropout = nn.Linear(8, 8), nn.Dropout(P)
+
+    def forward(self, state, scale=None, use=True):
+        return (state + self.dropout(self.linear(state).tanh()) * scale, None)
+
+
+class TupleModel(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(TupleBlock() for _ in range(4))
+
+    def forward(self, x):
+        scale = x.mean()
+        for layer in self.layers:
+            x = layer(state=x, scale=scale, use=True)[0]
+        return x.square().mean()
+
+
+def tuples():
+    model, x = TupleModel(), torch.randn(3, 8, generator=torch.Generator().manual_seed(0))
+    return model, lambda: model(x)
+
+
+MODELS = {
+    "gpt": our_gpt,
+    "unet": our_unet,
+    "tuples": tuples,
+    "hf-gpt2": of("gpt2", HF_GPT2),
+    "hf-llama": of("llama-2-7b", HF_LLAMA),
+    "hf-bert": of("bert-base", HF_BERT),
+    "hf-vit": of("vit-b-16", HF_VIT),
+    "hf-unet": of("sd15-unet", HF_UNET),
+}
+EVERYWHERE = [(name, strategy) for name in MODELS for strategy in ("none", "per-block")]
+CHAINS = [name for name in MODELS if "unet" not in name]
+SUPPORTED = (
+    EVERYWHERE
+    + [(name, s) for name in CHAINS for s in ("every-1", "every-2", "every-3", "sqrt")]
+    + [(name, "attention-only") for name in MODELS if name != "tuples"]
+    + [(n, "mlp-only") for n in ("gpt", "hf-gpt2", "hf-llama", "hf-vit", "hf-unet")]
+    + [(name, "library-switch") for name in MODELS if name.startswith("hf")]
+)
+
+
+def built(name):
+    torch.manual_seed(0)
+    return MODELS[name]()
+
+
+def gradients(model, forward, strategy):
+    """One step's loss and gradients, and the bytes of what forward left behind."""
+    storages = {}
+    known = {p.untyped_storage().data_ptr() for p in model.parameters()}
+
+    def pack(tensor):
+        storages[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+        return tensor.detach()
+
+    model.zero_grad(set_to_none=True)
+    torch.manual_seed(1)
+    with strategies.applied(model, strategy):
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+            loss = forward()
+        loss.backward()
+    saved = sum(size for pointer, size in storages.items() if pointer not in known)
+    return loss.detach(), {n: p.grad for n, p in model.named_parameters()}, saved
+
+
+def state_of(model):
+    return [dict(vars(module)) for module in model.modules()]
+
+
+@pytest.mark.parametrize(("name", "strategy"), SUPPORTED)
+def test_gradients_are_the_same_bit_for_bit_and_less_is_saved(name, strategy):
+    model, forward = built(name)
+    loss, expected, saved_plain = gradients(model, forward, "none")
+    again, found, saved = gradients(model, forward, strategy)
+    assert torch.equal(loss, again)
+    assert all(torch.equal(found[key], expected[key]) for key in expected)
+    if strategy == "none":
+        assert saved == saved_plain
+    else:
+        assert saved < saved_plain
+
+
+@pytest.mark.parametrize(("name", "strategy"), SUPPORTED)
+def test_everything_is_put_back_also_after_an_error(name, strategy):
+    model, forward = built(name)
+    before = state_of(model)
+
+    def fail():
+        with strategies.applied(model, strategy) as same:
+            assert same is model
+            forward().backward()
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    model.zero_grad()
+    assert state_of(model) == before
+
+
+def test_larger_segments_save_fewer_boundaries():
+    model, forward = built("gpt")
+    saved = [gradients(model, forward, s)[2] for s in ("per-block", "every-2", "every-5")]
+    boundary = 2 * 16 * 32 * 4  # (B, T, C) in float32
+    assert saved[0] - saved[1] == 2 * boundary  # 5 segments against 3
+    assert saved[1] - saved[2] == 2 * boundary  # 3 against 1
+
+
+@pytest.mark.parametrize("strategy", ["per-block", "every-1", "every-2", "sqrt", "every-5"])
+def test_every_block_runs_twice(strategy):
+    model, forward = built("gpt")
+    runs = []
+    for block in model.blocks:
+        block.mlp.up.register_forward_hook(lambda module, *_: runs.append(module))
+    gradients(model, forward, strategy)
+    assert len(runs) == 2 * len(model.blocks)
+
+
+def test_it_holds_in_eval_and_does_nothing_without_gradients():
+    model, forward = built("gpt")
+    model.eval()
+    _, expected, saved_plain = gradients(model, forward, "none")
+    _, found, saved = gradients(model, forward, "every-2")
+    assert saved < saved_plain
+    assert all(torch.equal(found[key], expected[key]) for key in expected)
+    with torch.no_grad(), strategies.applied(model, "every-2"):
+        assert torch.equal(forward(), forward())
+
+
+def test_a_cache_for_generation_is_off_meanwhile_and_on_again_after():
+    model, _ = of("gpt2", {**HF_GPT2, "use_cache": True})()
+    tokens = token_batch(2, 16, 50)
+    with strategies.applied(model, "attention-only"):
+        output = model(tokens, labels=tokens)
+        output.loss.backward()
+        assert output.past_key_values is None
+    assert model.config.use_cache is True
+
+
+def test_strategies_nest():
+    model, forward = built("gpt")
+    before = state_of(model)
+    _, expected, _ = gradients(model, forward, "none")
+    model.zero_grad()
+    with strategies.applied(model, "attention-only"):
+        _, found, _ = gradients(model, forward, "every-2")
+        assert all(torch.equal(found[key], expected[key]) for key in expected)
+    model.zero_grad()
+    assert state_of(model) == before
+
+
+@pytest.mark.parametrize(
+    ("name", "count"),
+    [("gpt", 5), ("unet", 9), ("tuples", 4), ("hf-gpt2", 4), ("hf-bert", 3), ("hf-unet", 18)],
+)
+def test_blocks_are_found(name, count):
+    model, _ = built(name)
+    assert len(strategies.find_blocks(model)) == count
+
+
+def test_blocks_of_a_plain_sequential_are_found():
+    block = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
+    model = nn.Sequential(nn.Linear(4, 4), nn.Sequential(block, nn.Sequential(nn.Tanh())))
+    assert strategies.find_blocks(model) == list(model[1])
+
+
+@pytest.mark.parametrize(
+    ("name", "strategy", "says"),
+    [
+        ("gpt", "per-blok", "no strategy 'per-blok'. Did you mean per-block"),
+        ("gpt", "xyz", "no strategy 'xyz'. The names are none, per-block, "),
+        ("gpt", "every-K", "with a number for K, as in every-2"),
+        ("gpt", None, "no strategy 'None'"),
+        ("gpt", "every-0", "segments of 0 blocks, and GPT has 5"),
+        ("gpt", "every-6", "segments of 6 blocks, and GPT has 5. Try every-1 to every-5"),
+        ("gpt", "library-switch", "GPT has no switch"),
+        ("tuples", "attention-only", "No attention was found in TupleModel"),
+        ("hf-bert", "mlp-only", "No MLP was found in BertForMaskedLM"),
+        ("unet", "every-2", "9 blocks of UNet do not follow one another"),
+        ("hf-unet", "sqrt", "18 blocks of UNet2DConditionModel do not follow one another"),
+    ],
+)
+def test_what_cannot_be_applied_is_refused_and_the_model_untouched(name, strategy, says):
+    model, _ = built(name)
+    before = state_of(model)
+    with pytest.raises(ValueError, match=says), strategies.applied(model, strategy):
+        pytest.fail("was applied")
+    assert state_of(model) == before
+
+
+def test_a_model_without_blocks_and_what_is_no_model_are_refused():
+    with pytest.raises(ValueError, match="Linear has no blocks that could be found"):
+        strategies.find_blocks(nn.Linear(2, 2))
+    with pytest.raises(TypeError, match="The model is a str"), strategies.applied("gpt2"):
+        pytest.fail("was applied")
+
+
+class Meddler(nn.Module):
+    """Has a list of blocks, and does something between them."""
+
+    def __init__(self, between):
+        super().__init__()
+        self.blocks = nn.ModuleList(nn.Linear(4, 4) for _ in range(4))
+        self.between = between
+
+    def forward(self, x):
+        kept = []
+        for index, block in enumerate(self.blocks):
+            x = self.between(block, x, index)
+            kept.append(x)
+        return sum(torch.cat([kept[0], kept[-1]]).flatten())
+
+
+@pytest.mark.parametrize(
+    "between",
+    [
+        lambda block, x, index: block(x),  # but the first output is used again at the end
+        lambda block, x, index: block(x) + 1,
+        lambda block, x, index: 1 + block(x),
+        lambda block, x, index: block(x * 2),
+        lambda block, x, index: block(x.relu()),
+        lambda block, x, index: torch.relu(block(x)),
+        lambda block, x, index: x if index == 1 else block(x),
+        lambda block, x, index: block(x)[:, 0:4],
+        lambda block, x, index: [block(x), block(x)][1],
+    ],
+)
+def test_blocks_that_are_no_chain_raise_and_give_no_wrong_number(between):
+    model = Meddler(between)
+    before = state_of(model)
+    refused = pytest.raises((RuntimeError, AttributeError, TypeError), match="one right after")
+    with refused, strategies.applied(model, "every-2"):
+        model(torch.ones(1, 4))
+    assert state_of(model) == before
+    model(torch.ones(1, 4))  # and works as before
+
+
+def test_other_arguments_for_other_blocks_are_refused():
+    class Masked(TupleModel):
+        def forward(self, x):
+            for index, layer in enumerate(self.layers):
+                x = layer(x, torch.tensor(float(index)))[0]
+            return x.sum()
+
+    with (
+        pytest.raises(RuntimeError, match="same further arguments"),
+        strategies.applied(Masked(), "every-2") as model,
+    ):
+        model(torch.ones(1, 8))

@@ -1,0 +1,188 @@
+"""The device of this machine: pick it, name it, seed it, and choose sizes that suit it.
+
+A learner on a laptop and one on a large GPU run the same cell. `pick_by_tier` gives each a size
+that their machine can hold, so that nothing else in a notebook asks which machine it is on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import platform
+import random
+import sys
+from typing import TypeVar
+
+import numpy as np
+import torch
+
+from tutorial_lib.units import GIB, human_bytes
+
+T = TypeVar("T")
+
+# A T4 shows 14.6 GiB and an L4 22.2 GiB: small. An A100 shows 39.4 GiB or more: large.
+LARGE_GPU_BYTES = 32 * GIB
+
+
+class Tier(enum.Enum):
+    """How much a machine can hold: a laptop, a small GPU or a large one."""
+
+    CPU = "cpu"
+    SMALL_GPU = "small gpu"
+    LARGE_GPU = "large gpu"
+
+
+def has_gpu() -> bool:
+    """Tell whether a CUDA device is there. MPS does not count: it reports no memory peaks."""
+    return torch.cuda.is_available()
+
+
+def pick(name: torch.device | str | None = None) -> torch.device:
+    """Pick the device to work on: a GPU when there is one, else the CPU.
+
+    Args:
+        name: A device by name, as in `cpu`, `cuda`, `cuda:1` or `mps`; `None` lets the machine
+            decide. MPS is taken only by name.
+
+    Returns:
+        A device that is there.
+
+    Raises:
+        ValueError: When the name is no device's, or when that device is not there.
+    """
+    if name is None:
+        return torch.device("cuda" if has_gpu() else "cpu")
+    there = _names_there()
+    known = [*there, "cuda"] if has_gpu() else there
+    if str(name) in known:
+        return torch.device(name)
+    raise ValueError(
+        f"The device {str(name)!r} was asked for and is not on this machine. "
+        f"There is {', '.join(there)}. "
+        "Try one of these, or no name at all, which takes the best one."
+    )
+
+
+def describe(device: torch.device | str) -> str:
+    """Say in words what a device is, as in `Tesla T4, 14.6 GiB`.
+
+    Returns:
+        `CPU` for every CPU, so that a notebook's output is the same on every laptop.
+    """
+    device = torch.device(device)
+    if device.type == "cuda":
+        properties = torch.cuda.get_device_properties(device)
+        return f"{properties.name}, {human_bytes(properties.total_memory)}"
+    return device.type.upper()
+
+
+def total_bytes(device: torch.device | str) -> int | None:
+    """Give the memory of a GPU in bytes; `None` where nothing says how much there is."""
+    device = torch.device(device)
+    if device.type != "cuda":
+        return None
+    return int(torch.cuda.get_device_properties(device).total_memory)
+
+
+def tier(device: torch.device | str | None = None) -> Tier:
+    """Tell which tier a device belongs to.
+
+    Args:
+        device: A device; `None` means the one that `pick()` gives.
+
+    Returns:
+        `Tier.CPU` for everything that is no CUDA device; a GPU is large from 32 GiB on.
+    """
+    memory = total_bytes(pick() if device is None else device)
+    if memory is None:
+        return Tier.CPU
+    return Tier.LARGE_GPU if memory >= LARGE_GPU_BYTES else Tier.SMALL_GPU
+
+
+def pick_by_tier(
+    *, cpu: T, small_gpu: T, large_gpu: T, device: torch.device | str | None = None
+) -> T:
+    """Choose the value that suits this machine, as in `pick_by_tier(cpu=2, small_gpu=8, ...)`.
+
+    Args:
+        cpu: The value for a machine without a GPU.
+        small_gpu: The value for a GPU below 32 GiB, such as Colab's T4.
+        large_gpu: The value for a larger GPU.
+        device: A device; `None` means the one that `pick()` gives.
+
+    Returns:
+        One of the three values, unchanged.
+    """
+    return {Tier.CPU: cpu, Tier.SMALL_GPU: small_gpu, Tier.LARGE_GPU: large_gpu}[tier(device)]
+
+
+def supports_bfloat16(device: torch.device | str) -> bool:
+    """Tell whether a device computes in bfloat16 in its own hardware.
+
+    A T4 only emulates it, slowly, and counts as without. A CPU counts as with.
+    """
+    device = torch.device(device)
+    if device.type == "cuda":
+        here = contextlib.nullcontext() if device.index is None else torch.cuda.device(device)
+        with here:  # PyTorch answers for the current device only
+            return bool(torch.cuda.is_bf16_supported(including_emulation=False))
+    if device.type == "mps":
+        try:
+            torch.empty(1, dtype=torch.bfloat16, device=device)
+        except (RuntimeError, TypeError):  # macOS 13 and older
+            return False
+    return True
+
+
+def seed_everything(seed: int) -> None:
+    """Seed Python's, NumPy's and PyTorch's random numbers, on every device.
+
+    Args:
+        seed: From 0 to 2**32 - 1, the range that NumPy takes.
+
+    Raises:
+        ValueError: When the seed is outside that range.
+    """
+    if not 0 <= seed < 2**32:
+        raise ValueError(f"seed (={seed}) must be between 0 and 2**32 - 1: try seed=0.")
+    random.seed(seed)
+    np.random.seed(seed)
+    torch.manual_seed(seed)
+
+
+def synchronize(device: torch.device | str) -> None:
+    """Wait until the device has done all it was given; on a CPU there is nothing to wait for."""
+    device = torch.device(device)
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    elif device.type == "mps":
+        torch.mps.synchronize()
+
+
+def reset_peak(device: torch.device | str) -> None:
+    """Let the GPU's peak counters begin anew from what is allocated now; no effect elsewhere."""
+    device = torch.device(device)
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+
+
+def versions() -> dict[str, str]:
+    """Give the versions that a measured number depends on.
+
+    Returns:
+        Python and torch, and transformers and diffusers when they are already imported.
+    """
+    found = {"python": platform.python_version(), "torch": str(torch.__version__)}
+    for package in ("transformers", "diffusers"):
+        if package in sys.modules:
+            found[package] = str(sys.modules[package].__version__)
+    return found
+
+
+def _names_there() -> list[str]:
+    names = ["cpu"]
+    if has_gpu():
+        names += [f"cuda:{index}" for index in range(torch.cuda.device_count())]
+    if torch.backends.mps.is_available():
+        names.append("mps")
+    return names

@@ -1,0 +1,196 @@
+"""A GPT small enough to read in one sitting and to train on a laptop.
+
+Names and sizes are those of GPT-2 (Radford et al., 2019): with its configuration this model has
+its number of parameters. Shapes in comments: B batch, T sequence, H heads, D head width,
+C = H * D the model width, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+ATTENTIONS = ("sdpa", "eager")
+
+
+@dataclass(frozen=True)
+class GPTConfig:
+    """The sizes of a GPT.
+
+    Args:
+        vocab_size: Number of different tokens; 256 fits byte tokens.
+        seq_len: Longest sequence; positions are learned.
+        num_layers: Blocks, one after the other.
+        num_heads: Attention heads in a block; they share `d_model` evenly.
+        d_model: Width of the vectors between blocks.
+        dropout: Probability, between 0 and 1.
+        tie_weights: Use the token embedding as the output matrix too.
+        attention: `sdpa` leaves it to PyTorch's fused kernel; `eager` writes out the scores,
+            which autograd then keeps, `(B, H, T, T)` of them.
+
+    Raises:
+        ValueError: When two of these do not go together.
+    """
+
+    vocab_size: int = 256
+    seq_len: int = 128
+    num_layers: int = 4
+    num_heads: int = 4
+    d_model: int = 128
+    dropout: float = 0.0
+    tie_weights: bool = True
+    attention: str = "sdpa"
+
+    def __post_init__(self) -> None:
+        for name in ("vocab_size", "seq_len", "num_layers", "num_heads", "d_model"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} (={getattr(self, name)}) must be at least 1.")
+        if self.d_model % self.num_heads:
+            raise ValueError(
+                f"d_model (={self.d_model}) must be a multiple of num_heads (={self.num_heads}). "
+                f"Try d_model={self.num_heads * math.ceil(self.d_model / self.num_heads)}."
+            )
+        if not 0 <= self.dropout < 1:
+            raise ValueError(f"dropout (={self.dropout}) must be at least 0 and below 1.")
+        if self.attention not in ATTENTIONS:
+            raise ValueError(f"attention (={self.attention!r}) must be one of {ATTENTIONS}.")
+
+
+class Attention(nn.Module):
+    """Causal self-attention: each token looks at itself and at those before it."""
+
+    def __init__(self, config: GPTConfig) -> None:
+        super().__init__()
+        self.num_heads = config.num_heads
+        self.kernel = config.attention
+        self.p = config.dropout
+        self.qkv = nn.Linear(config.d_model, 3 * config.d_model)
+        self.out = nn.Linear(config.d_model, config.d_model)
+        self.dropout = nn.Dropout(config.dropout)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map `(B, T, C)` to `(B, T, C)`."""
+        batch, seq, d_model = x.shape
+        qkv = self.qkv(x).view(batch, seq, 3, self.num_heads, d_model // self.num_heads)
+        q, k, v = qkv.permute(2, 0, 3, 1, 4)  # (B, T, 3, H, D) -> 3 of (B, H, T, D)
+        p = self.p if self.training else 0.0
+        if self.kernel == "sdpa":
+            y = F.scaled_dot_product_attention(q, k, v, dropout_p=p, is_causal=True)
+        else:
+            y = eager_attention(q, k, v, dropout=p)
+        y = y.transpose(1, 2).reshape(batch, seq, d_model)  # (B, H, T, D) -> (B, T, C)
+        mixed: Tensor = self.dropout(self.out(y))
+        return mixed
+
+
+def eager_attention(q: Tensor, k: Tensor, v: Tensor, dropout: float) -> Tensor:
+    """Causal attention written out, from `(B, H, T, D)` to `(B, H, T, D)`.
+
+    Source:
+        Vaswani et al. (2017), equation 1, with the future masked.
+    """
+    seq = q.size(-2)
+    scores = q @ k.transpose(-2, -1) / math.sqrt(q.size(-1))  # (B, H, T, T)
+    future = torch.ones(seq, seq, dtype=torch.bool, device=q.device).triu(1)
+    weights = scores.masked_fill(future, float("-inf")).softmax(dim=-1)
+    return F.dropout(weights, dropout) @ v
+
+
+class MLP(nn.Module):
+    """Two linear layers with a GELU between them, four times as wide inside."""
+
+    def __init__(self, config: GPTConfig) -> None:
+        super().__init__()
+        self.up = nn.Linear(config.d_model, 4 * config.d_model)
+        self.down = nn.Linear(4 * config.d_model, config.d_model)
+        self.dropout = nn.Dropout(config.dropout)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map `(B, T, C)` to `(B, T, C)`."""
+        y: Tensor = self.dropout(self.down(F.gelu(self.up(x), approximate="tanh")))
+        return y
+
+
+class Block(nn.Module):
+    """One layer: attention, then MLP, each normalised before and added to its input."""
+
+    def __init__(self, config: GPTConfig) -> None:
+        super().__init__()
+        self.norm_1 = nn.LayerNorm(config.d_model)
+        self.attention = Attention(config)
+        self.norm_2 = nn.LayerNorm(config.d_model)
+        self.mlp = MLP(config)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map `(B, T, C)` to `(B, T, C)`."""
+        x = x + self.attention(self.norm_1(x))
+        y: Tensor = x + self.mlp(self.norm_2(x))
+        return y
+
+
+class GPT(nn.Module):
+    """A decoder-only transformer: tokens in, a score for every possible next token out."""
+
+    def __init__(self, config: GPTConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.token_embedding = nn.Embedding(config.vocab_size, config.d_model)
+        self.position_embedding = nn.Embedding(config.seq_len, config.d_model)
+        self.dropout = nn.Dropout(config.dropout)
+        self.blocks = nn.ModuleList(Block(config) for _ in range(config.num_layers))
+        self.norm = nn.LayerNorm(config.d_model)
+        self.head = nn.Linear(config.d_model, config.vocab_size, bias=False)
+        if config.tie_weights:
+            self.head.weight = self.token_embedding.weight
+        self.apply(_init_weights)
+        for name, parameter in self.named_parameters():
+            # these two add to the residual stream in every block: keep its variance near 1
+            if name.endswith(("attention.out.weight", "mlp.down.weight")):
+                nn.init.normal_(parameter, std=0.02 / math.sqrt(2 * config.num_layers))
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Map tokens `(B, T)` to logits `(B, T, V)`.
+
+        Raises:
+            ValueError: When the sequence is longer than `config.seq_len`.
+        """
+        seq = tokens.size(1)
+        if seq > self.config.seq_len:
+            raise ValueError(
+                f"The sequence has {seq} tokens, and this model takes at most seq_len "
+                f"(={self.config.seq_len}). Try tokens[:, :{self.config.seq_len}]."
+            )
+        positions = torch.arange(seq, device=tokens.device)
+        x = self.token_embedding(tokens) + self.position_embedding(positions)  # (B, T, C)
+        x = self.dropout(x)
+        for block in self.blocks:
+            x = block(x)
+        logits: Tensor = self.head(self.norm(x))  # (B, T, V)
+        return logits
+
+    def loss(self, tokens: Tensor) -> Tensor:
+        """Give the mean cross-entropy of guessing each next token of `(B, T)`, a scalar.
+
+        Raises:
+            ValueError: When there is no next token to guess, with fewer than two in a sequence.
+        """
+        if tokens.size(1) < 2:
+            raise ValueError(
+                f"A sequence needs at least 2 tokens, and has {tokens.size(1)}: "
+                "the loss compares each token with the one after it."
+            )
+        logits = self(tokens)
+        # Padding the targets costs B * T integers; slicing the logits would copy B * T * V floats.
+        targets = F.pad(tokens[:, 1:], (0, 1), value=-100)  # -100: the last token has no next
+        return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
+
+
+def _init_weights(module: nn.Module) -> None:
+    if isinstance(module, nn.Linear | nn.Embedding):
+        nn.init.normal_(module.weight, std=0.02)
+    if isinstance(module, nn.Linear) and module.bias is not None:
+        nn.init.zeros_(module.bias)

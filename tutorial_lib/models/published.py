@@ -1,0 +1,98 @@
+"""Published models at their published sizes, with random weights and no download.
+
+Each is built from the configuration classes of transformers and diffusers. On the `meta` device
+a model has shapes and no memory, so that a laptop can count the parameters of a 7B model. All of
+it also works under `FakeTensorMode`, where whole training steps can be predicted:
+
+    model = published.build("gpt2", device="cpu")
+    batch = published.batch("gpt2", 2, seq=128)
+    published.loss("gpt2", model, batch).backward()
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+from collections.abc import Iterator
+from typing import Any
+from unittest import mock
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor
+
+from tutorial_lib import device as devices
+from tutorial_lib.models.catalogue import PUBLISHED, Published, class_of, find, full_config, quiet
+from tutorial_lib.models.published_steps import batch, loss
+
+__all__ = ["PUBLISHED", "Published", "batch", "build", "find", "loss"]
+
+
+def build(
+    name: str,
+    *,
+    device: torch.device | str = "meta",
+    dtype: torch.dtype | None = None,
+    attention: str = "sdpa",
+    **overrides: Any,
+) -> nn.Module:
+    """Build a published model with random weights, ready to train.
+
+    Args:
+        name: A key of `PUBLISHED`.
+        device: `meta` for shapes without memory, or a device that is there.
+        dtype: Of all parameters; `None` means float32.
+        attention: `sdpa` for PyTorch's fused kernels, `eager` for scores written out.
+        **overrides: Fields of the model's configuration class, as in `n_layer=2`.
+
+    Returns:
+        The model in training mode, its dropout as published. The weights come from the global
+        random state: see `device.seed_everything`.
+
+    Raises:
+        ValueError: When the name, the device, the attention or an override is not known.
+    """
+    model = find(name)
+    if str(device) != "meta":
+        device = devices.pick(device)
+    if attention not in ("sdpa", "eager"):
+        raise ValueError(f"attention (={attention!r}) must be 'sdpa' or 'eager'.")
+    with quiet(), _default_dtype(dtype or torch.float32), torch.device(device), _fake_safe_init():
+        config = full_config(model, overrides)
+        cls = class_of(model)
+        if model.family == "unet":
+            built: Any = cls(**config)
+            if attention == "eager":
+                processors = importlib.import_module("diffusers.models.attention_processor")
+                built.set_attn_processor(processors.AttnProcessor())
+        else:
+            built = cls(cls.config_class(**config, attn_implementation=attention))
+        if model.family == "causal-lm":
+            built.loss_type = "ForCausalLM"  # what GPT-2 takes anyway, after a warning
+    trainable: nn.Module = built.train()
+    return trainable
+
+
+@contextlib.contextmanager
+def _default_dtype(dtype: torch.dtype) -> Iterator[None]:
+    # Not module.to(dtype) afterwards: that needs both copies, and fails on fake parameters.
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+@contextlib.contextmanager
+def _fake_safe_init() -> Iterator[None]:
+    """Let `trunc_normal_` pass on fake tensors: from torch 2.12 on it looks at their values."""
+    if not isinstance(torch.empty(0), FakeTensor):
+        yield
+        return
+    with mock.patch.object(nn.init, "_no_grad_trunc_normal_", _untouched):
+        yield
+
+
+def _untouched(tensor: Tensor, *_: Any, **__: Any) -> Tensor:
+    return tensor

@@ -1,0 +1,182 @@
+"""Named ways to checkpoint a model, applied for a while and undone.
+
+    with strategies.applied(model, "per-block"):
+        loss = model.loss(tokens)
+        loss.backward()
+
+A checkpointed part keeps its inputs alone and runs again during backward; the gradients are the
+same, bit for bit. That holds in `eval()` too: only `library-switch` acts in training alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import functools
+import math
+import re
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from torch import nn
+
+from tutorial_lib.strategies.chain import Chain, Forward, checkpointed
+from tutorial_lib.strategies.find import find_blocks, find_chain, find_parts
+
+__all__ = ["STRATEGIES", "applied", "find_blocks"]
+
+STRATEGIES = {
+    "none": "keep everything",
+    "per-block": "each block is a segment",
+    "every-K": "K blocks are a segment, as in every-2",
+    "sqrt": "every-K with K the square root of the number of blocks",
+    "attention-only": "each attention layer is a segment, the rest is kept",
+    "mlp-only": "each MLP is a segment, the rest is kept",
+    "library-switch": "what the model's own library does when asked to checkpoint",
+}
+
+# The switch of diffusers, of transformers from 5.23 on, and of transformers before.
+_SWITCHES = (
+    "enable_gradient_checkpointing",
+    "activation_checkpointing_enable",
+    "gradient_checkpointing_enable",
+)
+# What they set on modules, and do not put back.
+_SWITCHED = (
+    "gradient_checkpointing",
+    "_gradient_checkpointing_func",
+    "_require_grads_hook",
+    "_require_grads_hooks",
+)
+
+Change = Callable[[contextlib.ExitStack], None]
+
+
+@contextlib.contextmanager
+def applied(model: nn.Module, strategy: str = "per-block") -> Iterator[nn.Module]:
+    """Checkpoint a model in a named way until the end of the `with` block.
+
+    Both forward and backward belong inside. A model that keeps keys and values for generation
+    (`config.use_cache`) does not do so meanwhile: recomputing would store them twice.
+
+    Args:
+        model: Any module: ours, from transformers or diffusers, or one with a list of blocks.
+        strategy: A key of `STRATEGIES`, with a number for K.
+
+    Yields:
+        The model. Afterwards, also after an error, its forwards are what they were.
+
+    Raises:
+        TypeError: When the model is no module.
+        ValueError: When the strategy is not known or the model has no such part; the model is
+            untouched then.
+        RuntimeError: Under `every-K` and `sqrt`, during forward, when blocks of a segment are not
+            called one right after the other.
+    """
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"The model is a {type(model).__name__}, and an nn.Module is needed.")
+    change = _plan(model, str(strategy))
+    config: Any = getattr(model, "config", None)
+    with contextlib.ExitStack() as undo:
+        if strategy != "none" and getattr(config, "use_cache", None) is True:
+            undo.callback(setattr, config, "use_cache", True)
+            config.use_cache = False
+        change(undo)
+        yield model
+
+
+def _plan(model: nn.Module, strategy: str) -> Change:
+    """Check all that can fail beforehand, and give what then changes the model."""
+    every = re.fullmatch(r"every-(\d+)", strategy)
+    if strategy == "none":
+        return lambda undo: None
+    if strategy == "library-switch":
+        return _switch(model)
+    if strategy == "per-block":
+        return _each(find_blocks(model))
+    if strategy == "attention-only":
+        return _each(find_parts(model, "attention"))
+    if strategy == "mlp-only":
+        return _each(find_parts(model, "MLP"))
+    if strategy == "sqrt" or every:
+        blocks = find_chain(model)
+        length = int(every[1]) if every else round(math.sqrt(len(blocks)))
+        if not 1 <= length <= len(blocks):
+            raise ValueError(
+                f"{strategy} asks for segments of {length} blocks, and {type(model).__name__} "
+                f"has {len(blocks)}. Try every-1 to every-{len(blocks)}, or sqrt."
+            )
+        return _segments([blocks[i : i + length] for i in range(0, len(blocks), length)])
+    near = difflib.get_close_matches(strategy, STRATEGIES, n=1)
+    raise ValueError(
+        f"There is no strategy {strategy!r}. {f'Did you mean {near[0]}? ' if near else ''}"
+        f"The names are {', '.join(STRATEGIES)}, with a number for K, as in every-2."
+    )
+
+
+def _each(modules: list[nn.Module]) -> Change:
+    """Make every module a segment of its own."""
+
+    def change(undo: contextlib.ExitStack) -> None:
+        for module in dict.fromkeys(modules):  # a shared module comes once
+            forward = module.forward
+
+            def segment(*args: Any, forward: Forward = forward, **kwargs: Any) -> Any:
+                return checkpointed(forward, args, kwargs)
+
+            _replace(module, segment, undo)
+
+    return change
+
+
+def _segments(segments: list[list[nn.Module]]) -> Change:
+    """Make runs of blocks a segment each: its last block runs all, the others pass on."""
+
+    def change(undo: contextlib.ExitStack) -> None:
+        for blocks in segments:
+            chain = Chain([block.forward for block in blocks])
+            for index, block in enumerate(blocks):
+                _replace(block, functools.partial(chain.call, index), undo)
+
+    return change
+
+
+def _switch(model: nn.Module) -> Change:
+    """Use the model's own switch, and put back what it sets."""
+    name = next((name for name in _SWITCHES if hasattr(model, name)), None)
+    if name is None:
+        raise ValueError(
+            f"{type(model).__name__} has no switch for checkpointing: models of transformers and "
+            "diffusers have one. Try per-block."
+        )
+
+    def change(undo: contextlib.ExitStack) -> None:
+        for module in model.modules():
+            before = {key: vars(module)[key] for key in _SWITCHED if key in vars(module)}
+            undo.callback(_put_back, module, _SWITCHED, before)
+        undo.callback(_unhook, model, vars(model).get("_require_grads_hooks"))
+        switch: Any = getattr(model, name)
+        if name == "enable_gradient_checkpointing":
+            switch()
+        else:
+            switch({"use_reentrant": False})
+
+    return change
+
+
+def _unhook(model: Any, before: Any) -> None:
+    # transformers lets embeddings ask for gradients too, with hooks that its off switch leaves
+    if vars(model).get("_require_grads_hooks") is not before:
+        model.disable_input_require_grads()
+
+
+def _replace(module: nn.Module, forward: Forward, undo: contextlib.ExitStack) -> None:
+    before = {"forward": vars(module)["forward"]} if "forward" in vars(module) else {}
+    undo.callback(_put_back, module, ("forward",), before)
+    vars(module)["forward"] = functools.wraps(module.forward)(forward)
+
+
+def _put_back(module: nn.Module, names: Sequence[str], before: dict[str, Any]) -> None:
+    for name in names:
+        vars(module).pop(name, None)
+    vars(module).update(before)
