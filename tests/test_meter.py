@@ -156,7 +156,7 @@ def test_accumulation_keeps_gradients_through_the_second_forward():
 
 
 def test_clipping_belongs_to_the_update():
-    step, model, optimizer = gpt_step()
+    _, model, optimizer = gpt_step()
 
     def clipped():
         optimizer.zero_grad()

@@ -30,8 +30,8 @@ def test_every_figure_is_an_image_with_a_sentence(report):
         bundle = figure._repr_mimebundle_()
         assert set(bundle) == {"text/html", "text/plain"}
         assert len(bundle["text/plain"]) > 30
-        assert re.fullmatch(r'<img alt="[^"<]{30,}" style="[^"]*" src="data:image/png;base64,[\w+/=]+">',
-                            bundle["text/html"])  # fmt: skip
+        image = r'<img alt="[^"<]{30,}" style="[^"]*" src="data:image/png;base64,[\w+/=]+">'
+        assert re.fullmatch(image, bundle["text/html"])
 
 
 def test_the_same_figure_is_the_same_bytes(report):

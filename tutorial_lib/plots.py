@@ -304,8 +304,9 @@ def _how(report: MemoryReport) -> str:
 
 
 def _parts(ledger: Mapping[str, int]) -> str:
-    parts = [f"{k.replace('_', ' ')} {human_bytes(v)}" for k, v in ledger.items() if v]
-    return ", ".join(parts)
+    """Name the categories in words; what is under half a per cent cannot be seen either."""
+    visible = {k: v for k, v in ledger.items() if v > sum(ledger.values()) / 200}
+    return ", ".join(f"{k.replace('_', ' ')} {human_bytes(v)}" for k, v in visible.items())
 
 
 def _unit(largest: float) -> tuple[str, float]:

@@ -8,12 +8,15 @@ happens in another process, and only plain data comes back to be judged.
 from __future__ import annotations
 
 import contextlib
+import gc
 import io
 import os
+import re
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
+from unittest import mock
 
 import torch
 
@@ -21,6 +24,9 @@ Case = Mapping[str, Any]
 Result = Mapping[str, Any]
 
 SEED_VARIABLE = "TUTORIAL_LIB_CHECK_SEED"
+
+_BLANK = re.compile(r"exercise (?P<number>\d+(?:\.\d+)*):")
+_TOO_LARGE = 2**63
 
 
 class CheckError(AssertionError):
@@ -70,14 +76,30 @@ class Check:
         Raises:
             CheckError: When the answer is blank, fails, or is judged wrong.
         """
-        for case in self.cases(int(os.environ.get(SEED_VARIABLE, "0"))):
-            remote = getattr(type(answer), "run_remotely", None)
-            if remote is not None:
-                result = remote(answer, self.name, case)
-            else:
-                result = run_in_place(self, answer, case)  # type: ignore[arg-type]
-            self.judge(case, result)
+        remote = getattr(type(answer), "run_remotely", None)
+        # Judging draws random numbers too, so the caller's state is kept around both halves.
+        with torch.random.fork_rng(devices=[]), torch.enable_grad(), _quick_collection():
+            for case in self.cases(int(os.environ.get(SEED_VARIABLE, "0"))):
+                if remote is not None:
+                    result = remote(answer, self.name, case)
+                else:
+                    result = run_in_place(self, answer, case)  # type: ignore[arg-type]
+                self.judge(case, result)
         print(f"{self.exercise} passed: {self.passed}")
+
+
+@contextlib.contextmanager
+def _quick_collection() -> Iterator[None]:
+    # A meter collects garbage twice a reading: a quarter of a second where much is imported. What
+    # is there before the check need not be looked through again for each of its readings.
+    if gc.get_freeze_count():
+        yield
+        return
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
 
 
 def run_in_place(check: Check, answer: Callable[..., Any], case: Case) -> Result:
@@ -102,10 +124,7 @@ def run_in_place(check: Check, answer: Callable[..., Any], case: Case) -> Result
         try:
             return {key: plain(value) for key, value in check.run(answer, case).items()}
         except NotImplementedError as error:
-            raise CheckError(
-                f"exercise {check.exercise} is still blank: replace the line that raises "
-                "NotImplementedError, run that cell, then this one."
-            ) from error
+            raise CheckError(_still_blank(check.exercise, error)) from error
         except CheckError:
             raise
         except Exception as error:
@@ -114,6 +133,44 @@ def run_in_place(check: Check, answer: Callable[..., Any], case: Case) -> Result
                 f"your function raised {type(error).__name__}: {error}\n"
                 f"It was called for the case {dict(case)}. Call it yourself with that.{said}"
             ) from error
+
+
+def _still_blank(exercise: str, error: NotImplementedError) -> str:
+    # A blank says which exercise it is: an answer may call an earlier one that is still blank.
+    said = _BLANK.match(str(error))
+    blank = said["number"] if said else exercise
+    called = "" if blank == exercise else f", and your answer to {exercise} calls it"
+    return (
+        f"exercise {blank} is still blank{called}: replace the line that raises "
+        "NotImplementedError, run that cell, then this one."
+    )
+
+
+def answered(function: Callable[..., Any]) -> bool:
+    """Tell whether an exercise's function has been written: a blank raises NotImplementedError.
+
+    For cells between the exercises, which use an answer where there is one. The function is
+    looked at, not called.
+    """
+    code = getattr(function, "__code__", None)
+    return code is not None and "NotImplementedError" not in code.co_names
+
+
+@contextlib.contextmanager
+def refused(owner: Any, attribute: str, message: str) -> Iterator[None]:
+    """Raise a CheckError wherever an answer uses what its exercise forbids.
+
+    Args:
+        owner: Module or class that holds it.
+        attribute: Its name there. What is looked up at every call, from everywhere, is best.
+        message: What the learner reads.
+    """
+
+    def refuse(*args: Any, **kwargs: Any) -> None:
+        raise CheckError(message)
+
+    with mock.patch.object(owner, attribute, refuse):
+        yield
 
 
 def plain(value: Any) -> Any:
@@ -134,13 +191,43 @@ def plain(value: Any) -> Any:
 
 
 def whole_number(value: Any, name: str) -> int:
-    """Read an int out of a result, or say what stood there instead.
+    """Read an int from 0 on out of a result, or say what stood there instead.
 
     Raises:
-        CheckError: For anything but an int (a bool is none).
+        CheckError: For anything but an int (a bool is none), a negative one, or one that no
+            machine's memory could be.
     """
     if isinstance(value, bool) or not isinstance(value, int):
-        seen = value.type_name if isinstance(value, Opaque) else f"{value!r}"
+        seen = value.type_name if isinstance(value, Opaque) else repr(value)[:100]
         hint = ": bytes are whole, so use // and int" if isinstance(value, float) else ""
         raise CheckError(f"{name} should be an int, and is {seen}{hint}.")
+    if not 0 <= value < _TOO_LARGE:
+        # A number of thousands of digits cannot even be written into the message.
+        seen = "negative" if value < 0 else "2**63 or more"
+        raise CheckError(f"{name} should be an int from 0 on, and is {seen}: which term grew it?")
     return value
+
+
+def expect_bytes(seen: Any, wanted: int, name: str, mistakes: Mapping[str, int]) -> None:
+    """Compare a number of bytes with an oracle's; a known mistake is named by its own number.
+
+    Args:
+        seen: What the answer gave, of any type.
+        wanted: What the oracle counted. It stands in no message.
+        name: Words for what was asked, which begin the message.
+        mistakes: From what to tell the learner to the number that this mistake gives.
+
+    Raises:
+        CheckError: When the two differ.
+    """
+    value = whole_number(seen, name)
+    if value == wanted:
+        return
+    for explanation, number in mistakes.items():
+        if value == number:
+            raise CheckError(f"{name}: {value:,} is not what the meter counts. {explanation}")
+    side = "more" if value > wanted else "less"
+    raise CheckError(
+        f"{name}: {value:,} is {side} than the meter counts, and is none of the usual slips. "
+        "Take the case apart by hand, one tensor at a time."
+    )

@@ -1,0 +1,547 @@
+# %% [markdown] id="title"
+# # Lab 01: the memory ledger of a training step
+#
+# A training step says "out of memory" and gives one number. Bookkeepers would not accept that. In
+# this lab you write the ledger: five functions, each compared with a meter that counts real tensors
+# to the byte. The last one takes a model that it has never seen, runs **one forward pass**, and
+# names the peak of the whole training step within 2 %. In the end you point it at GPT-2 XL, on
+# this very machine.
+#
+# **Budget:** 75 minutes, 1 GiB of memory, no GPU needed.
+#
+# | exercise | you write | points |
+# |---|---|---|
+# | 1.1 | the bytes of the parameters | 2 |
+# | 1.2 | the bytes of gradients and optimizer state | 2 |
+# | 1.3 | the bytes that autograd saves, layer by layer | 3 |
+# | 1.4 | bytes per parameter for seven billion of them | 2 |
+# | 1.5 | the peak of a step, from one forward pass | 3 |
+#
+# Each answer goes into a cell that begins with `# exercise`, and the check stands right below it.
+# Only those cells travel to grading: keep your helper functions inside them. Guess at every
+# **Predict** before you run the cell; a wrong guess on paper teaches more than a right one in
+# hindsight.
+
+# %% id="imports"
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from tutorial_lib import checks, device, memory, plots
+from tutorial_lib.models.gpt import GPT, GPTConfig
+from tutorial_lib.units import human_bytes
+
+# %% [markdown] id="the-step"
+# ## The step to explain
+#
+# A GPT of four blocks whose output matrix *is* its embedding matrix, AdamW, eight sequences of 64
+# tokens.
+
+# %% id="the-model"
+device.seed_everything(0)
+config = GPTConfig(vocab_size=1024, seq_len=64, num_layers=4, num_heads=4, d_model=96)
+gpt = GPT(config)
+# foreach updates all tensors together. A GPU does so unasked; a CPU has to be told.
+adamw = torch.optim.AdamW(gpt.parameters(), foreach=True)
+tokens = torch.randint(0, config.vocab_size, (8, config.seq_len))  # (batch, sequence)
+
+
+def step():
+    adamw.zero_grad()
+    gpt.loss(tokens).backward()
+    adamw.step()
+
+
+# %% [markdown] id="predict-step"
+# **Predict.** Parameters, gradients, optimizer state, activations: which is the largest when the
+# step is at its fullest, and which of the four is *missing* at that moment?
+
+# %% id="measure-step"
+report = memory.measure(step, model=gpt, optimizer=adamw, label="a small GPT")
+report
+
+# %% id="draw-step"
+report.figure()
+
+# %% [markdown] id="read-step"
+# The activations win, and the gradients are missing: when the store is full, backward has hardly
+# begun. Every strip of this picture is one of your exercises: the two at the bottom are 1.1 and
+# 1.2, the hill is 1.3, and the spike on top of the hill is why 1.5 is worth three points.
+
+# %% [markdown] id="text-1-1"
+# ## 1.1 The parameters
+#
+# Difficulty 1/5 · importance 4/5 · 8 minutes
+#
+# Write `parameter_bytes`. It must work for any model: parameters of any dtype, some of them frozen,
+# some shared by two modules. The meter's word for this GPT:
+
+# %% id="goal-1-1"
+report.at_peak["parameters"]
+
+# %% [markdown] id="predict-1-1"
+# **Predict.** Add up what the model would write to a file, its `state_dict`. Is that the same
+# number, more, or less?
+
+# %% id="state-dict-bytes"
+sum(tensor.nbytes for tensor in gpt.state_dict().values()) - report.at_peak["parameters"]
+
+# %% [markdown] id="read-1-1"
+# More, by exactly one tensor. Find out which before you write.
+
+
+# %% id="answer-1-1"
+# exercise 1.1
+def parameter_bytes(model: nn.Module) -> int:
+    """Count the bytes of a model's parameters.
+
+    Args:
+        model: Any module. Frozen parameters count as well; a tensor that several modules share
+            counts once; buffers do not count.
+
+    Returns:
+        Bytes, exactly.
+    """
+    ### BEGIN SOLUTION
+    return sum(parameter.nbytes for parameter in model.parameters())
+    ### END SOLUTION
+
+
+# %% id="check-1-1"
+# check 1.1 (2 points)
+checks.lab01.parameter_bytes(parameter_bytes)
+
+# %% [markdown] id="hints-1-1"
+# <details><summary>Hint 1: which tensor was too many?</summary>
+#
+# A state_dict has a line for every *name*. `gpt.head.weight is gpt.token_embedding.weight` is true:
+# two names, one tensor.
+# </details>
+# <details><summary>Hint 2: where to look for each tensor once</summary>
+#
+# Of the module's own iterators, one gives learnable tensors only and never the same one twice. Read
+# the first line of what `help(gpt.parameters)` and `help(gpt.named_parameters)` say.
+# </details>
+# <details><summary>Hint 3: bytes of one tensor</summary>
+#
+# A tensor knows its number of elements, the size of one element, and the product of both.
+# Nothing here needs a table of dtypes.
+# </details>
+
+# %% [markdown] id="text-1-2"
+# ## 1.2 Gradients and optimizer state
+#
+# Difficulty 2/5 · importance 4/5 · 12 minutes
+#
+# The other two residents: the gradients that backward leaves behind, and what the optimizer
+# remembers from update to update. Before you count, look at what AdamW keeps for one parameter.
+#
+# **Predict.** Which tensors, of which shape and dtype, for a weight of shape (96,) in bfloat16?
+
+# %% id="look-at-state"
+weight = nn.Parameter(torch.zeros(96, dtype=torch.bfloat16))
+weight.grad = torch.zeros_like(weight)
+one = torch.optim.AdamW([weight])
+one.step()
+{name: (tuple(value.shape), value.dtype) for name, value in one.state[weight].items()}
+
+# %% [markdown] id="read-1-2"
+# Two averages in the weight's own bfloat16 (many published tables assume float32 here), and a third
+# tensor that no table mentions. To be exact to the byte, you need it. The numbers to reach for the
+# GPT of this lab:
+
+# %% id="goal-1-2"
+end_of_step = report.curve()[-1]
+{name: end_of_step[name] for name in ("gradients", "optimizer_state")}
+
+
+# %% id="answer-1-2"
+# exercise 1.2
+def gradient_and_state_bytes(model: nn.Module, optimizer: str) -> dict[str, int]:
+    """Count what stays in memory after an update, beside the parameters.
+
+    Args:
+        model: Any module; some of its parameters may be frozen, shared, or of another dtype.
+        optimizer: "sgd" (without momentum), "momentum" (SGD with it) or "adamw", PyTorch's own.
+
+    Returns:
+        Bytes under the keys "gradients" and "optimizer_state".
+    """
+    ### BEGIN SOLUTION
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    gradients = sum(parameter.nbytes for parameter in trained)
+    step_counts = 4 * len(trained)  # one float32 scalar for each parameter tensor
+    states = {"sgd": 0, "momentum": gradients, "adamw": 2 * gradients + step_counts}
+    return {"gradients": gradients, "optimizer_state": states[optimizer]}
+    ### END SOLUTION
+
+
+# %% id="check-1-2"
+# check 1.2 (2 points)
+checks.lab01.gradient_and_state_bytes(gradient_and_state_bytes)
+
+# %% [markdown] id="hints-1-2"
+# <details><summary>Hint 1: who gets a gradient?</summary>
+#
+# A frozen parameter has `requires_grad=False`. Backward leaves nothing for it, and an optimizer
+# skips whatever has no gradient.
+# </details>
+# <details><summary>Hint 2: states in units of a gradient</summary>
+#
+# A gradient has the shape and the dtype of its parameter, and so has each tensor that momentum or
+# Adam keeps for it. How many are there for each of the three optimizers?
+# </details>
+# <details><summary>Hint 3: the third tensor</summary>
+#
+# AdamW counts its updates. `step` has shape () and dtype float32 whatever the weight's dtype is,
+# and there is one for each parameter *tensor* that is trained.
+# </details>
+
+# %% [markdown] id="text-1-3"
+# ## 1.3 What autograd saves
+#
+# Difficulty 3/5 · importance 5/5 · 20 minutes
+#
+# Now the hill. Forward computes tensors, and most are dropped at once; autograd keeps those that a
+# backward formula will ask for. Which ones depends on the operation, and you can watch:
+# `memory.saved` calls a function and lists every tensor that autograd keeps.
+#
+# **Predict.** Linear, ReLU, Linear, on 32 rows of 64 floats, 256 wide inside. Then the same with
+# GELU. One of the two activation functions costs nothing at all. Which, and why?
+
+# %% id="saved-relu"
+rows = torch.randn(32, 64)
+with_relu = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 16))
+memory.saved(lambda: with_relu(rows), params_of=with_relu)
+
+# %% id="saved-gelu"
+with_gelu = nn.Sequential(nn.Linear(64, 256), nn.GELU(), nn.Linear(256, 16))
+memory.saved(lambda: with_gelu(rows), params_of=with_gelu)
+
+# %% [markdown] id="read-1-3"
+# Two storages against three. Look at the column *made by*: who made the tensor is not who asked for
+# it. And the output of the last layer, the one thing that a model is run for, is in neither list.
+#
+# Ask `memory.saved` about LayerNorm too, in a cell of your own. Then write `chain_saved_bytes`
+# without it: going through the layers is the exercise, and its check refuses the instrument.
+
+
+# %% id="answer-1-3"
+# exercise 1.3
+def chain_saved_bytes(chain: nn.Sequential, input_shape: tuple[int, ...]) -> int:
+    """Count the bytes that autograd saves when a chain of layers runs forward.
+
+    Args:
+        chain: Any sequence of nn.Linear, nn.LayerNorm (over the last dimension), nn.ReLU and
+            nn.GELU, float32, all trainable. The first layer is a Linear.
+        input_shape: Shape of the input, as in (batch, features) or (batch, sequence, features).
+            The input itself needs no gradient.
+
+    Returns:
+        Bytes of all saved tensors. One storage counts once; the weights do not count.
+    """
+    ### BEGIN SOLUTION
+    *positions, width = input_shape
+    num_rows = torch.Size(positions).numel()
+    widths, kept, statistics = [width], set(), 0
+    for place, layer in enumerate(chain):
+        # tensor number `place` goes into this layer, the next one comes out of it
+        kept.add(place + 1 if isinstance(layer, nn.ReLU) else place)
+        statistics += 2 * num_rows if isinstance(layer, nn.LayerNorm) else 0
+        widths.append(layer.out_features if isinstance(layer, nn.Linear) else widths[-1])
+    return 4 * (num_rows * sum(widths[place] for place in kept) + statistics)
+    ### END SOLUTION
+
+
+# %% id="check-1-3"
+# check 1.3 (3 points)
+checks.lab01.chain_saved_bytes(chain_saved_bytes)
+
+# %% [markdown] id="hints-1-3"
+# <details><summary>Hint 1: what does each backward need?</summary>
+#
+# | layer | its backward needs |
+# |---|---|
+# | Linear | its input, for the gradient of the weight |
+# | GELU | its input: the slope at x cannot be read off GELU(x) |
+# | ReLU | its output: where that is positive the slope is 1, elsewhere 0 |
+# | LayerNorm | its input, and two numbers that it computed for each row |
+# </details>
+# <details><summary>Hint 2: never twice</summary>
+#
+# Number the tensors: 0 is the input of the chain, 1 what comes out of the first layer, and so on.
+# Each layer asks for one of its two neighbours. Collect the numbers in a set, so that two layers
+# that ask for the same tensor count once.
+# </details>
+# <details><summary>Hint 3: sizes</summary>
+#
+# All dimensions but the last are rows. A tensor has as many floats as rows times its width, and
+# only Linear changes the width. Add LayerNorm's mean and inverse deviation: two float32 for each
+# row.
+# </details>
+
+# %% [markdown] id="text-1-4"
+# ## 1.4 Seven billion parameters
+#
+# Difficulty 2/5 · importance 5/5 · 12 minutes
+#
+# For a large model the parameters, gradients and states come to one number: bytes *per parameter*.
+# Times the number of parameters, it decides on which card you cannot even begin. Four recipes:
+#
+# - **plain**: weights, gradients and states in one dtype, PyTorch's optimizers;
+# - **autocast**: float32 weights, and `torch.autocast` around forward. The operations run in
+#   bfloat16 on copies that live no longer than the step;
+# - **pure half**: `model.to(torch.bfloat16)` and nothing else;
+# - **master copy**: weights and gradients in half precision, and a float32 copy of the weights, on
+#   which the optimizer works. Its gradient is cast for the update and dropped at once.
+#
+# **Predict.** With AdamW: which of the three others needs as many bytes as plain float32, to the
+# byte?
+#
+# Count what is there between two steps: weights, gradients, states, and the copy. (Step counts
+# vanish: four bytes for a tensor of millions.)
+
+
+# %% id="answer-1-4"
+# exercise 1.4
+def bytes_per_parameter(
+    weights: torch.dtype, optimizer: str, *, autocast: bool = False, master_copy: bool = False
+) -> int:
+    """Count the bytes that one trained parameter takes between two steps.
+
+    Args:
+        weights: Dtype of the model's parameters, as in torch.bfloat16.
+        optimizer: "sgd", "momentum" or "adamw".
+        autocast: Whether forward runs under torch.autocast; `weights` is float32 then.
+        master_copy: Whether the optimizer works on a float32 copy of half-precision weights.
+
+    Returns:
+        Bytes for weight, gradient, optimizer state and copy.
+    """
+    ### BEGIN SOLUTION
+    num_states = {"sgd": 0, "momentum": 1, "adamw": 2}[optimizer]
+    weight_and_gradient = 2 * weights.itemsize
+    if master_copy:
+        return weight_and_gradient + 4 * (1 + num_states)
+    return weight_and_gradient + num_states * weights.itemsize  # autocast leaves nothing behind
+    ### END SOLUTION
+
+
+# %% id="check-1-4"
+# check 1.4 (2 points)
+checks.lab01.bytes_per_parameter(bytes_per_parameter)
+
+# %% [markdown] id="hints-1-4"
+# <details><summary>Hint 1: begin with float32 and AdamW</summary>
+#
+# One weight, one gradient, two averages, four bytes each.
+# </details>
+# <details><summary>Hint 2: autocast</summary>
+#
+# `layer.weight.dtype` inside an autocast block is still float32, and a gradient has its parameter's
+# dtype. What did autocast change that is still there after the step?
+# </details>
+# <details><summary>Hint 3: the master copy</summary>
+#
+# The optimizer sees a float32 parameter, so its states are float32. Beside them lie the
+# half-precision weight, its gradient, and the copy.
+# </details>
+
+# %% [markdown] id="llama"
+# Now spend it. Llama-2-7B has exactly 6,738,415,616 parameters; cards have 16, 24 and 80 GiB.
+# **Predict.** How many of these five recipes fit on 80 GiB, before a single activation is stored?
+
+# %% id="llama-recipes"
+LLAMA_2_7B = 6_738_415_616
+
+
+RECIPES = {
+    "float32, AdamW": (torch.float32, "adamw", {}),
+    "autocast, AdamW": (torch.float32, "adamw", {"autocast": True}),
+    "bfloat16 and copy, AdamW": (torch.bfloat16, "adamw", {"master_copy": True}),
+    "bfloat16, AdamW": (torch.bfloat16, "adamw", {}),
+    "bfloat16, SGD": (torch.bfloat16, "sgd", {}),
+}
+
+
+def llama_ledger(weights, optimizer, switches):
+    weight_bytes = LLAMA_2_7B * weights.itemsize
+    total = LLAMA_2_7B * bytes_per_parameter(weights, optimizer, **switches)
+    rest = total - 2 * weight_bytes  # states, and the copy where there is one
+    return {"parameters": weight_bytes, "gradients": weight_bytes, "optimizer_state": rest}
+
+
+# %% id="llama-bars"
+ready = checks.answered(bytes_per_parameter)
+bars = {name: llama_ledger(*recipe) for name, recipe in RECIPES.items()} if ready else {}
+title = "Llama-2-7B between two steps"
+plots.ledger_bars(bars, title=title, cards_gib=(16, 24, 80)) if ready else "First write 1.4."
+
+# %% [markdown] id="read-llama"
+# Three recipes of very different names cost the same. Mixed precision as it is usually done saves
+# activations and time, and not one byte of these. What does fit on the large card leaves some room,
+# which the activations of a real batch must share. And 1.5 shows that the update itself needs more.
+
+# %% [markdown] id="text-1-5"
+# ## 1.5 The peak, from one forward pass
+#
+# Difficulty 4/5 · importance 5/5 · 20 minutes
+#
+# All entries are there; what is left is *when* they meet. Two moments compete for the peak:
+#
+# - **somewhere in backward.** Parameters, buffers and optimizer state are there anyhow. On top lies
+#   what is still saved: backward goes through the saved tensors from the last to the first and
+#   frees each when it is done with it. And at each of them two gradients flow, the one that arrives
+#   and the one that leaves; take both to be as large as the saved tensor;
+# - **the update.** No activation is left and all gradients are there. AdamW (`foreach`) makes
+#   temporaries as large as all gradients together; SGD makes none.
+#
+# You may run `loss_fn` once, inside `memory.saved(loss_fn, params_of=model)`, and use your own
+# functions. Its `rows` stand in the order of forward, each with its `num_bytes`. You may not call
+# `memory.measure`, `watch` or `predict`: they are the judge. Three models that you
+# have not seen, each within 2 %.
+#
+# **Predict.** The store is fullest at the start of backward. Is that where the peak is? Look at the
+# spike in the picture of the step again, and at what is large in this list:
+
+# %% id="last-saved"
+for row in memory.saved(lambda: gpt.loss(tokens), params_of=gpt).rows[-5:]:
+    print(f"{human_bytes(row.num_bytes):>9}  made by {row.op or 'no operation'}, {row.shape}")
+
+
+# %% id="answer-1-5"
+# exercise 1.5
+def predict_peak(model: nn.Module, loss_fn: Callable[[], Tensor], optimizer: str) -> int:
+    """Predict the peak memory of a steady training step from one forward pass.
+
+    Args:
+        model: Any module.
+        loss_fn: Runs the model forward on one batch and returns the loss.
+        optimizer: "sgd", "momentum" or "adamw", with foreach=True.
+
+    Returns:
+        Bytes at the fullest moment of forward, backward and update.
+    """
+    ### BEGIN SOLUTION
+    rows = memory.saved(loss_fn, params_of=model).rows
+    after = gradient_and_state_bytes(model, optimizer)
+    fixed = parameter_bytes(model) + sum(b.nbytes for b in model.buffers())
+    fixed += after["optimizer_state"]
+    still_saved = sum(row.num_bytes for row in rows)
+    in_backward = 0
+    for row in reversed(rows):
+        in_backward = max(in_backward, still_saved + 2 * row.num_bytes)
+        still_saved -= row.num_bytes
+    in_update = after["gradients"] * (2 if optimizer == "adamw" else 1)
+    return fixed + max(in_backward, in_update)
+    ### END SOLUTION
+
+
+# %% id="check-1-5"
+# check 1.5 (3 points)
+checks.lab01.predict_peak(predict_peak)
+
+# %% [markdown] id="hints-1-5"
+# <details><summary>Hint 1: what never leaves</summary>
+#
+# Parameters, buffers and optimizer state are part of both moments. Add them once, at the end, to
+# the larger of the two.
+# </details>
+# <details><summary>Hint 2: the walk</summary>
+#
+# Begin with everything saved. Take the rows in reverse. At each: note what is still saved plus two
+# gradients of this row's size, keep the largest note, then subtract the row. A U-Net's largest
+# tensors come in the middle of that walk, a GPT's (its scores for every word) at its very
+# beginning.
+# </details>
+# <details><summary>Hint 3: the update</summary>
+#
+# For AdamW count the gradients twice, once for themselves and once for the temporaries. For SGD,
+# with or without momentum, once.
+# </details>
+
+# %% [markdown] id="own-step"
+# ## What it is good for
+#
+# First the step that the lab began with, predicted by your function and counted by the meter:
+
+# %% id="compare-own-step"
+ready = checks.answered(predict_peak)
+guess = predict_peak(gpt, lambda: gpt.loss(tokens), "adamw") if ready else 0
+f"predicted {human_bytes(guess)}, counted {human_bytes(report.peak_bytes)}"
+
+# %% [markdown] id="large-model"
+# Now a model that this machine could not hold: a GPT with the sizes of GPT-2 XL, four sequences of
+# 1024 tokens. Under `FakeTensorMode` tensors have a shape, a dtype and no memory. Your function
+# looks at nothing else, so it works as it stands.
+#
+# **Predict.** 1.56 billion parameters in float32, AdamW: on which cards can it be trained?
+
+# %% id="predict-large"
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+XL = GPTConfig(vocab_size=50257, seq_len=1024, num_layers=48, num_heads=25, d_model=1600)
+
+
+def predict_xl():
+    with FakeTensorMode():
+        model, words = GPT(XL), torch.zeros(4, XL.seq_len, dtype=torch.long)
+        return predict_peak(model, lambda: model.loss(words), "adamw")
+
+
+human_bytes(predict_xl()) if ready else "First write 1.5."
+
+
+# %% [markdown] id="judge-large"
+# And the judge, which runs the whole step on fake tensors, backward and update included:
+
+
+# %% id="judge-xl"
+def make_xl_step():
+    model, words = GPT(XL), torch.zeros(4, XL.seq_len, dtype=torch.long)
+    optimizer = torch.optim.AdamW(model.parameters(), foreach=True)
+
+    def xl_step():
+        optimizer.zero_grad()
+        model.loss(words).backward()
+        optimizer.step()
+
+    return xl_step, model, optimizer
+
+
+judged = memory.predict(make_xl_step, kernels="cpu", label="GPT-2 XL, 4 x 1024")
+judged
+
+# %% id="xl-bars"
+plots.ledger_bars({"GPT-2 XL, 4 x 1024": judged.at_peak}, cards_gib=(16, 24, 80))
+
+# %% [markdown] id="gpu"
+# ## On a GPU
+#
+# Never graded. The same function against CUDA's own allocator, on a larger GPT. The allocator
+# rounds every tensor up to 512 bytes and kernels take workspace, so expect a few per cent. The
+# result depends on the card; the notebook does not compare it.
+
+# %% id="gpu-peak"
+# NBVAL_IGNORE_OUTPUT
+if device.has_gpu() and checks.answered(predict_peak):
+    large = GPTConfig(vocab_size=8192, seq_len=256, num_layers=8, num_heads=8, d_model=512)
+    model = GPT(large).cuda()
+    optimizer = torch.optim.AdamW(model.parameters(), foreach=True)
+    words = torch.randint(0, large.vocab_size, (8, large.seq_len), device="cuda")
+
+    def gpu_step():
+        optimizer.zero_grad()
+        model.loss(words).backward()
+        optimizer.step()
+
+    predicted = predict_peak(model, lambda: model.loss(words), "adamw")
+    measured = memory.measure(gpu_step, model=model, optimizer=optimizer).peak_bytes
+    print(f"predicted {human_bytes(predicted)}, measured {human_bytes(measured)}")
+
+# %% [markdown] id="end"
+# You can now account for every byte of a training step: what stays, what autograd saves and why,
+# and at which moment they meet. Chapter 01 draws the same ledger for whole families of models,
+# chapter 02 asks when a measurement deserves to be believed, and chapter 03 goes on with what
+# autograd saves.

@@ -1,0 +1,57 @@
+"""What several test files share."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tutorial_lib import bootstrap
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(scope="session")
+def root():
+    """The course's folder."""
+    return ROOT
+
+
+@pytest.fixture
+def run_online():
+    """Run a program that asks a package index; skips the test where none answers."""
+
+    def run(*command, cwd=ROOT):
+        environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+        done = subprocess.run(
+            [str(word) for word in command],
+            cwd=cwd,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=300,
+        )
+        if done.returncode and bootstrap.explain(done.stdout, ROOT, "").startswith("No package"):
+            pytest.skip("no package index answers here")
+        return done
+
+    return run
+
+
+@pytest.fixture
+def run_python():
+    """Run this Python; `bare` hides every installed package."""
+
+    def run(*words, cwd=ROOT, bare=False, **changes):
+        return subprocess.run(
+            [sys.executable, *(["-S"] if bare else []), *(str(word) for word in words)],
+            cwd=cwd,
+            env={**os.environ, **changes},
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+
+    return run

@@ -1,0 +1,1 @@
+"""Checks of a toy lab: what tests of the grader grade."""

@@ -1,0 +1,205 @@
+"""The house's rules that can be read off the files: who imports whom, sizes, what stands where.
+
+Docstrings and annotations of public functions are ruff's business (D, ANN): see test_style.
+"""
+
+import ast
+import re
+import subprocess
+from graphlib import TopologicalSorter
+from pathlib import Path
+
+import nbformat
+import pytest
+
+from tutorial_lib import authoring
+from tutorial_lib.marks import cell_mark
+
+ROOT = Path(__file__).resolve().parent.parent
+LIBRARY = ROOT / "tutorial_lib"
+MODULES = sorted(LIBRARY.rglob("*.py"))
+NAMES = [path.relative_to(LIBRARY).as_posix() for path in MODULES]
+
+# Room by room: which other rooms it may import, inside functions too.
+ALLOWED = {
+    "units": set(),
+    "marks": set(),
+    "bootstrap": set(),
+    "data": set(),
+    "strategies": set(),
+    "device": {"units"},
+    "models": {"device"},
+    "plots": {"units"},
+    "memory": {"units", "device", "plots"},
+    "widgets": {"units", "plots", "memory"},
+    "checks": {"units", "memory", "models"},
+    "grading": {"units", "checks", "marks"},
+    "authoring": {"units", "marks"},
+    "__init__": {"memory"},
+    "__main__": {"bootstrap", "cli"},
+    "cli": {"units", "device", "models", "strategies", "memory", "plots", "grading", "authoring"},
+}
+# The one room whose parts have an order of their own.
+WITHIN_MEMORY = {
+    "report": {"units", "plots"},
+    "saved": {"units"},
+    "storages": {"saved", "report"},
+    "kernels": set(),
+    "meter": {"units", "device", "report", "storages"},
+    "predict": {"meter", "report", "kernels"},
+    "magic": {"meter", "report"},
+    "__init__": {"meter", "predict", "report", "saved"},
+}
+# Tested under another name.
+TESTED_BY = {
+    "__init__.py": "test_main.py",
+    "memory/__init__.py": "test_architecture.py",
+    "checks/__init__.py": "test_architecture.py",
+    "models/__init__.py": "test_architecture.py",
+    "models/catalogue.py": "test_published.py",
+    "models/published_steps.py": "test_published.py",
+}
+# What learners write; the library must not hold it under any such name.
+ANSWERS = {"checkpoint", "ledger", "accumulate", "segment_sizes", "best_segments", "revolve"}
+
+TOP_LEVEL = {
+    *("README.md", "LICENSE", "CITATION.cff", "CHANGELOG.md", "environment.yml"),
+    *("pyproject.toml", "constraints.txt", ".gitattributes", ".gitignore"),
+    *(".ci", "course", "labs", "solutions", "tutorial_lib", "tests"),
+}
+MACHINE_PATHS = re.compile(r"/(?:work|root|farm|home/\w+)/|/tmp/\w|[A-Z]:\\Users")
+# They look for such paths, or show what an error says.
+MAY_NAME_PATHS = ("tests/test_", "tutorial_lib/authoring/outputs.py")
+
+
+def imports_of(path):
+    """Names of our modules that a file imports, lazily too; not those only for the type checker."""
+    found = set()
+    pending = [ast.parse(path.read_text(encoding="utf-8"))]
+    while pending:
+        node = pending.pop()
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            pending += node.orelse
+            continue
+        if isinstance(node, ast.ImportFrom) and node.level == 0 and node.module == "tutorial_lib":
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            found.add("." * node.level + (node.module or ""))
+        elif isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        pending += ast.iter_child_nodes(node)
+    assert not any(name.startswith(".") for name in found), f"{path}: a relative import"
+    ours = {name for name in found if name.startswith("tutorial_lib.")}
+    submodules = {name for name in found if "." not in name and is_module(name)}
+    return {name.removeprefix("tutorial_lib.") for name in ours} | submodules
+
+
+def is_module(name):
+    return (LIBRARY / f"{name}.py").exists() or (LIBRARY / name / "__init__.py").exists()
+
+
+def room_of(path):
+    return path.relative_to(LIBRARY).parts[0].removesuffix(".py")
+
+
+@pytest.mark.parametrize("path", MODULES, ids=NAMES)
+def test_imports_go_to_allowed_rooms(path):
+    room = room_of(path)
+    assert room in ALLOWED, f"{room} is a new room: say here what it may import"
+    seen = {name.split(".")[0] for name in imports_of(path)}
+    assert seen - {room} <= ALLOWED[room]
+
+
+@pytest.mark.parametrize("path", sorted((LIBRARY / "memory").glob("*.py")), ids=lambda p: p.stem)
+def test_imports_within_memory(path):
+    seen = {name.removeprefix("memory.") for name in imports_of(path)} - {"memory"}
+    assert seen <= WITHIN_MEMORY[path.stem]
+
+
+def test_the_allowed_imports_go_downward_only():
+    rooms = {room: allowed for room, allowed in ALLOWED.items() if not room.startswith("__")}
+    assert list(TopologicalSorter(rooms).static_order())  # raises CycleError
+    assert list(TopologicalSorter(WITHIN_MEMORY).static_order())
+
+
+def test_a_lazy_import_is_seen(tmp_path):
+    path = tmp_path / "module.py"
+    path.write_text(
+        "def f():\n    from tutorial_lib.grading import run\n    import tutorial_lib.cli"
+    )
+    assert imports_of(path) == {"grading", "cli"}
+
+
+@pytest.mark.parametrize("path", MODULES, ids=NAMES)
+def test_sizes(path):
+    text = path.read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= 300
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            lines = node.end_lineno - node.lineno + 1
+            assert lines <= 60, f"{node.name} has {lines} lines"
+
+
+@pytest.mark.parametrize("path", MODULES, ids=NAMES)
+def test_every_module_has_a_test_file(path):
+    name = path.relative_to(LIBRARY)
+    if name.as_posix() in TESTED_BY:
+        assert (ROOT / "tests" / TESTED_BY[name.as_posix()]).exists()
+        return
+    words = [part.removesuffix(".py").strip("_") for part in name.parts]
+    assert any([*ROOT.glob(f"tests/test_{word}*.py")] for word in words if word != "init")
+
+
+def defined_in(tree):
+    kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+    return {node.name for node in ast.walk(tree) if isinstance(node, kinds)}
+
+
+def answers_of_the_labs():
+    for path in sorted(ROOT.glob("solutions/*.ipynb")):
+        for cell in nbformat.read(path, as_version=4).cells:
+            mark = cell_mark(cell.source) if cell.cell_type == "code" else None
+            if mark and mark.kind == "exercise":
+                yield from defined_in(ast.parse(cell.source))
+
+
+def test_the_library_holds_no_answer():
+    forbidden = ANSWERS | set(answers_of_the_labs())
+    for path in MODULES:
+        found = defined_in(ast.parse(path.read_text(encoding="utf-8"))) & forbidden
+        assert not found, f"{path}: {found} is what learners write"
+
+
+@pytest.fixture(scope="module")
+def tracked():
+    """Files that git has or would take."""
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    if done.returncode:
+        pytest.skip("this is no git clone, so nothing says which files belong to it")
+    return [line for line in done.stdout.splitlines() if (ROOT / line).is_file()]
+
+
+def test_the_top_level_is_as_agreed(tracked):
+    assert {name.split("/")[0] for name in tracked} <= TOP_LEVEL
+
+
+def test_no_file_names_a_machine(tracked):
+    for name in tracked:
+        if name.startswith(MAY_NAME_PATHS):
+            continue
+        text = (ROOT / name).read_text(encoding="utf-8", errors="replace")
+        found = MACHINE_PATHS.search(re.sub(r"base64,[\w+/=]+", "", text))
+        assert not found, f"{name}: {text[found.start() - 40 : found.end() + 40]!r}"
+
+
+def test_every_notebook_is_what_its_source_gives():
+    assert authoring.check(ROOT) == []
+
+
+def test_every_chapter_and_lab_is_built():
+    sources = {path.stem for path in ROOT.glob("*/source/*.py")}
+    chapters = {path.stem for path in ROOT.glob("course/*.ipynb")}
+    labs = {path.stem for path in ROOT.glob("labs/*.ipynb")}
+    assert labs == {path.stem for path in ROOT.glob("solutions/*.ipynb")}
+    assert sources == chapters | labs

@@ -1,0 +1,452 @@
+"""The grader from end to end on a toy lab, and its parts that read and write files."""
+
+import copy
+import csv
+import json
+import os
+import struct
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+import torch
+
+CORPUS = Path(__file__).parent / "grading_corpus"
+sys.path.insert(0, str(CORPUS))
+
+import toy  # noqa: E402
+
+from tutorial_lib.checks.core import Opaque  # noqa: E402
+from tutorial_lib.grading import GradingError, grade, report, student, wire  # noqa: E402
+from tutorial_lib.grading.cells import read_cells  # noqa: E402
+from tutorial_lib.grading.errors import NotGradable  # noqa: E402
+from tutorial_lib.grading.judge import Verdict, judge_notebook, student_steps  # noqa: E402
+from tutorial_lib.grading.lab import load_lab  # noqa: E402
+from tutorial_lib.grading.needs import needed  # noqa: E402
+from tutorial_lib.grading.submission import (  # noqa: E402
+    find_submissions,
+    match_answers,
+    read_submission,
+)
+
+
+def edit(notebook, cell_id, **changes):
+    for cell in notebook["cells"]:
+        if cell["id"] == cell_id:
+            cell.update(changes)
+    return notebook
+
+
+def without_ids(notebook, *, colab=False):
+    for cell in notebook["cells"]:
+        name = cell.pop("id")
+        cell["metadata"] = {"id": name} if colab else {}
+    return notebook | {"nbformat_minor": 0}
+
+
+def edited_checks():
+    blank = toy.submission()
+    for cell in blank["cells"]:
+        if cell["id"].startswith("check"):
+            number = cell["id"].removeprefix("check-").replace("-", ".")
+            cell["source"] = f"# check {number} (99 points)\nprint({toy.PASSED[number]!r})"
+            cell["outputs"] = toy.code("x", "", toy.PASSED[number])["outputs"]
+            cell["execution_count"] = 1
+    return blank
+
+
+def deleted_checks():
+    full = toy.full()
+    full["cells"] = [cell for cell in full["cells"] if not cell["id"].startswith("check")]
+    return full
+
+
+def forged_solution_cells():
+    """The stored outputs of the solution, copied into a blank notebook."""
+    blank = toy.submission()
+    for cell, solved in zip(blank["cells"], toy.solution()["cells"], strict=False):
+        if "outputs" in cell:
+            cell["outputs"], cell["execution_count"] = solved["outputs"], 1
+    return blank
+
+
+def tampered_library():
+    spoil = (
+        "import IPython, sys, os\n"
+        "IPython.core.interactiveshell.InteractiveShell.showtraceback = lambda *a, **k: None\n"
+        "import toychecks.lab90 as m\nm._judge_area = m._judge_doubled = lambda *a: None\n"
+        "for folder in ('.', '..', '../..', os.path.expanduser('~')):\n"
+        "    for name in ('conftest.py', 'torch.py', 'pytest.ini'):\n"
+        "        try: open(os.path.join(folder, name), 'w').write('raise SystemExit')\n"
+        "        except OSError: pass\n"
+    )
+    return toy.submission(a11=spoil + "def area(w, h):\n    return 1", a12=toy.DOUBLED)
+
+
+SUBMISSIONS = {
+    "full.ipynb": (toy.full(), "graded", [2, 3, 5]),
+    "blank.ipynb": (toy.submission(), "graded", [0, 0, 0]),
+    "only one.ipynb": (toy.submission(a11=toy.AREA), "graded", [2, 0, 0]),
+    "bob/lab90_toy.ipynb": (toy.submission(a12=toy.DOUBLED), "graded", [0, 3, 0]),
+    "näme [1]::x.ipynb": (toy.submission(a21=toy.CUBE), "graded", [0, 0, 5]),
+    "-syntax.ipynb": (toy.submission(a11="def area(", a21=toy.CUBE), "graded", [0, 0, 5]),
+    "=loop().ipynb": (
+        toy.submission(a11=toy.AREA, a12="while True: pass", a21=toy.CUBE),
+        "graded",
+        [2, 0, 5],
+    ),
+    "killer.ipynb": (
+        toy.submission(a11="import os; os._exit(0)", a12=toy.DOUBLED, a21="import sys; sys.exit()"),
+        "graded",
+        [0, 3, 0],
+    ),
+    "edited checks.ipynb": (edited_checks(), "graded", [0, 0, 0]),
+    "deleted checks.ipynb": (deleted_checks(), "graded", [2, 3, 5]),
+    "forged outputs.ipynb": (forged_solution_cells(), "graded", [0, 0, 0]),
+    "tampered.ipynb": (tampered_library(), "graded", [0, 3, 0]),
+    "colab.ipynb": (without_ids(toy.full(), colab=True), "graded", [2, 3, 5]),
+    "marks only.ipynb": (without_ids(toy.full()), "graded", [2, 3, 5]),
+    "<img src=x onerror=alert(1)>.ipynb": ("{", "unreadable", [0, 0, 0]),
+    "empty.ipynb": ("", "unreadable", [0, 0, 0]),
+    "list.ipynb": ("[1, 2]", "not a notebook", [0, 0, 0]),
+    "deep.ipynb": ("[" * 100_000, "unreadable", [0, 0, 0]),
+    "other.ipynb": (toy.notebook([toy.code("x", "1 + 1")]), "nothing to grade", [0, 0, 0]),
+}
+FOLDER, LINK = "folder.ipynb", "link.ipynb"
+
+
+@pytest.fixture(scope="module")
+def course(tmp_path_factory):
+    return toy.make_course(tmp_path_factory.mktemp("course"))
+
+
+def grade_toy(course, submissions, out, **options):
+    return grade(
+        "lab90",
+        submissions,
+        out,
+        root=course,
+        jobs=2,
+        checks_package="toychecks",
+        import_path=[CORPUS],
+        **options,
+    )
+
+
+@pytest.fixture(scope="module")
+def graded(course, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("class")
+    submissions = folder / "submissions"
+    (submissions / FOLDER).mkdir(parents=True)
+    (submissions / "bob").mkdir()
+    for name, (content, *_) in SUBMISSIONS.items():
+        text = content if isinstance(content, str) else json.dumps(content)
+        (submissions / name).write_text(text)
+    (submissions / "conftest.py").write_text("raise SystemExit('planted')")
+    (submissions / "pytest.ini").write_text("[pytest]\naddopts = --collect-only\n")
+    (submissions / "torch.py").write_text("raise SystemExit('planted')")
+    (submissions / LINK).symlink_to(course / "solutions" / "lab90_toy.ipynb")
+    before = sorted(folder.rglob("*")), sorted(course.rglob("*")), sorted(Path.home().iterdir())
+    mine = {child.pid for child in psutil.Process().children(recursive=True)}
+    table = grade_toy(course, submissions, folder / "report", seconds=4.0, seed=7)
+    left = [child for child in psutil.Process().children(recursive=True) if child.pid not in mine]
+    return table, folder / "report", before, left
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [*SUBMISSIONS, FOLDER, LINK])
+def test_every_submission_gets_its_status_and_points(graded, name):
+    table = graded[0].set_index("name")
+    _, status, points = SUBMISSIONS.get(name, (None, "not a notebook", [0, 0, 0]))
+    row = table.loc[name]
+    assert (row["status"], list(row[["1.1", "1.2", "2.1"]])) == (status, points)
+    assert (row["points"], row["maximum"]) == (sum(points), 10)
+
+
+@pytest.mark.slow
+def test_the_score_sheet_is_the_table_and_no_cell_computes(graded):
+    table, out, *_ = graded
+    with (out / "scores.csv").open(newline="", encoding="utf-8") as file:
+        lines = list(csv.DictReader(file))
+    assert [line["name"].removeprefix("'") for line in lines] == list(table["name"])
+    assert not [line for line in lines if line["name"][0] in "=+-@"]
+    assert [int(line["points"]) for line in lines] == list(table["points"])
+
+
+@pytest.mark.slow
+def test_every_submission_has_a_page_of_its_own_that_runs_nothing(graded):
+    table, out, *_ = graded
+    for name in table["name"]:
+        page = (out / "feedback" / f"{name}.html").read_text(encoding="utf-8")
+        assert "isolation: " in page
+        assert "<img" not in page
+        assert "<script" not in page
+        assert "\x1b" not in page
+    assert "is still blank" in (out / "feedback" / "blank.ipynb.html").read_text()
+    assert "Check cells of this file differ" in (
+        out / "feedback" / "edited checks.ipynb.html"
+    ).read_text(encoding="utf-8")
+    facts = json.loads((out / "run.json").read_text())
+    assert (facts["seed"], facts["lab"]) == (7, "lab90_toy")
+    assert facts["isolation"] in (out / "index.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.slow
+def test_nothing_is_written_outside_and_no_process_is_left(graded, course):
+    _, out, before, left = graded
+    now = sorted(out.parent.rglob("*")), sorted(course.rglob("*")), sorted(Path.home().iterdir())
+    new = [path for old, new in zip(before, now, strict=True) for path in new if path not in old]
+    assert [path for path in new if path != out and out not in path.parents] == []
+    assert left == []
+
+
+@pytest.mark.slow
+def test_a_lab_whose_own_solution_fails_grades_nobody(tmp_path):
+    root = toy.make_course(tmp_path / "course")
+    wrong = edit(toy.solution(), "answer-area", source="# exercise 1.1\narea = max")
+    (root / "solutions" / "lab90_toy.ipynb").write_text(json.dumps(wrong))
+    (tmp_path / "class").mkdir()
+    (tmp_path / "class" / "a.ipynb").write_text(json.dumps(toy.full()))
+    with pytest.raises(GradingError, match=r"itself gets 8 of 10 points, .* area is"):
+        grade_toy(root, tmp_path / "class", tmp_path / "report")
+    assert not (tmp_path / "report").exists()
+
+
+@pytest.mark.parametrize(
+    ("lab", "message"),
+    [("lab9", "Did you mean lab90"), ("../lab90", "not a lab"), ("*", "not a lab")],
+)
+def test_an_unknown_lab_is_refused(course, lab, message):
+    with pytest.raises(GradingError, match=message):
+        load_lab(course, lab)
+
+
+def test_a_check_that_was_never_run_is_refused(tmp_path):
+    root = toy.make_course(tmp_path)
+    unrun = edit(toy.solution(), "check-1-2", execution_count=None, outputs=[])
+    (root / "solutions" / "lab90_toy.ipynb").write_text(json.dumps(unrun))
+    with pytest.raises(GradingError, match=r"check-1-2 of lab90_toy\.ipynb has no stored output"):
+        load_lab(root, "lab90")
+
+
+def test_bad_requests_leave_nothing_behind(course, tmp_path):
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "class").mkdir()
+    (tmp_path / "class" / "a.ipynb").write_text("{}")
+    cases = [
+        (tmp_path / "missing", tmp_path / "out", "is not a folder", {}),
+        (tmp_path / "class" / "a.ipynb", tmp_path / "out", "is not a folder", {}),
+        (tmp_path / "empty", tmp_path / "out", "holds no .ipynb file", {}),
+        (tmp_path / "class", tmp_path / "class", "holds other files", {}),
+        (tmp_path / "class", tmp_path / "class" / "a.ipynb", "is not a folder", {}),
+        (tmp_path / "class", tmp_path / "out", "is called 'nobody'", {"only": ["nobody"]}),
+        (tmp_path / "class", tmp_path / "out", "must be positive", {"seconds": 0}),
+    ]
+    before = sorted(tmp_path.rglob("*"))
+    for submissions, out, message, options in cases:
+        with pytest.raises(GradingError, match=message):
+            grade_toy(course, submissions, out, **options)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_submissions_are_found_one_folder_down_and_named_by_path(tmp_path):
+    for name in ("b.ipynb", "ann/x.IPYNB", "ann/.ipynb_checkpoints/x.ipynb", ".c.ipynb", "n.txt"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("{}")
+    assert find_submissions(tmp_path) == ["ann/x.IPYNB", "b.ipynb"]
+    assert find_submissions(tmp_path, only=["b"]) == ["b.ipynb"]
+
+
+def test_files_that_are_no_notebook_are_named_for_what_they_are(tmp_path):
+    (tmp_path / "large").write_bytes(b" " * (20 * 1024**2 + 1))
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "latin").write_bytes('{"cells": "é"}'.encode("latin-1"))
+    (tmp_path / "null").write_text("null")
+    expected = {
+        "large": "too large",
+        "pipe": "not a notebook",
+        "latin": "unreadable",
+        "null": "not a notebook",
+        "gone": "unreadable",
+    }
+    for name, status in expected.items():
+        with pytest.raises(NotGradable) as caught:
+            read_submission(tmp_path / name)
+        assert caught.value.status == status, name
+
+
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16"])
+def test_a_byte_order_mark_does_not_matter(tmp_path, course, encoding):
+    path = tmp_path / "a.ipynb"
+    path.write_text(json.dumps(toy.full()), encoding=encoding)
+    answers = match_answers(load_lab(course, "lab90"), read_submission(path))
+    assert toy.AREA in answers.sources["1.1"]
+
+
+@pytest.fixture
+def lab(course):
+    return load_lab(course, "lab90")
+
+
+def matched(lab, notebook):
+    return match_answers(lab, read_cells(notebook))
+
+
+def test_the_last_answer_that_is_filled_in_wins(lab):
+    late = toy.full()
+    late["cells"].append(toy.code("copy", "# exercise 1.1\ndef area(w, h): return 4"))
+    late["cells"].append(copy.deepcopy(toy.submission()["cells"][2]))  # the blank, once more
+    answers = matched(lab, late)
+    assert "return 4" in answers.sources["1.1"]
+    assert "the last one that is filled in counts" in answers.notes[0]
+
+
+def test_an_answer_turned_into_text_or_deleted_is_explained(lab):
+    odd = edit(toy.full(), "answer-area", cell_type="markdown")
+    odd["cells"] = [cell for cell in odd["cells"] if cell["id"] != "answer-cube"]
+    answers = matched(lab, odd)
+    assert set(answers.sources) == {"1.2"}
+    assert "is markdown and not code" in answers.problems["1.1"]
+    assert "no answer cell of exercise 2.1" in answers.problems["2.1"]
+
+
+def test_damaged_cells_and_old_formats_are_read(lab):
+    broken = toy.full()
+    broken["cells"] += [None, 3, {}, {"cell_type": "code", "source": 5, "metadata": []}]
+    broken["cells"] += [{"id": ["x"], "source": [1, "a"], "metadata": {"nbgrader": "x", "id": {}}}]
+    assert set(matched(lab, broken).sources) == {"1.1", "1.2", "2.1"}
+    old = {"nbformat": 3, "worksheets": [{"cells": [{"cell_type": "code", "input": "1"}]}]}
+    old["worksheets"][0]["cells"] += [
+        {"cell_type": "code", "input": ["# exercise 1.1\n", toy.AREA], "metadata": {}}
+    ]
+    assert toy.AREA in matched(lab, old).sources["1.1"]
+
+
+def test_a_helper_cell_is_named_in_the_feedback(lab):
+    helped = toy.full()
+    helped["cells"].insert(2, toy.code("mine", "def helper():\n    return 1"))
+    assert "helper cell was not graded" in matched(lab, helped).notes[0]
+
+
+def test_an_answer_that_reads_the_checks_is_reported(lab):
+    borrowed = "from tutorial_lib.checks import lab90\ndef area(w, h):\n    return 1"
+    assert "names the checks themselves" in matched(lab, toy.submission(a11=borrowed)).notes[0]
+    assert matched(lab, toy.full()).notes == []
+
+
+def test_the_judge_holds_no_answer_and_checks_are_untouched(lab):
+    judge = judge_notebook(lab)
+    text = json.dumps(judge)
+    assert "width * height" not in text
+    assert "FACTOR" not in text
+    kept = [cell for cell in judge["cells"] if not cell["id"].startswith("judge-")]
+    assert kept == [cell for cell in toy.solution()["cells"] if "check" in cell["source"][:15]]
+
+
+def test_a_student_process_gets_only_the_setup_that_is_used(lab):
+    answer = '"""Not torch."""\n' + toy.DOUBLED.replace("x", "sys")
+    steps = student_steps(lab, matched(lab, toy.submission(a12=answer)))
+    sources = student._cut(steps, lambda kind, content: None)
+    kept = [s for step, s in zip(steps, sources, strict=True) if s and step["exercise"] is None]
+    assert kept == ["FACTOR = 2"]
+
+
+def test_needed_statements_follow_names_backwards():
+    cells = [
+        "import math, json\nbase = math.pi\n%load_ext x\nprint('measured')",
+        "table = {}\ntable['a'] = base\nslow = measure()",
+        "",
+    ]
+    assert needed(cells, [[], [], {"table"}]) == [
+        "import math, json\nbase = math.pi",
+        "table = {}\ntable['a'] = base",
+        "",
+    ]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"a": [1, 2.5, None, True, "é\ud800"], "tensor": "dict"},
+        {"dict": {"tensor": ["float32", [1], 4]}, "opaque": {}},
+        {"x": torch.arange(6.0).reshape(2, 3).T, "y": torch.ones(0, 3), "z": torch.tensor(True)},
+        {"x": torch.tensor([1 + 2j]).conj(), "b": torch.tensor([1.5], dtype=torch.bfloat16)},
+        {"o": Opaque("Thing"), "i": float("inf"), "n": 10**300},
+    ],
+)
+def test_plain_data_crosses_unchanged(value):
+    back = wire.decode(wire.encode(value))
+    assert back.keys() == value.keys()
+    for key, item in value.items():
+        if isinstance(item, torch.Tensor):
+            assert back[key].dtype == item.dtype
+            assert torch.equal(back[key], item)
+        else:
+            assert back[key] == item
+
+
+def packed(text, blob=b""):
+    return struct.pack("<Q", len(text)) + text + blob
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"\xff" * 8,
+        packed(b"{"),
+        packed(b"1", b"left over"),
+        packed(b"[" * 50_000),
+        packed(b'{"tensor": ["float32", [2], 8]}', b"1234"),
+        packed(b'{"tensor": ["float32", [-1, -2], 8]}', b"12345678"),
+        packed(b'{"tensor": ["float32", [1000000000000], 4]}', b"1234"),
+        packed(b'{"tensor": ["object", [1], 8]}', b"12345678"),
+        packed(b'{"tensor": 3}'),
+        packed(b'{"dict": [1]}'),
+        packed(b'{"a": 1, "b": 2}'),
+        packed(b'{"__reduce__": "os.system"}'),
+    ],
+)
+def test_forged_messages_are_refused(content):
+    with pytest.raises(wire.WireError):
+        wire.decode(content)
+
+
+def test_frames_have_a_longest_length():
+    sent = [wire.frame(b"R", b"x" * 50)]
+    with pytest.raises(wire.WireError, match="50 bytes came, and 10 are allowed"):
+        wire.read_frame(lambda n: sent.pop()[:n] if sent else b"", limit=10)
+    with pytest.raises(wire.WireError, match="allowed"):
+        wire.encode({"x": torch.zeros(2**26, dtype=torch.uint8)})
+
+
+def test_a_page_escapes_everything_and_drops_colours(lab):
+    evil = "\x1b[31m<script>alert(1)</script>\u202e\x00\ud800"
+    verdicts = {check.id: Verdict(False, evil) for check in lab.checks}
+    page = report.feedback_page(lab, report.Graded(evil, "graded", verdicts, notes=[evil]), evil)
+    page.encode()
+    assert "&lt;script&gt;" in page
+    for part in ("<script", "\x1b", "\x00", "\u202e", "[31m"):
+        assert part not in page
+
+
+def test_two_names_never_share_a_page():
+    names = ["a.ipynb", "a/b.ipynb", "a_b.ipynb", "x" * 250, "x" * 251]
+    assert len({report.feedback_name(name) for name in names}) == len(names)
+    assert all(len(report.feedback_name(name)) <= 255 for name in names)
+
+
+@pytest.mark.parametrize("name", ["=1+1", "+1", "-1", "@x", "\t=1"])
+def test_names_that_a_spreadsheet_would_compute_are_quoted(lab, name):
+    line = report.scores_csv(lab, [report.Graded(name, "graded")]).splitlines()[1]
+    assert line.lstrip('"')[0] in ("'", "\ufffd")
+
+
+def test_an_older_report_is_replaced_whole(lab, tmp_path):
+    out = tmp_path / "report"
+    for name in ("first.ipynb", "second.ipynb"):
+        report.check_place(out)
+        report.write_report(out, lab, [report.Graded(name, "graded")], "isolation: none", {"a": 1})
+    assert [path.name for path in (out / "feedback").iterdir()] == ["second.ipynb.html"]
+    assert [path.name for path in tmp_path.iterdir()] == ["report"]

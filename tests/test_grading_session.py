@@ -1,0 +1,295 @@
+"""What a student's process can do, and cannot: sessions without nbval, so that many are cheap."""
+
+import contextlib
+import itertools
+import os
+import re
+import socket
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+CORPUS = Path(__file__).parent / "grading_corpus"
+sys.path.insert(0, str(CORPUS))
+
+import toy  # noqa: E402
+from toychecks import lab90  # noqa: E402
+
+from tutorial_lib.checks.core import CheckError  # noqa: E402
+from tutorial_lib.grading import judge, sandbox, standin, workshop  # noqa: E402
+from tutorial_lib.grading.lab import load_lab  # noqa: E402
+from tutorial_lib.grading.server import isolation  # noqa: E402
+from tutorial_lib.grading.submission import Answers  # noqa: E402
+
+NUMBERS = itertools.count()
+SECONDS = 3.0
+MEMORY = 512 * 1024**2
+GOOD = {"1.1": toy.AREA, "1.2": toy.DOUBLED, "2.1": toy.CUBE}
+
+
+class Course:
+    """A toy course with a running fork server; `session(answers)` opens a judge's connection."""
+
+    def __init__(self, folder, server, lab, monkeypatch_context):
+        self.folder, self.server, self.lab = folder, server, lab
+        self.patch = monkeypatch_context
+
+    def session(self, **changed):
+        answers = GOOD | {"1.1": changed.pop("area", toy.AREA)} | changed
+        folder = self.folder / f"s{next(NUMBERS)}"
+        judge.prepare(folder, self.lab, Answers(answers))
+        workshop.start_session(self.server, folder)
+        standin._connection.cache_clear()
+        self.patch.setenv(standin.SOCKET_VARIABLE, str(folder / "socket"))
+
+    def says(self, check, exercise, name):
+        """What a check says about an answer; empty when it passes."""
+        try:
+            check(standin.StandIn(exercise, name))
+        except CheckError as error:
+            return str(error)
+        return ""
+
+    def area(self):
+        return self.says(lab90.area, "1.1", "area")
+
+    def doubled(self):
+        return self.says(lab90.doubled, "1.2", "doubled")
+
+    def slope(self):
+        return self.says(lab90.slope, "2.1", "cube")
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory):
+    with start(tmp_path_factory) as everything:
+        yield everything
+
+
+@contextlib.contextmanager
+def start(tmp_path_factory):
+    root = toy.make_course(tmp_path_factory.mktemp("course"))
+    lab = load_lab(root, "lab90")
+    order = {"seconds": SECONDS, "memory_bytes": MEMORY, "package": "toychecks"}
+    order |= {"import_path": [str(CORPUS)], "preload": judge.preload(lab)}
+    order |= {"forbidden": str(lab.path)}
+    with (
+        workshop.workshop() as folder,
+        workshop.fork_server(folder, order, [CORPUS]) as (server, layers),
+    ):
+        yield folder, server, lab, layers
+
+
+@pytest.fixture
+def course(running, monkeypatch):
+    with using(running, monkeypatch) as course:
+        yield course
+
+
+@contextlib.contextmanager
+def using(running, monkeypatch):
+    folder, server, lab, _ = running
+    yield Course(folder, server, lab, monkeypatch)
+    if standin._connection.cache_info().currsize:
+        standin._connection().close()
+    standin._connection.cache_clear()
+
+
+def test_honest_answers_pass_and_see_the_setup(course):
+    course.session()
+    assert [course.area(), course.doubled(), course.slope()] == ["", "", ""]
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        ("def area(w, h):\n    return w + h", "off by"),
+        ("def area(w, h):\n    return float(w * h)", "should be an int"),
+        ("def area(w, h):\n    return float('nan')", "should be an int, and is nan"),
+        ("def area(w, h):\n    return 'x' * 10**9", "allowed|MemoryError"),
+        ("def area(w, h:\n    return", "SyntaxError"),
+        ("", "does not define area"),
+        ("area = 7", "needs a function, and got int"),
+        ("import sys\nsys.exit('bye')", "stopped with SystemExit.*bye"),
+        ("import os\nos._exit(3)", "answer cell of exercise 1.1 ended.*exit code 3"),
+        ("import ctypes\nctypes.string_at(0)", "SIGSEGV"),
+        ("def area(w, h):\n    import os, signal\n    os.kill(os.getpid(), 9)", "SIGKILL"),
+        ("def area(w, h):\n    import os\n    os.kill(0, 9)", "SIGKILL"),
+        ("while True:\n    pass", "answer cell of exercise 1.1 was stopped after 3.00 s"),
+        ("def area(w, h):\n    while True: pass", "function of exercise 1.1 was stopped after"),
+        ("def area(w, h):\n    while True: print('x' * 10**6)", "stopped|memory|raised"),
+        ("def area(w, h):\n    return bytearray(50 * 2**30)", "MemoryError"),
+        ("import torch\ndef area(w, h):\n    return torch.zeros(10**10)", "memory"),
+        ("def area(w, h):\n    raise ValueError('\\x1b[31mred <b>')", "ValueError"),
+        ("def area(w, h):\n    def deep(x): return [deep(x)]\n    return deep(1)", "Recursion"),
+        ("def area(w, h):\n    return 10**100000", "ValueError|digits|cannot be read"),
+        ("class E:\n    __class__ = int\ndef area(w, h):\n    return E()", "TypeError"),
+        (
+            "class E(int):\n    def __eq__(s, o): return True\n    def __ne__(s, o): return False\n"
+            "def area(w, h):\n    return E(5)",
+            "off by",
+        ),
+        (
+            "class E:\n    def __reduce__(self): return (print, ('x',))\n"
+            "def area(w, h):\n    return E()",
+            "should be an int, and is E",
+        ),
+    ],
+)
+def test_a_wrong_or_hostile_answer_fails_alone(course, answer, expected):
+    course.session(area=answer)
+    said = course.area()
+    assert re.search(expected, said, re.DOTALL), said
+    assert len(said) < 10_000
+    assert course.doubled() == ""  # the next exercise of the same submission is judged as ever
+
+
+SPOILERS = {
+    "the judge": "import toychecks.lab90 as m\nm._judge_area = lambda *a: None\n"
+    "object.__setattr__(m.area, 'judge', lambda *a: None)",
+    "CheckError": "import tutorial_lib.checks.core as c\nc.CheckError = type('Q', (), {})\n"
+    "c.Check.__call__ = lambda *a: print('1.1 passed: the area is right')",
+    "allclose": "import torch\ntorch.allclose = lambda *a, **k: True",
+    "frames": "import os\nfor fd in range(3, 60):\n    try: os.write(fd, b'R' + b'\\0' * 8)\n"
+    "    except OSError: pass",
+    "a claim": "import tutorial_lib.grading.student as s\n"
+    "s.run_in_place = lambda *a: {'area': True, 'passed': True}",
+}
+
+
+@pytest.mark.parametrize("spoiler", SPOILERS.values(), ids=SPOILERS)
+def test_patching_in_the_students_process_gives_no_points(course, spoiler):
+    course.session(area=f"{spoiler}\ndef area(w, h):\n    return 1")
+    assert course.area()
+
+
+def test_a_patch_in_one_exercise_cannot_make_a_wrong_later_answer_right(course):
+    course.session(
+        area=SPOILERS["allclose"] + "\n" + toy.AREA, **{"1.2": "def doubled(x):\n    return x"}
+    )
+    assert course.area() == ""
+    assert "differs" in course.doubled()
+
+
+def test_a_cell_that_hangs_costs_its_time_once(course):
+    course.session(area="import time\ntime.sleep(99)")
+    assert "stopped" in course.area()
+    assert "left out" in course.area()
+    assert course.slope() == ""
+
+
+ESCAPES = {
+    "read": "open({solution!r}).read()",
+    "list": "__import__('os').listdir({root!r})",
+    "home": "__import__('os').listdir('/root' if __import__('os').getuid() == 0 else '/home')",
+    "write": "open({root!r} + '/written', 'w')",
+    "tmp": "open('/tmp/written-by-a-student', 'w')",
+    "remove": "__import__('os').remove({solution!r})",
+    "program": "__import__('subprocess').run(['/usr/bin/env'], check=True)",
+    "grader": "open('/proc/%d/environ' % {pid}).read()",
+    "signal": "__import__('os').kill({pid}, 0)",
+    "port": "__import__('socket').create_connection(('127.0.0.1', {port}), 2)",
+    "privilege": "__import__('os').chroot('.')",
+}
+
+
+@pytest.mark.parametrize("attempt", ESCAPES)
+def test_the_sandbox_refuses(course, running, attempt):
+    layers = running[3]
+    if "landlock" not in layers:
+        pytest.skip(f"this machine grants only {layers}")
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        line = ESCAPES[attempt].format(
+            solution=str(course.lab.path),
+            root=str(course.lab.path.parents[1]),
+            pid=os.getpid(),
+            port=listener.getsockname()[1],
+        )
+        course.session(area=f"def area(w, h):\n    {line}\n    return w * h")
+        said = course.area()
+    assert "your function raised" in said
+    assert any(word in said for word in ("PermissionError", "OSError", "ProcessLookup", "Connect"))
+    assert course.lab.path.exists()
+    assert not Path("/tmp/written-by-a-student").exists()
+
+
+def test_scratch_can_be_written_and_is_empty_each_time(course):
+    source = (
+        "import pathlib, tempfile\n"
+        "def area(w, h):\n"
+        "    assert not list(pathlib.Path('.').iterdir())\n"
+        "    pathlib.Path('torch.py').write_text('raise SystemExit')\n"
+        "    tempfile.NamedTemporaryFile().write(b'x')\n"
+        "    return w * h"
+    )
+    course.session(area=source)
+    assert course.area() == ""
+    assert course.doubled() == ""
+
+
+DAEMON = (
+    "import os, time\n"
+    "def area(w, h):\n"
+    "    if not os.fork():\n        os.setsid()\n"
+    "        if os.fork(): os._exit(0)\n        time.sleep(600)\n"
+    "    return w * h"
+)
+
+
+def test_no_process_is_left_by_daemons_and_fork_bombs(course):
+    course.session(area=DAEMON, **{"2.1": "import os\ndef cube(x):\n    while True: os.fork()"})
+    assert course.area() == ""
+    assert "2.1" in course.slope()
+    assert course.doubled() == ""
+    assert_nothing_runs(course)
+
+
+def assert_nothing_runs(course):
+    standin._connection().close()
+    give_up = time.monotonic() + 10  # the session's own two processes end when the judge hangs up
+    while (left := psutil.Process(course.server.pid).children(True)) and time.monotonic() < give_up:
+        time.sleep(0.02)
+    assert not left
+    standin._connection.cache_clear()
+
+
+def test_inspect_and_magics_work_in_an_answer(course):
+    source = (
+        "%matplotlib inline\n!echo hello\nimport inspect\n"
+        "def area(w, h):\n    assert 'w * h' in inspect.getsource(area)\n    return w * h\n"
+        "t = %time area(2, 3)"
+    )
+    course.session(area=source, **{"1.2": "%%time\n" + toy.DOUBLED})
+    assert [course.area(), course.doubled()] == ["", ""]
+
+
+def test_layers_that_were_found_are_named(running):
+    layers = running[3]
+    assert "limits" in layers
+    if sandbox.landlock_version() >= 1:
+        assert "landlock" in layers
+        assert "solutions readable" not in layers
+        assert "files writable" not in layers
+
+
+def test_without_landlock_and_namespaces_grading_still_works_and_says_so(
+    tmp_path_factory, monkeypatch
+):
+    weak = "import tutorial_lib.grading.sandbox as s; s.landlock_version = lambda: 0; "
+    weak += "s.NAMESPACE_CHOICES = (0,); "
+    monkeypatch.setattr(workshop, "_START", weak + workshop._START)
+    with start(tmp_path_factory) as running, using(running, monkeypatch) as course:
+        layers = running[3]
+        assert isolation(layers) == "limits only"
+        assert {"solutions readable", "files writable"} <= set(layers)
+        course.session(area=DAEMON, **{"1.2": "import os\nos._exit(1)"})
+        assert course.area() == ""
+        assert "exit code 1" in course.doubled()
+        assert course.slope() == ""
+        course.session(**{"2.1": "import os\ndef cube(x):\n    while True: os.fork()"})
+        assert "2.1" in course.slope()
+        assert course.area() == ""
+        assert_nothing_runs(course)

@@ -1,0 +1,150 @@
+"""`python -m tutorial_lib`: what works from a bare Python, and what each command starts."""
+
+import os
+import re
+import shutil
+import socket
+from pathlib import Path
+
+import pytest
+import typer
+
+from tutorial_lib import __main__ as door
+from tutorial_lib import __version__, bootstrap, cli
+
+
+@pytest.fixture
+def started(monkeypatch):
+    """Collects what would be started, with Python's own path cut off."""
+    calls = []
+
+    def become(command, changes, **_):
+        calls.append((command[1:], changes))
+        return 0
+
+    monkeypatch.setattr(door, "_become", become)
+    monkeypatch.setattr(bootstrap, "python_with_course", lambda *_: Path("python"))
+    return calls
+
+
+@pytest.fixture
+def bare_clone(root, tmp_path):
+    """A fresh clone, as far as the door goes."""
+    shutil.copytree(root / "tutorial_lib", tmp_path / "tutorial_lib")
+    for name in ("pyproject.toml", "constraints.txt"):
+        shutil.copy(root / name, tmp_path)
+    return tmp_path
+
+
+def test_help_needs_nothing_installed_and_lists_every_command(run_python):
+    done = run_python("-m", "tutorial_lib", "--help", bare=True)
+    listed = re.findall(r"^  (\w+) {3}", done.stdout, flags=re.M)
+    real = typer.main.get_command(cli.app).commands
+    assert done.returncode == 0, done.stderr
+    assert listed == list(door.COMMANDS)
+    assert {*listed} == {"lab", "test", *real}
+    assert not any("\x1b" in text for text in (done.stdout, done.stderr))
+
+
+def test_importing_the_package_loads_nothing_else(run_python):
+    code = "import sys, tutorial_lib as t; t.units; print({'torch', 'numpy'} & {*sys.modules})"
+    assert run_python("-c", code, bare=True).stdout == "set()\n"
+
+
+def test_submodules_load_on_use_and_unknown_names_stay_unknown(run_python):
+    import tutorial_lib
+
+    assert tutorial_lib.units.human_bytes(1024) == "1.00 KiB"
+    assert "units" in dir(tutorial_lib)
+    with pytest.raises(AttributeError, match="no attribute 'unitz'"):
+        tutorial_lib.unitz  # noqa: B018
+    done = run_python("-c", "import tutorial_lib; tutorial_lib.checks", bare=True)
+    assert "No module named 'torch'" in done.stderr
+
+
+def test_version(run_python):
+    assert run_python("-m", "tutorial_lib", "--version", bare=True).stdout == f"{__version__}\n"
+
+
+def test_an_unknown_command_names_the_nearest(run_python):
+    done = run_python("-m", "tutorial_lib", "mesure", bare=True)
+    assert done.returncode == 2
+    assert done.stderr == "There is no command 'mesure': did you mean `measure`?\n"
+
+
+@pytest.mark.parametrize("command", ["doctor", "measure", "predict", "grade", "build"])
+def test_without_packages_one_sentence_says_what_to_run(run_python, bare_clone, command):
+    done = run_python("-m", "tutorial_lib", command, cwd=bare_clone, bare=True)
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert "run `python -m tutorial_lib lab` once" in done.stderr
+
+
+@pytest.mark.skipif(os.name == "nt", reason="the stand-in for Python is a shell script")
+def test_a_bare_python_hands_over_to_the_environment(run_python, bare_clone):
+    python = bare_clone / ".venv" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.write_text('#!/bin/sh\necho handed over: "$@"\nexit 7\n')
+    python.chmod(0o755)
+    done = run_python("-m", "tutorial_lib", "doctor", "--json", cwd=bare_clone, bare=True)
+    assert done.stdout == "handed over: -m tutorial_lib doctor --json\n"
+    assert done.returncode == 7
+
+
+def test_lab_opens_the_first_page_with_the_whole_tree(started, root):
+    assert door.main(["lab", "--no-browser"]) == 0
+    (command, _), *more = started
+    assert command[:2] == ["-m", "jupyterlab"]
+    assert f"--ServerApp.root_dir={root}" in command
+    assert "--LabApp.default_url=/lab/tree/course/00_start_here.ipynb" in command
+    assert "--no-browser" in command
+    assert more == []
+
+
+def test_a_taken_port_is_refused_before_the_set_up(started, capsys):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        assert door.main(["lab", "--port", str(port)]) == 2
+    assert f"Port {port} is taken: choose another" in capsys.readouterr().err
+    assert started == []
+    assert door.main(["lab", "--port", str(port)]) == 0
+    assert f"--port={port}" in started[0][0]
+
+
+@pytest.mark.parametrize("port", ["0", "70000", "-1"])
+def test_a_number_that_is_no_port_is_refused(started, capsys, port):
+    assert door.main(["lab", f"--port={port}"]) == 2
+    assert f"--port {port} is no port" in capsys.readouterr().err
+    assert started == []
+
+
+def test_test_runs_notebooks_and_tests_without_a_network(started, root):
+    door.main(["test", "-x"])
+    command, changes = started[0]
+    assert command[:3] == ["-m", "pytest", "--nbval"]
+    assert command[-4:] == ["course", "solutions", "tests", "-x"]
+    assert changes["PYTHONPATH"].split(os.pathsep)[0] == str(root / "tests" / "offline")
+    assert (root / "tests" / "offline" / "sitecustomize.py").is_file()
+
+
+def test_test_runs_only_what_is_named(started):
+    door.main(["test", "tests/test_units.py::test_x", "-q"])
+    assert "solutions" not in started[0][0]
+
+
+def test_failures_of_the_set_up_are_one_sentence(monkeypatch, capsys):
+    def refuse(*_):
+        raise bootstrap.SetupError("No package index answered: check the network.")
+
+    monkeypatch.setattr(bootstrap, "python_with_course", refuse)
+    assert door.main(["test"]) == 2
+    assert capsys.readouterr().err == "No package index answered: check the network.\n"
+
+
+def test_a_refusing_system_is_one_sentence(monkeypatch, capsys):
+    def refuse(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(bootstrap, "python_with_course", refuse)
+    assert door.main(["lab"]) == 2
+    assert capsys.readouterr().err.startswith("The disk is full")

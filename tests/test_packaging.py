@@ -1,0 +1,166 @@
+"""What an install gets: one list of packages, in ranges that fit Colab, and a complete wheel."""
+
+import itertools
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+import yaml
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name
+
+from tutorial_lib import __version__, bootstrap
+
+# Colab has none of these, so an install of an extra there may bring any version.
+NOT_ON_COLAB = {"jupyterlab", "nbval", "pytest-xdist", "ruff", "mypy"}
+# Colab's ipywidgets is 7.7.1, and JupyterLab brings 8: hence not among the base dependencies.
+LEFT_AS_THEY_ARE = {"ipywidgets", "ipython", "ipykernel", "jupyterlab", "notebook"}
+
+
+@pytest.fixture(scope="module")
+def project(root):
+    return tomllib.loads((root / "pyproject.toml").read_text())["project"]
+
+
+@pytest.fixture(scope="module")
+def colab(root):
+    """Versions by name, as on Colab's GPU runtime."""
+    lines = (root / "tests/colab/pip-freeze.gpu.txt").read_text().splitlines()
+    pins = [line.split("==") for line in lines if "==" in line and not line.startswith("#")]
+    return {canonicalize_name(name): version for name, version in pins}
+
+
+@pytest.fixture(scope="module")
+def constraints(root):
+    lines = (root / "constraints.txt").read_text().splitlines()
+    pins = [line.split("==") for line in lines if not line.startswith("#")]
+    return {canonicalize_name(name): version for name, version in pins}
+
+
+@pytest.fixture
+def clone(root, tmp_path):
+    """A copy to build from, since a build writes into its folder."""
+    copy = tmp_path / "clone"
+    waste = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(root / "tutorial_lib", copy / "tutorial_lib", ignore=waste)
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(root / name, copy)
+    return copy
+
+
+def base(project):
+    return [Requirement(line) for line in project["dependencies"]]
+
+
+def extras(project):
+    lines = itertools.chain(*project["optional-dependencies"].values())
+    return [Requirement(line) for line in lines if not line.startswith("tutorial-lib[")]
+
+
+def test_environment_yml_says_nothing_of_its_own(root, project):
+    environment = yaml.safe_load((root / "environment.yml").read_text())
+    conda, pip, lists = environment["dependencies"]
+    assert conda == "python" + project["requires-python"]
+    assert pip == "pip"
+    assert lists == {"pip": ["-c constraints.txt", "-e .[test]"]}
+
+
+def test_one_range_of_pythons(root, project):
+    (_, oldest), (_, newest) = bootstrap.OLDEST, bootstrap.NEWEST
+    assert SpecifierSet(project["requires-python"]) == SpecifierSet(f">=3.{oldest},<3.{newest + 1}")
+    assert f"Python 3.{oldest} to 3.{newest}" in (root / "README.md").read_text()
+
+
+def test_readme_gives_the_commands_that_ci_and_the_files_use(root):
+    readme = (root / "README.md").read_text()
+    (command,) = [line for line in (root / ".ci/run").read_text().splitlines() if "-m" in line]
+    assert command.removeprefix("python3 ") in readme
+    assert "python -m tutorial_lib lab" in readme
+    assert readme.count('pip install -c constraints.txt -e ".[test]"') >= 2  # pip and uv
+    assert "conda env create -f environment.yml" in readme
+
+
+def test_readme_links_lead_somewhere(root):
+    links = re.findall(r"\]\(([^)#]+)[^)]*\)", (root / "README.md").read_text())
+    inside = [link for link in links if "://" not in link]
+    assert [link for link in inside if not (root / link).exists()] == []
+    assert inside
+
+
+def test_every_direct_dependency_is_constrained_within_its_range(project, constraints):
+    for wanted in base(project) + extras(project):
+        assert wanted.specifier.contains(constraints[canonicalize_name(wanted.name)]), wanted
+
+
+def test_every_range_holds_the_version_on_colab(project, colab):
+    assert {one.name for one in base(project)} & LEFT_AS_THEY_ARE == set()
+    for wanted in base(project) + extras(project):
+        name = canonicalize_name(wanted.name)
+        if name in NOT_ON_COLAB:
+            assert name not in colab
+        else:
+            assert wanted.specifier.contains(colab[name]), wanted
+
+
+def test_one_version_everywhere(root):
+    citation = yaml.safe_load((root / "CITATION.cff").read_text())
+    tag = tomllib.loads((root / "pyproject.toml").read_text())["tool"]["tutorial"]["tag"]
+    assert str(citation["version"]) == __version__
+    assert tag == f"v{__version__}"
+    assert f"\n## {__version__}\n" in (root / "CHANGELOG.md").read_text()
+
+
+def test_licences(root, project):
+    licence = (root / "LICENSE").read_text()
+    assert "Apache License" in licence
+    assert "CC-BY-4.0" in licence
+    assert project["license"] == "Apache-2.0 AND CC-BY-4.0"
+
+
+def test_the_wheel_holds_the_package_and_nothing_else(clone, tmp_path):
+    options = ["--no-deps", "--no-build-isolation", "--quiet", "--wheel-dir", tmp_path]
+    command = [sys.executable, "-m", "pip", "wheel", *options, clone]
+    subprocess.run(command, check=True, timeout=120)
+    (wheel,) = tmp_path.glob("*.whl")
+    names = zipfile.ZipFile(wheel).namelist()
+    packed = {name for name in names if ".dist-info/" not in name}
+    files = [path for path in (clone / "tutorial_lib").rglob("*") if path.is_file()]
+    here = {path.relative_to(clone).as_posix() for path in files}
+    assert packed == here
+    assert "tutorial_lib/py.typed" in packed
+    assert any(name.endswith("/LICENSE") for name in names)
+
+
+@pytest.mark.network
+def test_an_install_on_colab_brings_only_the_course(clone, colab, run_online, tmp_path):
+    """Stubs of all that Colab has; pip may then want nothing but the course (no download)."""
+    environment = tmp_path / "colab"
+    newest = [f"python3.{bootstrap.NEWEST[1]}", "-m", "venv", environment]
+    # Colab's Python where it is here (a name on PATH need not work), else this one.
+    if shutil.which(newest[0]) is None or run_online(*newest).returncode:
+        assert run_online(sys.executable, *newest[1:]).returncode == 0
+    python = bootstrap.venv_python(environment)
+    ask = "import sysconfig; print(sysconfig.get_path('purelib'))"
+    packages = run_online(python, "-c", ask).stdout.strip()
+    for name, version in colab.items():
+        stub = Path(packages) / f"{name.replace('-', '_')}-{version}.dist-info"
+        stub.mkdir(exist_ok=True)
+        (stub / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+        (stub / "RECORD").touch()
+        (stub / "INSTALLER").write_text("pip\n")
+    pip = [python, "-m", "pip", "install", "--dry-run"]
+    assert wanted_by(run_online(*pip, clone)) == [f"tutorial-lib-{__version__}"]
+    # The same eye sees a replacement where there is one.
+    assert "torch-2.13.0" in " ".join(wanted_by(run_online(*pip, "torch==2.13.0")))
+
+
+def wanted_by(done):
+    lines = [line for line in done.stdout.splitlines() if line.startswith("Would install")]
+    assert len(lines) == 1, done.stdout
+    return lines[0].split()[2:]

@@ -1,0 +1,211 @@
+"""Explorers on the kernel's side: no front end, and no ipywidgets where that is the question."""
+
+import builtins
+import re
+
+import pytest
+
+from tutorial_lib import plots, widgets
+from tutorial_lib.units import GIB
+
+STATIC = {"text/html", "text/plain"}
+
+
+@pytest.fixture
+def no_ipywidgets(monkeypatch):
+    real = builtins.__import__
+
+    def refuse(name, *args, **kwargs):
+        if name.split(".")[0] == "ipywidgets":
+            raise ModuleNotFoundError(f"No module named {name!r}")
+        return real(name, *args, **kwargs)
+
+    monkeypatch.setattr(builtins, "__import__", refuse)
+
+
+def toy_ledger(num_parameters, precision, optimizer, *, micro_batch, seq_len, checkpointing):
+    saved = num_parameters * micro_batch * seq_len // 1024
+    return {
+        "parameters": num_parameters * (4 if precision == "fp32" else 2),
+        "optimizer_state": num_parameters * (0 if optimizer == "SGD" else 8),
+        "activations": saved // 8 if checkpointing else saved,
+    }
+
+
+def control(explorer, label):
+    pytest.importorskip("ipywidgets")
+    return next(each for each in explorer.box.children if each.description == label)
+
+
+def picture(html):
+    return re.search(r"base64,([\w+/=]+)", html).group(1)
+
+
+@pytest.mark.parametrize(
+    ("label", "value", "product"),
+    [
+        ("micro-batch", 3, "3 x 4 x 2 = 24"),
+        ("accumulation steps", 1, "8 x 1 x 2 = 16"),
+        ("GPUs", 4, "8 x 4 x 4 = 128"),
+    ],
+)
+def test_a_moved_slider_moves_the_sentence_and_the_picture(label, value, product):
+    explorer = widgets.batch_explorer()
+    slider = control(explorer, label)
+    shown = explorer.box.children[-1]
+    before = shown.value
+    slider.value = value
+    assert f"{product} samples" in explorer.sentence
+    assert f"{product} samples" in shown.value
+    assert picture(shown.value) != picture(before)
+    slider.value = {"micro-batch": 8, "accumulation steps": 4, "GPUs": 2}[label]
+    assert shown.value == before
+
+
+def test_every_control_of_the_calculator_reaches_the_ledger():
+    asked = []
+
+    def ledger(*args, **kwargs):
+        asked.append((*args, *kwargs.values()))
+        return toy_ledger(*args, **kwargs)
+
+    explorer = widgets.memory_calculator(ledger)
+    control(explorer, "parameters").value = "13B"
+    control(explorer, "precision").value = "fp32"
+    control(explorer, "optimizer").value = "SGD"
+    control(explorer, "micro-batch").value = 64
+    control(explorer, "sequence length").value = 512
+    control(explorer, "checkpointing").value = True
+    assert asked[0] == (7 * 10**9, "bf16 mixed", "AdamW", 1, 2048, False)
+    assert asked[-1] == (13 * 10**9, "fp32", "SGD", 64, 512, True)
+    assert len(asked) == 7, "one drawing for the start, and one for each move"
+
+
+def test_set_moves_the_sliders_and_draws_once():
+    drawn = []
+
+    def draw(**values):
+        drawn.append(values)
+        return plots.batch_grid(**values)
+
+    controls = widgets.batch_explorer()._controls
+    explorer = widgets.Explorer(draw, controls)
+    slider = control(explorer, "GPUs")
+    explorer.set(micro_batch=2, num_gpus=3)
+    assert slider.value == 3
+    assert len(drawn) == 2
+    explorer.set(num_gpus=3)
+    assert len(drawn) == 2
+    assert explorer.box.children[-1].value == explorer.html
+
+
+@pytest.mark.parametrize(
+    ("num_bytes", "cards", "verdict"),
+    [
+        (16 * GIB, (16, 24, 80), "Large enough for these bytes: 16 GiB, 24 GiB, 80 GiB."),
+        (16 * GIB + 1, (16, 24, 80), "Large enough for these bytes: 24 GiB, 80 GiB."),
+        (81 * GIB, (16, 24, 80), "Large enough for these bytes: none."),
+        (16 * GIB, (), "(activations 16.0 GiB)."),
+    ],
+)
+def test_the_sentence_names_the_cards_that_hold_the_bytes(num_bytes, cards, verdict):
+    def ledger(*_, **__):
+        return {"activations": num_bytes}
+
+    explorer = widgets.memory_calculator(ledger, cards_gib=cards)
+    assert explorer.sentence.endswith(verdict)
+
+
+def test_one_bundle_holds_the_view_and_the_static_figure():
+    pytest.importorskip("ipywidgets")
+    explorer = widgets.batch_explorer(2, 3, 1)
+    bundle = explorer._repr_mimebundle_(include=None, exclude=None)
+    assert set(bundle) == STATIC | {widgets.VIEW}
+    view = bundle[widgets.VIEW]
+    assert (view["version_major"], view["version_minor"]) == (2, 0)
+    assert view["model_id"] == explorer.box.model_id
+    assert bundle["text/plain"] == plots.batch_grid(2, 3, 1).alt
+    assert bundle["text/html"].startswith(plots.as_html(plots.batch_grid(2, 3, 1)))
+
+
+def test_ipython_shows_the_bundle_as_it_is():
+    shell = pytest.importorskip("IPython.core.interactiveshell").InteractiveShell()
+    pytest.importorskip("ipywidgets")
+    data, _ = shell.display_formatter.format(widgets.batch_explorer())
+    assert set(data) == STATIC | {widgets.VIEW}
+
+
+@pytest.mark.usefixtures("no_ipywidgets")
+def test_without_ipywidgets_the_figure_alone_is_shown_and_still_moves():
+    explorer = widgets.memory_calculator(toy_ledger)
+    assert set(explorer._repr_mimebundle_()) == STATIC
+    before = explorer.html
+    explorer.set(model="124M")
+    assert picture(explorer.html) != picture(before)
+    assert "124M" in explorer.sentence
+
+
+@pytest.mark.parametrize(
+    ("start", "message"),
+    [
+        ({"model": "8B"}, r"model \(='8B'\) must be one of '124M', '1.5B', '7B'"),
+        ({"precision": None}, r"precision \(=None\) must be one of 'fp32', "),
+        ({"seq_len": 1000}, r"seq_len \(=1000\) must be one of 512, 1024"),
+        ({"micro_batch": True}, r"micro_batch \(=True\) must be one of 1, 2, 4"),
+        ({"checkpointing": 1}, r"checkpointing \(=1\) must be one of False, True"),
+        ({"models": {}}, r"model \(='7B'\) must be one of its options, of which there are none"),
+    ],
+)
+def test_a_wrong_start_is_refused_with_the_options(start, message):
+    with pytest.raises(ValueError, match=message):
+        widgets.memory_calculator(toy_ledger, **start)
+
+
+@pytest.mark.parametrize("wrong", [{"micro_batch": 0}, {"num_gpus": 5}, {"gpus": 1}])
+def test_set_refuses_what_no_slider_reaches_and_moves_nothing(wrong):
+    explorer = widgets.batch_explorer()
+    before = (dict(explorer.values), explorer.html)
+    with pytest.raises(ValueError, match=r"must be one of 1, 2|unknown \['gpus'\]: try micro_"):
+        explorer.set(accumulation_steps=2, **wrong)
+    assert (explorer.values, explorer.html) == before
+
+
+def test_an_equal_number_of_another_type_becomes_the_option():
+    numpy = pytest.importorskip("numpy")
+    explorer = widgets.batch_explorer(micro_batch=numpy.int64(4))
+    assert type(explorer.values["micro_batch"]) is int
+    assert control(explorer, "micro-batch").value == 4
+
+
+def failing_ledger(num_parameters, precision, optimizer, **step):
+    if precision == "bf16":
+        raise ZeroDivisionError("a <bad> formula")
+    return toy_ledger(num_parameters, precision, optimizer, **step)
+
+
+def test_what_the_ledger_raises_after_a_move_is_shown_and_goes_away():
+    explorer = widgets.memory_calculator(failing_ledger)
+    menu, shown = control(explorer, "precision"), explorer.box.children[-1]
+    before = shown.value
+    menu.value = "bf16"
+    assert "ZeroDivisionError: a &lt;bad&gt; formula" in shown.value
+    assert "<img" not in shown.value
+    assert isinstance(explorer.error, ZeroDivisionError)
+    assert "a <bad> formula" in explorer._repr_mimebundle_()["text/plain"]
+    menu.value = "bf16 mixed"
+    assert shown.value == before
+    assert explorer.error is None
+
+
+def test_what_the_ledger_raises_at_the_start_fails_the_cell():
+    with pytest.raises(ZeroDivisionError):
+        widgets.memory_calculator(failing_ledger, precision="bf16")
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [None, 7, {"optimiser": 1}, {"parameters": "2"}, {"parameters": -1}, {"inputs": float("nan")}],
+)
+def test_an_answer_that_is_no_ledger_is_named(answer):
+    with pytest.raises(ValueError, match=r"ledger gave .*: return a dict of bytes for parameters"):
+        widgets.memory_calculator(lambda *_, **__: answer)

@@ -1,0 +1,271 @@
+"""The commands that need the library: `python -m tutorial_lib COMMAND`, without `lab` and `test`.
+
+An error that the library foresees is one sentence on stderr and exit status 2; `--debug` shows
+where it came from.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import shutil
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+if TYPE_CHECKING:
+    from torch import nn
+    from torch.optim import Optimizer
+
+    from tutorial_lib.memory import MemoryReport
+
+ROOT = Path(__file__).resolve().parent.parent
+DOCTOR_PACKAGES = (
+    "torch", "numpy", "matplotlib", "transformers", "diffusers", "scikit-learn",
+    "jupyterlab", "ipykernel", "ipywidgets", "nbval",
+)  # fmt: skip
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+
+Model = Annotated[str, typer.Argument(help="A published model, as in gpt2 or sd15-unet.")]
+Batch = Annotated[int, typer.Option(help="Micro-batch: samples in memory at once.")]
+Seq = Annotated[int | None, typer.Option(help="Tokens in a sequence; the model's own if left out.")]
+Size = Annotated[int | None, typer.Option(help="Image height and width; latents for a U-Net.")]
+Strategy = Annotated[str, typer.Option(help="What to checkpoint, as in per-block or every-2.")]
+Kernels = Literal["cuda", "cpu"]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for a program to read.")]
+
+
+def run(words: Sequence[str]) -> int:
+    """Run one command.
+
+    Args:
+        words: The command and its options; `--debug` may stand anywhere.
+
+    Returns:
+        0 when all went well, 1 when something was found wanting, 2 after an error.
+
+    Raises:
+        Exception: What the library did not foresee; with `--debug`, every error.
+    """
+    debug = "--debug" in words
+    try:
+        app([word for word in words if word != "--debug"], prog_name="python -m tutorial_lib")
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else 0
+    except Exception as error:
+        sentence = _sentence(error)
+        if debug or sentence is None:
+            raise
+        print(sentence, file=sys.stderr)
+        return 2
+    return 0
+
+
+def _sentence(error: Exception) -> str | None:
+    """Put a foreseen error in words; None for one that is a fault of ours."""
+    text = str(error)
+    if isinstance(error, RuntimeError) and "allocate" in text:
+        return (
+            f"Memory ran out ({text.splitlines()[0]}): lower --batch or --seq, try --strategy "
+            "per-block, or ask `predict`, which allocates nothing."
+        )
+    if isinstance(error, ModuleNotFoundError):
+        return f"{text}: run `python -m tutorial_lib lab` once, or pip as in the README."
+    if isinstance(error, OSError):
+        return f"{error.filename or 'The system'} cannot be used: {error.strerror or text}."
+    return text if isinstance(error, ValueError) and text else None
+
+
+@app.callback()
+def _commands() -> None:
+    """Training that fits: measure, predict, grade and build."""
+
+
+@app.command()
+def doctor(as_json: AsJson = False) -> None:
+    """Show what this machine has: Python, GPU, versions, free disk."""
+    facts = machine()
+    if as_json:
+        print(json.dumps(facts, indent=1))
+        return
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE, show_header=False, pad_edge=False)
+    for name, value in facts.items():
+        table.add_row(name, str(value))
+    Console(highlight=False).print(table)
+
+
+def machine() -> dict[str, str]:
+    """Collect what a bug report needs to say about this machine.
+
+    Returns:
+        Words by name; no names of users or folders other than the Python in use.
+    """
+    from importlib import metadata
+
+    from tutorial_lib import __version__, device
+    from tutorial_lib.units import human_bytes
+
+    best = device.pick()
+    facts = {
+        "course": __version__,
+        "Python": f"{platform.python_version()} ({sys.executable})",
+        "system": platform.platform(),
+        "device": device.describe(best),
+        "tier": device.tier(best).value,
+        "bfloat16 in hardware": "yes" if device.supports_bfloat16(best) else "no",
+        "free disk": human_bytes(shutil.disk_usage(ROOT).free),
+    }
+    for name in DOCTOR_PACKAGES:
+        try:
+            facts[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            facts[name] = "not installed"
+    return facts
+
+
+@dataclass(frozen=True)
+class Wish:
+    """A training step of a published model, as asked for on the command line."""
+
+    model: str
+    batch: int
+    seq: int | None
+    size: int | None
+    strategy: str
+
+    def step(self, device: str) -> tuple[Callable[[], Any], nn.Module, Optimizer]:
+        """Build model, optimizer (AdamW) and batch on a device; returns the step as well."""
+        import torch
+
+        from tutorial_lib import strategies
+        from tutorial_lib.models import published
+
+        model = published.build(self.model, device=device)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+        inputs = published.batch(
+            self.model, self.batch, seq=self.seq, size=self.size, device=device
+        )
+
+        def step() -> None:
+            with strategies.applied(model, self.strategy):
+                loss = published.loss(self.model, model, inputs)
+                loss.backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            optimizer.zero_grad()
+
+        return step, model, optimizer
+
+    def label(self) -> str:
+        """Name the step in the report's first line."""
+        sizes = {"seq": self.seq, "size": self.size}
+        words = [f"{self.model}, batch {self.batch}"]
+        words += [f"{name} {value}" for name, value in sizes.items() if value is not None]
+        return ", ".join([*words, *([self.strategy] if self.strategy != "none" else [])])
+
+    def show(self, report: MemoryReport, as_json: bool) -> None:
+        """Print a report as a table, or as JSON together with what was asked."""
+        from tutorial_lib.memory.report import as_data
+
+        asked = {"model": self.model, "batch": self.batch, "seq": self.seq, "size": self.size}
+        asked["strategy"] = self.strategy
+        print(json.dumps(asked | as_data(report), indent=1) if as_json else report)
+
+
+@app.command()
+def measure(
+    model: Model,
+    batch: Batch = 1,
+    seq: Seq = None,
+    size: Size = None,
+    strategy: Strategy = "none",
+    device: Annotated[str | None, typer.Option(help="cpu, cuda, ...; the best if left out")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Run a real training step (AdamW, random weights) and show its memory."""
+    from tutorial_lib import device as devices
+    from tutorial_lib import memory
+
+    wish = Wish(model, batch, seq, size, strategy)
+    devices.seed_everything(0)
+    step, network, optimizer = wish.step(str(devices.pick(device)))
+    report = memory.measure(step, model=network, optimizer=optimizer, label=wish.label(), repeats=3)
+    wish.show(report, as_json)
+
+
+@app.command()
+def predict(
+    model: Model,
+    batch: Batch = 1,
+    seq: Seq = None,
+    size: Size = None,
+    strategy: Strategy = "none",
+    kernels: Annotated[Kernels, typer.Option(help="Whose kernels the step is to take.")] = "cuda",
+    as_json: AsJson = False,
+) -> None:
+    """Show a training step's memory (AdamW, random weights) without allocating it."""
+    from tutorial_lib import memory
+
+    wish = Wish(model, batch, seq, size, strategy)
+    report = memory.predict(lambda: wish.step("cpu"), kernels=kernels, label=wish.label())
+    wish.show(report, as_json)
+
+
+@app.command()
+def grade(
+    lab: Annotated[str, typer.Argument(help="The lab, as in lab01.")],
+    submissions: Annotated[Path, typer.Argument(help="Folder of notebooks, or of folders.")],
+    out: Annotated[Path, typer.Option(help="Folder for the report: new, or an older report.")],
+    jobs: Annotated[int | None, typer.Option(help="Submissions at once; one a core.")] = None,
+    seconds: Annotated[float, typer.Option(help="Time that one check may take.")] = 20.0,
+    only: Annotated[list[str] | None, typer.Option(help="One submission; may be repeated.")] = None,
+) -> None:
+    """Grade a folder of submissions: scores.csv, and a page of feedback for each."""
+    from tutorial_lib import grading
+
+    table = grading.grade(
+        lab, submissions, out, root=ROOT, jobs=jobs, seconds=seconds, only=only or ()
+    )
+    counts = table["status"].value_counts()
+    print(", ".join(f"{count} {status}" for status, count in counts.items()))
+    print(f"Scores: {out / 'scores.csv'}. Feedback: {out / 'index.html'}.")
+
+
+@app.command()
+def build(
+    names: Annotated[list[str] | None, typer.Argument(help="Stems, as in lab01; all.")] = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="Change nothing; exit 1 if stale.")
+    ] = False,
+    force: Annotated[bool, typer.Option("--force", help="Execute all; overwrite labs.")] = False,
+    make_zip: Annotated[bool, typer.Option("--zip", help="Also pack a zip for a class.")] = False,
+    stamp: Annotated[str | None, typer.Option(help="Set the address, as OWNER/REPOSITORY.")] = None,
+    tag: Annotated[str | None, typer.Option(help="The tag for badges, with --stamp.")] = None,
+) -> None:
+    """Build the notebooks from their sources, and execute those whose code changed."""
+    from tutorial_lib import authoring
+
+    if check and (force or make_zip or stamp or names):
+        raise ValueError("--check looks at everything and changes nothing: give it alone.")
+    if tag and not stamp:
+        raise ValueError(f"--tag {tag} needs --stamp OWNER/REPOSITORY beside it.")
+    if check:
+        problems = authoring.check(ROOT)
+        print("\n".join(problems) or "Every notebook is what its source gives.")
+        raise typer.Exit(1 if problems else 0)
+    written = authoring.stamp(ROOT, stamp, tag) if stamp else []
+    written += authoring.build(ROOT, names or (), force=force)
+    if make_zip:
+        written.append(authoring.make_zip(ROOT, Path.cwd()))
+    for path in written:
+        print(f"wrote {path}")
+    if not written:
+        print("Nothing to do: every notebook is what its source gives.")
