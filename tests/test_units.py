@@ -38,3 +38,10 @@ def test_counts(count, text):
 
 def test_flops_carry_their_unit():
     assert units.human_flops(3.1e12) == "3.10 TFLOP"
+
+
+@pytest.mark.parametrize(
+    ("largest", "unit"), [(100, ("bytes", 1)), (5 * units.MIB, ("MiB", units.MIB))]
+)
+def test_an_axis_takes_the_unit_of_its_largest_value(largest, unit):
+    assert units.binary_unit(largest) == unit

@@ -1,7 +1,7 @@
 """One function per figure; each returns a figure that says in words what it shows.
 
-One colour and one hatch per memory category in the whole course (Okabe and Ito, 2008). What was
-counted or measured is drawn solid, what is predicted dashed.
+One colour and one hatch per memory category (Okabe and Ito, 2008); counted or measured is solid,
+predicted is dashed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 
-from tutorial_lib.units import GIB, human_bytes
+from tutorial_lib.units import GIB, binary_unit, human_bytes
 
 if TYPE_CHECKING:
     from tutorial_lib.memory.report import MemoryReport
@@ -71,28 +71,21 @@ def as_html(figure: CourseFigure) -> str:
 def step_timeline(report: MemoryReport) -> CourseFigure:
     """Draw one training step: bytes by category after each allocation, phases named above.
 
-    Args:
-        report: With its timeline.
-
     Raises:
         ValueError: When the report has no timeline (a report read from short JSON).
     """
     if not report.timeline:
         raise ValueError("this report has no timeline: save it whole, with to_json(timeline=True).")
     curve = report.curve()
-    shown = [name for name in COLORS if any(point[name] for point in curve)]
+    # What never reaches half a per cent cannot be seen: it has no place in the legend either.
+    shown = [name for name in COLORS if max(p[name] for p in curve) > report.peak_bytes / 200]
     figure, axes = _figure(f"{report.label or 'One training step'}, {_how(report)}", height=3.6)
-    unit, size = _unit(report.peak_bytes)
+    unit, size = binary_unit(report.peak_bytes)
     places = _stretched(report, len(curve))
-    stacks = axes.stackplot(
-        places,
-        [[point[name] / size for point in curve] for name in shown],
-        colors=[COLORS[name] for name in shown],
-        step="post",
-        linewidth=0,
-    )
+    heights = [[point[name] / size for point in curve] for name in shown]
+    stacks = axes.stackplot(places, heights, step="post")
     for stack, name in zip(stacks, shown, strict=True):
-        stack.set(hatch=HATCHES[name], edgecolor="white", linewidth=0)
+        stack.set(**_fill(name))
     axes.axhline(report.peak_bytes / size, color="black", linewidth=0.8, linestyle=":")
     axes.margins(x=0)
     axes.set(ylabel=unit, ylim=(0, report.peak_bytes / size * 1.15), xticks=[])
@@ -123,14 +116,18 @@ def ledger_bars(
 
     Args:
         ledgers: Name of each bar, and its bytes by category.
-        title: Stands above.
+        title: Words above it.
         cards_gib: Memory of graphics cards in GiB, each a vertical line.
         predicted: Names of bars that are predictions; their outline is dashed.
     """
     total = {name: sum(ledger.values()) for name, ledger in ledgers.items()}
-    unit, size = _unit(max([*total.values(), *(gib * GIB for gib in cards_gib)], default=1))
+    unit, size = binary_unit(max([*total.values(), *(gib * GIB for gib in cards_gib)], default=1))
     figure, axes = _figure(title, height=1.2 + 0.5 * len(ledgers))
-    shown = [name for name in COLORS if any(ledger.get(name) for ledger in ledgers.values())]
+    shown = [
+        name
+        for name in COLORS
+        if any(ledger.get(name, 0) > total[bar] / 200 for bar, ledger in ledgers.items())
+    ]
     for row, (name, ledger) in enumerate(ledgers.items()):
         left = 0.0
         for category in shown:
@@ -167,11 +164,11 @@ def growth(
     Args:
         curves: Name of each line; from the quantity to the bytes.
         xlabel: Words for the quantity.
-        title: Stands above.
+        title: Words above it.
         predicted: Names of lines that are predictions; they are dashed.
         log: Whether both axes are logarithmic: a straight line is then a power law.
     """
-    unit, size = _unit(max(max(curve.values()) for curve in curves.values()))
+    unit, size = binary_unit(max(max(curve.values()) for curve in curves.values()))
     figure, axes = _figure(title, height=3.6)
     styles = zip(list(COLORS.values()), "os^Dv<>ph", strict=True)
     for (name, curve), (color, marker) in zip(curves.items(), styles, strict=False):
@@ -246,8 +243,9 @@ def batch_grid(micro_batch: int, accumulation_steps: int, num_gpus: int) -> Cour
                 axes.add_patch(Rectangle(corner, 0.9, 0.7, **fill))
     axes.set(xlim=(-0.4, accumulation_steps * width), ylim=(num_gpus - 0.4, -0.7))
     axes.set_yticks(range(num_gpus), [f"GPU {gpu}" for gpu in range(num_gpus)])
-    middles = [turn * width + micro_batch / 2 for turn in range(accumulation_steps)]
-    axes.set_xticks(middles, [f"micro-batch {turn + 1}" for turn in range(accumulation_steps)])
+    turns = range(accumulation_steps)
+    middles = [turn * width + micro_batch / 2 for turn in turns]
+    axes.set_xticks(middles, [f"micro-batch {turn + 1}" for turn in turns])
     axes.tick_params(length=0)
     axes.spines[:].set_visible(False)
     effective = micro_batch * accumulation_steps * num_gpus
@@ -255,7 +253,7 @@ def batch_grid(micro_batch: int, accumulation_steps: int, num_gpus: int) -> Cour
         f"One update sees {micro_batch} x {accumulation_steps} x {num_gpus} = {effective} samples; "
         f"each GPU holds the activations of {micro_batch} at a time (filled squares)."
     )
-    axes.set_title(figure.alt.split(";")[0], fontsize=10, loc="left")
+    axes.set_title(figure.alt.partition(";")[0], fontsize=10, loc="left")
     return figure
 
 
@@ -269,19 +267,14 @@ def _figure(title: str, *, height: float) -> tuple[CourseFigure, Axes]:
 
 
 def _fill(category: str) -> dict[str, Any]:
-    return {
-        "facecolor": COLORS[category],
-        "hatch": HATCHES[category],
-        "edgecolor": "white",
-        "linewidth": 0,
-    }
+    color, hatch = COLORS[category], HATCHES[category]
+    return {"facecolor": color, "hatch": hatch, "edgecolor": "white", "linewidth": 0}
 
 
 def _category_legend(axes: Axes, categories: Sequence[str]) -> None:
     handles = [Patch(label=name.replace("_", " "), **_fill(name)) for name in categories]
-    axes.legend(
-        handles=handles, frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1.0, 1.0)
-    )
+    beside = {"loc": "upper left", "bbox_to_anchor": (1.0, 1.0)}
+    axes.legend(handles=handles, frameon=False, fontsize=8, **beside)
 
 
 def _stretched(report: MemoryReport, length: int) -> list[float]:
@@ -299,18 +292,10 @@ def _stretched(report: MemoryReport, length: int) -> list[float]:
 
 
 def _how(report: MemoryReport) -> str:
-    words = {"counted": "counted", "allocator": "measured", "predicted": "predicted"}
-    return f"{words.get(report.method, report.method)}, {report.device}"
+    return f"{'measured' if report.method == 'allocator' else report.method}, {report.device}"
 
 
 def _parts(ledger: Mapping[str, int]) -> str:
     """Name the categories in words; what is under half a per cent cannot be seen either."""
     visible = {k: v for k, v in ledger.items() if v > sum(ledger.values()) / 200}
     return ", ".join(f"{k.replace('_', ' ')} {human_bytes(v)}" for k, v in visible.items())
-
-
-def _unit(largest: float) -> tuple[str, float]:
-    for size, name in ((1024**4, "TiB"), (1024**3, "GiB"), (1024**2, "MiB"), (1024, "KiB")):
-        if largest >= size:
-            return name, size
-    return "bytes", 1

@@ -29,6 +29,15 @@ def human_bytes(num_bytes: float) -> str:
     return f"{num_bytes:.0f} B"
 
 
+def binary_unit(largest: float) -> tuple[str, int]:
+    """Choose one unit for an axis whose largest value is this many bytes.
+
+    Returns:
+        Its name and its size in bytes.
+    """
+    return next(((unit, size) for size, unit in _BINARY if largest >= size), ("bytes", 1))
+
+
 def human_seconds(seconds: float) -> str:
     """Write a duration, as in ``12.3 ms`` or ``2.00 min``."""
     for at_least, unit, factor in _SECONDS:

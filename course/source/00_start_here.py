@@ -2,9 +2,9 @@
 # # Training that fits
 #
 # A model of seven billion parameters takes 12.6 GiB in bfloat16, so it fits on a card of 16 GiB.
-# Training it does not fit on a card of 80 GiB. Where do the other 67 GiB go, and which of them can
-# you get back, and at what price? This course answers with numbers that you measure yourself,
-# on this machine, with or without a GPU.
+# Train it the usual way, with AdamW and mixed precision, and it does not fit on a card of 80 GiB.
+# What filled the other 67, which of it can you get back, and at what price? This course answers
+# with numbers that you measure yourself, on this machine, with or without a GPU.
 #
 # **Budget:** 10 minutes, 1 GiB of memory, no GPU needed.
 
@@ -26,7 +26,7 @@ import torch
 from tutorial_lib import checks, device, memory
 from tutorial_lib.models import published
 from tutorial_lib.models.gpt import GPT, GPTConfig
-from tutorial_lib.units import human_bytes, human_count
+from tutorial_lib.units import human_count
 
 # %% [markdown] id="a-model"
 # ## One training step
@@ -122,6 +122,7 @@ f"{1 - frugal.peak_bytes / report.peak_bytes:.0%}"
 #
 # **Predict.** In GiB: the whole step?
 
+
 # %% id="fake-step"
 def gpt2_xl():
     model = published.build("gpt2-xl", device="cpu")
@@ -141,9 +142,13 @@ xl = memory.predict(gpt2_xl, label="GPT-2 XL, 16 x 1024")
 xl
 
 # %% [markdown] id="read-xl"
+# (GiB are $2^{30}$ bytes, as on a card's label. The kernels are those of a GPU: a CPU would keep
+# more, for reasons that chapter 03 finds.)
+#
 # That is *predicted*, a word this course keeps apart from *counted* and from *measured* (on a GPU,
 # by its allocator, with the card's name and the date beside it). Can a prediction be trusted? On a
-# model that does fit, hold it against the count:
+# model that does fit, hold it against the count, with a CPU's kernels on both sides:
+
 
 # %% id="trust"
 def small_gpt():
@@ -158,7 +163,7 @@ def small_gpt():
     return step, model, optimizer
 
 
-predicted = memory.predict(small_gpt)
+predicted = memory.predict(small_gpt, kernels="cpu")
 counted = memory.measure(small_gpt()[0])
 predicted.peak_bytes - counted.peak_bytes
 
@@ -180,9 +185,11 @@ logits = model(tokens)
 # %% [markdown] id="how-labs-work"
 # ## How predictions, checks and hints work
 #
-# The chapters (`course/`) explain and measure; the labs (`labs/`) ask. A lab gives you the signature
-# of a function and a number to reach; you write three to fifteen lines and run the check below them.
-# Suppose that lab 01 asks for the bytes of a model's parameters, and this is the answer:
+# The chapters (`course/`) explain and measure; the labs (`labs/`) ask. A lab gives you the
+# signature of a function and a number to reach; you write three to fifteen lines and run the check
+# below them. Suppose that lab 01 asks for the bytes of a model's parameters, and this is the
+# answer:
+
 
 # %% id="a-wrong-answer"
 def parameter_bytes(model):

@@ -11,6 +11,8 @@
 # **Budget:** 45 minutes, 2 GiB of memory, no GPU needed.
 
 # %% id="imports"
+from functools import partial
+
 import torch
 from torch import nn
 
@@ -18,7 +20,7 @@ from tutorial_lib import device, memory, plots, strategies, widgets
 from tutorial_lib.models import published
 from tutorial_lib.models.gpt import GPT, GPTConfig
 from tutorial_lib.models.unet import UNet, UNetConfig
-from tutorial_lib.units import GB, GIB, human_bytes
+from tutorial_lib.units import GB, human_bytes
 
 # %% [markdown] id="residents"
 # ## What stays: bytes per parameter
@@ -27,6 +29,7 @@ from tutorial_lib.units import GB, GIB, human_bytes
 # what the optimizer remembers about each. All three are proportional to the number of parameters,
 # so one small model tells the price per parameter for every model. The batch is tiny here, to keep
 # the activations out of the picture.
+
 
 # %% id="make-step"
 def make_step(model, make_optimizer, tokens, precision="float32"):
@@ -50,7 +53,7 @@ few_tokens = torch.zeros(1, 8, dtype=torch.long)
 
 
 def bytes_per_parameter(make_optimizer, precision):
-    step, model, optimizer = make_step(GPT(config), make_optimizer, few_tokens, precision)
+    step, model, optimizer = make_step(GPT(GPTConfig()), make_optimizer, few_tokens, precision)
     held = memory.measure(step, model=model, optimizer=optimizer).at_peak
     count = sum(p.numel() for p in model.parameters())
     return {name: held[name] / count for name in ("parameters", "gradients", "optimizer_state")}
@@ -64,7 +67,7 @@ def bytes_per_parameter(make_optimizer, precision):
 # %% id="measure-residents"
 recipes = {
     "SGD, float32": (torch.optim.SGD, "float32"),
-    "SGD + momentum, float32": (lambda p: torch.optim.SGD(p, momentum=0.9), "float32"),
+    "SGD + momentum, float32": (partial(torch.optim.SGD, momentum=0.9), "float32"),
     "AdamW, float32": (torch.optim.AdamW, "float32"),
     "AdamW, bf16 autocast": (torch.optim.AdamW, "bf16 autocast"),
     "AdamW, all bfloat16": (torch.optim.AdamW, "bfloat16"),
@@ -76,12 +79,14 @@ plots.ledger_bars(per_parameter, title="Bytes per parameter that stay, counted")
 # %% [markdown] id="read-residents"
 # Three readings, each against a belief that costs people days.
 #
-# - **Autocast saves nothing here.** It computes in bfloat16; what it *keeps* (parameters, gradients,
-#   states) stays float32. Sixteen bytes either way.
-# - **All bfloat16 means all.** PyTorch's AdamW keeps its two states in the type of the parameter. So
-#   14 GB of bfloat16 parameters bring 28 GB of states, not 56. The 56 belong to float32 states, and
-#   those come with float32 parameters or with an extra float32 master copy: again 16 bytes.
-# - **"Optimizer states take 2 to 8 times the parameters"** mixes a multiple with bytes. In multiples:
+# - **Autocast saves nothing here.** It computes in bfloat16; what it *keeps* (parameters,
+#   gradients, states) stays float32. Sixteen bytes either way.
+# - **All bfloat16 means all.** PyTorch's AdamW keeps its two states in the type of the parameter.
+#   So 14 GB of bfloat16 parameters bring 28 GB of states, not 56. The 56 belong to float32
+#   states, and those come with float32 parameters or with an extra float32 master copy: again 16
+#   bytes.
+# - **"Optimizer states take 2 to 8 times the parameters"** mixes a multiple with bytes. In
+#   multiples:
 
 # %% id="verdict-states"
 for name, held in per_parameter.items():
@@ -93,8 +98,8 @@ for name, held in per_parameter.items():
 #
 # | lever | states, bytes per parameter | what it does |
 # |---|---|---|
-# | 8-bit AdamW (Dettmers et al., 2022) | 2, plus two float32 constants per block of 2048 | two states of one byte |
-# | paged AdamW | as without paging | the same bytes, in host memory while the GPU is full |
+# | 8-bit AdamW (Dettmers et al., 2022) | 2, and 8 per block of 2048 | states of one byte |
+# | paged AdamW | as without paging | keeps them on the host while the GPU is full |
 #
 # The fourth lever leaves the optimizer alone and trains fewer parameters.
 
@@ -103,6 +108,7 @@ for name, held in per_parameter.items():
 #
 # LoRA (Hu et al., 2021) freezes the model and trains a correction of low rank beside each chosen
 # matrix. A frozen parameter has no gradient and no state.
+
 
 # %% id="lora-layer"
 class LoRA(nn.Module):
@@ -132,7 +138,7 @@ def with_lora(model):
 
 # %% id="measure-lora"
 tokens = torch.zeros(8, 128, dtype=torch.long)
-gpu_adamw = lambda parameters: torch.optim.AdamW(parameters, foreach=True)  # a GPU's default
+gpu_adamw = partial(torch.optim.AdamW, foreach=True)  # a GPU's default
 reports = {}
 for name, model in {"all trained": GPT(config), "LoRA, rank 8": with_lora(GPT(config))}.items():
     step, model, optimizer = make_step(model, gpu_adamw, tokens)
@@ -163,18 +169,19 @@ saved
 saved.num_bytes / x.nbytes
 
 # %% [markdown] id="read-saved"
-# Sixteen, and a little for the norms' statistics. Count them in the table: each norm keeps its input
-# and each linear layer its input; the fused attention keeps queries, keys, values and its output;
-# the MLP, four times as wide, keeps the input of GELU (4) and its output (4). Half of a
+# Sixteen, and a little for the norms' statistics. Count them in the table: each norm keeps its
+# input and each linear layer its input; the fused attention keeps queries, keys, values and its
+# output; the MLP, four times as wide, keeps the input of GELU (4) and its output (4). Half of a
 # transformer's activations stand in the MLP, around one pointwise function.
 #
-# So here is a theory of activations, with batch $B$, sequence $T$, width $C$, vocabulary $V$ and $L$
-# layers, in float32:
+# So here is a theory of activations, with batch $B$, sequence $T$, width $C$, vocabulary $V$ and
+# $L$ layers, in float32:
 #
 # $$ A \approx 4 \, (16 L + 2) \, B T C + 4 \, B T V $$
 #
 # The 2 are the last norm and the head, the last term is the softmax over the vocabulary. Count
 # against theory, one factor at a time:
+
 
 # %% id="theory"
 def activation_bytes(layers, batch, seq, width, vocab=1000):
@@ -192,13 +199,15 @@ def counted_bytes(layers, batch, seq, width, attention="sdpa"):
 for shape in [(12, 8, 128, 256), (24, 8, 128, 256), (12, 16, 128, 256), (12, 8, 256, 256),
               (12, 8, 128, 512)]:  # fmt: skip
     theory, count = activation_bytes(*shape), counted_bytes(*shape)
-    print(f"L, B, T, C = {shape!s:<20} {human_bytes(count):>9}, theory off {theory / count - 1:+.2%}")
+    print(
+        f"L, B, T, C = {shape!s:<20} {human_bytes(count):>9}, theory off {theory / count - 1:+.2%}"
+    )
 
 # %% [markdown] id="read-theory"
-# One formula for depth, batch, sequence and width, right to a quarter of a per cent. It is linear in
-# each of the four. It holds for *this* block: another block has another number for the 16, and you
-# know how to count it. Published figures of this kind (34 bytes per element and layer in 16 bits,
-# Korthikanti et al., 2022) come from the same table, with dropout masks in it.
+# One formula for depth, batch, sequence and width, right to a quarter of a per cent. It is linear
+# in each of the four. It holds for *this* block: another block has another number for the 16, and
+# you know how to count it. Published figures of this kind (34 bytes per element and layer in 16
+# bits, Korthikanti et al., 2022) come from the same table, with dropout masks in it.
 #
 # ### Where linear ends: written-out attention
 #
@@ -250,6 +259,7 @@ sides = {side: unet_bytes(side) for side in (16, 32, 64)}
 # **Predict.** Small batch, large batch: which moment wins where? And what does checkpointing change
 # when the update has won?
 
+
 # %% id="batch-sweep"
 def peak(batch, strategy):
     ids = torch.zeros(batch, 128, dtype=torch.long)
@@ -291,8 +301,9 @@ plots.ledger_bars({"without": before.at_peak, "per-block checkpointing": after.a
 widgets.batch_explorer(micro_batch=8, accumulation_steps=4, num_gpus=2)
 
 # %% [markdown] id="predict-accumulation"
-# **Predict.** The effective batch is 16 in the first three rows below and 32 in the last. Which rows
-# have the same peak?
+# **Predict.** The effective batch is 16 in the first three rows below and 32 in the last. Which
+# rows have the same peak?
+
 
 # %% id="measure-accumulation"
 def accumulated_peak(micro_batch, accumulation_steps):
@@ -311,9 +322,10 @@ def accumulated_peak(micro_batch, accumulation_steps):
 
 # %% id="accumulation-table"
 P = before.at_peak["parameters"]
-for micro_batch, accumulation_steps in [(16, 1), (8, 2), (4, 4), (4, 8)]:
-    units = accumulated_peak(micro_batch, accumulation_steps) / P
-    print(f"micro-batch {micro_batch:>2} x {accumulation_steps:>2} steps: peak {units:.2f} P")
+in_p = {}
+for micro_batch, steps in [(16, 1), (8, 2), (4, 4), (4, 8)]:
+    in_p[micro_batch, steps] = accumulated_peak(micro_batch, steps) / P
+    print(f"micro-batch {micro_batch:>2} x {steps} steps: peak {in_p[micro_batch, steps]:.2f} P")
 
 # %% [markdown] id="read-accumulation"
 # The last two agree: twice the accumulation steps cost not one byte. The micro-batch alone
@@ -322,7 +334,7 @@ for micro_batch, accumulation_steps in [(16, 1), (8, 2), (4, 4), (4, 8)]:
 # does not pay. Compare 8 x 2 with what the sweep above gave for a plain batch of 8:
 
 # %% id="gradient-constant"
-round((accumulated_peak(8, 2) - curves["none"][8]) / P, 2)
+round(in_p[8, 2] - curves["none"][8] / P, 2)
 
 # %% [markdown] id="read-constant"
 # More GPUs change nothing on each of them, as long as each holds a whole model; chapter 13 measures
@@ -395,13 +407,14 @@ for name, held in on_paper.items():
     print(f"{name}: {gigabytes}, together {sum(held.values()) / GB:.1f} GB")
 
 # %% [markdown] id="read-verdict-7b"
-# So "14 + 56 + 14" takes its first and last figure from one row and its middle figure from the other.
-# Either all is bfloat16 and a card of 80 GiB has room to spare, or the states are float32, and then
-# something of 4 bytes per parameter stands beside them and 80 GiB are not enough.
+# So "14 + 56 + 14" takes its first and last figure from one row and its middle figure from the
+# other. Either all is bfloat16 and a card of 80 GiB has room to spare, or the states are float32,
+# and then something of 4 bytes per parameter stands beside them and 80 GiB are not enough.
 #
 # Now what comes and goes. Activations are linear in depth, so two small models give the line. Both
-# are predicted on fake tensors, with the kernels that a GPU would take: one sequence of 4096 tokens,
-# everything in bfloat16.
+# are predicted on fake tensors, with the kernels that a GPU would take: one sequence of 4096
+# tokens, everything in bfloat16.
+
 
 # %% id="llama-step"
 def llama_step(num_layers=32, *, strategy="none", fused=None):
@@ -459,8 +472,8 @@ ledgers = {name: report.at_peak for name, report in rows.items()}
 plots.ledger_bars(ledgers, title=title, cards_gib=plots.CARDS_GIB, predicted=list(rows))
 
 # %% [markdown] id="read-levers"
-# Checkpointing alone: not one byte off the peak. The fused optimizer alone: next to nothing. Both: a
-# fifth. Each lever lowers one of two towers, and the peak is the taller tower. That is why
+# Checkpointing alone: not one byte off the peak. The fused optimizer alone: next to nothing. Both:
+# a fifth. Each lever lowers one of two towers, and the peak is the taller tower. That is why
 # advice of the form "technique X saves Y per cent" cannot be true of all models, and why the first
 # thing to ask of a number is: which peak?
 
@@ -557,8 +570,9 @@ cards = [(2016, "P100", 16), (2018, "V100", 32), (2020, "A100", 40), (2021, "A10
 plots.models_and_cards(models, cards)
 
 # %% [markdown] id="read-history"
-# Three orders of magnitude on one side, one on the other, in the same years. Hardware did not close
-# the gap and is not about to; arithmetic like yours does, together with the machinery of chapter 13.
+# Three orders of magnitude on one side, one on the other, in the same years. Hardware did not
+# close the gap and is not about to; arithmetic like yours does, together with the machinery of
+# chapter 13.
 
 # %% [markdown] id="summary"
 # ## What you can now do

@@ -71,6 +71,6 @@ def _mended() -> Iterator[None]:
         # Rejection sampling looks at values (torch 2.12 and up).
         mock.patch.object(nn.init, "_no_grad_trunc_normal_", lambda tensor, *_, **__: tensor),
         # model.to(dtype) refuses parameters that have weak references, as all fake ones have.
-        mock.patch("torch.utils.weakref.getweakrefs", lambda _: []),
+        mock.patch("torch.utils.weakref.getweakrefs", return_value=[]),
     ):
         yield

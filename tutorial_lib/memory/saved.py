@@ -21,8 +21,9 @@ class SavedTensor:
     Args:
         shape: Its shape.
         dtype: Its element type, as in `float32`.
-        num_bytes: Size of its storage; 0 for another view of a storage counted before.
-        op: Name of the operation that made it; empty for an input of the forward.
+        num_bytes: Size of its storage.
+        op: Name of the operation that made it; empty when none with a gradient did: an input of
+            the forward, or a statistic that an operation keeps for its own backward.
         module: Path of the module whose forward saved it.
     """
 
@@ -47,7 +48,7 @@ class SavedTensors:
     @property
     def num_storages(self) -> int:
         """Number of saved storages, each counted once."""
-        return sum(row.num_bytes > 0 for row in self.rows)
+        return len(self.rows)
 
     def by(self, key: str) -> dict[str, int]:
         """Add up the bytes by `module`, `op`, `shape` or `dtype`, largest first."""
@@ -79,9 +80,8 @@ class SavedTensors:
 
     def _cells(self) -> Iterator[tuple[str, str, str, str]]:
         for row in self.rows:
-            if row.num_bytes:
-                shape = f"{row.dtype} {row.shape}"
-                yield row.module or "-", row.op or "input", human_bytes(row.num_bytes), shape
+            shape = f"{row.dtype} {row.shape}"
+            yield row.module or "-", row.op or "-", human_bytes(row.num_bytes), shape
 
 
 def saved(forward: Callable[[], Any], *, params_of: nn.Module | None = None) -> SavedTensors:
@@ -109,43 +109,48 @@ def saved(forward: Callable[[], Any], *, params_of: nn.Module | None = None) -> 
         raise RuntimeError(
             "gradients are off here, so autograd saves nothing: call saved() outside no_grad()."
         )
-    resident = [*params_of.parameters(), *params_of.buffers()] if params_of else []
-    seen = {tensor.untyped_storage()._cdata for tensor in resident}
-    names = {id(m): name for name, m in params_of.named_modules()} if params_of else {}
-    rows: list[SavedTensor] = []
-    alive: list[Tensor] = []
-    stack: list[str] = []
-
-    def pack(tensor: Tensor) -> Tensor:
-        key = tensor.untyped_storage()._cdata
-        if key not in seen or tensor.numel() == 0:
-            num_bytes = 0 if key in seen else tensor.untyped_storage().nbytes()
-            seen.add(key)
-            op = tensor.grad_fn.name().removesuffix("0") if tensor.grad_fn else ""
-            dtype = str(tensor.dtype).removeprefix("torch.")
-            module = stack[-1] if stack else ""
-            rows.append(SavedTensor(tuple(tensor.shape), dtype, num_bytes, op, module))
-        # The alias without its graph: keeping `tensor` itself would tie a knot that only the
-        # garbage collector undoes.
-        alive.append(tensor.detach())
-        return alive[-1]
-
-    def enter(module: nn.Module, args: Any) -> None:
-        stack.append(names.get(id(module), type(module).__name__))
-
-    def leave(module: nn.Module, args: Any, out: Any) -> None:
-        stack.pop()
-
+    recorder = _Recorder(params_of)
     hooks = [
-        module_hooks.register_module_forward_pre_hook(enter),
-        module_hooks.register_module_forward_hook(leave, always_call=True),
+        module_hooks.register_module_forward_pre_hook(recorder.enter),
+        module_hooks.register_module_forward_hook(recorder.leave, always_call=True),
     ]
     try:
-        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-            # Held until the count is done, so that no storage is freed and its address reused.
-            output = forward()
+        with torch.autograd.graph.saved_tensors_hooks(recorder.pack, lambda tensor: tensor):
+            forward()
     finally:
         for hook in hooks:
             hook.remove()
-    del output
-    return SavedTensors(tuple(rows))
+    return SavedTensors(tuple(recorder.rows))
+
+
+class _Recorder:
+    """Writes a row for each tensor that autograd packs."""
+
+    def __init__(self, params_of: nn.Module | None) -> None:
+        resident = [*params_of.parameters(), *params_of.buffers()] if params_of else []
+        self.seen = {tensor.untyped_storage()._cdata for tensor in resident}
+        self.names = {id(m): name for name, m in params_of.named_modules()} if params_of else {}
+        self.rows: list[SavedTensor] = []
+        self.modules: list[str] = []
+        # Held until the count is done, so that no storage is freed and its address reused.
+        self.held: list[Tensor] = []
+
+    def enter(self, module: nn.Module, args: Any) -> None:
+        self.modules.append(self.names.get(id(module), type(module).__name__))
+
+    def leave(self, module: nn.Module, args: Any, out: Any) -> None:
+        self.modules.pop()
+
+    def pack(self, tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        if storage._cdata not in self.seen:
+            self.seen.add(storage._cdata)
+            op = tensor.grad_fn.name().removesuffix("0") if tensor.grad_fn else ""
+            dtype = str(tensor.dtype).removeprefix("torch.")
+            module = self.modules[-1] if self.modules else ""
+            shape = tuple(tensor.shape)
+            self.rows.append(SavedTensor(shape, dtype, storage.nbytes(), op, module))
+        # The alias without its graph: keeping `tensor` itself would tie a knot that only the
+        # garbage collector undoes.
+        self.held.append(tensor.detach())
+        return self.held[-1]
