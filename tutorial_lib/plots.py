@@ -198,8 +198,7 @@ def models_and_cards(
     """Draw the size of models and the memory of accelerators by year, both in bytes.
 
     Args:
-        models: Year, name and number of parameters; drawn as 16 bytes a parameter, what plain
-            training with Adam keeps.
+        models: Year, name and parameters, drawn at the 16 bytes each that Adam in float32 keeps.
         cards: Year, name and memory in GiB.
     """
     figure, axes = _figure("What a model needs to train, and what one card has", height=4.2)

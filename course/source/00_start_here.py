@@ -39,7 +39,7 @@ config = GPTConfig(vocab_size=1000, seq_len=128, num_layers=12, num_heads=4, d_m
 model = GPT(config)
 optimizer = torch.optim.AdamW(model.parameters(), foreach=True)
 tokens = torch.randint(0, config.vocab_size, (8, config.seq_len))  # (batch, sequence)
-human_count(sum(p.numel() for p in model.parameters()), "parameters")
+human_count(sum(p.numel() for p in model.parameters())) + " parameters"
 
 
 # %% id="step"
@@ -68,8 +68,8 @@ P = report.at_peak["parameters"]
 {name: round(size / P, 2) for name, size in report.at_peak.items() if size >= P / 100}
 
 # %% [markdown] id="read-in-p"
-# The parameters are a ninth of the peak. Adam's two moments are 2 P, as its formula says. What
-# dominates is none of the things a model file holds: the *activations*, what the forward pass
+# The parameters are one P of eight and a half. Adam's two moments are two more, as its formula
+# says. What dominates is nothing that a model file holds: the *activations*, what the forward pass
 # leaves behind for the backward pass.
 #
 # And where are the gradients? Look at the whole step.
@@ -92,8 +92,8 @@ report.figure()
 #
 # PyTorch's own `checkpoint`, around each of the twelve blocks. In chapter 04 you will write it.
 #
-# **Predict.** The activations are 6 P of a peak of 9 P. Suppose that nearly all of them go away.
-# By how much does the peak fall?
+# **Predict.** The activations are more than half of the peak. Suppose that nearly all of them go
+# away. By how much does the peak fall?
 
 # %% id="flatten"
 from tutorial_lib import strategies
@@ -181,6 +181,14 @@ predicted.peak_bytes - counted.peak_bytes
 # %% id="magic-forward"
 # %%memory forward pass alone
 logits = model(tokens)
+
+# %% [markdown] id="read-magic"
+# `left behind` is a warning light. The cell has ended, and all activations are still there: they
+# hang from the name `logits`, waiting for a backward that nobody called. A training loop that keeps
+# its outputs in a list dies of this.
+
+# %% id="let-go"
+del logits
 
 # %% [markdown] id="how-labs-work"
 # ## How predictions, checks and hints work

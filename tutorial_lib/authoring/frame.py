@@ -113,7 +113,9 @@ def badge_cell(settings: Settings, path: str) -> NotebookNode:
     """
     colab = "https://colab.research.google.com"
     link = f"{colab}/github/{settings.repository}/blob/{settings.tag}/{path}"
-    text = f"[![Open this notebook in Colab]({colab}/assets/colab-badge.svg)]({link})"
+    # Our own picture of a badge, beside the chapters: it shows without a network too.
+    folder = "figures" if path.startswith("course/") else "../course/figures"
+    text = f"[![Open this notebook in Colab]({folder}/colab-badge.svg)]({link})"
     return nbformat.v4.new_markdown_cell(text, id="colab-badge")
 
 
