@@ -133,4 +133,6 @@ def setup_cell(settings: Settings, folder: str) -> NotebookNode:
         folder=folder,
         unpublished="" if settings.published else _UNPUBLISHED,
     )
-    return nbformat.v4.new_code_cell(text, id="setup")
+    # Folded away in JupyterLab and on Colab: a learner runs it and goes on.
+    folded = {"jupyter": {"source_hidden": True}, "cellView": "form"}
+    return nbformat.v4.new_code_cell(text, id="setup", metadata=folded)
