@@ -16,6 +16,7 @@ import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
+from matplotlib.ticker import LogLocator
 
 from tutorial_lib.units import GIB, binary_unit, human_bytes
 
@@ -91,7 +92,7 @@ def step_timeline(report: MemoryReport) -> CourseFigure:
     axes.set(ylabel=unit, ylim=(0, report.peak_bytes / size * 1.15), xticks=[])
     axes.set_xlabel("allocations of the step, in order (a short phase is stretched)")
     for begin, phase in report.phase_starts:
-        if phase == "zero" and places[begin] in (places[0], places[-1]):
+        if phase == "zero" and places[begin] in (places[0], *places[-3:]):
             continue
         axes.axvline(places[begin], color="black", linewidth=0.6, alpha=0.5)
         place = (places[begin], axes.get_ylim()[1])
@@ -122,7 +123,7 @@ def ledger_bars(
     """
     total = {name: sum(ledger.values()) for name, ledger in ledgers.items()}
     unit, size = binary_unit(max([*total.values(), *(gib * GIB for gib in cards_gib)], default=1))
-    figure, axes = _figure(title, height=1.2 + 0.5 * len(ledgers))
+    figure, axes = _figure("", height=1.2 + 0.5 * len(ledgers))
     shown = [
         name
         for name in COLORS
@@ -138,9 +139,11 @@ def ledger_bars(
             outline: dict[str, Any] = {"fill": False, "linestyle": "--", "edgecolor": "black"}
             axes.add_patch(Rectangle((0, row - 0.31), left, 0.62, **outline))
         axes.text(left, row, f" {human_bytes(total[name])}", va="center", fontsize=9)
+    axes.set_title(title, fontsize=10, loc="left", pad=16 if cards_gib else None)
     for gib in cards_gib:
         axes.axvline(gib * GIB / size, color="black", linewidth=1, linestyle=":")
-        axes.text(gib * GIB / size, -0.62, f"{gib} GiB", ha="center", va="bottom", fontsize=8)
+        words = f"{gib} GiB" if gib == cards_gib[-1] else f"{gib}"
+        axes.text(gib * GIB / size, -0.68, words, ha="center", va="bottom", fontsize=8)
     axes.set_yticks(range(len(ledgers)), list(ledgers))
     axes.set(ylim=(len(ledgers) - 0.5, -0.65), xlabel=unit)
     axes.set_xlim(0, max([*total.values(), *(gib * GIB for gib in cards_gib)]) / size * 1.17)
@@ -180,6 +183,8 @@ def growth(
         axes.set_yscale("log")
         every = sorted({x for curve in curves.values() for x in curve})
         axes.set_xticks(every, [f"{x:g}" for x in every])
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes.yaxis.set_major_formatter("{x:g}")
         axes.minorticks_off()
     axes.set(xlabel=xlabel, ylabel=unit)
     axes.legend(frameon=False, fontsize=9)
@@ -195,7 +200,7 @@ def growth(
 def models_and_cards(
     models: Sequence[tuple[int, str, float]], cards: Sequence[tuple[int, str, float]]
 ) -> CourseFigure:
-    """Draw the size of models and the memory of accelerators by year, both in bytes.
+    """Draw the size of models and the memory of accelerators by year.
 
     Args:
         models: Year, name and parameters, drawn at the 16 bytes each that Adam in float32 keeps.

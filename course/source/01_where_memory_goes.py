@@ -171,8 +171,8 @@ saved.num_bytes / x.nbytes
 # %% [markdown] id="read-saved"
 # Sixteen, and a little for the norms' statistics. Count them in the table: each norm keeps its
 # input and each linear layer its input; the fused attention keeps queries, keys, values and its
-# output; the MLP, four times as wide, keeps the input of GELU (4) and its output (4). Half of a
-# transformer's activations stand in the MLP, around one pointwise function.
+# output; the MLP, four times as wide, keeps the input of GELU (4) and its output (4). More than half
+# of a transformer's activations stand in the MLP, around one pointwise function.
 #
 # So here is a theory of activations, with batch $B$, sequence $T$, width $C$, vocabulary $V$ and
 # $L$ layers, in float32:
@@ -229,9 +229,10 @@ plots.growth(curves, xlabel="sequence length", title="Activations of 4 blocks", 
 # away: a term with $T^2$. At the lengths of a small laptop example the bend looks harmless. It is
 # the term that decides at long context, and chapter 03 counts it.
 #
-# ### Images: resolution is squared twice
+# ### Images: twice the side, four times the bytes
 #
-# A U-Net keeps feature maps, so its activations follow the *area* of the image. Twice the side:
+# A U-Net keeps feature maps, so its activations follow the *area* of the image. For each doubling
+# of the side they grow by this factor:
 
 # %% id="growth-resolution"
 unet = UNet(UNetConfig())
@@ -495,10 +496,10 @@ def estimate(shape, precision, optimizer, *, micro_batch, seq_len, checkpointing
     units = layers + 16 if checkpointing else 16 * layers
     element = 4 if precision == "float32" else 2
     held["activations"] = units * micro_batch * seq_len * width * element
-    ramp = held["parameters"] + held["optimizer_state"] + held["activations"]
-    if ramp >= 2 * held["parameters"] + held["gradients"] + held["optimizer_state"]:
+    copy = held["parameters"] if optimizer == "AdamW" else 0  # foreach, a GPU's default
+    if held["activations"] > held["gradients"] + copy:
         return held | {"gradients": 0}  # the peak is at the start of backward
-    return held | {"activations": 0, "temporary": held["parameters"]}
+    return held | {"activations": 0, "temporary": copy}
 
 
 # %% id="calculator"

@@ -7,6 +7,7 @@ runs a line of a student's code itself, and knows neither the solution nor the s
 from __future__ import annotations
 
 import contextlib
+import gc
 import importlib
 import json
 import os
@@ -50,6 +51,7 @@ def serve(order: dict[str, Any]) -> None:
     )
     layers = _probe(setting, Path(order["forbidden"]))
     print(json.dumps({"layers": layers}), file=answering, flush=True)
+    gc.freeze()  # what was imported is shared by all forks, and collected by none
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # sessions bury themselves
     for line in sys.stdin:
         folder = Path(json.loads(line))
