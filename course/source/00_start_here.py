@@ -188,7 +188,7 @@ logits = model(tokens)
 # its outputs in a list dies of this.
 
 # %% id="let-go"
-del logits
+logits = None
 
 # %% [markdown] id="how-labs-work"
 # ## How predictions, checks and hints work

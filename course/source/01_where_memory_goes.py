@@ -171,8 +171,8 @@ saved.num_bytes / x.nbytes
 # %% [markdown] id="read-saved"
 # Sixteen, and a little for the norms' statistics. Count them in the table: each norm keeps its
 # input and each linear layer its input; the fused attention keeps queries, keys, values and its
-# output; the MLP, four times as wide, keeps the input of GELU (4) and its output (4). More than half
-# of a transformer's activations stand in the MLP, around one pointwise function.
+# output; the MLP, four times as wide, keeps the input of GELU (4) and its output (4). More than
+# half of a transformer's activations stand in the MLP, around one pointwise function.
 #
 # So here is a theory of activations, with batch $B$, sequence $T$, width $C$, vocabulary $V$ and
 # $L$ layers, in float32:

@@ -1,0 +1,21 @@
+"""One function per figure; each returns a figure that says in words what it shows.
+
+Counted or measured is solid, predicted is dashed.
+"""
+
+from tutorial_lib.plots.base import CARDS_GIB, COLORS, HATCHES, CourseFigure, as_html
+from tutorial_lib.plots.memory import growth, ledger_bars, step_timeline
+from tutorial_lib.plots.pictures import batch_grid, models_and_cards
+
+__all__ = [
+    "CARDS_GIB",
+    "COLORS",
+    "HATCHES",
+    "CourseFigure",
+    "as_html",
+    "batch_grid",
+    "growth",
+    "ledger_bars",
+    "models_and_cards",
+    "step_timeline",
+]

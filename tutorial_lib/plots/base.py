@@ -1,0 +1,99 @@
+"""What all figures share: the figure that says in words what it shows, colours, legends."""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections.abc import Mapping, Sequence
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+import matplotlib
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+
+from tutorial_lib.units import human_bytes
+
+if TYPE_CHECKING:
+    from tutorial_lib.memory.report import MemoryReport
+
+# One colour and one hatch per memory category (Okabe and Ito, 2008).
+COLORS = {
+    "parameters": "#0072B2",
+    "buffers": "#56B4E9",
+    "gradients": "#E69F00",
+    "optimizer_state": "#009E73",
+    "activations": "#D55E00",
+    "recomputed": "#CC79A7",
+    "temporary": "#F0E442",
+    "inputs": "#999999",
+    "other": "#DDDDDD",
+}
+HATCHES = {
+    "parameters": "",
+    "buffers": "oo",
+    "gradients": "//",
+    "optimizer_state": "..",
+    "activations": "",
+    "recomputed": "xx",
+    "temporary": "--",
+    "inputs": "\\\\",
+    "other": "++",
+}
+CARDS_GIB = (16, 24, 80)
+
+
+class CourseFigure(Figure):
+    """A figure with its sentence: shown as an image with alt text, compared as the sentence."""
+
+    alt = ""
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
+        return {"text/html": as_html(self), "text/plain": self.alt}
+
+
+def as_html(figure: CourseFigure) -> str:
+    """Write a figure as one HTML image with its alt text."""
+    buffer = io.BytesIO()
+    # No software name or date in the file: the same figure is the same bytes.
+    figure.savefig(buffer, format="png", dpi=110, metadata={"Software": None})
+    data = base64.b64encode(buffer.getvalue()).decode("ascii")
+    return (
+        f'<img alt="{escape(figure.alt)}" style="max-width:100%" '
+        f'src="data:image/png;base64,{data}">'
+    )
+
+
+def new_figure(title: str, *, height: float) -> tuple[CourseFigure, Axes]:
+    """Open a figure of the course's width with one set of axes; height in inches."""
+    with matplotlib.rc_context({"hatch.linewidth": 0.6}):
+        figure = CourseFigure(figsize=(8, height), layout="constrained", facecolor="white")
+    axes = figure.add_subplot()
+    axes.set_title(title, fontsize=10, loc="left")
+    axes.spines[["top", "right"]].set_visible(False)
+    return figure, axes
+
+
+def fill(category: str) -> dict[str, Any]:
+    """Give the colour and hatch of a memory category, as a patch takes them."""
+    color, hatch = COLORS[category], HATCHES[category]
+    return {"facecolor": color, "hatch": hatch, "edgecolor": "white", "linewidth": 0}
+
+
+def category_legend(axes: Axes, categories: Sequence[str]) -> None:
+    """Name the categories to the right of the axes."""
+    handles = [Patch(label=name.replace("_", " "), **fill(name)) for name in categories]
+    beside = {"loc": "upper left", "bbox_to_anchor": (1.0, 1.0)}
+    axes.legend(handles=handles, frameon=False, fontsize=8, **beside)
+
+
+def how_measured(report: MemoryReport) -> str:
+    """Say how a report came about and on which device."""
+    return f"{'measured' if report.method == 'allocator' else report.method}, {report.device}"
+
+
+def in_words(ledger: Mapping[str, int]) -> str:
+    """Name the categories in words; what is under half a per cent cannot be seen either."""
+    visible = {k: v for k, v in ledger.items() if v > sum(ledger.values()) / 200}
+    return ", ".join(f"{k.replace('_', ' ')} {human_bytes(v)}" for k, v in visible.items())

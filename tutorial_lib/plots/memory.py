@@ -1,0 +1,167 @@
+"""Figures of memory: one step over time, ledgers side by side, growth with one quantity."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from matplotlib.patches import Rectangle
+from matplotlib.ticker import LogLocator
+
+from tutorial_lib.plots.base import (
+    COLORS,
+    CourseFigure,
+    category_legend,
+    fill,
+    how_measured,
+    in_words,
+    new_figure,
+)
+from tutorial_lib.units import GIB, binary_unit, human_bytes
+
+if TYPE_CHECKING:
+    from tutorial_lib.memory.report import MemoryReport
+
+
+def step_timeline(report: MemoryReport) -> CourseFigure:
+    """Draw one training step: bytes by category after each allocation, phases named above.
+
+    Raises:
+        ValueError: When the report has no timeline (a report read from short JSON).
+    """
+    if not report.timeline:
+        raise ValueError("this report has no timeline: save it whole, with to_json(timeline=True).")
+    curve = report.curve()
+    # What never reaches half a per cent cannot be seen: it has no place in the legend either.
+    shown = [name for name in COLORS if max(p[name] for p in curve) > report.peak_bytes / 200]
+    figure, axes = new_figure(
+        f"{report.label or 'One training step'}, {how_measured(report)}", height=3.6
+    )
+    unit, size = binary_unit(report.peak_bytes)
+    places = _stretched(report, len(curve))
+    heights = [[point[name] / size for point in curve] for name in shown]
+    stacks = axes.stackplot(places, heights, step="post")
+    for stack, name in zip(stacks, shown, strict=True):
+        stack.set(**fill(name))
+    axes.axhline(report.peak_bytes / size, color="black", linewidth=0.8, linestyle=":")
+    axes.margins(x=0)
+    axes.set(ylabel=unit, ylim=(0, report.peak_bytes / size * 1.15), xticks=[])
+    axes.set_xlabel("allocations of the step, in order (a short phase is stretched)")
+    for begin, phase in report.phase_starts:
+        if phase == "zero" and places[begin] in (places[0], *places[-3:]):
+            continue
+        axes.axvline(places[begin], color="black", linewidth=0.6, alpha=0.5)
+        place = (places[begin], axes.get_ylim()[1])
+        axes.annotate(f" {phase}", place, (0, -11), textcoords="offset points", size=9)
+    category_legend(axes, shown)
+    parts = in_words(report.at_peak)
+    figure.alt = (
+        f"Memory over one training step ({report.label or 'unnamed'}): the peak, "
+        f"{human_bytes(report.peak_bytes)}, comes in {report.peak_phase} and holds {parts}."
+    )
+    return figure
+
+
+def _stretched(report: MemoryReport, length: int) -> list[float]:
+    """Place operations on the axis; every phase gets at least an eighth of the whole."""
+    ends = [begin for begin, _ in report.phase_starts[1:]] + [length]
+    places: list[float] = []
+    left = 0.0
+    for (begin, phase), end in zip(report.phase_starts, ends, strict=True):
+        size = end - begin
+        # The log opens, and often closes, in a "zero" of one tick: nothing to be seen there.
+        width = size if phase == "zero" and size < 3 else max(size, length / 8)
+        places += [left + width * index / size for index in range(size)]
+        left += width
+    return places
+
+
+def ledger_bars(
+    ledgers: Mapping[str, Mapping[str, int]],
+    *,
+    title: str = "",
+    cards_gib: Sequence[int] = (),
+    predicted: Sequence[str] = (),
+) -> CourseFigure:
+    """Draw one stacked bar per ledger: bytes by category, beside the memory of cards.
+
+    Args:
+        ledgers: Name of each bar, and its bytes by category.
+        title: Words above it.
+        cards_gib: Memory of graphics cards in GiB, each a vertical line.
+        predicted: Names of bars that are predictions; their outline is dashed.
+    """
+    total = {name: sum(ledger.values()) for name, ledger in ledgers.items()}
+    unit, size = binary_unit(max([*total.values(), *(gib * GIB for gib in cards_gib)], default=1))
+    figure, axes = new_figure("", height=1.2 + 0.5 * len(ledgers))
+    shown = [
+        name
+        for name in COLORS
+        if any(ledger.get(name, 0) > total[bar] / 200 for bar, ledger in ledgers.items())
+    ]
+    for row, (name, ledger) in enumerate(ledgers.items()):
+        left = 0.0
+        for category in shown:
+            width = ledger.get(category, 0) / size
+            axes.barh(row, width, left=left, height=0.62, **fill(category))
+            left += width
+        if name in predicted:
+            outline: dict[str, Any] = {"fill": False, "linestyle": "--", "edgecolor": "black"}
+            axes.add_patch(Rectangle((0, row - 0.31), left, 0.62, **outline))
+        axes.text(left, row, f" {human_bytes(total[name])}", va="center", fontsize=9)
+    axes.set_title(title, fontsize=10, loc="left", pad=16 if cards_gib else None)
+    for gib in cards_gib:
+        axes.axvline(gib * GIB / size, color="black", linewidth=1, linestyle=":")
+        words = f"{gib} GiB" if gib == cards_gib[-1] else f"{gib}"
+        axes.text(gib * GIB / size, -0.68, words, ha="center", va="bottom", fontsize=8)
+    axes.set_yticks(range(len(ledgers)), list(ledgers))
+    axes.set(ylim=(len(ledgers) - 0.5, -0.65), xlabel=unit)
+    axes.set_xlim(0, max([*total.values(), *(gib * GIB for gib in cards_gib)]) / size * 1.17)
+    category_legend(axes, shown)
+    each = "; ".join(f"{n}: {human_bytes(total[n])} ({in_words(ledgers[n])})" for n in ledgers)
+    beside = f" Cards of {', '.join(map(str, cards_gib))} GiB are marked." if cards_gib else ""
+    figure.alt = f"{title or 'Bytes by category'}. {each}.{beside}"
+    return figure
+
+
+def growth(
+    curves: Mapping[str, Mapping[float, float]],
+    *,
+    xlabel: str,
+    title: str = "",
+    predicted: Sequence[str] = (),
+    log: bool = True,
+) -> CourseFigure:
+    """Draw how bytes grow with one quantity, one line a curve.
+
+    Args:
+        curves: Name of each line; from the quantity to the bytes.
+        xlabel: Words for the quantity.
+        title: Words above it.
+        predicted: Names of lines that are predictions; they are dashed.
+        log: Whether both axes are logarithmic: a straight line is then a power law.
+    """
+    unit, size = binary_unit(max(max(curve.values()) for curve in curves.values()))
+    figure, axes = new_figure(title, height=3.6)
+    styles = zip(list(COLORS.values()), "os^Dv<>ph", strict=True)
+    for (name, curve), (color, marker) in zip(curves.items(), styles, strict=False):
+        dashes = "--" if name in predicted else "-"
+        heights = [value / size for value in curve.values()]
+        axes.plot(list(curve), heights, dashes, color=color, marker=marker, label=name)
+    if log:
+        axes.set_xscale("log", base=2)
+        axes.set_yscale("log")
+        every = sorted({x for curve in curves.values() for x in curve})
+        axes.set_xticks(every, [f"{x:g}" for x in every])
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes.yaxis.set_major_formatter("{x:g}")
+        axes.minorticks_off()
+    axes.set(xlabel=xlabel, ylabel=unit)
+    axes.legend(frameon=False, fontsize=9)
+    each = "; ".join(
+        f"{name}: {human_bytes(curve[min(curve)])} at {min(curve):g} to "
+        f"{human_bytes(curve[max(curve)])} at {max(curve):g}"
+        for name, curve in curves.items()
+    )
+    figure.alt = f"{title or 'Growth'}, against {xlabel}. {each}."
+    return figure
