@@ -9,6 +9,7 @@ import torch
 from torch import nn
 from torch.distributed._tools.mem_tracker import MemTracker
 from torch.utils.checkpoint import checkpoint
+from torch.utils.flop_counter import FlopCounterMode
 
 from tutorial_lib import memory
 from tutorial_lib.memory.report import CATEGORIES
@@ -184,7 +185,46 @@ def test_a_leak_is_named():
 
     report = memory.measure(leaking, model=model)
     assert report.leaked_bytes == 4000
+    assert [life.op for life in report.leaks()] == ["ones"]
+    assert "made by ones" in str(report)
     assert memory.measure(step, model=model).leaked_bytes == 0
+
+
+def test_several_steps_are_one_timeline():
+    step, model, _ = gpt_step()
+    once = memory.measure(step, model=model)
+    thrice = memory.measure(step, model=model, steps=3)
+    assert thrice.phases == once.phases
+    assert [phase for _, phase in thrice.phase_starts].count("backward") == 3
+
+
+def test_doubtful_readings_are_warned_about():
+    step, model, _ = gpt_step()
+    model.eval()
+    with pytest.warns(memory.MeterWarning, match="eval"):
+        memory.measure(step, model=model)
+    model.train()
+    with (
+        pytest.warns(memory.MeterWarning, match="FlopCounterMode is active"),
+        FlopCounterMode(display=False),
+    ):
+        memory.measure(step, model=model)
+    with pytest.warns(memory.MeterWarning, match="compiled"):
+        memory.measure(step, model=torch.compile(model, backend="eager"))
+
+
+def test_offloaded_tensors_leave_the_device_that_is_metered():
+    """Saved tensors kept as half-size copies elsewhere: the meter follows what really lives."""
+    step, model, _ = gpt_step()
+    plain = memory.measure(step, model=model)
+    pack, unpack = (lambda t: t.detach().numpy().copy()), torch.from_numpy
+
+    def offloaded():
+        with torch.autograd.graph.saved_tensors_hooks(pack, unpack):
+            step()
+
+    report = memory.measure(offloaded, model=model)
+    assert report.at_peak["activations"] < plain.at_peak["activations"] / 2
 
 
 def test_garbage_cycles_do_not_move_the_reading_and_gc_is_put_back():
@@ -276,6 +316,7 @@ class FakeCuda:
             "memory_allocated": 1000,
             "max_memory_allocated": 5000,
             "max_memory_reserved": 8192,
+            "mem_get_info": (10_000, 90_000),
             "synchronize": None,
             "reset_peak_memory_stats": None,
         }.items():
@@ -294,5 +335,5 @@ def test_on_cuda_the_allocators_peak_is_reported_beside_the_counted(monkeypatch)
     assert report.method == "allocator"
     assert report.peak_bytes == 4000  # without what others held
     assert report.at_peak["other"] == 4000
-    assert report.reserved_bytes == 8192
+    assert (report.reserved_bytes, report.driver_bytes, report.counted_bytes) == (8192, 80_000, 0)
     assert "Fake GPU" in str(report)

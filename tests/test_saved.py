@@ -74,3 +74,17 @@ def test_counting_leaves_no_tensor_alive():
     memory.saved(lambda x=x: layer(x))
     del x
     assert gone() is None
+
+
+def test_rows_name_the_line_that_called_and_a_long_table_is_cut():
+    def twice(x):
+        return (x.exp() * x.sin()).sum()  # the line to be named
+
+    x = torch.randn(2, 3, 4, 5, requires_grad=True)
+    table = memory.saved(lambda: twice(x))
+    line = twice.__code__.co_firstlineno + 1
+    assert set(table.by("line")) == {f"test_saved.py:{line}"}
+    assert set(table.by("resolution")) == {"4x5"}
+    many = memory.saved(lambda: [x.exp() for _ in range(50)])
+    assert len(str(many).splitlines()) < 50
+    assert "more" in str(many).splitlines()[-1]

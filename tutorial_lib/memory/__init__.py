@@ -1,17 +1,20 @@
 """Instruments: measure a training step, count what autograd saves, predict without allocating."""
 
+from tutorial_lib.memory.allocator import snapshot
 from tutorial_lib.memory.meter import MeterWarning, measure, watch
 from tutorial_lib.memory.predict import predict
-from tutorial_lib.memory.report import CATEGORIES, MemoryReport
+from tutorial_lib.memory.report import CATEGORIES, Life, MemoryReport
 from tutorial_lib.memory.saved import SavedTensors, saved
 
 __all__ = [
     "CATEGORIES",
+    "Life",
     "MemoryReport",
     "MeterWarning",
     "SavedTensors",
     "measure",
     "predict",
     "saved",
+    "snapshot",
     "watch",
 ]

@@ -7,20 +7,22 @@ import gc
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.modules import module as module_hooks
 from torch.optim.optimizer import (
     Optimizer,
     register_optimizer_step_post_hook,
     register_optimizer_step_pre_hook,
 )
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 from torch.utils.flop_counter import FlopCounterMode
 
 from tutorial_lib import device as devices
+from tutorial_lib.memory.allocator import AllocatorReading
 from tutorial_lib.memory.report import MemoryReport, summarise
 from tutorial_lib.memory.storages import StorageLog
 
@@ -36,18 +38,20 @@ def measure(
     optimizer: Optimizer | None = None,
     label: str = "",
     warmup: int = 1,
+    steps: int = 1,
     repeats: int = 0,
     flops: bool = False,
 ) -> MemoryReport:
-    """Measure one steady training step, after a warm-up that brings the optimizer's state.
+    """Measure steady training steps, after a warm-up that brings the optimizer's state.
 
     Args:
         step: Does one full training step: forward, backward, update, zero. It is really done,
-            `warmup` + 1 + `repeats` + `flops` times.
+            `warmup` + `steps` + `repeats` + `flops` times.
         model: Whose parameters and buffers to name; else only those that the step touches.
         optimizer: Whose state to name; else the one that the step calls.
         label: Words for the report.
         warmup: Steps before the measured one. With 0 it is the first step that is measured.
+        steps: Steps in the measurement, one after the other, as one timeline.
         repeats: Further steps that are timed, without the meter.
         flops: Whether to count FLOPs, in a step of its own: a FLOP counter keeps tensors alive.
 
@@ -58,20 +62,27 @@ def measure(
         RuntimeError: When another measurement is running.
         Exception: What `step` raises. Hooks and modes are gone by then, the random state and
             the gradients that were None are as before the step.
+
+    Warns:
+        MeterWarning: Where a reading would not mean what it seems to: no backward, a model in
+            eval(), compiled code, another instrument at work.
     """
-    if warmup < 0 or repeats < 0:
-        raise ValueError(f"warmup (={warmup}) and repeats (={repeats}) must not be negative.")
+    if warmup < 0 or repeats < 0 or steps < 1:
+        raise ValueError(
+            f"warmup (={warmup}) and repeats (={repeats}) must not be negative, and steps "
+            f"(={steps}) must be at least 1."
+        )
     with _undone_on_error(model):
         for _ in range(warmup):
             step()
+        doubts = list(_doubts(model))
         with watch(label, model=model, optimizer=optimizer) as report:
-            step()
+            for _ in range(steps):
+                step()
         if "backward" not in report.phases:
-            warnings.warn(
-                "the step ran no backward: what is measured is no training step.",
-                MeterWarning,
-                stacklevel=2,
-            )
+            doubts = ["the step ran no backward: what is measured is no training step."]
+        for doubt in doubts:
+            warnings.warn(doubt, MeterWarning, stacklevel=2)
         device = _device_of(model, optimizer)
         report.step_seconds = [_timed(step, device) for _ in range(repeats)]
         if flops:
@@ -109,7 +120,7 @@ def watch(
     report = MemoryReport(label=label, device=devices.describe(device), versions=devices.versions())
     log = StorageLog(device.type)
     gc.collect()
-    before = _CudaReading.take(device)
+    before = AllocatorReading.take(device)
     with contextlib.ExitStack() as stack:
         _Watching.now = label or "measure"
         stack.callback(setattr, _Watching, "now", None)
@@ -124,13 +135,32 @@ def watch(
         log.know_module(model)
     report.timeline, report.phase_starts = log.lives(), log.phase_starts
     summarise(report)
-    report.leaked_bytes = log.leaked_bytes()
     if before is not None:
         before.add_to(report, device)
 
 
 class _Watching:
     now: str | None = None
+
+
+def _doubts(model: nn.Module | None) -> Iterator[str]:
+    """Say why a reading of a training step may not mean what it seems to."""
+    for mode in _get_current_dispatch_mode_stack():
+        if not isinstance(mode, FakeTensorMode) and "tutorial_lib" not in type(mode).__module__:
+            yield (
+                f"{type(mode).__name__} is active too: it may keep tensors alive, and its own are "
+                "counted. Measure outside it."
+            )
+    if model is not None and not model.training:
+        yield (
+            "the model is in eval(): dropout is off, and a library's checkpointing switch does "
+            "nothing. Call model.train() before you measure a training step."
+        )
+    if isinstance(model, torch._dynamo.OptimizedModule):
+        yield (
+            "the model is compiled: what its code allocates and frees inside one call is not "
+            "seen. Measure the model as it was, or on a GPU, where the allocator sees it."
+        )
 
 
 def _install(
@@ -149,7 +179,8 @@ def _install(
 
     def enter(module: nn.Module, args: Any) -> None:
         log.module_stack.append(names.get(id(module), type(module).__name__))
-        log.know_module(module, recurse=False)
+        if id(module) not in names:
+            log.know_module(module, recurse=False)
 
     def leave(module: nn.Module, args: Any, out: Any) -> None:
         log.module_stack.pop()
@@ -215,29 +246,3 @@ def _timed(step: Callable[[], Any], device: torch.device) -> float:
     step()
     devices.synchronize(device)
     return time.perf_counter() - start
-
-
-@dataclass(frozen=True)
-class _CudaReading:
-    """What the allocator held before the block, and that its peaks were reset then."""
-
-    allocated: int
-
-    @classmethod
-    def take(cls, device: torch.device) -> _CudaReading | None:
-        if device.type != "cuda":
-            return None
-        devices.synchronize(device)
-        devices.reset_peak(device)
-        return cls(torch.cuda.memory_allocated(device))
-
-    def add_to(self, report: MemoryReport, device: torch.device) -> None:
-        """Replace the counted peak by the allocator's; the difference is `other`."""
-        devices.synchronize(device)
-        foreign = max(0, self.allocated - report.baseline_bytes)
-        peak = torch.cuda.max_memory_allocated(device) - foreign
-        # Rounding to blocks, kernel workspace and cuBLAS handles: no tensor holds them.
-        report.at_peak["other"] += max(0, peak - report.peak_bytes)
-        report.peak_bytes = max(peak, report.peak_bytes)
-        report.reserved_bytes = torch.cuda.max_memory_reserved(device)
-        report.method = "allocator"

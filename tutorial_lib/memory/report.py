@@ -72,7 +72,10 @@ class MemoryReport:
         method: `counted` (exact, from tensors), `allocator` (CUDA's own peak) or `predicted`.
         device: Words for the device.
         versions: Python, torch and the like.
+        counted_bytes: On CUDA, the peak that the tensors alone account for.
         reserved_bytes: On CUDA, the most that the allocator held of the driver.
+        driver_bytes: On CUDA, what the driver said was in use after the step, by every process
+            and with CUDA's own context: the figure of nvidia-smi.
     """
 
     label: str = ""
@@ -89,12 +92,19 @@ class MemoryReport:
     method: str = "counted"
     device: str = "CPU"
     versions: dict[str, str] = field(default_factory=dict)
+    counted_bytes: int | None = None
     reserved_bytes: int | None = None
+    driver_bytes: int | None = None
 
     @property
     def seconds(self) -> float | None:
         """Median time of one step, or None where none was timed."""
         return statistics.median(self.step_seconds) if self.step_seconds else None
+
+    @property
+    def forward_backward_bytes(self) -> int:
+        """Most bytes held in forward and backward: what checkpointing can lower."""
+        return max(self.phases.get("forward", 0), self.phases.get("backward", 0))
 
     def curve(self) -> list[dict[str, int]]:
         """Give the bytes held at each tick, by category.
@@ -115,6 +125,11 @@ class MemoryReport:
             for category in CATEGORIES:
                 now[category] += before[category]
         return changes[:-1]
+
+    def leaks(self) -> list[Life]:
+        """List what the step made, that lives on, and that is neither gradient nor state."""
+        made = ("activations", "recomputed", "temporary")
+        return [life for life in self.timeline if life.died is None and life.category in made]
 
     def figure(self) -> Figure:
         """Draw the step: bytes by category, from its first tick to its last."""
@@ -180,10 +195,13 @@ class MemoryReport:
 
     def _extras(self) -> list[str]:
         lines = []
-        if self.reserved_bytes is not None:
-            lines.append(f"  reserved:       {human_bytes(self.reserved_bytes)}")
+        for name in ("counted", "reserved", "driver"):
+            if (size := getattr(self, f"{name}_bytes")) is not None:
+                lines.append(f"  {name + ':':<15} {human_bytes(size)}")
         if self.leaked_bytes:
-            lines.append(f"  left behind:    {human_bytes(self.leaked_bytes)}")
+            largest = max(self.leaks(), key=lambda life: life.num_bytes, default=None)
+            made_by = f", the largest made by {largest.op}" if largest else ""
+            lines.append(f"  left behind:    {human_bytes(self.leaked_bytes)}{made_by}")
         if self.step_seconds:
             fastest, slowest = min(self.step_seconds), max(self.step_seconds)
             spread = f"{human_seconds(fastest)} to {human_seconds(slowest)}"
@@ -213,6 +231,7 @@ def summarise(report: MemoryReport) -> MemoryReport:
     report.peak_bytes, report.at_peak = totals[moment], curve[moment]
     report.peak_phase = next(p for begin, p in reversed(report.phase_starts) if begin <= moment)
     report.baseline_bytes = totals[0]
+    report.leaked_bytes = sum(life.num_bytes for life in report.leaks())
     return report
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from html import escape
+from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import torch
@@ -12,6 +15,9 @@ from torch import Tensor, nn
 from torch.nn.modules import module as module_hooks
 
 from tutorial_lib.units import human_bytes
+
+_SHOWN = 40  # rows of a printed table
+_NOT_THE_CALLER = (str(Path(torch.__file__).parent), str(Path(__file__)))
 
 
 @dataclass(frozen=True)
@@ -25,6 +31,7 @@ class SavedTensor:
         op: Name of the operation that made it; empty when none with a gradient did: an input of
             the forward, or a statistic that an operation keeps for its own backward.
         module: Path of the module whose forward saved it.
+        line: File and line, outside PyTorch, that called the operation.
     """
 
     shape: tuple[int, ...]
@@ -32,6 +39,12 @@ class SavedTensor:
     num_bytes: int
     op: str
     module: str
+    line: str = ""
+
+    @property
+    def resolution(self) -> str:
+        """Height x width (x depth) of feature maps, as in `64x64`; empty for other tensors."""
+        return "x".join(map(str, self.shape[2:])) if len(self.shape) in (4, 5) else ""
 
 
 @dataclass(frozen=True)
@@ -51,7 +64,11 @@ class SavedTensors:
         return len(self.rows)
 
     def by(self, key: str) -> dict[str, int]:
-        """Add up the bytes by `module`, `op`, `shape` or `dtype`, largest first."""
+        """Add up the bytes by `module`, `op`, `line`, `resolution`, `shape` or `dtype`.
+
+        Returns:
+            From each name to its bytes, the largest first.
+        """
         sums: dict[str, int] = {}
         for row in self.rows:
             name = str(getattr(row, key))
@@ -63,7 +80,7 @@ class SavedTensors:
         lines = [
             f"  {cells[0]:<24}{cells[1]:<18}{cells[2]:>10}  {cells[3]}" for cells in self._cells()
         ]
-        return "\n".join([total, *lines])
+        return "\n".join([total, *lines, *self._rest()])
 
     __repr__ = __str__
 
@@ -75,11 +92,16 @@ class SavedTensors:
         return (
             f"<b>{self.num_storages} storages, {human_bytes(self.num_bytes)} saved</b><table>"
             "<thead><tr><th>module</th><th>made by</th><th>bytes</th><th>shape</th></tr></thead>"
-            f"<tbody>{rows}</tbody></table>"
+            f"<tbody>{rows}</tbody></table>{''.join(self._rest())}"
         )
 
+    def _rest(self) -> list[str]:
+        hidden = self.rows[_SHOWN:]
+        size = human_bytes(sum(row.num_bytes for row in hidden))
+        return [f"  and {len(hidden)} more, {size}: see by('module')"] if hidden else []
+
     def _cells(self) -> Iterator[tuple[str, str, str, str]]:
-        for row in self.rows:
+        for row in self.rows[:_SHOWN]:
             shape = f"{row.dtype} {row.shape}"
             yield row.module or "-", row.op or "-", human_bytes(row.num_bytes), shape
 
@@ -149,8 +171,20 @@ class _Recorder:
             dtype = str(tensor.dtype).removeprefix("torch.")
             module = self.modules[-1] if self.modules else ""
             shape = tuple(tensor.shape)
-            self.rows.append(SavedTensor(shape, dtype, storage.nbytes(), op, module))
+            line = _calling_line(sys._getframe(1))
+            self.rows.append(SavedTensor(shape, dtype, storage.nbytes(), op, module, line))
         # The alias without its graph: keeping `tensor` itself would tie a knot that only the
         # garbage collector undoes.
         self.held.append(tensor.detach())
         return self.held[-1]
+
+
+def _calling_line(frame: FrameType | None) -> str:
+    while frame is not None and frame.f_code.co_filename.startswith(_NOT_THE_CALLER):
+        frame = frame.f_back
+    if frame is None:
+        return ""
+    # A notebook's cell has a file name of its own, another one in every session.
+    in_cell = "__file__" not in frame.f_globals
+    name = "cell" if in_cell else Path(frame.f_code.co_filename).name
+    return f"{name}:{frame.f_lineno}"

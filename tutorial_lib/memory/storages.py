@@ -60,16 +60,26 @@ class StorageLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Run the operation and record the storages that it met and made."""
         if func.namespace != "profiler":
             self._enter_phase()
-        for tensor in _tensors((args, kwargs)):
+        for tensor in _tensors(args):
             self._record(tensor, "", "inputs")
+        if kwargs:
+            for tensor in _tensors(kwargs):
+                self._record(tensor, "", "inputs")
         out = func(*args, **(kwargs or {}))
         # Time passes with births alone: an operation that makes no storage changes no total.
         before = len(self.records)
         self.clock += 1
+        op = func.overloadpacket.__name__
         for tensor in _tensors(out):
-            self._record(tensor, str(func.overloadpacket.__name__), "")
+            self._record(tensor, op, "")
         self.clock -= len(self.records) == before
         return out
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        # Else every call goes through a wrapper that keeps the compiler off; it costs as much as
+        # all that is done here, and nothing here is ever compiled.
+        return False
 
     def know(self, tensors: Iterable[Tensor | None], label: str) -> None:
         """Label the storages of these tensors, whether they were seen before or not."""
@@ -113,10 +123,6 @@ class StorageLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
         for record, _ in self._alive.values():
             record.waits_for_backward |= record.phase == "forward" and record.with_grad
 
-    def leaked_bytes(self) -> int:
-        """Count what the step made, that lives on, and that is neither gradient nor state."""
-        return sum(r.num_bytes for r, _ in self._alive.values() if r.born and not r.label)
-
     def lives(self) -> list[Life]:
         """Give every storage's life, labelled."""
         return [
@@ -137,14 +143,17 @@ class StorageLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.set_phase("optimizer")
 
     def _record(self, tensor: Tensor, op: str, label: str) -> StorageRecord | None:
-        if tensor.device.type != self.device_type or tensor.layout != torch.strided:
+        if tensor.layout is not torch.strided:
             return None
         storage = tensor.untyped_storage()
         key = storage._cdata
         found = self._alive.get(key)
         if found is not None:
-            self._resize(found[0], storage)
+            if storage.nbytes() != found[0].num_bytes:
+                self._resize(found[0], storage)
             return found[0]
+        if tensor.device.type != self.device_type:
+            return None
         # Never seen and no operation's output: it was there before the log began.
         born = self.clock if op else 0
         module = self.module_stack[-1] if self.module_stack else ""
@@ -156,8 +165,6 @@ class StorageLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _resize(self, record: StorageRecord, storage: torch.UntypedStorage) -> None:
         # resize_() keeps the storage: end one life and begin another of the new size.
-        if storage.nbytes() == record.num_bytes:
-            return
         before = StorageRecord(**{n: getattr(record, n) for n in StorageRecord.__slots__})
         before.died = max(before.born, self.clock - 1)
         self.records.append(before)
@@ -182,12 +189,14 @@ def _category(record: StorageRecord) -> str:
     return "temporary"
 
 
-def _tensors(value: Any) -> Iterator[Tensor]:
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, list | tuple):
-        for item in value:
-            yield from _tensors(item)
-    elif isinstance(value, dict):
-        for item in value.values():
-            yield from _tensors(item)
+def _tensors(value: Any) -> list[Tensor]:
+    found: list[Tensor] = []
+    items = value.values() if isinstance(value, dict) else value
+    for item in (
+        items if isinstance(items, Iterable) and not isinstance(items, Tensor) else (items,)
+    ):
+        if isinstance(item, Tensor):
+            found.append(item)
+        elif isinstance(item, list | tuple | dict):
+            found += _tensors(item)
+    return found

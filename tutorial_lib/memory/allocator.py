@@ -1,0 +1,69 @@
+"""What CUDA's allocator and driver say of a step, and the allocator's own snapshot."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from tutorial_lib import device as devices
+from tutorial_lib.memory.report import MemoryReport
+
+
+@dataclass(frozen=True)
+class AllocatorReading:
+    """What the allocator held before a block; its peaks are reset then."""
+
+    allocated: int
+
+    @classmethod
+    def take(cls, device: torch.device) -> AllocatorReading | None:
+        """Take a reading and reset the peaks; None where no CUDA allocator is at work."""
+        if device.type != "cuda":
+            return None
+        devices.synchronize(device)
+        devices.reset_peak(device)
+        return cls(torch.cuda.memory_allocated(device))
+
+    def add_to(self, report: MemoryReport, device: torch.device) -> None:
+        """Put the allocator's peak in place of the counted one; the difference is `other`."""
+        devices.synchronize(device)
+        foreign = max(0, self.allocated - report.baseline_bytes)
+        peak = torch.cuda.max_memory_allocated(device) - foreign
+        report.counted_bytes = report.peak_bytes
+        # Rounding to blocks, kernel workspace and cuBLAS handles: no tensor holds them.
+        report.at_peak["other"] += max(0, peak - report.peak_bytes)
+        report.peak_bytes = max(peak, report.peak_bytes)
+        report.reserved_bytes = torch.cuda.max_memory_reserved(device)
+        free, total = torch.cuda.mem_get_info(device)
+        report.driver_bytes = total - free
+        report.method = "allocator"
+
+
+@contextlib.contextmanager
+def snapshot(path: Path, *, max_entries: int = 100_000) -> Iterator[None]:
+    """Record the CUDA allocator's history in the `with` block, and write it to a file.
+
+    The file opens in https://docs.pytorch.org/memory_viz, in the browser alone.
+
+    Args:
+        path: File to write, a pickle.
+        max_entries: Most events that are kept.
+
+    Raises:
+        RuntimeError: Without a GPU: on a CPU there is no such history.
+    """
+    if not devices.has_gpu():
+        raise RuntimeError(
+            "a snapshot is the CUDA allocator's, and there is no GPU here: "
+            "report.figure() and report.timeline show the same of a step on a CPU."
+        )
+    torch.cuda.memory._record_memory_history(max_entries=max_entries)
+    try:
+        yield
+        torch.cuda.memory._dump_snapshot(str(path))  # type: ignore[no-untyped-call]
+    finally:
+        torch.cuda.memory._record_memory_history(enabled=None)
