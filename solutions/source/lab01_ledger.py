@@ -4,8 +4,8 @@
 # A training step says "out of memory" and gives one number. Bookkeepers would not accept that. In
 # this lab you write the ledger: five functions, each compared with a meter that counts real tensors
 # to the byte. The last one takes a model that it has never seen, runs **one forward pass**, and
-# names the peak of the whole training step within 2 %. In the end you point it at GPT-2 XL, on
-# this very machine.
+# names the peak of the whole training step within 2 %. In the end you point it at GPT-2 XL, without
+# allocating one byte of it.
 #
 # **Budget:** 75 minutes, 1 GiB of memory, no GPU needed.
 #
@@ -88,7 +88,8 @@ report.at_peak["parameters"]
 sum(tensor.nbytes for tensor in gpt.state_dict().values()) - report.at_peak["parameters"]
 
 # %% [markdown] id="read-1-1"
-# More, by exactly one tensor. Find out which before you write.
+# More, by exactly one tensor: divide the difference by four bytes and you can name its shape. Find
+# out which it is before you write.
 
 
 # %% id="answer-1-1"
@@ -296,7 +297,7 @@ checks.lab01.chain_saved_bytes(chain_saved_bytes)
 # - **master copy**: weights and gradients in half precision, and a float32 copy of the weights, on
 #   which the optimizer works. Its gradient is cast for the update and dropped at once.
 #
-# **Predict.** With AdamW: which of the three others needs as many bytes as plain float32, to the
+# **Predict.** With AdamW: which of the three others need as many bytes as plain float32, to the
 # byte?
 #
 # Count what is there between two steps: weights, gradients, states, and the copy. (Step counts
@@ -379,9 +380,9 @@ title = "Llama-2-7B between two steps"
 plots.ledger_bars(bars, title=title, cards_gib=(16, 24, 80)) if ready else "First write 1.4."
 
 # %% [markdown] id="read-llama"
-# Three recipes of very different names cost the same. Mixed precision as it is usually done saves
-# activations and time, and not one byte of these. What does fit on the large card leaves some room,
-# which the activations of a real batch must share. And 1.5 shows that the update itself needs more.
+# Two of the five fit. The other three have very different names and one price: mixed precision as
+# it is usually done saves activations and time, and not one byte of these. And what is left free on
+# the large card is not all for activations: 1.5 shows that the update itself needs room.
 
 # %% [markdown] id="text-1-5"
 # ## 1.5 The peak, from one forward pass
@@ -399,15 +400,21 @@ plots.ledger_bars(bars, title=title, cards_gib=(16, 24, 80)) if ready else "Firs
 #
 # You may run `loss_fn` once, inside `memory.saved(loss_fn, params_of=model)`, and use your own
 # functions. Its `rows` stand in the order of forward, each with its `num_bytes`. You may not call
-# `memory.measure`, `watch` or `predict`: they are the judge. Three models that you
-# have not seen, each within 2 %.
+# `memory.measure`, `watch` or `predict`: they are the judge. It asks for four peaks, each within
+# 2 %: a GPT, a U-Net, and a wide MLP with two different optimizers, none of which you have seen.
 #
 # **Predict.** The store is fullest at the start of backward. Is that where the peak is? Look at the
-# spike in the picture of the step again, and at what is large in this list:
+# spike in the picture of the step again, and at the last tensors that forward saved:
 
 # %% id="last-saved"
 for row in memory.saved(lambda: gpt.loss(tokens), params_of=gpt).rows[-5:]:
     print(f"{human_bytes(row.num_bytes):>9}  made by {row.op or 'no operation'}, {row.shape}")
+
+# %% [markdown] id="read-1-5"
+# Here it is. The scores for every word, 512 rows of 1024, are the largest tensor of the step and
+# among the last to be saved: backward meets them first, and two gradients of their size flow while
+# nothing has been freed yet. That is this GPT. A U-Net saves its largest tensors some layers before
+# its last, and a wide MLP on a handful of rows saves hardly anything: where are their peaks?
 
 
 # %% id="answer-1-5"
@@ -451,9 +458,8 @@ checks.lab01.predict_peak(predict_peak)
 # <details><summary>Hint 2: the walk</summary>
 #
 # Begin with everything saved. Take the rows in reverse. At each: note what is still saved plus two
-# gradients of this row's size, keep the largest note, then subtract the row. A U-Net's largest
-# tensors come in the middle of that walk, a GPT's (its scores for every word) at its very
-# beginning.
+# gradients of this row's size, keep the largest note, then subtract the row. A GPT's largest tensor
+# comes at the very beginning of that walk, a U-Net's when something has been freed already.
 # </details>
 # <details><summary>Hint 3: the update</summary>
 #
@@ -472,11 +478,12 @@ guess = predict_peak(gpt, lambda: gpt.loss(tokens), "adamw") if ready else 0
 f"predicted {human_bytes(guess)}, counted {human_bytes(report.peak_bytes)}"
 
 # %% [markdown] id="large-model"
-# Now a model that this machine could not hold: a GPT with the sizes of GPT-2 XL, four sequences of
-# 1024 tokens. Under `FakeTensorMode` tensors have a shape, a dtype and no memory. Your function
-# looks at nothing else, so it works as it stands.
+# Now a model that few machines can hold: a GPT with the sizes of GPT-2 XL, four sequences of 1024
+# tokens. Under `FakeTensorMode` tensors have a shape, a dtype and no memory. If your function looks
+# at nothing else, it works as it stands.
 #
-# **Predict.** 1.56 billion parameters in float32, AdamW: on which cards can it be trained?
+# **Predict.** 1.56 billion parameters in float32, AdamW: on which of the cards with 16, 24 and
+# 80 GiB can it be trained?
 
 # %% id="predict-large"
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -515,6 +522,11 @@ judged
 
 # %% id="xl-bars"
 plots.ledger_bars({"GPT-2 XL, 4 x 1024": judged.at_peak}, cards_gib=(16, 24, 80))
+
+# %% [markdown] id="read-xl"
+# Only on the largest. Parameters and optimizer state alone pass 16 GiB, and no trick with the batch
+# will change that. But half of the bar is activations, for a micro-batch of four: that half is what
+# this course takes apart.
 
 # %% [markdown] id="gpu"
 # ## On a GPU

@@ -12,6 +12,7 @@ import gc
 import io
 import os
 import re
+import types
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -78,28 +79,44 @@ class Check:
         """
         remote = getattr(type(answer), "run_remotely", None)
         # Judging draws random numbers too, so the caller's state is kept around both halves.
-        with torch.random.fork_rng(devices=[]), torch.enable_grad(), _quick_collection():
+        with torch.random.fork_rng(devices=[]), torch.enable_grad(), _usual_defaults():
             for case in self.cases(int(os.environ.get(SEED_VARIABLE, "0"))):
-                if remote is not None:
-                    result = remote(answer, self.name, case)
-                else:
-                    result = run_in_place(self, answer, case)  # type: ignore[arg-type]
-                self.judge(case, result)
+                with _quick_collection():
+                    if remote is not None:
+                        result = remote(answer, self.name, case)
+                    else:
+                        result = run_in_place(self, answer, case)  # type: ignore[arg-type]
+                    self.judge(case, result)
         print(f"{self.exercise} passed: {self.passed}")
+
+
+@contextlib.contextmanager
+def _usual_defaults() -> Iterator[None]:
+    # A notebook may have set another device or dtype for new tensors; cases mean the CPU, float32.
+    device, dtype = torch.get_default_device(), torch.get_default_dtype()
+    if (device.type, dtype) == ("cpu", torch.float32):
+        yield
+        return
+    torch.set_default_dtype(torch.float32)
+    try:
+        with torch.device("cpu"):
+            yield
+    finally:
+        torch.set_default_dtype(dtype)
 
 
 @contextlib.contextmanager
 def _quick_collection() -> Iterator[None]:
     # A meter collects garbage twice a reading: a quarter of a second where much is imported. What
-    # is there before the check need not be looked through again for each of its readings.
-    if gc.get_freeze_count():
-        yield
-        return
+    # is there before a case need not be looked through again for each of its readings. Once a
+    # case and not once a check: an optimizer's first step still imports much (torch._dynamo).
+    was_frozen = gc.get_freeze_count()
     gc.freeze()
     try:
         yield
     finally:
-        gc.unfreeze()
+        if not was_frozen:
+            gc.unfreeze()
 
 
 def run_in_place(check: Check, answer: Callable[..., Any], case: Case) -> Result:
@@ -153,7 +170,13 @@ def answered(function: Callable[..., Any]) -> bool:
     looked at, not called.
     """
     code = getattr(function, "__code__", None)
-    return code is not None and "NotImplementedError" not in code.co_names
+    return code is not None and not _raises_blank(code)
+
+
+def _raises_blank(code: types.CodeType) -> bool:
+    # a blank may stand in a function within the function
+    inner = (part for part in code.co_consts if isinstance(part, types.CodeType))
+    return "NotImplementedError" in code.co_names or any(map(_raises_blank, inner))
 
 
 @contextlib.contextmanager

@@ -156,6 +156,26 @@ def per_parameter(case: Mapping[str, Any], side: int = 64) -> int:
     return kept // weight.numel()  # the rest is Adam's one step count
 
 
+class WideMLP(nn.Module):
+    """Three linear layers on fixed random features, whose projection is a buffer.
+
+    It holds few activations and many weights; its buffer is too large to be left out of a sum.
+    """
+
+    projection: Tensor
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.register_buffer("projection", torch.randn(1536, 256))
+        layers = [nn.Linear(256, width), nn.GELU(), nn.Linear(width, width), nn.GELU()]
+        self.layers = nn.Sequential(*layers, nn.Linear(width, 10))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map `(B, 1536)` to scores `(B, 10)`."""
+        scores: Tensor = self.layers(torch.relu(x @ self.projection))
+        return scores
+
+
 def make_training(case: Mapping[str, Any]) -> tuple[nn.Module, Callable[[], Tensor]]:
     """Build a model and the function that gives its loss on one batch."""
     batch = case["batch"]
@@ -169,13 +189,8 @@ def make_training(case: Mapping[str, Any]) -> tuple[nn.Module, Callable[[], Tens
         images, t = torch.randn(batch, 1, 32, 32), torch.randint(0, 1000, (batch,))
         noise = torch.randn_like(images)
         return unet, lambda: unet.loss(images, t, noise)
-    width = case["config"]["width"]
-    widths = [256, width, width, 10]
-    layers: list[nn.Module] = []
-    for inputs, outputs in itertools.pairwise(widths):
-        layers += [nn.Linear(inputs, outputs), nn.GELU()]
-    mlp = nn.Sequential(*layers[:-1])
-    x, y = torch.randn(batch, 256), torch.randint(0, 10, (batch,))
+    mlp = WideMLP(case["config"]["width"])
+    x, y = torch.randn(batch, mlp.projection.size(0)), torch.randint(0, 10, (batch,))
     return mlp, lambda: F.cross_entropy(mlp(x), y)
 
 
@@ -191,6 +206,11 @@ def trained(case: Mapping[str, Any]) -> tuple[memory.MemoryReport, memory.SavedT
 
     report = memory.measure(step, model=model, optimizer=optimizer)
     return report, memory.saved(loss_fn, params_of=model)
+
+
+def saved_with_weights(case: Mapping[str, Any]) -> memory.SavedTensors:
+    """Count what the case's forward saves, and the weights that autograd refers to beside it."""
+    return memory.saved(make_training(case)[1])
 
 
 def _tuple(value: Any) -> Any:

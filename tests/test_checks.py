@@ -1,0 +1,263 @@
+"""What every check does around an answer: both halves, and what a learner reads and never sees."""
+
+import gc
+import random
+import sys
+import warnings
+
+import pytest
+import torch
+from IPython.core.interactiveshell import InteractiveShell
+
+from tutorial_lib.checks import core
+from tutorial_lib.checks.core import Check, CheckError, Opaque, answered, plain, refused
+
+
+def double(x):
+    return 2 * x
+
+
+def judge_double(case, result):
+    core.expect_bytes(result["seen"], 2 * case["x"], "double(x)", {"It is x itself.": case["x"]})
+
+
+def make_check(**changes):
+    settings = {
+        "name": "toy.double",
+        "exercise": "7.2",
+        "passed": "everything doubled",
+        "cases": lambda seed: [{"x": seed + 21}, {"x": seed + 4}],
+        "run": lambda answer, case: {"seen": answer(case["x"])},
+        "judge": judge_double,
+    }
+    return Check(**(settings | changes))
+
+
+def refusal(answer, **changes):
+    with pytest.raises(CheckError) as caught:
+        make_check(**changes)(answer)
+    return str(caught.value)
+
+
+def test_success_prints_one_fixed_line_and_returns_nothing(capsys):
+    assert make_check()(double) is None
+    assert capsys.readouterr() == ("7.2 passed: everything doubled\n", "")
+
+
+def test_prints_and_warnings_of_an_answer_stay_unseen(capsys, recwarn):
+    def loud(x):
+        print("looking at", x)
+        print("really", file=sys.stderr)
+        warnings.warn("about to double", stacklevel=1)
+        warnings.simplefilter("error")
+        return 2 * x
+
+    filters = list(warnings.filters)
+    make_check()(loud)
+    assert capsys.readouterr() == ("7.2 passed: everything doubled\n", "")
+    assert not recwarn.list
+    assert warnings.filters == filters
+
+
+def test_prints_are_shown_where_the_answer_raises():
+    def loud(x):
+        print("x" * 600, "the end")
+        raise KeyError(x)
+
+    message = refusal(loud)
+    assert message.startswith("your function raised KeyError: 21\n")
+    assert "called for the case {'x': 21}" in message
+    assert message.endswith("x the end\n")
+    assert "x" * 500 not in message
+
+
+def test_both_halves_leave_the_random_state_of_the_caller():
+    def judge(case, result):
+        judge_double(case, result)
+        torch.rand(3)
+
+    def draws(x):
+        torch.manual_seed(5)
+        return 2 * x
+
+    torch.manual_seed(0)
+    wanted = torch.rand(2)
+    torch.manual_seed(0)
+    make_check(judge=judge)(draws)
+    assert torch.equal(torch.rand(2), wanted)
+
+
+def test_the_random_state_comes_back_after_a_refusal():
+    torch.manual_seed(0)
+    before = torch.random.get_rng_state()
+    refusal(lambda x: int(torch.randint(5, ())))
+    assert torch.equal(torch.random.get_rng_state(), before)
+
+
+def test_an_answer_draws_the_same_numbers_whatever_the_judge_drew():
+    drawn = []
+
+    def draws(x):
+        drawn.append(torch.rand(()).item())
+        return 2 * x
+
+    make_check()(draws)
+    assert drawn[0] == drawn[1]  # a state is forked for each case
+
+
+@pytest.mark.parametrize("settings", ["no_grad", "device", "dtype", "both"])
+def test_settings_of_the_notebook_do_not_reach_a_case(settings, request):
+    def looks(x):
+        made = torch.ones(1) * torch.ones(1, requires_grad=True)
+        assert (made.device.type, made.dtype, made.requires_grad) == ("cpu", torch.float32, True)
+        return 2 * x
+
+    request.addfinalizer(lambda: torch.set_default_dtype(torch.float32))
+    request.addfinalizer(lambda: torch.set_default_device(None))
+    if settings in ("device", "both"):
+        torch.set_default_device("meta")  # as somebody on Colab does with "cuda"
+    if settings in ("dtype", "both"):
+        torch.set_default_dtype(torch.float64)
+    before = torch.ones(1)
+    with torch.set_grad_enabled(settings != "no_grad"):
+        make_check()(looks)
+    after = torch.ones(1)
+    assert (after.device, after.dtype) == (before.device, before.dtype)
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_the_collector_is_left_as_it_was(frozen):
+    gc.unfreeze()
+    if frozen:
+        gc.freeze()
+    count = gc.get_freeze_count()
+    make_check()(double)
+    refusal(lambda x: x)
+    assert bool(gc.get_freeze_count()) == bool(count)
+    gc.unfreeze()
+
+
+def test_the_seed_comes_from_the_environment(monkeypatch):
+    asked = []
+    monkeypatch.setenv(core.SEED_VARIABLE, "30")
+    make_check(cases=lambda seed: asked.append(seed) or [])(double)
+    monkeypatch.delenv(core.SEED_VARIABLE)
+    make_check(cases=lambda seed: asked.append(seed) or [])(double)
+    assert asked == [30, 0]
+
+
+def test_a_remote_answer_is_judged_by_what_comes_back():
+    class Remote:
+        def run_remotely(self, check, case):
+            asked.append((check, case["x"]))
+            return {"seen": 2 * case["x"] if case["x"] == 21 else 0}
+
+    asked = []
+    assert "double(x): 0 is less" in refusal(Remote())
+    assert asked == [("toy.double", 21), ("toy.double", 4)]
+
+
+def blank(x):
+    raise NotImplementedError("exercise 7.1: write the body, then run the check below")
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        (blank, "exercise 7.1 is still blank, and your answer to 7.2 calls it: replace"),
+        (lambda x: blank(x) + x, "exercise 7.1 is still blank, and your answer to 7.2 calls it"),
+        (12, "exercise 7.2 needs a function, and got int: was its name used"),
+        (None, "exercise 7.2 needs a function, and got NoneType"),
+        (lambda: 3, "your function raised TypeError:"),
+        (lambda x: 1 // 0, "your function raised ZeroDivisionError: "),
+        (lambda x: x, "double(x): 21 is not what the meter counts. It is x itself."),
+        (lambda x: 43, "double(x): 43 is more than the meter counts, and is none of the usual"),
+        (lambda x: 2.0 * x, "double(x) should be an int, and is 42.0: bytes are whole"),
+        (lambda x: str(2 * x), "double(x) should be an int, and is '42'."),
+        (lambda x: None, "double(x) should be an int, and is None."),
+        (lambda x: True, "double(x) should be an int, and is True."),
+        (lambda x: {2 * x}, "double(x) should be an int, and is set."),
+        (lambda x: [2 * x], "double(x) should be an int, and is [42]."),
+        (lambda x: torch.tensor(2 * x), "double(x) should be an int, and is tensor(42)."),
+        (lambda x: -2 * x, "double(x) should be an int from 0 on, and is negative"),
+        (lambda x: 10**9999, "double(x) should be an int from 0 on, and is 2**63 or more"),
+    ],
+)
+def test_what_is_said_of_a_wrong_answer(answer, message):
+    assert refusal(answer).startswith(message)
+
+
+@pytest.mark.parametrize("seen", [0, 21, 41, 43])
+def test_what_was_wanted_stands_in_no_refusal(seen):
+    assert "42" not in refusal(lambda x: seen)
+
+
+@pytest.mark.parametrize("said", ["", "later", "exercise 7.2"])
+def test_a_blank_of_any_wording_is_one(said):
+    def unwritten(x):
+        raise NotImplementedError(said)
+
+    assert refusal(unwritten).startswith("exercise 7.2 is still blank: replace the line")
+
+
+def test_the_refused_half_raises_nothing_but_a_check_error():
+    assert "raised RecursionError" in refusal(lambda x: endless(x))
+    with pytest.raises(KeyboardInterrupt):  # the learner's own stop button
+        make_check()(interrupted)
+
+
+def endless(x):
+    return endless(x)
+
+
+def interrupted(x):
+    raise KeyboardInterrupt
+
+
+def test_an_int_of_another_class_is_made_plain():
+    class Sly(int):
+        def __eq__(self, other):
+            return True
+
+        __hash__ = int.__hash__
+
+    assert "is not what the meter counts" in refusal(lambda x: Sly(x))
+
+
+def test_plain_keeps_values_and_cuts_every_tie():
+    graph = torch.ones(2, requires_grad=True) * 2
+    made = plain({"t": graph, 3: (1, 2.5, None, "s", True), "odd": object()})
+    assert torch.equal(made.pop("t"), torch.tensor([2.0, 2.0]))
+    assert made == {"3": [1, 2.5, None, "s", True], "odd": Opaque("object")}
+    copy = plain(graph)
+    assert copy.grad_fn is None
+    assert copy.data_ptr() != graph.data_ptr()
+
+
+def test_a_forbidden_call_is_refused_and_comes_back():
+    def uses_random(x):
+        return 2 * x + 0 * random.randint(0, 1)
+
+    def run(answer, case):
+        with refused(random, "randint", "do it without luck."):
+            return {"seen": answer(case["x"])}
+
+    original = random.randint
+    assert refusal(uses_random, run=run) == "do it without luck."
+    make_check(run=run)(double)
+    assert random.randint == original
+
+
+@pytest.mark.parametrize(
+    ("function", "written"), [(double, True), (blank, False), (None, False), (len, False)]
+)
+def test_answered(function, written):
+    assert answered(function) is written
+
+
+def test_a_notebook_shows_a_refusal_in_one_line(capsys):
+    shell = InteractiveShell()
+    shell.user_ns.update(check=make_check(), wrong=lambda x: x)
+    shell.run_cell("check(wrong)")
+    printed = capsys.readouterr().out.strip().splitlines()
+    assert printed == ["CheckError: double(x): 21 is not what the meter counts. It is x itself."]

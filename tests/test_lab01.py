@@ -1,0 +1,187 @@
+"""The oracles of lab 01 against arithmetic by hand, and what its checks forbid and allow."""
+
+import json
+
+import pytest
+import torch
+from torch import nn
+
+from tutorial_lib import checks, memory
+from tutorial_lib.checks import lab01, lab01_peak
+from tutorial_lib.checks import lab01_oracles as oracles
+from tutorial_lib.checks.core import CheckError
+
+CHECKS = [getattr(lab01, name) for name in lab01.__all__]
+SEEDS = range(8)
+WORDS = {"vocab": 10, "widths": [4, 6, 4], "dtype": "float32", "tied": False, "frozen": []}
+WORDS |= {"norm": False}
+# Elements: embedding 10x4, layers 4x6 + 6 and 6x4 + 4, head 4x10.
+EMBEDDING, FIRST, SECOND, HEAD = 40, 30, 28, 40
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.name)
+@pytest.mark.parametrize("seed", SEEDS)
+def test_cases_are_plain_and_differ_from_seed_to_seed(check, seed):
+    cases = check.cases(seed)
+    assert json.loads(json.dumps(cases)) == cases
+    assert cases == check.cases(seed)
+    assert any(check.cases(other) != cases for other in SEEDS)
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.name)
+def test_a_check_is_found_under_its_name(check):
+    assert check is getattr(checks.lab01, check.name.removeprefix("lab01."))
+
+
+@pytest.mark.parametrize(
+    ("changed", "num_bytes"),
+    [
+        ({}, 4 * (EMBEDDING + FIRST + SECOND + HEAD)),
+        ({"tied": True}, 4 * (EMBEDDING + FIRST + SECOND)),
+        ({"frozen": [1]}, 4 * (EMBEDDING + FIRST + SECOND + HEAD)),
+        ({"dtype": "bfloat16"}, 4 * (EMBEDDING + HEAD) + 2 * (FIRST + SECOND)),
+        ({"norm": True}, 4 * (EMBEDDING + FIRST + SECOND + HEAD + 8)),
+    ],
+)
+def test_a_model_at_rest(changed, num_bytes):
+    sizes = oracles.resident(WORDS | changed)
+    assert sizes["parameters"] == num_bytes
+    assert sizes["buffers"] == (4 * 8 + 8 if "norm" in changed else 0)  # two rows, and a count
+
+
+@pytest.mark.parametrize(
+    ("changed", "gradients", "state"),
+    [
+        ({"optimizer": "sgd"}, 552, 0),
+        ({"optimizer": "momentum"}, 552, 552),
+        ({"optimizer": "adamw"}, 552, 2 * 552 + 6 * 4),
+        ({"optimizer": "adamw", "frozen": [0]}, 552 - 120, 2 * (552 - 120) + 4 * 4),
+        ({"optimizer": "momentum", "dtype": "float16"}, 552 - 116, 552 - 116),
+        ({"optimizer": "momentum", "tied": True}, 552 - 160, 552 - 160),
+    ],
+)
+def test_a_model_after_a_step(changed, gradients, state):
+    sizes = oracles.after_step(WORDS | changed)
+    assert (sizes["gradients"], sizes["optimizer_state"]) == (gradients, state)
+
+
+@pytest.mark.parametrize(
+    ("layers", "shape", "floats"),
+    [
+        ([["linear", 5], ["relu"], ["linear", 3]], [2, 7], 2 * (7 + 5)),
+        ([["linear", 5], ["gelu"], ["linear", 3]], [2, 7], 2 * (7 + 5 + 5)),
+        ([["linear", 5], ["norm"], ["relu"]], [2, 3, 7], 6 * (7 + 5 + 2 + 5)),
+    ],
+)
+def test_what_a_chain_saves(layers, shape, floats):
+    case = {"layers": layers, "shape": shape}
+    assert oracles.saved_by(case) == 4 * floats
+    widths = [layer[1] if len(layer) > 1 else 5 for layer in layers]
+    rows = torch.Size(shape[:-1]).numel()
+    assert oracles.output_bytes(case) == [4 * rows * width for width in widths]
+
+
+@pytest.mark.parametrize(
+    ("weights", "optimizer", "switches", "num_bytes"),
+    [
+        ("float32", "adamw", {}, 16),
+        ("float32", "sgd", {}, 8),
+        ("bfloat16", "adamw", {}, 8),
+        ("float64", "momentum", {}, 24),
+        ("float32", "adamw", {"autocast": True}, 16),
+        ("float16", "adamw", {"master_copy": True}, 16),
+        ("bfloat16", "momentum", {"master_copy": True}, 12),
+    ],
+)
+def test_bytes_per_parameter_by_the_meter(weights, optimizer, switches, num_bytes):
+    case = {"weights": weights, "optimizer": optimizer, **lab01_peak.SWITCHED_OFF, **switches}
+    assert oracles.per_parameter(case) == num_bytes
+
+
+@pytest.fixture(scope="module")
+def training():
+    """A case of 1.5 and its peak: the wide MLP with AdamW."""
+    case = lab01_peak._training_cases(0)[0]
+    return case, oracles.trained(case)[0].peak_bytes
+
+
+def judged(case, peak, **changed):
+    lab01.predict_peak.judge(case, {"peak": peak, "forwards": 1, "touched": False} | changed)
+
+
+@pytest.mark.parametrize("off", [-0.019, 0.0, 0.019])
+def test_a_peak_within_two_per_cent_passes(training, off):
+    case, peak = training
+    judged(case, round(peak * (1 + off)))
+
+
+@pytest.mark.parametrize("off", [-0.9, -0.021, 0.021, 1.0])
+def test_a_peak_further_off_is_refused_with_how_far(training, off):
+    case, peak = training
+    with pytest.raises(CheckError, match=rf"a wide MLP with adamw: off by \{off:+.0%}"):
+        judged(case, round(peak * (1 + off)))
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [{"forwards": 2}, {"forwards": None}, {"forwards": "1"}, {"touched": True}, {"touched": None}],
+)
+def test_a_right_peak_by_forbidden_means_is_refused(training, changed):
+    case, peak = training
+    with pytest.raises(CheckError):
+        judged(case, peak, **changed)
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.name)
+@pytest.mark.parametrize("result", [{}, {"bytes": "many", "ledger": [1, 2], "peak": float("nan")}])
+def test_a_result_of_any_kind_is_refused_and_breaks_nothing(check, result):
+    with pytest.raises(CheckError):
+        check.judge(check.cases(0)[0], {"forwards": 1, "touched": False} | result)
+
+
+def measure(*arguments, **options):
+    parameter = nn.Parameter(torch.ones(2))
+    memory.measure(lambda: parameter.sum().backward(), warmup=0)
+
+
+def watch(*arguments, **options):
+    with memory.watch():
+        pass
+
+
+def predict(*arguments, **options):
+    def make():
+        layer = nn.Linear(2, 2)
+        optimizer = torch.optim.SGD(layer.parameters(), lr=1.0)
+        return lambda: layer(torch.ones(2)).sum().backward(), layer, optimizer
+
+    memory.predict(make, kernels="cpu")
+
+
+def saved(*arguments, **options):
+    memory.saved(lambda: None)
+
+
+METERS = [measure, watch, predict]
+FORBIDDEN = [(check, meter) for check in CHECKS if check.exercise != "1.3" for meter in METERS]
+FORBIDDEN += [(lab01.chain_saved_bytes, meter) for meter in (*METERS, saved)]
+
+
+@pytest.mark.parametrize(
+    ("check", "meter"), FORBIDDEN, ids=lambda value: getattr(value, "__name__", None) or value.name
+)
+def test_a_check_refuses_the_instrument_that_judges_it(check, meter):
+    with pytest.raises(CheckError, match="oracle here"):
+        check(meter)
+    meter()  # and the instrument is back
+
+
+def test_the_peaks_of_1_5_lie_where_its_text_says():
+    mlp, mlp_without, gpt, unet = (
+        oracles.trained(case)[0] for case in lab01_peak._training_cases(0)
+    )
+    assert mlp.peak_phase == "optimizer"
+    assert gpt.peak_phase == unet.peak_phase == "backward"
+    full = mlp_without.curve()[-1]["gradients"]
+    assert mlp_without.at_peak["gradients"] == full
+    assert max(gpt.at_peak["gradients"] / full, unet.at_peak["gradients"] / full) < 0.5

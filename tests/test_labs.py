@@ -1,0 +1,125 @@
+"""Every lab as a learner opens it: it runs, says what is still blank, and gives nothing away."""
+
+import json
+import os
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+
+from tutorial_lib.marks import cell_mark
+
+ROOT = Path(__file__).resolve().parent.parent
+LABS = sorted(path.stem for path in ROOT.glob("labs/*.ipynb"))
+each_lab = pytest.mark.parametrize("lab", LABS)
+SHORTEST_SECRET = 12  # characters; `return total` gives nothing away
+
+
+def read(folder, lab):
+    return nbformat.read(ROOT / folder / f"{lab}.ipynb", as_version=4)
+
+
+def code_cells(notebook):
+    return [cell for cell in notebook.cells if cell.cell_type == "code"]
+
+
+def of_kind(notebook, *kinds):
+    marks = {cell.id: cell_mark(cell.source) for cell in code_cells(notebook)}
+    return {key: mark.number for key, mark in marks.items() if mark and mark.kind in kinds}
+
+
+def lines_of(cells):
+    return {line.strip() for cell in cells for line in cell.source.splitlines()}
+
+
+def secrets(solution):
+    """Lines that stand in answer cells of the source, between the marks of a solution."""
+    inside, found = False, set()
+    for line in (ROOT / "solutions" / "source" / f"{solution}.py").read_text("utf-8").splitlines():
+        if "### BEGIN SOLUTION" in line or "### END SOLUTION" in line:
+            inside = "BEGIN" in line
+        elif inside and len(line.strip()) >= SHORTEST_SECRET:
+            found.add(line.strip())
+    return found
+
+
+def errors(cell):
+    return [output for output in cell.outputs if output.output_type == "error"]
+
+
+def run(notebook):
+    client = NotebookClient(
+        notebook,
+        timeout=300,
+        allow_errors=True,
+        kernel_name="python3",
+        resources={"metadata": {"path": str(ROOT / "labs")}},
+    )
+    client.execute(env={**os.environ, "PYTHONPATH": str(ROOT)})
+
+
+@pytest.mark.slow
+@each_lab
+def test_a_fresh_lab_fails_in_its_checks_alone_and_says_what_is_blank(lab):
+    notebook = read("labs", lab)
+    run(notebook)
+    numbers = of_kind(notebook, "check")
+    failed = {cell.id: errors(cell) for cell in code_cells(notebook) if errors(cell)}
+    assert failed.keys() == numbers.keys()
+    for cell_id, (error,) in failed.items():
+        assert error.ename == "CheckError"
+        assert error.evalue.startswith(f"exercise {numbers[cell_id]} is still blank: replace")
+        assert len(error.traceback) == 1
+
+
+@each_lab
+def test_the_twins_differ_in_answers_and_hidden_checks_alone(lab):
+    blank, solved = read("labs", lab), read("solutions", lab)
+    answers = of_kind(solved, "exercise")
+    hidden = of_kind(solved, "hidden check")
+    assert answers == of_kind(blank, "exercise")
+    sources = [
+        {cell.id: cell.source for cell in twin.cells if cell.id not in (*answers, *hidden)}
+        for twin in (blank, solved)
+    ]
+    for twin in sources:  # they name the folder that they stand in
+        del twin["colab-badge"], twin["setup"]
+    assert sources[0] == sources[1]
+
+
+@each_lab
+def test_every_answer_cell_is_a_blank(lab):
+    notebook = read("labs", lab)
+    numbers = of_kind(notebook, "exercise")
+    for cell in code_cells(notebook):
+        if cell.id in numbers:
+            assert f'raise NotImplementedError("exercise {numbers[cell.id]}: ' in cell.source
+
+
+def leaks(lab, notebook):
+    solved = read("solutions", lab)
+    given = lines_of(cell for cell in solved.cells if cell.id not in of_kind(solved, "exercise"))
+    text = json.dumps(notebook, ensure_ascii=False)
+    hidden = secrets(lab) - given
+    return {line for line in hidden if json.dumps(line, ensure_ascii=False)[1:-1] in text}
+
+
+@each_lab
+def test_nothing_of_a_solution_stands_in_the_lab(lab):
+    assert leaks(lab, read("labs", lab)) == set()
+
+
+@each_lab
+def test_a_line_of_a_solution_is_found_wherever_it_stands(lab):
+    line = sorted(secrets(lab))[-1]
+    text, output = read("labs", lab), read("labs", lab)
+    text.cells[0].source += f"\nHint: `{line}`"
+    code_cells(output)[0].outputs = [nbformat.v4.new_output("stream", text=f"{line}\n")]
+    assert leaks(lab, text) == leaks(lab, output) == {line}
+
+
+@each_lab
+def test_a_lab_holds_no_output(lab):
+    assert not [cell.id for cell in code_cells(read("labs", lab)) if cell.outputs]
+    assert not [cell.id for cell in code_cells(read("labs", lab)) if cell.execution_count]

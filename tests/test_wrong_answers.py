@@ -1,0 +1,185 @@
+"""Every lab's checks against plausible answers: see wrong_answers/__init__.py for their form."""
+
+import ast
+import contextlib
+import functools
+import importlib
+import io
+import os
+from dataclasses import dataclass
+from unittest import mock
+
+import nbformat
+import pytest
+from wrong_answers import ROOT, solved
+
+from tutorial_lib import authoring
+from tutorial_lib.checks.core import SEED_VARIABLE, CheckError, run_in_place
+from tutorial_lib.grading.student import find_check
+from tutorial_lib.grading.wire import decode, encode
+from tutorial_lib.marks import cell_mark
+
+SEEDS = range(5)
+FEWEST_WRONG, FEWEST_RIGHT = 4, 2
+
+
+@dataclass(frozen=True)
+class Exercise:
+    """An exercise of a built solution: its answer cell, and the cells that check it."""
+
+    notebook: str
+    number: str
+
+    def __str__(self):
+        return f"{self.lab}-{self.number}"
+
+    @property
+    def lab(self):
+        return self.notebook.split("_")[0]
+
+    def cells(self, kinds):
+        marked = [(cell_mark(cell.source), cell) for cell in code_cells(self.notebook)]
+        return [
+            c for mark, c in marked if mark and mark.number == self.number and mark.kind in kinds
+        ]
+
+    @functools.cached_property
+    def checks(self):
+        return self.cells({"check", "hidden check"})
+
+    @functools.cached_property
+    def asked(self):
+        """The name that the checks ask for, of those that the answer cell defines."""
+        (answer,) = self.cells({"exercise"})
+        defined = {getattr(node, "name", None) for node in ast.parse(answer.source).body}
+        tree = ast.walk(ast.parse("\n".join(cell.source for cell in self.checks)))
+        (name,) = {node.id for node in tree if isinstance(node, ast.Name)} & defined
+        return name
+
+    @property
+    def line(self):
+        """What the checks print on success, as the built solution shows it."""
+        return "".join(output.text for cell in self.checks for output in cell.outputs)
+
+    @functools.cached_property
+    def answers(self):
+        """All answers in the exercise's file, by name; none where there is no file."""
+        name = f"wrong_answers.{self.lab}.ex{self.number.replace('.', '_')}"
+        try:
+            module = importlib.import_module(name)
+        except ModuleNotFoundError as error:
+            if not name.startswith(error.name or "-"):
+                raise
+            return {}
+        return {key: value for key, value in vars(module).items() if hasattr(value, "refused_with")}
+
+    def wrong(self):
+        return {k: answer for k, answer in self.answers.items() if answer.refused_with is not None}
+
+    def right(self):
+        return {k: answer for k, answer in self.answers.items() if answer.refused_with is None}
+
+
+@functools.cache
+def code_cells(notebook):
+    cells = nbformat.read(ROOT / "solutions" / f"{notebook}.ipynb", as_version=4).cells
+    return [cell for cell in cells if cell.cell_type == "code"]
+
+
+@functools.cache
+def blanks(notebook):
+    return authoring.load_definitions(ROOT / "labs" / f"{notebook}.ipynb")
+
+
+NOTEBOOKS = sorted(path.stem for path in ROOT.glob("labs/*.ipynb"))
+EXERCISES = [
+    Exercise(notebook, mark.number)
+    for notebook in NOTEBOOKS
+    for mark in map(cell_mark, (cell.source for cell in code_cells(notebook)))
+    if mark and mark.kind == "exercise"
+]
+each_exercise = pytest.mark.parametrize("exercise", EXERCISES, ids=str)
+
+
+def each_answer(kind):
+    pairs = [(exercise, name) for exercise in EXERCISES for name in kind(exercise)]
+    ids = [f"{exercise}-{name}" for exercise, name in pairs]
+    return pytest.mark.parametrize(("exercise", "name"), pairs, ids=ids)
+
+
+class Elsewhere:
+    """An answer in another process, as far as a check can tell: all that passes is written out."""
+
+    def __init__(self, answer):
+        self.answer = answer
+
+    def run_remotely(self, check, case):
+        found = find_check("tutorial_lib.checks", check)
+        return decode(encode(run_in_place(found, self.answer, decode(encode(case)))))
+
+
+def here(answer):
+    return answer
+
+
+PLACES = (here, Elsewhere, here)  # a seed each
+
+
+def verdict(exercise, answer, seed):
+    """Run the exercise's check cells with an answer; gives what they print, and the refusal."""
+    namespace = {**vars(solved(exercise.lab)), exercise.asked: answer}
+    printed = io.StringIO()
+    with (
+        mock.patch.dict(os.environ, {SEED_VARIABLE: str(seed)}),
+        contextlib.redirect_stdout(printed),
+    ):
+        try:
+            for cell in exercise.checks:
+                exec(cell.source, namespace)
+        except CheckError as error:
+            return printed.getvalue(), str(error)
+    return printed.getvalue(), None
+
+
+def test_every_lab_has_exercises():
+    assert {exercise.notebook for exercise in EXERCISES} == set(NOTEBOOKS)
+
+
+@each_exercise
+def test_every_exercise_has_wrong_and_right_answers(exercise):
+    assert len(exercise.wrong()) >= FEWEST_WRONG
+    assert len(exercise.right()) >= FEWEST_RIGHT
+
+
+@each_exercise
+def test_the_blank_is_refused_as_blank(exercise):
+    blank = getattr(blanks(exercise.notebook), exercise.asked)
+    printed, message = verdict(exercise, blank, seed=0)
+    assert message.startswith(f"exercise {exercise.number} is still blank:")
+    assert printed == ""
+
+
+@each_answer(Exercise.wrong)
+def test_a_wrong_answer_is_refused_in_its_own_words(exercise, name):
+    answer = exercise.answers[name]
+    others = {other.refused_with for other in exercise.wrong().values() if other is not answer}
+    for seed, place in enumerate(PLACES):
+        printed, message = verdict(exercise, place(answer), seed)
+        assert message is not None, f"passes under seed {seed}"
+        assert answer.refused_with in message, f"seed {seed}"
+        assert exercise.line not in printed
+        assert not [words for words in others if words in message], f"seed {seed}: {message}"
+
+
+@each_answer(Exercise.right)
+def test_a_right_answer_passes_and_the_line_stays_the_same(exercise, name):
+    answer = exercise.answers[name]
+    for seed in SEEDS:
+        assert verdict(exercise, PLACES[seed % 3](answer), seed) == (exercise.line, None), seed
+
+
+@each_exercise
+def test_the_solution_passes(exercise):
+    answer = getattr(solved(exercise.lab), exercise.asked)
+    for seed in SEEDS:
+        assert verdict(exercise, answer, seed) == (exercise.line, None), seed
