@@ -234,14 +234,21 @@ def test_bad_requests_leave_nothing_behind(course, tmp_path):
     (tmp_path / "empty").mkdir()
     (tmp_path / "class").mkdir()
     (tmp_path / "class" / "a.ipynb").write_text("{}")
+    (tmp_path / "file").write_text("")
+    (tmp_path / "marked").mkdir()
+    for name in ("run.json", "marked by hand.txt"):
+        (tmp_path / "marked" / name).write_text("{}")
     cases = [
         (tmp_path / "missing", tmp_path / "out", "is not a folder", {}),
         (tmp_path / "class" / "a.ipynb", tmp_path / "out", "is not a folder", {}),
         (tmp_path / "empty", tmp_path / "out", "holds no .ipynb file", {}),
-        (tmp_path / "class", tmp_path / "class", "holds other files", {}),
-        (tmp_path / "class", tmp_path / "class" / "a.ipynb", "is not a folder", {}),
+        (tmp_path / "class", tmp_path / "class", "in the folder of submissions", {}),
+        (tmp_path / "class", tmp_path / "class" / "report", "in the folder of submissions", {}),
+        (tmp_path / "class", tmp_path, "holds other files", {}),
+        (tmp_path / "class", tmp_path / "file", "is not a folder", {}),
+        (tmp_path / "class", tmp_path / "marked", "holds other files", {}),
         (tmp_path / "class", tmp_path / "out", "is called 'nobody'", {"only": ["nobody"]}),
-        (tmp_path / "class", tmp_path / "out", "must be positive", {"seconds": 0}),
+        (tmp_path / "class", tmp_path / "out", "must be positive", {"seconds": float("nan")}),
     ]
     before = sorted(tmp_path.rglob("*"))
     for submissions, out, message, options in cases:
@@ -329,10 +336,25 @@ def test_a_helper_cell_is_named_in_the_feedback(lab):
     assert "helper cell was not graded" in matched(lab, helped).notes[0]
 
 
-def test_an_answer_that_reads_the_checks_is_reported(lab):
-    borrowed = "from tutorial_lib.checks import lab90\ndef area(w, h):\n    return 1"
-    assert "names the checks themselves" in matched(lab, toy.submission(a11=borrowed)).notes[0]
-    assert matched(lab, toy.full()).notes == []
+@pytest.mark.parametrize(
+    "line",
+    [
+        "from tutorial_lib.checks import lab90",
+        "import sys; m = sys.modules['tutorial_lib.ch' + 'ecks']",
+        "import sys; f = sys._getframe(1)",
+    ],
+)
+def test_an_answer_that_could_ask_the_oracle_is_named_for_a_person_to_read(lab, line):
+    answers = matched(lab, toy.submission(a11=f"{line}\n{toy.AREA}"))
+    assert answers.review == ["1.1"]
+    assert "the instructor is asked to read it" in answers.notes[0]
+    graded = report.Graded("a", "graded", review=answers.review)
+    assert report.scores_csv(lab, [graded]).splitlines()[1].endswith(",1.1")
+
+
+def test_an_ordinary_answer_is_not_named(lab):
+    answers = matched(lab, toy.full())
+    assert (answers.notes, answers.review) == ([], [])
 
 
 def test_the_judge_holds_no_answer_and_checks_are_untouched(lab):
@@ -359,7 +381,7 @@ def test_needed_statements_follow_names_backwards():
         "",
     ]
     assert needed(cells, [[], [], {"table"}]) == [
-        "import math, json\nbase = math.pi",
+        "import math\nbase = math.pi",
         "table = {}\ntable['a'] = base",
         "",
     ]
@@ -433,8 +455,11 @@ def test_a_page_escapes_everything_and_drops_colours(lab):
 
 def test_two_names_never_share_a_page():
     names = ["a.ipynb", "a/b.ipynb", "a_b.ipynb", "x" * 250, "x" * 251]
-    assert len({report.feedback_name(name) for name in names}) == len(names)
-    assert all(len(report.feedback_name(name)) <= 255 for name in names)
+    names += ["a.ipynb.html/b.ipynb", "a.ipynb.html_/b.ipynb"]  # a folder where a page should go
+    pages = [report.feedback_name(name) for name in names]
+    assert len(set(pages)) == len(names)
+    assert {str(Path(page).parent) for page in pages}.isdisjoint(pages)
+    assert all(len(page) <= 255 for page in pages)
 
 
 @pytest.mark.parametrize("name", ["=1+1", "+1", "-1", "@x", "\t=1"])
@@ -446,7 +471,7 @@ def test_names_that_a_spreadsheet_would_compute_are_quoted(lab, name):
 def test_an_older_report_is_replaced_whole(lab, tmp_path):
     out = tmp_path / "report"
     for name in ("first.ipynb", "second.ipynb"):
-        report.check_place(out)
+        report.check_place(out, tmp_path / "class")
         report.write_report(out, lab, [report.Graded(name, "graded")], "isolation: none", {"a": 1})
     assert [path.name for path in (out / "feedback").iterdir()] == ["second.ipynb.html"]
     assert [path.name for path in tmp_path.iterdir()] == ["report"]

@@ -103,6 +103,19 @@ def test_honest_answers_pass_and_see_the_setup(course):
     assert [course.area(), course.doubled(), course.slope()] == ["", "", ""]
 
 
+# Finds the pipe to the grader and writes messages of its own into it.
+PIPE = (
+    "import os, struct\n"
+    "def send(kind, content, length=None):\n"
+    "    pipe = next(fd for fd in range(3, 99) if is_open(fd))\n"
+    "    rest = memoryview(struct.pack('<cQ', kind, length or len(content)) + content)\n"
+    "    while rest: rest = rest[os.write(pipe, rest):]\n"
+    "def is_open(fd):\n"
+    "    try: return bool(os.fstat(fd))\n"
+    "    except OSError: return False\n"
+)
+
+
 @pytest.mark.parametrize(
     ("answer", "expected"),
     [
@@ -116,6 +129,8 @@ def test_honest_answers_pass_and_see_the_setup(course):
         ("import sys\nsys.exit('bye')", "stopped with SystemExit.*bye"),
         ("import os\nos._exit(3)", "answer cell of exercise 1.1 ended.*exit code 3"),
         ("import ctypes\nctypes.string_at(0)", "SIGSEGV"),
+        ("import os\nos.kill(os.getpid(), 40)", "signal 40"),
+        ("%%time\n" * 3000 + "def area(w, h):\n    return 1", "RecursionError"),
         ("def area(w, h):\n    import os, signal\n    os.kill(os.getpid(), 9)", "SIGKILL"),
         ("def area(w, h):\n    import os\n    os.kill(0, 9)", "SIGKILL"),
         ("while True:\n    pass", "answer cell of exercise 1.1 was stopped after 3.00 s"),
@@ -126,6 +141,9 @@ def test_honest_answers_pass_and_see_the_setup(course):
         ("def area(w, h):\n    raise ValueError('\\x1b[31mred <b>')", "ValueError"),
         ("def area(w, h):\n    def deep(x): return [deep(x)]\n    return deep(1)", "Recursion"),
         ("def area(w, h):\n    return 10**100000", "ValueError|digits|cannot be read"),
+        (PIPE + "def area(w, h):\n    send(b'F', 2**25 * b'x')\n    os._exit(0)", "^x{1000}"),
+        (PIPE + "def area(w, h):\n    while True: send(b'S', b'0')", "was stopped after 3.00 s"),
+        (PIPE + "def area(w, h):\n    send(b'R', b'x', 99)\n    while True: pass", "was stopped"),
         ("class E:\n    __class__ = int\ndef area(w, h):\n    return E()", "TypeError"),
         (
             "class E(int):\n    def __eq__(s, o): return True\n    def __ne__(s, o): return False\n"
@@ -143,7 +161,7 @@ def test_a_wrong_or_hostile_answer_fails_alone(course, answer, expected):
     course.session(area=answer)
     said = course.area()
     assert re.search(expected, said, re.DOTALL), said
-    assert len(said) < 10_000
+    assert len(said) < 20_000
     assert course.doubled() == ""  # the next exercise of the same submission is judged as ever
 
 
@@ -178,6 +196,8 @@ def test_a_cell_that_hangs_costs_its_time_once(course):
     course.session(area="import time\ntime.sleep(99)")
     assert "stopped" in course.area()
     assert "left out" in course.area()
+    course.session(area="while True: pass", **{"1.2": "def doubled(x): return area(x, FACTOR)"})
+    assert "Left out above it: exercise 1.1" in course.doubled()
     assert course.slope() == ""
 
 
@@ -193,6 +213,7 @@ ESCAPES = {
     "signal": "__import__('os').kill({pid}, 0)",
     "port": "__import__('socket').create_connection(('127.0.0.1', {port}), 2)",
     "privilege": "__import__('os').chroot('.')",
+    "unowned memory": "__import__('os').memfd_create('x')",
 }
 
 
@@ -214,6 +235,19 @@ def test_the_sandbox_refuses(course, running, attempt):
     assert any(word in said for word in ("PermissionError", "OSError", "ProcessLookup", "Connect"))
     assert course.lab.path.exists()
     assert not Path("/tmp/written-by-a-student").exists()
+
+
+def test_the_session_of_another_submission_cannot_be_reached(course, running):
+    """Its answers would tell what to answer, and its judge would wait in vain."""
+    if "namespaces" not in running[3]:
+        pytest.skip(f"this machine grants only {running[3]}")
+    course.session()
+    other = Path(os.environ[standin.SOCKET_VARIABLE])
+    connect = f"import socket\n    socket.socket(socket.AF_UNIX).connect({str(other)!r})"
+    course.session(area=f"def area(w, h):\n    {connect}\n    return w * h")
+    assert "FileNotFoundError" in course.area()
+    with socket.socket(socket.AF_UNIX) as caller:
+        caller.connect(str(other))  # from outside it is there
 
 
 def test_scratch_can_be_written_and_is_empty_each_time(course):

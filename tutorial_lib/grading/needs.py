@@ -84,7 +84,7 @@ def needed(cells: Sequence[str], wanted: Iterable[Iterable[str]]) -> list[str]:
         wanted: For every cell, the names used by what runs elsewhere in its place.
 
     Returns:
-        One source per cell, possibly empty.
+        One source per cell, possibly empty; of an import, the names that are used.
     """
     names: set[str] = set()
     kept: list[str] = []
@@ -94,10 +94,21 @@ def needed(cells: Sequence[str], wanted: Iterable[Iterable[str]]) -> list[str]:
         for statement in reversed(statements(source)):
             bound = bound_names(statement)
             if bound & names or _EVERYTHING in bound or _is_future(statement):
-                parts.append(ast.unparse(statement))
+                parts.append(ast.unparse(_trimmed(statement, names)))
                 names |= used_names(parts[-1])
         kept.append("\n".join(reversed(parts)))
     return kept[::-1]
+
+
+def _trimmed(statement: ast.stmt, names: set[str]) -> ast.stmt:
+    # `from tutorial_lib import checks, plots` would load matplotlib for every submission
+    if isinstance(statement, ast.Import | ast.ImportFrom) and not _is_future(statement):
+        statement.names = [
+            alias
+            for alias in statement.names
+            if (alias.asname or alias.name.split(".")[0]) in names or alias.name == _EVERYTHING
+        ]
+    return statement
 
 
 def _is_future(statement: ast.stmt) -> bool:

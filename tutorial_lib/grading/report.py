@@ -23,12 +23,19 @@ from tutorial_lib.grading.lab import Lab
 
 _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[@-Z\\-_]|\][^\x07]*\x07)")
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+_REPORT = {"scores.csv", "index.html", "run.json", "feedback"}
 _STYLE = """
 :root { color-scheme: light dark; font-family: system-ui, sans-serif; line-height: 1.5 }
 body { max-width: 48rem; margin: 2rem auto; padding: 0 1rem }
 pre { white-space: pre-wrap; overflow-wrap: anywhere; border-left: .25rem solid; padding: 0 1rem }
 table { border-collapse: collapse } td, th { padding: .2rem .8rem; text-align: left }
+tr { border-bottom: 1px solid; white-space: nowrap } .wide { overflow-x: auto }
+footer { margin-top: 3rem; font-size: .85rem }
 """
+_TRY_AGAIN = (
+    "Below stands what each check said. To try again, change the answer cell in your notebook, run "
+    "it, and run the check right below it: it is the same check, on other numbers."
+)
 
 
 @dataclass(frozen=True)
@@ -41,6 +48,7 @@ class Graded:
         verdicts: By check cell; empty when not graded.
         reason: One sentence when not graded.
         notes: What the student should know about the notebook.
+        review: Exercises whose answer a person should read.
         seconds: What grading it took.
     """
 
@@ -49,6 +57,7 @@ class Graded:
     verdicts: Mapping[str, Verdict] = field(default_factory=dict)
     reason: str = ""
     notes: Sequence[str] = ()
+    review: Sequence[str] = ()
     seconds: float = 0.0
 
     def points(self, lab: Lab, exercise: str | None = None) -> int:
@@ -62,6 +71,11 @@ class Graded:
         )
 
 
+def columns(lab: Lab) -> list[str]:
+    """Name the columns of `scores.csv`."""
+    return ["name", "status", "points", "maximum", *lab.exercises, "review"]
+
+
 def rows(lab: Lab, results: Sequence[Graded]) -> list[dict[str, str | int]]:
     """Make the lines of `scores.csv`."""
     return [
@@ -71,6 +85,7 @@ def rows(lab: Lab, results: Sequence[Graded]) -> list[dict[str, str | int]]:
             "points": result.points(lab),
             "maximum": lab.maximum,
             **{exercise: result.points(lab, exercise) for exercise in lab.exercises},
+            "review": " ".join(result.review),
         }
         for result in results
     ]
@@ -85,9 +100,7 @@ def readable(text: str) -> str:
 def scores_csv(lab: Lab, results: Sequence[Graded]) -> str:
     """Write the score sheet; a name that a spreadsheet would compute gets an apostrophe."""
     text = io.StringIO()
-    writer = csv.DictWriter(
-        text, ["name", "status", "points", "maximum", *lab.exercises], lineterminator="\n"
-    )
+    writer = csv.DictWriter(text, columns(lab), lineterminator="\n")
     writer.writeheader()
     for row in rows(lab, results):
         name = str(row["name"])
@@ -101,14 +114,18 @@ def feedback_name(name: str) -> str:
     folder, _, file = name.rpartition("/")
     if len(os.fsencode(file)) > 240:  # with .html it would be too long for most file systems
         file = f"{file[:50]}-{hashlib.sha256(os.fsencode(name)).hexdigest()[:16]}"
+    if folder.rstrip("_").endswith(".html"):  # it must not stand where a file's page goes
+        folder += "_"
     return f"{folder}/{file}.html" if folder else f"{file}.html"
 
 
 def feedback_page(lab: Lab, result: Graded, isolation: str) -> str:
     """Write a student's page: points, the check's message, and what happened. All is escaped."""
-    parts = [f"<p>{_escape(isolation)}</p>"]
+    parts = []
     if result.status == "graded":
         parts.append(f"<p><strong>{result.points(lab)} of {lab.maximum} points</strong></p>")
+        if result.points(lab) < lab.maximum:
+            parts.append(f"<p>{_TRY_AGAIN}</p>")
     else:
         parts.append(f"<p><strong>Not graded: {_escape(result.status)}.</strong></p>")
         parts.append(f"<p>{_escape(result.reason)}</p>")
@@ -121,6 +138,7 @@ def feedback_page(lab: Lab, result: Graded, isolation: str) -> str:
         for check in lab.checks:
             if check.exercise == exercise:
                 parts.append(_check_html(check.points, result.verdicts[check.id]))
+    parts.append(f"<footer>Graded by the course's own checks; {_escape(isolation)}</footer>")
     return _page(f"{lab.name}: {result.name}", parts)
 
 
@@ -134,15 +152,20 @@ def _check_html(points: int, verdict: Verdict) -> str:
 
 def index_page(lab: Lab, results: Sequence[Graded], isolation: str) -> str:
     """Write the instructor's page: all scores, each with a link to its feedback."""
-    heads = ["name", "status", "points", *lab.exercises]
+    exercises = [f"{exercise} ({lab.maximum_of(exercise)})" for exercise in lab.exercises]
+    heads = ["name", "status", "points", "please read", *exercises]
     lines = ["<tr>" + "".join(f"<th>{_escape(head)}</th>" for head in heads) + "</tr>"]
     for result in results:
         link = quote(os.fsencode(f"feedback/{feedback_name(result.name)}"))
         cells = [f'<a href="{link}">{_escape(result.name)}</a>', _escape(result.status)]
         cells.append(f"{result.points(lab)} of {lab.maximum}")
+        cells.append(" ".join(result.review))
         cells += [str(result.points(lab, exercise)) for exercise in lab.exercises]
         lines.append("<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>")
-    return _page(lab.name, [f"<p>{_escape(isolation)}</p>", f"<table>{''.join(lines)}</table>"])
+    reading = "Please read: answers that could have asked the checks for their result."
+    parts = [f"<p>{len(results)} submissions, {_escape(isolation)}</p>"]
+    parts.append(f'<div class="wide"><table>{"".join(lines)}</table></div>')
+    return _page(lab.name, [*parts, f"<p>{reading} Their pages say which words stand in them.</p>"])
 
 
 def _escape(text: str) -> str:
@@ -159,15 +182,22 @@ def _page(title: str, parts: Sequence[str]) -> str:
     )
 
 
-def check_place(out: Path) -> None:
+def check_place(out: Path, submissions: Path) -> None:
     """Refuse to put a report where anything but an older report stands.
 
+    Args:
+        out: Where the report is to go.
+        submissions: The folder of the class, which is only read.
+
     Raises:
-        GradingError: When it would overwrite something else.
+        GradingError: When it would overwrite something else, or stand among the submissions.
     """
+    if out.resolve().is_relative_to(submissions.resolve()):
+        raise GradingError(f"{out} is in the folder of submissions: put the report elsewhere.")
     if out.is_symlink() or (out.exists() and not out.is_dir()):
         raise GradingError(f"{out} is not a folder: give a new folder for the report.")
-    if out.exists() and any(out.iterdir()) and not (out / "run.json").is_file():
+    there = {entry.name for entry in out.iterdir()} if out.exists() else set()
+    if there and (there - _REPORT or "run.json" not in there):
         raise GradingError(f"{out} holds other files: give a new folder for the report.")
     try:  # now, and not after an hour of grading
         out.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,10 @@
-"""Grading a class: reads every submission, judges it, writes the report."""
+"""Grading a class: reads every submission, judges it, writes the report.
+
+What an answer returns is judged in another process, on cases drawn from a secret seed. How the
+answer came by it is not known: in its own process it can call the library's meters by a detour,
+and what it says about itself there (how often it called something) is a claim. Answers with words
+that hint at it are named in the column `review`, for a person to read.
+"""
 
 from __future__ import annotations
 
@@ -32,10 +38,12 @@ from tutorial_lib.units import GIB
 if TYPE_CHECKING:
     import pandas as pd
 
+_DAY = 86_400.0
 _NEEDED = ("nbval", "pytest", "ipykernel", "pandas", "rich")
 _ADVICE = {
     "landlock+namespaces": "",
-    "landlock": " No own network and process space could be made.",
+    "landlock": " No own network and process space could be made: a submission may reach the "
+    "network and end other processes of yours.",
     "namespaces": " Submissions can read your files: this kernel has no usable Landlock.",
     "limits only": " Submissions can read your files and reach the network: grade only files "
     "of people you trust, or use Linux 5.13 or later.",
@@ -89,17 +97,17 @@ def grade(
         import_path: More places where Python looks for modules.
 
     Returns:
-        The table of `scores.csv`: name, status, points, maximum, one column an exercise.
+        The table of `scores.csv`: name, status, points, maximum, one column an exercise, and
+        `review`, the exercises whose answer a person should read.
 
     Raises:
         GradingError: When the request cannot be met; nothing has been written then.
     """
-    if seconds <= 0 or memory_bytes <= 0 or (jobs is not None and jobs < 1):
-        raise GradingError("jobs, seconds and memory_bytes must be positive.")
+    _demand_positive(seconds, memory_bytes, jobs)
     _demand_tools()
     course = load_lab(root.resolve(), lab)
     names = find_submissions(submissions, only)
-    report.check_place(out)
+    report.check_place(out, submissions)
     limits = {"seconds": seconds, "memory_bytes": memory_bytes}
     paths = [path.resolve() for path in import_path]
     order = limits | _order(course, checks_package, paths)
@@ -115,6 +123,14 @@ def grade(
     kind = facts["isolation"]
     report.write_report(out, course, results, f"isolation: {kind}.{_ADVICE.get(kind, '')}", facts)
     return _table(course, results)
+
+
+def _demand_positive(seconds: float, memory_bytes: int, jobs: int | None) -> None:
+    if not 0 < seconds < _DAY or memory_bytes <= 0 or (jobs is not None and jobs < 1):
+        raise GradingError(
+            f"seconds (={seconds}), memory_bytes (={memory_bytes}) and jobs (={jobs}) must be "
+            "positive, and seconds less than a day."
+        )
 
 
 def _order(lab: Lab, package: str, import_path: Sequence[Path]) -> dict[str, Any]:
@@ -164,8 +180,7 @@ def _demand_tools() -> None:
 def _table(lab: Lab, results: Sequence[report.Graded]) -> pd.DataFrame:
     import pandas as pd
 
-    columns = ["name", "status", "points", "maximum", *lab.exercises]
-    return pd.DataFrame(report.rows(lab, results), columns=columns)
+    return pd.DataFrame(report.rows(lab, results), columns=report.columns(lab))
 
 
 def _self_test(this: _Class, jobs: int) -> None:
@@ -179,10 +194,7 @@ def _self_test(this: _Class, jobs: int) -> None:
         for answer in answers
     }
     with ThreadPoolExecutor(min(2, jobs)) as pool:
-        solved, blank = pool.map(
-            lambda pair: _judge(this, *pair),
-            [("self-test-solution", full), ("self-test-blank", Answers(blanks))],
-        )
+        solved, blank = pool.map(lambda answers: _judge(this, answers), [full, Answers(blanks)])
     if solved.status != "graded" or solved.points(this.lab) != this.lab.maximum:
         failed = [verdict.evidence for verdict in solved.verdicts.values() if not verdict.passed]
         raise GradingError(
@@ -207,7 +219,7 @@ def _grade_all(this: _Class, names: Sequence[str], jobs: int) -> list[report.Gra
         task = progress.add_task(f"grading {this.lab.name}", total=len(names))
         try:
             results = []
-            for result in pool.map(lambda pair: _grade_one(this, *pair), enumerate(names)):
+            for result in pool.map(lambda name: _grade_one(this, name), names):
                 results.append(result)
                 progress.advance(task)
         except BaseException:  # Ctrl-C: without its server, every judge comes to an end
@@ -218,12 +230,12 @@ def _grade_all(this: _Class, names: Sequence[str], jobs: int) -> list[report.Gra
     return results
 
 
-def _grade_one(this: _Class, number: int, name: str) -> report.Graded:
+def _grade_one(this: _Class, name: str) -> report.Graded:
     started = time.monotonic()
     try:
         cells = read_submission(this.folder / name)
         answers = match_answers(this.lab, cells)
-        result = _judge(this, f"{number:05}", answers)
+        result = _judge(this, answers)
     except NotGradable as finding:
         result = report.Graded(name, finding.status, reason=finding.reason)
     except Exception as error:  # one submission must never stop a class
@@ -232,10 +244,10 @@ def _grade_one(this: _Class, number: int, name: str) -> report.Graded:
     return replace(result, name=name, seconds=time.monotonic() - started)
 
 
-def _judge(this: _Class, label: str, answers: Answers) -> report.Graded:
+def _judge(this: _Class, answers: Answers) -> report.Graded:
     """Judge answers; once more in a fresh folder when the judge itself did not finish."""
     for attempt in (1, 2):
-        folder = this.workshop / f"{label}.{attempt}"
+        folder = this.workshop / secrets.token_hex(8)  # no other submission can guess its socket
         try:
             prepare(folder, this.lab, answers)
             start_session(this.server, folder)
@@ -246,7 +258,7 @@ def _judge(this: _Class, label: str, answers: Answers) -> report.Graded:
                 seconds=this.seconds,
                 import_path=this.import_path,
             )
-            return report.Graded("", "graded", verdicts, notes=answers.notes)
+            return report.Graded("", "graded", verdicts, notes=answers.notes, review=answers.review)
         except NotGradable as finding:
             if attempt == 2 or finding.status != "crashed":
                 return report.Graded("", finding.status, reason=finding.reason)

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import os
 import signal
 import struct
 import sys
+import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,7 +33,7 @@ NAMESPACE_CHOICES = (_NEW_USER | _OWN_WORLD, _OWN_WORLD, 0)
 
 _SCRATCH_BYTES, _SCRATCH_FILES = 64 * 1024**2, 4096
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_CAPBSET_DROP = 1, 4, 24
-_PR_SET_CHILD_SUBREAPER, _PR_SET_NO_NEW_PRIVS, _PR_CAP_AMBIENT = 36, 38, 47
+_PR_SET_SECCOMP, _PR_SET_CHILD_SUBREAPER, _PR_SET_NO_NEW_PRIVS, _PR_CAP_AMBIENT = 22, 36, 38, 47
 _MS_NOSUID, _MS_NODEV, _MS_REC, _MS_PRIVATE, _MNT_DETACH = 2, 4, 0x4000, 1 << 18, 2
 _SYS_LANDLOCK = 444  # create_ruleset, add_rule (445), restrict_self (446) on every architecture
 
@@ -128,17 +130,19 @@ def confine(limits: Limits, readable: Sequence[Path], scratch: Path, *, flags: i
         flags: The namespaces that it is already in.
 
     Returns:
-        The layers in place: some of `limits`, `namespaces`, `landlock`, `capabilities`.
+        The layers in place: some of `limits`, `namespaces`, `landlock`, `capabilities`, `seccomp`.
     """
     os.chdir(scratch)
     os.environ.update(HOME=str(scratch), TMPDIR=str(scratch), MPLCONFIGDIR=str(scratch))
+    tempfile.tempdir = None  # what was imported before may have settled on another folder
     layers = ["namespaces"] if flags else []
     steps: list[tuple[str, Callable[[], None]]] = [("limits", lambda: _set_limits(limits, flags))]
     if ON_LINUX:
         steps += [
-            ("no new privileges", lambda: _prctl_quietly(_PR_SET_NO_NEW_PRIVS, 1)),
+            ("no new privileges", _give_up_new_privileges),
             ("landlock", lambda: _landlock(readable, scratch)),
             ("capabilities", _drop_capabilities),
+            ("seccomp", _refuse_unowned_memory),
         ]
     for name, step in steps:
         with contextlib.suppress(OSError, ValueError):
@@ -147,8 +151,8 @@ def confine(limits: Limits, readable: Sequence[Path], scratch: Path, *, flags: i
     return layers
 
 
-def _prctl_quietly(option: int, value: int) -> None:
-    _prctl(option, value)
+def _give_up_new_privileges() -> None:
+    _prctl(_PR_SET_NO_NEW_PRIVS, 1)
 
 
 def _set_limits(limits: Limits, flags: int) -> None:
@@ -185,6 +189,34 @@ def _drop_capabilities() -> None:
     _libc().prctl(_PR_CAP_AMBIENT, ctypes.c_ulong(4), 0, 0, 0)  # 4: clear all
     header = ctypes.create_string_buffer(struct.pack("Ii", 0x2008_0522, 0))
     _succeed(_libc().capset(header, ctypes.create_string_buffer(24)))
+
+
+# By machine: the kernel's number for it, and its numbers of memfd_create, memfd_secret and shmget.
+_UNOWNED_MEMORY = {
+    "x86_64": (0xC000_003E, (319, 447, 29)),
+    "aarch64": (0xC000_00B7, (279, 447, 194)),
+}
+
+
+def _refuse_unowned_memory() -> None:
+    """Refuse memory that belongs to no process, so that no limit and no watch would count it.
+
+    Raises:
+        OSError: When the kernel has no seccomp, or the machine is of another kind.
+    """
+    if os.uname().machine not in _UNOWNED_MEMORY:
+        raise OSError("the numbers of this machine's system calls are not known here")
+    machine, calls = _UNOWNED_MEMORY[os.uname().machine]
+    load, equal, at_least, done = 0x20, 0x15, 0x35, 0x06  # instructions of classic BPF
+    refuse = len(calls) + 2  # how far it is to the last instruction from the first call's test
+    program = [(load, 0, 0, 4), (equal, 0, refuse + 1, machine), (load, 0, 0, 0)]
+    program += [(at_least, refuse - 1, 0, 0x4000_0000)]  # a second numbering of the same calls
+    program += [(equal, refuse - 2 - i, 0, call) for i, call in enumerate(calls)]
+    program += [(done, 0, 0, 0x7FFF_0000), (done, 0, 0, 0x0005_0000 | errno.EPERM)]
+    code = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *line) for line in program))
+    header = struct.pack("HxxxxxxQ", len(program), ctypes.addressof(code))
+    place = ctypes.create_string_buffer(header)
+    _prctl(_PR_SET_SECCOMP, 2, ctypes.addressof(place))
 
 
 # The kernel's LANDLOCK_ACCESS_FS_* bits, in their order.

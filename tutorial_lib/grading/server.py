@@ -37,9 +37,12 @@ def serve(order: dict[str, Any]) -> None:
         order: `seconds`, `memory_bytes`, `package`, `import_path`, `preload` (modules) and
             `forbidden` (a file that no student may read).
     """
+    with contextlib.suppress(OSError):  # where memory runs out, the kernel ends these first
+        Path("/proc/self/oom_score_adj").write_text("1000")
     answering = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # an import may print, and must not answer in our place
-    for module in order["preload"]:
+    # torch._dynamo takes a second, and an optimizer's first step imports it
+    for module in ("torch._dynamo", *order["preload"]):
         # what cannot be imported here cannot be imported by the answer either, which says so
         with contextlib.suppress(Exception):
             importlib.import_module(module)

@@ -60,7 +60,7 @@ def start_session(folder: Path, setting: Setting) -> None:
     os.setsid()
     sandbox.adopt_orphans()
     sandbox.hide_memory()
-    Session(connection, folder / "scratch", bundle, setting).serve()
+    Session(connection, folder, bundle, setting).serve()
 
 
 def _accept_one(path: Path) -> socket.socket:
@@ -79,7 +79,7 @@ class Session:
 
     Args:
         connection: To the judge.
-        scratch: A folder to write to.
+        folder: The submission's own, in the workshop.
         bundle: `steps` (cells in order) and `problems` (exercises without an answer).
         setting: The class's setting.
     """
@@ -87,11 +87,11 @@ class Session:
     def __init__(
         self,
         connection: socket.socket,
-        scratch: Path,
+        folder: Path,
         bundle: Mapping[str, Any],
         setting: Setting,
     ) -> None:
-        self.connection, self.scratch, self.setting = connection, scratch, setting
+        self.connection, self.folder, self.setting = connection, folder, setting
         self.steps: list[dict[str, Any]] = bundle["steps"]
         self.problems: dict[str, str] = dict(bundle["problems"])
         self.spent: dict[str, float] = {}
@@ -116,13 +116,16 @@ class Session:
         kind, content, last = self._run(steps, request, started + left)
         self.spent[check] = self.spent.get(check, 0.0) + time.monotonic() - started
         if kind:
+            left_out = [step["exercise"] for step in self.steps[:upto] if step not in steps]
+            if kind == student.FAILURE and left_out:
+                content += f"\n(Left out above it: exercise {', '.join(left_out)}.)".encode()
             return kind, content
-        in_cell = last < len(steps)
-        where = f"exercise {steps[last]['exercise']}" if in_cell else f"exercise {exercise}"
-        what = f"the answer cell of {where}" if in_cell else f"the function of {where}"
-        message = f"{what} {content.decode()}"
-        culprit = steps[last]["exercise"] if in_cell else None
-        if culprit is not None:
+        culprit = steps[last]["exercise"] if last < len(steps) else None
+        what = (
+            f"answer cell of exercise {culprit}" if culprit else f"function of exercise {exercise}"
+        )
+        message = f"the {what} {content.decode()}"
+        if culprit:
             self.problems[culprit] = f"{message} It was left out from then on."
             if culprit != exercise:  # an earlier cell is to blame: go on without it
                 self.spent[check] = 0.0
@@ -169,13 +172,13 @@ class Session:
             os._exit(1)
 
     def _fresh_scratch(self) -> Path:
-        self.scratch.mkdir(exist_ok=True)
         if self.setting.namespaces:
-            sandbox.mount_scratch(self.scratch)
+            # over the whole workshop: the sockets of other submissions stand in it
+            sandbox.mount_scratch(self.folder.parent)
         self.runs += 1
-        folder = self.scratch / str(self.runs)
-        folder.mkdir()
-        return folder
+        scratch = self.folder / "scratch" / str(self.runs)
+        scratch.mkdir(parents=True)
+        return scratch
 
 
 class _Watch:
@@ -186,6 +189,7 @@ class _Watch:
         self.started_with = processes.own_bytes(processes.number_outside())
         self.last = 0
         self.broken = ""
+        self.looked_at = time.monotonic()
 
     def outcome(self) -> tuple[bytes, bytes, int]:
         """Wait for the last message: kind, content, and the number of the step then under way."""
@@ -193,19 +197,27 @@ class _Watch:
             try:
                 kind, content = read_frame(self._read, VALUE_BYTES)
             except WireError as error:
+                if self.broken:
+                    return b"", self.broken.encode(), self.last
                 return student.FAILURE, f"the result cannot be read: {error}".encode(), self.last
             if kind == student.STEP:
                 self.last = int(content) if content.isdigit() and len(content) < 6 else 0
-            elif kind in (student.RESULT, student.FAILURE):
+            elif kind == student.RESULT:
                 return kind, content, self.last
+            elif kind == student.FAILURE:
+                return kind, content[: 4 * student.ERROR_CHARACTERS], self.last
             else:
                 return b"", (self.broken or self._how_it_ended()).encode(), self.last
 
     def _read(self, length: int) -> bytes:
         while not self.broken:
-            if select.select([self.pipe], [], [], _TICK_SECONDS)[0]:
+            ready = select.select([self.pipe], [], [], _TICK_SECONDS)[0]
+            # looked at when something came, too: a flood of messages must not keep the watch busy
+            if not ready or time.monotonic() > self.looked_at + _TICK_SECONDS:
+                self.broken = self._over_the_limit()
+                self.looked_at = time.monotonic()
+            elif ready:
                 return os.read(self.pipe, length)
-            self.broken = self._over_the_limit()
         return b""
 
     def _over_the_limit(self) -> str:
@@ -230,7 +242,12 @@ class _Watch:
             pid, status = os.waitpid(self.child, os.WNOHANG)
             if pid:
                 code = os.waitstatus_to_exitcode(status)
-                how = f"exit code {code}" if code >= 0 else signal.Signals(-code).name
+                how = f"exit code {code}" if code >= 0 else _signal_name(-code)
                 return f"ended the whole Python process ({how})."
             time.sleep(0.01)
         return "closed the pipe to the grader."
+
+
+def _signal_name(number: int) -> str:
+    # real-time signals have no name
+    return signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"

@@ -145,11 +145,11 @@ def _cut(steps: Sequence[Mapping[str, Any]], send: Callable[[bytes, bytes], None
 
 
 def _python(source: str) -> str:
-    if source.lstrip().startswith("%%"):  # what stands below a cell magic is looked at all the same
-        return _python(source.lstrip().partition("\n")[2])
+    while source.lstrip().startswith("%%"):  # what stands below a cell magic is looked at too
+        source = source.lstrip().partition("\n")[2]
     try:
         return str(TransformerManager().transform_cell(source))
-    except SyntaxError:
+    except Exception:  # running the cell will say what is wrong with it
         return source
 
 

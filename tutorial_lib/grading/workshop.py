@@ -18,6 +18,7 @@ from typing import Any
 from tutorial_lib.grading.errors import GradingError
 from tutorial_lib.grading.judge import clean_environment
 
+_LONGEST_PATH = 70  # a socket's path may have 104 bytes on macOS, and 24 come behind the folder
 _ASKING = threading.Lock()
 _START = "import json, sys; from tutorial_lib.grading.server import serve; "
 _START += "serve(json.loads(sys.argv[1]))"
@@ -26,9 +27,13 @@ _START += "serve(json.loads(sys.argv[1]))"
 @contextlib.contextmanager
 def workshop() -> Iterator[Path]:
     """Make a folder that only this user can enter, and remove it whatever has been put there."""
-    folder = Path(tempfile.mkdtemp(prefix="grade-"))
+    folder = Path(tempfile.mkdtemp(prefix="grade-")).resolve()
     try:
-        yield folder.resolve()
+        if len(os.fsencode(folder)) > _LONGEST_PATH:
+            raise GradingError(
+                f"{folder} is too long a name for the sockets in it: set TMPDIR to a shorter one."
+            )
+        yield folder
     finally:
         try:
             shutil.rmtree(folder)

@@ -1,0 +1,110 @@
+"""Lab 01 graded from the command line, as an instructor does: twelve submissions in a folder."""
+
+import csv
+import json
+
+import psutil
+import pytest
+
+from tutorial_lib import cli
+from tutorial_lib.grading.lab import load_lab
+from tutorial_lib.marks import cell_mark
+
+pytestmark = pytest.mark.slow
+
+POINTS = {"1.1": 2, "1.2": 2, "1.3": 3, "1.4": 2, "1.5": 3}
+# 1.5 calls 1.1 and 1.2, so that alone it stands on its own definitions of them.
+LEDGER = """
+def parameter_bytes(model): return sum(p.nbytes for p in model.parameters())
+def gradient_and_state_bytes(model, optimizer):
+    trained = [p for p in model.parameters() if p.requires_grad]
+    g = sum(p.nbytes for p in trained)
+    state = {"sgd": 0, "momentum": g, "adamw": 2 * g + 4 * len(trained)}[optimizer]
+    return {"gradients": g, "optimizer_state": state}
+"""
+
+
+def source_of(cell):
+    return "".join(cell["source"])
+
+
+def handed_in(root, answers, *, checks=None):
+    """The lab with some answer cells filled in, by exercise, and its check cells replaced."""
+    notebook = json.loads((root / "labs" / "lab01_ledger.ipynb").read_text(encoding="utf-8"))
+    for cell in notebook["cells"]:
+        mark = cell_mark(source_of(cell)) if cell["cell_type"] == "code" else None
+        if mark and mark.kind == "exercise":
+            cell["source"] = answers.get(mark.number, source_of(cell))
+        elif mark and checks:
+            cell["source"] = source_of(cell).split("\n")[0] + "\n" + checks
+    return json.dumps(notebook)
+
+
+@pytest.fixture(scope="module")
+def graded(root, tmp_path_factory):
+    """Score sheet and pages, and the processes that were left."""
+    solved = {number: cell.reference for number, cell in load_lab(root, "lab01").answers.items()}
+    alone = {number: {number: source} for number, source in solved.items()}
+    mark, _, body = solved["1.5"].partition("\n")
+    alone["1.5"] = {"1.5": mark + LEDGER + body}
+    looping = solved | {"1.2": "# exercise 1.2\nwhile True: pass"}
+    files = {f"only {number}.ipynb": handed_in(root, alone[number]) for number in solved}
+    files |= {
+        "full.ipynb": handed_in(root, solved),
+        "blank.ipynb": handed_in(root, {}),
+        "syntax.ipynb": handed_in(root, solved | {"1.3": "# exercise 1.3\ndef chain_saved("}),
+        "loop.ipynb": handed_in(root, looping),
+        "edited checks.ipynb": handed_in(root, {}, checks="print('1.1 passed')"),
+        "half a file.ipynb": handed_in(root, solved)[:5000],
+        "empty.ipynb": "",
+    }
+    folder = tmp_path_factory.mktemp("class")
+    for name, text in files.items():
+        (folder / name).write_text(text, encoding="utf-8")
+    out = folder.parent / "report of lab 01"
+    words = ["grade", "lab01", str(folder), "--out", str(out), "--jobs", "2", "--seconds", "6"]
+    before = psutil.Process().children(recursive=True)
+    assert cli.run(words) == 0
+    left = [child for child in psutil.Process().children(recursive=True) if child not in before]
+    with (out / "scores.csv").open(newline="", encoding="utf-8") as sheet:
+        scores = {row["name"]: row for row in csv.DictReader(sheet)}
+    pages = {name: (out / "feedback" / f"{name}.html").read_text("utf-8") for name in scores}
+    assert set(scores) == set(files)
+    return scores, pages, left
+
+
+@pytest.mark.parametrize(
+    ("name", "solved", "said"),
+    [
+        ("full", "1.1 1.2 1.3 1.4 1.5", "12 of 12 points"),
+        ("blank", "", "exercise 1.4 is still blank"),
+        *((f"only {number}", number, f"{POINTS[number]} of 12 points") for number in POINTS),
+        ("syntax", "1.1 1.2 1.4 1.5", "SyntaxError in line 2"),
+        # 1.5 calls the function that never came to be
+        ("loop", "1.1 1.3 1.4", "answer cell of exercise 1.2 was stopped after 6.00 s"),
+        ("edited checks", "", "Check cells of this file differ"),
+    ],
+)
+def test_points_and_feedback(graded, name, solved, said):
+    scores, pages, _ = graded
+    row = scores[f"{name}.ipynb"]
+    expected = {number: str(p if number in solved.split() else 0) for number, p in POINTS.items()}
+    assert (row["status"], {number: row[number] for number in POINTS}) == ("graded", expected)
+    assert int(row["points"]) == sum(map(int, expected.values()))
+    assert said in pages[f"{name}.ipynb"]
+
+
+@pytest.mark.parametrize(
+    ("name", "said"), [("half a file", "is not valid JSON"), ("empty", "The file is empty")]
+)
+def test_a_broken_file_has_a_row_and_a_reason(graded, name, said):
+    scores, pages, _ = graded
+    row = scores[f"{name}.ipynb"]
+    assert (row["status"], row["points"], row["maximum"]) == ("unreadable", "0", "12")
+    assert said in pages[f"{name}.ipynb"]
+
+
+def test_no_page_tells_an_answer_and_no_process_is_left(graded):
+    _, pages, left = graded
+    assert not [name for name, page in pages.items() if "step_counts" in page]
+    assert left == []
