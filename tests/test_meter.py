@@ -317,6 +317,7 @@ class FakeCuda:
             "max_memory_allocated": 5000,
             "max_memory_reserved": 8192,
             "mem_get_info": (10_000, 90_000),
+            "memory_stats": {"requested_bytes.all.peak": 4900},
             "synchronize": None,
             "reset_peak_memory_stats": None,
         }.items():
@@ -335,5 +336,6 @@ def test_on_cuda_the_allocators_peak_is_reported_beside_the_counted(monkeypatch)
     assert report.method == "allocator"
     assert report.peak_bytes == 4000  # without what others held
     assert report.at_peak["other"] == 4000
-    assert (report.reserved_bytes, report.driver_bytes, report.counted_bytes) == (8192, 80_000, 0)
+    assert (report.reserved_bytes, report.driver_bytes) == (8192, 80_000)
+    assert (report.counted_bytes, report.requested_bytes) == (0, 3900)
     assert "Fake GPU" in str(report)

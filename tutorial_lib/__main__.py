@@ -35,13 +35,14 @@ To use:
   predict   the same number without allocating anything       MODEL [--batch N] [--json]
 
 To teach and maintain:
+  record    measure or predict the tables that the course quotes   [--only ROWS] [--predict]
   grade     grade a folder of submissions     LAB SUBMISSIONS --out REPORT
   build     make the notebooks from their sources   [NAMES] [--check] [--zip]
 
   COMMAND --help shows a command's options; --version the version.
 """
 
-COMMANDS = ("lab", "test", "doctor", "measure", "predict", "grade", "build")
+COMMANDS = ("lab", "test", "doctor", "measure", "predict", "record", "grade", "build")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -150,6 +151,10 @@ def _other(words: list[str]) -> int:
     if not bootstrap.is_running(venv) and python.exists() and bootstrap.missing_packages(ROOT):
         return _become([str(python), "-m", "tutorial_lib", *words], {}, move=False)
     try:
+        if words[0] == "record":  # works where only torch and the models' libraries are
+            from tutorial_lib.recorded.command import main as record
+
+            return record(words[1:])
         from tutorial_lib.cli import run
     except ModuleNotFoundError as error:
         raise bootstrap.SetupError(

@@ -34,6 +34,8 @@ class AllocatorReading:
         foreign = max(0, self.allocated - report.baseline_bytes)
         peak = torch.cuda.max_memory_allocated(device) - foreign
         report.counted_bytes = report.peak_bytes
+        requested = torch.cuda.memory_stats(device).get("requested_bytes.all.peak")
+        report.requested_bytes = None if requested is None else max(0, requested - foreign)
         # Rounding to blocks, kernel workspace and cuBLAS handles: no tensor holds them.
         report.at_peak["other"] += max(0, peak - report.peak_bytes)
         report.peak_bytes = max(peak, report.peak_bytes)

@@ -73,6 +73,7 @@ class MemoryReport:
         device: Words for the device.
         versions: Python, torch and the like.
         counted_bytes: On CUDA, the peak that the tensors alone account for.
+        requested_bytes: On CUDA, the peak of what was asked of the allocator, before rounding.
         reserved_bytes: On CUDA, the most that the allocator held of the driver.
         driver_bytes: On CUDA, what the driver said was in use after the step, by every process
             and with CUDA's own context: the figure of nvidia-smi.
@@ -93,6 +94,7 @@ class MemoryReport:
     device: str = "CPU"
     versions: dict[str, str] = field(default_factory=dict)
     counted_bytes: int | None = None
+    requested_bytes: int | None = None
     reserved_bytes: int | None = None
     driver_bytes: int | None = None
 
@@ -195,7 +197,7 @@ class MemoryReport:
 
     def _extras(self) -> list[str]:
         lines = []
-        for name in ("counted", "reserved", "driver"):
+        for name in ("counted", "requested", "reserved", "driver"):
             if (size := getattr(self, f"{name}_bytes")) is not None:
                 lines.append(f"  {name + ':':<15} {human_bytes(size)}")
         if self.leaked_bytes:

@@ -1,0 +1,154 @@
+"""Recording: rows, files that survive, and the GPU's part played by a CPU and a faked allocator."""
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+
+from tutorial_lib import recorded
+from tutorial_lib.models import published
+from tutorial_lib.recorded import command, run, store
+from tutorial_lib.recorded.rows import SIZES, Row
+from tutorial_lib.training import Recipe
+
+CPU = torch.device("cpu")
+TINY = {"n_layer": 2, "n_head": 2, "n_embd": 32, "vocab_size": 100, "n_positions": 32}
+ROW = Row(Recipe("gpt2", 2, 16, overrides=TINY), ("A12",))
+
+
+@pytest.fixture
+def folder(monkeypatch, tmp_path):
+    monkeypatch.setattr(store, "FOLDER", tmp_path / "recorded")
+    return tmp_path / "recorded"
+
+
+@pytest.fixture
+def two_rows(monkeypatch):
+    rows = [ROW, replace(ROW, recipe=replace(ROW.recipe, checkpointing="per-block"))]
+    monkeypatch.setattr(command, "find_rows", lambda pattern: rows)
+    return [row.key for row in rows]
+
+
+def test_rows_have_names_of_their_own_and_known_models():
+    rows = recorded.find_rows()
+    assert len({row.key for row in rows}) == len(rows)
+    assert set(SIZES) <= set(published.PUBLISHED)
+    for row in rows:
+        published.find(row.recipe.model)
+
+
+@pytest.mark.parametrize("claim", ["A12", "A13", "E01", "E02", "E06", "E07", "E08", "E09", "E12"])
+def test_every_claimed_table_has_rows(claim):
+    assert all(claim in row.claims for row in recorded.find_rows(claim))
+
+
+def test_no_row_matches():
+    with pytest.raises(ValueError, match="No row matches 'no-such'"):
+        recorded.find_rows("no-such")
+
+
+def test_a_row_is_measured_and_predicted():
+    results = run.measured(ROW, CPU)
+    assert results["status"] == "measured"
+    assert len(results["samples_per_second"]) == run.REPEATS
+    assert results["report"]["method"] == "counted"
+    beside = run.predicted(ROW)
+    assert beside["report"]["method"] == "predicted"
+    assert beside["report"]["at_peak"]["parameters"] == results["report"]["at_peak"]["parameters"]
+    assert beside["predicting_process_bytes"] > 2**20
+
+
+def test_running_out_of_memory_is_a_result(monkeypatch):
+    def make_step(recipe, device):
+        raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    monkeypatch.setattr(Recipe, "make_step", make_step)
+    assert run.measured(ROW, CPU) == {"status": "out of memory"}
+
+
+def test_a_strategy_that_a_model_has_not_is_a_result():
+    row = Row(replace(ROW.recipe, model="lstm", checkpointing="attention-only", overrides={}))
+    assert run.predicted(row)["status"] == "not possible"
+
+
+@pytest.mark.parametrize("room", [1, 7, 8, 37])
+def test_the_largest_batch_is_found(monkeypatch, room):
+    tried = []
+
+    def make_step(recipe, device):
+        tried.append(recipe.micro_batch)
+        if recipe.micro_batch > room:
+            raise torch.OutOfMemoryError
+        return (lambda: None), None, None
+
+    monkeypatch.setattr(Recipe, "make_step", make_step)
+    results = run.measured(replace(ROW, largest=True), CPU)
+    assert results["micro_batch"] == room
+    assert len(tried) == len(set(tried))
+
+
+def test_nothing_fits(monkeypatch):
+    def make_step(recipe, device):
+        raise torch.OutOfMemoryError
+
+    monkeypatch.setattr(Recipe, "make_step", make_step)
+    assert run.measured(replace(ROW, largest=True), CPU)["micro_batch"] == 0
+
+
+def test_a_smaller_card_is_emulated_and_undone(monkeypatch):
+    fractions = []
+    monkeypatch.setattr(run.devices, "total_bytes", lambda _: 80 * 2**30)
+    monkeypatch.setattr(run, "_step", lambda row, device: {"status": "measured"})
+    monkeypatch.setattr(
+        torch.cuda,
+        "set_per_process_memory_fraction",
+        lambda fraction, _: fractions.append(fraction),
+    )
+    run.measured(replace(ROW, card_gib=16), CPU)
+    assert fractions == [0.2, 1.0]
+    with pytest.raises(ValueError, match="96 GiB cannot be emulated"):
+        run.measured(replace(ROW, card_gib=96), CPU)
+
+
+def test_a_stopped_run_goes_on_and_gives_one_file(folder, two_rows, capsys, monkeypatch):
+    assert command.main(["--predict", "--max-minutes", "-1"]) == 3
+    assert "2 rows are left" in capsys.readouterr().out
+    assert command.main(["--predict"]) == 0
+    text = (folder / "predicted.json").read_text()
+    assert list(recorded.load("predicted").rows) == two_rows
+    monkeypatch.setattr(run, "predicted", None)  # nothing is left to do
+    assert command.main(["--predict"]) == 0
+    assert (folder / "predicted.json").read_text() == text
+    assert recorded.load("predicted").rows[two_rows[0]]["claims"] == ["A12"]
+
+
+def test_rows_of_other_versions_are_refused_and_the_file_kept(folder, two_rows, capsys):
+    assert command.main(["--predict"]) == 0
+    path = folder / "predicted.json"
+    data = json.loads(path.read_text())
+    data["versions"]["torch"] = "1.0"
+    path.write_text(json.dumps(data))
+    assert command.main(["--predict"]) == 2
+    assert "1.0" in capsys.readouterr().err
+    assert json.loads(path.read_text()) == data
+    assert command.main(["--predict", "--again"]) == 0
+    assert recorded.load("predicted").versions["torch"] == torch.__version__
+
+
+def test_without_a_gpu_one_sentence(folder, monkeypatch, capsys):
+    monkeypatch.setattr(command.devices, "pick", lambda: CPU)
+    assert command.main([]) == 2
+    assert "There is no GPU here" in capsys.readouterr().err
+    assert not folder.exists()
+
+
+def test_an_unknown_recording_names_those_that_are_there(folder):
+    with pytest.raises(ValueError, match="no recording at all"):
+        recorded.load()
+    folder.mkdir()
+    (folder / "tesla-t4.json").write_text("[]")
+    with pytest.raises(ValueError, match="there is tesla-t4"):
+        recorded.load("NVIDIA H200")
+    with pytest.raises(ValueError, match="is no recording"):
+        recorded.load("Tesla T4, 14.6 GiB")
