@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
-from tutorial_lib.models import published
+from tutorial_lib.models import published, published_steps
 from tutorial_lib.models.published_steps import noised
 
 # A model of each family, small enough to train for real.
@@ -18,6 +18,12 @@ UNET_TINY = {
     "up_block_types": ("CrossAttnUpBlock2D", "UpBlock2D"),
     "cross_attention_dim": 32,
     "sample_size": 8,
+}
+TOWER = {
+    "num_hidden_layers": 2,
+    "hidden_size": 32,
+    "num_attention_heads": 2,
+    "intermediate_size": 64,
 }
 TINY = {
     "gpt2": {"n_layer": 2, "hidden_size": 32, "n_head": 2, "vocab_size": 50, "n_positions": 16},
@@ -51,11 +57,52 @@ TINY = {
         "addition_time_embed_dim": 8,
         "projection_class_embeddings_input_dim": 64,
     },
+    "resnet50": {
+        "embedding_size": 8,
+        "hidden_sizes": (16, 32),
+        "depths": (1, 2),
+        "num_labels": 10,
+    },
+    "clip-two-tower": {
+        "projection_dim": 16,
+        "logit_scale_init_value": 0.0,
+        "text_config": {
+            **TOWER,
+            "vocab_size": 50,
+            "max_position_embeddings": 16,
+            "eos_token_id": 49,
+            "bos_token_id": 48,
+        },
+        "vision_config": {**TOWER, "image_size": 32, "patch_size": 16},
+    },
+    "sd-vae": {
+        "block_out_channels": (32, 64),
+        "down_block_types": ("DownEncoderBlock2D",) * 2,
+        "up_block_types": ("UpDecoderBlock2D",) * 2,
+        "layers_per_block": 1,
+    },
+    "transformer-50": {
+        "vocab_size": 50,
+        "seq_len": 16,
+        "num_layers": 2,
+        "num_heads": 2,
+        "d_model": 32,
+    },
+    "lstm": {"vocab_size": 50, "d_model": 16, "chunk_len": 8},
+    "resnet1000": {"stage_depths": (1, 1), "base_channels": 4},
+    "unet3d": {"base_channels": 4, "num_levels": 2},
 }
+# What a batch is asked for where the configuration does not say how large an image is.
+ASKED = {"resnet50": {"size": 32}, "sd-vae": {"size": 16}, "unet3d": {"size": 8}}
+WITHOUT_ATTENTION = {"resnet50", "lstm", "resnet1000", "unet3d"}
 
 
 def count(model):
     return sum(parameter.numel() for parameter in model.parameters())
+
+
+def tiny_batch(name, micro_batch):
+    return published.batch(name, micro_batch, **ASKED.get(name, {}), **TINY[name])
 
 
 def train_step(name, model, batch):
@@ -74,7 +121,9 @@ def test_every_model_has_exactly_its_published_parameters(name):
     assert model.training
 
 
-@pytest.mark.parametrize("name", ["gpt2", "sd15-unet", "llama-2-7b", "vit-b-16", "bert-base"])
+@pytest.mark.parametrize(
+    "name", ["gpt2", "sd15-unet", "llama-2-7b", "vit-b-16", "bert-base", "clip-two-tower", "sd-vae"]
+)
 def test_a_full_step_at_full_size_runs_on_fake_tensors(name):
     masks = []
     attend = torch.nn.functional.scaled_dot_product_attention
@@ -101,25 +150,28 @@ def test_a_real_step_trains_and_starts_as_a_guess(name, attention):
     torch.manual_seed(0)
     sizes = TINY[name]
     model = published.build(name, device="cpu", attention=attention, **sizes)
-    batch = published.batch(name, 4, **sizes)
-    loss = train_step(name, model, batch)
-    guess = {"gpt2": math.log(50), "llama-2-7b": math.log(50), "bert-base": math.log(120)}
-    guess |= {"vit-b-16": math.log(10)}
-    assert loss.item() == pytest.approx(guess.get(name, 1.0), rel=0.3)
+    loss = train_step(name, model, tiny_batch(name, 4))
+    choices = {"gpt2": 50, "llama-2-7b": 50, "transformer-50": 50, "lstm": 50, "bert-base": 120}
+    choices |= {"vit-b-16": 10, "resnet50": 10, "resnet1000": 10, "unet3d": 3}
+    choices |= {"clip-two-tower": 4}  # of the pairs in the batch
+    guess = math.log(choices[name]) if name in choices else 1.0
+    assert loss.item() == pytest.approx(guess, rel=0.3)
     assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
 
 
-@pytest.mark.parametrize("name", TINY)
+@pytest.mark.parametrize("name", [name for name in TINY if name not in WITHOUT_ATTENTION])
 def test_both_attentions_are_the_same_function(name):
     def loss(attention):
         torch.manual_seed(0)
         model = published.build(name, device="cpu", attention=attention, **TINY[name]).eval()
-        return published.loss(name, model, published.batch(name, 2, **TINY[name]))
+        return published.loss(name, model, tiny_batch(name, 2))
 
     torch.testing.assert_close(loss("sdpa"), loss("eager"), atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["gpt2", "sd15-unet"])
+@pytest.mark.parametrize(
+    "name", ["gpt2", "sd15-unet", "sd-vae", "clip-two-tower", "transformer-50"]
+)
 def test_only_eager_attention_keeps_scores(name):
     def saved_bytes(attention):
         model = published.build(name, device="cpu", attention=attention, **TINY[name])
@@ -130,7 +182,7 @@ def test_only_eager_attention_keeps_scores(name):
         with torch.autograd.graph.saved_tensors_hooks(
             lambda tensor: sizes.append(tensor.nbytes) or tensor, lambda tensor: tensor
         ):
-            published.loss(name, model, published.batch(name, 2, **TINY[name]))
+            published.loss(name, model, tiny_batch(name, 2))
         return sum(sizes)
 
     assert saved_bytes("sdpa") < saved_bytes("eager")
@@ -142,7 +194,7 @@ def test_a_dtype_holds_for_all_parameters_and_the_default_comes_back(name, fake)
     def build_and_lose():
         model = published.build(name, device="cpu", dtype=torch.bfloat16, **TINY[name])
         assert {parameter.dtype for parameter in model.parameters()} == {torch.bfloat16}
-        published.loss(name, model, published.batch(name, 2, **TINY[name])).backward()
+        published.loss(name, model, tiny_batch(name, 2)).backward()
 
     if fake:
         with FakeTensorMode():
@@ -160,6 +212,38 @@ def test_the_causal_loss_is_that_of_the_next_token():
     logits = model(batch["input_ids"]).logits[:, :-1].reshape(-1, 50)
     expected = torch.nn.functional.cross_entropy(logits, batch["input_ids"][:, 1:].flatten())
     torch.testing.assert_close(published.loss(name, model, batch), expected)
+
+
+def test_the_loss_of_two_towers_asks_both_ways_which_belong_together():
+    name, sizes = "clip-two-tower", TINY["clip-two-tower"]
+    model, batch = published.build(name, device="cpu", **sizes).eval(), tiny_batch(name, 3)
+    output = model(**batch)
+    images, texts = output.image_embeds, output.text_embeds  # (3, 16), of length 1
+    scores, own = model.logit_scale.exp() * texts @ images.T, torch.arange(3)
+    entropy = torch.nn.functional.cross_entropy
+    expected = (entropy(scores, own) + entropy(scores.T, own)) / 2
+    torch.testing.assert_close(published.loss(name, model, batch), expected)
+    ends = published.batch(name, 2, **sizes)["input_ids"]
+    assert (ends[:, -1] == 49).all()
+
+
+def test_the_autoencoders_loss_is_error_and_divergence(monkeypatch):
+    assert published_steps.KL_WEIGHT == 1e-6
+    monkeypatch.setattr(published_steps, "KL_WEIGHT", 1.0)  # large enough to be seen
+    name, sizes = "sd-vae", TINY["sd-vae"]
+    model, batch = published.build(name, device="cpu", **sizes), tiny_batch(name, 2)
+    torch.manual_seed(1)
+    found = published.loss(name, model, batch)
+    torch.manual_seed(1)
+    mean, log_variance = model.encode(batch["images"]).latent_dist.parameters.chunk(2, dim=1)
+    deviation = (log_variance / 2).exp()
+    rebuilt = model.decode(mean + deviation * torch.randn(mean.shape)).sample
+    normal = torch.distributions.Normal
+    prior = normal(torch.zeros(()), torch.ones(()))
+    divergence = torch.distributions.kl_divergence(normal(mean, deviation), prior)
+    error = (rebuilt - batch["images"]).abs().mean()
+    torch.testing.assert_close(found, error + divergence.sum() / batch["images"].numel())
+    assert not torch.allclose(found, error)
 
 
 def test_masked_tokens_are_those_that_are_guessed():
@@ -196,6 +280,11 @@ def test_sizes_that_are_asked_for_are_given():
     assert unet["latents"].shape == (2, 4, 16, 16)
     assert unet["encoder_hidden_states"].shape == (2, 5, 2048)
     assert unet["time_ids"][0].tolist() == [128, 128, 0, 0, 128, 128]
+    assert published.batch("lstm", 2, seq=1000)["tokens"].shape == (2, 1000)
+    assert published.batch("resnet152", 2, size=64)["pixel_values"].shape == (2, 3, 64, 64)
+    assert published.batch("unet3d", 2, size=16)["volumes"].shape == (2, 3, 16, 16, 16)
+    pairs = published.batch("clip-two-tower", 2, seq=9)
+    assert (pairs["input_ids"].shape, pairs["pixel_values"].shape) == ((2, 9), (2, 3, 224, 224))
     assert published.batch("gpt2", 1, device="meta")["input_ids"].device.type == "meta"
 
 
@@ -213,6 +302,17 @@ def test_sizes_that_are_asked_for_are_given():
         (lambda: published.build("gpt2", device="cuda:99"), "'cuda:99' was asked for"),
         (lambda: published.batch("gpt2", 0), r"micro_batch \(=0\) must be at least 1"),
         (lambda: published.batch("gpt2", 1, seq=1025), r"seq \(=1025\) must be at most 1024"),
+        (
+            lambda: published.build("clip-two-tower", text_config={"num_layers": 2}),
+            "'num_layers' is no field .*num_hidden_layers",
+        ),
+        (lambda: published.build("lstm", layers=2), "'layers' is no field .*num_layers"),
+        (lambda: published.build("unet3d", num_levels=0), r"num_levels \(=0\) must be at least 1"),
+        (lambda: published.batch("clip-two-tower", 1, seq=78), r"seq \(=78\) must be at most 77"),
+        (lambda: published.batch("clip-two-tower", 1, size=32), "takes images of image_size"),
+        (lambda: published.batch("transformer-50", 1, seq=513), r"at most 512, the positions"),
+        (lambda: published.batch("sd-vae", 1, size=60), "multiple of 8.* Try size=64"),
+        (lambda: published.batch("lstm", 1, size=8), "reads text and takes no size"),
         (lambda: published.batch("gpt2", 1, size=8), "reads text and takes no size"),
         (lambda: published.batch("vit-b-16", 1, seq=8), "reads images and takes no seq"),
         (lambda: published.batch("vit-b-16", 1, size=384), "image_size=384 in both build and"),

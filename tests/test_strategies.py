@@ -1,10 +1,26 @@
+import re
+
 import pytest
 import torch
 from torch import nn
 
 from tutorial_lib import strategies
 from tutorial_lib.data import image_batch, token_batch
-from tutorial_lib.models import GPT, GPTConfig, UNet, UNetConfig, published
+from tutorial_lib.models import (
+    GPT,
+    LSTM,
+    GPTConfig,
+    LSTMConfig,
+    ResNet,
+    ResNetConfig,
+    UNet,
+    UNet3d,
+    UNet3dConfig,
+    UNetConfig,
+    ViT,
+    ViTConfig,
+    published,
+)
 
 P = 0.2  # dropout everywhere: a recomputation that draws other numbers shows
 HF_GPT2 = {"n_layer": 4, "n_embd": 32, "n_head": 2, "vocab_size": 50, "n_positions": 16}
@@ -33,6 +49,18 @@ HF_UNET = {
     "sample_size": 8,
     "dropout": P,
 }
+HF_RESNET = {"embedding_size": 8, "hidden_sizes": (16, 32), "depths": (1, 4), "num_labels": 10}
+TOWER = {"num_hidden_layers": 2, "hidden_size": 32, "num_attention_heads": 2}
+HF_CLIP = {
+    "text_config": {**TOWER, "vocab_size": 50, "max_position_embeddings": 9, "eos_token_id": 49},
+    "vision_config": {**TOWER, "image_size": 32, "patch_size": 16, "attention_dropout": P},
+}
+HF_VAE = {
+    "block_out_channels": (32, 64),
+    "down_block_types": ("DownEncoderBlock2D",) * 2,
+    "up_block_types": ("UpDecoderBlock2D",) * 2,
+    "layers_per_block": 1,
+}
 
 
 def our_gpt():
@@ -47,10 +75,31 @@ def our_unet():
     return model, lambda: model.loss(images, torch.tensor([3, 800]), noise)
 
 
-def of(name, sizes):
+def our_vit():
+    model = ViT(ViTConfig(patch_size=4, num_layers=3, num_heads=2, d_model=32, dropout=P))
+    return model, lambda: model.loss(image_batch(2, 1, 8), torch.tensor([3, 8]))
+
+
+def our_resnet():
+    model = ResNet(ResNetConfig(1, stage_depths=(2, 3), base_channels=4, dropout=P))
+    return model, lambda: model.loss(image_batch(2, 1, 8), torch.tensor([3, 8]))
+
+
+def our_lstm():
+    model = LSTM(LSTMConfig(50, d_model=16, chunk_len=4, dropout=P))
+    return model, lambda: model.loss(token_batch(2, 15, 50))
+
+
+def our_unet3d():
+    model = UNet3d(UNet3dConfig(base_channels=4, dropout=P))
+    volumes = image_batch(2, 8, 8).unsqueeze(1)
+    return model, lambda: model.loss(volumes, torch.ones(2, 8, 8, 8, dtype=torch.int64))
+
+
+def of(name, sizes, **asked):
     def build():
         model = published.build(name, device="cpu", **sizes)
-        batch = published.batch(name, 2, **sizes)
+        batch = published.batch(name, 2, **asked, **sizes)
         return model, lambda: published.loss(name, model, batch)
 
     return build
@@ -86,23 +135,41 @@ def tuples():
 
 MODELS = {
     "gpt": our_gpt,
+    "vit": our_vit,
+    "resnet": our_resnet,
+    "lstm": our_lstm,
     "unet": our_unet,
+    "unet3d": our_unet3d,
     "tuples": tuples,
     "hf-gpt2": of("gpt2", HF_GPT2),
     "hf-llama": of("llama-2-7b", HF_LLAMA),
     "hf-bert": of("bert-base", HF_BERT),
     "hf-vit": of("vit-b-16", HF_VIT),
+    "hf-resnet": of("resnet50", HF_RESNET, size=32),
+    "hf-clip": of("clip-two-tower", HF_CLIP),
     "hf-unet": of("sd15-unet", HF_UNET),
+    "hf-vae": of("sd-vae", HF_VAE, size=8),
 }
-EVERYWHERE = [(name, strategy) for name in MODELS for strategy in ("none", "per-block")]
-CHAINS = [name for name in MODELS if "unet" not in name]
-SUPPORTED = (
-    EVERYWHERE
-    + [(name, s) for name in CHAINS for s in ("every-1", "every-2", "every-3", "sqrt")]
-    + [(name, "attention-only") for name in MODELS if name != "tuples"]
-    + [(n, "mlp-only") for n in ("gpt", "hf-gpt2", "hf-llama", "hf-vit", "hf-unet")]
-    + [(name, "library-switch") for name in MODELS if name.startswith("hf")]
-)
+LEVELS = {"unet", "unet3d", "hf-unet", "hf-vae", "hf-clip"}  # or towers
+WITHOUT_ATTENTION = {"resnet", "lstm", "unet3d", "tuples", "hf-resnet"}
+IMPOSSIBLE = {
+    "none": set(),
+    "per-block": set(),
+    "all-but-last": {"lstm"},
+    "every-K": LEVELS,
+    "sqrt": LEVELS,
+    "attention-only": WITHOUT_ATTENTION,
+    "mlp-only": WITHOUT_ATTENTION | {"unet", "hf-bert", "hf-vae"},
+    "library-switch": {name for name in MODELS if not name.startswith("hf")} | {"hf-resnet"},
+}
+SUPPORTED = [
+    (name, every if strategy == "every-K" else strategy)
+    for strategy, impossible in IMPOSSIBLE.items()
+    for name in MODELS
+    if name not in impossible
+    for every in (("every-1", "every-2", "every-3") if strategy == "every-K" else ("",))
+    if not (name == "lstm" and every in ("every-2", "every-3"))  # one block, run chunk by chunk
+]
 
 
 def built(name):
@@ -214,13 +281,72 @@ def test_strategies_nest():
     assert state_of(model) == before
 
 
-@pytest.mark.parametrize(
-    ("name", "count"),
-    [("gpt", 5), ("unet", 9), ("tuples", 4), ("hf-gpt2", 4), ("hf-bert", 3), ("hf-unet", 18)],
-)
-def test_blocks_are_found(name, count):
+BLOCKS = {
+    **{"gpt": 5, "vit": 3, "resnet": 5, "lstm": 1, "unet": 9, "unet3d": 5, "tuples": 4},
+    **{"hf-gpt2": 4, "hf-llama": 4, "hf-bert": 3, "hf-vit": 3, "hf-resnet": 5, "hf-clip": 4},
+    **{"hf-unet": 18, "hf-vae": 10},
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_all_blocks_are_found_in_the_order_in_which_they_run(name):
+    model, forward = built(name)
+    blocks, ran = strategies.find_blocks(model), {}
+    for block in blocks:
+        block.register_forward_hook(lambda module, *_: ran.setdefault(module))
+    forward()
+    assert list(ran) == blocks
+    assert len(blocks) == BLOCKS[name]
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_what_is_possible_is_what_the_table_says_and_all_else_is_refused_with_it(name):
     model, _ = built(name)
-    assert len(strategies.find_blocks(model)) == count
+    before = state_of(model)
+    names = [strategy for strategy in strategies.STRATEGIES if name not in IMPOSSIBLE[strategy]]
+    assert strategies.possible(model) == names
+    listed = f"Possible for {type(model).__name__}: {', '.join(names)}."
+    for strategy in set(strategies.STRATEGIES) - set(names):
+        with (
+            pytest.raises(ValueError, match=re.escape(listed)),
+            strategies.applied(model, strategy.replace("K", "2")),
+        ):
+            pytest.fail("was applied")
+    assert state_of(model) == before
+
+
+def test_the_last_block_is_kept_and_runs_once():
+    model, forward = built("gpt")
+    runs = []
+    for block in model.blocks:
+        block.mlp.up.register_forward_hook(lambda module, *_: runs.append(module))
+    saved = {s: gradients(model, forward, s)[2] for s in ("per-block", "all-but-last", "none")}
+    assert saved["per-block"] < saved["all-but-last"] < saved["none"]
+    runs.clear()
+    gradients(model, forward, "all-but-last")
+    assert [runs.count(block.mlp.up) for block in model.blocks] == [2, 2, 2, 2, 1]
+
+
+def test_a_chunk_of_time_is_a_segment():
+    model, forward = built("lstm")  # 14 steps in chunks of 4
+    runs = []
+    model.chunk.layers[0].from_hidden.register_forward_hook(lambda *_: runs.append(1))
+    gradients(model, forward, "none")
+    assert len(runs) == 14
+    gradients(model, forward, "per-block")
+    assert len(runs) == 14 + 2 * 14
+
+
+def test_running_averages_move_twice():
+    def averages(strategy):
+        model, forward = built("resnet")
+        gradients(model, forward, strategy)
+        return [
+            int(m.num_batches_tracked) for m in model.blocks.modules() if hasattr(m, "momentum")
+        ]
+
+    assert set(averages("none")) == {1}
+    assert set(averages("per-block")) == {2}
 
 
 def test_blocks_of_a_plain_sequential_are_found():
@@ -237,8 +363,12 @@ def test_blocks_of_a_plain_sequential_are_found():
         ("gpt", "every-K", "with a number for K, as in every-2"),
         ("gpt", None, "no strategy 'None'"),
         ("gpt", "every-0", "segments of 0 blocks, and GPT has 5"),
-        ("gpt", "every-6", "segments of 6 blocks, and GPT has 5. Try every-1 to every-5"),
+        ("gpt", "every-6", "segments of 6 blocks, and GPT has 5. K must be between 1 and 5"),
         ("gpt", "library-switch", "GPT has no switch"),
+        ("lstm", "every-2", "segments of 2 blocks, and LSTM has 1: K must be between 1 and 1"),
+        ("lstm", "all-but-last", "all-but-last needs two blocks; LSTM has one"),
+        ("hf-resnet", "library-switch", "ResNetForImageClassification has no switch"),
+        ("hf-clip", "every-2", "4 blocks of CLIPModel do not follow one another"),
         ("tuples", "attention-only", "No attention was found in TupleModel"),
         ("hf-bert", "mlp-only", "No MLP was found in BertForMaskedLM"),
         ("unet", "every-2", "9 blocks of UNet do not follow one another"),

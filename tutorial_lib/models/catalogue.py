@@ -5,17 +5,22 @@ The numbers of parameters are published facts; a test builds each model and coun
 
 from __future__ import annotations
 
-import contextlib
 import difflib
-import importlib
-import inspect
-import logging
-import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-Family = Literal["causal-lm", "masked-lm", "image-classifier", "unet"]
+Family = Literal[
+    "causal-lm",
+    "masked-lm",
+    "image-classifier",
+    "two-tower",
+    "unet",
+    "autoencoder",
+    "our-lm",
+    "our-classifier",
+    "our-segmenter",
+]
 
 
 @dataclass(frozen=True)
@@ -26,10 +31,11 @@ class Published:
         name: Its key in `PUBLISHED`.
         family: Decides what a batch and the loss are.
         num_parameters: Exactly as many as the model has; tied weights count once.
-        model_class: The class in transformers or diffusers, head included.
+        model_class: The class in transformers, diffusers or this course, head included.
         config: What differs from that class's default configuration.
         seq: Tokens in a batch's sequences when nothing else is asked for; of text, for a U-Net.
-        size: Height and width of a batch's images: pixels, or latents for a U-Net.
+        size: Height and width of a batch's images: pixels, latents for a U-Net of diffusers, or
+            voxels of a volume, whose depth it is too.
         source: The publication.
     """
 
@@ -67,14 +73,28 @@ def _bert(name: str, num_parameters: int, layers: int, heads: int, width: int) -
     )
 
 
-def _vit(name: str, num_parameters: int, layers: int, heads: int, width: int) -> Published:
+def _vit(
+    name: str, num_parameters: int, layers: int, heads: int, width: int, patch: int = 16
+) -> Published:
     return Published(
         name,
         "image-classifier",
         num_parameters,
         "transformers.ViTForImageClassification",
         "Dosovitskiy et al. (2021), An Image is Worth 16x16 Words, arXiv 2010.11929; 1000 classes",
-        {**_encoder(layers, heads, width), "num_labels": 1000},
+        {**_encoder(layers, heads, width), "patch_size": patch, "num_labels": 1000},
+        size=224,
+    )
+
+
+def _resnet(name: str, num_parameters: int, depths: tuple[int, ...]) -> Published:
+    return Published(
+        name,
+        "image-classifier",
+        num_parameters,
+        "transformers.ResNetForImageClassification",
+        "He et al. (2016), Deep Residual Learning, arXiv 1512.03385; 1000 classes",
+        {"depths": depths, "num_labels": 1000},
         size=224,
     )
 
@@ -122,6 +142,19 @@ _MODELS = (
     ),
     _vit("vit-b-16", 86_567_656, 12, 12, 768),
     _vit("vit-l-16", 304_326_632, 24, 16, 1024),
+    _vit("vit-h-14", 632_045_800, 32, 16, 1280, patch=14),
+    _resnet("resnet50", 25_557_032, (3, 4, 6, 3)),
+    _resnet("resnet101", 44_549_160, (3, 4, 23, 3)),
+    _resnet("resnet152", 60_192_808, (3, 8, 36, 3)),
+    Published(
+        "clip-two-tower",
+        "two-tower",
+        151_277_313,
+        "transformers.CLIPModel",
+        "Radford et al. (2021), CLIP, arXiv 2103.00020; ViT-B/32",
+        seq=77,
+        size=224,
+    ),
     _unet(
         "sd15-unet",
         859_520_964,
@@ -158,6 +191,69 @@ _MODELS = (
             "projection_class_embeddings_input_dim": 2816,
         },
     ),
+    Published(
+        "sd-vae",
+        "autoencoder",
+        83_653_863,
+        "diffusers.AutoencoderKL",
+        _LDM + "the autoencoder of Stable Diffusion 1.5 and 2.1",
+        {
+            "block_out_channels": (128, 256, 512, 512),
+            "down_block_types": ("DownEncoderBlock2D",) * 4,
+            "up_block_types": ("UpDecoderBlock2D",) * 4,
+            "layers_per_block": 2,
+            "sample_size": 512,
+        },
+        size=512,
+    ),
+    Published(
+        "transformer-50",
+        "our-lm",
+        1_025_489_920,
+        "tutorial_lib.models.gpt.GPT",
+        "No paper: a GPT of 50 layers with 4 GB of float32 weights, as a much-copied table has it",
+        {
+            "vocab_size": 32_000,
+            "seq_len": 512,
+            "num_layers": 50,
+            "num_heads": 20,
+            "d_model": 1280,
+        },
+        seq=512,
+    ),
+    Published(
+        "lstm",
+        "our-lm",
+        66_022_000,  # one bias per gate, as in the paper's equations; nn.LSTM has two
+        "tutorial_lib.models.lstm.LSTM",
+        "Zaremba et al. (2014), Recurrent Neural Network Regularization, arXiv 1409.2329; large",
+        {
+            "vocab_size": 10_000,
+            "num_layers": 2,
+            "d_model": 1500,
+            "chunk_len": 35,
+            "dropout": 0.65,
+        },
+        seq=36,  # 35 steps: the last token is only guessed
+    ),
+    Published(
+        "resnet1000",
+        "our-classifier",
+        10_327_706,
+        "tutorial_lib.models.resnet.ResNet",
+        "He et al. (2016), Identity Mappings, arXiv 1603.05027; ResNet-1001 for CIFAR-10",
+        {"stage_depths": (111, 111, 111)},
+        size=32,
+    ),
+    Published(
+        "unet3d",
+        "our-segmenter",
+        19_069_955,
+        "tutorial_lib.models.unet3d.UNet3d",
+        "Çiçek et al. (2016), 3D U-Net, arXiv 1606.06650",
+        {"in_channels": 3, "num_classes": 3, "base_channels": 32, "num_levels": 4},
+        size=128,
+    ),
 )
 
 PUBLISHED: dict[str, Published] = {model.name: model for model in _MODELS}
@@ -176,59 +272,3 @@ def find(name: str) -> Published:
     raise ValueError(
         f"There is no published model {name!r}. {advice}The names are {', '.join(PUBLISHED)}."
     )
-
-
-def full_config(model: Published, overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """Join a model's configuration with overrides.
-
-    Raises:
-        ValueError: When an override is no field of the configuration class: transformers would
-            take it without a word and change nothing.
-    """
-    defaults, aliases = _fields(model)
-    for key in overrides:
-        if key not in defaults and key not in aliases:
-            near = difflib.get_close_matches(key, [*defaults, *aliases], n=3, cutoff=0.4)
-            raise ValueError(
-                f"{key!r} is no field of the configuration of {model.name}. "
-                f"Try {' or '.join(near) if near else 'one of ' + ', '.join(sorted(defaults))}."
-            )
-    return {**model.config, **{aliases.get(key, key): overrides[key] for key in overrides}}
-
-
-def config_value(model: Published, overrides: Mapping[str, Any], key: str) -> Any:
-    """Give one field of a model's configuration, be it published, overridden or a default."""
-    defaults, aliases = _fields(model)
-    return {**defaults, **full_config(model, overrides)}[aliases.get(key, key)]
-
-
-def _fields(model: Published) -> tuple[dict[str, Any], dict[str, str]]:
-    """Give the fields of a configuration with their defaults, and their other names."""
-    with quiet():
-        cls = class_of(model)
-        if model.family == "unet":
-            parameters = inspect.signature(cls).parameters.values()
-            return {p.name: p.default for p in parameters}, {}
-        default = cls.config_class()
-        # num_labels is stored as a table of labels, so to_dict() does not show it
-        fields = {**default.to_dict(), "num_labels": default.num_labels}
-        return fields, dict(default.attribute_map)
-
-
-def class_of(model: Published) -> Any:
-    """Import a model's class. It takes seconds: only who needs a model waits for it."""
-    module, _, name = model.model_class.rpartition(".")
-    return getattr(importlib.import_module(module), name)
-
-
-@contextlib.contextmanager
-def quiet() -> Iterator[None]:
-    """Hold back warnings and log lines below errors, and let them through again after."""
-    before = logging.root.manager.disable
-    logging.disable(logging.WARNING)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logging.disable(before)

@@ -61,10 +61,11 @@ class GPTConfig:
 
 
 class Attention(nn.Module):
-    """Causal self-attention: each token looks at itself and at those before it."""
+    """Self-attention: each token looks at itself and those before it, or at all if not causal."""
 
-    def __init__(self, config: GPTConfig) -> None:
+    def __init__(self, config: GPTConfig, *, causal: bool = True) -> None:
         super().__init__()
+        self.causal = causal
         self.num_heads = config.num_heads
         self.kernel = config.attention
         self.p = config.dropout
@@ -79,24 +80,27 @@ class Attention(nn.Module):
         q, k, v = qkv.permute(2, 0, 3, 1, 4)  # (B, T, 3, H, D) -> 3 of (B, H, T, D)
         p = self.p if self.training else 0.0
         if self.kernel == "sdpa":
-            y = F.scaled_dot_product_attention(q, k, v, dropout_p=p, is_causal=True)
+            y = F.scaled_dot_product_attention(q, k, v, dropout_p=p, is_causal=self.causal)
         else:
-            y = eager_attention(q, k, v, dropout=p)
+            y = eager_attention(q, k, v, dropout=p, causal=self.causal)
         y = y.transpose(1, 2).reshape(batch, seq, d_model)  # (B, H, T, D) -> (B, T, C)
         mixed: Tensor = self.dropout(self.out(y))
         return mixed
 
 
-def eager_attention(q: Tensor, k: Tensor, v: Tensor, dropout: float) -> Tensor:
-    """Causal attention written out, from `(B, H, T, D)` to `(B, H, T, D)`.
+def eager_attention(q: Tensor, k: Tensor, v: Tensor, dropout: float, causal: bool) -> Tensor:
+    """Attention written out, from `(B, H, T, D)` to `(B, H, T, D)`.
 
     Source:
-        Vaswani et al. (2017), equation 1, with the future masked.
+        Vaswani et al. (2017), equation 1, with the future masked when causal.
     """
     seq = q.size(-2)
     scores = q @ k.transpose(-2, -1) / math.sqrt(q.size(-1))  # (B, H, T, T)
-    future = torch.ones(seq, seq, dtype=torch.bool, device=q.device).triu(1)
-    weights = scores.masked_fill(future, float("-inf")).softmax(dim=-1)
+    if causal:
+        future = torch.ones(seq, seq, dtype=torch.bool, device=q.device).triu(1)
+        weights = scores.masked_fill(future, float("-inf")).softmax(dim=-1)
+    else:
+        weights = scores.softmax(dim=-1)
     return F.dropout(weights, dropout) @ v
 
 
@@ -118,10 +122,10 @@ class MLP(nn.Module):
 class Block(nn.Module):
     """One layer: attention, then MLP, each normalised before and added to its input."""
 
-    def __init__(self, config: GPTConfig) -> None:
+    def __init__(self, config: GPTConfig, *, causal: bool = True) -> None:
         super().__init__()
         self.norm_1 = nn.LayerNorm(config.d_model)
-        self.attention = Attention(config)
+        self.attention = Attention(config, causal=causal)
         self.norm_2 = nn.LayerNorm(config.d_model)
         self.mlp = MLP(config)
 
@@ -146,11 +150,7 @@ class GPT(nn.Module):
         self.head = nn.Linear(config.d_model, config.vocab_size, bias=False)
         if config.tie_weights:
             self.head.weight = self.token_embedding.weight
-        self.apply(_init_weights)
-        for name, parameter in self.named_parameters():
-            # these two add to the residual stream in every block: keep its variance near 1
-            if name.endswith(("attention.out.weight", "mlp.down.weight")):
-                nn.init.normal_(parameter, std=0.02 / math.sqrt(2 * config.num_layers))
+        init_weights(self, config.num_layers)
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Map tokens `(B, T)` to logits `(B, T, V)`.
@@ -189,8 +189,22 @@ class GPT(nn.Module):
         return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
 
 
-def _init_weights(module: nn.Module) -> None:
-    if isinstance(module, nn.Linear | nn.Embedding):
-        nn.init.normal_(module.weight, std=0.02)
-    if isinstance(module, nn.Linear) and module.bias is not None:
-        nn.init.zeros_(module.bias)
+def init_weights(model: nn.Module, num_layers: int) -> None:
+    """Draw a transformer's weights from the global random state.
+
+    Args:
+        model: Made of the blocks above; other kinds of layers keep what they have.
+        num_layers: How many blocks.
+
+    Source:
+        Radford et al. (2019), section 2.3.
+    """
+    for module in model.modules():
+        if isinstance(module, nn.Linear | nn.Embedding | nn.Conv2d):
+            nn.init.normal_(module.weight, std=0.02)
+        if isinstance(module, nn.Linear | nn.Conv2d) and module.bias is not None:
+            nn.init.zeros_(module.bias)
+    for name, parameter in model.named_parameters():
+        # these two add to the residual stream in every block: keep its variance near 1
+        if name.endswith(("attention.out.weight", "mlp.down.weight")):
+            nn.init.normal_(parameter, std=0.02 / math.sqrt(2 * num_layers))

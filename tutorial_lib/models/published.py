@@ -1,8 +1,8 @@
 """Published models at their published sizes, with random weights and no download.
 
-Each is built from the configuration classes of transformers and diffusers. On the `meta` device
-a model has shapes and no memory, so that a laptop can count the parameters of a 7B model. All of
-it also works under `FakeTensorMode`, where whole training steps can be predicted:
+Each is built from a configuration class of transformers, diffusers or this course. On the `meta`
+device a model has shapes and no memory, so that a laptop can count the parameters of a 7B model.
+All of it also works under `FakeTensorMode`, where whole training steps can be predicted:
 
     model = published.build("gpt2", device="cpu")
     batch = published.batch("gpt2", 2, seq=128)
@@ -12,7 +12,6 @@ it also works under `FakeTensorMode`, where whole training steps can be predicte
 from __future__ import annotations
 
 import contextlib
-import importlib
 from collections.abc import Iterator
 from typing import Any
 from unittest import mock
@@ -22,7 +21,8 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
 
 from tutorial_lib import device as devices
-from tutorial_lib.models.catalogue import PUBLISHED, Published, class_of, find, full_config, quiet
+from tutorial_lib.models.catalogue import PUBLISHED, Published, find
+from tutorial_lib.models.libraries import construct, full_config, quiet
 from tutorial_lib.models.published_steps import batch, loss
 
 __all__ = ["PUBLISHED", "Published", "batch", "build", "find", "loss"]
@@ -42,7 +42,8 @@ def build(
         name: A key of `PUBLISHED`.
         device: `meta` for shapes without memory, or a device that is there.
         dtype: Of all parameters; `None` means float32.
-        attention: `sdpa` for PyTorch's fused kernels, `eager` for scores written out.
+        attention: `sdpa` for PyTorch's fused kernels, `eager` for scores written out; no
+            effect on a model without attention.
         **overrides: Fields of the model's configuration class, as in `n_layer=2`.
 
     Returns:
@@ -58,15 +59,7 @@ def build(
     if attention not in ("sdpa", "eager"):
         raise ValueError(f"attention (={attention!r}) must be 'sdpa' or 'eager'.")
     with quiet(), _default_dtype(dtype or torch.float32), torch.device(device), _fake_safe_init():
-        config = full_config(model, overrides)
-        cls = class_of(model)
-        if model.family == "unet":
-            built: Any = cls(**config)
-            if attention == "eager":
-                processors = importlib.import_module("diffusers.models.attention_processor")
-                built.set_attn_processor(processors.AttnProcessor())
-        else:
-            built = cls(cls.config_class(**config, attn_implementation=attention))
+        built: Any = construct(model, full_config(model, overrides), attention)
         if model.family == "causal-lm":
             built.loss_type = "ForCausalLM"  # what GPT-2 takes anyway, after a warning
     trainable: nn.Module = built.train()

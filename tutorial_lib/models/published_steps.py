@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 from unittest import mock
@@ -18,33 +18,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from tutorial_lib.models.catalogue import Published, config_value, find
+from tutorial_lib.models import published_batches as batches
+from tutorial_lib.models.catalogue import Family, find
+from tutorial_lib.models.published_batches import NUM_TIMESTEPS, Batch
 
-Batch = dict[str, Tensor]
-
-IGNORE = -100  # cross-entropy's mark for a target that does not count
-NUM_TIMESTEPS = 1000
-
-
-@dataclass(frozen=True)
-class _Order:
-    """What `batch` was asked for."""
-
-    model: Published
-    overrides: Mapping[str, Any]
-    micro_batch: int
-    seq: int | None
-    size: int | None
-    generator: torch.Generator
-
-    def config(self, key: str) -> Any:
-        return config_value(self.model, self.overrides, key)
-
-    def normal(self, *shape: int) -> Tensor:
-        return torch.randn(self.micro_batch, *shape, generator=self.generator)
-
-    def below(self, limit: int, *shape: int) -> Tensor:
-        return torch.randint(limit, (self.micro_batch, *shape), generator=self.generator)
+KL_WEIGHT = 1e-6  # Rombach et al. (2022), of the sum over the latents
 
 
 def batch(
@@ -63,7 +41,8 @@ def batch(
         name: A key of `PUBLISHED`.
         micro_batch: Samples in memory at once.
         seq: Tokens in a sequence; `None` means the model's own. For a U-Net, tokens of text.
-        size: Height and width of images, in latents for a U-Net; `None` means the model's own.
+        size: Height and width of images, in latents for a U-Net of diffusers, and the depth too of
+            volumes; `None` means the model's own.
         device: Where the tensors are wanted.
         seed: The same seed gives the same batch; the global random state is not touched.
         **overrides: The same as were given to `build`.
@@ -82,21 +61,21 @@ def batch(
         raise ValueError(f"{name} reads text and takes no size (={size}): try seq={size}.")
     if seq is not None and model.seq is None:
         raise ValueError(f"{name} reads images and takes no seq (={seq}): try size={model.size}.")
-    order = _Order(model, overrides, micro_batch, seq, size, torch.Generator().manual_seed(seed))
-    make = {
-        "causal-lm": _causal_batch,
-        "masked-lm": _masked_batch,
-        "image-classifier": _image_batch,
-        "unet": _unet_batch,
-    }[model.family]
-    return {key: value.to(device) for key, value in make(order).items()}
+    order = batches.Order(
+        model, overrides, micro_batch, seq, size, torch.Generator().manual_seed(seed)
+    )
+    made = _FAMILIES[model.family].make(order)
+    return {key: value.to(device) for key, value in made.items()}
 
 
 def loss(name: str, model: nn.Module, batch: Batch) -> Tensor:
     """Give the loss that a published model is really trained with, a scalar.
 
-    Next token for GPT-2 and Llama, masked tokens for BERT, classes for ViT, and for U-Nets the
-    mean squared error of the noise that was mixed into the latents.
+    Next token for GPT-2, Llama and LSTM, masked tokens for BERT, classes for ViT and ResNet and,
+    of voxels, for the U-Net of volumes; for the U-Nets of diffusers the mean squared error of the
+    noise that was mixed into the latents; for CLIP which text belongs to which image; for the
+    autoencoder reconstruction and divergence, without the two further networks that judge its
+    images in the paper.
 
     Args:
         name: A key of `PUBLISHED`.
@@ -106,20 +85,15 @@ def loss(name: str, model: nn.Module, batch: Batch) -> Tensor:
     Raises:
         ValueError: When the name is not known, or the batch is that of another family.
     """
-    family = find(name).family
-    needs = {"unet": "latents", "image-classifier": "pixel_values"}.get(family, "input_ids")
-    if needs not in batch:
+    family = _FAMILIES[find(name).family]
+    if family.needs not in batch:
         raise ValueError(
-            f"The batch has {', '.join(batch)}; {name} needs {needs}. "
+            f"The batch has {', '.join(batch)}; {name} needs {family.needs}. "
             f"Try batch({name!r}, micro_batch)."
         )
     dtype = next(model.parameters()).dtype
     batch = {key: v.to(dtype) if v.is_floating_point() else v for key, v in batch.items()}
-    if family == "unet":
-        return _noise_loss(model, batch)
-    with _unpacked_sequences():
-        value: Tensor = model(**batch).loss
-    return value
+    return family.lose(model, batch)
 
 
 def noised(latents: Tensor, noise: Tensor, timesteps: Tensor) -> Tensor:
@@ -148,65 +122,30 @@ def _noise_loss(unet: nn.Module, batch: Batch) -> Tensor:
     return F.mse_loss(guess.float(), batch["noise"].float())
 
 
-def _causal_batch(order: _Order) -> Batch:
-    tokens = _tokens(order)
-    return {"input_ids": tokens, "labels": tokens}  # the model shifts the labels itself
+def _library_loss(model: nn.Module, batch: Batch) -> Tensor:
+    with _unpacked_sequences():
+        value: Tensor = model(**batch).loss
+    return value
 
 
-def _masked_batch(order: _Order) -> Batch:
-    tokens = _tokens(order)
-    # 15 % of the tokens are to be guessed, as published; all of these are hidden by [MASK].
-    hidden = torch.rand(tokens.shape, generator=order.generator) < 0.15
-    mask_token = min(103, order.config("vocab_size") - 1)
-    return {
-        "input_ids": tokens.masked_fill(hidden, mask_token),
-        "labels": tokens.masked_fill(~hidden, IGNORE),
-    }
+def _contrastive_loss(model: nn.Module, batch: Batch) -> Tensor:
+    with _unpacked_sequences():
+        value: Tensor = model(**batch, return_loss=True).loss
+    return value
 
 
-def _image_batch(order: _Order) -> Batch:
-    side = order.config("image_size")
-    if order.size not in (None, side):
-        raise ValueError(
-            f"{order.model.name} takes images of image_size (={side}), and size is {order.size}. "
-            f"Try image_size={order.size} in both build and batch."
-        )
-    return {
-        "pixel_values": order.normal(order.config("num_channels"), side, side),
-        "labels": order.below(order.config("num_labels")),
-    }
+def _our_loss(model: Any, batch: Batch) -> Tensor:
+    value: Tensor = model.loss(**batch)
+    return value
 
 
-def _unet_batch(order: _Order) -> Batch:
-    side = order.size or order.config("sample_size")
-    channels = order.config("in_channels")
-    text_length = order.seq or order.model.seq or 1
-    made = {
-        "latents": order.normal(channels, side, side),
-        "noise": order.normal(channels, side, side),
-        "timesteps": order.below(NUM_TIMESTEPS),
-        "encoder_hidden_states": order.normal(text_length, order.config("cross_attention_dim")),
-    }
-    if order.config("addition_embed_type") == "text_time":
-        # SDXL is told six numbers too: original size, crop corner and target size, in pixels.
-        numbers_width = 6 * order.config("addition_time_embed_dim")
-        pooled_width = order.config("projection_class_embeddings_input_dim") - numbers_width
-        pixels = 8.0 * side
-        made["text_embeds"] = order.normal(pooled_width)
-        sizes = torch.tensor([pixels, pixels, 0.0, 0.0, pixels, pixels])
-        made["time_ids"] = sizes.repeat(order.micro_batch, 1)
-    return made
-
-
-def _tokens(order: _Order) -> Tensor:
-    longest = order.config("max_position_embeddings")
-    length = order.seq or min(order.model.seq or longest, longest)
-    if length > longest:
-        raise ValueError(
-            f"seq (={length}) must be at most {longest}, the positions that {order.model.name} "
-            f"knows. Try seq={longest}."
-        )
-    return order.below(order.config("vocab_size"), length)
+def _autoencoder_loss(model: Any, batch: Batch) -> Tensor:
+    """Join absolute error and divergence, both per value of the images."""
+    images = batch["images"]
+    posterior = model.encode(images).latent_dist
+    rebuilt: Tensor = model.decode(posterior.sample()).sample
+    divergence: Tensor = posterior.kl().float().mean() / images[0].numel()
+    return F.l1_loss(rebuilt.float(), images.float()) + KL_WEIGHT * divergence
 
 
 @contextlib.contextmanager
@@ -222,3 +161,25 @@ def _unpacked_sequences() -> Iterator[None]:
         return
     with mock.patch.object(masking, "find_packed_sequence_indices", return_value=None):
         yield
+
+
+@dataclass(frozen=True)
+class _Family:
+    """How a family is trained: a tensor that each of its batches has, its batch, its loss."""
+
+    needs: str
+    make: Callable[[batches.Order], Batch]
+    lose: Callable[[nn.Module, Batch], Tensor]
+
+
+_FAMILIES: dict[Family, _Family] = {
+    "causal-lm": _Family("input_ids", batches.causal_batch, _library_loss),
+    "masked-lm": _Family("input_ids", batches.masked_batch, _library_loss),
+    "image-classifier": _Family("pixel_values", batches.image_batch, _library_loss),
+    "two-tower": _Family("pixel_values", batches.pair_batch, _contrastive_loss),
+    "unet": _Family("latents", batches.unet_batch, _noise_loss),
+    "autoencoder": _Family("images", batches.autoencoder_batch, _autoencoder_loss),
+    "our-lm": _Family("tokens", batches.our_text_batch, _our_loss),
+    "our-classifier": _Family("images", batches.our_image_batch, _our_loss),
+    "our-segmenter": _Family("volumes", batches.volume_batch, _our_loss),
+}

@@ -5,7 +5,8 @@
         loss.backward()
 
 A checkpointed part keeps its inputs alone and runs again during backward; the gradients are the
-same, bit for bit. That holds in `eval()` too: only `library-switch` acts in training alone.
+same, bit for bit. That holds in `eval()` too: only `library-switch` acts in training alone. What a
+part changes besides its output, it changes twice: BatchNorm's running averages move two steps.
 """
 
 from __future__ import annotations
@@ -23,11 +24,12 @@ from torch import nn
 from tutorial_lib.strategies.chain import Chain, Forward, checkpointed
 from tutorial_lib.strategies.find import find_blocks, find_chain, find_parts
 
-__all__ = ["STRATEGIES", "applied", "find_blocks"]
+__all__ = ["STRATEGIES", "applied", "find_blocks", "possible"]
 
 STRATEGIES = {
     "none": "keep everything",
     "per-block": "each block is a segment",
+    "all-but-last": "as per-block, but the last block is kept: its backward comes first",
     "every-K": "K blocks are a segment, as in every-2",
     "sqrt": "every-K with K the square root of the number of blocks",
     "attention-only": "each attention layer is a segment, the rest is kept",
@@ -41,6 +43,8 @@ _SWITCHES = (
     "activation_checkpointing_enable",
     "gradient_checkpointing_enable",
 )
+# How the two libraries mark the models whose switch does something.
+_SUPPORTS = ("supports_gradient_checkpointing", "_supports_gradient_checkpointing")
 # What they set on modules, and do not put back.
 _SWITCHED = (
     "gradient_checkpointing",
@@ -68,14 +72,18 @@ def applied(model: nn.Module, strategy: str = "per-block") -> Iterator[nn.Module
 
     Raises:
         TypeError: When the model is no module.
-        ValueError: When the strategy is not known or the model has no such part; the model is
-            untouched then.
+        ValueError: When the strategy is not known or the model has no such part, with the names
+            of those that are possible; the model is untouched then.
         RuntimeError: Under `every-K` and `sqrt`, during forward, when blocks of a segment are not
             called one right after the other.
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"The model is a {type(model).__name__}, and an nn.Module is needed.")
-    change = _plan(model, str(strategy))
+    try:
+        change = _plan(model, str(strategy))
+    except ValueError as error:
+        names = ", ".join(possible(model))
+        raise ValueError(f"{error} Possible for {type(model).__name__}: {names}.") from None
     config: Any = getattr(model, "config", None)
     with contextlib.ExitStack() as undo:
         if strategy != "none" and getattr(config, "use_cache", None) is True:
@@ -83,6 +91,23 @@ def applied(model: nn.Module, strategy: str = "per-block") -> Iterator[nn.Module
             config.use_cache = False
         change(undo)
         yield model
+
+
+def possible(model: nn.Module) -> list[str]:
+    """List the strategies that a model can take, as keys of `STRATEGIES`.
+
+    Args:
+        model: Any module; it is looked at, not changed.
+
+    Returns:
+        The names. `none` is always among them.
+    """
+    names = []
+    for name in STRATEGIES:
+        with contextlib.suppress(ValueError):
+            _plan(model, name.replace("K", "1"))
+            names.append(name)
+    return names
 
 
 def _plan(model: nn.Module, strategy: str) -> Change:
@@ -94,6 +119,11 @@ def _plan(model: nn.Module, strategy: str) -> Change:
         return _switch(model)
     if strategy == "per-block":
         return _each(find_blocks(model))
+    if strategy == "all-but-last":
+        blocks = find_blocks(model)
+        if len(set(blocks)) < 2:
+            raise ValueError(f"all-but-last needs two blocks; {type(model).__name__} has one.")
+        return _each([block for block in blocks if block is not blocks[-1]])
     if strategy == "attention-only":
         return _each(find_parts(model, "attention"))
     if strategy == "mlp-only":
@@ -104,7 +134,7 @@ def _plan(model: nn.Module, strategy: str) -> Change:
         if not 1 <= length <= len(blocks):
             raise ValueError(
                 f"{strategy} asks for segments of {length} blocks, and {type(model).__name__} "
-                f"has {len(blocks)}. Try every-1 to every-{len(blocks)}, or sqrt."
+                f"has {len(blocks)}: K must be between 1 and {len(blocks)}."
             )
         return _segments([blocks[i : i + length] for i in range(0, len(blocks), length)])
     near = difflib.get_close_matches(strategy, STRATEGIES, n=1)
@@ -144,10 +174,10 @@ def _segments(segments: list[list[nn.Module]]) -> Change:
 def _switch(model: nn.Module) -> Change:
     """Use the model's own switch, and put back what it sets."""
     name = next((name for name in _SWITCHES if hasattr(model, name)), None)
-    if name is None:
+    if name is None or not any(getattr(model, flag, False) for flag in _SUPPORTS):
         raise ValueError(
-            f"{type(model).__name__} has no switch for checkpointing: models of transformers and "
-            "diffusers have one. Try per-block."
+            f"{type(model).__name__} has no switch for checkpointing: most models of transformers "
+            "and diffusers have one."
         )
 
     def change(undo: contextlib.ExitStack) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from itertools import chain, zip_longest
 
 from torch import nn
 
@@ -11,16 +12,23 @@ _PARTS = {
     "attention": re.compile("Attention"),
     "MLP": re.compile("(MLP|Mlp|FFN|FeedForward)$"),
 }
-# What the U-Nets of diffusers are made of: their containers hold a level each.
-_UNET_BLOCKS = {"ResnetBlock2D", "Transformer2DModel"}
+# What U-Nets and autoencoders of diffusers are made of, and ResNets of transformers: they have no
+# list of all blocks, but one per level or stage.
+_LEVEL_BLOCKS = {
+    *("ResnetBlock2D", "Transformer2DModel"),
+    *("ResNetBottleNeckLayer", "ResNetBasicLayer"),
+}
+# A level of diffusers takes one of each in turn; and these run later than they are listed.
+_IN_TURN = ("resnets", "attentions")
+_LATER = ("up_blocks", "text_model")
 
 
 def find_blocks(model: nn.Module) -> list[nn.Module]:
     """Find the blocks of a model, in the order in which they run.
 
     Looked for in this order: the model's own `blocks`; the layers that transformers can
-    checkpoint; residual and transformer blocks of a diffusers U-Net; the longest list of modules
-    of one class.
+    checkpoint; residual and transformer blocks of diffusers and of ResNets; the longest list of
+    modules of one class.
 
     Raises:
         ValueError: When there is nothing of the kind.
@@ -31,9 +39,9 @@ def find_blocks(model: nn.Module) -> list[nn.Module]:
     layers = _outermost(model, _is_transformers_layer)
     if layers:
         return layers
-    unet_blocks = _outermost(model, lambda module: type(module).__name__ in _UNET_BLOCKS)
-    if unet_blocks:
-        return unet_blocks
+    level_blocks = _outermost(model, lambda module: type(module).__name__ in _LEVEL_BLOCKS)
+    if level_blocks:
+        return level_blocks
     lists = [list(m) for m in model.modules() if isinstance(m, nn.ModuleList | nn.Sequential)]
     uniform = [blocks for blocks in lists if len(blocks) > 1 and len(set(map(type, blocks))) == 1]
     if uniform:
@@ -45,18 +53,17 @@ def find_blocks(model: nn.Module) -> list[nn.Module]:
 
 
 def find_chain(model: nn.Module) -> list[nn.Module]:
-    """Find the blocks of a model when they stand in one list, one after the other.
+    """Find the blocks of a model when they stand in one list, or stages of it, with nothing else.
 
     Raises:
         ValueError: When they do not, as in a U-Net, where levels and skips lie between them.
     """
     blocks = find_blocks(model)
-    lists = [list(module.children()) for module in model.modules()]
-    if len(set(blocks)) == len(blocks) and blocks in lists:
+    if any(_nothing_but(set(blocks), module) == blocks for module in model.modules()):
         return blocks
     raise ValueError(
         f"The {len(blocks)} blocks of {type(model).__name__} do not follow one another in one "
-        "list, so that several cannot be one segment: levels or skips lie between. Try per-block."
+        "list, so that several cannot be one segment: levels, skips or towers lie between."
     )
 
 
@@ -70,7 +77,7 @@ def find_parts(model: nn.Module, part: str) -> list[nn.Module]:
     if not found:
         raise ValueError(
             f"No {part} was found in {type(model).__name__}: no module's class has a name with "
-            f"{_PARTS[part].pattern}. Try per-block."
+            f"{_PARTS[part].pattern}."
         )
     return found
 
@@ -82,6 +89,22 @@ def _is_transformers_layer(module: nn.Module) -> bool:
 def _outermost(model: nn.Module, matches: Callable[[nn.Module], bool]) -> list[nn.Module]:
     """List the modules below `model` that match, without looking inside a match."""
     found: list[nn.Module] = []
-    for child in model.children():
+    for child in _children(model):
         found += [child] if matches(child) else _outermost(child, matches)
     return found
+
+
+def _children(module: nn.Module) -> list[nn.Module]:
+    """List the children of a module in the order in which they run, as far as names tell."""
+    named = dict(module.named_children())
+    turns = zip_longest(*(named.pop(name).children() for name in _IN_TURN if name in named))
+    first = [child for turn in turns for child in turn if child is not None]
+    return first + [named[name] for name in sorted(named, key=lambda name: name in _LATER)]
+
+
+def _nothing_but(blocks: set[nn.Module], module: nn.Module) -> list[nn.Module]:
+    """List the blocks in a module that holds nothing else; none when it does."""
+    if module in blocks:
+        return [module]
+    parts = [_nothing_but(blocks, child) for child in module.children()]
+    return list(chain.from_iterable(parts)) if all(parts) else []

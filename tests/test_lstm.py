@@ -1,0 +1,150 @@
+import math
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from tutorial_lib.data import text_batches, token_batch
+from tutorial_lib.memory import saved
+from tutorial_lib.models import LSTM, LSTMConfig
+
+SMALL = {"vocab_size": 50, "num_layers": 2, "d_model": 16, "chunk_len": 4}
+
+
+def small(**changes):
+    torch.manual_seed(0)
+    return LSTM(LSTMConfig(**{**SMALL, **changes}))
+
+
+def num_parameters(model):
+    return sum(p.numel() for p in model.parameters())
+
+
+@pytest.mark.parametrize("layers", [1, 3])
+@pytest.mark.parametrize("width", [8, 16])
+def test_the_number_of_parameters_is_that_of_the_formula(layers, width):
+    layer = 4 * (width * width + width * width + width)  # four gates, one bias each
+    head = width * 50 + 50
+    model = small(num_layers=layers, d_model=width)
+    assert num_parameters(model) == 50 * width + layers * layer + head
+
+
+@pytest.mark.parametrize("chunk_len", [1, 4, 5, 11, 100])
+def test_it_is_pytorchs_lstm_however_time_is_cut(chunk_len):
+    model, tokens = small(chunk_len=chunk_len), token_batch(3, 11, 50)
+    oracle = nn.LSTM(16, 16, num_layers=2, batch_first=True)
+    with torch.no_grad():
+        for index, layer in enumerate(model.chunk.layers):
+            getattr(oracle, f"weight_ih_l{index}").copy_(layer.from_input.weight)
+            getattr(oracle, f"bias_ih_l{index}").copy_(layer.from_input.bias)
+            getattr(oracle, f"weight_hh_l{index}").copy_(layer.from_hidden.weight)
+            getattr(oracle, f"bias_hh_l{index}").zero_()
+    state = tuple(torch.randn(2, 3, 16, generator=torch.Generator().manual_seed(i)) for i in (0, 1))
+    logits, (hidden, cell) = model(tokens, state)
+    output, (expected_hidden, expected_cell) = oracle(model.embedding(tokens), state)
+    torch.testing.assert_close(logits, model.head(output))
+    torch.testing.assert_close(hidden, expected_hidden)
+    torch.testing.assert_close(cell, expected_cell)
+
+
+def test_a_text_read_in_two_calls_is_the_text():
+    model, tokens = small(), token_batch(2, 10, 50)
+    whole, (hidden, cell) = model(tokens)
+    first, state = model(tokens[:, :7])
+    second, (later_hidden, later_cell) = model(tokens[:, 7:], state)
+    torch.testing.assert_close(torch.cat([first, second], dim=1), whole)
+    torch.testing.assert_close(later_hidden, hidden)
+    torch.testing.assert_close(later_cell, cell)
+
+
+def test_no_token_sees_the_future_and_gradients_cross_chunks():
+    model, tokens = small(), token_batch(1, 16, 50)
+    seen = []
+    model.embedding.register_forward_hook(lambda module, args, out: seen.append(out))
+    logits, _ = model(tokens)
+    seen[0].retain_grad()
+    logits[0, 9].sum().backward()
+    reached = seen[0].grad[0].abs().amax(dim=-1)
+    assert reached[:10].min() > 0  # chunks are of 4
+    assert reached[10:].max() == 0
+
+
+def test_every_parameter_learns_and_a_detached_state_cuts_the_gradient():
+    model, tokens = small(), token_batch(2, 12, 50)
+    _, state = model(tokens)
+    model.loss(tokens, state).backward()
+    through = {name: p.grad.clone() for name, p in model.named_parameters()}
+    assert all(gradient.abs().sum() > 0 for gradient in through.values())
+    model.zero_grad()
+    model.loss(tokens, tuple(half.detach() for half in state)).backward()
+    name = "chunk.layers.0.from_hidden.weight"
+    assert not torch.equal(dict(model.named_parameters())[name].grad, through[name])
+
+
+def test_the_loss_is_the_mean_over_next_tokens_and_starts_as_a_guess():
+    model, tokens = small(), token_batch(3, 16, 50)
+    logits, _ = model(tokens)
+    expected = F.cross_entropy(logits[:, :-1].reshape(-1, 50), tokens[:, 1:].flatten())
+    torch.testing.assert_close(model.loss(tokens), expected)
+    assert abs(model.loss(tokens).item() - math.log(50)) < 0.2
+
+
+def test_saved_bytes_grow_by_the_same_for_every_chunk():
+    model = small()
+    bytes_at = [
+        saved(lambda t=t: model.loss(token_batch(2, t + 1, 50)), params_of=model).num_bytes
+        for t in (8, 12, 16)
+    ]
+    assert bytes_at[2] - bytes_at[1] == bytes_at[1] - bytes_at[0] > 0
+
+
+def test_dropout_acts_in_training_only():
+    model, tokens = small(dropout=0.5), token_batch(2, 8, 50)
+    assert not torch.equal(model(tokens)[0], model(tokens)[0])
+    model.eval()
+    assert torch.equal(model(tokens)[0], model(tokens)[0])
+
+
+def test_the_same_seed_gives_the_same_weights():
+    one, same = small().state_dict(), small().state_dict()
+    assert all(torch.equal(one[key], same[key]) for key in one)
+
+
+def test_it_learns_python():
+    torch.manual_seed(0)
+    model = LSTM(LSTMConfig(num_layers=1, d_model=64, chunk_len=16))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    batches = text_batches(8, 33, num_chars=20_000)
+    losses = []
+    for _ in range(40):
+        loss = model.loss(next(batches))
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    assert losses[-1] < 0.7 * losses[0]
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"chunk_len": 0}, r"chunk_len \(=0\)"),
+        ({"num_layers": 0}, r"num_layers \(=0\)"),
+        ({"dropout": -0.5}, r"dropout \(=-0.5\)"),
+    ],
+)
+def test_a_configuration_that_cannot_be_is_refused(changes, says):
+    with pytest.raises(ValueError, match=says):
+        LSTMConfig(**{**SMALL, **changes})
+
+
+def test_texts_too_short_and_states_of_another_batch_are_refused():
+    model = small()
+    with pytest.raises(ValueError, match="at least 2 tokens, and has 1"):
+        model.loss(token_batch(1, 1, 50))
+    with pytest.raises(ValueError, match="at least 1 token, and has 0"):
+        model(torch.zeros(1, 0, dtype=torch.int64))
+    _, state = model(token_batch(2, 4, 50))
+    with pytest.raises(ValueError, match=r"\(2, 2, 16\); twice \(2, 3, 16\) is needed"):
+        model(token_batch(3, 4, 50), (state[1], state[0][:, :2]))

@@ -1,0 +1,126 @@
+import math
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from tutorial_lib.models import UNet3d, UNet3dConfig
+
+SMALL = {"base_channels": 4, "num_levels": 2}
+
+
+def small(**changes):
+    torch.manual_seed(0)
+    return UNet3d(UNet3dConfig(**{**SMALL, **changes}))
+
+
+def volumes(batch=2, channels=1, sides=(8, 8, 8)):
+    return torch.randn(batch, channels, *sides, generator=torch.Generator().manual_seed(0))
+
+
+def num_parameters(model):
+    return sum(p.numel() for p in model.parameters())
+
+
+def test_published_sizes_give_the_published_number_of_parameters():
+    with torch.device("meta"):
+        model = UNet3d(UNet3dConfig(in_channels=3, base_channels=32, num_levels=4))
+    assert num_parameters(model) == 19_069_955
+
+
+@pytest.mark.parametrize("levels", [1, 2, 4])
+@pytest.mark.parametrize("classes", [2, 5])
+def test_the_number_of_parameters_is_that_of_the_formula(levels, classes):
+    def block(ins, inside, outs):
+        return 27 * (ins * inside + inside * outs) + inside + outs
+
+    total, ins = 0, 1
+    for level in range(levels):
+        inside = 4 * 2**level
+        total += block(ins, inside, 2 * inside)
+        ins = 2 * inside
+        if level < levels - 1:  # the way back: 8 weights for each pair of channels, no bias
+            skip, below = ins, 2 * ins
+            total += 8 * below * below + block(below + skip, skip, skip)
+    total += 8 * classes + classes
+    assert num_parameters(small(num_levels=levels, num_classes=classes)) == total
+
+
+@pytest.mark.parametrize("sides", [(8, 8, 8), (4, 8, 12)])
+@pytest.mark.parametrize("levels", [1, 3])
+def test_every_voxel_gets_logits_and_every_parameter_learns(levels, sides):
+    model, x = small(in_channels=2, num_levels=levels), volumes(2, 2, sides)
+    assert model(x).shape == (2, 3, *sides)
+    model.loss(x, torch.ones(2, *sides, dtype=torch.int64)).backward()
+    gradients = {name: p.grad for name, p in model.named_parameters()}
+    # a bias before a normalisation is taken out again: its gradient is 0 but for rounding
+    learns = [name for name in gradients if not name.endswith(("conv_1.bias", "conv_2.bias"))]
+    assert all(gradients[name].abs().sum() > 0 for name in learns)
+    assert len(model.blocks) == 2 * levels - 1
+
+
+def test_blocks_are_listed_in_the_order_in_which_they_run():
+    model, ran = small(num_levels=3), []
+    for block in model.blocks:
+        block.register_forward_hook(lambda module, *_: ran.append(module))
+    model(volumes())
+    assert ran == model.blocks
+
+
+def test_unlabelled_voxels_do_not_count():
+    model, x = small(), volumes()
+    labels = torch.randint(3, (2, 8, 8, 8), generator=torch.Generator().manual_seed(1))
+    labels[:, 2:] = -100
+    logits = model(x)[:, :, :2]
+    expected = F.cross_entropy(logits.movedim(1, -1).reshape(-1, 3), labels[:, :2].flatten())
+    torch.testing.assert_close(model.loss(x, labels), expected)
+
+
+def test_it_learns_where_a_ball_is_and_starts_near_a_guess():
+    model = small(num_classes=2)
+    grid = torch.stack(torch.meshgrid(*3 * [torch.arange(8.0)], indexing="ij"))
+    labels = ((grid - 3.5).square().sum(0) < 9).long().expand(2, 8, 8, 8)
+    x = labels.unsqueeze(1) + 0.5 * volumes()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    losses = []
+    for _ in range(15):
+        loss = model.loss(x, labels)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    assert abs(losses[0] - math.log(2)) < 0.3
+    assert losses[-1] < 0.5 * losses[0]
+
+
+def test_dropout_acts_in_training_only():
+    model, x = small(dropout=0.5), volumes()
+    assert not torch.equal(model(x), model(x))
+    model.eval()
+    assert torch.equal(model(x), model(x))
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"num_levels": 0}, r"num_levels \(=0\)"),
+        ({"base_channels": 0}, r"base_channels \(=0\)"),
+        ({"dropout": 1.0}, r"dropout \(=1.0\)"),
+    ],
+)
+def test_a_configuration_that_cannot_be_is_refused(changes, says):
+    with pytest.raises(ValueError, match=says):
+        UNet3dConfig(**{**SMALL, **changes})
+
+
+@pytest.mark.parametrize(
+    ("shape", "says"),
+    [
+        ((1, 1, 9, 8, 8), "are 9 x 8 x 8; each side .* multiple of 2.* Try 8 x 8 x 8"),
+        ((1, 3, 8, 8, 8), r"\(batch, 1, depth, height, width\) is needed"),
+        ((1, 8, 8, 8), r"\(batch, 1, depth, height, width\) is needed"),
+    ],
+)
+def test_volumes_that_do_not_fit_are_refused(shape, says):
+    with pytest.raises(ValueError, match=says):
+        small()(torch.zeros(shape))
