@@ -4,8 +4,12 @@ import json
 
 import pytest
 
-from tutorial_lib import authoring, cli
+from tutorial_lib import authoring, cli, memory
 from tutorial_lib.models import published
+from tutorial_lib.training import Recipe
+from tutorial_lib.units import human_bytes
+
+BOTH = "peak of forward and backward alone"
 
 
 @pytest.fixture
@@ -52,14 +56,41 @@ def test_measured_and_predicted_agree_byte_for_byte(capsys, tiny):
 def test_batch_and_strategy_change_the_peak(capsys, tiny):
     small = report_of(capsys, "predict", tiny, "--batch", "2")
     large = report_of(capsys, "predict", tiny, "--batch", "8")
-    frugal = report_of(capsys, "predict", tiny, "--batch", "8", "--strategy", "per-block")
+    frugal = report_of(capsys, "predict", tiny, "--batch", "8", "--checkpointing", "per-block")
     assert small["phases"]["forward"] < large["phases"]["forward"]
     assert frugal["phases"]["forward"] < large["phases"]["forward"]
 
 
-def test_the_table_names_what_was_asked(capsys, tiny):
-    assert cli.run(["predict", tiny, "--batch", "3", "--seq", "8"]) == 0
-    assert capsys.readouterr().out.startswith("tiny, batch 3, seq 8: peak ")
+def test_every_choice_reaches_the_recipe(capsys, tiny):
+    choices = {
+        "precision": "bf16-amp",
+        "attention": "eager",
+        "optimizer": "adamw-8bit",
+        "checkpointing": "every-2",
+    }
+    words = [word for name, value in choices.items() for word in (f"--{name}", value)]
+    sizes = ["--batch", "2", "--seq", "8"]
+    asked = report_of(capsys, "predict", tiny, *sizes, *words)
+    recipe = Recipe(tiny, 2, 8, **choices)
+    assert asked.items() >= recipe.as_data().items()
+    assert asked["phases"] == memory.predict(recipe.make_step).phases
+    measured = report_of(capsys, "measure", tiny, *sizes, *words, "--device", "cpu")
+    assert measured["optimizer"] == "adamw-8bit"
+
+
+def test_the_table_says_what_was_asked_how_it_is_known_and_both_peaks(capsys, tiny):
+    assert cli.run(["predict", tiny, "--seq", "2"]) == 0
+    table = capsys.readouterr().out
+    assert table.startswith("tiny, batch 1, seq 2, fp32, adamw: predicted, CUDA kernels\n")
+    rows = {line.split("  ")[0].strip(): line.split()[-2:] for line in table.splitlines()}
+    report = memory.predict(Recipe(tiny, 1, 2).make_step)
+    step, both = rows["peak of the whole step, in optimizer"], rows[BOTH]
+    assert " ".join(step) == human_bytes(report.peak_bytes)
+    assert " ".join(both) == human_bytes(report.forward_backward_bytes)
+    assert step != both
+    assert "The update is the peak" in table
+    assert cli.run(["predict", tiny, "--batch", "64"]) == 0
+    assert "The update is the peak" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -67,8 +98,12 @@ def test_the_table_names_what_was_asked(capsys, tiny):
     [
         (["predict", "gpt3"], "gpt2"),
         (["measure", "gpt2", "--device", "tpu"], "'tpu' was asked for"),
-        (["predict", "tiny", "--batch", "0"], "0"),
-        (["predict", "tiny", "--strategy", "per-blok"], "per-block"),
+        (["predict", "tiny", "--batch", "0"], "micro_batch (=0) must be at least 1"),
+        (["predict", "tiny", "--batch", str(10**16)], "smaller micro-batch"),
+        (["predict", "tiny", "--seq", "33"], "at most 32"),
+        (["predict", "tiny", "--size", "8"], "takes no size"),
+        (["predict", "vit-b-16", "--size", "225"], "multiple of 16"),
+        (["predict", "tiny", "--checkpointing", "per-blok"], "per-block"),
         (["grade", "lab77", "nowhere", "--out", "out"], "lab77"),
         (["build", "--check", "--force"], "give it alone"),
         (["build", "--tag", "v1"], "--tag v1 needs --stamp"),
@@ -84,7 +119,16 @@ def test_a_foreseen_error_is_a_sentence_and_status_2(capsys, tiny, words, senten
         cli.run([*words, "--debug"])
 
 
-@pytest.mark.parametrize("words", [["measure"], ["predict", "gpt2", "--batch", "many"], ["grade"]])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["measure"],
+        ["predict", "gpt2", "--batch", "many"],
+        ["predict", "gpt2", "--precision", "fp8"],
+        ["predict", "gpt2", "--kernels", "tpu"],
+        ["grade"],
+    ],
+)
 def test_a_wrong_call_is_status_2(capsys, words):
     assert cli.run(words) == 2
     assert "Usage: python -m tutorial_lib" in capsys.readouterr().err
@@ -136,10 +180,13 @@ def test_grade_passes_its_options_on(capsys, monkeypatch, tmp_path):
 
     def grade(lab, submissions, out, **options):
         asked.update(options, lab=lab)
-        return pd.DataFrame({"status": ["graded", "graded", "unreadable"]})
+        statuses = ["graded", "graded", "unreadable"]
+        return pd.DataFrame({"name": list("abc"), "status": statuses, "review": ["", "1.1", ""]})
 
     monkeypatch.setattr(grading, "grade", grade, raising=False)
     words = ["grade", "lab01", str(tmp_path), "--out", "report", "--jobs", "2", "--only", "ann"]
     assert cli.run(words) == 0
     assert (asked["lab"], asked["jobs"], asked["only"]) == ("lab01", 2, ["ann"])
-    assert "2 graded, 1 unreadable" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "2 graded, 1 unreadable" in said
+    assert "a person should read (column review): b\n" in said

@@ -3,6 +3,8 @@
 The notebooks themselves run under it in the same run: see `test` in tutorial_lib/__main__.py.
 """
 
+import re
+
 import nbformat
 import pytest
 
@@ -48,3 +50,16 @@ def test_a_changed_number_fails(nbval):
     stored = nbformat.v4.new_output("stream", name="stdout", text="498\n")
     assert "1 passed" in nbval("print(498)", stored)
     assert "1 failed" in nbval("print(499)", stored)
+
+
+def budgets(root):
+    """Minutes on top of each chapter and lab, by stem."""
+    for source in sorted(root.glob("*/source/*.py")):
+        found = re.search(r"\*\*Budget:\*\* (\d+) minutes, \d+ [GM]iB", source.read_text("utf-8"))
+        yield source.stem, found and found[1]
+
+
+def test_every_notebook_has_a_budget_and_the_readme_says_the_same(root):
+    readme = (root / "README.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| \[.*?\]\(\w+/(\w+)\.ipynb\).*\| (\d+) \|$", readme, re.M)
+    assert dict(rows) == dict(budgets(root))

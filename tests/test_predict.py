@@ -1,7 +1,13 @@
+import gc
+
 import pytest
 import torch
 from test_meter import gpt_step
 from torch import nn
+from torch.nn import functional as F
+from torch.nn.modules import module as module_hooks
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
+from torch.utils.checkpoint import checkpoint
 
 from tutorial_lib import memory
 from tutorial_lib.models.gpt import GPT, GPTConfig
@@ -12,8 +18,6 @@ from tutorial_lib.models.gpt import GPT, GPTConfig
 @pytest.mark.parametrize("dropout", [0.0, 0.1])
 def test_predicted_equals_counted_in_every_phase(attention, checkpointed, dropout):
     settings = {"attention": attention, "checkpointed": checkpointed, "dropout": dropout}
-    if attention == "sdpa" and dropout:
-        pytest.skip("with dropout a CPU leaves its fused kernel, and so does the prediction")
     step, model, optimizer = gpt_step(**settings)
     counted = memory.measure(step, model=model, optimizer=optimizer)
     predicted = memory.predict(lambda: gpt_step(**settings), kernels="cpu")
@@ -52,19 +56,104 @@ def test_cuda_kernels_are_the_default_and_say_so():
         memory.predict(gpt_step, kernels="tpu")
 
 
-def test_reading_a_value_is_refused_with_advice():
-    def peeking():
-        model = nn.Linear(2, 2)
+def made_with(look, *, model=None, checkpointed=False):
+    """A step whose forward looks at its numbers; checkpointed, only as it runs again."""
+
+    class Looking(nn.Linear):
+        def forward(self, x):
+            y = super().forward(x)
+            again = torch._C._current_graph_task_id() != -1
+            looked = (checkpointed and not again) or look(y.detach()) is not None
+            return (y * float(looked)).exp()  # saved, so that running again goes this far
+
+    def make_step():
+        looking = model or Looking(2, 2)
+        optimizer = torch.optim.SGD(looking.parameters())
 
         def step():
-            loss = model(torch.ones(1, 2)).sum()
-            if loss.item() > 0:
-                loss.backward()
+            x = torch.ones(3, 2)
+            y = checkpoint(looking, x, use_reentrant=False) if checkpointed else looking(x)
+            y.sum().backward()
+            optimizer.step()
 
-        return step, model, torch.optim.SGD(model.parameters())
+        return step, looking, optimizer
 
-    with pytest.raises(RuntimeError, match=r"take \.item\(\)"):
-        memory.predict(peeking)
+    return make_step
+
+
+LOOKS = {
+    "item": (lambda y: y.sum().item(), r"asks for the value.*take \.item\(\)"),
+    "bool": (lambda y: y.sum() > 0 and 1, "asks for the value"),
+    "tolist": (lambda y: y.tolist(), "asks for the value"),
+    "numpy": (lambda y: y.detach().numpy(), "asks for the value"),
+    "nonzero": (lambda y: y.nonzero(), "shape depends on values.*torch.where"),
+    "mask": (lambda y: y[y.isnan()], "shape depends on values.*torch.where"),
+}
+
+
+@pytest.fixture
+def state_of_torch():
+    """What a prediction changes meanwhile."""
+
+    def state():
+        return (
+            *(F.dropout, F.scaled_dot_product_attention, torch.autocast, torch.is_grad_enabled()),
+            *(nn.init._no_grad_trunc_normal_, torch.amp.GradScaler._maybe_opt_step),
+            *(len(_get_current_dispatch_mode_stack()), gc.isenabled()),
+            *(len(module_hooks._global_forward_pre_hooks), torch.get_default_dtype()),
+            torch.random.get_rng_state().tolist(),
+        )
+
+    before = state()
+    yield
+    assert state() == before
+
+
+@pytest.mark.parametrize("checkpointed", [False, True])
+@pytest.mark.parametrize("name", LOOKS)
+def test_looking_at_a_value_is_refused_with_its_line_and_advice(name, checkpointed, state_of_torch):
+    look, says = LOOKS[name]
+    line = rf"test_predict\.py, line {look.__code__.co_firstlineno}, in <lambda> \(`.*`\), .*"
+    with pytest.raises(RuntimeError, match=line + says):
+        memory.predict(made_with(look, checkpointed=checkpointed))
+
+
+def test_a_model_from_outside_is_refused_and_untouched(state_of_torch):
+    with torch.random.fork_rng(devices=[]):
+        model = nn.Linear(2, 2)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    with pytest.raises(ValueError, match=r"line \d+, in step .*made outside make_step"):
+        memory.predict(made_with(None, model=model))
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert all(type(p) is nn.Parameter and p.grad is None for p in model.parameters())
+    assert not model._forward_hooks
+    model(torch.ones(1, 2)).sum().backward()  # it works for real
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda: nn.Linear(2, 2, device="meta"), "on meta, and a prediction needs it on the CPU"),
+        (lambda: nn.Linear(2**40, 2**40), "more than 2\\*\\*63 bytes"),
+        (lambda: nn.Linear(int(torch.ones(())), 2), "asks for the value"),
+    ],
+)
+def test_what_cannot_be_built_is_refused(make, says, state_of_torch):
+    def make_step():
+        model = make()
+        return lambda: None, model, torch.optim.SGD(model.parameters())
+
+    with pytest.raises((ValueError, RuntimeError), match=says):
+        memory.predict(make_step)
+
+
+@pytest.mark.parametrize("error", [AssertionError("mine"), RuntimeError("mine"), KeyError("mine")])
+def test_an_error_of_the_step_itself_comes_through(error, state_of_torch):
+    def fail(_):
+        raise error
+
+    with pytest.raises(type(error), match="mine"):
+        memory.predict(made_with(fail))
 
 
 def test_the_random_state_is_the_callers():

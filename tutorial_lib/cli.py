@@ -6,21 +6,20 @@ where it came from.
 
 from __future__ import annotations
 
+import enum
 import json
 import platform
 import shutil
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-if TYPE_CHECKING:
-    from torch import nn
-    from torch.optim import Optimizer
+from tutorial_lib.training import Attention, OptimizerName, Precision, Recipe
 
+if TYPE_CHECKING:
     from tutorial_lib.memory import MemoryReport
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -34,10 +33,19 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions
 Model = Annotated[str, typer.Argument(help="A published model, as in gpt2 or sd15-unet.")]
 Batch = Annotated[int, typer.Option(help="Micro-batch: samples in memory at once.")]
 Seq = Annotated[int | None, typer.Option(help="Tokens in a sequence; the model's own if left out.")]
-Size = Annotated[int | None, typer.Option(help="Image height and width; latents for a U-Net.")]
+Size = Annotated[int | None, typer.Option(help="Image height and width; of latents for a U-Net.")]
 Strategy = Annotated[str, typer.Option(help="What to checkpoint, as in per-block or every-2.")]
-Kernels = Literal["cuda", "cpu"]
+Chosen = Annotated[Precision, typer.Option(help="Types of the numbers; amp is autocast.")]
+Kernel = Annotated[Attention, typer.Option(help="Fused kernels, or scores written out.")]
+Update = Annotated[OptimizerName, typer.Option(help="What updates the parameters.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for a program to read.")]
+
+
+class Kernels(enum.StrEnum):
+    """Whose kernels a predicted step takes."""
+
+    CUDA = "cuda"
+    CPU = "cpu"
 
 
 def run(words: Sequence[str]) -> int:
@@ -71,8 +79,8 @@ def _sentence(error: Exception) -> str | None:
     text = str(error)
     if isinstance(error, RuntimeError) and "allocate" in text:
         return (
-            f"Memory ran out ({text.splitlines()[0]}): lower --batch or --seq, try --strategy "
-            "per-block, or ask `predict`, which allocates nothing."
+            f"Memory ran out ({text.splitlines()[0]}): lower --batch or --seq, try "
+            "--checkpointing per-block, or ask `predict`, which allocates nothing."
         )
     if isinstance(error, ModuleNotFoundError):
         return f"{text}: run `python -m tutorial_lib lab` once, or pip as in the README."
@@ -132,52 +140,42 @@ def machine() -> dict[str, str]:
     return facts
 
 
-@dataclass(frozen=True)
-class Wish:
-    """A training step of a published model, as asked for on the command line."""
-
-    model: str
-    batch: int
-    seq: int | None
-    size: int | None
-    strategy: str
-
-    def step(self, device: str) -> tuple[Callable[[], Any], nn.Module, Optimizer]:
-        """Build model, optimizer (AdamW) and batch on a device; returns the step as well."""
-        import torch
-
-        from tutorial_lib import strategies
-        from tutorial_lib.models import published
-
-        model = published.build(self.model, device=device)
-        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
-        inputs = published.batch(
-            self.model, self.batch, seq=self.seq, size=self.size, device=device
-        )
-
-        def step() -> None:
-            with strategies.applied(model, self.strategy):
-                loss = published.loss(self.model, model, inputs)
-                loss.backward()  # type: ignore[no-untyped-call]
-            optimizer.step()
-            optimizer.zero_grad()
-
-        return step, model, optimizer
-
-    def label(self) -> str:
-        """Name the step in the report's first line."""
-        sizes = {"seq": self.seq, "size": self.size}
-        words = [f"{self.model}, batch {self.batch}"]
-        words += [f"{name} {value}" for name, value in sizes.items() if value is not None]
-        return ", ".join([*words, *([self.strategy] if self.strategy != "none" else [])])
-
-    def show(self, report: MemoryReport, as_json: bool) -> None:
-        """Print a report as a table, or as JSON together with what was asked."""
+def _show(report: MemoryReport, recipe: Recipe, as_json: bool) -> None:
+    """Print a report as a table, or as JSON together with what was asked."""
+    if as_json:
         from tutorial_lib.memory.report import as_data
 
-        asked = {"model": self.model, "batch": self.batch, "seq": self.seq, "size": self.size}
-        asked["strategy"] = self.strategy
-        print(json.dumps(asked | as_data(report), indent=1) if as_json else report)
+        peaks = {"forward_backward_bytes": report.forward_backward_bytes}
+        print(json.dumps(recipe.as_data() | as_data(report) | peaks, indent=1))
+        return
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    from tutorial_lib.memory.report import HOW
+    from tutorial_lib.units import human_bytes, human_seconds
+
+    print(f"{recipe.label()}: {HOW[report.method]}, {report.device}")
+    table = Table("held at the peak", box=box.SIMPLE, pad_edge=False)
+    table.add_column("bytes", justify="right")
+    table.add_column("share", justify="right")
+    for name, size in report.at_peak.items():
+        if size:
+            share = f"{size / report.peak_bytes:.0%}"
+            table.add_row(name.replace("_", " "), human_bytes(size), share)
+    table.add_section()
+    table.add_row(f"peak of the whole step, in {report.peak_phase}", human_bytes(report.peak_bytes))
+    forward_backward = human_bytes(report.forward_backward_bytes)
+    table.add_row("peak of forward and backward alone", forward_backward)
+    for phase, size in report.phases.items():
+        table.add_row(f"  of {phase}", human_bytes(size))
+    if report.reserved_bytes is not None:
+        table.add_row("reserved by the allocator", human_bytes(report.reserved_bytes))
+    if report.seconds is not None:
+        table.add_row("time of a step, median", human_seconds(report.seconds))
+    Console(highlight=False).print(table)
+    if report.peak_phase == "optimizer":
+        print("The update is the peak: no checkpointing lowers it, another --optimizer may.")
 
 
 @app.command()
@@ -186,19 +184,23 @@ def measure(
     batch: Batch = 1,
     seq: Seq = None,
     size: Size = None,
-    strategy: Strategy = "none",
+    precision: Chosen = Precision.FP32,
+    attention: Kernel = Attention.SDPA,
+    optimizer: Update = OptimizerName.ADAMW,
+    checkpointing: Strategy = "none",
     device: Annotated[str | None, typer.Option(help="cpu, cuda, ...; the best if left out")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Run a real training step (AdamW, random weights) and show its memory."""
+    """Run a real training step (random weights) and show its memory."""
     from tutorial_lib import device as devices
     from tutorial_lib import memory
 
-    wish = Wish(model, batch, seq, size, strategy)
+    recipe = Recipe(model, batch, seq, size, precision, attention, optimizer, checkpointing)
     devices.seed_everything(0)
-    step, network, optimizer = wish.step(str(devices.pick(device)))
-    report = memory.measure(step, model=network, optimizer=optimizer, label=wish.label(), repeats=3)
-    wish.show(report, as_json)
+    step, network, update = recipe.make_step(devices.pick(device))
+    label = recipe.label()
+    report = memory.measure(step, model=network, optimizer=update, label=label, repeats=3)
+    _show(report, recipe, as_json)
 
 
 @app.command()
@@ -207,16 +209,21 @@ def predict(
     batch: Batch = 1,
     seq: Seq = None,
     size: Size = None,
-    strategy: Strategy = "none",
-    kernels: Annotated[Kernels, typer.Option(help="Whose kernels the step is to take.")] = "cuda",
+    precision: Chosen = Precision.FP32,
+    attention: Kernel = Attention.SDPA,
+    optimizer: Update = OptimizerName.ADAMW,
+    checkpointing: Strategy = "none",
+    kernels: Annotated[Kernels, typer.Option(help="Whose kernels the step is to take.")] = (
+        Kernels.CUDA
+    ),
     as_json: AsJson = False,
 ) -> None:
-    """Show a training step's memory (AdamW, random weights) without allocating it."""
+    """Show a training step's memory (random weights) without allocating it."""
     from tutorial_lib import memory
 
-    wish = Wish(model, batch, seq, size, strategy)
-    report = memory.predict(lambda: wish.step("cpu"), kernels=kernels, label=wish.label())
-    wish.show(report, as_json)
+    recipe = Recipe(model, batch, seq, size, precision, attention, optimizer, checkpointing)
+    report = memory.predict(recipe.make_step, kernels=kernels.value, label=recipe.label())
+    _show(report, recipe, as_json)
 
 
 @app.command()
@@ -236,6 +243,8 @@ def grade(
     )
     counts = table["status"].value_counts()
     print(", ".join(f"{count} {status}" for status, count in counts.items()))
+    if read := list(table["name"][table["review"] != ""]):
+        print(f"Answers that a person should read (column review): {', '.join(read)}")
     print(f"Scores: {out / 'scores.csv'}. Feedback: {out / 'index.html'}.")
 
 

@@ -2,7 +2,7 @@
 
 from tutorial_lib.memory.allocator import snapshot
 from tutorial_lib.memory.meter import MeterWarning, measure, watch
-from tutorial_lib.memory.predict import predict
+from tutorial_lib.memory.predict import predict, predicting
 from tutorial_lib.memory.report import CATEGORIES, Life, MemoryReport
 from tutorial_lib.memory.saved import SavedTensors, saved
 
@@ -14,6 +14,7 @@ __all__ = [
     "SavedTensors",
     "measure",
     "predict",
+    "predicting",
     "saved",
     "snapshot",
     "watch",

@@ -45,6 +45,7 @@ _FLOAT32_OPS = (
     "cosine_similarity",
     "cdist",
 )
+_SCALER_ASKS = "torch.cuda.amp.common.amp_definitely_not_available"
 _math_attention = F.scaled_dot_product_attention
 
 
@@ -56,6 +57,8 @@ def cuda_kernels() -> Iterator[None]:
         stack.enter_context(mock.patch.object(F, "scaled_dot_product_attention", _attention))
         stack.enter_context(mock.patch.object(torch, "autocast", _CpuAutocast))
         stack.enter_context(mock.patch.object(torch.amp, "autocast", _CpuAutocast))
+        # Else a gradient scaler for `cuda` turns itself off, as autocast does.
+        stack.enter_context(mock.patch(_SCALER_ASKS, return_value=False))
         stack.enter_context(_cuda_autocast_policy())
         yield
 

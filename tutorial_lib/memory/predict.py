@@ -3,20 +3,31 @@
 from __future__ import annotations
 
 import contextlib
+import sysconfig
+import traceback
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, Literal
 from unittest import mock
 
 import torch
 from torch import nn
-from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensorMode,
+)
 from torch.optim import Optimizer
 
+from tutorial_lib.memory.corrections import RealSizes
 from tutorial_lib.memory.kernels import as_on_cuda, cuda_kernels
 from tutorial_lib.memory.meter import measure
 from tutorial_lib.memory.report import MemoryReport
 
 Step = tuple[Callable[[], Any], nn.Module, Optimizer]
+
+_RUN_IT = "or run the real step with memory.measure"
+_NOT_OF_THE_USER = (Path(torch.__file__).parent, Path(__file__).parent)
 
 
 def predict(
@@ -40,37 +51,126 @@ def predict(
     Returns:
         The report, `method` being `predicted`: with `cpu` byte for byte what the meter counts when
         the step is run; with `cuda` the bytes that tensors request, without the kernels' workspace
-        and the allocator's rounding.
+        and the allocator's rounding. Unchecked for recurrent layers: an `nn.LSTM` is predicted
+        written out, and real kernels (cuDNN, oneDNN) save other bytes.
 
     Raises:
-        RuntimeError: When the step looks at a tensor's values, which fake tensors do not have.
+        RuntimeError: When `make_step` or the step looks at a tensor's values, which fake tensors
+            do not have: the message names the line.
+        ValueError: When a tensor was made outside `make_step` or is not on the CPU, or when one is
+            too large to be addressed.
     """
-    if kernels not in ("cuda", "cpu"):
-        raise ValueError(f"kernels (={kernels!r}) must be 'cuda' or 'cpu'.")
-    personality = cuda_kernels() if kernels == "cuda" else contextlib.nullcontext()
-    with torch.random.fork_rng(devices=[]), FakeTensorMode(), _mended(), personality:
+    with predicting(kernels):
         step, model, optimizer = make_step()
+        _check_device(model)
         if kernels == "cuda":
             as_on_cuda(optimizer)
-        try:
-            report = measure(step, model=model, optimizer=optimizer, label=label, warmup=warmup)
-        except DataDependentOutputException as error:
-            raise RuntimeError(
-                f"the step reads the value of a tensor ({error}), and a predicted tensor has none: "
-                "take .item(), bool(tensor) and the like out of the step."
-            ) from error
+        report = measure(step, model=model, optimizer=optimizer, label=label, warmup=warmup)
     report.method = "predicted"
     report.device = f"{kernels.upper()} kernels"
     return report
 
 
 @contextlib.contextmanager
+def predicting(kernels: Literal["cuda", "cpu"] = "cuda") -> Iterator[None]:
+    """Make all tensors without memory, and let operations save what a GPU's would save.
+
+    For what needs no whole training step, as in `memory.saved` of one layer at its published size.
+
+    Args:
+        kernels: Whose kernels the operations are to take, as in `predict`.
+
+    Raises:
+        RuntimeError: When the block looks at a tensor's values: the message names the line.
+        ValueError: When the block uses a tensor that was made outside it.
+    """
+    if kernels not in ("cuda", "cpu"):
+        raise ValueError(f"kernels (={kernels!r}) must be 'cuda' or 'cpu'.")
+    personality = cuda_kernels() if kernels == "cuda" else contextlib.nullcontext()
+    with (
+        torch.random.fork_rng(devices=[]),
+        FakeTensorMode(),
+        _mended(),
+        personality,
+        RealSizes(kernels),
+        _explained(),
+    ):
+        yield
+
+
+@contextlib.contextmanager
 def _mended() -> Iterator[None]:
-    """Mend two things that models do while they are built and fake tensors cannot."""
+    """Mend what a training step does and fake tensors cannot."""
     with (
         # Rejection sampling looks at values (torch 2.12 and up).
         mock.patch.object(nn.init, "_no_grad_trunc_normal_", lambda tensor, *_, **__: tensor),
         # model.to(dtype) refuses parameters that have weak references, as all fake ones have.
         mock.patch("torch.utils.weakref.getweakrefs", return_value=[]),
+        # A gradient scaler looks whether all gradients are finite before it lets the update happen.
+        mock.patch.object(torch.amp.GradScaler, "_maybe_opt_step", _update_all_the_same),
     ):
         yield
+
+
+def _update_all_the_same(_: Any, optimizer: Optimizer, __: Any, *args: Any, **kwargs: Any) -> Any:
+    return optimizer.step(*args, **kwargs)
+
+
+def _check_device(model: nn.Module) -> None:
+    kinds = {parameter.device.type for parameter in model.parameters()} - {"cpu"}
+    if kinds:
+        raise ValueError(
+            f"make_step built its model on {', '.join(sorted(kinds))}, and a prediction needs it "
+            "on the CPU, whose tensors take no memory either: leave the device out."
+        )
+
+
+@contextlib.contextmanager
+def _explained() -> Iterator[None]:
+    """Say of what fake tensors refuse in which line it was, and what to do instead."""
+    try:
+        yield
+    except DataDependentOutputException as error:
+        raise RuntimeError(_asks_for_a_value(error, str(error))) from error
+    except DynamicOutputShapeException as error:
+        raise RuntimeError(
+            f"{_line_of(error)} makes a tensor whose shape depends on values ({error}), and a "
+            "predicted tensor has none: take torch.where or a product with a mask instead of "
+            f"nonzero and indexing by a mask, {_RUN_IT}."
+        ) from error
+    except AssertionError as error:
+        if "convert all Tensors to FakeTensors" not in str(error):
+            raise
+        raise ValueError(
+            f"{_line_of(error)} uses a tensor that was made outside make_step: build model, "
+            "optimizer and batch inside it, where tensors take no memory."
+        ) from error
+    except RuntimeError as error:
+        if ".numpy() is not supported" in str(error):
+            raise RuntimeError(_asks_for_a_value(error, "numpy")) from error
+        if "overflow" not in str(error).lower():
+            raise
+        raise ValueError(
+            f"{_line_of(error)} asks for a tensor of more than 2**63 bytes: choose a smaller "
+            "micro-batch or smaller sizes."
+        ) from error
+
+
+def _asks_for_a_value(error: Exception, operation: str) -> str:
+    return (
+        f"{_line_of(error)} asks for the value of a tensor ({operation}), and a predicted tensor "
+        f"has none: take .item(), bool(tensor), .numpy() and the like out of the step, {_RUN_IT}."
+    )
+
+
+def _line_of(error: Exception) -> str:
+    """Name the innermost line that is neither PyTorch's, nor Python's, nor ours."""
+    python = Path(sysconfig.get_path("stdlib"))
+    packages = Path(sysconfig.get_path("purelib"))  # it lies inside Python's own folder
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        path = Path(frame.filename)
+        of_python = path.is_relative_to(python) and not path.is_relative_to(packages)
+        if not of_python and not any(path.is_relative_to(home) for home in _NOT_OF_THE_USER):
+            code = f" (`{frame.line}`)" if frame.line else ""
+            return f"{path.name}, line {frame.lineno}, in {frame.name}{code},"
+    return "make_step"

@@ -1,0 +1,62 @@
+"""Fake results hold as many bytes as real ones."""
+
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.nn import functional as F
+
+from tutorial_lib.memory.corrections import RealSizes
+
+BF16 = torch.bfloat16
+
+
+def both(run):
+    """Bytes of the storages that a real and a corrected fake run return, and without correction."""
+    real = run()
+    with FakeTensorMode():
+        plain = run()
+        with RealSizes("cpu"):
+            corrected = run()
+    return tuple([x.untyped_storage().nbytes() for x in y] for y in (real, corrected, plain))
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+@pytest.mark.parametrize(
+    "loss", [F.mse_loss, F.smooth_l1_loss, F.soft_margin_loss, F.binary_cross_entropy]
+)
+def test_a_loss_keeps_the_storage_of_all_losses(loss, reduction):
+    shape = (3, 5)
+    run = lambda: [loss(torch.full(shape, 0.5), torch.ones(shape), reduction=reduction)]  # noqa: E731
+    real, corrected, plain = both(run)
+    assert real == corrected == [60]
+    assert (plain == real) == (reduction == "none")
+
+
+def test_a_loss_is_still_a_scalar_with_its_gradient():
+    with FakeTensorMode(), RealSizes("cpu"):
+        guess = torch.zeros(3, 5, requires_grad=True)
+        loss = F.mse_loss(guess, torch.zeros(3, 5))
+        loss.backward()
+    assert (loss.shape, guess.grad.shape) == ((), (3, 5))
+
+
+@pytest.mark.parametrize("weight_type", [torch.float32, BF16, None])
+@pytest.mark.parametrize("norm", ["layer", "group"])
+def test_statistics_have_the_real_type(norm, weight_type):
+    def run():
+        x = torch.ones(4, 8, dtype=BF16)
+        weight = bias = None if weight_type is None else torch.ones(8, dtype=weight_type)
+        if norm == "layer":
+            return torch.native_layer_norm(x, (8,), weight, bias, 1e-5)
+        return torch.native_group_norm(x, weight, bias, 4, 8, 1, 2, 1e-5)
+
+    real, corrected, plain = both(run)
+    assert corrected == real
+    assert (plain == real) == (weight_type != torch.float32)
+
+
+def test_on_cuda_a_layer_norms_statistics_are_always_float32():
+    with FakeTensorMode(), RealSizes("cuda"):
+        x = torch.ones(4, 8, dtype=BF16)
+        _, mean, rstd = torch.native_layer_norm(x, (8,), x[0], x[0], 1e-5)
+    assert (mean.dtype, rstd.dtype) == (torch.float32, torch.float32)

@@ -1,0 +1,187 @@
+"""Recipes: what is predicted is what is counted, and what cannot be is refused."""
+
+import pytest
+import torch
+
+from tutorial_lib import memory
+from tutorial_lib.memory.kernels import cuda_kernels
+from tutorial_lib.training import Attention, OptimizerName, Precision, Recipe
+from tutorial_lib.training.adamw_8bit import AdamW8bit
+
+ENCODER = {"num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 2}
+# A model of each family, small enough to train for real.
+TINY = {
+    "gpt2": {"n_layer": 2, "n_embd": 64, "n_head": 2, "vocab_size": 96, "n_positions": 32},
+    "bert-base": {**ENCODER, "vocab_size": 120, "max_position_embeddings": 32},
+    "llama-2-7b": {
+        **ENCODER,
+        "intermediate_size": 128,
+        "vocab_size": 96,
+        "max_position_embeddings": 32,
+    },
+    "vit-b-16": {**ENCODER, "image_size": 32, "num_labels": 10},
+    "sd15-unet": {
+        "block_out_channels": (32, 64),
+        "down_block_types": ("DownBlock2D", "CrossAttnDownBlock2D"),
+        "up_block_types": ("CrossAttnUpBlock2D", "UpBlock2D"),
+        "layers_per_block": 1,
+        "cross_attention_dim": 32,
+        "attention_head_dim": 2,
+        "sample_size": 8,
+    },
+}
+CHOICES = [
+    ("fp32", "adamw", "none"),
+    ("fp32", "sgd", "per-block"),
+    ("fp16-amp", "adamw-fused", "none"),
+    ("bf16-amp", "adamw", "per-block"),
+    ("bf16-amp", "adamw-8bit", "none"),
+    ("bf16", "sgd", "none"),
+    ("bf16", "adamw-8bit", "per-block"),
+]
+
+
+def tiny(model="gpt2", **choices):
+    return Recipe(model, 2, overrides=TINY[model], **choices)
+
+
+# A U-Net has many small layers and takes longest.
+STEPS = [(model, *c) for model in TINY for c in (CHOICES[::3] if "unet" in model else CHOICES)]
+
+
+@pytest.mark.parametrize(("model", "precision", "optimizer", "checkpointing"), STEPS)
+def test_predicted_is_counted_to_the_byte(model, precision, optimizer, checkpointing):
+    chosen = {"precision": precision, "optimizer": optimizer, "checkpointing": checkpointing}
+    recipe = tiny(model, **chosen)
+    step, network, update = recipe.make_step()
+    counted = memory.measure(step, model=network, optimizer=update)
+    predicted = memory.predict(recipe.make_step, kernels="cpu")
+    assert predicted.phases == counted.phases
+    assert predicted.at_peak == counted.at_peak
+    assert set(counted.phases) == {"forward", "backward", "optimizer", "zero"}
+
+
+def peaks(optimizer):
+    """Peaks without and with checkpointing, of a model that is wide for its batch."""
+    sizes = {**TINY["gpt2"], "n_layer": 4, "n_embd": 128}
+    return [
+        memory.predict(
+            Recipe("gpt2", 3, optimizer=optimizer, checkpointing=name, overrides=sizes).make_step
+        )
+        for name in ("none", "per-block")
+    ]
+
+
+def test_foreachs_copy_is_the_peak_that_checkpointing_does_not_move():
+    plain, frugal = peaks("adamw")
+    assert frugal.forward_backward_bytes < 0.9 * plain.forward_backward_bytes
+    assert plain.peak_bytes == frugal.peak_bytes
+    assert plain.peak_phase == "optimizer"
+    assert plain.at_peak["temporary"] == plain.at_peak["parameters"]
+
+
+@pytest.mark.parametrize("optimizer", ["adamw-fused", "adamw-8bit"])
+def test_without_that_copy_checkpointing_moves_the_peak(optimizer):
+    plain, frugal = peaks(optimizer)
+    assert frugal.peak_bytes < plain.peak_bytes
+    assert plain.peak_bytes == plain.forward_backward_bytes
+
+
+def test_every_choice_changes_the_prediction():
+    one_layer = {**TINY["gpt2"], "n_layer": 1}
+
+    def peaks(**choices):
+        return memory.predict(Recipe("gpt2", 2, overrides=one_layer, **choices).make_step).phases
+
+    plain = peaks()
+    changes = [{"precision": name} for name in list(Precision)[1:]]
+    changes += [{"optimizer": name} for name in ("sgd", "adamw-fused", "adamw-8bit")]
+    changes += [{"attention": "eager"}, {"checkpointing": "per-block"}]
+    assert [change for change in changes if peaks(**change) == plain] == []
+
+
+def test_float16_is_scaled_from_the_first_step_on():
+    scales = []
+    step, model, optimizer = tiny(precision="fp16-amp").make_step()
+    model.lm_head.weight.register_hook(lambda grad: scales.append(grad.abs().sum()))
+    step()
+    assert optimizer.state  # the first update was not skipped
+    plain_step, plain, _ = tiny(precision="fp32").make_step()
+    plain.load_state_dict(model.state_dict())
+    plain.lm_head.weight.register_hook(lambda grad: scales.append(grad.abs().sum()))
+    plain_step()
+    assert scales[0] / scales[1] > 100
+
+
+def test_a_users_scaler_for_cuda_is_predicted_too():
+    def make_step():
+        model = torch.nn.Linear(8, 8)
+        optimizer = torch.optim.AdamW(model.parameters())
+        scaler = torch.amp.GradScaler("cuda")
+
+        def step():
+            with torch.autocast("cuda"):
+                loss = model(torch.zeros(1, 8)).sum()
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+
+        assert scaler.is_enabled()
+        return step, model, optimizer
+
+    report = memory.predict(make_step)
+    assert report.at_peak["optimizer_state"] == 2 * 72 * 4 + 2 * 4
+    with cuda_kernels():
+        assert torch.amp.GradScaler("cuda").is_enabled()
+
+
+def test_choices_are_kept_as_they_are_named():
+    recipe = Recipe("gpt2", precision="bf16-amp", optimizer="adamw-8bit", attention="eager")
+    assert recipe.precision is Precision.BF16_AMP
+    assert recipe.attention is Attention.EAGER
+    assert isinstance(tiny(optimizer=OptimizerName.ADAMW_8BIT).make_step()[2], AdamW8bit)
+    assert recipe.label() == "gpt2, batch 1, bf16-amp, adamw-8bit, eager"
+    assert Recipe(**{**recipe.as_data(), "model": "gpt2"}) == recipe
+
+
+def test_an_image_size_goes_to_model_and_batch():
+    step, model, _ = Recipe("vit-b-16", 1, size=64, overrides=TINY["vit-b-16"]).make_step()
+    step()
+    assert model.config.image_size == 64
+
+
+def test_a_towers_image_size_is_in_its_own_configuration():
+    one_layer = {"num_hidden_layers": 1}
+    overrides = {"text_config": one_layer, "vision_config": one_layer}
+    sizes = {}
+
+    def make_step():
+        step, sizes["model"], optimizer = Recipe(
+            "clip-two-tower", 1, size=64, overrides=overrides
+        ).make_step()
+        return step, sizes["model"], optimizer
+
+    memory.predict(make_step)
+    vision = sizes["model"].config.vision_config
+    assert (vision.image_size, vision.num_hidden_layers) == (64, 1)
+
+
+@pytest.mark.parametrize(
+    ("choices", "says"),
+    [
+        ({"precision": "bf61"}, r"precision \(='bf61'\) must be one of fp32, .*mean bf16"),
+        ({"attention": "flash"}, r"attention \(='flash'\) must be one of sdpa, eager"),
+        ({"optimizer": "adam"}, "Did you mean adamw"),
+        ({"model": "gpt-2"}, "Did you mean gpt2"),
+        ({"micro_batch": 0}, r"micro_batch \(=0\) must be at least 1"),
+        ({"seq": 1025}, "must be at most 1024"),
+        ({"model": "vit-b-16", "size": 225}, "multiple of 16.*Try size=224"),
+        ({"model": "vit-b-16", "size": 3}, "multiple of 16.*Try size=16"),
+        ({"model": "clip-two-tower", "size": 33}, "multiple of 32.*Try size=32"),
+        ({"checkpointing": "per-blok"}, "Did you mean per-block"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_anything_is_allocated(choices, says):
+    with pytest.raises(ValueError, match=says):
+        memory.predict(Recipe(**{"model": "gpt2", **choices}).make_step)

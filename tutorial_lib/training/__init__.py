@@ -1,0 +1,8 @@
+"""Training steps made from choices: one recipe, run for real or predicted.
+
+Importing this room loads no torch, so that a command can name the choices at once.
+"""
+
+from tutorial_lib.training.recipe import Attention, OptimizerName, Precision, Recipe
+
+__all__ = ["Attention", "OptimizerName", "Precision", "Recipe"]
