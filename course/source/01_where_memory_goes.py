@@ -11,6 +11,7 @@
 # **Budget:** 45 minutes, 2 GiB of memory, no GPU needed.
 
 # %% id="imports"
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -20,6 +21,7 @@ from tutorial_lib import device, memory, plots, strategies, widgets
 from tutorial_lib.models import published
 from tutorial_lib.models.gpt import GPT, GPTConfig
 from tutorial_lib.models.unet import UNet, UNetConfig
+from tutorial_lib.training import Recipe
 from tutorial_lib.units import GB, human_bytes
 
 # %% [markdown] id="residents"
@@ -98,7 +100,7 @@ for name, held in per_parameter.items():
 #
 # | lever | states, bytes per parameter | what it does |
 # |---|---|---|
-# | 8-bit AdamW (Dettmers et al., 2022) | 2, and 8 per block of 2048 | states of one byte |
+# | 8-bit AdamW (Dettmers et al., 2022) | 2, and 8 per block of 256 | states of one byte |
 # | paged AdamW | as without paging | keeps them on the host while the GPU is full |
 #
 # The fourth lever leaves the optimizer alone and trains fewer parameters.
@@ -416,29 +418,18 @@ for name, held in on_paper.items():
 # are predicted on fake tensors, with the kernels that a GPU would take: one sequence of 4096
 # tokens, everything in bfloat16.
 
-
 # %% id="llama-step"
-def llama_step(num_layers=32, *, strategy="none", fused=None):
-    def make():
-        model = published.build(
-            "llama-2-7b", device="cpu", dtype=torch.bfloat16, num_hidden_layers=num_layers
-        )
-        optimizer = torch.optim.AdamW(model.parameters(), fused=fused)
-        batch = published.batch("llama-2-7b", 1, seq=4096)
-
-        def step():
-            optimizer.zero_grad()
-            with strategies.applied(model, strategy):
-                published.loss("llama-2-7b", model, batch).backward()
-            optimizer.step()
-
-        return step, model, optimizer
-
-    return make
+llama_step = Recipe("llama-2-7b", 1, seq=4096, precision="bf16")  # a step, by its choices
+llama_step.as_data()
 
 
+# %% id="activations"
 def activations(report):
     return max(moment["activations"] for moment in report.curve())
+
+
+def predicted(recipe, **changes):
+    return memory.predict(replace(recipe, **changes).make_step, label=recipe.label())
 
 
 # %% [markdown] id="predict-llama"
@@ -446,12 +437,13 @@ def activations(report):
 # sequence of 4096 tokens nearer to 1 GiB, to 10, or to 100?
 
 # %% id="two-points"
-one, two = (activations(memory.predict(llama_step(layers))) for layers in (1, 2))
+small = [predicted(llama_step, overrides={"num_hidden_layers": layers}) for layers in (1, 2)]
+one, two = map(activations, small)
 paper = one + 31 * (two - one)
 f"on paper: {human_bytes(paper)} of activations"
 
 # %% id="whole-llama"
-whole = memory.predict(llama_step(), label="Llama-2-7B, 1 x 4096, bfloat16")
+whole = predicted(llama_step)
 print(f"theory off by {paper / activations(whole) - 1:+.3%}")
 whole.figure()
 
@@ -464,9 +456,9 @@ whole.figure()
 # %% id="llama-levers"
 rows = {
     "plain": whole,
-    "checkpointed": memory.predict(llama_step(strategy="per-block")),
-    "fused AdamW": memory.predict(llama_step(fused=True)),
-    "both": memory.predict(llama_step(strategy="per-block", fused=True)),
+    "checkpointed": predicted(llama_step, checkpointing="per-block"),
+    "fused AdamW": predicted(llama_step, optimizer="adamw-fused"),
+    "both": predicted(llama_step, checkpointing="per-block", optimizer="adamw-fused"),
 }
 title = "Llama-2-7B, 1 x 4096, all bfloat16, predicted for CUDA kernels"
 ledgers = {name: report.at_peak for name, report in rows.items()}
@@ -520,27 +512,10 @@ widgets.memory_calculator(estimate, precision="bfloat16", seq_len=4096, **choice
 # kernels. Here is a 50-layer model with 4 GB of float32 weights, and the batch that brings its
 # activations to the table's 24 GB.
 
-# %% id="fifty-step"
-fifty = GPTConfig(vocab_size=32000, seq_len=512, num_layers=50, num_heads=20, d_model=1280)
-
-
-def fifty_step(strategy):
-    def make():
-        ids = torch.zeros(11, fifty.seq_len, dtype=torch.long)
-        step, model, optimizer = make_step(GPT(fifty), torch.optim.AdamW, ids)
-
-        def checkpointed():
-            with strategies.applied(model, strategy):
-                step()
-
-        return checkpointed, model, optimizer
-
-    return make
-
-
 # %% id="fifty-table"
+fifty = Recipe("transformer-50", 11, seq=512)
 for strategy in ("none", "per-block", "sqrt"):
-    report = memory.predict(fifty_step(strategy))
+    report = predicted(fifty, checkpointing=strategy)
     sizes = [activations(report), report.phases["backward"], report.phases["optimizer"]]
     kept, backward, update = (f"{size / GB:4.1f}" for size in sizes)
     print(f"{strategy:<10} activations {kept} GB; backward peaks at {backward}, update at {update}")
@@ -557,13 +532,13 @@ for strategy in ("none", "per-block", "sqrt"):
 #
 # Models in bytes of plain training (16 per parameter) against the memory of one accelerator.
 # Parameters as their papers give them (GPT: Radford 2018; BERT: Devlin 2018; GPT-2: Radford 2019;
-# T5: Raffel 2019; GPT-3: Brown 2020; MT-NLG: Smith 2022; PaLM: Chowdhery 2022; Llama 2: Touvron
-# 2023; Llama 3.1: Grattafiori 2024; DeepSeek-V3: DeepSeek-AI 2024). Memory as in NVIDIA's data
-# sheets of P100, V100, A100, H100, H200 and B200.
+# T5: Raffel 2019; GPT-3: Brown 2020; PaLM: Chowdhery 2022; Llama 2: Touvron 2023; Llama 3.1:
+# Grattafiori 2024; DeepSeek-V3: DeepSeek-AI 2024). Memory as in NVIDIA's data sheets of P100, V100,
+# A100, H100, H200 and B200.
 
 # %% id="history-figure"
 models = [(2018, "GPT", 117e6), (2018, "BERT-Large", 340e6), (2019, "GPT-2", 1.5e9),
-          (2019, "T5", 11e9), (2020, "GPT-3", 175e9), (2022, "MT-NLG", 530e9),
+          (2019, "T5", 11e9), (2020, "GPT-3", 175e9),
           (2022, "PaLM", 540e9), (2023, "Llama 2", 70e9), (2024, "Llama 3.1", 405e9),
           (2024, "DeepSeek-V3", 671e9)]  # fmt: skip
 cards = [(2016, "P100", 16), (2018, "V100", 32), (2020, "A100", 40), (2021, "A100", 80),
