@@ -1,0 +1,127 @@
+"""Arguments, kept by autograd."""
+
+from torch import Tensor
+from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
+
+from wrong_answers import right, solved, wrong
+
+LAB = solved("lab03")
+
+
+def keep(tensors):
+    return LAB.SaveInputs.apply(LAB.anchor(), *tensors).grad_fn
+
+
+def with_slips(kept=lambda tensor: tensor, let_go=True, renew=list, undo=lambda tensor: tensor):
+    """The solution, with what is kept, what is let go and what is renewed to choose."""
+
+    def save_arguments(args, kwargs):
+        leaves, structure = tree_flatten((args, kwargs))
+        places = [place for place, leaf in enumerate(leaves) if isinstance(leaf, Tensor)]
+        node = keep([kept(leaves[place]) for place in places])
+        rest = [None if let_go and place in places else leaf for place, leaf in enumerate(leaves)]
+
+        def bring_back():
+            again = renew(rest)
+            for place, tensor in zip(places, node.saved_tensors, strict=True):
+                again[place] = undo(tensor)
+            return tree_unflatten(again, structure)
+
+        return bring_back
+
+    return save_arguments
+
+
+holds_them_as_well = wrong("of them are held by your closure too")(with_slips(let_go=False))
+saves_what_is_under_the_tensor = wrong("nobody noticed")(
+    with_slips(kept=lambda tensor: tensor.data)
+)
+gives_back_without_gradient = wrong("came back without: a detached input")(
+    with_slips(undo=lambda tensor: tensor.detach())
+)
+gives_back_copies = wrong("copies came back")(with_slips(undo=lambda tensor: tensor * 1))
+
+
+@wrong("your closure holds them")
+def keeps_them_in_a_closure(args, kwargs):
+    return lambda: (args, kwargs)
+
+
+@wrong("tensors were saved, and the arguments hold")
+def looks_at_the_top_level_alone(args, kwargs):
+    places = [place for place, leaf in enumerate(args) if isinstance(leaf, Tensor)]
+    node = keep([args[place] for place in places])
+    rest = [None if isinstance(arg, Tensor) else arg for arg in args]
+
+    def bring_back():
+        again = list(rest)
+        for place, tensor in zip(places, node.saved_tensors, strict=True):
+            again[place] = tensor
+        return tuple(again), kwargs
+
+    return bring_back
+
+
+@wrong("the arguments came back changed")
+def turns_the_order(args, kwargs):
+    leaves, structure = tree_flatten((args, kwargs))
+    places = [place for place, leaf in enumerate(leaves) if isinstance(leaf, Tensor)]
+    node = keep([leaves[place] for place in reversed(places)])
+    rest = [None if isinstance(leaf, Tensor) else leaf for leaf in leaves]
+
+    def bring_back():
+        again = list(rest)
+        for place, tensor in zip(places, node.saved_tensors, strict=True):
+            again[place] = tensor
+        return tree_unflatten(again, structure)
+
+    return bring_back
+
+
+@wrong("build new containers at each call")
+def gives_the_same_containers_each_time(args, kwargs):
+    bring_back, brought = with_slips()(args, kwargs), []
+
+    def once():
+        if not brought:
+            brought.append(bring_back())
+        return brought[0]
+
+    return once
+
+
+@right
+def with_place_holders(args, kwargs):
+    tensors = []
+
+    def stand_in(leaf):
+        if not isinstance(leaf, Tensor):
+            return lambda kept: leaf
+        tensors.append(leaf)
+        number = len(tensors) - 1
+        return lambda kept: kept[number]
+
+    form = tree_map(stand_in, (args, kwargs))
+    node = keep(tensors)
+    tensors.clear()
+
+    def bring_back():
+        kept = node.saved_tensors
+        return tree_map(lambda place: place(kept), form)
+
+    return bring_back
+
+
+@right
+def tensors_and_the_rest_apart(args, kwargs):
+    leaves, structure = tree_flatten((args, kwargs))
+    is_tensor = [isinstance(leaf, Tensor) for leaf in leaves]
+    rest = [leaf for leaf in leaves if not isinstance(leaf, Tensor)]
+    node = keep([leaf for leaf in leaves if isinstance(leaf, Tensor)])
+    del leaves
+
+    def bring_back():
+        tensors, others = iter(node.saved_tensors), iter(rest)
+        return tree_unflatten([next(tensors if is_t else others) for is_t in is_tensor], structure)
+
+    return bring_back

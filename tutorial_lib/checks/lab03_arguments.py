@@ -1,0 +1,156 @@
+"""The check of lab 03's arguments (3.4): saved by autograd, held by nobody else."""
+
+from __future__ import annotations
+
+import gc
+import random
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import saved_tensors_hooks
+
+from tutorial_lib.checks import lab03_oracles as oracles
+from tutorial_lib.checks.core import Case, Check, CheckError, Result
+
+
+def _argument_cases(seed: int) -> list[Case]:
+    draw = random.Random(seed)
+    case = {"seed": draw.randrange(10**6), "size": draw.randint(3, 9), "number": draw.random()}
+    return [{**case, "kind": kind} for kind in ("kept", "in place", "again")]
+
+
+def _arguments(case: Case) -> tuple[dict[str, Tensor], tuple[Any, ...], dict[str, Any]]:
+    """Build tensors, and the arguments that hold them."""
+    torch.manual_seed(case["seed"])
+    drawn = torch.randn(4, case["size"], requires_grad=True)
+    # computed, so that no graph keeps them: only what was saved, and what holds on to them
+    parts = {name: row * 2 for name, row in zip("abcd", drawn, strict=True)}
+    args = (parts["a"], [parts["b"], "word"], case["number"])
+    return parts, args, {"pair": (parts["c"], None), "deep": {"d": [parts["d"]]}}
+
+
+def _run_arguments(answer: Callable[..., Any], case: Case) -> Result:
+    with oracles.without_torchs():
+        if case["kind"] == "kept":
+            return _kept(answer, case)
+        parts, args, kwargs = _arguments(case)
+        bring_back = answer(args, kwargs)
+        if case["kind"] == "in place":
+            parts["b"].detach().add_(1)
+            try:
+                bring_back()
+            except RuntimeError as error:
+                return {"noticed": "inplace" in str(error)}
+            return {"noticed": False}
+        args[1].pop()
+        first, _ = bring_back()
+        identical = first[0] is parts["a"] and first[1][0] is parts["b"]
+        needs_grad = first[0].requires_grad
+        first[1].clear()
+        second, named = bring_back()
+        return {
+            "identical": identical,
+            "needs_grad": needs_grad,
+            "lists": [len(first[1]), len(second[1])],
+            "kinds": [type(second).__name__, type(named["pair"]).__name__],
+        }
+
+
+def _kept(answer: Callable[..., Any], case: Case) -> Result:
+    parts, args, kwargs = _arguments(case)
+    pool: list[Tensor] = []
+
+    def pack(tensor: Tensor) -> int:
+        pool.append(tensor.detach().clone())
+        return len(pool) - 1
+
+    with saved_tensors_hooks(pack, lambda number: pool[number]):
+        bring_back = answer(args, kwargs)
+    alive = [weakref.ref(tensor) for tensor in parts.values()]
+    del parts, args, kwargs
+    gc.collect()
+    held = sum(ref() is not None for ref in alive)
+    return {"packed": len(pool), "held": held, "brought": bring_back()}
+
+
+def _judge_arguments(case: Case, result: Result) -> None:
+    if case["kind"] == "kept":
+        _judge_kept(case, result)
+    elif case["kind"] == "in place":
+        if not oracles.flag(result, "noticed"):
+            raise CheckError(
+                "a tensor was changed in place after it was saved, and nobody noticed: hand the "
+                "very tensors to SaveInputs, not their data or a copy."
+            )
+    else:
+        if not oracles.flag(result, "needs_grad"):
+            raise CheckError(
+                "a tensor that needs a gradient came back without: a detached input makes the "
+                "recomputation save other tensors than the forward. Save the tensor itself."
+            )
+        if not oracles.flag(result, "identical"):
+            raise CheckError(
+                "copies came back, and the very tensors are wanted: copies take memory."
+            )
+        if result.get("lists") != [0, 2]:
+            raise CheckError(
+                f"a list of two, which the function emptied, has {result.get('lists')} items in "
+                "the two recomputations: build new containers at each call, from your own leaves."
+            )
+        if result.get("kinds") != ["tuple", "tuple"]:
+            raise CheckError(
+                f"tuples came back as {result.get('kinds')}: tree_unflatten keeps them."
+            )
+
+
+def _judge_kept(case: Case, result: Result) -> None:
+    parts, args, kwargs = _arguments(case)
+    packed, held = oracles.counts([result.get("packed"), result.get("held")], 2, "saved and held")
+    if packed == 0:
+        raise CheckError(
+            f"autograd was given none of the {len(parts)} tensors: your closure holds them, and a "
+            "checkpoint around this one cannot let them go. Pass them to SaveInputs.apply."
+        )
+    if packed != len(parts):
+        raise CheckError(
+            f"{packed} tensors were saved, and the arguments hold {len(parts)}: look into lists, "
+            "tuples and dicts, and into the keyword arguments."
+        )
+    if held != 0:
+        raise CheckError(
+            f"all tensors were saved, and {held} of them are held by your closure too: put None "
+            "in their places."
+        )
+    exact = _flat((args, kwargs))
+    seen = _flat(result.get("brought"))
+    if len(seen) != len(exact) or not all(map(_equal, seen, exact)):
+        raise CheckError(
+            "the arguments came back changed: other values, another order, or some are missing."
+        )
+
+
+def _flat(value: Any) -> list[Any]:
+    if isinstance(value, dict):
+        return [item for key, part in value.items() for item in [key, *_flat(part)]]
+    if isinstance(value, list | tuple):
+        return [item for part in value for item in _flat(part)]
+    return [value]
+
+
+def _equal(one: Any, other: Any) -> bool:
+    if isinstance(other, Tensor):
+        return oracles.same(one, other)
+    return bool(type(one) is type(other) and one == other)
+
+
+save_arguments = Check(
+    name="lab03.save_arguments",
+    exercise="3.4",
+    passed="every tensor saved by autograd, none held, and all put together again",
+    cases=_argument_cases,
+    run=_run_arguments,
+    judge=_judge_arguments,
+)

@@ -1,0 +1,279 @@
+"""The oracles of lab 03: small blocks, run as they are or by PyTorch's own checkpoint, and metered.
+
+Both halves of the checks run the same chain of blocks and read the same meter; what differs is
+how a block is called. Gradients are compared bit for bit, so one thread does the sums.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+import torch.utils.checkpoint as torchs
+from torch import Tensor, nn
+
+from tutorial_lib import memory
+from tutorial_lib.checks.core import Case, CheckError, Result, refused
+
+Call = Callable[..., Any]
+
+
+class Counting(nn.Module):
+    """A block that counts how often it was begun and how often it came to its end.
+
+    Each softmax saves its own result: kept with its graph, it ties a knot. The last operation that
+    saves anything is the last linear layer. The first half is wider than the second: if what the
+    second saved is still there when the first goes backward, the peak tells.
+    """
+
+    def __init__(self, width: int, dropout: float) -> None:
+        super().__init__()
+        self.wide, self.wide_2 = nn.Linear(width, 5 * width), nn.Linear(width, 4 * width)
+        self.narrow, self.narrow_2 = nn.Linear(5 * width, width), nn.Linear(4 * width, width)
+        self.dropout = nn.Dropout(dropout)
+        self.begun = self.ended = 0
+        self.runs: list[tuple[bool, bool]] = []  # gradients on? does the input need one?
+
+    def forward(self, x: Tensor, gate: Tensor) -> Tensor:
+        """Map `(rows, width)` and a gate `(width,)` of zeros and ones to `(rows, width)`."""
+        self.begun += 1
+        self.runs.append((torch.is_grad_enabled(), x.requires_grad))
+        x = x + self.narrow(self.dropout(self.wide(x * gate).softmax(-1)))
+        y: Tensor = x + self.narrow_2(self.wide_2(x).softmax(-1))
+        self.ended += 1
+        return y
+
+
+def plainly(function: Call, *args: Any, **kwargs: Any) -> Any:
+    """Call without any checkpoint."""
+    return function(*args, **kwargs)
+
+
+torch_checkpoint: Call = functools.partial(torchs.checkpoint, use_reentrant=False)
+torch_to_the_end: Call = functools.partial(torchs.checkpoint, use_reentrant=False, early_stop=False)
+
+
+@contextlib.contextmanager
+def without_torchs() -> Iterator[None]:
+    """Refuse PyTorch's checkpoint, under whatever name it was imported, while an answer runs."""
+    message = "torch.utils.checkpoint is what you are writing, so your answer may not call it."
+    autocast = torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu")
+    with (
+        refused(torchs, "_checkpoint_without_reentrant_generator", message),
+        refused(torchs.CheckpointFunction, "apply", message),
+        one_thread(),
+    ):
+        try:
+            yield
+        finally:  # an answer may have left it on, and the next check would not understand
+            torch.set_autocast_enabled("cpu", autocast[0])
+            torch.set_autocast_dtype("cpu", autocast[1])
+
+
+@contextlib.contextmanager
+def one_thread() -> Iterator[None]:
+    """Compute with one thread, so that sums come out the same to the last bit."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@contextlib.contextmanager
+def judging() -> Iterator[None]:
+    """Run an oracle with one thread, and with what PyTorch imports at first use imported."""
+    _first_use()
+    with one_thread():
+        yield
+
+
+@functools.cache
+def _first_use() -> None:
+    # It imports torch._dynamo, which makes tensors: a meter around it would count them.
+    torch_checkpoint(torch.sin, torch.zeros(1, requires_grad=True)).backward()
+
+
+def chain_of(case: Case) -> tuple[list[Counting], Tensor, Tensor]:
+    """Build a case's blocks, its input, and the gate, which is of integers."""
+    torch.manual_seed(case["seed"])
+    blocks = [Counting(case["width"], case["dropout"]) for _ in range(case["num_blocks"])]
+    for block in blocks:
+        block.train(case.get("training", True))
+    x = torch.randn(case["rows"], case["width"], requires_grad=case["input_needs_grad"])
+    return blocks, x, torch.arange(case["width"]) % 2
+
+
+def observe(call: Call, case: Case) -> Result:
+    """Run the blocks forward and backward, each by `call(block, h, gate)`.
+
+    Where the case has a `group`, so many blocks are called one by one inside a call of their own.
+
+    Returns:
+        `gradients` (of all parameters, then of the input), `peak` in bytes above what was there
+        before, `begun` and `ended` by block, and `tangled`: recomputed bytes that nothing but the
+        garbage collector will free.
+    """
+    blocks, x, gate = chain_of(case)
+    model, size = nn.ModuleList(blocks), case.get("group", 1)
+    for parameter in model.parameters():  # steady state: else their arrival would hide the rest
+        parameter.grad = torch.zeros_like(parameter)
+    with memory.watch(model=model) as report, _explained(blocks):
+        h = x
+        for start in range(0, len(blocks), size):
+            h = call(_in_turn(call, blocks[start : start + size]), h, gate)
+        h.square().mean().backward()  # type: ignore[no-untyped-call]
+        del h
+    return {
+        "gradients": [p.grad for p in model.parameters()] + [x.grad],
+        "peak": report.peak_bytes - report.baseline_bytes,
+        "begun": [block.begun for block in blocks],
+        "ended": [block.ended for block in blocks],
+        "tangled": stayed(report),
+    }
+
+
+def _in_turn(call: Call, blocks: list[Counting]) -> Call:
+    if len(blocks) == 1:
+        return blocks[0]
+
+    def run(h: Tensor, gate: Tensor) -> Tensor:
+        for block in blocks:
+            h = call(block, h, gate)
+        return h
+
+    return run
+
+
+@contextlib.contextmanager
+def _explained(blocks: list[Counting]) -> Iterator[None]:
+    """Say why a recomputation failed where its circumstances tell."""
+    try:
+        yield
+    except CheckError:
+        raise
+    except Exception as error:
+        runs = [(block.runs[0], block.runs[-1]) for block in blocks if len(block.runs) > 1]
+        said = f"the recomputation failed ({type(error).__name__}: {error})"
+        if any(first[1] and again == (False, True) for first, again in runs):
+            raise CheckError(
+                f"{said}: it ran with gradients off, as all of backward does, and autograd saves "
+                "nothing then. Turn them on."
+            ) from error
+        if any(first[1] and not again[1] for first, again in runs):
+            raise CheckError(
+                f"{said}: its input needed a gradient in forward and needs none any more, so it "
+                "saves other tensors. Do not detach the arguments."
+            ) from error
+        raise
+
+
+def stayed(report: memory.MemoryReport) -> int:
+    """Count recomputed bytes that outlived a block, at least until garbage was collected."""
+    end = max((life.born for life in report.timeline), default=0)
+    lives = [life for life in report.timeline if life.category == "recomputed"]
+    return sum(life.num_bytes for life in lives if life.died is None or life.died > end)
+
+
+def saved_multiples(call: Call, case: Case) -> float:
+    """Tell how many times its input autograd saves for a block."""
+    (block, *_), x, gate = chain_of(case)
+    h = x.clone()
+    saved = memory.saved(lambda: call(block, h, gate), params_of=block)
+    return sum(row.num_bytes for row in saved.rows if row.shape != tuple(gate.shape)) / h.nbytes
+
+
+def wanted(call: Call, case: Case) -> Result:
+    """Observe an oracle."""
+    with judging():
+        return observe(call, case)
+
+
+def tensors(seen: Any, number: int, name: str) -> list[Tensor | None]:
+    """Read a list of tensors, or None, out of a result.
+
+    Raises:
+        CheckError: When it is anything else.
+    """
+    if not isinstance(seen, list) or len(seen) != number:
+        raise CheckError(f"{name}: {number} tensors are wanted, and something else came.")
+    for item in seen:
+        if item is not None and not isinstance(item, Tensor):
+            raise CheckError(
+                f"{name}: tensors are wanted, and {type(item).__name__} is among them."
+            )
+    return seen
+
+
+def counts(seen: Any, number: int, name: str) -> list[int]:
+    """Read a list of ints out of a result.
+
+    Raises:
+        CheckError: When it is anything else.
+    """
+    if isinstance(seen, list) and len(seen) == number and all(type(n) is int for n in seen):
+        return seen
+    raise CheckError(f"{name}: {number} whole numbers are wanted, and something else came.")
+
+
+def flag(result: Result, name: str) -> bool:
+    """Read a bool out of a result.
+
+    Raises:
+        CheckError: When it is anything else.
+    """
+    value = result.get(name)
+    if isinstance(value, bool):
+        return value
+    raise CheckError(f"{name}: true or false is wanted, and {type(value).__name__} came.")
+
+
+def same(one: Any, other: Any) -> bool:
+    """Tell whether two are tensors of one dtype and shape, with the same bits, or both None."""
+    if not isinstance(one, Tensor) or not isinstance(other, Tensor):
+        return one is None and other is None
+    return one.dtype == other.dtype and torch.equal(one, other)
+
+
+def error_of(seen: Tensor | None, exact: Tensor) -> float:
+    """Give the relative error of a gradient; 1 where there is none or its shape is another."""
+    if seen is None or seen.shape != exact.shape:
+        return 1.0
+    return float((seen - exact).norm() / exact.norm())
+
+
+def demand_gradients(result: Result, oracle: Result) -> None:
+    """Demand the oracle's gradients, bit for bit.
+
+    Raises:
+        CheckError: With the number of gradients that differ and the largest error.
+    """
+    exact = oracle["gradients"]
+    seen = tensors(result.get("gradients"), len(exact), "gradients")
+    if not all(map(same, seen, exact)):
+        pairs = [(s, e) for s, e in zip(seen, exact, strict=True) if e is not None]
+        off = [error_of(s, e) for s, e in pairs]
+        count = sum(not same(s, e) for s, e in pairs)
+        raise CheckError(
+            f"{count} of {len(pairs)} gradients differ from those of the plain run, by up to "
+            f"{max(off):.0%}, and the same bits are wanted: does the recomputation compute what "
+            "forward did, from the same inputs, and is the gradient that arrives passed on?"
+        )
+
+
+def demand_peak(result: Result, oracle: Result, advice: str) -> None:
+    """Demand a peak no higher than the oracle's.
+
+    Raises:
+        CheckError: With both numbers and the advice.
+    """
+    peak = result.get("peak")
+    if not isinstance(peak, int) or peak > oracle["peak"]:
+        raise CheckError(
+            f"the peak is {peak} bytes, and {oracle['peak']} are enough, with right gradients: "
+            f"{advice}"
+        )

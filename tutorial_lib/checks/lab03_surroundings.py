@@ -1,0 +1,189 @@
+"""The check of lab 03's surroundings (3.3): random state, autocast, BatchNorm."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tutorial_lib.checks import lab03_oracles as oracles
+from tutorial_lib.checks.core import Case, Check, CheckError, Result
+
+
+def _surroundings_cases(seed: int) -> list[Case]:
+    draw = random.Random(seed)
+    case = {"seed": draw.randrange(10**6), "rows": draw.randint(4, 9), "width": 16}
+    first, second = draw.sample(["bfloat16", "float16"], 2)
+    return [
+        {**case, "kind": "random", "preserve": True},
+        {**case, "kind": "random", "preserve": False},
+        {**case, "kind": "autocast", "forward": first, "backward": ""},
+        {**case, "kind": "autocast", "forward": second, "backward": first},
+        {**case, "kind": "autocast", "forward": "", "backward": second},
+        {**case, "kind": "norm"},
+    ]
+
+
+def _run_surroundings(answer: Callable[..., Any], case: Case) -> Result:
+    torch.manual_seed(case["seed"])
+    x = torch.randn(case["rows"], case["width"])
+    run = {"random": _random, "autocast": _autocast, "norm": _norm}[case["kind"]]
+    with oracles.without_torchs():
+        return run(answer, case, x)
+
+
+def _random(answer: Callable[..., Any], case: Case, x: Tensor) -> Result:
+    drop = nn.Dropout(0.5)
+    before = torch.get_rng_state()
+    restored = answer(drop, preserve_rng_state=case["preserve"])
+    moved_by_call = not torch.equal(before, torch.get_rng_state())
+    forward = drop(x)
+    torch.rand(7)  # other layers draw in between
+    between = torch.get_rng_state()
+    with restored():
+        again = drop(x)
+    after = torch.get_rng_state()
+    with restored():
+        third = drop(x)
+    now = torch.get_rng_state()
+    with contextlib.suppress(KeyError), restored():
+        drop(x)
+        raise KeyError
+    return {
+        "same": torch.equal(forward, again),
+        "same_again": torch.equal(forward, third),
+        "moved_by_call": moved_by_call,
+        "put_back": torch.equal(between, after),
+        "put_back_after_error": torch.equal(now, torch.get_rng_state()),
+    }
+
+
+def _autocast(answer: Callable[..., Any], case: Case, x: Tensor) -> Result:
+    # no weights: autocast keeps their copies until the outermost block ends, whatever the dtype
+    with _cast_to(case["forward"]):
+        restored = answer(nn.Identity())
+    with _cast_to(case["backward"]):
+        with restored():
+            inside = str((x @ x.T).dtype)
+        outside = str((x @ x.T).dtype)
+    return {"inside": inside, "outside": outside, "at_the_end": str((x @ x.T).dtype)}
+
+
+def _cast_to(name: str) -> contextlib.AbstractContextManager[None]:
+    if not name:
+        return contextlib.nullcontext()
+    return torch.autocast("cpu", getattr(torch, name))
+
+
+def _norm(answer: Callable[..., Any], case: Case, x: Tensor) -> Result:
+    norm: Any = nn.BatchNorm1d(case["width"])
+    block = nn.Sequential(nn.Linear(case["width"], case["width"]), norm)
+    restored = answer(block)
+    forward = block(x)
+    mean = norm.running_mean.clone()
+    with restored():
+        again = block(x)
+    counted = norm.num_batches_tracked
+    counted = None if counted is None else int(counted)
+    unmoved = torch.equal(mean, norm.running_mean)
+    block(x)
+    return {
+        "same": torch.equal(forward, again),
+        "counted": counted,
+        "unmoved": unmoved,
+        "counted_later": norm.num_batches_tracked,
+    }
+
+
+def _judge_surroundings(case: Case, result: Result) -> None:
+    judge = {"random": _judge_random, "autocast": _judge_autocast, "norm": _judge_norm}
+    judge[case["kind"]](case, result)
+
+
+def _judge_random(case: Case, result: Result) -> None:
+    kept = oracles.flag(result, "same")
+    if not case["preserve"]:
+        if kept or oracles.flag(result, "put_back"):
+            raise CheckError(
+                "preserve_rng_state=False was passed, and the random state was handled all the "
+                "same: leave it alone then."
+            )
+        return
+    if oracles.flag(result, "moved_by_call"):
+        raise CheckError(
+            "your call moved the random state, so the forward draws other numbers than without "
+            "checkpointing: read the state, and seed nothing."
+        )
+    if not kept and oracles.flag(result, "put_back"):
+        raise CheckError(
+            "dropout drew another mask in the recomputation, and the state was put back: it was "
+            "read when the context was entered. Read it in the upper part, which runs in forward."
+        )
+    if not kept:
+        raise CheckError(
+            "dropout drew another mask in the recomputation: set the random state of the forward."
+        )
+    if not oracles.flag(result, "put_back"):
+        raise CheckError(
+            "the recomputation was right, and left its random state behind: whatever draws next "
+            "draws the same numbers twice. Put the state back that was there before."
+        )
+    if not oracles.flag(result, "put_back_after_error"):
+        raise CheckError(
+            "an error in the recomputation (early stop is one) leaves the random state behind: "
+            "put it back with stack.callback or finally."
+        )
+    if not oracles.flag(result, "same_again"):
+        raise CheckError(
+            "the second recomputation drew another mask: what was read in forward must still be "
+            "there after one use."
+        )
+
+
+def _judge_autocast(case: Case, result: Result) -> None:
+    forward, backward = (f"torch.{case[key] or 'float32'}" for key in ("forward", "backward"))
+    seen = result.get("inside")
+    if seen != forward:
+        if forward == "torch.float32":
+            advice = "autocast was off in forward and is on in backward: turn it off inside."
+        elif seen == backward:
+            advice = "autocast of the forward is lost: backward runs outside its block."
+        else:
+            advice = "autocast is on, with another dtype than the forward's: restore that too."
+        raise CheckError(
+            f"a product was {seen} in the recomputation, and {forward} before: {advice}"
+        )
+    if result.get("outside") != backward or result.get("at_the_end") != "torch.float32":
+        raise CheckError(
+            "autocast stayed as it was inside the recomputation: leave the context again, so that "
+            "the code after it computes as before."
+        )
+
+
+def _judge_norm(case: Case, result: Result) -> None:
+    if not oracles.flag(result, "same"):
+        raise CheckError("a BatchNorm in training gave another result in the recomputation.")
+    if result.get("counted_later") is None:
+        raise CheckError(
+            "BatchNorm does not count any more after the recomputation: give it back what was "
+            "taken, when the context is left."
+        )
+    if result.get("counted") != 1 or not oracles.flag(result, "unmoved"):
+        raise CheckError(
+            f"one batch was counted {result.get('counted')} times by BatchNorm, or its running "
+            "averages moved once more: enter uncounted(batch_norms(function)) as well."
+        )
+
+
+remember_surroundings = Check(
+    name="lab03.remember_surroundings",
+    exercise="3.3",
+    passed="random state, autocast and BatchNorm as in the forward, and put back afterwards",
+    cases=_surroundings_cases,
+    run=_run_surroundings,
+    judge=_judge_surroundings,
+)
