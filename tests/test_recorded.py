@@ -152,3 +152,41 @@ def test_an_unknown_recording_names_those_that_are_there(folder):
         recorded.load("NVIDIA H200")
     with pytest.raises(ValueError, match="is no recording"):
         recorded.load("Tesla T4, 14.6 GiB")
+
+
+@pytest.fixture(scope="module")
+def table():
+    return recorded.load("predicted")
+
+
+@pytest.mark.parametrize("checkpointing", ["none", "per-block"])
+@pytest.mark.parametrize("model", SIZES)
+def test_every_model_is_predicted_cheaply(table, model, checkpointing):
+    """Peak by category, under 30 seconds and 2 GiB, in every precision of the grid."""
+    found = [
+        row
+        for row in table.rows.values()
+        if row["recipe"]["model"] == model and row["recipe"]["checkpointing"] == checkpointing
+    ]
+    assert {row["recipe"]["precision"] for row in found} >= set(precisions_of(model))
+    for row in found:
+        assert row["status"] == "predicted"
+        assert sum(row["report"]["at_peak"].values()) == row["report"]["peak_bytes"]
+        assert row["predicting_cpu_seconds"] < 30
+        assert row["predicting_process_bytes"] < 2 * 2**30
+
+
+def precisions_of(model):
+    own = SIZES[model].get("precision")
+    return [own] if own else ["fp32", "bf16-amp"]
+
+
+@pytest.mark.parametrize(
+    "pattern", ["gpt2, batch 8, bf16-amp, adamw", "vit-b-16, *fp32, adamw, per-block"]
+)
+def test_the_file_is_what_predict_gives(table, pattern):
+    (row,) = recorded.find_rows(pattern)
+    stored = table.rows[row.key]["report"]
+    fresh = json.loads(json.dumps(run.predicted(row)["report"]))
+    assert fresh["phases"] == stored["phases"]
+    assert fresh["at_peak"] == stored["at_peak"]

@@ -423,7 +423,7 @@ llama_step = Recipe("llama-2-7b", 1, seq=4096, precision="bf16")  # a step, by i
 llama_step.as_data()
 
 
-# %% id="activations"
+# %% id="predicted-steps"
 def activations(report):
     return max(moment["activations"] for moment in report.curve())
 

@@ -6,6 +6,7 @@ Counted or measured is solid, predicted is dashed.
 from tutorial_lib.plots.base import CARDS_GIB, COLORS, HATCHES, CourseFigure, as_html
 from tutorial_lib.plots.memory import growth, ledger_bars, step_timeline
 from tutorial_lib.plots.pictures import batch_grid, models_and_cards
+from tutorial_lib.plots.tape import tape
 
 __all__ = [
     "CARDS_GIB",
@@ -18,4 +19,5 @@ __all__ = [
     "ledger_bars",
     "models_and_cards",
     "step_timeline",
+    "tape",
 ]

@@ -1,0 +1,313 @@
+"""assert_same_training: passes what is the same, and names every silent bug of one device."""
+
+import copy
+import itertools
+import random
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from tutorial_lib.checks import CheckError, assert_same_training, summation_tolerance
+from tutorial_lib.models.gpt import GPT, GPTConfig
+from tutorial_lib.models.unet import UNet, UNetConfig
+from tutorial_lib.models.vit import ViT, ViTConfig
+
+N = 4  # micro-batches in a window
+GENERATOR = torch.Generator().manual_seed(0)
+X, Y = torch.randn(16, 12, generator=GENERATOR), torch.randint(5, (16,), generator=GENERATOR)
+# a row counts as many tokens as it says: micro-batches weigh 4, 8, 20 and 32
+WEIGHT = torch.tensor([1.0] * 4 + [2.0] * 4 + [5.0] * 4 + [8.0] * 4)
+
+
+def make(*layers, optimizer=torch.optim.SGD, lr=0.1, dtype=torch.float32, seed=0):
+    torch.manual_seed(seed)
+    model = nn.Sequential(nn.Linear(12, 16), *layers, nn.GELU(), nn.Linear(16, 5)).to(dtype)
+    updates = optimizer(model.parameters(), lr=lr)
+    scheduler = torch.optim.lr_scheduler.StepLR(updates, step_size=2, gamma=0.5)
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=2)
+    return model, updates, scheduler, scaler
+
+
+def loss_sum(model, rows):
+    x = X[rows].to(model[0].weight.dtype)
+    return (F.cross_entropy(model(x), Y[rows], reduction="none") * WEIGHT[rows]).sum()
+
+
+def windows(num=N):
+    return [slice(i * 16 // num, (i + 1) * 16 // num) for i in range(num)]
+
+
+def train(
+    model,
+    optimizer,
+    scheduler,
+    scaler,
+    *,
+    num=N,
+    count=float(WEIGHT.sum()),
+    mean_of_means=False,
+    clip_each=False,
+    schedule_each=False,
+    scaler_each=False,
+    zero="window",
+    unscale=True,
+    drop_last=False,
+    update_each=False,
+    logged=1.0,
+    draws=False,
+    max_norm=0.5,
+):
+    total = 0.0
+    if zero == "window":
+        optimizer.zero_grad()
+    for rows in windows(num)[: num - drop_last]:
+        if zero == "micro-batch":
+            optimizer.zero_grad()
+        loss = loss_sum(model, rows)
+        loss = loss / (float(WEIGHT[rows].sum()) * num if mean_of_means else count)
+        scaler.scale(loss).backward()
+        total += loss.detach()
+        if clip_each:
+            nn.utils.clip_grad_norm_(model.parameters(), max_norm * scaler.get_scale())
+        if schedule_each:
+            scheduler.step()
+        if update_each:
+            scaler.step(optimizer)
+        if scaler_each:
+            scaler.unscale_(optimizer)
+            scaler.update()
+    if unscale and not update_each:
+        scaler.unscale_(optimizer)
+    if not clip_each:
+        nn.utils.clip_grad_norm_(model.parameters(), max_norm)
+    if draws:
+        torch.rand(1)
+    if not update_each:
+        scaler.step(optimizer)
+    if not scaler_each:
+        scaler.update()
+    if not schedule_each:
+        scheduler.step()
+    return total * logged
+
+
+big = partial(train, num=1)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("optimizer", [torch.optim.SGD, torch.optim.AdamW])
+def test_micro_batches_equal_the_big_batch(optimizer, dtype, capsys):
+    factory = partial(make, optimizer=optimizer, dtype=dtype)
+    assert assert_same_training(big, train, make=factory, calls=5) is None
+    assert capsys.readouterr().out == (
+        "the same training within rounding: updates, loss, gradients, parameters, buffers, "
+        "optimizer state, other state, random state\n"
+    )
+
+
+WRONG = {  # how, where it must show first, words of the message
+    "division missing": ({"count": 1.0}, "call 1, loss", "gradients (all of them are 64 times"),
+    "wrong count": ({"count": 4.0, "logged": 4 / 64}, "call 1, gradients", "16 times"),
+    "mean of means": ({"mean_of_means": True}, "call 1, loss", "its share of the window"),
+    "clip per micro-batch": ({"clip_each": True}, "call 1, gradients", "clipped once"),
+    "clip while scaled": ({"unscale": False}, "call 1, gradients", "unscaled"),
+    "scheduler": ({"schedule_each": True}, "call 1, parameters", "Different too: optimizer state"),
+    "scaler": ({"scaler_each": True}, "call 1, gradients", "Different too: parameters"),
+    "zeroed each time": ({"zero": "micro-batch"}, "call 1, gradients", "zeroed once a window"),
+    "never zeroed": ({"zero": "never"}, "call 2, gradients", "zeroed once a window"),
+    "last one dropped": ({"drop_last": True}, "call 1, loss", "Different too: gradients"),
+    "update each time": ({"update_each": True}, "call 1, updates", "4 updates, step_a 1"),
+    "logged loss": ({"logged": N}, "call 1, loss", "4 times as much"),
+    "draws a number": ({"draws": True}, "call 1, random state", "torch's generator"),
+}
+
+
+@pytest.mark.filterwarnings("ignore:Detected call of `lr_scheduler.step")
+@pytest.mark.parametrize(("how", "where", "words"), WRONG.values(), ids=WRONG)
+def test_a_silent_bug_is_named(how, where, words):
+    max_norm = 0.5 if "clip_each" in how or "unscale" in how else 1e9
+    steps = partial(big, max_norm=max_norm), partial(train, max_norm=max_norm, **how)
+    with pytest.raises(CheckError) as caught:
+        assert_same_training(*steps, make=make)
+    message = str(caught.value)
+    assert message.startswith(f"{where}: ")
+    assert words in message
+
+
+def test_adam_hides_a_missing_division_from_the_parameters_and_not_from_us():
+    steps = partial(big, max_norm=1e9), partial(train, max_norm=1e9, count=1.0, logged=1 / 64)
+    with pytest.raises(CheckError, match="gradients: all of them are 64 times"):
+        assert_same_training(*steps, make=partial(make, optimizer=torch.optim.AdamW))
+
+
+@pytest.mark.parametrize(
+    ("layer", "part"), [(nn.BatchNorm1d(16), "gradients"), (nn.Dropout(0.5), "gradients")]
+)
+def test_layers_that_see_the_micro_batch(layer, part):
+    with pytest.raises(CheckError, match=rf"loss: .* Different too: {part} \(off by"):
+        assert_same_training(big, train, make=lambda: make(copy.deepcopy(layer)))
+
+
+def test_statistics_of_a_frozen_norm_are_compared_too():
+    def double_forward(model, *others):
+        with torch.no_grad():
+            model(X)
+        return big(model, *others)
+
+    with pytest.raises(CheckError, match="call 1, buffers: 1.running_mean off by"):
+        assert_same_training(big, double_forward, make=lambda: make(nn.BatchNorm1d(16)))
+
+
+def epoch(model, optimizer, *others, last=True, length=None):
+    """Ten micro-batches in windows of four: the last window has two."""
+    rows = [slice(i, i + 1) for i in range(10)]
+    parts = [rows[i : i + 4] for i in range(0, 10 if last else 8, 4)]
+    for part in parts:
+        optimizer.zero_grad()
+        for one in part:
+            (loss_sum(model, one) / (length or len(part))).backward()
+        optimizer.step()
+
+
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [
+        ({"last": False}, "updates: step_b made 2 updates, step_a 3"),
+        ({"length": 4}, "gradients: all of them are 0.5 times"),
+    ],
+)
+def test_the_last_window(how, words):
+    assert_same_training(epoch, epoch, make=make, bitwise=True)
+    with pytest.raises(CheckError, match=words):
+        assert_same_training(epoch, partial(epoch, **how), make=make)
+
+
+def test_micro_batches_are_not_bitwise_the_big_batch():
+    wide = {"make": partial(make, nn.Linear(16, 512), nn.GELU(), nn.Linear(512, 16))}
+    assert_same_training(big, train, **wide)
+    with pytest.raises(CheckError, match=r"\(bit for bit\)"):
+        assert_same_training(big, train, bitwise=True, **wide)
+
+
+def images_of(model, rows):
+    return torch.randn(16, 1, 8, 8, generator=torch.Generator().manual_seed(1))[rows]
+
+
+def gpt_loss(model, rows):
+    tokens = torch.randint(256, (16, 24), generator=torch.Generator().manual_seed(1))[rows]
+    targets = tokens.masked_fill(torch.arange(24) >= 1 + 1.4 * torch.arange(16)[rows, None], -100)
+    logits = model(tokens)[:, :-1]
+    return F.cross_entropy(logits.flatten(0, 1), targets[:, 1:].flatten(), reduction="sum")
+
+
+def vit_loss(model, rows):
+    images = images_of(model, rows).to(model.class_token.dtype)
+    return F.cross_entropy(model(images), Y.repeat(4)[:16][rows], reduction="sum")
+
+
+def unet_loss(model, rows):
+    images = images_of(model, rows).to(next(model.parameters()).dtype)
+    steps = torch.arange(16)[rows] * 50
+    return model.loss(images, steps, torch.cos(images * 9)) * len(images)
+
+
+MODELS = {
+    "gpt": (lambda: GPT(GPTConfig(num_layers=2, d_model=32, seq_len=24)), gpt_loss),
+    "vit": (lambda: ViT(ViTConfig(num_layers=2, d_model=32)), vit_loss),
+    "unet": (lambda: UNet(UNetConfig()), unet_loss),
+}
+
+
+@pytest.mark.parametrize("optimizer", [torch.optim.SGD, torch.optim.AdamW])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("name", MODELS)
+def test_models_of_the_course(name, dtype, optimizer):
+    build, loss_of = MODELS[name]
+
+    def factory():
+        model = build().to(dtype)
+        return model, optimizer(model.parameters(), lr=1e-3)
+
+    def step(model, updates, num):
+        updates.zero_grad()
+        total = 0.0
+        for rows in windows(num):
+            loss = loss_of(model, rows) / 100
+            loss.backward()
+            total += loss.detach()
+        updates.step()
+        return total
+
+    def forgets(model, updates):
+        return step(model, updates, num=1) if len(updates.state) else step(model, updates, num=4)
+
+    assert_same_training(partial(step, num=1), partial(step, num=4), make=factory)
+    assert_same_training(forgets, forgets, make=factory, bitwise=True)
+
+
+@pytest.mark.parametrize(("dtype", "size"), [(torch.float32, 2e-5), (torch.float64, 3e-14)])
+def test_the_tolerance_is_that_of_the_formula(dtype, size):
+    measured = summation_tolerance(dtype, 1024)
+    assert measured == 4 * 32 * torch.finfo(dtype).eps
+    assert measured == pytest.approx(size, rel=0.5)
+    numbers = torch.rand(1024, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    in_turn = numbers.to(dtype).cumsum(0)[-1].double()
+    assert abs(in_turn - numbers.to(dtype).double().sum()) < measured * in_turn
+
+
+def nothing(model, optimizer, *others):
+    return None
+
+
+def not_finite(model, optimizer, *others):
+    (model(X[:0]).sum() / 0 * 0 + float("nan") * model[0].weight.sum()).backward()
+    optimizer.step()
+
+
+@pytest.mark.parametrize(
+    ("steps", "options", "error", "words"),
+    [
+        ((big, big), {"calls": 0}, ValueError, r"calls \(=0\)"),
+        ((big, big), {"num_terms": 0}, ValueError, r"num_terms \(=0\)"),
+        ((big, big), {"ignore": ["lossy"]}, ValueError, "ignore names 'lossy'"),
+        ((big, big), {"make": lambda: nn.Linear(1, 1)}, TypeError, "make\\(\\) gave"),
+        ((nothing, nothing), {}, CheckError, "step_a made no update"),
+        ((big, nothing), {}, CheckError, "0 updates, step_a 1"),
+        ((not_finite, not_finite), {}, CheckError, "is nan, and must be finite"),
+    ],
+)
+def test_bad_input_is_named(steps, options, error, words):
+    with pytest.raises(error, match=words):
+        assert_same_training(*steps, **({"make": make} | options))
+
+
+def test_one_model_for_both_is_refused():
+    made = make()
+    with pytest.raises(ValueError, match="same model or optimizer twice"):
+        assert_same_training(big, train, make=lambda: made)
+    seeds = itertools.count()
+    with pytest.raises(ValueError, match="two models whose 0.weight differs"):
+        assert_same_training(big, train, make=lambda: make(seed=next(seeds)))
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_the_random_states_of_the_caller_stay(fails):
+    def draws(model, *others):
+        torch.rand(3), random.random(), np.random.rand()
+        if fails:
+            raise KeyError("in the step")
+        return big(model, *others)
+
+    before = torch.random.get_rng_state(), random.getstate(), np.random.get_state()[1].copy()
+    if fails:
+        with pytest.raises(KeyError):
+            assert_same_training(draws, draws, make=make)
+    else:
+        assert_same_training(draws, draws, make=make)
+    assert torch.equal(before[0], torch.random.get_rng_state())
+    assert before[1] == random.getstate()
+    assert (before[2] == np.random.get_state()[1]).all()

@@ -1,0 +1,137 @@
+"""The bytes that autograd saves, by hooks."""
+
+import torch
+
+from tutorial_lib import memory
+from wrong_answers import right, wrong
+
+
+def saved_by(forward):
+    """List aliases of all tensors that autograd saves, in order."""
+    packed = []
+
+    def pack(tensor):
+        packed.append(tensor.detach())
+        return packed[-1]
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        forward()
+    return packed
+
+
+def storages(tensors):
+    return {tensor.untyped_storage() for tensor in tensors}
+
+
+def total(found):
+    return sum(storage.nbytes() for storage in found)
+
+
+@wrong("Parameters and buffers are in it")
+def counts_everything(forward, model):
+    return total(storages(saved_by(forward)))
+
+
+@wrong("Buffers are in it")
+def forgets_the_buffers(forward, model):
+    return total(storages(saved_by(forward)) - storages(model.parameters()))
+
+
+@wrong("What is saved twice is in it twice")
+def counts_a_storage_each_time(forward, model):
+    resident = storages([*model.parameters(), *model.buffers()])
+    found = [tensor.untyped_storage() for tensor in saved_by(forward)]
+    return total(storage for storage in found if storage not in resident)
+
+
+@wrong("It adds up tensors")
+def adds_up_tensors(forward, model):
+    resident = storages([*model.parameters(), *model.buffers()])
+    found = saved_by(forward)
+    return sum(t.nbytes for t in found if t.untyped_storage() not in resident)
+
+
+@wrong("a view keeps its whole storage alive")
+def counts_what_the_views_show(forward, model):
+    resident = storages([*model.parameters(), *model.buffers()])
+    shown = {}
+    for tensor in saved_by(forward):
+        shown.setdefault(tensor.untyped_storage(), tensor.nbytes)
+    return sum(size for storage, size in shown.items() if storage not in resident)
+
+
+@wrong("Weights are in it: what is saved of a Linear")
+def compares_tensors_and_not_storages(forward, model):
+    resident = {id(t) for t in [*model.parameters(), *model.buffers()]}
+    found = {}
+
+    def pack(tensor):
+        if id(tensor) not in resident:
+            found[tensor.untyped_storage()] = tensor.untyped_storage().nbytes()
+        return tensor.detach()
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        forward()
+    return sum(found.values())
+
+
+@wrong("It is the number of elements")
+def counts_elements(forward, model):
+    resident = storages([*model.parameters(), *model.buffers()])
+    return total(storages(saved_by(forward)) - resident) // 4
+
+
+@wrong("It is the outputs of all modules")
+def adds_up_the_outputs_of_modules(forward, model):
+    sizes = []
+    hooks = [
+        module.register_forward_hook(lambda module, args, out: sizes.append(out.nbytes))
+        for module in model.modules()
+    ]
+    forward()
+    for hook in hooks:
+        hook.remove()
+    return sum(sizes)
+
+
+@wrong("were left behind that nobody can free")
+def ties_a_knot(forward, model):
+    resident = storages([*model.parameters(), *model.buffers()])
+    found = set()
+
+    def pack(tensor):
+        found.add(tensor.untyped_storage())
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        forward()
+    return total(found - resident)
+
+
+@wrong("memory.saved is the oracle")
+def asks_the_instrument(forward, model):
+    return memory.saved(forward, params_of=model).num_bytes
+
+
+@wrong("memory.measure, memory.watch and memory.predict are the oracle")
+def asks_the_meter(forward, model):
+    return memory.measure(lambda: forward().backward(), model=model).at_peak["activations"]
+
+
+@right
+def by_their_addresses(forward, model):
+    resident = {s.data_ptr() for s in storages([*model.parameters(), *model.buffers()])}
+    found = {s.data_ptr(): s.nbytes() for s in storages(saved_by(forward))}
+    return sum(size for address, size in found.items() if address not in resident)
+
+
+@right
+def with_a_list_of_what_was_met(forward, model):
+    met = [t.untyped_storage() for t in [*model.parameters(), *model.buffers()]]
+    num_bytes = 0
+    for tensor in saved_by(forward):
+        storage = tensor.untyped_storage()
+        if not any(storage is other for other in met):
+            met.append(storage)
+            num_bytes += storage.nbytes()
+    return num_bytes

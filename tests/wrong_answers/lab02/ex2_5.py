@@ -1,0 +1,186 @@
+"""A leak detector."""
+
+import gc
+import warnings
+import weakref
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from tutorial_lib import memory
+from wrong_answers import right, solved, wrong
+
+
+def births(step):
+    """Run a step; gives its storages that are alive, garbage included, with their operations."""
+    with solved("lab02").Births() as mode:
+        step()
+    return mode.made_by
+
+
+def tensors_in(*trees):
+    return solved("lab02").tensors_in(trees)
+
+
+def storages(*trees):
+    return {tensor.untyped_storage() for tensor in tensors_in(trees)}
+
+
+def gradients(model):
+    return storages([parameter.grad for parameter in model.parameters()])
+
+
+def state(optimizer):
+    return storages(list(optimizer.state.values()))
+
+
+def pairs(made_by, meant):
+    return [(op, s.nbytes()) for s, op in made_by.items() if s not in meant]
+
+
+def collected(step):
+    made_by = births(step)
+    gc.collect()
+    return made_by
+
+
+@wrong("The optimizer's state is in it")
+def forgets_the_optimizer(step, model, optimizer):
+    return pairs(collected(step), gradients(model))
+
+
+@wrong("The gradients are in it")
+def forgets_the_gradients(step, model, optimizer):
+    return pairs(collected(step), state(optimizer))
+
+
+@wrong("Gradients and optimizer state are in it")
+def lists_all_that_lives(step, model, optimizer):
+    return pairs(collected(step), set())
+
+
+@wrong("Garbage is in it")
+def looks_before_the_collector_came(step, model, optimizer):
+    return pairs(births(step), gradients(model) | state(optimizer))
+
+
+class Results(solved("lab02").Births):
+    """Takes every result for new memory."""
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        for tensor in tensors_in(out):
+            self.made_by.setdefault(tensor.untyped_storage(), func.overloadpacket.__name__)
+        return out
+
+
+@wrong("What lay there before the step is in it")
+def takes_views_for_new(step, model, optimizer):
+    with Results() as mode:
+        step()
+    gc.collect()
+    meant = gradients(model) | state(optimizer) | storages(list(model.parameters()))
+    return pairs(mode.made_by, meant)
+
+
+def python_knows():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return [o for o in gc.get_objects() if type(o) in (torch.Tensor, torch.nn.Parameter)]
+
+
+@wrong("was never an object of Python's")
+def asks_python_for_its_tensors(step, model, optimizer):
+    before = storages(python_knows())
+    step()
+    gc.collect()
+    meant = gradients(model) | state(optimizer) | before
+    return [("?", s.nbytes()) for s in storages(python_knows()) if s not in meant]
+
+
+def windows(step, model, optimizer):
+    """Give each leak's operation and storage, and the tensors on it that Python knows."""
+    made_by = collected(step)
+    meant = gradients(model) | state(optimizer)
+    left = [(op, s) for s, op in made_by.items() if s not in meant]
+    known = python_knows()
+    return [(op, s, [t for t in known if t.untyped_storage() is s]) for op, s in left]
+
+
+@wrong("A slice keeps the whole storage alive")
+def gives_what_the_slices_show(step, model, optimizer):
+    found = windows(step, model, optimizer)
+    return [(op, min((t.nbytes for t in shown), default=s.nbytes())) for op, s, shown in found]
+
+
+@wrong("list storages, not tensors")
+def lists_every_view(step, model, optimizer):
+    found = windows(step, model, optimizer)
+    return [(op, s.nbytes()) for op, s, shown in found for _ in shown or [s]]
+
+
+class LastUse(solved("lab02").Births):
+    """Names the operation that touched a storage last."""
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = super().__torch_dispatch__(func, types, args, kwargs)
+        for tensor in tensors_in(out):
+            if tensor.untyped_storage() in self.made_by:
+                self.made_by[tensor.untyped_storage()] = func.overloadpacket.__name__
+        return out
+
+
+@wrong("the bytes are right, and the operations are")
+def names_the_last_operation(step, model, optimizer):
+    with LastUse() as mode:
+        step()
+    gc.collect()
+    return pairs(mode.made_by, gradients(model) | state(optimizer))
+
+
+@wrong("step was called 2 times")
+def warms_up(step, model, optimizer):
+    step()
+    return pairs(collected(step), gradients(model) | state(optimizer))
+
+
+@wrong("a list of pairs (operation, bytes) is needed")
+def gives_the_sum(step, model, optimizer):
+    return sum(size for _, size in pairs(collected(step), gradients(model) | state(optimizer)))
+
+
+@wrong("an empty list says that nothing was")
+def sees_nothing(step, model, optimizer):
+    step()
+    return []
+
+
+@wrong("memory.measure, memory.watch and memory.predict are the oracle")
+def asks_the_meter(step, model, optimizer):
+    return memory.measure(step, model=model, optimizer=optimizer, warmup=0).leaks()
+
+
+@right
+def from_weak_references(step, model, optimizer):
+    found = {}
+
+    class Mode(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            old = {id(s) for s in storages(args, kwargs)}
+            out = func(*args, **(kwargs or {}))
+            for storage in storages(out):
+                if id(storage) not in old:
+                    found[weakref.ref(storage)] = func.overloadpacket.__name__
+            return out
+
+    with Mode():
+        step()
+    gc.collect()
+    meant = gradients(model) | state(optimizer)
+    return [(op, ref().nbytes()) for ref, op in found.items() if ref() and ref() not in meant]
+
+
+@right
+def the_largest_first_as_lists(step, model, optimizer):
+    found = pairs(collected(step), gradients(model) | state(optimizer))
+    return [list(pair) for pair in sorted(found, key=lambda pair: -pair[1])]

@@ -1,0 +1,16 @@
+"""The checks of lab 02, the measurement clinic."""
+
+from tutorial_lib.checks.lab02_machine import PretendGPU
+from tutorial_lib.checks.lab02_peak import profile_step, steady_peak
+from tutorial_lib.checks.lab02_tensors import activation_bytes, find_leaks
+from tutorial_lib.checks.lab02_time import slowdown, step_seconds
+
+__all__ = [
+    "PretendGPU",
+    "activation_bytes",
+    "find_leaks",
+    "profile_step",
+    "slowdown",
+    "steady_peak",
+    "step_seconds",
+]

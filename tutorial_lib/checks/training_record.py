@@ -1,0 +1,285 @@
+"""What training leaves behind, recorded update by update: the eyes of `same_training`."""
+
+from __future__ import annotations
+
+import copy
+import math
+import random
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+Leaves = dict[str, Any]
+
+# Two-sided: with this many standard deviations a random walk of roundings exceeds the bound once
+# in 1,500 sums (2 exp(-8)).
+DEVIATIONS = 4
+# A real difference may point elsewhere than the random one that the update was tried with.
+_OTHER_DIRECTIONS = 4
+
+
+def summation_tolerance(dtype: torch.dtype, num_terms: int) -> float:
+    """Give the relative difference that two orders of summing the same numbers may make.
+
+    Args:
+        dtype: Type in which the sums are done.
+        num_terms: Numbers in the longest sum.
+
+    Returns:
+        `2 * 4 * sqrt(num_terms) * u`, where the unit roundoff u is half of the type's epsilon.
+
+    Raises:
+        ValueError: When there is nothing to sum.
+
+    Source:
+        Higham and Mary (2019), A New Approach to Probabilistic Rounding Error Analysis, theorem
+        2.4 with lambda = 4, once for each order. It assumes roundings that are independent with
+        mean zero, and terms that do not cancel to far less than their size.
+    """
+    if num_terms < 1:
+        raise ValueError(f"num_terms (={num_terms}) must be at least 1: count what is summed.")
+    return 2 * DEVIATIONS * math.sqrt(num_terms) * torch.finfo(dtype).eps / 2
+
+
+@dataclass
+class Update:
+    """One call of the optimizer: what it got, what it left, how far rounding may move that.
+
+    Args:
+        gradients: By parameter's name; None where there was none.
+        after: Parameters and optimizer state after the update, by name.
+        tolerance: Relative difference allowed to the gradients.
+        allowed: Norm of the difference allowed to each tensor of `after`.
+    """
+
+    gradients: dict[str, Tensor | None]
+    tolerance: float
+    after: Leaves = field(default_factory=dict)
+    allowed: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass
+class Call:
+    """One call of a training step: its loss, its updates, and what stood there at its end."""
+
+    loss: Any = None
+    updates: list[Update] = field(default_factory=list)
+    parameters: Leaves = field(default_factory=dict)
+    buffers: Leaves = field(default_factory=dict)
+    settings: Leaves = field(default_factory=dict)
+    others: Leaves = field(default_factory=dict)
+    randomness: Leaves = field(default_factory=dict)
+
+
+class Recorder:
+    """Runs training steps on what a factory made, and records every update.
+
+    Args:
+        made: Model, optimizer, and whatever else the step takes, as schedulers and scalers.
+        dtype: Type of the arithmetic; None takes the coarsest of the model's parameters.
+        num_terms: Length of the longest sum; None counts it from the model's inputs.
+        bitwise: Whether no difference is allowed.
+    """
+
+    def __init__(
+        self,
+        made: tuple[Any, ...],
+        *,
+        dtype: torch.dtype | None,
+        num_terms: int | None,
+        bitwise: bool,
+    ) -> None:
+        self.made = made
+        self.model: nn.Module = made[0]
+        self.optimizer: Optimizer = made[1]
+        parameters = list(self.model.parameters())
+        floats = [p.dtype for p in parameters if p.is_floating_point()]
+        self.dtype = dtype or max(floats, key=lambda kind: torch.finfo(kind).eps)
+        self.num_terms = num_terms
+        self.bitwise = bitwise
+        self.names = {id(p): name for name, p in self.model.named_parameters()}
+        self.widest = max(max(p.shape, default=1) for p in parameters)
+
+    def call(self, step: Callable[..., Any], leader: Call | None = None) -> Call:
+        """Run a step once.
+
+        Args:
+            step: Called with what the factory made; gives its loss, or None.
+            leader: The other step's call. After each update this training goes on from where
+                that one stood, so that one difference does not grow into the next.
+        """
+        record, seen = Call(), [0]
+        twins: list[Optimizer] = []
+
+        def entered(module: nn.Module, args: Any, kwargs: Any) -> None:
+            tensors = [v for v in [*args, *kwargs.values()] if isinstance(v, Tensor)]
+            seen[0] += max((tensor.numel() for tensor in tensors), default=0)
+
+        def before(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+            record.updates.append(Update(self._gradients(), self._tolerance(seen[0])))
+            seen[0] = 0
+            if leader is None and not self.bitwise:
+                twins.append(self._nudged(record.updates[-1]))
+
+        def after(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+            update, place = record.updates[-1], len(record.updates) - 1
+            update.after = self._after(self.optimizer)
+            if twins:
+                update.allowed = self._allowed(update.after, twins.pop())
+            if leader is not None and place < len(leader.updates):
+                self._go_on_from(leader.updates[place].after)
+
+        with ExitStack() as hooks:
+            for handle in (
+                self.model.register_forward_pre_hook(entered, with_kwargs=True),
+                self.optimizer.register_step_pre_hook(before),
+                self.optimizer.register_step_post_hook(after),
+            ):
+                hooks.callback(handle.remove)
+            record.loss = _number(step(*self.made))
+        self._read_end(record)
+        return record
+
+    def _read_end(self, record: Call) -> None:
+        record.parameters = copied(dict(self.model.named_parameters()))
+        record.buffers = copied(dict(self.model.named_buffers()))
+        groups = [
+            {k: v for k, v in group.items() if k != "params"}
+            for group in self.optimizer.param_groups
+        ]
+        record.settings = copied(dict(leaves(groups, "param_groups")))
+        record.others = copied(
+            {
+                name: leaf
+                for other in self.made[2:]
+                for name, leaf in leaves(other.state_dict(), type(other).__name__)
+            }
+        )
+        record.randomness = random_states()
+
+    def _tolerance(self, num_inputs: int) -> float:
+        if self.bitwise:
+            return 0.0
+        num_terms = self.num_terms or max(num_inputs, self.widest)
+        return summation_tolerance(self.dtype, num_terms)
+
+    def _optimized(self, optimizer: Optimizer) -> Iterator[tuple[str, Tensor, Tensor]]:
+        """Pair the parameters of our optimizer, by name, with those of it or of its copy."""
+        ours = [p for group in self.optimizer.param_groups for p in group["params"]]
+        theirs = [p for group in optimizer.param_groups for p in group["params"]]
+        for place, (our, their) in enumerate(zip(ours, theirs, strict=True)):
+            yield self.names.get(id(our), f"parameter {place} of the optimizer"), our, their
+
+    def _gradients(self) -> dict[str, Tensor | None]:
+        return {
+            name: None if p.grad is None else p.grad.detach().clone()
+            for name, p, _ in self._optimized(self.optimizer)
+        }
+
+    def _nudged(self, update: Update) -> Optimizer:
+        """Copy the optimizer, and let the copy update with gradients wrong by the tolerance."""
+        twin = copy.deepcopy(self.optimizer)
+        generator = torch.Generator().manual_seed(0)
+        sizes = gradient_sizes(update.gradients)
+        for name, p, theirs in self._optimized(twin):
+            if p.grad is not None:
+                noise = torch.randn(p.shape, generator=generator, dtype=torch.float64).to(p.device)
+                size = update.tolerance * sizes[name] / math.sqrt(max(1, p.numel()))
+                theirs.grad = (p.grad.double() + size * noise).to(p.grad.dtype)
+        # By its class: a scheduler has put a step of its own on the optimizer itself.
+        type(self.optimizer).step(twin)
+        return twin
+
+    def _after(self, optimizer: Optimizer) -> Leaves:
+        found: Leaves = {}
+        for name, _, p in self._optimized(optimizer):
+            found[name] = p
+            found |= dict(leaves(dict(optimizer.state.get(p, {})), name))
+        return copied(found)
+
+    def _allowed(self, after: Leaves, twin: Optimizer) -> dict[str, float]:
+        roundoff = torch.finfo(self.dtype).eps
+        moved = self._after(twin)
+        return {
+            name: _OTHER_DIRECTIONS * norm(moved[name].double() - value.double())
+            + roundoff * norm(value)
+            for name, value in after.items()
+            if isinstance(value, Tensor) and isinstance(moved.get(name), Tensor)
+        }
+
+    def _go_on_from(self, after: Leaves) -> None:
+        with torch.no_grad():
+            for name, p, _ in self._optimized(self.optimizer):
+                p.copy_(after[name])
+                for key, value in self.optimizer.state.get(p, {}).items():
+                    theirs = after.get(f"{name}.{key}")
+                    if isinstance(value, Tensor) and isinstance(theirs, Tensor):
+                        value.copy_(theirs)
+
+
+def gradient_sizes(gradients: Mapping[str, Tensor | None]) -> dict[str, float]:
+    """Give each gradient's norm, or what it would be at the usual size of a gradient's numbers.
+
+    A gradient that is zero on paper (a bias before a norm) is nothing but rounding, of numbers
+    that are as large as any other gradient's.
+    """
+    there = {name: grad for name, grad in gradients.items() if grad is not None}
+    count = sum(grad.numel() for grad in there.values())
+    whole = math.hypot(*(norm(grad) for grad in there.values()))
+    return {
+        name: max(norm(grad), whole * math.sqrt(grad.numel() / max(1, count)))
+        for name, grad in there.items()
+    }
+
+
+def norm(tensor: Tensor) -> float:
+    """Give the Euclidean norm of all numbers of a tensor of any type, as a float64."""
+    return float(tensor.detach().double().norm())
+
+
+def leaves(value: Any, name: str) -> Iterator[tuple[str, Any]]:
+    """Walk through dicts, lists and tuples; each leaf comes with its path, as in `a.0.b`."""
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from leaves(item, f"{name}.{key}")
+    elif isinstance(value, list | tuple):
+        for place, item in enumerate(value):
+            yield from leaves(item, f"{name}.{place}")
+    else:
+        yield name, value
+
+
+def copied(found: Leaves) -> Leaves:
+    """Copy the tensors among the leaves; the rest does not change under our hands."""
+    return {k: v.detach().clone() if isinstance(v, Tensor) else v for k, v in found.items()}
+
+
+def random_states() -> Leaves:
+    """Read every random state that training draws from."""
+    states: Leaves = {
+        "torch": torch.random.get_rng_state(),
+        "Python": random.getstate(),
+        "NumPy": np.random.get_state(),
+    }
+    if torch.cuda.is_initialized():
+        states["CUDA"] = torch.cuda.get_rng_state_all()
+    return states
+
+
+def set_random_states(states: Leaves) -> None:
+    """Put random states back."""
+    torch.random.set_rng_state(states["torch"])
+    random.setstate(states["Python"])
+    np.random.set_state(states["NumPy"])
+    if "CUDA" in states:
+        torch.cuda.set_rng_state_all(states["CUDA"])
+
+
+def _number(loss: Any) -> Any:
+    return float(loss.detach()) if isinstance(loss, Tensor) and loss.numel() == 1 else loss
