@@ -10,7 +10,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 from torch.utils.checkpoint import checkpoint
 
 from tutorial_lib import memory
-from tutorial_lib.models.gpt import GPT, GPTConfig
+from tutorial_lib.models.gpt import GPT, Block, GPTConfig
 
 
 @pytest.mark.parametrize("attention", ["eager", "sdpa"])
@@ -181,3 +181,32 @@ def test_a_model_may_be_converted_and_initialised_on_the_way(dtype):
     report = memory.predict(make)
     assert report.at_peak["parameters"] == 72 * dtype.itemsize
     assert report.at_peak["optimizer_state"] == 2 * 72 * dtype.itemsize + 2 * 4
+
+
+def block_saves(**shape):
+    config = GPTConfig(dropout=0.1, attention="eager", **shape)
+    block = Block(config, causal=False).to(torch.bfloat16)
+    x = torch.zeros(2, config.seq_len, config.d_model, dtype=torch.bfloat16, requires_grad=True)
+    return memory.saved(lambda: block(x), params_of=block).num_bytes / x.numel()
+
+
+def test_a_block_saves_what_the_paper_says():
+    """Korthikanti et al. (2022), equation 1; what is left are the norms' statistics."""
+    shape = {"num_heads": 16, "d_model": 1024, "seq_len": 1024}
+    with memory.predicting():
+        assert block_saves(**shape) == pytest.approx(34 + 5 * 16, rel=1e-3)
+
+
+def test_predicting_with_a_cpus_kernels_saves_what_is_counted():
+    shape = {"num_heads": 2, "d_model": 32, "seq_len": 16}
+    with memory.predicting("cpu"):
+        predicted = block_saves(**shape)
+    assert predicted == block_saves(**shape)
+
+
+def test_predicting_refuses_other_kernels_and_tensors_from_outside():
+    with pytest.raises(ValueError, match="tpu"), memory.predicting("tpu"):
+        pass
+    outside = torch.ones(3)
+    with pytest.raises(ValueError, match="made outside"), memory.predicting():
+        outside + torch.ones(3)

@@ -22,6 +22,8 @@ X, Y = torch.randn(16, 12, generator=GENERATOR), torch.randint(5, (16,), generat
 # a row counts as many tokens as it says: micro-batches weigh 4, 8, 20 and 32
 WEIGHT = torch.tensor([1.0] * 4 + [2.0] * 4 + [5.0] * 4 + [8.0] * 4)
 
+TOKENS = float(WEIGHT.sum())
+
 
 def make(*layers, optimizer=torch.optim.SGD, lr=0.1, dtype=torch.float32, seed=0):
     torch.manual_seed(seed)
@@ -48,7 +50,7 @@ def train(
     scaler,
     *,
     num=N,
-    count=float(WEIGHT.sum()),
+    count=TOKENS,
     mean_of_means=False,
     clip_each=False,
     schedule_each=False,
@@ -77,6 +79,7 @@ def train(
             scheduler.step()
         if update_each:
             scaler.step(optimizer)
+            scaler.update()
         if scaler_each:
             scaler.unscale_(optimizer)
             scaler.update()
@@ -88,7 +91,7 @@ def train(
         torch.rand(1)
     if not update_each:
         scaler.step(optimizer)
-    if not scaler_each:
+    if not scaler_each and not update_each:
         scaler.update()
     if not schedule_each:
         scheduler.step()
@@ -129,7 +132,7 @@ WRONG = {  # how, where it must show first, words of the message
 @pytest.mark.filterwarnings("ignore:Detected call of `lr_scheduler.step")
 @pytest.mark.parametrize(("how", "where", "words"), WRONG.values(), ids=WRONG)
 def test_a_silent_bug_is_named(how, where, words):
-    max_norm = 0.5 if "clip_each" in how or "unscale" in how else 1e9
+    max_norm = 0.05 if "clip_each" in how or "unscale" in how else 1e9
     steps = partial(big, max_norm=max_norm), partial(train, max_norm=max_norm, **how)
     with pytest.raises(CheckError) as caught:
         assert_same_training(*steps, make=make)
@@ -144,12 +147,11 @@ def test_adam_hides_a_missing_division_from_the_parameters_and_not_from_us():
         assert_same_training(*steps, make=partial(make, optimizer=torch.optim.AdamW))
 
 
-@pytest.mark.parametrize(
-    ("layer", "part"), [(nn.BatchNorm1d(16), "gradients"), (nn.Dropout(0.5), "gradients")]
-)
-def test_layers_that_see_the_micro_batch(layer, part):
-    with pytest.raises(CheckError, match=rf"loss: .* Different too: {part} \(off by"):
-        assert_same_training(big, train, make=lambda: make(copy.deepcopy(layer)))
+# One dropout alone draws the same numbers in the same order on a CPU, in how many pieces ever.
+@pytest.mark.parametrize("layers", [[nn.BatchNorm1d(16)], [nn.Dropout(0.5), nn.Dropout(0.5)]])
+def test_layers_that_see_the_micro_batch(layers):
+    with pytest.raises(CheckError, match=r"loss: .* Different too: gradients \(off by"):
+        assert_same_training(big, train, make=lambda: make(*copy.deepcopy(layers)))
 
 
 def test_statistics_of_a_frozen_norm_are_compared_too():
@@ -158,7 +160,7 @@ def test_statistics_of_a_frozen_norm_are_compared_too():
             model(X)
         return big(model, *others)
 
-    with pytest.raises(CheckError, match="call 1, buffers: 1.running_mean off by"):
+    with pytest.raises(CheckError, match=r"call 1, buffers: 1\.num_batches_tracked off by"):
         assert_same_training(big, double_forward, make=lambda: make(nn.BatchNorm1d(16)))
 
 
@@ -187,7 +189,7 @@ def test_the_last_window(how, words):
 
 
 def test_micro_batches_are_not_bitwise_the_big_batch():
-    wide = {"make": partial(make, nn.Linear(16, 512), nn.GELU(), nn.Linear(512, 16))}
+    wide = {"make": lambda: make(nn.Linear(16, 512), nn.GELU(), nn.Linear(512, 16))}
     assert_same_training(big, train, **wide)
     with pytest.raises(CheckError, match=r"\(bit for bit\)"):
         assert_same_training(big, train, bitwise=True, **wide)
@@ -218,7 +220,7 @@ def unet_loss(model, rows):
 MODELS = {
     "gpt": (lambda: GPT(GPTConfig(num_layers=2, d_model=32, seq_len=24)), gpt_loss),
     "vit": (lambda: ViT(ViTConfig(num_layers=2, d_model=32)), vit_loss),
-    "unet": (lambda: UNet(UNetConfig()), unet_loss),
+    "unet": (lambda: UNet(UNetConfig(base_channels=8, time_dim=16)), unet_loss),
 }
 
 
@@ -242,11 +244,7 @@ def test_models_of_the_course(name, dtype, optimizer):
         updates.step()
         return total
 
-    def forgets(model, updates):
-        return step(model, updates, num=1) if len(updates.state) else step(model, updates, num=4)
-
     assert_same_training(partial(step, num=1), partial(step, num=4), make=factory)
-    assert_same_training(forgets, forgets, make=factory, bitwise=True)
 
 
 @pytest.mark.parametrize(("dtype", "size"), [(torch.float32, 2e-5), (torch.float64, 3e-14)])
@@ -287,10 +285,10 @@ def test_bad_input_is_named(steps, options, error, words):
 
 def test_one_model_for_both_is_refused():
     made = make()
-    with pytest.raises(ValueError, match="same model or optimizer twice"):
+    with pytest.raises(ValueError, match="same layer or optimizer twice"):
         assert_same_training(big, train, make=lambda: made)
     seeds = itertools.count()
-    with pytest.raises(ValueError, match="two models whose 0.weight differs"):
+    with pytest.raises(ValueError, match=r"two models whose 0\.weight differs"):
         assert_same_training(big, train, make=lambda: make(seed=next(seeds)))
 
 

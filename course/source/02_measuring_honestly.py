@@ -36,6 +36,8 @@ from tutorial_lib.models import published
 from tutorial_lib.models.gpt import GPT, Block, GPTConfig
 from tutorial_lib.units import MIB, human_bytes
 
+torch.set_num_threads(1)  # steadier times on a machine that does other things too
+
 # %% [markdown] id="subject"
 # ## The subject
 #

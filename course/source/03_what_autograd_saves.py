@@ -22,6 +22,8 @@ from tutorial_lib.models.gpt import GPT, Attention, Block, GPTConfig
 from tutorial_lib.models.unet import UNet, UNetConfig
 from tutorial_lib.units import human_bytes
 
+torch.set_num_threads(1)  # small tensors: more threads would wait for each other
+
 # %% [markdown] id="instrument"
 # ## An instrument in ten lines
 #
@@ -201,10 +203,10 @@ print("new tensor:", conv_chain(inplace=False))
 print("in place:  ", conv_chain(inplace=True))
 
 # %% [markdown] id="read-in-place"
-# None. The peak of the step, in backward, stays. ReLU keeps its output in both cases, and the batch norm's output, which
-# it overwrites, was kept by nobody: it would have died a moment later. In-place saves that moment,
-# one temporary in forward. Where the overwritten tensor *is* kept, autograd refuses, because a
-# saved tensor has a version number:
+# None. The peak of the step, in backward, stays. ReLU keeps its output in both cases, and the batch
+# norm's output, which it overwrites, was kept by nobody: it would have died a moment later.
+# In-place saves that moment, one temporary in forward. Where the overwritten tensor *is* kept,
+# autograd refuses, because a saved tensor has a version number:
 
 # %% id="in-place-refused"
 try:
@@ -476,10 +478,10 @@ for name in columns[0][1]:
 
 # %% [markdown] id="read-kinds"
 # (`other` in GPT-2 is the loss over 50,257 words.) The ranking is that of *written-out
-# self-attention*, and of nothing else. With fused kernels, today's default, feed-forward comes first
-# in both models, and in the U-Net the "low" norms keep more than self-attention. Cross-attention
-# is never high here: thousands of pixels look at 77 words, and its scores are narrow. A rule such
-# as "checkpoint attention first" carries its kernel with it.
+# self-attention*, and of nothing else. With fused kernels, today's default, feed-forward comes
+# first in both models, and in the U-Net the "low" norms keep more than self-attention.
+# Cross-attention is never high here: thousands of pixels look at 77 words, and its scores are
+# narrow. A rule such as "checkpoint attention first" carries its kernel with it.
 #
 # In the U-Net, bytes also have a resolution:
 

@@ -535,7 +535,7 @@ verdict(checkpoint, gpt, penalised_loss)
 # %% [markdown] id="table-text"
 # ## The bench, complete
 #
-# About forty lines by now. On the bench beside it, PyTorch's two implementations: the old one,
+# About fifty lines by now. On the bench beside it, PyTorch's two implementations: the old one,
 # `use_reentrant=True`, is a Function like ours, with a backward inside a backward, hence the name;
 # the new one, `use_reentrant=False`, is built differently, and chapter 05 builds it.
 #
@@ -544,7 +544,7 @@ verdict(checkpoint, gpt, penalised_loss)
 # %% id="table-implementations"
 implementations = {
     "ten lines": ten_lines,
-    "forty lines": checkpoint,
+    "fifty lines": checkpoint,
     "PyTorch, reentrant": partial(torch_checkpoint, use_reentrant=True),
     "PyTorch, the new one": partial(torch_checkpoint, use_reentrant=False),
 }
@@ -688,7 +688,7 @@ def kept_peak(part, implementation):
 base = reports["none"].peak_bytes
 rows = {"nothing": reports["one a block"].peak_bytes / base}
 rows["outputs of the blocks"] = kept_peak("", checkpoint) / base
-rows["from inside, forty lines"] = kept_peak("mlp.up", checkpoint) / base
+rows["from inside, fifty lines"] = kept_peak("mlp.up", checkpoint) / base
 rows["from inside, PyTorch's"] = kept_peak("mlp.up", implementations["PyTorch, the new one"]) / base
 kept.clear()
 {name: f"{ratio:.0%}" for name, ratio in rows.items()}
@@ -707,7 +707,7 @@ kept.clear()
 # %% [markdown] id="limits"
 # ## What you have, and what is missing
 #
-# - Ten lines discard and recompute. The other thirty restore what surrounds a forward (random
+# - Ten lines discard and recompute. The other forty restore what surrounds a forward (random
 #   state, autocast) and find what goes in and out of it (structures, masks, tickets, outputs).
 # - What is recomputed as one comes back as one, so where to cut is the question (chapter 06).
 # - A wrong checkpoint is silent. Half of the failures above gave wrong or missing gradients and

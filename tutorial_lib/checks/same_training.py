@@ -129,8 +129,8 @@ def _two_trainings(make: Callable[[], tuple[Any, ...]], **options: Any) -> list[
             raise TypeError(f"make() gave {kinds!r}: it must return (model, optimizer, ...).")
         recorders.append(Recorder(made, **options))
     a, b = recorders
-    if a.model is b.model or a.optimizer is b.optimizer:
-        raise ValueError("make() gave the same model or optimizer twice: build new ones in it.")
+    if a.optimizer is b.optimizer or {*map(id, a.model.modules())} & {*map(id, b.model.modules())}:
+        raise ValueError("make() gave the same layer or optimizer twice: build new ones in it.")
     state = b.model.state_dict()
     for name, value in a.model.state_dict().items():
         if name not in state or not torch.equal(value, state[name]):

@@ -267,7 +267,7 @@ def random_states() -> Leaves:
         "Python": random.getstate(),
         "NumPy": np.random.get_state(),
     }
-    if torch.cuda.is_initialized():
+    if torch.cuda.is_available():
         states["CUDA"] = torch.cuda.get_rng_state_all()
     return states
 

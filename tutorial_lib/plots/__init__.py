@@ -7,6 +7,7 @@ from tutorial_lib.plots.base import CARDS_GIB, COLORS, HATCHES, CourseFigure, as
 from tutorial_lib.plots.memory import growth, ledger_bars, step_timeline
 from tutorial_lib.plots.pictures import batch_grid, models_and_cards
 from tutorial_lib.plots.tape import tape
+from tutorial_lib.plots.training import training_curves
 
 __all__ = [
     "CARDS_GIB",
@@ -20,4 +21,5 @@ __all__ = [
     "models_and_cards",
     "step_timeline",
     "tape",
+    "training_curves",
 ]

@@ -28,7 +28,7 @@ def tape(reports: Mapping[str, MemoryReport]) -> CourseFigure:
     A row is a place on the tape: one tensor of the forward, as high as its bytes, the first one
     below. A bar is a life, from the operation that makes the tensor to the one that lets it go;
     what is computed again stands in the row of the tensor that it replaces. Parameters, gradients
-    and what backward alone makes are left out.
+    and what backward alone makes are left out, and so is what is smaller than 1/2000 of the tape.
 
     Args:
         reports: Name of each picture, and the counted step to draw; four at most.
@@ -60,13 +60,15 @@ def tape(reports: Mapping[str, MemoryReport]) -> CourseFigure:
 def _draw(axes: Axes, bars: list[tuple[Life, Row]], report: MemoryReport) -> None:
     start = _backward(report)
     end = max(life.died or life.born for life, _ in bars)
-    visible = max(bottom + height for _, (bottom, height) in bars) / 100
+    total = max(bottom + height for _, (bottom, height) in bars)
     for life, (bottom, height) in bars:
+        if height < total / 2000:
+            continue
         right = end if life.died is None else life.died
         box = Rectangle((life.born, bottom), max(right - life.born, 1), height)
         axes.add_patch(box)
         box.set(**fill(life.category) | {"linewidth": 0.2}, hatch_linewidth=0.3)
-        if height < visible:  # a thin line of its own colour: a white edge would cover it
+        if height < total / 100:  # a thin line of its own colour: a white edge would cover it
             box.set(edgecolor=COLORS[life.category], linewidth=0.6)
     axes.autoscale_view()
     axes.spines[["top", "right"]].set_visible(False)

@@ -1,0 +1,49 @@
+"""Figures of a training run: any quantity against samples, updates or micro-batches."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from tutorial_lib.plots.base import COLORS, CourseFigure, new_figure
+
+
+def training_curves(
+    curves: Mapping[str, Mapping[float, float]],
+    *,
+    xlabel: str,
+    ylabel: str,
+    title: str = "",
+    dashed: Sequence[str] = (),
+    log: bool = False,
+) -> CourseFigure:
+    """Draw how a quantity goes over a training run, one line a run.
+
+    Args:
+        curves: Name of each line; from the place on the axis to the value there.
+        xlabel: Words for the axis, as in `samples seen`.
+        ylabel: Words for the quantity, with its unit.
+        title: Words above it.
+        dashed: Names of lines that are dashed, so that one on top of another shows both.
+        log: Whether both axes are logarithmic.
+
+    Raises:
+        ValueError: When a curve has no point.
+    """
+    for name, curve in curves.items():
+        if not curve:
+            raise ValueError(f"curve {name!r} has no point: give it at least one.")
+    figure, axes = new_figure(title, height=3.2)
+    for (name, curve), color in zip(curves.items(), COLORS.values(), strict=False):
+        style = "--" if name in dashed else "-"
+        axes.plot(list(curve), list(curve.values()), style, color=color, label=name)
+    if log:
+        axes.set_xscale("log", base=2)
+        axes.set_yscale("log")
+    axes.set(xlabel=xlabel, ylabel=ylabel)
+    axes.legend(frameon=False, fontsize=9)
+    ends = "; ".join(
+        f"{name}: from {curve[min(curve)]:.2g} to {curve[max(curve)]:.2g}"
+        for name, curve in curves.items()
+    )
+    figure.alt = f"{title or ylabel}, {ylabel} against {xlabel}. {ends}."
+    return figure
