@@ -10,7 +10,7 @@ def test_a_storage_is_born_and_dies_between_ticks():
         a.add_(1)
         b = a + 1
         del a
-        c = b * 2
+        _c = b * 2
     log.finish()
     lives = log.lives()
     assert [(life.num_bytes, life.op, life.born, life.died) for life in lives] == [

@@ -92,7 +92,8 @@ def _highest_ever(case: Case) -> int:
         step = ColdStep(case)
         step()
         step()
-        return gpu.max_memory_allocated()
+        peak: int = gpu.max_memory_allocated()
+    return peak
 
 
 steady_peak = Check(
