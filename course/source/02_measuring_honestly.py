@@ -3,7 +3,7 @@
 #
 # One model, one technique, one instrument that counts every byte: by how much does checkpointing
 # lower the peak? In the next ten minutes you will get five answers, from a quarter to two thirds.
-# None is a misprint, each is the same on every machine, and each has been somebody's headline.
+# None is a misprint, each is the same on every machine, and each would make a headline.
 #
 # This chapter reproduces five ways to measure wrongly that stand in published notebooks, finds what
 # each of them really measured, and mends it. Then it turns on its own instruments.
@@ -518,10 +518,11 @@ for strategy in ("none", "per-block"):
     print(f"{strategy:<10} tensors, rounded, reserved: {sizes}; {taken / most - 1:+.1%}")
 
 # %% [markdown] id="gpu-figures-text"
-# Rounding is nothing. Fragmentation is something, and checkpointing raises its share several times
-# over: it makes and frees the same tensors many times, between others that stay. So part of what
-# you save in tensors never arrives at the card. Setting `PYTORCH_ALLOC_CONF` to
-# `expandable_segments:True` lets segments grow instead, against exactly this.
+# Rounding is nothing. Fragmentation is something, and in this replay checkpointing raises its share
+# several times over; the likely cause is that recomputed tensors come and go between gradients that
+# are born and stay. So part of what you save in tensors never arrives at the card. Setting
+# `PYTORCH_ALLOC_CONF` to `expandable_segments:True` lets segments grow instead, against exactly
+# this.
 #
 # ## Who holds the peak?
 #
@@ -634,8 +635,7 @@ def profiled_bytes(work):
 # **Predict.** A transformer, a convolution with a norm, an LSTM, a sort: where is the counter
 # blind?
 
-# %% id="counter-and-profiler"
-# NBVAL_IGNORE_OUTPUT
+# %% id="programs"
 conv = nn.Sequential(
     *(nn.Conv2d(16, 64, 3, padding=1), nn.GroupNorm(8, 64), nn.SiLU()),
     *(nn.Conv2d(64, 64, 3, padding=1), nn.GroupNorm(8, 64), nn.SiLU()),
@@ -646,24 +646,34 @@ programs = {
     "transformer": (model, lambda: model.loss(tokens).backward()),
     "convolution": (conv, lambda: conv(images).sum().backward()),
     "LSTM": (lstm, lambda: lstm(sequences)[0].sum().backward()),
-    "sort": (None, lambda: numbers.sort()),
+    "sort": (nn.Identity(), lambda: numbers.sort()),
 }
+
+
+# %% id="both"
+def both(module, work):
+    """Counted and profiled peak, from the same start: nothing left of a run before."""
+    with memory.watch(model=module) as report:
+        work()
+    module.zero_grad()
+    profiled = profiled_bytes(work)
+    module.zero_grad()
+    return report.peak_bytes - report.baseline_bytes, profiled
+
+
+# %% id="counter-and-profiler"
+# NBVAL_IGNORE_OUTPUT
 for name, (module, work) in programs.items():
-    sizes = []
-    for _ in range(2):  # the first round is the warm-up
-        if module is not None:
-            module.zero_grad()
-        with memory.watch(model=module) as report:
-            work()
-        if module is not None:
-            module.zero_grad()
-        sizes = report.peak_bytes - report.baseline_bytes, profiled_bytes(work)
-    print(f"{name:<12} counted {human_bytes(sizes[0])}, profiler {sizes[1] / sizes[0] - 1:+.1%}")
+    module.zero_grad()
+    both(module, work)  # warm
+    counted, profiled = both(module, work)
+    print(f"{name:<12} counted {human_bytes(counted)}, profiler {profiled / counted - 1:+.1%}")
 
 # %% [markdown] id="read-blind"
 # In a transformer, nothing that matters; its few large operations need no scratch memory on a CPU.
-# Convolutions and recurrent layers do, and the counter is a lower bound for them. The kernels of a
-# GPU need other amounts: measure there, and read `counted` beside `peak` in the report.
+# Convolutions, recurrent layers and a sort do, and the counter is a lower bound for them. The
+# kernels of a GPU need other amounts: measure there, and read `counted` beside `peak` in the
+# report.
 #
 # ### Against another counter
 #
