@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from tutorial_lib import checks, memory
-from tutorial_lib.checks import lab02, lab02_peak, lab02_time
+from tutorial_lib.checks import lab02, lab02_profile, lab02_time
 from tutorial_lib.checks import lab02_oracles as oracles
 from tutorial_lib.checks.core import Check, CheckError
 from tutorial_lib.checks.lab02_machine import LAUNCH_SECONDS, PretendGPU
@@ -98,7 +98,7 @@ def test_a_reset_begins_with_what_is_there():
 
 @pytest.mark.parametrize("checkpointed", [False, True])
 def test_a_timed_step_takes_what_its_case_says(checkpointed):
-    case = lab02_peak._profile_cases(0)[0] | {"checkpointed": checkpointed}
+    case = lab02_profile._profile_cases(0)[0] | {"checkpointed": checkpointed}
     gpu = PretendGPU()
     training = TimedTraining(gpu, case)
     times = []
@@ -117,10 +117,10 @@ def test_a_timed_step_takes_what_its_case_says(checkpointed):
 
 @pytest.mark.parametrize("seed", SEEDS[:3])
 def test_the_three_peaks_of_2_6_differ_where_a_slip_would_hide(seed):
-    few_rows, _, scratch = lab02_peak._profile_cases(seed)
-    phases = lab02_peak._measured(few_rows)
+    few_rows, _, scratch = lab02_profile._profile_cases(seed)
+    phases = lab02_profile._measured(few_rows)
     assert phases["forward"] < phases["backward"] < phases["optimizer"]
-    phases = lab02_peak._measured(scratch)
+    phases = lab02_profile._measured(scratch)
     assert phases["forward"] > phases["backward"]
 
 

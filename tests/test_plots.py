@@ -22,6 +22,8 @@ def figures(report):
         plots.growth({"saved": {1: 10, 2: 20}}, xlabel="layers", log=False, predicted=["saved"]),
         plots.models_and_cards([(2018, "A", 1e8), (2020, "B", 1e11)], [(2017, "V", 32)] * 2),
         plots.batch_grid(8, 4, 2),
+        plots.training_curves({"a run": {0: 2.0, 8: 1.0}}, xlabel="samples", ylabel="loss"),
+        plots.training_curves({"x": {1: 2.0}}, xlabel="n", ylabel="error", log=True, dashed=["x"]),
     ]
 
 
@@ -48,6 +50,11 @@ def test_the_sentence_carries_the_numbers(report):
     assert "8 x 4 x 2 = 64 samples" in grid.alt
     bars = plots.ledger_bars({"7B": {"parameters": 14 * GIB}}, cards_gib=(16,))
     assert "7B: 14.0 GiB (parameters 14.0 GiB)" in bars.alt
+
+
+def test_a_training_curve_without_points_is_refused():
+    with pytest.raises(ValueError, match="curve 'a run' has no point"):
+        plots.training_curves({"a run": {}}, xlabel="samples", ylabel="loss")
 
 
 def test_a_report_without_timeline_is_refused():

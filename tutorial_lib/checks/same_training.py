@@ -161,8 +161,8 @@ def _check_reference(wanted: Call, turn: int) -> None:
 def _differences(wanted: Call, seen: Call, bitwise: bool) -> Iterator[_Difference]:
     """List the parts that differ, each with its worst case in words, the first cause first."""
     if len(seen.updates) != len(wanted.updates):
-        counts = f"{len(seen.updates)} updates, step_a {len(wanted.updates)}"
-        yield _Difference("updates", f"step_b made {counts} with the optimizer it was given")
+        counts = f"{len(seen.updates)} with its optimizer, and step_a {len(wanted.updates)}"
+        yield _Difference("updates", f"step_b made {counts}")
     tolerance = max(update.tolerance for update in wanted.updates)
     if words := _loss(wanted.loss, seen.loss, tolerance):
         yield _Difference("loss", words)
