@@ -23,7 +23,7 @@ def figures(report):
         plots.models_and_cards([(2018, "A", 1e8), (2020, "B", 1e11)], [(2017, "V", 32)] * 2),
         plots.batch_grid(8, 4, 2),
         plots.training_curves({"a run": {0: 2.0, 8: 1.0}}, xlabel="samples", ylabel="loss"),
-        plots.training_curves({"x": {1: 2.0}}, xlabel="n", ylabel="error", log=True, dashed=["x"]),
+        plots.training_curves({"x": {1: 2.0}}, xlabel="n", ylabel="error", log="xy", dashed=["x"]),
     ]
 
 

@@ -57,7 +57,8 @@ def assert_same_training(
 ) -> None:
     """Check that two training steps do the same to a model, up to the order of summation.
 
-    Each step runs on a training of its own, from the same start. Compared are the number of
+    Each step runs on a training of its own, from the same start; what its closure holds, as an
+    iterator over data, is the caller's. Compared are the number of
     updates, the loss, the gradients that the optimizer got, parameters and optimizer state after
     each update, buffers, the state of schedulers and scalers, and the random states.
 
@@ -79,8 +80,7 @@ def assert_same_training(
             first and by how much, what else differs, and what to try.
         ValueError: When `calls`, `num_terms` or `ignore` cannot be.
         TypeError: When `make` gives no model and optimizer.
-        Exception: What `make` or a step raises. The random states are put back in every case;
-            what the steps' closures hold (an iterator over data) is the caller's.
+        Exception: What `make` or a step raises. The random states are put back in every case.
 
     Source:
         Gradients may differ, in norm, by `summation_tolerance`. How far parameters and optimizer
@@ -88,30 +88,27 @@ def assert_same_training(
         much. After each update step_b goes on from where step_a stood. Checked for optimizers
         whose `step()` takes no closure.
     """
-    if calls < 1:
-        raise ValueError(f"calls (={calls}) must be at least 1: with none nothing is compared.")
-    if num_terms is not None and num_terms < 1:
-        raise ValueError(f"num_terms (={num_terms}) must be at least 1: count what is summed.")
-    if wrong := [part for part in ignore if part not in PARTS]:
-        raise ValueError(f"ignore names {wrong[0]!r}, which is none of {', '.join(PARTS)}.")
+    _check_options(calls, num_terms, ignore)
     before = random_states()
     try:
         a, b = _two_trainings(make, dtype=dtype, num_terms=num_terms, bitwise=bitwise)
         for turn in range(1, calls + 1):
-            start = random_states()
-            wanted = a.call(step_a)
-            _check_reference(wanted, turn)
-            after = random_states()
-            set_random_states(start)
-            seen = b.call(step_b, leader=wanted)
-            set_random_states(after)
-            found = [d for d in _differences(wanted, seen, bitwise) if d.part not in ignore]
-            if found:
+            wanted, seen = _one_call(a, step_a, b, step_b, turn)
+            if found := [d for d in _differences(wanted, seen, bitwise) if d.part not in ignore]:
                 raise CheckError(_message(found, turn, wanted.updates[0].tolerance))
     finally:
         set_random_states(before)
-    compared = ", ".join(part for part in PARTS if part not in ignore)
-    print(f"the same training {'bit for bit' if bitwise else 'within rounding'}: {compared}")
+    left_out = f" (not compared: {', '.join(ignore)})" if ignore else ""
+    print(f"the same training, {'bit for bit' if bitwise else 'within rounding'}{left_out}")
+
+
+def _check_options(calls: int, num_terms: int | None, ignore: Sequence[str]) -> None:
+    if calls < 1:
+        raise ValueError(f"calls (={calls}) must be at least 1: with none nothing is compared.")
+    if num_terms is not None and num_terms < 1:
+        raise ValueError(f"num_terms (={num_terms}) must be at least 1: count what is summed.")
+    for part in set(ignore) - set(PARTS):
+        raise ValueError(f"ignore names {part!r}, which is none of {', '.join(PARTS)}.")
 
 
 def _two_trainings(make: Callable[[], tuple[Any, ...]], **options: Any) -> list[Recorder]:
@@ -136,6 +133,19 @@ def _two_trainings(make: Callable[[], tuple[Any, ...]], **options: Any) -> list[
         if name not in state or not torch.equal(value, state[name]):
             raise ValueError(f"make() gave two models whose {name} differs: seed inside it.")
     return recorders
+
+
+def _one_call(
+    a: Recorder, step_a: Callable[..., Any], b: Recorder, step_b: Callable[..., Any], turn: int
+) -> tuple[Call, Call]:
+    start = random_states()
+    wanted = a.call(step_a)
+    _check_reference(wanted, turn)
+    after = random_states()
+    set_random_states(start)
+    seen = b.call(step_b, leader=wanted)
+    set_random_states(after)
+    return wanted, seen
 
 
 def _check_reference(wanted: Call, turn: int) -> None:
@@ -261,10 +271,14 @@ def _worst(wanted: Leaves, seen: Leaves, allowed: Mapping[str, float]) -> str:
         elif _equal(a, b):
             continue
         else:
-            share, said = math.inf, f"is {b!r} in step_b and {a!r} in step_a"
+            share, said = math.inf, f"is {_written(b)} in step_b and {_written(a)} in step_a"
         if not words or share > worst:
             worst, words = share, f"{name} {said}"
     return words
+
+
+def _written(leaf: Any) -> str:
+    return f"{leaf:.6g}" if isinstance(leaf, float) else repr(leaf)[:60]
 
 
 def _equal(a: Any, b: Any) -> bool:

@@ -75,12 +75,6 @@ class StorageLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.clock -= len(self.records) == before
         return out
 
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        # Else every call goes through a wrapper that keeps the compiler off; it costs as much as
-        # all that is done here, and nothing here is ever compiled.
-        return False
-
     def know(self, tensors: Iterable[Tensor | None], label: str) -> None:
         """Label the storages of these tensors, whether they were seen before or not."""
         for tensor in tensors:

@@ -14,7 +14,7 @@ def training_curves(
     ylabel: str,
     title: str = "",
     dashed: Sequence[str] = (),
-    log: bool = False,
+    log: str = "",
 ) -> CourseFigure:
     """Draw how a quantity goes over a training run, one line a run.
 
@@ -24,7 +24,7 @@ def training_curves(
         ylabel: Words for the quantity, with its unit.
         title: Words above it.
         dashed: Names of lines that are dashed, so that one on top of another shows both.
-        log: Whether both axes are logarithmic.
+        log: Axes that are logarithmic: `x`, `y` or `xy`.
 
     Raises:
         ValueError: When a curve has no point.
@@ -36,8 +36,9 @@ def training_curves(
     for (name, curve), color in zip(curves.items(), COLORS.values(), strict=False):
         style = "--" if name in dashed else "-"
         axes.plot(list(curve), list(curve.values()), style, color=color, label=name)
-    if log:
+    if "x" in log:
         axes.set_xscale("log", base=2)
+    if "y" in log:
         axes.set_yscale("log")
     axes.set(xlabel=xlabel, ylabel=ylabel)
     axes.legend(frameon=False, fontsize=9)
