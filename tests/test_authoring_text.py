@@ -26,7 +26,7 @@ def shown(**data):
 
 ALWAYS = [
     (printed("in /home/ann/course"), "a path"),
-    (printed("at '/work/x.py'"), "a path"),
+    (printed("at '/home/me/x.py'"), "a path"),
     (printed("wrote /tmp/a.json"), "a path"),
     (printed("/root/.cache"), "a path"),
     (printed("C:\\Users\\ann"), "a path"),
