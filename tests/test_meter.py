@@ -209,8 +209,45 @@ def test_doubtful_readings_are_warned_about():
         FlopCounterMode(display=False),
     ):
         memory.measure(step, model=model)
-    with pytest.warns(memory.MeterWarning, match="compiled"):
-        memory.measure(step, model=torch.compile(model, backend="eager"))
+
+
+@pytest.mark.parametrize("in_place", [False, True], ids=["torch.compile", "module.compile"])
+def test_a_compiled_model_is_measured_as_it_was_and_stays_compiled(in_place):
+    """Without the meter's care, Dynamo would never run the compiled code again."""
+
+    class Wide(nn.Module):  # a module of PyTorch itself is not compiled in place
+        def __init__(self):
+            super().__init__()
+            self.inner = nn.Linear(64, 64)
+
+        def forward(self, x):
+            return self.inner(x)
+
+    model, batch, runs = Wide(), torch.randn(8, 64), []
+
+    def backend(graph, inputs):
+        def run(*args):
+            runs.append(1)
+            return graph.forward(*args)
+
+        return run
+
+    plain = memory.measure(lambda: model(batch).sum().backward(), model=model)
+    compiled = torch.compile(model, backend=backend)
+    if in_place:
+        model.compile(backend=backend)
+        compiled = model
+
+    def step():
+        compiled(batch).sum().backward()
+
+    step()
+    with pytest.warns(memory.MeterWarning, match="runs as it was before"):
+        report = memory.measure(step, model=compiled, warmup=0)
+    assert len(runs) == 1
+    step()
+    assert len(runs) == 2
+    assert report.phases == plain.phases
 
 
 def test_offloaded_tensors_leave_the_device_that_is_metered():
@@ -339,3 +376,19 @@ def test_on_cuda_the_allocators_peak_is_reported_beside_the_counted(monkeypatch)
     assert (report.reserved_bytes, report.driver_bytes) == (8192, 80_000)
     assert (report.counted_bytes, report.requested_bytes) == (0, 3900)
     assert "Fake GPU" in str(report)
+
+
+def test_the_first_measurement_of_a_process_is_as_exact_as_the_second(run_python):
+    """PyTorch imports Dynamo in the first backward under a mode, if nobody has before."""
+    done = run_python(
+        "-c",
+        "import torch; from tutorial_lib import memory\n"
+        "from tutorial_lib.models.gpt import GPT, GPTConfig\n"
+        "model = GPT(GPTConfig(num_layers=2, num_heads=4, d_model=64, seq_len=64))\n"
+        "tokens = torch.zeros(8, 64, dtype=torch.long)\n"
+        "def step():\n"
+        "    model.loss(tokens).backward(); model.zero_grad()\n"
+        "print(*(memory.measure(step, model=model, warmup=0).phases for _ in range(2)), sep='|')",
+    )
+    first, second = done.stdout.strip().split("|")
+    assert first == second

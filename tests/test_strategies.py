@@ -159,7 +159,7 @@ IMPOSSIBLE = {
     "every-K": LEVELS,
     "sqrt": LEVELS,
     "attention-only": WITHOUT_ATTENTION,
-    "mlp-only": WITHOUT_ATTENTION | {"unet", "hf-bert", "hf-vae"},
+    "mlp-only": WITHOUT_ATTENTION | {"unet", "hf-vae"},
     "library-switch": {name for name in MODELS if not name.startswith("hf")} | {"hf-resnet"},
 }
 SUPPORTED = [
@@ -370,7 +370,7 @@ def test_blocks_of_a_plain_sequential_are_found():
         ("hf-resnet", "library-switch", "ResNetForImageClassification has no switch"),
         ("hf-clip", "every-2", "4 blocks of CLIPModel do not follow one another"),
         ("tuples", "attention-only", "No attention was found in TupleModel"),
-        ("hf-bert", "mlp-only", "No MLP was found in BertForMaskedLM"),
+        ("hf-vae", "mlp-only", "No MLP was found in AutoencoderKL"),
         ("unet", "every-2", "9 blocks of UNet do not follow one another"),
         ("hf-unet", "sqrt", "18 blocks of UNet2DConditionModel do not follow one another"),
     ],

@@ -126,6 +126,7 @@ def watch(
         stack.callback(setattr, _Watching, "now", None)
         stack.callback(gc.enable if gc.isenabled() else gc.disable)
         gc.disable()  # A collection in the middle would move the peak from run to run.
+        stack.enter_context(_uncompiled())
         _install(log, model, optimizer, stack)
         with log:
             yield report
@@ -156,11 +157,26 @@ def _doubts(model: nn.Module | None) -> Iterator[str]:
             "the model is in eval(): dropout is off, and a library's checkpointing switch does "
             "nothing. Call model.train() before you measure a training step."
         )
-    if isinstance(model, torch._dynamo.OptimizedModule):
+    if model is not None and _is_compiled(model):
         yield (
-            "the model is compiled: what its code allocates and frees inside one call is not "
-            "seen. Measure the model as it was, or on a GPU, where the allocator sees it."
+            "the model is compiled, and under the meter it runs as it was before: the bytes are "
+            "the uncompiled model's. For the compiled step's own peak take torch.profiler on a "
+            "CPU, and torch.cuda.max_memory_allocated on a GPU."
         )
+
+
+def _is_compiled(model: nn.Module) -> bool:
+    by_call = any(module._compiled_call_impl is not None for module in model.modules())
+    return by_call or hasattr(model, "_orig_mod")
+
+
+def _uncompiled() -> contextlib.AbstractContextManager[Any]:
+    """Run compiled code as it was: under a dispatch mode Dynamo would give it up for good.
+
+    This imports Dynamo. Else PyTorch would, in the middle of the first backward under a mode, and
+    the tensors of that moment would outlive it.
+    """
+    return torch.compiler.set_stance("force_eager")
 
 
 def _install(

@@ -53,6 +53,9 @@ _SWITCHED = (
     "_require_grads_hooks",
 )
 
+# BERT's MLP is no module but two, which its layer calls in this method.
+_MLP_METHOD = "feed_forward_chunk"
+
 Change = Callable[[contextlib.ExitStack], None]
 
 
@@ -127,7 +130,8 @@ def _plan(model: nn.Module, strategy: str) -> Change:
     if strategy == "attention-only":
         return _each(find_parts(model, "attention"))
     if strategy == "mlp-only":
-        return _each(find_parts(model, "MLP"))
+        by_method = [module for module in model.modules() if hasattr(module, _MLP_METHOD)]
+        return _each(by_method, _MLP_METHOD) if by_method else _each(find_parts(model, "MLP"))
     if strategy == "sqrt" or every:
         blocks = find_chain(model)
         length = int(every[1]) if every else round(math.sqrt(len(blocks)))
@@ -144,17 +148,17 @@ def _plan(model: nn.Module, strategy: str) -> Change:
     )
 
 
-def _each(modules: list[nn.Module]) -> Change:
-    """Make every module a segment of its own."""
+def _each(modules: list[nn.Module], method: str = "forward") -> Change:
+    """Make every module a segment of its own, or what a method of it does."""
 
     def change(undo: contextlib.ExitStack) -> None:
         for module in dict.fromkeys(modules):  # a shared module comes once
-            forward = module.forward
+            forward = getattr(module, method)
 
             def segment(*args: Any, forward: Forward = forward, **kwargs: Any) -> Any:
                 return checkpointed(forward, args, kwargs)
 
-            _replace(module, segment, undo)
+            _replace(module, segment, undo, method)
 
     return change
 
@@ -200,10 +204,12 @@ def _unhook(model: Any, before: Any) -> None:
         model.disable_input_require_grads()
 
 
-def _replace(module: nn.Module, forward: Forward, undo: contextlib.ExitStack) -> None:
-    before = {"forward": vars(module)["forward"]} if "forward" in vars(module) else {}
-    undo.callback(_put_back, module, ("forward",), before)
-    vars(module)["forward"] = functools.wraps(module.forward)(forward)
+def _replace(
+    module: nn.Module, forward: Forward, undo: contextlib.ExitStack, method: str = "forward"
+) -> None:
+    before = {method: vars(module)[method]} if method in vars(module) else {}
+    undo.callback(_put_back, module, (method,), before)
+    vars(module)[method] = functools.wraps(getattr(module, method))(forward)
 
 
 def _put_back(module: nn.Module, names: Sequence[str], before: dict[str, Any]) -> None:
