@@ -603,8 +603,9 @@ if device.has_gpu():
 # The meter counts tensors. Three things escape it.
 #
 # - **Workspace:** memory that a kernel takes and gives back inside one operation.
-# - **Compiled code:** a fused kernel is one operation, whatever it allocates inside. The meter
-#   warns when the model is compiled, and on a GPU the allocator sees it.
+# - **Compiled code:** PyTorch runs a compiled model uncompiled while a dispatch mode looks on, and
+#   the meter is one. It warns, and counts the model as it was. What fusing saves,
+#   `tests/benchmarks/compiled_peak.py` measures, with the profiler as below.
 # - **Libraries that allocate by themselves,** such as NCCL's buffers.
 #
 # How much is it? On a CPU `torch.profiler` records every request to the allocator, workspace
