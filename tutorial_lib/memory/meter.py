@@ -176,7 +176,8 @@ def _uncompiled() -> contextlib.AbstractContextManager[Any]:
     This imports Dynamo. Else PyTorch would, in the middle of the first backward under a mode, and
     the tensors of that moment would outlive it.
     """
-    return torch.compiler.set_stance("force_eager")
+    stance: contextlib.AbstractContextManager[Any] = torch.compiler.set_stance("force_eager")
+    return stance
 
 
 def _install(
