@@ -58,6 +58,32 @@ def test_autocast_follows_cudas_policy_and_takes_its_name():
         assert norm(layer(x)).dtype == torch.bfloat16  # the CPU's policy is back
 
 
+@pytest.mark.parametrize(
+    ("operation", "dtype"),
+    [
+        (lambda h: F.interpolate(h, scale_factor=2), torch.float32),
+        (lambda h: F.max_pool3d(h.unsqueeze(0), 1), torch.bfloat16),
+        (lambda h: F.pad(h, (1, 1, 1, 1), mode="reflect"), torch.bfloat16),
+    ],
+    ids=["upsample", "max_pool3d", "reflection_pad"],
+)
+def test_autocast_casts_where_cuda_does_and_nowhere_else(operation, dtype):
+    images = torch.randn(1, 2, 4, 4)
+    with cuda_kernels(), torch.autocast("cuda", dtype=torch.bfloat16):
+        assert operation(torch.nn.Conv2d(2, 2, 1)(images)).dtype == dtype
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_rms_norm_keeps_its_input_and_one_number_a_row(dtype):
+    x = torch.randn(4, 16, 32, dtype=dtype, requires_grad=True)
+    norm = torch.nn.RMSNorm(32, dtype=dtype)
+    wanted = norm(x)
+    with cuda_kernels():
+        seen = memory.saved(lambda: norm(x), params_of=norm)
+        torch.testing.assert_close(norm(x), wanted)
+    assert sorted(row.num_bytes for row in seen.rows) == [4 * 16 * 4, x.nbytes]
+
+
 def test_all_is_put_back_also_after_an_error():
     before = (F.dropout, F.scaled_dot_product_attention, torch.autocast)
     with pytest.raises(KeyError), cuda_kernels():

@@ -18,35 +18,29 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-# What CUDA's autocast computes in float32 and the CPU's does not (PyTorch, autocast_mode.h).
+# What CUDA's autocast computes in float32 and the CPU's does not (PyTorch, autocast_mode.h), as far
+# as a training step is likely to call it. Those that this PyTorch does not have are left out.
 _FLOAT32_OPS = (
-    "layer_norm",
-    "group_norm",
-    "softmax.int",
-    "log_softmax.int",
-    "sum",
-    "sum.dim_IntList",
-    "cumsum",
-    "prod.dim_int",
-    "exp",
-    "log",
-    "pow.Tensor_Scalar",
-    "rsqrt",
-    "reciprocal",
-    "softplus",
-    "norm.Scalar",
-    "nll_loss",
-    "nll_loss_nd",
-    "mse_loss",
-    "l1_loss",
-    "smooth_l1_loss",
-    "binary_cross_entropy_with_logits",
-    "logsumexp",
-    "cosine_similarity",
-    "cdist",
+    *("layer_norm", "native_layer_norm", "group_norm"),
+    *("softmax.int", "log_softmax.int", "softplus", "logsumexp"),
+    *("sum", "sum.dim_IntList", "cumsum", "prod.dim_int", "norm.Scalar"),
+    *("exp", "expm1", "log", "log1p", "log2", "log10", "rsqrt", "reciprocal"),
+    *("pow.Tensor_Scalar", "pow.Tensor_Tensor", "pow.Scalar"),
+    *("nll_loss", "nll_loss_nd", "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "kl_div"),
+    *("binary_cross_entropy_with_logits", "cosine_similarity", "cdist"),
+    *("upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d"),
+    *("upsample_linear1d", "upsample_bilinear2d", "upsample_trilinear3d", "upsample_bicubic2d"),
+)
+# What the CPU's autocast casts and CUDA's leaves as it is.
+_LEFT_ALONE = (
+    *("cross_entropy_loss", "avg_pool3d", "adaptive_avg_pool3d", "max_pool3d"),
+    *("adaptive_max_pool3d", "grid_sampler_2d", "grid_sampler_3d"),
+    *("reflection_pad1d", "reflection_pad2d", "replication_pad1d", "replication_pad2d"),
+    "replication_pad3d",
 )
 _SCALER_ASKS = "torch.cuda.amp.common.amp_definitely_not_available"
 _math_attention = F.scaled_dot_product_attention
+_composite_rms_norm = F.rms_norm
 
 
 @contextlib.contextmanager
@@ -55,6 +49,7 @@ def cuda_kernels() -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         stack.enter_context(mock.patch.object(F, "dropout", _dropout))
         stack.enter_context(mock.patch.object(F, "scaled_dot_product_attention", _attention))
+        stack.enter_context(mock.patch.object(F, "rms_norm", _rms_norm))
         stack.enter_context(mock.patch.object(torch, "autocast", _CpuAutocast))
         stack.enter_context(mock.patch.object(torch.amp, "autocast", _CpuAutocast))
         # Else a gradient scaler for `cuda` turns itself off, as autocast does.
@@ -115,6 +110,40 @@ def _attention(
     return attended[0]  # type: ignore[no-any-return]
 
 
+def _rms_norm(
+    input: Tensor,
+    normalized_shape: list[int],
+    weight: Tensor | None = None,
+    eps: float | None = None,
+) -> Tensor:
+    """Take the fused kernel, which keeps its input and one number a row."""
+    if torch.is_autocast_enabled("cpu") and _cast_on_cuda("rms_norm"):
+        input, weight = input.float(), None if weight is None else weight.float()
+    if weight is not None and weight.dtype != input.dtype:
+        return _composite_rms_norm(input, normalized_shape, weight, eps)
+    if weight is None:
+        weight = input.new_ones(normalized_shape)
+    normalised: Tensor = _FusedRMSNorm.apply(input, weight, eps or torch.finfo(input.dtype).eps)  # type: ignore[no-untyped-call]
+    return normalised
+
+
+class _FusedRMSNorm(torch.autograd.Function):
+    """The bytes of CUDA's kernel: no temporary of the input's size, forward or backward."""
+
+    @staticmethod
+    def forward(ctx: Any, input: Tensor, weight: Tensor, eps: float) -> Tensor:
+        dims = tuple(range(-weight.dim(), 0))
+        norm = torch.linalg.vector_norm(input, dim=dims, keepdim=True, dtype=torch.float32)
+        scale = (norm.square_().div_(weight.numel()).add_(eps)).rsqrt_()
+        ctx.save_for_backward(input, weight, scale)
+        return torch.mul(input, scale.to(input.dtype)).mul_(weight)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None]:
+        input, weight, _ = ctx.saved_tensors
+        return torch.empty_like(input), torch.empty_like(weight), None  # fake: a shape is enough
+
+
 class _CpuAutocast(torch.amp.autocast_mode.autocast):
     """Autocast for `cuda`, which turns itself off where no GPU is, done on the CPU's tensors."""
 
@@ -130,15 +159,21 @@ def _cuda_autocast_policy() -> Iterator[None]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # each registration warns that it overrides one
-            for name in _FLOAT32_OPS:
+            for name in filter(_cast_on_cuda, _FLOAT32_OPS):
                 packet, _, overload = name.partition(".")
                 op = getattr(getattr(torch.ops.aten, packet), overload or "default")
                 library.impl(name, _in_float32(op), "AutocastCPU", allow_override=True)
             fallthrough = torch.library.fallthrough_kernel
-            library.impl("cross_entropy_loss", fallthrough, "AutocastCPU", allow_override=True)
+            for name in _LEFT_ALONE:
+                library.impl(name, fallthrough, "AutocastCPU", allow_override=True)
         yield
     finally:
         library._destroy()
+
+
+def _cast_on_cuda(name: str) -> bool:
+    """Say whether CUDA's autocast does anything with an operation, in this version of PyTorch."""
+    return torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{name}", "AutocastCUDA")
 
 
 def _in_float32(op: Any) -> Callable[..., Any]:
