@@ -68,6 +68,22 @@ def test_a_fake_a100_is_a_large_gpu_with_bfloat16(monkeypatch):
     assert device.supports_bfloat16("cuda")
 
 
+def test_a_t4_takes_float16_in_place_of_an_emulated_bfloat16(monkeypatch):
+    fake_gpu(monkeypatch)
+    with pytest.warns(device.DeviceWarning, match="cuda only emulates it.* gradient scaler"):
+        assert device.half_dtype("cuda") is torch.float16
+    assert device.half_dtype("cuda", torch.float16) is torch.float16
+
+
+def test_hardware_that_has_bfloat16_gets_it_without_a_word(monkeypatch, recwarn):
+    assert device.half_dtype("cpu") is torch.bfloat16
+    fake_gpu(monkeypatch, "NVIDIA A100-SXM4-40GB", int(39.4 * GIB), major=8)
+    assert device.half_dtype("cuda") is torch.bfloat16
+    assert not recwarn
+    with pytest.raises(ValueError, match=r"torch\.float32.* must be torch\.bfloat16 or"):
+        device.half_dtype("cuda", torch.float32)
+
+
 def test_the_same_seed_gives_the_same_numbers_everywhere():
     def draw(seed):
         device.seed_everything(seed)

@@ -154,6 +154,34 @@ def test_an_unknown_recording_names_those_that_are_there(folder):
         recorded.load("Tesla T4, 14.6 GiB")
 
 
+def test_what_gpus_measured_is_every_file_but_the_predicted_one(folder, two_rows):
+    assert recorded.measured() == []
+    assert command.main(["--predict"]) == 0
+    assert recorded.measured() == []
+    theirs = store.Recording("Tesla T4, 14.6 GiB")
+    theirs.add(folder / "tesla-t4.json", "a row", {})
+    assert recorded.measured() == [theirs]
+
+
+def test_the_table_has_predictions_and_what_gpus_measured(folder, two_rows, capsys):
+    assert command.main(["--predict"]) == 0
+    gpu, results = store.Recording("Tesla T4, 14.6 GiB"), run.measured(ROW, CPU)
+    results["report"]["requested_bytes"] = results["report"]["peak_bytes"]
+    gpu.add(folder / "tesla-t4.json", two_rows[0], results)
+    gpu.add(folder / "tesla-t4.json", two_rows[1], {"status": "out of memory"})
+    capsys.readouterr()
+    assert command.main(["--table"]) == 0
+    heads, _, first, second = (
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in capsys.readouterr().out.splitlines()
+    )
+    assert len(heads) == len(first) == len(second)
+    seen = dict(zip(heads, first, strict=True))
+    assert seen["step"] == two_rows[0]
+    assert 0.5 < float(seen["Tesla T4: predicted / requested"]) < 1.5
+    assert dict(zip(heads, second, strict=True))["Tesla T4: requested"] == "out of memory"
+
+
 @pytest.fixture(scope="module")
 def table():
     return recorded.load("predicted")

@@ -11,6 +11,7 @@ import enum
 import platform
 import random
 import sys
+import warnings
 from typing import TypeVar
 
 import numpy as np
@@ -22,6 +23,10 @@ T = TypeVar("T")
 
 # A T4 shows 14.6 GiB and an L4 22.2 GiB: small. An A100 shows 39.4 GiB or more: large.
 LARGE_GPU_BYTES = 32 * GIB
+
+
+class DeviceWarning(UserWarning):
+    """What was asked for is not what this device does well."""
 
 
 class Tier(enum.Enum):
@@ -132,6 +137,36 @@ def supports_bfloat16(device: torch.device | str) -> bool:
         except (RuntimeError, TypeError):  # macOS 13 and older
             return False
     return True
+
+
+def half_dtype(device: torch.device | str, wanted: torch.dtype = torch.bfloat16) -> torch.dtype:
+    """Choose the 16-bit type for autocast: the wanted one, where the hardware has it.
+
+    Args:
+        device: Where the training runs.
+        wanted: `torch.bfloat16` or `torch.float16`.
+
+    Returns:
+        `wanted`, or float16 in place of a bfloat16 that the device would only emulate. With
+        float16 comes a gradient scaler: its smallest gradients are zeros without one.
+
+    Raises:
+        ValueError: When the wanted type is neither.
+
+    Warns:
+        DeviceWarning: When float16 takes the place of bfloat16, as on a T4.
+    """
+    if wanted not in (torch.bfloat16, torch.float16):
+        raise ValueError(f"wanted (={wanted}) must be torch.bfloat16 or torch.float16.")
+    if wanted == torch.float16 or supports_bfloat16(device):
+        return wanted
+    warnings.warn(
+        f"bfloat16 was asked for, and {device} only emulates it, slowly: float16 takes its place. "
+        "Train with a gradient scaler, or in float32.",
+        DeviceWarning,
+        stacklevel=2,
+    )
+    return torch.float16
 
 
 def seed_everything(seed: int) -> None:

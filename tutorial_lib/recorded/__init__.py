@@ -6,6 +6,6 @@ one with a GPU measured.
 """
 
 from tutorial_lib.recorded.rows import Row, find_rows
-from tutorial_lib.recorded.store import Recording, load
+from tutorial_lib.recorded.store import Recording, load, measured
 
-__all__ = ["Recording", "Row", "find_rows", "load"]
+__all__ = ["Recording", "Row", "find_rows", "load", "measured"]

@@ -17,6 +17,7 @@ import torch
 from tutorial_lib import device as devices
 from tutorial_lib.recorded import run, store
 from tutorial_lib.recorded.rows import Row, find_rows
+from tutorial_lib.recorded.table import as_table
 from tutorial_lib.units import human_bytes
 
 
@@ -41,6 +42,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--predict", action="store_true", help="predict, which needs no GPU")
     parser.add_argument("--again", action="store_true", help="record rows that are there anew")
     parser.add_argument("--list", action="store_true", help="only list the rows")
+    parser.add_argument("--table", action="store_true", help="only print what is recorded")
     parser.add_argument("--out", type=Path, help="another file than course/recorded/<gpu>.json")
     return parser
 
@@ -51,6 +53,9 @@ def _record(options: argparse.Namespace) -> int:
         rows = [row for row in rows if not row.largest]
     if options.list:
         print("\n".join(row.key for row in rows))
+        return 0
+    if options.table:
+        print(as_table(rows, store.load(store.PREDICTED), store.measured()))
         return 0
     device = torch.device("cpu") if options.predict else devices.pick()
     if device.type != "cuda" and not options.predict:

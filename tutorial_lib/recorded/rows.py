@@ -7,6 +7,7 @@ from __future__ import annotations
 import fnmatch
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import Any
 
 from tutorial_lib.training import Recipe
@@ -43,6 +44,7 @@ FITTED = {
     "vit-l-16": ("E09",),
 }
 CARD_GIB = 16
+_ALL_BF16 = (("bf16", "sdpa"), ("bf16", "eager"))
 
 
 @dataclass(frozen=True)
@@ -119,3 +121,21 @@ def _claimed() -> Iterator[Row]:
     for strategy in STRATEGIES:
         recipe = Recipe("gpt2-medium", 8, precision="bf16-amp", checkpointing=strategy)
         yield Row(recipe, ("E12",))
+    yield from _conditions()
+
+
+def _conditions() -> Iterator[Row]:
+    """Give the other conditions under which such a claim might be true."""
+    for strategy in ("none", "per-block"):
+        for precision, attention in (*product(("fp32", "bf16-amp"), ("eager",)), *_ALL_BF16):
+            choices: dict[str, Any] = {"precision": precision, "attention": attention}
+            yield Row(Recipe("gpt2-xl", 32, 1024, checkpointing=strategy, **choices), ("A12",))
+            if precision != "bf16":
+                yield Row(Recipe("bert-large", 4, 512, checkpointing=strategy, **choices), ("A13",))
+        half: dict[str, Any] = {"precision": "bf16", "checkpointing": strategy}
+        yield Row(Recipe("gpt2-xl", 8, **half), ("A12",))
+        yield Row(Recipe("llama-2-7b", 4, 2048, optimizer="adamw-8bit", **half), ("E08",))
+        yield Row(Recipe("llama-2-7b", 4, 2048, optimizer="adamw-fused", **half), ("E08",))
+        for precision in ("fp32", "bf16-amp"):
+            row = Recipe("vit-l-16", 96, precision=precision, checkpointing=strategy)
+            yield Row(row, ("E09",))

@@ -92,3 +92,9 @@ def load(device: str | None = None) -> Recording:
         known = ", ".join(there) or "no recording at all"
         raise ValueError(f"device (={device!r}) has no recording; there is {known}.")
     return read(FOLDER / f"{name}.json")
+
+
+def measured() -> list[Recording]:
+    """Load every recording that a GPU measured, by the names of their files; often none."""
+    paths = sorted(path for path in FOLDER.glob("*.json") if path.stem != PREDICTED)
+    return [read(path) for path in paths]
