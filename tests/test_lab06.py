@@ -1,0 +1,190 @@
+"""Lab 06: the solution's steps against whole batches, its ranks, and what its checks forbid."""
+
+import functools
+import json
+import math
+
+import pytest
+import torch
+from torch import nn
+from wrong_answers import solved
+
+from tutorial_lib import checks, ranks
+from tutorial_lib.checks import assert_same_training, lab06, lab06_tasks
+from tutorial_lib.checks import lab06_oracles as oracles
+from tutorial_lib.checks.core import Check, CheckError, Opaque
+
+LAB = solved("lab06")
+CHECKS = [value for value in vars(lab06).values() if isinstance(value, Check)]
+SEEDS = range(6)
+each_check = pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.name)
+each_model = pytest.mark.parametrize("name", lab06_tasks.TASKS)
+each_optimizer = pytest.mark.parametrize("optimizer", ["SGD", "AdamW"])
+
+
+@pytest.fixture(autouse=True)
+def _one_thread():
+    torch.manual_seed(0)
+    with oracles.one_thread():
+        yield
+
+
+# the claim itself: N micro-batches are the big batch
+
+
+def trained(name, optimizer, num_steps, dtype=torch.float64, rows=10):
+    task = lab06_tasks.TASKS[name](1, rows, dtype)
+    made = lab06_tasks.make_optimizer(optimizer, task.model)
+    options = {"loss_sum": task.loss_sum, "count_terms": task.count_terms}
+    loss = LAB.exact_step(task.model, made, task.batch, num_steps, **options)
+    return loss, oracles.gradients_of(task.model), oracles.vector([*task.model.parameters()])
+
+
+@each_model
+@each_optimizer
+@pytest.mark.parametrize("num_steps", [2, 3, 10])
+def test_micro_batches_are_the_big_batch_in_float64(name, optimizer, num_steps):
+    whole, parts = (trained(name, optimizer, n) for n in (1, num_steps))
+    assert math.isclose(whole[0], parts[0], rel_tol=1e-12)
+    assert oracles.off(parts[1], whole[1]) < 1e-12
+    assert oracles.off(parts[2], whole[2]) < 1e-12
+
+
+@each_model
+@each_optimizer
+def test_micro_batches_are_the_big_batch_within_rounding_in_float32(name, optimizer):
+    task = lab06_tasks.TASKS[name](1, 10, torch.float32)
+    options = {"loss_sum": task.loss_sum, "count_terms": task.count_terms}
+    steps = [
+        functools.partial(LAB.exact_step, batch=task.batch, num_steps=n, **options) for n in (1, 4)
+    ]
+
+    def make():
+        model = lab06_tasks.TASKS[name](1, 10, torch.float32).model
+        return model, lab06_tasks.make_optimizer(optimizer, model)
+
+    assert_same_training(*steps, make=make)
+
+
+def test_the_solutions_judge_agrees_with_the_courses():
+    task = lab06_tasks.gpt_task(3, 9, torch.float64)
+    options = {"loss_sum": task.loss_sum, "count_terms": task.count_terms}
+    step = functools.partial(LAB.exact_step, batch=task.batch, **options)
+
+    def slower(model, optimizer):
+        optimizer.param_groups[0]["lr"] *= 0.5
+        return step(model, optimizer, num_steps=1)
+
+    make = functools.partial(lab06_tasks.make_optimizer, "SGD")
+
+    def judge(a, b):
+        return LAB.first_difference(a, b, task.model, lambda p: torch.optim.SGD(p, 0.1), 1e-12)
+
+    one, four = (functools.partial(step, num_steps=n) for n in (1, 4))
+    assert judge(one, four)[0] == "nothing"
+    part, difference = judge(one, slower)
+    assert part == "parameters"
+    assert 0 < difference < 0.5
+    assert make(task.model).param_groups[0]["lr"] == 0.1
+
+
+# several ranks against one process
+
+
+@pytest.mark.parametrize("num_ranks", [1, 2, 3, 4])
+def test_ranks_are_the_big_batch(num_ranks):
+    generator = torch.Generator().manual_seed(5)
+    windows = [oracles.token_window([2] * (1 + r % 3), generator) for r in range(num_ranks)]
+    models = [oracles.tiny_gpt(0) for _ in range(num_ranks)]
+    options = {"loss_sum": lab06_tasks.token_loss_sum}
+    options["count_terms"] = lambda tokens, labels: lab06_tasks.num_targets(labels)
+
+    def work(rank):
+        model = nn.parallel.DistributedDataParallel(models[rank])
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+        return [LAB.rank_step(model, optimizer, windows[rank], **options) for _ in range(2)]
+
+    losses, traffic = ranks.in_threads(work, num_ranks)
+    alone = oracles.tiny_gpt(0)
+    optimizer = torch.optim.AdamW(alone.parameters(), lr=1e-3)
+    batch = oracles.whole([part for window in windows for part in window])
+    wanted = [LAB.exact_step(alone, optimizer, batch, 1, **options) for _ in range(2)]
+    size = sum(p.nbytes for p in alone.parameters())
+    for rank in range(num_ranks):
+        assert losses[rank] == pytest.approx(wanted, rel=1e-12)
+        seen, expected = (oracles.vector([*m.parameters()]) for m in (models[rank], alone))
+        assert oracles.off(seen, expected) < 1e-12
+        assert sum(n for n in traffic[rank].sizes() if n > 64) == 2 * size
+
+
+# what the checks see and refuse
+
+
+@each_check
+@pytest.mark.parametrize("seed", SEEDS)
+def test_cases_are_plain_and_differ_from_seed_to_seed(check, seed):
+    cases = check.cases(seed)
+    assert json.loads(json.dumps(cases)) == cases
+    assert cases == check.cases(seed)
+    assert any(check.cases(other) != cases for other in SEEDS)
+
+
+@each_check
+def test_a_check_is_found_under_its_name(check):
+    assert check is getattr(checks.lab06, check.name.removeprefix("lab06."))
+
+
+KEYS = "part difference model_kept gradients_kept random_kept returned gradients parameters rows "
+KEYS += "ahead peak turns activations said raised optimizer buffers random ranks calls used_no_sync"
+
+
+@each_check
+@pytest.mark.parametrize(
+    "nonsense",
+    [None, 10**400, [Opaque("X")], Opaque("X"), torch.ones(2), float("nan"), [[]], [{}], "gone"],
+    ids=lambda value: type(value).__name__,
+)
+def test_a_judge_refuses_nonsense(check, nonsense):
+    for case in check.cases(0):
+        for result in ({}, dict.fromkeys(KEYS.split(), nonsense)):
+            with pytest.raises(CheckError):
+                check.judge(case, result)
+
+
+def results_of(check, case):
+    answer = getattr(LAB, check.name.removeprefix("lab06."))
+    return checks.core.run_in_place(check, answer, case)
+
+
+@each_check
+def test_half_of_a_right_result_with_nonsense_in_the_rest_is_refused(check):
+    case = check.cases(0)[0]
+    result = results_of(check, case)
+    check.judge(case, result)
+    for key in result:
+        if key in ("used_no_sync", "activations", "peak"):  # not of the first case
+            continue
+        with pytest.raises(CheckError):
+            check.judge(case, {**result, key: Opaque("X")})
+
+
+@pytest.mark.parametrize("failure", ["nan", "raises"])
+def test_the_solution_leaves_the_held_gradient_itself(failure):
+    task = lab06_tasks.vit_task(0, 6, torch.float32)
+    held = [torch.full_like(p, 7.0) for p in task.model.parameters()]
+    for p, gradient in zip(task.model.parameters(), held, strict=True):
+        p.grad = gradient
+
+    def spoiled(model, *part):
+        if failure == "raises":
+            raise torch.OutOfMemoryError("no room")
+        return task.loss_sum(model, *part) * math.nan
+
+    optimizer = lab06_tasks.make_optimizer("SGD", task.model)
+    with pytest.raises((ValueError, torch.OutOfMemoryError)) as caught:
+        LAB.exact_step(
+            task.model, optimizer, task.batch, 3, loss_sum=spoiled, count_terms=task.count_terms
+        )
+    assert "micro-batch 1 of 3" in str(caught.value) or "no room" in str(caught.value)
+    assert all(p.grad is g for p, g in zip(task.model.parameters(), held, strict=True))
+    assert all(bool((gradient == 7).all()) for gradient in held)

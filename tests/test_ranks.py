@@ -1,0 +1,183 @@
+"""Ranks as threads and as processes: the same results, counted traffic, and no hanging."""
+
+import contextlib
+import functools
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from tutorial_lib import ranks
+from tutorial_lib.ranks.threads import LeftAloneError
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def net():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2)).double()
+
+
+def step(model, rank, num=3):
+    """One window of DDP: gradients, and what was sent beside them."""
+    generator = torch.Generator().manual_seed(rank)
+    x = torch.randn(num, 5, 4, generator=generator, dtype=torch.float64)
+    parallel = DistributedDataParallel(model)
+    for place in range(num):
+        is_last = place == num - 1
+        with contextlib.nullcontext() if is_last else parallel.no_sync():
+            (parallel(x[place]).square().mean() / num).backward()
+    return torch.cat([p.grad.flatten() for p in model.parameters()])
+
+
+def in_process():
+    with ranks.traffic() as seen:
+        gradient = step(net(), dist.get_rank())
+    print("done")
+    return gradient, seen.calls
+
+
+def test_threads_average_as_one_process_would():
+    models = [net() for _ in range(3)]
+    found, traffic = ranks.in_threads(lambda rank: step(models[rank], rank), 3)
+    alone = []
+    for rank in range(3):
+        model = net()
+        x = torch.randn(3, 5, 4, generator=torch.Generator().manual_seed(rank), dtype=torch.float64)
+        for part in x:
+            (model(part).square().mean() / 3).backward()
+        alone.append(torch.cat([p.grad.flatten() for p in model.parameters()]))
+    wanted = torch.stack(alone).mean(0)
+    assert all(torch.allclose(gradient, wanted, rtol=1e-12) for gradient in found)
+    assert [of_rank.sizes() for of_rank in traffic] == [[wanted.nbytes]] * 3
+    assert not dist.is_initialized()
+
+
+def test_threads_have_the_usual_collectives():
+    def work(rank):
+        mine = torch.tensor([rank + 1.0])
+        found = [(dist.get_rank(), dist.get_world_size())]
+        for operation in (dist.ReduceOp.SUM, dist.ReduceOp.AVG, dist.ReduceOp.MAX):
+            tensor = mine.clone()
+            dist.all_reduce(tensor, operation)
+            found.append(tensor.item())
+        everything = [torch.zeros(1) for _ in range(2)]
+        dist.all_gather(everything, mine)
+        dist.broadcast(mine, src=1)
+        dist.barrier()
+        return found, torch.cat(everything).tolist(), mine.item()
+
+    found, traffic = ranks.in_threads(work, 2)
+    for rank in range(2):
+        assert found[rank] == ([(rank, 2), 3.0, 1.5, 2.0], [1.0, 2.0], 2.0)
+    assert traffic[0].calls == traffic[1].calls
+    assert traffic[0].sizes("all_gather") == [4]
+
+
+@pytest.mark.parametrize(
+    ("leaves", "said"),
+    [
+        (lambda rank: None, "rank 0 waits in all_reduce, and rank 1 has come to its end"),
+        (lambda rank: dist.barrier(), "calls all_reduce while rank 1 calls barrier"),
+        (lambda rank: dist.all_reduce(torch.zeros(3)), "with different shapes"),
+    ],
+)
+def test_threads_that_would_hang_say_so(leaves, said):
+    def work(rank):
+        if rank == 1:
+            return leaves(rank)
+        return dist.all_reduce(torch.zeros(1))
+
+    with pytest.raises(LeftAloneError) as caught:
+        ranks.in_threads(work, 2)
+    assert said in str(caught.value) or "calls barrier while rank 0 calls" in str(caught.value)
+    assert not dist.is_initialized()
+
+
+def test_the_error_of_a_thread_comes_before_those_who_waited_for_it():
+    def work(rank):
+        if rank == 1:
+            raise KeyError("mine")
+        dist.all_reduce(torch.zeros(1))
+
+    with pytest.raises(KeyError, match="mine"):
+        ranks.in_threads(work, 2)
+    assert ranks.in_threads(lambda rank: rank, 2)[0] == [0, 1]
+
+
+def test_a_group_that_is_there_already_is_left_alone():
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        with pytest.raises(RuntimeError, match="belongs to a process group already"):
+            ranks.in_threads(lambda rank: rank, 2)
+        assert dist.get_backend() == "gloo"
+    finally:
+        dist.destroy_process_group()
+
+
+def test_none_is_no_number_of_ranks():
+    with pytest.raises(ValueError, match=r"num_ranks \(=0\)"):
+        ranks.start(0)
+
+
+def fail_in_one():
+    if dist.get_rank() == 1:
+        raise KeyError("in rank one")
+    dist.barrier()
+
+
+@pytest.mark.slow
+def test_processes_do_as_threads_do_and_survive_nothing():
+    models = [net() for _ in range(2)]
+    wanted, traffic = ranks.in_threads(lambda rank: step(models[rank], rank), 2)
+    with ranks.start(2) as two:
+        found = two.run(in_process)
+        for rank, (gradient, calls) in enumerate(found):
+            assert torch.allclose(gradient, wanted[rank], rtol=1e-12)
+            sizes = [n for name, n in calls if name == "all_reduce"]
+            assert sizes == traffic[rank].sizes()
+        outside = 3
+        assert two.run(lambda x: x + outside + dist.get_rank(), 1) == [4, 5]
+        processes = list(two._processes)
+        with pytest.raises(RuntimeError, match="rank 1 raised KeyError: 'in rank one'"):
+            two.run(fail_in_one)
+        with pytest.raises(RuntimeError, match="have been stopped"):
+            two.run(in_process)
+    assert not [process for process in processes if process.is_alive()]
+
+
+@pytest.mark.slow
+def test_one_that_waits_for_ever_is_ended():
+    with ranks.start(1) as one:
+        assert one.run(functools.partial(pow, 2), 3) == [8]
+        with pytest.raises(TimeoutError, match="rank 0 was not done after 1 s"):
+            one.run(__import__("time").sleep, 60, seconds=1)
+
+
+@pytest.mark.slow
+def test_processes_end_with_the_one_that_started_them(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import json, os\n"
+        "from tutorial_lib import ranks\n"
+        "if __name__ == '__main__':\n"
+        "    two = ranks.start(2)\n"
+        "    print(json.dumps(two.run(os.getpid)), flush=True)\n"
+        "    os._exit(1)\n"  # no clean end
+    )
+    done = subprocess.run(
+        [sys.executable, script], capture_output=True, text=True, cwd=ROOT, check=False
+    )
+    psutil = pytest.importorskip("psutil")
+    numbers = json.loads(done.stdout)
+    assert len(numbers) == 2
+    _, alive = psutil.wait_procs(
+        [psutil.Process(n) for n in numbers if psutil.pid_exists(n)], timeout=10
+    )
+    assert not alive

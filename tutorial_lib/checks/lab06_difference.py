@@ -1,0 +1,200 @@
+"""The check of lab 06's judge (6.1): pairs of steps that differ in one thing, or in nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import math
+import random
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import SGD, AdamW, Optimizer
+
+from tutorial_lib.checks import lab06_oracles as oracles
+from tutorial_lib.checks import same_training
+from tutorial_lib.checks.core import Case, Check, CheckError, Result, refused
+from tutorial_lib.checks.training_record import Recorder
+
+Step = Callable[[nn.Module, Optimizer], float]
+
+_WANTED = {
+    "rounding": "nothing",
+    "dropout": "nothing",
+    "loss": "loss",
+    "factor": "gradients",
+    "direction": "gradients",
+    "cleared": "gradients",
+    "rate": "parameters",
+    "nan": "loss",
+}
+_ADVICE = {
+    "rounding": "these two steps differ by rounding alone.",
+    "dropout": "these two steps are one and the same, with dropout: the second drew other masks. "
+    "Start both from one random state.",
+    "loss": "step_b returns three times its loss, and does all else right.",
+    "factor": "step_b forgot to divide by the number of micro-batches, and AdamW hides that from "
+    "the parameters: compare the gradients too, and first.",
+    "direction": "both steps clip, so their gradients have equal norms and point elsewhere. Take "
+    "the norm of the difference, not the difference of the norms.",
+    "cleared": "these steps clear their gradients before they return: look at them at the moment "
+    "when optimizer.step() is called. register_step_pre_hook does.",
+    "rate": "gradients and losses agree here, and the updates have different learning rates.",
+    "nan": "step_b's loss is nan, and every comparison with nan is False: ask whether it is within "
+    "the tolerance, not whether it is beyond.",
+}
+
+
+def _cases(seed: int) -> list[Case]:
+    draw = random.Random(seed)
+    drawn = {"seed": draw.randrange(10**6), "rows": draw.choice([8, 12, 16]), "num": 4}
+    return [{**drawn, "kind": kind} for kind in _WANTED]
+
+
+def _model(case: Case) -> nn.Module:
+    torch.manual_seed(case["seed"])
+    drop = nn.Dropout(0.5 if case["kind"] == "dropout" else 0.0)
+    return nn.Sequential(nn.Linear(6, 20), nn.Tanh(), drop, nn.Linear(20, 3)).double()
+
+
+def _make_optimizer(case: Case) -> Callable[[Iterator[nn.Parameter]], Optimizer]:
+    if case["kind"] == "factor":
+        return lambda parameters: AdamW(parameters, lr=1e-3)
+    return lambda parameters: SGD(parameters, lr=0.1)
+
+
+def _steps(case: Case) -> tuple[Step, Step]:
+    generator = torch.Generator().manual_seed(case["seed"])
+    x = torch.randn(case["rows"], 6, generator=generator, dtype=torch.float64)
+    y = torch.randn(case["rows"], 3, generator=generator, dtype=torch.float64)
+    kind = case["kind"]
+
+    def step(model: nn.Module, optimizer: Optimizer, *, num: int, slip: bool) -> float:
+        optimizer.zero_grad()
+        total = 0.0
+        for micro_x, micro_y in zip(x.chunk(num), y.chunk(num), strict=True):
+            loss = (model(micro_x) - micro_y).square().mean() / num
+            (loss * num if slip and kind == "factor" else loss).backward()
+            total += loss.item()
+        if slip and kind == "direction":
+            _turn(model)
+        if kind == "direction":
+            nn.utils.clip_grad_norm_(model.parameters(), 1e-3)
+        if slip and kind == "cleared":
+            next(model.parameters()).grad.mul_(1.2)  # type: ignore[union-attr]
+        if slip and kind == "rate":
+            optimizer.param_groups[0]["lr"] *= 2
+        optimizer.step()
+        if kind == "cleared":
+            optimizer.zero_grad()
+        return total * {"loss": 3.0, "nan": math.nan}.get(kind, 1.0) if slip else total
+
+    def step_a(model: nn.Module, optimizer: Optimizer) -> float:
+        return step(model, optimizer, num=1, slip=False)
+
+    def step_b(model: nn.Module, optimizer: Optimizer) -> float:
+        return step(model, optimizer, num=1 if kind == "dropout" else case["num"], slip=True)
+
+    return step_a, step_b
+
+
+def _turn(model: nn.Module) -> None:
+    for parameter in model.parameters():
+        assert parameter.grad is not None
+        parameter.grad.copy_(parameter.grad.flip(0))
+
+
+@contextlib.contextmanager
+def _without_the_courses() -> Iterator[None]:
+    message = "assert_same_training is what you are writing, so your answer may not call it."
+    with (
+        refused(same_training, "_two_trainings", message),
+        refused(Recorder, "call", message),
+        oracles.one_thread(),
+    ):
+        yield
+
+
+def _run(answer: Callable[..., Any], case: Case) -> Result:
+    model = _model(case)
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    before = oracles.vector([*model.parameters()])
+    random_state = torch.get_rng_state()
+    with _without_the_courses():
+        answered = answer(*_steps(case), model, _make_optimizer(case), 1e-9)
+    if not isinstance(answered, tuple) or len(answered) != 2:
+        answered = (answered, None)
+    return {
+        "part": answered[0],
+        "difference": answered[1],
+        "model_kept": torch.equal(before, oracles.vector([*model.parameters()])),
+        "gradients_kept": bool((oracles.gradients_of(model) == 1).all()),
+        "random_kept": torch.equal(random_state, torch.get_rng_state()),
+    }
+
+
+def _wanted(case: Case) -> float:
+    """Measure the difference in the part where the steps first differ."""
+    seen: list[Any] = []
+    for step in _steps(case):
+        torch.manual_seed(0)
+        model = copy.deepcopy(_model(case))
+        made = (model, _make_optimizer(case)(model.parameters()))
+        record = Recorder(made, dtype=None, num_terms=1, bitwise=True).call(step)
+        gradients = [g for g in record.updates[0].gradients.values() if g is not None]
+        parts: dict[str, Tensor] = {
+            "loss": torch.tensor([record.loss], dtype=torch.float64),
+            "gradients": oracles.vector(gradients),
+            "parameters": oracles.vector(list(record.parameters.values())),
+        }
+        seen.append(parts)
+    part = _WANTED[case["kind"]]
+    return 0.0 if part == "nothing" else oracles.off(seen[1][part], seen[0][part])
+
+
+def _judge(case: Case, result: Result) -> None:
+    part = result.get("part")
+    if part not in ("loss", "gradients", "parameters", "nothing"):
+        raise CheckError(
+            'a pair is to be returned: the part, one of "loss", "gradients", "parameters" and '
+            '"nothing", and the difference as a float.'
+        )
+    if result.get("model_kept") is not True or result.get("gradients_kept") is not True:
+        raise CheckError(
+            "the model that was handed over has changed, its gradients perhaps: run each step on "
+            "a deep copy of its own."
+        )
+    wanted = _WANTED[case["kind"]]
+    if part != wanted:
+        raise CheckError(
+            f"the first difference is in {wanted}, not {part}: {_ADVICE[case['kind']]}"
+        )
+    seen = result.get("difference")
+    if isinstance(seen, bool) or not isinstance(seen, float | int):
+        raise CheckError("the second of the pair should be the relative difference, a float.")
+    with oracles.one_thread():
+        difference = _wanted(case)
+    agrees = math.isclose(seen, difference, rel_tol=1e-6) if wanted != "nothing" else seen <= 1e-9
+    if not agrees and not (case["kind"] == "nan" and not math.isfinite(seen)):
+        raise CheckError(
+            f"the {wanted} were found, with a difference of {seen:.4g}, which is not the norm of "
+            "the difference divided by the norm in step_a."
+        )
+    if result.get("random_kept") is not True:
+        raise CheckError(
+            "the random state is elsewhere after your call: a judge draws nothing from the "
+            "training that it looks at. Put it back."
+        )
+
+
+first_difference = Check(
+    name="lab06.first_difference",
+    exercise="6.1",
+    passed="finds a factor behind AdamW, a turn behind clipping, a nan, and calls rounding nothing",
+    cases=_cases,
+    run=_run,
+    judge=_judge,
+)

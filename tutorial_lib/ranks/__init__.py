@@ -1,0 +1,12 @@
+"""Several ranks of one training, on one machine: real processes, or threads where none may start.
+
+`start(2).run(function)` runs a function, a notebook's own as well, in processes joined by gloo.
+`in_threads(function, 2)` does the same in this process, for checks: it needs neither sockets nor
+new processes, and says who waits for whom instead of hanging. `traffic` counts collectives.
+"""
+
+from tutorial_lib.ranks.processes import Ranks, start
+from tutorial_lib.ranks.threads import in_threads
+from tutorial_lib.ranks.traffic import Traffic, traffic
+
+__all__ = ["Ranks", "Traffic", "in_threads", "start", "traffic"]
