@@ -1,0 +1,257 @@
+"""Lab 07's cached gradients on the course's models and on CLIP, beside one large graph."""
+
+import math
+
+import pytest
+import torch
+import transformers
+from torch import nn
+from torch.nn import functional as F
+from wrong_answers import solved
+
+from tutorial_lib import memory
+from tutorial_lib.checks import lab07, lab07_demands, lab07_refusals
+from tutorial_lib.checks import lab07_oracles as oracles
+from tutorial_lib.checks.core import CheckError, Opaque
+from tutorial_lib.checks.lab03_oracles import one_thread
+from tutorial_lib.models.gpt import GPT, GPTConfig
+from tutorial_lib.models.resnet import ResNet, ResNetConfig
+from tutorial_lib.models.vit import ViT, ViTConfig
+
+LAB = solved("lab07")
+MICRO_BATCH = 5
+
+
+@pytest.fixture(autouse=True)
+def _seeded():
+    torch.manual_seed(0)
+    with one_thread():
+        yield
+
+
+class LastToken(nn.Module):
+    """A GPT whose last token's logits are the embedding."""
+
+    def __init__(self, dropout):
+        super().__init__()
+        config = GPTConfig(vocab_size=16, seq_len=8, num_layers=2, num_heads=2, d_model=16)
+        self.gpt = GPT(GPTConfig(**{**vars(config), "dropout": dropout}))
+
+    def forward(self, tokens):
+        return self.gpt(tokens)[:, -1]
+
+
+def vit(dropout):
+    return ViT(ViTConfig(num_classes=16, num_layers=2, num_heads=2, d_model=16, dropout=dropout))
+
+
+def tiny_resnet():
+    return ResNet(ResNetConfig(in_channels=1, num_classes=16, stage_depths=(1, 1), base_channels=4))
+
+
+def case(dropout, dtype, rows=23):
+    towers = [vit(dropout).to(dtype), LastToken(dropout).to(dtype)]
+    inputs = [torch.randn(rows, 1, 8, 8, dtype=dtype), torch.randint(16, (rows, 8))]
+    return towers, inputs, LAB.Contrastive().to(dtype)
+
+
+def observed(backward, made, micro_batch=MICRO_BATCH):
+    torch.manual_seed(1)
+    towers, inputs, loss_of = made
+    modules = nn.ModuleList([*towers, loss_of])
+    modules.zero_grad()
+    loss = backward(towers, inputs, loss_of, micro_batch)
+    gradients = [p.grad.flatten() for p in modules.parameters() if p.grad is not None]
+    return loss, torch.cat(gradients), torch.get_rng_state()
+
+
+def off(seen, exact):
+    return float((seen - exact).norm() / exact.norm())
+
+
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"), [(torch.float32, 1e-6), (torch.float64, 1e-12)], ids=str
+)
+@pytest.mark.parametrize("dropout", [0.0, 0.2])
+def test_gradients_of_one_large_graph(dropout, dtype, tolerance):
+    made = case(dropout, dtype)
+    loss, exact, state = observed(LAB.one_graph, made)
+    seen = observed(LAB.cached_backward, made)
+    assert off(seen[1], exact) < tolerance
+    assert seen[0] == pytest.approx(loss, rel=tolerance)
+    assert torch.equal(seen[2], state)
+
+
+@pytest.mark.parametrize("micro_batch", [1, 7, 23, 100])
+def test_without_dropout_it_is_the_whole_batch_in_one_call(micro_batch):
+    made = case(0.0, torch.float64)
+    _, exact, _ = observed(LAB.as_one, made)
+    assert off(observed(LAB.cached_backward, made, micro_batch)[1], exact) < 1e-12
+
+
+def test_accumulation_is_another_gradient():
+    made = case(0.0, torch.float64)
+    _, exact, _ = observed(LAB.as_one, made)
+    _, seen, _ = observed(LAB.accumulate, made)
+    assert off(seen, exact) > 0.1
+
+
+def test_it_is_a_checkpoint_around_each_micro_batch():
+    made = case(0.2, torch.float64)
+    _, exact, _ = observed(LAB.checkpointed, made)
+    assert off(observed(LAB.cached_backward, made)[1], exact) < 1e-12
+
+
+def test_several_updates_with_an_optimizer_and_clipping():
+    def weights(backward):
+        torch.manual_seed(0)
+        towers, inputs, loss_of = case(0.2, torch.float64)
+        modules = nn.ModuleList([*towers, loss_of])
+        optimizer = torch.optim.AdamW(modules.parameters(), lr=1e-2)
+        for _ in range(3):
+            optimizer.zero_grad()
+            backward(towers, inputs, loss_of, MICRO_BATCH)
+            nn.utils.clip_grad_norm_(modules.parameters(), 0.1)
+            optimizer.step()
+        return nn.utils.parameters_to_vector(modules.parameters()).detach()
+
+    assert off(weights(LAB.cached_backward), weights(LAB.one_graph)) < 1e-10
+
+
+def test_spectral_norm_moves_once_and_torchs_checkpoint_moves_it_twice():
+    def state_after(backward):
+        torch.manual_seed(0)
+        towers, loss_of = LAB.make(tower=LAB.spectral_tower)
+        backward(towers, [torch.randn(12, 1, 8, 4)] * 2, loss_of, 4)
+        return torch.cat([buffer for tower in towers for buffer in tower.buffers()])
+
+    once = state_after(LAB.one_graph)
+    assert torch.equal(state_after(LAB.cached_backward), once)
+    assert not torch.allclose(state_after(LAB.checkpointed), once, rtol=1e-6)
+
+
+def test_the_peak_grows_by_embeddings_and_their_gradients():
+    def peak(rows):
+        torch.manual_seed(0)
+        towers, loss_of = LAB.make(side=32)
+        modules = nn.ModuleList([*towers, loss_of])
+        inputs = [torch.randn(rows, 1, 32, 16) for _ in towers]
+        with memory.watch(model=modules) as report:
+            LAB.cached_backward(towers, inputs, loss_of, 16)
+        return report.peak_bytes - report.baseline_bytes
+
+    assert peak(128) - peak(32) == (128 - 32) * 2 * 2 * 32 * 4
+
+
+def test_autocast_round_the_whole_call():
+    made = case(0.0, torch.float32)
+    with torch.autocast("cpu", torch.bfloat16):
+        _, exact, _ = observed(LAB.one_graph, made)
+        _, seen, _ = observed(LAB.cached_backward, made)
+    assert off(seen, exact) < 0.05
+
+
+def test_clip():
+    small = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2}
+    small |= {"num_attention_heads": 2, "projection_dim": 16}
+    config = transformers.CLIPConfig(
+        text_config={**small, "vocab_size": 50, "max_position_embeddings": 8},
+        vision_config={**small, "image_size": 16, "patch_size": 8},
+        projection_dim=16,
+    )
+    clip = transformers.CLIPModel(config).double().train()
+    images, tokens = torch.randn(7, 3, 16, 16, dtype=torch.float64), torch.randint(50, (7, 8))
+    wanted = clip(input_ids=tokens, pixel_values=images, return_loss=True).loss
+    wanted.backward()
+    names = [name for name, p in clip.named_parameters() if p.grad is not None]
+    exact = {name: p.grad for name, p in clip.named_parameters() if p.grad is not None}
+    clip.zero_grad()
+    loss_of = LAB.Contrastive().double()
+    loss_of.log_scale.data.copy_(clip.logit_scale)
+    loss = LAB.cached_backward(LAB.halves_of(clip), [images, tokens], loss_of, 3)
+    found = {name: p.grad for name, p in clip.named_parameters()}
+    found["logit_scale"] = loss_of.log_scale.grad
+    seen, all_exact = (torch.cat([g[name].flatten() for name in names]) for g in (found, exact))
+    assert loss == pytest.approx(wanted.item(), rel=1e-12)
+    assert off(seen, all_exact) < 1e-12
+
+
+# what is refused leaves everything as it was
+
+
+@pytest.mark.parametrize("kind", ["uneven", "alone", "none", "nothing", "norm", "nan"])
+def test_a_refusal_changes_nothing(kind):
+    towers, inputs, loss_of = case(0.2, torch.float32)
+    micro_batch, error, said = MICRO_BATCH, ValueError, ""
+    if kind == "uneven":
+        inputs[1], said = inputs[1][:-1], r"\[23, 22\]"
+    if kind == "alone":
+        inputs, said = [rows[:1] for rows in inputs], r"\[1, 1\]"
+    if kind == "none":
+        inputs, said = [rows[:0] for rows in inputs], r"\[0, 0\]"
+    if kind == "nothing":
+        micro_batch, said = 0, r"micro_batch \(=0\)"
+    if kind == "norm":
+        towers[0] = tiny_resnet()
+        said = "tower 0, .*BatchNorm"
+    if kind == "nan":
+        inputs[0][3, 0, 0, 0] = math.nan
+        error, said = FloatingPointError, "nan"
+    modules = nn.ModuleList([*towers, loss_of])
+    before = torch.get_rng_state(), {k: v.clone() for k, v in modules.state_dict().items()}
+    with pytest.raises(error, match=said):
+        LAB.cached_backward(towers, inputs, loss_of, micro_batch)
+    assert torch.equal(before[0], torch.get_rng_state())
+    assert all(p.grad is None for p in modules.parameters())
+    assert all(torch.equal(value, before[1][k]) for k, value in modules.state_dict().items())
+
+
+def test_frozen_batch_norm_passes():
+    towers, inputs, loss_of = case(0.0, torch.float64)
+    towers[0] = tiny_resnet().double().eval()
+    made = towers, inputs, loss_of
+    _, exact, _ = observed(LAB.as_one, made)
+    assert off(observed(LAB.cached_backward, made)[1], exact) < 1e-12
+
+
+# the checks' own parts
+
+
+def test_the_oracles_loss_is_pytorchs():
+    a, b = torch.randn(2, 9, 5, dtype=torch.float64)
+    log_scale, labels = torch.tensor(1.0, dtype=torch.float64), torch.arange(9)
+    logits = math.e * F.normalize(a, dim=1) @ F.normalize(b, dim=1).T
+    exact = (F.cross_entropy(logits, labels) + F.cross_entropy(logits.T, labels)) / 2
+    assert oracles.in_batch_loss(a, b, log_scale).item() == pytest.approx(exact.item(), rel=1e-12)
+
+
+def test_no_gradient_is_an_error_of_one_and_nan_is_too():
+    ones = torch.ones(3)
+    assert lab07_demands.distance([None], [ones]) == 1
+    assert lab07_demands.distance([ones * math.nan], [ones]) == 1
+    assert lab07_demands.distance([ones], [None]) == 1
+    assert lab07_demands.distance([None], [None]) == 0
+
+
+def test_every_refusal_is_asked_for():
+    asked = {refusal["wrong"] for refusal in lab07_refusals.refusal_cases(4)}
+    assert asked == set(lab07_refusals._REFUSALS)
+
+
+CHECKS = [getattr(lab07, name) for name in lab07.__all__]
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.name)
+@pytest.mark.parametrize(
+    "nonsense",
+    [None, 10**400, [Opaque("X")], Opaque("X"), torch.ones(2), math.nan],
+    ids=str,
+)
+def test_a_judge_refuses_nonsense(check, nonsense):
+    keys = "gradients loss said runs few many kept state buffers changed ran left have_graph "
+    keys += "marked embeddings moments needs_grad inference asked_after same not_restored "
+    keys += "moved_by_call random_put_back not_put_back same_again put_back_after_error"
+    for asked in check.cases(0):
+        for result in ({}, dict.fromkeys(keys.split(), nonsense)):
+            with pytest.raises(CheckError):
+                check.judge(asked, result)

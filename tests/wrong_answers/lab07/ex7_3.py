@@ -1,0 +1,141 @@
+"""The middle: from the loss to the embeddings."""
+
+import math
+
+import torch
+
+from wrong_answers import right, wrong
+
+
+def leaves_of(embeddings):
+    return [rows.detach().requires_grad_() for rows in embeddings]
+
+
+def finite(loss):
+    if not torch.isfinite(loss):
+        raise FloatingPointError(f"the loss is {loss.item()}.")
+
+
+@wrong("the loss's own parameter got no gradient")
+def asks_for_the_embeddings_alone(loss_of, embeddings):
+    leaves = leaves_of(embeddings)
+    loss = loss_of(*leaves)
+    finite(loss)
+    return loss.item(), list(torch.autograd.grad(loss, leaves))
+
+
+@wrong("a tensor would keep the graph of all pairs")
+def returns_a_tensor(loss_of, embeddings):
+    leaves = leaves_of(embeddings)
+    loss = loss_of(*leaves)
+    finite(loss)
+    loss.backward()
+    return loss, [leaf.grad for leaf in leaves]
+
+
+@wrong("all are there at the same backward")
+def holds_the_others_fixed(loss_of, embeddings):
+    gradients = []
+    for number in range(len(embeddings)):
+        leaves = [rows.detach() for rows in embeddings]
+        leaves[number].requires_grad_()
+        loss = loss_of(*leaves)
+        finite(loss)
+        loss.backward()
+        gradients.append(leaves[number].grad)
+    return loss.item(), gradients
+
+
+@wrong("need a gradient now, or hold one")
+def marks_what_it_was_given(loss_of, embeddings):
+    for rows in embeddings:
+        rows.requires_grad_()
+    loss = loss_of(*embeddings)
+    finite(loss)
+    loss.backward()
+    return loss.item(), [rows.grad for rows in embeddings]
+
+
+@wrong("the gradient that the loss's parameter had before is gone")
+def clears_first(loss_of, embeddings):
+    loss_of.zero_grad()
+    leaves = leaves_of(embeddings)
+    loss = loss_of(*leaves)
+    if not torch.isfinite(loss):
+        raise FloatingPointError(f"the loss is {loss.item()}.")
+    loss.backward()
+    return loss.item(), [leaf.grad for leaf in leaves]
+
+
+@wrong("so the loss is not finite")
+def lets_anything_pass(loss_of, embeddings):
+    leaves = leaves_of(embeddings)
+    loss = loss_of(*leaves)
+    loss.backward()
+    return loss.item(), [leaf.grad for leaf in leaves]
+
+
+@wrong("look at the loss before you go backward")
+def looks_too_late(loss_of, embeddings):
+    loss, gradients = lets_anything_pass(loss_of, embeddings)
+    if not math.isfinite(loss):
+        raise FloatingPointError(f"the loss is {loss}.")
+    return loss, gradients
+
+
+@wrong("does not name the loss that came")
+def says_little(loss_of, embeddings):
+    leaves = leaves_of(embeddings)
+    loss = loss_of(*leaves)
+    if not torch.isfinite(loss):
+        raise FloatingPointError("the loss is bad.")
+    loss.backward()
+    return loss.item(), [leaf.grad for leaf in leaves]
+
+
+@wrong("where that of the whole batch is")
+def returns_a_sum(loss_of, embeddings):
+    loss, gradients = with_grad(loss_of, embeddings)
+    return loss * len(embeddings[0]), gradients
+
+
+@wrong("what holds on to the graph of the loss?")
+def keeps_the_loss_somewhere(loss_of, embeddings):
+    leaves = leaves_of(embeddings)
+    loss = loss_of(*leaves)
+    finite(loss)
+    loss.backward(retain_graph=True)
+    loss_of.latest = loss
+    return loss.item(), [leaf.grad for leaf in leaves]
+
+
+@wrong("no create_graph is needed")
+def keeps_a_graph_of_the_gradients(loss_of, embeddings):
+    leaves = leaves_of(embeddings)
+    loss = loss_of(*leaves)
+    finite(loss)
+    gradients = torch.autograd.grad(loss, leaves, create_graph=True)
+    loss.backward()
+    return loss.item(), list(gradients)
+
+
+@right
+def with_grad(loss_of, embeddings):
+    leaves, own = leaves_of(embeddings), list(loss_of.parameters())
+    loss = loss_of(*leaves)
+    finite(loss)
+    gradients = torch.autograd.grad(loss, [*leaves, *own])
+    for parameter, gradient in zip(own, gradients[len(leaves) :], strict=True):
+        parameter.grad = gradient if parameter.grad is None else parameter.grad + gradient
+    return loss.item(), list(gradients[: len(leaves)])
+
+
+@right
+def with_clones(loss_of, embeddings):
+    copies = [rows.clone().requires_grad_(True) for rows in embeddings]
+    loss = loss_of(*copies)
+    value = float(loss.detach())
+    if math.isnan(value) or math.isinf(value):
+        raise FloatingPointError(f"got {value}")
+    torch.autograd.backward([loss])
+    return value, tuple(copy.grad for copy in copies)

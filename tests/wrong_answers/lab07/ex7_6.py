@@ -1,0 +1,208 @@
+"""The whole, in place of loss.backward()."""
+
+import contextlib
+
+import torch
+
+from wrong_answers import right, solved, wrong
+
+LAB = solved("lab07")
+
+
+def look(towers, inputs, loss_of, micro_batch, *, but=()):
+    """Refuse what must be refused, but for what is named."""
+    rows = [len(x) for x in inputs]
+    if len(set(rows)) > 1 and "uneven" not in but:
+        raise ValueError(f"rows: {rows}")
+    if min(rows) < 2 and "alone" not in but:
+        raise ValueError(f"{rows[0]} row has no negatives")
+    if micro_batch < 1 and "nothing" not in but:
+        raise ValueError(f"micro_batch (={micro_batch})")
+    if (norms := LAB.batch_norms(towers)) and "norm" not in but:
+        raise ValueError(f"BatchNorm in training: {norms}")
+
+
+def with_slips(
+    *,
+    but=(),
+    remember=None,
+    embed=None,
+    cache=None,
+    push=None,
+    undone=None,
+    parts=torch.split,
+    towers_pushed=lambda number: range(number),
+):
+    """The solution from its parts."""
+    embed, push = embed or LAB.embed, push or LAB.push
+    cache, remember = cache or LAB.cache_gradients, remember or LAB.remember
+    undone = undone or LAB.undone_on_error
+
+    def cached_backward(towers, inputs, loss_of, micro_batch):
+        look(towers, inputs, loss_of, micro_batch, but=but)
+        cut = [parts(rows, micro_batch) for rows in inputs]
+        with undone(towers):
+            embedded = [embed(t, p, remember) for t, p in zip(towers, cut, strict=True)]
+            loss, gradients = cache(loss_of, [rows for rows, _ in embedded])
+        for number in towers_pushed(len(towers)):
+            push(towers[number], cut[number], gradients[number], embedded[number][1])
+        return loss
+
+    return cached_backward
+
+
+def all_in_one(rows, size):
+    return (rows,)
+
+
+def without_the_last(rows, size):
+    parts = rows.split(size)
+    return parts if len(parts) == 1 or len(parts[-1]) == size else parts[:-1]
+
+
+def with_graphs(tower, parts, remember):
+    """Embed and keep the graphs, for a push that goes backward through them."""
+    embeddings = torch.cat([tower(part) for part in parts])
+    for part in parts:  # so that the rows are counted twice
+        buffers = {name: buffer.clone() for name, buffer in tower.named_buffers()}
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            torch.func.functional_call(tower, buffers, (part,))
+    return embeddings, [embeddings]
+
+
+def through_the_kept_graph(tower, parts, gradients, moments):
+    moments[0].backward(gradients)
+
+
+def clearing(loss_of, embeddings):
+    loss_of.zero_grad()
+    return LAB.cache_gradients(loss_of, embeddings)
+
+
+def unguarded(loss_of, embeddings):
+    leaves = [rows.detach().requires_grad_() for rows in embeddings]
+    loss = loss_of(*leaves)
+    loss.backward()
+    return loss.item(), [leaf.grad for leaf in leaves]
+
+
+@wrong("those of plain accumulation")
+def accumulates(towers, inputs, loss_of, micro_batch):
+    look(towers, inputs, loss_of, micro_batch)
+    total, rows = 0.0, len(inputs[0])
+    for parts in zip(*[x.split(micro_batch) for x in inputs], strict=True):
+        with torch.no_grad():
+            for tower, part in zip(towers, parts, strict=True):
+                tower(part)
+        out = [tower(part) for tower, part in zip(towers, parts, strict=True)]
+        if len(parts[0]) == 1:
+            continue
+        loss = loss_of(*out)
+        (loss * len(parts[0]) / rows).backward()
+        total += loss.item() * len(parts[0]) / rows
+    return total
+
+
+@wrong("like backward, add to it")
+def clears_gradients(towers, inputs, loss_of, micro_batch):
+    look(towers, inputs, loss_of, micro_batch)
+    for module in (*towers, loss_of):
+        module.zero_grad()
+    return with_slips()(towers, inputs, loss_of, micro_batch)
+
+
+@wrong("each row went through its tower once")
+def keeps_one_graph(towers, inputs, loss_of, micro_batch):
+    look(towers, inputs, loss_of, micro_batch)
+    return LAB.one_graph(towers, inputs, loss_of, micro_batch)
+
+
+@wrong("a float is wanted")
+def returns_a_tensor(towers, inputs, loss_of, micro_batch):
+    return torch.tensor(with_slips()(towers, inputs, loss_of, micro_batch))
+
+
+@wrong("where that of the whole batch is")
+def returns_the_loss_of_a_pair(towers, inputs, loss_of, micro_batch):
+    return with_slips()(towers, inputs, loss_of, micro_batch) / len(inputs[0])
+
+
+@wrong("the rest of the training would draw other numbers")
+def seeds_again(towers, inputs, loss_of, micro_batch):
+    look(towers, inputs, loss_of, micro_batch)
+    loss = with_slips()(towers, inputs, loss_of, micro_batch)
+    torch.manual_seed(0)
+    return loss
+
+
+@wrong("does this lab's work by itself")
+def uses_torchs_checkpoint(towers, inputs, loss_of, micro_batch):
+    look(towers, inputs, loss_of, micro_batch)
+    return LAB.checkpointed(towers, inputs, loss_of, micro_batch)
+
+
+runs_all_at_once = wrong("at once, and micro_batch is")(with_slips(parts=all_in_one))
+drops_the_last = wrong("Is a micro-batch left out")(with_slips(parts=without_the_last))
+hides_its_graphs = wrong("Which graph lives on?")(
+    with_slips(embed=with_graphs, push=through_the_kept_graph)
+)
+forgets_the_moments = wrong("then it is what they hand on")(with_slips(remember=LAB.forget))
+forgets_the_last_tower = wrong("push through all of them")(
+    with_slips(towers_pushed=lambda number: range(number - 1))
+)
+takes_uneven_inputs = wrong("some have no partner, and it went")(
+    with_slips(
+        but=("uneven",),
+        cache=lambda loss_of, e: LAB.cache_gradients(
+            loss_of, [rows[: min(map(len, e))] for rows in e]
+        ),
+        push=lambda tower, parts, g, moments: LAB.push(
+            tower, torch.cat(list(parts))[: len(g)].split(len(parts[0])), g, moments
+        ),
+    )
+)
+takes_a_pair_alone = wrong("a batch of one row has no negatives")(with_slips(but=("alone",)))
+takes_no_rows = wrong("a micro_batch of 0 rows is none")(with_slips(but=("nothing",)))
+takes_batch_norm = wrong("no second pass makes that the whole batch")(with_slips(but=("norm",)))
+takes_any_loss = wrong("the loss is not finite, and it went through")(with_slips(cache=unguarded))
+undoes_nothing = wrong("inside undone_on_error where you cannot")(
+    with_slips(undone=lambda towers: contextlib.nullcontext())
+)
+
+
+@wrong("that could be seen before a tower ran")
+def looks_too_late(towers, inputs, loss_of, micro_batch):
+    if len({len(x) for x in inputs}) > 1:
+        with LAB.undone_on_error(towers), torch.no_grad():
+            for tower, rows in zip(towers, inputs, strict=True):
+                tower(rows[:2])
+            look(towers, inputs, loss_of, micro_batch)
+    return with_slips()(towers, inputs, loss_of, micro_batch)
+
+
+from_its_parts = right(with_slips())
+
+
+@right
+def without_the_stages(towers, inputs, loss_of, micro_batch):
+    look(towers, inputs, loss_of, micro_batch)
+    parts = [rows.split(micro_batch) for rows in inputs]
+    begun, leaves = [], []
+    with LAB.undone_on_error(towers):
+        for tower, ours in zip(towers, parts, strict=True):
+            moments, embeddings = [], []
+            for part in ours:
+                moments.append(LAB.remember(tower))
+                embeddings.append(tower(part).detach())
+            begun.append(moments)
+            leaves.append(torch.cat(embeddings).requires_grad_())
+        loss = loss_of(*leaves)
+        if not torch.isfinite(loss):
+            raise FloatingPointError(f"loss {loss.item()}")
+    loss.backward()
+    for tower, ours, moments, leaf in zip(towers, parts, begun, leaves, strict=True):
+        gradients = leaf.grad.split(micro_batch)
+        for part, moment, gradient in zip(ours, moments, gradients, strict=True):
+            with moment():
+                torch.autograd.backward(tower(part), gradient)
+    return loss.item()
