@@ -1,0 +1,53 @@
+"""Chapter 12: what its text says of its functions and no cell of it shows."""
+
+import pytest
+import torch
+from torch import nn
+
+from tutorial_lib import authoring
+
+
+@pytest.fixture
+def chapter(root):
+    return authoring.load_definitions(root / "course" / "12_deep_and_recurrent.ipynb")
+
+
+def gradients(chapter, read):
+    torch.manual_seed(0)
+    chapter.cell = nn.LSTMCell(2, 8)
+    xs, zeros = torch.randn(4, 13, 2).unbind(dim=1), torch.zeros(4, 8)
+    read(xs, (zeros, zeros))[0].square().mean().backward()
+    return [parameter.grad for parameter in chapter.cell.parameters()]
+
+
+def test_every_plan_over_time_has_the_gradients_of_none(chapter):
+    wanted = gradients(chapter, chapter.unrolled)
+    flat = [lambda xs, state: chapter.flat_halving(xs, *state)]
+    for read in [chapter.segments, chapter.halving, *flat]:
+        assert all(map(torch.equal, gradients(chapter, read), wanted))
+
+
+def test_copies_are_thrown_away_and_the_buffers_are_the_same_objects(chapter):
+    block = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4))
+    before = dict(block.named_buffers())
+    values = {name: buffer.clone() for name, buffer in before.items()}
+
+    def fail_on_copies():
+        with chapter.on_copies(block):
+            block(torch.randn(2, 3, 5, 5))
+            raise KeyError(int(block[1].num_batches_tracked))
+
+    with pytest.raises(KeyError, match="1"):
+        fail_on_copies()
+    assert all(buffer is before[name] for name, buffer in block.named_buffers())
+    assert all(torch.equal(before[name], values[name]) for name in values)
+
+
+@pytest.mark.parametrize("momentum", [0.01, 0.1, 0.5])
+def test_a_momentum_of_none_comes_out_right_when_each_batch_counts_twice(chapter, momentum):
+    wanted = chapter.statistics_after(chapter.once, momentum=None)
+    seen = chapter.statistics_after(chapter.twice, momentum=None)
+    assert chapter.verdict(seen, wanted) == "equal to rounding"
+    cured = chapter.statistics_after(chapter.twice, momentum=1 - (1 - momentum) ** 0.5)
+    wanted = chapter.statistics_after(chapter.once, momentum=momentum)
+    assert chapter.verdict(cured, wanted) == "equal to rounding"
