@@ -1,6 +1,7 @@
 import re
 
 import pytest
+import torch
 from test_meter import gpt_step
 
 from tutorial_lib import memory, plots
@@ -24,6 +25,7 @@ def figures(report):
         plots.batch_grid(8, 4, 2),
         plots.training_curves({"a run": {0: 2.0, 8: 1.0}}, xlabel="samples", ylabel="loss"),
         plots.training_curves({"x": {1: 2.0}}, xlabel="n", ylabel="error", log="xy", dashed=["x"]),
+        plots.influence({"one": [[1.0, 0.0], [0.0, 1e-9]], "all": torch.ones(2, 2)}),
     ]
 
 
@@ -60,3 +62,18 @@ def test_a_training_curve_without_points_is_refused():
 def test_a_report_without_timeline_is_refused():
     with pytest.raises(ValueError, match="no timeline"):
         plots.step_timeline(memory.MemoryReport())
+
+
+def test_the_picture_of_influence_counts_pairs_and_shows_the_smallest():
+    figure = plots.influence({"one": [[1.0, 0.0], [0.0, 1e-9]], "none": [[0.0]]})
+    assert "one: 2 of 4; none: 0 of 1" in figure.alt
+    shades = figure.axes[0].images[0].get_array()
+    assert shades[0, 1] == shades[1, 0] == 0 < shades[1, 1] < shades[0, 0]
+
+
+@pytest.mark.parametrize(
+    ("grids", "words"), [({}, "grids is empty"), ({"a": [1.0, 2.0]}, r"'a' has shape \(2,\)")]
+)
+def test_a_picture_of_no_matrix_is_refused(grids, words):
+    with pytest.raises(ValueError, match=words):
+        plots.influence(grids)
