@@ -53,6 +53,7 @@ WITHIN_MEMORY = {
     "corrections": set(),
     "predict": {"meter", "report", "kernels", "corrections"},
     "magic": {"meter", "report"},
+    "cap": {"units", "device"},
     "__init__": {"allocator", "meter", "predict", "report", "saved"},
 }
 # Tested under another name.

@@ -274,6 +274,16 @@ def test_batches_repeat_with_their_seed_and_leave_the_global_state_alone():
     assert torch.equal(torch.get_rng_state(), before)
 
 
+def test_latents_of_odd_sizes_need_no_padding():
+    sizes = {**TINY["sd15-unet"], "block_out_channels": (64, 64)}
+    unet = published.build("sd15-unet", device="cpu", **sizes)
+    for size in (1, 7, 9):  # the U-Net tells its upsamplers where they have to arrive
+        loss = published.loss(
+            "sd15-unet", unet, published.batch("sd15-unet", 1, size=size, **sizes)
+        )
+        assert loss.isfinite()
+
+
 def test_sizes_that_are_asked_for_are_given():
     assert published.batch("gpt2", 3, seq=7)["input_ids"].shape == (3, 7)
     unet = published.batch("sdxl-unet", 2, size=16, seq=5)

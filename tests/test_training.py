@@ -136,6 +136,26 @@ def test_a_users_scaler_for_cuda_is_predicted_too():
         assert torch.amp.GradScaler("cuda").is_enabled()
 
 
+def test_a_window_holds_one_copy_of_the_gradients_more_and_updates_once():
+    sizes = {"n_layer": 2, "n_head": 2, "n_embd": 32, "vocab_size": 100, "n_positions": 32}
+    one, four = (
+        Recipe("gpt2", 16, 32, precision="fp32", accumulation=num, overrides=sizes)
+        for num in (1, 4)
+    )
+    assert four.label() == "gpt2, batch 16 x 4, seq 32, fp32, adamw"
+    alone, window = (memory.predict(recipe.make_step) for recipe in (one, four))
+    assert alone.at_peak["gradients"] == 0
+    assert window.at_peak["gradients"] == window.at_peak["parameters"]
+    step, _, optimizer = four.make_step()
+    step()
+    assert {int(state["step"]) for state in optimizer.state.values()} == {1}
+
+
+def test_no_micro_batch_is_no_window():
+    with pytest.raises(ValueError, match=r"accumulation \(=0\) must be at least 1"):
+        Recipe("gpt2", accumulation=0)
+
+
 def test_choices_are_kept_as_they_are_named():
     recipe = Recipe("gpt2", precision="bf16-amp", optimizer="adamw-8bit", attention="eager")
     assert recipe.precision is Precision.BF16_AMP

@@ -35,6 +35,7 @@ Batch = Annotated[int, typer.Option(help="Micro-batch: samples in memory at once
 Seq = Annotated[int | None, typer.Option(help="Tokens in a sequence; the model's own if left out.")]
 Size = Annotated[int | None, typer.Option(help="Image height and width; of latents for a U-Net.")]
 Strategy = Annotated[str, typer.Option(help="What to checkpoint, as in per-block or every-2.")]
+Accumulate = Annotated[int, typer.Option(help="Micro-batches for each update.")]
 Chosen = Annotated[Precision, typer.Option(help="Types of the numbers; amp is autocast.")]
 Kernel = Annotated[Attention, typer.Option(help="Fused kernels, or scores written out.")]
 Update = Annotated[OptimizerName, typer.Option(help="What updates the parameters.")]
@@ -188,6 +189,7 @@ def measure(
     attention: Kernel = Attention.SDPA,
     optimizer: Update = OptimizerName.ADAMW,
     checkpointing: Strategy = "none",
+    accumulate: Accumulate = 1,
     device: Annotated[str | None, typer.Option(help="cpu, cuda, ...; the best if left out")] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -195,7 +197,9 @@ def measure(
     from tutorial_lib import device as devices
     from tutorial_lib import memory
 
-    recipe = Recipe(model, batch, seq, size, precision, attention, optimizer, checkpointing)
+    recipe = Recipe(
+        model, batch, seq, size, precision, attention, optimizer, checkpointing, accumulate
+    )
     devices.seed_everything(0)
     step, network, update = recipe.make_step(devices.pick(device))
     label = recipe.label()
@@ -213,6 +217,7 @@ def predict(
     attention: Kernel = Attention.SDPA,
     optimizer: Update = OptimizerName.ADAMW,
     checkpointing: Strategy = "none",
+    accumulate: Accumulate = 1,
     kernels: Annotated[Kernels, typer.Option(help="Whose kernels the step is to take.")] = (
         Kernels.CUDA
     ),
@@ -221,7 +226,9 @@ def predict(
     """Show a training step's memory (random weights) without allocating it."""
     from tutorial_lib import memory
 
-    recipe = Recipe(model, batch, seq, size, precision, attention, optimizer, checkpointing)
+    recipe = Recipe(
+        model, batch, seq, size, precision, attention, optimizer, checkpointing, accumulate
+    )
     report = memory.predict(recipe.make_step, kernels=kernels.value, label=recipe.label())
     _show(report, recipe, as_json)
 

@@ -349,15 +349,21 @@ verdict(whole, mean_of_means, make_gpt)
 verdict(whole, mean_of_means, make_gpt, ignore=["loss"])
 
 # %% [markdown] id="empty"
-# The mean has one more trap. A row of one token has no next token, and a mean over nothing is not
-# zero. One such micro-batch, and every gradient of the window is gone; a sum does not mind.
+# The mean has one more trap. A row of one token has no next token, and a mean over nothing is 0/0.
+#
+# **Predict.** Such a row alone in a micro-batch: its loss, and the gradient of its logits? By mean,
+# by sum?
 
 # %% id="nothing-to-average"
-no_target = torch.tensor([-100])
-{
-    how: F.cross_entropy(torch.zeros(1, 5), no_target, reduction=how).item()
-    for how in ("mean", "sum")
-}
+for how in ("mean", "sum"):
+    logits = torch.zeros(1, 5, requires_grad=True)
+    loss = F.cross_entropy(logits, torch.tensor([-100]), reduction=how)
+    loss.backward()
+    print(f"{how:<5} loss {loss.item()}, gradient {logits.grad.abs().max().item()}")
+
+# %% [markdown] id="read-nothing"
+# The loss is no number and the gradient is zero: the model goes on learning while the log, the
+# average over the epoch and whatever stops a run at a bad loss are spoilt. A sum does not mind.
 
 # %% [markdown] id="trainers"
 # ### The trainers of 2024

@@ -4,10 +4,11 @@ Counted or measured is solid, predicted is dashed.
 """
 
 from tutorial_lib.plots.base import CARDS_GIB, COLORS, HATCHES, CourseFigure, as_html
+from tutorial_lib.plots.images import image_rows, opposite_bars
 from tutorial_lib.plots.memory import growth, ledger_bars, step_timeline
 from tutorial_lib.plots.pictures import batch_grid, models_and_cards
 from tutorial_lib.plots.tape import tape
-from tutorial_lib.plots.training import training_curves
+from tutorial_lib.plots.training import influence, training_curves
 
 __all__ = [
     "CARDS_GIB",
@@ -17,8 +18,11 @@ __all__ = [
     "as_html",
     "batch_grid",
     "growth",
+    "image_rows",
+    "influence",
     "ledger_bars",
     "models_and_cards",
+    "opposite_bars",
     "step_timeline",
     "tape",
     "training_curves",

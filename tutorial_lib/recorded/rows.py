@@ -122,6 +122,7 @@ def _claimed() -> Iterator[Row]:
         recipe = Recipe("gpt2-medium", 8, precision="bf16-amp", checkpointing=strategy)
         yield Row(recipe, ("E12",))
     yield from _conditions()
+    yield from _accumulated()
 
 
 def _conditions() -> Iterator[Row]:
@@ -139,3 +140,14 @@ def _conditions() -> Iterator[Row]:
         for precision in ("fp32", "bf16-amp"):
             row = Recipe("vit-l-16", 96, precision=precision, checkpointing=strategy)
             yield Row(row, ("E09",))
+
+
+def _accumulated() -> Iterator[Row]:
+    """Give windows of micro-batches: what two claims have, a fixed micro-batch, a fixed window."""
+    lean: dict[str, Any] = {"accumulation": 4, "checkpointing": "per-block"}
+    yield Row(Recipe("gpt2-xl", 8, 1024, precision="bf16", **lean), ("A12",))
+    for optimizer in ("adamw", "adamw-8bit"):
+        yield Row(Recipe("bert-large", 4, 512, optimizer=optimizer, **lean), ("A13",))
+    for micro_batch, accumulation in ((8, 1), (8, 2), (8, 4), (32, 1), (16, 2), (4, 8)):
+        window: dict[str, Any] = {"accumulation": accumulation, "precision": "bf16-amp"}
+        yield Row(Recipe("gpt2", micro_batch, **window), ("A08",))

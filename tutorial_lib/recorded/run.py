@@ -68,7 +68,8 @@ def _attempt(work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
 def _step(row: Row, device: torch.device) -> dict[str, Any]:
     step, model, optimizer = row.recipe.make_step(device)
     report = memory.measure(step, model=model, optimizer=optimizer, label=row.key, repeats=REPEATS)
-    rates = [row.recipe.micro_batch / seconds for seconds in report.step_seconds]
+    samples = row.recipe.micro_batch * row.recipe.accumulation
+    rates = [samples / seconds for seconds in report.step_seconds]
     return {"status": "measured", "report": as_data(report), "samples_per_second": rates}
 
 

@@ -71,11 +71,12 @@ class Recipe:
         attention: Which kernels.
         optimizer: Which update.
         checkpointing: A strategy of `strategies.STRATEGIES`.
+        accumulation: Micro-batches for each update.
         overrides: Fields of the model's configuration that differ, as in `{"n_layer": 2}`.
 
     Raises:
-        ValueError: When a choice has no such name. Model, sizes and strategy are looked at by
-            `make_step` and its step.
+        ValueError: When a choice has no such name, or there is to be no micro-batch. Model, sizes
+            and strategy are looked at by `make_step` and its step.
     """
 
     model: str
@@ -86,9 +87,12 @@ class Recipe:
     attention: Attention | str = Attention.SDPA
     optimizer: OptimizerName | str = OptimizerName.ADAMW
     checkpointing: str = "none"
+    accumulation: int = 1
     overrides: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        if self.accumulation < 1:
+            raise ValueError(f"accumulation (={self.accumulation}) must be at least 1.")
         choices = {"precision": Precision, "attention": Attention, "optimizer": OptimizerName}
         for name, kind in choices.items():
             object.__setattr__(self, name, _chosen(name, getattr(self, name), kind))
@@ -111,7 +115,8 @@ class Recipe:
 
     def label(self) -> str:
         """Name the step in a report's first line; choices that are PyTorch's defaults unsaid."""
-        words = [self.model, f"batch {self.micro_batch}"]
+        times = f" x {self.accumulation}" if self.accumulation > 1 else ""
+        words = [self.model, f"batch {self.micro_batch}{times}"]
         sizes = {"seq": self.seq, "size": self.size}
         words += [f"{name} {value}" for name, value in sizes.items() if value is not None]
         words += [str(self.precision), str(self.optimizer)]
@@ -130,6 +135,7 @@ class Recipe:
             "attention": str(self.attention),
             "optimizer": str(self.optimizer),
             "checkpointing": self.checkpointing,
+            "accumulation": self.accumulation,
             "overrides": dict(self.overrides),
         }
 

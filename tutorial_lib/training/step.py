@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import SGD, AdamW, Optimizer
 
 from tutorial_lib import strategies
@@ -50,11 +50,15 @@ def make_step(recipe: Recipe, device: torch.device | str = "cpu") -> Step:
         device_type, init_scale=FIRST_SCALE, enabled=recipe.precision == Precision.FP16_AMP
     )
 
+    def micro_batch_loss() -> Tensor:
+        with autocast():
+            loss = published.loss(recipe.model, model, batch)
+        return loss / recipe.accumulation if recipe.accumulation > 1 else loss
+
     def step() -> None:
         with strategies.applied(model, recipe.checkpointing):
-            with autocast():
-                loss = published.loss(recipe.model, model, batch)
-            scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
+            for _ in range(recipe.accumulation):
+                scaler.scale(micro_batch_loss()).backward()  # type: ignore[no-untyped-call]
         scaler.step(optimizer)
         scaler.update()
         optimizer.zero_grad()

@@ -1,0 +1,710 @@
+# %% [markdown] id="title"
+# # Diffusion U-Nets
+#
+# One line: `unet.enable_gradient_checkpointing()`. One comment behind it: "Now training uses ~40 %
+# less memory!" And one table, measured on an A100 with 80 GB: Stable Diffusion 2.1 goes from batch
+# 4 to batch 12 and saves 62 %, SDXL goes from 1 to 4 and saves 68 %, and the larger batch gives 2.7
+# times the throughput. Neither says which image size, precision, kernel or optimizer it means.
+#
+# This chapter opens the line to see what it wraps, finds the settings under which the table is
+# nearly right, and those under which the line saves not one byte. Then it trains diffusion models
+# with all the techniques of the course, and they draw.
+#
+# **Budget:** 45 minutes, 2 GiB of memory, no GPU needed.
+
+# %% id="imports"
+import contextlib
+import re
+import statistics
+import textwrap
+import time
+from functools import partial
+
+import torch
+from diffusers import AutoencoderKL, DDPMScheduler, UNet2DModel
+from diffusers.models.attention_processor import AttnProcessor
+from diffusers.optimization import get_cosine_schedule_with_warmup
+from sklearn.neighbors import KNeighborsClassifier
+from torch.nn import functional as F
+from torch.optim import AdamW
+from torch.utils.checkpoint import checkpoint
+from torch.utils.flop_counter import FlopCounterMode
+
+from tutorial_lib import data, device, memory, plots, recorded, strategies
+from tutorial_lib.checks import CheckError, assert_same_training
+from tutorial_lib.models import published
+from tutorial_lib.training import Recipe
+from tutorial_lib.units import GIB, MIB, human_bytes
+
+torch.set_num_threads(1)  # small steps lose more by waiting for a second core than they gain
+
+# %% [markdown] id="levels-text"
+# ## Where the bytes are
+#
+# A U-Net halves the image on its way down, level by level, and widens its channels; on the way up
+# it undoes both. Stable Diffusion 2.1 works on latents of 96 x 96 (images of 768 pixels), with 320
+# channels at the top and 1280 at the bottom. Here it is as published, built without memory and
+# without a download. A level's parameters do not know the image; its activations do.
+#
+# **Predict.** At which level lie most of the parameters? At which most of what autograd saves?
+
+
+# %% id="levels"
+def level_names(unet):
+    yield from ((f"down_blocks.{i}", part) for i, part in enumerate(unet.down_blocks))
+    yield "mid_block", unet.mid_block
+    yield from ((f"up_blocks.{i}", part) for i, part in enumerate(unet.up_blocks))
+
+
+with memory.predicting():
+    unet, batch = published.build("sd21-unet", device="cpu"), published.batch("sd21-unet", 1)
+    kept = memory.saved(lambda: published.loss("sd21-unet", unet, batch), params_of=unet)
+    P = sum(p.nbytes for p in unet.parameters())
+    sides = (96, 48, 24, 12, 12, 12, 24, 48, 96)
+    levels = {
+        f"{name}, {side} x {side}": {
+            "parameters": sum(p.nbytes for p in part.parameters()),
+            "activations": sum(r.num_bytes for r in kept.rows if r.module.startswith(name)),
+        }
+        for side, (name, part) in zip(sides, level_names(unet), strict=True)
+    }
+plots.opposite_bars(levels, title="SD 2.1's U-Net, one image of 768 pixels, float32, predicted")
+
+# %% [markdown] id="read-levels"
+# Two shapes that avoid each other. The weights lie deep, where an image is 12 or 24 to a side; the
+# activations lie at the top, and more on the way up than down, for there each level has one block
+# more, and each block reads a skip beside its input. So what checkpointing saves is decided by the
+# first level and the last, and what an optimizer costs is decided by the others.
+#
+# ## What the line wraps
+#
+# The same layout with narrow levels runs for real in a moment. How often does each layer run in one
+# step? Once means: kept. Twice: recomputed.
+#
+# **Predict.** Which layers does the line leave out?
+
+# %% id="narrow"
+narrow = {"block_out_channels": (32, 32, 64, 64), "attention_head_dim": 4,
+          "cross_attention_dim": 32}  # fmt: skip
+torch.manual_seed(0)
+small = published.build("sd21-unet", device="cpu", **narrow)
+small_batch = published.batch("sd21-unet", 2, size=16, seq=8, **narrow)
+
+
+def gradients():
+    small.zero_grad()
+    published.loss("sd21-unet", small, small_batch).backward()
+    return [p.grad for p in small.parameters()]
+
+
+# %% id="runs"
+runs = dict.fromkeys((name for name, m in small.named_modules() if not list(m.children())), 0)
+
+
+def count(name, module, args):
+    runs[name] += 1
+
+
+plain = gradients()
+handles = [small.get_submodule(name).register_forward_pre_hook(partial(count, name))
+           for name in runs]  # fmt: skip
+small.enable_gradient_checkpointing()
+switched = gradients()
+small.disable_gradient_checkpointing()
+[handle.remove() for handle in handles]
+print("the same gradients, bit for bit:", all(map(torch.equal, plain, switched)))
+once = [name for name, times in runs.items() if times == 1]
+kinds = sorted({re.sub(r"\.\d+", "", name) for name in once})
+print(f"{len(once)} of {len(runs)} layers run once:")
+print(textwrap.fill(", ".join(kinds), 96))
+
+# %% [markdown] id="read-runs"
+# Each residual block is a segment, and each transformer block inside an attention layer. Left out:
+# both ends, all samplers, the middle's first residual block, and of every attention layer the
+# normalisation and the two projections around its transformer block. The line never asked you how
+# finely. Segments of your own are as short as in chapter 05: replace a module's `forward`.
+
+
+# %% id="through"
+@contextlib.contextmanager
+def through(modules):
+    for module in modules:
+        module.forward = partial(checkpoint, module.forward, use_reentrant=False)
+    try:
+        yield
+    finally:
+        for module in modules:
+            del module.forward
+
+
+def of_class(model, name):
+    return [module for module in model.modules() if type(module).__name__ == name]
+
+
+# %% [markdown] id="predict-ways"
+# **Predict.** Four ways to cut the published U-Net into segments. Order them by the peak of forward
+# and backward: the line; residual blocks and whole attention layers; whole attention layers alone;
+# the nine parts of the picture.
+
+
+# %% id="ways"
+def ways_of(unet):
+    levels = [part for _, part in level_names(unet)]
+    return {
+        "plain": contextlib.nullcontext(),
+        "the line": strategies.applied(unet, "library-switch"),
+        "blocks": strategies.applied(unet, "per-block"),
+        "attention": through(of_class(unet, "Transformer2DModel")),
+        "levels": through(levels),
+    }
+
+
+def backward(unet, batch):
+    published.loss("sd21-unet", unet, batch).backward()
+
+
+def beyond(unet, batch):
+    report = memory.measure(partial(backward, unet, batch), model=unet, warmup=0)
+    return report.peak_bytes - report.baseline_bytes
+
+
+def num_flops(unet, batch):
+    with FlopCounterMode(display=False) as counter:
+        backward(unet, batch)
+    return counter.get_total_flops()
+
+
+# %% id="bench"
+NUM = 16  # images at once: tensors without memory are free
+sizes, flops = {}, {}
+with memory.predicting():
+    unet, batch = published.build("sd21-unet", device="cpu"), published.batch("sd21-unet", NUM)
+    for p in unet.parameters():
+        p.grad = torch.zeros_like(p)  # as when accumulating: gradients are there throughout
+    for name, way in ways_of(unet).items():
+        with way:
+            sizes[name] = beyond(unet, batch)
+            if name in ("plain", "the line", "attention"):
+                flops[name] = num_flops(unet, batch)
+    unet.set_attn_processor(AttnProcessor())  # scores written out, as before fused kernels
+    for name in ("plain", "the line"):
+        with ways_of(unet)[name]:
+            sizes[f"{name}, eager"] = beyond(unet, batch)
+for name, size in sizes.items():
+    price = f", FLOPs x {flops[name] / flops['plain']:.2f}" if name in flops else ""
+    print(f"{name:<16} {human_bytes(size / NUM)} an image{price}")
+
+# %% [markdown] id="read-bench"
+# Fine is not the same as good, nor is coarse. Nine parts keep next to nothing between them, but
+# while the last one is recomputed its share of the picture above is there, whole. Residual blocks
+# and *whole* attention layers beat the line in memory: they include what the line leaves out. And
+# there is a setting between off and on, which the switch does not have: the attention layers alone,
+# the residual blocks kept.
+#
+# The last two lines are the same mathematics with attention's scores written out, which was all
+# there was before fused kernels. Look at the factor between the two plain rows: **a kernel saves
+# more than most ways of checkpointing**, and costs nothing.
+#
+# ## How much of a step?
+#
+# Now the whole step with AdamW in float32, from the course's table of predictions
+# (`course/recorded`), at the micro-batches given there.
+#
+# **Predict.** Which of the three U-Nets gains nothing at all?
+
+# %% id="full-step"
+table = recorded.load("predicted").rows
+
+
+def predicted_step(model, num, optimizer, strategy=""):
+    key = f"{model}, batch {num}, fp32, {optimizer}" + (f", {strategy}" if strategy else "")
+    return table[key]["report"]
+
+
+for model, num in {"sd15-unet": 4, "sd21-unet": 4, "sdxl-unet": 1}.items():
+    before = predicted_step(model, num, "adamw")
+    for strategy in ("", "library-switch", "per-block", "attention-only"):
+        step = predicted_step(model, num, "adamw", strategy)
+        less = f"{1 - step['peak_bytes'] / before['peak_bytes']:4.0%} less"
+        words = f"{human_bytes(step['peak_bytes']):>8} in {step['peak_phase']:<9} {less}"
+        print(f"{model}, batch {num}  {strategy or 'none':<15} {words}")
+
+# %% [markdown] id="read-full-step"
+# "About 40 % less" exists: SD 2.1, batch 4, 768 pixels, float32, fused attention. On SD 1.5, with
+# its smaller latents, the same line saves next to nothing. On SDXL it saves **nothing, to the
+# byte**, and neither does any other way of checkpointing, because the peak is not where the
+# activations are.
+
+# %% id="sdxl-towers"
+switched = predicted_step("sdxl-unet", 1, "adamw", "library-switch")
+plain = predicted_step("sdxl-unet", 1, "adamw")
+ledgers = {
+    "adamw": plain["at_peak"],
+    "adamw, the line": switched["at_peak"],
+    "fused adamw": predicted_step("sdxl-unet", 1, "adamw-fused")["at_peak"],
+    "fused adamw, blocks": predicted_step("sdxl-unet", 1, "adamw-fused", "per-block")["at_peak"],
+}
+title = "SDXL's U-Net, one image of 1024 pixels, float32, at the peak of the step"
+plots.ledger_bars(ledgers, title=title, cards_gib=(40, 80), predicted=list(ledgers))
+
+# %% [markdown] id="read-towers"
+# The step has two towers, as in chapter 01. One is the ramp: parameters, states, activations. The
+# other is the update: parameters, states, gradients and, with PyTorch's default AdamW on a GPU, a
+# temporary copy of the parameters. SDXL has 2.6 billion parameters and trains on one image: the
+# update is the taller one, and checkpointing lowers the other. So first lower the update (fused,
+# 8-bit states, fewer trainable parameters: chapter 10), and then checkpoint. In that order the same
+# line, on the same model, begins to count.
+#
+# ## What fits
+#
+# The bench counted bytes per image beyond parameters P and gradients. Beside them stand AdamW's two
+# states: with a fused update, 4 P in all, and the rest belongs to images.
+#
+# $$ \text{batch} = \Big\lfloor \frac{\text{memory} - 4P}{\text{bytes per image}} \Big\rfloor $$
+#
+# **Predict.** The table's 80 GB: which batch without the line and which with it, in float32? With
+# fused attention, and with the scores written out?
+
+
+# %% id="largest-batch"
+def largest_batch(way, memory_bytes):
+    return max(0, int((memory_bytes - 4 * P) / (sizes[way] / NUM)))
+
+
+print(f"4 P = {human_bytes(4 * P)}")
+for way in sizes:
+    fits = [f"{gib} GiB: {largest_batch(way, gib * GIB):>2}" for gib in (16, 24, 80)]
+    print(f"{way:<16} {'   '.join(fits)}")
+four = {way: 4 * P + 4 * size / NUM for way, size in sizes.items()}
+saved = 1 - four["the line, eager"] / four["plain, eager"]
+print(f"written-out scores, batch 4: the line saves {saved:.0%} of the peak")
+
+# %% [markdown] id="read-largest-batch"
+# There they are: 80 GiB, 768 pixels, float32 **and written-out scores** give the table's 4 without
+# the line and its 12 with it. The batches are honest, and out of date: with today's default kernel
+# the first is four times as large before anything is recomputed. The 62 % do not come out, not even
+# in this setting, though it comes near.
+#
+# On 16 GiB there is room for a handful of images at best, and for none without checkpointing: 4 P
+# are nearly all of the card, of which a driver takes its part too. What SD 2.1 needs there first
+# are 8-bit states, which take 1.5 P less.
+#
+# SDXL's row of the table, from the recorded predictions at one image. With checkpointing they bound
+# the batch from below: as if all beyond parameters and states grew with it, gradients too.
+
+# %% id="sdxl-batch"
+resident = 4 * plain["at_peak"]["parameters"]  # with gradients and two states
+for kernel in ("", "eager"):
+    way = f"{kernel}, per-block" if kernel else "per-block"
+    before, after = (predicted_step("sdxl-unet", 1, "adamw", how) for how in (kernel, way))
+    ramp = before["phases"]["forward"] - before["baseline_bytes"]
+    turn = after["phases"]["backward"] - after["baseline_bytes"]
+    first = int((80 * GIB - resident) / ramp)
+    then = int((80 * GIB - after["baseline_bytes"]) / turn)
+    print(f"80 GiB, {kernel or 'fused':<5}: batch {first}, checkpointed at least {then}")
+
+# %% [markdown] id="read-sdxl-batch"
+# With written-out scores: the table's 1, and its 4 or more. But "68 %" is a share of no peak that
+# this model has: at batch 1 the step falls by nothing, or by a tenth with written-out scores.
+#
+# ## The largest image
+#
+# What is saved counts pixels: with fused attention it grows with the area. Scores count *pairs* of
+# pixels.
+#
+# **Predict.** From 512 to 1024 pixels, by which factor do the saved bytes of one image grow, with
+# either kernel?
+
+
+# %% id="image-sizes"
+def saved_bytes(unet, side):
+    batch = published.batch("sd21-unet", 1, size=side // 8)  # eight pixels to a latent
+    return memory.saved(lambda: published.loss("sd21-unet", unet, batch), params_of=unet).num_bytes
+
+
+sides = (512, 1024)
+with memory.predicting():
+    unet = published.build("sd21-unet", device="cpu")
+    fused = {side: saved_bytes(unet, side) for side in sides}
+    unet.set_attn_processor(AttnProcessor())
+    eager = {side: saved_bytes(unet, side) for side in sides}
+curves = {"fused attention": fused, "scores written out": eager}
+plots.growth(curves, xlabel="side of the image in pixels", predicted=list(curves),
+             title="SD 2.1's U-Net, saved for one image, float32")  # fmt: skip
+
+# %% [markdown] id="read-image-sizes"
+# Four against ten, and the steeper line is still bending: pairs grow sixteenfold, and the larger
+# the image, the more of the bytes are pairs. With fused attention a single number describes this
+# U-Net, the bytes for one pixel, and the largest image follows as a square root. (Volumes have a
+# side more: doubling it takes eight times the bytes without any attention. Chapter 12 has one.)
+
+# %% id="largest-image"
+per_pixel = {way: sizes[way] / NUM / 768**2 for way in ("plain", "the line")}
+for way, size in per_pixel.items():
+    side = int(((80 * GIB - 4 * P) / size) ** 0.5) // 64 * 64
+    print(f"{way:<9} {size / 1024:.2f} KiB a pixel; on 80 GiB one image of {side} x {side}")
+
+# %% [markdown] id="throughput-text"
+# ## 2.7 times the throughput?
+#
+# From 4 to 12 images is three times as many a step. For 2.7 times as many *a second*, a step with
+# three times the images and a second forward may take only 11 % longer.
+#
+# **Predict.** By which factor does its arithmetic grow?
+
+# %% id="throughput-flops"
+ratio = 3 * flops["the line"] / flops["plain"]
+print(f"a step of 12 with the line has {ratio:.1f} times the FLOPs of a step of 4 without;")
+print(f"a machine that is busy in both does {3 / ratio:.2f} times the images a second")
+
+# %% [markdown] id="predict-throughput"
+# A machine that is already busy at batch 4 *loses* a fifth. A gain needs one that idles, as a
+# large GPU does on small tensors, and then only as much as it idled: 3 would be the end of all
+# idling. FLOPs say no more than that; a throughput is measured or it is not known. Here is that
+# of your machine: the narrow U-Net on a CPU, or on a GPU the published one at a size that your
+# memory takes. On a CPU it settles nothing about an A100.
+
+
+# %% id="throughput"
+# NBVAL_IGNORE_OUTPUT
+def per_second(step, num, repeats=5):
+    times = []
+    for _ in range(repeats + 1):
+        device.synchronize(device.pick())
+        start = time.perf_counter()
+        step()
+        device.synchronize(device.pick())
+        times.append(time.perf_counter() - start)
+    return num / statistics.median(times[1:])  # the first warms up
+
+
+rates = {}
+for num, way in ((4, "none"), (12, "library-switch")):
+    batch = published.batch("sd21-unet", num, size=16, seq=8, **narrow)
+    with strategies.applied(small, way):
+        rates[num] = per_second(partial(backward, small, batch), num)
+f"CPU, narrow U-Net: 12 with the line against 4 without, {rates[12] / rates[4]:.2f} x the images/s"
+
+# %% id="on-a-gpu"
+# NBVAL_IGNORE_OUTPUT
+if device.has_gpu():
+    choices = device.pick_by_tier(cpu={}, small_gpu={"size": 32, "optimizer": "adamw-8bit"},
+                                  large_gpu={"size": 64, "optimizer": "adamw-fused"})  # fmt: skip
+    for num, way in ((4, "none"), (4, "library-switch"), (12, "library-switch")):
+        recipe = Recipe("sd21-unet", num, checkpointing=way, **choices)
+        try:
+            step, model, optimizer = recipe.make_step(device.pick())
+            report = memory.measure(step, model=model, optimizer=optimizer, label=recipe.label())
+            print(report)
+            print(f"  {per_second(step, num):.2f} images a second")
+        except torch.OutOfMemoryError:
+            print(f"{recipe.label()}: does not fit on {device.describe(device.pick())}")
+        step = model = optimizer = None  # freed before the next is built
+        torch.cuda.empty_cache()
+
+# %% [markdown] id="recorded-text"
+# And what GPUs measured, where the course's table has such rows.
+
+# %% id="recorded-gpus"
+# NBVAL_IGNORE_OUTPUT
+try:
+    rows = recorded.load()
+    for key, row in rows.rows.items():
+        if row["status"] == "measured" and key.startswith(("sd21-unet, l", "sdxl-unet, l")):
+            rate = statistics.median(row["samples_per_second"])
+            print(f"{key}: batch {row['micro_batch']}, {rate:.2f} images a second ({rows.device})")
+except ValueError:
+    print("This copy of the course holds no recording of a GPU; `record` makes one.")
+
+# %% [markdown] id="trainer"
+# ## A trainer that draws
+#
+# All of this serves one loop. An image and noise are mixed in a proportion that a random time
+# decides; the U-Net is told the mixture and the time, and guesses the noise (Ho et al., 2020). The
+# data are scikit-learn's 1,797 handwritten digits, 8 x 8. The U-Net is also told which digit it
+# is, so that we can ask for one. Everything is diffusers', as its users take it.
+
+# %% id="unet"
+images, labels = data.digits()  # (1797, 1, 8, 8) in [-1, 1]
+noising = DDPMScheduler()  # 1000 times, the betas of the paper
+
+
+def make(size=8, channels=1):
+    torch.manual_seed(0)
+    unet = UNet2DModel(
+        sample_size=size, in_channels=channels, out_channels=channels,
+        block_out_channels=(32, 32), layers_per_block=1, norm_num_groups=8, attention_head_dim=16,
+        down_block_types=("DownBlock2D", "AttnDownBlock2D"),
+        up_block_types=("AttnUpBlock2D", "UpBlock2D"), num_class_embeds=10,
+    )  # fmt: skip
+    return unet, AdamW(unet.parameters(), lr=4e-3)
+
+
+# %% id="update"
+def update(unet, optimizer, clean, digit, num=1):
+    noise = torch.randn_like(clean)  # for the whole window, before it is cut
+    times = torch.randint(noising.config.num_train_timesteps, digit.shape)
+    optimizer.zero_grad()
+    total = 0.0
+    for x, y, e, t in zip(*(v.chunk(num) for v in (clean, digit, noise, times)), strict=True):
+        guess = unet(noising.add_noise(x, e, t), t, class_labels=y).sample
+        loss = F.mse_loss(guess, e) * len(x) / len(clean)
+        loss.backward()
+        total += loss.item()
+    optimizer.step()
+    return total
+
+
+# %% [markdown] id="same-text"
+# Chapter 08's question first: does the model learn the same? A U-Net normalises by groups within
+# one image, not over a batch, so that accumulation may be exact; and no layer draws random numbers.
+#
+# **Predict.** Which of the three equals the plain update bit for bit, which within rounding?
+
+
+# %% id="same"
+def frugal(unet, optimizer, clean, digit, num=1):
+    unet.enable_gradient_checkpointing()
+    return update(unet, optimizer, clean, digit, num)
+
+
+window = {"clean": images[:64], "digit": labels[:64]}
+plain = partial(update, **window)
+assert_same_training(plain, partial(frugal, **window), make=make, bitwise=True)
+assert_same_training(plain, partial(update, **window, num=4), make=make)
+assert_same_training(plain, partial(frugal, **window, num=4), make=make)
+
+# %% [markdown] id="late-text"
+# The line changes no bit, accumulation the order of a sum. That took one precaution, in the first
+# line of `update`: noise and times are drawn for the *window*, then cut with it. The natural loop
+# draws them for each micro-batch.
+#
+# **Predict.** Is that wrong?
+
+
+# %% id="late"
+def drawn_late(unet, optimizer, clean, digit, num=4):
+    optimizer.zero_grad()
+    total = 0.0
+    for x, y in zip(clean.chunk(num), digit.chunk(num), strict=True):
+        e, t = torch.randn_like(x), torch.randint(1000, y.shape)
+        loss = F.mse_loss(unet(noising.add_noise(x, e, t), t, class_labels=y).sample, e) / num
+        loss.backward()
+        total += loss.item()
+    optimizer.step()
+    return total
+
+
+try:
+    assert_same_training(plain, partial(drawn_late, **window), make=make)
+except CheckError as error:
+    print("not the same training:", str(error).partition(":")[0])
+
+# %% [markdown] id="read-late"
+# Not wrong: other noise, from the same distribution. But two runs that draw differently cannot be
+# compared number by number, and whoever looks for a fault in a loop wants to. With the draws of a
+# window made at once, the micro-batch is a question of memory and of nothing else.
+
+# %% id="trainer-peaks"
+for name, step, num in [("plain", update, 1), ("the line", frugal, 1),
+                        ("4 micro-batches", update, 4), ("both", frugal, 4)]:  # fmt: skip
+    unet, optimizer = make()
+    whole = partial(step, unet, optimizer, **window, num=num)
+    report = memory.measure(whole, model=unet, optimizer=optimizer)
+    print(f"{name:<16} peak {report.peak_bytes / MIB:5.1f} MiB, of which "
+          f"{report.at_peak['activations'] / MIB:5.1f} MiB activations")  # fmt: skip
+
+# %% [markdown] id="predict-training"
+# One effective batch, four peaks. Now train with the line, for 200 updates; and beside it, for the
+# first 15, without it, with two micro-batches of 32, and with both. (The losses are your machine's,
+# down to rounding.)
+#
+# **Predict.** Guessing "no noise" has a loss of 1. Where will the updates bring it?
+
+
+# %% id="train"
+# NBVAL_IGNORE_OUTPUT
+def train(step, clean, until=200, num=1, **sizes):
+    unet, optimizer = make(**sizes)
+    schedule = get_cosine_schedule_with_warmup(optimizer, 20, 200)
+    torch.manual_seed(1)
+    losses = []
+    for turn in range(1, until + 1):
+        rows = torch.randint(len(labels), (64,))
+        losses.append(step(unet, optimizer, clean[rows], labels[rows], num=num))
+        schedule.step()
+        if turn % 50 == 0:
+            print(f"update {turn}: loss {statistics.mean(losses[-50:]):.3f}")
+    return unet, losses
+
+
+unet, losses = train(frugal, images)
+short = {
+    "plain": train(update, images, until=15)[1],
+    "2 micro-batches": train(update, images, until=15, num=2)[1],
+    "both": train(frugal, images, until=15, num=2)[1],
+}
+curves = {"the line": losses, **short}
+plots.training_curves({name: dict(enumerate(c, 1)) for name, c in curves.items()}, log="xy",
+                      xlabel="updates", ylabel="loss", dashed=list(short))  # fmt: skip
+
+
+# %% id="training-verdict"
+def apart(one, other):
+    return max(abs(a - b) for a, b in zip(one, other, strict=False))
+
+
+print("plain and the line, 15 losses equal to the bit:", short["plain"] == losses[:15])
+print("all four within 0.01 for 15 updates:", all(apart(c, losses) < 0.01 for c in short.values()))
+print("mean of the last 50 losses below 0.15:", statistics.mean(losses[-50:]) < 0.13)
+
+# %% [markdown] id="sample-text"
+# A loss is no picture. To draw, begin with noise alone and take out, step by step, what the U-Net
+# takes for noise. And so that a machine judges too: a classifier that has seen the true digits
+# (the nearest of them decides) reads what was drawn.
+#
+# **Predict.** How many of the trained model's digits does it read as the one that was asked for? An
+# untrained model's?
+
+
+# %% id="sample"
+@torch.no_grad()
+def sample(unet, digit, scheduler, steps=50):
+    generator = torch.Generator().manual_seed(1)
+    side, channels = unet.config.sample_size, unet.config.in_channels
+    x = torch.randn(len(digit), channels, side, side, generator=generator)
+    scheduler.set_timesteps(steps)
+    for t in scheduler.timesteps:
+        guess = unet(x, t, class_labels=digit).sample
+        x = scheduler.step(guess, t, x, generator=generator).prev_sample
+    return x
+
+
+reader = KNeighborsClassifier(1).fit(images.flatten(1), labels)
+asked = torch.arange(50) % 10
+
+
+def share_read(drawn):
+    return float((torch.from_numpy(reader.predict(drawn.flatten(1))) == asked).float().mean())
+
+
+# %% id="samples"
+# NBVAL_IGNORE_OUTPUT
+before, after = sample(make()[0], asked, noising), sample(unet, asked, noising)
+print(f"read as asked: {share_read(before):.0%} before, {share_read(after):.0%} after")
+rows = {"true": images[[int((labels == d).nonzero()[0]) for d in range(10)]],
+        "before": before[:10], "after": after[:10], "again": after[10:20],
+        "and again": after[20:30]}  # fmt: skip
+plots.image_rows(rows, title="Digits 0 to 9: from the data, drawn before and after training")
+
+# %% id="samples-verdict"
+print("before, at most three of ten are read as asked:", share_read(before) <= 0.3)
+print("after, at least six of ten are:", share_read(after) >= 0.6)
+
+# %% [markdown] id="latent-text"
+# ## Latents, and a frozen autoencoder
+#
+# Stable Diffusion does all this on latents: an autoencoder, trained before and frozen, makes 64 x
+# 64 x 4 numbers of 512 x 512 x 3. What does the frozen half cost? The tutorial's trainer freezes it
+# only `if use_checkpointing`, and encodes under `no_grad`. Encode one image at the published size:
+# as trained; with `requires_grad_(False)`; and under `no_grad`.
+#
+# **Predict.** What is held at the peak, and what is left when the latent is there?
+
+# %% id="frozen"
+with memory.predicting():
+    encoder = published.build("sd-vae", device="cpu")
+    image = published.batch("sd-vae", 1)["images"]
+    for way in ("trainable", "frozen", "no_grad"):
+        encoder.requires_grad_(way == "trainable")
+        with memory.watch(way, model=encoder) as report, torch.set_grad_enabled(way != "no_grad"):
+            latent = encoder.encode(image).latent_dist.sample()
+        most, left = report.peak_bytes - report.baseline_bytes, report.leaked_bytes
+        print(f"{way:<10} peak {human_bytes(most):>8}, left behind {human_bytes(left):>8}")
+        del latent
+
+# %% [markdown] id="read-frozen"
+# Frozen or `no_grad`, each alone is enough: nothing is saved, since neither weights nor images ask
+# for a gradient. Trainable by oversight, it would keep gigabytes for gradients that nobody applies.
+# What stays is the passing peak, for each image of the micro-batch, and it is over before the
+# U-Net begins. Even that goes when the latents are made once, beforehand; so do we, with an
+# autoencoder for digits, of 4 x 4 x 2 numbers: half as many as an image has.
+
+# %% id="autoencoder"
+# NBVAL_IGNORE_OUTPUT
+torch.manual_seed(0)
+vae = AutoencoderKL(
+    in_channels=1, out_channels=1, latent_channels=2, block_out_channels=(16, 16),
+    layers_per_block=1, norm_num_groups=8, down_block_types=("DownEncoderBlock2D",) * 2,
+    up_block_types=("UpDecoderBlock2D",) * 2,
+)  # fmt: skip
+optimizer = AdamW(vae.parameters(), lr=3e-3)
+schedule = get_cosine_schedule_with_warmup(optimizer, 10, 100)
+for turn in range(1, 101):
+    x = images[torch.randint(len(images), (64,))]
+    posterior = vae.encode(x).latent_dist
+    error = F.mse_loss(vae.decode(posterior.sample()).sample, x)
+    optimizer.zero_grad()
+    (error + 1e-4 * posterior.kl().mean()).backward()
+    optimizer.step()
+    schedule.step()
+    if turn % 50 == 0:
+        print(f"update {turn}: mean squared error {error.item():.3f}")
+
+# %% [markdown] id="scale-text"
+# The scheduler mixes in noise of variance 1 and expects an image of about the same. Stable
+# Diffusion's latents are therefore multiplied by 0.18215, a number that tutorials copy like a
+# constant of nature. It is one over the deviation of *its* latents. Ours have another.
+
+# %% id="latents"
+vae.requires_grad_(False).eval()
+latents = vae.encode(images).latent_dist.sample()
+mean, deviation = latents.mean(), latents.std()
+latents = (latents - mean) / deviation
+print("no gradient is asked of the autoencoder:", not latents.requires_grad)
+print("its factor is 0.18215:", abs(1 / float(deviation) - 0.18215) < 0.01)
+
+# %% [markdown] id="predict-latent"
+# **Predict.** The same U-Net on latents of half the side: by which factor do its activations fall?
+
+# %% id="latent-peak"
+latent_shape, kept = {"size": 4, "channels": 2}, {}
+for name, clean, sizes in [
+    ("pixels", images, {}),
+    ("latents", latents, {"size": 4, "channels": 2}),
+]:
+    model, optimizer = make(**sizes)
+    step = partial(update, model, optimizer, clean[:64], labels[:64])
+    kept[name] = memory.measure(step, model=model, optimizer=optimizer).at_peak["activations"]
+f"activations at the peak: {kept['pixels'] / kept['latents']:.1f} times less"
+
+# %% id="train-latent"
+# NBVAL_IGNORE_OUTPUT
+latent_unet, latent_losses = train(frugal, latents, **latent_shape)
+drawn = sample(latent_unet, asked, DDPMScheduler(clip_sample=False))  # latents have no limits
+drawn = vae.decode(drawn * deviation + mean).sample.clamp(-1, 1)
+print(f"read as asked: {share_read(drawn):.0%}")
+rows = {"encoded, decoded": vae.decode(vae.encode(rows["true"]).latent_dist.mean).sample,
+        "drawn": drawn[:10], "again": drawn[10:20]}  # fmt: skip
+plots.image_rows(rows, title="Digits 0 to 9 by way of latents")
+
+# %% id="latent-verdict"
+print("mean of the last 50 losses below 0.25:", statistics.mean(latent_losses[-50:]) < 0.25)
+print("at least half are read as asked:", share_read(drawn) >= 0.5)
+
+# %% [markdown] id="read-latent"
+# A quarter of the pixels and nearly a quarter of the activations (what a digit and a time become
+# has no pixels): the largest lever on a U-Net's
+# memory is neither of this course's techniques but the decision on which image it works. After it
+# come the kernel, then the update, then the line, then the micro-batch.
+#
+# ## What you can now do
+#
+# - Say of a U-Net where its bytes are, what `enable_gradient_checkpointing()` wraps, and cut it
+#   differently when that pays.
+# - Find the settings that a table kept to itself, or show that there are none.
+# - Look which tower is the taller before you lower one, and compute the largest batch and image
+#   from one number.
+# - Train a diffusion model so that memory is a matter of the micro-batch alone.
+#
+# In lab 08, `lab08_fit_the_unet`, you fit a U-Net under a cap, and it has to learn its images.
