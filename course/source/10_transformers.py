@@ -123,7 +123,7 @@ images, labels = data.digits(64)
 
 
 def swin_backward(model):
-    model(pixel_values=images[:4], labels=labels[:4]).loss.backward()
+    model(pixel_values=images[:2], labels=labels[:2]).loss.backward()
 
 
 reports = {}
@@ -146,7 +146,7 @@ for name, change in {"kept": nn.Identity(), "switch": switch_on, "blocks": block
 
 # %% id="small-gpt2"
 sizes = {"vocab_size": 256, "n_positions": 128, "n_layer": 8, "n_head": 4, "n_embd": 128}
-tokens = next(data.text_batches(4, 128))  # (batch, sequence)
+tokens = next(data.text_batches(2, 128))  # (batch, sequence)
 
 
 def small_gpt2(**choices):
@@ -219,7 +219,7 @@ for cache in (True, False):
 shape = {"image_size": 32, "patch_size": 4, "num_channels": 1, "num_labels": 10}
 shape |= {"hidden_size": 64, "num_hidden_layers": 6, "num_attention_heads": 4,
           "intermediate_size": 256}  # fmt: skip
-digit_images, digit_labels = (part[:64] for part in data.digits(32))
+digit_images, digit_labels = (part[:32] for part in data.digits(32))
 
 
 def lora_vit():
@@ -558,7 +558,7 @@ f"{today:.0f} MB"
 # %% id="run-sizes"
 where = device.pick()
 name, choices, seq, batch_size = device.pick_by_tier(
-    cpu=("gpt2", {**sizes, "n_layer": 4, "n_embd": 96}, 128, 16),
+    cpu=("gpt2", {**sizes, "n_layer": 4, "n_embd": 96}, 64, 16),
     small_gpu=("gpt2", {}, 512, 8),
     large_gpu=("gpt2-medium", {}, 1024, 8),
 )

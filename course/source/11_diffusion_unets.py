@@ -184,7 +184,7 @@ with memory.predicting():
     for name, way in ways_of(unet).items():
         with way:
             sizes[name] = beyond(unet, batch)
-            if name in ("plain", "the line", "attention"):
+            if name in ("plain", "the line"):
                 flops[name] = num_flops(unet, batch)
     unet.set_attn_processor(AttnProcessor())  # scores written out, as before fused kernels
     for name in ("plain", "the line"):
