@@ -1,0 +1,898 @@
+# %% [markdown] id="title"
+# # Lab 08: fit the U-Net
+#
+# A diffusion U-Net is to learn handwritten digits, 64 images an update. It needs 15 MiB, and you
+# get half of that, in the end a third. Put a G for the M, and you know the situation. In this lab
+# you make it fit, with everything the course has so far: micro-batches, segments of your own
+# choice, a look at what cannot be saved at all. And the training must stay what it was: update for
+# update, the losses of the run that had all the memory.
+#
+# **Budget:** 80 minutes, 1 GiB of memory, no GPU needed.
+#
+# | exercise | you write | points |
+# |---|---|---|
+# | 8.1 | what an update draws, decided by its number | 2 |
+# | 8.2 | its gradient, a micro-batch at a time | 2 |
+# | 8.3 | the floor: what no technique removes, and what to refuse | 3 |
+# | 8.4 | a strategy of your own: any modules as segments | 2 |
+# | 8.5 | the cheapest strategy that fits | 3 |
+# | 8.6 | an update that survives running out of memory | 4 |
+#
+# Each answer goes into a cell that begins with `# exercise`, and the check stands right below it.
+# Only those cells travel to grading: keep your helper functions inside them. Chapters 08 and 11
+# lead up to this lab.
+
+# %% id="imports"
+import contextlib
+import gc
+import time
+import warnings
+from functools import partial
+from itertools import combinations
+
+import torch
+from diffusers import DDPMScheduler, UNet2DModel
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.optim import SGD, AdamW
+from torch.utils.checkpoint import checkpoint
+from torch.utils.flop_counter import FlopCounterMode
+
+from tutorial_lib import checks, data, device, memory, plots
+from tutorial_lib.memory.cap import capped
+from tutorial_lib.training.adamw_8bit import AdamW8bit
+from tutorial_lib.units import MIB, human_bytes
+
+torch.set_num_threads(1)  # small steps lose more by waiting for a second core than they gain
+gc.freeze()  # a meter collects garbage: not again, each time, what the imports left
+
+# %% [markdown] id="subject-text"
+# ## The subject
+#
+# A U-Net of two levels from diffusers, 8 x 8 images, 64 of them an update. AdamW is fused, so that
+# it makes no temporaries; 8.3 shows why that matters.
+
+# %% id="subject"
+images, _ = data.digits()  # (1797, 1, 8, 8) in [-1, 1]
+scheduler = DDPMScheduler(num_train_timesteps=100, beta_schedule="squaredcos_cap_v2")
+NUM = 64  # images an update: the effective batch
+
+
+def fused(parameters, lr):
+    return AdamW(parameters, lr=lr, fused=True)
+
+
+def make(make_optimizer=fused):
+    torch.manual_seed(0)
+    unet = UNet2DModel(
+        sample_size=8, in_channels=1, out_channels=1, layers_per_block=1,
+        block_out_channels=(16, 32), norm_num_groups=8, add_attention=False,
+        down_block_types=("DownBlock2D",) * 2, up_block_types=("UpBlock2D",) * 2,
+    )  # fmt: skip
+    return unet, make_optimizer(unet.parameters(), lr=8e-3)
+
+
+# %% [markdown] id="predict-subject"
+# **Predict.** 160 thousand parameters are 0.6 MiB. What else is there at the peak of a steady step,
+# and which of it is most?
+
+# %% id="picture"
+unet, optimizer = make()
+batch = images[:NUM].clone()  # a view would count as all the images that it is a view of
+noise, times = torch.randn(NUM, 1, 8, 8), torch.randint(100, (NUM,))
+first = [tensor[:1].clone() for tensor in (batch, times, noise)]
+
+
+def plain_step():
+    F.mse_loss(unet(batch, times).sample, noise).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+whole = memory.measure(plain_step, model=unet, optimizer=optimizer, label=f"{NUM} images")
+whole.figure()
+
+# %% [markdown] id="cap-text"
+# Activations, by far. Now the cap. `capped(limit)` counts as the meter does, and the operation that
+# would need more raises `torch.OutOfMemoryError`, in the middle of the step, as on a GPU. (On a GPU
+# it is PyTorch's own limit for a process.)
+
+# %% id="cap"
+CAP = int(7.5 * MIB)
+try:
+    with capped(CAP, model=unet, optimizer=optimizer):
+        plain_step()
+except torch.OutOfMemoryError as error:
+    print(error)
+
+# %% [markdown] id="text-8-1"
+# ## 8.1 What an update draws
+#
+# Difficulty 1/5 · importance 4/5 · 8 minutes
+#
+# Images are chosen, a time is drawn for each and noise in its shape. The scheduler mixes them; the
+# U-Net shall guess the noise. All this randomness stands in the way: whoever fits a training under
+# a cap cuts it differently, tries again, or goes on tomorrow, and wants the same training.
+#
+# **Predict.** One seeded generator draws noise and times, for 64 images at once, or for four times
+# 16 in turn. How many of the 64 noises agree?
+
+
+# %% id="two-ways"
+def drawn_in(pieces):
+    generator = torch.Generator().manual_seed(0)
+    parts = []
+    for _ in range(pieces):
+        parts.append(torch.randn(NUM // pieces, 64, generator=generator))
+        torch.randint(100, (NUM // pieces,), generator=generator)  # the times
+    return torch.cat(parts)
+
+
+int((drawn_in(1) == drawn_in(4)).all(1).sum())
+
+# %% [markdown] id="goal-8-1"
+# Those of the first micro-batch, and none after it. So draw for the whole update, and let the
+# update's *number* decide what comes: then a micro-batch size changes nothing, an attempt can be
+# repeated, and an update can be resumed at any place without a generator's state in a file. The
+# goal: the same tensors, to the bit, each time that a number comes.
+
+
+# %% id="answer-8-1"
+# exercise 8.1
+def draw_update(
+    images: Tensor, num: int, update: int, scheduler: DDPMScheduler
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Draw what one update trains on.
+
+    Args:
+        images: All of them, `(N, channels, side, side)`.
+        num: How many to draw, with repetition.
+        update: The update's number, from 0 on. It alone decides what is drawn; the global random
+            state is neither read nor moved.
+        scheduler: Mixes images and noise; its `config.num_train_timesteps` says how many times
+            there are, from 0 on.
+
+    Returns:
+        Noisy images `(num, channels, side, side)`, their times `(num,)`, int64, and the noise in
+        them, of deviation 1.
+    """
+    ### BEGIN SOLUTION
+    generator = torch.Generator().manual_seed(update)
+    rows = torch.randint(len(images), (num,), generator=generator)
+    times = torch.randint(scheduler.config.num_train_timesteps, (num,), generator=generator)
+    noise = torch.randn((num, *images.shape[1:]), generator=generator)
+    return scheduler.add_noise(images[rows], noise, times), times, noise
+    ### END SOLUTION
+
+
+# %% id="check-8-1"
+# check 8.1 (2 points)
+checks.lab08.draw_update(draw_update)
+
+# %% [markdown] id="hints-8-1"
+# <details><summary>Hint 1: a generator for each update</summary>
+#
+# `torch.Generator().manual_seed(...)` makes one that nobody else uses. `torch.randint` and
+# `torch.randn` take it as `generator=`.
+# </details>
+# <details><summary>Hint 2: three draws</summary>
+#
+# Which rows, which times, which noise: `torch.randint(high, (num,))` gives numbers below `high`.
+# The noise has the shape of the chosen images.
+# </details>
+# <details><summary>Hint 3: the mixture</summary>
+#
+# `scheduler.add_noise(images, noise, times)`, with the noise that you return.
+# </details>
+
+# %% [markdown] id="text-8-2"
+# ## 8.2 A micro-batch at a time
+#
+# Difficulty 2/5 · importance 5/5 · 8 minutes
+#
+# Now the first lever. The gradient of the mean over all images, added to `.grad`, with no more than
+# `micro_batch` images in the U-Net at once. The last micro-batch may be smaller; no optimizer is
+# involved. The goal: equal to the gradient of one batch within 1e-9 in float64.
+
+
+# %% id="answer-8-2"
+# exercise 8.2
+def backward_in_pieces(
+    unet: nn.Module, drawn: tuple[Tensor, Tensor, Tensor], micro_batch: int
+) -> float:
+    """Add the gradient of an update's loss to `.grad`, one micro-batch in memory at a time.
+
+    Args:
+        unet: `unet(noisy, times).sample` is its guess of the noise.
+        drawn: Noisy images, times and noise, as `draw_update` gives them.
+        micro_batch: Images at once; the last micro-batch may have fewer.
+
+    Returns:
+        The loss: the mean squared error of the guess over all images.
+    """
+    ### BEGIN SOLUTION
+    total, num = 0.0, len(drawn[0])
+    for noisy, times, noise in zip(*(part.split(micro_batch) for part in drawn), strict=True):
+        loss = F.mse_loss(unet(noisy, times).sample, noise) * (len(noisy) / num)
+        loss.backward()
+        total += loss.item()
+    return total
+    ### END SOLUTION
+
+
+# %% id="check-8-2"
+# check 8.2 (2 points)
+checks.lab08.backward_in_pieces(backward_in_pieces)
+
+# %% [markdown] id="hints-8-2"
+# <details><summary>Hint 1: cutting</summary>
+#
+# `tensor.split(size)` gives pieces of that size, and the rest. `zip` takes the pieces of the three
+# tensors side by side.
+# </details>
+# <details><summary>Hint 2: the weight</summary>
+#
+# `F.mse_loss` is a mean over its micro-batch. In the mean over all images it counts by its share of
+# them.
+# </details>
+# <details><summary>Hint 3: the peak</summary>
+#
+# `backward` inside the loop, and a number kept of the loss, not the tensor.
+# </details>
+
+# %% [markdown] id="after-8-2"
+# How far does it bring us? Smaller is not free: a GPU works on many images at once, and with fewer
+# it waits. Say that ours is full from 32 images on, so that 16 take as long as 32. (On a GPU, the
+# last section measures where yours is full.) An update then takes
+# `max(micro_batch, FULL) / micro_batch` times as long as the best one.
+#
+# **Predict.** At which micro-batch does an update fit under 7.5 MiB, and what does that cost?
+
+# %% id="table-8-2"
+FULL = 32
+
+
+def peak_of_update(micro_batch):
+    """Count the peak of an update: the second micro-batch, with gradients there, shows it."""
+    drawn = [part[: 2 * micro_batch] for part in draw_update(images, NUM, 0, scheduler)]
+    with capped(10**12, model=unet, optimizer=optimizer) as cap:
+        backward_in_pieces(unet, drawn, micro_batch)
+        optimizer.step()
+        optimizer.zero_grad()
+    return cap.peak_bytes
+
+
+# %% id="print-8-2"
+ready = checks.answered(draw_update) and checks.answered(backward_in_pieces)
+for micro_batch in (64, 32, 16, 8, 4, 2, 1) if ready else ():
+    peak = peak_of_update(micro_batch)
+    fits, slower = "fits" if peak <= CAP else "    ", max(micro_batch, FULL) / micro_batch
+    print(f"{micro_batch:2} images at once: {peak / MIB:5.2f} MiB, {fits}  time x {slower:.0f}")
+
+# %% [markdown] id="read-8-2"
+# With 32 images it misses the cap, with 16 it fits and takes twice as long. And look at the other
+# end of the table: each halving saves less than the one before. Something is there that has nothing
+# to do with images.
+
+# %% [markdown] id="text-8-3"
+# ## 8.3 The floor
+#
+# Difficulty 2/5 · importance 4/5 · 15 minutes
+#
+# Parameters, buffers, gradients, optimizer state, and one sample: a noisy image, its noise, its
+# time. No technique of this lab removes a byte of that. Why look before the run, when running out
+# of memory says so itself? Because of *where* it says so. A new training, AdamW as GPUs run it by
+# default (`foreach`: all parameters at once, with temporaries as large as they are). Forward and
+# backward fit, the states fit; then `step()` wants its temporaries.
+#
+# **Predict.** The update fails in the middle. How many of the parameters are still what they were?
+
+
+# %% id="torn"
+fresh, by_foreach = make(partial(AdamW, foreach=True))
+before = [p.detach().clone() for p in fresh.parameters()]
+try:
+    with capped(int(2.7 * MIB), model=fresh):
+        F.mse_loss(fresh(first[0], first[1]).sample, first[2]).backward()
+        by_foreach.step()
+except torch.OutOfMemoryError as error:
+    print(error)
+moved = [not torch.equal(a, b) for a, b in zip(before, fresh.parameters(), strict=True)]
+(moment,) = {float(state["step"]) for state in by_foreach.state.values()}
+f"{sum(moved)} of {len(moved)} parameters changed; updates by the optimizer's count: {moment:.0f}"
+
+# %% [markdown] id="goal-8-3"
+# The parameters have shrunk by weight decay, the moments have taken in the gradient, the counter
+# says one update; and the update never came. (A bias that is zero cannot shrink.) A loop that
+# catches the error and tries again does all that twice. With `fused=True` the update is one kernel
+# without temporaries, and the peak of the optimizer is what it keeps.
+#
+# So count first. `state_bytes` says for one parameter what the optimizer keeps for it; the U-Net
+# may be on the `meta` device, where it has shapes and no memory. And since you are looking at a
+# request before it runs: a U-Net of L levels halves an image L - 1 times, and stumbles over a side
+# that cannot be halved so often, somewhere deep inside. Refuse that too. The number to reach: the
+# floor, to the byte.
+
+
+# %% id="answer-8-3"
+# exercise 8.3
+def room_for_activations(unet: nn.Module, side: int, state_bytes, cap_bytes: int) -> int:
+    """Give the bytes that a cap leaves above the floor, or refuse.
+
+    Args:
+        unet: Its `config.in_channels` and `config.block_out_channels` (one number a level) tell
+            of its input; it is of float32. Some parameters may be frozen. Nothing is run.
+        side: Height and width of the images.
+        state_bytes: Maps a parameter that is trained to the bytes that the optimizer keeps for it.
+        cap_bytes: The cap.
+
+    Returns:
+        The cap without parameters, buffers, gradients, optimizer state and one sample: a noisy
+        image and its noise, float32, and its time, int64.
+
+    Raises:
+        ValueError: When the side is no multiple of what the levels need: names the side, that
+            number and a side to try. When the cap is below the floor: names both, in bytes.
+    """
+    ### BEGIN SOLUTION
+    multiple = 2 ** (len(unet.config.block_out_channels) - 1)
+    if side % multiple:
+        raise ValueError(
+            f"side (={side}) must be a multiple of {multiple}, since the U-Net halves the image "
+            f"at each level but the last: try {side // multiple * multiple + multiple}."
+        )
+    trained = [p for p in unet.parameters() if p.requires_grad]
+    floor = sum(tensor.nbytes for tensor in [*unet.parameters(), *unet.buffers()])
+    floor += sum(p.nbytes + state_bytes(p) for p in trained)
+    floor += 2 * unet.config.in_channels * side**2 * 4 + 8
+    if cap_bytes < floor:
+        raise ValueError(
+            f"the cap ({cap_bytes} bytes) is below the floor ({floor} bytes) of parameters, "
+            "gradients, optimizer state and one sample: take an optimizer with a smaller state, "
+            "or a smaller U-Net."
+        )
+    return cap_bytes - floor
+    ### END SOLUTION
+
+
+# %% id="check-8-3"
+# check 8.3 (3 points)
+checks.lab08.room_for_activations(room_for_activations)
+
+# %% [markdown] id="hints-8-3"
+# <details><summary>Hint 1: the parts</summary>
+#
+# Every parameter and every buffer is there. A gradient as large as the parameter, and
+# `state_bytes(parameter)`, only where `parameter.requires_grad`.
+# </details>
+# <details><summary>Hint 2: the sample</summary>
+#
+# Two images of `in_channels * side**2` numbers of 4 bytes, and one number of 8.
+# </details>
+# <details><summary>Hint 3: the refusals</summary>
+#
+# `len(unet.config.block_out_channels)` levels: one less than that is how often a side is halved. A
+# cap that equals the floor leaves a room of 0 and is not refused.
+# </details>
+
+# %% [markdown] id="after-8-3"
+# What the optimizer asks for, and what it leaves for images under our cap:
+#
+# **Predict.** AdamW's two states are twice the parameters. How much more room has SGD? AdamW whose
+# states take a byte a number?
+
+
+# %% id="table-8-3"
+def adamw_bytes(parameter):
+    return 2 * parameter.nbytes + 4  # two moments, and a counter
+
+
+def states_of(make_optimizer):
+    """Count by parameter what an optimizer keeps, from one update of a U-Net of its own."""
+    model, trained_by = make(make_optimizer)
+    F.mse_loss(model(first[0], first[1]).sample, first[2]).backward()
+    trained_by.step()
+    return {p: sum(v.nbytes for v in trained_by.state[p].values() if isinstance(v, Tensor))
+            for p in model.parameters()}  # fmt: skip
+
+
+# %% id="print-8-3"
+kinds = {"SGD": SGD, "AdamW, a byte a number": AdamW8bit, "AdamW": fused}
+for name, kind in kinds.items() if checks.answered(room_for_activations) else ():
+    sizes = states_of(kind)
+    by_place = dict(zip(unet.parameters(), sizes.values(), strict=True))
+    room = room_for_activations(unet, 8, by_place.get, CAP)
+    print(f"{name:<22} states {sum(sizes.values()) / MIB:.2f} MiB, room {room / MIB:.2f} MiB")
+
+# %% id="refused"
+try:
+    if checks.answered(room_for_activations):
+        room_for_activations(unet, 8, adamw_bytes, int(2.2 * MIB))
+except ValueError as error:
+    print(error)
+
+# %% [markdown] id="read-8-3"
+# A third of the cap is gone before the first image, half of that for AdamW. Another optimizer would
+# make room, and another training: SGD does not learn the same. Segments do. That is the order of
+# this lab: what changes no number comes first.
+
+# %% [markdown] id="text-8-4"
+# ## 8.4 A strategy of your own
+#
+# Difficulty 2/5 · importance 4/5 · 10 minutes
+#
+# The second lever. diffusers has one switch, `unet.enable_gradient_checkpointing()`: residual
+# blocks are segments, nearly all of them. Nobody says that you need all. Write the tool with which
+# you choose: inside the `with` block, each of the modules given is a segment, which keeps its
+# inputs and runs again in backward; afterwards, also after an error, everything is as before.
+#
+# U-Nets call some of their blocks with keyword arguments, and some return tuples.
+
+
+# %% id="answer-8-4"
+# exercise 8.4
+@contextlib.contextmanager
+def recomputing(modules):
+    """Make each of these modules a segment until the end of the `with` block.
+
+    `torch.utils.checkpoint.checkpoint` does the recomputation.
+
+    Args:
+        modules: Any modules; none is inside another. A module may have a `forward` of its own,
+            set on the instance: it has the same one again afterwards.
+    """
+    ### BEGIN SOLUTION
+    before = [vars(module).get("forward") for module in modules]
+    for module in modules:
+        module.forward = partial(checkpoint, module.forward, use_reentrant=False)
+    try:
+        yield
+    finally:
+        for module, own in zip(modules, before, strict=True):
+            del module.forward
+            if own is not None:
+                module.forward = own
+    ### END SOLUTION
+
+
+# %% id="check-8-4"
+# check 8.4 (2 points)
+checks.lab08.recomputing(recomputing)
+
+# %% [markdown] id="hints-8-4"
+# <details><summary>Hint 1: where to come in</summary>
+#
+# Calling a module calls its `forward`. Set `module.forward` on the instance to a function that
+# calls `checkpoint` with the forward that was there.
+# </details>
+# <details><summary>Hint 2: in a loop</summary>
+#
+# A function defined in a loop sees the loop variable's *last* value when it is called.
+# `functools.partial` binds the value of now, and passes keywords on.
+# </details>
+# <details><summary>Hint 3: putting back</summary>
+#
+# `vars(module).get("forward")` is None where the class's forward is in use. Then deleting the
+# instance's attribute brings that back. `try`, `yield`, `finally`.
+# </details>
+
+# %% [markdown] id="after-8-4"
+# A first look, at 32 images: each of the five blocks as the only segment, all of them, and the
+# library's switch.
+#
+# **Predict.** Which block saves most? One of them saves nothing, or even costs: which, and why?
+
+# %% id="table-8-4"
+blocks = {"down 0": unet.down_blocks[0], "down 1": unet.down_blocks[1], "mid": unet.mid_block,
+          "up 0": unet.up_blocks[0], "up 1": unet.up_blocks[1]}  # fmt: skip
+
+
+def peak_with(choice):
+    """Count an update's peak with some of the blocks as segments, at FULL images."""
+    with recomputing([blocks[name] for name in choice]):
+        return peak_of_update(FULL)
+
+
+# %% id="print-8-4"
+ready = ready and checks.answered(recomputing)
+for choice in [(), *((name,) for name in blocks), tuple(blocks)] if ready else ():
+    words = ", ".join(choice) or "nothing"
+    print(f"{words:<30} {peak_with(choice) / MIB:.2f} MiB")
+if ready:
+    unet.enable_gradient_checkpointing()
+    print(f"{'the switch':<30} {peak_of_update(FULL) / MIB:.2f} MiB")
+    unet.disable_gradient_checkpointing()
+
+# %% [markdown] id="read-8-4"
+# The last block on the way up is the first in backward: what it discards is back before anything
+# else has gone, so the peak stays where it was, near the end of forward or at the beginning of
+# backward. No single block brings the step under the cap, and the switch, which does, recomputes
+# more than we need.
+
+# %% [markdown] id="text-8-5"
+# ## 8.5 The cheapest that fits
+#
+# Difficulty 3/5 · importance 4/5 · 12 minutes
+#
+# Five blocks are 32 choices. Each has a price, the FLOPs that it recomputes, which add up. Its peak
+# does not add up, as you have just seen, and has to be measured, which takes a training step. So
+# ask as rarely as you can: the goal is the cheapest choice that fits, and not one measurement of a
+# dearer one.
+
+
+# %% id="answer-8-5"
+# exercise 8.5
+def cheapest_fit(prices: dict[str, int], peak_of, limit_bytes: int) -> tuple[str, ...]:
+    """Find the choice of blocks with the lowest price whose peak is within the limit.
+
+    Args:
+        prices: For each block the FLOPs that are recomputed when it is chosen; those of a choice
+            add up. No two choices cost the same.
+        peak_of: Called with a choice, a tuple of names, measures its peak in bytes. It is called
+            once for a choice, and never for one that is dearer than the answer.
+        limit_bytes: A peak may be as high as this.
+
+    Returns:
+        The names of the choice; none, when the peak without segments fits.
+
+    Raises:
+        ValueError: When no choice fits: names the limit and the lowest peak, in bytes.
+    """
+    ### BEGIN SOLUTION
+    choices = [c for size in range(len(prices) + 1) for c in combinations(prices, size)]
+    lowest = None
+    for choice in sorted(choices, key=lambda choice: sum(prices[name] for name in choice)):
+        peak = peak_of(choice)
+        if peak <= limit_bytes:
+            return choice
+        lowest = peak if lowest is None else min(peak, lowest)
+    raise ValueError(
+        f"no choice of blocks brings the peak to {limit_bytes} bytes, the lowest is {lowest}: "
+        "take a smaller micro-batch."
+    )
+    ### END SOLUTION
+
+
+# %% id="check-8-5"
+# check 8.5 (3 points)
+checks.lab08.cheapest_fit(cheapest_fit)
+
+# %% [markdown] id="hints-8-5"
+# <details><summary>Hint 1: all choices</summary>
+#
+# `itertools.combinations(names, size)` gives those of one size; sizes go from 0 to the number of
+# blocks.
+# </details>
+# <details><summary>Hint 2: in which order</summary>
+#
+# Sorted by price, the first that fits is the answer. Nothing after it needs to be looked at.
+# </details>
+# <details><summary>Hint 3: none fits</summary>
+#
+# Then all have been measured. Keep the lowest peak as you go: it belongs into the error.
+# </details>
+
+# %% [markdown] id="after-8-5"
+# The prices of our blocks, counted, and the search.
+#
+# **Predict.** Which blocks? And what share of the step's FLOPs is computed twice, against the
+# switch?
+
+
+# %% id="prices"
+def flops_with(choice=()):
+    with recomputing([blocks[name] for name in choice]), FlopCounterMode(display=False) as counter:
+        F.mse_loss(unet(batch[:FULL], times[:FULL]).sample, noise[:FULL]).backward()
+    unet.zero_grad()
+    return counter.get_total_flops()
+
+
+# %% id="search"
+ready = ready and checks.answered(cheapest_fit)
+chosen, tried, plain = (), [], flops_with() if ready else 0
+if ready:
+    prices = {name: flops_with((name,)) - plain for name in blocks}
+    chosen = cheapest_fit(prices, lambda choice: tried.append(choice) or peak_with(choice), CAP)
+    print(f"{' and '.join(chosen)}, after {len(tried)} measurements")
+    print(
+        f"peak {peak_with(chosen) / MIB:.2f} MiB, {flops_with(chosen) / plain - 1:.0%} more FLOPs"
+    )
+    unet.enable_gradient_checkpointing()
+    print(f"the switch: {flops_with() / plain - 1:.0%} more FLOPs")
+    unet.disable_gradient_checkpointing()
+
+# %% [markdown] id="read-8-5"
+# A tenth more work, where a micro-batch of half the size would have doubled the time; and half of
+# what the switch would recompute. It took a dozen training steps to know. That is nothing beside a
+# training, and a reason not to try all 32 choices.
+
+# %% [markdown] id="text-8-6"
+# ## 8.6 When it runs out all the same
+#
+# Difficulty 4/5 · importance 5/5 · 18 minutes
+#
+# Somebody starts a second program on your GPU, and a step that fitted ends in the middle. Halve the
+# micro-batch and try again, says everybody. That is half of the answer; the other half is what the
+# failed attempt left:
+#
+# - gradients of some of its micro-batches;
+# - a random state that dropout has moved;
+# - the graph of the micro-batch that failed. An exception knows the frames that it came through,
+#   and each frame its local variables. As long as the error is being handled, they all live.
+#
+# **Predict.** An error is caught. How much is held inside the `except` clause, and after it?
+
+# %% id="held"
+victim, _ = make()
+with capped(CAP, model=victim) as cap:
+    held = {"before": cap.held_bytes}
+    try:
+        victim(batch, times).sample.sum().backward()
+    except torch.OutOfMemoryError:
+        held["inside except"] = cap.held_bytes
+    held["after except"] = cap.held_bytes
+{moment: human_bytes(size) for moment, size in held.items()}
+
+# %% [markdown] id="goal-8-6"
+# Whoever tries again inside the `except` clause does it with the memory still full, halves and
+# halves, and finds that not even one image fits. (What stays after it are images and times.)
+#
+# The goal: an update equal to the one that had begun with the right micro-batch, dropout included;
+# and where nothing fits, a training that is as it was before.
+
+
+# %% id="answer-8-6"
+# exercise 8.6
+def update_that_fits(unet, optimizer, drawn, micro_batch: int) -> tuple[float, int]:
+    """Make one update, at the first micro-batch that fits: the one given, its half, and so on.
+
+    Calls `backward_in_pieces`. Gradients that are there before are of no interest, and none are
+    there afterwards. The random state ends as if no attempt had failed.
+
+    Args:
+        unet: The U-Net, its optimizer's state being there already.
+        optimizer: Updates it.
+        drawn: Noisy images, times and noise.
+        micro_batch: Where to begin; halves are rounded down, and 1 is the last.
+
+    Returns:
+        The loss, and the micro-batch that fitted.
+
+    Raises:
+        torch.OutOfMemoryError: When a micro-batch of 1 does not fit: says so, and what to try.
+            Parameters, optimizer and random state are as before, gradients None.
+        Exception: Any other error of the U-Net, at once.
+    """
+    ### BEGIN SOLUTION
+    random_state = torch.get_rng_state()
+    while True:
+        optimizer.zero_grad()
+        try:
+            loss = backward_in_pieces(unet, drawn, micro_batch)
+        except torch.OutOfMemoryError:
+            loss = None  # try again below, where the error no longer holds the graph
+        if loss is not None:
+            optimizer.step()
+            optimizer.zero_grad()
+            return loss, micro_batch
+        torch.set_rng_state(random_state)
+        if micro_batch == 1:
+            optimizer.zero_grad()
+            raise torch.OutOfMemoryError(
+                "a micro-batch of 1 does not fit: make more blocks segments, or free memory; "
+                "nothing has been changed."
+            )
+        micro_batch //= 2
+    ### END SOLUTION
+
+
+# %% id="check-8-6"
+# check 8.6 (4 points)
+checks.lab08.update_that_fits(update_that_fits)
+
+# %% [markdown] id="hints-8-6"
+# <details><summary>Hint 1: the frame</summary>
+#
+# A `while True` around an attempt. In the `except torch.OutOfMemoryError` clause do nothing but
+# note that it failed; what follows from it comes after the clause.
+# </details>
+# <details><summary>Hint 2: as if it had not been</summary>
+#
+# `torch.get_rng_state()` before the first attempt, `torch.set_rng_state` after each that failed,
+# `optimizer.zero_grad()` before each.
+# </details>
+# <details><summary>Hint 3: giving up</summary>
+#
+# After a failure at 1: clear the gradients, and raise a new `torch.OutOfMemoryError("...")` with
+# words that help. `optimizer.step()` is called once, when all gradients are there.
+# </details>
+
+# %% [markdown] id="run-text"
+# ## The run
+#
+# All together: 120 updates, drawn by number, under the cap, with the segments that you chose. After
+# 100 of them a neighbour takes memory, and the cap falls to 5 MiB. And at update 110 there is a
+# moment with less than the floor: the update fails, you end the neighbour's program, and go on.
+
+# %% id="train"
+UPDATES, LOW = 120, 5 * MIB
+
+
+def caps():
+    """Give number and cap of every update, in order."""
+    for update in range(UPDATES):
+        if update == 110:
+            yield update, int(1.9 * MIB)  # fails, and the same update comes again
+        yield update, CAP if update < 100 else LOW
+
+
+def set_learning_rate(optimizer, update):
+    optimizer.param_groups[0]["lr"] = 8e-3 * min((update + 1) / 10, 1.1 - update / UPDATES)
+
+
+# %% id="one-update"
+def one_update(unet, optimizer, update, cap_bytes, micro_batch):
+    """Make an update under a cap; gives loss, micro-batch and counted peak."""
+    drawn = draw_update(images, NUM, update, scheduler)
+    set_learning_rate(optimizer, update)
+    with capped(cap_bytes, model=unet, optimizer=optimizer) as cap:
+        loss, fitted = update_that_fits(unet, optimizer, drawn, micro_batch)
+    return loss, fitted, cap.peak_bytes
+
+
+# %% [markdown] id="predict-run"
+# **Predict.** Which micro-batch from update 100 on? A U-Net that guesses "no noise" has a loss of
+# 1: where will the loss be at the end?
+
+# %% id="run"
+ready = ready and all(map(checks.answered, (room_for_activations, update_that_fits)))
+unet, optimizer = make()
+blocks = dict(zip(blocks, [*unet.down_blocks, unet.mid_block, *unet.up_blocks], strict=True))
+losses, sizes, within, micro_batch = {}, {}, True, FULL
+with recomputing([blocks[name] for name in chosen]) if ready else contextlib.nullcontext():
+    for update, cap_bytes in caps() if ready else ():
+        try:
+            loss, micro_batch, peak = one_update(unet, optimizer, update, cap_bytes, micro_batch)
+        except torch.OutOfMemoryError as error:
+            print(f"update {update}: {error}")
+            continue
+        losses[update], sizes[update], within = loss, micro_batch, within and peak <= cap_bytes
+if ready:
+    changes = {u: n for u, n in sizes.items() if sizes.get(u - 1) != n}
+    print("micro-batches, from which update on:", changes)
+    print("every update's peak below its cap:", within)
+    print("mean loss of the last 20 below 0.25:", sum(list(losses.values())[-20:]) / 20 < 0.25)
+
+# %% [markdown] id="read-run"
+# The failed update cost one line of text. Now the question that matters: is it the same training?
+# Here is the run with all the memory, 64 images at once and no segments, for its first 25 updates.
+# Rounding grows in a training, slowly at first: a thousandth is what we allow.
+
+# %% id="uncapped"
+free_unet, free_optimizer = make()
+free = {}
+for update in range(25) if ready else ():
+    set_learning_rate(free_optimizer, update)
+    drawn = draw_update(images, NUM, update, scheduler)
+    free[update] = backward_in_pieces(free_unet, drawn, NUM)
+    free_optimizer.step()
+    free_optimizer.zero_grad()
+if ready:
+    off = max(abs(losses[u] - free[u]) / free[u] for u in free)
+    print("25 losses as without a cap, within a thousandth:", off < 1e-3)
+
+# %% id="curves"
+curves = {"under the cap": losses, "with all the memory": free}
+
+
+def loss_figure():
+    return plots.training_curves(curves, xlabel="updates", ylabel="loss", log="y",
+                                 title="Loss", dashed=["with all the memory"])  # fmt: skip
+
+
+# %% id="show-curves"
+# NBVAL_IGNORE_OUTPUT
+loss_figure() if ready else "First write 8.1 to 8.6."
+
+# %% [markdown] id="samples-text"
+# And what did it learn? To draw, begin with noise alone and take out, step by step, what the U-Net
+# takes for noise.
+#
+# **Predict.** What does a U-Net draw that has learned nothing?
+
+
+# %% id="sample"
+@torch.no_grad()
+def sample(unet, num=20):
+    generator = torch.Generator().manual_seed(2)
+    x = torch.randn(num, 1, 8, 8, generator=generator)
+    scheduler.set_timesteps(100)
+    for t in scheduler.timesteps:
+        x = scheduler.step(unet(x, t).sample, t, x, generator=generator).prev_sample
+    return x
+
+
+# %% id="samples"
+# NBVAL_IGNORE_OUTPUT
+after = sample(unet)
+rows = {"true": images[:10], "before": sample(make()[0], 10), "after": after[:10], "": after[10:]}
+plots.image_rows(rows, title="Digits: from the data, drawn before and after training")
+
+# %% [markdown] id="gpu-text"
+# ## On a GPU
+#
+# The same functions, a larger U-Net, a cap that PyTorch's allocator keeps. (Without a GPU these
+# cells print nothing. They are never graded.) First, where is yours full? The time of an image,
+# against the number of images at once:
+
+# %% id="gpu-unet"
+# NBVAL_IGNORE_OUTPUT
+if device.has_gpu():
+    gpu, side = device.pick(), device.pick_by_tier(cpu=8, small_gpu=32, large_gpu=64)
+    torch.manual_seed(0)
+    large = UNet2DModel(
+        sample_size=side, in_channels=1, out_channels=1, layers_per_block=2,
+        block_out_channels=(64, 128, 256), add_attention=False,
+        down_block_types=("DownBlock2D",) * 3, up_block_types=("UpBlock2D",) * 3,
+    ).to(gpu)  # fmt: skip
+    large_optimizer = AdamW(large.parameters(), lr=1e-4, fused=True)
+    large_images = data.digits(side)[0]
+
+
+def drawn_on_gpu(num, update=0):
+    drawn = draw_update(large_images, num, update, scheduler)  # on the CPU: the same on every GPU
+    return tuple(part.to(gpu) for part in drawn)
+
+
+# %% id="gpu-full"
+# NBVAL_IGNORE_OUTPUT
+def seconds_of(micro_batch, drawn):
+    times = []
+    for _ in range(4):
+        device.synchronize(gpu)
+        start = time.perf_counter()
+        backward_in_pieces(large, drawn, micro_batch)
+        device.synchronize(gpu)
+        times.append(time.perf_counter() - start)
+    large_optimizer.zero_grad()
+    return min(times[1:])  # the first warms up
+
+
+if device.has_gpu() and ready:
+    print(device.describe(gpu))
+    for n in (1, 2, 4, 8, 16, 32, 64):
+        print(f"{n:2} at once: {seconds_of(n, drawn_on_gpu(64)) / 64 * 1e3:.2f} ms an image")
+
+# %% [markdown] id="gpu-half-text"
+# Then the cap: an eighth of the card, or 2 GiB where that is less. In 16 bits, if you like: a T4
+# says yes to bfloat16 and only emulates it, so `device.half_dtype` warns and gives float16, which
+# in a real training needs a gradient scaler. The counted peak stands beside the allocator's.
+
+# %% id="gpu-cap"
+# NBVAL_IGNORE_OUTPUT
+if device.has_gpu() and ready:
+    with warnings.catch_warnings(record=True) as said:
+        half = device.half_dtype(gpu)
+    print(f"{half}", *(str(warning.message) for warning in said))
+    gpu_cap = min(2 * 2**30, device.total_bytes(gpu) // 8)
+    room = room_for_activations(large, side, adamw_bytes, gpu_cap)
+    print(f"cap {human_bytes(gpu_cap)}, room for activations {human_bytes(room)}")
+    drawn, levels = drawn_on_gpu(256), [*large.down_blocks, large.mid_block, *large.up_blocks[:-1]]
+    for name, segments in {"no segments": [], "all levels but the last": levels}.items():
+        with recomputing(segments), torch.autocast("cuda", half, enabled=half == torch.bfloat16):
+            step = partial(update_that_fits, large, large_optimizer, drawn, 256)
+            with capped(gpu_cap, model=large, optimizer=large_optimizer):
+                loss, n = step()
+            step = partial(update_that_fits, large, large_optimizer, drawn, n)
+            report = memory.measure(step, model=large, optimizer=large_optimizer, label=name)
+        peaks = f"{human_bytes(report.peak_bytes)}, counted {human_bytes(report.counted_bytes)}"
+        print(f"{name}: micro-batch {n}, loss {loss:.3f}, allocator {peaks}")
+
+# %% [markdown] id="end"
+# ## What you can now do
+#
+# - Decide a training's randomness by number, so that memory can be cut, retried and resumed without
+#   changing it.
+# - Say before a run what a cap leaves for activations, and refuse in time what would tear a model.
+# - Choose segments by price and measured peak, instead of a switch.
+# - Survive running out of memory, with nothing changed and nothing held.

@@ -1,0 +1,123 @@
+"""Lab 08's functions against the real trainer, and what the notebook says against the numbers."""
+
+import contextlib
+from functools import partial
+from itertools import combinations
+
+import pytest
+import torch
+from torch import nn
+from torch.optim import AdamW
+from wrong_answers import solved
+
+from tutorial_lib import data
+from tutorial_lib.checks import assert_same_training, lab08_room, lab08_search, lab08_survive
+from tutorial_lib.checks import lab08_oracles as oracles
+from tutorial_lib.memory.cap import capped
+
+LAB = solved("lab08")
+CASE = {"seed": 0}
+
+
+def make():
+    unet = oracles.make_unet(CASE)
+    return unet, AdamW(unet.parameters(), lr=1e-3, fused=True)
+
+
+@pytest.fixture
+def drawn():
+    scheduler = LAB.DDPMScheduler(num_train_timesteps=100)
+    return LAB.draw_update(data.digits()[0], 16, 3, scheduler)
+
+
+def plain_update(unet, optimizer, drawn):
+    loss = oracles.backward(unet, drawn, len(drawn[0]))
+    optimizer.step()
+    optimizer.zero_grad()
+    return loss
+
+
+def frugal_update(unet, optimizer, drawn):
+    with LAB.recomputing([unet.down_blocks[0], unet.up_blocks[0]]):
+        return LAB.update_that_fits(unet, optimizer, drawn, 5)[0]
+
+
+def test_the_whole_is_the_same_training(drawn):
+    plain, frugal = (partial(step, drawn=drawn) for step in (plain_update, frugal_update))
+    assert_same_training(plain, frugal, make=make, calls=3)
+
+
+def test_segments_leave_the_gradients_as_they_are_to_the_bit(drawn):
+    unet, _ = make()
+    oracles.backward(unet, drawn, 16)
+    exact = oracles.gradients_of(unet)
+    unet.zero_grad()
+    with LAB.recomputing([*unet.down_blocks, unet.mid_block, *unet.up_blocks]):
+        oracles.backward(unet, drawn, 16)
+    assert all(map(torch.equal, oracles.gradients_of(unet), exact))
+
+
+def test_an_update_under_a_falling_cap_is_that_of_the_smaller_micro_batch(drawn):
+    (one, first), (other, second) = make(), make()
+    for unet, optimizer in ((one, first), (other, second)):
+        plain_update(unet, optimizer, drawn)
+    with capped(2**40, model=one, optimizer=first) as cap:
+        LAB.update_that_fits(one, first, drawn, 4)
+    with capped(cap.peak_bytes, model=other, optimizer=second):
+        _, fitted = LAB.update_that_fits(other, second, drawn, 16)
+    assert fitted == 4
+    assert all(map(torch.equal, one.parameters(), other.parameters()))
+
+
+def test_what_the_floor_refuses_could_not_have_fitted(drawn):
+    unet, optimizer = make()
+    plain_update(unet, optimizer, drawn)
+    sample = tuple(part[:1].clone() for part in drawn)
+    with capped(2**40, model=unet, optimizer=optimizer) as cap:
+        plain_update(unet, optimizer, sample)
+    state = lab08_room._STATE["adamw"]
+    assert LAB.room_for_activations(unet, 8, state, cap.peak_bytes) >= 0
+    with pytest.raises(ValueError, match="try 8"):
+        LAB.room_for_activations(unet, 7, state, cap.peak_bytes)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_the_search_case_has_one_answer_and_no_shortcut(seed):
+    case = lab08_search._cases(seed)[0]
+    names = list(case["prices"])
+    sets = [c for n in range(6) for c in combinations(names, n)]
+    assert len({lab08_search._price(case, c) for c in sets}) == len(sets) == 32
+    assert lab08_search._is_tricky(case)
+
+
+@pytest.mark.parametrize("case", lab08_survive._cases(0)[:3], ids=lambda case: str(case["fits"]))
+def test_the_caps_let_just_so_many_images_fit(case):
+    limit = lab08_survive._limit(case)
+    for size in lab08_survive._tried(case):
+        assert (lab08_survive._peak(case, size) <= limit) == (size <= case["fits"])
+
+
+def test_gradients_are_there_when_the_last_attempt_fails():
+    case = lab08_survive._cases(0)[1]
+    unet, optimizer, drawn = lab08_survive._make(case)
+    optimizer.zero_grad()
+    with (
+        capped(lab08_survive._limit(case), model=unet, optimizer=optimizer),
+        contextlib.suppress(torch.OutOfMemoryError),
+    ):
+        oracles.backward(unet, drawn, lab08_survive._tried(case)[-2])
+    assert any(p.grad is not None for p in unet.parameters())
+
+
+@pytest.mark.parametrize("words", [[], [8, 4]])
+def test_words_that_an_error_must_hold(words):
+    oracles.demand_words("ValueError: 8,0 and 4 bytes", "ValueError", [80, 4], "here")
+    with pytest.raises(AssertionError, match=r"here, a ValueError.* is wanted"):
+        oracles.demand_words("TypeError: 8", "ValueError", words, "here")
+
+
+def test_segments_of_the_oracle_are_undone():
+    module = nn.Linear(2, 2)
+    with oracles.segments([module]):
+        assert "forward" in vars(module)
+    assert "forward" not in vars(module)

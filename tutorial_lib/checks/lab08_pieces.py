@@ -1,0 +1,134 @@
+"""The check of lab 08's accumulation (8.2): one update's gradient, a micro-batch at a time."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tutorial_lib.checks import lab08_oracles as oracles
+from tutorial_lib.checks.core import Case, Check, CheckError, Result, whole_number
+from tutorial_lib.checks.lab03_oracles import one_thread
+
+_EXACT = 1e-9  # relative, in float64
+_SLACK = 1.05  # a copy of a micro-batch's images is no fault
+
+
+def _cases(seed: int) -> list[Case]:
+    draw = random.Random(seed)
+    size = draw.randint(3, 5)
+    case = {"seed": draw.randrange(10**6), "kind": "gradients", "dtype": "float64"}
+    case |= {"micro_batch": size}
+    return [
+        {**case, "num": 3 * size},
+        {**case, "num": 3 * size + draw.randint(1, size - 1)},
+        {**case, "num": size - 1},
+        {**case, "kind": "peak", "dtype": "float32", "micro_batch": 4, "num": 32},
+    ]
+
+
+def _run(answer: Callable[..., Any], case: Case) -> Result:
+    unet, drawn = oracles.make_unet(case), oracles.make_drawn(case, case["num"])
+    oracles.fill_gradients(unet)
+    if case["kind"] == "peak":
+        return {"peak": oracles.peak_above(lambda: answer(unet, drawn, case["micro_batch"]), unet)}
+    with oracles.rows_seen(unet) as rows, one_thread():
+        loss = answer(unet, drawn, case["micro_batch"])
+    return {"loss": loss, "gradients": oracles.gradients_of(unet), "rows": rows}
+
+
+def _exact(case: Case) -> tuple[float, list[Tensor]]:
+    """Give loss and gradients of all images at once, without what was there before."""
+    unet, drawn = oracles.make_unet(case), oracles.make_drawn(case, case["num"])
+    loss = oracles.backward(unet, drawn, case["num"])
+    return loss, [g for g in oracles.gradients_of(unet) if g is not None]
+
+
+def _judge(case: Case, result: Result) -> None:
+    if case["kind"] == "peak":
+        _judge_peak(case, result)
+        return
+    rows = oracles.whole_numbers(result.get("rows"), "rows")
+    num, size = case["num"], case["micro_batch"]
+    if max(rows, default=0) > size:
+        raise CheckError(f"{max(rows)} images were in the U-Net at once, and {size} are allowed.")
+    if sum(rows) != num:
+        raise CheckError(
+            f"{sum(rows)} images went through the U-Net, and each of the {num} goes through it "
+            "once: is the last micro-batch, a smaller one, there?"
+        )
+    loss, exact = _exact(case)
+    if oracles.worst_error(result, [1 + g for g in exact]) > _EXACT:
+        _explain(case, result, exact)
+    seen = result.get("loss")
+    if not isinstance(seen, float):
+        raise CheckError(f"the loss comes as {type(seen).__name__}: a float is wanted.")
+    if abs(seen - loss) > _EXACT * loss:
+        raise CheckError(
+            f"the gradients are right, and the loss is given as {seen:.6f} where that of all "
+            f"{num} images is {loss:.6f}: add up what each micro-batch contributes."
+        )
+
+
+def _explain(case: Case, result: Result, exact: list[Tensor]) -> None:
+    def is_near(wanted: list[Tensor]) -> bool:
+        return oracles.worst_error(result, wanted) < _EXACT
+
+    num, size = case["num"], case["micro_batch"]
+    if is_near(exact):
+        raise CheckError(
+            "what .grad held before is gone: like backward, add to it. Whoever calls you clears it."
+        )
+    if is_near([torch.ones_like(g) for g in exact]):
+        raise CheckError("no gradient arrived in .grad: call backward for each micro-batch.")
+    means = _mean_of_means(case)
+    pieces = -(-num // size)
+    if is_near([1 + pieces * g for g in means]):
+        raise CheckError(
+            f"the gradient is a sum of {pieces} means: each micro-batch must count by its share "
+            "of the images."
+        )
+    if num % size and is_near([1 + g for g in means]):
+        raise CheckError(
+            f"each micro-batch counts as one in {pieces}, and the last has fewer images than the "
+            "others: weight each by its share of the images."
+        )
+    raise CheckError(
+        "the gradient is not that of the mean over all images, and is none of the usual slips: "
+        "are noisy images, times and noise cut alike, and nothing drawn anew?"
+    )
+
+
+def _mean_of_means(case: Case) -> list[Tensor]:
+    unet, drawn = oracles.make_unet(case), oracles.make_drawn(case, case["num"])
+    cut = (torch.split(tensor, case["micro_batch"]) for tensor in drawn)
+    parts = list(zip(*cut, strict=True))
+    for part in parts:
+        (oracles.loss_of(unet, *part) / len(parts)).backward()  # type: ignore[no-untyped-call]
+    return [g for g in oracles.gradients_of(unet) if g is not None]
+
+
+def _judge_peak(case: Case, result: Result) -> None:
+    unet, drawn = oracles.make_unet(case), oracles.make_drawn(case, case["num"])
+    oracles.fill_gradients(unet)
+    enough = oracles.peak_above(lambda: oracles.backward(unet, drawn, case["micro_batch"]), unet)
+    peak = whole_number(result.get("peak"), "peak")
+    if peak > _SLACK * enough:
+        raise CheckError(
+            f"the peak is {peak:,} bytes for micro-batches of {case['micro_batch']}, and "
+            f"{enough:,} are enough: whose graph lives on? Go backward before the next micro-batch "
+            "begins, and keep the loss as a number."
+        )
+
+
+backward_in_pieces = Check(
+    name="lab08.backward_in_pieces",
+    exercise="8.2",
+    passed="the gradient of all images, in the memory of a micro-batch",
+    cases=_cases,
+    run=_run,
+    judge=_judge,
+)
