@@ -279,6 +279,12 @@ four = {way: 4 * P + 4 * size / NUM for way, size in sizes.items()}
 saved = 1 - four["the line, eager"] / four["plain, eager"]
 print(f"written-out scores, batch 4: the line saves {saved:.0%} of the peak")
 
+# %% id="your-card"
+# NBVAL_IGNORE_OUTPUT
+card = device.total_bytes(device.pick())
+for way in sizes if card else ():  # yours, if you have one
+    print(f"{way:<16} {device.describe(device.pick())}: {largest_batch(way, card)}")
+
 # %% [markdown] id="read-largest-batch"
 # There they are: 80 GiB, 768 pixels, float32 **and written-out scores** give the table's 4 without
 # the line and its 12 with it. The batches are honest, and out of date: with today's default kernel

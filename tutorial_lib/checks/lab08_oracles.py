@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
@@ -18,6 +19,21 @@ from tutorial_lib.checks.lab03_oracles import error_of, one_thread, tensors
 
 SIDE = 8
 Drawn = tuple[Tensor, Tensor, Tensor]
+
+
+def alone(run: Callable[..., Result]) -> Callable[..., Result]:
+    """Have the first half of a check compute with one thread, from its first operation on.
+
+    A grader runs it in a forked process, where a pool of threads that the parent had is gone, and
+    an operation that waits for it never ends.
+    """
+
+    @functools.wraps(run)
+    def with_one_thread(answer: Callable[..., Any], case: Case) -> Result:
+        with one_thread():
+            return run(answer, case)
+
+    return with_one_thread
 
 
 def make_unet(case: Case) -> nn.Module:

@@ -161,6 +161,6 @@ cheapest_fit = Check(
     exercise="8.5",
     passed="the cheapest choice that fits, and no measurement beyond it",
     cases=_cases,
-    run=_run,
+    run=oracles.alone(_run),
     judge=_judge,
 )

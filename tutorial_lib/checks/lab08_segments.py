@@ -169,6 +169,6 @@ recomputing = Check(
     exercise="8.4",
     passed="the chosen modules alone run twice, gradients to the bit, and all is undone",
     cases=_cases,
-    run=_run,
+    run=oracles.alone(_run),
     judge=_judge,
 )
