@@ -58,7 +58,8 @@ def make_step(recipe: Recipe, device: torch.device | str = "cpu") -> Step:
     def step() -> None:
         with strategies.applied(model, recipe.checkpointing):
             for _ in range(recipe.accumulation):
-                scaler.scale(micro_batch_loss()).backward()  # type: ignore[no-untyped-call]
+                loss = micro_batch_loss()
+                scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
         scaler.step(optimizer)
         scaler.update()
         optimizer.zero_grad()
