@@ -13,6 +13,7 @@ from tutorial_lib import checks, ranks
 from tutorial_lib.checks import assert_same_training, lab06, lab06_tasks
 from tutorial_lib.checks import lab06_oracles as oracles
 from tutorial_lib.checks.core import Check, CheckError, Opaque
+from tutorial_lib.checks.lab03_oracles import one_thread
 
 LAB = solved("lab06")
 CHECKS = [value for value in vars(lab06).values() if isinstance(value, Check)]
@@ -25,7 +26,7 @@ each_optimizer = pytest.mark.parametrize("optimizer", ["SGD", "AdamW"])
 @pytest.fixture(autouse=True)
 def _one_thread():
     torch.manual_seed(0)
-    with oracles.one_thread():
+    with one_thread():
         yield
 
 

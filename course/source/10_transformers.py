@@ -345,13 +345,14 @@ f"{16 * layers * 32 * 1024 * width / 1e9:.1f} billion"
 
 
 # %% id="xl-accumulated"
-lean = {"precision": "bf16", "checkpointing": "per-block", "accumulation": 4}
+lean = {"precision": "bf16", "checkpointing": "per-block", "accumulation": 2}
 memory.MemoryReport.from_json(json.dumps(found("gpt2-xl", 8, 1024, **lean)))
 
 # %% [markdown] id="read-accumulated"
-# All in bfloat16, it fits with room to spare, and the claim is on the safe side. With float32
-# parameters, as autocast has them, parameters, gradients and two states are 16 bytes for each of
-# the 1.56 billion, and those alone are
+# (Two micro-batches peak like four: from the second one on, the gradients are there.) All in
+# bfloat16, it fits with room to spare, and the claim is on the safe side. With float32 parameters,
+# as autocast has them, parameters, gradients and two states are 16 bytes for each of the 1.56
+# billion, and those alone are
 
 # %% id="xl-floor"
 num_parameters = published.find("gpt2-xl").num_parameters

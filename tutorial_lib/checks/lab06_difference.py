@@ -16,6 +16,7 @@ from torch.optim import SGD, AdamW, Optimizer
 from tutorial_lib.checks import lab06_oracles as oracles
 from tutorial_lib.checks import same_training
 from tutorial_lib.checks.core import Case, Check, CheckError, Result, refused
+from tutorial_lib.checks.lab03_oracles import one_thread
 from tutorial_lib.checks.training_record import Recorder
 
 Step = Callable[[nn.Module, Optimizer], float]
@@ -112,7 +113,7 @@ def _without_the_courses() -> Iterator[None]:
     with (
         refused(same_training, "_two_trainings", message),
         refused(Recorder, "call", message),
-        oracles.one_thread(),
+        one_thread(),
     ):
         yield
 
@@ -175,7 +176,7 @@ def _judge(case: Case, result: Result) -> None:
     seen = result.get("difference")
     if isinstance(seen, bool) or not isinstance(seen, float | int):
         raise CheckError("the second of the pair should be the relative difference, a float.")
-    with oracles.one_thread():
+    with one_thread():
         difference = _wanted(case)
     agrees = math.isclose(seen, difference, rel_tol=1e-6) if wanted != "nothing" else seen <= 1e-9
     if not agrees and not (case["kind"] == "nan" and not math.isfinite(seen)):

@@ -13,6 +13,7 @@ from torch.optim import SGD
 from tutorial_lib import memory
 from tutorial_lib.checks import lab06_oracles as oracles
 from tutorial_lib.checks.core import Case, Check, CheckError, Result
+from tutorial_lib.checks.lab03_oracles import one_thread
 
 _RATE = 0.1
 
@@ -56,7 +57,7 @@ def _run(answer: Callable[..., Any], case: Case) -> Result:
         reader.used += 1
 
     handle = model.register_forward_hook(used)
-    with oracles.one_thread(), memory.watch(model=model) as report:
+    with one_thread(), memory.watch(model=model) as report:
         seen = oracles.observe(
             lambda: answer(model, optimizer, iter(reader), case["num"]), model, optimizer
         )
@@ -71,7 +72,7 @@ def _windows(case: Case) -> list[list[oracles.MicroBatch]]:
 
 
 def _judge(case: Case, result: Result) -> None:
-    with oracles.one_thread():
+    with one_thread():
         oracles.few_rows(result, case["sizes"])
         _judge_updates(case, result)
         oracles.same_rows(result, case["sizes"])
@@ -178,7 +179,7 @@ def _judge_peak(case: Case, result: Result) -> None:
         for item in itertools.islice(window, 2):
             one.loss(*item).backward()  # type: ignore[no-untyped-call]
 
-    with oracles.one_thread():
+    with one_thread():
         loop()  # gradients are there
         with memory.watch(model=one) as report:
             loop()

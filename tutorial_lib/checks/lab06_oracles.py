@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -22,17 +22,6 @@ from tutorial_lib.models.vit import ViT, ViTConfig
 EXACT = 1e-12  # relative, in float64
 
 MicroBatch = tuple[Tensor, ...]
-
-
-@contextlib.contextmanager
-def one_thread() -> Iterator[None]:
-    """Compute with one thread, so that both halves of a check do the same sums."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def tiny_vit(seed: int, dtype: torch.dtype = torch.float64) -> ViT:

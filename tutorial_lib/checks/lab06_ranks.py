@@ -14,6 +14,7 @@ from torch.optim import SGD
 from tutorial_lib import ranks
 from tutorial_lib.checks import lab06_oracles as oracles
 from tutorial_lib.checks.core import Case, Check, CheckError, Result
+from tutorial_lib.checks.lab03_oracles import one_thread
 from tutorial_lib.checks.lab06_tokens import loss_sum, num_targets
 
 _RATE = 0.1
@@ -59,7 +60,7 @@ def _run(answer: Callable[..., Any], case: Case) -> Result:
         )
 
     try:
-        with oracles.one_thread():
+        with one_thread():
             seen, traffic = ranks.in_threads(work, len(windows))
     except Exception as error:
         if "rank" in str(error) and "LeftAlone" in f"{type(error).__name__} {error}":
@@ -97,7 +98,7 @@ def _judge(case: Case, result: Result) -> None:
             raise CheckError(f"rank {rank} made {len(gradients)} updates, and one is wanted.")
         updates.append(gradients[0])
     _judge_traffic(case, calls, model, used_no_sync=result.get("used_no_sync") is True)
-    with oracles.one_thread():
+    with one_thread():
         wanted, slips, loss, local = _expected(case, model)
         _judge_agreement(updates, slips)
         oracles.demand_gradient(updates[0], wanted, slips)

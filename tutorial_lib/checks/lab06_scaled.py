@@ -14,6 +14,7 @@ from torch.optim.lr_scheduler import ExponentialLR
 
 from tutorial_lib.checks import lab06_oracles as oracles
 from tutorial_lib.checks.core import Case, Check, CheckError, Result
+from tutorial_lib.checks.lab03_oracles import one_thread
 
 _RATE, _GAMMA = 0.1, 0.5
 _NEVER = 10**6  # updates until the scale grows
@@ -83,7 +84,7 @@ def _run(answer: Callable[..., Any], case: Case) -> Result:
             turns[-1]["scale"] = scaler.get_scale()
             turns[-1]["counted"] = scaler.state_dict().get("_growth_tracker", 0)
 
-    with oracles.one_thread():
+    with one_thread():
         seen = oracles.observe(train, model, optimizer)
     return {key: seen[key] for key in ("gradients", "parameters", "rows")} | {"turns": turns}
 
@@ -102,7 +103,7 @@ def _judge(case: Case, result: Result) -> None:
     model = oracles.tiny_vit(case["seed"])
     size = sum(parameter.numel() for parameter in model.parameters())
     updates = oracles.vectors(result.get("gradients"), size, "the gradients")
-    with oracles.one_thread():
+    with one_thread():
         _judge_turns(case, turns, updates, model)
         after = oracles.one_vector(result.get("parameters"), size, "the parameters")
         if not oracles.is_close(after, oracles.vector(list(model.parameters()))):

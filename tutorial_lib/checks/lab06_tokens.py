@@ -13,6 +13,7 @@ from torch.optim import SGD
 
 from tutorial_lib.checks import lab06_oracles as oracles
 from tutorial_lib.checks.core import Case, Check, CheckError, Result
+from tutorial_lib.checks.lab03_oracles import one_thread
 
 _RATE = 0.1
 
@@ -33,7 +34,7 @@ def _run(answer: Callable[..., Any], case: Case) -> Result:
     optimizer = SGD(model.parameters(), lr=_RATE)
     for parameter in model.parameters():
         parameter.grad = torch.ones_like(parameter)
-    with oracles.one_thread():
+    with one_thread():
         return oracles.observe(lambda: answer(model, optimizer, _window(case)), model, optimizer)
 
 
@@ -63,7 +64,7 @@ def _judge(case: Case, result: Result) -> None:
             f"the optimizer made {len(updates)} updates, and a window is one update, made after "
             "its last micro-batch."
         )
-    with oracles.one_thread():
+    with one_thread():
         of_each = [oracles.gradient(loss_sum(model, *item), model) for item in window]
         total = sum(of_each, torch.zeros(size, dtype=torch.float64))
         count = sum(num_targets(labels) for _, labels in window)

@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 from tutorial_lib import memory
 from tutorial_lib.checks import lab06_oracles as oracles
 from tutorial_lib.checks.core import Case, Check, CheckError, Result
+from tutorial_lib.checks.lab03_oracles import one_thread
 from tutorial_lib.checks.lab06_tasks import TASKS, Task, gpt_task, make_optimizer
 from tutorial_lib.checks.training_record import summation_tolerance
 
@@ -81,7 +82,7 @@ def _spoiled(loss_sum: Callable[..., Tensor], how: str) -> Callable[..., Tensor]
 
 
 def _run(answer: Callable[..., Any], case: Case) -> Result:
-    with oracles.one_thread():
+    with one_thread():
         return _run_failing(answer, case) if case["fails"] else _run_exact(answer, case)
 
 
@@ -139,7 +140,7 @@ def _judge(case: Case, result: Result) -> None:
     if case["fails"]:
         _judge_failing(case, result)
     else:
-        with oracles.one_thread():
+        with one_thread():
             _judge_exact(case, result)
 
 

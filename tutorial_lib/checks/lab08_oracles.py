@@ -168,14 +168,3 @@ def demand_words(said: str, kind: str, words: Sequence[Any], where: str) -> None
         names = f" that names {' and '.join(map(str, words))}" if words else ""
         came = repr(said[:200]) if said else "nothing"
         raise CheckError(f"{where}, a {kind}{names} is wanted, and {came} came.")
-
-
-def said_by(call: Callable[[], Any]) -> str:
-    """Give kind and words of the error that a call raises; empty when it raises none."""
-    try:
-        call()
-    except (NotImplementedError, CheckError):
-        raise
-    except Exception as error:
-        return f"{type(error).__name__}: {error}"
-    return ""

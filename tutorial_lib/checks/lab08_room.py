@@ -13,6 +13,7 @@ from torch.optim import SGD, AdamW, Optimizer
 from tutorial_lib.checks import lab08_oracles as oracles
 from tutorial_lib.checks.core import Case, Check, CheckError, Result
 from tutorial_lib.checks.lab03_oracles import one_thread
+from tutorial_lib.checks.lab07_demands import error_said
 
 _ROOM = 10**6
 _MAKE: dict[str, Callable[[Any], Optimizer]] = {
@@ -80,7 +81,7 @@ def _run(answer: Callable[..., Any], case: Case) -> Result:
         unet = unet.to("meta")
     said, room = "", None
     if _is_refused(case):
-        said = oracles.said_by(lambda: answer(unet, case["side"], _STATE[case["optimizer"]], cap))
+        said = error_said(lambda: answer(unet, case["side"], _STATE[case["optimizer"]], cap))
     else:
         room = answer(unet, case["side"], _STATE[case["optimizer"]], cap)
     return {"room": room, "said": said}

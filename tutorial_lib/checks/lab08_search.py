@@ -9,6 +9,7 @@ from typing import Any
 
 from tutorial_lib.checks import lab08_oracles as oracles
 from tutorial_lib.checks.core import Case, Check, CheckError, Result
+from tutorial_lib.checks.lab07_demands import error_said
 
 _BLOCKS = ("down 0", "down 1", "mid", "up 0", "up 1")
 Choice = tuple[str, ...]
@@ -105,7 +106,7 @@ def _run(answer: Callable[..., Any], case: Case) -> Result:
 
     if case.get("refused"):
         call = lambda: answer(dict(case["prices"]), peak_of, case["limit"])  # noqa: E731
-        return {"said": oracles.said_by(call), "asked": asked, "chosen": []}
+        return {"said": error_said(call), "asked": asked, "chosen": []}
     chosen = answer(dict(case["prices"]), peak_of, case["limit"])
     if not isinstance(chosen, list | tuple | set | frozenset):
         raise CheckError(f"a tuple of blocks is wanted, and {type(chosen).__name__} came.")
