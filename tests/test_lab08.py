@@ -6,7 +6,6 @@ from itertools import combinations
 
 import pytest
 import torch
-from torch import nn
 from torch.optim import AdamW
 from wrong_answers import solved
 
@@ -114,10 +113,3 @@ def test_words_that_an_error_must_hold(words):
     oracles.demand_words("ValueError: 8,0 and 4 bytes", "ValueError", [80, 4], "here")
     with pytest.raises(AssertionError, match=r"here, a ValueError.* is wanted"):
         oracles.demand_words("TypeError: 8", "ValueError", words, "here")
-
-
-def test_segments_of_the_oracle_are_undone():
-    module = nn.Linear(2, 2)
-    with oracles.segments([module]):
-        assert "forward" in vars(module)
-    assert "forward" not in vars(module)

@@ -5,13 +5,11 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.utils.checkpoint import checkpoint
 
 from tutorial_lib import memory
 from tutorial_lib.checks.core import Case, CheckError, Result
@@ -83,21 +81,6 @@ def backward(unet: nn.Module, drawn: Drawn, micro_batch: int) -> float:
             loss.backward()  # type: ignore[no-untyped-call]
         total += float(loss.detach())
     return total
-
-
-@contextlib.contextmanager
-def segments(modules: Sequence[nn.Module]) -> Iterator[None]:
-    """Make each module a segment, by PyTorch's own checkpoint."""
-    before = [vars(module).get("forward") for module in modules]
-    for module in modules:
-        module.forward = partial(checkpoint, module.forward, use_reentrant=False)
-    try:
-        yield
-    finally:
-        for module, forward in zip(modules, before, strict=True):
-            del module.forward
-            if forward is not None:
-                module.forward = forward
 
 
 @contextlib.contextmanager
