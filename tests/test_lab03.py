@@ -18,9 +18,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from wrong_answers import solved
 
 from tutorial_lib import memory
-from tutorial_lib.checks import lab03
+from tutorial_lib.checks import lab03, results
 from tutorial_lib.checks import lab03_oracles as oracles
 from tutorial_lib.checks.core import CheckError, Opaque
+from tutorial_lib.checks.running import judging
 from tutorial_lib.models.gpt import GPT, GPTConfig
 from tutorial_lib.models.lstm import LSTM, LSTMConfig
 from tutorial_lib.models.unet import UNet, UNetConfig
@@ -35,7 +36,7 @@ stopping = pytest.mark.parametrize("early_stop", [True, False], ids=["early stop
 @pytest.fixture(autouse=True)
 def _seeded():
     torch.manual_seed(0)
-    with oracles.judging():
+    with judging():
         gc.freeze()  # each reading of a meter collects garbage: not again what is there anyhow
         yield
         gc.unfreeze()
@@ -110,8 +111,8 @@ def test_models_train_as_without_and_peak_as_with_torchs(case, autocast):
     exact, plain_peak = gradients_and_peak(case, None, autocast)
     mine, my_peak = gradients_and_peak(case, MINE, autocast)
     theirs, their_peak = gradients_and_peak(case, TORCHS, autocast)
-    assert all(map(oracles.same, mine, exact))
-    assert all(map(oracles.same, theirs, exact))
+    assert all(map(results.same, mine, exact))
+    assert all(map(results.same, theirs, exact))
     assert my_peak == their_peak < plain_peak
 
 

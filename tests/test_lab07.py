@@ -13,7 +13,7 @@ from tutorial_lib import memory
 from tutorial_lib.checks import lab07, lab07_demands, lab07_refusals
 from tutorial_lib.checks import lab07_oracles as oracles
 from tutorial_lib.checks.core import CheckError, Opaque
-from tutorial_lib.checks.lab03_oracles import one_thread
+from tutorial_lib.checks.running import one_thread
 from tutorial_lib.models.gpt import GPT, GPTConfig
 from tutorial_lib.models.resnet import ResNet, ResNetConfig
 from tutorial_lib.models.vit import ViT, ViTConfig

@@ -17,7 +17,7 @@ from functools import partial
 import torch
 from torch import nn
 
-from tutorial_lib import device, memory, plots, strategies, widgets
+from tutorial_lib import device, memory, plots, recorded, strategies, widgets
 from tutorial_lib.models import published
 from tutorial_lib.models.gpt import GPT, GPTConfig
 from tutorial_lib.models.unet import UNet, UNetConfig
@@ -263,14 +263,27 @@ sides = {side: unet_bytes(side) for side in (16, 32, 64)}
 # when the update has won?
 
 
+# %% id="peak"
+gpt = GPT(config)
+adamw = gpu_adamw(gpt.parameters())
+
+
+def peak(micro_batch, strategy="none", accumulation_steps=1):
+    ids = torch.zeros(micro_batch, 128, dtype=torch.long)
+
+    def step():
+        adamw.zero_grad()
+        for _ in range(accumulation_steps):
+            (gpt.loss(ids) / accumulation_steps).backward()
+        adamw.step()
+
+    with strategies.applied(gpt, strategy):
+        return memory.measure(step, model=gpt, optimizer=adamw, warmup=0).peak_bytes
+
+
+peak(1)  # the first step makes the optimizer's state, so that the others need no warm-up
+
 # %% id="batch-sweep"
-def peak(batch, strategy):
-    ids = torch.zeros(batch, 128, dtype=torch.long)
-    step, model, optimizer = make_step(GPT(config), gpu_adamw, ids)
-    with strategies.applied(model, strategy):
-        return memory.measure(step, model=model, optimizer=optimizer).peak_bytes
-
-
 batches = (1, 2, 4, 8, 16)
 curves = {name: {b: peak(b, name) for b in batches} for name in ("none", "per-block")}
 plots.growth(curves, xlabel="micro-batch", title="Peak of the whole step, by checkpointing")
@@ -286,7 +299,7 @@ plots.growth(curves, xlabel="micro-batch", title="Peak of the whole step, by che
 step, model, optimizer = make_step(GPT(config), gpu_adamw, torch.zeros(16, 128, dtype=torch.long))
 before = memory.measure(step, model=model, optimizer=optimizer)
 with strategies.applied(model, "per-block"):
-    after = memory.measure(step, model=model, optimizer=optimizer)
+    after = memory.measure(step, model=model, optimizer=optimizer, warmup=0)
 plots.ledger_bars({"without": before.at_peak, "per-block checkpointing": after.at_peak})
 
 # %% [markdown] id="read-panacea"
@@ -307,27 +320,11 @@ widgets.batch_explorer(micro_batch=8, accumulation_steps=4, num_gpus=2)
 # **Predict.** The effective batch is 16 in the first three rows below and 32 in the last. Which
 # rows have the same peak?
 
-
-# %% id="measure-accumulation"
-def accumulated_peak(micro_batch, accumulation_steps):
-    model = GPT(config)
-    optimizer = gpu_adamw(model.parameters())
-    ids = torch.zeros(micro_batch, 128, dtype=torch.long)
-
-    def step():
-        optimizer.zero_grad()
-        for _ in range(accumulation_steps):
-            (model.loss(ids) / accumulation_steps).backward()
-        optimizer.step()
-
-    return memory.measure(step, model=model, optimizer=optimizer).peak_bytes
-
-
 # %% id="accumulation-table"
 P = before.at_peak["parameters"]
 in_p = {}
 for micro_batch, steps in [(16, 1), (8, 2), (4, 4), (4, 8)]:
-    in_p[micro_batch, steps] = accumulated_peak(micro_batch, steps) / P
+    in_p[micro_batch, steps] = peak(micro_batch, accumulation_steps=steps) / P
     print(f"micro-batch {micro_batch:>2} x {steps} steps: peak {in_p[micro_batch, steps]:.2f} P")
 
 # %% [markdown] id="read-accumulation"
@@ -451,18 +448,26 @@ whole.figure()
 # The line through two toy models hits the 32-layer model exactly: every block keeps the same. Now
 # look at the right end of the picture. The update, with its temporary copy, tops the activations of
 # a whole 4096-token sequence. What happens if you checkpoint? And if AdamW is *fused*, one kernel
-# that needs no copy?
+# that needs no copy? The course keeps a table of such predictions, hundreds of them, made with the
+# command `python -m tutorial_lib record --predict`.
 
 # %% id="llama-levers"
-rows = {
-    "plain": whole,
-    "checkpointed": predicted(llama_step, checkpointing="per-block"),
-    "fused AdamW": predicted(llama_step, optimizer="adamw-fused"),
-    "both": predicted(llama_step, checkpointing="per-block", optimizer="adamw-fused"),
+table = recorded.load("predicted").rows
+
+
+def from_table(recipe, **changes):
+    return table[replace(recipe, **changes).label()]["report"]
+
+
+levers = {
+    "plain": {},
+    "checkpointed": {"checkpointing": "per-block"},
+    "fused AdamW": {"optimizer": "adamw-fused"},
+    "both": {"checkpointing": "per-block", "optimizer": "adamw-fused"},
 }
 title = "Llama-2-7B, 1 x 4096, all bfloat16, predicted for CUDA kernels"
-ledgers = {name: report.at_peak for name, report in rows.items()}
-plots.ledger_bars(ledgers, title=title, cards_gib=plots.CARDS_GIB, predicted=list(rows))
+ledgers = {name: from_table(llama_step, **changes)["at_peak"] for name, changes in levers.items()}
+plots.ledger_bars(ledgers, title=title, cards_gib=plots.CARDS_GIB, predicted=list(levers))
 
 # %% [markdown] id="read-levers"
 # Checkpointing alone: not one byte off the peak. The fused optimizer alone: next to nothing. Both:
@@ -509,23 +514,24 @@ widgets.memory_calculator(estimate, precision="bfloat16", seq_len=4096, **choice
 #
 # A much-copied table says of a transformer with 50 layers: weights 4 GB, gradients 4, states 8,
 # activations 24 and, checkpointed, 8; in all 40 and then 24. Nothing says which width, batch or
-# kernels. Here is a 50-layer model with 4 GB of float32 weights, and the batch that brings its
-# activations to the table's 24 GB.
+# kernels. Here is a 50-layer model with 4 GB of float32 weights, and the batch whose activations,
+# nearly all that forward adds, are the table's 24 GB.
 
 # %% id="fifty-table"
 fifty = Recipe("transformer-50", 11, seq=512)
 for strategy in ("none", "per-block", "sqrt"):
-    report = predicted(fifty, checkpointing=strategy)
-    sizes = [activations(report), report.phases["backward"], report.phases["optimizer"]]
-    kept, backward, update = (f"{size / GB:4.1f}" for size in sizes)
-    print(f"{strategy:<10} activations {kept} GB; backward peaks at {backward}, update at {update}")
+    report = from_table(fifty, checkpointing=strategy)
+    tops = [report["phases"][phase] / GB for phase in ("forward", "backward", "optimizer")]
+    ramp = tops[0] - report["baseline_bytes"] / GB
+    print(f"{strategy:<10} forward adds {ramp:4.1f} GB; backward peaks at {tops[1]:.1f}, "
+          f"update at {tops[2]:.1f}")  # fmt: skip
 
 # %% [markdown] id="read-fifty"
 # The row without checkpointing exists: this batch has it, and the total is near the table's. The
 # other row is wrong on both counts. Checkpointing leaves far less than 8 GB of activations, and the
 # total stops falling at the update, where activations no longer count. Compare the last two lines,
-# too. "Every square root of n layers", the rule in every textbook, keeps less than half of what
-# per-block checkpointing keeps, and its backward peaks *higher*. Chapter 06 finds out why.
+# too. "Every square root of n layers", the rule in every textbook, keeps much less in forward than
+# per-block checkpointing does, and its backward peaks *higher*. Chapter 06 finds out why.
 
 # %% [markdown] id="history"
 # ## Why the subject will not go away

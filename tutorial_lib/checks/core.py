@@ -17,7 +17,6 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
-from unittest import mock
 
 import torch
 
@@ -27,7 +26,6 @@ Result = Mapping[str, Any]
 SEED_VARIABLE = "TUTORIAL_LIB_CHECK_SEED"
 
 _BLANK = re.compile(r"exercise (?P<number>\d+(?:\.\d+)*):")
-_TOO_LARGE = 2**63
 
 
 class CheckError(AssertionError):
@@ -179,23 +177,6 @@ def _raises_blank(code: types.CodeType) -> bool:
     return "NotImplementedError" in code.co_names or any(map(_raises_blank, inner))
 
 
-@contextlib.contextmanager
-def refused(owner: Any, attribute: str, message: str) -> Iterator[None]:
-    """Raise a CheckError wherever an answer uses what its exercise forbids.
-
-    Args:
-        owner: Module or class that holds it.
-        attribute: Its name there. What is looked up at every call, from everywhere, is best.
-        message: What the learner reads.
-    """
-
-    def refuse(*args: Any, **kwargs: Any) -> None:
-        raise CheckError(message)
-
-    with mock.patch.object(owner, attribute, refuse):
-        yield
-
-
 def plain(value: Any) -> Any:
     """Reduce a value to what may cross between processes: numbers, text, tensors, containers."""
     if value is None or isinstance(value, bool | str):
@@ -211,46 +192,3 @@ def plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [plain(item) for item in value]
     return Opaque(type(value).__name__)
-
-
-def whole_number(value: Any, name: str) -> int:
-    """Read an int from 0 on out of a result, or say what stood there instead.
-
-    Raises:
-        CheckError: For anything but an int (a bool is none), a negative one, or one that no
-            machine's memory could be.
-    """
-    if isinstance(value, bool) or not isinstance(value, int):
-        seen = value.type_name if isinstance(value, Opaque) else repr(value)[:100]
-        hint = ": bytes are whole, so use // and int" if isinstance(value, float) else ""
-        raise CheckError(f"{name} should be an int, and is {seen}{hint}.")
-    if not 0 <= value < _TOO_LARGE:
-        # A number of thousands of digits cannot even be written into the message.
-        seen = "negative" if value < 0 else "2**63 or more"
-        raise CheckError(f"{name} should be an int from 0 on, and is {seen}: which term grew it?")
-    return value
-
-
-def expect_bytes(seen: Any, wanted: int, name: str, mistakes: Mapping[str, int]) -> None:
-    """Compare a number of bytes with an oracle's; a known mistake is named by its own number.
-
-    Args:
-        seen: What the answer gave, of any type.
-        wanted: What the oracle counted. It stands in no message.
-        name: Words for what was asked, which begin the message.
-        mistakes: From what to tell the learner to the number that this mistake gives.
-
-    Raises:
-        CheckError: When the two differ.
-    """
-    value = whole_number(seen, name)
-    if value == wanted:
-        return
-    for explanation, number in mistakes.items():
-        if value == number:
-            raise CheckError(f"{name}: {value:,} is not what the meter counts. {explanation}")
-    side = "more" if value > wanted else "less"
-    raise CheckError(
-        f"{name}: {value:,} is {side} than the meter counts, and is none of the usual slips. "
-        "Take the case apart by hand, one tensor at a time."
-    )

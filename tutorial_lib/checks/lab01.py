@@ -9,8 +9,10 @@ from typing import Any
 import torch
 
 from tutorial_lib.checks import lab01_oracles as oracles
-from tutorial_lib.checks.core import Case, Check, CheckError, Result, expect_bytes, refused
+from tutorial_lib.checks.core import Case, Check, CheckError, Result
 from tutorial_lib.checks.lab01_peak import bytes_per_parameter, predict_peak
+from tutorial_lib.checks.results import expect_bytes
+from tutorial_lib.checks.running import refused
 
 __all__ = [
     "bytes_per_parameter",

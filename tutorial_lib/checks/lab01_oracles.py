@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from tutorial_lib import memory
-from tutorial_lib.checks.core import refused
+from tutorial_lib.checks.running import refused, remembered
 from tutorial_lib.memory import meter
 from tutorial_lib.models.gpt import GPT, GPTConfig
 from tutorial_lib.models.unet import UNet, UNetConfig
@@ -77,6 +77,7 @@ class Words(nn.Module):
         return scores
 
 
+@remembered
 def resident(case: Mapping[str, Any]) -> Sizes:
     """Meter a model at rest."""
     with memory.watch(model=Words(case)) as report:
@@ -84,6 +85,7 @@ def resident(case: Mapping[str, Any]) -> Sizes:
     return report.at_peak
 
 
+@remembered
 def after_step(case: Mapping[str, Any]) -> Sizes:
     """Meter what is there after a real training step with the case's `optimizer`."""
     model = Words(case)
@@ -194,6 +196,7 @@ def make_training(case: Mapping[str, Any]) -> tuple[nn.Module, Callable[[], Tens
     return mlp, lambda: F.cross_entropy(mlp(x), y)
 
 
+@remembered
 def trained(case: Mapping[str, Any]) -> tuple[memory.MemoryReport, memory.SavedTensors]:
     """Meter a steady training step of the case, and what its forward saves."""
     model, loss_fn = make_training(case)
@@ -208,6 +211,7 @@ def trained(case: Mapping[str, Any]) -> tuple[memory.MemoryReport, memory.SavedT
     return report, memory.saved(loss_fn, params_of=model)
 
 
+@remembered
 def saved_with_weights(case: Mapping[str, Any]) -> memory.SavedTensors:
     """Count what the case's forward saves, and the weights that autograd refers to beside it."""
     return memory.saved(make_training(case)[1])

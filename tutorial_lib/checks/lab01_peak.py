@@ -11,7 +11,8 @@ from torch import nn
 
 from tutorial_lib import memory
 from tutorial_lib.checks import lab01_oracles as oracles
-from tutorial_lib.checks.core import Case, Check, CheckError, Result, expect_bytes, whole_number
+from tutorial_lib.checks.core import Case, Check, CheckError, Result
+from tutorial_lib.checks.results import expect_bytes, whole_number
 
 TOLERANCE = 0.02
 SWITCHED_OFF = {"autocast": False, "master_copy": False}

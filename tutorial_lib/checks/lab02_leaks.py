@@ -9,8 +9,9 @@ from typing import Any
 
 from tutorial_lib import memory
 from tutorial_lib.checks import lab02_oracles as oracles
-from tutorial_lib.checks.core import Case, Check, CheckError, Result, whole_number
+from tutorial_lib.checks.core import Case, Check, CheckError, Result
 from tutorial_lib.checks.lab02_steps import LeakyTraining
+from tutorial_lib.checks.results import whole_number
 
 
 def _leak_cases(seed: int) -> list[Case]:

@@ -13,7 +13,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from tutorial_lib import memory
-from tutorial_lib.checks.core import CheckError, Opaque, refused
+from tutorial_lib.checks.core import CheckError, Opaque
+from tutorial_lib.checks.running import refused
 from tutorial_lib.memory.storages import StorageLog
 
 TOLERANCE = 1e-3  # a launch takes 20 µs, and a step at least a thousand times as long

@@ -10,9 +10,10 @@ import torch
 
 from tutorial_lib import memory
 from tutorial_lib.checks import lab02_oracles as oracles
-from tutorial_lib.checks.core import Case, Check, Result, expect_bytes
+from tutorial_lib.checks.core import Case, Check, Result
 from tutorial_lib.checks.lab02_machine import PretendGPU
 from tutorial_lib.checks.lab02_steps import ColdStep
+from tutorial_lib.checks.results import expect_bytes
 
 
 def _peak_cases(seed: int) -> list[Case]:

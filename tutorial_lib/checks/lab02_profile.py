@@ -8,9 +8,11 @@ from typing import Any
 
 from tutorial_lib import memory
 from tutorial_lib.checks import lab02_oracles as oracles
-from tutorial_lib.checks.core import Case, Check, CheckError, Result, expect_bytes, whole_number
+from tutorial_lib.checks.core import Case, Check, CheckError, Result
 from tutorial_lib.checks.lab02_machine import PretendGPU
 from tutorial_lib.checks.lab02_steps import TimedTraining
+from tutorial_lib.checks.results import expect_bytes, whole_number
+from tutorial_lib.checks.running import remembered
 
 PHASES = ("forward_bytes", "backward_bytes")
 
@@ -62,6 +64,7 @@ def _judge_profile(case: Case, result: Result) -> None:
     _judge_rate(case, oracles.positive(seen["samples_per_second"], "samples_per_second"))
 
 
+@remembered
 def _measured(case: Case) -> Mapping[str, int]:
     training = TimedTraining(PretendGPU(), case)
 
@@ -73,6 +76,7 @@ def _measured(case: Case) -> Mapping[str, int]:
     return memory.measure(step, model=training.model, optimizer=training.optimizer).phases
 
 
+@remembered
 def _profile_slips(case: Case) -> Mapping[str, Mapping[str, int]]:
     """Read the phases of a first and a second step; give what each reading is wrong for."""
     with PretendGPU() as gpu:

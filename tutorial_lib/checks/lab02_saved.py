@@ -12,9 +12,10 @@ from torch import Tensor, nn
 
 from tutorial_lib import memory
 from tutorial_lib.checks import lab02_oracles as oracles
-from tutorial_lib.checks.core import Case, Check, CheckError, Result, expect_bytes, whole_number
+from tutorial_lib.checks.core import Case, Check, CheckError, Result
 from tutorial_lib.checks.lab02_machine import PretendGPU
 from tutorial_lib.checks.lab02_steps import Picker
+from tutorial_lib.checks.results import expect_bytes, whole_number
 from tutorial_lib.models.gpt import GPT, GPTConfig
 
 

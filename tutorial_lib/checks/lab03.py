@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tutorial_lib.checks import lab03_oracles as oracles
+from tutorial_lib.checks import results
 from tutorial_lib.checks.core import Case, Check, CheckError, Result
 from tutorial_lib.checks.lab03_arguments import save_arguments
 from tutorial_lib.checks.lab03_checkpoint import checkpoint
@@ -53,8 +54,8 @@ def _run_discard(answer: Callable[..., Any], case: Case) -> Result:
 
 def _judge_discard(case: Case, result: Result) -> None:
     plain = oracles.wanted(oracles.plainly, case)
-    begun = oracles.counts(result.get("begun"), case["num_blocks"], "runs of each block")
-    *weights, of_input = oracles.tensors(
+    begun = results.counts(result.get("begun"), case["num_blocks"], "runs of each block")
+    *weights, of_input = results.tensors(
         result.get("gradients"), len(plain["gradients"]), "gradients"
     )
     if max(begun) < 2:
@@ -103,8 +104,8 @@ def _run_hooked(answer: Callable[..., Any], case: Case) -> Result:
 
 def _judge_hooked(case: Case, result: Result) -> None:
     plain = oracles.wanted(oracles.plainly, case)
-    begun = oracles.counts(result.get("begun"), case["num_blocks"], "runs of each block")
-    seen = oracles.tensors(result.get("gradients"), len(plain["gradients"]), "gradients")
+    begun = results.counts(result.get("begun"), case["num_blocks"], "runs of each block")
+    seen = results.tensors(result.get("gradients"), len(plain["gradients"]), "gradients")
     if seen[0] is None or not seen[0].any():
         raise CheckError(
             "the first block's parameters got no gradient where the input is data and needs none: "

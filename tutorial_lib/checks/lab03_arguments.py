@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
 from tutorial_lib.checks import lab03_oracles as oracles
+from tutorial_lib.checks import results
 from tutorial_lib.checks.core import Case, Check, CheckError, Result
 
 
@@ -80,18 +81,18 @@ def _judge_arguments(case: Case, result: Result) -> None:
     if case["kind"] == "kept":
         _judge_kept(case, result)
     elif case["kind"] == "in place":
-        if not oracles.flag(result, "noticed"):
+        if not results.flag(result, "noticed"):
             raise CheckError(
                 "a tensor was changed in place after it was saved, and nobody noticed: hand the "
                 "very tensors to SaveInputs, not their data or a copy."
             )
     else:
-        if not oracles.flag(result, "needs_grad"):
+        if not results.flag(result, "needs_grad"):
             raise CheckError(
                 "a tensor that needs a gradient came back without: a detached input makes the "
                 "recomputation save other tensors than the forward. Save the tensor itself."
             )
-        if not oracles.flag(result, "identical"):
+        if not results.flag(result, "identical"):
             raise CheckError(
                 "copies came back, and the very tensors are wanted: copies take memory."
             )
@@ -108,7 +109,7 @@ def _judge_arguments(case: Case, result: Result) -> None:
 
 def _judge_kept(case: Case, result: Result) -> None:
     parts, args, kwargs = _arguments(case)
-    packed, held = oracles.counts([result.get("packed"), result.get("held")], 2, "saved and held")
+    packed, held = results.counts([result.get("packed"), result.get("held")], 2, "saved and held")
     if packed == 0:
         raise CheckError(
             f"autograd was given none of the {len(parts)} tensors: your closure holds them, and a "
@@ -142,7 +143,7 @@ def _flat(value: Any) -> list[Any]:
 
 def _equal(one: Any, other: Any) -> bool:
     if isinstance(other, Tensor):
-        return oracles.same(one, other)
+        return results.same(one, other)
     return bool(type(one) is type(other) and one == other)
 
 

@@ -13,7 +13,9 @@ from torch import Tensor, nn
 
 from tutorial_lib import memory
 from tutorial_lib.checks import lab03_oracles as oracles
+from tutorial_lib.checks import results
 from tutorial_lib.checks.core import Case, Check, CheckError, Result
+from tutorial_lib.checks.running import judging
 from tutorial_lib.models.gpt import GPT, GPTConfig
 
 
@@ -38,7 +40,7 @@ def _run(answer: Callable[..., Any], case: Case) -> Result:
 
 
 def _oracle(case: Case) -> Result:
-    with oracles.judging():
+    with judging():
         return _RUNS[case["kind"]](oracles.torch_checkpoint, case)
 
 
@@ -157,8 +159,8 @@ def _judge(case: Case, result: Result) -> None:
 
 def _judge_chain(case: Case, result: Result, exact: Result) -> None:
     number = case["num_blocks"]
-    begun = oracles.counts(result.get("begun"), number, "runs of each block")
-    ended = oracles.counts(
+    begun = results.counts(result.get("begun"), number, "runs of each block")
+    ended = results.counts(
         result.get("ended_without_stop"), number, "ends of each block, with early_stop=False"
     )
     if max(begun) < 2 and not case["training"]:

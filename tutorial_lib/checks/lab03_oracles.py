@@ -16,7 +16,9 @@ import torch.utils.checkpoint as torchs
 from torch import Tensor, nn
 
 from tutorial_lib import memory
-from tutorial_lib.checks.core import Case, CheckError, Result, refused
+from tutorial_lib.checks.core import Case, CheckError, Result
+from tutorial_lib.checks.results import error_of, same, tensors
+from tutorial_lib.checks.running import judging, remembered, without_checkpoint
 
 Call = Callable[..., Any]
 
@@ -56,46 +58,11 @@ torch_checkpoint: Call = functools.partial(torchs.checkpoint, use_reentrant=Fals
 torch_to_the_end: Call = functools.partial(torchs.checkpoint, use_reentrant=False, early_stop=False)
 
 
-@contextlib.contextmanager
-def without_torchs() -> Iterator[None]:
-    """Refuse PyTorch's checkpoint, under whatever name it was imported, while an answer runs."""
-    message = "torch.utils.checkpoint is what you are writing, so your answer may not call it."
-    autocast = torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu")
-    with (
-        refused(torchs, "_checkpoint_without_reentrant_generator", message),
-        refused(torchs.CheckpointFunction, "apply", message),
-        one_thread(),
-    ):
-        try:
-            yield
-        finally:  # an answer may have left it on, and the next check would not understand
-            torch.set_autocast_enabled("cpu", autocast[0])
-            torch.set_autocast_dtype("cpu", autocast[1])
-
-
-@contextlib.contextmanager
-def one_thread() -> Iterator[None]:
-    """Compute with one thread, so that sums come out the same to the last bit."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
-@contextlib.contextmanager
-def judging() -> Iterator[None]:
-    """Run an oracle with one thread, and with what PyTorch imports at first use imported."""
-    _first_use()
-    with one_thread():
-        yield
-
-
-@functools.cache
-def _first_use() -> None:
-    # It imports torch._dynamo, which makes tensors: a meter around it would count them.
-    torch_checkpoint(torch.sin, torch.zeros(1, requires_grad=True)).backward()
+def without_torchs() -> contextlib.AbstractContextManager[None]:
+    """Refuse PyTorch's checkpoint while an answer runs."""
+    return without_checkpoint(
+        "torch.utils.checkpoint is what you are writing, so your answer may not call it."
+    )
 
 
 def chain_of(case: Case) -> tuple[list[Counting], Tensor, Tensor]:
@@ -187,63 +154,11 @@ def saved_multiples(call: Call, case: Case) -> float:
     return sum(row.num_bytes for row in saved.rows if row.shape != tuple(gate.shape)) / h.nbytes
 
 
+@remembered
 def wanted(call: Call, case: Case) -> Result:
     """Observe an oracle."""
     with judging():
         return observe(call, case)
-
-
-def tensors(seen: Any, number: int, name: str) -> list[Tensor | None]:
-    """Read a list of tensors, or None, out of a result.
-
-    Raises:
-        CheckError: When it is anything else.
-    """
-    if not isinstance(seen, list) or len(seen) != number:
-        raise CheckError(f"{name}: {number} tensors are wanted, and something else came.")
-    for item in seen:
-        if item is not None and not isinstance(item, Tensor):
-            raise CheckError(
-                f"{name}: tensors are wanted, and {type(item).__name__} is among them."
-            )
-    return seen
-
-
-def counts(seen: Any, number: int, name: str) -> list[int]:
-    """Read a list of ints out of a result.
-
-    Raises:
-        CheckError: When it is anything else.
-    """
-    if isinstance(seen, list) and len(seen) == number and all(type(n) is int for n in seen):
-        return seen
-    raise CheckError(f"{name}: {number} whole numbers are wanted, and something else came.")
-
-
-def flag(result: Result, name: str) -> bool:
-    """Read a bool out of a result.
-
-    Raises:
-        CheckError: When it is anything else.
-    """
-    value = result.get(name)
-    if isinstance(value, bool):
-        return value
-    raise CheckError(f"{name}: true or false is wanted, and {type(value).__name__} came.")
-
-
-def same(one: Any, other: Any) -> bool:
-    """Tell whether two are tensors of one dtype and shape, with the same bits, or both None."""
-    if not isinstance(one, Tensor) or not isinstance(other, Tensor):
-        return one is None and other is None
-    return one.dtype == other.dtype and torch.equal(one, other)
-
-
-def error_of(seen: Tensor | None, exact: Tensor) -> float:
-    """Give the relative error of a gradient; 1 where there is none or its shape is another."""
-    if seen is None or seen.shape != exact.shape:
-        return 1.0
-    return float((seen - exact).norm() / exact.norm())
 
 
 def demand_gradients(result: Result, oracle: Result) -> None:

@@ -12,7 +12,9 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from tutorial_lib import memory
 from tutorial_lib.checks import lab03_oracles as oracles
+from tutorial_lib.checks import results
 from tutorial_lib.checks.core import Case, Check, CheckError, Result
+from tutorial_lib.checks.running import judging
 
 
 class _Keep(torch.autograd.Function):
@@ -57,7 +59,7 @@ def _run(answer: Callable[..., Any], case: Case) -> Result:
 
 
 def _oracle(case: Case) -> Result:
-    with oracles.judging():
+    with judging():
         return _RUNS[case["kind"]](oracles.torch_checkpoint, oracles.torch_to_the_end, case)
 
 
@@ -120,7 +122,7 @@ def _judge(case: Case, result: Result) -> None:
     exact = _oracle(case)
     if "begun" in exact:
         wanted = exact["begun"]
-        begun = oracles.counts(result.get("begun"), len(wanted), "runs of each block")
+        begun = results.counts(result.get("begun"), len(wanted), "runs of each block")
         if begun != wanted:
             side = "once for each backward" if max(begun) > max(wanted) else "for each backward"
             raise CheckError(
@@ -146,13 +148,13 @@ def _judge(case: Case, result: Result) -> None:
 
 
 def _judge_early_stop(result: Result, exact: Result) -> None:
-    ended = oracles.counts(result.get("ended"), len(exact["ended"]), "ends of each block")
+    ended = results.counts(result.get("ended"), len(exact["ended"]), "ends of each block")
     if max(ended) > 1:
         raise CheckError(
             f"the blocks came to their end {ended} times, and once is enough: stop when the last "
             "slot is filled."
         )
-    without = oracles.counts(
+    without = results.counts(
         result.get("ended_without_stop"), len(ended), "ends of each block, with early_stop=False"
     )
     if min(without) < 2:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from tutorial_lib.checks import lab03_oracles as oracles
+from tutorial_lib.checks import results
 from tutorial_lib.checks.core import Case, Check, CheckError, Result
 
 
@@ -105,20 +106,20 @@ def _judge_surroundings(case: Case, result: Result) -> None:
 
 
 def _judge_random(case: Case, result: Result) -> None:
-    kept = oracles.flag(result, "same")
+    kept = results.flag(result, "same")
     if not case["preserve"]:
-        if kept or oracles.flag(result, "put_back"):
+        if kept or results.flag(result, "put_back"):
             raise CheckError(
                 "preserve_rng_state=False was passed, and the random state was handled all the "
                 "same: leave it alone then."
             )
         return
-    if oracles.flag(result, "moved_by_call"):
+    if results.flag(result, "moved_by_call"):
         raise CheckError(
             "your call moved the random state, so the forward draws other numbers than without "
             "checkpointing: read the state, and seed nothing."
         )
-    if not kept and oracles.flag(result, "put_back"):
+    if not kept and results.flag(result, "put_back"):
         raise CheckError(
             "dropout drew another mask in the recomputation, and the state was put back: it was "
             "read when the context was entered. Read it in the upper part, which runs in forward."
@@ -127,17 +128,17 @@ def _judge_random(case: Case, result: Result) -> None:
         raise CheckError(
             "dropout drew another mask in the recomputation: set the random state of the forward."
         )
-    if not oracles.flag(result, "put_back"):
+    if not results.flag(result, "put_back"):
         raise CheckError(
             "the recomputation was right, and left its random state behind: whatever draws next "
             "draws the same numbers twice. Put the state back that was there before."
         )
-    if not oracles.flag(result, "put_back_after_error"):
+    if not results.flag(result, "put_back_after_error"):
         raise CheckError(
             "an error in the recomputation (early stop is one) leaves the random state behind: "
             "put it back with stack.callback or finally."
         )
-    if not oracles.flag(result, "same_again"):
+    if not results.flag(result, "same_again"):
         raise CheckError(
             "the second recomputation drew another mask: what was read in forward must still be "
             "there after one use."
@@ -165,14 +166,14 @@ def _judge_autocast(case: Case, result: Result) -> None:
 
 
 def _judge_norm(case: Case, result: Result) -> None:
-    if not oracles.flag(result, "same"):
+    if not results.flag(result, "same"):
         raise CheckError("a BatchNorm in training gave another result in the recomputation.")
     if result.get("counted_later") is None:
         raise CheckError(
             "BatchNorm does not count any more after the recomputation: give it back what was "
             "taken, when the context is left."
         )
-    if result.get("counted") != 1 or not oracles.flag(result, "unmoved"):
+    if result.get("counted") != 1 or not results.flag(result, "unmoved"):
         raise CheckError(
             f"one batch was counted {result.get('counted')} times by BatchNorm, or its running "
             "averages moved once more: enter uncounted(batch_norms(function)) as well."

@@ -15,8 +15,8 @@ from torch.optim import SGD, AdamW, Optimizer
 
 from tutorial_lib.checks import lab06_oracles as oracles
 from tutorial_lib.checks import same_training
-from tutorial_lib.checks.core import Case, Check, CheckError, Result, refused
-from tutorial_lib.checks.lab03_oracles import one_thread
+from tutorial_lib.checks.core import Case, Check, CheckError, Result
+from tutorial_lib.checks.running import one_thread, refused
 from tutorial_lib.checks.training_record import Recorder
 
 Step = Callable[[nn.Module, Optimizer], float]

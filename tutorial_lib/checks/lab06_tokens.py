@@ -13,7 +13,7 @@ from torch.optim import SGD
 
 from tutorial_lib.checks import lab06_oracles as oracles
 from tutorial_lib.checks.core import Case, Check, CheckError, Result
-from tutorial_lib.checks.lab03_oracles import one_thread
+from tutorial_lib.checks.running import one_thread
 
 _RATE = 0.1
 

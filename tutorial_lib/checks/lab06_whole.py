@@ -14,8 +14,8 @@ from torch.optim import Optimizer
 from tutorial_lib import memory
 from tutorial_lib.checks import lab06_oracles as oracles
 from tutorial_lib.checks.core import Case, Check, CheckError, Result
-from tutorial_lib.checks.lab03_oracles import one_thread
 from tutorial_lib.checks.lab06_tasks import TASKS, Task, gpt_task, make_optimizer
+from tutorial_lib.checks.running import one_thread
 from tutorial_lib.checks.training_record import summation_tolerance
 
 _FAILURES = {

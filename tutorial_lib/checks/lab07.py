@@ -14,12 +14,12 @@ from torch.nn import functional as F
 from tutorial_lib.checks import lab07_demands as demands
 from tutorial_lib.checks import lab07_oracles as oracles
 from tutorial_lib.checks.core import Case, Check, CheckError, Result
-from tutorial_lib.checks.lab03_oracles import error_of, tensors
 from tutorial_lib.checks.lab07_cache import cache_gradients
 from tutorial_lib.checks.lab07_embed import embed
 from tutorial_lib.checks.lab07_moments import remember
 from tutorial_lib.checks.lab07_push import push
 from tutorial_lib.checks.lab07_step import cached_backward
+from tutorial_lib.checks.results import error_of, tensors
 
 __all__ = [
     "cache_gradients",

@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from tutorial_lib.checks.core import Case, CheckError, Result
-from tutorial_lib.checks.lab03_oracles import error_of, tensors
+from tutorial_lib.checks.results import error_of, tensors
 
 # Relative, for sums of the same terms in another order.
 TOLERANCES = {"float64": 1e-12, "float32": 1e-6}

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from tutorial_lib.checks import lab07_demands as demands
 from tutorial_lib.checks import lab07_oracles as oracles
-from tutorial_lib.checks.core import Case, Check, CheckError, Result, whole_number
-from tutorial_lib.checks.lab03_oracles import error_of, flag, tensors
+from tutorial_lib.checks.core import Case, Check, CheckError, Result
+from tutorial_lib.checks.results import error_of, flag, tensors, whole_number
 
 
 def _embed_cases(seed: int) -> list[Case]:

@@ -11,8 +11,8 @@ from torch import nn
 
 from tutorial_lib import memory
 from tutorial_lib.checks import lab07_oracles as oracles
-from tutorial_lib.checks.core import Case, Check, CheckError, Result, whole_number
-from tutorial_lib.checks.lab03_oracles import flag
+from tutorial_lib.checks.core import Case, Check, CheckError, Result
+from tutorial_lib.checks.results import flag, whole_number
 
 
 def _cases(seed: int) -> list[Case]:

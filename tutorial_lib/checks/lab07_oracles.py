@@ -9,17 +9,16 @@ from __future__ import annotations
 import contextlib
 import math
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-import torch.utils.checkpoint as torchs
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from tutorial_lib import memory
-from tutorial_lib.checks.core import Case, CheckError, refused
-from tutorial_lib.checks.lab03_oracles import one_thread
+from tutorial_lib.checks.core import Case, CheckError
+from tutorial_lib.checks.running import without_checkpoint
 
 BUFFERS = ("drift", "hidden", "turned")
 Runs = list[tuple[int, bool, bool]]
@@ -108,24 +107,12 @@ class Moments:
         return len(self.asked_after) - 1
 
 
-@contextlib.contextmanager
-def without_torchs() -> Iterator[None]:
-    """Refuse PyTorch's checkpoint while an answer runs, and compute with one thread."""
-    message = (
+def without_torchs() -> contextlib.AbstractContextManager[None]:
+    """Refuse PyTorch's checkpoint while an answer runs."""
+    return without_checkpoint(
         "torch.utils.checkpoint does this lab's work by itself, as its end shows: here your answer "
         "may not call it."
     )
-    autocast = torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu")
-    with (
-        refused(torchs, "_checkpoint_without_reentrant_generator", message),
-        refused(torchs.CheckpointFunction, "apply", message),
-        one_thread(),
-    ):
-        try:
-            yield
-        finally:  # an answer may have left it on, and the next check would not understand
-            torch.set_autocast_enabled("cpu", autocast[0])
-            torch.set_autocast_dtype("cpu", autocast[1])
 
 
 def dtype_of(case: Case) -> torch.dtype:

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from tutorial_lib.checks import lab07_demands as demands
 from tutorial_lib.checks import lab07_oracles as oracles
-from tutorial_lib.checks.core import Case, Check, CheckError, Result, whole_number
+from tutorial_lib.checks.core import Case, Check, CheckError, Result
+from tutorial_lib.checks.results import whole_number
 
 
 def _push_cases(seed: int) -> list[Case]:

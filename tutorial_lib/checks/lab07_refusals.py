@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from tutorial_lib.checks import lab07_demands as demands
 from tutorial_lib.checks import lab07_oracles as oracles
 from tutorial_lib.checks.core import Case, CheckError, Result
-from tutorial_lib.checks.lab03_oracles import flag
+from tutorial_lib.checks.results import flag
 
 Made = tuple[list[nn.Module], list[Tensor], oracles.InBatch]
 

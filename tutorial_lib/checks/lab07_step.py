@@ -11,8 +11,9 @@ from torch import Tensor, nn
 
 from tutorial_lib.checks import lab07_demands as demands
 from tutorial_lib.checks import lab07_oracles as oracles
-from tutorial_lib.checks.core import Case, Check, CheckError, Result, whole_number
+from tutorial_lib.checks.core import Case, Check, CheckError, Result
 from tutorial_lib.checks.lab07_refusals import judge_refusal, refusal_cases, run_refusal
+from tutorial_lib.checks.results import whole_number
 
 _STATE_BYTES = 5056  # of the CPU's random generator; the meter sees them where they are cloned
 

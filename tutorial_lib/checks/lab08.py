@@ -9,14 +9,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tutorial_lib.checks import lab08_oracles as oracles
 from tutorial_lib.checks.core import Case, Check, CheckError, Result
-from tutorial_lib.checks.lab03_oracles import tensors
 from tutorial_lib.checks.lab08_pieces import backward_in_pieces
 from tutorial_lib.checks.lab08_room import room_for_activations
 from tutorial_lib.checks.lab08_search import cheapest_fit
 from tutorial_lib.checks.lab08_segments import recomputing
 from tutorial_lib.checks.lab08_survive import update_that_fits
+from tutorial_lib.checks.results import tensors
+from tutorial_lib.checks.running import alone
 
 __all__ = [
     "backward_in_pieces",
@@ -153,6 +153,6 @@ draw_update = Check(
     exercise="8.1",
     passed="an update's number decides its images, times and noise, and nothing else does",
     cases=_cases,
-    run=oracles.alone(_run),
+    run=alone(_run),
     judge=_judge,
 )

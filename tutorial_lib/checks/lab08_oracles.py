@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -13,25 +12,11 @@ from torch.nn import functional as F
 
 from tutorial_lib import memory
 from tutorial_lib.checks.core import Case, CheckError, Result
-from tutorial_lib.checks.lab03_oracles import error_of, one_thread, tensors
+from tutorial_lib.checks.results import error_of, tensors
+from tutorial_lib.checks.running import one_thread
 
 SIDE = 8
 Drawn = tuple[Tensor, Tensor, Tensor]
-
-
-def alone(run: Callable[..., Result]) -> Callable[..., Result]:
-    """Have the first half of a check compute with one thread, from its first operation on.
-
-    A grader runs it in a forked process, where a pool of threads that the parent had is gone, and
-    an operation that waits for it never ends.
-    """
-
-    @functools.wraps(run)
-    def with_one_thread(answer: Callable[..., Any], case: Case) -> Result:
-        with one_thread():
-            return run(answer, case)
-
-    return with_one_thread
 
 
 def make_unet(case: Case) -> nn.Module:
@@ -126,17 +111,6 @@ def worst_error(result: Result, exact: Sequence[Tensor | None], key: str = "grad
     seen = tensors(result.get(key), len(exact), key)
     pairs = zip(seen, exact, strict=True)
     return max(error_of(a, b) for a, b in pairs if b is not None)
-
-
-def whole_numbers(value: Any, name: str) -> list[int]:
-    """Read a list of whole numbers out of a result.
-
-    Raises:
-        CheckError: When it is anything else.
-    """
-    if not isinstance(value, list) or not all(type(number) is int for number in value):
-        raise CheckError(f"{name}: a list of whole numbers is wanted, and something else came.")
-    return value
 
 
 def demand_words(said: str, kind: str, words: Sequence[Any], where: str) -> None:

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from tutorial_lib.checks import lab08_oracles as oracles
-from tutorial_lib.checks.core import Case, Check, CheckError, Result, whole_number
-from tutorial_lib.checks.lab03_oracles import one_thread
+from tutorial_lib.checks.core import Case, Check, CheckError, Result
+from tutorial_lib.checks.results import counts, whole_number
+from tutorial_lib.checks.running import alone, one_thread, remembered
 
 _EXACT = 1e-9  # relative, in float64
 _SLACK = 1.05  # a copy of a micro-batch's images is no fault
@@ -40,6 +41,7 @@ def _run(answer: Callable[..., Any], case: Case) -> Result:
     return {"loss": loss, "gradients": oracles.gradients_of(unet), "rows": rows}
 
 
+@remembered
 def _exact(case: Case) -> tuple[float, list[Tensor]]:
     """Give loss and gradients of all images at once, without what was there before."""
     unet, drawn = oracles.make_unet(case), oracles.make_drawn(case, case["num"])
@@ -51,7 +53,7 @@ def _judge(case: Case, result: Result) -> None:
     if case["kind"] == "peak":
         _judge_peak(case, result)
         return
-    rows = oracles.whole_numbers(result.get("rows"), "rows")
+    rows = counts(result.get("rows"), None, "rows")
     num, size = case["num"], case["micro_batch"]
     if max(rows, default=0) > size:
         raise CheckError(f"{max(rows)} images were in the U-Net at once, and {size} are allowed.")
@@ -102,6 +104,7 @@ def _explain(case: Case, result: Result, exact: list[Tensor]) -> None:
     )
 
 
+@remembered
 def _mean_of_means(case: Case) -> list[Tensor]:
     unet, drawn = oracles.make_unet(case), oracles.make_drawn(case, case["num"])
     cut = (torch.split(tensor, case["micro_batch"]) for tensor in drawn)
@@ -111,10 +114,15 @@ def _mean_of_means(case: Case) -> list[Tensor]:
     return [g for g in oracles.gradients_of(unet) if g is not None]
 
 
-def _judge_peak(case: Case, result: Result) -> None:
+@remembered
+def _enough(case: Case) -> int:
     unet, drawn = oracles.make_unet(case), oracles.make_drawn(case, case["num"])
     oracles.fill_gradients(unet)
-    enough = oracles.peak_above(lambda: oracles.backward(unet, drawn, case["micro_batch"]), unet)
+    return oracles.peak_above(lambda: oracles.backward(unet, drawn, case["micro_batch"]), unet)
+
+
+def _judge_peak(case: Case, result: Result) -> None:
+    enough = _enough(case)
     peak = whole_number(result.get("peak"), "peak")
     if peak > _SLACK * enough:
         raise CheckError(
@@ -129,6 +137,6 @@ backward_in_pieces = Check(
     exercise="8.2",
     passed="the gradient of all images, in the memory of a micro-batch",
     cases=_cases,
-    run=oracles.alone(_run),
+    run=alone(_run),
     judge=_judge,
 )

@@ -13,7 +13,8 @@ from torch.optim import SGD
 
 from tutorial_lib.checks import lab08_oracles as oracles
 from tutorial_lib.checks.core import Case, Check, CheckError, Result
-from tutorial_lib.checks.lab03_oracles import one_thread
+from tutorial_lib.checks.results import counts
+from tutorial_lib.checks.running import alone, one_thread, remembered
 from tutorial_lib.memory.cap import capped
 
 _NUM = 16
@@ -62,6 +63,7 @@ def _tried(case: Case) -> list[int]:
     return sizes
 
 
+@remembered
 def _limit(case: Case) -> int:
     """Give a cap under which the last attempt to fail fails late, with gradients in `.grad`."""
     failing = [size for size in _tried(case) if size > case["fits"]]
@@ -119,7 +121,7 @@ def _broken(unet: nn.Module, is_broken: bool) -> Iterator[None]:
 
 
 def _judge(case: Case, result: Result) -> None:
-    said, rows = str(result.get("said")), oracles.whole_numbers(result.get("rows"), "rows")
+    said, rows = str(result.get("said")), counts(result.get("rows"), None, "rows")
     if case["kind"] == "other error":
         if not said.startswith("_OtherError"):
             raise CheckError(
@@ -162,6 +164,16 @@ def _judge_refusal(result: Result, said: str, rows: list[int]) -> None:
         )
 
 
+@remembered
+def _wanted(case: Case) -> tuple[float, list[Tensor], Tensor]:
+    """Give the loss of an update that fits, and the state and the random state after it."""
+    unet, optimizer, drawn = _make(case)
+    optimizer.zero_grad()
+    loss = oracles.backward(unet, drawn, case["fits"])
+    optimizer.step()
+    return loss, _state(unet, optimizer), torch.get_rng_state()
+
+
 def _judge_update(case: Case, result: Result, rows: list[int]) -> None:
     size = result.get("micro_batch")
     tried = _tried(case)
@@ -172,12 +184,8 @@ def _judge_update(case: Case, result: Result, rows: list[int]) -> None:
         )
     if list(dict.fromkeys(count for count in rows if count in tried)) != tried:
         raise CheckError(f"forwards had {rows} images: begin with {tried[0]}, and halve.")
-    unet, optimizer, drawn = _make(case)
-    optimizer.zero_grad()
-    loss = oracles.backward(unet, drawn, case["fits"])
-    optimizer.step()
-    random_state = torch.get_rng_state()
-    error = oracles.worst_error(result, _state(unet, optimizer), "state")
+    loss, state, random_state = _wanted(case)
+    error = oracles.worst_error(result, state, "state")
     if result.get("moved") is not True:
         raise CheckError("no update was made: call optimizer.step() once the gradient is there.")
     seen = result.get("random_state")
@@ -203,6 +211,6 @@ update_that_fits = Check(
     exercise="8.6",
     passed="the largest micro-batch that fits, and failed attempts leave no trace",
     cases=_cases,
-    run=oracles.alone(_run),
+    run=alone(_run),
     judge=_judge,
 )

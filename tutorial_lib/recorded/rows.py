@@ -121,6 +121,8 @@ def _claimed() -> Iterator[Row]:
     for strategy in STRATEGIES:
         recipe = Recipe("gpt2-medium", 8, precision="bf16-amp", checkpointing=strategy)
         yield Row(recipe, ("E12",))
+    for strategy in ("none", "per-block", "sqrt"):
+        yield Row(Recipe("transformer-50", 11, 512, checkpointing=strategy), ("E01",))
     yield from _conditions()
     yield from _accumulated()
 
@@ -134,6 +136,8 @@ def _conditions() -> Iterator[Row]:
             if precision != "bf16":
                 yield Row(Recipe("bert-large", 4, 512, checkpointing=strategy, **choices), ("A13",))
         half: dict[str, Any] = {"precision": "bf16", "checkpointing": strategy}
+        for optimizer in ("adamw", "adamw-fused"):
+            yield Row(Recipe("llama-2-7b", 1, 4096, optimizer=optimizer, **half), ("D07",))
         yield Row(Recipe("gpt2-xl", 8, **half), ("A12",))
         yield Row(Recipe("llama-2-7b", 4, 2048, optimizer="adamw-8bit", **half), ("E08",))
         yield Row(Recipe("llama-2-7b", 4, 2048, optimizer="adamw-fused", **half), ("E08",))

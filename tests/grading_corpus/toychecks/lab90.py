@@ -4,7 +4,8 @@ import random
 
 import torch
 
-from tutorial_lib.checks.core import Check, CheckError, whole_number
+from tutorial_lib.checks.core import Check, CheckError
+from tutorial_lib.checks.results import whole_number
 
 
 def _area_cases(seed):

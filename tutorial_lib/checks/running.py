@@ -1,0 +1,113 @@
+"""Under which circumstances an answer and an oracle run."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+from unittest import mock
+
+import torch
+import torch.utils.checkpoint as torchs
+
+from tutorial_lib.checks.core import Case, CheckError, Result
+
+
+@contextlib.contextmanager
+def refused(owner: Any, attribute: str, message: str) -> Iterator[None]:
+    """Raise a CheckError wherever an answer uses what its exercise forbids.
+
+    Args:
+        owner: Module or class that holds it.
+        attribute: Its name there. What is looked up at every call, from everywhere, is best.
+        message: What the learner reads.
+    """
+
+    def refuse(*args: Any, **kwargs: Any) -> None:
+        raise CheckError(message)
+
+    with mock.patch.object(owner, attribute, refuse):
+        yield
+
+
+@contextlib.contextmanager
+def without_checkpoint(message: str) -> Iterator[None]:
+    """Refuse PyTorch's checkpoint, under whatever name it was imported, and use one thread.
+
+    Args:
+        message: What the learner reads whose answer calls it.
+    """
+    autocast = torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu")
+    with (
+        refused(torchs, "_checkpoint_without_reentrant_generator", message),
+        refused(torchs.CheckpointFunction, "apply", message),
+        one_thread(),
+    ):
+        try:
+            yield
+        finally:  # an answer may have left it on, and the next check would not understand
+            torch.set_autocast_enabled("cpu", autocast[0])
+            torch.set_autocast_dtype("cpu", autocast[1])
+
+
+@contextlib.contextmanager
+def one_thread() -> Iterator[None]:
+    """Compute with one thread, so that sums come out the same to the last bit."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def alone(run: Callable[..., Result]) -> Callable[..., Result]:
+    """Have the first half of a check compute with one thread, from its first operation on.
+
+    A grader runs it in a forked process, where a pool of threads that the parent had is gone, and
+    an operation that waits for it never ends.
+    """
+
+    @functools.wraps(run)
+    def with_one_thread(answer: Callable[..., Any], case: Case) -> Result:
+        with one_thread():
+            return run(answer, case)
+
+    return with_one_thread
+
+
+@contextlib.contextmanager
+def judging() -> Iterator[None]:
+    """Run an oracle with one thread, and with what PyTorch imports at first use imported."""
+    _first_use()
+    with one_thread():
+        yield
+
+
+def remembered(oracle: Callable[..., Any]) -> Callable[..., Any]:
+    """Have an oracle compute once for a case: a check is run again and again on the same cases.
+
+    The oracle's last argument is the case, on which alone depends what it gives; those before it
+    can be hashed.
+    """
+
+    @functools.lru_cache(maxsize=64)
+    def of_text(*others: Any) -> Any:
+        *arguments, text = others
+        return oracle(*arguments, json.loads(text))
+
+    @functools.wraps(oracle)
+    def look_up(*arguments: Any) -> Any:
+        *others, case = arguments
+        return of_text(*others, json.dumps(case))
+
+    return look_up
+
+
+@functools.cache
+def _first_use() -> None:
+    # It imports torch._dynamo, which makes tensors: a meter around it would count them.
+    x = torch.zeros(1, requires_grad=True)
+    torchs.checkpoint(torch.sin, x, use_reentrant=False).backward()
