@@ -1,5 +1,6 @@
 """What several test files share."""
 
+import gc
 import os
 import subprocess
 import sys
@@ -16,6 +17,19 @@ ROOT = Path(__file__).resolve().parent.parent
 def root():
     """The course's folder."""
     return ROOT
+
+
+@pytest.fixture(scope="module", autouse=True)
+def thawed_after_a_file():
+    """Let what a file's tests left be collected."""
+    yield
+    gc.unfreeze()
+
+
+@pytest.fixture(autouse=True)
+def quick_collections():
+    """A meter collects garbage: it need not look again through all that is imported."""
+    gc.freeze()
 
 
 @pytest.fixture

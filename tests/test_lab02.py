@@ -1,7 +1,5 @@
 """The machine and the oracles of lab 02 against arithmetic by hand, and what its checks forbid."""
 
-import gc
-
 import pytest
 import torch
 from torch import nn
@@ -16,14 +14,6 @@ from tutorial_lib.checks.lab02_steps import LeakyTraining, TimedTraining
 CHECKS = [value for value in vars(lab02).values() if isinstance(value, Check)]
 SEEDS = range(8)
 each_check = pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.name)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def quick_collections():
-    """A meter collects garbage, a quarter of a second where much is imported."""
-    gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 @each_check
