@@ -14,7 +14,7 @@ CHECKS = {
     for name, value in vars(module).items()
     if isinstance(value, Check)
 }
-SEEDS = range(6)
+SEEDS = range(8)
 each_check = pytest.mark.parametrize("name", CHECKS)
 
 

@@ -413,17 +413,16 @@ plots.tape({"none": plain, "per-block": frugal})
 # The triangle is hollow. Follow one tensor through it, the wide one that the MLP of block 2 makes:
 
 # %% id="one-tensor"
-# NBVAL_IGNORE_OUTPUT
-# Ticks count operations, and another version of PyTorch has a few more or less.
 for name, report in {"none": plain, "per-block": frugal}.items():
     backward = next(tick for tick, phase in report.phase_starts if phase == "backward")
     for life in report.timeline:
         if life.module == "blocks.2.mlp.up" and life.phase in ("forward", "backward"):
-            when = f"ticks {life.born - backward:+d} to {life.died - backward:+d}"
-            print(f"{name:<10} {life.category:<11} {human_bytes(life.num_bytes):>8} {when}")
+            last = "backward" if life.died >= backward else "forward"
+            print(f"{name:<10} {life.category:<11} {human_bytes(life.num_bytes):>8} "
+                  f"from {life.phase} to {last}, {life.died - life.born} ticks")  # fmt: skip
 
 # %% [markdown] id="read-one-tensor"
-# (Tick 0 is where backward begins.) Without checkpointing it is stored and waits through all later
+# (A tick is one operation.) Without checkpointing it is stored and waits through all later
 # blocks. With it, there are two lives: made and discarded within a few ticks of forward; then, when
 # the gradient arrives at block 2, the block is run again, the tensor is *recomputed*, used and
 # freed. Storing, discarding, triggering, running again, freeing: you will write these in chapter
