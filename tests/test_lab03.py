@@ -495,8 +495,7 @@ def test_autocast_is_that_of_the_forward(call, forward, backward):
     assert seen == [forward or torch.float32] * 2
 
 
-@both
-def test_default_device_is_that_of_the_forward(call):
+def test_default_device_is_that_of_the_forward():  # PyTorch's own forgot it in version 2.10
     seen = []
 
     def function(x):
@@ -504,7 +503,7 @@ def test_default_device_is_that_of_the_forward(call):
         return x.sin().exp()
 
     with torch.device("meta"):
-        y = call(function, leaf(3)).sum()
+        y = MINE(function, leaf(3)).sum()
     y.backward()
     assert seen == ["meta", "meta"]
 
@@ -536,13 +535,13 @@ def test_saving_on_the_cpu_around_it_moves_inputs_alone(call):
     packed = []
 
     def pack(tensor):
-        packed.append(tuple(tensor.shape))
+        packed.append(tensor.numel())
         return tensor.clone()
 
     x = leaf(7) * 1
     with saved_tensors_hooks(pack, lambda tensor: tensor):
         y = call(waves, x)
-    assert packed == [(7,)]
+    assert sum(packed) == 7  # some versions of PyTorch's own save an empty tensor too
     with save_on_cpu():
         z = call(waves, x)
     exact = torch.autograd.grad(waves(x).sum(), x)

@@ -565,7 +565,9 @@ def table(checkpoint):
 with warnings.catch_warnings(record=True) as heard:
     warnings.simplefilter("always")
     for name, implementation in implementations.items():
-        print(name, *(f"  {row:<14}{words}" for row, words in table(implementation)), sep="\n")
+        print(name)
+        for row, words in table(implementation):
+            print(f"  {row:<14}{words.partition(':')[0]}")
 {str(warning.message).partition(".")[0] for warning in heard}
 
 # %% [markdown] id="table-read"

@@ -537,7 +537,10 @@ error_of(faithful) if ready else "First write 3.2 and 3.3."
 
 # %% id="given-3-4"
 class SaveInputs(torch.autograd.Function):
-    """Has autograd keep some tensors; `apply(...).grad_fn.saved_tensors` gives them back."""
+    """Has autograd keep some tensors, for as long as the output of `apply` lives.
+
+    `output.grad_fn.saved_tensors` gives them back.
+    """
 
     @staticmethod
     def forward(ctx, anchor, *tensors):
@@ -580,7 +583,7 @@ def save_arguments(args: tuple, kwargs: dict):
     ### BEGIN SOLUTION
     leaves, structure = tree_flatten((args, kwargs))
     places = [place for place, leaf in enumerate(leaves) if isinstance(leaf, Tensor)]
-    node = SaveInputs.apply(anchor(), *(leaves[place] for place in places)).grad_fn
+    keeper = SaveInputs.apply(anchor(), *(leaves[place] for place in places))
     for place in places:
         leaves[place] = None
     ### END SOLUTION
@@ -588,7 +591,7 @@ def save_arguments(args: tuple, kwargs: dict):
     def bring_back() -> tuple[tuple, dict]:
         ### BEGIN SOLUTION
         again = list(leaves)
-        for place, tensor in zip(places, node.saved_tensors, strict=True):
+        for place, tensor in zip(places, keeper.grad_fn.saved_tensors, strict=True):
             again[place] = tensor
         return tree_unflatten(again, structure)
         ### END SOLUTION
@@ -613,8 +616,9 @@ checks.lab03.save_arguments(save_arguments)
 # </details>
 # <details><summary>Hint 3: bringing back</summary>
 #
-# `node.saved_tensors` gives the tensors in the order of saving, and asks the hooks each time: read
-# it once a call. Fill a *copy* of the list, then `tree_unflatten(copy, structure)`.
+# Keep the output of `SaveInputs.apply`: its `grad_fn.saved_tensors` gives the tensors in the order of
+# saving, and asks the hooks each time: read it once a call. Fill a *copy* of the list, then
+# `tree_unflatten(copy, structure)`.
 # </details>
 
 # %% [markdown] id="text-3-5"

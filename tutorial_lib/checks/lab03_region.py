@@ -18,7 +18,7 @@ from tutorial_lib.checks.running import judging
 
 
 class _Keep(torch.autograd.Function):
-    """Has autograd keep tensors."""
+    """Has autograd keep tensors, for as long as the output lives."""
 
     @staticmethod
     def forward(ctx: Any, anchor: Tensor, *tensors: Tensor) -> Tensor:
@@ -31,12 +31,12 @@ def _through(region_class: Callable[..., Any], *, early_stop: bool = True) -> or
 
     def call(function: Callable[..., Any], *tensors: Tensor) -> Any:
         anchor = torch.empty(0, requires_grad=True)
-        node: Any = _Keep.apply(anchor, *tensors).grad_fn  # type: ignore[no-untyped-call]
+        keeper: Any = _Keep.apply(anchor, *tensors)  # type: ignore[no-untyped-call]
 
         def run(*again: Tensor) -> None:
             function(*again)
 
-        region = region_class(run, lambda: (node.saved_tensors, {}), early_stop)
+        region = region_class(run, lambda: (keeper.grad_fn.saved_tensors, {}), early_stop)
         with saved_tensors_hooks(region.pack, region.unpack):
             output = function(*tensors)
         region.forward_is_done = True

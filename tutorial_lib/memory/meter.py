@@ -131,7 +131,7 @@ def watch(
         with log:
             yield report
         log.finish()
-        gc.collect()
+        gc.collect(0)  # What was made meanwhile is all in the youngest generation.
     if model is not None:
         log.know_module(model)
     report.timeline, report.phase_starts = log.lives(), log.phase_starts

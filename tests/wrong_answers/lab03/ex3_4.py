@@ -9,7 +9,7 @@ LAB = solved("lab03")
 
 
 def keep(tensors):
-    return LAB.SaveInputs.apply(LAB.anchor(), *tensors).grad_fn
+    return LAB.SaveInputs.apply(LAB.anchor(), *tensors)
 
 
 def with_slips(kept=lambda tensor: tensor, let_go=True, renew=list, undo=lambda tensor: tensor):
@@ -18,12 +18,12 @@ def with_slips(kept=lambda tensor: tensor, let_go=True, renew=list, undo=lambda 
     def save_arguments(args, kwargs):
         leaves, structure = tree_flatten((args, kwargs))
         places = [place for place, leaf in enumerate(leaves) if isinstance(leaf, Tensor)]
-        node = keep([kept(leaves[place]) for place in places])
+        keeper = keep([kept(leaves[place]) for place in places])
         rest = [None if let_go and place in places else leaf for place, leaf in enumerate(leaves)]
 
         def bring_back():
             again = renew(rest)
-            for place, tensor in zip(places, node.saved_tensors, strict=True):
+            for place, tensor in zip(places, keeper.grad_fn.saved_tensors, strict=True):
                 again[place] = undo(tensor)
             return tree_unflatten(again, structure)
 
@@ -50,12 +50,12 @@ def keeps_them_in_a_closure(args, kwargs):
 @wrong("tensors were saved, and the arguments hold")
 def looks_at_the_top_level_alone(args, kwargs):
     places = [place for place, leaf in enumerate(args) if isinstance(leaf, Tensor)]
-    node = keep([args[place] for place in places])
+    keeper = keep([args[place] for place in places])
     rest = [None if isinstance(arg, Tensor) else arg for arg in args]
 
     def bring_back():
         again = list(rest)
-        for place, tensor in zip(places, node.saved_tensors, strict=True):
+        for place, tensor in zip(places, keeper.grad_fn.saved_tensors, strict=True):
             again[place] = tensor
         return tuple(again), kwargs
 
@@ -66,12 +66,12 @@ def looks_at_the_top_level_alone(args, kwargs):
 def turns_the_order(args, kwargs):
     leaves, structure = tree_flatten((args, kwargs))
     places = [place for place, leaf in enumerate(leaves) if isinstance(leaf, Tensor)]
-    node = keep([leaves[place] for place in reversed(places)])
+    keeper = keep([leaves[place] for place in reversed(places)])
     rest = [None if isinstance(leaf, Tensor) else leaf for leaf in leaves]
 
     def bring_back():
         again = list(rest)
-        for place, tensor in zip(places, node.saved_tensors, strict=True):
+        for place, tensor in zip(places, keeper.grad_fn.saved_tensors, strict=True):
             again[place] = tensor
         return tree_unflatten(again, structure)
 
@@ -102,11 +102,11 @@ def with_place_holders(args, kwargs):
         return lambda kept: kept[number]
 
     form = tree_map(stand_in, (args, kwargs))
-    node = keep(tensors)
+    keeper = keep(tensors)
     tensors.clear()
 
     def bring_back():
-        kept = node.saved_tensors
+        kept = keeper.grad_fn.saved_tensors
         return tree_map(lambda place: place(kept), form)
 
     return bring_back
@@ -117,11 +117,11 @@ def tensors_and_the_rest_apart(args, kwargs):
     leaves, structure = tree_flatten((args, kwargs))
     is_tensor = [isinstance(leaf, Tensor) for leaf in leaves]
     rest = [leaf for leaf in leaves if not isinstance(leaf, Tensor)]
-    node = keep([leaf for leaf in leaves if isinstance(leaf, Tensor)])
+    keeper = keep([leaf for leaf in leaves if isinstance(leaf, Tensor)])
     del leaves
 
     def bring_back():
-        tensors, others = iter(node.saved_tensors), iter(rest)
+        tensors, others = iter(keeper.grad_fn.saved_tensors), iter(rest)
         return tree_unflatten([next(tensors if is_t else others) for is_t in is_tensor], structure)
 
     return bring_back
