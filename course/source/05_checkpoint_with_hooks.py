@@ -338,8 +338,8 @@ print(complaint(recomputing_once, Caching))
 # ## Sixty lines
 #
 # `Keep` is an operation that saves its inputs and does nothing else. `kept` splits the arguments
-# into tensors, which it hands to `Keep`, and the rest. It holds on to `Keep`'s empty output: what an
-# operation saved is there for as long as its output lives.
+# into tensors, which it hands to `Keep`, and the rest. It holds on to `Keep`'s empty output: what
+# an operation saved is there for as long as its output lives.
 
 
 # %% id="keep"

@@ -616,8 +616,8 @@ checks.lab03.save_arguments(save_arguments)
 # </details>
 # <details><summary>Hint 3: bringing back</summary>
 #
-# Keep the output of `SaveInputs.apply`: its `grad_fn.saved_tensors` gives the tensors in the order of
-# saving, and asks the hooks each time: read it once a call. Fill a *copy* of the list, then
+# Keep the output of `SaveInputs.apply`: its `grad_fn.saved_tensors` gives the tensors in the order
+# of saving, and asks the hooks each time: read it once a call. Fill a *copy* of the list, then
 # `tree_unflatten(copy, structure)`.
 # </details>
 
