@@ -26,11 +26,11 @@ from torch import nn
 from torch.nn import functional as F
 from torch.optim import SGD, AdamW
 
-from tutorial_lib import data, device, memory, plots
+from tutorial_lib import data, device, memory, plots, recorded
 from tutorial_lib.checks import CheckError, assert_same_training, summation_tolerance
-from tutorial_lib.models import published
 from tutorial_lib.models.gpt import GPT, GPTConfig
 from tutorial_lib.models.vit import ViT, ViTConfig
+from tutorial_lib.training import Recipe
 from tutorial_lib.units import human_bytes
 
 torch.set_num_threads(1)  # small steps lose more by waiting for a second core than they gain
@@ -743,37 +743,27 @@ for num, size in [(2, 4), (8, 4), (2, 2)]:
 # number of GPUs that share it, which chapter 13 measures.
 #
 # How much of the 75 % arrives depends on which tower is taller: activations, or the update with its
-# gradients, states and temporary copy. GPT-2 as published, float32 and AdamW, predicted with the
-# kernels of a GPU, for long and for short sequences. (Two micro-batches stand for four: how
-# many they are moves nothing.)
+# gradients, states and temporary copy. GPT-2 as published, float32 and AdamW, for long and for
+# short sequences, from the course's table of predictions for the kernels of a GPU
+# (`course/recorded`).
 #
 # **Predict.** For which does the peak fall by nearly 75 %? For which by next to nothing?
 
 
-# %% id="published-step"
-def published_peak(micro_batch, num, seq):
-    def make():
-        model = published.build("gpt2", device="cpu")
-        batch = published.batch("gpt2", micro_batch, seq=seq, device="cpu")
-        optimizer = AdamW(model.parameters())
-
-        def step():
-            for _ in range(num):
-                (published.loss("gpt2", model, batch) / num).backward()
-            optimizer.step()
-            optimizer.zero_grad()
-
-        return step, model, optimizer
-
-    return memory.predict(make).peak_bytes
-
-
 # %% id="published-table"
-for seq in (1024, 16):
-    whole, pieces = (published_peak(*how, seq) for how in [(32, 1), (8, 2)])
-    print(f"sequences of {seq}: batch of 32 {human_bytes(whole)}; in pieces of 8 "
+table = recorded.load("predicted").rows
+
+
+def published_peak(micro_batch, num, seq):
+    recipe = Recipe("gpt2", micro_batch, seq, accumulation=num)
+    return table[recipe.label()]["report"]["peak_bytes"]
+
+
+for words, seq in {"1024": None, "16": 16}.items():  # None: as published
+    whole, pieces = (published_peak(*how, seq) for how in [(32, 1), (8, 4)])
+    print(f"sequences of {words}: batch of 32 {human_bytes(whole)}; in pieces of 8 "
           f"{human_bytes(pieces)}, {fell(whole, pieces)} less")  # fmt: skip
-print("a single batch of 8, sequences of 1024:", human_bytes(published_peak(8, 1, 1024)))
+print("a single batch of 8, sequences of 1024:", human_bytes(published_peak(8, 1, None)))
 
 # %% [markdown] id="read-published"
 # With long sequences the ramp of activations is the whole story, and nearly all of the 75 %

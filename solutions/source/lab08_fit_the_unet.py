@@ -31,8 +31,7 @@ from functools import partial
 from itertools import combinations
 
 import torch
-from diffusers.models.unets.unet_2d import UNet2DModel
-from diffusers.schedulers.scheduling_ddpm import DDPMScheduler
+from diffusers import DDPMScheduler, UNet2DModel
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim import SGD, AdamW

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from tutorial_lib.checks import lab07_demands as demands
 from tutorial_lib.checks import lab07_oracles as oracles
 from tutorial_lib.checks.core import Case, Check, CheckError, Result
 from tutorial_lib.checks.lab07_cache import cache_gradients
@@ -20,6 +19,7 @@ from tutorial_lib.checks.lab07_moments import remember
 from tutorial_lib.checks.lab07_push import push
 from tutorial_lib.checks.lab07_step import cached_backward
 from tutorial_lib.checks.results import error_of, tensors
+from tutorial_lib.checks.running import error_said
 
 __all__ = [
     "cache_gradients",
@@ -68,7 +68,7 @@ def _to_be_refused(case: Case) -> bool:
 def _run(answer: Callable[..., Any], case: Case) -> Result:
     inputs = _inputs(case)
     if _to_be_refused(case):
-        return {"said": demands.error_said(lambda: answer(*inputs))}
+        return {"said": error_said(lambda: answer(*inputs))}
     loss = answer(*inputs)
     if not isinstance(loss, Tensor) or loss.dim() or not loss.requires_grad:
         raise CheckError(

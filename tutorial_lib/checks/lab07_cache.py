@@ -14,6 +14,7 @@ from tutorial_lib.checks import lab07_demands as demands
 from tutorial_lib.checks import lab07_oracles as oracles
 from tutorial_lib.checks.core import Case, Check, CheckError, Result
 from tutorial_lib.checks.results import error_of, flag, tensors, whole_number
+from tutorial_lib.checks.running import error_said
 
 
 def _cache_cases(seed: int) -> list[Case]:
@@ -41,7 +42,7 @@ def _embedded(case: Case) -> tuple[oracles.InBatch, list[Tensor]]:
 def _run_cache(answer: Callable[..., Any], case: Case) -> Result:
     loss_of, embeddings = _embedded(case)
     if case["spoiled"]:
-        said = demands.error_said(lambda: answer(loss_of, embeddings))
+        said = error_said(lambda: answer(loss_of, embeddings))
         return {"said": said, "gradients": oracles.gradients_of([loss_of])}
     with oracles.without_torchs(), memory.watch(model=loss_of) as report:
         loss, gradients = demands.two_of(

@@ -85,17 +85,6 @@ def distance(seen: Sequence[Tensor | None], exact: Sequence[Tensor | None]) -> f
     return max((1.0 if math.isnan(e) else e for e in errors), default=0.0)
 
 
-def error_said(call: Callable[[], Any]) -> str:
-    """Run a call and give the name and text of the error that it raises; empty for none."""
-    try:
-        call()
-    except (NotImplementedError, CheckError):
-        raise
-    except Exception as error:
-        return f"{type(error).__name__}: {error}"
-    return ""
-
-
 def demand_sizes(runs: list[Any], sizes: list[int], *, in_order: bool = True) -> None:
     """Demand that the tower ran once on each micro-batch.
 

@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tutorial_lib.checks import lab07_demands as demands
 from tutorial_lib.checks import lab07_oracles as oracles
 from tutorial_lib.checks.core import Case, CheckError, Result
 from tutorial_lib.checks.results import flag
+from tutorial_lib.checks.running import error_said
 
 Made = tuple[list[nn.Module], list[Tensor], oracles.InBatch]
 
@@ -66,7 +66,7 @@ def run_refusal(answer: Callable[..., Any], case: Case, made: Made) -> Result:
     if case["wrong"] == "spoiled":
         inputs[0][2, 1] = float("nan")
     before = _state(towers, loss_of)
-    said = demands.error_said(lambda: answer(towers, inputs, loss_of, case["micro_batch"]))
+    said = error_said(lambda: answer(towers, inputs, loss_of, case["micro_batch"]))
     after = _state(towers, loss_of)
     names = ("random state", "buffers", "gradients", "weights", "modes")
     pairs = zip(names, before, after, strict=True)

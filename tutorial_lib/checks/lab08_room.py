@@ -13,8 +13,7 @@ from torch.optim import SGD, AdamW, Optimizer
 
 from tutorial_lib.checks import lab08_oracles as oracles
 from tutorial_lib.checks.core import Case, Check, CheckError, Result
-from tutorial_lib.checks.lab07_demands import error_said
-from tutorial_lib.checks.running import alone, one_thread
+from tutorial_lib.checks.running import alone, error_said, one_thread
 
 _ROOM = 10**6
 _MAKE: dict[str, Callable[[Any], Optimizer]] = {

@@ -10,8 +10,7 @@ from typing import Any
 
 from tutorial_lib.checks import lab08_oracles as oracles
 from tutorial_lib.checks.core import Case, Check, CheckError, Result
-from tutorial_lib.checks.lab07_demands import error_said
-from tutorial_lib.checks.running import alone
+from tutorial_lib.checks.running import alone, error_said
 
 _BLOCKS = ("down 0", "down 1", "mid", "up 0", "up 1")
 Choice = tuple[str, ...]

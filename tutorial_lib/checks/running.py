@@ -63,6 +63,17 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
+def error_said(call: Callable[[], Any]) -> str:
+    """Run a call and give the name and text of the error that it raises; empty for none."""
+    try:
+        call()
+    except (NotImplementedError, CheckError):
+        raise
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return ""
+
+
 def alone(run: Callable[..., Result]) -> Callable[..., Result]:
     """Have the first half of a check compute with one thread, from its first operation on.
 

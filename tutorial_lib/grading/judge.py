@@ -84,7 +84,7 @@ def judge_notebook(lab: Lab) -> dict[str, Any]:
 
 
 def preload(lab: Lab) -> list[str]:
-    """List the modules that the pristine notebook imports, for a server to import once."""
+    """List the modules, and names in them, that the pristine notebook imports."""
     modules: list[str] = []
     for cell in lab.cells:
         if cell.kind == "code":

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import importlib
 import json
 import os
+import pkgutil
 import signal
 import socket
 import sys
@@ -34,18 +34,18 @@ def serve(order: dict[str, Any]) -> None:
     """Prepare, say what the sandbox can do, then serve.
 
     Args:
-        order: `seconds`, `memory_bytes`, `package`, `import_path`, `preload` (modules) and
-            `forbidden` (a file that no student may read).
+        order: `seconds`, `memory_bytes`, `package`, `import_path`, `preload` (modules, and
+            names in them) and `forbidden` (a file that no student may read).
     """
     with contextlib.suppress(OSError):  # where memory runs out, the kernel ends these first
         Path("/proc/self/oom_score_adj").write_text("1000")
     answering = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # an import may print, and must not answer in our place
     # torch._dynamo takes a second, and an optimizer's first step imports it
-    for module in ("torch._dynamo", *order["preload"]):
+    for name in ("torch._dynamo", *order["preload"]):
         # what cannot be imported here cannot be imported by the answer either, which says so
         with contextlib.suppress(Exception):
-            importlib.import_module(module)
+            pkgutil.resolve_name(name)  # a library may load a name only when it is asked for
     setting = session.Setting(
         limits=sandbox.Limits(order["seconds"], order["memory_bytes"]),
         readable=readable_paths([Path(path) for path in order["import_path"]]),

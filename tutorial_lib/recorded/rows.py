@@ -156,3 +156,5 @@ def _accumulated() -> Iterator[Row]:
     for micro_batch, accumulation in ((8, 1), (8, 2), (8, 4), (32, 1), (16, 2), (4, 8)):
         window: dict[str, Any] = {"accumulation": accumulation, "precision": "bf16-amp"}
         yield Row(Recipe("gpt2", micro_batch, **window), ("A08",))
+    for (micro_batch, accumulation), seq in product(((32, 1), (8, 4)), (None, 16)):
+        yield Row(Recipe("gpt2", micro_batch, seq, accumulation=accumulation), ("A10", "D03"))
