@@ -138,6 +138,7 @@ def machine() -> dict[str, str]:
             facts[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
             facts[name] = "not installed"
+    facts["torch"] = device.versions()["torch"]  # with the CUDA that it was built for
     return facts
 
 

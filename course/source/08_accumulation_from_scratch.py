@@ -860,10 +860,11 @@ plots.training_curves(
 )
 
 # %% [markdown] id="read-training"
-# All three learn, all three part. One has gradients four times too large, and its curve is as good
-# as the others'. The other two are both right, update by update, and still go their own ways. Is
-# that rounding, or a fault that the check has overlooked? In float64, rounding is half a billion
-# times smaller. So do the same there, and look at the largest distance of the losses so far.
+# All three learn. One has gradients four times too large, and its curve is as good as the others'.
+# The other two are both right, update by update, and drift apart all the same, on some machines so
+# far that you see it. Is that rounding, or a fault that the check has overlooked? In float64,
+# rounding is half a billion times smaller. So do the same there, and look at the largest distance
+# of the losses so far.
 
 # %% id="chaos"
 # NBVAL_IGNORE_OUTPUT
@@ -891,9 +892,8 @@ plots.training_curves(
 # %% [markdown] id="read-chaos"
 # It was rounding. In float64 the right loop starts at the bottom and then climbs just as the others
 # did: training multiplies every difference, however small, until it is as large as the noise of the
-# batches. The wrong loop gets there first, and by the last epoch nothing tells it from the right
-# one. So equal losses do not prove a loop right, and different losses do not prove it wrong. One
-# window, compared gradient by gradient, does both.
+# batches. The wrong loop merely gets there first. So close losses do not prove a loop right, and
+# different losses do not prove it wrong. One window, compared gradient by gradient, does both.
 
 # %% [markdown] id="summary"
 # ## What you can now do

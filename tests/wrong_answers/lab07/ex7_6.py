@@ -44,6 +44,7 @@ def with_slips(
         with undone(towers):
             embedded = [embed(t, p, remember) for t, p in zip(towers, cut, strict=True)]
             loss, gradients = cache(loss_of, [rows for rows, _ in embedded])
+        torch.clear_autocast_cache()  # as the solution does, for older versions
         for number in towers_pushed(len(towers)):
             push(towers[number], cut[number], gradients[number], embedded[number][1])
         return loss
