@@ -77,14 +77,19 @@ class Check:
         """
         remote = getattr(type(answer), "run_remotely", None)
         # Judging draws random numbers too, so the caller's state is kept around both halves.
-        with torch.random.fork_rng(devices=[]), torch.enable_grad(), _usual_defaults():
+        with (
+            torch.random.fork_rng(devices=[]),
+            torch.enable_grad(),
+            _usual_defaults(),
+            _quick_collections() as freeze,
+        ):
             for case in self.cases(int(os.environ.get(SEED_VARIABLE, "0"))):
-                with _quick_collection():
-                    if remote is not None:
-                        result = remote(answer, self.name, case)
-                    else:
-                        result = run_in_place(self, answer, case)  # type: ignore[arg-type]
-                    self.judge(case, result)
+                freeze()
+                if remote is not None:
+                    result = remote(answer, self.name, case)
+                else:
+                    result = run_in_place(self, answer, case)  # type: ignore[arg-type]
+                self.judge(case, result)
         print(f"{self.exercise} passed: {self.passed}")
 
 
@@ -104,14 +109,13 @@ def _usual_defaults() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _quick_collection() -> Iterator[None]:
+def _quick_collections() -> Iterator[Callable[[], None]]:
     # A meter collects garbage twice a reading: a quarter of a second where much is imported. What
     # is there before a case need not be looked through again for each of its readings. Once a
     # case and not once a check: an optimizer's first step still imports much (torch._dynamo).
-    was_frozen = gc.get_freeze_count()
-    gc.freeze()
+    was_frozen = gc.get_freeze_count()  # counts one by one, so once a check
     try:
-        yield
+        yield gc.freeze
     finally:
         if not was_frozen:
             gc.unfreeze()
