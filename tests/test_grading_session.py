@@ -130,7 +130,7 @@ PIPE = (
         ("import os\nos._exit(3)", "answer cell of exercise 1.1 ended.*exit code 3"),
         ("import ctypes\nctypes.string_at(0)", "SIGSEGV"),
         ("import os\nos.kill(os.getpid(), 40)", "signal 40"),
-        ("%%time\n" * 3000 + "def area(w, h):\n    return 1", "RecursionError"),
+        ("%%time\n" * 600 + "def area(w, h):\n    return 1", "RecursionError"),
         ("def area(w, h):\n    import os, signal\n    os.kill(os.getpid(), 9)", "SIGKILL"),
         ("def area(w, h):\n    import os\n    os.kill(0, 9)", "SIGKILL"),
         ("while True:\n    pass", "answer cell of exercise 1.1 was stopped after 3.00 s"),
