@@ -1,5 +1,7 @@
 """What every check does around an answer: both halves, and what a learner reads and never sees."""
 
+import contextlib
+import functools
 import gc
 import random
 import sys
@@ -126,6 +128,39 @@ def test_settings_of_the_notebook_do_not_reach_a_case(settings, request):
     assert (after.device, after.dtype) == (before.device, before.dtype)
 
 
+def set_all(x):
+    torch.set_default_dtype(torch.float64)
+    torch.set_default_device("meta")
+    torch.set_num_threads(3)
+    torch.set_anomaly_enabled(True)
+    torch.use_deterministic_algorithms(True)
+    torch.set_autocast_enabled("cpu", True)
+    torch.set_autocast_dtype("cpu", torch.float16)
+    torch.set_grad_enabled(False)
+    random.seed(0)
+    return 2 * x
+
+
+def everything_set():
+    return (
+        torch.get_default_dtype(),
+        torch.get_default_device(),
+        torch.get_num_threads(),
+        torch.is_anomaly_enabled(),
+        torch.are_deterministic_algorithms_enabled(),
+        torch.is_autocast_enabled("cpu"),
+        torch.get_autocast_dtype("cpu"),
+        torch.is_grad_enabled(),
+        random.getstate(),
+    )
+
+
+def test_what_an_answer_sets_is_put_back_before_it_is_judged():
+    before, at_the_judge = everything_set(), []
+    make_check(judge=lambda case, result: at_the_judge.append(everything_set()))(set_all)
+    assert all(settings == before for settings in [*at_the_judge, everything_set()])
+
+
 @pytest.mark.parametrize("frozen", [False, True])
 def test_the_collector_is_left_as_it_was(frozen):
     gc.unfreeze()
@@ -243,14 +278,28 @@ def test_a_forbidden_call_is_refused_and_comes_back():
         with refused(random, "randint", "do it without luck."):
             return {"seen": answer(case["x"])}
 
+    def hides_it(x):
+        with contextlib.suppress(Exception):
+            uses_random(x)
+        return 2 * x
+
     original = random.randint
-    assert refusal(uses_random, run=run) == "do it without luck."
+    for answer in (uses_random, hides_it):
+        assert refusal(answer, run=run) == "do it without luck."
     make_check(run=run)(double)
     assert random.randint == original
 
 
 @pytest.mark.parametrize(
-    ("function", "written"), [(double, True), (blank, False), (None, False), (len, False)]
+    ("function", "written"),
+    [
+        (double, True),
+        (functools.partial(double), True),
+        (type("Double", (), {"__call__": double}), True),
+        (blank, False),
+        (contextlib.contextmanager(blank), False),
+        (None, False),
+    ],
 )
 def test_answered(function, written):
     assert answered(function) is written

@@ -69,15 +69,28 @@ def test_threads_have_the_usual_collectives():
             found.append(tensor.item())
         everything = [torch.zeros(1) for _ in range(2)]
         dist.all_gather(everything, mine)
+        in_one = torch.zeros(2)
+        getattr(dist, "all_gather_single", dist.all_gather_into_tensor)(in_one, mine)
+        assert in_one.tolist() == torch.cat(everything).tolist()
+        summed = mine.clone()
+        dist.reduce(summed, dst=1)
         dist.broadcast(mine, src=1)
         dist.barrier()
-        return found, torch.cat(everything).tolist(), mine.item()
+        return found, in_one.tolist(), summed.item(), mine.item()
 
     found, traffic = ranks.in_threads(work, 2)
     for rank in range(2):
-        assert found[rank] == ([(rank, 2), 3.0, 1.5, 2.0], [1.0, 2.0], 2.0)
+        assert found[rank] == ([(rank, 2), 3.0, 1.5, 2.0], [1.0, 2.0], [1.0, 3.0][rank], 2.0)
     assert traffic[0].calls == traffic[1].calls
-    assert traffic[0].sizes("all_gather") == [4]
+    assert traffic[0].sizes("all_gather") == [4, 4]
+
+
+def test_threads_refuse_other_collectives_in_words():
+    def work(rank):
+        dist.all_to_all_single(torch.zeros(2), torch.zeros(2))
+
+    with pytest.raises(RuntimeError, match="all_gather and barrier, and no other collective"):
+        ranks.in_threads(work, 2)
 
 
 @pytest.mark.parametrize(

@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import inspect
 import io
 import os
+import random
 import re
 import types
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 import torch
@@ -77,35 +80,48 @@ class Check:
         """
         remote = getattr(type(answer), "run_remotely", None)
         # Judging draws random numbers too, so the caller's state is kept around both halves.
-        with (
-            torch.random.fork_rng(devices=[]),
-            torch.enable_grad(),
-            _usual_defaults(),
-            _quick_collections() as freeze,
-        ):
+        with torch.random.fork_rng(devices=[]), _quick_collections() as freeze:
             for case in self.cases(int(os.environ.get(SEED_VARIABLE, "0"))):
                 freeze()
-                if remote is not None:
-                    result = remote(answer, self.name, case)
-                else:
-                    result = run_in_place(self, answer, case)  # type: ignore[arg-type]
-                self.judge(case, result)
+                with _usual_settings():
+                    if remote is not None:
+                        result = remote(answer, self.name, case)
+                    else:
+                        result = run_in_place(self, answer, case)  # type: ignore[arg-type]
+                with _usual_settings():
+                    self.judge(case, result)
         print(f"{self.exercise} passed: {self.passed}")
 
 
+_SETTINGS: tuple[tuple[Callable[[], Any], Callable[[Any], Any]], ...] = (
+    (torch.get_default_dtype, torch.set_default_dtype),
+    (torch.get_num_threads, torch.set_num_threads),
+    (torch.is_anomaly_enabled, torch.set_anomaly_enabled),
+    (torch.are_deterministic_algorithms_enabled, torch.use_deterministic_algorithms),
+    (lambda: torch.is_autocast_enabled("cpu"), partial(torch.set_autocast_enabled, "cpu")),
+    (lambda: torch.get_autocast_dtype("cpu"), partial(torch.set_autocast_dtype, "cpu")),
+    (random.getstate, random.setstate),
+)
+
+
 @contextlib.contextmanager
-def _usual_defaults() -> Iterator[None]:
-    # A notebook may have set another device or dtype for new tensors; cases mean the CPU, float32.
-    device, dtype = torch.get_default_device(), torch.get_default_dtype()
-    if (device.type, dtype) == ("cpu", torch.float32):
-        yield
-        return
+def _usual_settings() -> Iterator[None]:
+    # Cases mean gradients, the CPU and float32, whatever a notebook has set. What an answer sets is
+    # put back: neither the judge nor the next case nor the notebook has asked for it.
+    device, before = torch.get_default_device(), [get() for get, _ in _SETTINGS]
     torch.set_default_dtype(torch.float32)
     try:
-        with torch.device("cpu"):
+        with (
+            torch.enable_grad(),
+            contextlib.nullcontext() if device.type == "cpu" else torch.device("cpu"),
+        ):
             yield
     finally:
-        torch.set_default_dtype(dtype)
+        if torch.get_default_device() != device:
+            torch.set_default_device(None if device.type == "cpu" else device)
+        for (get, put), value in zip(_SETTINGS, before, strict=True):
+            if get() != value:
+                put(value)
 
 
 @contextlib.contextmanager
@@ -171,8 +187,8 @@ def answered(function: Callable[..., Any]) -> bool:
     For cells between the exercises, which use an answer where there is one. The function is
     looked at, not called.
     """
-    code = getattr(function, "__code__", None)
-    return code is not None and not _raises_blank(code)
+    code = getattr(inspect.unwrap(function), "__code__", None)  # a decorated one shows its wrapper
+    return callable(function) and not (code and _raises_blank(code))
 
 
 def _raises_blank(code: types.CodeType) -> bool:

@@ -142,9 +142,31 @@ class _ThreadGroup(dist.ProcessGroup):
                 part.copy_(theirs)
         return _Done(outputs)
 
+    def reduce(self, tensors: Any, opts: Any) -> _Done:  # type: ignore[override]
+        for tensor, all_of_it in zip(tensors, self._meet("reduce", tensors), strict=True):
+            if _here.rank == opts.rootRank:
+                tensor.copy_(_reduced(torch.stack(all_of_it), opts.reduceOp))
+        return _Done(list(tensors))
+
+    def all_gather_single(self, output: Tensor, input: Tensor, opts: Any = None) -> _Done:
+        [all_of_it] = self._meet("all_gather", [input])
+        output.copy_(torch.cat([theirs.flatten() for theirs in all_of_it]).view_as(output))
+        return _Done([output])
+
+    _allgather_base = all_gather_single  # its name before PyTorch 2.13
+
     def barrier(self, opts: Any = None) -> _Done:
         self._meet("barrier", [])
         return _Done([])
+
+    def _refuse(self, *args: Any, **kwargs: Any) -> _Done:
+        raise RuntimeError(
+            "ranks in threads know all_reduce, reduce, broadcast, all_gather and barrier, and no "
+            "other collective: try one of these."
+        )
+
+    send = recv = gather = scatter = reduce_scatter = alltoall = _refuse
+    reduce_scatter_single = _reduce_scatter_base = all_to_all_single = alltoall_base = _refuse
 
     def _meet(self, name: str, tensors: Any) -> Iterator[list[Tensor]]:
         """Give, for each tensor, what every rank brought in its place."""
@@ -166,7 +188,7 @@ def _reduced(stacked: Tensor, operation: Any) -> Tensor:
         return stacked.amax(0)
     if operation == dist.ReduceOp.MIN:
         return stacked.amin(0)
-    raise NotImplementedError(f"these ranks sum, average, take max and min, and not {operation}.")
+    raise RuntimeError(f"ranks in threads sum, average, take max and min, and not {operation}.")
 
 
 @contextlib.contextmanager
@@ -206,8 +228,8 @@ def in_threads(
 
     Args:
         function: Called with its rank. `torch.distributed` and DistributedDataParallel work in
-            it, on CPU tensors: all_reduce, broadcast, all_gather, barrier. Random numbers come
-            from one generator that all threads share, so draw what matters before.
+            it, on CPU tensors: all_reduce, reduce, broadcast, all_gather, barrier. Random numbers
+            come from one generator that all threads share, so draw what matters before.
         num_ranks: How many.
 
     Returns:
