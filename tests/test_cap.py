@@ -80,6 +80,21 @@ def test_gradients_and_optimizer_state_count_from_the_beginning():
         assert cap.held_bytes == 3 * sum(p.nbytes for p in model.parameters())
 
 
+def test_what_makes_nothing_fits_under_any_cap():
+    model = chain()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    step(model, 4)
+    weight = model[0].weight
+    with capped(1, model=model, optimizer=optimizer):
+        with torch.no_grad():
+            weight.add_(1)
+        assert weight.view(-1).numel() == weight.numel()
+        optimizer.zero_grad()
+        with pytest.raises(torch.OutOfMemoryError, match="needed 4 B more"):
+            weight.sum()
+    assert weight.grad is None
+
+
 def test_a_limit_below_one_is_refused():
     with pytest.raises(ValueError, match=r"limit_bytes \(=0\) must be at least 1"), capped(0):
         pass

@@ -60,3 +60,28 @@ def test_on_cuda_a_layer_norms_statistics_are_always_float32():
         x = torch.ones(4, 8, dtype=BF16)
         _, mean, rstd = torch.native_layer_norm(x, (8,), x[0], x[0], 1e-5)
     assert (mean.dtype, rstd.dtype) == (torch.float32, torch.float32)
+
+
+def transposed_norm():
+    return F.batch_norm(torch.ones(4, 6, 8).transpose(1, 2), None, None, training=True)
+
+
+def transposed_gradient():
+    x, weight = torch.ones(4, 6, 8, requires_grad=True), torch.ones(8, requires_grad=True)
+    wanted = torch.ones(4, 8, 6).transpose(1, 2)
+    return torch.autograd.grad(F.layer_norm(x, (8,), weight), x, wanted)[0]
+
+
+def channels_last_norm():
+    x = torch.ones(2, 3, 4, 5).to(memory_format=torch.channels_last)
+    return F.batch_norm(x, None, None, training=True)
+
+
+@pytest.mark.parametrize("run", [transposed_norm, transposed_gradient, channels_last_norm])
+def test_rows_lie_as_kernels_lay_them(run):
+    real = run().stride()
+    with FakeTensorMode():
+        plain = run().stride()
+        with RealSizes("cpu"):
+            assert run().stride() == real
+    assert (plain == real) == (run is channels_last_norm)

@@ -278,8 +278,10 @@ def test_garbage_cycles_do_not_move_the_reading_and_gc_is_put_back():
     assert gc.isenabled()
 
 
-def test_a_step_that_raises_leaves_nothing_behind():
+@pytest.mark.parametrize("named", [("model", "optimizer"), ("model",), ("optimizer",)])
+def test_a_step_that_raises_leaves_nothing_behind(named):
     step, model, optimizer = gpt_step()
+    known = {name: {"model": model, "optimizer": optimizer}[name] for name in named}
     before = {name: value.clone() for name, value in model.state_dict().items()}
     hooks = len(torch.nn.modules.module._global_forward_hooks)
     state = torch.random.get_rng_state()
@@ -290,7 +292,7 @@ def test_a_step_that_raises_leaves_nothing_behind():
         raise KeyError("in the middle")
 
     with pytest.raises(KeyError, match="in the middle"):
-        memory.measure(failing, model=model, optimizer=optimizer, warmup=0)
+        memory.measure(failing, warmup=0, **known)
     assert len(torch.nn.modules.module._global_forward_hooks) == hooks
     assert all(not p._post_accumulate_grad_hooks for p in model.parameters())
     assert all(p.grad is None for p in model.parameters())

@@ -1,7 +1,9 @@
+import copy
 import gc
 
 import pytest
 import torch
+import transformers
 from test_meter import gpt_step
 from torch import nn
 from torch.nn import functional as F
@@ -42,6 +44,64 @@ def test_a_model_larger_than_this_machine_is_predicted():
 
     report = memory.predict(huge)
     assert report.at_peak["parameters"] > 400e9
+
+
+def assert_predicted_as_counted(make_step):
+    step, model, optimizer = make_step()
+    counted = memory.measure(step, model=model, optimizer=optimizer)
+    predicted = memory.predict(make_step, kernels="cpu")
+    assert predicted.phases == counted.phases
+    assert predicted.at_peak == counted.at_peak
+
+
+@pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.AdamW])
+def test_a_copy_of_the_model_made_in_the_step(kind):
+    """As of averaged weights; a layer of PyTorch's is built by copying, too."""
+
+    def make_step():
+        layer = nn.TransformerEncoderLayer(16, 4, 32, batch_first=True)
+        model = nn.TransformerEncoder(layer, num_layers=2)
+        optimizer, x, kept = kind(model.parameters()), torch.randn(2, 8, 16), []
+
+        def step():
+            optimizer.zero_grad()
+            model(x).sum().backward()
+            optimizer.step()
+            kept[:] = [copy.deepcopy(model)]
+
+        return step, model, optimizer
+
+    assert_predicted_as_counted(make_step)
+
+
+@pytest.mark.parametrize("checkpointed", [False, True])
+def test_a_model_of_transformers_takes_no_mask_that_it_needs_not(checkpointed):
+    def make_step():
+        sizes = {"vocab_size": 99, "hidden_size": 64, "intermediate_size": 128}
+        config = transformers.LlamaConfig(**sizes, num_hidden_layers=2, num_attention_heads=4)
+        model = transformers.LlamaForCausalLM(config).train()
+        if checkpointed:
+            model.gradient_checkpointing_enable()
+        optimizer = torch.optim.AdamW(model.parameters())
+        tokens = torch.ones(2, 64, dtype=torch.long)
+
+        def step():
+            optimizer.zero_grad()
+            model(input_ids=tokens, labels=tokens, use_cache=False).loss.backward()
+            optimizer.step()
+
+        return step, model, optimizer
+
+    assert_predicted_as_counted(make_step)
+
+
+def test_a_step_without_an_optimizer_is_predicted():
+    def make_step():
+        model = nn.Linear(3, 3)
+        return lambda: model(torch.ones(2, 3)).sum().backward(), model, None
+
+    assert_predicted_as_counted(make_step)
+    assert memory.predict(make_step).peak_bytes > 0
 
 
 def test_cuda_kernels_are_the_default_and_say_so():
@@ -86,6 +146,7 @@ LOOKS = {
     "bool": (lambda y: y.sum() > 0 and 1, "asks for the value"),
     "tolist": (lambda y: y.tolist(), "asks for the value"),
     "numpy": (lambda y: y.detach().numpy(), "asks for the value"),
+    "format": (lambda y: f"{y.sum():.3f}", "asks for the value"),
     "nonzero": (lambda y: y.nonzero(), "shape depends on values.*torch.where"),
     "mask": (lambda y: y[y.isnan()], "shape depends on values.*torch.where"),
 }

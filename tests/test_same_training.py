@@ -200,6 +200,109 @@ def test_micro_batches_are_not_bitwise_the_big_batch():
         assert_same_training(big, train, bitwise=True, **wide)
 
 
+def plain_step(model, optimizer, *others, num=1, turn=lambda gradient: gradient, returns=None):
+    optimizer.zero_grad()
+    for rows in windows(num):
+        (loss_sum(model, rows) / TOKENS).backward()
+    for p in model.parameters():
+        p.grad = turn(p.grad)
+    optimizer.step()
+    return returns
+
+
+four_pieces = partial(plain_step, num=4)
+
+
+def test_half_precision_is_compared_where_it_can_tell():
+    factory = partial(make, dtype=torch.bfloat16)
+    with pytest.raises(ValueError, match="summing 192 numbers may differ by"):
+        assert_same_training(plain_step, four_pieces, make=factory)
+    assert_same_training(plain_step, four_pieces, make=factory, num_terms=4)
+    assert_same_training(four_pieces, four_pieces, make=factory, bitwise=True)
+    half = partial(four_pieces, turn=lambda gradient: gradient / 2)
+    with pytest.raises(CheckError, match="gradients"):
+        assert_same_training(plain_step, half, make=factory, num_terms=4)
+
+
+class Masked(nn.Module):
+    def __init__(self, mask):
+        super().__init__()
+        self.register_buffer("mask", torch.tensor(mask))
+
+    def forward(self, x):
+        return x
+
+
+def test_buffers_may_hold_what_is_not_finite():
+    holds = {"make": lambda: make(Masked([0.0, float("-inf"), float("nan")]))}
+    assert_same_training(plain_step, four_pieces, **holds)
+    assert_same_training(plain_step, plain_step, bitwise=True, **holds)
+
+    def spoils(model, *others):
+        plain_step(model, *others)
+        model[1].mask[1] = 0.0
+
+    with pytest.raises(CheckError, match=r"buffers: 1\.mask"):
+        assert_same_training(plain_step, spoils, **holds)
+
+
+@pytest.mark.parametrize("how", [{"foreach": True}, {"fused": True}])
+def test_how_an_optimizer_computes_is_no_difference(how):
+    made = []
+
+    def factory():  # the second training takes another implementation
+        made.append(how if len(made) % 2 else {"foreach": False})
+        return make(optimizer=partial(torch.optim.AdamW, **made[-1]))
+
+    assert_same_training(plain_step, plain_step, make=factory)
+
+
+def test_a_scheduler_that_remembers_losses_may_round():
+    def factory():
+        model, optimizer, *_ = make()
+        return model, optimizer, torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)
+
+    def step(model, optimizer, plateau, off=0.0):
+        plain_step(model, optimizer)
+        plateau.step(2.0 + off)
+
+    assert_same_training(step, partial(step, off=1e-6), make=factory)
+    with pytest.raises(CheckError, match=r"other state: ReduceLROnPlateau\.best"):
+        assert_same_training(step, partial(step, off=1e-2), make=factory)
+
+
+@pytest.mark.parametrize("returns", [(1.0, 2.0), {"loss": 1.0}, 3, np.float32(2), torch.ones(4)])
+def test_a_step_may_return_anything(returns):
+    assert_same_training(*[partial(plain_step, returns=returns)] * 2, make=make)
+    with pytest.raises(CheckError, match="loss: step_b returned"):
+        assert_same_training(partial(plain_step, returns=returns), plain_step, make=make)
+
+
+def test_a_closure_is_refused():
+    def step(model, optimizer, *others):
+        optimizer.step(lambda: plain_step(model, optimizer))
+
+    with pytest.raises(ValueError, match=r"called with a closure"):
+        assert_same_training(step, step, make=make)
+
+
+def test_complex_gradients_are_compared_whole():
+    def factory():
+        torch.manual_seed(0)
+        model = nn.Linear(12, 5, dtype=torch.complex64)
+        return model, torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def step(model, optimizer, turn=lambda gradient: gradient):
+        optimizer.zero_grad()
+        model(X.to(torch.complex64)).abs().sum().backward()
+        model.weight.grad = turn(model.weight.grad)
+        optimizer.step()
+
+    assert_same_training(step, step, make=factory)
+    with pytest.raises(CheckError, match="gradients"):
+        assert_same_training(step, partial(step, turn=torch.conj_physical), make=factory)
+
+
 def images_of(model, rows):
     return torch.randn(16, 1, 8, 8, generator=torch.Generator().manual_seed(1))[rows]
 

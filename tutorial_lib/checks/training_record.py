@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import math
-import random
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -15,11 +14,15 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-Leaves = dict[str, Any]
+from tutorial_lib.checks.training_state import Leaves, copied, leaves, norm, random_states, wide
 
 # Two-sided: with this many standard deviations a random walk of roundings exceeds the bound once
 # in 1,500 sums (2 exp(-8)).
 DEVIATIONS = 4
+# A tolerance above it would let steps pass that leave out a micro-batch in ten.
+_WORTHLESS = 0.1
+# How an optimizer computes its update, and not which.
+_NO_SETTINGS = ("params", "foreach", "fused", "capturable", "differentiable")
 # A real difference may point elsewhere than the random one that the update was tried with.
 _OTHER_DIRECTIONS = 4
 
@@ -99,7 +102,7 @@ class Recorder:
         self.model: nn.Module = made[0]
         self.optimizer: Optimizer = made[1]
         parameters = list(self.model.parameters())
-        floats = [p.dtype for p in parameters if p.is_floating_point()]
+        floats = [p.dtype for p in parameters if p.is_floating_point() or p.is_complex()]
         self.dtype = dtype or max(floats, key=lambda kind: torch.finfo(kind).eps)
         self.num_terms = num_terms
         self.bitwise = bitwise
@@ -119,9 +122,10 @@ class Recorder:
 
         def entered(module: nn.Module, args: Any, kwargs: Any) -> None:
             tensors = [v for v in [*args, *kwargs.values()] if isinstance(v, Tensor)]
-            seen[0] += max((tensor.numel() for tensor in tensors), default=0)
+            seen[0] += max([0, *(tensor.numel() for tensor in tensors)])  # Dynamo knows no default=
 
         def before(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+            _refuse_closure(args, kwargs)
             record.updates.append(Update(self._gradients(), self._tolerance(seen[0])))
             seen[0] = 0
             if leader is None and not self.bitwise:
@@ -150,7 +154,7 @@ class Recorder:
         record.parameters = copied(dict(self.model.named_parameters()))
         record.buffers = copied(dict(self.model.named_buffers()))
         groups = [
-            {k: v for k, v in group.items() if k != "params"}
+            {k: v for k, v in group.items() if k not in _NO_SETTINGS}
             for group in self.optimizer.param_groups
         ]
         record.settings = copied(dict(leaves(groups, "param_groups")))
@@ -167,7 +171,14 @@ class Recorder:
         if self.bitwise:
             return 0.0
         num_terms = self.num_terms or max(num_inputs, self.widest)
-        return summation_tolerance(self.dtype, num_terms)
+        tolerance = summation_tolerance(self.dtype, num_terms)
+        if tolerance > _WORTHLESS:
+            raise ValueError(
+                f"in {self.dtype}, two orders of summing {num_terms} numbers may differ by "
+                f"{tolerance:.2g} of their size, so a wrong step would pass too. Compare in "
+                "float32, or say in num_terms how many additions round in that type."
+            )
+        return tolerance
 
     def _optimized(self, optimizer: Optimizer) -> Iterator[tuple[str, Tensor, Tensor]]:
         """Pair the parameters of our optimizer, by name, with those of it or of its copy."""
@@ -191,7 +202,7 @@ class Recorder:
             if p.grad is not None:
                 noise = torch.randn(p.shape, generator=generator, dtype=torch.float64).to(p.device)
                 size = update.tolerance * sizes[name] / math.sqrt(max(1, p.numel()))
-                theirs.grad = (p.grad.double() + size * noise).to(p.grad.dtype)
+                theirs.grad = (wide(p.grad) + size * noise).to(p.grad.dtype)
         # By its class: a scheduler has put a step of its own on the optimizer itself.
         type(self.optimizer).step(twin)
         return twin
@@ -207,8 +218,7 @@ class Recorder:
         roundoff = torch.finfo(self.dtype).eps
         moved = self._after(twin)
         return {
-            name: _OTHER_DIRECTIONS * norm(moved[name].double() - value.double())
-            + roundoff * norm(value)
+            name: _OTHER_DIRECTIONS * norm(wide(moved[name]) - wide(value)) + roundoff * norm(value)
             for name, value in after.items()
             if isinstance(value, Tensor) and isinstance(moved.get(name), Tensor)
         }
@@ -221,6 +231,14 @@ class Recorder:
                     theirs = after.get(f"{name}.{key}")
                     if isinstance(value, Tensor) and isinstance(theirs, Tensor):
                         value.copy_(theirs)
+
+
+def _refuse_closure(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+    if any(map(callable, [*args[1:], kwargs.get("closure")])):
+        raise ValueError(
+            "step() of the optimizer was called with a closure: its gradients come and go inside, "
+            "unseen. Call backward first, and step() without it."
+        )
 
 
 def gradient_sizes(gradients: Mapping[str, Tensor | None]) -> dict[str, float]:
@@ -238,48 +256,7 @@ def gradient_sizes(gradients: Mapping[str, Tensor | None]) -> dict[str, float]:
     }
 
 
-def norm(tensor: Tensor) -> float:
-    """Give the Euclidean norm of all numbers of a tensor of any type, as a float64."""
-    return float(tensor.detach().double().norm())
-
-
-def leaves(value: Any, name: str) -> Iterator[tuple[str, Any]]:
-    """Walk through dicts, lists and tuples; each leaf comes with its path, as in `a.0.b`."""
-    if isinstance(value, Mapping):
-        for key, item in value.items():
-            yield from leaves(item, f"{name}.{key}")
-    elif isinstance(value, list | tuple):
-        for place, item in enumerate(value):
-            yield from leaves(item, f"{name}.{place}")
-    else:
-        yield name, value
-
-
-def copied(found: Leaves) -> Leaves:
-    """Copy the tensors among the leaves; the rest does not change under our hands."""
-    return {k: v.detach().clone() if isinstance(v, Tensor) else v for k, v in found.items()}
-
-
-def random_states() -> Leaves:
-    """Read every random state that training draws from."""
-    states: Leaves = {
-        "torch": torch.random.get_rng_state(),
-        "Python": random.getstate(),
-        "NumPy": np.random.get_state(),
-    }
-    if torch.cuda.is_available():
-        states["CUDA"] = torch.cuda.get_rng_state_all()
-    return states
-
-
-def set_random_states(states: Leaves) -> None:
-    """Put random states back."""
-    torch.random.set_rng_state(states["torch"])
-    random.setstate(states["Python"])
-    np.random.set_state(states["NumPy"])
-    if "CUDA" in states:
-        torch.cuda.set_rng_state_all(states["CUDA"])
-
-
 def _number(loss: Any) -> Any:
-    return float(loss.detach()) if isinstance(loss, Tensor) and loss.numel() == 1 else loss
+    if isinstance(loss, Tensor) and loss.numel() == 1:
+        return float(loss.detach())
+    return float(loss) if isinstance(loss, int | np.floating) else loss

@@ -78,7 +78,7 @@ class _Capped(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.cap._take(kwargs.values())
         made = self.cap._take((out,))
         held = self.cap.held_bytes
-        if held > self.cap.limit_bytes:
+        if made and held > self.cap.limit_bytes:  # what makes nothing fits, as on a GPU
             del out
             raise torch.OutOfMemoryError(
                 f"out of memory: {func.overloadpacket.__name__} needed {human_bytes(made)} more "

@@ -1,7 +1,8 @@
-"""Where PyTorch's fake tensors are smaller than real ones, and what they are then given.
+"""Where PyTorch's fake tensors are not as real ones are, and what they are then given.
 
 A fake tensor has the shape and type that a kernel returns. A few kernels return more bytes than
-that: found by running operations for real and on fake tensors and comparing every storage.
+that, or lay them out in another order, so that a later operation copies or need not: found by
+running operations for real and on fake tensors and comparing every storage.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._prims_common import suggest_memory_format
 from torch.utils._python_dispatch import TorchDispatchMode
 
 _aten = torch.ops.aten
@@ -21,6 +23,12 @@ _LOSSES = {
     _aten.binary_cross_entropy.default,
 }
 _NORMS = {_aten.native_layer_norm.default: 2, _aten.native_group_norm.default: 1}  # where weight is
+# Their kernels return rows in order; fake tensors keep the strides of what came in.
+_IN_ORDER = {
+    _aten.native_batch_norm.default,
+    _aten.native_batch_norm_backward.default,
+    _aten.native_layer_norm_backward.default,
+}
 _HALVES = (torch.float16, torch.bfloat16)
 
 
@@ -42,6 +50,8 @@ class RealSizes(TorchDispatchMode):  # type: ignore[no-untyped-call]
         out = func(*args, **(kwargs or {}))
         if func in _LOSSES:
             return _not_shrunk(out, args[0], args[1])
+        if func in _IN_ORDER and out[0] is not None:
+            return _in_order(out[0]), *out[1:]
         if func in _NORMS and out[1].dtype in _HALVES:
             weight = args[_NORMS[func]]
             mixed = weight is not None and weight.dtype == torch.float32
@@ -57,3 +67,8 @@ def _not_shrunk(out: Tensor, one: Tensor, other: Tensor) -> Tensor:
     if out.dim() or math.prod(shape) <= 1:
         return out
     return out.new_empty(shape).as_strided((), ())
+
+
+def _in_order(out: Tensor) -> Tensor:
+    """Give a result the memory format that a kernel chooses: contiguous, or channels last."""
+    return out.contiguous(memory_format=suggest_memory_format(out))

@@ -72,7 +72,7 @@ def measure(
             f"warmup (={warmup}) and repeats (={repeats}) must not be negative, and steps "
             f"(={steps}) must be at least 1."
         )
-    with _undone_on_error(model):
+    with _undone_on_error(model, optimizer):
         for _ in range(warmup):
             step()
         doubts = list(_doubts(model))
@@ -244,10 +244,10 @@ def _device_of(model: nn.Module | None, optimizer: Optimizer | None) -> torch.de
 
 
 @contextlib.contextmanager
-def _undone_on_error(model: nn.Module | None) -> Iterator[None]:
+def _undone_on_error(model: nn.Module | None, optimizer: Optimizer | None) -> Iterator[None]:
     """Put back the random state, and gradients that were None, when the step raises."""
     state = torch.random.get_rng_state()
-    without_grad = [p for p in _parameters(model, None) if p.grad is None]
+    without_grad = [p for p in _parameters(model, optimizer) if p.grad is None]
     try:
         yield
     except BaseException:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 import sysconfig
 import traceback
 from collections.abc import Callable, Iterator
@@ -11,10 +12,11 @@ from typing import Any, Literal
 from unittest import mock
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
+    FakeTensor,
     FakeTensorMode,
 )
 from torch.optim import Optimizer
@@ -24,7 +26,7 @@ from tutorial_lib.memory.kernels import as_on_cuda, cuda_kernels
 from tutorial_lib.memory.meter import measure
 from tutorial_lib.memory.report import MemoryReport
 
-Step = tuple[Callable[[], Any], nn.Module, Optimizer]
+Step = tuple[Callable[[], Any], nn.Module, Optimizer | None]
 
 _RUN_IT = "or run the real step with memory.measure"
 _NOT_OF_THE_USER = (Path(torch.__file__).parent, Path(__file__).parent)
@@ -41,8 +43,8 @@ def predict(
 
     Args:
         make_step: Builds everything, as it would for real, and returns the step, its model and
-            its optimizer, all on the CPU. It is called under `FakeTensorMode`, so that a 7B model
-            takes no memory.
+            its optimizer (or None), all on the CPU. It is called under `FakeTensorMode`, so that a
+            7B model takes no memory.
         kernels: Whose kernels the step is to take: those of a GPU (Ampere or newer), or those of
             this CPU. They save different bytes for dropout, attention and autocast.
         label: Words for the report.
@@ -52,7 +54,9 @@ def predict(
         The report, `method` being `predicted`: with `cpu` byte for byte what the meter counts when
         the step is run; with `cuda` the bytes that tensors request, without the kernels' workspace
         and the allocator's rounding. Unchecked for recurrent layers: an `nn.LSTM` is predicted
-        written out, and real kernels (cuDNN, oneDNN) save other bytes.
+        written out, and real kernels (cuDNN, oneDNN) save other bytes. Too high where a model of
+        transformers gets an `attention_mask` without padding, which it drops after a look at it;
+        too low for sparse gradients, whose values are not counted.
 
     Raises:
         RuntimeError: When `make_step` or the step looks at a tensor's values, which fake tensors
@@ -63,9 +67,10 @@ def predict(
     with predicting(kernels):
         step, model, optimizer = make_step()
         _check_device(model)
-        if kernels == "cuda":
+        if kernels == "cuda" and optimizer is not None:
             as_on_cuda(optimizer)
-        report = measure(step, model=model, optimizer=optimizer, label=label, warmup=warmup)
+        with _unpacked_sequences():  # make_step may have imported transformers
+            report = measure(step, model=model, optimizer=optimizer, label=label, warmup=warmup)
     report.method = "predicted"
     report.device = f"{kernels.upper()} kernels"
     return report
@@ -100,16 +105,54 @@ def predicting(kernels: Literal["cuda", "cpu"] = "cuda") -> Iterator[None]:
 
 @contextlib.contextmanager
 def _mended() -> Iterator[None]:
-    """Mend what a training step does and fake tensors cannot."""
+    """Mend what a training step does and fake tensors cannot.
+
+    By functions: a `return_value` would remember the tensors that it is called with.
+    """
     with (
         # Rejection sampling looks at values (torch 2.12 and up).
         mock.patch.object(nn.init, "_no_grad_trunc_normal_", lambda tensor, *_, **__: tensor),
         # model.to(dtype) refuses parameters that have weak references, as all fake ones have.
-        mock.patch("torch.utils.weakref.getweakrefs", return_value=[]),
+        mock.patch("torch.utils.weakref.getweakrefs", _no_references),
         # A gradient scaler looks whether all gradients are finite before it lets the update happen.
         mock.patch.object(torch.amp.GradScaler, "_maybe_opt_step", _update_all_the_same),
+        # Else a copy of a model takes a copy of the mode along, and may end the process.
+        mock.patch.object(FakeTensor, "__deepcopy__", _copy, create=True),
+        _unpacked_sequences(),
     ):
         yield
+
+
+def _no_references(_: Any) -> list[Any]:
+    return []
+
+
+def _none_found(*_: Any, **__: Any) -> None:
+    return None
+
+
+def _copy(tensor: Tensor, memo: dict[int, Any]) -> Tensor:
+    if id(tensor) not in memo:
+        twin = tensor.detach().clone()
+        if isinstance(tensor, nn.Parameter):  # whose gradient a copy leaves out
+            twin = nn.Parameter(twin)
+        elif tensor.grad is not None:
+            twin.grad = _copy(tensor.grad, memo)
+        memo[id(tensor)] = twin.requires_grad_(tensor.requires_grad)
+    copied: Tensor = memo[id(tensor)]
+    return copied
+
+
+def _unpacked_sequences() -> contextlib.AbstractContextManager[Any]:
+    """Tell transformers that no batch packs several texts into one sequence.
+
+    It looks at the positions to find out. Fake tensors have no values to look at: it would then
+    make a mask `(batch, 1, seq, seq)` that a real step has only with packed sequences.
+    """
+    masking = sys.modules.get("transformers.masking_utils")
+    if not hasattr(masking, "find_packed_sequence_indices"):
+        return contextlib.nullcontext()
+    return mock.patch.object(masking, "find_packed_sequence_indices", _none_found)
 
 
 def _update_all_the_same(_: Any, optimizer: Optimizer, __: Any, *args: Any, **kwargs: Any) -> Any:
@@ -138,6 +181,10 @@ def _explained() -> Iterator[None]:
             "predicted tensor has none: take torch.where or a product with a mask instead of "
             f"nonzero and indexing by a mask, {_RUN_IT}."
         ) from error
+    except TypeError as error:
+        if "FakeTensor.__format__" not in str(error):
+            raise
+        raise RuntimeError(_asks_for_a_value(error, "format")) from error
     except AssertionError as error:
         if "convert all Tensors to FakeTensors" not in str(error):
             raise
