@@ -64,8 +64,8 @@ def assert_same_training(
     Raises:
         CheckError: When something differs, is not finite, or no update happens: what differs
             first and by how much, what else differs, and what to try.
-        ValueError: When `calls`, `num_terms` or `ignore` cannot be, when rounding in the type of the
-            arithmetic may be so large that nothing could be told, or at an update with a closure.
+        ValueError: When `calls`, `num_terms` or `ignore` cannot be, when rounding in `dtype` may
+            be so large that nothing could be told, or at an update with a closure.
         TypeError: When `make` gives no model and optimizer.
         Exception: What `make` or a step raises. The random states are put back in every case.
 
