@@ -214,6 +214,7 @@ ESCAPES = {
     "port": "__import__('socket').create_connection(('127.0.0.1', {port}), 2)",
     "privilege": "__import__('os').chroot('.')",
     "unowned memory": "__import__('os').memfd_create('x')",
+    "socket": "__import__('socket').socket(__import__('socket').AF_UNIX)",
 }
 
 
@@ -245,7 +246,7 @@ def test_the_session_of_another_submission_cannot_be_reached(course, running):
     other = Path(os.environ[standin.SOCKET_VARIABLE])
     connect = f"import socket\n    socket.socket(socket.AF_UNIX).connect({str(other)!r})"
     course.session(area=f"def area(w, h):\n    {connect}\n    return w * h")
-    assert "FileNotFoundError" in course.area()
+    assert "PermissionError" in course.area() or "FileNotFoundError" in course.area()
     with socket.socket(socket.AF_UNIX) as caller:
         caller.connect(str(other))  # from outside it is there
 
@@ -288,6 +289,26 @@ def assert_nothing_runs(course):
         time.sleep(0.02)
     assert not left
     standin._connection.cache_clear()
+
+
+def test_what_an_answer_tries_out_below_itself_is_not_charged_to_its_function(course):
+    tried = "\nimport time\ntime.sleep({})"
+    course.session(**{"1.2": toy.DOUBLED + tried.format(0.7 * SECONDS)})  # for each of its cases
+    assert course.doubled() == ""
+    course.session(**{"1.2": toy.DOUBLED + tried.format(1.2 * SECONDS)})
+    assert "runs anew for each case of a check" in course.doubled()
+
+
+def test_settings_of_an_answer_are_not_those_of_its_check(course):
+    source = "import torch\ntorch.set_default_dtype(torch.float64)\ntorch.set_grad_enabled(False)\n"
+    course.session(area=source + toy.AREA)
+    assert [course.area(), course.doubled(), course.slope()] == ["", "", ""]
+
+
+def test_a_method_that_is_missing_is_no_blank(course):
+    source = "import torch\ndef area(w, h):\n    display(w)\n    return torch.nn.Module()(w)"
+    course.session(area=source)
+    assert "your function raised NotImplementedError" in course.area()
 
 
 def test_inspect_and_magics_work_in_an_answer(course):

@@ -83,11 +83,10 @@ class Check:
         with torch.random.fork_rng(devices=[]), _quick_collections() as freeze:
             for case in self.cases(int(os.environ.get(SEED_VARIABLE, "0"))):
                 freeze()
-                with _usual_settings():
-                    if remote is not None:
-                        result = remote(answer, self.name, case)
-                    else:
-                        result = run_in_place(self, answer, case)  # type: ignore[arg-type]
+                if remote is not None:
+                    result = remote(answer, self.name, case)
+                else:
+                    result = run_in_place(self, answer, case)  # type: ignore[arg-type]
                 with _usual_settings():
                     self.judge(case, result)
         print(f"{self.exercise} passed: {self.passed}")
@@ -154,20 +153,25 @@ def run_in_place(check: Check, answer: Callable[..., Any], case: Case) -> Result
         contextlib.redirect_stderr(printed),
         warnings.catch_warnings(),
         torch.random.fork_rng(devices=[]),
+        _usual_settings(),
     ):
         warnings.simplefilter("ignore")
         try:
             return {key: plain(value) for key, value in check.run(answer, case).items()}
-        except NotImplementedError as error:
-            raise CheckError(_still_blank(check.exercise, error)) from error
         except CheckError:
             raise
         except Exception as error:
+            if isinstance(error, NotImplementedError) and _is_blank(answer, error):
+                raise CheckError(_still_blank(check.exercise, error)) from error
             said = f"\nIt printed:\n{printed.getvalue()[-500:]}" if printed.getvalue() else ""
             raise CheckError(
                 f"your function raised {type(error).__name__}: {error}\n"
                 f"It was called for the case {dict(case)}. Call it yourself with that.{said}"
             ) from error
+
+
+def _is_blank(answer: Callable[..., Any], error: NotImplementedError) -> bool:
+    return bool(_BLANK.match(str(error))) or not answered(answer)
 
 
 def _still_blank(exercise: str, error: NotImplementedError) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -79,10 +80,14 @@ def same(one: Any, other: Any) -> bool:
 
 
 def error_of(seen: Tensor | None, exact: Tensor) -> float:
-    """Give the relative error of a gradient; 1 where there is none or its shape is another."""
+    """Give the relative error of a gradient; 1 where there is none or its shape is another.
+
+    It is inf where the gradient is nan: no comparison with a nan is true, so it would pass.
+    """
     if seen is None or seen.shape != exact.shape:
         return 1.0
-    return float((seen - exact).norm() / exact.norm())
+    error = float((seen - exact).norm() / exact.norm())
+    return error if math.isfinite(error) else math.inf
 
 
 def expect_bytes(seen: Any, wanted: int, name: str, mistakes: Mapping[str, int]) -> None:

@@ -11,6 +11,7 @@ import ctypes
 import errno
 import os
 import signal
+import socket
 import struct
 import sys
 import tempfile
@@ -142,7 +143,7 @@ def confine(limits: Limits, readable: Sequence[Path], scratch: Path, *, flags: i
             ("no new privileges", _give_up_new_privileges),
             ("landlock", lambda: _landlock(readable, scratch)),
             ("capabilities", _drop_capabilities),
-            ("seccomp", _refuse_unowned_memory),
+            ("seccomp", _refuse_calls),
         ]
     for name, step in steps:
         with contextlib.suppress(OSError, ValueError):
@@ -156,7 +157,7 @@ def _give_up_new_privileges() -> None:
 
 
 def _set_limits(limits: Limits, flags: int) -> None:
-    cpu = int(limits.seconds) + 5
+    cpu = 2 * int(limits.seconds) + 5  # cells, then the function
     wanted = {
         "RLIMIT_CORE": 0,
         "RLIMIT_CPU": cpu,
@@ -191,27 +192,32 @@ def _drop_capabilities() -> None:
     _succeed(_libc().capset(header, ctypes.create_string_buffer(24)))
 
 
-# By machine: the kernel's number for it, and its numbers of memfd_create, memfd_secret and shmget.
-_UNOWNED_MEMORY = {
-    "x86_64": (0xC000_003E, (319, 447, 29)),
-    "aarch64": (0xC000_00B7, (279, 447, 194)),
+# By machine: the kernel's number for it; its numbers of memfd_create, memfd_secret, shmget and
+# io_uring_setup; and that of socket.
+_CALLS = {
+    "x86_64": (0xC000_003E, (319, 447, 29, 425), 41),
+    "aarch64": (0xC000_00B7, (279, 447, 194, 425), 198),
 }
 
 
-def _refuse_unowned_memory() -> None:
-    """Refuse memory that belongs to no process, so that no limit and no watch would count it.
+def _refuse_calls() -> None:
+    """Refuse memory that belongs to no process, and sockets that other programs listen on.
+
+    No limit and no watch would count the former, and no Landlock stops the latter: by its path a
+    socket leads to whatever the grader's user may talk to.
 
     Raises:
         OSError: When the kernel has no seccomp, or the machine is of another kind.
     """
-    if os.uname().machine not in _UNOWNED_MEMORY:
+    if os.uname().machine not in _CALLS:
         raise OSError("the numbers of this machine's system calls are not known here")
-    machine, calls = _UNOWNED_MEMORY[os.uname().machine]
+    machine, calls, make_socket = _CALLS[os.uname().machine]
     load, equal, at_least, done = 0x20, 0x15, 0x35, 0x06  # instructions of classic BPF
-    refuse = len(calls) + 2  # how far it is to the last instruction from the first call's test
+    refuse = len(calls) + 5  # how far it is to the last instruction from the first call's test
     program = [(load, 0, 0, 4), (equal, 0, refuse + 1, machine), (load, 0, 0, 0)]
     program += [(at_least, refuse - 1, 0, 0x4000_0000)]  # a second numbering of the same calls
     program += [(equal, refuse - 2 - i, 0, call) for i, call in enumerate(calls)]
+    program += [(equal, 0, 2, make_socket), (load, 0, 0, 16), (equal, 1, 0, int(socket.AF_UNIX))]
     program += [(done, 0, 0, 0x7FFF_0000), (done, 0, 0, 0x0005_0000 | errno.EPERM)]
     code = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *line) for line in program))
     header = struct.pack("HxxxxxxQ", len(program), ctypes.addressof(code))

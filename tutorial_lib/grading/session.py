@@ -20,6 +20,17 @@ from tutorial_lib.units import human_bytes, human_seconds
 
 _TICK_SECONDS = 0.1
 _ACCEPT_SECONDS = 120
+# What stands outside of functions runs anew for each case, and has these times a check's seconds.
+_CELLS_TIMES = 3
+_EACH_TIME = (
+    " What stands outside of functions runs anew for each case of a check: keep what you try out "
+    "in cells of your own."
+)
+
+
+def longest(seconds: float) -> float:
+    """Give the seconds after which a check has ended, whatever an answer does."""
+    return (1 + _CELLS_TIMES) * seconds
 
 
 @dataclass(frozen=True)
@@ -74,6 +85,14 @@ def _accept_one(path: Path) -> socket.socket:
     return connection
 
 
+@dataclass
+class _Spent:
+    """Seconds that a check has spent, over all its cases."""
+
+    in_cells: float = 0.0
+    in_function: float = 0.0
+
+
 class Session:
     """Runs checks of one submission, and remembers which of its cells cannot be run.
 
@@ -94,7 +113,7 @@ class Session:
         self.connection, self.folder, self.setting = connection, folder, setting
         self.steps: list[dict[str, Any]] = bundle["steps"]
         self.problems: dict[str, str] = dict(bundle["problems"])
-        self.spent: dict[str, float] = {}
+        self.spent: dict[str, _Spent] = {}
         self.runs = 0
 
     def serve(self) -> None:
@@ -111,10 +130,8 @@ class Session:
             return student.FAILURE, self.problems[exercise].encode("utf-8", "replace")
         upto = next(i for i, step in enumerate(self.steps) if step["exercise"] == exercise)
         steps = [step for step in self.steps[: upto + 1] if step["exercise"] not in self.problems]
-        started = time.monotonic()
-        left = self.setting.limits.seconds - self.spent.get(check, 0.0)
-        kind, content, last = self._run(steps, request, started + left)
-        self.spent[check] = self.spent.get(check, 0.0) + time.monotonic() - started
+        spent = self.spent.setdefault(check, _Spent())
+        kind, content, last = self._run(steps, request, spent)
         if kind:
             left_out = [step["exercise"] for step in self.steps[:upto] if step not in steps]
             if kind == student.FAILURE and left_out:
@@ -128,12 +145,12 @@ class Session:
         if culprit:
             self.problems[culprit] = f"{message} It was left out from then on."
             if culprit != exercise:  # an earlier cell is to blame: go on without it
-                self.spent[check] = 0.0
+                del self.spent[check]
                 return self._answer(request)
         return student.FAILURE, message.encode()
 
     def _run(
-        self, steps: Sequence[Mapping[str, Any]], request: dict[str, Any], deadline: float
+        self, steps: Sequence[Mapping[str, Any]], request: dict[str, Any], spent: _Spent
     ) -> tuple[bytes, bytes, int]:
         """Fork, wait, clean up; no kind when the process gave neither a result nor an error."""
         scratch = self._fresh_scratch()
@@ -143,10 +160,11 @@ class Session:
             os.close(reading)
             self._become_student(writing, scratch, steps, request)
         os.close(writing)
-        watch = _Watch(reading, child, deadline, self.setting.limits)
+        watch = _Watch(reading, child, len(steps), spent, self.setting.limits)
         try:
             return watch.outcome()
         finally:
+            watch.charge()
             os.close(reading)
             with contextlib.suppress(OSError):
                 os.killpg(child, signal.SIGKILL)
@@ -184,8 +202,14 @@ class Session:
 class _Watch:
     """Waits for what a student's process sends, while it keeps within its limits."""
 
-    def __init__(self, pipe: int, child: int, deadline: float, limits: sandbox.Limits) -> None:
-        self.pipe, self.child, self.deadline, self.limits = pipe, child, deadline, limits
+    def __init__(
+        self, pipe: int, child: int, num_cells: int, spent: _Spent, limits: sandbox.Limits
+    ) -> None:
+        self.pipe, self.child, self.limits = pipe, child, limits
+        self.num_cells, self.spent, self.began = num_cells, spent, time.monotonic()
+        left = _CELLS_TIMES * limits.seconds - spent.in_cells
+        self.deadline = self.began + min(limits.seconds, left)
+        self.in_function = False
         self.started_with = processes.own_bytes(processes.number_outside())
         self.last = 0
         self.broken = ""
@@ -202,12 +226,26 @@ class _Watch:
                 return student.FAILURE, f"the result cannot be read: {error}".encode(), self.last
             if kind == student.STEP:
                 self.last = int(content) if content.isdigit() and len(content) < 6 else 0
+                if self.last == self.num_cells and not self.in_function:
+                    self.charge()
+                    self.in_function = True
+                    left = self.limits.seconds - self.spent.in_function
+                    self.deadline = self.began + left
             elif kind == student.RESULT:
                 return kind, content, self.last
             elif kind == student.FAILURE:
                 return kind, content[: 4 * student.ERROR_CHARACTERS], self.last
             else:
                 return b"", (self.broken or self._how_it_ended()).encode(), self.last
+
+    def charge(self) -> None:
+        """Add the time since the last call to what the check has spent."""
+        now = time.monotonic()
+        if self.in_function:
+            self.spent.in_function += now - self.began
+        else:
+            self.spent.in_cells += now - self.began
+        self.began = now
 
     def _read(self, length: int) -> bytes:
         while not self.broken:
@@ -223,7 +261,8 @@ class _Watch:
     def _over_the_limit(self) -> str:
         if time.monotonic() > self.deadline:
             seconds = human_seconds(self.limits.seconds)
-            return f"was stopped after {seconds}: is there a loop that does not end?"
+            again = "" if self.in_function else _EACH_TIME
+            return f"was stopped after {seconds}: is there a loop that does not end?{again}"
         below = processes.descendants(processes.number_outside())
         if len(below) > self.limits.processes:
             return f"was stopped: it started more than {self.limits.processes} processes."

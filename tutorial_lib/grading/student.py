@@ -115,6 +115,7 @@ def _result(
     sys.modules["__main__"] = main
     namespace = vars(main)
     namespace["get_ipython"] = lambda: Shell(namespace)
+    namespace["display"] = lambda *things, **options: None
     stopped = ""
     for number, (step, source) in enumerate(zip(steps, _cut(steps, send), strict=True)):
         send(STEP, str(number).encode())
