@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from wrong_answers import solved
 
 from tutorial_lib import memory
-from tutorial_lib.checks import lab07, lab07_demands, lab07_refusals
+from tutorial_lib.checks import lab07, lab07_demands, lab07_kept, lab07_refusals
 from tutorial_lib.checks import lab07_oracles as oracles
 from tutorial_lib.checks.core import CheckError, Opaque
 from tutorial_lib.checks.running import one_thread
@@ -233,6 +233,42 @@ def test_no_gradient_is_an_error_of_one_and_nan_is_too():
     assert lab07_demands.distance([None], [None]) == 0
 
 
+CHANGES = {
+    "grad mode": lambda layers, rows: torch.set_grad_enabled(False),
+    "modes": lambda layers, rows: layers[1].eval(),
+    "requires_grad": lambda layers, rows: layers.requires_grad_(False),
+    "weights": lambda layers, rows: layers[0].bias.data.add_(1),
+    "gradients": lambda layers, rows: layers.zero_grad(),
+    "buffers": lambda layers, rows: layers[1].num_batches_tracked.add_(1),
+    "random state": lambda layers, rows: torch.rand(1),
+    "inputs": lambda layers, rows: rows.zero_(),
+    "marks": lambda layers, rows: rows.requires_grad_(),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_what_an_answer_changes_is_named(name):
+    layers, rows = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)), torch.full((3, 2), math.nan)
+    oracles.add_gradients(layers)
+    before = lab07_kept.note([layers], [rows])
+    assert lab07_kept.changed(before, lab07_kept.note([layers], [rows])) == []
+    with torch.enable_grad():
+        CHANGES[name](layers, rows)
+        assert lab07_kept.changed(before, lab07_kept.note([layers], [rows])) == [name]
+        assert lab07_kept.changed(before, lab07_kept.note([layers], [rows]), but=[name]) == []
+    with pytest.raises(CheckError):
+        lab07_kept.demand_kept({"changed": [name]})
+
+
+def test_how_many_times_each_part_is_in_a_sum():
+    a, b, c = torch.randn(3, 2, 7, dtype=torch.float64).unbind()
+    times = lab07_demands.times_in(list(2 * a - b / 4), [list(a), list(b)])
+    assert times == pytest.approx([2, -0.25])
+    assert lab07_demands.times_in(list(a + c), [list(a), list(b)]) is None
+    assert lab07_demands.times_in([None, a[1]], [list(a), list(b)]) is None
+    assert lab07_demands.times_in(list(a * math.nan), [list(a), list(b)]) is None
+
+
 def test_every_refusal_is_asked_for():
     asked = {refusal["wrong"] for refusal in lab07_refusals.refusal_cases(4)}
     assert asked == set(lab07_refusals._REFUSALS)
@@ -250,7 +286,8 @@ CHECKS = [getattr(lab07, name) for name in lab07.__all__]
 def test_a_judge_refuses_nonsense(check, nonsense):
     keys = "gradients loss said runs few many kept state buffers changed ran left have_graph "
     keys += "marked embeddings moments needs_grad inference asked_after same not_restored "
-    keys += "moved_by_call random_put_back not_put_back same_again put_back_after_error"
+    keys += "moved_by_call random_put_back not_put_back same_again put_back_after_error "
+    keys += "read_at_entry errors_come_out random_state"
     for asked in check.cases(0):
         for result in ({}, dict.fromkeys(keys.split(), nonsense)):
             with pytest.raises(CheckError):

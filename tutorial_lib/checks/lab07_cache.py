@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -11,10 +11,17 @@ from torch import Tensor
 
 from tutorial_lib import memory
 from tutorial_lib.checks import lab07_demands as demands
+from tutorial_lib.checks import lab07_kept as kept
 from tutorial_lib.checks import lab07_oracles as oracles
 from tutorial_lib.checks.core import Case, Check, CheckError, Result
-from tutorial_lib.checks.results import error_of, flag, tensors, whole_number
+from tutorial_lib.checks.results import flag, tensors, whole_number
 from tutorial_lib.checks.running import error_said
+
+# What the loss is, and how it came to be.
+_SPOILED = {
+    "nan": "an embedding was nan, so the loss is not finite",
+    "inf": "every embedding was finite, and the loss inf",
+}
 
 
 def _cache_cases(seed: int) -> list[Case]:
@@ -25,7 +32,7 @@ def _cache_cases(seed: int) -> list[Case]:
         "features": 8,
     }
     case |= {"towers": 2, "dtype": "float64", "spoiled": ""}
-    return [case, {**case, "towers": 3}, {**case, "spoiled": draw.choice(["nan", "inf"])}]
+    return [case, {**case, "towers": 3}, *({**case, "spoiled": spoiled} for spoiled in _SPOILED)]
 
 
 def _embedded(case: Case) -> tuple[oracles.InBatch, list[Tensor]]:
@@ -34,8 +41,10 @@ def _embedded(case: Case) -> tuple[oracles.InBatch, list[Tensor]]:
     oracles.add_gradients(loss_of)
     shape = (case["towers"], case["rows"], case["features"])
     embeddings = list(torch.randn(shape, dtype=torch.float64).unbind())
-    if case["spoiled"]:
-        embeddings[-1][0, 0] = float(case["spoiled"])
+    if case["spoiled"] == "nan":
+        embeddings[-1][0, 0] = float("nan")
+    if case["spoiled"] == "inf":
+        loss_of.factor = float("inf")
     return loss_of, embeddings
 
 
@@ -44,6 +53,7 @@ def _run_cache(answer: Callable[..., Any], case: Case) -> Result:
     if case["spoiled"]:
         said = error_said(lambda: answer(loss_of, embeddings))
         return {"said": said, "gradients": oracles.gradients_of([loss_of])}
+    before = kept.note([loss_of], embeddings)
     with oracles.without_torchs(), memory.watch(model=loss_of) as report:
         loss, gradients = demands.two_of(
             answer(loss_of, embeddings), "the loss and a list of gradients"
@@ -58,7 +68,7 @@ def _run_cache(answer: Callable[..., Any], case: Case) -> Result:
         "loss": loss,
         "gradients": oracles.gradients_of([loss_of]) + gradients,
         "have_graph": any(getattr(g, "requires_grad", False) for g in gradients),
-        "marked": any(e.requires_grad or e.grad is not None for e in embeddings),
+        "changed": kept.changed(before, kept.note([loss_of], embeddings), but=["gradients"]),
         "left": report.leaked_bytes,
     }
 
@@ -68,22 +78,27 @@ def _judge_cache(case: Case, result: Result) -> None:
     if case["spoiled"]:
         _judge_spoiled(case, result)
         return
+    kept.demand_kept(result)
     leaves = [embedding.requires_grad_() for embedding in embeddings]
     exact = loss_of(*leaves)
     exact.backward()
-    wanted = oracles.gradients_of([loss_of]) + [leaf.grad for leaf in leaves]
-    seen = tensors(result.get("gradients"), len(wanted), "gradients")
-    _judge_scale(seen[0], wanted[0])
-    one_by_one = "every embedding is a leaf of its own that needs a gradient, and all are there at "
-    demands.demand_close({"gradients": seen}, wanted, case, {}, one_by_one + "the same backward.")
+    wanted = [leaf.grad for leaf in leaves]
+    scale, *seen = tensors(result.get("gradients"), 1 + len(wanted), "gradients")
+    turned = {"they come in another order than their embeddings.": lambda: wanted[::-1]}
+
+    def otherwise(seen: Sequence[Tensor | None]) -> str:
+        if times := demands.times_in(seen, [wanted]):
+            return f"they are {times[0]:.3g} times the loss's: take them as they come, no factor."
+        return (
+            "every embedding is a leaf of its own that needs a gradient, and the loss's gradient "
+            "for it is wanted as it comes."
+        )
+
+    demands.demand_close({"gradients": seen}, wanted, case, turned, otherwise)
+    demands.demand_scale(scale, oracles.gradients_of([loss_of])[0], 1e-12)
     demands.demand_loss(result, exact.item(), 1e-9)
     if flag(result, "have_graph"):
         raise CheckError("the gradients have a graph of their own: no create_graph is needed.")
-    if flag(result, "marked"):
-        raise CheckError(
-            "the embeddings that were handed in need a gradient now, or hold one: work on detached "
-            "aliases, which share the memory."
-        )
     square = case["rows"] ** 2 * 8
     if whole_number(result.get("left"), "bytes left behind") >= square:
         raise CheckError(
@@ -92,28 +107,14 @@ def _judge_cache(case: Case, result: Result) -> None:
         )
 
 
-def _judge_scale(seen: Tensor | None, exact: Tensor | None) -> None:
-    assert exact is not None
-    if seen is not None and error_of(seen, torch.ones_like(exact)) < 1e-9:
-        raise CheckError(
-            "the loss's own parameter got no gradient: torch.autograd.grad leaves .grad alone, and "
-            "no later stage sees the scale again. loss.backward() gives it its due."
-        )
-    if seen is not None and error_of(seen + 1, exact) < 1e-9:
-        raise CheckError(
-            "the gradient that the loss's parameter had before is gone: backward adds, and so does "
-            "this stage."
-        )
-
-
 def _judge_spoiled(case: Case, result: Result) -> None:
     said = str(result.get("said"))
     if not said.startswith("FloatingPointError"):
         raise CheckError(
-            f"an embedding was {case['spoiled']}, so the loss is not finite, and "
-            f"{said[:200]!r} came of it: a FloatingPointError is wanted."
+            f"{_SPOILED[case['spoiled']]}, and {said[:200]!r} came of it: a FloatingPointError is "
+            "wanted."
         )
-    if "nan" not in said.lower() and "inf" not in said.lower():
+    if case["spoiled"] not in said.lower():
         raise CheckError(f"the error {said[:200]!r} does not name the loss that came.")
     (gradient,) = tensors(result.get("gradients"), 1, "gradients")
     if gradient is None or float(gradient) != 1:

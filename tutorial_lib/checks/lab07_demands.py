@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from tutorial_lib.checks.core import Case, CheckError, Result
@@ -45,8 +46,8 @@ def demand_close(
     result: Result,
     exact: Sequence[Tensor | None],
     case: Case,
-    mistakes: dict[str, Callable[[], Sequence[Tensor | None]]],
-    otherwise: str,
+    mistakes: Mapping[str, Callable[[], Sequence[Tensor | None]]],
+    otherwise: Callable[[Sequence[Tensor | None]], str],
 ) -> None:
     """Demand gradients equal to the oracle's within the tolerance of their dtype.
 
@@ -56,7 +57,7 @@ def demand_close(
         case: Names the dtype, or the tolerance itself.
         mistakes: From what to tell the learner to the gradients that this mistake gives; looked
             at only where the gradients are wrong.
-        otherwise: What to tell where it is none of these.
+        otherwise: From the gradients to what to tell where it is none of these.
 
     Raises:
         CheckError: With the share by which the gradients are off.
@@ -71,7 +72,7 @@ def demand_close(
             raise CheckError(f"the gradients are off by {off:.1%}: {said}")
     raise CheckError(
         f"the gradients are off by {off:.1e} of their size, and {tolerance:.0e} is wanted: "
-        f"{otherwise}"
+        f"{otherwise(seen)}"
     )
 
 
@@ -83,6 +84,60 @@ def distance(seen: Sequence[Tensor | None], exact: Sequence[Tensor | None]) -> f
     errors = [error_of(s, e) for s, e in pairs if e is not None]
     # a comparison with nan is never true
     return max((1.0 if math.isnan(e) else e for e in errors), default=0.0)
+
+
+def times_in(
+    seen: Sequence[Tensor | None], parts: Sequence[Sequence[Tensor | None]]
+) -> list[float] | None:
+    """Tell how many times each part is in a sum of gradients; None where it is no sum of them."""
+    pairs = zip(seen, parts[0], strict=True)
+    if any(s is None or e is None or s.shape != e.shape for s, e in pairs):
+        return None
+    columns, total = torch.stack([_flat(part) for part in parts], dim=1), _flat(seen)[:, None]
+    if not torch.isfinite(total).all():
+        return None
+    times = torch.linalg.lstsq(columns, total).solution
+    return times.flatten().tolist() if error_of(columns @ times, total) < 1e-4 else None
+
+
+def _flat(gradients: Sequence[Tensor | None]) -> Tensor:
+    return torch.cat([g.flatten().double() for g in gradients if g is not None])
+
+
+def demand_scale(seen: Tensor | None, exact: Tensor | None, tolerance: float) -> None:
+    """Demand the gradient of the loss's own parameter, which was 1 before.
+
+    Raises:
+        CheckError: With what became of it.
+    """
+    assert exact is not None
+    if error_of(seen, exact) <= tolerance:
+        return
+    if seen is None or seen.shape != exact.shape or not seen.any():
+        raise CheckError(
+            "the gradient of the loss's parameter is gone after your call: clear nothing once "
+            "backward has run."
+        )
+    if bool((seen == 1).all()):
+        raise CheckError(
+            "the loss's own parameter got no gradient: torch.autograd.grad leaves .grad alone, and "
+            "no later stage sees the scale again. loss.backward() gives it its due."
+        )
+    if error_of(seen + 1, exact) < 1e-4:
+        raise CheckError(
+            "the gradient that the loss's parameter had before is gone: backward adds, and so does "
+            "this stage."
+        )
+    times = float((seen - 1) / (exact - 1))
+    if times > 1.5 and abs(times - round(times)) < 1e-4:
+        raise CheckError(
+            f"the loss's own parameter got its gradient {times:.0f} times: every embedding is a "
+            "leaf of its own, all are there at the same backward, and there is only one."
+        )
+    raise CheckError(
+        "the other gradients are right, and that of the loss's own parameter is not: backward adds "
+        "to it, and nothing else touches it."
+    )
 
 
 def demand_sizes(runs: list[Any], sizes: list[int], *, in_order: bool = True) -> None:
@@ -118,7 +173,7 @@ def demand_loss(result: Result, exact: float, tolerance: float) -> None:
     if not abs(loss - exact) <= tolerance * abs(exact):  # nan is not
         raise CheckError(
             f"the gradients are right, and the loss is given as {loss:.4f} where that of the whole "
-            f"batch is {exact:.4f}."
+            "batch is another: what the loss gave, as a float, and no sum or mean of it."
         )
 
 
@@ -126,10 +181,10 @@ def two_of(answer: Any, names: str) -> tuple[Any, Any]:
     """Read a pair from what an answer returned.
 
     Raises:
-        CheckError: When it is no tuple of two.
+        CheckError: When it is no tuple or list of two.
     """
-    if isinstance(answer, tuple) and len(answer) == 2:
-        return answer
+    if isinstance(answer, tuple | list) and len(answer) == 2:
+        return answer[0], answer[1]
     raise CheckError(
         f"two things are wanted, {names}, and {type(answer).__name__} came: return both."
     )

@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 from tutorial_lib.checks import lab07_demands as demands
+from tutorial_lib.checks import lab07_kept as kept
 from tutorial_lib.checks import lab07_oracles as oracles
 from tutorial_lib.checks.core import Case, Check, CheckError, Result
-from tutorial_lib.checks.results import error_of, flag, tensors, whole_number
+from tutorial_lib.checks.results import error_of, flag, same, tensors, whole_number
 
 
 def _embed_cases(seed: int) -> list[Case]:
@@ -29,9 +30,9 @@ def _run_embed(answer: Callable[..., Any], case: Case) -> Result:
                 "few": oracles.peak_of(lambda: answer(tower, few, asked), [tower]),
                 "many": oracles.peak_of(lambda: answer(tower, many, asked), [tower]),
             }
-        embeddings, moments = demands.two_of(
-            answer(tower, oracles.parts_of(case), asked), "embeddings and moments"
-        )
+        parts = oracles.parts_of(case)
+        before = kept.note([tower], parts)
+        embeddings, moments = demands.two_of(answer(tower, parts, asked), "embeddings and moments")
     if not isinstance(embeddings, Tensor):
         raise CheckError(
             f"the embeddings come as {type(embeddings).__name__}, and one tensor of all rows is "
@@ -44,7 +45,8 @@ def _run_embed(answer: Callable[..., Any], case: Case) -> Result:
         "moments": list(moments),
         "asked_after": asked.asked_after,
         "runs": tower.runs,
-        "training": tower.training,
+        "changed": kept.changed(before, kept.note([tower], parts), but=["random state"]),
+        "random_state": torch.get_rng_state(),
     }
 
 
@@ -60,6 +62,7 @@ def _judge_embed(case: Case, result: Result) -> None:
                 "micro-batch lives as long as its embeddings."
             )
         return
+    kept.demand_kept(result)
     runs = result.get("runs", [])
     demands.demand_sizes(runs, case["sizes"])
     demands.demand_training_mode(runs)
@@ -73,11 +76,17 @@ def _judge_embed(case: Case, result: Result) -> None:
     tower = oracles.seeded_tower(case)
     with torch.no_grad():
         exact = torch.cat([tower(part) for part in oracles.parts_of(case)])
+    random_state = torch.get_rng_state()
     (seen,) = tensors([result.get("embeddings")], 1, "embeddings")
     if error_of(seen, exact) > demands.TOLERANCES["float64"]:
         raise CheckError(
             "the embeddings are not those of the rows in their order: one torch.cat, and nothing "
             "that draws random numbers or changes them in between."
+        )
+    if not same(result.get("random_state"), random_state):
+        raise CheckError(
+            "the embeddings are right, and the random state afterwards is not that of one run of "
+            "each micro-batch: seed nothing, and put nothing back."
         )
     number = len(case["sizes"])
     if result.get("asked_after") != list(range(number)):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -55,11 +55,13 @@ def _three_times(
             tower(part)
     between, late = torch.get_rng_state(), _buffers(tower)
     with restored():
+        read_at_entry = torch.equal(between, torch.get_rng_state())
         not_restored = _moved(tower, then)
         again = tower(parts[0])
         again.sum().backward()
     seen = {
         "moved_by_call": moved,
+        "read_at_entry": read_at_entry,
         "not_restored": not_restored,
         "same": torch.equal(first, again),
         "random_put_back": torch.equal(between, torch.get_rng_state()),
@@ -68,11 +70,23 @@ def _three_times(
     with restored():
         seen["same_again"] = torch.equal(first, tower(parts[0]))
     between, late = torch.get_rng_state(), _buffers(tower)
-    with contextlib.suppress(KeyError), restored():
-        tower(parts[0])
-        raise KeyError
+    raised = (KeyError, KeyboardInterrupt)
+    came_out = [_comes_out(error, restored, partial(tower, parts[0])) for error in raised]
     kept = torch.equal(between, torch.get_rng_state()) and not _moved(tower, late)
-    return {**seen, "put_back_after_error": kept}
+    return {**seen, "put_back_after_error": kept, "errors_come_out": all(came_out)}
+
+
+def _comes_out(
+    error: type[BaseException], moment: Callable[[], Any], run: Callable[[], Any]
+) -> bool:
+    came_out = False
+    try:
+        with moment():
+            run()
+            raise error
+    except error:
+        came_out = True
+    return came_out
 
 
 def _buffers(tower: nn.Module) -> dict[str, torch.Tensor]:
@@ -99,6 +113,11 @@ def _judge(case: Case, result: Result) -> None:
         raise CheckError(
             "an error inside the moment leaves random state or buffers behind: try and finally."
         )
+    if not flag(result, "errors_come_out"):
+        raise CheckError(
+            "an error inside the moment ended there, and nobody heard of it: put back in finally, "
+            "and let it go on."
+        )
     if not flag(result, "same_again"):
         raise CheckError(
             "the second time, the moment was another: what was read must still be there after one "
@@ -107,6 +126,12 @@ def _judge(case: Case, result: Result) -> None:
 
 
 def _judge_random(result: Result) -> None:
+    if not flag(result, "same") and not flag(result, "read_at_entry"):
+        raise CheckError(
+            "dropout drew another mask the second time: the random state inside was neither the "
+            "one that remember found nor the one just before. A seed leads back to its beginning "
+            "only: keep the state itself."
+        )
     if not flag(result, "same") and flag(result, "random_put_back"):
         raise CheckError(
             "dropout drew another mask the second time, and the random state was put back: it was "
@@ -131,17 +156,27 @@ def _judge_buffers(result: Result) -> None:
             "all buffers were what the last micro-batch had made of them, so the tower computed "
             "something else: they belong to the moment too."
         )
-    if lost == ["hidden"]:
+    if lost == ["inner.hidden"]:
         raise CheckError(
             "a buffer with persistent=False is in no state_dict, so it was not in your moment: "
             "named_buffers has them all."
+        )
+    if lost == ["inner.steps"]:
+        raise CheckError(
+            "a buffer of whole numbers was left out: BatchNorm counts its batches so, and it moves "
+            "like the others."
+        )
+    if lost == [name for name in oracles.BUFFERS if name.startswith("inner.")]:
+        raise CheckError(
+            "the tower's own buffer was in your moment, and those of a module inside the tower "
+            "were not: it may have any number of layers."
         )
     if "drift" in lost:
         raise CheckError(
             "a buffer that the tower changes in place took your copy along: what you keep is the "
             "same tensor, so keep a clone."
         )
-    if lost or left == ["turned"]:
+    if lost or left == ["inner.turned"]:
         raise CheckError(
             "the tower puts a new tensor in the place of one of its buffers, and you wrote into "
             "the old one: look buffers up by name when you write."

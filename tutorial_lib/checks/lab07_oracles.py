@@ -20,8 +20,28 @@ from tutorial_lib import memory
 from tutorial_lib.checks.core import Case, CheckError
 from tutorial_lib.checks.running import without_checkpoint
 
-BUFFERS = ("drift", "hidden", "turned")
+BUFFERS = ("drift", "inner.hidden", "inner.turned", "inner.steps")
 Runs = list[tuple[int, bool, bool]]
+
+
+class Inner(nn.Module):
+    """The buffers of a module inside a tower, moved by each call with a number."""
+
+    hidden: Tensor
+    turned: Tensor
+    steps: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("hidden", torch.ones(()), persistent=False)
+        self.register_buffer("turned", torch.ones(()))
+        self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
+
+    def forward(self, number: Tensor) -> None:
+        """Move `hidden` and `steps` in place, `turned` by a new tensor in its place."""
+        self.hidden.mul_(0.8).add_(number)
+        self.turned = 0.7 * self.turned + number
+        self.steps += 1
 
 
 class CountingTower(nn.Module):
@@ -29,13 +49,11 @@ class CountingTower(nn.Module):
 
     Wide layers make its activations large beside its embeddings. Its buffers move with every
     forward in training where the case says so, as a power iteration's vector or a moving average
-    does, and the result depends on them: `drift` in place, `hidden` too and in no `state_dict`,
-    `turned` by a new tensor in its place.
+    does, and the result depends on them, but for `steps`, which only counts: `drift` is its own,
+    the others are its `inner` module's, and `hidden` is in no `state_dict`.
     """
 
     drift: Tensor
-    hidden: Tensor
-    turned: Tensor
 
     def __init__(self, case: Case, *, norm: nn.Module | None = None) -> None:
         super().__init__()
@@ -44,8 +62,8 @@ class CountingTower(nn.Module):
         self.narrow = nn.Linear(hidden // 16, case["features"])
         self.dropout, self.norm = nn.Dropout(case["dropout"]), norm or nn.Identity()
         self.moves = bool(case.get("moves"))
-        for name in BUFFERS:
-            self.register_buffer(name, torch.ones(()), persistent=name != "hidden")
+        self.register_buffer("drift", torch.ones(()))
+        self.inner = Inner()
         self.runs: Runs = []
 
     def forward(self, rows: Tensor) -> Tensor:
@@ -54,28 +72,31 @@ class CountingTower(nn.Module):
         if self.moves and self.training:
             with torch.no_grad():
                 self.drift.mul_(0.9).add_(rows.mean())
-                self.hidden.mul_(0.8).add_(rows.mean())
-                self.turned = 0.7 * self.turned + rows.mean()
+                self.inner(rows.mean())
         hidden = self.norm(self.dropout(F.gelu(self.wide(rows))))
-        moved = self.drift.clone() + self.hidden.clone() + self.turned
+        moved = self.drift.clone() + self.inner.hidden.clone() + self.inner.turned
         scale = 1 + moved if self.moves else 1.0
         out: Tensor = self.narrow(self.dropout(F.gelu(self.middle(hidden)))) * scale
         return out
 
 
 class InBatch(nn.Module):
-    """The symmetric contrastive loss of two or more towers, each with each; learns its scale."""
+    """The symmetric contrastive loss of two or more towers, each with each; learns its scale.
+
+    A `factor` that is infinite makes the loss infinite, whatever the embeddings are.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.log_scale = nn.Parameter(torch.tensor(math.log(1 / 0.07)))
+        self.factor = 1.0
 
     def forward(self, *embeddings: Tensor) -> Tensor:
         """Map embeddings `(rows, features)`, one tensor a tower, to a scalar."""
         pairs = [(a, b) for i, a in enumerate(embeddings) for b in embeddings[:i]]
         with torch.autocast("cpu", enabled=False):
             losses = [in_batch_loss(a.to(b.dtype), b, self.log_scale) for a, b in pairs]
-        return torch.stack(losses).mean()
+        return torch.stack(losses).mean() * self.factor
 
 
 def in_batch_loss(some: Tensor, others: Tensor, log_scale: Tensor, *, scaled: Any = None) -> Tensor:
@@ -141,10 +162,15 @@ def gradients_of(modules: Sequence[nn.Module]) -> list[Tensor | None]:
 
 def peak_of(run: Callable[[], Any], modules: Sequence[nn.Module]) -> int:
     """Give the most bytes that a call held above what was there before."""
+    return peak_and_rest_of(run, modules)[0]
+
+
+def peak_and_rest_of(run: Callable[[], Any], modules: Sequence[nn.Module]) -> tuple[int, int]:
+    """Give the most bytes that a call held above what was there before, and those that it left."""
     with memory.watch(model=nn.ModuleList(modules)) as report:
-        kept = run()
-    del kept
-    return report.peak_bytes - report.baseline_bytes
+        returned = run()
+    del returned
+    return report.peak_bytes - report.baseline_bytes, report.leaked_bytes
 
 
 def case_of_parts(seed: int) -> dict[str, Any]:

@@ -8,9 +8,10 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from tutorial_lib.checks import lab07_demands as demands
+from tutorial_lib.checks import lab07_kept as kept
 from tutorial_lib.checks import lab07_oracles as oracles
 from tutorial_lib.checks.core import Case, Check, CheckError, Result
 from tutorial_lib.checks.results import whole_number
@@ -41,13 +42,17 @@ def _moment(case: Case, number: int, tower: oracles.CountingTower) -> Iterator[N
     tower.drift.fill_(1)
 
 
-def _pushing(answer: Callable[..., Any], case: Case, times: int = 1) -> Callable[[], Any]:
+def _handed(
+    case: Case, times: int = 1
+) -> tuple[_Fragile, list[Tensor], Tensor, list[Callable[[], Any]]]:
+    """Make what an answer is handed: tower, micro-batches, gradients and moments."""
     tower = _Fragile(case).double()
     oracles.add_gradients(tower)
-    parts, number = oracles.parts_of(case, times), len(case["sizes"]) * times
-    moments = [partial(_moment, case, i, tower) for i in range(number)]
-    call = partial(answer, tower, parts, _gradient_rows(case, times), moments)
-    return partial(_in_the_moment, call, tower)
+    parts = oracles.parts_of(case, times)
+    moments: list[Callable[[], Any]] = [
+        partial(_moment, case, number, tower) for number in range(len(parts))
+    ]
+    return tower, parts, _gradient_rows(case, times), moments
 
 
 class _Fragile(oracles.CountingTower):
@@ -61,9 +66,9 @@ class _Fragile(oracles.CountingTower):
         return super().forward(rows) * self.drift
 
 
-def _in_the_moment(call: Callable[[], Any], tower: nn.Module) -> nn.Module:
+def _in_the_moment(answer: Callable[..., Any], handed: Sequence[Any]) -> None:
     try:
-        call()
+        answer(*handed)
     except RuntimeError as error:
         if "modified by an inplace operation" not in str(error):
             raise
@@ -71,17 +76,27 @@ def _in_the_moment(call: Callable[[], Any], tower: nn.Module) -> nn.Module:
             "backward ran after its moment was left, and found a buffer that had been put back in "
             "between: forward and backward of a micro-batch both belong inside the moment."
         ) from error
-    return tower
 
 
 def _run_push(answer: Callable[..., Any], case: Case) -> Result:
     with oracles.without_torchs():
         if case["kind"] == "peak":
-            calls = _pushing(answer, case), _pushing(answer, case, times=4)
-            few, many = (oracles.peak_of(call, [call.args[1]]) for call in calls)  # type: ignore[attr-defined]
-            return {"few": few, "many": many}
-        tower = _pushing(answer, case)()
-    return {"gradients": oracles.gradients_of([tower]), "runs": tower.runs}
+            return {name: _peak(answer, case, times) for name, times in (("few", 1), ("many", 4))}
+        handed = _handed(case)
+        tower, parts, rows, _ = handed
+        before = kept.note([tower], [*parts, rows])
+        _in_the_moment(answer, handed)
+        after = kept.note([tower], [*parts, rows])
+    return {
+        "gradients": oracles.gradients_of([tower]),
+        "changed": kept.changed(before, after, but=["gradients", "random state"]),
+        "runs": tower.runs,
+    }
+
+
+def _peak(answer: Callable[..., Any], case: Case, times: int) -> int:
+    handed = _handed(case, times)
+    return oracles.peak_of(partial(_in_the_moment, answer, handed), [handed[0]])
 
 
 def _pushed(
@@ -108,6 +123,7 @@ def _judge_push(case: Case, result: Result) -> None:
                 "backward from each before the next goes forward."
             )
         return
+    kept.demand_kept(result)
     runs = result.get("runs", [])
     demands.demand_sizes(runs, case["sizes"], in_order=False)
     demands.demand_training_mode(runs)
@@ -134,12 +150,27 @@ def _judge_push(case: Case, result: Result) -> None:
         f"they are {number} times too small: they come from the loss of the whole batch, and its "
         "mean has been taken there.": (lambda: [_over(g, number) for g in exact]),
     }
-    dropped = (
-        "the dropout masks are not those of the first pass: enter moments[i] around run i."
-        if case["dropout"]
-        else "row i of the gradients belongs to row i of the batch: split them as the batch is."
+    demands.demand_close(result, exact, case, mistakes, partial(_told, case))
+
+
+def _told(case: Case, seen: Sequence[Tensor | None]) -> str:
+    """Tell what is wrong with gradients that are none of the usual mistakes'."""
+    if case["dropout"]:
+        return "the dropout masks are not those of the first pass: enter moments[i] around run i."
+    rows = _gradient_rows(case)
+    of_each = torch.eye(len(case["sizes"]), dtype=torch.float64).repeat_interleave(
+        torch.tensor(case["sizes"]), dim=1
     )
-    demands.demand_close(result, exact, case, mistakes, dropped)
+    alone = [_minus_one(_pushed(case, rows * mask[:, None])) for mask in of_each]
+    before = [None if g is None else torch.ones_like(g) for g in alone[0]]
+    times = demands.times_in(seen, [before, *alone])
+    if times is None:
+        return "row i of the gradients belongs to row i of the batch: split them as the batch is."
+    return (
+        f"what .grad held before counts {times[0]:.3g} times in them, and the micro-batches count "
+        f"{', '.join(f'{n:.3g}' for n in times[1:])} times. Each counts once: the mean was taken "
+        "in the loss, and backward wants the cached gradients as they are."
+    )
 
 
 def _minus_one(gradients: Sequence[Tensor | None]) -> list[Tensor | None]:

@@ -10,11 +10,13 @@ import torch
 from torch import Tensor, nn
 
 from tutorial_lib.checks import lab07_demands as demands
+from tutorial_lib.checks import lab07_kept as kept
 from tutorial_lib.checks import lab07_oracles as oracles
 from tutorial_lib.checks.core import Case, Check, CheckError, Result
 from tutorial_lib.checks.lab07_refusals import judge_refusal, refusal_cases, run_refusal
-from tutorial_lib.checks.results import whole_number
+from tutorial_lib.checks.results import tensors, whole_number
 
+_FEW, _MANY = 24, 96  # rows of which the peaks are compared
 _STATE_BYTES = 5056  # of the CPU's random generator; the meter sees them where they are cloned
 
 
@@ -63,10 +65,13 @@ def _observe(
     backward: Callable[..., Any], case: Case
 ) -> tuple[dict[str, Any], list[oracles.CountingTower]]:
     towers, inputs, loss_of = make(case)
+    once: list[Any] = list(dict.fromkeys(towers))
+    before = kept.note([*once, loss_of], inputs)
     with _autocast(case):
         loss = backward(towers, inputs, loss_of, case["micro_batch"])
-    once: list[Any] = list(dict.fromkeys(towers))
+    after = kept.note([*once, loss_of], inputs)
     return {
+        "changed": kept.changed(before, after, but=["gradients", "buffers", "random state"]),
         "loss": loss,
         "gradients": oracles.gradients_of([*once, loss_of]),
         "random_state": torch.get_rng_state(),
@@ -77,7 +82,8 @@ def _observe(
 def _run(answer: Callable[..., Any], case: Case) -> Result:
     with oracles.without_torchs():
         if case["kind"] == "peak":
-            return {name: _peak(answer, case, n) for name, n in (("few", 24), ("many", 96))}
+            (few, _), (many, left) = (_peak(answer, case, rows) for rows in (_FEW, _MANY))
+            return {"few": few, "many": many, "left": left}
         if case["kind"] == "refusal":
             return run_refusal(answer, case, make(case))
         seen, towers = _observe(answer, case)
@@ -86,10 +92,10 @@ def _run(answer: Callable[..., Any], case: Case) -> Result:
     return {**seen, "runs": [tower.runs for tower in towers]}
 
 
-def _peak(answer: Callable[..., Any], case: Case, rows: int) -> int:
+def _peak(answer: Callable[..., Any], case: Case, rows: int) -> tuple[int, int]:
     towers, inputs, loss_of = make({**case, "rows": rows})
     call = (towers, inputs, loss_of, case["micro_batch"])
-    return oracles.peak_of(lambda: answer(*call), [*towers, loss_of])
+    return oracles.peak_and_rest_of(lambda: answer(*call), [*towers, loss_of])
 
 
 def _one_graph(
@@ -101,6 +107,16 @@ def _one_graph(
     loss = loss_of(*[torch.cat([tower(part) for part in ours]) for tower, ours in pairs])
     loss.backward()
     return float(loss.detach())
+
+
+def _in_turn(
+    towers: Sequence[nn.Module], inputs: Sequence[Tensor], loss_of: nn.Module, size: int
+) -> float:
+    """Do as `_one_graph`, with each micro-batch through all towers before the next."""
+    parts = zip(*[torch.split(rows, size) for rows in inputs], strict=True)
+    out = [[tower(part) for tower, part in zip(towers, ours, strict=True)] for ours in parts]
+    loss_of(*map(torch.cat, zip(*out, strict=True))).backward()
+    return 0.0
 
 
 def _accumulated(
@@ -122,6 +138,7 @@ def _judge(case: Case, result: Result) -> None:
     if case["kind"] == "peak":
         _judge_peak(case, result)
         return
+    kept.demand_kept(result)
     _judge_runs(case, result)
     whole = {**case, "micro_batch": case["rows"]} if case.get("whole") else case
     exact, _ = _observe(_one_graph, whole)
@@ -164,6 +181,8 @@ def _judge_runs(case: Case, result: Result) -> None:
             f"the towers saw {sums} rows, and each of {total} goes through exactly twice: once to "
             "embed it, once to go backward. Is a micro-batch left out, or run once more?"
         )
+    for runs in all_runs:
+        demands.demand_training_mode(runs)
 
 
 def _rows_of(case: Case, number: int, runs: Any) -> int:
@@ -177,28 +196,31 @@ def _rows_of(case: Case, number: int, runs: Any) -> int:
 
 
 def _judge_gradients(case: Case, result: Result, exact: dict[str, Any]) -> None:
-    def accumulated() -> list[Tensor | None]:
-        return list(_observe(_accumulated, case)[0]["gradients"])
+    *wanted, of_scale = exact["gradients"]
+    *seen, scale = tensors(result.get("gradients"), len(wanted) + 1, "gradients")
 
-    def only_new() -> list[Tensor | None]:
-        return [None if g is None else g - 1 for g in exact["gradients"]]
+    def those_of(other: Callable[..., float]) -> list[Tensor | None]:
+        return list(_observe(other, case)[0]["gradients"][:-1])
 
     def untouched(which: int) -> list[Tensor | None]:
-        towers, _, loss_of = make(case)
-        once = list(dict.fromkeys(towers))
-        kept = list(exact["gradients"])
+        once = list(dict.fromkeys(make(case)[0]))
+        left = list(wanted)
         start = sum(len(list(tower.parameters())) for tower in once[:which])
-        number = len(list([*once, loss_of][which].parameters()))
-        kept[start : start + number] = [torch.ones_like(g) for g in kept[start : start + number]]
-        return kept
+        number = len(list(once[which].parameters()))
+        left[start : start + number] = [torch.ones_like(g) for g in left[start : start + number]]
+        return left
 
     mistakes: dict[str, Callable[[], Sequence[Tensor | None]]] = {
         "they are those of plain accumulation, whose rows know only the negatives of their own "
-        "micro-batch.": accumulated,
-        "what .grad held before is gone: like backward, add to it.": only_new,
+        "micro-batch.": lambda: those_of(_accumulated),
+        "what .grad held before is gone: like backward, add to it.": (
+            lambda: [None if g is None else g - 1 for g in wanted]
+        ),
         "the first tower got none: go backward through each.": lambda: untouched(0),
-        "only the last tower is missing: go backward through each.": lambda: untouched(
-            0 if case.get("shared") else case["towers"] - 1
+        "only the last tower is missing: go backward through each.": lambda: untouched(-1),
+        "each micro-batch went through all towers before the next one came, which draws other "
+        "masks: run one tower over all its micro-batches, then the next.": (
+            lambda: those_of(_in_turn)
         ),
     }
     where = [
@@ -209,12 +231,14 @@ def _judge_gradients(case: Case, result: Result, exact: dict[str, Any]) -> None:
         f"each stage may be right, and then it is what they hand on{told}: which embeddings, which "
         "gradients, which moments."
     )
-    demands.demand_close(result, exact["gradients"], case, mistakes, otherwise)
+    demands.demand_close({"gradients": seen}, wanted, case, mistakes, lambda _: otherwise)
+    tolerance = case.get("tolerance", demands.TOLERANCES[case["dtype"]])
+    demands.demand_scale(scale, of_scale, tolerance)
 
 
 def _judge_peak(case: Case, result: Result) -> None:
     few, many = (whole_number(result.get(name), f"peak of {name}") for name in ("few", "many"))
-    more = 96 - 24
+    more = _MANY - _FEW
     embeddings = 2 * more * case["features"] * 4
     states = 2 * more // case["micro_batch"] * (_STATE_BYTES + 4)
     allowed = 2 * embeddings + states  # the gradients are as large
@@ -223,6 +247,12 @@ def _judge_peak(case: Case, result: Result) -> None:
             f"four times the batch, and the peak went from {few} to {many} bytes, by "
             f"{many - few}: embeddings, their gradients and the moments account for {allowed}. "
             "Which graph lives on?"
+        )
+    square = _MANY**2 * 4
+    if whole_number(result.get("left"), "bytes left behind") >= square:
+        raise CheckError(
+            f"{result.get('left')} bytes stayed behind, and a matrix of all pairs has {square}: "
+            "somebody holds on to the loss."
         )
 
 

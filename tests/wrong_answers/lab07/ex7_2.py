@@ -79,7 +79,44 @@ def keeps_one_moment(tower, micro_batches, remember):
     return embeddings, moments[:1]
 
 
+@wrong("gradients turned off, or on")
+def turns_gradients_off_for_good(tower, micro_batches, remember):
+    torch.set_grad_enabled(False)
+    return with_slips(plainly)(tower, micro_batches, remember)
+
+
+@wrong("and freezes nothing")
+def freezes_the_tower(tower, micro_batches, remember):
+    tower.requires_grad_(False)
+    return with_slips(plainly)(tower, micro_batches, remember)
+
+
+@wrong("leave each as it came")
+def evaluates_from_then_on(tower, micro_batches, remember):
+    both = with_slips()(tower, micro_batches, remember)
+    tower.eval()
+    return both
+
+
+@wrong("seed nothing, and put nothing back")
+def seeds_afterwards(tower, micro_batches, remember):
+    both = with_slips()(tower, micro_batches, remember)
+    torch.manual_seed(0)
+    return both
+
+
+@wrong("nothing goes backward in this stage")
+def clears_gradients(tower, micro_batches, remember):
+    tower.zero_grad()
+    return with_slips()(tower, micro_batches, remember)
+
+
 in_a_loop = right(with_slips())
+
+
+@right
+def as_a_list(tower, micro_batches, remember):
+    return list(with_slips()(tower, micro_batches, remember))
 
 
 @right

@@ -119,6 +119,54 @@ def keeps_a_graph_of_the_gradients(loss_of, embeddings):
     return loss.item(), list(gradients)
 
 
+@wrong("every embedding was finite, and the loss inf")
+def looks_for_nan_alone(loss_of, embeddings):
+    leaves = leaves_of(embeddings)
+    loss = loss_of(*leaves)
+    if torch.isnan(loss):
+        raise FloatingPointError(f"the loss is {loss.item()}.")
+    loss.backward()
+    return loss.item(), [leaf.grad for leaf in leaves]
+
+
+@wrong("clear nothing once backward has run")
+def clears_afterwards(loss_of, embeddings):
+    both = with_grad(loss_of, embeddings)
+    loss_of.zero_grad()
+    return both
+
+
+@wrong("backward adds to it, and nothing else touches it")
+def clips_the_scale(loss_of, embeddings):
+    both = with_grad(loss_of, embeddings)
+    torch.nn.utils.clip_grad_norm_(loss_of.parameters(), 1.0)
+    return both
+
+
+@wrong("in another order than their embeddings")
+def turns_them_round(loss_of, embeddings):
+    loss, gradients = with_grad(loss_of, embeddings)
+    return loss, gradients[::-1]
+
+
+@wrong("take them as they come, no factor")
+def divides_by_the_rows(loss_of, embeddings):
+    loss, gradients = with_grad(loss_of, embeddings)
+    return loss, [gradient / len(gradient) for gradient in gradients]
+
+
+@wrong("change no tensor and no list in place")
+def normalises_what_it_was_given(loss_of, embeddings):
+    for rows in embeddings:
+        rows.div_(rows.norm(dim=1, keepdim=True))
+    return with_grad(loss_of, embeddings)
+
+
+@right
+def as_a_list(loss_of, embeddings):
+    return list(with_grad(loss_of, embeddings))
+
+
 @right
 def with_grad(loss_of, embeddings):
     leaves, own = leaves_of(embeddings), list(loss_of.parameters())

@@ -50,6 +50,11 @@ def in_eval(tower, rows, gradient, moment):
     tower.train()
 
 
+def of_a_mean(tower, rows, gradient, moment):
+    with moment():
+        (tower(rows) * gradient).mean().backward()
+
+
 def without_a_moment(tower, rows, gradient, moment):
     tower(rows).backward(gradient)
 
@@ -75,6 +80,7 @@ enters_the_first_moment_always = wrong("in the first one's moment")(
 enters_them_backwards = wrong("entered from the last to the first")(
     with_slips(number=lambda i, n: n - 1 - i)
 )
+takes_a_mean = wrong("Each counts once: the mean was taken in the loss")(with_slips(of_a_mean))
 runs_each_twice = wrong("are wanted, once each")(with_slips(twice))
 turns_the_gradients_round = wrong("split them as the batch is")(
     with_slips(cut=lambda gradients, sizes: gradients.flip(0).split(sizes))
@@ -90,6 +96,18 @@ def divides_by_the_number(tower, micro_batches, gradients, moments):
 def clears_before(tower, micro_batches, gradients, moments):
     tower.zero_grad()
     with_slips()(tower, micro_batches, gradients, moments)
+
+
+@wrong("change no tensor and no list in place")
+def clears_what_was_cached(tower, micro_batches, gradients, moments):
+    with_slips()(tower, micro_batches, gradients, moments)
+    gradients.zero_()
+
+
+@wrong("leave each as it came")
+def evaluates_from_then_on(tower, micro_batches, gradients, moments):
+    with_slips()(tower, micro_batches, gradients, moments)
+    tower.eval()
 
 
 @wrong("rows went through the tower at once")

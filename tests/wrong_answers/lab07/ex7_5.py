@@ -63,6 +63,14 @@ def everything(tower):
     return clones(tower) | {name: p.detach().clone() for name, p in tower.named_parameters()}
 
 
+def its_own(tower):
+    return {name: buffer.clone() for name, buffer in tower.named_buffers(recurse=False)}
+
+
+def of_floats(tower):
+    return {name: value for name, value in clones(tower).items() if value.is_floating_point()}
+
+
 def references(tower):
     return dict(tower.named_buffers())
 
@@ -76,6 +84,10 @@ never_puts_it_back = wrong("would draw masks that were drawn before")(
 )
 forgets_the_buffers = wrong("they belong to the moment too")(with_slips(read=no_buffers))
 takes_the_state_dict = wrong("named_buffers has them all")(with_slips(read=of_the_state_dict))
+forgets_modules_inside = wrong("those of a module inside the tower were not")(
+    with_slips(read=its_own)
+)
+takes_floats_alone = wrong("BatchNorm counts its batches so")(with_slips(read=of_floats))
 keeps_references = wrong("so keep a clone")(with_slips(read=references))
 never_puts_buffers_back = wrong("each micro-batch has moved them once")(
     with_slips(back=(True, False))
@@ -87,6 +99,31 @@ keeps_the_weights = wrong("parameters do not")(with_slips(read=everything))
 def seeds(tower):
     torch.manual_seed(0)
     return with_slips()(tower)
+
+
+@wrong("A seed leads back to its beginning")
+def replays_the_seed(tower):
+    seed, plain = torch.initial_seed(), with_slips(random=False)(tower)
+
+    @contextlib.contextmanager
+    def moment():
+        with plain():
+            torch.manual_seed(seed)
+            yield
+
+    return moment
+
+
+@wrong("nobody heard of it")
+def swallows_errors(tower):
+    plain = with_slips()(tower)
+
+    @contextlib.contextmanager
+    def moment():
+        with contextlib.suppress(Exception), plain():
+            yield
+
+    return moment
 
 
 @wrong("look buffers up by name when you write")

@@ -3,6 +3,7 @@
 import contextlib
 
 import torch
+from torch import nn
 
 from wrong_answers import right, solved, wrong
 
@@ -12,14 +13,16 @@ LAB = solved("lab07")
 def look(towers, inputs, loss_of, micro_batch, *, but=()):
     """Refuse what must be refused, but for what is named."""
     rows = [len(x) for x in inputs]
-    if len(set(rows)) > 1 and "uneven" not in but:
+    if len(set(rows[:2] if "third" in but else rows)) > 1 and "uneven" not in but:
         raise ValueError(f"rows: {rows}")
-    if min(rows) < 2 and "alone" not in but:
-        raise ValueError(f"{rows[0]} row has no negatives")
-    if micro_batch < 1 and "nothing" not in but:
+    if (rows[0] == 1 and "alone" not in but) or (rows[0] == 0 and "empty" not in but):
+        raise ValueError(f"{rows[0]} rows have no negatives")
+    if (micro_batch == 0 and "nothing" not in but) or (micro_batch < 0 and "negative" not in but):
         raise ValueError(f"micro_batch (={micro_batch})")
-    if (norms := LAB.batch_norms(towers)) and "norm" not in but:
-        raise ValueError(f"BatchNorm in training: {norms}")
+    if norms := LAB.batch_norms(towers):
+        of_images = any(isinstance(m, nn.BatchNorm2d) for tower in towers for m in tower.modules())
+        if not (of_images and "images" in but):
+            raise ValueError(f"BatchNorm in training: {'...' if 'name' in but else norms}")
 
 
 def with_slips(
@@ -87,6 +90,31 @@ def unguarded(loss_of, embeddings):
     return loss.item(), [leaf.grad for leaf in leaves]
 
 
+def unless_nan(loss_of, embeddings):
+    with torch.no_grad():
+        if torch.isnan(loss_of(*embeddings)):
+            raise FloatingPointError("nan")
+    return unguarded(loss_of, embeddings)
+
+
+def of_the_embeddings_alone(loss_of, embeddings):
+    leaves = [rows.detach().requires_grad_() for rows in embeddings]
+    loss = loss_of(*leaves)
+    if not torch.isfinite(loss):
+        raise FloatingPointError(f"loss {loss.item()}")
+    return loss.item(), torch.autograd.grad(loss, leaves)
+
+
+def keeping(loss_of, embeddings):
+    leaves = [rows.detach().requires_grad_() for rows in embeddings]
+    loss = loss_of(*leaves)
+    if not torch.isfinite(loss):
+        raise FloatingPointError(f"loss {loss.item()}")
+    loss.backward(retain_graph=True)
+    loss_of.kept = loss
+    return loss.item(), [leaf.grad for leaf in leaves]
+
+
 @wrong("those of plain accumulation")
 def accumulates(towers, inputs, loss_of, micro_batch):
     look(towers, inputs, loss_of, micro_batch)
@@ -136,6 +164,60 @@ def seeds_again(towers, inputs, loss_of, micro_batch):
     return loss
 
 
+@wrong("each micro-batch went through all towers before")
+def embeds_all_towers_in_turn(towers, inputs, loss_of, micro_batch):
+    look(towers, inputs, loss_of, micro_batch)
+    parts = [rows.split(micro_batch) for rows in inputs]
+    with LAB.undone_on_error(towers):
+        runs = [
+            [LAB.embed(t, [part], LAB.remember) for t, part in zip(towers, ours, strict=True)]
+            for ours in zip(*parts, strict=True)
+        ]
+        embedded = [
+            torch.cat([rows for rows, _ in of_tower]) for of_tower in zip(*runs, strict=True)
+        ]
+        loss, gradients = LAB.cache_gradients(loss_of, embedded)
+    moments = [[moment for _, (moment,) in of_tower] for of_tower in zip(*runs, strict=True)]
+    for pushed in zip(towers, parts, gradients, moments, strict=True):
+        LAB.push(*pushed)
+    return loss
+
+
+@wrong("the tower was in eval mode")
+def evaluates(towers, inputs, loss_of, micro_batch):
+    look(towers, inputs, loss_of, micro_batch)
+    for tower in towers:
+        tower.training = tower.dropout.training = False
+    loss = with_slips()(towers, inputs, loss_of, micro_batch)
+    for tower in towers:
+        tower.training = tower.dropout.training = True
+    return loss
+
+
+@wrong("leave each as it came")
+def trains_whatever_was_frozen(towers, inputs, loss_of, micro_batch):
+    loss = with_slips()(towers, inputs, loss_of, micro_batch)
+    for tower in towers:
+        tower.train()
+    return loss
+
+
+@wrong("need a gradient now, or hold one")
+def marks_the_inputs(towers, inputs, loss_of, micro_batch):
+    loss = with_slips()(towers, inputs, loss_of, micro_batch)
+    for rows in inputs:
+        rows.requires_grad_()
+    return loss
+
+
+@wrong("change no tensor and no list in place")
+def clears_the_inputs(towers, inputs, loss_of, micro_batch):
+    loss = with_slips()(towers, inputs, loss_of, micro_batch)
+    for rows in inputs:
+        rows.zero_()
+    return loss
+
+
 @wrong("does this lab's work by itself")
 def uses_torchs_checkpoint(towers, inputs, loss_of, micro_batch):
     look(towers, inputs, loss_of, micro_batch)
@@ -164,7 +246,22 @@ takes_uneven_inputs = wrong("some have no partner, and it went")(
 )
 takes_a_pair_alone = wrong("a batch of one row has no negatives")(with_slips(but=("alone",)))
 takes_no_rows = wrong("a micro_batch of 0 rows is none")(with_slips(but=("nothing",)))
-takes_batch_norm = wrong("no second pass makes that the whole batch")(with_slips(but=("norm",)))
+takes_a_third_uneven = wrong("some have no partner: a ValueError is wanted")(
+    with_slips(but=("third",))
+)
+takes_an_empty_batch = wrong("a batch of no rows has no pairs")(with_slips(but=("empty",)))
+takes_less_than_none = wrong("a micro_batch of -1 rows is none")(with_slips(but=("negative",)))
+takes_batch_norm_of_images = wrong("makes that the whole batch, and it went through")(
+    with_slips(but=("images",))
+)
+names_no_batch_norm = wrong("does not name 'norm.1'")(with_slips(but=("name",)))
+looks_for_nan_alone = wrong("gave an infinite loss, and it went through")(
+    with_slips(cache=unless_nan)
+)
+forgets_the_scale = wrong("the loss's own parameter got no gradient")(
+    with_slips(cache=of_the_embeddings_alone)
+)
+keeps_the_loss = wrong("somebody holds on to the loss")(with_slips(cache=keeping))
 takes_any_loss = wrong("the loss is not finite, and it went through")(with_slips(cache=unguarded))
 undoes_nothing = wrong("inside undone_on_error where you cannot")(
     with_slips(undone=lambda towers: contextlib.nullcontext())
