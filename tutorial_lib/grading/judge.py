@@ -24,6 +24,7 @@ from tutorial_lib.checks.core import SEED_VARIABLE
 from tutorial_lib.grading.errors import NotGradable
 from tutorial_lib.grading.lab import Lab
 from tutorial_lib.grading.needs import needed, statements, used_names
+from tutorial_lib.grading.session import longest
 from tutorial_lib.grading.submission import Answers
 
 _SPARE_SECONDS = 60.0  # for the judge's own work in one cell, on a busy machine
@@ -163,7 +164,7 @@ def run_judge(
     """
     outcomes = folder / "outcomes.jsonl"
     outcomes.unlink(missing_ok=True)
-    limit = seconds + _SPARE_SECONDS
+    limit = longest(seconds) + _SPARE_SECONDS
     flags = ["-q", "--color=no", "--noconftest", "-p", "no:cacheprovider"]
     flags += ["-p", "tutorial_lib.grading.nbval_plugin", "-p", "nbval.plugin"]
     flags += ["--nbval", "--nbval-current-env"]
