@@ -18,9 +18,9 @@
 # | 1.5 | the peak of a step, from one forward pass | 3 |
 #
 # Each answer goes into a cell that begins with `# exercise`, and the check stands right below it.
-# Only those cells travel to grading: keep your helper functions inside them. Guess at every
-# **Predict** before you run the cell; a wrong guess on paper teaches more than a right one in
-# hindsight.
+# Only those cells travel to grading: keep your helper functions, imports and constants inside them.
+# Guess at every **Predict** before you run the cell; a wrong guess on paper teaches more than a
+# right one in hindsight.
 
 # %% id="imports"
 from collections.abc import Callable

@@ -19,8 +19,8 @@
 # | 2.6 | forward peak, backward peak, samples per second | 3 |
 #
 # Each answer goes into a cell that begins with `# exercise`, and the check stands right below it.
-# Only those cells travel to grading: keep your helper functions inside them. The course's own
-# meters are the oracle here, and the checks refuse answers that call them.
+# Only those cells travel to grading: keep your helper functions, imports and constants inside them.
+# The course's own meters are the oracle here, and the checks refuse answers that call them.
 
 # %% id="imports"
 import gc

@@ -18,9 +18,9 @@
 # | 3.6 | a check of the recomputation, and `checkpoint` itself | 3 |
 #
 # Each answer goes into a cell that begins with `# exercise`, and the check stands right below it.
-# Only those cells travel to grading: keep your helper functions inside them. The checks look at
-# gradients, at counted bytes and at how often your code ran each block, all three; a call of
-# `torch.utils.checkpoint` is refused. Chapters 04 and 05 lead up to this lab.
+# Only those cells travel to grading: keep your helper functions, imports and constants inside them.
+# The checks look at gradients, at counted bytes and at how often your code ran each block, all
+# three; a call of `torch.utils.checkpoint` is refused. Chapters 04 and 05 lead up to this lab.
 
 # %% id="imports"
 import contextlib

@@ -19,8 +19,9 @@
 # | 6.6 | several ranks, and one exchange of gradients | 3 |
 #
 # Each answer goes into a cell that begins with `# exercise`, and the check stands right below it.
-# Only those cells travel to grading: keep your helper functions inside them. Chapter 08 leads up to
-# this lab, and the checks refuse its `assert_same_training`: that is the first thing you write.
+# Only those cells travel to grading: keep your helper functions, imports and constants inside them.
+# Chapter 08 leads up to this lab, and the checks refuse its `assert_same_training`: that is the
+# first thing you write.
 
 # %% id="imports"
 import contextlib

@@ -65,7 +65,7 @@ def measure(
 
     Warns:
         MeterWarning: Where a reading would not mean what it seems to: no backward, a model in
-            eval(), compiled code, another instrument at work.
+            eval(), a compiled model, another instrument at work.
     """
     if warmup < 0 or repeats < 0 or steps < 1:
         raise ValueError(
