@@ -89,6 +89,14 @@ def test_the_search_case_has_one_answer_and_no_shortcut(seed):
     assert lab08_search._is_tricky(case)
 
 
+@pytest.mark.parametrize("seed", range(10))
+def test_where_nothing_fits_neither_no_block_nor_all_have_the_lowest_peak(seed):
+    case = lab08_search._cases(seed)[-1]
+    least = lab08_search._least(case)
+    assert least == case["limit"] + 1
+    assert least not in {lab08_search._peak(case, c) for c in ((), tuple(case["prices"]))}
+
+
 @pytest.mark.parametrize("case", lab08_survive._cases(0)[:3], ids=lambda case: str(case["fits"]))
 def test_the_caps_let_just_so_many_images_fit(case):
     limit = lab08_survive._limit(case)
@@ -113,3 +121,8 @@ def test_words_that_an_error_must_hold(words):
     oracles.demand_words("ValueError: 8,0 and 4 bytes", "ValueError", [80, 4], "here")
     with pytest.raises(AssertionError, match=r"here, a ValueError.* is wanted"):
         oracles.demand_words("TypeError: 8", "ValueError", words, "here")
+
+
+def test_a_number_within_a_number_is_not_named():
+    with pytest.raises(AssertionError, match="names 10 and 4 is wanted"):
+        oracles.demand_words("ValueError: 10 is no multiple of 14", "ValueError", [10, 4], "here")

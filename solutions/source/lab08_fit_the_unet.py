@@ -19,8 +19,8 @@
 # | 8.6 | an update that survives running out of memory | 4 |
 #
 # Each answer goes into a cell that begins with `# exercise`, and the check stands right below it.
-# Only those cells travel to grading: keep your helper functions inside them. Chapters 08 and 11
-# lead up to this lab.
+# Only those cells travel to grading: keep your helper functions, imports and constants inside them.
+# Chapters 08 and 11 lead up to this lab.
 
 # %% id="imports"
 import contextlib
@@ -322,7 +322,7 @@ def room_for_activations(unet: nn.Module, side: int, state_bytes, cap_bytes: int
     Args:
         unet: Its `config.in_channels` and `config.block_out_channels` (one number a level) tell
             of its input; it is of float32. Some parameters may be frozen. Nothing is run.
-        side: Height and width of the images.
+        side: Height and width of the images, a positive number.
         state_bytes: Maps a parameter that is trained to the bytes that the optimizer keeps for it.
         cap_bytes: The cap.
 
@@ -438,8 +438,8 @@ def recomputing(modules):
     `torch.utils.checkpoint.checkpoint` does the recomputation.
 
     Args:
-        modules: Any modules; none is inside another. A module may have a `forward` of its own,
-            set on the instance: it has the same one again afterwards.
+        modules: A list of modules, each once; none is inside another. A module may have a `forward`
+            of its own, set on the instance: it has the same one again afterwards.
     """
     ### BEGIN SOLUTION
     before = [vars(module).get("forward") for module in modules]
@@ -651,7 +651,7 @@ def update_that_fits(unet, optimizer, drawn, micro_batch: int) -> tuple[float, i
 
     Args:
         unet: The U-Net, its optimizer's state being there already.
-        optimizer: Updates it.
+        optimizer: Updates it in place (fused), so that what fits in backward fits in the update.
         drawn: Noisy images, times and noise.
         micro_batch: Where to begin; halves are rounded down, and 1 is the last.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -113,14 +114,15 @@ def worst_error(result: Result, exact: Sequence[Tensor | None], key: str = "grad
     return max(error_of(a, b) for a, b in pairs if b is not None)
 
 
-def demand_words(said: str, kind: str, words: Sequence[Any], where: str) -> None:
+def demand_words(said: str, kind: str, words: Sequence[int], where: str) -> None:
     """Demand that an error is of a kind and names certain numbers, as bytes or with commas.
 
     Raises:
         CheckError: With what came instead.
     """
     bare = said.replace(",", "").replace("_", "")
-    missing = [str(word) for word in words if str(word) not in bare]
+    found = {int(digits) for digits in re.findall(r"\d+", f"{said} {bare}")}
+    missing = [word for word in words if word not in found]
     if not said.startswith(kind) or missing:
         names = f" that names {' and '.join(map(str, words))}" if words else ""
         came = repr(said[:200]) if said else "nothing"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable
 from typing import Any
@@ -63,55 +64,77 @@ def _judge(case: Case, result: Result) -> None:
             "once: is the last micro-batch, a smaller one, there?"
         )
     loss, exact = _exact(case)
-    if oracles.worst_error(result, [1 + g for g in exact]) > _EXACT:
-        _explain(case, result, exact)
+    error = oracles.worst_error(result, [1 + g for g in exact])
+    if math.isinf(error):
+        raise CheckError("a gradient is not finite, and the mean over all images has one that is.")
+    if error > _EXACT:
+        _explain(case, result)
     seen = result.get("loss")
     if not isinstance(seen, float):
         raise CheckError(f"the loss comes as {type(seen).__name__}: a float is wanted.")
-    if abs(seen - loss) > _EXACT * loss:
+    if not abs(seen - loss) <= _EXACT * loss:  # nan is not
         raise CheckError(
             f"the gradients are right, and the loss is given as {seen:.6f} where that of all "
             f"{num} images is {loss:.6f}: add up what each micro-batch contributes."
         )
 
 
-def _explain(case: Case, result: Result, exact: list[Tensor]) -> None:
-    def is_near(wanted: list[Tensor]) -> bool:
-        return oracles.worst_error(result, wanted) < _EXACT
-
-    num, size = case["num"], case["micro_batch"]
-    if is_near(exact):
-        raise CheckError(
-            "what .grad held before is gone: like backward, add to it. Whoever calls you clears it."
-        )
-    if is_near([torch.ones_like(g) for g in exact]):
-        raise CheckError("no gradient arrived in .grad: call backward for each micro-batch.")
-    means = _mean_of_means(case)
-    pieces = -(-num // size)
-    if is_near([1 + pieces * g for g in means]):
-        raise CheckError(
-            f"the gradient is a sum of {pieces} means: each micro-batch must count by its share "
-            "of the images."
-        )
-    if num % size and is_near([1 + g for g in means]):
-        raise CheckError(
-            f"each micro-batch counts as one in {pieces}, and the last has fewer images than the "
-            "others: weight each by its share of the images."
-        )
+def _explain(case: Case, result: Result) -> None:
+    means = _means(case)
+    for words, (left, weights) in _slips(case, len(means)).items():
+        made = [
+            left + sum(w * g for w, g in zip(weights, of_one, strict=True))
+            for of_one in zip(*means, strict=True)
+        ]
+        if oracles.worst_error(result, made) < _EXACT:
+            raise CheckError(f"{words}.")
     raise CheckError(
         "the gradient is not that of the mean over all images, and is none of the usual slips: "
         "are noisy images, times and noise cut alike, and nothing drawn anew?"
     )
 
 
+def _slips(case: Case, pieces: int) -> dict[str, tuple[int, list[float]]]:
+    """From words to what is left of the old gradients, and to each micro-batch's weight."""
+    num, size, whole = case["num"], case["micro_batch"], max(1, case["num"] // case["micro_batch"])
+    shares = [min(size, num - start) / num for start in range(0, num, size)]
+    last = [*[0.0] * (pieces - 1), shares[-1]]
+    slips = {
+        "what .grad held before is gone: like backward, add to it. Whoever calls you clears it": (
+            0,
+            shares,
+        ),
+        "no gradient arrived in .grad: call backward for each micro-batch": (1, [0.0] * pieces),
+        "in .grad is what the last micro-batch brought, and nothing else: clear it nowhere": (
+            0,
+            last,
+        ),
+        "of all micro-batches the last one alone brought a gradient: go backward in the loop": (
+            1,
+            last,
+        ),
+    }
+    size_share, a_part = size / num, 1 / whole
+    weights = {
+        f"the gradient is a sum of {pieces} means: each micro-batch must count": 1.0,
+        f"each micro-batch counts as one in {pieces}, and the last has fewer images than the "
+        "others: weight each": 1 / pieces,
+        f"each micro-batch counts as {size} in {num}, the last one too: weight each": size_share,
+        f"there are {pieces} micro-batches, and each counts as one in {whole}: weight each": a_part,
+    }
+    return slips | {
+        f"{words} by its share of the images": (1, [weight] * pieces)
+        for words, weight in weights.items()
+    }
+
+
 @remembered
-def _mean_of_means(case: Case) -> list[Tensor]:
+def _means(case: Case) -> list[list[Tensor]]:
+    """Give the gradients of each micro-batch's own mean."""
     unet, drawn = oracles.make_unet(case), oracles.make_drawn(case, case["num"])
     cut = (torch.split(tensor, case["micro_batch"]) for tensor in drawn)
-    parts = list(zip(*cut, strict=True))
-    for part in parts:
-        (oracles.loss_of(unet, *part) / len(parts)).backward()  # type: ignore[no-untyped-call]
-    return [g for g in oracles.gradients_of(unet) if g is not None]
+    losses = (oracles.loss_of(unet, *part) for part in zip(*cut, strict=True))
+    return [list(torch.autograd.grad(loss, list(unet.parameters()))) for loss in losses]
 
 
 @remembered

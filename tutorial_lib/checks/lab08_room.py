@@ -16,6 +16,7 @@ from tutorial_lib.checks.core import Case, Check, CheckError, Result
 from tutorial_lib.checks.running import alone, error_said, one_thread
 
 _ROOM = 10**6
+_COUNTS = 30  # of 8 bytes
 _MAKE: dict[str, Callable[[Any], Optimizer]] = {
     "sgd": lambda parameters: SGD(parameters, lr=0.1),
     "momentum": lambda parameters: SGD(parameters, lr=0.1, momentum=0.9),
@@ -39,11 +40,12 @@ def _cases(seed: int) -> list[Case]:
     case |= {"optimizer": "adamw", "side": 8, "frozen": False, "cap": "floor", "more": _ROOM}
     cases = [
         {**case, "optimizer": "sgd"},
-        {**case, "optimizer": "momentum", "frozen": True, "levels": 2},
-        {**case, "side": 16, "on_meta": True},
+        {**case, "frozen": True, "levels": 2, "side": 6},
+        {**case, "optimizer": "momentum", "side": 12, "on_meta": True},
         {**case, "more": 0},
         {**case, "more": -1},
         {**case, "side": 8 + draw.choice([1, 2, 3])},
+        {**case, "side": 8 + draw.choice([1, 3]), "levels": 2},
     ]
     return [{**case, "cap_bytes": _cap(case)} for case in cases]
 
@@ -51,6 +53,7 @@ def _cases(seed: int) -> list[Case]:
 def _make(case: Case) -> nn.Module:
     unet = oracles.make_unet(case)
     unet.register_buffer("average", torch.zeros(100))
+    unet.register_buffer("counts", torch.zeros(_COUNTS, dtype=torch.int64), persistent=False)
     if case["frozen"]:
         unet.down_blocks.requires_grad_(False)
     return unet
@@ -80,34 +83,49 @@ def _run(answer: Callable[..., Any], case: Case) -> Result:
     unet, cap = _make(case), case["cap_bytes"]
     if case.get("on_meta"):
         unet = unet.to("meta")
-    said, room = "", None
+    rooms: list[Any] = []
+
+    def ask() -> None:
+        rooms.append(answer(unet, case["side"], _STATE[case["optimizer"]], cap))
+
     if _is_refused(case):
-        said = error_said(lambda: answer(unet, case["side"], _STATE[case["optimizer"]], cap))
-    else:
-        room = answer(unet, case["side"], _STATE[case["optimizer"]], cap)
-    return {"room": room, "said": said}
+        return {"said": error_said(ask, ValueError)}
+    try:
+        ask()
+    except ValueError as error:
+        return {"said": str(error), "room": None}
+    return {"said": "", "room": rooms[0]}
 
 
 def _cap(case: Case) -> int:
     # a side that no U-Net of so many levels takes: its floor is of no interest
-    known = {**case, "side": 8} if case["side"] % 4 else case
+    known = {**case, "side": 8} if case["side"] % _multiple(case) else case
     return sum(_floor(known).values()) + int(case["more"])
 
 
 def _is_refused(case: Case) -> bool:
-    return bool(case["more"] < 0 or case["side"] % 4)
+    return bool(case["more"] < 0 or case["side"] % _multiple(case))
+
+
+def _multiple(case: Case) -> int:
+    return int(2 ** (case["levels"] - 1))
 
 
 def _judge(case: Case, result: Result) -> None:
     said, cap = str(result.get("said")), case["cap_bytes"]
-    if case["side"] % 4:
-        where = f"for images of {case['side']} to a side and {case['levels']} levels"
-        oracles.demand_words(said, "ValueError", [case["side"], 4], where)
+    of_side = f"for images of {case['side']} to a side and {case['levels']} levels"
+    if case["side"] % _multiple(case):
+        oracles.demand_words(said, "ValueError", [case["side"], _multiple(case)], of_side)
         return
     if case["more"] < 0:
         where = f"for a cap of {cap} bytes, one below the floor of {cap + 1}"
         oracles.demand_words(said, "ValueError", [cap, cap + 1], where)
         return
+    if said:
+        raise CheckError(
+            f"{of_side}, under a cap of {cap} bytes that is not below the floor, nothing is to be "
+            f"refused, and a ValueError came: {said[:200]!r}."
+        )
     room = result.get("room")
     if isinstance(room, bool) or not isinstance(room, int):
         kind = type(room).__name__
@@ -120,8 +138,12 @@ def _explain(case: Case, floor: int) -> None:
     parts = _floor(case)
     trained = parts["gradients"]
     off = floor - sum(parts.values())
+    if case["cap_bytes"] - floor == sum(parts.values()):
+        raise CheckError("that is the floor itself: what the cap leaves above it is wanted.")
     image = case["channels"] * case["side"] ** 2 * 4
     frozen = parts["parameters"] - trained
+    state_of = _STATE[case["optimizer"]]
+    frozen_state = sum(state_of(p) for p in _make(case).parameters() if not p.requires_grad)
     slips = {
         -parts["gradients"]: "the gradients are not in it.",
         -parts["optimizer state"]: "the optimizer's state is not in it.",
@@ -130,8 +152,11 @@ def _explain(case: Case, floor: int) -> None:
         -image: "of the sample one image is missing: the noisy one and its noise are both there.",
         -8: "the sample's time is missing, an int64.",
         -4: "the sample's time is an int64, of 8 bytes.",
+        -8 * _COUNTS: "a buffer is missing that state_dict() leaves out: unet.buffers() has all.",
+        -4 * _COUNTS: "not every buffer is float32: nbytes knows how long its numbers are.",
         frozen: "frozen parameters have no gradient.",
-        2 * frozen: "frozen parameters have neither gradient nor state.",
+        frozen_state: "the optimizer keeps nothing for frozen parameters.",
+        frozen + frozen_state: "frozen parameters have neither gradient nor state.",
     }
     if floor == parts["parameters"]:
         raise CheckError("the floor is the parameters alone: a step needs more than that.")

@@ -28,12 +28,14 @@ def _cases(seed: int) -> list[Case]:
         case["limit"] = _peak(case, draw.choice(_records(case)))
         if _is_tricky(case):
             break
-    least = min(_peak(case, choice) for choice in _choices(case))
+    # all blocks have the lowest peak, or not all: one is larger than what the others save
+    small = {**case, "whole": dict.fromkeys(_BLOCKS, 10**4)}
+    large = {**case, "whole": {**case["whole"], draw.choice(_BLOCKS): 4 * 10**6}}
     return [
         case,
-        {**case, "limit": _peak(case, ())},
+        {**case, "limit": _peak(case, ()) + 1},
         {**case, "limit": case["limit"] + 1},
-        {**case, "limit": least - 1, "refused": True},
+        *({**each, "limit": _least(each) - 1, "refused": True} for each in (small, large)),
     ]
 
 
@@ -51,6 +53,10 @@ def _price(case: Case, choice: Iterable[str]) -> int:
 def _choices(case: Case) -> list[Choice]:
     number = range(len(case["prices"]) + 1)
     return [choice for size in number for choice in combinations(case["prices"], size)]
+
+
+def _least(case: Case) -> int:
+    return min(_peak(case, choice) for choice in _choices(case))
 
 
 def _records(case: Case) -> list[Choice]:
@@ -116,7 +122,7 @@ def _run(answer: Callable[..., Any], case: Case) -> Result:
 
     if case.get("refused"):
         call = lambda: answer(dict(case["prices"]), peak_of, case["limit"])  # noqa: E731
-        return {"said": error_said(call), "asked": asked, "chosen": []}
+        return {"said": error_said(call, ValueError), "asked": asked, "chosen": []}
     chosen = answer(dict(case["prices"]), peak_of, case["limit"])
     if not isinstance(chosen, list | tuple | set | frozenset):
         raise CheckError(f"a tuple of blocks is wanted, and {type(chosen).__name__} came.")
@@ -126,9 +132,10 @@ def _run(answer: Callable[..., Any], case: Case) -> Result:
 def _judge(case: Case, result: Result) -> None:
     asked = [frozenset(map(str, names)) for names in result.get("asked") or []]
     if case.get("refused"):
-        least = min(_peak(case, choice) for choice in _choices(case))
+        least = _least(case)
         where = f"where no choice fits a limit of {case['limit']} and the lowest peak is {least}"
         oracles.demand_words(str(result.get("said")), "ValueError", [case["limit"], least], where)
+        _judge_asked(asked, 0)
         return
     chosen, best = frozenset(map(str, result.get("chosen") or [])), frozenset(_best(case))
     if chosen - case["prices"].keys():
@@ -144,18 +151,25 @@ def _judge(case: Case, result: Result) -> None:
             f"{sorted(chosen)} fits for {price:,} recomputed FLOPs, and another choice fits for "
             f"{_price(case, best):,}. {_slip(case, chosen, peak)}"
         )
-    dearer = [names for names in asked if _price(case, names) > _price(case, best)]
-    if dearer or len(set(asked)) < len(asked):
-        raise CheckError(
-            f"{len(asked)} choices were measured, {len(dearer)} of them dearer than the answer: a "
-            "measurement is a training step. Go from the cheapest on, each once, and stop."
-        )
+    _judge_asked(asked, sum(_price(case, names) > _price(case, best) for names in asked))
     if best not in asked:
         raise CheckError("the choice that was returned was never measured.")
 
 
+def _judge_asked(asked: list[frozenset[str]], dearer: int) -> None:
+    again = len(asked) - len(set(asked))
+    if dearer or again:
+        faults = f"{dearer} of them dearer than the answer" if dearer else f"{again} of them again"
+        raise CheckError(
+            f"{len(asked)} choices were measured, {faults}: a measurement is a training step. Go "
+            "from the cheapest on, each once, and stop."
+        )
+
+
 def _slip(case: Case, chosen: frozenset[str], peak: int) -> str:
     fitting = [c for c in _choices(case) if _peak(case, c) <= case["limit"]]
+    if () in fitting:
+        return "The limit is above the peak without segments: no block at all is a choice too."
     if peak == min(_peak(case, choice) for choice in fitting):
         return "Yours has the lowest peak of all, and nobody asked for that."
     if len(chosen) == min(map(len, fitting)):

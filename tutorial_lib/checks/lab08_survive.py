@@ -25,7 +25,7 @@ def _cases(seed: int) -> list[Case]:
     draw = random.Random(seed)
     case = {"seed": draw.randrange(10**6), "kind": "fits", "dropout": 0.2}
     return [
-        {**case, "begin": 16, "fits": 16},
+        {**case, "begin": 16, "fits": 16, "left": True},
         {**case, "begin": 16, "fits": 4, "left": True},
         {**case, "begin": 7, "fits": 3},
         {**case, "begin": 8, "fits": 0, "kind": "nothing fits"},
@@ -85,8 +85,10 @@ def _run(answer: Callable[..., Any], case: Case) -> Result:
             try:
                 got = answer(unet, optimizer, drawn, case["begin"])
                 seen["loss"], seen["micro_batch"] = got
-            except (torch.OutOfMemoryError, _OtherError) as error:
-                seen["said"] = f"{type(error).__name__}: {error}"
+            except torch.OutOfMemoryError as error:
+                seen["said"] = f"OutOfMemoryError: {error}"
+            except _OtherError as error:
+                seen["said"] = f"_OtherError: {error}"
             except (TypeError, ValueError) as error:
                 if "unpack" not in str(error):
                     raise
@@ -177,6 +179,12 @@ def _wanted(case: Case) -> tuple[float, list[Tensor], Tensor]:
 def _judge_update(case: Case, result: Result, rows: list[int]) -> None:
     size = result.get("micro_batch")
     tried = _tried(case)
+    if isinstance(size, int) and size < case["fits"] in rows:
+        raise CheckError(
+            f"the update was made with micro-batches of {size}, and those of {case['fits']} were "
+            f"tried and failed, which do fit; forwards had {rows} images. What is still held then? "
+            "An error that is kept in a variable keeps the graph of its attempt."
+        )
     if size != case["fits"]:
         raise CheckError(
             f"the micro-batch is given as {size}, and {case['fits']} is the first of {tried} that "
@@ -195,12 +203,13 @@ def _judge_update(case: Case, result: Result, rows: list[int]) -> None:
             "dropout, and so the update drew other numbers. Put back what was before each."
         )
     if error > 1e-5:
+        who = "a failed attempt" if len(tried) > 1 else "somebody before you"
         raise CheckError(
             f"the update is not that of micro-batches of {size} from the start, off by "
-            f"{error:.0e}: clear the gradients that a failed attempt, or somebody before you, "
-            "left in .grad."
+            f"{error:.0e}: clear the gradients that {who} left in .grad."
         )
-    if not isinstance(result.get("loss"), float) or abs(result["loss"] - loss) > 1e-4 * loss:
+    seen = result.get("loss")
+    if not isinstance(seen, float) or not abs(seen - loss) <= 1e-4 * loss:  # nan is not
         raise CheckError(f"the loss is {result.get('loss')}, and {loss:.5f} is wanted.")
     if any(result.get("gradients") or []):
         raise CheckError("after the update gradients are still there: zero_grad() frees them.")

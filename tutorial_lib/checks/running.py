@@ -62,14 +62,18 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def error_said(call: Callable[[], Any]) -> str:
-    """Run a call and give the name and text of the error that it raises; empty for none."""
+def error_said(call: Callable[[], Any], kind: type[Exception] | None = None) -> str:
+    """Run a call and give the name and text of the error that it raises; empty for none.
+
+    An error of a subclass of `kind` goes by the name of `kind`.
+    """
     try:
         call()
     except (NotImplementedError, CheckError):
         raise
     except Exception as error:
-        return f"{type(error).__name__}: {error}"
+        named = kind if kind is not None and isinstance(error, kind) else type(error)
+        return f"{named.__name__}: {error}"
     return ""
 
 

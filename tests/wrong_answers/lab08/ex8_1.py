@@ -1,5 +1,8 @@
 """What an update draws."""
 
+import random
+
+import numpy as np
 import torch
 
 from wrong_answers import right, wrong
@@ -16,7 +19,7 @@ def drawn(images, num, scheduler, seed, **parts):
     return scheduler.add_noise(images[rows], noise, times), times, noise
 
 
-@wrong("drawing moved the global random state")
+@wrong("the global random state of PyTorch")
 def seeds_everything(images, num, update, scheduler):
     torch.manual_seed(update)
     shape = (num, *images.shape[1:])
@@ -37,7 +40,7 @@ def one_generator_for_all(images, num, update, scheduler):
     return drawn(images, num, scheduler, seed)
 
 
-@wrong("two updates drew the same")
+@wrong("two updates drew the same, 1 apart")
 def one_seed_for_all(images, num, update, scheduler):
     return drawn(images, num, scheduler, 0)
 
@@ -116,6 +119,55 @@ def the_first_images(images, num, update, scheduler):
         update,
         rows=lambda g: torch.randint(len(images) // 2, (num,), generator=g),
     )
+
+
+@wrong("the global random state of Python")
+def seeds_python(images, num, update, scheduler):
+    random.seed(update)
+    rows = torch.tensor(random.choices(range(len(images)), k=num))
+    return drawn(images, num, scheduler, update, rows=lambda g: rows)
+
+
+@wrong("the global random state of NumPy")
+def seeds_numpy(images, num, update, scheduler):
+    np.random.seed(update)
+    rows = torch.from_numpy(np.random.randint(0, len(images), num))
+    return drawn(images, num, scheduler, update, rows=lambda g: rows)
+
+
+@wrong("and type torch.int32")
+def times_of_four_bytes(images, num, update, scheduler):
+    noisy, times, noise = drawn(images, num, scheduler, update)
+    return noisy, times.int(), noise
+
+
+@wrong("two updates drew the same, 1000 apart")
+def ten_seeds(images, num, update, scheduler):
+    return drawn(images, num, scheduler, update % 10)
+
+
+@wrong("numbers of noise only")
+def one_number_for_each_image(images, num, update, scheduler):
+    def noise(g):
+        return torch.randn(num, 1, 1, 1, generator=g).expand(num, *images.shape[1:])
+
+    return drawn(images, num, scheduler, update, noise=noise)
+
+
+@wrong("the images come in their order")
+def images_in_order(images, num, update, scheduler):
+    rows = (update * num + torch.arange(num)) % len(images)
+    return drawn(images, num, scheduler, update, rows=lambda g: rows)
+
+
+@wrong("does each draw begin a generator of the same seed?")
+def one_seed_for_each_draw(images, num, update, scheduler):
+    high = scheduler.config.num_train_timesteps
+
+    def times(g):
+        return torch.randint(high, (num,), generator=g.manual_seed(update))
+
+    return drawn(images, num, scheduler, update, times=times)
 
 
 @right

@@ -95,6 +95,45 @@ def one_backward_at_the_end(unet, drawn, micro_batch):
     return total.item()
 
 
+def weighted(weight):
+    def backward_in_pieces(unet, drawn, micro_batch):
+        total, num = 0.0, len(drawn[0])
+        for part in pieces(drawn, micro_batch):
+            loss = loss_of(unet, *part) * weight(num, micro_batch)
+            loss.backward()
+            total += loss.item()
+        return total
+
+    return backward_in_pieces
+
+
+counts_the_last_as_full = wrong("the last one too")(weighted(lambda num, size: size / num))
+rounds_steps_down = wrong("micro-batches, and each counts as")(
+    weighted(lambda num, size: 1 / max(1, num // size))
+)
+
+
+@wrong("brought, and nothing else")
+def clears_each_time(unet, drawn, micro_batch):
+    num, total = len(drawn[0]), 0.0
+    for part in pieces(drawn, micro_batch):
+        unet.zero_grad()
+        loss = loss_of(unet, *part) * (len(part[0]) / num)
+        loss.backward()
+        total += loss.item()
+    return total
+
+
+@wrong("the last one alone brought a gradient")
+def backward_outside_the_loop(unet, drawn, micro_batch):
+    num, total = len(drawn[0]), 0.0
+    for part in pieces(drawn, micro_batch):
+        loss = loss_of(unet, *part) * (len(part[0]) / num)
+        total += loss.item()
+    loss.backward()
+    return total
+
+
 @right
 def right_one(unet, drawn, micro_batch):
     num, total = len(drawn[0]), 0.0
@@ -114,3 +153,13 @@ def with_gradients_handed_over(unet, drawn, micro_batch):
         total += float(off.detach().square().sum()) / drawn[0].numel()
         off.backward(2 * off.detach() / drawn[0].numel())
     return total
+
+
+@wrong("a gradient is not finite")
+def fills_in_nan(unet, drawn, micro_batch):
+    for noisy, times, _ in pieces(drawn, micro_batch):
+        with torch.no_grad():
+            unet(noisy, times)
+    for parameter in unet.parameters():
+        parameter.grad = torch.full_like(parameter, float("nan"))
+    return float("nan")

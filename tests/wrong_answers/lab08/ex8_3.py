@@ -81,6 +81,65 @@ def doubles_the_gradients(unet, side, state_bytes, cap):
     return demands(unet, side, cap, sum(parts.values()) + parts["gradients"])
 
 
+@wrong("that is the floor itself")
+def gives_the_floor(unet, side, state_bytes, cap):
+    return cap - part_by_part(unet, side, state_bytes, cap)
+
+
+def refuses_sides(is_refused, words):
+    def room_for_activations(unet, side, state_bytes, cap):
+        levels = len(unet.config.block_out_channels)
+        if is_refused(side, levels):
+            raise ValueError(f"side (={side}) {words}.")
+        return demands(unet, 0, cap, sum(parts_of(unet, side, state_bytes).values()))
+
+    return room_for_activations
+
+
+four_always = wrong("came: 'side (=6) is no multiple of 4")(
+    refuses_sides(lambda side, _: side % 4, "is no multiple of 4")
+)
+powers_of_two_alone = wrong("came: 'side (=6) is no power of 2")(
+    refuses_sides(lambda side, _: side & (side - 1), "is no power of 2: try 4")
+)
+halved_at_each_level = wrong("came: 'side (=6) cannot be halved")(
+    refuses_sides(lambda side, levels: side % 2**levels, "cannot be halved, 2 to 4 times")
+)
+
+
+@wrong("that state_dict() leaves out")
+def from_the_state_dict(unet, side, state_bytes, cap):
+    parts = parts_of(unet, side, state_bytes)
+    parts["buffers"] = sum(t.nbytes for t in unet.state_dict().values()) - parts["parameters"]
+    return demands(unet, side, cap, sum(parts.values()))
+
+
+@wrong("not every buffer is float32")
+def four_bytes_a_number(unet, side, state_bytes, cap):
+    parts = parts_of(unet, side, state_bytes)
+    parts["buffers"] = sum(4 * b.numel() for b in unet.buffers())
+    return demands(unet, side, cap, sum(parts.values()))
+
+
+@wrong("the optimizer keeps nothing for frozen parameters")
+def state_for_frozen_parameters(unet, side, state_bytes, cap):
+    parts = parts_of(unet, side, state_bytes)
+    parts["state"] = sum(map(state_bytes, unet.parameters()))
+    return demands(unet, side, cap, sum(parts.values()))
+
+
+class TooSmallError(ValueError):
+    pass
+
+
+@right
+def with_an_error_of_its_own(unet, side, state_bytes, cap):
+    try:
+        return part_by_part(unet, side, state_bytes, cap)
+    except ValueError as error:
+        raise TooSmallError(str(error)) from None
+
+
 @right
 def part_by_part(unet, side, state_bytes, cap):
     return demands(unet, side, cap, sum(parts_of(unet, side, state_bytes).values()))

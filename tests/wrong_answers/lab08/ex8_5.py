@@ -58,7 +58,7 @@ def measures_all(prices, peak_of, limit):
     return min(fitting, key=lambda c: price(prices, c))
 
 
-@wrong("where no choice fits")
+@wrong("is wanted, and nothing came")
 def gives_none(prices, peak_of, limit):
     for choice in sorted(choices(prices), key=lambda c: price(prices, c)):
         if peak_of(choice) <= limit:
@@ -81,6 +81,54 @@ def looks_inside(prices, peak_of, limit):
         return 6 * 10**6 - sum(case["saved"][name] for name in choice) + back
 
     return in_order(prices, peak, limit)
+
+
+def naming(words, lowest_of):
+    def cheapest_fit(prices, peak_of, limit):
+        peaks = []
+        for choice in sorted(choices(prices), key=lambda c: price(prices, c)):
+            peaks.append(peak_of(choice))
+            if peaks[-1] <= limit:
+                return choice
+        raise ValueError(f"{limit} bytes are too few, {words} {lowest_of(peaks)} bytes")
+
+    return cheapest_fit
+
+
+names_the_last_peak = wrong("too few, the last peak is")(
+    naming("the last peak is", lambda peaks: peaks[-1])
+)
+names_the_first_peak = wrong("too few, the first peak is")(
+    naming("the first peak is", lambda peaks: peaks[0])
+)
+
+
+@wrong("of them again")
+def measures_again_for_the_words(prices, peak_of, limit):
+    for choice in sorted(choices(prices), key=lambda c: price(prices, c)):
+        if peak_of(choice) <= limit:
+            return choice
+    return refuse(limit, min(peak_of(choice) for choice in choices(prices)))
+
+
+@wrong("no block at all is a choice too")
+def at_least_one_block(prices, peak_of, limit):
+    peaks = []
+    for choice in sorted(choices(prices)[1:], key=lambda c: price(prices, c)):
+        peaks.append(peak_of(choice))
+        if peaks[-1] <= limit:
+            return choice
+    return refuse(limit, min(peaks))
+
+
+@wrong("'ValueError: all blocks")
+def never_all_blocks(prices, peak_of, limit):
+    peaks = []
+    for choice in sorted(choices(prices)[:-1], key=lambda c: price(prices, c)):
+        peaks.append(peak_of(choice))
+        if peaks[-1] <= limit:
+            return choice
+    raise ValueError(f"all blocks but one: {min(peaks)} bytes at least, and not {limit}")
 
 
 @right

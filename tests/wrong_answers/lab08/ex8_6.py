@@ -109,6 +109,58 @@ def leaves_gradients_when_it_gives_up(unet, optimizer, drawn, micro_batch):
         raise
 
 
+@wrong("clear the gradients that somebody before you")
+def clears_after_failures_alone(unet, optimizer, drawn, micro_batch):
+    state = torch.get_rng_state()
+    while micro_batch:
+        loss = None
+        try:
+            loss = LAB.backward_in_pieces(unet, drawn, micro_batch)
+        except torch.OutOfMemoryError:
+            torch.set_rng_state(state)
+        if loss is not None:
+            optimizer.step()
+            optimizer.zero_grad()
+            return loss, micro_batch
+        optimizer.zero_grad()
+        micro_batch //= 2
+    raise torch.OutOfMemoryError(WORDS)
+
+
+@wrong("keeps the graph of its attempt")
+def keeps_the_error(unet, optimizer, drawn, micro_batch):
+    state, last = torch.get_rng_state(), None
+    while micro_batch:
+        optimizer.zero_grad()
+        loss = None
+        try:
+            loss = LAB.backward_in_pieces(unet, drawn, micro_batch)
+        except torch.OutOfMemoryError as error:
+            last = error
+        if loss is not None:
+            optimizer.step()
+            optimizer.zero_grad()
+            return loss, micro_batch
+        torch.set_rng_state(state)
+        micro_batch //= 2
+    optimizer.zero_grad()
+    raise torch.OutOfMemoryError(WORDS) from last
+
+
+class NothingFitsError(torch.OutOfMemoryError):
+    pass
+
+
+@right
+def with_an_error_of_its_own(unet, optimizer, drawn, micro_batch):
+    said = ""
+    try:
+        return shrinking()(unet, optimizer, drawn, micro_batch)
+    except torch.OutOfMemoryError as error:
+        said = str(error)
+    raise NothingFitsError(said)
+
+
 right_with_all_precautions = right(shrinking())
 
 
