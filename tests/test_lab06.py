@@ -1,5 +1,6 @@
 """Lab 06: the solution's steps against whole batches, its ranks, and what its checks forbid."""
 
+import copy
 import functools
 import math
 
@@ -10,6 +11,7 @@ from wrong_answers import solved
 
 from tutorial_lib import checks, ranks
 from tutorial_lib.checks import assert_same_training, lab06, lab06_tasks
+from tutorial_lib.checks import lab06_demands as demands
 from tutorial_lib.checks import lab06_oracles as oracles
 from tutorial_lib.checks.core import Check, CheckError, Opaque
 from tutorial_lib.checks.running import one_thread
@@ -120,7 +122,10 @@ def test_ranks_are_the_big_batch(num_ranks):
 
 
 KEYS = "part difference model_kept gradients_kept random_kept returned gradients parameters rows "
-KEYS += "ahead peak turns activations said raised optimizer buffers random ranks calls used_no_sync"
+KEYS += (
+    "ahead peak turns activations said raised optimizer buffers random ranks calls used_no_sync "
+)
+KEYS += "switches switches_kept moved next old_gradients"
 
 
 @each_check
@@ -151,6 +156,47 @@ def test_half_of_a_right_result_with_nonsense_in_the_rest_is_refused(check):
             continue
         with pytest.raises(CheckError):
             check.judge(case, {**result, key: Opaque("X")})
+
+
+# slips in words that another answer has, so that they cannot stand in wrong_answers
+
+
+def test_a_judge_that_keeps_grad_itself_is_refused():
+    def keeps_grad(step_a, step_b, model, make_optimizer, tolerance):
+        found, state = [], torch.get_rng_state()
+        for step in (step_a, step_b):
+            torch.set_rng_state(state)
+            twin, seen = copy.deepcopy(model), []
+            optimizer = make_optimizer(twin.parameters())
+            optimizer.register_step_pre_hook(
+                lambda *_, twin=twin, seen=seen: seen.extend(p.grad for p in twin.parameters())
+            )
+            loss = torch.tensor([step(twin, optimizer)], dtype=torch.float64)
+            found.append([loss, LAB.vector(seen), LAB.vector(twin.parameters())])
+        torch.set_rng_state(state)
+        names = ("loss", "gradients", "parameters")
+        differences = {n: LAB.relative(b, a) for n, a, b in zip(names, *found, strict=True)}
+        beyond = [item for item in differences.items() if not item[1] <= tolerance]
+        return beyond[0] if beyond else ("nothing", max(differences.values()))
+
+    with pytest.raises(CheckError, match="copy them, for they are zeroed in place"):
+        lab06.first_difference(keeps_grad)
+
+
+@pytest.mark.parametrize("more", [-1, 1])
+def test_a_window_of_another_length_is_named(more):
+    def wrong_length(model, optimizer, micro_batches, num):
+        return LAB.train_epoch(model, optimizer, micro_batches, num + more)
+
+    with pytest.raises(CheckError, match=r"the first update has \d of the micro-batches in it"):
+        lab06.train_epoch(wrong_length)
+
+
+@pytest.mark.parametrize(("factor", "said"), [(1 + 3e-6, "1.000003 times"), (2, "2 times")])
+def test_a_loss_is_wanted_within_float32(factor, said):
+    demands.demand_loss(2.5 * (1 + 3e-7), 2.5, "", {})
+    with pytest.raises(CheckError, match=f"the loss returned is {said} that of"):
+        demands.demand_loss(2.5 * factor, 2.5, "", {})
 
 
 @pytest.mark.parametrize("failure", ["nan", "raises"])

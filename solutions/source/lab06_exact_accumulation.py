@@ -122,7 +122,8 @@ for max_norm in (math.inf, 0.1):
 #
 # Run two steps from one start, each on a copy of the model, and name the first of three parts that
 # differs: the loss, the gradients, the parameters. The goal: of the eight pairs of steps in the
-# check, all eight are told apart. Two of them differ in nothing, one of these with dropout on.
+# check, all eight are told apart. Two of them differ by no more than they may, one of these with
+# dropout on.
 #
 # Two helpers. A relative difference is the norm of the difference over the norm of what is wanted,
 # and a nan stays a nan.

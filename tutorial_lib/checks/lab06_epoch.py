@@ -11,9 +11,11 @@ import torch
 from torch.optim import SGD
 
 from tutorial_lib import memory
+from tutorial_lib.checks import lab06_demands as demands
 from tutorial_lib.checks import lab06_oracles as oracles
 from tutorial_lib.checks.core import Case, Check, CheckError, Result
 from tutorial_lib.checks.running import one_thread
+from tutorial_lib.models.vit import ViT
 
 _RATE = 0.1
 
@@ -23,12 +25,12 @@ def _cases(seed: int) -> list[Case]:
     size, num = draw.randint(3, 5), draw.randint(3, 4)
     equal = [size] * (2 * num + 1) + [draw.randint(1, size - 1)]  # two short of a window
     ragged = [draw.randint(1, 7) for _ in range(5)] + [9, 2]
-    drawn = {"seed": draw.randrange(10**6), "kind": "gradients"}
+    drawn = {"seed": draw.randrange(10**6), "kind": "gradients", "again": False}
     return [
         {**drawn, "sizes": equal, "num": num},
         {**drawn, "sizes": ragged, "num": 3},
         {**drawn, "sizes": [6] * 6, "num": 6, "kind": "peak"},
-        {**drawn, "sizes": [4, 2], "num": 5},  # less than one window
+        {**drawn, "sizes": [4, 2], "num": 5, "again": True},  # less than one window
     ]
 
 
@@ -39,6 +41,11 @@ class _Reader:
         self.items, self.taken, self.used, self.ahead = items, 0, 0, 0
 
     def __iter__(self) -> Iterator[oracles.MicroBatch]:
+        if self.taken:
+            raise CheckError(
+                "micro_batches was begun a second time, and a list or a loader then begins with "
+                "its first micro-batch again: call iter once, before the loop."
+            )
         for item in self.items:
             self.taken += 1
             self.ahead = max(self.ahead, self.taken - self.used)
@@ -57,9 +64,10 @@ def _run(answer: Callable[..., Any], case: Case) -> Result:
         reader.used += 1
 
     handle = model.register_forward_hook(used)
+    given = reader if case["again"] else iter(reader)
     with one_thread(), memory.watch(model=model) as report:
         seen = oracles.observe(
-            lambda: answer(model, optimizer, iter(reader), case["num"]), model, optimizer
+            lambda: answer(model, optimizer, given, case["num"]), model, optimizer
         )
     handle.remove()
     return {**seen, "ahead": reader.ahead, "peak": report.peak_bytes - report.baseline_bytes}
@@ -73,10 +81,11 @@ def _windows(case: Case) -> list[list[oracles.MicroBatch]]:
 
 def _judge(case: Case, result: Result) -> None:
     with one_thread():
-        oracles.few_rows(result, case["sizes"])
+        demands.few_rows(result, case["sizes"])
         _judge_updates(case, result)
-        oracles.same_rows(result, case["sizes"])
+        demands.same_rows(result, case["sizes"])
         _judge_losses(case, result)
+    demands.same_switches(result)
     ahead = result.get("ahead")
     if type(ahead) is not int or ahead > case["num"]:
         raise CheckError(
@@ -90,20 +99,39 @@ def _judge(case: Case, result: Result) -> None:
 def _judge_updates(case: Case, result: Result) -> None:
     model = oracles.tiny_vit(case["seed"])
     start = oracles.vector(list(model.parameters()))
-    seen = oracles.vectors(result.get("gradients"), len(start), "the gradients")
+    seen = demands.vectors(result.get("gradients"), len(start), "the gradients")
     windows = _windows(case)
+    if seen:
+        _judge_length(case, model, seen[0])
     _judge_count(case, len(windows), len(seen))
     before = torch.ones_like(start)
     for turn, (window, update) in enumerate(zip(windows, seen, strict=True), start=1):
         wanted = oracles.gradient(model.loss(*oracles.whole(window)), model)
         of_each = [oracles.gradient(model.loss(*item), model) for item in window]
         slips = _slips(case, window, of_each, wanted, before, is_first=turn == 1)
-        oracles.demand_gradient(update, wanted, slips, f"window {turn} of {len(windows)}: ")
+        demands.demand_gradient(update, wanted, slips, f"window {turn} of {len(windows)}: ")
         _move(model, wanted)
         before = wanted
-    after = oracles.one_vector(result.get("parameters"), len(start), "the parameters")
+    after = demands.one_vector(result.get("parameters"), len(start), "the parameters")
     if not oracles.is_close(after, oracles.vector(list(model.parameters()))):
         raise CheckError("the gradients are right, and something else changed the parameters.")
+
+
+def _judge_length(case: Case, model: ViT, seen: torch.Tensor) -> None:
+    """Tell from the first update how many micro-batches were taken for a window."""
+    items = [item for window in _windows(case) for item in window]
+    length = min(case["num"], len(items))
+    for num in [length, *range(1, len(items) + 1)]:
+        wanted = oracles.gradient(model.loss(*oracles.whole(items[:num])), model)
+        if oracles.is_close(seen, wanted):
+            break
+    else:
+        return
+    if num != length:
+        raise CheckError(
+            f"the first update has {num} of the micro-batches in it, and a window has "
+            f"{case['num']}: update once a window, after its last micro-batch."
+        )
 
 
 def _move(model: torch.nn.Module, gradient: torch.Tensor) -> None:
@@ -166,7 +194,7 @@ def _judge_losses(case: Case, result: Result) -> None:
             "it is the sum of the micro-batches' means.": sum(means),
             "it is that of the last micro-batch.": means[-1],
         }
-        oracles.demand_loss(seen, loss.item(), f"update {turn}: ", slips)
+        demands.demand_loss(seen, loss.item(), f"update {turn}: ", slips)
         _move(model, oracles.gradient(loss, model))
 
 

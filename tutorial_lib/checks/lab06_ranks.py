@@ -12,13 +12,18 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import SGD
 
 from tutorial_lib import ranks
+from tutorial_lib.checks import lab06_demands as demands
 from tutorial_lib.checks import lab06_oracles as oracles
 from tutorial_lib.checks.core import Case, Check, CheckError, Result
 from tutorial_lib.checks.lab06_tokens import loss_sum, num_targets
 from tutorial_lib.checks.running import one_thread
 
 _RATE = 0.1
-_SMALL = 64  # bytes: a count or a loss, and no gradient
+_SMALL = 64  # bytes: a count and a loss, and no gradient
+
+_EXCHANGES = (
+    " The last backward of a window is such a call too: does every rank make it, whatever it has?"
+)
 
 
 def _cases(seed: int) -> list[Case]:
@@ -54,17 +59,23 @@ def _run(answer: Callable[..., Any], case: Case) -> Result:
         for parameter in model.parameters():
             parameter.grad = torch.ones_like(parameter)
         entered.append(_count_entries(model))
+        syncs: list[bool] = []  # of each forward through DDP, whether its backward will reduce
+        model.register_forward_pre_hook(lambda *_: syncs.append(model.require_backward_grad_sync))
         options = {"loss_sum": loss_sum, "count_terms": lambda tokens, labels: num_targets(labels)}
-        return oracles.observe(
-            lambda: answer(model, optimizer, windows[rank], **options), model, optimizer
+        seen = oracles.observe(
+            lambda: answer(model, optimizer, windows[rank], **options), models[rank], optimizer
         )
+        return {**seen, "syncs": syncs}
 
     try:
         with one_thread():
             seen, traffic = ranks.in_threads(work, len(windows))
     except Exception as error:
         if "rank" in str(error) and "LeftAlone" in f"{type(error).__name__} {error}":
-            raise CheckError(f"{error}") from error
+            size = sum(parameter.numel() for parameter in models[0].parameters())
+            raise CheckError(
+                f"{error}{_EXCHANGES if f'({size},)' in str(error) else ''}"
+            ) from error
         raise
     calls = [[list(call) for call in of_rank.calls] for of_rank in traffic]
     return {"ranks": seen, "calls": calls, "used_no_sync": any(map(len, entered))}
@@ -92,52 +103,70 @@ def _judge(case: Case, result: Result) -> None:
     size = sum(parameter.numel() for parameter in model.parameters())
     updates = []
     for rank, of_rank in enumerate(seen):
-        oracles.few_rows(of_rank, case["sizes"][rank])
-        gradients = oracles.vectors(of_rank.get("gradients"), size, "the gradients")
+        demands.few_rows(of_rank, case["sizes"][rank])
+        gradients = demands.vectors(of_rank.get("gradients"), size, "the gradients")
         if len(gradients) != 1:
             raise CheckError(f"rank {rank} made {len(gradients)} updates, and one is wanted.")
         updates.append(gradients[0])
-    _judge_traffic(case, calls, model, used_no_sync=result.get("used_no_sync") is True)
+    for rank, of_rank in enumerate(seen):
+        used_no_sync = result.get("used_no_sync") is True
+        _judge_traffic(case, rank, calls, of_rank.get("syncs"), model, used_no_sync=used_no_sync)
     with one_thread():
         wanted, slips, loss, local = _expected(case, model)
         _judge_agreement(updates, slips)
-        oracles.demand_gradient(updates[0], wanted, slips)
+        demands.demand_gradient(updates[0], wanted, slips)
     for rank, of_rank in enumerate(seen):
         own = {
             "it is the part of this rank alone. Add up what the ranks have.": local[rank],
             "it is multiplied by the number of ranks.": loss * num_ranks,
             "it is divided by the number of ranks.": loss / num_ranks,
         }
-        oracles.demand_loss(of_rank.get("returned"), loss, f"rank {rank}: ", own)
-        oracles.same_rows(of_rank, case["sizes"][rank])
+        demands.demand_loss(of_rank.get("returned"), loss, f"rank {rank}: ", own)
+        window = _windows(case)[rank]
+        optional = [len(labels) for _, labels in window if not num_targets(labels)]
+        demands.same_rows(of_rank, case["sizes"][rank], optional)
+        demands.same_switches(of_rank)
 
 
-def _judge_traffic(case: Case, calls: Any, model: nn.Module, *, used_no_sync: bool) -> None:
+def _judge_traffic(
+    case: Case, rank: int, calls: Any, syncs: Any, model: nn.Module, *, used_no_sync: bool
+) -> None:
     num_bytes = sum(parameter.nbytes for parameter in model.parameters())
-    for rank, sizes in enumerate(case["sizes"]):
-        sent = _large_calls(calls, rank)
-        if not sent:
-            raise CheckError(
-                "no gradient was ever reduced: the last micro-batch, its forward too, must run "
-                "outside of no_sync."
-            )
-        if sum(sent) == num_bytes or len(sizes) == 1:
-            continue
-        if sum(sent) >= num_bytes * len(sizes):
-            advice = "once is enough: all but the last micro-batch run under model.no_sync()."
-            if used_no_sync:
-                advice = (
-                    "no_sync changed nothing. Whether a backward will reduce is decided in "
-                    "forward: no_sync has to be around both."
-                )
-            raise CheckError(
-                f"rank {rank} reduced its gradients in each of {len(sizes)} micro-batches, and "
-                f"{advice}"
+    sent, num_parts = sum(_large_calls(calls, rank)), len(case["sizes"][rank])
+    if not isinstance(syncs, list):
+        raise CheckError("what went through DistributedDataParallel cannot be read.")
+    if 0 <= sent - num_bytes <= _SMALL:
+        return
+    if not sent and not syncs:
+        raise CheckError(
+            "the gradients stayed on each rank, for model.module knows nothing of ranks: the last "
+            "micro-batch has to go through the DistributedDataParallel itself."
+        )
+    if not sent:
+        raise CheckError(
+            "no gradient was ever reduced: the last micro-batch, its forward too, must run "
+            "outside of no_sync."
+        )
+    by_ddp = num_bytes * sum(map(bool, syncs))
+    if by_ddp and sent - by_ddp > _SMALL:
+        raise CheckError(
+            f"rank {rank} reduced {sent} bytes of gradients, and only {by_ddp} by the backward of "
+            "DistributedDataParallel: what it has averaged needs no reducing by hand."
+        )
+    if sent >= num_bytes * num_parts:
+        advice = "once is enough: all but the last micro-batch run under model.no_sync()."
+        if by_ddp and used_no_sync:
+            advice = (
+                "no_sync changed nothing. Whether a backward will reduce is decided in "
+                "forward: no_sync has to be around both."
             )
         raise CheckError(
-            f"rank {rank} reduced {sum(sent)} bytes of gradients, and the parameters have "
-            f"{num_bytes}: all but the last micro-batch run under no_sync."
+            f"rank {rank} reduced its gradients in each of {num_parts} micro-batches, and {advice}"
         )
+    raise CheckError(
+        f"rank {rank} reduced {sent} bytes of gradients, and the parameters have "
+        f"{num_bytes}: all but the last micro-batch run under no_sync."
+    )
 
 
 def _large_calls(calls: Any, rank: int) -> list[int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import random
 from collections.abc import Callable, Mapping
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 from torch.optim import SGD
 from torch.optim.lr_scheduler import ExponentialLR
 
+from tutorial_lib.checks import lab06_demands as demands
 from tutorial_lib.checks import lab06_oracles as oracles
 from tutorial_lib.checks.core import Case, Check, CheckError, Result
 from tutorial_lib.checks.running import one_thread
@@ -37,7 +39,7 @@ class _Overflowing(torch.autograd.Function):
 def _cases(seed: int) -> list[Case]:
     draw = random.Random(seed)
     sizes = [[draw.randint(2, 3), draw.randint(4, 5), draw.randint(6, 7)] for _ in range(3)]
-    drawn = {"seed": draw.randrange(10**6), "sizes": sizes, "enabled": True, "overflow": False}
+    drawn = {"seed": draw.randrange(10**6), "sizes": sizes, "enabled": True, "overflow": ""}
     drawn |= {"grows": _NEVER, "scale": 2.0 ** draw.randint(8, 12)}
     small, large = 1e-3, 1e6
     return [
@@ -45,7 +47,8 @@ def _cases(seed: int) -> list[Case]:
         {**drawn, "max_norm": small},
         {**drawn, "max_norm": small, "enabled": False},
         {**drawn, "max_norm": large, "grows": 2},
-        {**drawn, "max_norm": large, "overflow": True},
+        {**drawn, "max_norm": large, "overflow": "loss"},
+        {**drawn, "max_norm": large, "overflow": "parameter"},
     ]
 
 
@@ -61,13 +64,15 @@ def _run(answer: Callable[..., Any], case: Case) -> Result:
     scaler = torch.amp.GradScaler(
         "cpu", init_scale=case["scale"], growth_interval=case["grows"], enabled=case["enabled"]
     )
-    lost = windows[_LOST][1][0]
+    lost, limit = windows[_LOST][1][0], 0.01 * case["scale"]
 
     def loss_of(model: nn.Module, images: Tensor, labels: Tensor) -> Tensor:
         loss: Tensor = model.loss(images, labels)  # type: ignore[operator]
         is_lost = case["overflow"] and images.data_ptr() == lost.data_ptr()
-        limit = 0.01 * case["scale"] if is_lost else math.inf
-        passed: Tensor = _Overflowing.apply(loss, limit)  # type: ignore[no-untyped-call]
+        if is_lost and case["overflow"] == "parameter":  # an infinite norm, and not one of nan
+            weight: Tensor = _Overflowing.apply(next(model.parameters()).sum(), limit)  # type: ignore[no-untyped-call]
+            return loss + (weight - weight.detach())
+        passed: Tensor = _Overflowing.apply(loss, limit if is_lost else math.inf)  # type: ignore[no-untyped-call]
         return passed
 
     for parameter in model.parameters():
@@ -83,32 +88,26 @@ def _run(answer: Callable[..., Any], case: Case) -> Result:
             turns.append({"loss": loss, "norm": norm, "schedule": scheduler.last_epoch})
             turns[-1]["scale"] = scaler.get_scale()
             turns[-1]["counted"] = scaler.state_dict().get("_growth_tracker", 0)
+            turns[-1]["parameters"] = oracles.vector(list(model.parameters()))
 
     with one_thread():
         seen = oracles.observe(train, model, optimizer)
-    return {key: seen[key] for key in ("gradients", "parameters", "rows")} | {"turns": turns}
-
-
-def _clip(gradient: Tensor, limit: float) -> Tensor:
-    # as torch.nn.utils.clip_grad_norm_ does
-    return gradient * min(1.0, limit / (float(gradient.norm()) + 1e-6))
+    return {key: seen[key] for key in ("gradients", "rows", "switches_kept")} | {"turns": turns}
 
 
 def _judge(case: Case, result: Result) -> None:
     sizes = [size for window in case["sizes"] for size in window]
-    oracles.few_rows(result, sizes)
+    demands.few_rows(result, sizes)
     turns = result.get("turns")
     if not isinstance(turns, list) or not all(isinstance(turn, Mapping) for turn in turns):
         raise CheckError("what was returned cannot be read: a pair of loss and norm is wanted.")
     model = oracles.tiny_vit(case["seed"])
     size = sum(parameter.numel() for parameter in model.parameters())
-    updates = oracles.vectors(result.get("gradients"), size, "the gradients")
+    updates = demands.vectors(result.get("gradients"), size, "the gradients")
     with one_thread():
         _judge_turns(case, turns, updates, model)
-        after = oracles.one_vector(result.get("parameters"), size, "the parameters")
-        if not oracles.is_close(after, oracles.vector(list(model.parameters()))):
-            raise CheckError("gradients and schedule are right, and the parameters are not.")
-    oracles.same_rows(result, sizes)
+    demands.same_rows(result, sizes)
+    demands.same_switches(result)
 
 
 def _judge_turns(
@@ -129,8 +128,9 @@ def _judge_turns(
         where = f"window {turn + 1} of {len(windows)}: "
         loss = model.loss(*oracles.whole(window))  # type: ignore[operator]
         plain = oracles.gradient(loss, model)
+        update = None
         if turn not in lost:
-            _judge_gradient(case, next(remaining), plain, window, model, scale, where)
+            update = _judge_gradient(case, next(remaining), plain, window, model, scale, where)
             done, counted = done + 1, counted + 1
         before = scale
         if turn in lost:
@@ -140,11 +140,7 @@ def _judge_turns(
         means = [model.loss(*item).item() for item in window]  # type: ignore[operator]
         _judge_said(said, loss.item(), means, plain, before, where, is_lost=turn in lost)
         _judge_counters(case, said, scale, counted, done, where, is_lost=turn in lost)
-        if turn not in lost:
-            rate = _RATE * _GAMMA ** (done - 1)
-            parameters = list(model.parameters())
-            moved = oracles.vector(parameters) - rate * _clip(plain, case["max_norm"])
-            nn.utils.vector_to_parameters(moved, parameters)
+        _judge_moved(said, model, update, _RATE * _GAMMA ** (done - 1), where)
 
 
 def _judge_gradient(
@@ -155,42 +151,53 @@ def _judge_gradient(
     model: Any,
     scale: float,
     where: str,
-) -> None:
+) -> Tensor:
     limit = case["max_norm"]
-    wanted = _clip(plain, limit)
+    wanted = demands.clipped(plain, limit, seen)
     if oracles.is_close(seen, wanted):
-        return
+        return wanted
+    clip = functools.partial(demands.clipped, limit=limit, seen=seen)
     of_each = [oracles.gradient(model.loss(*item), model) for item in window]
     sizes = [len(labels) for _, labels in window]
     added = sum(of_each, torch.zeros_like(plain))
     slips = {
         "the gradient was clipped while it was still scaled: scaler.unscale_(optimizer) comes "
-        "before.": _clip(scale * plain, limit) / scale,
+        "before.": demands.clipped(scale * plain, limit, seen * scale) / scale,
         "the gradient was not clipped.": plain,
         "it is too small by the scale: the loss was not scaled before backward, or the gradient "
         "unscaled twice.": wanted / scale,
-        "nothing is divided: the means of the micro-batches were added up.": _clip(added, limit),
-        f"each micro-batch counts the same, and they have {sizes} images.": _clip(
-            added / len(window), limit
+        "nothing is divided: the means of the micro-batches were added up.": clip(added),
+        f"each micro-batch counts the same, and they have {sizes} images.": clip(
+            added / len(window)
         ),
-        "only the last micro-batch is in the gradient: zero once, at the start.": _clip(
-            of_each[-1] * sizes[-1] / sum(sizes), limit
+        "only the last micro-batch is in the gradient: zero once, at the start.": clip(
+            of_each[-1] * sizes[-1] / sum(sizes)
         ),
-        "what was handed over in .grad was added to the window: zero the gradients first.": _clip(
-            plain + 1 / scale, limit
+        "what was handed over in .grad was added to the window: zero the gradients first.": clip(
+            plain + 1 / scale
         ),
     }
-    along = float(seen @ wanted) / max(float(seen.norm() * wanted.norm()), 1e-300)
-    at_limit = any(
-        math.isclose(float(seen.norm()), n, rel_tol=1e-3) for n in (limit, limit / scale)
-    )
-    if at_limit and along < 1 - 1e-9 and not any(oracles.is_close(seen, s) for s in slips.values()):
-        raise CheckError(
-            f"{where}the gradient has the norm of the limit, and another direction than the "
-            f"window's (cosine {along:.4f}): clip once, after the last backward, not each "
-            "micro-batch."
-        )
-    oracles.demand_gradient(seen, wanted, slips, where)
+    return demands.demand_clipped(seen, plain, limit, slips, where, [limit / scale])
+
+
+def _judge_moved(
+    said: Mapping[str, Any], model: nn.Module, update: Tensor | None, rate: float, where: str
+) -> None:
+    """Move the model as the window should have moved it, by an update or not at all."""
+    parameters = list(model.parameters())
+    start = oracles.vector(parameters)
+    seen = demands.one_vector(said.get("parameters"), len(start), f"{where}the parameters")
+    if update is None:
+        update = torch.zeros_like(start)
+    moved = start - rate * update
+    if not oracles.is_close(seen, moved):
+        if oracles.is_close(seen, start - rate * _GAMMA * update):
+            raise CheckError(
+                f"{where}its gradient is right, and the update had the next one's learning rate: "
+                "the scheduler steps after scaler.step."
+            )
+        raise CheckError(f"{where}gradient and schedule are right, and the parameters are not.")
+    nn.utils.vector_to_parameters(moved, parameters)
 
 
 def _judge_said(
@@ -208,10 +215,10 @@ def _judge_said(
         "it is the sum of the micro-batches' means.": sum(means),
         f"it is scaled by {scale:g}, and is for people to read.": loss * scale,
     }
-    oracles.demand_loss(said.get("loss"), loss, where, slips)
+    demands.demand_loss(said.get("loss"), loss, where, slips)
     if is_lost:
         return
-    norm, wanted = oracles.number(said.get("norm"), f"{where}the norm"), float(plain.norm())
+    norm, wanted = demands.number(said.get("norm"), f"{where}the norm"), float(plain.norm())
     if not math.isclose(norm, wanted, rel_tol=1e-6):
         raise CheckError(
             f"{where}the gradient is right, and the norm returned is {norm / wanted:.4g} times "
@@ -238,6 +245,11 @@ def _judge_counters(
     schedule = said.get("schedule")
     if schedule == done:
         return
+    if is_lost and schedule == done + 1 and case["overflow"] == "parameter":
+        raise CheckError(
+            f"{where}its update was skipped, and the scheduler made a step. A skipped update may "
+            "have a norm of nan, and may have an infinite one, as here."
+        )
     if is_lost and schedule == done + 1:
         raise CheckError(
             f"{where}its update was skipped, and the scheduler stepped all the same: from now on "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -24,6 +25,25 @@ class Task:
     batch: oracles.MicroBatch
     loss_sum: Callable[..., Tensor]
     count_terms: Callable[..., int]
+
+    def stir(self) -> None:
+        """Have its loss draw random numbers and move a buffer, as dropout and BatchNorm do."""
+        self.model.register_buffer("seen", torch.zeros(3))
+        plain = self.loss_sum
+
+        def stirring(model: nn.Module, *micro_batch: Tensor) -> Tensor:
+            torch.rand(3)
+            model.get_buffer("seen").add_(1)
+            return plain(model, *micro_batch)
+
+        self.loss_sum = stirring
+
+    def call(
+        self, answer: Callable[..., Any], optimizer: Optimizer, num_steps: int, max_norm: float
+    ) -> Any:
+        """Give everything to an answer."""
+        options = {"loss_sum": self.loss_sum, "count_terms": self.count_terms}
+        return answer(self.model, optimizer, self.batch, num_steps, max_norm=max_norm, **options)
 
 
 def gpt_task(seed: int, rows: int, dtype: torch.dtype, *, masked: bool = False) -> Task:

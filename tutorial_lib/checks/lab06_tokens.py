@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim import SGD
 
+from tutorial_lib.checks import lab06_demands as demands
 from tutorial_lib.checks import lab06_oracles as oracles
 from tutorial_lib.checks.core import Case, Check, CheckError, Result
 from tutorial_lib.checks.running import one_thread
@@ -54,11 +55,16 @@ def _unshifted(model: nn.Module, tokens: Tensor, labels: Tensor) -> Tensor:
     return F.cross_entropy(model(tokens).flatten(0, 1), labels.flatten(), reduction="sum")
 
 
+def _end_to_end(model: nn.Module, tokens: Tensor, labels: Tensor) -> Tensor:
+    logits, targets = model(tokens).flatten(0, 1)[:-1], labels.flatten()[1:]
+    return F.cross_entropy(logits, targets, reduction="sum")
+
+
 def _judge(case: Case, result: Result) -> None:
     model, window = oracles.tiny_gpt(case["seed"]), _window(case)
     size = sum(parameter.numel() for parameter in model.parameters())
-    oracles.few_rows(result, case["sizes"])
-    updates = oracles.vectors(result.get("gradients"), size, "the gradients")
+    demands.few_rows(result, case["sizes"])
+    updates = demands.vectors(result.get("gradients"), size, "the gradients")
     if len(updates) != 1:
         raise CheckError(
             f"the optimizer made {len(updates)} updates, and a window is one update, made after "
@@ -69,7 +75,7 @@ def _judge(case: Case, result: Result) -> None:
         total = sum(of_each, torch.zeros(size, dtype=torch.float64))
         count = sum(num_targets(labels) for _, labels in window)
         slips = _slips(model, window, of_each)
-        oracles.demand_gradient(updates[0], total / count, slips)
+        demands.demand_gradient(updates[0], total / count, slips)
         losses = [loss_sum(model, *item).item() for item in window]
     means = [
         loss / max(1, num_targets(labels)) for loss, (_, labels) in zip(losses, window, strict=True)
@@ -79,9 +85,11 @@ def _judge(case: Case, result: Result) -> None:
         "it is the sum over all tokens, and the mean is wanted.": sum(losses),
         "it is the last micro-batch's alone.": losses[-1] / count,
     }
-    oracles.demand_loss(result.get("returned"), sum(losses) / count, "", slip)
-    oracles.same_rows(result, case["sizes"])
-    after = oracles.one_vector(result.get("parameters"), size, "the parameters")
+    demands.demand_loss(result.get("returned"), sum(losses) / count, "", slip)
+    optional = [len(labels) for _, labels in window if not num_targets(labels)]
+    demands.same_rows(result, case["sizes"], optional)
+    demands.same_switches(result)
+    after = demands.one_vector(result.get("parameters"), size, "the parameters")
     if not oracles.is_close(
         after, oracles.vector(list(model.parameters())) - _RATE * total / count
     ):
@@ -97,6 +105,8 @@ def _slips(
     means = [g / max(1, n) for g, n in zip(of_each, counts, strict=True)]
     unmasked = sum(int((of_one != -100).sum()) for of_one in labels)
     unshifted = [oracles.gradient(_unshifted(model, *item), model) for item in window]
+    joined = [oracles.gradient(_end_to_end(model, *item), model) for item in window]
+    of_joined = sum(int((of_one.flatten()[1:] != -100).sum()) for of_one in labels)
     return {
         "each micro-batch counts the same, however many targets it has: divide each sum by the "
         "targets of the whole window.": sum(means, torch.zeros_like(total)) / len(window),
@@ -116,6 +126,8 @@ def _slips(
         ),
         "each token is asked to predict itself: the logits at a position are for the label one "
         "further on.": sum(unshifted, torch.zeros_like(total)) / unmasked,
+        "the rows were put end to end before the shift, so the last token of each has to guess the "
+        "first of the next: shift, then flatten.": sum(joined, torch.zeros_like(total)) / of_joined,
         "only the last micro-batch is in the gradient.": of_each[-1] / sum(counts),
         "what was handed over in .grad was added to the window: zero the gradients first.": (
             total / sum(counts) + 1

@@ -1,39 +1,34 @@
-"""The check of lab 06's exact step (6.5): three models, and whatever fails."""
+"""The check of lab 06's exact step (6.5): three models; what fails is next door."""
 
 from __future__ import annotations
 
-import math
+import functools
 import random
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.optim import Optimizer
 
 from tutorial_lib import memory
+from tutorial_lib.checks import lab06_demands as demands
+from tutorial_lib.checks import lab06_failures as failures
 from tutorial_lib.checks import lab06_oracles as oracles
 from tutorial_lib.checks.core import Case, Check, CheckError, Result
-from tutorial_lib.checks.lab06_tasks import TASKS, Task, gpt_task, make_optimizer
+from tutorial_lib.checks.lab06_tasks import TASKS, Task, make_optimizer
 from tutorial_lib.checks.running import one_thread
 from tutorial_lib.checks.training_record import summation_tolerance
 
-_FAILURES = {
-    "no steps": "num_steps=0",
-    "too many steps": "more micro-batches than rows",
-    "all masked": "a batch without one target",
-    "nan": "a loss of nan in the third micro-batch",
-    "raises": "an error raised by the model in the third micro-batch",
-}
+_MANY = 8  # micro-batches, from which on the memory is looked at
 
 
 def _cases(seed: int) -> list[Case]:
     draw = random.Random(seed)
-    rows = draw.choice([5, 6, 9])  # Tensor.chunk(4) gives three pieces of each
+    rows = draw.choice([7, 8, 12])  # Tensor.chunk(5) gives four pieces of each
     drawn: dict[str, Any] = {
         "seed": draw.randrange(10**6),
         "rows": rows,
-        "num_steps": 4,
+        "num_steps": 5,
         "max_norm": 1e6,
     }
     drawn |= {"fails": "", "dtype": "float64"}
@@ -45,100 +40,48 @@ def _cases(seed: int) -> list[Case]:
     exact.append({**drawn, "model": "GPT", "optimizer": "SGD", "max_norm": 1e-3})
     exact.append({**drawn, "model": "GPT", "optimizer": "SGD", "dtype": "float32"})
     exact.append({**drawn, "model": "ViT", "optimizer": "SGD", "rows": 24, "num_steps": 12})
-    failing: list[Case] = [
-        {**drawn, "model": "GPT", "optimizer": "AdamW", "fails": failure} for failure in _FAILURES
+    return exact + [
+        {**drawn, "model": "GPT", "optimizer": "AdamW", "fails": how} for how in failures.HOW
     ]
-    return exact + failing
-
-
-def _task(case: Case) -> Task:
-    dtype = getattr(torch, case["dtype"])
-    if case["fails"] == "all masked":
-        return gpt_task(case["seed"], case["rows"], dtype, masked=True)
-    task = TASKS[case["model"]](case["seed"], case["rows"], dtype)
-    if case["fails"] in ("nan", "raises"):
-        task.loss_sum = _spoiled(task.loss_sum, case["fails"])
-    return task
-
-
-class _FromTheModelError(Exception):
-    """Stands for whatever a model raises in the middle of a step, as an out-of-memory error."""
-
-
-def _spoiled(loss_sum: Callable[..., Tensor], how: str) -> Callable[..., Tensor]:
-    calls = 0
-
-    def spoiled(model: nn.Module, *micro_batch: Tensor) -> Tensor:
-        nonlocal calls
-        calls += 1
-        torch.rand(3)  # as dropout would
-        for buffer in model.buffers():
-            buffer.add_(1)  # as BatchNorm would
-        if calls == 3 and how == "raises":
-            raise _FromTheModelError("the model itself raised this")
-        return loss_sum(model, *micro_batch) * (math.nan if calls == 3 else 1)
-
-    return spoiled
 
 
 def _run(answer: Callable[..., Any], case: Case) -> Result:
     with one_thread():
-        return _run_failing(answer, case) if case["fails"] else _run_exact(answer, case)
-
-
-def _call(answer: Callable[..., Any], task: Task, optimizer: Optimizer, case: Case) -> Any:
-    num = {"no steps": 0, "too many steps": case["rows"] + 3}.get(case["fails"], case["num_steps"])
-    options = {"loss_sum": task.loss_sum, "count_terms": task.count_terms}
-    return answer(task.model, optimizer, task.batch, num, max_norm=case["max_norm"], **options)
+        return failures.run(answer, case) if case["fails"] else _run_exact(answer, case)
 
 
 def _run_exact(answer: Callable[..., Any], case: Case) -> Result:
     task = _task(case)
+    task.stir()
     optimizer = make_optimizer(case["optimizer"], task.model)
-    for parameter in task.model.parameters():
+    parameters = list(task.model.parameters())
+    for parameter in parameters:
         parameter.grad = torch.ones_like(parameter)
-    with memory.watch(model=task.model, optimizer=optimizer) as report:
-        seen = oracles.observe(lambda: _call(answer, task, optimizer, case), task.model, optimizer)
-    activations = report.at_peak.get("activations", 0)
-    return {**seen, "activations": activations}
-
-
-def _run_failing(answer: Callable[..., Any], case: Case) -> Result:
-    task = _task(case)
-    task.model.register_buffer("seen", torch.zeros(3))
-    optimizer = make_optimizer(case["optimizer"], task.model)
-    for parameter in task.model.parameters():
-        parameter.grad = torch.ones_like(parameter)
-    optimizer.step()  # so that it has state to lose
-    random_state = torch.get_rng_state()
-    parameters = oracles.vector(list(task.model.parameters()))
-    state = _state_of(optimizer)
-    said, kind = "", "nothing"
-    try:
-        _call(answer, task, optimizer, case)
-    except NotImplementedError:
-        raise
-    except Exception as error:
-        said, kind = str(error), type(error).__name__
-    gradients = [p.grad for p in task.model.parameters()]
+    torch.manual_seed(case["seed"])
+    step = functools.partial(task.call, answer, optimizer, case["num_steps"], case["max_norm"])
+    activations = 0
+    if case["num_steps"] < _MANY:
+        seen = oracles.observe(step, task.model, optimizer)
+    else:
+        with memory.watch(model=task.model, optimizer=optimizer) as report:
+            seen = oracles.observe(step, task.model, optimizer)
+        activations = report.at_peak.get("activations", 0)
     return {
-        "said": said,
-        "raised": kind,
-        "parameters": torch.equal(parameters, oracles.vector(list(task.model.parameters()))),
-        "optimizer": torch.equal(state, _state_of(optimizer)),
-        "gradients": all(g is not None and bool((g == 1).all()) for g in gradients),
-        "buffers": not bool(task.model.get_buffer("seen").any()),
-        "random": torch.equal(random_state, torch.get_rng_state()),
+        **seen,
+        "activations": activations,
+        "old_gradients": all(oracles.is_all_one(p.grad) for p in parameters),
+        "moved": task.model.get_buffer("seen"),
+        "next": torch.rand(3),
     }
 
 
-def _state_of(optimizer: Optimizer) -> Tensor:
-    return oracles.vector([value for state in optimizer.state.values() for value in state.values()])
+def _task(case: Case) -> Task:
+    return TASKS[case["model"]](case["seed"], case["rows"], getattr(torch, case["dtype"]))
 
 
 def _judge(case: Case, result: Result) -> None:
     if case["fails"]:
-        _judge_failing(case, result)
+        failures.judge(case, result)
     else:
         with one_thread():
             _judge_exact(case, result)
@@ -147,29 +90,61 @@ def _judge(case: Case, result: Result) -> None:
 def _judge_exact(case: Case, result: Result) -> None:
     task = _task(case)
     sizes = [len(part) for part in task.batch[0].tensor_split(case["num_steps"])]
-    rows = oracles.few_rows(result, sizes)
-    if sum(rows) != sum(sizes) or len(rows) != case["num_steps"]:
+    rows = demands.rows_of(result)
+    if (len(rows), sum(rows)) == (len(sizes), sum(sizes)) and sorted(rows) != sorted(sizes):
+        raise CheckError(
+            f"the model saw micro-batches of {rows} rows, and the largest decides how much memory "
+            "is needed: make them as equal as they can be, as Tensor.tensor_split does."
+        )
+    demands.few_rows(result, sizes)
+    if sorted(rows) != sorted(sizes):
         raise CheckError(
             f"the model saw micro-batches of {rows} rows, and {case['rows']} rows in "
             f"{case['num_steps']} were asked for: Tensor.tensor_split cuts into so many."
         )
     size = sum(parameter.numel() for parameter in task.model.parameters())
-    updates = oracles.vectors(result.get("gradients"), size, "the gradients")
+    updates = demands.vectors(result.get("gradients"), size, "the gradients")
     if len(updates) != 1:
         raise CheckError(f"the optimizer made {len(updates)} updates, and one is wanted.")
     loss = task.loss_sum(task.model, *task.batch) / task.count_terms(*task.batch)
     plain = oracles.gradient(loss, task.model)
-    wanted = plain * min(1.0, case["max_norm"] / (float(plain.norm()) + 1e-6))
     if case["dtype"] == "float32":
-        _judge_float32(task, updates[0], wanted)
+        _judge_float32(task, updates[0], plain)
         return
-    oracles.demand_gradient(updates[0], wanted, _slips(case, task, plain, wanted))
-    oracles.demand_loss(result.get("returned"), loss.item(), "", {})
+    slips = _slips(case, task, plain)
+    wanted = demands.demand_clipped(updates[0], plain, case["max_norm"], slips)
+    demands.demand_loss(result.get("returned"), loss.item(), "", {})
     _step_by(task.model, case["optimizer"], wanted)
-    after = oracles.one_vector(result.get("parameters"), size, "the parameters")
+    after = demands.one_vector(result.get("parameters"), size, "the parameters")
     if not oracles.is_close(after, oracles.vector(list(task.model.parameters()))):
         raise CheckError("the gradient was right, and the parameters after the update are not.")
+    _judge_rest(case, result)
     _judge_memory(case, result, task)
+
+
+def _judge_rest(case: Case, result: Result) -> None:
+    """Demand that nothing is put back where nothing failed."""
+    torch.manual_seed(case["seed"])
+    for _ in range(case["num_steps"]):
+        torch.rand(3)
+    moved = demands.one_vector(result.get("moved"), 3, "the model's buffers")
+    drawn = demands.one_vector(result.get("next"), 3, "the next random numbers")
+    if not bool((moved == case["num_steps"]).all()):
+        raise CheckError(
+            "the update was made, and the model's buffers are not what its forwards left: only "
+            "what failed is put back."
+        )
+    if not torch.equal(drawn, torch.rand(3).double()):
+        raise CheckError(
+            "the update was made, and the random state is not where its forwards left it, so the "
+            "next step would draw the same numbers: only what failed is put back."
+        )
+    if result.get("old_gradients") is not False:
+        raise CheckError(
+            "the update was made, and the .grad from before it are back: only what failed is put "
+            "back."
+        )
+    demands.same_switches(result)
 
 
 def _judge_float32(task: Task, seen: Tensor, wanted: Tensor) -> None:
@@ -181,7 +156,7 @@ def _judge_float32(task: Task, seen: Tensor, wanted: Tensor) -> None:
         )
 
 
-def _slips(case: Case, task: Task, plain: Tensor, wanted: Tensor) -> dict[str, Tensor]:
+def _slips(case: Case, task: Task, plain: Tensor) -> dict[str, Tensor]:
     parts = list(zip(*(t.tensor_split(case["num_steps"]) for t in task.batch), strict=True))
     sums = [oracles.gradient(task.loss_sum(task.model, *part), task.model) for part in parts]
     counts = [max(1, task.count_terms(*part)) for part in parts]
@@ -195,7 +170,7 @@ def _slips(case: Case, task: Task, plain: Tensor, wanted: Tensor) -> dict[str, T
             plain * sum(counts) / case["rows"]
         ),
         "the gradient was not clipped to max_norm.": plain,
-        "what was in .grad before was added to the batch.": wanted + 1,
+        "what was in .grad before was added to the batch.": plain + 1,
         "only the last micro-batch is in the gradient.": sums[-1] / sum(counts),
     }
 
@@ -213,7 +188,7 @@ def _step_by(model: nn.Module, optimizer: str, gradient: Tensor) -> None:
 
 def _judge_memory(case: Case, result: Result, task: Task) -> None:
     """Of many micro-batches no more than two may have their activations in memory at a time."""
-    if case["num_steps"] < 8:
+    if case["num_steps"] < _MANY:
         return
     with memory.watch(model=task.model) as report:
         task.loss_sum(task.model, *task.batch).backward()  # type: ignore[no-untyped-call]
@@ -225,54 +200,6 @@ def _judge_memory(case: Case, result: Result, task: Task) -> None:
             f"with {case['num_steps']} micro-batches call backward for each, it frees its graph."
         )
 
-
-_NAMES_IT = {
-    "no steps": (["0"], "num_steps, and its value"),
-    "too many steps": ([], "both numbers, the steps and the rows"),
-    "all masked": ([], ""),
-    "nan": (["3"], "the third of the micro-batches by its number"),
-    "raises": (["the model itself raised this"], "what the model said"),
-}
-
-
-def _judge_failing(case: Case, result: Result) -> None:
-    what = _FAILURES[case["fails"]]
-    raised, said = result.get("raised"), result.get("said")
-    if raised == "nothing" or not isinstance(said, str):
-        raise CheckError(
-            f"{what}: nothing was raised. A step that cannot be made says so, and makes none."
-        )
-    wanted = "_FromTheModelError" if case["fails"] == "raises" else "ValueError"
-    if raised != wanted:
-        advice = (
-            "what the model raises is passed on as it is"
-            if case["fails"] == "raises"
-            else "a ValueError in your own words is wanted"
-        )
-        raise CheckError(f"{what}: a {raised} came ({said[:80]}), and {advice}.")
-    for part, advice in _UNTOUCHED.items():
-        if result.get(part) is not True:
-            raise CheckError(f"{what}: {advice}")
-    words, naming = _NAMES_IT[case["fails"]]
-    numbers = (
-        [str(case["rows"]), str(case["rows"] + 3)] if case["fails"] == "too many steps" else []
-    )
-    if case["fails"] == "nan" and "3" not in said and "2" in said:
-        raise CheckError(f"{what}: {said[:120]!r} counts it from 0, and people count from 1.")
-    if not all(word in said for word in [*words, *numbers]):
-        raise CheckError(f"{what}: the message {said[:120]!r} does not name {naming}.")
-
-
-_UNTOUCHED = {
-    "parameters": "an error was raised, and the parameters had been updated before.",
-    "optimizer": "the optimizer's state is no longer what it was: check before optimizer.step().",
-    "gradients": "the error came, and the .grad that were there before did not come back. Hold "
-    "them in a list, set each to None, and put them back when something is raised.",
-    "buffers": "the model's buffers stayed as the failed forward left them: call the function "
-    "that remember gave you.",
-    "random": "the random state stayed where the failed step left it: the retry would draw other "
-    "numbers.",
-}
 
 exact_step = Check(
     name="lab06.exact_step",

@@ -3,6 +3,7 @@
 from itertools import islice
 
 import torch
+from torch.nn import functional as F
 
 from wrong_answers import right, wrong
 
@@ -62,7 +63,44 @@ keeps_all_graphs = wrong("Added losses keep all their graphs")(with_slips(graphs
 returns_tensors = wrong("is a tensor, and should be a float")(with_slips(log=torch.Tensor.detach))
 
 
-@wrong("update once a window")
+reads_seven = wrong("the first update has 7 of the micro-batches in it")(
+    with_slips(read=lambda micro_batches, num: islice(micro_batches, 7))
+)
+
+
+@wrong("call iter once, before the loop")
+def begins_anew(model, optimizer, micro_batches, num):
+    losses = []
+    while window := list(islice(micro_batches, num)):
+        losses += with_slips()(model, optimizer, window, num)
+    return losses
+
+
+@wrong("write model(x), and not model.forward(x)")
+def goes_past_the_hooks(model, optimizer, micro_batches, num):
+    micro_batches, losses = iter(micro_batches), []
+    while window := list(islice(micro_batches, num)):
+        count = sum(len(y) for _, y in window)
+        optimizer.zero_grad()
+        losses.append(0.0)
+        for x, y in window:
+            loss = F.cross_entropy(model.forward(x), y, reduction="sum") / count
+            loss.backward()
+            losses[-1] += loss.item()
+        optimizer.step()
+    return losses
+
+
+@wrong("updates, and there are 1 windows")
+def updates_with_an_empty_window(model, optimizer, micro_batches, num):
+    losses = with_slips()(model, optimizer, micro_batches, num)
+    optimizer.zero_grad()
+    if len(losses) == 1:
+        optimizer.step()
+    return losses
+
+
+@wrong("the first update has 1 of the micro-batches in it")
 def updates_each_time(model, optimizer, micro_batches, num):
     losses = []
     for x, y in micro_batches:
@@ -129,6 +167,22 @@ def with_a_weight_for_later(model, optimizer, micro_batches, num):
             count, place, total = 0, 0, 0.0
     if place:
         update()
+    return losses
+
+
+@right
+def backwards(model, optimizer, micro_batches, num):
+    """Each window from its end, its loss added up in float32."""
+    micro_batches, losses = iter(micro_batches), []
+    while window := list(islice(micro_batches, num)):
+        count, total = sum(len(y) for _, y in window), torch.zeros(())
+        optimizer.zero_grad()
+        for x, y in reversed(window):
+            loss = model.loss(x, y) * len(y) / count
+            loss.backward()
+            total += loss.detach()
+        optimizer.step()
+        losses.append(total.item())
     return losses
 
 

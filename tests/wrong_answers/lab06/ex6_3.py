@@ -66,6 +66,21 @@ does_not_zero = wrong("what was handed over in .grad")(with_slips(zero=False))
 logs_the_sum = wrong("it is the sum over all tokens")(with_slips(log=lambda s, n: s))
 
 
+@wrong("shift, then flatten")
+def joins_the_rows(model, optimizer, window):
+    joined = [labels.flatten()[1:] for _, labels in window]
+    count = sum(int((wanted != -100).sum()) for wanted in joined)
+    optimizer.zero_grad()
+    total = 0.0
+    for (tokens, _), wanted in zip(window, joined, strict=True):
+        logits = model(tokens).flatten(0, 1)[:-1]
+        loss = F.cross_entropy(logits, wanted, reduction="sum") / count
+        loss.backward()
+        total += loss.item()
+    optimizer.step()
+    return total
+
+
 @wrong("is there a mean over nothing")
 def takes_means(model, optimizer, window):
     """Each mean times its share: right, until a micro-batch has no target."""
@@ -104,6 +119,22 @@ def with_ignore_index_and_padding(model, optimizer, window):
         losses.append(loss.item())
     optimizer.step()
     return sum(losses)
+
+
+@right
+def backwards_without_the_empty_ones(model, optimizer, window):
+    """What has no target is left out; the loss is added up in float32."""
+    count, total = targets(window), torch.zeros(())
+    optimizer.zero_grad()
+    for tokens, labels in reversed(window):
+        if not targets([(tokens, labels)]):
+            continue
+        logits, wanted = shifted(model(tokens), labels)
+        loss = F.cross_entropy(logits.flatten(0, 1), wanted.flatten(), reduction="sum") / count
+        loss.backward()
+        total += loss.detach()
+    optimizer.step()
+    return total.item()
 
 
 @right

@@ -1,5 +1,7 @@
 """Once an update."""
 
+import math
+
 import torch
 from torch import nn
 
@@ -96,6 +98,25 @@ steps_past_the_scaler = wrong("No inf checks were recorded")(
 )
 
 
+@wrong("the scheduler steps after scaler.step")
+def schedules_before_the_update(model, optimizer, scheduler, scaler, *rest):
+    def step(scaler, optimizer):
+        scheduler.step()
+        scaler.step(optimizer)
+
+    never = with_slips(step=step, schedule=lambda before, after: False)
+    return never(model, optimizer, scheduler, scaler, *rest)
+
+
+@wrong("and may have an infinite one, as here")
+def asks_for_nan_alone(model, optimizer, scheduler, scaler, *rest):
+    never = with_slips(schedule=lambda before, after: False)
+    loss, norm = never(model, optimizer, scheduler, scaler, *rest)
+    if not math.isnan(norm):
+        scheduler.step()
+    return loss, norm
+
+
 @wrong("scaler.update() is for once a window")
 def updates_the_scale_each_time(model, optimizer, scheduler, scaler, window, max_norm, loss_of):
     optimizer.zero_grad()
@@ -144,6 +165,27 @@ def asks_the_optimizer(model, optimizer, scheduler, scaler, window, max_norm, lo
     )
     hook.remove()
     return loss, norm
+
+
+@right
+def clips_by_hand(model, optimizer, scheduler, scaler, window, max_norm, loss_of):
+    """Without the 1e-6 that PyTorch adds to the norm."""
+    model.zero_grad()
+    total = 0.0
+    for x, y in window:
+        loss = loss_of(model, x, y) * share(y, window)
+        scaler.scale(loss).backward()
+        total += loss.item()
+    scaler.unscale_(optimizer)
+    gradients = [p.grad for p in model.parameters()]
+    norm = nn.utils.get_total_norm(gradients)
+    if norm > max_norm:
+        torch._foreach_mul_(gradients, (max_norm / norm).item())
+    scaler.step(optimizer)
+    scaler.update()
+    if norm.isfinite():
+        scheduler.step()
+    return total, norm.item()
 
 
 @right

@@ -21,10 +21,14 @@ def with_slips(
     remember=True,
     update_late=True,
     clip=True,
-    cut="tensor_split",
+    cut=torch.tensor_split,
     words="micro-batch {} has the loss {}.",
     passes_on=True,
     graphs=False,
+    catches=BaseException,
+    is_good=math.isfinite,
+    clips=nn.utils.clip_grad_norm_,
+    afterwards=lambda model, put_back, held: None,
 ):
     """The solution, with its parts to leave out."""
 
@@ -40,25 +44,27 @@ def with_slips(
         total = 0.0
         try:
             optimizer.zero_grad(set_to_none=gradients != "in place")
-            cuts = [getattr(t, cut)(max(1, num_steps)) for t in batch]
+            cuts = [cut(t, max(1, num_steps)) for t in batch]
             parts = list(zip(*cuts, strict=True))
             losses = []
             for place, part in enumerate(parts):
                 loss = loss_sum(model, *part) / divisor(parts, place, max(1, terms), count_terms)
-                if check_loss and not math.isfinite(loss.item()):
+                if check_loss and not is_good(loss.item()):
                     raise ValueError(words.format(number(place), loss.item()))
                 total += loss.item()
                 if graphs:
                     losses.append(loss)
                 else:
                     loss.backward()
+                if clip == "each":
+                    clips(parameters, max_norm)
                 if not update_late and place == 0:
                     optimizer.step()
             if graphs:
                 sum(losses).backward()
             if clip:
-                nn.utils.clip_grad_norm_(parameters, max_norm)
-        except BaseException as error:
+                clips(parameters, max_norm)
+        except catches as error:
             if remember:
                 put_back()
             if gradients != "lose":
@@ -69,6 +75,7 @@ def with_slips(
             raise
         if update_late:
             optimizer.step()
+        afterwards(model, put_back, held)
         return total
 
     return exact_step
@@ -78,7 +85,7 @@ accepts_any_number = wrong("num_steps=0: nothing was raised")(with_slips(check_s
 averages_nothing = wrong("a batch without one target: nothing was raised")(
     with_slips(check_terms=False)
 )
-believes_in_nan = wrong("in the third micro-batch: nothing was raised")(
+believes_in_nan = wrong("a loss of nan in the third micro-batch: nothing was raised")(
     with_slips(check_loss=False)
 )
 counts_from_0 = wrong("counts it from 0, and people count from 1")(
@@ -97,9 +104,45 @@ divides_by_nothing = wrong("was not divided by the number of its terms")(
 loses_the_gradients = wrong("Hold them in a list")(with_slips(gradients="lose"))
 forgets_to_put_back = wrong("call the function that remember gave you")(with_slips(remember=False))
 does_not_clip = wrong("not clipped to max_norm")(with_slips(clip=False))
-cuts_by_chunk = wrong("Tensor.tensor_split cuts into so many")(with_slips(cut="chunk"))
+cuts_by_chunk = wrong("Tensor.tensor_split cuts into so many")(with_slips(cut=torch.chunk))
 hides_the_error = wrong("what the model raises is passed on as it is")(with_slips(passes_on=False))
 keeps_all_graphs = wrong("call backward for each, it frees its graph")(with_slips(graphs=True))
+asks_for_nan_alone = wrong("an infinite loss in the third micro-batch: nothing was raised")(
+    with_slips(is_good=lambda loss: not math.isnan(loss))
+)
+lets_interrupts_pass = wrong("or for less, lets it pass by")(with_slips(catches=Exception))
+puts_back_always = wrong("the model's buffers are not what its forwards left")(
+    with_slips(afterwards=lambda model, put_back, held: put_back())
+)
+clips_each = wrong("clip once, after the last backward")(with_slips(clip="each"))
+leaves_it_in_eval = wrong("the model is in another mode")(
+    with_slips(afterwards=lambda model, put_back, held: model.eval())
+)
+
+
+def floor_split(tensor, num):
+    return tensor.split(
+        [*[len(tensor) // num] * (num - 1), len(tensor) - len(tensor) // num * (num - 1)]
+    )
+
+
+leaves_the_rest_to_the_last = wrong("make them as equal as they can be")(
+    with_slips(cut=floor_split)
+)
+
+
+@wrong("would draw the same numbers")
+def seeds_at_the_end(*arguments, **options):
+    return with_slips(afterwards=lambda *_: torch.manual_seed(0))(*arguments, **options)
+
+
+@wrong("and the .grad from before it are back")
+def gives_the_gradients_back(*arguments, **options):
+    def put(model, put_back, held):
+        for p, gradient in zip(model.parameters(), held, strict=True):
+            p.grad = gradient
+
+    return with_slips(afterwards=put)(*arguments, **options)
 
 
 @wrong("rows at once")
@@ -153,7 +196,7 @@ def on_a_copy_of_everything(
             for s, g in zip(sums, found, strict=True):
                 s += 0 if g is None else g
             total += loss.item()
-    except Exception:
+    except BaseException:
         for name, buffer in model.named_buffers():
             buffer.copy_(buffers[name])
         torch.set_rng_state(random_state)
@@ -165,4 +208,12 @@ def on_a_copy_of_everything(
     return total
 
 
+def clips_as_it_is_written(parameters, max_norm):
+    gradients = [p.grad for p in parameters]
+    norm = nn.utils.get_total_norm(gradients).item()
+    if norm > max_norm:
+        torch._foreach_mul_(gradients, max_norm / norm)
+
+
+clips_by_hand = right(with_slips(clips=clips_as_it_is_written))
 just_so = right(with_slips())

@@ -67,6 +67,49 @@ does_not_zero = wrong("what was handed over in .grad")(with_slips(zero=False))
 leaves_when_it_has_nothing = wrong("real ranks would hang here")(with_slips(early=True))
 
 
+def counted(window, count_terms):
+    count = torch.tensor(float(sum(count_terms(*part) for part in window)))
+    dist.all_reduce(count)
+    return count
+
+
+@wrong("model.module knows nothing of ranks")
+def goes_past_ddp(model, optimizer, window, *, loss_sum, count_terms):
+    def inner(model, *part):
+        return loss_sum(model.module, *part)
+
+    return with_slips()(model, optimizer, window, loss_sum=inner, count_terms=count_terms)
+
+
+@wrong("what it has averaged needs no reducing by hand")
+def reduces_twice(model, optimizer, window, *, loss_sum, count_terms):
+    def reduce(*_):
+        for p in model.parameters():
+            dist.all_reduce(p.grad)
+
+    hook = optimizer.register_step_pre_hook(reduce)
+    options = {"loss_sum": loss_sum, "count_terms": count_terms}
+    loss = with_slips(times_ranks=False)(model, optimizer, window, **options)
+    hook.remove()
+    return loss
+
+
+@wrong("does every rank make it, whatever it has")
+def leaves_out_what_is_empty(model, optimizer, window, *, loss_sum, count_terms):
+    count, total = counted(window, count_terms), 0.0
+    optimizer.zero_grad()
+    for place, part in enumerate(window):
+        if count_terms(*part):
+            with contextlib.nullcontext() if is_last(place, window) else model.no_sync():
+                loss = loss_sum(model, *part) / count
+                (loss * dist.get_world_size()).backward()
+            total += loss.item()
+    total = torch.tensor(total)
+    dist.all_reduce(total)
+    optimizer.step()
+    return total.item()
+
+
 @wrong("no_sync has to be around both")
 def around_backward_alone(model, optimizer, window, **options):
     return with_slips(around=("backward",))(model, optimizer, window, **options)
@@ -78,7 +121,7 @@ def takes_them_together(model, optimizer, window, **options):
     return with_slips()(model, optimizer, together, **options)
 
 
-@wrong("different shapes")
+@wrong("with different shapes: [[()], [(2,)]]")
 def counts_in_another_order(model, optimizer, window, *, loss_sum, count_terms):
     if dist.get_rank() == 0:
         return with_slips()(model, optimizer, window, loss_sum=loss_sum, count_terms=count_terms)
@@ -104,6 +147,41 @@ def gathers_the_counts(model, optimizer, window, *, loss_sum, count_terms):
     total = torch.tensor(total + loss.item(), dtype=torch.float64)
     dist.all_reduce(total)
     return float(total)
+
+
+@right
+def leaves_out_the_empty_but_the_last(model, optimizer, window, *, loss_sum, count_terms):
+    """All but the last go past DDP, and the loss is added up in float32."""
+    count, total = counted(window, count_terms), 0.0
+    optimizer.zero_grad()
+    for place, part in enumerate(window):
+        if is_last(place, window) or count_terms(*part):
+            loss = loss_sum(model if is_last(place, window) else model.module, *part) / count
+            (loss * dist.get_world_size()).backward()
+            total += loss.item()
+    optimizer.step()
+    total = torch.tensor(total)
+    dist.all_reduce(total)
+    return total.item()
+
+
+@right
+def exchanges_everything_at_once(model, optimizer, window, *, loss_sum, count_terms):
+    optimizer.zero_grad()
+    total, parameters = torch.zeros(1).double(), list(model.parameters())
+    with model.no_sync():
+        for part in window:
+            loss = loss_sum(model, *part)
+            loss.backward()
+            total += loss.detach()
+    count = torch.tensor([float(sum(count_terms(*part) for part in window))])
+    everything = torch.cat([*(p.grad.flatten() for p in parameters), total, count])
+    dist.all_reduce(everything)
+    *gradients, total, count = everything.split([*(p.numel() for p in parameters), 1, 1])
+    for p, gradient in zip(parameters, gradients, strict=True):
+        p.grad = (gradient / count).view_as(p)
+    optimizer.step()
+    return (total / count).item()
 
 
 around_forward_alone = right(with_slips(around=("forward",)))
