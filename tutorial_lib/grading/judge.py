@@ -15,6 +15,8 @@ import signal
 import site
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,8 +30,12 @@ from tutorial_lib.grading.session import longest
 from tutorial_lib.grading.submission import Answers
 
 _SPARE_SECONDS = 60.0  # for the judge's own work in one cell, on a busy machine
+_POLL_SECONDS = 0.05
 _OURS = "judge-"  # begins the id of every cell that is not the pristine notebook's
 _PACKAGE_FOLDER = Path(__file__).resolve().parents[2]
+# By the judge itself: between fork and exec, other threads may hold the locks that this needs.
+_START = "import sys; from tutorial_lib.grading.sandbox import die_with_parent; die_with_parent(); "
+_START += "import pytest; sys.exit(pytest.main(sys.argv[1:]))"
 
 
 @dataclass(frozen=True)
@@ -145,7 +151,13 @@ def clean_environment(home: Path, import_path: Sequence[Path], **more: str) -> d
 
 
 def run_judge(
-    folder: Path, lab: Lab, *, seed: int, seconds: float, import_path: Sequence[Path]
+    folder: Path,
+    lab: Lab,
+    *,
+    seed: int,
+    seconds: float,
+    import_path: Sequence[Path],
+    stopped: threading.Event,
 ) -> Mapping[str, Verdict]:
     """Run nbval on a prepared folder, in a process of its own.
 
@@ -155,6 +167,7 @@ def run_judge(
         seed: Goes to the checks, and to no process that runs a student's code.
         seconds: What one check may take in the student's process.
         import_path: More places where Python looks for modules.
+        stopped: Set when the whole run comes to an end.
 
     Returns:
         A verdict for every check cell, by cell id.
@@ -169,8 +182,9 @@ def run_judge(
     flags += ["-p", "tutorial_lib.grading.nbval_plugin", "-p", "nbval.plugin"]
     flags += ["--nbval", "--nbval-current-env"]
     flags += [f"--nbval-cell-timeout={limit}", f"--rootdir={folder}", "-c", "judge.ini"]
-    command = [sys.executable, "-m", "pytest", *flags, f"--outcomes={outcomes}", "judge.ipynb"]
+    command = [sys.executable, "-c", _START, *flags, f"--outcomes={outcomes}", "judge.ipynb"]
     more = {SEED_VARIABLE: str(seed), "TUTORIAL_LIB_GRADE_SOCKET": str(folder / "socket")}
+    give_up = time.monotonic() + _SPARE_SECONDS + limit * len(lab.checks)
     with (folder / "judge.log").open("wb") as log:
         judge = subprocess.Popen(
             command,
@@ -182,9 +196,11 @@ def run_judge(
             start_new_session=True,
         )
         try:
-            judge.wait(_SPARE_SECONDS + limit * len(lab.checks))
-        except subprocess.TimeoutExpired:
-            raise NotGradable("timed out", "Grading this file took too long.") from None
+            while judge.poll() is None:
+                if time.monotonic() > give_up:
+                    raise NotGradable("timed out", "Grading this file took too long.")
+                if stopped.wait(_POLL_SECONDS):
+                    raise NotGradable("stopped", "Grading was stopped.")
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(judge.pid, signal.SIGKILL)

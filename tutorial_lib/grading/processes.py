@@ -1,13 +1,15 @@
-"""Watching the processes that a student's code starts, and ending all of them."""
+"""Watching the processes that a student's code starts, and ending all of them; ending our own."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import signal
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NoReturn
 
 _PROC = Path("/proc")
 
@@ -79,3 +81,28 @@ def _bury() -> bool:
     except ChildProcessError:
         return False
     return True
+
+
+@contextlib.contextmanager
+def interruptible() -> Iterator[None]:
+    """Take a request to end, as `kill` or a closed terminal sends it, for a Ctrl-C.
+
+    Only in the main thread, where Python lets signals be handled; elsewhere nothing changes.
+    """
+    taken: list[signal.Signals] = []
+
+    def interrupt(number: int, frame: object) -> NoReturn:
+        for name in taken:  # a second one must not stop the cleaning up
+            signal.signal(name, signal.SIG_IGN)
+        raise KeyboardInterrupt
+
+    try:
+        if threading.current_thread() is threading.main_thread():
+            for name in (signal.SIGTERM, signal.SIGHUP):
+                if signal.getsignal(name) == signal.SIG_DFL:  # nohup ignores one of them
+                    signal.signal(name, interrupt)
+                    taken.append(name)
+        yield
+    finally:
+        for name in taken:
+            signal.signal(name, signal.SIG_DFL)

@@ -9,8 +9,9 @@ import io
 import json
 import os
 import re
+import shutil
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -50,6 +51,7 @@ class Graded:
         notes: What the student should know about the notebook.
         review: Exercises whose answer a person should read.
         seconds: What grading it took.
+        seed: The one that the checks' cases were drawn from.
     """
 
     name: str
@@ -59,6 +61,7 @@ class Graded:
     notes: Sequence[str] = ()
     review: Sequence[str] = ()
     seconds: float = 0.0
+    seed: int | None = None
 
     def points(self, lab: Lab, exercise: str | None = None) -> int:
         """Sum the points of the checks that passed, of one exercise or of all."""
@@ -209,14 +212,33 @@ def check_place(out: Path, submissions: Path) -> None:
 
 
 def write_report(
-    out: Path, lab: Lab, results: Sequence[Graded], isolation: str, facts: Mapping[str, Any]
+    out: Path,
+    lab: Lab,
+    results: Sequence[Graded],
+    isolation: str,
+    facts: Mapping[str, Any],
+    *,
+    kept: Collection[str] = (),
 ) -> None:
-    """Write the whole report beside its place, then put it there: nothing is ever half-written."""
+    """Write the whole report beside its place, then put it there: nothing is ever half-written.
+
+    Args:
+        out: Where it goes; an older report there is replaced.
+        lab: The lab.
+        results: All rows, in order.
+        isolation: What held the submissions, in words.
+        facts: What `run.json` says.
+        kept: Names whose page is taken over from the older report.
+    """
     with _replacing(out) as folder:
         for result in results:
-            page = folder / "feedback" / feedback_name(result.name)
+            name = feedback_name(result.name)
+            page, older = folder / "feedback" / name, out / "feedback" / name
             page.parent.mkdir(parents=True, exist_ok=True)
-            page.write_text(feedback_page(lab, result, isolation), encoding="utf-8")
+            if result.name in kept and older.is_file():
+                shutil.copyfile(older, page)
+            else:
+                page.write_text(feedback_page(lab, result, isolation), encoding="utf-8")
         (folder / "scores.csv").write_text(scores_csv(lab, results), encoding="utf-8")
         (folder / "index.html").write_text(index_page(lab, results, isolation), encoding="utf-8")
         (folder / "run.json").write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")

@@ -13,33 +13,39 @@ import platform
 import secrets
 import shutil
 import subprocess
+import sys
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tutorial_lib.grading import report
+from tutorial_lib.grading.class_folder import (
+    demand_notebook,
+    find_submissions,
+    notebooks_in,
+    parse_notebook,
+    read_content,
+)
 from tutorial_lib.grading.errors import GradingError, NotGradable
+from tutorial_lib.grading.journal import Journal, as_data, course_version, results_to_keep
 from tutorial_lib.grading.judge import preload, prepare, run_judge
 from tutorial_lib.grading.lab import Lab, load_lab
+from tutorial_lib.grading.processes import interruptible
+from tutorial_lib.grading.request import demand_positive, demand_tools
 from tutorial_lib.grading.server import isolation
-from tutorial_lib.grading.submission import (
-    Answers,
-    find_submissions,
-    match_answers,
-    read_submission,
-)
+from tutorial_lib.grading.submission import Answers, explain_missing_names, match_answers
 from tutorial_lib.grading.workshop import fork_server, start_session, workshop
 from tutorial_lib.units import GIB
 
 if TYPE_CHECKING:
     import pandas as pd
 
-_DAY = 86_400.0
-_NEEDED = ("nbval", "pytest", "ipykernel", "pandas", "rich")
 _ADVICE = {
     "landlock+namespaces": "",
     "landlock": " No own network and process space could be made: a submission may reach the "
@@ -58,10 +64,11 @@ class _Class:
     lab: Lab
     folder: Path
     workshop: Path
-    seed: int
+    journal: Journal
     seconds: float
     import_path: Sequence[Path]
     server: subprocess.Popen[str]
+    stopped: threading.Event = field(default_factory=threading.Event)
 
 
 def grade(
@@ -81,6 +88,7 @@ def grade(
     """Grade a folder of submissions of one lab, and write scores and feedback.
 
     The solution itself and a blank answer are graded first: they must get all points and none.
+    A run that is stopped keeps its results beside `out`, and the same request goes on from there.
 
     Args:
         lab: As in `lab01`.
@@ -91,8 +99,8 @@ def grade(
         jobs: Submissions graded at the same time; by default one a core, at most 8.
         seconds: What one check may take in a student's process, all its cases together.
         memory_bytes: What a student's process may use beyond its imports.
-        only: Names of the few submissions to grade; all when empty.
-        seed: For repeating a run; by default a secret one is drawn.
+        only: Names of the few to grade; an older report keeps the others. All when empty.
+        seed: For repeating a run; by default a secret one is drawn, or that of the stopped run.
         checks_package: Where the names of checks are looked up.
         import_path: More places where Python looks for modules.
 
@@ -103,34 +111,42 @@ def grade(
     Raises:
         GradingError: When the request cannot be met; nothing has been written then.
     """
-    _demand_positive(seconds, memory_bytes, jobs)
-    _demand_tools()
+    demand_positive(seconds, memory_bytes, jobs)
+    demand_tools()
     course = load_lab(root.resolve(), lab)
     names = find_submissions(submissions, only)
     report.check_place(out, submissions)
     limits = {"seconds": seconds, "memory_bytes": memory_bytes}
     paths = [path.resolve() for path in import_path]
+    version = course_version(course, paths)
+    kept = results_to_keep(out, course, version, names) if only else []
+    journal = Journal(out, {"lab": course.name, "version": version, "limits": limits}, seed)
     order = limits | _order(course, checks_package, paths)
     workers = jobs or min(8, os.cpu_count() or 1)
-    number = secrets.randbelow(2**31) if seed is None else seed
     started = time.monotonic()
-    with workshop() as folder, fork_server(folder, order, paths) as (server, layers):
-        this = _Class(course, submissions, folder, number, seconds, tuple(paths), server)
+    with interruptible(), workshop() as place, fork_server(place, order, paths) as (server, layers):
+        this = _Class(course, submissions, place, journal, seconds, tuple(paths), server)
         _self_test(this, workers)
         results = _grade_all(this, names, workers)
-    facts: dict[str, Any] = {"lab": course.name, "seed": number, "jobs": workers, "limits": limits}
-    facts |= {"seconds": round(time.monotonic() - started, 1)} | _facts(layers, results)
-    kind = facts["isolation"]
-    report.write_report(out, course, results, f"isolation: {kind}.{_ADVICE.get(kind, '')}", facts)
-    return _table(course, results)
+    facts = {"lab": course.name, "version": version, "jobs": workers, "limits": limits}
+    facts |= {"seconds": round(time.monotonic() - started, 1), "layers": layers}
+    return _write(this, out, results, kept, facts)
 
 
-def _demand_positive(seconds: float, memory_bytes: int, jobs: int | None) -> None:
-    if not 0 < seconds < _DAY or memory_bytes <= 0 or (jobs is not None and jobs < 1):
-        raise GradingError(
-            f"seconds (={seconds}), memory_bytes (={memory_bytes}) and jobs (={jobs}) must be "
-            "positive, and seconds less than a day."
-        )
+def _write(
+    this: _Class,
+    out: Path,
+    results: Sequence[report.Graded],
+    kept: Sequence[report.Graded],
+    facts: dict[str, Any],
+) -> pd.DataFrame:
+    """Write the report of what was graded and what is kept of an older one."""
+    everybody = sorted([*kept, *results], key=lambda result: result.name)
+    facts |= _facts(this.journal, facts["layers"], everybody)
+    said = f"isolation: {facts['isolation']}.{_ADVICE.get(facts['isolation'], '')}"
+    report.write_report(out, this.lab, everybody, said, facts, kept={one.name for one in kept})
+    this.journal.remove()
+    return _table(this.lab, everybody)
 
 
 def _order(lab: Lab, package: str, import_path: Sequence[Path]) -> dict[str, Any]:
@@ -143,38 +159,17 @@ def _order(lab: Lab, package: str, import_path: Sequence[Path]) -> dict[str, Any
     }
 
 
-def _facts(layers: Sequence[str], results: Sequence[report.Graded]) -> dict[str, Any]:
+def _facts(
+    journal: Journal, layers: Sequence[str], results: Sequence[report.Graded]
+) -> dict[str, Any]:
     versions = {name: metadata.version(name) for name in ("torch", "nbval", "pytest")}
     return {
+        "seed": journal.seed,
+        "taken_over": journal.taken_over,
         "isolation": isolation(layers),
-        "layers": layers,
         "versions": versions | {"python": platform.python_version(), "system": platform.platform()},
-        "submissions": [
-            {
-                "name": report.readable(one.name),
-                "seconds": round(one.seconds, 2),
-                "notes": [report.readable(note) for note in one.notes],
-            }
-            for one in results
-        ],
+        "submissions": [as_data(one) for one in results],
     }
-
-
-def _demand_tools() -> None:
-    if not hasattr(os, "fork"):
-        raise GradingError(
-            "grading needs Linux or macOS, since it forks: on Windows, run it in WSL."
-        )
-    missing = []
-    for name in _NEEDED:
-        try:
-            metadata.version(name)
-        except metadata.PackageNotFoundError:
-            missing.append(name)
-    if missing:
-        raise GradingError(
-            f"grading needs {', '.join(missing)}: install with pip install -e '.[grade]'."
-        )
 
 
 def _table(lab: Lab, results: Sequence[report.Graded]) -> pd.DataFrame:
@@ -193,7 +188,7 @@ def _self_test(this: _Class, jobs: int) -> None:
         )
         for answer in answers
     }
-    with ThreadPoolExecutor(min(2, jobs)) as pool:
+    with ThreadPoolExecutor(min(2, jobs)) as pool, _stopping(this, pool):
         solved, blank = pool.map(lambda answers: _judge(this, answers), [full, Answers(blanks)])
     if solved.status != "graded" or solved.points(this.lab) != this.lab.maximum:
         failed = [verdict.evidence for verdict in solved.verdicts.values() if not verdict.passed]
@@ -209,39 +204,65 @@ def _self_test(this: _Class, jobs: int) -> None:
         )
 
 
+@contextmanager
+def _stopping(this: _Class, pool: ThreadPoolExecutor) -> Iterator[None]:
+    """On Ctrl-C, end every judge and the server, and write down no more."""
+    try:
+        yield
+    except BaseException:
+        this.journal.close()
+        this.stopped.set()
+        pool.shutdown(wait=False, cancel_futures=True)
+        this.server.kill()
+        if this.journal.path.exists():
+            print(f"Stopped; {this.journal.path} keeps what is graded so far.", file=sys.stderr)
+        raise
+
+
 def _grade_all(this: _Class, names: Sequence[str], jobs: int) -> list[report.Graded]:
     from rich.console import Console
     from rich.progress import Progress
 
     console = Console(stderr=True)
-    pool = ThreadPoolExecutor(jobs)
     with Progress(console=console, disable=not console.is_terminal) as progress:
         task = progress.add_task(f"grading {this.lab.name}", total=len(names))
-        try:
-            results = []
+        results = []
+        with ThreadPoolExecutor(jobs) as pool, _stopping(this, pool):
             for result in pool.map(lambda name: _grade_one(this, name), names):
                 results.append(result)
                 progress.advance(task)
-        except BaseException:  # Ctrl-C: without its server, every judge comes to an end
-            this.server.kill()
-            raise
-        finally:
-            pool.shutdown(cancel_futures=True)
+    if this.journal.taken_over:
+        console.print(f"{this.journal.taken_over} results were taken over from a stopped run.")
     return results
 
 
 def _grade_one(this: _Class, name: str) -> report.Graded:
     started = time.monotonic()
     try:
-        cells = read_submission(this.folder / name)
-        answers = match_answers(this.lab, cells)
-        result = _judge(this, answers)
+        demand_notebook(this.folder / name)
+        content = read_content(this.folder / name)
+        result = this.journal.earlier(content)
+        if result is None:
+            result = _judge(this, match_answers(this.lab, parse_notebook(content)))
+            result = replace(
+                result, seed=this.journal.seed, seconds=round(time.monotonic() - started, 2)
+            )
+            this.journal.add(content, result)
     except NotGradable as finding:
         result = report.Graded(name, finding.status, reason=finding.reason)
     except Exception as error:  # one submission must never stop a class
         reason = f"Grading stopped with {type(error).__name__}: tell the instructor."
         result = report.Graded(name, "crashed", reason=reason)
-    return replace(result, name=name, seconds=time.monotonic() - started)
+    return replace(result, name=name, notes=[*result.notes, *_beside(this.folder, name)])
+
+
+def _beside(folder: Path, name: str) -> list[str]:
+    """Note the other notebooks of a student's folder: each has a row, and none is preferred."""
+    student, _, file = name.rpartition("/")
+    others = [other for other in notebooks_in(folder / student) if other != file] if student else []
+    if not others:
+        return []
+    return [f"The folder {student} holds other notebooks, each with a row: {', '.join(others)}."]
 
 
 def _judge(this: _Class, answers: Answers) -> report.Graded:
@@ -254,11 +275,14 @@ def _judge(this: _Class, answers: Answers) -> report.Graded:
             verdicts = run_judge(
                 folder,
                 this.lab,
-                seed=this.seed,
+                seed=this.journal.seed,
                 seconds=this.seconds,
                 import_path=this.import_path,
+                stopped=this.stopped,
             )
-            return report.Graded("", "graded", verdicts, notes=answers.notes, review=answers.review)
+            evidence = [one.evidence for one in verdicts.values() if not one.passed]
+            notes = [*answers.notes, *explain_missing_names(evidence, answers)]
+            return report.Graded("", "graded", verdicts, notes=notes, review=answers.review)
         except NotGradable as finding:
             if attempt == 2 or finding.status != "crashed":
                 return report.Graded("", finding.status, reason=finding.reason)

@@ -1,28 +1,26 @@
-"""Finding, reading and matching submissions: files written by anybody, with anything in them."""
+"""Matching the cells of a submission with the exercises: cells written by anybody."""
 
 from __future__ import annotations
 
-import json
-import os
-import stat
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
-from tutorial_lib.grading.cells import Cell, read_cells
-from tutorial_lib.grading.errors import GradingError, NotGradable
+from tutorial_lib.grading.cells import Cell
+from tutorial_lib.grading.errors import NotGradable
 from tutorial_lib.grading.lab import AnswerCell, Lab
 from tutorial_lib.grading.needs import words
-from tutorial_lib.units import MIB, human_bytes
+from tutorial_lib.grading.review import unusual_words
 
-MAX_BYTES = 20 * MIB
-# Ways to the oracles, which stand in the library and can be called in a student's own process.
-# No list is complete, and an honest answer may be on it: a person reads what uses one.
-_UNUSUAL = {
-    *("checks", "StorageLog", "TorchDispatchMode", "mock", "importlib", "__import__", "exec"),
-    *("_getframe", "currentframe", "f_back", "f_locals", "f_globals", "__globals__"),
-    *("__closure__", "__subclasses__", "get_objects", "get_referrers", "settrace", "setprofile"),
-}
+_ALMOST_A_MARK = re.compile(
+    r"#+[ \t]*exercise[ \t]*(\d+(?:\.\d+)*)[ \t]*[:.]?[ \t]*", re.IGNORECASE
+)
+# By lines, without parsing: parsing hostile text can end the process.
+_DEFINITION = re.compile(r"(?:async )?(?:def|class) +(\w+)")
+_IMPORT = re.compile(r"(?:import|from) .+")
+_ASSIGNMENT = re.compile(r"(\w+(?:[ \t]*,[ \t]*\w+)*)[ \t]*(?::[^=\n]*)?=(?!=)")
+_NOT_DEFINED = re.compile(r"name '(\w+)' is not defined")
+_MOST_NOTES = 20
 
 
 @dataclass(frozen=True)
@@ -34,100 +32,14 @@ class Answers:
         problems: Why there is none, by exercise.
         notes: What the student should know about the rest of the notebook.
         review: Exercises whose answer a person should read.
+        elsewhere: Names that cells define which were not graded, with how that cell begins.
     """
 
     sources: dict[str, str] = field(default_factory=dict)
     problems: dict[str, str] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     review: list[str] = field(default_factory=list)
-
-
-def find_submissions(folder: Path, only: Sequence[str] = ()) -> list[str]:
-    """List the submissions of a class: notebooks in the folder and in its sub-folders.
-
-    Links and folders that are called like a notebook are listed too, so that nobody is lost.
-
-    Args:
-        folder: The folder of the class.
-        only: Names, or stems of names, of the few to grade; all when empty.
-
-    Returns:
-        Names relative to the folder, sorted.
-
-    Raises:
-        GradingError: When the folder is none, or holds no submission, or `only` matches none.
-    """
-    if not folder.is_dir():
-        raise GradingError(f"{folder} is not a folder: give the folder that holds the notebooks.")
-    names = []
-    for entry in _entries(folder):
-        if _is_notebook_name(entry.name) or entry.is_symlink():
-            if _is_notebook_name(entry.name) or entry.is_dir():
-                names.append(entry.name)
-        elif entry.is_dir(follow_symlinks=False):
-            inner = [file.name for file in _entries(Path(entry.path))]
-            names += [f"{entry.name}/{name}" for name in inner if _is_notebook_name(name)]
-    if not names:
-        raise GradingError(f"{folder} holds no .ipynb file, neither itself nor one folder down.")
-    for wanted in only:
-        if not any(_is_called(name, wanted) for name in names):
-            raise GradingError(f"no submission in {folder} is called {wanted!r}.")
-    chosen = [name for name in names if not only or any(_is_called(name, one) for one in only)]
-    return sorted(chosen)
-
-
-def _entries(folder: Path) -> list[os.DirEntry[str]]:
-    try:
-        with os.scandir(folder) as entries:
-            # a leading dot: checkpoints of Jupyter, resource forks of macOS
-            return [entry for entry in entries if not entry.name.startswith(".")]
-    except OSError:
-        return []
-
-
-def _is_notebook_name(name: str) -> bool:
-    return name.lower().endswith(".ipynb")
-
-
-def _is_called(name: str, wanted: str) -> bool:
-    return wanted in (name, name[: -len(".ipynb")], Path(name).name, name.split("/")[0])
-
-
-def read_submission(path: Path) -> list[Cell]:
-    """Read the cells of a submitted file.
-
-    Raises:
-        NotGradable: When it is no regular file, too large, unreadable, or no notebook.
-    """
-    try:
-        # Not blocking: a named pipe would wait for ever. Not following: a link may lead anywhere.
-        flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
-        status = path.lstat()
-        if not stat.S_ISREG(status.st_mode):
-            what = "a link" if stat.S_ISLNK(status.st_mode) else "no regular file"
-            raise NotGradable("not a notebook", f"This is {what}: hand in the notebook itself.")
-        with os.fdopen(os.open(path, flags), "rb") as file:
-            content = file.read(MAX_BYTES + 1)
-    except OSError as error:
-        raise NotGradable("unreadable", f"The file cannot be read: {error.strerror}.") from error
-    if len(content) > MAX_BYTES:
-        raise NotGradable(
-            "too large",
-            f"The file has {human_bytes(status.st_size)}, and {human_bytes(MAX_BYTES)} are "
-            "allowed: clear the outputs and save it again.",
-        )
-    try:
-        # bytes, not text: json then accepts a byte order mark, and UTF-16 by its zeros
-        notebook = json.loads(content)
-    except (ValueError, RecursionError, MemoryError) as error:
-        what = "is empty" if not content.strip() else "is not valid JSON"
-        raise NotGradable(
-            "unreadable", f"The file {what}: save the notebook again and hand that in."
-        ) from error
-    cells = read_cells(notebook)
-    if cells is None:
-        raise NotGradable("not a notebook", "The file is JSON, but it has no list of cells.")
-    return cells
+    elsewhere: dict[str, str] = field(default_factory=dict)
 
 
 def match_answers(lab: Lab, cells: Sequence[Cell]) -> Answers:
@@ -135,7 +47,8 @@ def match_answers(lab: Lab, cells: Sequence[Cell]) -> Answers:
 
     A cell belongs to an exercise by its cell id, else by nbgrader's grade_id, else by Colab's
     id, else by the mark in its first line. Where several cells belong to one exercise, the last
-    one that differs from the blank counts, as it would when the notebook is run from the top.
+    one that is filled in and defines what is asked for counts, as it would when the notebook is
+    run from the top. Where none does, a single cell with a misspelt mark is taken.
 
     Raises:
         NotGradable: When no cell belongs to any exercise.
@@ -147,14 +60,21 @@ def match_answers(lab: Lab, cells: Sequence[Cell]) -> Answers:
         number = named.exercise if named else cell.number
         if number in candidates:
             candidates[number].append(cell)
+    misspelt = _misspelt(lab, cells)
+    answers = Answers()
+    for number, found in candidates.items():
+        if not found and len(misspelt.get(number, ())) == 1:
+            found += misspelt[number]
+            first = found[0].source.strip().splitlines()[0]
+            answers.notes.append(
+                f"The first line {first!r} was read as `# exercise {number}`: write it like that."
+            )
     if not any(candidates.values()):
         raise NotGradable("nothing to grade", f"No answer cell of {lab.name} is in this file.")
-    answers = Answers(notes=_notes(lab, cells, candidates))
     for number, found in candidates.items():
         code = [cell for cell in found if cell.kind == "code"]
-        filled = [cell for cell in code if not _is_blank(lab.answers[number], cell)]
         if code:
-            answers.sources[number] = (filled or code)[-1].source
+            answers.sources[number] = _one_that_counts(lab.answers[number], code).source
         elif found:
             answers.problems[number] = (
                 f"the answer cell of exercise {number} is {found[-1].kind} and not code: "
@@ -165,16 +85,54 @@ def match_answers(lab: Lab, cells: Sequence[Cell]) -> Answers:
                 f"no answer cell of exercise {number} is in this file: it is found by its cell "
                 f"id, or by the first line `# exercise {number}`."
             )
+    _note(lab, cells, candidates, answers)
     _review(lab, answers)
     return answers
 
 
+def _misspelt(lab: Lab, cells: Sequence[Cell]) -> dict[str, list[Cell]]:
+    """Collect the code cells whose first line is almost a mark, by exercise."""
+    known = {name for cell in lab.cells for name in cell.names}
+    found: dict[str, list[Cell]] = {}
+    for cell in cells:
+        if cell.kind == "code" and cell.mark is None and known.isdisjoint(cell.names):
+            match = _ALMOST_A_MARK.fullmatch(cell.source.lstrip().split("\n", 1)[0])
+            if match:
+                found.setdefault(match[1], []).append(cell)
+    return found
+
+
+def _one_that_counts(answer: AnswerCell, code: Sequence[Cell]) -> Cell:
+    filled = [cell for cell in code if not _is_blank(answer, cell)]
+    wanted = set(answer.names)
+    defining = [cell for cell in filled if wanted & _defined_in(cell.source.splitlines())]
+    return (defining or filled or code)[-1]
+
+
+def _is_blank(answer: AnswerCell, cell: Cell) -> bool:
+    return answer.blank is not None and cell.source.split() == answer.blank.split()
+
+
+def _defined_in(lines: Iterable[str]) -> set[str]:
+    """List the names that lines define at the top level, by their looks: a few too many."""
+    names: set[str] = set()
+    for line in lines:
+        if found := _DEFINITION.match(line) or _ASSIGNMENT.match(line):
+            names |= words(found[1])
+        elif _IMPORT.match(line):
+            names |= words(line) - {"import", "from", "as"}
+    return names
+
+
+def _is_lasting(line: str) -> bool:
+    """Tell whether a line defines something that other cells are meant to use."""
+    constant = (found := _ASSIGNMENT.match(line)) and found[1].isupper()
+    return bool(constant or _DEFINITION.match(line) or _IMPORT.match(line))
+
+
 def _review(lab: Lab, answers: Answers) -> None:
     for number, source in answers.sources.items():
-        used = words(source)
-        found = used & _UNUSUAL - words(lab.answers[number].reference)
-        if {"sys", "modules"} <= used:
-            found.add("sys.modules")
+        found = unusual_words(source) - unusual_words(lab.answers[number].reference)
         if found:
             answers.review.append(number)
             answers.notes.append(
@@ -183,36 +141,62 @@ def _review(lab: Lab, answers: Answers) -> None:
             )
 
 
-def _is_blank(answer: AnswerCell, cell: Cell) -> bool:
-    return answer.blank is not None and cell.source.split() == answer.blank.split()
-
-
-def _notes(lab: Lab, cells: Sequence[Cell], candidates: dict[str, list[Cell]]) -> list[str]:
+def _note(
+    lab: Lab, cells: Sequence[Cell], candidates: dict[str, list[Cell]], answers: Answers
+) -> None:
     notes = [
-        f"{len(found)} cells belong to exercise {number}: the last one that is filled in counts."
+        f"{len(found)} cells belong to exercise {number}: the last one that is filled in counts, "
+        "among those that define what is asked for."
         for number, found in candidates.items()
         if len(found) > 1
     ]
     own = {id(cell) for found in candidates.values() for cell in found}
-    known = {name for cell in lab.cells for name in cell.names}
+    pristine = {name: cell for cell in lab.cells for name in cell.names}
     known_sources = {cell.source.strip() for cell in lab.cells}
+    checks_differ = False
     for cell in cells:
-        if cell.kind != "code" or id(cell) in own or known.intersection(cell.names):
+        if cell.kind != "code" or id(cell) in own or cell.source.strip() in known_sources:
+            continue
+        course = next((pristine[name] for name in cell.names if name in pristine), None)
+        if course and course.mark:
+            checks_differ |= cell.source.split() != course.source.split()
             continue
         lines = cell.source.strip().splitlines()
-        defines = any(line.startswith(("def ", "class ", "import ", "from ")) for line in lines)
-        if defines and cell.source.strip() not in known_sources:
+        first = lines[0][:60] if lines else ""
+        if course:
+            there = set(course.source.splitlines())
+            lines = [line for line in lines if line not in there]
+        answers.elsewhere.update(dict.fromkeys(_defined_in(lines), first))
+        lasting = [line for line in lines if _is_lasting(line)]
+        if lasting and course:
             notes.append(
-                f"A helper cell was not graded (it begins with {lines[0][:60]!r}): "
+                f"A cell of the course was changed ({lasting[0][:60]!r}), and the course's own "
+                "was used: put imports and constants into the answer cell that uses them."
+            )
+        elif lasting:
+            notes.append(
+                f"A helper cell was not graded (it begins with {first!r}): "
                 "put helpers into the answer cell that uses them."
             )
-    checks = {check.id for check in lab.checks}
-    pristine = {cell.names[0]: cell.source.split() for cell in lab.cells if cell.names}
-    if any(
-        cell.names[:1]
-        and cell.names[0] in checks
-        and cell.source.split() != pristine[cell.names[0]]
-        for cell in cells
-    ):
+    if checks_differ:
         notes.append("Check cells of this file differ from the course's; the course's were used.")
-    return notes[:20]
+    answers.notes.extend(notes[:_MOST_NOTES])
+
+
+def explain_missing_names(evidence: Iterable[str], answers: Answers) -> list[str]:
+    """Say where a name was defined that an answer missed: in a cell that was not graded.
+
+    Args:
+        evidence: What the checks said.
+        answers: Of the submission.
+
+    Returns:
+        Notes for the student.
+    """
+    missing = dict.fromkeys(name for text in evidence for name in _NOT_DEFINED.findall(text))
+    return [
+        f"{name} is defined in a cell that was not graded (it begins with "
+        f"{answers.elsewhere[name]!r}): put it into the answer cell that uses it."
+        for name in list(missing)[:_MOST_NOTES]
+        if name in answers.elsewhere
+    ]

@@ -1,0 +1,204 @@
+"""A class over several runs: one is stopped, one goes on from it, one is of a single file."""
+
+import csv
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+CORPUS = Path(__file__).parent / "grading_corpus"
+sys.path.insert(0, str(CORPUS))
+
+import toy  # noqa: E402
+
+from tutorial_lib import cli, grading  # noqa: E402
+from tutorial_lib.grading import GradingError, grade, journal  # noqa: E402
+from tutorial_lib.grading.judge import Verdict  # noqa: E402
+from tutorial_lib.grading.lab import load_lab  # noqa: E402
+from tutorial_lib.grading.report import Graded, write_report  # noqa: E402
+
+RUN = """
+import sys
+from pathlib import Path
+from tutorial_lib.grading import grade
+folder, corpus = map(Path, sys.argv[1:])
+grade("lab90", folder / "class", folder / "report", root=folder / "course", jobs=1, seconds=50,
+      checks_package="toychecks", import_path=[corpus])
+"""
+SLOW = "import time; time.sleep(45)\n" + toy.AREA
+
+
+def grade_toy(folder, **options):
+    return grade(
+        "lab90",
+        folder / "class",
+        folder / "report",
+        root=folder / "course",
+        jobs=2,
+        seconds=50,
+        checks_package="toychecks",
+        import_path=[CORPUS],
+        **options,
+    )
+
+
+def processes_of(place):
+    """Find the processes that were started in a folder, or name it."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if str(place) in " ".join(process.cmdline()) + str(process.environ().get("HOME")):
+                found.append(process)
+        except psutil.Error:
+            continue
+    return found
+
+
+def wait_until(true, seconds):
+    give_up = time.monotonic() + seconds
+    while not true() and time.monotonic() < give_up:
+        time.sleep(0.1)
+    return true()
+
+
+@pytest.fixture(scope="module", params=["SIGTERM", "SIGKILL"])
+def stopped(request):
+    """A run that is ended while the third of three submissions is judged."""
+    folder = Path(tempfile.mkdtemp(prefix="c-"))  # a short name: sockets are made below it
+    toy.make_course(folder / "course")
+    for name in ("class/ann", "tmp"):
+        (folder / name).mkdir(parents=True)
+    for name, answer in (("a", toy.AREA), ("ann/1", toy.CUBE), ("ann/2", SLOW)):
+        number = "a21" if answer == toy.CUBE else "a11"
+        text = json.dumps(toy.submission(**{number: answer}))
+        (folder / "class" / f"{name}.ipynb").write_text(text)
+    (folder / "class" / "bob.zip").write_text("")
+    run = subprocess.Popen(
+        [sys.executable, "-c", RUN, folder, CORPUS],
+        env=os.environ | {"TMPDIR": str(folder / "tmp")},
+        stderr=subprocess.PIPE,
+    )
+    unfinished = folder / "report.unfinished.jsonl"
+    try:
+        two_done = wait_until(
+            lambda: unfinished.exists() and unfinished.read_text().count('"file"') == 2, 100
+        )
+        assert two_done, "the run did not come so far"
+        time.sleep(5)  # now the third one sleeps
+        run.send_signal(getattr(signal, request.param))
+        said = run.communicate(timeout=40)[1].decode()
+        yield request.param, folder, said
+    finally:
+        for process in [run, *processes_of(folder / "tmp")]:
+            process.kill()
+        shutil.rmtree(folder)
+
+
+@pytest.mark.slow
+def test_a_stopped_run_leaves_no_process_and_its_results(stopped):
+    number, folder, said = stopped
+    assert wait_until(lambda: not processes_of(folder / "tmp"), 20)
+    if number == "SIGTERM":
+        assert list((folder / "tmp").iterdir()) == []
+        assert "keeps what is graded so far" in said
+    assert not (folder / "report").exists()
+
+    (folder / "class" / "ann" / "2.ipynb").write_text(json.dumps(toy.full()))
+    table = grade_toy(folder).set_index("name")
+    facts = json.loads((folder / "report" / "run.json").read_text())
+    assert facts["taken_over"] == 2
+    assert {one["seed"] for one in facts["submissions"]} == {facts["seed"], None}
+    assert dict(table["points"]) == {
+        "a.ipynb": 2,
+        "ann/1.ipynb": 5,
+        "ann/2.ipynb": 10,
+        "bob.zip": 0,
+    }
+    assert table.loc["bob.zip", "status"] == "no notebook found"
+    page = (folder / "report" / "feedback" / "ann" / "1.ipynb.html").read_text()
+    assert "holds other notebooks, each with a row: 2.ipynb" in page
+    assert not (folder / "report.unfinished.jsonl").exists()
+
+    if number == "SIGTERM":
+        return
+    old = (folder / "report" / "feedback" / "ann" / "2.ipynb.html").read_bytes()
+    (folder / "class" / "a.ipynb").write_text(json.dumps(toy.full()))
+    table = grade_toy(folder, only=["a"], seed=5).set_index("name")
+    assert dict(table["points"]) == {
+        "a.ipynb": 10,
+        "ann/1.ipynb": 5,
+        "ann/2.ipynb": 10,
+        "bob.zip": 0,
+    }
+    with (folder / "report" / "scores.csv").open(newline="") as file:
+        assert [line["points"] for line in csv.DictReader(file)] == ["10", "5", "10", "0"]
+    assert (folder / "report" / "feedback" / "ann" / "2.ipynb.html").read_bytes() == old
+    later = json.loads((folder / "report" / "run.json").read_text())
+    assert [one["seed"] for one in later["submissions"]] == [5, facts["seed"], facts["seed"], None]
+
+
+@pytest.fixture
+def lab(tmp_path):
+    return load_lab(toy.make_course(tmp_path / "course"), "lab90")
+
+
+ORDER = {"lab": "lab90_toy", "version": "1", "limits": {"seconds": 4.0}}
+
+
+def test_a_journal_gives_back_what_was_written_even_after_a_cut(lab, tmp_path):
+    out = tmp_path / "report"
+    done = Graded(
+        "é\udcff", "graded", {"check-1-1": Verdict(True, "\x1b")}, notes=["n"], review=[], seed=3
+    )
+    first = journal.Journal(out, ORDER, None)
+    first.add(b"a", done)
+    first.add(b"crash", Graded("c", "crashed"))
+    with first.path.open("a") as file:
+        file.write('\n{"order": {"la')
+    second = journal.Journal(out, ORDER, None)
+    assert second.seed == first.seed
+    assert second.earlier(b"a") == done
+    assert second.earlier(b"crash") is None
+    second.add(b"b", done)
+    assert journal.Journal(out, ORDER, first.seed).earlier(b"b") == done
+    assert journal.Journal(out, ORDER, first.seed + 1).earlier(b"a") is None
+    assert journal.Journal(out, ORDER | {"version": "2"}, first.seed).earlier(b"a") is None
+    second.remove()
+    second.add(b"late", done)
+    assert [path.name for path in tmp_path.iterdir()] == ["course"]
+
+
+def test_a_few_are_not_put_into_a_report_of_another_course(lab, tmp_path):
+    out = tmp_path / "report"
+    assert journal.results_to_keep(out, lab, "1", ["a"]) == []
+    results = [Graded(name, "unreadable", reason="r", notes=[], review=[]) for name in "ab"]
+    facts = {"lab": lab.name, "version": "1", "submissions": list(map(journal.as_data, results))}
+    write_report(out, lab, results, "none", facts)
+    assert journal.results_to_keep(out, lab, "1", ["a"]) == results[1:]
+    for version, spoil in (("2", {}), ("1", {"lab": "lab91"}), ("1", {"submissions": [{}]})):
+        (out / "run.json").write_text(json.dumps(facts | spoil))
+        with pytest.raises(GradingError, match=r"grade all, or give another folder"):
+            journal.results_to_keep(out, lab, version, ["a"])
+
+
+def test_the_seed_of_an_appeal_can_be_given(monkeypatch, tmp_path):
+    import pandas as pd
+
+    asked = {}
+
+    def grade(*words, **options):
+        asked.update(options)
+        return pd.DataFrame({"name": ["a"], "status": ["graded"], "review": [""]})
+
+    monkeypatch.setattr(grading, "grade", grade, raising=False)
+    words = ["grade", "lab01", str(tmp_path), "--out", "report", "--only", "a", "--seed", "7"]
+    assert cli.run(words) == 0
+    assert (asked["only"], asked["seed"]) == (["a"], 7)

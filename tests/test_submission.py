@@ -1,0 +1,185 @@
+"""What students hand in: files of any kind, cells in any order, and what they are told about it."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent / "grading_corpus"))
+
+import toy
+
+from tutorial_lib.grading.cells import read_cells
+from tutorial_lib.grading.class_folder import (
+    demand_notebook,
+    find_submissions,
+    parse_notebook,
+)
+from tutorial_lib.grading.errors import GradingError, NotGradable
+from tutorial_lib.grading.lab import load_lab
+from tutorial_lib.grading.review import unusual_words
+from tutorial_lib.grading.submission import (
+    explain_missing_names,
+    match_answers,
+)
+
+LABS = ("lab01", "lab02", "lab03", "lab06", "lab07", "lab08")
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory):
+    return load_lab(toy.make_course(tmp_path_factory.mktemp("course")), "lab90")
+
+
+def matched(lab, notebook):
+    return match_answers(lab, read_cells(notebook))
+
+
+def edited(cell_id, change):
+    notebook = toy.full()
+    for cell in notebook["cells"]:
+        if cell["id"] == cell_id:
+            cell["source"] = change(cell["source"])
+    return notebook
+
+
+def lay_out(folder, names):
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text("{}")
+
+
+@pytest.mark.parametrize(
+    ("there", "row", "said"),
+    [
+        ("x.zip", "x.zip", "'x.zip', and the name of a notebook ends in .ipynb"),
+        ("hans.json", "hans.json", "under such a name"),
+        ("gina.ipynb.gz", "gina.ipynb.gz", "not packed"),
+        ("leo.ipynb ", "leo.ipynb ", "'leo.ipynb '"),
+        ("carl/lab.zip", "carl", "holds lab.zip, and no .ipynb file"),
+        ("dora/sub/lab.ipynb", "dora", "holds sub/, and no .ipynb file"),
+        ("fred/lab.ipynb.txt", "fred", "lab.ipynb.txt"),
+        ("emil/.DS_Store", "emil", "holds nothing"),
+    ],
+)
+def test_what_is_no_notebook_has_a_row_that_says_what_lies_there(tmp_path, there, row, said):
+    lay_out(tmp_path, ["ok.ipynb", there])
+    assert set(find_submissions(tmp_path)) == {"ok.ipynb", row}
+    assert find_submissions(tmp_path, only=[row]) == [row]
+    with pytest.raises(NotGradable) as caught:
+        demand_notebook(tmp_path / row)
+    assert caught.value.status == "no notebook found"
+    assert said in caught.value.reason
+
+
+def test_what_a_system_leaves_behind_has_no_row(tmp_path):
+    lay_out(tmp_path, ["ok.ipynb", ".DS_Store", "Thumbs.db", "__MACOSX/._ok.ipynb", "desktop.ini"])
+    lay_out(tmp_path, ["ann/a.ipynb", "ann/data.csv", "ann/old/a.ipynb"])
+    assert find_submissions(tmp_path) == ["ann/a.ipynb", "ok.ipynb"]
+
+
+def test_a_folder_without_any_notebook_is_no_class(tmp_path):
+    lay_out(tmp_path, ["a.zip", "ann/b.zip"])
+    with pytest.raises(GradingError, match=r"holds no \.ipynb file"):
+        find_submissions(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"", "is empty"),
+        (b"\0" * 50, "is empty"),
+        ('{"cells": "é"}'.encode("cp1252"), r"not in UTF-8 \(byte 0xe9 at position 11\)"),
+        (b"{\n<<<<<<< HEAD\n}", "two versions at once .* in line 2"),
+        (b'{"cells": []}' + b"\0" * 9, "a zero byte at position 13"),
+        (b'{\n"cells": [}', r"not valid JSON \(line 2, column 11\)"),
+    ],
+)
+def test_a_broken_file_is_described(content, said):
+    with pytest.raises(NotGradable, match=said):
+        parse_notebook(content)
+
+
+@pytest.mark.parametrize("line", ["#exercise 1.1", "# Exercise 1.1:", "## exercise 1.1."])
+def test_a_misspelt_mark_is_read_where_nothing_else_is_meant(lab, line):
+    notebook = edited("answer-area", lambda source: source.replace("# exercise 1.1", line))
+    for cell in notebook["cells"]:
+        del cell["id"]
+        cell["metadata"] = {}
+    answers = matched(lab, notebook)
+    assert toy.AREA in answers.sources["1.1"]
+    assert answers.notes == [f"The first line {line!r} was read as `# exercise 1.1`: write it like "
+                             "that."]  # fmt: skip
+    notebook["cells"] += [toy.code("again", f"{line}\n{toy.AREA}")]
+    assert "no answer cell" in matched(lab, notebook).problems["1.1"]
+
+
+def test_a_misspelt_mark_does_not_replace_an_answer(lab):
+    notebook = toy.full()
+    notebook["cells"].append(toy.code("try", "# Exercise 1.1:\narea(2, 3)"))
+    assert toy.AREA in matched(lab, notebook).sources["1.1"]
+
+
+def test_a_cell_that_only_tries_an_answer_out_is_not_the_answer(lab):
+    notebook = toy.full()
+    notebook["cells"].append(toy.code("try", "# exercise 1.1\narea(2, 3)"))
+    answers = matched(lab, notebook)
+    assert toy.AREA in answers.sources["1.1"]
+    assert "2 cells belong to exercise 1.1" in answers.notes[0]
+    notebook["cells"].append(toy.code("late", "# exercise 1.1\narea = lambda w, h: w * h"))
+    assert "lambda" in matched(lab, notebook).sources["1.1"]
+
+
+def test_a_changed_setup_cell_is_noted(lab):
+    for line in ("import operator", "FACTOR = 3"):
+        notebook = edited("setup", lambda source, line=line: f"{source}\n{line}")
+        assert f"was changed ('{line}')" in matched(lab, notebook).notes[0]
+    assert matched(lab, edited("look", lambda source: "seen = area(4, 5)")).notes == []
+
+
+def test_a_constant_of_an_own_cell_is_noted(lab):
+    notebook = toy.full()
+    notebook["cells"].insert(2, toy.code("mine", "LIMIT = 3\nlow, high = 1, 2"))
+    notebook["cells"].insert(2, toy.code("look", "area(2, 3) == 6"))
+    answers = matched(lab, notebook)
+    assert ["LIMIT = 3" in note for note in answers.notes] == [True]
+    said = ["your code stopped with NameError: name 'high' is not defined", "name 'x' is wrong"]
+    assert explain_missing_names(said, answers) == [
+        "high is defined in a cell that was not graded (it begins with 'LIMIT = 3'): put it into "
+        "the answer cell that uses it."
+    ]
+
+
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        ("import runpy; runpy.run_path(torch.utils.checkpoint.__file__)", {"runpy"}),
+        ("import pkgutil, inspect", {"pkgutil", "inspect"}),
+        ("eval(compile('1', '', 'eval'))", {"eval", "compile"}),
+        ("__builtins__['__imp' + 'ort__']('os')", {"__builtins__"}),
+        ("f = getattr(tutorial_lib, 'checks')", {"checks"}),
+        ("f = f'{eval(name)} is left'", {"eval"}),
+        ("import sys; sys.modules['a']", {"sys.modules"}),
+        ("import sys as s; s.modules.get('a')", {"sys.modules"}),
+        ("from sys import modules", {"sys.modules"}),
+        ("import sys; getattr(sys, 'modules')", {"sys.modules"}),
+        ("def f(:\n  'checks", {"checks"}),  # no Python: every word counts
+        ("# the loop below checks that no row is left out", set()),
+        ("'It checks what is left.'", set()),
+        ("import sys; print(len(list(model.modules())), file=sys.stderr)", set()),
+        ("model.eval(); step = torch.compile(model); re.compile('x')", set()),
+        ("%time area(2, 3)", set()),
+    ],
+)
+def test_words_that_hint_at_a_detour(line, found):
+    assert unusual_words(line) == found
+
+
+@pytest.mark.parametrize("name", LABS)
+def test_the_course_itself_gets_no_note_and_no_review(root, name):
+    lab = load_lab(root, name)
+    for folder in ("labs", "solutions"):
+        notebook = json.loads((root / folder / lab.path.name).read_text(encoding="utf-8"))
+        answers = matched(lab, notebook)
+        assert (answers.notes, answers.review) == ([], [])

@@ -1,0 +1,46 @@
+"""What a request to grade needs: sensible limits, and a machine with the tools."""
+
+from __future__ import annotations
+
+import os
+from importlib import metadata
+
+from tutorial_lib.grading.errors import GradingError
+
+_DAY = 86_400.0
+_NEEDED = ("nbval", "pytest", "ipykernel", "pandas", "rich")
+
+
+def demand_positive(seconds: float, memory_bytes: int, jobs: int | None) -> None:
+    """Refuse limits under which nothing could be graded.
+
+    Raises:
+        GradingError: When one is not positive, or the time longer than a day.
+    """
+    if not 0 < seconds < _DAY or memory_bytes <= 0 or (jobs is not None and jobs < 1):
+        raise GradingError(
+            f"seconds (={seconds}), memory_bytes (={memory_bytes}) and jobs (={jobs}) must be "
+            "positive, and seconds less than a day."
+        )
+
+
+def demand_tools() -> None:
+    """Refuse a machine that cannot grade.
+
+    Raises:
+        GradingError: When it cannot fork, or a package is missing.
+    """
+    if not hasattr(os, "fork"):
+        raise GradingError(
+            "grading needs Linux or macOS, since it forks: on Windows, run it in WSL."
+        )
+    missing = []
+    for name in _NEEDED:
+        try:
+            metadata.version(name)
+        except metadata.PackageNotFoundError:
+            missing.append(name)
+    if missing:
+        raise GradingError(
+            f"grading needs {', '.join(missing)}: install with pip install -e '.[grade]'."
+        )
