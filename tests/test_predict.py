@@ -81,7 +81,8 @@ def test_a_model_of_transformers_takes_no_mask_that_it_needs_not(checkpointed):
         config = transformers.LlamaConfig(**sizes, num_hidden_layers=2, num_attention_heads=4)
         model = transformers.LlamaForCausalLM(config).train()
         if checkpointed:
-            model.gradient_checkpointing_enable()
+            older = "gradient_checkpointing_enable"
+            getattr(model, "activation_checkpointing_enable", getattr(model, older))()
         optimizer = torch.optim.AdamW(model.parameters())
         tokens = torch.ones(2, 64, dtype=torch.long)
 
