@@ -19,7 +19,7 @@ import toy  # noqa: E402
 from toychecks import lab90  # noqa: E402
 
 from tutorial_lib.checks.core import CheckError  # noqa: E402
-from tutorial_lib.grading import judge, sandbox, standin, workshop  # noqa: E402
+from tutorial_lib.grading import judge, sandbox, session, standin, workshop  # noqa: E402
 from tutorial_lib.grading.lab import load_lab  # noqa: E402
 from tutorial_lib.grading.server import isolation  # noqa: E402
 from tutorial_lib.grading.submission import Answers  # noqa: E402
@@ -297,6 +297,23 @@ def test_what_an_answer_tries_out_below_itself_is_not_charged_to_its_function(co
     assert course.doubled() == ""
     course.session(**{"1.2": toy.DOUBLED + tried.format(1.2 * SECONDS)})
     assert "runs anew for each case of a check" in course.doubled()
+
+
+@pytest.mark.parametrize(("spent", "said"), [(0.0, "after 200 ms"), (0.5, "after 600 ms")])
+def test_cells_have_their_time_for_each_case_and_a_sum_for_all(spent, said):
+    reading, writing = os.pipe()  # nothing is ever written
+    spent = session._Spent(in_cells=spent)
+    limits = sandbox.Limits(seconds=0.2, memory_bytes=MEMORY)
+    watch = session._Watch(reading, os.getpid(), 1, spent, limits)
+    began = time.monotonic()
+    _, content, _ = watch.outcome()
+    watch.charge()
+    os.close(reading)
+    os.close(writing)
+    assert said in content.decode()
+    assert time.monotonic() - began < 0.2 + 1
+    assert spent.in_cells > 0.19
+    assert spent.in_function == 0
 
 
 def test_settings_of_an_answer_are_not_those_of_its_check(course):

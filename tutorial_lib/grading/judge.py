@@ -165,7 +165,7 @@ def run_judge(
         folder: As `prepare` left it.
         lab: The lab.
         seed: Goes to the checks, and to no process that runs a student's code.
-        seconds: What one check may take in the student's process.
+        seconds: What a function may take in one check, all its cases together.
         import_path: More places where Python looks for modules.
         stopped: Set when the whole run comes to an end.
 

@@ -20,7 +20,8 @@ from tutorial_lib.units import human_bytes, human_seconds
 
 _TICK_SECONDS = 0.1
 _ACCEPT_SECONDS = 120
-# What stands outside of functions runs anew for each case, and has these times a check's seconds.
+# What stands outside of functions runs anew for each case: it may take a check's seconds once, and
+# so many times over all its cases.
 _CELLS_TIMES = 3
 _EACH_TIME = (
     " What stands outside of functions runs anew for each case of a check: keep what you try out "
@@ -38,7 +39,7 @@ class Setting:
     """What is the same for every submission of a class.
 
     Args:
-        limits: What one check may use, all its cases together.
+        limits: What one check may use; a function has the seconds for all its cases together.
         readable: What a student's code may read.
         package: Where checks are found.
         namespaces: One of `sandbox.NAMESPACE_CHOICES`, tried beforehand.
@@ -209,6 +210,7 @@ class _Watch:
         self.num_cells, self.spent, self.began = num_cells, spent, time.monotonic()
         left = _CELLS_TIMES * limits.seconds - spent.in_cells
         self.deadline = self.began + min(limits.seconds, left)
+        self.allowed = limits.seconds * (1 if left >= limits.seconds else _CELLS_TIMES)
         self.in_function = False
         self.started_with = processes.own_bytes(processes.number_outside())
         self.last = 0
@@ -229,8 +231,8 @@ class _Watch:
                 if self.last == self.num_cells and not self.in_function:
                     self.charge()
                     self.in_function = True
-                    left = self.limits.seconds - self.spent.in_function
-                    self.deadline = self.began + left
+                    self.allowed = self.limits.seconds
+                    self.deadline = self.began + self.allowed - self.spent.in_function
             elif kind == student.RESULT:
                 return kind, content, self.last
             elif kind == student.FAILURE:
@@ -260,7 +262,7 @@ class _Watch:
 
     def _over_the_limit(self) -> str:
         if time.monotonic() > self.deadline:
-            seconds = human_seconds(self.limits.seconds)
+            seconds = human_seconds(self.allowed)
             again = "" if self.in_function else _EACH_TIME
             return f"was stopped after {seconds}: is there a loop that does not end?{again}"
         below = processes.descendants(processes.number_outside())
