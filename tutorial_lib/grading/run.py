@@ -97,8 +97,7 @@ def grade(
             empty, or hold an older report, which is replaced.
         root: The course folder.
         jobs: Submissions graded at the same time; by default one a core, at most 8.
-        seconds: What a function may take in one check, all its cases together. The cells around it
-            run anew for each case, and have as much for one and three times that for all.
+        seconds: What a function may take in one check, all its cases together.
         memory_bytes: What a student's process may use beyond its imports.
         only: Names of the few to grade; an older report keeps the others. All when empty.
         seed: For repeating a run; by default a secret one is drawn, or that of the stopped run.
