@@ -707,3 +707,21 @@ def test_a_judge_refuses_nonsense(check, nonsense):
         for result in ({}, dict.fromkeys(keys.split(), nonsense)):
             with pytest.raises(CheckError):
                 check.judge(case, result)
+
+
+METERED = {"hooked": "hooked", "region": "Region", "checkpoint": "checkpoint"}
+
+
+@pytest.mark.parametrize(("name", "asked"), METERED.items())
+def test_a_judge_refuses_a_claimed_peak_that_nothing_fits_into(name, asked):
+    check, answer = getattr(lab03, name), getattr(solved("lab03"), asked)
+    metered = 0
+    for case in check.cases(0):
+        result = check.run(answer, case)
+        check.judge(case, result)
+        compared = case["input_needs_grad"] is False if name == "hooked" else "peak" in result
+        for claim in (1, -(10**9), result.get("peak", 0) // 2) if compared else ():
+            with pytest.raises(CheckError, match="peak"):
+                check.judge(case, {**result, "peak": claim})
+            metered += 1
+    assert metered

@@ -136,12 +136,14 @@ def _judge_hooked(case: Case, result: Result) -> None:
             "garbage collector came by, and the gradients were right: what was collected holds "
             "its own graph. Store and return an alias without one."
         )
-    oracles.demand_peak(
-        result,
-        oracles.wanted(oracles.torch_to_the_end, case),
+    exact = oracles.wanted(oracles.torch_to_the_end, case)
+    advice = (
         "what was used once lies there until the block's backward is over. Take it out of the "
-        "dictionary when you hand it out.",
+        "dictionary when you hand it out."
     )
+    if results.whole_number(result.get("made"), "bytes of all tensors made") > exact["made"]:
+        advice = "collect makes copies. An alias of the same memory, without the graph, takes none."
+    oracles.demand_peak(result, exact, advice)
 
 
 hooked = Check(

@@ -17,10 +17,12 @@ from torch import Tensor, nn
 
 from tutorial_lib import memory
 from tutorial_lib.checks.core import Case, CheckError, Result
-from tutorial_lib.checks.results import error_of, same, tensors
+from tutorial_lib.checks.results import error_of, same, tensors, whole_number
 from tutorial_lib.checks.running import judging, remembered, without_checkpoint
 
 Call = Callable[..., Any]
+
+_FLOOR = 3 / 4  # of PyTorch's peak: without what one block recomputes, less would be left
 
 
 class Counting(nn.Module):
@@ -82,8 +84,8 @@ def observe(call: Call, case: Case) -> Result:
 
     Returns:
         `gradients` (of all parameters, then of the input), `peak` in bytes above what was there
-        before, `begun` and `ended` by block, and `tangled`: recomputed bytes that nothing but the
-        garbage collector will free.
+        before, `begun` and `ended` by block, `tangled`: recomputed bytes that nothing but the
+        garbage collector will free, and `made`: the bytes of all tensors that came and went.
     """
     blocks, x, gate = chain_of(case)
     model, size = nn.ModuleList(blocks), case.get("group", 1)
@@ -101,6 +103,7 @@ def observe(call: Call, case: Case) -> Result:
         "begun": [block.begun for block in blocks],
         "ended": [block.ended for block in blocks],
         "tangled": stayed(report),
+        "made": sum(life.num_bytes for life in report.timeline),
     }
 
 
@@ -181,14 +184,20 @@ def demand_gradients(result: Result, oracle: Result) -> None:
 
 
 def demand_peak(result: Result, oracle: Result, advice: str) -> None:
-    """Demand a peak no higher than the oracle's.
+    """Demand a peak no higher than the oracle's, and not so low that the meter missed something.
 
     Raises:
         CheckError: With both numbers and the advice.
     """
-    peak = result.get("peak")
-    if not isinstance(peak, int) or peak > oracle["peak"]:
+    peak = whole_number(result.get("peak"), "the peak")
+    if peak > oracle["peak"]:
         raise CheckError(
             f"the peak is {peak} bytes, and {oracle['peak']} are enough, with right gradients: "
             f"{advice}"
+        )
+    if peak < _FLOOR * oracle["peak"]:
+        raise CheckError(
+            f"the peak is said to be {peak} bytes, and PyTorch's own checkpoint takes "
+            f"{oracle['peak']}: what a block recomputes does not fit into so few. Recompute where "
+            "the meter looks on, in the thread that goes backward."
         )
