@@ -5,8 +5,10 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import torch
 
 from tutorial_lib import bootstrap
 
@@ -69,3 +71,20 @@ def run_python():
         )
 
     return run
+
+
+@pytest.fixture
+def memory_fractions(monkeypatch):
+    """What PyTorch's C++ allocator is told of a GPU of 80 GiB that is not there, and of which."""
+    told = []
+    gpu = SimpleNamespace(name="Some GPU", total_memory=80 * 2**30)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: gpu)
+    monkeypatch.setattr(torch.cuda.memory, "_lazy_init", lambda: None)
+    tell = {
+        "_cuda_setMemoryFraction": lambda fraction, index: told.append((fraction, index)),
+        "_cuda_getMemoryFraction": lambda _: told[-1][0] if told else 1.0,
+    }
+    for name, function in tell.items():
+        monkeypatch.setattr(torch._C, name, function, raising=False)
+    return told

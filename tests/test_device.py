@@ -104,3 +104,17 @@ def test_versions_name_python_and_torch():
     assert versions["torch"] == torch.__version__
     assert versions["python"].startswith("3.")
     assert all(isinstance(version, str) for version in versions.values())
+
+
+def test_a_memory_limit_is_set_and_undone(memory_fractions):
+    with device.memory_limit("cuda", 20 * GIB), device.memory_limit("cuda:0", 10 * GIB):
+        assert memory_fractions == [(0.25, 0), (0.125, 0)]
+    assert memory_fractions[2:] == [(0.25, 0), (1.0, 0)]
+
+
+@pytest.mark.parametrize("limit", [0, 81 * GIB])
+def test_a_memory_limit_that_cannot_be_is_refused(memory_fractions, limit):
+    refused = pytest.raises(ValueError, match=rf"limit_bytes \(={limit}\) must be from 1 to the 80")
+    with refused, device.memory_limit("cuda", limit):
+        pass
+    assert memory_fractions == []

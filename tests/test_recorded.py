@@ -96,19 +96,19 @@ def test_nothing_fits(monkeypatch):
     assert run.measured(replace(ROW, largest=True), CPU)["micro_batch"] == 0
 
 
-def test_a_smaller_card_is_emulated_and_undone(monkeypatch):
-    fractions = []
-    monkeypatch.setattr(run.devices, "total_bytes", lambda _: 80 * 2**30)
+@pytest.mark.parametrize("name", ["cuda", "cuda:0"])
+def test_a_smaller_card_is_kept_to_and_undone(monkeypatch, memory_fractions, name):
     monkeypatch.setattr(run, "_step", lambda row, device: {"status": "measured"})
-    monkeypatch.setattr(
-        torch.cuda,
-        "set_per_process_memory_fraction",
-        lambda fraction, _: fractions.append(fraction),
-    )
-    run.measured(replace(ROW, card_gib=16), CPU)
-    assert fractions == [0.2, 1.0]
-    with pytest.raises(ValueError, match="96 GiB cannot be emulated"):
-        run.measured(replace(ROW, card_gib=96), CPU)
+    results = run.measured(replace(ROW, card_gib=16), torch.device(name))
+    assert results == {"status": "measured"}
+    assert memory_fractions == [(0.2, 0), (1.0, 0)]
+
+
+def test_a_card_that_is_larger_than_this_one_is_a_result(memory_fractions):
+    results = run.measured(replace(ROW, card_gib=96), torch.device("cuda"))
+    assert results["status"] == "not possible"
+    assert results["why"] == "Some GPU, 80.0 GiB is smaller than a card of 96 GiB."
+    assert memory_fractions == []
 
 
 def test_a_stopped_run_goes_on_and_gives_one_file(folder, two_rows, capsys, monkeypatch):

@@ -12,6 +12,7 @@ import platform
 import random
 import sys
 import warnings
+from collections.abc import Iterator
 from typing import TypeVar
 
 import numpy as np
@@ -199,6 +200,37 @@ def reset_peak(device: torch.device | str) -> None:
     device = torch.device(device)
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
+
+
+@contextlib.contextmanager
+def memory_limit(device: torch.device | str, limit_bytes: int) -> Iterator[None]:
+    """Let this process have no more of a GPU's memory than so many bytes, until the block ends.
+
+    Args:
+        device: A CUDA device; without an index the current one.
+        limit_bytes: The most that PyTorch's allocator may reserve there.
+
+    Raises:
+        torch.OutOfMemoryError: Inside the block, from the operation that does not fit.
+        ValueError: When the limit is below 1 byte, or more than the GPU has.
+
+    Source:
+        `torch.cuda.set_per_process_memory_fraction`. It takes no device without an index.
+    """
+    device = torch.device(device)
+    index = torch.cuda.current_device() if device.index is None else device.index
+    total = total_bytes(torch.device("cuda", index)) or 0
+    if not 1 <= limit_bytes <= total:
+        raise ValueError(
+            f"limit_bytes (={limit_bytes}) must be from 1 to the {human_bytes(total)} of "
+            f"{describe(device)}: choose less."
+        )
+    before = torch.cuda.get_per_process_memory_fraction(index)
+    torch.cuda.set_per_process_memory_fraction(limit_bytes / total, index)
+    try:
+        yield
+    finally:
+        torch.cuda.set_per_process_memory_fraction(before, index)
 
 
 def versions() -> dict[str, str]:

@@ -112,7 +112,7 @@ def capped(
         ValueError: When the limit is below 1, or more than the GPU has.
 
     Source:
-        On a GPU `torch.cuda.set_per_process_memory_fraction`. Blind on a CPU to memory that a
+        On a GPU `device.memory_limit`. Blind on a CPU to memory that a
         kernel takes and gives back inside one operation, as the meter is.
     """
     if limit_bytes < 1:
@@ -136,18 +136,11 @@ def capped(
 
 @contextlib.contextmanager
 def _capped_gpu(cap: Cap, gpu: torch.device) -> Iterator[None]:
-    total = devices.total_bytes(gpu) or 0
-    if cap.limit_bytes > total:
-        raise ValueError(
-            f"limit_bytes (={cap.limit_bytes}) is more than the {human_bytes(total)} of "
-            f"{devices.describe(gpu)}: choose less."
-        )
-    torch.cuda.empty_cache()  # blocks that lie ready would be given out beyond the limit
-    devices.reset_peak(gpu)
-    cap.held_bytes = torch.cuda.memory_allocated(gpu)
-    torch.cuda.set_per_process_memory_fraction(cap.limit_bytes / total, gpu)
-    try:
-        yield
-    finally:
-        torch.cuda.set_per_process_memory_fraction(1.0, gpu)
-        cap.peak_bytes = torch.cuda.max_memory_allocated(gpu)
+    with devices.memory_limit(gpu, cap.limit_bytes):
+        torch.cuda.empty_cache()  # blocks that lie ready would be given out beyond the limit
+        devices.reset_peak(gpu)
+        cap.held_bytes = torch.cuda.memory_allocated(gpu)
+        try:
+            yield
+        finally:
+            cap.peak_bytes = torch.cuda.max_memory_allocated(gpu)

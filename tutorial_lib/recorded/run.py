@@ -6,7 +6,7 @@ import contextlib
 import gc
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -29,10 +29,14 @@ def measured(row: Row, device: torch.device) -> dict[str, Any]:
     Returns:
         `status` (`measured`, `out of memory`, `not possible`) and what was found.
     """
+
+    def measure() -> dict[str, Any]:
+        with _card_of(row.card_gib, device):
+            return _largest(row, device) if row.largest else _step(row, device)
+
     devices.seed_everything(0)
-    with _card_of(row.card_gib, device):
-        results = _attempt(lambda: _largest(row, device) if row.largest else _step(row, device))
-        _release(device)
+    results = _attempt(measure)
+    _release(device)
     return results
 
 
@@ -109,20 +113,18 @@ def _fits(recipe: Recipe, device: torch.device) -> float | None:
         _release(device)
 
 
-@contextlib.contextmanager
-def _card_of(gib: int | None, device: torch.device) -> Iterator[None]:
-    """Let the allocator have no more than a smaller card would."""
+def _card_of(gib: int | None, device: torch.device) -> contextlib.AbstractContextManager[None]:
+    """Let the allocator have no more than a smaller card would.
+
+    Raises:
+        ValueError: When this card is the smaller one.
+    """
     total = devices.total_bytes(device)
     if gib is None or total is None:
-        yield
-        return
+        return contextlib.nullcontext()
     if gib * GIB > total:
-        raise ValueError(f"a card of {gib} GiB cannot be emulated on {devices.describe(device)}.")
-    torch.cuda.set_per_process_memory_fraction(gib * GIB / total, device)
-    try:
-        yield
-    finally:
-        torch.cuda.set_per_process_memory_fraction(1.0, device)
+        raise ValueError(f"{devices.describe(device)} is smaller than a card of {gib} GiB.")
+    return devices.memory_limit(device, gib * GIB)
 
 
 def _release(device: torch.device) -> None:
