@@ -12,7 +12,8 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 
 from tutorial_lib import memory
-from tutorial_lib.memory.report import CATEGORIES
+from tutorial_lib.memory.allocator import AllocatorReading
+from tutorial_lib.memory.report import CATEGORIES, MemoryReport
 from tutorial_lib.models.gpt import GPT, GPTConfig
 
 
@@ -346,38 +347,88 @@ def test_the_timeline_adds_up():
     assert {life.op for life in mlps} >= {"gelu"}
 
 
-class FakeCuda:
-    """Plays the allocator: 1000 bytes of others before, then a peak of 5000."""
+class FakeAllocator:
+    """Counts as CUDA's caching allocator does: what was asked for, and that in blocks of 512."""
 
     def __init__(self, monkeypatch):
-        monkeypatch.setattr("tutorial_lib.memory.meter._device_of", lambda *_: self)
-        for name, value in {
-            "memory_allocated": 1000,
-            "max_memory_allocated": 5000,
-            "max_memory_reserved": 8192,
-            "mem_get_info": (10_000, 90_000),
-            "memory_stats": {"requested_bytes.all.peak": 4900},
-            "synchronize": None,
-            "reset_peak_memory_stats": None,
-        }.items():
-            monkeypatch.setattr(torch.cuda, name, lambda *_, value=value: value)
-        monkeypatch.setattr("tutorial_lib.device.describe", lambda _: "Fake GPU")
+        self.held = []
+        self.peak = self.requested_peak = 0
+        for name in ("max_memory_allocated", "max_memory_reserved", "memory_stats"):
+            monkeypatch.setattr(torch.cuda, name, getattr(self, name))
+        monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (10_000, 90_000))
+        monkeypatch.setattr(torch._C, "_cuda_clearCublasWorkspaces", self.clear, raising=False)
         monkeypatch.setattr("tutorial_lib.device.synchronize", lambda _: None)
-        monkeypatch.setattr("tutorial_lib.device.reset_peak", lambda _: None)
+        monkeypatch.setattr("tutorial_lib.device.reset_peak", self.reset_peak)
 
-    type = "cuda"
+    def take(self, num_bytes, what="tensor"):
+        self.held.append((num_bytes, what))
+        self.peak = max(self.peak, self.allocated)
+        self.requested_peak = max(self.requested_peak, self.requested)
+
+    def clear(self):
+        self.held = [(size, what) for size, what in self.held if what != "workspace"]
+
+    def reset_peak(self, _):
+        self.peak, self.requested_peak = self.allocated, self.requested
+
+    @property
+    def requested(self):
+        return sum(size for size, _ in self.held)
+
+    @property
+    def allocated(self):
+        return sum(-(-size // 512) * 512 for size, _ in self.held)
+
+    def memory_stats(self, _):
+        return {
+            "requested_bytes.all.current": self.requested,
+            "requested_bytes.all.peak": self.requested_peak,
+        }
+
+    def max_memory_allocated(self, _):
+        return self.peak
+
+    def max_memory_reserved(self, _):
+        return 2**20
 
 
-def test_on_cuda_the_allocators_peak_is_reported_beside_the_counted(monkeypatch):
-    FakeCuda(monkeypatch)
-    with memory.watch() as report:
-        pass
+CUDA = torch.device("cuda", 0)
+WORKSPACE = 8_519_680
+
+
+@pytest.mark.parametrize("foreign", [0, 3000], ids=["alone", "beside another model"])
+@pytest.mark.parametrize("warm", [False, True], ids=["cold", "warm"])
+def test_requested_is_never_below_counted_and_other_holds_the_workspace(monkeypatch, foreign, warm):
+    allocator = FakeAllocator(monkeypatch)
+    allocator.take(foreign)
+    allocator.take(1000)  # the model
+    if warm:
+        allocator.take(WORKSPACE, "workspace")
+    before = AllocatorReading.take(CUDA)
+    allocator.take(2000)
+    allocator.take(WORKSPACE, "workspace")
+    report = MemoryReport(peak_bytes=3000, baseline_bytes=1000)  # as counted
+    before.add_to(report, CUDA)
+    assert report.counted_bytes == 3000
+    assert report.requested_bytes == 3000 + WORKSPACE
+    rounded = 1024 + 2048 + (3072 - 3000 if foreign else 0)
+    assert report.peak_bytes == rounded + WORKSPACE
+    assert report.at_peak["other"] == report.peak_bytes - 3000
+    assert (report.reserved_bytes, report.driver_bytes) == (2**20, 80_000)
     assert report.method == "allocator"
-    assert report.peak_bytes == 4000  # without what others held
-    assert report.at_peak["other"] == 4000
-    assert (report.reserved_bytes, report.driver_bytes) == (8192, 80_000)
-    assert (report.counted_bytes, report.requested_bytes) == (0, 3900)
-    assert "Fake GPU" in str(report)
+
+
+def test_a_counted_figure_does_not_win_over_the_allocators(monkeypatch):
+    allocator = FakeAllocator(monkeypatch)
+    monkeypatch.setattr("tutorial_lib.memory.meter._device_of", lambda *_: CUDA)
+    monkeypatch.setattr("tutorial_lib.device.describe", lambda _: "Fake GPU")
+
+    with memory.watch() as report:
+        allocator.take(512)
+    assert report.peak_bytes == 512
+    counted = MemoryReport(peak_bytes=4000)
+    AllocatorReading(0).add_to(counted, CUDA)
+    assert (counted.peak_bytes, counted.counted_bytes) == (512, 4000)
 
 
 def test_the_first_measurement_of_a_process_is_as_exact_as_the_second(run_python):

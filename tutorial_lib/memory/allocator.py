@@ -15,30 +15,35 @@ from tutorial_lib.memory.report import MemoryReport
 
 @dataclass(frozen=True)
 class AllocatorReading:
-    """What the allocator held before a block; its peaks are reset then."""
+    """What the allocator held before a block, in bytes asked of it; its peaks are reset then."""
 
-    allocated: int
+    requested: int
 
     @classmethod
     def take(cls, device: torch.device) -> AllocatorReading | None:
-        """Take a reading and reset the peaks; None where no CUDA allocator is at work."""
+        """Take a reading and reset the peaks; None where no CUDA allocator is at work.
+
+        cuBLAS keeps its workspaces once it has them. They are given back first, so that a step
+        that needs them has them in its own peak, whatever ran before.
+        """
         if device.type != "cuda":
             return None
         devices.synchronize(device)
+        torch._C._cuda_clearCublasWorkspaces()
         devices.reset_peak(device)
-        return cls(torch.cuda.memory_allocated(device))
+        return cls(torch.cuda.memory_stats(device).get("requested_bytes.all.current", 0))
 
     def add_to(self, report: MemoryReport, device: torch.device) -> None:
         """Put the allocator's peak in place of the counted one; the difference is `other`."""
         devices.synchronize(device)
-        foreign = max(0, self.allocated - report.baseline_bytes)
-        peak = torch.cuda.max_memory_allocated(device) - foreign
+        stats = torch.cuda.memory_stats(device)
+        foreign = max(0, self.requested - report.baseline_bytes)  # no tensor of this step
+        requested = stats.get("requested_bytes.all.peak")
+        report.requested_bytes = None if requested is None else requested - foreign
         report.counted_bytes = report.peak_bytes
-        requested = torch.cuda.memory_stats(device).get("requested_bytes.all.peak")
-        report.requested_bytes = None if requested is None else max(0, requested - foreign)
+        report.peak_bytes = torch.cuda.max_memory_allocated(device) - foreign
         # Rounding to blocks, kernel workspace and cuBLAS handles: no tensor holds them.
-        report.at_peak["other"] += max(0, peak - report.peak_bytes)
-        report.peak_bytes = max(peak, report.peak_bytes)
+        report.at_peak["other"] += max(0, report.peak_bytes - report.counted_bytes)
         report.reserved_bytes = torch.cuda.max_memory_reserved(device)
         free, total = torch.cuda.mem_get_info(device)
         report.driver_bytes = total - free

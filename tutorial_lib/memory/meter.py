@@ -25,6 +25,7 @@ from tutorial_lib import device as devices
 from tutorial_lib.memory.allocator import AllocatorReading
 from tutorial_lib.memory.report import MemoryReport, summarise
 from tutorial_lib.memory.storages import StorageLog
+from tutorial_lib.units import human_bytes
 
 
 class MeterWarning(UserWarning):
@@ -81,6 +82,12 @@ def measure(
                 step()
         if "backward" not in report.phases:
             doubts = ["the step ran no backward: what is measured is no training step."]
+        if (report.counted_bytes or 0) > report.peak_bytes:
+            doubts.append(
+                f"the tensors add up to {human_bytes(report.counted_bytes or 0)}, more than CUDA's "
+                "allocator gave out: some of them are not its memory. The peak is the allocator's; "
+                "the categories are not to be trusted."
+            )
         for doubt in doubts:
             warnings.warn(doubt, MeterWarning, stacklevel=2)
         device = _device_of(model, optimizer)
