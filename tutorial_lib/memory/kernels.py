@@ -9,8 +9,7 @@ when there is dropout, and autocast computes norms and softmax in float32 on a G
 from __future__ import annotations
 
 import contextlib
-import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 from unittest import mock
 
@@ -18,26 +17,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-# What CUDA's autocast computes in float32 and the CPU's does not (PyTorch, autocast_mode.h), as far
-# as a training step is likely to call it. Those that this PyTorch does not have are left out.
-_FLOAT32_OPS = (
-    *("layer_norm", "native_layer_norm", "group_norm"),
-    *("softmax.int", "log_softmax.int", "softplus", "logsumexp"),
-    *("sum", "sum.dim_IntList", "cumsum", "prod.dim_int", "norm.Scalar"),
-    *("exp", "expm1", "log", "log1p", "log2", "log10", "rsqrt", "reciprocal"),
-    *("pow.Tensor_Scalar", "pow.Tensor_Tensor", "pow.Scalar"),
-    *("nll_loss", "nll_loss_nd", "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "kl_div"),
-    *("binary_cross_entropy_with_logits", "cosine_similarity", "cdist"),
-    *("upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d"),
-    *("upsample_linear1d", "upsample_bilinear2d", "upsample_trilinear3d", "upsample_bicubic2d"),
-)
-# What the CPU's autocast casts and CUDA's leaves as it is.
-_LEFT_ALONE = (
-    *("cross_entropy_loss", "avg_pool3d", "adaptive_avg_pool3d", "max_pool3d"),
-    *("adaptive_max_pool3d", "grid_sampler_2d", "grid_sampler_3d"),
-    *("reflection_pad1d", "reflection_pad2d", "replication_pad1d", "replication_pad2d"),
-    "replication_pad3d",
-)
+from tutorial_lib.memory.autocast import casts_on_cuda, cuda_autocast_policy
+
 _SCALER_ASKS = "torch.cuda.amp.common.amp_definitely_not_available"
 _math_attention = F.scaled_dot_product_attention
 _composite_rms_norm = F.rms_norm
@@ -54,7 +35,7 @@ def cuda_kernels() -> Iterator[None]:
         stack.enter_context(mock.patch.object(torch.amp, "autocast", _CpuAutocast))
         # Else a gradient scaler for `cuda` turns itself off, as autocast does.
         stack.enter_context(mock.patch(_SCALER_ASKS, return_value=False))
-        stack.enter_context(_cuda_autocast_policy())
+        stack.enter_context(cuda_autocast_policy())
         yield
 
 
@@ -117,7 +98,7 @@ def _rms_norm(
     eps: float | None = None,
 ) -> Tensor:
     """Take the fused kernel, which keeps its input and one number a row."""
-    if torch.is_autocast_enabled("cpu") and _cast_on_cuda("rms_norm"):
+    if torch.is_autocast_enabled("cpu") and casts_on_cuda("rms_norm"):
         input, weight = input.float(), None if weight is None else weight.float()
     if weight is not None and weight.dtype != input.dtype:
         return _composite_rms_norm(input, normalized_shape, weight, eps)
@@ -151,39 +132,3 @@ class _CpuAutocast(torch.amp.autocast_mode.autocast):
         if device_type == "cuda" and not args and kwargs.get("dtype") is None:
             kwargs["dtype"] = torch.float16  # CUDA's default
         super().__init__("cpu" if device_type == "cuda" else device_type, *args, **kwargs)
-
-
-@contextlib.contextmanager
-def _cuda_autocast_policy() -> Iterator[None]:
-    library: Any = torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # each registration warns that it overrides one
-            for name in filter(_cast_on_cuda, _FLOAT32_OPS):
-                packet, _, overload = name.partition(".")
-                op = getattr(getattr(torch.ops.aten, packet), overload or "default")
-                library.impl(name, _in_float32(op), "AutocastCPU", allow_override=True)
-            fallthrough = torch.library.fallthrough_kernel
-            for name in _LEFT_ALONE:
-                library.impl(name, fallthrough, "AutocastCPU", allow_override=True)
-        yield
-    finally:
-        library._destroy()
-
-
-def _cast_on_cuda(name: str) -> bool:
-    """Say whether CUDA's autocast does anything with an operation, in this version of PyTorch."""
-    return torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{name}", "AutocastCUDA")
-
-
-def _in_float32(op: Any) -> Callable[..., Any]:
-    halves = (torch.float16, torch.bfloat16)
-
-    def kernel(*args: Any, **kwargs: Any) -> Any:
-        with torch._C._ExcludeDispatchKeyGuard(
-            torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU)
-        ):
-            cast = [x.float() if isinstance(x, Tensor) and x.dtype in halves else x for x in args]
-            return op(*cast, **kwargs)
-
-    return kernel
