@@ -63,6 +63,11 @@ def _judge_discard(case: Case, result: Result) -> None:
             f"the blocks ran {begun} times: nothing was recomputed, so the graph of the forward "
             "was kept. Keep the inputs alone, and run the function again in backward."
         )
+    if not any(results.counts(result.get("again"), len(begun), "runs in backward")):
+        raise CheckError(
+            f"the blocks ran {begun} times, and never in backward: a graph that forward made was "
+            "kept. Keep the inputs alone, and run the function when the gradient comes."
+        )
     if of_input is None:
         raise CheckError(
             "no gradient came back to the input: detached inputs need requires_grad_ where the "

@@ -39,6 +39,7 @@ class Counting(nn.Module):
         self.narrow, self.narrow_2 = nn.Linear(5 * width, width), nn.Linear(4 * width, width)
         self.dropout = nn.Dropout(dropout)
         self.begun = self.ended = 0
+        self.in_forward: int | None = None  # runs until backward began
         self.runs: list[tuple[bool, bool]] = []  # gradients on? does the input need one?
 
     def forward(self, x: Tensor, gate: Tensor) -> Tensor:
@@ -84,8 +85,9 @@ def observe(call: Call, case: Case) -> Result:
 
     Returns:
         `gradients` (of all parameters, then of the input), `peak` in bytes above what was there
-        before, `begun` and `ended` by block, `tangled`: recomputed bytes that nothing but the
-        garbage collector will free, and `made`: the bytes of all tensors that came and went.
+        before, `begun` and `ended` by block, `again`: how often each was begun in backward,
+        `tangled`: recomputed bytes that nothing but the garbage collector will free, and `made`:
+        the bytes of all tensors that came and went.
     """
     blocks, x, gate = chain_of(case)
     model, size = nn.ModuleList(blocks), case.get("group", 1)
@@ -95,12 +97,15 @@ def observe(call: Call, case: Case) -> Result:
         h = x
         for start in range(0, len(blocks), size):
             h = call(_in_turn(call, blocks[start : start + size]), h, gate)
+        for block in blocks:
+            block.in_forward = block.begun
         h.square().mean().backward()  # type: ignore[no-untyped-call]
         del h
     return {
         "gradients": [p.grad for p in model.parameters()] + [x.grad],
         "peak": report.peak_bytes - report.baseline_bytes,
         "begun": [block.begun for block in blocks],
+        "again": [block.begun - (block.in_forward or 0) for block in blocks],
         "ended": [block.ended for block in blocks],
         "tangled": stayed(report),
         "made": sum(life.num_bytes for life in report.timeline),
@@ -124,10 +129,18 @@ def _explained(blocks: list[Counting]) -> Iterator[None]:
     """Say why a recomputation failed where its circumstances tell."""
     try:
         yield
-    except CheckError:
+    except (CheckError, NotImplementedError):
         raise
     except Exception as error:
-        runs = [(block.runs[0], block.runs[-1]) for block in blocks if len(block.runs) > 1]
+        if blocks[0].in_forward is None:
+            raise
+        told = [block for block in blocks if block.begun > (block.in_forward or 0)]
+        if not told:
+            raise CheckError(
+                f"backward failed ({type(error).__name__}: {error}) before any block ran again: "
+                "look at what comes before the recomputation, or stands in its place."
+            ) from error
+        runs = [(block.runs[0], block.runs[-1]) for block in told]
         said = f"the recomputation failed ({type(error).__name__}: {error})"
         if any(first[1] and again == (False, True) for first, again in runs):
             raise CheckError(

@@ -48,6 +48,32 @@ class KeepsTheGraphAlive(Function):
         return None, *(t.grad for t in ctx.inputs)
 
 
+@wrong("and never in backward")
+class RunsTwiceInForward(Function):
+    @staticmethod
+    def forward(ctx, function, *tensors):
+        ctx.inputs = detached(tensors)
+        with torch.enable_grad():
+            ctx.output = function(*ctx.inputs)
+        return function(*tensors)
+
+    backward = KeepsTheGraphAlive.backward
+
+
+@wrong("grad_fn) before any block ran again")
+class KeepsAnOutputThatHasNoGraph(Saving):
+    @staticmethod
+    def forward(ctx, function, *tensors):
+        ctx.save_for_backward(*tensors)
+        ctx.output = function(*tensors)
+        return ctx.output.clone()
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        torch.autograd.backward(ctx.output, grad_output)
+        return None, *(t.grad for t in ctx.saved_tensors)
+
+
 @wrong("no gradient came back to the input")
 class DetachedInputsNeedNoGradient(Saving):
     @staticmethod
