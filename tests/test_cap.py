@@ -80,6 +80,14 @@ def test_gradients_and_optimizer_state_count_from_the_beginning():
         assert cap.held_bytes == 3 * sum(p.nbytes for p in model.parameters())
 
 
+def test_gradients_that_were_there_can_be_freed():
+    model = chain()
+    step(model, 4)
+    with capped(10**9, model=model) as cap:
+        model.zero_grad()
+        assert cap.held_bytes == sum(p.nbytes for p in model.parameters())
+
+
 def test_what_makes_nothing_fits_under_any_cap():
     model = chain()
     optimizer = SGD(model.parameters(), lr=0.1)

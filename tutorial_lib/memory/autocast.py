@@ -27,15 +27,15 @@ _FLOAT32 = """
     _upsample_nearest_exact2d upsample_nearest3d _upsample_nearest_exact3d upsample_linear1d
     upsample_bilinear2d _upsample_bilinear2d_aa upsample_trilinear3d upsample_bicubic2d
     _upsample_bicubic2d_aa
-""".split()
+"""
 _FLOAT32_RESULT = """
     prod prod.dim_int softmax.int log_softmax.int cumprod cumsum linalg_vector_norm
     linalg_matrix_norm linalg_matrix_norm.str_ord sum sum.dim_IntList
-""".split()
+"""
 _FLOAT32_NORM = {"norm.Scalar": "ScalarOpt_dtype", "norm.ScalarOpt_dim": "ScalarOpt_dim_dtype"}
 _WIDEST = """
     addcdiv addcmul atan2 bilinear cross dot vdot grid_sampler index_put tensordot scatter_add
-""".split()
+"""
 # Of the operations that CUDA's autocast computes in 16 bits, those that the CPU's leaves alone.
 _HALF = "addmv addr mv chain_matmul linalg_multi_dot lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell"
 
@@ -50,10 +50,10 @@ Rule = Callable[..., Any]
 def cuda_autocast_policy() -> Iterator[None]:
     """Let the CPU's autocast do what CUDA's does, until the block ends."""
     rules: dict[str, Rule] = {
-        **dict.fromkeys(_FLOAT32, _in_float32),
-        **dict.fromkeys(_FLOAT32_RESULT, _to_float32),
+        **dict.fromkeys(_FLOAT32.split(), _in_float32),
+        **dict.fromkeys(_FLOAT32_RESULT.split(), _to_float32),
         **dict.fromkeys(_FLOAT32_NORM, _norm_to_float32),
-        **dict.fromkeys(_WIDEST, _in_widest),
+        **dict.fromkeys(_WIDEST.split(), _in_widest),
         **dict.fromkeys(_HALF.split(), _in_half),
     }
     library: Any = torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]

@@ -19,6 +19,7 @@ from torch.optim import Optimizer
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tutorial_lib import device as devices
+from tutorial_lib.memory.storages import is_wrapper, tensors_in
 from tutorial_lib.units import human_bytes
 
 
@@ -40,11 +41,7 @@ class Cap:
     def _take(self, tensors: Iterable[Any]) -> int:
         """Count storages that were not seen before; gives their bytes."""
         before = self.held_bytes
-        for tensor in tensors:
-            if not isinstance(tensor, Tensor):
-                if isinstance(tensor, list | tuple):
-                    self._take(tensor)
-                continue
+        for tensor in tensors_in(tensors):
             if not tensor.is_cpu:
                 continue
             storage = tensor.untyped_storage()
@@ -72,6 +69,8 @@ class _Capped(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         """Run the operation, and fail where what it made is too much."""
+        if any(map(is_wrapper, types)):
+            return NotImplemented  # it takes itself apart, and its parts come by here
         out = func(*args, **(kwargs or {}))
         self.cap._take(args)
         if kwargs:
@@ -125,10 +124,12 @@ def capped(
         known += [value for state in optimizer.state.values() for value in state.values()]
     gpu = next((t.device for t in known if isinstance(t, Tensor) and t.is_cuda), None)
     if gpu is not None:
+        known.clear()
         with _capped_gpu(cap, gpu):
             yield cap
         return
     cap._take(known)
+    known.clear()  # else the gradients among it could not be freed inside the block
     cap.peak_bytes = cap.held_bytes
     with _Capped(cap):
         yield cap

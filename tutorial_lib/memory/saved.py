@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules import module as module_hooks
 
+from tutorial_lib.memory.storages import tensors_in
 from tutorial_lib.units import human_bytes
 
 _SHOWN = 40  # rows of a printed table
@@ -150,7 +151,7 @@ class _Recorder:
 
     def __init__(self, params_of: nn.Module | None) -> None:
         resident = [*params_of.parameters(), *params_of.buffers()] if params_of else []
-        self.seen = {tensor.untyped_storage()._cdata for tensor in resident}
+        self.seen = {tensor.untyped_storage()._cdata for tensor in tensors_in(resident)}
         self.names = {id(m): name for name, m in params_of.named_modules()} if params_of else {}
         self.rows: list[SavedTensor] = []
         self.modules: list[str] = []
@@ -164,19 +165,22 @@ class _Recorder:
         self.modules.pop()
 
     def pack(self, tensor: Tensor) -> Tensor:
-        storage = tensor.untyped_storage()
-        if storage._cdata not in self.seen:
-            self.seen.add(storage._cdata)
-            op = tensor.grad_fn.name().removesuffix("0") if tensor.grad_fn else ""
-            dtype = str(tensor.dtype).removeprefix("torch.")
-            module = self.modules[-1] if self.modules else ""
-            shape = tuple(tensor.shape)
-            line = _calling_line(sys._getframe(1))
-            self.rows.append(SavedTensor(shape, dtype, storage.nbytes(), op, module, line))
+        for part in tensors_in([tensor]):
+            storage = part.untyped_storage()
+            if storage._cdata not in self.seen:
+                self.seen.add(storage._cdata)
+                self._write(part, storage.nbytes(), tensor.grad_fn)
         # The alias without its graph: keeping `tensor` itself would tie a knot that only the
         # garbage collector undoes.
         self.held.append(tensor.detach())
         return self.held[-1]
+
+    def _write(self, tensor: Tensor, num_bytes: int, grad_fn: Any) -> None:
+        op = grad_fn.name().removesuffix("0") if grad_fn else ""
+        dtype = str(tensor.dtype).removeprefix("torch.")
+        module = self.modules[-1] if self.modules else ""
+        line = _calling_line(sys._getframe(2))
+        self.rows.append(SavedTensor(tuple(tensor.shape), dtype, num_bytes, op, module, line))
 
 
 def _calling_line(frame: FrameType | None) -> str:

@@ -52,33 +52,39 @@ class StorageLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.phase_starts: list[tuple[int, Phase]] = [(0, "zero")]
         self.in_optimizer = False
         self.module_stack: list[str] = []
+        self._collective = ""
         self._alive: dict[int, tuple[StorageRecord, weakref.ref[torch.UntypedStorage]]] = {}
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         """Run the operation and record the storages that it met and made."""
+        if any(map(is_wrapper, types)):
+            return NotImplemented  # it takes itself apart, and its parts come by here
         if func.namespace != "profiler":
             self._enter_phase()
-        for tensor in _tensors(args):
-            self._record(tensor, "", "inputs")
+        # gloo copies what it reduces, and shows the copy in the operation after the collective.
+        origin = ("", "inputs") if not self._collective else (self._collective, "")
+        for tensor in tensors_in(args):
+            self._record(tensor, *origin)
         if kwargs:
-            for tensor in _tensors(kwargs):
-                self._record(tensor, "", "inputs")
+            for tensor in tensors_in(kwargs):
+                self._record(tensor, *origin)
         out = func(*args, **(kwargs or {}))
+        self._collective = func.overloadpacket.__name__ if func.namespace == "c10d" else ""
         # Time passes with births alone: an operation that makes no storage changes no total.
         before = len(self.records)
         self.clock += 1
         op = func.overloadpacket.__name__
-        for tensor in _tensors(out):
+        for tensor in tensors_in(out):
             self._record(tensor, op, "")
         self.clock -= len(self.records) == before
         return out
 
     def know(self, tensors: Iterable[Tensor | None], label: str) -> None:
         """Label the storages of these tensors, whether they were seen before or not."""
-        for tensor in tensors:
-            if tensor is not None and (record := self._record(tensor, "", label)) is not None:
+        for tensor in tensors_in([tensor for tensor in tensors if tensor is not None]):
+            if (record := self._record(tensor, "", label)) is not None:
                 record.label = label
 
     def know_module(self, module: nn.Module, *, recurse: bool = True) -> None:
@@ -93,7 +99,7 @@ class StorageLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
         for group in optimizer.param_groups:
             self.know(group["params"], "parameters")
             self.know((parameter.grad for parameter in group["params"]), "gradients")
-        self.know(_tensors(list(optimizer.state.values())), "optimizer_state")
+        self.know(tensors_in(list(optimizer.state.values())), "optimizer_state")
 
     def set_phase(self, phase: Phase) -> None:
         """Note that another phase of the step has begun."""
@@ -153,9 +159,27 @@ class StorageLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
         module = self.module_stack[-1] if self.module_stack else ""
         record = StorageRecord(storage.nbytes(), born, self.phase, op, module, label)
         record.with_grad = torch.is_grad_enabled()
+        self._watch(record, storage)
+        return record
+
+    def _watch(self, record: StorageRecord, storage: torch.UntypedStorage) -> None:
+        key = storage._cdata
         self.records.append(record)
         self._alive[key] = (record, weakref.ref(storage, self._on_death(key)))
-        return record
+
+    def resized(self, storage: torch.UntypedStorage, before: int) -> None:
+        """Note that a storage had so many bytes before, and was resized outside any operation."""
+        if storage.nbytes() == before:
+            return
+        self.clock += 1
+        key = storage._cdata
+        if key in self._alive:
+            self._resize(self._alive[key][0], storage)
+        elif not before and storage.device.type == self.device_type:
+            # FSDP gathers weights into storages that it keeps empty meanwhile.
+            record = StorageRecord(storage.nbytes(), self.clock, self.phase, "resize_", "")
+            record.label = "parameters"
+            self._watch(record, storage)
 
     def _resize(self, record: StorageRecord, storage: torch.UntypedStorage) -> None:
         # resize_() keeps the storage: end one life and begin another of the new size.
@@ -183,14 +207,25 @@ def _category(record: StorageRecord) -> str:
     return "temporary"
 
 
-def _tensors(value: Any) -> list[Tensor]:
+def tensors_in(value: Any) -> list[Tensor]:
+    """List the tensors in lists, tuples and dicts; of one that is sharded, what this rank holds."""
     found: list[Tensor] = []
     items = value.values() if isinstance(value, dict) else value
     for item in (
         items if isinstance(items, Iterable) and not isinstance(items, Tensor) else (items,)
     ):
         if isinstance(item, Tensor):
-            found.append(item)
+            found += _parts(item) if is_wrapper(type(item)) else [item]
         elif isinstance(item, list | tuple | dict):
-            found += _tensors(item)
+            found += tensors_in(item)
     return found
+
+
+def is_wrapper(kind: type) -> bool:
+    """Tell whether tensors of a type hold others, and no memory of their own (sharded ones do)."""
+    return hasattr(kind, "__tensor_flatten__") and hasattr(kind, "__tensor_unflatten__")
+
+
+def _parts(wrapper: Any) -> list[Tensor]:
+    names, _ = wrapper.__tensor_flatten__()
+    return tensors_in([getattr(wrapper, name) for name in names])
