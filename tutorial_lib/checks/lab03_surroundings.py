@@ -6,6 +6,7 @@ import contextlib
 import random
 from collections.abc import Callable
 from typing import Any
+from unittest import mock
 
 import torch
 from torch import Tensor, nn
@@ -22,19 +23,21 @@ def _surroundings_cases(seed: int) -> list[Case]:
     return [
         {**case, "kind": "random", "preserve": True},
         {**case, "kind": "random", "preserve": False},
-        {**case, "kind": "autocast", "forward": first, "backward": ""},
-        {**case, "kind": "autocast", "forward": second, "backward": first},
-        {**case, "kind": "autocast", "forward": "", "backward": second},
+        {**case, "kind": "devices"},
+        {**case, "kind": "autocast", "forward": first, "backward": "", "cached": True},
+        {**case, "kind": "autocast", "forward": second, "backward": first, "cached": True},
+        {**case, "kind": "autocast", "forward": "", "backward": second, "cached": True},
         {**case, "kind": "norm"},
+        {**case, "kind": "autocast", "forward": first, "backward": "", "cached": False},
     ]
 
 
 def _run_surroundings(answer: Callable[..., Any], case: Case) -> Result:
     torch.manual_seed(case["seed"])
     x = torch.randn(case["rows"], case["width"])
-    run = {"random": _random, "autocast": _autocast, "norm": _norm}[case["kind"]]
+    runs = {"random": _random, "devices": _devices, "autocast": _autocast, "norm": _norm}
     with oracles.without_torchs():
-        return run(answer, case, x)
+        return runs[case["kind"]](answer, case, x)
 
 
 def _random(answer: Callable[..., Any], case: Case, x: Tensor) -> Result:
@@ -63,21 +66,42 @@ def _random(answer: Callable[..., Any], case: Case, x: Tensor) -> Result:
     }
 
 
+def _devices(answer: Callable[..., Any], case: Case, x: Tensor) -> Result:
+    """Follow the random state of a GPU that is not there: a number, which each draw moves on."""
+    states = [torch.tensor([case["seed"] % 100], dtype=torch.uint8)]
+
+    def read(device: Any = None) -> Tensor:
+        return states[-1].clone()
+
+    def write(state: Tensor, device: Any = None) -> None:
+        states.append(state.clone())
+
+    with mock.patch.multiple(torch.cuda, get_rng_state=read, set_rng_state=write):
+        restored = answer(nn.Identity(), [torch.device("cuda", 0)])
+        states.append(states[-1] + 2)  # the forward draws, and other layers after it
+        between = int(states[-1])
+        with restored():
+            inside = int(states[-1])
+            states.append(states[-1] + 1)
+        return {"inside": inside, "put_back": int(states[-1]) == between}
+
+
 def _autocast(answer: Callable[..., Any], case: Case, x: Tensor) -> Result:
     # no weights: autocast keeps their copies until the outermost block ends, whatever the dtype
-    with _cast_to(case["forward"]):
+    with _cast_to(case["forward"], cached=case["cached"]):
         restored = answer(nn.Identity())
     with _cast_to(case["backward"]):
         with restored():
-            inside = str((x @ x.T).dtype)
+            inside, cached = str((x @ x.T).dtype), torch.is_autocast_cache_enabled()
         outside = str((x @ x.T).dtype)
-    return {"inside": inside, "outside": outside, "at_the_end": str((x @ x.T).dtype)}
+    at_the_end = str((x @ x.T).dtype)
+    return {"inside": inside, "cached": cached, "outside": outside, "at_the_end": at_the_end}
 
 
-def _cast_to(name: str) -> contextlib.AbstractContextManager[None]:
+def _cast_to(name: str, *, cached: bool = True) -> contextlib.AbstractContextManager[None]:
     if not name:
         return contextlib.nullcontext()
-    return torch.autocast("cpu", getattr(torch, name))
+    return torch.autocast("cpu", getattr(torch, name), cache_enabled=cached)
 
 
 def _norm(answer: Callable[..., Any], case: Case, x: Tensor) -> Result:
@@ -101,8 +125,9 @@ def _norm(answer: Callable[..., Any], case: Case, x: Tensor) -> Result:
 
 
 def _judge_surroundings(case: Case, result: Result) -> None:
-    judge = {"random": _judge_random, "autocast": _judge_autocast, "norm": _judge_norm}
-    judge[case["kind"]](case, result)
+    judges = {"random": _judge_random, "devices": _judge_devices}
+    judges |= {"autocast": _judge_autocast, "norm": _judge_norm}
+    judges[case["kind"]](case, result)
 
 
 def _judge_random(case: Case, result: Result) -> None:
@@ -145,6 +170,19 @@ def _judge_random(case: Case, result: Result) -> None:
         )
 
 
+def _judge_devices(case: Case, result: Result) -> None:
+    if results.whole_number(result.get("inside"), "a GPU's state") != case["seed"] % 100:
+        raise CheckError(
+            "a GPU in `devices` drew other numbers in the recomputation than in forward: read its "
+            "random state beside the CPU's, and set it."
+        )
+    if not results.flag(result, "put_back"):
+        raise CheckError(
+            "the random state of a GPU in `devices` stayed as the recomputation left it: put it back "
+            "as the CPU's."
+        )
+
+
 def _judge_autocast(case: Case, result: Result) -> None:
     forward, backward = (f"torch.{case[key] or 'float32'}" for key in ("forward", "backward"))
     seen = result.get("inside")
@@ -157,6 +195,11 @@ def _judge_autocast(case: Case, result: Result) -> None:
             advice = "autocast is on, with another dtype than the forward's: restore that too."
         raise CheckError(
             f"a product was {seen} in the recomputation, and {forward} before: {advice}"
+        )
+    if case["forward"] and results.flag(result, "cached") != case["cached"]:
+        raise CheckError(
+            f"autocast came back with cache_enabled={result.get('cached')}, and forward had "
+            f"{case['cached']}: hand on all three settings that read_autocast gives."
         )
     if result.get("outside") != backward or result.get("at_the_end") != "torch.float32":
         raise CheckError(

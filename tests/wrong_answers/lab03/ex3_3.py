@@ -102,6 +102,27 @@ def used_up(devices):
     return restored
 
 
+def of_the_cpu_alone(devices):
+    return random_state(())
+
+
+def of_a_gpu_never_put_back(devices):
+    of_all, of_cpu = LAB.read_rng(devices), random_state(())
+
+    @contextlib.contextmanager
+    def restored():
+        with of_cpu():
+            LAB.write_rng(of_all)
+            yield
+
+    return restored
+
+
+def without_the_cache():
+    on, dtype = torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu")
+    return lambda: torch.autocast("cpu", dtype, enabled=on)
+
+
 def turned_on_where_it_was_on():
     on = torch.is_autocast_enabled("cpu")
     dtype = torch.get_autocast_dtype("cpu")
@@ -157,6 +178,15 @@ forgets_about_errors = wrong("put it back with stack.callback or finally")(
 )
 seeds_by_hand = wrong("your call moved the random state")(with_parts(random=seeded))
 uses_it_up = wrong("must still be there after one use")(with_parts(random=used_up))
+ignores_the_devices = wrong("a GPU in `devices` drew other numbers")(
+    with_parts(random=of_the_cpu_alone)
+)
+leaves_the_devices = wrong("a GPU in `devices` stayed as")(
+    with_parts(random=of_a_gpu_never_put_back)
+)
+loses_the_setting_of_the_cache = wrong("hand on all three settings")(
+    with_parts(autocast=without_the_cache)
+)
 loses_autocast = wrong("autocast of the forward is lost")(with_parts(autocast=nothing))
 forgets_to_turn_it_off = wrong("turn it off inside")(with_parts(autocast=turned_on_where_it_was_on))
 leaves_autocast_on = wrong("leave the context again")(with_parts(autocast=left_on))
@@ -177,15 +207,16 @@ right_from_three_contexts = right(with_parts())
 
 @right
 def with_a_class_and_fork_rng(function, devices=(), preserve_rng_state=True):
-    state, cpu = torch.get_rng_state(), LAB.read_autocast()["cpu"]
+    states, cpu = LAB.read_rng(devices), LAB.read_autocast()["cpu"]
 
     class Restored(contextlib.ExitStack):
         def __enter__(self):
-            self.enter_context(torch.random.fork_rng(devices=[], enabled=preserve_rng_state))
+            kept = torch.random.fork_rng(devices, preserve_rng_state, device_type="cuda")
+            self.enter_context(kept)
             self.enter_context(torch.autocast("cpu", **cpu))
             self.enter_context(LAB.uncounted(LAB.batch_norms(function)))
             if preserve_rng_state:
-                torch.set_rng_state(state)
+                LAB.write_rng(states)
             return super().__enter__()
 
     return Restored
