@@ -14,13 +14,13 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from tutorial_lib.checks import lab03_oracles as oracles
 from tutorial_lib.checks import results
-from tutorial_lib.checks.core import Case, Check, CheckError, Result
+from tutorial_lib.checks.core import Case, Check, CheckError, Result, plain
 
 
 def _argument_cases(seed: int) -> list[Case]:
     draw = random.Random(seed)
     case = {"seed": draw.randrange(10**6), "size": draw.randint(3, 9), "number": draw.random()}
-    return [{**case, "kind": kind} for kind in ("kept", "in place", "again")]
+    return [{**case, "kind": kind} for kind in ("kept", "in place", "again", "let go")]
 
 
 def _arguments(case: Case) -> tuple[dict[str, Tensor], tuple[Any, ...], dict[str, Any]]:
@@ -35,7 +35,7 @@ def _arguments(case: Case) -> tuple[dict[str, Tensor], tuple[Any, ...], dict[str
 
 def _run_arguments(answer: Callable[..., Any], case: Case) -> Result:
     with oracles.without_torchs():
-        if case["kind"] == "kept":
+        if case["kind"] in ("kept", "let go"):
             return _kept(answer, case)
         parts, args, kwargs = _arguments(case)
         bring_back = answer(args, kwargs)
@@ -68,18 +68,33 @@ def _kept(answer: Callable[..., Any], case: Case) -> Result:
         pool.append(tensor.detach().clone())
         return len(pool) - 1
 
-    with saved_tensors_hooks(pack, lambda number: pool[number]):
+    with saved_tensors_hooks(pack, lambda number: pool[number].clone()):
         bring_back = answer(args, kwargs)
     alive = [weakref.ref(tensor) for tensor in parts.values()]
     del parts, args, kwargs
+    held = _count_alive(alive)
+    came = bring_back()
+    alive, brought = [weakref.ref(t) for t in _flat(came) if isinstance(t, Tensor)], plain(came)
+    del came
+    seen = {"packed": len(pool), "held": held, "held_later": _count_alive(alive)}
+    return {**seen, "brought": brought}
+
+
+def _count_alive(references: list[weakref.ref[Tensor]]) -> int:
     gc.collect()
-    held = sum(ref() is not None for ref in alive)
-    return {"packed": len(pool), "held": held, "brought": bring_back()}
+    return sum(reference() is not None for reference in references)
 
 
 def _judge_arguments(case: Case, result: Result) -> None:
     if case["kind"] == "kept":
         _judge_kept(case, result)
+    elif case["kind"] == "let go":
+        (later,) = results.counts([result.get("held_later")], 1, "held after a recomputation")
+        if later != 0:
+            raise CheckError(
+                f"nothing was held at first, and after bring_back your closure holds {later} tensors: "
+                "fill a copy of your leaves at each call, not the list itself."
+            )
     elif case["kind"] == "in place":
         if not results.flag(result, "noticed"):
             raise CheckError(

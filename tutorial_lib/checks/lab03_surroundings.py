@@ -178,8 +178,8 @@ def _judge_devices(case: Case, result: Result) -> None:
         )
     if not results.flag(result, "put_back"):
         raise CheckError(
-            "the random state of a GPU in `devices` stayed as the recomputation left it: put it back "
-            "as the CPU's."
+            "the random state of a GPU in `devices` stayed as the recomputation left it: put it "
+            "back, as the CPU's."
         )
 
 

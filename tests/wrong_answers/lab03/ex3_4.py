@@ -39,6 +39,7 @@ saves_what_is_under_the_tensor = wrong("nobody noticed")(
 gives_back_without_gradient = wrong("came back without: a detached input")(
     with_slips(undo=lambda tensor: tensor.detach())
 )
+fills_its_own_leaves = wrong("fill a copy of your leaves")(with_slips(renew=lambda leaves: leaves))
 gives_back_copies = wrong("copies came back")(with_slips(undo=lambda tensor: tensor * 1))
 
 
