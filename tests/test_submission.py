@@ -1,7 +1,10 @@
 """What students hand in: files of any kind, cells in any order, and what they are told about it."""
 
+import contextlib
 import json
 import sys
+import time
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -10,6 +13,7 @@ sys.path.insert(0, str(Path(__file__).parent / "grading_corpus"))
 
 import toy
 
+from tutorial_lib.grading import journal, run
 from tutorial_lib.grading.cells import read_cells
 from tutorial_lib.grading.class_folder import (
     demand_notebook,
@@ -18,6 +22,7 @@ from tutorial_lib.grading.class_folder import (
 )
 from tutorial_lib.grading.errors import GradingError, NotGradable
 from tutorial_lib.grading.lab import load_lab
+from tutorial_lib.grading.report import Graded
 from tutorial_lib.grading.review import unusual_words
 from tutorial_lib.grading.submission import (
     explain_missing_names,
@@ -174,6 +179,82 @@ def test_a_constant_of_an_own_cell_is_noted(lab):
 )
 def test_words_that_hint_at_a_detour(line, found):
     assert unusual_words(line) == found
+
+
+@contextlib.contextmanager
+def little_memory_and_time():
+    started = time.process_time()
+    tracemalloc.start()
+    try:
+        yield
+        peak_bytes, seconds = tracemalloc.get_traced_memory()[1], time.process_time() - started
+    finally:
+        tracemalloc.stop()
+    assert peak_bytes < 50_000_000
+    assert seconds < 20
+
+
+@pytest.mark.parametrize(
+    ("source", "repeated"),
+    [
+        (f"{toy.AREA}\n", "1;"),  # each character is a token
+        (f"{toy.AREA}\n", "aa "),  # all words
+        ("", "a,"),  # an assignment, but for its end
+        ("", "\n"),
+    ],
+)
+def test_a_huge_answer_is_not_read_and_is_named_for_a_person(lab, source, repeated):
+    for size in (49_000, 2_000_000):
+        answer = source + repeated * (size // len(repeated)) + "x"
+        cells = read_cells(edited("answer-area", lambda _, answer=answer: answer))
+        with little_memory_and_time():
+            answers = match_answers(lab, cells)
+    assert answers.review == ["1.1"]
+    assert set(answers.sources) == {"1.2", "2.1"}
+    assert f"{len(answer):,} characters, and 50,000 are read" in answers.problems["1.1"]
+    assert "the instructor is asked to read it" in answers.notes[-1]
+
+
+def test_a_long_first_line_that_is_almost_a_mark_takes_no_time(lab):
+    notebook = toy.full()
+    line = "# Exercise 1.1" + 49_000 * " " + "x"
+    notebook["cells"] += [toy.code(f"try-{number}", line) for number in range(5)]
+    with little_memory_and_time():
+        assert set(matched(lab, notebook).sources) == {"1.1", "1.2", "2.1"}
+
+
+def test_huge_and_many_cells_beside_the_answers_are_not_kept(lab):
+    notebook = toy.full()
+    notebook["cells"].insert(2, toy.code("mine", "x = 1\n" * 10_000))
+    for first in range(0, 50_000, 4000):
+        lines = "\n".join(f"v{number} = 1" for number in range(first, first + 4000))
+        notebook["cells"].insert(2, toy.code(f"n{first}", lines))
+    answers = matched(lab, notebook)
+    assert answers.notes == ["A cell of 60,000 characters was not read."]
+    assert len(answers.elsewhere) < 5000
+    assert answers.review == []
+
+
+def test_one_file_is_read_at_a_time(lab, tmp_path, monkeypatch):
+    """What a file holds takes many times its bytes while it is read."""
+    active, seen = [], []
+
+    def slowly(content):
+        active.append(content)
+        seen.append(len(active))
+        time.sleep(0.1)
+        active.pop()
+        return parse_notebook(content)
+
+    monkeypatch.setattr(run, "parse_notebook", slowly)
+    monkeypatch.setattr(run, "_judge", lambda this, answers: Graded("", "graded"))
+    names = ["a.ipynb", "b.ipynb", "c.ipynb"]
+    for name in names:
+        (tmp_path / name).write_text(json.dumps(toy.full()))
+    diary = journal.Journal(tmp_path / "out", {}, 1)
+    this = run._Class(lab, tmp_path, tmp_path, diary, 1.0, [], None)
+    assert [one.status for one in run._grade_all(this, names, 3)] == ["graded"] * 3
+    assert seen == [1, 1, 1]
 
 
 @pytest.mark.parametrize("name", LABS)

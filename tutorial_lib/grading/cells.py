@@ -8,6 +8,9 @@ from typing import Any
 
 from tutorial_lib.marks import Mark, cell_mark
 
+# Far more than an answer needs. Splitting or tokenizing a text takes hundreds of times its bytes.
+MOST_CHARACTERS = 50_000
+
 
 @dataclass(frozen=True)
 class Cell:
@@ -31,6 +34,11 @@ class Cell:
     def number(self) -> str | None:
         """Name the exercise that this cell answers by its mark; None for any other cell."""
         return self.mark.number if self.mark and self.mark.kind == "exercise" else None
+
+    @property
+    def is_too_long(self) -> bool:
+        """Tell whether its source is longer than grading reads."""
+        return len(self.source) > MOST_CHARACTERS
 
 
 def read_cells(notebook: Any) -> list[Cell] | None:

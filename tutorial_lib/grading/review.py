@@ -7,6 +7,7 @@ import re
 import tokenize
 from collections.abc import Iterator
 
+from tutorial_lib.grading.cells import MOST_CHARACTERS
 from tutorial_lib.grading.needs import words
 
 # Ways to the oracles, which stand in the library and can be called in a student's own process.
@@ -23,7 +24,12 @@ _F_STRING = re.compile(r"[rR]?[fF]")
 
 
 def unusual_words(source: str) -> set[str]:
-    """List the words of an answer that few answers need; prose in comments and strings is none."""
+    """List the words of an answer that few answers need; prose in comments and strings is none.
+
+    A text that is too long is not looked through, and its length is listed.
+    """
+    if len(source) > MOST_CHARACTERS:
+        return {f"more than {MOST_CHARACTERS:,} characters"}
     try:
         tokens = list(_names(source))
     except (tokenize.TokenError, SyntaxError, ValueError):

@@ -69,6 +69,7 @@ class _Class:
     import_path: Sequence[Path]
     server: subprocess.Popen[str]
     stopped: threading.Event = field(default_factory=threading.Event)
+    reading: threading.Lock = field(default_factory=threading.Lock)
 
 
 def grade(
@@ -243,7 +244,9 @@ def _grade_one(this: _Class, name: str) -> report.Graded:
         content = read_content(this.folder / name)
         result = this.journal.earlier(content)
         if result is None:
-            result = _judge(this, match_answers(this.lab, parse_notebook(content)))
+            with this.reading:  # one at a time: what JSON holds takes many times its bytes
+                answers = match_answers(this.lab, parse_notebook(content))
+            result = _judge(this, answers)
             result = replace(
                 result, seed=this.journal.seed, seconds=round(time.monotonic() - started, 2)
             )

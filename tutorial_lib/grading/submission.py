@@ -6,21 +6,19 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from tutorial_lib.grading.cells import Cell
+from tutorial_lib.grading.cells import MOST_CHARACTERS, Cell
 from tutorial_lib.grading.errors import NotGradable
 from tutorial_lib.grading.lab import AnswerCell, Lab
 from tutorial_lib.grading.needs import words
 from tutorial_lib.grading.review import unusual_words
 
-_ALMOST_A_MARK = re.compile(
-    r"#+[ \t]*exercise[ \t]*(\d+(?:\.\d+)*)[ \t]*[:.]?[ \t]*", re.IGNORECASE
-)
+_ALMOST_A_MARK = re.compile(r"#+[ \t]*exercise[ \t]*(\d+(?:\.\d+)*)[ \t]*[:.]?", re.IGNORECASE)
 # By lines, without parsing: parsing hostile text can end the process.
 _DEFINITION = re.compile(r"(?:async )?(?:def|class) +(\w+)")
 _IMPORT = re.compile(r"(?:import|from) .+")
 _ASSIGNMENT = re.compile(r"(\w+(?:[ \t]*,[ \t]*\w+)*)[ \t]*(?::[^=\n]*)?=(?!=)")
 _NOT_DEFINED = re.compile(r"name '(\w+)' is not defined")
-_MOST_NOTES = 20
+_MOST_NOTES, _MOST_NAMES = 20, 1000
 
 
 @dataclass(frozen=True)
@@ -48,7 +46,8 @@ def match_answers(lab: Lab, cells: Sequence[Cell]) -> Answers:
     A cell belongs to an exercise by its cell id, else by nbgrader's grade_id, else by Colab's
     id, else by the mark in its first line. Where several cells belong to one exercise, the last
     one that is filled in and defines what is asked for counts, as it would when the notebook is
-    run from the top. Where none does, a single cell with a misspelt mark is taken.
+    run from the top. Where none does, a single cell with a misspelt mark is taken. A code cell
+    that is too long is not read, and as an answer it is named for a person to read.
 
     Raises:
         NotGradable: When no cell belongs to any exercise.
@@ -72,9 +71,14 @@ def match_answers(lab: Lab, cells: Sequence[Cell]) -> Answers:
     if not any(candidates.values()):
         raise NotGradable("nothing to grade", f"No answer cell of {lab.name} is in this file.")
     for number, found in candidates.items():
-        code = [cell for cell in found if cell.kind == "code"]
+        code = [cell for cell in found if cell.kind == "code" and not cell.is_too_long]
         if code:
             answers.sources[number] = _one_that_counts(lab.answers[number], code).source
+        elif found and found[-1].kind == "code":
+            answers.problems[number] = (
+                f"the answer cell of exercise {number} has {len(found[-1].source):,} characters, "
+                f"and {MOST_CHARACTERS:,} are read: keep only what the exercise asks for."
+            )
         elif found:
             answers.problems[number] = (
                 f"the answer cell of exercise {number} is {found[-1].kind} and not code: "
@@ -86,7 +90,7 @@ def match_answers(lab: Lab, cells: Sequence[Cell]) -> Answers:
                 f"id, or by the first line `# exercise {number}`."
             )
     _note(lab, cells, candidates, answers)
-    _review(lab, answers)
+    _review(lab, candidates, answers)
     return answers
 
 
@@ -96,7 +100,7 @@ def _misspelt(lab: Lab, cells: Sequence[Cell]) -> dict[str, list[Cell]]:
     found: dict[str, list[Cell]] = {}
     for cell in cells:
         if cell.kind == "code" and cell.mark is None and known.isdisjoint(cell.names):
-            match = _ALMOST_A_MARK.fullmatch(cell.source.lstrip().split("\n", 1)[0])
+            match = _ALMOST_A_MARK.fullmatch(cell.source.strip().split("\n", 1)[0].rstrip())
             if match:
                 found.setdefault(match[1], []).append(cell)
     return found
@@ -130,9 +134,12 @@ def _is_lasting(line: str) -> bool:
     return bool(constant or _DEFINITION.match(line) or _IMPORT.match(line))
 
 
-def _review(lab: Lab, answers: Answers) -> None:
-    for number, source in answers.sources.items():
-        found = unusual_words(source) - unusual_words(lab.answers[number].reference)
+def _review(lab: Lab, candidates: dict[str, list[Cell]], answers: Answers) -> None:
+    for number, cells in candidates.items():
+        sources = [cell.source for cell in cells if cell.kind == "code" and cell.is_too_long]
+        sources.append(answers.sources.get(number, ""))
+        found: set[str] = set().union(*map(unusual_words, sources))
+        found -= unusual_words(lab.answers[number].reference)
         if found:
             answers.review.append(number)
             answers.notes.append(
@@ -157,6 +164,9 @@ def _note(
     for cell in cells:
         if cell.kind != "code" or id(cell) in own or cell.source.strip() in known_sources:
             continue
+        if cell.is_too_long:
+            notes.append(f"A cell of {len(cell.source):,} characters was not read.")
+            continue
         course = next((pristine[name] for name in cell.names if name in pristine), None)
         if course and course.mark:
             checks_differ |= cell.source.split() != course.source.split()
@@ -166,7 +176,8 @@ def _note(
         if course:
             there = set(course.source.splitlines())
             lines = [line for line in lines if line not in there]
-        answers.elsewhere.update(dict.fromkeys(_defined_in(lines), first))
+        if len(answers.elsewhere) < _MOST_NAMES:
+            answers.elsewhere.update(dict.fromkeys(_defined_in(lines), first))
         lasting = [line for line in lines if _is_lasting(line)]
         if lasting and course:
             notes.append(
