@@ -92,7 +92,7 @@ def _judge_arguments(case: Case, result: Result) -> None:
         (later,) = results.counts([result.get("held_later")], 1, "held after a recomputation")
         if later != 0:
             raise CheckError(
-                f"nothing was held at first, and after bring_back your closure holds {later} tensors: "
+                f"your closure held nothing at first, and holds {later} tensors after bring_back: "
                 "fill a copy of your leaves at each call, not the list itself."
             )
     elif case["kind"] == "in place":

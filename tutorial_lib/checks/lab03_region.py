@@ -14,7 +14,7 @@ from tutorial_lib import memory
 from tutorial_lib.checks import lab03_oracles as oracles
 from tutorial_lib.checks import results
 from tutorial_lib.checks.core import Case, Check, CheckError, Result
-from tutorial_lib.checks.running import judging
+from tutorial_lib.checks.running import error_said, judging
 
 
 class _Keep(torch.autograd.Function):
@@ -24,6 +24,21 @@ class _Keep(torch.autograd.Function):
     def forward(ctx: Any, anchor: Tensor, *tensors: Tensor) -> Tensor:
         ctx.save_for_backward(*tensors)
         return torch.empty(0)
+
+
+class _ReadTwice(torch.autograd.Function):
+    """Squares, and reads what it saved twice in its backward."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return x * x
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        (first,), (second,) = ctx.saved_tensors, ctx.saved_tensors
+        product: Tensor = grad * (first + second)
+        return product
 
 
 def _through(region_class: Callable[..., Any], *, early_stop: bool = True) -> oracles.Call:
@@ -110,15 +125,27 @@ def _inside(stopping: oracles.Call, to_the_end: oracles.Call, case: Case) -> Res
     return {"gradients": gradients}
 
 
+def _twice(stopping: oracles.Call, to_the_end: oracles.Call, case: Case) -> Result:
+    """Go backward through a function that reads its saved tensor twice."""
+    torch.manual_seed(case["seed"])
+    x = torch.randn(case["rows"], requires_grad=True)
+    squared: Any = stopping(_ReadTwice.apply, x).sum()
+    return {"said": error_said(squared.backward)}
+
+
 _RUNS: dict[str, Callable[[oracles.Call, oracles.Call, Case], Result]] = {
     "chain": _chain,
     "passes": _passes,
     "nested": _chain,
     "inside": _inside,
+    "twice": _twice,
 }
 
 
 def _judge(case: Case, result: Result) -> None:
+    if case["kind"] == "twice":
+        _judge_twice(str(result.get("said")))
+        return
     exact = _oracle(case)
     if "begun" in exact:
         wanted = exact["begun"]
@@ -161,6 +188,19 @@ def _judge_early_stop(result: Result, exact: Result) -> None:
         raise CheckError(
             f"with early_stop=False the blocks came to their end {without} times: the whole "
             "function is to be run again then."
+        )
+
+
+def _judge_twice(said: str) -> None:
+    if not said:
+        raise CheckError(
+            "a backward read the same saved tensor twice, and your region gave it out twice: raise "
+            "CheckpointError where this backward has taken it out before."
+        )
+    if not said.startswith("CheckpointError"):
+        raise CheckError(
+            f"a backward read the same saved tensor twice, and the error was {said[:100]!r}: look "
+            "into the slot before you take out, and raise CheckpointError where nothing is there."
         )
 
 

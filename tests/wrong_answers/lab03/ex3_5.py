@@ -35,6 +35,8 @@ class Base(LAB.Region):
         return self.take(slot, name)
 
     def take(self, slot, name):
+        if name not in slot.tensors:
+            raise LAB.CheckpointError("this backward has read that tensor before")
         return slot.tensors.pop(name)
 
     def recompute(self, name):
@@ -105,6 +107,20 @@ class TrustsTheNumber(Base):
 class HandsOutAndKeeps(Base):
     def take(self, slot, name):
         return slot.tensors[name]
+
+
+@wrong("and your region gave it out twice")
+class RecomputesWhereNothingIsLeft(Base):
+    def take(self, slot, name):
+        if name not in slot.tensors:
+            self.recompute(name)
+        return slot.tensors.pop(name)
+
+
+@wrong("look into the slot before you take out")
+class LooksIntoNoSlot(Base):
+    def take(self, slot, name):
+        return slot.tensors.pop(name)
 
 
 @wrong("fill only slots that are alive, and hold none yourself")
