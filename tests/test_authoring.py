@@ -181,7 +181,7 @@ def test_ids_are_cell_ids_and_badge_and_setup_follow_the_title(built_once):
         place = path.relative_to(built_once).as_posix()
         assert f"/github/COURSE-OWNER/COURSE-REPOSITORY/blob/v0.1.0/{place})" in cells[1].source
         assert cells[2].source.startswith("# @title Set-up: run this cell first\n")
-        assert cells[2].source.count("\n") < 20
+        assert cells[2].source.count("\n") < 30
 
 
 def test_metadata_opens_a_gpu_on_colab_and_names_no_machine(built_once):
@@ -630,6 +630,12 @@ def assert_set_up(done, tmp_path, folder):
     assert done.stdout == f"the course|{place}\n"
 
 
+def no_course(tmp_path):
+    place = tmp_path / "content/course"
+    todo = f"wait until uploads end (or repeat it), delete or rename {place}, run this again"
+    return f"FileNotFoundError: {place} is no whole copy of the course: {todo}."
+
+
 def test_setup_unpacks_the_zip_and_a_second_run_needs_it_no_more(built, colab, tmp_path):
     packed = authoring.make_zip(make_package(built), tmp_path)
     for folder in ("labs", "course", "solutions"):
@@ -658,6 +664,35 @@ def test_setup_says_what_to_do_where_nothing_is_published(colab, tmp_path):
     assert f"no.zip to {tmp_path}, or set COURSE_URL" in last
 
 
+def test_setup_says_that_an_upload_is_not_whole_and_takes_the_second_one(built, colab, tmp_path):
+    packed = authoring.make_zip(make_package(built), tmp_path)
+    whole = packed.read_bytes()
+    torn = whole[:80] + bytes(8) + whole[88:]
+    for half in (b"", whole[: len(whole) // 2], torn):
+        packed.write_bytes(half)
+        done = colab(COURSE_ZIP=packed)
+        last = done.stderr.strip().splitlines()[-1]
+        assert last == no_course(tmp_path)
+        assert not (tmp_path / "content/course").exists()
+        assert "BadZipFile" not in done.stderr
+    second = tmp_path / "training-that-fits (1).zip"  # what Colab calls it
+    second.write_bytes(whole)
+    os.utime(packed, (1e9, 1e9))
+    assert_set_up(colab(COURSE_ZIP=packed), tmp_path, "labs")
+
+
+def test_setup_fills_an_empty_folder_and_leaves_another_one(built, colab, tmp_path):
+    packed = authoring.make_zip(make_package(built), tmp_path)
+    course = tmp_path / "content/course"
+    course.mkdir(parents=True)
+    (course / "mine.txt").write_text("kept")
+    done = colab(COURSE_ZIP=packed)
+    assert done.stderr.strip().splitlines()[-1] == no_course(tmp_path)
+    assert (course / "mine.txt").read_text() == "kept"
+    (course / "mine.txt").unlink()  # an empty one was made by hand, or by a run that was stopped
+    assert_set_up(colab(COURSE_ZIP=packed), tmp_path, "labs")
+
+
 def test_setup_says_what_to_do_where_nothing_is_installed(colab):
     done = colab(on_colab=False)
     assert done.returncode == 1
@@ -670,7 +705,9 @@ def test_setup_says_what_to_do_where_nothing_is_installed(colab):
 def test_setup_stops_when_the_clone_fails(colab, tmp_path):
     done = colab(settings=Settings("a/b", "v9"), COURSE_URL=(tmp_path / "nowhere").as_uri())
     assert done.returncode == 1
-    assert "CalledProcessError" in done.stderr
+    said, last = done.stderr.strip().splitlines()[0], done.stderr.strip().splitlines()[-1]
+    assert said.startswith("fatal:")
+    assert last == no_course(tmp_path)
     assert not (tmp_path / "content/course").exists()
 
 

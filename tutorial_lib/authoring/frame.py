@@ -17,10 +17,11 @@ _REPOSITORY = re.compile(r"[A-Za-z0-9-]+/[A-Za-z0-9._-]+")
 _TAG = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 # Colab: pip must never see torch there, so the course is fetched and put on sys.path. The three
-# variables let the same cell run where there is no network.
+# variables let the same cell run where there is no network. A second upload of the zip is called
+# "... (1).zip": the newest counts. One that is not whole leaves nothing that passes for the course.
 _SETUP = """\
 # @title Set-up: run this cell first
-import importlib.util, os, pathlib, subprocess, sys, zipfile  # noqa: E401
+import contextlib, importlib.util, os, pathlib, shutil, subprocess, sys  # noqa: E401
 
 if importlib.util.find_spec("tutorial_lib") is None:
     if "google.colab" not in sys.modules:
@@ -28,17 +29,23 @@ if importlib.util.find_spec("tutorial_lib") is None:
     course = pathlib.Path(os.environ.get("COURSE_DIR", "/content/course"))
     packed = pathlib.Path(os.environ.get("COURSE_ZIP", "/content/{zip_name}"))
     url = os.environ.get("COURSE_URL", "{url}")
-    if packed.is_file() and not course.exists():
-        zipfile.ZipFile(packed).extractall(course)
-{unpublished}    elif not course.exists():
+    uploads = sorted(packed.parent.glob(f"{{packed.stem}}*.zip"), key=os.path.getmtime)
+    if not (course / "tutorial_lib").exists() and uploads:
+        with contextlib.suppress(Exception):
+            shutil.unpack_archive(uploads[-1], course.with_name("course.part"))
+            course.with_name("course.part").rename(course)
+{unpublished}    elif not (course / "tutorial_lib").exists():
         git = ["git", "-c", "advice.detachedHead=false", "clone", "--quiet", "--depth=1"]
-        subprocess.run([*git, "--branch={tag}", url, course], check=True)
+        subprocess.run([*git, "--branch={tag}", url, course])
+    if not (course / "tutorial_lib").exists():
+        todo = f"wait until uploads end (or repeat it), delete or rename {{course}}, run this again"
+        raise FileNotFoundError(f"{{course}} is no whole copy of the course: {{todo}}.")
     sys.path.insert(0, str(course))
     (course / "{folder}").mkdir(exist_ok=True)
     os.chdir(course / "{folder}")"""
 
 _UNPUBLISHED = """\
-    elif not course.exists() and "COURSE_URL" not in os.environ:
+    elif not (course / "tutorial_lib").exists() and "COURSE_URL" not in os.environ:
         todo = f"upload the instructor's {packed.name} to {packed.parent}, or set COURSE_URL"
         raise FileNotFoundError(f"This course has no public address yet: {todo}.")
 """
