@@ -4,9 +4,13 @@ The notebooks themselves run under it in the same run: see `test` in tutorial_li
 """
 
 import re
+import warnings
+from types import SimpleNamespace
 
 import nbformat
 import pytest
+
+from tutorial_lib import authoring, memory
 
 FIGURE = 'from IPython.display import HTML\nHTML(\'<img alt="{alt}" src="data:x;base64,{data}">\')'
 
@@ -63,3 +67,42 @@ def test_every_notebook_has_a_budget_and_the_readme_says_the_same(root):
     readme = (root / "README.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| \[.*?\]\(\w+/(\w+)\.ipynb\).*\| (\d+) \|$", readme, re.M)
     assert dict(rows) == dict(budgets(root))
+
+
+class NoisyKernel(warnings.catch_warnings):
+    """Records warnings in a kernel that warns by itself, as IPython's does on a newer Python."""
+
+    def __enter__(self):
+        log = super().__enter__()
+        if log is not None:
+            warnings.simplefilter("always")
+            warnings.warn("the kernel's own", DeprecationWarning, stacklevel=1)
+        return log
+
+
+def warns(*_):
+    warnings.warn("the lesson's", memory.MeterWarning, stacklevel=1)
+
+
+@pytest.mark.parametrize(
+    ("notebook", "cell", "replaced", "shown"),
+    [
+        ("04_checkpoint_from_scratch", "table", {"implementations": {}}, "set()"),
+        ("10_transformers", "measure-eval", {"peak": warns}, "the lesson's"),
+        ("10_transformers", "half-on-t4", {}, "bfloat16 was asked for"),
+    ],
+)
+def test_a_kernels_own_warning_is_not_taken_for_the_lessons(
+    root, capsys, notebook, cell, replaced, shown
+):
+    path = root / "course" / f"{notebook}.ipynb"
+    cells = nbformat.read(path, as_version=4).cells
+    (source,) = (found.source for found in cells if found.id == cell)
+    names = {**vars(authoring.load_definitions(path)), **replaced}
+    names["warnings"] = SimpleNamespace(**{**vars(warnings), "catch_warnings": NoisyKernel})
+    *body, last = source.splitlines()
+    exec("\n".join(body), names)
+    print(eval(last, names))
+    said = capsys.readouterr().out
+    assert shown in said
+    assert "the kernel's own" not in said

@@ -568,7 +568,8 @@ with warnings.catch_warnings(record=True) as heard:
         print(name)
         for row, words in table(implementation):
             print(f"  {row:<14}{words.partition(':')[0]}")
-{str(warning.message).partition(".")[0] for warning in heard}
+messages = {str(warning.message).partition(".")[0] for warning in heard}
+{message for message in messages if "requires_grad" in message}
 
 # %% [markdown] id="table-read"
 # The old one fails the last three, two of them with no more than a warning while gradients are

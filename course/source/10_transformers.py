@@ -39,11 +39,12 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from tutorial_lib import data, device, memory, plots, recorded, strategies
 from tutorial_lib.models import published
-from tutorial_lib.models.libraries import quiet
+from tutorial_lib.models.libraries import quiet, without_old_torchao
 from tutorial_lib.training import Recipe
 from tutorial_lib.units import GB, GIB, MIB, human_bytes
 
 transformers.logging.set_verbosity_error()
+without_old_torchao()  # else peft makes no LoRA on Colab, whose torchao it is too new for
 torch.set_num_threads(1)  # small steps lose more by waiting for a second core than they gain
 
 # %% [markdown] id="switch"
@@ -175,7 +176,7 @@ for mode in ("train", "eval"):
         with warnings.catch_warnings(record=True) as said:
             warnings.simplefilter("always")
             print(f"{mode:<6} switch {name:<4} {peak(model)}")
-print(said[0].message)
+print(*(warning.message for warning in said if warning.category is memory.MeterWarning))
 
 # %% [markdown] id="read-eval"
 # In `eval()` the switch is on and nothing is checkpointed: each layer asks `if
@@ -616,7 +617,7 @@ with (
 ):
     warnings.simplefilter("always")
     print(device.half_dtype("cuda"))
-print(said[0].message)
+print(*(warning.message for warning in said if warning.category is device.DeviceWarning))
 
 # %% id="names"
 half = device.half_dtype(where) if device.has_gpu() else None

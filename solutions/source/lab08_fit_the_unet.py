@@ -873,7 +873,7 @@ if device.has_gpu() and ready:
 if device.has_gpu() and ready:
     with warnings.catch_warnings(record=True) as said:
         half = device.half_dtype(gpu)
-    print(f"{half}", *(str(warning.message) for warning in said))
+    print(half, *(w.message for w in said if w.category is device.DeviceWarning))
     gpu_cap = min(2 * 2**30, device.total_bytes(gpu) // 8)
     room = room_for_activations(large, side, adamw_bytes, gpu_cap)
     print(f"cap {human_bytes(gpu_cap)}, room for activations {human_bytes(room)}")

@@ -11,9 +11,11 @@ import difflib
 import importlib
 import inspect
 import logging
+import sys
 import warnings
 from collections.abc import Iterator, Mapping
 from typing import Any
+from unittest import mock
 
 from torch import nn
 
@@ -94,6 +96,25 @@ def quiet() -> Iterator[None]:
             yield
     finally:
         logging.disable(before)
+
+
+def without_old_torchao() -> None:
+    """Let peft leave out a torchao that it is too new for.
+
+    peft refuses to make any LoRA layer where torchao is installed and older than 0.16, as it is on
+    Colab, although torchao has no part in a LoRA of plain layers. Nothing is replaced: peft is
+    asked once while torchao cannot be found, and remembers the answer.
+
+    Source:
+        peft/import_utils.py (0.19 to 0.21), `is_torchao_available`.
+    """
+    from peft import import_utils
+
+    try:
+        import_utils.is_torchao_available()
+    except ImportError:
+        with mock.patch.dict(sys.modules, {"torchao": None}):
+            import_utils.is_torchao_available()
 
 
 def _library(model: Published) -> str:

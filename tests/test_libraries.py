@@ -1,0 +1,46 @@
+"""What other packages do to the models that notebooks take from them."""
+
+import pytest
+
+LORA = """
+import transformers
+from peft import LoraConfig, get_peft_model
+
+{before}
+shape = {{"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}}
+vit = transformers.ViTModel(transformers.ViTConfig(image_size=32, patch_size=16, **shape))
+model = get_peft_model(vit, LoraConfig(r=2, target_modules="all-linear"))
+print(sum("lora_A" in name for name, _ in model.named_parameters()) > 0)
+"""
+MENDED = "from tutorial_lib.models.libraries import without_old_torchao; without_old_torchao()"
+
+
+@pytest.fixture
+def with_torchao(tmp_path, run_python):
+    """Run code where a torchao is installed, as far as Python's packaging can tell."""
+
+    def run(version, code):
+        package = tmp_path / "torchao"
+        package.mkdir(exist_ok=True)
+        (package / "__init__.py").write_text("import no_such_module\n")
+        metadata = tmp_path / f"torchao-{version}.dist-info"
+        metadata.mkdir()
+        (metadata / "METADATA").write_text(f"Name: torchao\nVersion: {version}\n")
+        return run_python("-c", code, PYTHONPATH=str(tmp_path))
+
+    return run
+
+
+def test_peft_refuses_colabs_torchao_and_makes_lora_without_it(with_torchao):
+    refused = with_torchao("0.10.0", LORA.format(before=""))
+    assert "incompatible version of torchao" in refused.stderr  # else the work-around can go
+
+
+def test_lora_is_made_where_an_old_torchao_is_installed(with_torchao):
+    done = with_torchao("0.10.0", LORA.format(before=MENDED))
+    assert done.stdout == "True\n", done.stderr
+
+
+def test_without_torchao_nothing_changes(run_python):
+    done = run_python("-c", LORA.format(before=MENDED))
+    assert done.stdout == "True\n", done.stderr
