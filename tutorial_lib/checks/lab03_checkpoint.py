@@ -30,7 +30,11 @@ def _cases(seed: int) -> list[Case]:
         {**case, "kind": "nested", "num_blocks": 12, "group": 4},
         {**case, "kind": "gpt", "config": {**gpt, "dropout": 0.1}, "autocast": draw.random() < 0.5},
         {**case, "kind": "call"},
-        *({**case, "kind": "differs", "how": how} for how in _DIFFERENCES),
+        {**case, "kind": "not preserved"},
+        *(
+            {**case, "kind": "differs", "how": how, "options": options, "words": words}
+            for how, options, words in _DIFFERENCES
+        ),
     ]
 
 
@@ -90,38 +94,52 @@ def _call(call: oracles.Call, case: Case) -> Result:
     }
 
 
-_DIFFERENCES = {
-    "more": "trying to save more tensors during recomputation",
-    "fewer": "A different number of tensors was saved",
-    "shape": "different metadata",
-    "dtype": "different metadata",
-}
+def _not_preserved(call: oracles.Call, case: Case) -> Result:
+    """Tell whether a recomputation draws on, as it should where the state is not to be kept."""
+    torch.manual_seed(case["seed"])
+    x = torch.randn(case["rows"], requires_grad=True)
+    output = call(lambda x: nn.functional.dropout(x).sin(), x, preserve_rng_state=False)
+    before = torch.get_rng_state()
+    output.sum().backward()
+    return {"random_state_kept": torch.equal(before, torch.get_rng_state())}
+
+
+# what differs, the options, and what the error says: nothing where the recomputation may pass
+_DIFFERENCES: list[tuple[str, dict[str, Any], str]] = [
+    ("more", {"early_stop": False}, "trying to save more tensors during recomputation"),
+    ("fewer", {}, "A different number of tensors was saved"),
+    ("shape", {}, "different metadata"),
+    ("dtype", {}, "different metadata"),
+    ("operation", {}, ""),
+    ("dtype", {"determinism_check": "none"}, ""),
+    ("shape", {"debug": True}, "You are seeing this error because"),
+]
 
 
 def _differs(call: oracles.Call, case: Case) -> Result:
-    """Recompute something else; gives the error, and whether "none" lets it pass."""
+    """Recompute something else; gives the error."""
     torch.manual_seed(case["seed"])
     x = torch.randn(case["rows"], requires_grad=True)
 
     def fickle(runs: list[int], x: Tensor) -> Tensor:
         runs.append(1)
         if len(runs) == 1:
-            return x.sin().exp()
+            return x.sin().cos()
         others = {
             "fewer": lambda: x.sin(),
-            "more": lambda: x.sin().exp().tanh(),
-            "shape": lambda: x[:3].sin().exp(),
-            "dtype": lambda: x.double().sin().exp(),
+            "more": lambda: x.sin().cos().tanh(),
+            "shape": lambda: x[:3].sin().cos(),
+            "dtype": lambda: x.double().sin().cos(),
+            "operation": lambda: x.cos().cos(),
         }
         again: Tensor = others[case["how"]]()
         return again
 
     runs: list[int] = []
-    options = {"early_stop": case["how"] != "more"}
     said = ""
     before = torch.get_rng_state()
     try:
-        call(lambda x: fickle(runs, x), x, **options).sum().backward()
+        call(lambda x: fickle(runs, x), x, **case["options"]).sum().backward()
     except RuntimeError as error:
         said = f"{type(error).__name__}: {error}"
     kept = torch.equal(before, torch.get_rng_state())
@@ -133,6 +151,7 @@ _RUNS: dict[str, Callable[[oracles.Call, Case], Result]] = {
     "nested": _chain,
     "gpt": _gpt,
     "call": _call,
+    "not preserved": _not_preserved,
     "differs": _differs,
 }
 
@@ -140,6 +159,13 @@ _RUNS: dict[str, Callable[[oracles.Call, Case], Result]] = {
 def _judge(case: Case, result: Result) -> None:
     if case["kind"] == "differs":
         _judge_differs(case, result)
+        return
+    if case["kind"] == "not preserved":
+        if results.flag(result, "random_state_kept"):
+            raise CheckError(
+                "preserve_rng_state=False was passed, and the recomputation kept the random state "
+                "all the same: hand that argument to remember_surroundings."
+            )
         return
     exact = _oracle(case)
     if case["kind"] == "call":
@@ -192,14 +218,31 @@ def _judge_call(result: Result, exact: Result) -> None:
     oracles.demand_gradients(result, exact)
 
 
+_MAY_PASS = {
+    "operation": "another operation made a tensor of the same shape, dtype and device, and the "
+    "error says {!r}: operations may differ, so compare what comes after them.",
+    "dtype": 'determinism_check="none" was passed, and the error says {!r}: hand describes to the '
+    "region, which gives nothing to compare then.",
+}
+
+
 def _judge_differs(case: Case, result: Result) -> None:
     said, how = str(result.get("said")), case["how"]
+    if not case["words"]:
+        if said:
+            raise CheckError(_MAY_PASS[how].format(said[:200]))
+        return
     if not said:
         raise CheckError(
             f"a recomputation that saved another thing ({how}) went through: call compare when it "
             "is over, which takes forward_is_done."
         )
-    if _DIFFERENCES[how] not in said:
+    if case["options"].get("debug") and case["words"] not in said:
+        raise CheckError(
+            "debug=True was passed, and the error does not name the first operation that differs: "
+            "hand compares to the region, which is compare_logs then."
+        )
+    if case["words"] not in said:
         raise CheckError(
             f"the recomputation differed ({how}), and the error says {said[:200]!r}: the three "
             "messages of compare begin as its docstring says."

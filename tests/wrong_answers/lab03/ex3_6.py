@@ -1,6 +1,7 @@
 """A check of the recomputation, and checkpoint itself."""
 
 import contextlib
+from functools import partial
 
 import torch
 from torch.autograd.graph import saved_tensors_hooks
@@ -11,10 +12,21 @@ from wrong_answers import right, solved, wrong
 LAB = solved("lab03")
 
 
+def given(determinism_check, early_stop, context_fn, debug):
+    """The lines above the blank: what to describe, how to compare, when to stop, which contexts."""
+    describes = LAB.describe if determinism_check == "default" else (lambda tensor: ())
+    compares, early_stop = LAB.compare, LAB.switch("_enable_checkpoint_early_stop", early_stop)
+    if LAB.switch("_checkpoint_debug_enabled", debug):
+        logs = LAB.OpLog(), LAB.OpLog()
+        context_fn, compares = partial(tuple, logs), partial(LAB.compare_logs, logs)
+    return describes, compares, early_stop, context_fn
+
+
 def with_slips(
     surroundings=LAB.remember_surroundings,
     arguments=LAB.save_arguments,
-    compare=LAB.compare,
+    compare=lambda compares: compares,
+    describe=lambda describes: describes,
     rerun=None,
     finished=True,
     stops=lambda early_stop: early_stop,
@@ -26,11 +38,16 @@ def with_slips(
     def checkpoint(
         function,
         *args,
-        early_stop=True,
-        context_fn=LAB.no_contexts,
         preserve_rng_state=True,
+        determinism_check="default",
+        context_fn=LAB.no_contexts,
+        early_stop=True,
+        debug=False,
         **kwargs,
     ):
+        describes, compares, early_stop, context_fn = given(
+            determinism_check, early_stop, context_fn, debug
+        )
         if plain(function):
             return function(*args, **kwargs)
         first, second = contexts(context_fn)
@@ -42,7 +59,9 @@ def with_slips(
                 again(*args, **kwargs)
 
         bring_back = arguments(args, kwargs)
-        region = LAB.Region(run, bring_back, stops(early_stop), LAB.describe, compare)
+        region = LAB.Region(
+            run, bring_back, stops(early_stop), describe(describes), compare(compares)
+        )
         with saved_tensors_hooks(region.pack, region.unpack), first:
             output = function(*args, **kwargs)
         region.forward_is_done = finished
@@ -60,6 +79,16 @@ def says(words):
             raise LAB.CheckpointError(words.format(len(first), len(again)))
 
     return compare
+
+
+def with_operations(first, again):
+    LAB.compare(first, again)
+    if first != again:
+        raise LAB.CheckpointError("tensors have different metadata")
+
+
+def always(value):
+    return lambda chosen: value
 
 
 def without_operation(first, again):
@@ -111,7 +140,7 @@ leaves_eval_mode_alone = wrong("in eval mode nothing was checkpointed")(
     with_slips(plain=in_eval_mode)
 )
 runs_the_latest_function = wrong("one was recomputed in another's place")(
-    with_slips(rerun=late_binding, surroundings=forgetful, compare=None)
+    with_slips(rerun=late_binding, surroundings=forgetful, compare=always(None))
 )
 forgets_the_surroundings = wrong("does the recomputation compute what forward did")(
     with_slips(surroundings=forgetful)
@@ -128,12 +157,24 @@ ignores_contexts = wrong("the contexts of context_fn and the function came in th
 )
 never_compares = wrong("which takes forward_is_done")(with_slips(finished=False))
 says_one_thing_for_all = wrong("the three messages of compare begin as")(
-    with_slips(compare=says("the recomputation differs: {} and {}"))
+    with_slips(compare=always(says("the recomputation differs: {} and {}")))
 )
 names_no_operation = wrong("does not name the operation that made the tensor")(
-    with_slips(compare=without_operation)
+    with_slips(compare=always(without_operation))
 )
-names_no_shape = wrong("does not name (3,):")(with_slips(compare=without_shapes))
+names_no_shape = wrong("does not name (3,):")(with_slips(compare=always(without_shapes)))
+
+
+compares_operations_too = wrong("operations may differ, so compare what comes after them")(
+    with_slips(compare=always(with_operations))
+)
+ignores_the_determinism_check = wrong("hand describes to the region")(
+    with_slips(describe=always(LAB.describe))
+)
+ignores_preserve_rng_state = wrong("hand that argument to remember_surroundings")(
+    with_slips(surroundings=lambda function, devices, preserve: LAB.remember_surroundings(function))
+)
+ignores_debug = wrong("hand compares to the region")(with_slips(compare=always(LAB.compare)))
 
 
 @wrong("torch.utils.checkpoint is what you are writing")
@@ -150,17 +191,30 @@ def run_again(restored, around, function, args, kwargs):
 
 
 @right
-def without_a_closure(function, *args, early_stop=True, context_fn=LAB.no_contexts, **kwargs):
+def without_a_closure(
+    function,
+    *args,
+    preserve_rng_state=True,
+    determinism_check="default",
+    context_fn=LAB.no_contexts,
+    early_stop=True,
+    debug=False,
+    **kwargs,
+):
+    describes, compares, early_stop, context_fn = given(
+        determinism_check, early_stop, context_fn, debug
+    )
     if not torch.is_grad_enabled():
         return function(*args, **kwargs)
     first, second = context_fn()
-    restored = LAB.remember_surroundings(function, LAB.gpus_of(args, kwargs))
+    gpus = LAB.gpus_of(args, kwargs)
+    restored = LAB.remember_surroundings(function, gpus, preserve_rng_state)
     region = LAB.Region(
         lambda *a, **k: run_again(restored, second, function, a, k),
         LAB.save_arguments(args, kwargs),
         early_stop=early_stop,
-        describe=LAB.describe,
-        compare=LAB.compare,
+        describe=describes,
+        compare=compares,
     )
     with contextlib.ExitStack() as stack:
         stack.enter_context(saved_tensors_hooks(region.pack, region.unpack))
