@@ -24,7 +24,8 @@ NAMES = [path.relative_to(LIBRARY).as_posix() for path in MODULES]
 ALLOWED = {
     "units": set(),
     "marks": set(),
-    "bootstrap": set(),
+    "pythons": set(),
+    "bootstrap": {"pythons"},
     "data": set(),
     "strategies": set(),
     "device": {"units"},
@@ -32,6 +33,7 @@ ALLOWED = {
     "models": {"device"},
     "training": {"models", "strategies"},
     "recorded": {"units", "device", "memory", "training"},
+    "emulated": {"units", "bootstrap"},
     "plots": {"units"},
     "memory": {"units", "device", "plots"},
     "widgets": {"units", "plots", "memory"},
@@ -39,26 +41,32 @@ ALLOWED = {
     "grading": {"units", "checks", "marks"},
     "authoring": {"units", "marks"},
     "__init__": {"memory"},
-    "__main__": {"bootstrap", "cli", "recorded"},
-    "cli": {"units", "device", "training", "memory", "plots", "grading", "authoring"},
+    "__main__": {"pythons", "commands"},
+    "commands": {"pythons", "bootstrap", "cli", "emulated", "recorded"},
+    "cli": {
+        *("bootstrap", "units", "device", "training", "memory", "plots", "grading", "authoring"),
+    },
 }
 # The one room whose parts have an order of their own.
 WITHIN_MEMORY = {
     "report": {"units", "plots"},
-    "saved": {"units"},
-    "storages": {"saved", "report"},
-    "kernels": set(),
+    "storages": {"report"},
+    "saved": {"units", "storages"},
+    "autocast": set(),
+    "kernels": {"autocast"},
     "allocator": {"device", "report"},
     "meter": {"units", "device", "report", "storages", "allocator"},
     "corrections": set(),
     "predict": {"meter", "report", "kernels", "corrections"},
     "magic": {"meter", "report"},
-    "cap": {"units", "device"},
+    "cap": {"units", "device", "storages"},
     "__init__": {"allocator", "meter", "predict", "report", "saved"},
 }
 # Tested under another name.
 TESTED_BY = {
     "__init__.py": "test_main.py",
+    "commands.py": "test_main.py",
+    "pythons.py": "test_bootstrap.py",
     "memory/__init__.py": "test_architecture.py",
     "checks/__init__.py": "test_architecture.py",
     "models/__init__.py": "test_architecture.py",

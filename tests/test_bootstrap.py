@@ -8,9 +8,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from tutorial_lib import bootstrap
+from tutorial_lib import bootstrap, pythons
 
-BARE = ("__init__.py", "__main__.py", "bootstrap.py")
+OLDEST = ("__init__.py", "__main__.py", "pythons.py")  # Python 2.7 can read these
+BARE = (*OLDEST, "bootstrap.py", "commands.py")
 SUCCESS = (0, "")
 
 
@@ -28,6 +29,7 @@ class Tools:
     def __init__(self, clone):
         self.venv = clone / ".venv"
         self.commands = []
+        self.wanted = []
         self.answers = {}
 
     def __call__(self, command, root, report=None):
@@ -37,6 +39,7 @@ class Tools:
             return (0, "3 12 1") if there and "import sys; print" in words[2] else (1, "")
         tool = words[2] if words[2] != "pip" else f"pip {words[3]}"
         self.commands.append(tool)
+        self.wanted += [words[-1]] * (tool == "pip install")
         if tool == "venv":
             python = bootstrap.venv_python(self.venv)
             python.parent.mkdir(parents=True, exist_ok=True)
@@ -61,6 +64,49 @@ def test_an_old_python_can_read_it_and_needs_no_package(root, name):
         names += [node.module] if isinstance(node, ast.ImportFrom) else []
         outside = {one.split(".")[0] for one in names} - set(sys.stdlib_module_names)
         assert outside <= {"tutorial_lib"}
+
+
+@pytest.mark.parametrize("name", OLDEST)
+def test_the_oldest_python_can_read_it(root, name):
+    text = (root / "tutorial_lib" / name).read_text()
+    assert text.isascii()  # Python 2 wants an encoding named otherwise
+    new = (ast.JoinedStr, ast.AnnAssign, ast.Starred, ast.NamedExpr, ast.AsyncFunctionDef)
+    for node in ast.walk(ast.parse(text)):
+        assert not isinstance(node, new)
+        assert not getattr(node, "returns", None)
+        assert not getattr(node, "annotation", None)
+        assert not (isinstance(node, ast.ImportFrom) and node.module == "__future__")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="the stand-ins are shell scripts")
+def test_advice_about_another_python_is_tried_before_it_is_given(tmp_path, monkeypatch):
+    def put(name, script):
+        (tmp_path / name).write_text(f"#!/bin/sh\n{script}\n")
+        (tmp_path / name).chmod(0o755)
+
+    monkeypatch.setenv("PATH", str(tmp_path))
+    put("python3.13", "exit 127")  # a version manager's stand-in without a Python behind it
+    assert pythons.suitable() is None
+    put("python3.12", f'exec {sys.executable} "$@"')
+    assert pythons.suitable() == "python3.12"
+    sentence = pythons.refusal((3, 8), "This")
+    assert sentence.endswith("needs 3.11 to 3.13: try `python3.12 -m tutorial_lib ...`.")
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "installed"),
+    [("lab", "lab", 1), ("lab", "test", 2), ("test", "lab", 1), ("lab", "grade", 2)],
+)
+def test_lab_installs_what_labs_need_and_more_only_when_asked(
+    clone, tools, first, second, installed
+):
+    bootstrap.python_with_course(clone, first)
+    assert tools.wanted == [f".[{first}]"]
+    bootstrap.python_with_course(clone, second)
+    assert tools.commands.count("pip install") == installed
+    assert bootstrap.is_ready(clone, first)
+    assert bootstrap.is_ready(clone, second)
+    assert bootstrap.is_ready(clone, "author") == ("test" in (first, second))
 
 
 def test_the_first_time_installs_and_the_second_does_not(clone, tools, capsys):
@@ -138,7 +184,7 @@ def test_a_folder_that_is_no_clone_is_refused(tmp_path, tools):
 
 @pytest.mark.parametrize("version", [(2, 7), (3, 10), (3, 14)])
 def test_a_python_outside_the_range_is_refused(monkeypatch, version):
-    monkeypatch.setattr(shutil, "which", lambda name: name if name == "python3.12" else None)
+    monkeypatch.setattr(pythons, "suitable", lambda: "python3.12")
     with pytest.raises(bootstrap.SetupError, match=r"needs 3\.11 to 3\.13: try `python3\.12 -m"):
         bootstrap.check_version(version, "This")
 

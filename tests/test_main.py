@@ -1,16 +1,20 @@
 """`python -m tutorial_lib`: what works from a bare Python, and what each command starts."""
 
+import json
 import os
+import platform
 import re
 import shutil
 import socket
+import sys
 from pathlib import Path
 
 import pytest
 import typer
 
-from tutorial_lib import __main__ as door
-from tutorial_lib import __version__, bootstrap, cli
+from tutorial_lib import __main__ as entrance
+from tutorial_lib import __version__, bootstrap, cli, pythons
+from tutorial_lib import commands as door
 
 
 @pytest.fixture
@@ -72,7 +76,46 @@ def test_an_unknown_command_names_the_nearest(run_python):
     assert done.stderr == "There is no command 'mesure': did you mean `measure`?\n"
 
 
-@pytest.mark.parametrize("command", ["doctor", "measure", "predict", "grade", "build"])
+def test_doctor_needs_nothing_installed(run_python, bare_clone):
+    done = run_python("-m", "tutorial_lib", "doctor", cwd=bare_clone, bare=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    facts = dict(line.split(maxsplit=1) for line in done.stdout.splitlines() if line[0] != "f")
+    assert facts["course"] == __version__
+    assert facts["Python"].startswith(platform.python_version())
+    assert facts["next"] == "run `python -m tutorial_lib lab`: it sets everything up."
+    done = run_python("-m", "tutorial_lib", "doctor", "--json", cwd=bare_clone, bare=True)
+    assert {*json.loads(done.stdout)} == {"course", "Python", "system", "free disk", "next"}
+
+
+def test_doctor_says_that_a_python_does_not_suit(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "version_info", (3, 8, 18))
+    monkeypatch.setattr(pythons, "suitable", lambda: None)
+    assert door._doctor_without_packages([]) == 2
+    assert "is Python 3.8, and the course needs 3.11 to 3.13" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("version", [(2, 7, 18), (3, 7, 16)])
+def test_a_python_that_cannot_read_the_course_gets_one_sentence(monkeypatch, capsys, version):
+    monkeypatch.setattr(sys, "version_info", version)
+    monkeypatch.setattr(pythons, "suitable", lambda: "python3.12")
+    assert entrance.main() == 2
+    said = capsys.readouterr().err
+    assert said.endswith("needs 3.11 to 3.13: try `python3.12 -m tutorial_lib ...`.\n")
+    assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize(("command", "extra"), [("grade", "grade"), ("build", "author")])
+def test_what_a_command_needs_beside_the_lab_is_added(started, monkeypatch, command, extra):
+    asked = []
+    monkeypatch.setattr(
+        bootstrap, "missing_packages", lambda _, wanted: [wanted] * (wanted != "lab")
+    )
+    monkeypatch.setattr(bootstrap, "python_with_course", lambda _, e: asked.append(e) or "python")
+    assert door.main([command, "words"]) == 0
+    assert (asked, started) == ([extra], [(["-m", "tutorial_lib", command, "words"], {})])
+
+
+@pytest.mark.parametrize("command", ["measure", "predict", "grade", "build"])
 def test_without_packages_one_sentence_says_what_to_run(run_python, bare_clone, command):
     done = run_python("-m", "tutorial_lib", command, cwd=bare_clone, bare=True)
     assert done.returncode == 2

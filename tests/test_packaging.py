@@ -15,7 +15,7 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
-from tutorial_lib import __version__, bootstrap
+from tutorial_lib import __version__, bootstrap, pythons
 
 # Colab has none of these, so an install of an extra there may bring any version.
 NOT_ON_COLAB = {"jupyterlab", "nbval", "pytest-xdist", "ruff", "mypy"}
@@ -72,7 +72,7 @@ def test_environment_yml_says_nothing_of_its_own(root, project):
 
 
 def test_one_range_of_pythons(root, project):
-    (_, oldest), (_, newest) = bootstrap.OLDEST, bootstrap.NEWEST
+    (_, oldest), (_, newest) = pythons.OLDEST, pythons.NEWEST
     assert SpecifierSet(project["requires-python"]) == SpecifierSet(f">=3.{oldest},<3.{newest + 1}")
     assert f"Python 3.{oldest} to 3.{newest}" in (root / "README.md").read_text()
 
@@ -141,7 +141,7 @@ def test_the_wheel_holds_the_package_and_nothing_else(clone, tmp_path):
 def test_an_install_on_colab_brings_only_the_course(clone, colab, run_online, tmp_path):
     """Stubs of all that Colab has; pip may then want nothing but the course (no download)."""
     environment = tmp_path / "colab"
-    newest = [f"python3.{bootstrap.NEWEST[1]}", "-m", "venv", environment]
+    newest = [f"python3.{pythons.NEWEST[1]}", "-m", "venv", environment]
     # Colab's Python where it is here (a name on PATH need not work), else this one.
     if shutil.which(newest[0]) is None or run_online(*newest).returncode:
         assert run_online(sys.executable, *newest[1:]).returncode == 0

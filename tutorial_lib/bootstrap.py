@@ -10,6 +10,7 @@ import hashlib
 import importlib.metadata
 import json
 import os
+import platform
 import re
 import shutil
 import subprocess
@@ -20,7 +21,8 @@ import urllib.request
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-OLDEST, NEWEST = (3, 11), (3, 13)
+from tutorial_lib import __version__, pythons
+
 NEEDED_GB = 3
 STAMP = ".tutorial-installed"
 LOG = "tutorial-pip.log"
@@ -58,7 +60,8 @@ def python_with_course(root: Path, extra: str = "test") -> Path:
 
     Args:
         root: The clone: the folder that holds pyproject.toml.
-        extra: What an environment made by other means (conda, uv) must hold: `lab` or `test`.
+        extra: What it must hold beside the course: `lab`, `grade`, `author`, or `test`, which is
+            all of them.
 
     Returns:
         The running Python when everything is there already, else that of `.venv`.
@@ -72,7 +75,7 @@ def python_with_course(root: Path, extra: str = "test") -> Path:
     if not is_ready(root, extra):
         _check_place(root)
         _make(root)
-        _install(root)
+        _install(root, extra)
     return venv_python(venv)
 
 
@@ -96,12 +99,19 @@ def is_ready(root: Path, extra: str = "test") -> bool:
     if not python.exists():
         return False
     if stamp.exists():
-        return stamp.read_text(encoding="utf-8") == fingerprint(root)
+        return not {extra, "test"}.isdisjoint(_installed_extras(root))
     probe = (
         "import sys; from pathlib import Path; from tutorial_lib import bootstrap; "
         "sys.exit(bool(bootstrap.missing_packages(Path(sys.argv[1]), sys.argv[2])))"
     )
     return _run([python, "-c", probe, root, extra], root)[0] == 0
+
+
+def _installed_extras(root: Path) -> list[str]:
+    """Read from our stamp which extras `.venv` has; none when what it depends on has changed."""
+    stamp = root / ".venv" / STAMP
+    words = stamp.read_text(encoding="utf-8").split() if stamp.exists() else []
+    return words[1:] if words[:1] == [fingerprint(root)] else []
 
 
 def fingerprint(root: Path) -> str:
@@ -110,6 +120,20 @@ def fingerprint(root: Path) -> str:
     for path in ("pyproject.toml", "constraints.txt", ".venv/pyvenv.cfg"):
         digest.update(b"\0" + (root / path).read_bytes())
     return digest.hexdigest()
+
+
+def facts(root: Path) -> dict[str, str]:
+    """Say what can be said of this machine and of the course without any package.
+
+    Returns:
+        Words by name; no names of users or folders other than the Python in use.
+    """
+    return {
+        "course": __version__,
+        "Python": f"{platform.python_version()} ({sys.executable})",
+        "system": platform.platform(),
+        "free disk": f"{shutil.disk_usage(root).free / 1e9:.0f} GB",
+    }
 
 
 def missing_packages(root: Path, extra: str = "test") -> list[str]:
@@ -144,17 +168,11 @@ def check_version(version: tuple[int, ...], whose: str) -> None:
     """Refuse a Python that the course was not tried with.
 
     Raises:
-        SetupError: Outside `OLDEST` to `NEWEST`; names a better Python where one is found.
+        SetupError: When it is too old or too new; names a better Python where one is found.
     """
-    if OLDEST <= tuple(version[:2]) <= NEWEST:
-        return
-    names = [f"python3.{minor}" for minor in range(NEWEST[1], OLDEST[1] - 1, -1)]
-    found = next((name for name in names if shutil.which(name)), None)
-    advice = f"try `{found} -m tutorial_lib ...`" if found else "install one from python.org"
-    raise SetupError(
-        f"{whose} is Python {version[0]}.{version[1]}, and the course needs "
-        f"3.{OLDEST[1]} to 3.{NEWEST[1]}: {advice}."
-    )
+    refusal = pythons.refusal(version, whose)
+    if refusal:
+        raise SetupError(refusal)
 
 
 def _check_place(root: Path) -> None:
@@ -188,9 +206,10 @@ def _make(root: Path) -> None:
             raise SetupError(explain(said, root, "venv could not make .venv"))
 
 
-def _install(root: Path) -> None:
+def _install(root: Path, extra: str) -> None:
     venv = root / ".venv"
     python, stamp, log = venv_python(venv), venv / STAMP, venv / LOG
+    extras = sorted({extra, *_installed_extras(root)})
     stamp.write_text("unfinished", encoding="utf-8")  # until the last line of this function
     with _Step("Installing the course and what it needs (minutes the first time)"):
         status, said = _run([python, "-m", "pip", "--version"], root)
@@ -198,14 +217,14 @@ def _install(root: Path) -> None:
             status, said = _run([python, "-m", "ensurepip"], root)
         if status == 0:
             options = ["--no-input", "--disable-pip-version-check", "--progress-bar=off"]
-            wanted = ["-c", "constraints.txt", "-e", ".[test]"]
+            wanted = ["-c", "constraints.txt", "-e", f".[{','.join(extras)}]"]
             command = [python, "-m", "pip", "install", *options, *wanted]
             status, said = _run(command, root, report=_report_pip)
         log.write_text(said, encoding="utf-8")
         if status:
             reason = explain(said, root, "pip could not install the course")
             raise SetupError(f"{reason} All that pip said is in {log}.")
-    stamp.write_text(fingerprint(root), encoding="utf-8")
+    stamp.write_text(" ".join([fingerprint(root), *extras]), encoding="utf-8")
 
 
 class _Step:

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import enum
 import json
-import platform
-import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -120,18 +118,14 @@ def machine() -> dict[str, str]:
     """
     from importlib import metadata
 
-    from tutorial_lib import __version__, device
-    from tutorial_lib.units import human_bytes
+    from tutorial_lib import bootstrap, device
 
     best = device.pick()
     facts = {
-        "course": __version__,
-        "Python": f"{platform.python_version()} ({sys.executable})",
-        "system": platform.platform(),
+        **bootstrap.facts(ROOT),
         "device": device.describe(best),
         "tier": device.tier(best).value,
         "bfloat16 in hardware": "yes" if device.supports_bfloat16(best) else "no",
-        "free disk": human_bytes(shutil.disk_usage(ROOT).free),
     }
     for name in DOCTOR_PACKAGES:
         try:
