@@ -19,7 +19,7 @@ from torch.optim import Optimizer
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tutorial_lib import device as devices
-from tutorial_lib.memory.storages import is_wrapper, tensors_in
+from tutorial_lib.memory.storages import is_wrapper, list_tensors
 from tutorial_lib.units import human_bytes
 
 
@@ -41,7 +41,7 @@ class Cap:
     def _take(self, tensors: Iterable[Any]) -> int:
         """Count storages that were not seen before; gives their bytes."""
         before = self.held_bytes
-        for tensor in tensors_in(tensors):
+        for tensor in list_tensors(tensors):
             if not tensor.is_cpu:
                 continue
             storage = tensor.untyped_storage()

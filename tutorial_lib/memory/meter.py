@@ -81,15 +81,7 @@ def measure(
         with watch(label, model=model, optimizer=optimizer) as report:
             for _ in range(steps):
                 step()
-        if "backward" not in report.phases:
-            doubts = ["the step ran no backward: what is measured is no training step."]
-        if (report.counted_bytes or 0) > report.peak_bytes:
-            doubts.append(
-                f"the tensors add up to {human_bytes(report.counted_bytes or 0)}, more than CUDA's "
-                "allocator gave out: some of them are not its memory. The peak is the allocator's; "
-                "the categories are not to be trusted."
-            )
-        for doubt in doubts:
+        for doubt in _doubts_after(report) or doubts:
             warnings.warn(doubt, MeterWarning, stacklevel=2)
         device = _device_of(model, optimizer)
         report.step_seconds = [_timed(step, device) for _ in range(repeats)]
@@ -171,6 +163,19 @@ def _doubts(model: nn.Module | None) -> Iterator[str]:
             "the uncompiled model's. For the compiled step's own peak take torch.profiler on a "
             "CPU, and torch.cuda.max_memory_allocated on a GPU."
         )
+
+
+def _doubts_after(report: MemoryReport) -> list[str]:
+    """Say what the measured step itself shows to be no reading of a training step."""
+    if "backward" not in report.phases:
+        return ["the step ran no backward: what is measured is no training step."]
+    if report.counted_bytes is not None and report.counted_bytes > report.peak_bytes:
+        return [
+            f"the tensors add up to {human_bytes(report.counted_bytes)}, more than CUDA's "
+            "allocator gave out: some of them are not its memory. The peak is the allocator's; "
+            "the categories are not to be trusted."
+        ]
+    return []
 
 
 def _is_compiled(model: nn.Module) -> bool:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules import module as module_hooks
 
-from tutorial_lib.memory.storages import tensors_in
+from tutorial_lib.memory.storages import list_tensors
 from tutorial_lib.units import human_bytes
 
 _SHOWN = 40  # rows of a printed table
@@ -151,7 +151,7 @@ class _Recorder:
 
     def __init__(self, params_of: nn.Module | None) -> None:
         resident = [*params_of.parameters(), *params_of.buffers()] if params_of else []
-        self.seen = {tensor.untyped_storage()._cdata for tensor in tensors_in(resident)}
+        self.seen = {tensor.untyped_storage()._cdata for tensor in list_tensors(resident)}
         self.names = {id(m): name for name, m in params_of.named_modules()} if params_of else {}
         self.rows: list[SavedTensor] = []
         self.modules: list[str] = []
@@ -165,7 +165,7 @@ class _Recorder:
         self.modules.pop()
 
     def pack(self, tensor: Tensor) -> Tensor:
-        for part in tensors_in([tensor]):
+        for part in list_tensors([tensor]):
             storage = part.untyped_storage()
             if storage._cdata not in self.seen:
                 self.seen.add(storage._cdata)

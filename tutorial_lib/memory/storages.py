@@ -65,10 +65,10 @@ class StorageLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._enter_phase()
         # gloo copies what it reduces, and shows the copy in the operation after the collective.
         origin = ("", "inputs") if not self._collective else (self._collective, "")
-        for tensor in tensors_in(args):
+        for tensor in list_tensors(args):
             self._record(tensor, *origin)
         if kwargs:
-            for tensor in tensors_in(kwargs):
+            for tensor in list_tensors(kwargs):
                 self._record(tensor, *origin)
         out = func(*args, **(kwargs or {}))
         self._collective = func.overloadpacket.__name__ if func.namespace == "c10d" else ""
@@ -76,14 +76,14 @@ class StorageLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
         before = len(self.records)
         self.clock += 1
         op = func.overloadpacket.__name__
-        for tensor in tensors_in(out):
+        for tensor in list_tensors(out):
             self._record(tensor, op, "")
         self.clock -= len(self.records) == before
         return out
 
     def know(self, tensors: Iterable[Tensor | None], label: str) -> None:
         """Label the storages of these tensors, whether they were seen before or not."""
-        for tensor in tensors_in([tensor for tensor in tensors if tensor is not None]):
+        for tensor in list_tensors([tensor for tensor in tensors if tensor is not None]):
             if (record := self._record(tensor, "", label)) is not None:
                 record.label = label
 
@@ -99,7 +99,7 @@ class StorageLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
         for group in optimizer.param_groups:
             self.know(group["params"], "parameters")
             self.know((parameter.grad for parameter in group["params"]), "gradients")
-        self.know(tensors_in(list(optimizer.state.values())), "optimizer_state")
+        self.know(list_tensors(list(optimizer.state.values())), "optimizer_state")
 
     def set_phase(self, phase: Phase) -> None:
         """Note that another phase of the step has begun."""
@@ -207,7 +207,7 @@ def _category(record: StorageRecord) -> str:
     return "temporary"
 
 
-def tensors_in(value: Any) -> list[Tensor]:
+def list_tensors(value: Any) -> list[Tensor]:
     """List the tensors in lists, tuples and dicts; of one that is sharded, what this rank holds."""
     found: list[Tensor] = []
     items = value.values() if isinstance(value, dict) else value
@@ -217,7 +217,7 @@ def tensors_in(value: Any) -> list[Tensor]:
         if isinstance(item, Tensor):
             found += _parts(item) if is_wrapper(type(item)) else [item]
         elif isinstance(item, list | tuple | dict):
-            found += tensors_in(item)
+            found += list_tensors(item)
     return found
 
 
@@ -228,4 +228,4 @@ def is_wrapper(kind: type) -> bool:
 
 def _parts(wrapper: Any) -> list[Tensor]:
     names, _ = wrapper.__tensor_flatten__()
-    return tensors_in([getattr(wrapper, name) for name in names])
+    return list_tensors([getattr(wrapper, name) for name in names])
