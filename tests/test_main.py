@@ -94,6 +94,15 @@ def test_doctor_says_that_a_python_does_not_suit(monkeypatch, capsys):
     assert "is Python 3.8, and the course needs 3.11 to 3.13" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("command", ["measure", "record", "grade"])
+def test_every_other_command_says_so_too(monkeypatch, capsys, command):
+    monkeypatch.setattr(sys, "version_info", (3, 8, 18))
+    monkeypatch.setattr(pythons, "suitable", lambda: None)
+    monkeypatch.setattr(bootstrap, "is_running", lambda _: True)
+    assert door.main([command]) == 2
+    assert "is Python 3.8, and the course needs 3.11 to 3.13" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("version", [(2, 7, 18), (3, 7, 16)])
 def test_a_python_that_cannot_read_the_course_gets_one_sentence(monkeypatch, capsys, version):
     monkeypatch.setattr(sys, "version_info", version)

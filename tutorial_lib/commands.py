@@ -152,13 +152,15 @@ def _other(words: list[str]) -> int:
     is_bare = bool(bootstrap.missing_packages(ROOT, "lab"))
     if not bootstrap.is_running(venv) and python.exists() and is_bare:
         return _become([str(python), "-m", "tutorial_lib", *words], {}, move=False)
+    if words[0] != "doctor":
+        bootstrap.check_version(sys.version_info, f"This ({sys.executable})")
     try:
         if words[0] == "record":  # works where only torch and the models' libraries are
             from tutorial_lib.recorded.command import main as record
 
             return record(words[1:])
         from tutorial_lib.cli import run
-    except ModuleNotFoundError as error:
+    except ImportError as error:
         if words[0] == "doctor":
             return _doctor_without_packages(words[1:])
         raise bootstrap.SetupError(
