@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import random
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -46,6 +47,7 @@ def _cases(seed: int) -> list[Case]:
         {**case, "more": -1},
         {**case, "side": 8 + draw.choice([1, 2, 3])},
         {**case, "side": 8 + draw.choice([1, 3]), "levels": 2},
+        {**case, "side": draw.choice([1, 2, 3])},  # rounded down, none is left
     ]
     return [{**case, "cap_bytes": _cap(case)} for case in cases]
 
@@ -116,6 +118,7 @@ def _judge(case: Case, result: Result) -> None:
     of_side = f"for images of {case['side']} to a side and {case['levels']} levels"
     if case["side"] % _multiple(case):
         oracles.demand_words(said, "ValueError", [case["side"], _multiple(case)], of_side)
+        _demand_side_to_try(said, case["side"], _multiple(case))
         return
     if case["more"] < 0:
         where = f"for a cap of {cap} bytes, one below the floor of {cap + 1}"
@@ -132,6 +135,16 @@ def _judge(case: Case, result: Result) -> None:
         raise CheckError(f"the room comes as {kind}: an int is wanted, the bytes above the floor.")
     if room != case["more"]:
         _explain(case, cap - room)
+
+
+def _demand_side_to_try(said: str, side: int, multiple: int) -> None:
+    numbers = [int(digits) for digits in re.findall(r"\d+", said.replace(",", ""))]
+    fitting = [number for number in numbers if number and number % multiple == 0]
+    if len(fitting) < 2:  # one is the multiple itself, which may be the side to try as well
+        raise CheckError(
+            f"the refusal of a side of {side} says {said[:150]!r}: it names no side to try, a "
+            f"multiple of {multiple} and more than 0."
+        )
 
 
 def _explain(case: Case, floor: int) -> None:

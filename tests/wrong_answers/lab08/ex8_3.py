@@ -107,6 +107,31 @@ halved_at_each_level = wrong("came: 'side (=6) cannot be halved")(
 )
 
 
+def suggests(side_to_try):
+    def room_for_activations(unet, side, state_bytes, cap):
+        multiple = 2 ** (len(unet.config.block_out_channels) - 1)
+        if side % multiple:
+            tried = side_to_try(side, multiple)
+            raise ValueError(f"side (={side}) is no multiple of {multiple}{tried}.")
+        return demands(unet, side, cap, sum(parts_of(unet, side, state_bytes).values()))
+
+    return room_for_activations
+
+
+suggests_none = wrong("is no multiple of 4.': it names no side to try")(
+    suggests(lambda side, multiple: "")
+)
+suggests_what_does_not_fit = wrong("more.': it names no side to try")(
+    suggests(lambda side, multiple: f": try {side + multiple}, or a few more")
+)
+suggests_nothing_at_all = wrong("try 0.': it names no side to try")(
+    suggests(lambda side, multiple: f": try {side // multiple * multiple}")
+)
+suggests_the_next_below = right(
+    suggests(lambda side, multiple: f": try {side // multiple * multiple or multiple}")
+)
+
+
 @wrong("that state_dict() leaves out")
 def from_the_state_dict(unet, side, state_bytes, cap):
     parts = parts_of(unet, side, state_bytes)
