@@ -661,6 +661,7 @@ def update_that_fits(unet, optimizer, drawn, micro_batch: int) -> tuple[float, i
     Raises:
         torch.OutOfMemoryError: When a micro-batch of 1 does not fit: says so, and what to try.
             Parameters, optimizer and random state are as before, gradients None.
+            Out of the optimizer's step it comes at once: some parameters have moved by then.
         Exception: Any other error of the U-Net, at once.
     """
     ### BEGIN SOLUTION

@@ -30,6 +30,7 @@ def _cases(seed: int) -> list[Case]:
         {**case, "begin": 7, "fits": 3},
         {**case, "begin": 8, "fits": 0, "kind": "nothing fits"},
         {**case, "begin": 8, "fits": 8, "kind": "other error"},
+        {**case, "begin": 8, "fits": 8, "kind": "torn"},
     ]
 
 
@@ -79,6 +80,7 @@ def _run(answer: Callable[..., Any], case: Case) -> Result:
     limit = _limit(case)
     unet, optimizer, drawn = _make(case)
     seen: dict[str, Any] = {"said": "", "loss": None, "micro_batch": None}
+    steps = _fail_in_step(optimizer) if case["kind"] == "torn" else []
     with oracles.rows_seen(unet) as rows, _broken(unet, case["kind"] == "other error"):
         before, random_state = _state(unet, optimizer), torch.get_rng_state()
         with one_thread(), capped(limit, model=unet, optimizer=optimizer):
@@ -94,7 +96,12 @@ def _run(answer: Callable[..., Any], case: Case) -> Result:
                     raise
                 raise CheckError("two values are wanted: the loss and the micro-batch.") from error
     after = _state(unet, optimizer)
-    seen |= {"rows": rows, "state": after, "moved": not all(map(torch.equal, before, after))}
+    seen |= {
+        "rows": rows,
+        "steps": len(steps),
+        "state": after,
+        "moved": not all(map(torch.equal, before, after)),
+    }
     seen["random_state"] = torch.get_rng_state()
     seen["drew"] = not torch.equal(random_state, seen["random_state"])
     seen["gradients"] = [p.grad is not None for p in unet.parameters()]
@@ -103,6 +110,20 @@ def _run(answer: Callable[..., Any], case: Case) -> Result:
 
 class _OtherError(RuntimeError):
     pass
+
+
+def _fail_in_step(optimizer: SGD) -> list[int]:
+    """Have every step run out of memory when it has moved one parameter; lists the steps."""
+    steps: list[int] = []
+
+    def fail(*_: Any) -> None:
+        steps.append(1)
+        with torch.no_grad():
+            optimizer.param_groups[0]["params"][0].mul_(0.9)
+        raise torch.OutOfMemoryError("the optimizer's temporaries do not fit")
+
+    optimizer.register_step_pre_hook(fail)
+    return steps
 
 
 @contextlib.contextmanager
@@ -132,6 +153,9 @@ def _judge(case: Case, result: Result) -> None:
                 "alone."
             )
         return
+    if case["kind"] == "torn":
+        _judge_torn(said, *counts([result.get("steps")], 1, "steps of the optimizer"))
+        return
     if case["kind"] == "nothing fits":
         _judge_refusal(result, said, rows)
         return
@@ -142,6 +166,19 @@ def _judge(case: Case, result: Result) -> None:
             "its gradients, and its graph, which the error itself holds as long as it is handled."
         )
     _judge_update(case, result, rows)
+
+
+def _judge_torn(said: str, steps: int) -> None:
+    if steps > 1:
+        raise CheckError(
+            f"the optimizer's step ran out of memory and was called {steps} times: it had moved "
+            "some parameters by then, and another attempt moves them twice. Let that error out."
+        )
+    if not said.startswith("OutOfMemoryError"):
+        raise CheckError(
+            "the optimizer's step ran out of memory when it had moved some parameters, and you "
+            "returned as after a whole update: only the attempt belongs under try, not the step."
+        )
 
 
 def _judge_refusal(result: Result, said: str, rows: list[int]) -> None:

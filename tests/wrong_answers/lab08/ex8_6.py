@@ -147,6 +147,47 @@ def keeps_the_error(unet, optimizer, drawn, micro_batch):
     raise torch.OutOfMemoryError(WORDS) from last
 
 
+@wrong("you returned as after a whole update")
+def takes_half_a_step_for_an_update(unet, optimizer, drawn, micro_batch):
+    state = torch.get_rng_state()
+    while micro_batch:
+        optimizer.zero_grad()
+        loss = None
+        try:
+            loss = LAB.backward_in_pieces(unet, drawn, micro_batch)
+            optimizer.step()
+        except torch.OutOfMemoryError:
+            pass
+        if loss is not None:
+            optimizer.zero_grad()
+            return loss, micro_batch
+        torch.set_rng_state(state)
+        micro_batch //= 2
+    optimizer.zero_grad()
+    raise torch.OutOfMemoryError(WORDS)
+
+
+@wrong("another attempt moves them twice")
+def tries_again_after_half_a_step(unet, optimizer, drawn, micro_batch):
+    state = torch.get_rng_state()
+    while micro_batch:
+        optimizer.zero_grad()
+        done = False
+        try:
+            loss = LAB.backward_in_pieces(unet, drawn, micro_batch)
+            optimizer.step()
+            done = True
+        except torch.OutOfMemoryError:
+            pass
+        if done:
+            optimizer.zero_grad()
+            return loss, micro_batch
+        torch.set_rng_state(state)
+        micro_batch //= 2
+    optimizer.zero_grad()
+    raise torch.OutOfMemoryError(WORDS)
+
+
 class NothingFitsError(torch.OutOfMemoryError):
     pass
 
