@@ -12,7 +12,14 @@ LAB = solved("lab06")
 
 
 def with_slips(
-    at_the_end=False, keep_random=True, seed=True, by_norms=False, is_far=None, parts=None, twice=1
+    at_the_end=False,
+    keep_random=True,
+    seed=True,
+    by_norms=False,
+    is_far=None,
+    parts=None,
+    twice=1,
+    loss_dtype=torch.float64,
 ):
     """The solution, with what it looks at and what it leaves to choose."""
 
@@ -26,7 +33,7 @@ def with_slips(
             optimizer.register_step_pre_hook(
                 lambda *_, twin=twin, seen=seen: seen.append(LAB.gradient_vector(twin))
             )
-            loss = torch.tensor([step(twin, optimizer)], dtype=torch.float64)
+            loss = torch.tensor([step(twin, optimizer)], dtype=loss_dtype)
             gradients = LAB.gradient_vector(twin) if at_the_end else seen[0]
             if by_norms:
                 gradients = gradients.norm().reshape(1)
@@ -63,6 +70,7 @@ asks_whether_it_is_beyond = wrong("every comparison with nan is False")(
 measures_something_else = wrong("which is not the norm of the difference divided by")(
     with_slips(twice=2)
 )
+compares_losses_in_float32 = wrong("too little for float32")(with_slips(loss_dtype=None))
 has_a_tolerance_of_its_own = wrong("differ by less than the tolerance")(
     with_slips(is_far=lambda difference: not difference <= 1e-12)
 )
@@ -141,7 +149,7 @@ def by_replacing_step(step_a, step_b, model, make_optimizer, tolerance):
 
 @right
 def in_place_and_put_back(step_a, step_b, model, make_optimizer, tolerance):
-    """Both steps on the model itself; the losses meet in float32."""
+    """Both steps on the model itself; put back after each."""
     kept = [(p, p.detach().clone(), p.grad) for p in model.parameters()]
     state, found = torch.get_rng_state(), []
     for step in (step_a, step_b):
@@ -151,7 +159,7 @@ def in_place_and_put_back(step_a, step_b, model, make_optimizer, tolerance):
             lambda *_, seen=seen: seen.append(LAB.gradient_vector(model))
         )
         loss = step(model, optimizer)
-        found.append((torch.tensor([loss]).double(), seen[0], LAB.vector(model.parameters())))
+        found.append((torch.DoubleTensor([loss]), seen[0], LAB.vector(model.parameters())))
         with torch.no_grad():
             for p, value, gradient in kept:
                 p.copy_(value)
