@@ -46,7 +46,7 @@ def test_help_needs_nothing_installed_and_lists_every_command(run_python):
     real = typer.main.get_command(cli.app).commands
     assert done.returncode == 0, done.stderr
     assert listed == list(door.COMMANDS)
-    assert {*listed} == {"lab", "test", "record", *real}
+    assert {*listed} == {"lab", "test", "emulate", "record", *real}
     assert not any("\x1b" in text for text in (done.stdout, done.stderr))
 
 

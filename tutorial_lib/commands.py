@@ -34,6 +34,7 @@ To use:
   doctor    show Python, torch, GPU, versions and free disk   [--json]
   measure   measure a training step of a published model      MODEL [--batch N] [--json]
   predict   the same number without allocating anything       MODEL [--batch N] [--json]
+  emulate   run any script on a GPU that is not there         --card t4 -- python train.py
 
 To teach and maintain:
   record    measure or predict the tables that the course quotes   [--only ROWS] [--predict]
@@ -43,7 +44,9 @@ To teach and maintain:
   COMMAND --help shows a command's options; --version the version.
 """
 
-COMMANDS = ("lab", "test", "doctor", "measure", "predict", "record", "grade", "build")
+COMMANDS = (
+    "lab", "test", "doctor", "measure", "predict", "emulate", "record", "grade", "build",
+)  # fmt: skip
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -70,6 +73,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return _lab(words[1:])
         if command == "test":
             return _test(words[1:])
+        if command == "emulate":  # in the environment that holds PyTorch's CUDA build
+            from tutorial_lib.emulated.command import main as emulate
+
+            return emulate(words[1:])
         return _other(words)
     except bootstrap.SetupError as error:
         print(error, file=sys.stderr)

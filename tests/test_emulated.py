@@ -1,0 +1,525 @@
+"""The emulated card: its data, its stubs, what each bad input gets; and PyTorch itself on it.
+
+What needs PyTorch's CUDA build is skipped where there is none, as in CI: the wheel takes 6 GB.
+"""
+
+import ctypes
+import json
+import shutil
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from tutorial_lib.emulated import build, cards, environment, stubs
+from tutorial_lib.emulated import run as running
+from tutorial_lib.emulated.command import main
+from tutorial_lib.emulated.inside import card_watcher
+from tutorial_lib.units import GIB, MIB
+
+ROOT = Path(__file__).resolve().parent.parent
+on_linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux can emulate a card")
+needs_compiler = pytest.mark.skipif(
+    not (shutil.which("cc") and shutil.which("nm")), reason="no C compiler and `nm` on this machine"
+)
+
+
+@pytest.fixture(scope="module")
+def cuda_torch():
+    try:
+        build.check_system()
+        return environment.find(ROOT)
+    except ValueError as error:
+        pytest.skip(f"no PyTorch built for CUDA to run on an emulated card: {error}")
+
+
+@pytest.fixture
+def emulate(cuda_torch, tmp_path, capfd):
+    """Run a script on a card, and give its exit status, its result and what was printed."""
+
+    def run(script, *options, card="a100"):
+        path, result = tmp_path / "script.py", tmp_path / "result.json"
+        path.write_text(textwrap.dedent(script))
+        words = ["--card", card, *options, "--json", str(result), "--", "python", str(path)]
+        status = main(words)
+        said = capfd.readouterr()
+        return status, json.loads(result.read_text()), said.out + said.err
+
+    return run
+
+
+# ---- cards ----
+
+
+def test_a_card_is_written_as_the_c_source_reads_it():
+    text = cards.CARDS["t4"].as_text()
+    assert text == "7.5 40 1024 16 65536 65536 4194304 15637086208 Tesla T4"
+
+
+@pytest.mark.parametrize("key", cards.CARDS)
+def test_every_card_is_plausible(key):
+    card = cards.find_card(key.upper())
+    assert 2**30 < card.memory < 2**38
+    assert card.shared_opt_in <= card.shared_multiprocessor
+    assert len(card.as_text().rpartition(card.name)[0].split()) == 8
+
+
+@pytest.mark.parametrize(
+    ("text", "size"), [("16GiB", 16 * GIB), ("24 GB", 24 * 10**9), ("512mib", 512 * MIB)]
+)
+def test_a_size_is_read(text, size):
+    assert cards.find_card("t4", text).memory == size
+
+
+@pytest.mark.parametrize("text", ["16", "0GiB", "many GiB", "-1GiB", "1e3GiB"])
+def test_what_is_no_size_is_refused(text):
+    with pytest.raises(ValueError, match="is no size of memory"):
+        cards.find_card("t4", text)
+
+
+# ---- stubs ----
+
+
+@pytest.fixture
+def compiled(tmp_path):
+    def compile_to(name, source, *options):
+        path = tmp_path / f"{name}.c"
+        path.write_text(source)
+        out = tmp_path / name
+        subprocess.run(["cc", "-w", "-fPIC", *options, path, "-o", out], check=True)
+        return out
+
+    return compile_to
+
+
+@on_linux
+@needs_compiler
+def test_stubs_stand_in_for_what_a_library_imports(compiled):
+    """A library that uses CUDA without any finds all that it needs, and gets 0 from it."""
+    user = compiled(
+        "libuser.so",
+        "int cudaLaunch(int); int cublasCreate_v2(void **); int printf(const char *, ...);"
+        "int cuFileRead(void); int cudnnGetRNNWorkspaceSize(void *, unsigned long *);"
+        'int use(void) { void *handle = 0; unsigned long size = 7; printf("");'
+        "  if (cudaLaunch(1) || cublasCreate_v2(&handle) || !handle) return -1;"
+        "  return cudnnGetRNNWorkspaceSize(handle, &size) + size + (int)(long)cuFileRead * 0; }",
+        "-shared",
+    )
+    names = stubs.imported_symbols([user])
+    assert names == {"cudaLaunch", "cublasCreate_v2", "cudnnGetRNNWorkspaceSize"}
+    header = (
+        "cudnnGetRNNWorkspaceSize(cudnnHandle_t handle, /* bytes, here */ size_t *sizeInBytes);"
+    )
+    source = "#include <stdlib.h>\nvoid *new_handle(void) { return calloc(1, 8); }\n"
+    stand_in = compiled("stubs.so", source + stubs.write_stubs(names, header), "-shared")
+    code = (
+        "import ctypes, os; "
+        f"ctypes.CDLL({str(stand_in)!r}, ctypes.RTLD_GLOBAL); "
+        f"print(ctypes.CDLL({str(user)!r}, os.RTLD_LAZY).use())"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "0"
+
+
+@on_linux
+@needs_compiler
+def test_a_file_without_symbols_is_refused(tmp_path):
+    (tmp_path / "notes.so").write_text("no library")
+    with pytest.raises(ValueError, match="holds no symbols that `nm` can read"):
+        stubs.imported_symbols([tmp_path / "notes.so"])
+
+
+@on_linux
+@needs_compiler
+def test_the_short_answers_compile_without_any_header_of_nvidia(compiled, tmp_path, monkeypatch):
+    source = (build.SOURCES / "answers.c").read_text() + "\nCard card = {.bytes = 1};\n"
+    options = ("-shared", f"-I{build.SOURCES}", "-Werror=implicit-function-declaration")
+    library = ctypes.CDLL(str(compiled("answers.so", source, *options)), ctypes.RTLD_LOCAL)
+    count = ctypes.c_int(-1)
+    assert library.nvmlDeviceGetCount_v2(ctypes.byref(count)) == 0
+    assert count.value == 1
+    assert library.cudaSetDevice(0) == 0
+    assert library.cudaSetDevice(1) != 0
+    monkeypatch.setenv("TUTORIAL_EMULATED_OUT", str(tmp_path))
+    assert library.cudaStreamBeginCapture() != 0
+    assert (tmp_path / "refused").read_text() == "a CUDA graph"
+
+
+# ---- what bad input gets ----
+
+
+def environment_with(tmp_path, version_file):
+    folder = tmp_path / environment.FOLDER / "lib/python3.11/site-packages"
+    (folder / "torch").mkdir(parents=True)
+    (folder / "torch/version.py").write_text(version_file)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("version_file", "message"),
+    [
+        ("", "There is no PyTorch in"),
+        ("__version__ = '2.13.0+cpu'\ncuda: Optional[str] = None\n", "was not built for CUDA"),
+        ("__version__ = '2.5.1+cu124'\ncuda = '12.4'\n", "was built for CUDA 12.4, and"),
+    ],
+)
+def test_another_torch_is_refused(tmp_path, version_file, message):
+    with pytest.raises(ValueError, match=message) as refused:
+        build.find_torch(environment_with(tmp_path, version_file))
+    assert "emulate --setup" in str(refused.value)
+
+
+def test_cuda_torch_is_found_without_importing_it(tmp_path):
+    folder = environment_with(tmp_path, "__version__ = '2.13.0+cu130'\ncuda = '13.0'\n")
+    assert build.find_torch(folder) == build.CudaTorch(folder, "2.13.0+cu130")
+
+
+@on_linux
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "emulate needs --card"),
+        (["--card", "t4"], "emulate needs a program behind `--`"),
+        (["--card", "t4", "--"], "emulate needs a program behind `--`"),
+        (["--card", "a10", "--", "python"], "did you mean `a100`"),
+        (["--card", "rtx", "--", "python"], "choose from t4, l4, a100"),
+        (["--card", "t4", "--memory", "16", "--", "python"], "'16' is no size of memory"),
+        (["--card", "t4", "--steps", "0", "--", "python"], "--steps 0 would stop before"),
+    ],
+)
+def test_a_wrong_word_gets_one_sentence(words, message, capsys):
+    assert main(words) == 2
+    said = capsys.readouterr().err
+    assert message in said
+    assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("system", "machine", "message"),
+    [
+        ("darwin", "arm64", "needs Linux, and this is macOS"),
+        ("win32", "AMD64", "needs Linux, and this is Windows: use WSL 2"),
+        ("linux", "riscv64", "this one is riscv64"),
+    ],
+)
+@pytest.mark.parametrize("words", [["--card", "t4", "--", "python"], ["--setup"]])
+def test_another_system_is_refused(system, machine, message, words, monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr(sys, "platform", system)
+    monkeypatch.setattr("platform.machine", lambda: machine)
+    assert main(words, tmp_path) == 2
+    assert message in capsys.readouterr().err
+
+
+@on_linux
+@pytest.mark.parametrize(("there", "lacking"), [((), "No C compiler"), (("cc",), "No `nm`")])
+def test_missing_tools_are_named(there, lacking, tmp_path, monkeypatch):
+    for name in there:
+        (tmp_path / name).touch(mode=0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    folder = environment_with(tmp_path, "__version__ = '2.13.0+cu130'\ncuda = '13.0'\n")
+    with pytest.raises(ValueError, match=f"{lacking} was found.*sudo apt install gcc"):
+        build.make_library(build.find_torch(folder))
+
+
+def test_setup_says_what_it_takes_before_it_begins(tmp_path, monkeypatch, capsys):
+    """Where the disk is too small nothing is begun."""
+    monkeypatch.setattr(environment, "_own_packages", list)
+    monkeypatch.setattr(build, "check_system", lambda: None)
+    usage = shutil.disk_usage(tmp_path)._replace(free=10**9)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
+    assert main(["--setup"], tmp_path) == 2
+    assert "has 1.0 GB free, and PyTorch's CUDA build needs about" in capsys.readouterr().err
+    assert not (tmp_path / environment.FOLDER).exists()
+
+
+def test_setup_installs_nothing_where_torch_is_a_cuda_build(tmp_path, monkeypatch, capsys):
+    environment_with(tmp_path, "__version__ = '2.13.0+cu130'\ncuda = '13.0'\n")
+    monkeypatch.setattr(environment, "_own_packages", list)
+    monkeypatch.setattr(build, "check_system", lambda: None)
+    monkeypatch.setattr(subprocess, "call", lambda *_, **__: pytest.fail("something is installed"))
+    assert main(["--setup"], tmp_path) == 0
+    assert "was built for CUDA: nothing to do" in capsys.readouterr().out
+
+
+# ---- what a program's end means ----
+
+
+def result(status=0, refused="", **process):
+    peaks = {"requested": MIB, "allocated": MIB, "reserved": 2 * MIB}
+    data = {"torch": "2.13.0", "peaks": peaks, "updates": 3, "out_of_memory": 0, "moment": None}
+    return running.Emulated(cards.CARDS["t4"], status, [{**data, **process}], refused)
+
+
+@pytest.mark.parametrize(
+    ("end", "status", "message"),
+    [
+        (result(), 0, "reserved peak  2.00 MiB"),
+        (result(out_of_memory=1), 0, "requested peak  1.00 MiB"),  # the program went on
+        (result(1, out_of_memory=1), running.OUT_OF_MEMORY, "The card's memory ran out"),
+        (result(7), 7, "The program ended with status 7"),
+        (result(1, "NCCL"), 2, "asked for NCCL, which cannot be emulated"),
+        (result(-11), 2, "was ended by SIGSEGV"),
+        (running.Emulated(cards.CARDS["t4"], 0), 2, "never used the card"),
+        (running.Emulated(cards.CARDS["t4"], 5), 5, "ended with status 5"),
+    ],
+)
+def test_how_a_program_ended_is_told(end, status, message):
+    assert end.exit_status == status
+    assert message in running.as_text(end)
+
+
+# ---- the moment of the peak ----
+
+
+def event(action, size, *files, at=0):
+    frames = [{"filename": file, "line": 7, "name": "forward"} for file in files]
+    return {"action": action, "size": size, "frames": frames, "time_us": at}
+
+
+@pytest.mark.parametrize("lost", [0, 1])
+def test_the_peak_is_found_from_the_end(lost):
+    """The record may have lost its beginning: only what is held at the end is known."""
+    events = [
+        event("alloc", 100, "train.py", at=1_000_000),
+        event("alloc", 50, "model.py", at=3_000_000),
+        event("segment_alloc", 999),
+        event("free_requested", 50, "model.py"),
+        event("free_completed", 50, "model.py"),
+        event("alloc", 30, "train.py", at=4_000_000),
+    ]
+    found = card_watcher.describe_peak(events[lost:], 130, [2.0, 5.0])
+    assert found == {
+        "bytes": 150,
+        "update": 2,
+        "phase": "forward",
+        "line": "model.py:7 in forward",
+        "caller": "",
+    }
+
+
+def test_no_allocation_has_no_peak():
+    assert card_watcher.describe_peak([event("free_completed", 5)], 0, []) is None
+
+
+@pytest.mark.parametrize(
+    ("files", "phase"),
+    [
+        (("p/torch/optim/adamw.py", "train.py"), "optimizer step"),
+        (("p/torch/autograd/graph.py", "train.py"), "backward"),
+        ((), "backward"),
+        (("p/torch/nn/modules/linear.py", "train.py"), "forward"),
+    ],
+)
+def test_the_phase_is_read_off_the_frames(files, phase):
+    found = card_watcher.describe_peak([event("alloc", 1, *files)], 1, [])
+    assert found["phase"] == phase
+
+
+def test_in_autograds_own_thread_the_next_tensor_freed_shows_the_line():
+    events = [
+        event("alloc", 4, "p/torch/nn/functional.py", "model.py"),
+        event("alloc", 9),
+        event("free_requested", 4, "p/torch/nn/functional.py", "model.py"),
+    ]
+    found = card_watcher.describe_peak(events, 13, [])
+    assert (found["phase"], found["line"]) == ("backward", "model.py:7 in forward")
+
+
+def test_another_sitecustomize_is_run_too(tmp_path):
+    (tmp_path / "sitecustomize.py").write_text("print('theirs')")
+    path = f"{running.INSIDE}:{tmp_path}"
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            "import sys; print(sys.path.count('') or 'ours is gone', *sys.path)",
+        ],
+        env={"PYTHONPATH": path, "TUTORIAL_EMULATED_OUT": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.startswith("theirs")
+    assert str(running.INSIDE) not in done.stdout
+
+
+# ---- PyTorch on an emulated card ----
+
+TRAIN = """
+    import torch
+    model = torch.nn.Linear(1024, 1024, bias=False, device="cuda")
+    optimizer = torch.optim.AdamW(model.parameters())
+    for _ in range({steps}):
+        loss = model(torch.randn({batch}, 1024, device="cuda")).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+
+
+def test_a_training_script_runs_and_its_peak_is_placed(emulate):
+    status, data, said = emulate(TRAIN.format(steps=100, batch=8), "--steps", "3")
+    assert status == 0
+    assert "NVIDIA A100" in said
+    (process,) = data["processes"]
+    # parameters, gradients and two moments at least; foreach makes one more of them
+    assert 16 * MIB <= process["peaks"]["requested"] < 50 * MIB
+    assert process["updates"] == 3
+    assert process["moment"]["phase"] == "optimizer step"
+    assert process["moment"]["bytes"] == process["peaks"]["requested"]
+    assert process["moment"]["line"].split(":")[1].startswith("8 in")
+
+
+def test_memory_is_counted_as_the_allocator_does(emulate):
+    script = """
+        import torch
+        before = torch.cuda.mem_get_info()
+        tensor = torch.empty(30 * 2**20 + 1, dtype=torch.uint8, device="cuda")
+        assert torch.cuda.memory_allocated() == 30 * 2**20 + 512, torch.cuda.memory_allocated()
+        assert torch.cuda.mem_get_info()[0] == before[0] - 32 * 2**20
+        del tensor
+        torch.cuda.empty_cache()
+        assert torch.cuda.mem_get_info() == before
+        torch.cuda.reset_peak_memory_stats()
+    """
+    status, data, said = emulate(script)
+    assert status == 0, said
+    assert data["processes"][0]["peaks"] == {  # kept over the reset
+        "requested": 30 * MIB + 1,
+        "allocated": 30 * MIB + 512,
+        "reserved": 32 * MIB,
+    }
+
+
+@pytest.mark.parametrize("segments", ["expandable_segments:True", "expandable_segments:False"])
+def test_out_of_memory_is_pytorchs_own(emulate, segments, monkeypatch):
+    monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", segments)
+    status, _, said = emulate(
+        "import torch\nx = torch.empty(3 * 2**30, device='cuda')", "--memory", "8GiB", card="t4"
+    )
+    assert status == running.OUT_OF_MEMORY, said
+    assert "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 12.00 GiB" in said
+    assert "total capacity of 8.00 GiB" in said
+
+
+def test_a_caught_out_of_memory_is_no_failure(emulate):
+    script = """
+        import torch
+        for size in (2**36, 2**20):
+            try:
+                x = torch.empty(size, device="cuda")
+            except torch.OutOfMemoryError:
+                print("too large")
+    """
+    status, data, said = emulate(script, card="t4")
+    assert status == 0
+    assert said.count("too large") == 1
+    assert data["processes"][0]["out_of_memory"] == 1
+
+
+ATTENTION = """
+    import torch
+    from torch.nn.functional import scaled_dot_product_attention as attention
+    q = torch.randn(2, 4, 256, {width}, device="cuda", dtype=torch.{dtype}, requires_grad=True)
+    out = attention(q, q, q, is_causal=True)
+    out.sum().backward()
+    print(out.grad_fn.name())
+"""
+
+
+@pytest.mark.parametrize(
+    ("card", "dtype", "width", "kernel"),
+    [
+        ("a100", "bfloat16", 64, "Flash"),
+        ("a100", "float32", 64, "Efficient"),
+        ("a100", "bfloat16", 512, "Efficient"),
+        ("h100", "bfloat16", 64, "Cudnn"),
+        ("t4", "float16", 64, "Efficient"),
+    ],
+)
+def test_each_card_takes_its_own_kernel(emulate, card, dtype, width, kernel):
+    status, _, said = emulate(ATTENTION.format(width=width, dtype=dtype), card=card)
+    assert status == 0, said
+    assert f"ScaledDotProduct{kernel}Attention" in said
+
+
+def test_layers_that_need_cudnn_run(emulate):
+    script = """
+        import torch
+        images = torch.randn(4, 3, 32, 32, device="cuda", requires_grad=True)
+        layers = [torch.nn.Conv2d(3, 8, 3), torch.nn.BatchNorm2d(8), torch.nn.MaxPool2d(2)]
+        net = torch.nn.Sequential(*layers, torch.nn.ConvTranspose2d(8, 3, 2)).cuda()
+        for form in (torch.contiguous_format, torch.channels_last):
+            with torch.autocast("cuda", torch.float16):
+                net.to(memory_format=form)(images.to(memory_format=form)).sum().backward()
+        for cell in (torch.nn.LSTM, torch.nn.GRU, torch.nn.RNN):
+            layer = cell(8, 16, 2, bidirectional=True, dropout=0.1).cuda()
+            layer(torch.randn(5, 4, 8, device="cuda"))[0].sum().backward()
+        layer = torch.nn.LSTM(8, 16, proj_size=4).cuda()
+        layer(torch.randn(5, 4, 8, device="cuda"))[0].sum().backward()
+        torch.linalg.qr(torch.randn(64, 32, device="cuda"))
+        torch.linalg.eigh(torch.randn(64, 64, device="cuda"))
+        torch.fft.rfft(torch.randn(64, 64, device="cuda"))
+    """
+    status, _, said = emulate(script)
+    assert status == 0, said
+
+
+def test_copies_give_zeros_and_pinned_memory_is_the_hosts(emulate):
+    script = """
+        import torch
+        assert torch.ones(3, device="cuda").tolist() == [0, 0, 0]
+        pinned = torch.ones(3).pin_memory()
+        assert pinned.is_pinned() and pinned.tolist() == [1, 1, 1]
+        pinned.cuda(non_blocking=True)
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record(), end.record()
+        assert start.elapsed_time(end) >= 0
+    """
+    status, _, said = emulate(script)
+    assert status == 0, said
+
+
+@pytest.mark.parametrize(
+    ("script", "message"),
+    [
+        ("g = torch.cuda.CUDAGraph()\nwith torch.cuda.graph(g): x + x", "asked for a CUDA graph"),
+        ("import os; os.kill(os.getpid(), 11)", "was ended by SIGSEGV"),
+        ("torch.zeros(3, device='cuda:1')", "there is one emulated card, number 0"),
+    ],
+)
+def test_what_cannot_be_emulated_says_so(emulate, script, message):
+    status, _, said = emulate(f"import torch\nx = torch.ones(3, device='cuda')\n{script}")
+    assert status != 0
+    assert message in said
+
+
+def test_a_snapshot_is_kept_for_the_viewer(emulate, tmp_path):
+    path = tmp_path / "snapshot.pickle"
+    status, _, said = emulate(TRAIN.format(steps=2, batch=8), "--snapshot", str(path))
+    assert status == 0, said
+    assert b"device_traces" in path.read_bytes()
+
+
+def test_a_program_without_a_card_is_told(emulate):
+    status, data, said = emulate("print('hello')")
+    assert (status, data["processes"]) == (2, [])
+    assert "The program never used the card" in said
+
+
+def test_an_unknown_program_is_named(cuda_torch, capsys):
+    assert main(["--card", "t4", "--", "no-such-program"]) == 2
+    assert "There is no program 'no-such-program'" in capsys.readouterr().err
+
+
+def test_a_library_is_compiled_once(cuda_torch, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    folder = build.make_library(cuda_torch)
+    made = (folder / build.LIBRARY).stat().st_mtime_ns
+    assert build.make_library(cuda_torch) == folder
+    assert (folder / build.LIBRARY).stat().st_mtime_ns == made
+    assert cuda_torch.version in folder.name
+    assert [*folder.parent.iterdir()] == [folder]  # nothing half-made is left
