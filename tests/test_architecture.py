@@ -71,6 +71,7 @@ TESTED_BY = {
     "checks/__init__.py": "test_architecture.py",
     "models/__init__.py": "test_architecture.py",
     "training/__init__.py": "test_architecture.py",
+    "checks/calls.py": "test_lab_checks.py",
     "memory/allocator.py": "test_meter.py",
     "models/catalogue.py": "test_published.py",
     "models/libraries.py": "test_published.py",

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from tutorial_lib import checks
-from tutorial_lib.checks.core import Check
+from tutorial_lib.checks.core import SEED_VARIABLE, Check, CheckError
 
 LABS = {name: getattr(checks, name) for name in checks.__all__ if name.startswith("lab")}
 CHECKS = {
@@ -32,3 +32,46 @@ def test_cases_are_plain_and_drawn_from_the_seed(name):
     drawn = [CHECKS[name].cases(seed) for seed in SEEDS]
     assert json.loads(json.dumps(drawn)) == drawn == [CHECKS[name].cases(seed) for seed in SEEDS]
     assert any(cases != drawn[0] for cases in drawn)
+
+
+def blank(*args, **kwargs):
+    raise KeyError("a slip")
+
+
+@each_check
+def test_a_learner_can_make_the_call_of_every_case(name):
+    check, lab = CHECKS[name], getattr(checks, name.partition(".")[0])
+    for number, _ in enumerate(check.cases(0)):
+        call = lab.case(check.exercise, number)
+        assert call.args
+        assert len(str(call)) < 300, "too long to be read"
+        with pytest.raises(KeyError, match="a slip"):
+            call(blank)
+
+
+def test_the_message_of_a_failed_call_names_the_case_that_can_be_built(monkeypatch):
+    monkeypatch.setenv(SEED_VARIABLE, "7")
+
+    def fails_on_ties(model):
+        tied = len({id(p) for p in model.parameters()}) < len([*model.state_dict()])
+        return sum(p.nbytes for p in model.parameters()) if not tied else 1 / 0
+
+    with pytest.raises(CheckError) as caught:
+        checks.lab01.parameter_bytes(fails_on_ties)
+    way = 'call = checks.lab01.case("1.1", 1, seed=7), then call(your_function).'
+    assert way in str(caught.value)
+    call = eval(way.removeprefix("call = ").partition(", then")[0])
+    with pytest.raises(ZeroDivisionError):
+        call(fails_on_ties)
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("9.9",), "'9.9' has no check: there are"),
+        (("1.1", 9), r"number \(=9\) must be from 0 to 3"),
+    ],
+)
+def test_a_case_that_is_not_there_is_refused(words, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        checks.lab01.case(*words)

@@ -28,6 +28,8 @@ Result = Mapping[str, Any]
 
 SEED_VARIABLE = "TUTORIAL_LIB_CHECK_SEED"
 
+# Where an answer raises, its process knows no more: the check that asked puts words in its place.
+_CALL = "(how to call it)"
 _BLANK = re.compile(r"exercise (?P<number>\d+(?:\.\d+)*):")
 
 
@@ -81,15 +83,30 @@ class Check:
         remote = getattr(type(answer), "run_remotely", None)
         # Judging draws random numbers too, so the caller's state is kept around both halves.
         with torch.random.fork_rng(devices=[]), _quick_collections() as freeze:
-            for case in self.cases(int(os.environ.get(SEED_VARIABLE, "0"))):
+            seed = int(os.environ.get(SEED_VARIABLE, "0"))
+            for number, case in enumerate(self.cases(seed)):
                 freeze()
-                if remote is not None:
-                    result = remote(answer, self.name, case)
-                else:
-                    result = run_in_place(self, answer, case)  # type: ignore[arg-type]
+                try:
+                    if remote is not None:
+                        result = remote(answer, self.name, case)
+                    else:
+                        result = run_in_place(self, answer, case)  # type: ignore[arg-type]
+                except CheckError as error:
+                    if _CALL not in str(error):
+                        raise
+                    raise CheckError(
+                        str(error).replace(_CALL, self._how_to_call(number, seed))
+                    ) from error
                 with _usual_settings():
                     self.judge(case, result)
         print(f"{self.exercise} passed: {self.passed}")
+
+    def _how_to_call(self, number: int, seed: int) -> str:
+        lab, seeded = self.name.partition(".")[0], f", seed={seed}" if seed else ""
+        return (
+            f'To call it as this check does: call = checks.{lab}.case("{self.exercise}", {number}'
+            f"{seeded}), then call(your_function). Print call to see with what."
+        )
 
 
 _SETTINGS: tuple[tuple[Callable[[], Any], Callable[[Any], Any]], ...] = (
@@ -147,15 +164,7 @@ def run_in_place(check: Check, answer: Callable[..., Any], case: Case) -> Result
             f"exercise {check.exercise} needs a function, and got {type(answer).__name__}: "
             "was its name used for something else?"
         )
-    printed = io.StringIO()
-    with (
-        contextlib.redirect_stdout(printed),
-        contextlib.redirect_stderr(printed),
-        warnings.catch_warnings(),
-        torch.random.fork_rng(devices=[]),
-        _usual_settings(),
-    ):
-        warnings.simplefilter("ignore")
+    with quietly() as printed:
         try:
             return {key: plain(value) for key, value in check.run(answer, case).items()}
         except CheckError:
@@ -165,9 +174,23 @@ def run_in_place(check: Check, answer: Callable[..., Any], case: Case) -> Result
                 raise CheckError(_still_blank(check.exercise, error)) from error
             said = f"\nIt printed:\n{printed.getvalue()[-500:]}" if printed.getvalue() else ""
             raise CheckError(
-                f"your function raised {type(error).__name__}: {error}\n"
-                f"It was called for the case {dict(case)}. Call it yourself with that.{said}"
+                f"your function raised {type(error).__name__}: {error}\n{_CALL}{said}"
             ) from error
+
+
+@contextlib.contextmanager
+def quietly() -> Iterator[io.StringIO]:
+    """Run an answer under the usual settings; prints, warnings and random state stay in here."""
+    printed = io.StringIO()
+    with (
+        contextlib.redirect_stdout(printed),
+        contextlib.redirect_stderr(printed),
+        warnings.catch_warnings(),
+        torch.random.fork_rng(devices=[]),
+        _usual_settings(),
+    ):
+        warnings.simplefilter("ignore")
+        yield printed
 
 
 def _is_blank(answer: Callable[..., Any], error: NotImplementedError) -> bool:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from tutorial_lib.checks import lab01_oracles as oracles
+from tutorial_lib.checks.calls import calls_of
 from tutorial_lib.checks.core import Case, Check, CheckError, Result
 from tutorial_lib.checks.lab01_peak import bytes_per_parameter, predict_peak
 from tutorial_lib.checks.results import expect_bytes
@@ -16,11 +17,14 @@ from tutorial_lib.checks.running import refused
 
 __all__ = [
     "bytes_per_parameter",
+    "case",
     "chain_saved_bytes",
     "gradient_and_state_bytes",
     "parameter_bytes",
     "predict_peak",
 ]
+
+case = calls_of(__name__)
 
 
 # 1.1

@@ -1,5 +1,6 @@
 """The checks of lab 02, the measurement clinic."""
 
+from tutorial_lib.checks.calls import calls_of
 from tutorial_lib.checks.lab02_leaks import find_leaks
 from tutorial_lib.checks.lab02_machine import PretendGPU
 from tutorial_lib.checks.lab02_peak import steady_peak
@@ -10,9 +11,12 @@ from tutorial_lib.checks.lab02_time import slowdown, step_seconds
 __all__ = [
     "PretendGPU",
     "activation_bytes",
+    "case",
     "find_leaks",
     "profile_step",
     "slowdown",
     "steady_peak",
     "step_seconds",
 ]
+
+case = calls_of(__name__)

@@ -8,6 +8,7 @@ from typing import Any
 
 from tutorial_lib.checks import lab03_oracles as oracles
 from tutorial_lib.checks import results
+from tutorial_lib.checks.calls import calls_of
 from tutorial_lib.checks.core import Case, Check, CheckError, Result
 from tutorial_lib.checks.lab03_arguments import save_arguments
 from tutorial_lib.checks.lab03_checkpoint import checkpoint
@@ -15,6 +16,7 @@ from tutorial_lib.checks.lab03_region import region
 from tutorial_lib.checks.lab03_surroundings import remember_surroundings
 
 __all__ = [
+    "case",
     "checkpoint",
     "discard",
     "hooked",
@@ -22,6 +24,8 @@ __all__ = [
     "remember_surroundings",
     "save_arguments",
 ]
+
+case = calls_of(__name__)
 
 
 def _chain_cases(seed: int, *, input_needs_grad: bool) -> list[Case]:

@@ -44,13 +44,11 @@ def number(value: Any, name: str) -> float:
     """Read a float that was returned.
 
     Raises:
-        CheckError: When it is anything else; a tensor would keep the graph alive.
+        CheckError: When it is anything else; a loss that is a tensor would keep the graph alive.
     """
     if isinstance(value, Tensor):
-        raise CheckError(
-            f"{name} is a tensor, and should be a float: a loss that is kept as a tensor keeps "
-            "its whole graph. Use .item()."
-        )
+        why = ": a loss that is kept as a tensor keeps its whole graph" if "loss" in name else ""
+        raise CheckError(f"{name} is a tensor, and should be a float{why}. Use .item().")
     if isinstance(value, bool) or not isinstance(value, int | float) or abs(value) > 1e300:
         seen = value.type_name if isinstance(value, Opaque) else repr(value)[:60]
         raise CheckError(f"{name} is {seen}, and should be a float.")

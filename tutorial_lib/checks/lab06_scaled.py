@@ -21,6 +21,7 @@ from tutorial_lib.checks.running import one_thread
 _RATE, _GAMMA = 0.1, 0.5
 _NEVER = 10**6  # updates until the scale grows
 _LOST = 1  # the window whose second micro-batch overflows, where the case has an overflow
+_LAST = 2  # the one that overflows where the scaler is off: what is nan then stays so
 
 
 class _Overflowing(torch.autograd.Function):
@@ -49,6 +50,7 @@ def _cases(seed: int) -> list[Case]:
         {**drawn, "max_norm": large, "grows": 2},
         {**drawn, "max_norm": large, "overflow": "loss"},
         {**drawn, "max_norm": large, "overflow": "parameter"},
+        {**drawn, "max_norm": large, "overflow": "parameter", "enabled": False},
     ]
 
 
@@ -64,7 +66,8 @@ def _run(answer: Callable[..., Any], case: Case) -> Result:
     scaler = torch.amp.GradScaler(
         "cpu", init_scale=case["scale"], growth_interval=case["grows"], enabled=case["enabled"]
     )
-    lost, limit = windows[_LOST][1][0], 0.01 * case["scale"]
+    lost = windows[_LOST if case["enabled"] else _LAST][1][0]
+    limit = 0.01 * (case["scale"] if case["enabled"] else 1)
 
     def loss_of(model: nn.Module, images: Tensor, labels: Tensor) -> Tensor:
         loss: Tensor = model.loss(images, labels)  # type: ignore[operator]
@@ -104,6 +107,9 @@ def _judge(case: Case, result: Result) -> None:
     model = oracles.tiny_vit(case["seed"])
     size = sum(parameter.numel() for parameter in model.parameters())
     updates = demands.vectors(result.get("gradients"), size, "the gradients")
+    if case["overflow"] and not case["enabled"]:
+        _judge_schedule_without_scaler(turns, updates)
+        return
     with one_thread():
         _judge_turns(case, turns, updates, model)
     demands.same_rows(result, sizes)
@@ -141,6 +147,19 @@ def _judge_turns(
         _judge_said(said, loss.item(), means, plain, before, where, is_lost=turn in lost)
         _judge_counters(case, said, scale, counted, done, where, is_lost=turn in lost)
         _judge_moved(said, model, update, _RATE * _GAMMA ** (done - 1), where)
+
+
+def _judge_schedule_without_scaler(turns: list[Mapping[str, Any]], updates: list[Tensor]) -> None:
+    if len(updates) == len(turns) and turns[-1].get("schedule") != len(turns):
+        raise CheckError(
+            "a scaler that is switched off skips no update, an infinite gradient makes one too, "
+            "and here the scheduler made no step for it: only a scale that has fallen tells."
+        )
+    if len(updates) != len(turns):
+        raise CheckError(
+            f"the scaler was switched off, and the optimizer made {len(updates)} updates in "
+            f"{len(turns)} windows: leave it to scaler.step what is skipped."
+        )
 
 
 def _judge_gradient(

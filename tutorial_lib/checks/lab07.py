@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from tutorial_lib.checks import lab07_oracles as oracles
+from tutorial_lib.checks.calls import calls_of
 from tutorial_lib.checks.core import Case, Check, CheckError, Result
 from tutorial_lib.checks.lab07_cache import cache_gradients
 from tutorial_lib.checks.lab07_embed import embed
@@ -24,11 +25,14 @@ from tutorial_lib.checks.running import error_said
 __all__ = [
     "cache_gradients",
     "cached_backward",
+    "case",
     "contrastive_loss",
     "embed",
     "push",
     "remember",
 ]
+
+case = calls_of(__name__)
 
 # CLIP clips at 100. Not 100 itself, which float32 rounds up: an answer may clip as well.
 _LARGEST_SCALE = 99.9

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from tutorial_lib.checks.calls import calls_of
 from tutorial_lib.checks.core import Case, Check, CheckError, Result
 from tutorial_lib.checks.lab08_pieces import backward_in_pieces
 from tutorial_lib.checks.lab08_room import room_for_activations
@@ -23,12 +24,15 @@ from tutorial_lib.checks.training_state import random_states, set_random_states
 
 __all__ = [
     "backward_in_pieces",
+    "case",
     "cheapest_fit",
     "draw_update",
     "recomputing",
     "room_for_activations",
     "update_that_fits",
 ]
+
+case = calls_of(__name__)
 
 _NUM = 400  # enough for every image and every time to come up
 _LATER = (1, 1000)  # other updates: a neighbour, and one with the same last digits

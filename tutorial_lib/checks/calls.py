@@ -1,0 +1,109 @@
+"""The arguments with which a check calls an answer, so that a learner can make the call as well."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tutorial_lib.checks.core import Case, Check, quietly
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call of an answer: what it was given.
+
+    Args:
+        args: By position.
+        kwargs: By name.
+    """
+
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+
+    def __call__(self, function: Callable[..., Any]) -> Any:
+        """Call a function with these arguments."""
+        return function(*self.args, **self.kwargs)
+
+    def __repr__(self) -> str:
+        """List the arguments: of tensors the type and shape, of modules and functions the name."""
+        words = [_described(value) for value in self.args]
+        words += [f"{name}={_described(value)}" for name, value in self.kwargs.items()]
+        return f"called with ({', '.join(words)})"
+
+
+def calls_of(module: str) -> Callable[..., Call]:
+    """Make the function `case` of a lab's checks.
+
+    Args:
+        module: The module that holds them, as `__name__` gives it.
+    """
+
+    def case(exercise: str, number: int = 0, *, seed: int = 0) -> Call:
+        """Give the arguments with which an exercise's check first calls the answer.
+
+        Args:
+            exercise: As in `3.1`.
+            number: Which of its cases, from 0 on.
+            seed: What the cases are drawn from; 0 in a notebook.
+
+        Raises:
+            ValueError: When there is no such exercise or case.
+        """
+        here = [check for check in vars(sys.modules[module]).values() if isinstance(check, Check)]
+        checks = {check.exercise: check for check in here}
+        if exercise not in checks:
+            raise ValueError(f"exercise {exercise!r} has no check: there are {', '.join(checks)}.")
+        cases = checks[exercise].cases(seed)
+        if not 0 <= number < len(cases):
+            raise ValueError(f"number (={number}) must be from 0 to {len(cases) - 1}.")
+        return _first_call(checks[exercise], cases[number])
+
+    return case
+
+
+class _CalledError(BaseException):
+    """Ends the run of a check at the answer's first call, past any `except Exception`."""
+
+
+class _Recorder:
+    """Stands where the answer was: a function, or a Function with `apply`."""
+
+    def __init__(self) -> None:
+        self.call: Call | None = None
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        self.call = self.call or Call(args, kwargs)
+        raise _CalledError
+
+    apply = __call__
+
+
+def _first_call(check: Check, case: Case) -> Call:
+    recorder = _Recorder()
+    with quietly():
+        try:
+            check.run(recorder, case)
+        except (_CalledError, Exception):
+            if recorder.call is None:
+                raise
+    if recorder.call is None:
+        raise ValueError(f"the check of exercise {check.exercise} calls nothing in that case.")
+    return recorder.call
+
+
+def _described(value: Any) -> str:
+    if isinstance(value, Tensor):
+        return f"{str(value.dtype).removeprefix('torch.')} {tuple(value.shape)}"
+    if isinstance(value, nn.Module):
+        return type(value).__name__
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_described, value))}]"
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(f'{key}: {_described(item)}' for key, item in value.items())}}}"
+    plain = value is None or isinstance(value, str | int | float | torch.dtype | torch.device)
+    return repr(value) if plain else getattr(value, "__name__", type(value).__name__)
