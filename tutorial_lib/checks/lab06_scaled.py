@@ -108,7 +108,7 @@ def _judge(case: Case, result: Result) -> None:
     size = sum(parameter.numel() for parameter in model.parameters())
     updates = demands.vectors(result.get("gradients"), size, "the gradients")
     if case["overflow"] and not case["enabled"]:
-        _judge_schedule_without_scaler(turns, updates)
+        _judge_schedule_without_scaler(turns, updates, len(case["sizes"]))
         return
     with one_thread():
         _judge_turns(case, turns, updates, model)
@@ -149,16 +149,18 @@ def _judge_turns(
         _judge_moved(said, model, update, _RATE * _GAMMA ** (done - 1), where)
 
 
-def _judge_schedule_without_scaler(turns: list[Mapping[str, Any]], updates: list[Tensor]) -> None:
-    if len(updates) == len(turns) and turns[-1].get("schedule") != len(turns):
+def _judge_schedule_without_scaler(
+    turns: list[Mapping[str, Any]], updates: list[Tensor], wanted: int
+) -> None:
+    if len(updates) != wanted or len(turns) != wanted:
+        raise CheckError(
+            f"the scaler was switched off, and the optimizer made {len(updates)} updates in "
+            f"{wanted} windows: leave it to scaler.step what is skipped."
+        )
+    if turns[-1].get("schedule") != wanted:
         raise CheckError(
             "a scaler that is switched off skips no update, an infinite gradient makes one too, "
             "and here the scheduler made no step for it: only a scale that has fallen tells."
-        )
-    if len(updates) != len(turns):
-        raise CheckError(
-            f"the scaler was switched off, and the optimizer made {len(updates)} updates in "
-            f"{len(turns)} windows: leave it to scaler.step what is skipped."
         )
 
 

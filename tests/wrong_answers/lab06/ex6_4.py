@@ -117,6 +117,31 @@ def asks_for_nan_alone(model, optimizer, scheduler, scaler, *rest):
     return loss, norm
 
 
+@wrong("a scaler that is switched off skips no update")
+def asks_for_a_finite_norm(model, optimizer, scheduler, scaler, *rest):
+    never = with_slips(schedule=lambda before, after: False)
+    loss, norm = never(model, optimizer, scheduler, scaler, *rest)
+    if math.isfinite(norm):
+        scheduler.step()
+    return loss, norm
+
+
+@wrong("leave it to scaler.step what is skipped")
+def skips_by_hand(*arguments):
+    def step(scaler, optimizer):
+        gradients = [p.grad for group in optimizer.param_groups for p in group["params"]]
+        if nn.utils.get_total_norm(gradients).isfinite() or scaler.get_scale() > 1:
+            scaler.step(optimizer)
+
+    return with_slips(step=step)(*arguments)
+
+
+@wrong("the norm is a tensor, and should be a float. Use")
+def returns_the_norm_as_a_tensor(*arguments):
+    loss, norm = with_slips()(*arguments)
+    return loss, torch.tensor(norm)
+
+
 @wrong("scaler.update() is for once a window")
 def updates_the_scale_each_time(model, optimizer, scheduler, scaler, window, max_norm, loss_of):
     optimizer.zero_grad()
@@ -171,7 +196,7 @@ def asks_the_optimizer(model, optimizer, scheduler, scaler, window, max_norm, lo
 def clips_by_hand(model, optimizer, scheduler, scaler, window, max_norm, loss_of):
     """Without the 1e-6 that PyTorch adds to the norm."""
     model.zero_grad()
-    total = 0.0
+    total, old = 0.0, scaler.get_scale()
     for x, y in window:
         loss = loss_of(model, x, y) * share(y, window)
         scaler.scale(loss).backward()
@@ -183,7 +208,7 @@ def clips_by_hand(model, optimizer, scheduler, scaler, window, max_norm, loss_of
         torch._foreach_mul_(gradients, (max_norm / norm).item())
     scaler.step(optimizer)
     scaler.update()
-    if norm.isfinite():
+    if scaler.get_scale() >= old:
         scheduler.step()
     return total, norm.item()
 
