@@ -51,6 +51,11 @@ def loss_sum(model: nn.Module, tokens: Tensor, labels: Tensor) -> Tensor:
     return F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="sum")
 
 
+def _shifted_back(model: nn.Module, tokens: Tensor, labels: Tensor) -> Tensor:
+    logits, targets = model(tokens)[:, 1:], labels[:, :-1]
+    return F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="sum")
+
+
 def _unshifted(model: nn.Module, tokens: Tensor, labels: Tensor) -> Tensor:
     return F.cross_entropy(model(tokens).flatten(0, 1), labels.flatten(), reduction="sum")
 
@@ -107,7 +112,8 @@ def _slips(
     unshifted = [oracles.gradient(_unshifted(model, *item), model) for item in window]
     joined = [oracles.gradient(_end_to_end(model, *item), model) for item in window]
     of_joined = sum(int((of_one.flatten()[1:] != -100).sum()) for of_one in labels)
-    return {
+    shifted = sum(of_one[:, 1:].numel() for of_one in labels)
+    return _wrong_targets(model, window, sum(counts)) | {
         "each micro-batch counts the same, however many targets it has: divide each sum by the "
         "targets of the whole window.": sum(means, torch.zeros_like(total)) / len(window),
         "each micro-batch was divided by its own targets, and all were added up.": sum(
@@ -116,7 +122,7 @@ def _slips(
         "the labels were counted before the shift. No token stands before the first of a row, so "
         "its label is nobody's target.": total / unmasked,
         "masked labels were counted: padding and prompts are tokens, and no targets.": (
-            total / sum(of_one[:, 1:].numel() for of_one in labels)
+            total / shifted
         ),
         "every position was counted, masked or not, the first of each row too.": (
             total / sum(of_one.numel() for of_one in labels)
@@ -133,6 +139,29 @@ def _slips(
             total / sum(counts) + 1
         ),
     }
+
+
+def _wrong_targets(
+    model: nn.Module, window: Sequence[oracles.MicroBatch], count: int
+) -> dict[str, Tensor]:
+    """Give gradients of sums over other targets, divided by their number and by the right one."""
+    labels = [labels for _, labels in window]
+    sums = {
+        "the shift goes the wrong way, and each token has to guess the one before it.": (
+            [oracles.gradient(_shifted_back(model, *item), model) for item in window],
+            sum(int((of_one[:, :-1] != -100).sum()) for of_one in labels),
+        ),
+        "tokens were taken for targets: the labels are those tokens that count, and -100.": (
+            [oracles.gradient(loss_sum(model, x, x), model) for x, _ in window],
+            sum(of_one[:, 1:].numel() for of_one in labels),
+        ),
+    }
+    slips = {}
+    for words, (of_each, own_count) in sums.items():
+        total = torch.stack(of_each).sum(0)
+        slips[words] = total / own_count
+        slips[f"{words} The count is right."] = total / count
+    return slips
 
 
 token_step = Check(

@@ -62,6 +62,20 @@ predicts_the_same_token = wrong("each token is asked to predict itself")(
         divisor=lambda _, window: sum(int((y != -100).sum()) for _, y in window),
     )
 )
+shifts_the_wrong_way = wrong("guess the one before it.")(
+    with_slips(
+        shift=lambda logits, labels: (logits[:, 1:], labels[:, :-1]),
+        divisor=lambda _, window: sum(int((y[:, :-1] != -100).sum()) for _, y in window),
+    )
+)
+
+
+@wrong("tokens were taken for targets")
+def predicts_every_token(model, optimizer, window):
+    count = targets(window)
+    return with_slips(divisor=lambda *_: count)(model, optimizer, [(x, x) for x, _ in window])
+
+
 does_not_zero = wrong("what was handed over in .grad")(with_slips(zero=False))
 logs_the_sum = wrong("it is the sum over all tokens")(with_slips(log=lambda s, n: s))
 
