@@ -150,11 +150,24 @@ def test_the_short_answers_compile_without_any_header_of_nvidia(compiled, tmp_pa
 # ---- what bad input gets ----
 
 
-def environment_with(tmp_path, version_file):
-    folder = tmp_path / environment.FOLDER / "lib/python3.11/site-packages"
+CUDA_BUILD = "__version__ = '2.13.0+cu130'\ncuda = '13.0'\n"
+
+
+def environment_with(root, version_file):
+    """A clone with a `.venv-cuda` that is complete, as far as can be told without importing."""
+    folder = root / environment.FOLDER / "lib/python3.11/site-packages"
     (folder / "torch").mkdir(parents=True)
     (folder / "torch/version.py").write_text(version_file)
+    for name in ("pyproject.toml", "constraints.txt"):
+        shutil.copy(ROOT / name, root)
+    (root / environment.FOLDER / environment.STAMP).write_text(environment._fingerprint(root))
     return folder
+
+
+@pytest.fixture
+def no_torch_here(monkeypatch):
+    monkeypatch.setattr(environment, "_own_packages", list)
+    monkeypatch.setattr(build, "check_system", lambda: None)
 
 
 @pytest.mark.parametrize(
@@ -172,7 +185,7 @@ def test_another_torch_is_refused(tmp_path, version_file, message):
 
 
 def test_cuda_torch_is_found_without_importing_it(tmp_path):
-    folder = environment_with(tmp_path, "__version__ = '2.13.0+cu130'\ncuda = '13.0'\n")
+    folder = environment_with(tmp_path, CUDA_BUILD)
     assert build.find_torch(folder) == build.CudaTorch(folder, "2.13.0+cu130")
 
 
@@ -219,15 +232,14 @@ def test_missing_tools_are_named(there, lacking, tmp_path, monkeypatch):
         (tmp_path / name).touch(mode=0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    folder = environment_with(tmp_path, "__version__ = '2.13.0+cu130'\ncuda = '13.0'\n")
+    folder = environment_with(tmp_path, CUDA_BUILD)
     with pytest.raises(ValueError, match=f"{lacking} was found.*sudo apt install gcc"):
         build.make_library(build.find_torch(folder))
 
 
-def test_setup_says_what_it_takes_before_it_begins(tmp_path, monkeypatch, capsys):
-    """Where the disk is too small nothing is begun."""
-    monkeypatch.setattr(environment, "_own_packages", list)
-    monkeypatch.setattr(build, "check_system", lambda: None)
+def test_setup_begins_nothing_where_the_disk_is_too_small(
+    tmp_path, no_torch_here, monkeypatch, capsys
+):
     usage = shutil.disk_usage(tmp_path)._replace(free=10**9)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
     assert main(["--setup"], tmp_path) == 2
@@ -235,13 +247,32 @@ def test_setup_says_what_it_takes_before_it_begins(tmp_path, monkeypatch, capsys
     assert not (tmp_path / environment.FOLDER).exists()
 
 
-def test_setup_installs_nothing_where_torch_is_a_cuda_build(tmp_path, monkeypatch, capsys):
-    environment_with(tmp_path, "__version__ = '2.13.0+cu130'\ncuda = '13.0'\n")
-    monkeypatch.setattr(environment, "_own_packages", list)
-    monkeypatch.setattr(build, "check_system", lambda: None)
+def test_setup_installs_nothing_where_torch_is_a_cuda_build(
+    tmp_path, no_torch_here, monkeypatch, capsys
+):
+    environment_with(tmp_path, CUDA_BUILD)
     monkeypatch.setattr(subprocess, "call", lambda *_, **__: pytest.fail("something is installed"))
     assert main(["--setup"], tmp_path) == 0
     assert "was built for CUDA: nothing to do" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("change", ["stopped", "other constraints"])
+def test_setup_goes_on_where_it_stopped(tmp_path, no_torch_here, monkeypatch, capsys, change):
+    folder = environment_with(tmp_path, CUDA_BUILD)
+    if change == "stopped":
+        (tmp_path / environment.FOLDER / environment.STAMP).unlink()
+    else:
+        (tmp_path / "constraints.txt").write_text("torch==2.13.0\n")
+    with pytest.raises(ValueError, match=r"This Python has no packages: .*emulate --setup"):
+        environment.find(tmp_path)
+    usage = shutil.disk_usage(tmp_path)._replace(free=10**11)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
+    called = []
+    monkeypatch.setattr(subprocess, "call", lambda words, **_: called.append(words[2:4]) or 0)
+    assert main(["--setup"], tmp_path) == 0
+    assert called == [["venv", "--clear"], ["pip", "install"]]  # there was no Python in it
+    assert "about 6 GB" in capsys.readouterr().out
+    assert environment.find(tmp_path).packages == folder
 
 
 # ---- what a program's end means ----

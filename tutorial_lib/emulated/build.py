@@ -24,6 +24,7 @@ SOURCES = Path(__file__).parent / "c"
 LIBRARY, NVML = "libcuda.so.1", "libnvidia-ml.so.1"
 TRIED = "2.13."  # the PyTorch that all of this was tried with
 _CUDA = "13"
+ADVICE = "run `python -m tutorial_lib emulate --setup`, which makes .venv-cuda (about 6 GB)."
 _IMPORTERS = (
     *("libtorch_cuda", "libc10_cuda", "libtorch_python", "libtorch_cuda_linalg"),
     *("libcaffe2_nvrtc", "libtorch_nvshmem", "libtorch_cpu"),
@@ -57,15 +58,14 @@ def find_torch(packages: Path) -> CudaTorch:
     text = path.read_text(encoding="utf-8") if path.is_file() else ""
     version = re.search(r"^__version__ = '(.+)'", text, re.MULTILINE)
     cuda = re.search(r"^cuda.*= '(.+)'", text, re.MULTILINE)
-    advice = "run `python -m tutorial_lib emulate --setup`, which makes .venv-cuda (about 6 GB)."
     if not version:
-        raise ValueError(f"There is no PyTorch in {packages}: {advice}")
+        raise ValueError(f"There is no PyTorch in {packages}: {ADVICE}")
     if not cuda:
-        raise ValueError(f"PyTorch {version[1]} in {packages} was not built for CUDA: {advice}")
+        raise ValueError(f"PyTorch {version[1]} in {packages} was not built for CUDA: {ADVICE}")
     if cuda[1].partition(".")[0] != _CUDA:
         raise ValueError(
             f"PyTorch {version[1]} was built for CUDA {cuda[1]}, and what can be emulated is CUDA "
-            f"{_CUDA}: {advice}"
+            f"{_CUDA}: {ADVICE}"
         )
     return CudaTorch(packages, version[1])
 
@@ -136,6 +136,9 @@ def compile_sources(compiler: str, torch: CudaTorch, out: Path) -> list[Path]:
             f"PyTorch {torch.version} does not take `cudaMalloc` from a shared library, so nothing "
             "can stand before it: use PyTorch's own wheel, as `emulate --setup` installs it."
         )
+    triton = torch.packages / "triton/backends/nvidia/driver.c"  # it compiles this at run time
+    if triton.is_file():
+        imported |= stubs.called_functions(triton.read_text(encoding="utf-8"))
     source, made = out / "stubs.c", out / "stubs.o"
     missing = imported - stubs.defined_symbols(objects)
     source.write_text(stubs.write_stubs(missing, _header_texts(headers)), encoding="utf-8")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
+import os
 import shutil
 import subprocess
 import sys
@@ -26,15 +28,31 @@ def find(root: Path) -> build.CudaTorch:
     Raises:
         ValueError: When there is none; says what this Python has.
     """
-    venvs = [root / name / "lib" for name in (".venv", FOLDER)]
-    packages = [path for venv in venvs for path in venv.glob("python3*/site-packages")]
+    folders = [*_own_packages(), *_packages(root / ".venv")]
+    if is_complete(root):
+        folders += _packages(root / FOLDER)
     reason: ValueError | None = None
-    for folder in [*_own_packages(), *packages]:
+    for folder in folders:
         try:
             return build.find_torch(folder)
         except ValueError as error:
             reason = reason or error
-    raise reason or ValueError("This Python has no packages: run `emulate --setup` first.")
+    raise reason or ValueError(f"This Python has no packages: {build.ADVICE}")
+
+
+def is_complete(root: Path) -> bool:
+    """Tell whether `.venv-cuda` was made to the end, from today's pyproject.toml."""
+    stamp = root / FOLDER / STAMP
+    return stamp.is_file() and stamp.read_text(encoding="utf-8") == _fingerprint(root)
+
+
+def _fingerprint(root: Path) -> str:
+    texts = [(root / name).read_bytes() for name in ("pyproject.toml", "constraints.txt")]
+    return hashlib.sha256(b"\0".join([TORCH.encode(), *texts])).hexdigest()
+
+
+def _packages(venv: Path) -> list[Path]:
+    return sorted((venv / "lib").glob("python3*/site-packages"))
 
 
 def _own_packages() -> list[Path]:
@@ -68,19 +86,30 @@ def make(root: Path) -> build.CudaTorch:
             f"{root} has {free_gb:.1f} GB free, and PyTorch's CUDA build needs about {NEEDED_GB} "
             "GB while it is installed: free some space, then run this again."
         )
-    print(f"Making {venv}: about 6 GB, once. Stopped by Ctrl-C, it goes on the next time.")
     bootstrap.check_version(sys.version_info[:2], f"This ({sys.executable})")
-    python = bootstrap.venv_python(venv)
-    if not python.exists():
-        _run([sys.executable, "-m", "venv", str(venv)], root)
+    print(
+        f"Making {venv}: about 6 GB, once. Stopped by Ctrl-C, it goes on the next time.", flush=True
+    )
+    python = str(bootstrap.venv_python(venv))
+    if not _has_pip(python):
+        _run([sys.executable, "-m", "venv", "--clear", str(venv)], root)
     options = ["--no-input", "--disable-pip-version-check", "-c", "constraints.txt"]
-    _run([str(python), "-m", "pip", "install", *options, TORCH, "-e", ".[test]"], root)
+    _run([python, "-m", "pip", "install", *options, TORCH, "-e", ".[test]"], root)
+    (venv / STAMP).write_text(_fingerprint(root), encoding="utf-8")
     return find(root)
+
+
+def _has_pip(python: str) -> bool:
+    """Tell whether an environment is there, and was not stopped while it was made."""
+    command = [python, "-m", "pip", "--version"]
+    return (
+        bool(shutil.which(python)) and not subprocess.run(command, capture_output=True).returncode
+    )
 
 
 def _run(command: list[str], root: Path) -> None:
     """Run a program that shows its own progress."""
-    status = subprocess.call(command, cwd=root)
+    status = subprocess.call(command, cwd=root, env={**os.environ, "PIP_USER": "0"})
     if status:
         raise ValueError(
             f"`{' '.join(command[1:4])}` ended with status {status}: mend what it says above, then "

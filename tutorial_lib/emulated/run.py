@@ -98,7 +98,11 @@ def _environment(card: Card, torch: build.CudaTorch, library: Path, out: Path) -
         ],
     }
     joined = {name: os.pathsep.join(filter(None, parts)) for name, parts in paths.items()}
-    variables = {"TUTORIAL_EMULATED_CARD": card.as_text(), "TUTORIAL_EMULATED_OUT": str(out)}
+    variables = {
+        "TUTORIAL_EMULATED_CARD": card.as_text(),
+        "TUTORIAL_EMULATED_OUT": str(out),
+        "TRITON_LIBCUDA_PATH": str(library),
+    }
     return {**os.environ, **joined, **variables}
 
 

@@ -29,6 +29,11 @@ def imported_symbols(libraries: Iterable[Path]) -> set[str]:
     }
 
 
+def called_functions(source: str) -> set[str]:
+    """Read which functions of CUDA's driver a C source calls."""
+    return set(re.findall(r"\bcu[A-Z]\w+(?=\()", source))
+
+
 def defined_symbols(objects: Iterable[Path]) -> set[str]:
     """Read which symbols these object files define."""
     return {name for path in objects for name in _symbols(path, "--defined-only")}
