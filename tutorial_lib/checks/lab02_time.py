@@ -16,7 +16,8 @@ from tutorial_lib.checks.lab02_machine import LAUNCH_SECONDS, PretendGPU
 
 def _timing_cases(seed: int) -> list[Case]:
     draw = random.Random(seed)
-    return [_timing(draw, warmup=3, repeats=5), _timing(draw, warmup=2, repeats=7)]
+    counts = [(3, 5), (2, 7), (2, 6)]
+    return [_timing(draw, warmup=warmup, repeats=repeats) for warmup, repeats in counts]
 
 
 def _timing(draw: random.Random, *, warmup: int, repeats: int) -> Case:
@@ -33,9 +34,15 @@ def _timing(draw: random.Random, *, warmup: int, repeats: int) -> Case:
 def _run_timing(answer: Callable[..., Any], case: Case) -> Result:
     gpu = PretendGPU(slowness=case["slowness"])
     options = {"warmup": case["warmup"], "repeats": case["repeats"]}
+    readings: list[float] = []
+
+    def clock() -> float:
+        readings.append(gpu.now())
+        return readings[-1]
+
     with oracles.by_hand():
-        seconds = answer(lambda: gpu.launch(case["seconds"]), gpu, gpu.now, **options)
-    return {"seconds": seconds, "runs": gpu.num_launches}
+        seconds = answer(lambda: gpu.launch(case["seconds"]), gpu, clock, **options)
+    return {"seconds": seconds, "runs": gpu.num_launches, "readings": len(readings)}
 
 
 def _judge_timing(case: Case, result: Result) -> None:
@@ -51,6 +58,11 @@ def _judge_timing(case: Case, result: Result) -> None:
             else "warmup and repeats say how many to run, and both are arguments"
         )
         raise CheckError(f"{name}: {runs} steps ran, and {warmup + repeats} should. Maybe {why}.")
+    if result.get("readings") == 0:
+        raise CheckError(
+            f"{name}: the clock that was handed over was never read, so these are the seconds of "
+            "another one: call clock()."
+        )
     spilled = [sum(cold) + steady[0], *steady[1:]]
     expect = {
         "That is how long a launch takes: when the clock was read the second time, the step was "
@@ -66,6 +78,10 @@ def _judge_timing(case: Case, result: Result) -> None:
         "The warm-up steps are among the timed ones.": statistics.median(times),
         "It is the mean of the warm-up steps and the others: time the others, and take their "
         "median.": statistics.mean(times),
+        "It is the lower of the two steps in the middle: the median of an even number is their "
+        "mean.": statistics.median_low(steady),
+        "It is the upper of the two steps in the middle: the median of an even number is their "
+        "mean.": statistics.median_high(steady),
         "It is in milliseconds: seconds are wanted.": 1000 * statistics.median(steady),
     }
     oracles.expect_close(value, statistics.median(steady), name, expect)
@@ -83,18 +99,21 @@ step_seconds = Check(
 # 2.2
 
 PAIRS = 7
+_COLD = 20.0, 12.0
 
 
 def _ratio_cases(seed: int) -> list[Case]:
     draw = random.Random(seed)
-    return [_ratio(draw, above=True), _ratio(draw, above=False)]
+    several = [_ratio(draw, above=True), _ratio(draw, above=False)]
+    # the first run of each is cold: a median of several ratios would hide it
+    return [*several, {**several[0], "slowness": [*_COLD, 1.0, 1.0], "repeats": 1}]
 
 
 def _ratio(draw: random.Random, *, above: bool) -> Case:
     # The machine grows hot in the middle pair: up to there the plain step ran once more than the
     # other. Two steps after that meet a busy machine, one of each kind.
     hot = draw.randint(20, 26) / 10
-    slowness = [20.0, 12.0] + [1.0] * PAIRS + [hot] * PAIRS
+    slowness = [*_COLD] + [1.0] * PAIRS + [hot] * PAIRS
     first, second = draw.sample(range(PAIRS // 2 + 1, PAIRS), 2)
     slowness[2 + 2 * first] *= 5
     slowness[2 + 2 * second + 1] *= 4
@@ -135,6 +154,11 @@ def _judge_ratio(case: Case, result: Result) -> None:
         raise CheckError(
             f"slowdown: off by {value / wanted - 1:+.0%}. The two did not run in turn, and the "
             "machine has slowed down in between: run a pair, then the next pair."
+        )
+    if case["repeats"] == 1 and oracles.close(value, wanted * _COLD[1] / _COLD[0]):
+        raise CheckError(
+            f"slowdown: off by {value / wanted - 1:+.0%} with repeats=1. The first run of each is "
+            "cold, and yours is timed: run each once before."
         )
     times = [case["seconds"] * factor for factor in case["slowness"][2:]]
     plain, other = times[::2], [wanted * seconds for seconds in times[1::2]]

@@ -1,6 +1,7 @@
 """The seconds of a step."""
 
 import statistics
+import time
 
 from wrong_answers import right, wrong
 
@@ -108,8 +109,7 @@ def waits_after_every_step(step, gpu, clock, *, warmup, repeats):
     return statistics.median(each(step, gpu, clock, repeats))
 
 
-@right
-def sorts_and_takes_the_middle(step, gpu, clock, *, warmup, repeats):
+def seconds_of_each(step, gpu, clock, warmup, repeats):
     ends = []
     for _ in range(warmup + repeats):
         gpu.synchronize()
@@ -117,5 +117,25 @@ def sorts_and_takes_the_middle(step, gpu, clock, *, warmup, repeats):
         step()
     gpu.synchronize()
     ends.append(clock())
-    times = sorted(ends[i + 1] - ends[i] for i in range(warmup, warmup + repeats))
-    return times[repeats // 2]
+    return sorted(ends[i + 1] - ends[i] for i in range(warmup, warmup + repeats))
+
+
+@right
+def sorts_and_takes_the_middle(step, gpu, clock, *, warmup, repeats):
+    times = seconds_of_each(step, gpu, clock, warmup, repeats)
+    return (times[(repeats - 1) // 2] + times[repeats // 2]) / 2
+
+
+@wrong("It is the upper of the two steps")
+def takes_the_upper_one(step, gpu, clock, *, warmup, repeats):
+    return seconds_of_each(step, gpu, clock, warmup, repeats)[repeats // 2]
+
+
+@wrong("It is the lower of the two steps")
+def takes_a_low_median(step, gpu, clock, *, warmup, repeats):
+    return statistics.median_low(seconds_of_each(step, gpu, clock, warmup, repeats))
+
+
+@wrong("so these are the seconds of another one")
+def reads_the_computers_clock(step, gpu, clock, *, warmup, repeats):
+    return statistics.median(seconds_of_each(step, gpu, time.perf_counter, warmup, repeats))
