@@ -88,3 +88,14 @@ def memory_fractions(monkeypatch):
     for name, function in tell.items():
         monkeypatch.setattr(torch._C, name, function, raising=False)
     return told
+
+
+def pytest_collection_modifyitems(items):
+    """Give each file to one worker, and the answers to one exercise: `--dist loadgroup` reads it.
+
+    A notebook's cells run in one kernel, in order. A file's fixtures are made once.
+    """
+    for item in items:
+        exercise = getattr(item, "callspec", None) and item.callspec.params.get("exercise")
+        group = f"{item.path.name}::{exercise}" if exercise else item.path.name
+        item.add_marker(pytest.mark.xdist_group(group))

@@ -7,7 +7,6 @@ import sys
 import pytest
 import torch
 from torch import nn
-from torch.distributed._tools.mem_tracker import MemTracker
 from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -77,6 +76,8 @@ def test_the_first_step_has_no_state_before_its_update():
 @pytest.mark.parametrize("attention", ["eager", "sdpa"])
 @pytest.mark.parametrize("optimizer", [torch.optim.SGD, torch.optim.AdamW])
 def test_peak_equals_torchs_own_tracker(attention, checkpointed, optimizer):
+    from torch.distributed._tools.mem_tracker import MemTracker  # it imports much
+
     step, model, update = gpt_step(
         attention=attention, checkpointed=checkpointed, optimizer=optimizer
     )

@@ -61,23 +61,40 @@ class Exercise:
         """What the checks print on success, as the built solution shows it."""
         return "".join(output.text for cell in self.checks for output in cell.outputs)
 
+    @property
+    def file(self):
+        return ROOT / "tests/wrong_answers" / self.lab / f"ex{self.number.replace('.', '_')}.py"
+
+    @functools.cached_property
+    def names(self):
+        """The names of all answers in the exercise's file, by mark; read, and not imported."""
+        tree = ast.parse(self.file.read_text(encoding="utf-8")) if self.file.exists() else None
+        return dict(marked_in(tree.body)) if tree else {}
+
     @functools.cached_property
     def answers(self):
-        """All answers in the exercise's file, by name; none where there is no file."""
-        name = f"wrong_answers.{self.lab}.ex{self.number.replace('.', '_')}"
-        try:
-            module = importlib.import_module(name)
-        except ModuleNotFoundError as error:
-            if not name.startswith(error.name or "-"):
-                raise
-            return {}
-        return {key: value for key, value in vars(module).items() if hasattr(value, "refused_with")}
+        """The answers themselves, by name."""
+        module = importlib.import_module(f"wrong_answers.{self.lab}.{self.file.stem}")
+        return {name: getattr(module, name) for name in self.names}
 
     def wrong(self):
-        return {k: answer for k, answer in self.answers.items() if answer.refused_with is not None}
+        return [name for name, mark in self.names.items() if mark == "wrong"]
 
     def right(self):
-        return {k: answer for k, answer in self.answers.items() if answer.refused_with is None}
+        return [name for name, mark in self.names.items() if mark == "right"]
+
+
+def marked_in(body):
+    """Find what is decorated with a mark, `@right`, or made by one, `f = wrong("...")(...)`."""
+    for node in body:
+        marks = getattr(node, "decorator_list", [])
+        names = [getattr(node, "name", None)]
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
+            marks, names = [node.value.func], [target.id for target in node.targets]
+        for mark in marks:
+            kind = ast.unparse(mark).partition("(")[0]
+            if kind in ("wrong", "right"):
+                yield from ((name, kind) for name in names)
 
 
 @functools.cache
@@ -152,6 +169,15 @@ def test_every_exercise_has_wrong_and_right_answers(exercise):
 
 
 @each_exercise
+def test_every_marked_answer_is_found(exercise):
+    module = importlib.import_module(f"wrong_answers.{exercise.lab}.{exercise.file.stem}")
+    marked = {name for name, value in vars(module).items() if hasattr(value, "refused_with")}
+    assert marked == set(exercise.names)
+    for name, answer in exercise.answers.items():
+        assert (answer.refused_with is None) == (name in exercise.right())
+
+
+@each_exercise
 def test_the_blank_is_refused_as_blank(exercise):
     blank = getattr(blanks(exercise.notebook), exercise.asked)
     printed, message = verdict(exercise, blank, seed=0)
@@ -162,7 +188,7 @@ def test_the_blank_is_refused_as_blank(exercise):
 @each_answer(Exercise.wrong)
 def test_a_wrong_answer_is_refused_in_its_own_words(exercise, name):
     answer = exercise.answers[name]
-    others = {other.refused_with for other in exercise.wrong().values() if other is not answer}
+    others = {exercise.answers[other].refused_with for other in exercise.wrong() if other != name}
     for seed, place in enumerate(PLACES):
         printed, message = verdict(exercise, place(answer), seed)
         assert message is not None, f"passes under seed {seed}"

@@ -141,10 +141,10 @@ def _test(words: list[str]) -> int:
     """Run pytest on notebooks and tests, network refused, so that its last line stays last."""
     python = bootstrap.python_with_course(ROOT, "test")
     chosen = any((ROOT / word.split("::")[0]).exists() for word in words if word[:1] != "-")
-    # Notebooks take longest, so they start first; one file stays with one worker.
+    # Notebooks take longest, so they start first; what belongs together stays with one worker.
     paths = [] if chosen else ["course", "solutions", "tests"]
     workers = str(min(4, os.cpu_count() or 1))
-    command = [str(python), "-m", "pytest", "--nbval", "-n", workers, "--dist", "loadfile"]
+    command = [str(python), "-m", "pytest", "--nbval", "-n", workers, "--dist", "loadgroup"]
     guard = os.pathsep.join(
         path for path in (str(ROOT / "tests" / "offline"), os.environ.get("PYTHONPATH")) if path
     )

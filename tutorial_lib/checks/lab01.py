@@ -17,7 +17,6 @@ from tutorial_lib.checks.running import refused
 
 __all__ = [
     "bytes_per_parameter",
-    "case",
     "chain_saved_bytes",
     "gradient_and_state_bytes",
     "parameter_bytes",

@@ -16,7 +16,6 @@ from tutorial_lib.checks.lab03_region import region
 from tutorial_lib.checks.lab03_surroundings import remember_surroundings
 
 __all__ = [
-    "case",
     "checkpoint",
     "discard",
     "hooked",

@@ -9,7 +9,6 @@ from tutorial_lib.checks.lab06_tokens import token_step
 from tutorial_lib.checks.lab06_whole import exact_step
 
 __all__ = [
-    "case",
     "exact_step",
     "first_difference",
     "rank_step",

@@ -25,7 +25,6 @@ from tutorial_lib.checks.running import error_said
 __all__ = [
     "cache_gradients",
     "cached_backward",
-    "case",
     "contrastive_loss",
     "embed",
     "push",

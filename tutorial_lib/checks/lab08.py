@@ -24,7 +24,6 @@ from tutorial_lib.checks.training_state import random_states, set_random_states
 
 __all__ = [
     "backward_in_pieces",
-    "case",
     "cheapest_fit",
     "draw_update",
     "recomputing",
