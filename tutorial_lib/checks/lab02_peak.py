@@ -18,7 +18,8 @@ from tutorial_lib.checks.results import expect_bytes
 
 def _peak_cases(seed: int) -> list[Case]:
     draw = random.Random(seed)
-    return [_cold(draw, "adamw", warmup=1), _cold(draw, "momentum", warmup=2)]
+    leaky = {**_cold(draw, "momentum", warmup=1), "kept": draw.randint(10_000, 20_000)}
+    return [_cold(draw, "adamw", warmup=1), _cold(draw, "momentum", warmup=2), leaky]
 
 
 def _cold(draw: random.Random, optimizer: str, *, warmup: int) -> Case:
@@ -29,6 +30,7 @@ def _cold(draw: random.Random, optimizer: str, *, warmup: int) -> Case:
         "optimizer": optimizer,
         "warmup": warmup,
         "workspace": draw.randint(400_000, 500_000),
+        "kept": 0,
         "earlier": draw.randint(900_000, 990_000),
         "left": draw.randint(10_000, 20_000),
     }
@@ -80,6 +82,8 @@ def _peak_slips(case: Case) -> Mapping[str, int]:
         "what is there now.": after - base,
         "It is what is there when the step is over: ask for the most that was there "
         "meanwhile.": after,
+        "What is there after the step was subtracted, so what the step leaves behind is missing: "
+        "read what lies there before it.": steady - after,
         "What lay there was read before the warm-up, which has left gradients and optimizer state "
         "behind: read it after.": steady - before,
     }

@@ -15,7 +15,7 @@ from tutorial_lib.checks import lab02_oracles as oracles
 from tutorial_lib.checks.core import Case, Check, CheckError, Result
 from tutorial_lib.checks.lab02_machine import PretendGPU
 from tutorial_lib.checks.lab02_steps import Picker
-from tutorial_lib.checks.results import expect_bytes, whole_number
+from tutorial_lib.checks.results import expect_bytes, flag, whole_number
 from tutorial_lib.models.gpt import GPT, GPTConfig
 
 
@@ -45,7 +45,9 @@ def _run_saving(answer: Callable[..., Any], case: Case) -> Result:
         with oracles.by_hand():
             num_bytes = answer(forward, model)
         gc.collect()
-        return {"bytes": num_bytes, "tangled": gpu.memory_allocated() - before}
+        went_backward = any(parameter.grad is not None for parameter in model.parameters())
+        tangled = gpu.memory_allocated() - before
+    return {"bytes": num_bytes, "tangled": tangled, "went_backward": went_backward}
 
 
 def _judge_saving(case: Case, result: Result) -> None:
@@ -53,12 +55,17 @@ def _judge_saving(case: Case, result: Result) -> None:
     wanted = memory.saved(forward, params_of=model).num_bytes
     name = f"activation_bytes of {case.get('attention', 'a')} {case['kind']}"
     expect_bytes(result.get("bytes"), wanted, name, _saving_slips(case, wanted))
+    if flag(result, "went_backward"):
+        raise CheckError(
+            f"{name}: right, and parameters have gradients now. What autograd keeps is known when "
+            "forward is over: run no backward."
+        )
     tangled = whole_number(result.get("tangled"), "bytes left behind")
     if tangled:
         raise CheckError(
-            f"{name}: right, and {tangled:,} bytes were left behind that nobody can free. A pack "
-            "hook that returns the tensor itself lets the graph hold a tensor which holds the "
-            "graph: return what has no graph."
+            f"{name}: right, and {tangled:,} bytes were left behind. Either something outside your "
+            "function holds the output or what was saved; or the pack hook returns the tensor "
+            "itself, and the graph holds a tensor which holds the graph: return what has none."
         )
 
 
@@ -82,6 +89,7 @@ def _saving_slips(case: Case, wanted: int) -> Mapping[str, int]:
         forward()
     resident = {t.untyped_storage() for t in there}
     buffers = {b.untyped_storage() for b in model.buffers()}
+    persistent = {t.untyped_storage() for t in model.state_dict().values()}
     own = [t for t in packed if t.untyped_storage() not in resident]
     first_views = {t.untyped_storage(): t.nbytes for t in reversed(own)}
     return {
@@ -90,6 +98,8 @@ def _saving_slips(case: Case, wanted: int) -> Mapping[str, int]:
         "not.": _storage_bytes(packed),
         "Buffers are in it: they lie there anyhow, as the parameters do.": wanted
         + _storage_bytes(t for t in packed if t.untyped_storage() in buffers),
+        "A buffer is in it that state_dict() leaves out: model.buffers() has all.": wanted
+        + _storage_bytes(t for t in packed if t.untyped_storage() in buffers - persistent),
         "What is saved twice is in it twice: remember which storages you have met.": sum(
             t.untyped_storage().nbytes() for t in own
         ),

@@ -39,7 +39,8 @@ class ColdStep:
     """A training step whose first call tries out kernels, with workspace for each.
 
     Args:
-        case: `widths`, `rows`, `optimizer`, and `workspace`, in floats.
+        case: `widths`, `rows`, `optimizer`, `workspace`, in floats, and `kept`, the floats that
+            each step leaves behind.
     """
 
     def __init__(self, case: Case) -> None:
@@ -47,12 +48,14 @@ class ColdStep:
         self.model = make_mlp(case["widths"])
         self.optimizer = make_optimizer(case["optimizer"], self.model)
         self.x = torch.randn(case["rows"], case["widths"][0])
+        self.num_kept, self.kept = case["kept"], list[Tensor]()
         self.calls = 0
 
     def __call__(self) -> None:
         """Do one step: zero, forward, backward, update."""
         self.calls += 1
         self.optimizer.zero_grad()
+        self.kept.append(torch.zeros(self.num_kept))
         if self.calls == 1:
             torch.zeros(self.workspace)
         self.model(self.x).square().mean().backward()
@@ -63,7 +66,8 @@ class Picker(nn.Module):
     """Keeps half of a wide result as a view, normalises, and gates by a softmax.
 
     Autograd saves views that keep more alive than they show, one storage through two views,
-    weights behind a transpose, running averages, and a result of its own operation.
+    weights behind a transpose, running averages, a buffer that no state_dict has, and a result of
+    its own operation.
     """
 
     def __init__(self, width: int) -> None:
@@ -71,12 +75,14 @@ class Picker(nn.Module):
         self.up = nn.Linear(width, 4 * width)
         self.norm = nn.BatchNorm1d(2 * width)
         self.gate = nn.Linear(2 * width, 2 * width)
+        self.scale: Tensor
+        self.register_buffer("scale", torch.linspace(1, 2, width), persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
         """Map `(rows, width)` to `(rows, width)`."""
         picked, _ = self.up(x).chunk(2, dim=-1)  # the other half stays alive with it
         left, right = self.gate(self.norm(picked.square())).softmax(-1).chunk(2, dim=-1)
-        gated: Tensor = left * right
+        gated: Tensor = left * right * self.scale
         return gated
 
 

@@ -78,6 +78,12 @@ def reads_the_ground_too_early(step, gpu, *, warmup):
     return fresh_peak(step, gpu) - before
 
 
+@wrong("What is there after the step was subtracted")
+def reads_the_ground_too_late(step, gpu, *, warmup):
+    warmed(step, warmup)
+    return fresh_peak(step, gpu) - gpu.memory_allocated()
+
+
 @wrong("should be an int, and is 0.")
 def gives_mebibytes(step, gpu, *, warmup):
     warmed(step, warmup)

@@ -94,7 +94,26 @@ def adds_up_the_outputs_of_modules(forward, model):
     return sum(sizes)
 
 
-@wrong("were left behind that nobody can free")
+@wrong("that state_dict() leaves out")
+def takes_the_state_dict_for_all(forward, model):
+    return total(storages(saved_by(forward)) - storages(model.state_dict().values()))
+
+
+@wrong("run no backward")
+def goes_backward(forward, model):
+    resident = storages([*model.parameters(), *model.buffers()])
+    found = set()
+
+    def pack(tensor):
+        found.add(tensor.untyped_storage())
+        return tensor.detach()
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        forward().backward()
+    return total(found - resident)
+
+
+@wrong("bytes were left behind. Either")
 def ties_a_knot(forward, model):
     resident = storages([*model.parameters(), *model.buffers()])
     found = set()
