@@ -13,8 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tutorial_lib.emulated import build, cards, environment, stubs
-from tutorial_lib.emulated import run as running
+from tutorial_lib.emulated import build, cards, environment, run, stubs
 from tutorial_lib.emulated.command import main
 from tutorial_lib.emulated.inside import card_watcher
 from tutorial_lib.units import GIB, MIB
@@ -30,7 +29,7 @@ needs_compiler = pytest.mark.skipif(
 def cuda_torch():
     try:
         build.check_system()
-        return environment.find(ROOT)
+        return environment.find_cuda_torch(ROOT)
     except ValueError as error:
         pytest.skip(f"no PyTorch built for CUDA to run on an emulated card: {error}")
 
@@ -39,7 +38,7 @@ def cuda_torch():
 def emulate(cuda_torch, tmp_path, capfd):
     """Run a script on a card, and give its exit status, its result and what was printed."""
 
-    def run(script, *options, card="a100"):
+    def run_script(script, *options, card="a100"):
         path, result = tmp_path / "script.py", tmp_path / "result.json"
         path.write_text(textwrap.dedent(script))
         words = ["--card", card, *options, "--json", str(result), "--", "python", str(path)]
@@ -47,7 +46,7 @@ def emulate(cuda_torch, tmp_path, capfd):
         said = capfd.readouterr()
         return status, json.loads(result.read_text()), said.out + said.err
 
-    return run
+    return run_script
 
 
 # ---- cards ----
@@ -180,13 +179,13 @@ def no_torch_here(monkeypatch):
 )
 def test_another_torch_is_refused(tmp_path, version_file, message):
     with pytest.raises(ValueError, match=message) as refused:
-        build.find_torch(environment_with(tmp_path, version_file))
+        build.read_torch(environment_with(tmp_path, version_file))
     assert "emulate --setup" in str(refused.value)
 
 
 def test_cuda_torch_is_found_without_importing_it(tmp_path):
     folder = environment_with(tmp_path, CUDA_BUILD)
-    assert build.find_torch(folder) == build.CudaTorch(folder, "2.13.0+cu130")
+    assert build.read_torch(folder) == build.CudaTorch(folder, "2.13.0+cu130")
 
 
 @on_linux
@@ -234,7 +233,14 @@ def test_missing_tools_are_named(there, lacking, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     folder = environment_with(tmp_path, CUDA_BUILD)
     with pytest.raises(ValueError, match=f"{lacking} was found.*sudo apt install gcc"):
-        build.make_library(build.find_torch(folder))
+        build.make_library(build.read_torch(folder))
+
+
+@on_linux
+def test_a_cache_that_cannot_be_preloaded_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "my cache"))
+    with pytest.raises(ValueError, match="no path with spaces or accents: set XDG_CACHE_HOME"):
+        build.make_library(build.read_torch(environment_with(tmp_path, CUDA_BUILD)))
 
 
 def test_setup_begins_nothing_where_the_disk_is_too_small(
@@ -264,7 +270,7 @@ def test_setup_goes_on_where_it_stopped(tmp_path, no_torch_here, monkeypatch, ca
     else:
         (tmp_path / "constraints.txt").write_text("torch==2.13.0\n")
     with pytest.raises(ValueError, match=r"This Python has no packages: .*emulate --setup"):
-        environment.find(tmp_path)
+        environment.find_cuda_torch(tmp_path)
     usage = shutil.disk_usage(tmp_path)._replace(free=10**11)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
     called = []
@@ -272,7 +278,7 @@ def test_setup_goes_on_where_it_stopped(tmp_path, no_torch_here, monkeypatch, ca
     assert main(["--setup"], tmp_path) == 0
     assert called == [["venv", "--clear"], ["pip", "install"]]  # there was no Python in it
     assert "about 6 GB" in capsys.readouterr().out
-    assert environment.find(tmp_path).packages == folder
+    assert environment.find_cuda_torch(tmp_path).packages == folder
 
 
 # ---- what a program's end means ----
@@ -281,7 +287,7 @@ def test_setup_goes_on_where_it_stopped(tmp_path, no_torch_here, monkeypatch, ca
 def result(status=0, refused="", **process):
     peaks = {"requested": MIB, "allocated": MIB, "reserved": 2 * MIB}
     data = {"torch": "2.13.0", "peaks": peaks, "updates": 3, "out_of_memory": 0, "moment": None}
-    return running.Emulated(cards.CARDS["t4"], status, [{**data, **process}], refused)
+    return run.Emulated(cards.CARDS["t4"], status, [{**data, **process}], refused)
 
 
 @pytest.mark.parametrize(
@@ -289,17 +295,17 @@ def result(status=0, refused="", **process):
     [
         (result(), 0, "reserved peak  2.00 MiB"),
         (result(out_of_memory=1), 0, "requested peak  1.00 MiB"),  # the program went on
-        (result(1, out_of_memory=1), running.OUT_OF_MEMORY, "The card's memory ran out"),
+        (result(1, out_of_memory=1), run.OUT_OF_MEMORY, "The card's memory ran out"),
         (result(7), 7, "The program ended with status 7"),
         (result(1, "NCCL"), 2, "asked for NCCL, which cannot be emulated"),
         (result(-11), 2, "was ended by SIGSEGV"),
-        (running.Emulated(cards.CARDS["t4"], 0), 2, "never used the card"),
-        (running.Emulated(cards.CARDS["t4"], 5), 5, "ended with status 5"),
+        (run.Emulated(cards.CARDS["t4"], 0), 2, "never used the card"),
+        (run.Emulated(cards.CARDS["t4"], 5), 5, "ended with status 5"),
     ],
 )
 def test_how_a_program_ended_is_told(end, status, message):
     assert end.exit_status == status
-    assert message in running.as_text(end)
+    assert message in run.as_text(end)
 
 
 # ---- the moment of the peak ----
@@ -361,7 +367,7 @@ def test_in_autograds_own_thread_the_next_tensor_freed_shows_the_line():
 
 def test_another_sitecustomize_is_run_too(tmp_path):
     (tmp_path / "sitecustomize.py").write_text("print('theirs')")
-    path = f"{running.INSIDE}:{tmp_path}"
+    path = f"{run.INSIDE}:{tmp_path}"
     done = subprocess.run(
         [
             sys.executable,
@@ -374,7 +380,7 @@ def test_another_sitecustomize_is_run_too(tmp_path):
         check=True,
     )
     assert done.stdout.startswith("theirs")
-    assert str(running.INSIDE) not in done.stdout
+    assert str(run.INSIDE) not in done.stdout
 
 
 # ---- PyTorch on an emulated card ----
@@ -431,7 +437,7 @@ def test_out_of_memory_is_pytorchs_own(emulate, segments, monkeypatch):
     status, _, said = emulate(
         "import torch\nx = torch.empty(3 * 2**30, device='cuda')", "--memory", "8GiB", card="t4"
     )
-    assert status == running.OUT_OF_MEMORY, said
+    assert status == run.OUT_OF_MEMORY, said
     assert "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 12.00 GiB" in said
     assert "total capacity of 8.00 GiB" in said
 
@@ -520,12 +526,48 @@ def test_copies_give_zeros_and_pinned_memory_is_the_hosts(emulate):
         ("g = torch.cuda.CUDAGraph()\nwith torch.cuda.graph(g): x + x", "asked for a CUDA graph"),
         ("import os; os.kill(os.getpid(), 11)", "was ended by SIGSEGV"),
         ("torch.zeros(3, device='cuda:1')", "there is one emulated card, number 0"),
+        (
+            "import torch.distributed as dist\n"
+            "store = dist.HashStore()\n"
+            "dist.init_process_group('nccl', store=store, rank=0, world_size=1)\n"
+            "dist.all_reduce(x)",
+            "asked for NCCL, which cannot be emulated",
+        ),
     ],
 )
 def test_what_cannot_be_emulated_says_so(emulate, script, message):
     status, _, said = emulate(f"import torch\nx = torch.ones(3, device='cuda')\n{script}")
     assert status != 0
     assert message in said
+
+
+def test_a_compiled_model_runs(emulate):
+    script = """
+        import torch
+        model = torch.compile(torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.GELU()).cuda())
+        model(torch.randn(8, 64, device="cuda")).sum().backward()
+    """
+    status, _, said = emulate(script)
+    assert status == 0, said
+
+
+def test_a_trainer_runs_and_the_peak_names_its_line(emulate):
+    script = """
+        import torch, transformers
+        config = transformers.GPT2Config(n_layer=2, n_head=2, n_embd=64, use_cache=False)
+        tokens = torch.randint(0, 50257, (16, 128))
+        data = [{"input_ids": row, "labels": row} for row in tokens]
+        arguments = transformers.TrainingArguments(
+            "out", per_device_train_batch_size=4, report_to=[], bf16=True, save_strategy="no"
+        )
+        model = transformers.GPT2LMHeadModel(config)
+        transformers.Trainer(model, arguments, train_dataset=data).train()
+    """
+    status, data, said = emulate(script, "--steps", "3")
+    assert status == 0, said
+    (process,) = data["processes"]
+    assert process["updates"] == 3
+    assert process["moment"]["line"].startswith("transformers/")
 
 
 def test_a_snapshot_is_kept_for_the_viewer(emulate, tmp_path):

@@ -5,7 +5,18 @@ launching a kernel does nothing, so values are zeros and times mean nothing. Wha
 on the host is its own: which kernels, which temporary tensors, and every byte of its allocator.
 """
 
-from tutorial_lib.emulated.build import CudaTorch, find_torch, make_library
+from tutorial_lib.emulated.build import CudaTorch
 from tutorial_lib.emulated.cards import CARDS, Card, find_card
+from tutorial_lib.emulated.environment import find_cuda_torch
+from tutorial_lib.emulated.run import OUT_OF_MEMORY, Emulated, emulate
 
-__all__ = ["CARDS", "Card", "CudaTorch", "find_card", "find_torch", "make_library"]
+__all__ = [
+    "CARDS",
+    "OUT_OF_MEMORY",
+    "Card",
+    "CudaTorch",
+    "Emulated",
+    "emulate",
+    "find_card",
+    "find_cuda_torch",
+]

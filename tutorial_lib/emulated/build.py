@@ -45,7 +45,7 @@ class CudaTorch:
     version: str
 
 
-def find_torch(packages: Path) -> CudaTorch:
+def read_torch(packages: Path) -> CudaTorch:
     """Look at the PyTorch of an environment, without importing it.
 
     Args:
@@ -97,6 +97,11 @@ def make_library(torch: CudaTorch) -> Path:
         ValueError: When there is no compiler, or a library or a header is not as expected.
     """
     check_system()
+    if not _cache().as_posix().isascii() or " " in str(_cache()):
+        raise ValueError(
+            f"The compiled library is kept in {_cache()}, and the loader takes no path with spaces "
+            "or accents: set XDG_CACHE_HOME to a folder without."
+        )
     folder = _cache() / f"{torch.version}-{_fingerprint(torch)}"
     if (folder / NVML).exists():
         return folder

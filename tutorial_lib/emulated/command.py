@@ -8,8 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from tutorial_lib.emulated import environment
-from tutorial_lib.emulated import run as running
+from tutorial_lib.emulated import environment, run
 from tutorial_lib.emulated.build import TRIED, check_system
 from tutorial_lib.emulated.cards import CARDS, find_card
 
@@ -20,8 +19,8 @@ _NOTICE = (
 )
 _EPILOG = """\
 Shown are the bytes of PyTorch's own allocator for this card: requested, allocated and reserved.
-Not included: cuDNN's workspaces, the CUDA context, NCCL. Cannot run: CUDA graphs, NCCL, Triton,
-and what decides by values that a kernel computes.
+Not included: cuDNN's workspaces, and the CUDA context. Cannot run: CUDA graphs, NCCL, and what
+decides by values that a kernel computes.
 
 Exit status: 0; 3 when the card's memory ran out; 2 after a sentence that says what is wrong;
 else the program's own.
@@ -76,12 +75,12 @@ def _emulate(options: argparse.Namespace, program: list[str], root: Path) -> int
     if options.steps is not None and options.steps < 1:
         raise ValueError(f"--steps {options.steps} would stop before the first: give 1 or more.")
     card = find_card(options.card, options.memory)
-    torch = environment.find(root)
+    torch = environment.find_cuda_torch(root)
     if not torch.version.startswith(TRIED):
         print(f"Not tried with PyTorch {torch.version}, only with {TRIED}x.", file=sys.stderr)
     print(_NOTICE, file=sys.stderr, flush=True)
-    result = running.run(program, card, torch, steps=options.steps, snapshot=options.snapshot)
+    result = run.emulate(program, card, torch, steps=options.steps, snapshot=options.snapshot)
     if options.json:
         options.json.write_text(json.dumps(result.as_data(), indent=1) + "\n", encoding="utf-8")
-    print(running.as_text(result), flush=True)
+    print(run.as_text(result), flush=True)
     return result.exit_status

@@ -19,7 +19,7 @@ NEEDED_GB = 9  # 6 GB unpacked, and the downloads beside them
 TORCH = "torch===2.13.0"  # three equals signs: a local CPU build of the same version is refused
 
 
-def find(root: Path) -> build.CudaTorch:
+def find_cuda_torch(root: Path) -> build.CudaTorch:
     """Find a PyTorch that was built for CUDA: this Python's, `.venv`'s or `.venv-cuda`'s.
 
     Args:
@@ -34,7 +34,7 @@ def find(root: Path) -> build.CudaTorch:
     reason: ValueError | None = None
     for folder in folders:
         try:
-            return build.find_torch(folder)
+            return build.read_torch(folder)
         except ValueError as error:
             reason = reason or error
     raise reason or ValueError(f"This Python has no packages: {build.ADVICE}")
@@ -73,7 +73,7 @@ def make(root: Path) -> build.CudaTorch:
     """
     build.check_system()
     try:
-        found = find(root)
+        found = find_cuda_torch(root)
     except ValueError:
         pass
     else:
@@ -96,7 +96,7 @@ def make(root: Path) -> build.CudaTorch:
     options = ["--no-input", "--disable-pip-version-check", "-c", "constraints.txt"]
     _run([python, "-m", "pip", "install", *options, TORCH, "-e", ".[test]"], root)
     (venv / STAMP).write_text(_fingerprint(root), encoding="utf-8")
-    return find(root)
+    return find_cuda_torch(root)
 
 
 def _has_pip(python: str) -> bool:

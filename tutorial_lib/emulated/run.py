@@ -55,7 +55,7 @@ class Emulated:
         return {**words, "exit_status": self.exit_status, "processes": self.processes}
 
 
-def run(
+def emulate(
     command: Sequence[str],
     card: Card,
     torch: build.CudaTorch,
