@@ -184,7 +184,11 @@ def test_every_submission_has_a_page_of_its_own_that_runs_nothing(graded):
     assert "Check cells of this file differ" in (
         out / "feedback" / "edited checks.ipynb.html"
     ).read_text(encoding="utf-8")
+    assert "ran out of time when this file was graded beside others" in (
+        out / "feedback" / "=loop().ipynb.html"
+    ).read_text(encoding="utf-8")
     facts = json.loads((out / "run.json").read_text())
+    assert [one["name"] for one in facts["submissions"] if one["alone"]] == ["=loop().ipynb"]
     assert (facts["seed"], facts["lab"]) == (7, "lab90_toy")
     assert facts["isolation"] in (out / "index.html").read_text(encoding="utf-8")
 

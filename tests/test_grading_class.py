@@ -20,7 +20,7 @@ sys.path.insert(0, str(CORPUS))
 import toy  # noqa: E402
 
 from tutorial_lib import cli, grading  # noqa: E402
-from tutorial_lib.grading import GradingError, grade, journal  # noqa: E402
+from tutorial_lib.grading import GradingError, grade, journal, marking  # noqa: E402
 from tutorial_lib.grading.judge import Verdict  # noqa: E402
 from tutorial_lib.grading.lab import load_lab  # noqa: E402
 from tutorial_lib.grading.report import Graded, write_report  # noqa: E402
@@ -187,6 +187,52 @@ def test_a_few_are_not_put_into_a_report_of_another_course(lab, tmp_path):
         (out / "run.json").write_text(json.dumps(facts | spoil))
         with pytest.raises(GradingError, match=r"grade all, or give another folder"):
             journal.results_to_keep(out, lab, version, ["a"])
+
+
+def test_only_cores_that_may_be_used_are_counted():
+    program = "import os; os.sched_setaffinity(0, list(os.sched_getaffinity(0))[:1]); "
+    program += "from tutorial_lib.grading import request; print(request.default_jobs())"
+    if not hasattr(os, "sched_setaffinity"):
+        pytest.skip("this system has no affinity")
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout == "1\n", done.stderr
+
+
+def test_what_ran_out_of_time_is_graded_again_alone_and_the_second_result_stands(
+    lab, tmp_path, monkeypatch, capsys
+):
+    active, order = [], []
+
+    def judged(this, answers):
+        name = answers.sources["1.1"]
+        active.append(name)
+        alone_at_first, again = len(active) == 1, name in order
+        time.sleep(0.3)
+        alone = alone_at_first and active == [name]
+        active.remove(name)
+        order.append(name)
+        late = not again if "slow" in name else "endless" in name
+        assert alone or not again
+        verdict = Verdict(not late, "stopped" * late, timed_out=late)
+        return Graded("", "graded", dict.fromkeys([c.id for c in lab.checks], verdict))
+
+    names = ["slow", "right", "endless"]
+    folder = tmp_path / "class"
+    folder.mkdir()
+    for name in names:
+        (folder / name).with_suffix(".ipynb").write_text(json.dumps(toy.submission(a11=name)))
+    monkeypatch.setattr(marking, "_judge", judged)
+    for round_ in ("graded", "taken over"):
+        diary = journal.Journal(tmp_path / "out", ORDER, 1)
+        this = marking.Run(lab, folder, tmp_path, diary, 1.0, [], None)
+        results = marking.grade_all(this, [f"{name}.ipynb" for name in names], 3)
+        assert [result.points(lab) for result in results] == [10, 10, 0], round_
+        assert [result.alone for result in results] == [True, False, True]
+        again = [any("second result" in note for note in result.notes) for result in results]
+        assert again == [True, False, True]
+    assert sorted(order[:3]) == sorted(f"# exercise 1.1\n{name}" for name in names)
+    assert order[3:] == ["# exercise 1.1\nslow", "# exercise 1.1\nendless"]
+    assert "since they ran out of time: 2" in capsys.readouterr().err
 
 
 def test_the_seed_of_an_appeal_can_be_given(monkeypatch, tmp_path):

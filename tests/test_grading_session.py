@@ -5,6 +5,7 @@ import itertools
 import os
 import re
 import socket
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -19,7 +20,7 @@ import toy  # noqa: E402
 from toychecks import lab90  # noqa: E402
 
 from tutorial_lib.checks.core import CheckError  # noqa: E402
-from tutorial_lib.grading import judge, sandbox, session, standin, workshop  # noqa: E402
+from tutorial_lib.grading import judge, processes, sandbox, standin, watch, wire, workshop  # noqa: E402
 from tutorial_lib.grading.lab import load_lab  # noqa: E402
 from tutorial_lib.grading.server import isolation  # noqa: E402
 from tutorial_lib.grading.submission import Answers  # noqa: E402
@@ -70,10 +71,10 @@ def running(tmp_path_factory):
 
 
 @contextlib.contextmanager
-def start(tmp_path_factory):
+def start(tmp_path_factory, seconds=SECONDS):
     root = toy.make_course(tmp_path_factory.mktemp("course"))
     lab = load_lab(root, "lab90")
-    order = {"seconds": SECONDS, "memory_bytes": MEMORY, "package": "toychecks"}
+    order = {"seconds": seconds, "memory_bytes": MEMORY, "package": "toychecks"}
     order |= {"import_path": [str(CORPUS)], "preload": judge.preload(lab)}
     order |= {"forbidden": str(lab.path)}
     with (
@@ -193,7 +194,7 @@ def test_a_patch_in_one_exercise_cannot_make_a_wrong_later_answer_right(course):
 
 
 def test_a_cell_that_hangs_costs_its_time_once(course):
-    course.session(area="import time\ntime.sleep(99)")
+    course.session(area="while True: pass")
     assert "stopped" in course.area()
     assert "left out" in course.area()
     course.session(area="while True: pass", **{"1.2": "def doubled(x): return area(x, FACTOR)"})
@@ -292,28 +293,107 @@ def assert_nothing_runs(course):
 
 
 def test_what_an_answer_tries_out_below_itself_is_not_charged_to_its_function(course):
-    tried = "\nimport time\ntime.sleep({})"
+    tried = "\nfrom time import process_time\nwhile process_time() < {}: pass"
     course.session(**{"1.2": toy.DOUBLED + tried.format(0.7 * SECONDS)})  # for each of its cases
     assert course.doubled() == ""
     course.session(**{"1.2": toy.DOUBLED + tried.format(1.2 * SECONDS)})
     assert "runs anew for each case of a check" in course.doubled()
 
 
-@pytest.mark.parametrize(("spent", "said"), [(0.0, "after 200 ms"), (0.5, "after 600 ms")])
-def test_cells_have_their_time_for_each_case_and_a_sum_for_all(spent, said):
+@pytest.mark.parametrize(
+    ("program", "spent", "said"),
+    [
+        ("while True: pass", (0.0, 0.0), "after 200 ms of CPU time"),
+        ("while True: pass", (0.5, 0.0), "after 600 ms of CPU time"),
+        ("import time; time.sleep(99)", (0.0, 0.0), "after 1.00 s on the clock"),
+        ("import time; time.sleep(99)", (0.0, 2.9), "after 3.00 s on the clock"),
+    ],
+)
+def test_cells_have_their_time_for_each_case_and_a_sum_for_all(monkeypatch, program, spent, said):
+    monkeypatch.setattr(watch, "_CLOCK_MORE", 0.0)
     reading, writing = os.pipe()  # nothing is ever written
-    spent = session._Spent(in_cells=spent)
+    spent = watch.Spent(in_cells=watch.Time(*spent))
     limits = sandbox.Limits(seconds=0.2, memory_bytes=MEMORY)
-    watch = session._Watch(reading, os.getpid(), 1, spent, limits)
-    began = time.monotonic()
-    _, content, _ = watch.outcome()
-    watch.charge()
+    seen = watch.Watch(reading, os.getpid(), 1, spent, limits)
+    with subprocess.Popen([sys.executable, "-c", program]) as child:
+        monkeypatch.setattr(processes, "descendants", lambda pid: [child.pid])  # no other test's
+        kind, content, _ = seen.outcome()
+        seen.charge()
+        child.kill()
     os.close(reading)
     os.close(writing)
+    assert kind == wire.TIMED_OUT
     assert said in content.decode()
-    assert time.monotonic() - began < 0.2 + 1
-    assert spent.in_cells > 0.19
-    assert spent.in_function == 0
+    assert max(spent.in_cells) > 0.19
+    assert spent.in_function == (0, 0)
+
+
+def test_a_right_answer_that_sleeps_keeps_its_points(course):
+    sleeping = f"import time\ntime.sleep({SECONDS + 0.5})\n"
+    course.session(area=sleeping + toy.AREA)
+    assert course.area() == ""
+    body = toy.AREA.replace("return", f"import time; time.sleep({SECONDS})\n    return")
+    course.session(area=body)
+    assert course.area() == ""
+
+
+BURN = "def burn(seconds):\n    import time\n    while time.process_time() < seconds: pass\n"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "if os.fork() == 0: burn(99)\n    os.wait()",
+        "for _ in range(9):\n        if os.fork() == 0: burn(1); os._exit(0)\n        os.wait()",
+        "threading.Thread(target=burn, args=(99,)).start(); threading.Event().wait()",
+        "if os.fork() == 0:\n        if os.fork() == 0: os.setsid(); burn(99)\n"
+        "        os._exit(0)\n    os.wait(); time.sleep(99)",
+    ],
+    ids=["child", "buried children", "thread", "daemon"],
+)
+def test_the_time_of_threads_and_of_other_processes_counts(course, body):
+    imports = "import os, threading, time\n"
+    course.session(area=f"{imports}{BURN}def area(w, h):\n    {body}\n    return w * h")
+    assert "was stopped after 3.00 s of CPU time" in course.area()
+    assert course.doubled() == ""
+
+
+def with_patch(monkeypatch, patch):
+    """Have the fork server run a line before it starts."""
+    monkeypatch.setattr(workshop, "_START", f"{patch}; {workshop._START}")
+
+
+def test_what_waits_for_ever_is_stopped_by_the_clock(tmp_path_factory, monkeypatch):
+    with_patch(monkeypatch, "import tutorial_lib.grading.watch as w; w._CLOCK_MORE = -13.0")
+    wait = "import threading\ndef area(w, h):\n    threading.Event().wait()"
+    with start(tmp_path_factory) as running, using(running, monkeypatch) as course:
+        course.session(area=wait)
+        assert "was stopped after 2.00 s on the clock, before its CPU time" in course.area()
+        course.session(area="import time\ntime.sleep(99)")
+        assert "answer cell of exercise 1.1 was stopped after 2.00 s on the clock" in course.area()
+        assert course.doubled() == ""
+
+
+def test_where_no_cpu_time_is_seen_the_kernel_ends_a_loop(tmp_path_factory, monkeypatch):
+    with_patch(
+        monkeypatch, "import tutorial_lib.grading.processes as p; p.cpu_seconds = lambda *_: 0.0"
+    )
+    with start(tmp_path_factory, 1.0) as running, using(running, monkeypatch) as course:
+        course.session(area="def area(w, h):\n    while True: pass")
+        assert "was stopped: its CPU time is used up" in course.area()
+        assert course.doubled() == ""
+
+
+def test_what_ran_out_of_time_is_told_from_other_failures(course):
+    course.session(area="while True: pass", **{"1.2": f"area(2, 3)\n{toy.DOUBLED}"})
+    for check, exercise, name in ((lab90.area, "1.1", "area"), (lab90.doubled, "1.2", "doubled")):
+        for _ in range(2):  # when it happens, and when it is remembered
+            with pytest.raises(standin.OutOfTime):
+                check(standin.StandIn(exercise, name))
+    course.session(area="import os; os._exit(0)")
+    with pytest.raises(CheckError) as caught:
+        lab90.area(standin.StandIn("1.1", "area"))
+    assert type(caught.value) is CheckError
 
 
 def test_settings_of_an_answer_are_not_those_of_its_check(course):
@@ -351,8 +431,7 @@ def test_without_landlock_and_namespaces_grading_still_works_and_says_so(
     tmp_path_factory, monkeypatch
 ):
     weak = "import tutorial_lib.grading.sandbox as s; s.landlock_version = lambda: 0; "
-    weak += "s.NAMESPACE_CHOICES = (0,); "
-    monkeypatch.setattr(workshop, "_START", weak + workshop._START)
+    with_patch(monkeypatch, weak + "s.NAMESPACE_CHOICES = (0,)")
     with start(tmp_path_factory) as running, using(running, monkeypatch) as course:
         layers = running[3]
         assert isolation(layers) == "limits only"

@@ -13,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).parent / "grading_corpus"))
 
 import toy
 
-from tutorial_lib.grading import journal, run
+from tutorial_lib.grading import journal, marking
 from tutorial_lib.grading.cells import read_cells
 from tutorial_lib.grading.class_folder import (
     demand_notebook,
@@ -246,14 +246,14 @@ def test_one_file_is_read_at_a_time(lab, tmp_path, monkeypatch):
         active.pop()
         return parse_notebook(content)
 
-    monkeypatch.setattr(run, "parse_notebook", slowly)
-    monkeypatch.setattr(run, "_judge", lambda this, answers: Graded("", "graded"))
+    monkeypatch.setattr(marking, "parse_notebook", slowly)
+    monkeypatch.setattr(marking, "_judge", lambda this, answers: Graded("", "graded"))
     names = ["a.ipynb", "b.ipynb", "c.ipynb"]
     for name in names:
         (tmp_path / name).write_text(json.dumps(toy.full()))
     diary = journal.Journal(tmp_path / "out", {}, 1)
-    this = run._Class(lab, tmp_path, tmp_path, diary, 1.0, [], None)
-    assert [one.status for one in run._grade_all(this, names, 3)] == ["graded"] * 3
+    this = marking.Run(lab, tmp_path, tmp_path, diary, 1.0, [], None)
+    assert [one.status for one in marking.grade_all(this, names, 3)] == ["graded"] * 3
     assert seen == [1, 1, 1]
 
 

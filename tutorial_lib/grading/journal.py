@@ -118,7 +118,7 @@ class Journal:
 
     def add(self, content: bytes, result: Graded) -> None:
         """Write a result down; one that says more of the machine than of the file is left out."""
-        if result.status != "graded":
+        if result.status != "graded" or (result.ran_out_of_time and not result.alone):
             return
         line = {"order": self._order, "seed": self.seed}
         line |= {"file": hashlib.sha256(content).hexdigest(), "result": as_data(result)}

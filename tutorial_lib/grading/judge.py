@@ -26,8 +26,8 @@ from tutorial_lib.checks.core import SEED_VARIABLE
 from tutorial_lib.grading.errors import NotGradable
 from tutorial_lib.grading.lab import Lab
 from tutorial_lib.grading.needs import needed, statements, used_names
-from tutorial_lib.grading.session import longest
 from tutorial_lib.grading.submission import Answers
+from tutorial_lib.grading.watch import longest
 
 _SPARE_SECONDS = 60.0  # for the judge's own work in one cell, on a busy machine
 _POLL_SECONDS = 0.05
@@ -44,6 +44,7 @@ class Verdict:
 
     passed: bool
     evidence: str
+    timed_out: bool = False
 
 
 def student_steps(lab: Lab, answers: Answers) -> list[dict[str, Any]]:
@@ -165,7 +166,7 @@ def run_judge(
         folder: As `prepare` left it.
         lab: The lab.
         seed: Goes to the checks, and to no process that runs a student's code.
-        seconds: What a function may take in one check, all its cases together.
+        seconds: CPU time of a function in one check, all its cases together.
         import_path: More places where Python looks for modules.
         stopped: Set when the whole run comes to an end.
 
@@ -216,7 +217,8 @@ def _verdicts(outcomes: Path, lab: Lab) -> Mapping[str, Verdict]:
         raise NotGradable("crashed", "The process for this submission's code was lost.")
     if any(line["id"].startswith(_OURS) and not line["passed"] for line in lines):
         raise NotGradable("crashed", "The judge's own set-up failed.")
-    verdicts = {line["id"]: Verdict(line["passed"], line["evidence"]) for line in lines}
+    names = ("passed", "evidence", "timed_out")
+    verdicts = {line["id"]: Verdict(*(line[name] for name in names)) for line in lines}
     if any(check.id not in verdicts for check in lab.checks):
         raise NotGradable("crashed", "The judge stopped before it had run every check.")
     return {check.id: verdicts[check.id] for check in lab.checks}

@@ -70,6 +70,8 @@ def pytest_runtest_makereport(item: Any, call: pytest.CallInfo[None]) -> Iterato
             "passed": report.when == "call" and report.outcome == "passed",
             "evidence": _evidence(item, call)[:_EVIDENCE_CHARACTERS],
             "lost": _error_name(item) == "SessionLost",
+            # nbval sets the second one where the judge itself is too slow
+            "timed_out": _error_name(item) == "OutOfTime" or item.parent.timed_out,
         }
         with item.config.getoption("--outcomes").open("a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
@@ -85,5 +87,5 @@ def _evidence(item: Any, call: pytest.CallInfo[None]) -> str:
     for output in item.test_outputs or []:
         if output.get("output_type") == "error":
             name, message = str(output["ename"]), str(output["evalue"])
-            return message if name == "CheckError" else f"{name}: {message}"
+            return message if name in ("CheckError", "OutOfTime") else f"{name}: {message}"
     return str(call.excinfo.value) if call.excinfo else ""

@@ -7,11 +7,13 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NoReturn
 
 _PROC = Path("/proc")
+# Fields of /proc/NUMBER/stat, counted from behind the name.
+_PARENT, _TIMES, _CHILDREN_TIMES = 1, slice(11, 15), slice(13, 15)
 
 
 def descendants(pid: int) -> list[int]:
@@ -19,14 +21,35 @@ def descendants(pid: int) -> list[int]:
     parents: dict[int, int] = {}
     for entry in _numbered():
         with contextlib.suppress(OSError, ValueError, IndexError):
-            # the name stands in brackets and may hold anything, so count from behind it
-            after_name = (_PROC / str(entry) / "stat").read_text(errors="replace").rpartition(")")
-            parents[entry] = int(after_name[2].split()[1])
+            parents[entry] = int(_stat(entry)[_PARENT])
     found, layer = [], {pid}
     while layer:
         layer = {child for child, parent in parents.items() if parent in layer}
         found += sorted(layer)
     return found
+
+
+def _stat(pid: int) -> list[str]:
+    # the name stands in brackets and may hold anything, so count from behind it
+    text = (_PROC / str(pid) / "stat").read_text(errors="replace")
+    return text.rpartition(")")[2].split()
+
+
+def cpu_seconds(pid: int, below: Sequence[int]) -> float:
+    """Sum the CPU time of all processes below one, also of those that it has buried.
+
+    0 where there is no /proc, as on macOS.
+
+    Args:
+        pid: The one above; its own time does not count.
+        below: Its `descendants`. Each stands behind its parent, so that none counts twice when its
+            parent buries it meanwhile.
+    """
+    ticks = 0
+    for number, fields in ((pid, _CHILDREN_TIMES), *((one, _TIMES) for one in below)):
+        with contextlib.suppress(OSError, ValueError):
+            ticks += sum(map(int, _stat(number)[fields]))
+    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def _numbered() -> Iterator[int]:

@@ -52,6 +52,7 @@ class Graded:
         review: Exercises whose answer a person should read.
         seconds: What grading it took.
         seed: The one that the checks' cases were drawn from.
+        alone: Whether no other submission was graded at the same time.
     """
 
     name: str
@@ -62,6 +63,13 @@ class Graded:
     review: Sequence[str] = ()
     seconds: float = 0.0
     seed: int | None = None
+    alone: bool = False
+
+    @property
+    def ran_out_of_time(self) -> bool:
+        """Tell whether a result may say more of a busy machine than of the submission."""
+        late = any(verdict.timed_out for verdict in self.verdicts.values())
+        return late or self.status == "timed out"
 
     def points(self, lab: Lab, exercise: str | None = None) -> int:
         """Sum the points of the checks that passed, of one exercise or of all."""

@@ -5,9 +5,12 @@ from __future__ import annotations
 import os
 from importlib import metadata
 
+import joblib  # type: ignore[import-untyped]
+
 from tutorial_lib.grading.errors import GradingError
 
 _DAY = 86_400.0
+_MOST_JOBS = 8
 _NEEDED = ("nbval", "pytest", "ipykernel", "pandas", "rich")
 
 
@@ -22,6 +25,14 @@ def demand_positive(seconds: float, memory_bytes: int, jobs: int | None) -> None
             f"seconds (={seconds}), memory_bytes (={memory_bytes}) and jobs (={jobs}) must be "
             "positive, and seconds less than a day."
         )
+
+
+def default_jobs() -> int:
+    """Give the number of submissions to grade at once: one for each core, but not too many.
+
+    Only cores that this process may use count, by its affinity and by its container's quota.
+    """
+    return min(_MOST_JOBS, int(joblib.cpu_count()))
 
 
 def demand_tools() -> None:

@@ -8,39 +8,23 @@ that hint at it are named in the column `review`, for a person to read.
 
 from __future__ import annotations
 
-import os
 import platform
-import secrets
-import shutil
-import subprocess
-import sys
-import threading
 import time
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tutorial_lib.grading import report
-from tutorial_lib.grading.class_folder import (
-    demand_notebook,
-    find_submissions,
-    notebooks_in,
-    parse_notebook,
-    read_content,
-)
-from tutorial_lib.grading.errors import GradingError, NotGradable
+from tutorial_lib.grading.class_folder import find_submissions
 from tutorial_lib.grading.journal import Journal, as_data, course_version, results_to_keep
-from tutorial_lib.grading.judge import preload, prepare, run_judge
+from tutorial_lib.grading.judge import preload
 from tutorial_lib.grading.lab import Lab, load_lab
+from tutorial_lib.grading.marking import Run, grade_all, self_test
 from tutorial_lib.grading.processes import interruptible
-from tutorial_lib.grading.request import demand_positive, demand_tools
+from tutorial_lib.grading.request import default_jobs, demand_positive, demand_tools
 from tutorial_lib.grading.server import isolation
-from tutorial_lib.grading.submission import Answers, explain_missing_names, match_answers
-from tutorial_lib.grading.workshop import fork_server, start_session, workshop
+from tutorial_lib.grading.workshop import fork_server, workshop
 from tutorial_lib.units import GIB
 
 if TYPE_CHECKING:
@@ -55,21 +39,6 @@ _ADVICE = {
     "of people you trust, or use Linux 5.13 or later.",
     "none": " Nothing holds a submission back: grade only files of people you trust.",
 }
-
-
-@dataclass(frozen=True)
-class _Class:
-    """What is the same for every submission of one run."""
-
-    lab: Lab
-    folder: Path
-    workshop: Path
-    journal: Journal
-    seconds: float
-    import_path: Sequence[Path]
-    server: subprocess.Popen[str]
-    stopped: threading.Event = field(default_factory=threading.Event)
-    reading: threading.Lock = field(default_factory=threading.Lock)
 
 
 def grade(
@@ -97,8 +66,10 @@ def grade(
         out: Folder for `scores.csv`, `feedback/`, `index.html` and `run.json`. It must be new,
             empty, or hold an older report, which is replaced.
         root: The course folder.
-        jobs: Submissions graded at the same time; by default one a core, at most 8.
-        seconds: What a function may take in one check, all its cases together.
+        jobs: Submissions graded at the same time; by default one for each core that this process
+            may use, at most 8.
+        seconds: CPU time of a function in one check, all its cases together. The clock may show
+            more, see `watch.allowed_time`; what ran out of time is graded once more, alone.
         memory_bytes: What a student's process may use beyond its imports.
         only: Names of the few to grade; an older report keeps the others. All when empty.
         seed: For repeating a run; by default a secret one is drawn, or that of the stopped run.
@@ -123,19 +94,19 @@ def grade(
     kept = results_to_keep(out, course, version, names) if only else []
     journal = Journal(out, {"lab": course.name, "version": version, "limits": limits}, seed)
     order = limits | _order(course, checks_package, paths)
-    workers = jobs or min(8, os.cpu_count() or 1)
+    workers = jobs or default_jobs()
     started = time.monotonic()
     with interruptible(), workshop() as place, fork_server(place, order, paths) as (server, layers):
-        this = _Class(course, submissions, place, journal, seconds, tuple(paths), server)
-        _self_test(this, workers)
-        results = _grade_all(this, names, workers)
+        this = Run(course, submissions, place, journal, seconds, tuple(paths), server)
+        self_test(this, workers)
+        results = grade_all(this, names, workers)
     facts = {"lab": course.name, "version": version, "jobs": workers, "limits": limits}
     facts |= {"seconds": round(time.monotonic() - started, 1), "layers": layers}
     return _write(this, out, results, kept, facts)
 
 
 def _write(
-    this: _Class,
+    this: Run,
     out: Path,
     results: Sequence[report.Graded],
     kept: Sequence[report.Graded],
@@ -177,118 +148,3 @@ def _table(lab: Lab, results: Sequence[report.Graded]) -> pd.DataFrame:
     import pandas as pd
 
     return pd.DataFrame(report.rows(lab, results), columns=report.columns(lab))
-
-
-def _self_test(this: _Class, jobs: int) -> None:
-    """Grade the solution and a blank one: a lab that fails this would wrong everybody."""
-    answers = this.lab.answers.values()
-    full = Answers({answer.exercise: answer.reference for answer in answers})
-    blanks = {
-        answer.exercise: "\n".join(
-            f"def {name}(*_, **__):\n    raise NotImplementedError" for name in answer.names
-        )
-        for answer in answers
-    }
-    with ThreadPoolExecutor(min(2, jobs)) as pool, _stopping(this, pool):
-        solved, blank = pool.map(lambda answers: _judge(this, answers), [full, Answers(blanks)])
-    if solved.status != "graded" or solved.points(this.lab) != this.lab.maximum:
-        failed = [verdict.evidence for verdict in solved.verdicts.values() if not verdict.passed]
-        raise GradingError(
-            f"the solution of {this.lab.name} itself gets {solved.points(this.lab)} of "
-            f"{this.lab.maximum} points, so nobody was graded. {' '.join(failed)}{solved.reason}"
-        )
-    if blank.points(this.lab):
-        free = [c.id for c in this.lab.checks if (v := blank.verdicts.get(c.id)) and v.passed]
-        raise GradingError(
-            f"a blank answer passes {', '.join(free)} of {this.lab.name}, so nobody was graded: "
-            "make these checks look at the answer."
-        )
-
-
-@contextmanager
-def _stopping(this: _Class, pool: ThreadPoolExecutor) -> Iterator[None]:
-    """On Ctrl-C, end every judge and the server, and write down no more."""
-    try:
-        yield
-    except BaseException:
-        this.journal.close()
-        this.stopped.set()
-        pool.shutdown(wait=False, cancel_futures=True)
-        this.server.kill()
-        if this.journal.path.exists():
-            print(f"Stopped; {this.journal.path} keeps what is graded so far.", file=sys.stderr)
-        raise
-
-
-def _grade_all(this: _Class, names: Sequence[str], jobs: int) -> list[report.Graded]:
-    from rich.console import Console
-    from rich.progress import Progress
-
-    console = Console(stderr=True)
-    with Progress(console=console, disable=not console.is_terminal) as progress:
-        task = progress.add_task(f"grading {this.lab.name}", total=len(names))
-        results = []
-        with ThreadPoolExecutor(jobs) as pool, _stopping(this, pool):
-            for result in pool.map(lambda name: _grade_one(this, name), names):
-                results.append(result)
-                progress.advance(task)
-    if this.journal.taken_over:
-        console.print(f"{this.journal.taken_over} results were taken over from a stopped run.")
-    return results
-
-
-def _grade_one(this: _Class, name: str) -> report.Graded:
-    started = time.monotonic()
-    try:
-        demand_notebook(this.folder / name)
-        content = read_content(this.folder / name)
-        result = this.journal.earlier(content)
-        if result is None:
-            with this.reading:  # one at a time: what JSON holds takes many times its bytes
-                answers = match_answers(this.lab, parse_notebook(content))
-            result = _judge(this, answers)
-            result = replace(
-                result, seed=this.journal.seed, seconds=round(time.monotonic() - started, 2)
-            )
-            this.journal.add(content, result)
-    except NotGradable as finding:
-        result = report.Graded(name, finding.status, reason=finding.reason)
-    except Exception as error:  # one submission must never stop a class
-        reason = f"Grading stopped with {type(error).__name__}: tell the instructor."
-        result = report.Graded(name, "crashed", reason=reason)
-    return replace(result, name=name, notes=[*result.notes, *_beside(this.folder, name)])
-
-
-def _beside(folder: Path, name: str) -> list[str]:
-    """Note the other notebooks of a student's folder: each has a row, and none is preferred."""
-    student, _, file = name.rpartition("/")
-    others = [other for other in notebooks_in(folder / student) if other != file] if student else []
-    if not others:
-        return []
-    return [f"The folder {student} holds other notebooks, each with a row: {', '.join(others)}."]
-
-
-def _judge(this: _Class, answers: Answers) -> report.Graded:
-    """Judge answers; once more in a fresh folder when the judge itself did not finish."""
-    for attempt in (1, 2):
-        folder = this.workshop / secrets.token_hex(8)  # no other submission can guess its socket
-        try:
-            prepare(folder, this.lab, answers)
-            start_session(this.server, folder)
-            verdicts = run_judge(
-                folder,
-                this.lab,
-                seed=this.journal.seed,
-                seconds=this.seconds,
-                import_path=this.import_path,
-                stopped=this.stopped,
-            )
-            evidence = [one.evidence for one in verdicts.values() if not one.passed]
-            notes = [*answers.notes, *explain_missing_names(evidence, answers)]
-            return report.Graded("", "graded", verdicts, notes=notes, review=answers.review)
-        except NotGradable as finding:
-            if attempt == 2 or finding.status != "crashed":
-                return report.Graded("", finding.status, reason=finding.reason)
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
-    raise AssertionError("unreachable: the second attempt returns")

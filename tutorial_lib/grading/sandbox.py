@@ -157,7 +157,7 @@ def _give_up_new_privileges() -> None:
 
 
 def _set_limits(limits: Limits, flags: int) -> None:
-    cpu = 2 * int(limits.seconds) + 5  # cells, then the function
+    cpu = 2 * int(limits.seconds) + 6  # cells, then the function
     wanted = {
         "RLIMIT_CORE": 0,
         "RLIMIT_CPU": cpu,
@@ -172,8 +172,10 @@ def _set_limits(limits: Limits, flags: int) -> None:
         kind = getattr(resource, name)
         hard = resource.getrlimit(kind)[1]
         ceiling = value if hard == resource.RLIM_INFINITY else min(value, hard)
+        # a second earlier, so that the signal says why: at its hard limit a process is killed
+        soft = ceiling - 1 if name == "RLIMIT_CPU" else ceiling
         with contextlib.suppress(OSError, ValueError):
-            resource.setrlimit(kind, (ceiling, ceiling))
+            resource.setrlimit(kind, (soft, ceiling))
 
 
 def _data_bytes() -> int:

@@ -9,7 +9,7 @@ import socket
 import time
 
 from tutorial_lib.checks.core import Case, CheckError, Result
-from tutorial_lib.grading.wire import WireError, decode, encode, frame, read_frame
+from tutorial_lib.grading.wire import TIMED_OUT, WireError, decode, encode, frame, read_frame
 
 # An oracle that measures collects garbage dozens of times, 0.1 s each with torch's objects in view.
 gc.freeze()
@@ -20,6 +20,10 @@ _CONNECT_SECONDS = 60.0
 
 class SessionLost(RuntimeError):  # noqa: N818 - named for what happened
     """The session ended: no fault of the answer, so the submission is judged once more."""
+
+
+class OutOfTime(CheckError):  # noqa: N818 - named for what happened
+    """The answer was stopped for its time: no points, but a busy machine may be to blame."""
 
 
 class StandIn:
@@ -46,6 +50,7 @@ class StandIn:
 
         Raises:
             CheckError: When the answer gave nothing usable; says why.
+            OutOfTime: When the reason is its time.
             SessionLost: When the student's process could not be reached.
         """
         request = {"check": check, "exercise": self.exercise, "name": self.name, "case": case}
@@ -57,6 +62,8 @@ class StandIn:
             raise SessionLost(str(error)) from error
         if kind == b"F":
             raise CheckError(content.decode("utf-8", "replace"))
+        if kind == TIMED_OUT:
+            raise OutOfTime(content.decode("utf-8", "replace"))
         if kind != b"R":
             raise SessionLost("it ended without an answer.")
         try:
