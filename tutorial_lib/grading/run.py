@@ -66,10 +66,9 @@ def grade(
         out: Folder for `scores.csv`, `feedback/`, `index.html` and `run.json`. It must be new,
             empty, or hold an older report, which is replaced.
         root: The course folder.
-        jobs: Submissions graded at the same time; by default one for each core that this process
-            may use, at most 8.
+        jobs: Submissions graded at the same time; `default_jobs()` when None.
         seconds: CPU time of a function in one check, all its cases together. The clock may show
-            more, see `watch.allowed_time`; what ran out of time is graded once more, alone.
+            more (`watch.allowed_time`); what ran out of time is graded once more, alone.
         memory_bytes: What a student's process may use beyond its imports.
         only: Names of the few to grade; an older report keeps the others. All when empty.
         seed: For repeating a run; by default a secret one is drawn, or that of the stopped run.
