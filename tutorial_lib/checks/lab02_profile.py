@@ -15,6 +15,7 @@ from tutorial_lib.checks.results import expect_bytes, whole_number
 from tutorial_lib.checks.running import remembered
 
 PHASES = ("forward_bytes", "backward_bytes")
+_INCREMENT = "What lay there before is subtracted, as in 2.3: here the whole is wanted"
 
 
 def _profile_cases(seed: int) -> list[Case]:
@@ -48,7 +49,7 @@ def _run_profile(answer: Callable[..., Any], case: Case) -> Result:
         options = {"num_samples": case["num_samples"], "repeats": case["repeats"]}
         with oracles.by_hand():
             profile = answer(training.loss, training.optimizer, gpu, gpu.now, **options)
-    return {"profile": profile}
+    return {"profile": profile, "updates": training.updates}
 
 
 def _judge_profile(case: Case, result: Result) -> None:
@@ -56,6 +57,15 @@ def _judge_profile(case: Case, result: Result) -> None:
     if not isinstance(seen, Mapping) or set(seen) != set(keys):
         shown = sorted(seen) if isinstance(seen, Mapping) else type(seen).__name__
         raise CheckError(f"a dict with the keys {', '.join(keys)} is needed, and {shown} came.")
+    updates = whole_number(result.get("updates"), "number of steps")
+    if updates < case["repeats"] + 1:
+        raise CheckError(
+            f"{updates} steps ran, and one of warm-up and {case['repeats']} timed ones are wanted: "
+            "repeats says how many."
+        )
+    for key in PHASES:
+        if isinstance(seen[key], int) and seen[key] < 0:
+            raise CheckError(f"{key}: a negative number came. {_INCREMENT}.")
     phases = _measured(case)
     forward, backward = (whole_number(seen[key], key) for key in PHASES)
     slips = _profile_slips(case)
@@ -83,7 +93,9 @@ def _profile_slips(case: Case) -> Mapping[str, Mapping[str, int]]:
         training = TimedTraining(gpu, case)
         readings = []
         for _ in range(2):
+            there = gpu.memory_allocated()
             training.optimizer.zero_grad()
+            cleared = gpu.memory_allocated()
             gpu.reset_peak_memory_stats()
             loss = training.loss()
             forward, between = gpu.max_memory_allocated(), gpu.memory_allocated()
@@ -98,6 +110,10 @@ def _profile_slips(case: Case) -> Mapping[str, Mapping[str, int]]:
     gradients = sum(p.nbytes for p in training.model.parameters())
     return {
         "forward": {
+            "The mark was wiped before zero_grad, so the last step's gradients are in it: wipe it "
+            "after.": max(there, forward),
+            f"{_INCREMENT}.": forward - there,
+            f"{_INCREMENT}, parameters and optimizer state with it.": forward - cleared,
             "It is a first step's: no optimizer state is there yet.": cold_forward,
             "It is the peak of the whole step: forget the peak before each phase, and read it "
             "after each.": max(forward, backward, update),
@@ -110,6 +126,9 @@ def _profile_slips(case: Case) -> Mapping[str, Mapping[str, int]]:
             "The loss of the step before is still there, in a variable: let go of it.": forward + 4,
         },
         "backward": {
+            f"{_INCREMENT}.": backward - there,
+            f"{_INCREMENT}, parameters and optimizer state with it.": backward - cleared,
+            f"{_INCREMENT}, what forward saved with it.": backward - between,
             "It is a first step's: no optimizer state is there yet.": cold_backward,
             "Forward's peak is in it: forget the peak between the two.": max(forward, backward),
             "The update is in it: read the peak before the optimizer's step.": max(

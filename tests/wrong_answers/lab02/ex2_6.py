@@ -36,9 +36,9 @@ class Profile:
     def between(self):
         self.reset()
 
-    def seconds(self):
+    def seconds(self, warmup=1):
         return solved("lab02").step_seconds(
-            self.step, self.gpu, self.clock, warmup=1, repeats=self.repeats
+            self.step, self.gpu, self.clock, warmup=warmup, repeats=self.repeats
         )
 
     def rate(self):
@@ -106,6 +106,57 @@ def reads_what_backward_left(*args, **options):
             self.optimizer.step()
 
     return profiled(There, args, options)
+
+
+@wrong("The mark was wiped before zero_grad")
+def wipes_before_it_clears(*args, **options):
+    class Early(Profile):
+        def zero(self):
+            self.reset()
+            super().zero()
+            self.reset = lambda: vars(self).pop("reset")
+
+    return profiled(Early, args, options)
+
+
+@wrong("here the whole is wanted.")
+def subtracts_what_lay_there(*args, **options):
+    class Above(Profile):
+        def zero(self):
+            self.there = self.gpu.memory_allocated()
+            super().zero()
+
+        def peak(self):
+            return super().peak() - self.there
+
+    return profiled(Above, args, options)
+
+
+@wrong("here the whole is wanted, parameters and optimizer state")
+def subtracts_what_stays(*args, **options):
+    class Above(Profile):
+        def zero(self):
+            super().zero()
+            self.there = self.gpu.memory_allocated()
+
+        def peak(self):
+            return super().peak() - self.there
+
+    return profiled(Above, args, options)
+
+
+@wrong("4 steps ran, and one of warm-up and")
+def times_three_whatever_was_asked(*args, repeats, **options):
+    return profiled(Profile, args, {**options, "repeats": 3})
+
+
+@wrong("5 steps ran, and one of warm-up and")
+def starts_cold(*args, **options):
+    class Cold(Profile):
+        def seconds(self):
+            return super().seconds(warmup=0)
+
+    return profiled(Cold, args, options)
 
 
 @wrong("It is a first step's")
@@ -217,9 +268,12 @@ def never_waits(*args, **options):
     class Hasty(Profile):
         def seconds(self):
             self.step()
-            start = self.clock()
-            self.step()
-            return self.clock() - start
+            times = []
+            for _ in range(self.repeats):
+                start = self.clock()
+                self.step()
+                times.append(self.clock() - start)
+            return statistics.median(times)
 
     return profiled(Hasty, args, options)
 
