@@ -301,6 +301,7 @@ def result(status=0, refused="", **process):
         (result(-11), 2, "was ended by SIGSEGV"),
         (run.Emulated(cards.CARDS["t4"], 0), 2, "never used the card"),
         (run.Emulated(cards.CARDS["t4"], 5), 5, "ended with status 5"),
+        (run.Emulated(cards.CARDS["t4"], 0, silent=1), 0, "1 of the processes that used the card"),
     ],
 )
 def test_how_a_program_ended_is_told(end, status, message):
@@ -575,6 +576,17 @@ def test_a_snapshot_is_kept_for_the_viewer(emulate, tmp_path):
     status, _, said = emulate(TRAIN.format(steps=2, batch=8), "--snapshot", str(path))
     assert status == 0, said
     assert b"device_traces" in path.read_bytes()
+
+
+def test_a_process_that_is_killed_is_counted(emulate):
+    script = """
+        import os, torch
+        torch.ones(3, device="cuda")
+        os._exit(0)
+    """
+    status, data, said = emulate(script)
+    assert (status, data["processes"]) == (0, [])
+    assert "so their peaks are not known" in said
 
 
 def test_a_program_without_a_card_is_told(emulate):

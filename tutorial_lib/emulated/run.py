@@ -30,12 +30,14 @@ class Emulated:
         status: The program's exit status; negative for the signal that ended it.
         processes: What each process that used the card wrote down, the largest first.
         refused: What the program asked for that cannot be emulated, or nothing.
+        silent: Processes that used the card and ended without writing anything down.
     """
 
     card: Card
     status: int
     processes: list[dict[str, Any]] = field(default_factory=list)
     refused: str = ""
+    silent: int = 0
 
     @property
     def ran_out(self) -> bool:
@@ -45,7 +47,8 @@ class Emulated:
     @property
     def exit_status(self) -> int:
         """Give what the command returns: 0, `OUT_OF_MEMORY`, the program's own status, or 2."""
-        if self.refused or self.status < 0 or (self.status == 0 and not self.processes):
+        unused = self.status == 0 and not self.processes and not self.silent
+        if self.refused or self.status < 0 or unused:
             return 2
         return OUT_OF_MEMORY if self.ran_out else self.status
 
@@ -123,7 +126,8 @@ def _collect(card: Card, status: int, out: Path, snapshot: Path | None) -> Emula
         shutil.copyfile(found[0][1].with_suffix(".pickle"), snapshot)
     refused = out / "refused"
     word = refused.read_text(encoding="utf-8") if status and refused.exists() else ""
-    return Emulated(card, status, [process for process, _ in found], word)
+    silent = len([*out.glob("*.used")]) - len(found)
+    return Emulated(card, status, [process for process, _ in found], word, silent)
 
 
 def as_text(result: Emulated) -> str:
@@ -170,6 +174,11 @@ def _sentence(result: Emulated) -> str:
         return "The card's memory ran out, by PyTorch's own allocator: see the error above."
     if result.status:
         return f"The program ended with status {result.status}: its own error stands above."
+    if result.silent:
+        return (
+            f"{result.silent} of the processes that used the card were killed before they could "
+            "report, so their peaks are not known: run the script without what kills them."
+        )
     if not result.processes:
         return (
             "The program never used the card: it must put a tensor on `cuda`, and run in an "

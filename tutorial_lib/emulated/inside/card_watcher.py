@@ -73,6 +73,7 @@ class Watcher:
         atexit.register(self._report)
 
     def _record(self) -> None:
+        (self.out / f"{self.process}.used").touch()  # in case that no report follows
         record = self.torch.cuda.memory._record_memory_history
         record("all", context="alloc", stacks="python", max_entries=MAX_EVENTS)
 
