@@ -561,7 +561,7 @@ def find_leaks(
     """List what a step has made and left behind.
 
     Args:
-        step: Does one training step. Call it once.
+        step: Does one training step, and may return its loss. Call it once.
         model: Its gradients are no leak.
         optimizer: Its state, `optimizer.state`, is no leak.
 

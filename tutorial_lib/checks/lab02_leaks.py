@@ -13,6 +13,8 @@ from tutorial_lib.checks.core import Case, Check, CheckError, Result
 from tutorial_lib.checks.lab02_steps import LeakyTraining
 from tutorial_lib.checks.results import whole_number
 
+_LOSS_BYTES = 4  # of what a step returns
+
 
 def _leak_cases(seed: int) -> list[Case]:
     draw = random.Random(seed)
@@ -23,6 +25,7 @@ def _leak_cases(seed: int) -> list[Case]:
         sizes | {"leak": "a loss with its graph", "optimizer": "momentum"},
         sizes | {"leak": "slices", "optimizer": "momentum"},
         sizes | {"leak": "views of old tensors", "optimizer": "sgd"},
+        sizes | {"leak": "a sum in an old tensor", "optimizer": "momentum"},
     ]
 
 
@@ -46,7 +49,8 @@ def _judge_leaks(case: Case, result: Result) -> None:
     extra, missing = sizes - wanted_sizes, wanted_sizes - sizes
     if extra or missing:
         shown = ", ".join(f"{size:,}" for size in sorted(sizes.elements())) or "nothing"
-        raise CheckError(f"{name}: {shown} came. {_why(training, report, extra, missing)}")
+        changed = any(op.endswith("_") and size in extra for op, size in seen)
+        raise CheckError(f"{name}: {shown} came. {_why(training, report, extra, missing, changed)}")
     if Counter(seen) != Counter(wanted):
         shown = ", ".join(sorted({op for op, _ in seen}))
         raise CheckError(
@@ -68,8 +72,9 @@ def _why(
     report: memory.MemoryReport,
     extra: Counter[int],
     missing: Counter[int],
+    changed: bool,
 ) -> str:
-    """Name the mistake by the sizes that are too many or missing."""
+    """Name the mistake by the sizes that are too many, or changed in place, or missing."""
     lives = [life for life in report.timeline if life.born > 0 and life.died is None]
     gradients, state = (
         Counter(life.num_bytes for life in lives if life.category == category)
@@ -89,7 +94,17 @@ def _why(
             "Something is missing: what an operation makes for itself was never an object of "
             "Python's, and the graph holds it in C++. Catch each tensor when it is born."
         )
+    if changed:
+        return (
+            "An operation whose name ends in _ changes a tensor and makes none, as the update does "
+            "with the parameters: leave out what was among its arguments."
+        )
     reasons = {
+        "What step() returned is in it: your function holds it while it looks. Let it go.": Counter(
+            [_LOSS_BYTES]
+        ),
+        "An operation wrote into an old tensor that came by keyword, out=...: look for what is "
+        "known among the keyword arguments too.": Counter([training.written.nbytes]),
         "The gradients are in it: a step is meant to leave them.": gradients,
         "The optimizer's state is in it: a step is meant to leave it.": state,
         "Gradients and optimizer state are in it: a step is meant to leave both.": gradients
