@@ -67,8 +67,7 @@ def grade(
             empty, or hold an older report, which is replaced.
         root: The course folder.
         jobs: Submissions graded at the same time; `default_jobs()` when None.
-        seconds: CPU time of a function in one check, all its cases together. The clock may show
-            more (`watch.allowed_time`); what ran out of time is graded once more, alone.
+        seconds: CPU time of a function in one check, all its cases together.
         memory_bytes: What a student's process may use beyond its imports.
         only: Names of the few to grade; an older report keeps the others. All when empty.
         seed: For repeating a run; by default a secret one is drawn, or that of the stopped run.
