@@ -6,7 +6,6 @@ import contextlib
 import random
 from collections.abc import Callable
 from typing import Any
-from unittest import mock
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +13,7 @@ from torch import Tensor, nn
 from tutorial_lib.checks import lab03_oracles as oracles
 from tutorial_lib.checks import results
 from tutorial_lib.checks.core import Case, Check, CheckError, Result
+from tutorial_lib.checks.running import pretended_gpu_states
 
 
 def _surroundings_cases(seed: int) -> list[Case]:
@@ -67,23 +67,14 @@ def _random(answer: Callable[..., Any], case: Case, x: Tensor) -> Result:
 
 
 def _devices(answer: Callable[..., Any], case: Case, x: Tensor) -> Result:
-    """Follow the random state of a GPU that is not there: a number, which each draw moves on."""
-    states = [torch.tensor([case["seed"] % 100], dtype=torch.uint8)]
-
-    def read(device: Any = None) -> Tensor:
-        return states[-1].clone()
-
-    def write(state: Tensor, device: Any = None) -> None:
-        states.append(state.clone())
-
-    with mock.patch.multiple(torch.cuda, get_rng_state=read, set_rng_state=write):
+    with pretended_gpu_states(case["seed"] % 100) as states:
         restored = answer(nn.Identity(), [torch.device("cuda", 0)])
         states.append(states[-1] + 2)  # the forward draws, and other layers after it
-        between = int(states[-1])
+        between = states[-1]
         with restored():
-            inside = int(states[-1])
-            states.append(states[-1] + 1)
-        return {"inside": inside, "put_back": int(states[-1]) == between}
+            inside = states[-1]
+            states.append(inside + 1)
+        return {"inside": inside, "put_back": states[-1] == between}
 
 
 def _autocast(answer: Callable[..., Any], case: Case, x: Tensor) -> Result:

@@ -8,11 +8,13 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from tutorial_lib import memory
 from tutorial_lib.checks import lab07_oracles as oracles
 from tutorial_lib.checks.core import Case, Check, CheckError, Result
 from tutorial_lib.checks.results import flag, whole_number
+from tutorial_lib.checks.running import pretended_gpu_states
 
 
 def _cases(seed: int) -> list[Case]:
@@ -22,6 +24,7 @@ def _cases(seed: int) -> list[Case]:
         {**case, "dropout": 0.0, "moves": True, "kind": "buffers"},
         {**case, "dropout": 0.5, "moves": True, "kind": "buffers"},
         {**case, "kind": "bytes"},
+        {**case, "kind": "devices"},
     ]
 
 
@@ -31,6 +34,8 @@ def _run(answer: Callable[..., Any], case: Case) -> Result:
     with oracles.without_torchs():
         if case["kind"] == "bytes":
             return _bytes_kept(answer, tower)
+        if case["kind"] == "devices":
+            return _on_a_gpu(answer, tower, case["seed"] % 100)
         return _three_times(answer, tower, oracles.parts_of(case))
 
 
@@ -41,6 +46,19 @@ def _bytes_kept(answer: Callable[..., Any], tower: nn.Module) -> Result:
     del moments
     buffers = sum(buffer.nbytes for buffer in tower.buffers())
     return {"kept": report.leaked_bytes, "state": torch.get_rng_state().nbytes, "buffers": buffers}
+
+
+def _on_a_gpu(answer: Callable[..., Any], tower: nn.Module, first: int) -> Result:
+    """Follow the random state of a GPU that is not there, where one parameter seems to live."""
+    with FakeTensorMode():
+        tower.register_parameter("elsewhere", nn.Parameter(torch.empty(1, device="cuda")))
+    with pretended_gpu_states(first) as states:
+        restored = answer(tower)
+        states.append(first + 2)  # the first pass draws, for this micro-batch and for others
+        with restored():
+            inside = states[-1]
+            states.append(inside + 1)
+        return {"inside": inside, "put_back": states[-1] == first + 2}
 
 
 def _three_times(
@@ -100,6 +118,9 @@ def _moved(tower: nn.Module, values: dict[str, torch.Tensor]) -> list[str]:
 def _judge(case: Case, result: Result) -> None:
     if case["kind"] == "bytes":
         _judge_bytes(result)
+        return
+    if case["kind"] == "devices":
+        _judge_gpu(case, result)
         return
     if flag(result, "moved_by_call"):
         raise CheckError(
@@ -205,6 +226,18 @@ def _judge_bytes(result: Result) -> None:
         raise CheckError(
             f"three moments hold {kept} bytes, and {3 * needed} are enough: random state and "
             "buffers move, parameters do not."
+        )
+
+
+def _judge_gpu(case: Case, result: Result) -> None:
+    if whole_number(result.get("inside"), "a GPU's state") != case["seed"] % 100:
+        raise CheckError(
+            "a parameter of the tower lives on a GPU, which drew other numbers the second time: "
+            "read_rng and write_rng are for that GPU's random state too."
+        )
+    if not flag(result, "put_back"):
+        raise CheckError(
+            "the random state of a GPU stayed as the second run left it: put it back, as the CPU's."
         )
 
 

@@ -227,7 +227,9 @@ def _judge_gradients(case: Case, result: Result, exact: dict[str, Any]) -> None:
         name for name in ("dropout", "moves", "shared", "autocast", "frozen") if case.get(name)
     ]
     told = f" (with {', '.join(where)})" if where else ""
-    otherwise = (
+    forgotten = case["dropout"] or case.get("moves")
+    otherwise = "was the first pass given `remember`? If so, " if forgotten else ""
+    otherwise += (
         f"each stage may be right, and then it is what they hand on{told}: which embeddings, which "
         "gradients, which moments."
     )

@@ -62,6 +62,25 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
+@contextlib.contextmanager
+def pretended_gpu_states(first: int) -> Iterator[list[int]]:
+    """Pretend the random state of a GPU that is not there: the last number of a list.
+
+    `torch.cuda.get_rng_state` reads it, `torch.cuda.set_rng_state` appends, for any device; who
+    draws appends the number after it.
+    """
+    states = [first]
+
+    def read(device: Any = None) -> torch.Tensor:
+        return torch.tensor([states[-1]], dtype=torch.uint8)
+
+    def write(state: torch.Tensor, device: Any = None) -> None:
+        states.append(int(state))
+
+    with mock.patch.multiple(torch.cuda, get_rng_state=read, set_rng_state=write):
+        yield states
+
+
 def error_said(call: Callable[[], Any], kind: type[Exception] | None = None) -> str:
     """Run a call and give the name and text of the error that it raises; empty for none.
 

@@ -185,15 +185,47 @@ def uses_it_up(tower):
 from_its_parts = right(with_slips())
 
 
+@wrong("for that GPU's random state too")
+def of_the_cpu_alone(tower):
+    state, buffers = torch.get_rng_state(), clones(tower)
+
+    @contextlib.contextmanager
+    def moment():
+        before = clones(tower)
+        with torch.random.fork_rng(devices=[]):
+            torch.set_rng_state(state)
+            write(tower, buffers)
+            try:
+                yield
+            finally:
+                write(tower, before)
+
+    return moment
+
+
+@wrong("the random state of a GPU stayed")
+def leaves_the_gpu(tower):
+    states, plain = LAB.read_rng(tower), of_the_cpu_alone(tower)
+
+    @contextlib.contextmanager
+    def moment():
+        with plain():
+            LAB.write_rng(states)
+            yield
+
+    return moment
+
+
 @right
 def as_a_class_with_fork_rng(tower):
-    state, buffers = torch.get_rng_state(), copy.deepcopy(dict(tower.named_buffers()))
+    states, buffers = LAB.read_rng(tower), copy.deepcopy(dict(tower.named_buffers()))
+    gpus = [place for place in states if place.type != "cpu"]
 
     class Moment(contextlib.ExitStack):
         def __enter__(self):
-            self.enter_context(torch.random.fork_rng(devices=[]))
+            self.enter_context(torch.random.fork_rng(gpus, device_type="cuda"))
             self.callback(write, tower, clones(tower))
-            torch.set_rng_state(state)
+            LAB.write_rng(states)
             write(tower, buffers)
             return super().__enter__()
 

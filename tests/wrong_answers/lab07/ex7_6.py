@@ -229,7 +229,7 @@ drops_the_last = wrong("Is a micro-batch left out")(with_slips(parts=without_the
 hides_its_graphs = wrong("Which graph lives on?")(
     with_slips(embed=with_graphs, push=through_the_kept_graph)
 )
-forgets_the_moments = wrong("then it is what they hand on")(with_slips(remember=LAB.forget))
+forgets_the_moments = wrong("was the first pass given `remember`?")(with_slips(remember=LAB.forget))
 forgets_the_last_tower = wrong("push through all of them")(
     with_slips(towers_pushed=lambda number: range(number - 1))
 )
