@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import random
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 
+from tutorial_lib import memory
 from tutorial_lib.checks import lab01_oracles as oracles
 from tutorial_lib.checks.calls import calls_of
 from tutorial_lib.checks.core import Case, Check, CheckError, Result
@@ -178,13 +180,19 @@ def _chain_cases(seed: int) -> list[Case]:
 
 def _run_chain(answer: Callable[..., Any], case: Case) -> Result:
     chain = oracles.make_chain(case)
-    forbidden = refused(
-        torch.autograd.graph,
-        "saved_tensors_hooks",
-        "memory.saved, and the hooks below it, are the oracle here, so your function may not call "
-        "them. Go through the layers yourself.",
+    said = "{} the oracle here, so your function may not {} them. Go through the layers yourself."
+    no_instrument = refused(
+        sys.modules[memory.saved.__module__],
+        "_Recorder",
+        said.format("memory.saved, and the hooks below it, are", "call"),
     )
-    with forbidden, oracles.without_meter():
+    # under whatever name they were imported
+    no_hooks = refused(
+        torch.autograd.graph.saved_tensors_hooks,
+        "__enter__",
+        said.format("autograd's hooks lie below memory.saved,", "use"),
+    )
+    with no_instrument, no_hooks, oracles.without_meter():
         return {"bytes": answer(chain, tuple(case["shape"]))}
 
 

@@ -4,6 +4,7 @@ import math
 
 import torch
 from torch import nn
+from torch.autograd.graph import saved_tensors_hooks
 
 from tutorial_lib import memory
 from wrong_answers import right, wrong
@@ -79,6 +80,20 @@ def counts_the_weights(chain, input_shape):
 @wrong("It is what one position of the sequence takes")
 def takes_the_batch_for_all_rows(chain, input_shape):
     return from_the_last_to_the_first(chain, (input_shape[0], input_shape[-1]))
+
+
+@wrong("hooks lie below memory.saved")
+def asks_hooks_that_were_imported_before(chain, input_shape):
+    storages = set()
+
+    def pack(tensor):
+        storages.add(tensor.untyped_storage())
+        return tensor.detach()
+
+    with saved_tensors_hooks(pack, lambda tensor: tensor):
+        chain(torch.randn(input_shape))
+    weights = {parameter.untyped_storage() for parameter in chain.parameters()}
+    return sum(storage.nbytes() for storage in storages - weights)
 
 
 @wrong("memory.saved, and the hooks below it")
