@@ -9,11 +9,11 @@ import torch
 from torch import nn
 from wrong_answers import solved
 
-from tutorial_lib import checks, ranks
+from tutorial_lib import ranks
 from tutorial_lib.checks import assert_same_training, lab06, lab06_tasks
 from tutorial_lib.checks import lab06_demands as demands
 from tutorial_lib.checks import lab06_oracles as oracles
-from tutorial_lib.checks.core import Check, CheckError, Opaque
+from tutorial_lib.checks.core import Check, CheckError
 from tutorial_lib.checks.running import one_thread
 
 LAB = solved("lab06")
@@ -119,43 +119,6 @@ def test_ranks_are_the_big_batch(num_ranks):
 
 
 # what the checks see and refuse
-
-
-KEYS = "part difference model_kept gradients_kept random_kept returned gradients parameters rows "
-KEYS += (
-    "ahead peak turns activations said raised optimizer buffers random ranks calls used_no_sync "
-)
-KEYS += "switches switches_kept moved next old_gradients"
-
-
-@each_check
-@pytest.mark.parametrize(
-    "nonsense",
-    [None, 10**400, [Opaque("X")], Opaque("X"), torch.ones(2), float("nan"), [[]], [{}], "gone"],
-    ids=lambda value: type(value).__name__,
-)
-def test_a_judge_refuses_nonsense(check, nonsense):
-    for case in check.cases(0):
-        for result in ({}, dict.fromkeys(KEYS.split(), nonsense)):
-            with pytest.raises(CheckError):
-                check.judge(case, result)
-
-
-def results_of(check, case):
-    answer = getattr(LAB, check.name.removeprefix("lab06."))
-    return checks.core.run_in_place(check, answer, case)
-
-
-@each_check
-def test_half_of_a_right_result_with_nonsense_in_the_rest_is_refused(check):
-    case = check.cases(0)[0]
-    result = results_of(check, case)
-    check.judge(case, result)
-    for key in result:
-        if key in ("used_no_sync", "activations", "peak"):  # not of the first case
-            continue
-        with pytest.raises(CheckError):
-            check.judge(case, {**result, key: Opaque("X")})
 
 
 # slips in words that another answer has, so that they cannot stand in wrong_answers

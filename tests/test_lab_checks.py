@@ -1,11 +1,17 @@
 """Every check of every lab: it is found under its name, and its cases are plain and drawn."""
 
+import contextlib
+import functools
 import json
+import math
 
 import pytest
+import torch
+from test_wrong_answers import EXERCISES
+from wrong_answers import solved
 
 from tutorial_lib import checks
-from tutorial_lib.checks.core import SEED_VARIABLE, Check, CheckError
+from tutorial_lib.checks.core import SEED_VARIABLE, Check, CheckError, Opaque, run_in_place
 
 LABS = {name: getattr(checks, name) for name in checks.__all__ if name.startswith("lab")}
 CHECKS = {
@@ -75,3 +81,50 @@ def test_the_message_of_a_failed_call_names_the_case_that_can_be_built(monkeypat
 def test_a_case_that_is_not_there_is_refused(words, sentence):
     with pytest.raises(ValueError, match=sentence):
         checks.lab01.case(*words)
+
+
+NONSENSE = {
+    "nothing": None,
+    "a number of 400 digits": 10**400,
+    "nan": math.nan,
+    "words": "gone",
+    "a tensor": torch.ones(2),
+    "an object": Opaque("X"),
+    "a list of one": [Opaque("X")],
+    "a list of a list": [[]],
+    "a list of a table": [{}],
+}
+
+
+@pytest.fixture(scope="module")
+def results_of():
+    """What the solution gives in every case of a check, computed once."""
+
+    @functools.cache
+    def compute(name):
+        (exercise,) = (e for e in EXERCISES if e.number == CHECKS[name].exercise)
+        answer = getattr(solved(exercise.lab), exercise.asked)
+        return [(case, run_in_place(CHECKS[name], answer, case)) for case in CHECKS[name].cases(0)]
+
+    return compute
+
+
+@each_check
+def test_a_judge_refuses_nonsense(name, results_of):
+    judge = CHECKS[name].judge
+    for case, result in results_of(name):
+        with pytest.raises(CheckError):
+            judge(case, {})
+        for nonsense in NONSENSE.values():
+            with pytest.raises(CheckError):
+                judge(case, dict.fromkeys(result, nonsense))
+
+
+@each_check
+def test_nonsense_in_one_place_of_a_right_result_stops_no_judge(name, results_of):
+    judge, tried = CHECKS[name].judge, set()
+    for case, result in results_of(name):
+        for key in result.keys() - tried:
+            tried.add(key)
+            with contextlib.suppress(CheckError):  # or it was not asked for in this case
+                judge(case, {**result, key: Opaque("X")})

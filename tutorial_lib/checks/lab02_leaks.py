@@ -37,8 +37,9 @@ def _run_leaks(answer: Callable[..., Any], case: Case) -> Result:
 
 
 def _judge_leaks(case: Case, result: Result) -> None:
-    if result.get("calls") != 1:
-        raise CheckError(f"step was called {result.get('calls')} times: once is wanted.")
+    calls = whole_number(result.get("calls"), "calls of step")
+    if calls != 1:
+        raise CheckError(f"step was called {calls} times: once is wanted.")
     seen = _pairs(result.get("leaks"))
     training = LeakyTraining(case)
     report = memory.measure(training, model=training.model, optimizer=training.optimizer, warmup=0)

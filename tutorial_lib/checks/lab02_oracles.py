@@ -45,7 +45,7 @@ def positive(value: Any, name: str) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         seen = value.type_name if isinstance(value, Opaque) else repr(value)[:100]
         raise CheckError(f"{name} should be a number, and is {seen}: what does it return?")
-    if not (math.isfinite(value) and value > 0):
+    if not 0 < value < math.inf or value > sys.float_info.max:  # nan is not
         raise CheckError(f"{name} should be positive, and is {value}: which clock was read first?")
     return float(value)
 

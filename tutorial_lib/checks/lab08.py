@@ -18,7 +18,7 @@ from tutorial_lib.checks.lab08_room import room_for_activations
 from tutorial_lib.checks.lab08_search import cheapest_fit
 from tutorial_lib.checks.lab08_segments import recomputing
 from tutorial_lib.checks.lab08_survive import update_that_fits
-from tutorial_lib.checks.results import tensors
+from tutorial_lib.checks.results import items, tensors
 from tutorial_lib.checks.running import alone
 from tutorial_lib.checks.training_state import random_states, set_random_states
 
@@ -102,9 +102,9 @@ def _judge(case: Case, result: Result) -> None:
     )
     noisy, times, noise = first
     _judge_shapes(noisy, times, noise)
-    moved = result.get("moved")
-    if moved != []:
-        names = " and ".join(map(str, moved or ()))
+    moved = items(result.get("moved"), "moved")
+    if moved:
+        names = " and ".join(map(str, moved))
         raise CheckError(
             f"drawing moved the global random state of {names}: hand every random function a "
             "generator of your own."

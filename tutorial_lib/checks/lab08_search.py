@@ -10,6 +10,7 @@ from typing import Any
 
 from tutorial_lib.checks import lab08_oracles as oracles
 from tutorial_lib.checks.core import Case, Check, CheckError, Result
+from tutorial_lib.checks.results import items
 from tutorial_lib.checks.running import alone, error_said
 
 _BLOCKS = ("down 0", "down 1", "mid", "up 0", "up 1")
@@ -130,14 +131,20 @@ def _run(answer: Callable[..., Any], case: Case) -> Result:
 
 
 def _judge(case: Case, result: Result) -> None:
-    asked = [frozenset(map(str, names)) for names in result.get("asked") or []]
+    asked = [
+        frozenset(map(str, items(names, "a question to peak_of")))
+        for names in items(result.get("asked"), "asked")
+    ]
     if case.get("refused"):
         least = _least(case)
         where = f"where no choice fits a limit of {case['limit']} and the lowest peak is {least}"
         oracles.demand_words(str(result.get("said")), "ValueError", [case["limit"], least], where)
         _judge_asked(asked, 0)
         return
-    chosen, best = frozenset(map(str, result.get("chosen") or [])), frozenset(_best(case))
+    chosen, best = (
+        frozenset(map(str, items(result.get("chosen"), "chosen"))),
+        frozenset(_best(case)),
+    )
     if chosen - case["prices"].keys():
         raise CheckError(f"{sorted(chosen)} are not all blocks: give names of prices.")
     peak, price = _peak(case, tuple(chosen)), _price(case, chosen)

@@ -13,7 +13,7 @@ from torch.optim import SGD
 
 from tutorial_lib.checks import lab08_oracles as oracles
 from tutorial_lib.checks.core import Case, Check, CheckError, Result
-from tutorial_lib.checks.results import counts
+from tutorial_lib.checks.results import counts, items
 from tutorial_lib.checks.running import alone, one_thread, remembered
 from tutorial_lib.memory.cap import capped
 
@@ -195,7 +195,7 @@ def _judge_refusal(result: Result, said: str, rows: list[int]) -> None:
         )
     if result.get("moved") is not False:
         raise CheckError("nothing fits, and parameters or optimizer state were changed.")
-    if any(result.get("gradients") or []):
+    if any(items(result.get("gradients"), "gradients")):
         raise CheckError("nothing fits, and gradients of half a batch stay in .grad: clear them.")
     if result.get("drew") is not False:
         raise CheckError(
@@ -248,7 +248,7 @@ def _judge_update(case: Case, result: Result, rows: list[int]) -> None:
     seen = result.get("loss")
     if not isinstance(seen, float) or not abs(seen - loss) <= 1e-4 * loss:  # nan is not
         raise CheckError(f"the loss is {result.get('loss')}, and {loss:.5f} is wanted.")
-    if any(result.get("gradients") or []):
+    if any(items(result.get("gradients"), "gradients")):
         raise CheckError("after the update gradients are still there: zero_grad() frees them.")
 
 

@@ -44,6 +44,17 @@ def counts(seen: Any, number: int | None, name: str) -> list[int]:
     raise CheckError(f"{name}: {wanted} whole numbers are wanted, and something else came.")
 
 
+def items(seen: Any, name: str) -> list[Any]:
+    """Read a list of anything out of a result.
+
+    Raises:
+        CheckError: When it is anything else.
+    """
+    if isinstance(seen, list):
+        return seen
+    raise CheckError(f"{name}: a list is wanted, and {type(seen).__name__} came.")
+
+
 def flag(result: Result, name: str) -> bool:
     """Read a bool out of a result.
 
