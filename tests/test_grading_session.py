@@ -20,7 +20,7 @@ import toy  # noqa: E402
 from toychecks import lab90  # noqa: E402
 
 from tutorial_lib.checks.core import CheckError  # noqa: E402
-from tutorial_lib.grading import judge, processes, sandbox, standin, watch, wire, workshop  # noqa: E402
+from tutorial_lib.grading import calls, judge, processes, sandbox, standin, watch, wire, workshop  # noqa: E402
 from tutorial_lib.grading.lab import load_lab  # noqa: E402
 from tutorial_lib.grading.server import isolation  # noqa: E402
 from tutorial_lib.grading.submission import Answers  # noqa: E402
@@ -237,6 +237,104 @@ def test_the_sandbox_refuses(course, running, attempt):
     assert any(word in said for word in ("PermissionError", "OSError", "ProcessLookup", "Connect"))
     assert course.lab.path.exists()
     assert not Path("/tmp/written-by-a-student").exists()
+
+
+# Numbers on x86_64 and aarch64, and arguments that a kernel without a filter takes where it can.
+CALLS = {
+    "socket AF_VSOCK": ((41, 198), "40, 1, 0"),
+    "socket AF_NETLINK": ((41, 198), "16, 3, 0"),
+    "socket AF_INET": ((41, 198), "2, 2, 0"),
+    "socket AF_UNIX": ((41, 198), "1, 1, 0"),
+    "socket AF_ALG": ((41, 198), "38, 5, 0"),
+    "socketpair of datagrams": ((53, 199), "1, 2, 0, room"),
+    "unshare CLONE_NEWUSER": ((272, 97), "0x10000000"),
+    "clone CLONE_NEWUSER": ((56, 220), "0x10000011, 0, 0, 0, 0"),
+    "clone3": ((435, 435), "room, 88"),
+    "setns": ((308, 268), "pipe, 0"),
+    "add_key": ((248, 217), "b'user', b'x', b'x', long(1), -2"),
+    "request_key": ((249, 218), "b'user', b'x', 0, 0"),
+    "keyctl": ((250, 219), "0, -2, 1"),
+    "ptrace": ((101, 117), "0, 0, 0, 0"),
+    "process_vm_readv": ((310, 270), "os.getpid(), 0, long(0), 0, long(0), long(0)"),
+    "kcmp": ((312, 272), "os.getpid(), os.getpid(), 1, 0, 0"),
+    "bpf": ((321, 280), "0, room, 48"),
+    "perf_event_open": ((298, 241), "room, 0, -1, -1, 0"),
+    "userfaultfd": ((323, 282), "1"),
+    "io_uring_setup": ((425, 425), "1, room"),
+    "mount": ((165, 40), "b'x', b'.', b'tmpfs', 0, 0"),
+    "open_tree": ((428, 428), "-100, b'.', 1"),
+    "pidfd_open": ((434, 434), "os.getpid(), 0"),
+    "memfd_secret": ((447, 447), "0"),
+    "shmget": ((29, 194), "0, 4096, 0o1600"),
+    "mknod": ((259, 33), "-100, b'pipe', 0o10600, 0"),
+    "personality": ((135, 92), "long(0xFFFFFFFF)"),
+    "prctl PR_SET_DUMPABLE": ((157, 167), "4, 1, 0, 0, 0"),
+    "a call to come": ((4000, 4000), ""),
+}
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_system_calls_that_no_answer_needs_are_refused(course, running, call):
+    if "seccomp" not in running[3]:
+        pytest.skip(f"this machine grants only {running[3]}")
+    numbers, arguments = CALLS[call]
+    number = numbers[list(calls.MACHINES).index(os.uname().machine)]
+    tried = (
+        "import ctypes, os\n"
+        "long = ctypes.c_ulong\n"
+        "def area(w, h):\n"
+        "    libc = ctypes.CDLL(None, use_errno=True)\n"
+        "    room, pipe = ctypes.create_string_buffer(128), os.pipe()[0]\n"
+        f"    granted = libc.syscall({number}, {arguments})\n"
+        "    assert granted == -1, f'granted: {granted}'\n"
+        "    assert ctypes.get_errno() in (1, 38), os.strerror(ctypes.get_errno())\n"
+        "    return w * h"
+    )
+    course.session(area=tried)
+    assert course.area() == ""
+
+
+@pytest.mark.parametrize("machine", calls.MACHINES)
+def test_the_numbers_of_system_calls_are_those_of_the_kernel(machine):
+    place = {"x86_64": "*/asm/unistd_64.h", "aarch64": "asm-generic/unistd.h"}[machine]
+    headers = list(Path("/usr/include").glob(place))
+    if not headers:
+        pytest.skip("the kernel's headers are not installed")
+    found = re.findall(r"#define __NR(?:3264)?_(\w+)\s+(\d+)", headers[0].read_text())
+    known = {name: int(number) for name, number in found}
+    known.setdefault("newfstatat", known.get("fstatat"))
+    index = list(calls.MACHINES).index(machine)
+    numbers = {name: pair[index] for name, pair in calls.ALLOWED.items()}
+    assert numbers == {name: known.get(name) for name in calls.ALLOWED}
+    assert calls.CONDITIONS.keys() <= calls.ALLOWED.keys()
+
+
+HONEST = {
+    "threads": "from concurrent.futures import ThreadPoolExecutor as Pool\n"
+    "    assert list(Pool(3).map(abs, [-1])) == [1]",
+    "processes": "import multiprocessing as m\n    here, there = m.Pipe()\n"
+    "    m.Process(target=there.send, args=(3,)).start()\n    assert here.recv() == 3",
+    "another Python": "import subprocess, sys\n"
+    "    said = subprocess.run([sys.executable, '-c', 'print(3)'], capture_output=True).stdout\n"
+    "    assert said == b'3\\n'",
+    "asyncio": "import asyncio\n    asyncio.run(asyncio.sleep(0.01))",
+    "files": "import os, shutil, tempfile\n    folder = tempfile.mkdtemp()\n"
+    "    open(folder + '/a', 'w').write('x')\n    shutil.copytree(folder, folder + '2')\n"
+    "    os.symlink('a', folder + '/b'); os.rename(folder + '/b', folder + '/c')\n"
+    "    shutil.rmtree(folder)",
+    "a signal": "import signal\n    signal.signal(signal.SIGALRM, lambda *_: None)\n"
+    "    signal.setitimer(signal.ITIMER_REAL, 0.01); signal.pause()",
+    "torch": "import torch\n    torch.set_num_threads(2)\n"
+    "    x = torch.randn(300, 300, requires_grad=True)\n    (x @ x).sum().backward()\n"
+    "    torch.save(x, 'x'); torch.load('x', mmap=True)",
+    "a figure": "import matplotlib.pyplot as plt\n    plt.plot([1]); plt.savefig('x.png')",
+}
+
+
+@pytest.mark.parametrize("use", HONEST)
+def test_what_an_honest_answer_may_use_works(course, use):
+    course.session(area=f"def area(w, h):\n    {HONEST[use]}\n    return w * h")
+    assert course.area() == ""
 
 
 def test_the_session_of_another_submission_cannot_be_reached(course, running):
