@@ -13,7 +13,6 @@ from tutorial_lib import memory
 from tutorial_lib.checks import lab07_demands, lab07_kept, lab07_refusals
 from tutorial_lib.checks import lab07_oracles as oracles
 from tutorial_lib.checks.core import CheckError
-from tutorial_lib.checks.running import one_thread
 from tutorial_lib.models.gpt import GPT, GPTConfig
 from tutorial_lib.models.resnet import ResNet, ResNetConfig
 from tutorial_lib.models.vit import ViT, ViTConfig
@@ -25,8 +24,6 @@ MICRO_BATCH = 5
 @pytest.fixture(autouse=True)
 def _seeded():
     torch.manual_seed(0)
-    with one_thread():
-        yield
 
 
 class LastToken(nn.Module):

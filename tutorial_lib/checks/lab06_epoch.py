@@ -14,7 +14,6 @@ from tutorial_lib import memory
 from tutorial_lib.checks import lab06_demands as demands
 from tutorial_lib.checks import lab06_oracles as oracles
 from tutorial_lib.checks.core import Case, Check, CheckError, Result
-from tutorial_lib.checks.running import one_thread
 from tutorial_lib.models.vit import ViT
 
 _RATE = 0.1
@@ -65,7 +64,7 @@ def _run(answer: Callable[..., Any], case: Case) -> Result:
 
     handle = model.register_forward_hook(used)
     given = reader if case["again"] else iter(reader)
-    with one_thread(), memory.watch(model=model) as report:
+    with memory.watch(model=model) as report:
         seen = oracles.observe(
             lambda: answer(model, optimizer, given, case["num"]), model, optimizer
         )
@@ -80,11 +79,10 @@ def _windows(case: Case) -> list[list[oracles.MicroBatch]]:
 
 
 def _judge(case: Case, result: Result) -> None:
-    with one_thread():
-        demands.few_rows(result, case["sizes"])
-        _judge_updates(case, result)
-        demands.same_rows(result, case["sizes"])
-        _judge_losses(case, result)
+    demands.few_rows(result, case["sizes"])
+    _judge_updates(case, result)
+    demands.same_rows(result, case["sizes"])
+    _judge_losses(case, result)
     demands.same_switches(result)
     ahead = result.get("ahead")
     if type(ahead) is not int or ahead > case["num"]:
@@ -207,10 +205,9 @@ def _judge_peak(case: Case, result: Result) -> None:
         for item in itertools.islice(window, 2):
             one.loss(*item).backward()  # type: ignore[no-untyped-call]
 
-    with one_thread():
-        loop()  # gradients are there
-        with memory.watch(model=one) as report:
-            loop()
+    loop()  # gradients are there
+    with memory.watch(model=one) as report:
+        loop()
     allowed = 2 * (report.peak_bytes - report.baseline_bytes) + 2 * _bytes(one)
     peak = result.get("peak")
     if type(peak) is not int or peak > allowed:

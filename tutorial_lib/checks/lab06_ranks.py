@@ -16,7 +16,6 @@ from tutorial_lib.checks import lab06_demands as demands
 from tutorial_lib.checks import lab06_oracles as oracles
 from tutorial_lib.checks.core import Case, Check, CheckError, Result
 from tutorial_lib.checks.lab06_tokens import loss_sum, num_targets
-from tutorial_lib.checks.running import one_thread
 
 _RATE = 0.1
 _SMALL = 64  # bytes: a count and a loss, and no gradient
@@ -68,8 +67,7 @@ def _run(answer: Callable[..., Any], case: Case) -> Result:
         return {**seen, "syncs": syncs}
 
     try:
-        with one_thread():
-            seen, traffic = ranks.in_threads(work, len(windows))
+        seen, traffic = ranks.in_threads(work, len(windows))
     except Exception as error:
         if "rank" in str(error) and "LeftAlone" in f"{type(error).__name__} {error}":
             size = sum(parameter.numel() for parameter in models[0].parameters())
@@ -111,10 +109,9 @@ def _judge(case: Case, result: Result) -> None:
     for rank, of_rank in enumerate(seen):
         used_no_sync = result.get("used_no_sync") is True
         _judge_traffic(case, rank, calls, of_rank.get("syncs"), model, used_no_sync=used_no_sync)
-    with one_thread():
-        wanted, slips, loss, local = _expected(case, model)
-        _judge_agreement(updates, slips)
-        demands.demand_gradient(updates[0], wanted, slips)
+    wanted, slips, loss, local = _expected(case, model)
+    _judge_agreement(updates, slips)
+    demands.demand_gradient(updates[0], wanted, slips)
     for rank, of_rank in enumerate(seen):
         own = {
             "it is the part of this rank alone. Add up what the ranks have.": local[rank],

@@ -16,7 +16,6 @@ from torch.optim.lr_scheduler import ExponentialLR
 from tutorial_lib.checks import lab06_demands as demands
 from tutorial_lib.checks import lab06_oracles as oracles
 from tutorial_lib.checks.core import Case, Check, CheckError, Result
-from tutorial_lib.checks.running import one_thread
 
 _RATE, _GAMMA = 0.1, 0.5
 _NEVER = 10**6  # updates until the scale grows
@@ -93,8 +92,7 @@ def _run(answer: Callable[..., Any], case: Case) -> Result:
             turns[-1]["counted"] = scaler.state_dict().get("_growth_tracker", 0)
             turns[-1]["parameters"] = oracles.vector(list(model.parameters()))
 
-    with one_thread():
-        seen = oracles.observe(train, model, optimizer)
+    seen = oracles.observe(train, model, optimizer)
     return {key: seen[key] for key in ("gradients", "rows", "switches_kept")} | {"turns": turns}
 
 
@@ -110,8 +108,7 @@ def _judge(case: Case, result: Result) -> None:
     if case["overflow"] and not case["enabled"]:
         _judge_schedule_without_scaler(turns, updates, len(case["sizes"]))
         return
-    with one_thread():
-        _judge_turns(case, turns, updates, model)
+    _judge_turns(case, turns, updates, model)
     demands.same_rows(result, sizes)
     demands.same_switches(result)
 

@@ -14,7 +14,6 @@ from torch.optim import SGD
 from tutorial_lib.checks import lab06_demands as demands
 from tutorial_lib.checks import lab06_oracles as oracles
 from tutorial_lib.checks.core import Case, Check, CheckError, Result
-from tutorial_lib.checks.running import one_thread
 
 _RATE = 0.1
 
@@ -35,8 +34,7 @@ def _run(answer: Callable[..., Any], case: Case) -> Result:
     optimizer = SGD(model.parameters(), lr=_RATE)
     for parameter in model.parameters():
         parameter.grad = torch.ones_like(parameter)
-    with one_thread():
-        return oracles.observe(lambda: answer(model, optimizer, _window(case)), model, optimizer)
+    return oracles.observe(lambda: answer(model, optimizer, _window(case)), model, optimizer)
 
 
 def num_targets(labels: Tensor) -> int:
@@ -75,13 +73,12 @@ def _judge(case: Case, result: Result) -> None:
             f"the optimizer made {len(updates)} updates, and a window is one update, made after "
             "its last micro-batch."
         )
-    with one_thread():
-        of_each = [oracles.gradient(loss_sum(model, *item), model) for item in window]
-        total = sum(of_each, torch.zeros(size, dtype=torch.float64))
-        count = sum(num_targets(labels) for _, labels in window)
-        slips = _slips(model, window, of_each)
-        demands.demand_gradient(updates[0], total / count, slips)
-        losses = [loss_sum(model, *item).item() for item in window]
+    of_each = [oracles.gradient(loss_sum(model, *item), model) for item in window]
+    total = sum(of_each, torch.zeros(size, dtype=torch.float64))
+    count = sum(num_targets(labels) for _, labels in window)
+    slips = _slips(model, window, of_each)
+    demands.demand_gradient(updates[0], total / count, slips)
+    losses = [loss_sum(model, *item).item() for item in window]
     means = [
         loss / max(1, num_targets(labels)) for loss, (_, labels) in zip(losses, window, strict=True)
     ]

@@ -16,7 +16,6 @@ from tutorial_lib.checks import lab06_failures as failures
 from tutorial_lib.checks import lab06_oracles as oracles
 from tutorial_lib.checks.core import Case, Check, CheckError, Result
 from tutorial_lib.checks.lab06_tasks import TASKS, Task, make_optimizer
-from tutorial_lib.checks.running import one_thread
 from tutorial_lib.checks.training_record import summation_tolerance
 
 _MANY = 8  # micro-batches, from which on the memory is looked at
@@ -46,8 +45,7 @@ def _cases(seed: int) -> list[Case]:
 
 
 def _run(answer: Callable[..., Any], case: Case) -> Result:
-    with one_thread():
-        return failures.run(answer, case) if case["fails"] else _run_exact(answer, case)
+    return failures.run(answer, case) if case["fails"] else _run_exact(answer, case)
 
 
 def _run_exact(answer: Callable[..., Any], case: Case) -> Result:
@@ -83,8 +81,7 @@ def _judge(case: Case, result: Result) -> None:
     if case["fails"]:
         failures.judge(case, result)
     else:
-        with one_thread():
-            _judge_exact(case, result)
+        _judge_exact(case, result)
 
 
 def _judge_exact(case: Case, result: Result) -> None:

@@ -19,7 +19,6 @@ from tutorial_lib.checks.lab08_search import cheapest_fit
 from tutorial_lib.checks.lab08_segments import recomputing
 from tutorial_lib.checks.lab08_survive import update_that_fits
 from tutorial_lib.checks.results import items, tensors
-from tutorial_lib.checks.running import alone
 from tutorial_lib.checks.training_state import random_states, set_random_states
 
 __all__ = [
@@ -208,6 +207,6 @@ draw_update = Check(
     exercise="8.1",
     passed="an update's number decides its images, times and noise, and nothing else does",
     cases=_cases,
-    run=alone(_run),
+    run=_run,
     judge=_judge,
 )

@@ -14,7 +14,6 @@ from torch.nn import functional as F
 from tutorial_lib import memory
 from tutorial_lib.checks.core import Case, CheckError, Result
 from tutorial_lib.checks.results import error_of, tensors
-from tutorial_lib.checks.running import one_thread
 
 SIDE = 8
 Drawn = tuple[Tensor, Tensor, Tensor]
@@ -62,9 +61,8 @@ def backward(unet: nn.Module, drawn: Drawn, micro_batch: int) -> float:
     total, num = 0.0, len(drawn[0])
     for start in range(0, num, micro_batch):
         part = [tensor[start : start + micro_batch] for tensor in drawn]
-        with one_thread():
-            loss = loss_of(unet, *part) * (len(part[0]) / num)
-            loss.backward()  # type: ignore[no-untyped-call]
+        loss = loss_of(unet, *part) * (len(part[0]) / num)
+        loss.backward()  # type: ignore[no-untyped-call]
         total += float(loss.detach())
     return total
 
@@ -98,7 +96,7 @@ def gradients_of(model: nn.Module) -> list[Tensor | None]:
 
 def peak_above(step: Callable[[], Any], model: nn.Module) -> int:
     """Give the most bytes that a step held above what was there before it."""
-    with one_thread(), memory.watch(model=model) as report:
+    with memory.watch(model=model) as report:
         step()
     return report.peak_bytes - report.baseline_bytes
 

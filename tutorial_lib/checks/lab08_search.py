@@ -11,7 +11,7 @@ from typing import Any
 from tutorial_lib.checks import lab08_oracles as oracles
 from tutorial_lib.checks.core import Case, Check, CheckError, Result
 from tutorial_lib.checks.results import items
-from tutorial_lib.checks.running import alone, error_said
+from tutorial_lib.checks.running import error_said
 
 _BLOCKS = ("down 0", "down 1", "mid", "up 0", "up 1")
 Choice = tuple[str, ...]
@@ -193,6 +193,6 @@ cheapest_fit = Check(
     exercise="8.5",
     passed="the cheapest choice that fits, and no measurement beyond it",
     cases=_cases,
-    run=alone(_run),
+    run=_run,
     judge=_judge,
 )

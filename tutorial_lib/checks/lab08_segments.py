@@ -17,7 +17,7 @@ from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import (
 from tutorial_lib.checks import lab08_oracles as oracles
 from tutorial_lib.checks.core import Case, Check, CheckError, Result
 from tutorial_lib.checks.results import counts, same, tensors, whole_number
-from tutorial_lib.checks.running import alone, judging, one_thread, refused, remembered
+from tutorial_lib.checks.running import refused, remembered
 
 _NUM = 8
 _SLACK = 1.03  # a recomputation that goes on to its end holds a little more
@@ -75,31 +75,30 @@ def _own_forward(module: nn.Module) -> list[int]:
 
 
 def _observe(answer: Callable[..., Any], case: Case) -> dict[str, Any]:
-    with one_thread():
-        unet = oracles.make_unet(case)
-        oracles.fill_gradients(unet)
-        chosen = [unet.get_submodule(name) for name in case["chosen"]]
-        is_own = case["how"] == "own forward"
-        own = [_own_forward(module) for module in chosen] if is_own else []
-        before = [vars(module).get("forward") for module in chosen]
-        runs = _watched(unet)
-        seen: dict[str, Any] = {"peak": 0, "came_out": False}
-        try:
-            with answer(chosen):
-                if case["how"] == "error":
-                    raise _InterruptedError
-                seen["peak"] = oracles.peak_above(lambda: _step(unet, case), unet)
-        except _InterruptedError:
-            seen["came_out"] = True
-        seen["own"] = [len(times) for times in own]
-        seen["runs"] = {name: len(times) for name, times in runs.items()}
-        seen["gradients"] = [None if g is None else g.clone() for g in oracles.gradients_of(unet)]
-        after = [vars(module).get("forward") for module in chosen]
-        seen["put_back"] = all(a is b for a, b in zip(after, before, strict=True))
-        for times in runs.values():
-            times.clear()
-        _step(unet, case)
-        seen["later"] = {name: len(times) for name, times in runs.items()}
+    unet = oracles.make_unet(case)
+    oracles.fill_gradients(unet)
+    chosen = [unet.get_submodule(name) for name in case["chosen"]]
+    is_own = case["how"] == "own forward"
+    own = [_own_forward(module) for module in chosen] if is_own else []
+    before = [vars(module).get("forward") for module in chosen]
+    runs = _watched(unet)
+    seen: dict[str, Any] = {"peak": 0, "came_out": False}
+    try:
+        with answer(chosen):
+            if case["how"] == "error":
+                raise _InterruptedError
+            seen["peak"] = oracles.peak_above(lambda: _step(unet, case), unet)
+    except _InterruptedError:
+        seen["came_out"] = True
+    seen["own"] = [len(times) for times in own]
+    seen["runs"] = {name: len(times) for name, times in runs.items()}
+    seen["gradients"] = [None if g is None else g.clone() for g in oracles.gradients_of(unet)]
+    after = [vars(module).get("forward") for module in chosen]
+    seen["put_back"] = all(a is b for a, b in zip(after, before, strict=True))
+    for times in runs.values():
+        times.clear()
+    _step(unet, case)
+    seen["later"] = {name: len(times) for name, times in runs.items()}
     return seen
 
 
@@ -110,13 +109,12 @@ class _InterruptedError(Exception):
 @remembered
 def _exact(case: Case) -> tuple[dict[str, int], int]:
     """Count the runs and the peak with PyTorch's wrapper, which replaces the chosen modules."""
-    with judging():
-        unet = oracles.make_unet(case)
-        oracles.fill_gradients(unet)
-        chosen = [unet.get_submodule(name) for name in case["chosen"]]
-        runs = _watched(unet)
-        apply_activation_checkpointing(unet, check_fn=lambda module: module in chosen)
-        peak = oracles.peak_above(lambda: _step(unet, case), unet)
+    unet = oracles.make_unet(case)
+    oracles.fill_gradients(unet)
+    chosen = [unet.get_submodule(name) for name in case["chosen"]]
+    runs = _watched(unet)
+    apply_activation_checkpointing(unet, check_fn=lambda module: module in chosen)
+    peak = oracles.peak_above(lambda: _step(unet, case), unet)
     return {name: len(times) for name, times in runs.items()}, peak
 
 
@@ -135,10 +133,9 @@ def _run(answer: Callable[..., Any], case: Case) -> Result:
 
 @remembered
 def _plain_gradients(case: Case) -> list[Tensor | None]:
-    with judging():
-        unet = oracles.make_unet(case)
-        oracles.fill_gradients(unet)
-        _step(unet, case)
+    unet = oracles.make_unet(case)
+    oracles.fill_gradients(unet)
+    _step(unet, case)
     return oracles.gradients_of(unet)
 
 
@@ -215,6 +212,6 @@ recomputing = Check(
     exercise="8.4",
     passed="the chosen modules alone run twice, gradients to the bit, and all is undone",
     cases=_cases,
-    run=alone(_run),
+    run=_run,
     judge=_judge,
 )

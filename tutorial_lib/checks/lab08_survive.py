@@ -14,7 +14,7 @@ from torch.optim import SGD
 from tutorial_lib.checks import lab08_oracles as oracles
 from tutorial_lib.checks.core import Case, Check, CheckError, Result
 from tutorial_lib.checks.results import counts, items
-from tutorial_lib.checks.running import alone, one_thread, remembered
+from tutorial_lib.checks.running import remembered
 from tutorial_lib.memory.cap import capped
 
 _NUM = 16
@@ -83,7 +83,7 @@ def _run(answer: Callable[..., Any], case: Case) -> Result:
     steps = _fail_in_step(optimizer) if case["kind"] == "torn" else []
     with oracles.rows_seen(unet) as rows, _broken(unet, case["kind"] == "other error"):
         before, random_state = _state(unet, optimizer), torch.get_rng_state()
-        with one_thread(), capped(limit, model=unet, optimizer=optimizer):
+        with capped(limit, model=unet, optimizer=optimizer):
             try:
                 got = answer(unet, optimizer, drawn, case["begin"])
                 seen["loss"], seen["micro_batch"] = got
@@ -257,6 +257,6 @@ update_that_fits = Check(
     exercise="8.6",
     passed="the largest micro-batch that fits, and failed attempts leave no trace",
     cases=_cases,
-    run=alone(_run),
+    run=_run,
     judge=_judge,
 )

@@ -10,9 +10,9 @@ from typing import Any
 from unittest import mock
 
 import torch
-import torch.utils.checkpoint as torchs
+import torch.utils.checkpoint as torch_checkpoint
 
-from tutorial_lib.checks.core import Case, CheckError, Result
+from tutorial_lib.checks.core import CheckError
 
 
 @contextlib.contextmanager
@@ -38,28 +38,16 @@ def refused(owner: Any, attribute: str, message: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def without_checkpoint(message: str) -> Iterator[None]:
-    """Refuse PyTorch's checkpoint, under whatever name it was imported, and use one thread.
+    """Refuse PyTorch's checkpoint, under whatever name it was imported.
 
     Args:
         message: What the learner reads whose answer calls it.
     """
     with (
-        refused(torchs, "_checkpoint_without_reentrant_generator", message),
-        refused(torchs.CheckpointFunction, "apply", message),
-        one_thread(),
+        refused(torch_checkpoint, "_checkpoint_without_reentrant_generator", message),
+        refused(torch_checkpoint.CheckpointFunction, "apply", message),
     ):
         yield
-
-
-@contextlib.contextmanager
-def one_thread() -> Iterator[None]:
-    """Compute with one thread, so that sums come out the same to the last bit."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 @contextlib.contextmanager
@@ -96,29 +84,6 @@ def error_said(call: Callable[[], Any], kind: type[Exception] | None = None) -> 
     return ""
 
 
-def alone(run: Callable[..., Result]) -> Callable[..., Result]:
-    """Have the first half of a check compute with one thread, from its first operation on.
-
-    A grader runs it in a forked process, where a pool of threads that the parent had is gone, and
-    an operation that waits for it never ends.
-    """
-
-    @functools.wraps(run)
-    def with_one_thread(answer: Callable[..., Any], case: Case) -> Result:
-        with one_thread():
-            return run(answer, case)
-
-    return with_one_thread
-
-
-@contextlib.contextmanager
-def judging() -> Iterator[None]:
-    """Run an oracle with one thread, and with what PyTorch imports at first use imported."""
-    _first_use()
-    with one_thread():
-        yield
-
-
 def remembered(oracle: Callable[..., Any]) -> Callable[..., Any]:
     """Have an oracle compute once for a case: a check is run again and again on the same cases.
 
@@ -137,10 +102,3 @@ def remembered(oracle: Callable[..., Any]) -> Callable[..., Any]:
         return of_text(*others, json.dumps(case))
 
     return look_up
-
-
-@functools.cache
-def _first_use() -> None:
-    # It imports torch._dynamo, which makes tensors: a meter around it would count them.
-    x = torch.zeros(1, requires_grad=True)
-    torchs.checkpoint(torch.sin, x, use_reentrant=False).backward()
