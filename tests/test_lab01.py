@@ -160,11 +160,13 @@ def test_a_check_refuses_the_instrument_that_judges_it(check, meter):
 
 
 def test_the_peaks_of_1_5_lie_where_its_text_says():
-    mlp, mlp_without, gpt, unet = (
-        oracles.trained(case)[0] for case in lab01_peak._training_cases(0)
-    )
+    cases = lab01_peak._training_cases(0)
+    mlp, mlp_without, gpt, unet, vgg = (oracles.trained(case)[0] for case in cases)
     assert mlp.peak_phase == "optimizer"
-    assert gpt.peak_phase == unet.peak_phase == "backward"
+    assert gpt.peak_phase == unet.peak_phase == vgg.peak_phase == "backward"
     full = mlp_without.curve()[-1]["gradients"]
     assert mlp_without.at_peak["gradients"] == full
     assert max(gpt.at_peak["gradients"] / full, unet.at_peak["gradients"] / full) < 0.5
+    # nearly all gradients beside most of what is saved
+    assert vgg.at_peak["gradients"] > 0.95 * vgg.curve()[-1]["gradients"]
+    assert vgg.at_peak["activations"] > 0.6 * oracles.trained(cases[-1])[1].num_bytes

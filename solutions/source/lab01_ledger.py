@@ -394,15 +394,35 @@ plots.ledger_bars(bars, title=title, cards_gib=(16, 24, 80)) if ready else "Firs
 # - **somewhere in backward.** Parameters, buffers and optimizer state are there anyhow. On top lies
 #   what is still saved: backward goes through the saved tensors from the last to the first and
 #   frees each when it is done with it. And at each of them two gradients flow, the one that arrives
-#   and the one that leaves; take both to be as large as the saved tensor;
+#   and the one that leaves; take both to be as large as the saved tensor. And a layer that has gone
+#   backward leaves the gradient of its weights behind, which stays until the update;
 # - **the update.** No activation is left and all gradients are there. AdamW (`foreach`) makes
 #   temporaries as large as all gradients together; SGD makes none.
 #
 # You may run `loss_fn` once, inside `memory.saved(loss_fn, params_of=model)`, and use your own
-# functions. Its `rows` stand in the order of forward, each with its `num_bytes`. You may not call
-# `memory.measure`, `watch` or `predict`: they are the judge. It asks for four peaks, each within
-# 2 %: a GPT, a U-Net, and a wide MLP with two different optimizers, none of which you have seen.
+# functions. Its `rows` stand in the order of forward, each with its `num_bytes` and the name of the
+# `module` that saved it. You may not call `memory.measure`, `watch` or `predict`: they are the
+# judge. It asks for five peaks, each within 2 %: a GPT, a U-Net, a VGG, and a wide MLP with two
+# different optimizers, none of which you have seen.
 #
+# Which gradients of weights are there when backward comes to a row? Those of its module and of all
+# modules after it. This function adds them up:
+
+
+# %% id="given-1-5"
+def gradients_left(model: nn.Module) -> dict[str, int]:
+    """Give the bytes of gradients that are there when backward comes to a module, by its name.
+
+    Modules with modules inside have no entry: their own operations stand at no one place. A weight
+    that two modules share counts at both. The model must run its modules in the order in which it
+    declares them.
+    """
+    leaves = [(name, m) for name, m in model.named_modules() if not [*m.children()]]
+    sizes = [sum(p.nbytes for p in m.parameters() if p.requires_grad) for _, m in leaves]
+    return {name: sum(sizes[place:]) for place, (name, _) in enumerate(leaves)}
+
+
+# %% [markdown] id="predict-1-5"
 # **Predict.** The store is fullest at the start of backward. Is that where the peak is? Look at the
 # spike in the picture of the step again, and at the last tensors that forward saved:
 
@@ -413,8 +433,10 @@ for row in memory.saved(lambda: gpt.loss(tokens), params_of=gpt).rows[-5:]:
 # %% [markdown] id="read-1-5"
 # Here it is. The scores for every word, 512 rows of 1024, are the largest tensor of the step and
 # among the last to be saved: backward meets them first, and two gradients of their size flow while
-# nothing has been freed yet. That is this GPT. A U-Net saves its largest tensors some layers before
-# its last, and a wide MLP on a handful of rows saves hardly anything: where are their peaks?
+# nothing has been freed yet, and no gradient of a weight is there. That is this GPT. A U-Net saves
+# its largest tensors some layers before its last, and a wide MLP on a handful of rows saves hardly
+# anything. A VGG has most of its weights in the layer that backward comes to first, and most of its
+# activations in the convolutions before that layer: there the two meet. Where are their peaks?
 
 
 # %% id="answer-1-5"
@@ -423,7 +445,7 @@ def predict_peak(model: nn.Module, loss_fn: Callable[[], Tensor], optimizer: str
     """Predict the peak memory of a steady training step from one forward pass.
 
     Args:
-        model: Any module.
+        model: Runs its modules in the order in which it declares them.
         loss_fn: Runs the model forward on one batch and returns the loss.
         optimizer: "sgd", "momentum" or "adamw", with foreach=True.
 
@@ -436,9 +458,10 @@ def predict_peak(model: nn.Module, loss_fn: Callable[[], Tensor], optimizer: str
     fixed = parameter_bytes(model) + sum(b.nbytes for b in model.buffers())
     fixed += after["optimizer_state"]
     still_saved = sum(row.num_bytes for row in rows)
-    in_backward = 0
+    in_backward, left, left_by = 0, 0, gradients_left(model)
     for row in reversed(rows):
-        in_backward = max(in_backward, still_saved + 2 * row.num_bytes)
+        left = left_by.get(row.module, left)  # a block's own row stands at no place: as before
+        in_backward = max(in_backward, still_saved + left + 2 * row.num_bytes)
         still_saved -= row.num_bytes
     in_update = after["gradients"] * (2 if optimizer == "adamw" else 1)
     return fixed + max(in_backward, in_update)
@@ -457,9 +480,10 @@ checks.lab01.predict_peak(predict_peak)
 # </details>
 # <details><summary>Hint 2: the walk</summary>
 #
-# Begin with everything saved. Take the rows in reverse. At each: note what is still saved plus two
-# gradients of this row's size, keep the largest note, then subtract the row. A GPT's largest tensor
-# comes at the very beginning of that walk, a U-Net's when something has been freed already.
+# Begin with everything saved. Take the rows in reverse. At each: note what is still saved, plus two
+# gradients of this row's size, plus what `gradients_left` says of its module; keep the largest note,
+# then subtract the row. Where a row's module has no entry, take the number of the row before. A GPT's
+# largest tensor comes at the very beginning of that walk, a U-Net's when something has been freed.
 # </details>
 # <details><summary>Hint 3: the update</summary>
 #

@@ -178,6 +178,26 @@ class WideMLP(nn.Module):
         return scores
 
 
+class VGG(nn.Module):
+    """Convolutions that hold the activations, then a linear layer that holds the weights.
+
+    Backward comes to the weights first: their gradient is there while most is still saved.
+    """
+
+    def __init__(self, hidden: int) -> None:
+        super().__init__()
+        layers: list[nn.Module] = []
+        for inner, outer in itertools.pairwise([3, 32, 64, 128]):
+            layers += [nn.Conv2d(inner, outer, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)]
+        self.features = nn.Sequential(*layers, nn.Flatten())
+        self.head = nn.Sequential(nn.Linear(128 * 4 * 4, hidden), nn.ReLU(), nn.Linear(hidden, 10))
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Map images `(B, 3, 32, 32)` to scores `(B, 10)`."""
+        scores: Tensor = self.head(self.features(images))
+        return scores
+
+
 def make_training(case: Mapping[str, Any]) -> tuple[nn.Module, Callable[[], Tensor]]:
     """Build a model and the function that gives its loss on one batch."""
     batch = case["batch"]
@@ -191,6 +211,10 @@ def make_training(case: Mapping[str, Any]) -> tuple[nn.Module, Callable[[], Tens
         images, t = torch.randn(batch, 1, 32, 32), torch.randint(0, 1000, (batch,))
         noise = torch.randn_like(images)
         return unet, lambda: unet.loss(images, t, noise)
+    if case["kind"] == "vgg":
+        vgg = VGG(**case["config"])
+        pictures, kinds = torch.randn(batch, 3, 32, 32), torch.randint(0, 10, (batch,))
+        return vgg, lambda: F.cross_entropy(vgg(pictures), kinds)
     mlp = WideMLP(case["config"]["width"])
     x, y = torch.randn(batch, mlp.projection.size(0)), torch.randint(0, 10, (batch,))
     return mlp, lambda: F.cross_entropy(mlp(x), y)

@@ -15,17 +15,19 @@ class Ledger:
         after = solved("lab01").gradient_and_state_bytes(model, optimizer)
         saved = memory.saved(loss_fn, params_of=None if weights_too else model)
         self.rows = [row.num_bytes for row in saved.rows]
+        self.left, left_by = [0], solved("lab01").gradients_left(model)
+        for row in reversed(saved.rows):
+            self.left.append(left_by.get(row.module, self.left[-1]))
         self.kept, self.largest = sum(self.rows), max(self.rows)
         self.gradients, self.state = after["gradients"], after["optimizer_state"]
         self.buffers = sum(b.nbytes for b in model.buffers())
         self.fixed = solved("lab01").parameter_bytes(model) + self.buffers + self.state
         self.update = self.gradients * (2 if optimizer == "adamw" else 1)
 
-    def backward(self, flowing=2):
-        return max(
-            still + flowing * row
-            for still, row in zip(itertools.accumulate(self.rows), self.rows, strict=True)
-        )
+    def backward(self, flowing=2, left_behind=True):
+        left = self.left[:0:-1] if left_behind else [0] * len(self.rows)
+        walk = zip(itertools.accumulate(self.rows), self.rows, left, strict=True)
+        return max(still + flowing * row + gradients for still, row, gradients in walk)
 
     def peak(self):
         return self.fixed + max(self.backward(), self.update)
@@ -72,15 +74,15 @@ def gives_sgd_temporaries(model, loss_fn, optimizer):
 
 
 @wrong("For this model no moment of backward is the peak")
-def forgets_the_update(model, loss_fn, optimizer):
+def walks_through_the_activations_alone(model, loss_fn, optimizer):
     book = Ledger(model, loss_fn, optimizer)
-    return book.fixed + book.backward()
+    return book.fixed + book.backward(left_behind=False)
 
 
 @wrong("The parameters' gradients lie on top")
 def adds_all_gradients_to_backward(model, loss_fn, optimizer):
     book = Ledger(model, loss_fn, optimizer)
-    return book.fixed + max(book.backward() + book.gradients, book.update)
+    return book.fixed + max(book.backward(left_behind=False) + book.gradients, book.update)
 
 
 @wrong("What autograd saves is in it, and the gradients that flow")
@@ -89,7 +91,13 @@ def forgets_the_flowing_gradients(model, loss_fn, optimizer):
     return book.fixed + max(book.kept, book.update)
 
 
-@wrong("One flowing gradient is not enough")
+@wrong("Gradients of weights are missing in backward")
+def forgets_what_layers_leave_behind(model, loss_fn, optimizer):
+    book = Ledger(model, loss_fn, optimizer)
+    return book.fixed + max(book.backward(left_behind=False), book.update)
+
+
+@wrong("It is one tensor short")
 def lets_one_gradient_flow(model, loss_fn, optimizer):
     book = Ledger(model, loss_fn, optimizer)
     return book.fixed + max(book.backward(flowing=1), book.update)
@@ -132,22 +140,29 @@ def from_the_first_row_to_the_last(model, loss_fn, optimizer):
 @right
 def with_hooks_of_its_own(model, loss_fn, optimizer):
     resident = {p.untyped_storage().data_ptr() for p in [*model.parameters(), *model.buffers()]}
-    saved = {}
+    saved, begun, ended = {}, [], []
 
     def pack(tensor):
         storage = tensor.untyped_storage()
         if storage.data_ptr() not in resident:
-            saved.setdefault(storage.data_ptr(), (storage.nbytes(), tensor.detach()))
+            # from here on modules go backward before this tensor is let go
+            saved.setdefault(storage.data_ptr(), (storage.nbytes(), len(ended), tensor.detach()))
         return tensor
 
+    leaves = [module for module in model.modules() if not [*module.children()]]
+    hooks = [leaf.register_forward_pre_hook(lambda m, args: begun.append(m)) for leaf in leaves]
+    hooks += [leaf.register_forward_hook(lambda m, args, out: ended.append(m)) for leaf in leaves]
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         loss = loss_fn()
-    sizes = [num_bytes for num_bytes, _ in saved.values()]
+    for hook in hooks:
+        hook.remove()
     del loss
-    trained = [p for p in model.parameters() if p.requires_grad]
-    gradients = sum(p.nbytes for p in trained)
+    sizes = [num_bytes for num_bytes, *_ in saved.values()]
+    born = [sum(p.nbytes for p in leaf.parameters() if p.requires_grad) for leaf in begun]
+    left = [sum(born[place:]) for _, place, _ in saved.values()]
+    gradients = sum(p.nbytes for p in model.parameters() if p.requires_grad)
     per_gradient = {"sgd": 0, "momentum": 1, "adamw": 2}[optimizer]
     there = [*model.parameters(), *model.buffers()]
     resident_bytes = sum(t.nbytes for t in there) + per_gradient * gradients
-    in_backward = max(sum(sizes[: i + 1]) + 2 * sizes[i] for i in range(len(sizes)))
+    in_backward = max(sum(sizes[: i + 1]) + 2 * sizes[i] + left[i] for i in range(len(sizes)))
     return resident_bytes + max(in_backward, gradients * (2 if optimizer == "adamw" else 1))
