@@ -18,8 +18,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from wrong_answers import solved
 
 from tutorial_lib import memory
+from tutorial_lib.checks import lab03, results
 from tutorial_lib.checks import lab03_oracles as oracles
-from tutorial_lib.checks import results
+from tutorial_lib.checks.core import CheckError, run_in_place
 from tutorial_lib.models.gpt import GPT, GPTConfig
 from tutorial_lib.models.lstm import LSTM, LSTMConfig
 from tutorial_lib.models.unet import UNet, UNetConfig
@@ -685,3 +686,24 @@ def test_it_works_on_fake_tensors(call):
         x = leaf(3)
         call(lambda x: nn.functional.dropout(waves(x)), x).sum().backward()
         assert x.grad.shape == (3,)
+
+
+# what a check is told of an answer's memory
+
+
+METERED = {"hooked": "hooked", "region": "Region", "checkpoint": "checkpoint"}
+
+
+@pytest.mark.parametrize(("name", "asked"), METERED.items())
+def test_a_judge_refuses_a_claimed_peak_that_nothing_fits_into(name, asked):
+    check, answer = getattr(lab03, name), getattr(solved("lab03"), asked)
+    metered = 0
+    for case in check.cases(0):
+        result = run_in_place(check, answer, case)
+        check.judge(case, result)
+        compared = case["input_needs_grad"] is False if name == "hooked" else "peak" in result
+        for claim in (1, -(10**9), result.get("peak", 0) // 2) if compared else ():
+            with pytest.raises(CheckError, match="peak"):
+                check.judge(case, {**result, "peak": claim})
+            metered += 1
+    assert metered
