@@ -4,8 +4,10 @@ import copy
 import csv
 import json
 import os
+import pwd
 import struct
 import sys
+import tempfile
 from pathlib import Path
 
 import psutil
@@ -68,15 +70,25 @@ def forged_solution_cells():
     return blank
 
 
+# In folders that other programs write into, too; none of them takes such a name.
+PLANTED = [
+    f"{folder}/planted-by-a-student-{os.getpid()}"
+    for folder in (pwd.getpwuid(os.getuid()).pw_dir, tempfile.gettempdir(), Path.cwd())
+]
+
+
 def tampered_library():
     spoil = (
         "import IPython, sys, os\n"
         "IPython.core.interactiveshell.InteractiveShell.showtraceback = lambda *a, **k: None\n"
         "import toychecks.lab90 as m\nm._judge_area = m._judge_doubled = lambda *a: None\n"
+        f"places = {PLANTED!r}\n"
         "for folder in ('.', '..', '../..', os.path.expanduser('~')):\n"
         "    for name in ('conftest.py', 'torch.py', 'pytest.ini'):\n"
-        "        try: open(os.path.join(folder, name), 'w').write('raise SystemExit')\n"
-        "        except OSError: pass\n"
+        "        places.append(os.path.join(folder, name))\n"
+        "for place in places:\n"
+        "    try: open(place, 'w').write('raise SystemExit')\n"
+        "    except OSError: pass\n"
     )
     return toy.submission(a11=spoil + "def area(w, h):\n    return 1", a12=toy.DOUBLED)
 
@@ -144,11 +156,19 @@ def graded(course, tmp_path_factory):
     (submissions / "pytest.ini").write_text("[pytest]\naddopts = --collect-only\n")
     (submissions / "torch.py").write_text("raise SystemExit('planted')")
     (submissions / LINK).symlink_to(course / "solutions" / "lab90_toy.ipynb")
-    before = sorted(folder.rglob("*")), sorted(course.rglob("*")), sorted(Path.home().iterdir())
     mine = {child.pid for child in psutil.Process().children(recursive=True)}
-    table = grade_toy(course, submissions, folder / "report", seconds=4.0, seed=7)
+    with pytest.MonkeyPatch.context() as patch:
+        (folder / "home").mkdir()
+        patch.setenv("HOME", str(folder / "home"))
+        before = everything_below(folder, course)
+        table = grade_toy(course, submissions, folder / "report", seconds=4.0, seed=7)
+        new = everything_below(folder, course) - before
     left = [child for child in psutil.Process().children(recursive=True) if child.pid not in mine]
-    return table, folder / "report", before, left
+    return table, folder / "report", new, left
+
+
+def everything_below(*folders):
+    return {path for folder in folders for path in folder.rglob("*")}
 
 
 @pytest.mark.slow
@@ -194,12 +214,15 @@ def test_every_submission_has_a_page_of_its_own_that_runs_nothing(graded):
 
 
 @pytest.mark.slow
-def test_nothing_is_written_outside_and_no_process_is_left(graded, course):
-    _, out, before, left = graded
-    now = sorted(out.parent.rglob("*")), sorted(course.rglob("*")), sorted(Path.home().iterdir())
-    new = [path for old, new in zip(before, now, strict=True) for path in new if path not in old]
+def test_nothing_is_written_outside_and_no_process_is_left(graded):
+    _, out, new, left = graded
     assert [path for path in new if path != out and out not in path.parents] == []
     assert left == []
+    planted = [path for path in map(Path, PLANTED) if path.exists()]
+    for path in planted:
+        path.unlink()
+    isolation = json.loads((out / "run.json").read_text())["isolation"]
+    assert planted == [] or "landlock" not in isolation
 
 
 @pytest.mark.slow
