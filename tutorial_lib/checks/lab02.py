@@ -11,7 +11,6 @@ from tutorial_lib.checks.lab02_time import slowdown, step_seconds
 __all__ = [
     "PretendGPU",
     "activation_bytes",
-    "case",
     "find_leaks",
     "profile_step",
     "slowdown",
