@@ -481,9 +481,10 @@ checks.lab01.predict_peak(predict_peak)
 # <details><summary>Hint 2: the walk</summary>
 #
 # Begin with everything saved. Take the rows in reverse. At each: note what is still saved, plus two
-# gradients of this row's size, plus what `gradients_left` says of its module; keep the largest note,
-# then subtract the row. Where a row's module has no entry, take the number of the row before. A GPT's
-# largest tensor comes at the very beginning of that walk, a U-Net's when something has been freed.
+# gradients of this row's size, plus what `gradients_left` says of its module. Keep the largest
+# note, then subtract the row. Where a row's module has no entry, take the number of the row before.
+# A GPT's largest tensor comes at the very beginning of that walk, a U-Net's when something has been
+# freed already.
 # </details>
 # <details><summary>Hint 3: the update</summary>
 #
