@@ -160,7 +160,7 @@ def _other(words: list[str]) -> int:
     if not bootstrap.is_running(venv) and python.exists() and is_bare:
         return _become([str(python), "-m", "tutorial_lib", *words], {}, move=False)
     if words[0] != "doctor":
-        bootstrap.check_version(sys.version_info, f"This ({sys.executable})")
+        bootstrap.check_version(sys.version_info[:2], f"This ({sys.executable})")
     try:
         if words[0] == "record":  # works where only torch and the models' libraries are
             from tutorial_lib.recorded.command import main as record
