@@ -255,9 +255,11 @@ sides = {side: unet_bytes(side) for side in (16, 32, 64)}
 # %% [markdown] id="the-peak"
 # ## When is the peak?
 #
-# A step has two moments that compete for the peak. At the start of backward all activations are
-# there and no gradients. In the update all gradients are there and no activations, yet AdamW on a
-# GPU computes for all parameters at once (`foreach`) and holds one more copy of them.
+# In a GPT two moments compete for the peak. At the start of backward all activations are there and
+# no gradients of weights. In the update all gradients are there and no activations, yet AdamW on a
+# GPU computes for all parameters at once (`foreach`) and holds one more copy of them. (A network
+# whose last layers hold most of the weights, such as a VGG, has a third: in the middle of backward
+# both are there. Lab 01 comes to it.)
 #
 # **Predict.** Small batch, large batch: which moment wins where? And what does checkpointing change
 # when the update has won?
