@@ -2,6 +2,7 @@
 
 import gc
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -92,12 +93,13 @@ def memory_fractions(monkeypatch):
     return told
 
 
-def pytest_collection_modifyitems(items):
-    """Give each file to one worker, and the answers to one exercise: `--dist loadgroup` reads it.
+def pytest_xdist_make_scheduler(config, log):
+    """Give each file to one worker, and of the wrong answers each exercise, which are many."""
+    from xdist.scheduler import LoadFileScheduling
 
-    A notebook's cells run in one kernel, in order. A file's fixtures are made once.
-    """
-    for item in items:
-        exercise = getattr(item, "callspec", None) and item.callspec.params.get("exercise")
-        group = f"{item.path.name}::{exercise}" if exercise else item.path.name
-        item.add_marker(pytest.mark.xdist_group(group))
+    class ByFileAndExercise(LoadFileScheduling):
+        def _split_scope(self, nodeid):
+            exercise = re.search(r"\[(lab\d+-\d+\.\d+)", nodeid)
+            return super()._split_scope(nodeid) + (f"::{exercise[1]}" if exercise else "")
+
+    return ByFileAndExercise(config, log)

@@ -144,7 +144,7 @@ def _test(words: list[str]) -> int:
     # Notebooks take longest, so they start first; what belongs together stays with one worker.
     paths = [] if chosen else ["course", "solutions", "tests"]
     workers = str(min(4, os.cpu_count() or 1))
-    command = [str(python), "-m", "pytest", "--nbval", "-n", workers, "--dist", "loadgroup"]
+    command = [str(python), "-m", "pytest", "--nbval", "-n", workers, "--dist", "loadfile"]
     guard = os.pathsep.join(
         path for path in (str(ROOT / "tests" / "offline"), os.environ.get("PYTHONPATH")) if path
     )

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
+from unittest import mock
 
 from tutorial_lib.checks import lab03_oracles as oracles
 from tutorial_lib.checks import results
@@ -42,7 +44,7 @@ def _run_discard(answer: Callable[..., Any], case: Case) -> Result:
     apply = getattr(answer, "apply", None)
     if apply is None:
         raise CheckError("Discard has no apply: it is a subclass of torch.autograd.Function.")
-    with oracles.without_torchs():
+    with oracles.without_torchs(), _ending(answer):
         try:
             seen = oracles.observe(apply, case)
         except RuntimeError as error:
@@ -53,6 +55,29 @@ def _run_discard(answer: Callable[..., Any], case: Case) -> Result:
                 "then had nothing left for their own turn. Recompute from detached inputs."
             ) from error
         return {**seen, "saved": oracles.saved_multiples(apply, case)}
+
+
+@contextlib.contextmanager
+def _ending(answer: Any) -> Iterator[None]:
+    """Refuse a backward inside itself: it would go on until the machine's memory is used up."""
+    plain: Any = getattr(answer, "backward", None)
+    inside: set[Any] = set()
+
+    def guarded(ctx: Any, *gradients: Any) -> Any:
+        if ctx in inside:
+            raise CheckError(
+                "backward was called inside your backward. The tensor that it goes backward from "
+                "is the output of your Function, so that leads back to it, without end: run the "
+                "function again, and go backward from what that gives."
+            )
+        inside.add(ctx)
+        try:
+            return plain(ctx, *gradients)
+        finally:
+            inside.discard(ctx)
+
+    with mock.patch.object(answer, "backward", staticmethod(guarded), create=True):
+        yield
 
 
 def _judge_discard(case: Case, result: Result) -> None:

@@ -48,6 +48,21 @@ class KeepsTheGraphAlive(Function):
         return None, *(t.grad for t in ctx.inputs)
 
 
+@wrong("was called inside your backward")
+class GoesBackwardFromItsOwnOutput(Saving):
+    @staticmethod
+    def forward(ctx, function, *tensors):
+        ctx.save_for_backward(*tensors)
+        with torch.enable_grad():
+            ctx.output = function(*tensors)
+        return ctx.output
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        torch.autograd.backward(ctx.output, grad_output)
+        return None, *(t.grad for t in ctx.saved_tensors)
+
+
 @wrong("and never in backward")
 class RunsTwiceInForward(Function):
     @staticmethod
