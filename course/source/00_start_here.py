@@ -79,10 +79,10 @@ report.figure()
 
 # %% [markdown] id="read-timeline"
 # Forward builds a ramp of activations. Backward walks down that ramp and turns it into gradients:
-# each activation is freed as soon as it is used, so the ramp falls while the gradients rise. In this
-# model no gradient of a weight exists yet when the peak comes. At the end of backward all gradients
-# exist, and no activation is left. The last block belongs to the optimizer, which needs one more P
-# for a moment.
+# each activation is freed as soon as it is used, so the ramp falls while the gradients rise. When
+# the peak comes, no gradient of a weight exists yet in this model. At the end of backward all
+# gradients exist, and no activation is left. The last block belongs to the optimizer, which needs
+# one more P for a moment.
 #
 # The whole course is in this picture. **Gradient checkpointing** flattens the ramp by throwing
 # activations away and computing them again. **Gradient accumulation** makes the ramp shorter, by

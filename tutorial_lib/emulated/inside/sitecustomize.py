@@ -4,6 +4,7 @@ This folder stands first on PYTHONPATH, so another `sitecustomize` behind it is 
 """
 
 import contextlib
+import importlib
 import sys
 from pathlib import Path
 
@@ -15,6 +16,6 @@ sys.path[:] = [folder for folder in sys.path if folder != _FOLDER]
 card_watcher.install()
 _ours = sys.modules.pop("sitecustomize", None)
 with contextlib.suppress(ModuleNotFoundError):
-    import sitecustomize  # type: ignore[import-not-found]  # noqa: F401
+    importlib.import_module("sitecustomize")
 if _ours is not None:
     sys.modules.setdefault("sitecustomize", _ours)
