@@ -234,7 +234,7 @@ def grade(
     submissions: Annotated[Path, typer.Argument(help="Folder of notebooks, or of folders.")],
     out: Annotated[Path, typer.Option(help="Folder for the report: new, or an older report.")],
     jobs: Annotated[int | None, typer.Option(help="Submissions at once; one a core.")] = None,
-    seconds: Annotated[float, typer.Option(help="Time of a function in one check.")] = 20.0,
+    seconds: Annotated[float, typer.Option(help="CPU time of a function in one check.")] = 20.0,
     only: Annotated[
         list[str] | None,
         typer.Option(help="One submission; may be repeated. A report in --out keeps the others."),
