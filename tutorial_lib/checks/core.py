@@ -11,6 +11,7 @@ import contextlib
 import gc
 import inspect
 import io
+import json
 import os
 import random
 import re
@@ -18,7 +19,7 @@ import types
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 from typing import Any, Protocol
 
 import torch
@@ -65,7 +66,10 @@ class Check:
         passed: The line printed on success, the same on every machine.
         cases: From a seed to the cases; a case is plain data.
         run: The only half that touches the answer; returns plain data.
-        judge: Decides on the case and that data alone; raises `CheckError`.
+        judge: Decides on the case and that data alone; raises `CheckError`. Where there is an
+            oracle, that is its third argument.
+        oracle: Made from a case, and kept for the next time that this case is judged: a class
+            whose cached properties compute what is right when the judge first asks.
     """
 
     name: str
@@ -73,7 +77,18 @@ class Check:
     passed: str
     cases: Callable[[int], Sequence[Case]]
     run: Callable[[Callable[..., Any], Case], Result]
-    judge: Callable[[Case, Result], None]
+    judge: Callable[..., None]
+    oracle: Callable[[Case], Any] | None = None
+
+    def __post_init__(self) -> None:
+        """Give the judge its oracle, so that who calls it need not know of one."""
+        if self.oracle is not None:
+            judged, of_text = self.judge, _kept_by_case(self.oracle)
+
+            def judge(case: Case, result: Result) -> None:
+                judged(case, result, of_text(json.dumps(case)))
+
+            object.__setattr__(self, "judge", judge)
 
     def __call__(self, answer: Callable[..., Any] | RemoteAnswer) -> None:
         """Check an answer.
@@ -108,6 +123,11 @@ class Check:
             f'To call it as this check does: call = checks.{lab}.case("{self.exercise}", {number}'
             f"{seeded}), then call(your_function). Print call to see with what."
         )
+
+
+def _kept_by_case(oracle: Callable[[Case], Any]) -> Callable[[str], Any]:
+    # A check is run again and again on the same cases: by a class, by the tests.
+    return lru_cache(maxsize=64)(lambda text: oracle(json.loads(text)))
 
 
 _SETTINGS: tuple[tuple[Callable[[], Any], Callable[[Any], Any]], ...] = (

@@ -1,0 +1,193 @@
+"""Accumulated gradients: a window's micro-batches, their weights, and the faults of a loop."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tutorial_lib.checks import expect, read
+from tutorial_lib.checks.core import CheckError, Result
+
+OLD_GRADIENT = "what was handed over in .grad was added to the window: zero the gradients first."
+LAST_ALONE = "only the last micro-batch is in the gradient: zero once, at the start."
+MEAN_OF_MEANS = "it is the mean of the micro-batches' means."
+SUM_OF_MEANS = "it is the sum of the micro-batches' means."
+
+
+@dataclass(frozen=True)
+class Window:
+    """The micro-batches of one update.
+
+    Args:
+        sums: Of each, the gradient of the sum of its losses, as a vector, or that sum itself.
+        counts: Of each, the number of terms in that sum.
+    """
+
+    sums: Sequence[Any]
+    counts: Sequence[int]
+
+    @property
+    def count(self) -> int:
+        """The number of terms in the whole window."""
+        return sum(self.counts)
+
+    def weighted(self, weights: Sequence[float]) -> Any:
+        """Add up the sums, each multiplied by a weight."""
+        return sum(w * s for w, s in zip(weights, self.sums, strict=True))
+
+    @property
+    def total(self) -> Any:
+        """The sum over the window."""
+        return self.weighted([1.0] * len(self.sums))
+
+    @property
+    def mean(self) -> Any:
+        """What one batch with all terms gives."""
+        return self.total / self.count
+
+    @property
+    def sum_of_means(self) -> Any:
+        """What remains where nothing is divided by the number of micro-batches."""
+        return self.weighted([1 / max(1, n) for n in self.counts])
+
+    @property
+    def mean_of_means(self) -> Any:
+        """What remains where each micro-batch counts the same."""
+        return self.sum_of_means / len(self.sums)
+
+    @property
+    def last_alone(self) -> Any:
+        """What remains where gradients are zeroed in the loop."""
+        return self.sums[-1] / self.count
+
+
+def expect_gradient(
+    seen: Tensor, wanted: Tensor, faults: expect.Faults, where: str = "", like: str = "the window"
+) -> None:
+    """Expect the gradient of a whole window.
+
+    Args:
+        seen: What the optimizer got.
+        wanted: The gradient of the whole window at once.
+        faults: See `expect`.
+        where: Words for which update it was.
+        like: What the gradient should be that of.
+
+    Raises:
+        CheckError: When they differ by more than rounding.
+    """
+    if not bool(torch.isfinite(seen).all()):
+        raise CheckError(f"{where}a gradient is nan or infinite: was there a division by nothing?")
+
+    def otherwise() -> str:
+        ratio = float(seen.norm() / wanted.norm())
+        return (
+            f"the gradient is off by {expect.relative_error(seen, wanted):.2g} times the norm of "
+            f"that of {like} ({ratio:.4g} times as long, with cosine {_cosine(seen, wanted):.4f}), "
+            "and it is none of the usual faults. Write the sum down for two micro-batches."
+        )
+
+    expect.close(seen, wanted, faults, otherwise=otherwise, where=where)
+
+
+def _cosine(one: Tensor, other: Tensor) -> float:
+    return float(one @ other) / max(float(one.norm() * other.norm()), 1e-300)
+
+
+def clipped(gradient: Tensor, limit: float, seen: Tensor) -> Tensor:
+    """Clip a gradient as PyTorch does, which adds 1e-6 to its norm, or without that: as was seen.
+
+    Args:
+        gradient: The whole gradient.
+        limit: Largest norm.
+        seen: What the optimizer got.
+
+    Returns:
+        Of the two the nearer one.
+    """
+    norm = float(gradient.norm())
+    both = [gradient * min(1.0, limit / divisor) for divisor in (norm + 1e-6, norm)]
+    return min(both, key=lambda wanted: expect.relative_error(seen, wanted))
+
+
+def expect_clipped(
+    seen: Tensor,
+    gradient: Tensor,
+    limit: float,
+    faults: Sequence[tuple[str, Tensor]],
+    where: str = "",
+    limits: Sequence[float] = (),
+) -> Tensor:
+    """Expect the gradient of a window, clipped as a whole.
+
+    Args:
+        seen: What the optimizer got.
+        gradient: That of the whole window at once, before clipping.
+        limit: Largest norm.
+        faults: See `expect`.
+        where: Words for which update it was.
+        limits: Other norms that clipping may have left, by a fault.
+
+    Returns:
+        What was wanted.
+
+    Raises:
+        CheckError: When it is another.
+    """
+    wanted = clipped(gradient, limit, seen)
+    at_limit = any(math.isclose(float(seen.norm()), n, rel_tol=1e-3) for n in (limit, *limits))
+    along = _cosine(seen, wanted)
+    known = any(expect.is_close(seen, fault) for _, fault in faults)
+    if at_limit and along < 1 - 1e-9 and not known:
+        raise CheckError(
+            f"{where}the gradient has the norm of the limit, and another direction than the "
+            f"window's (cosine {along:.4f}): clip once, after the last backward, not each "
+            "micro-batch."
+        )
+    expect_gradient(seen, wanted, faults, where)
+    return wanted
+
+
+def expect_rows_at_most(result: Result, sizes: Sequence[int]) -> None:
+    """Expect that no forward saw more rows than the largest micro-batch has.
+
+    Raises:
+        CheckError: When one did.
+    """
+    rows = read.integers(result.get("rows"), "rows")
+    if rows and max(rows) > max(sizes):
+        raise CheckError(
+            f"the model saw {max(rows)} rows at once, and the largest micro-batch has "
+            f"{max(sizes)}: one micro-batch is all that fits into memory here."
+        )
+
+
+def expect_each_once(result: Result, sizes: Sequence[int], optional: Sequence[int] = ()) -> None:
+    """Expect that the model saw every micro-batch by itself, once.
+
+    Args:
+        result: What was observed.
+        sizes: Rows of each micro-batch, in any order.
+        optional: Rows of those that add nothing, which may be left out.
+
+    Raises:
+        CheckError: When it saw others.
+    """
+    rows = read.integers(result.get("rows"), "rows")
+    missing, added = Counter(sizes) - Counter(rows), Counter(rows) - Counter(sizes)
+    if missing and not rows:
+        raise CheckError(
+            "the model was never called: write model(x), and not model.forward(x), which leaves "
+            "out a model's hooks."
+        )
+    if added or missing - Counter(optional):
+        raise CheckError(
+            f"the model saw micro-batches of {rows} rows, and was given {list(sizes)}: run each "
+            "once."
+        )

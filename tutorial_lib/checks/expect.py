@@ -1,0 +1,143 @@
+"""Compare what an answer gave with what is right, and name the fault that explains a difference.
+
+A fault is a pair: what to tell the learner, and the value that this fault gives. Faults come as an
+iterable, best from a generator function: then none is computed where the value is right.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tutorial_lib.checks import read
+from tutorial_lib.checks.core import CheckError
+
+EXACT = 1e-12  # relative, for sums of the same terms in another order, in float64
+Faults = Iterable[tuple[str, Any]]
+
+
+def relative_error(seen: Any, wanted: Any) -> float:
+    """Give the relative difference of two numbers, two tensors (in norm) or two lists of tensors.
+
+    Args:
+        seen: A value of the kind of `wanted`, or None in the place of a tensor.
+        wanted: What it is compared with. A list may hold None where no tensor is wanted.
+
+    Returns:
+        The largest of a list; 1 where a tensor is missing or has another shape; inf for nan (no
+        comparison with a nan is true, so it would pass) and for any difference from 0.
+    """
+    if isinstance(wanted, Sequence):
+        pairs = zip(seen, wanted, strict=True)
+        return max((relative_error(s, w) for s, w in pairs), default=0.0)
+    if wanted is None or seen is None:
+        return float(seen is not wanted)
+    if isinstance(wanted, Tensor):
+        if seen.shape != wanted.shape:
+            return 1.0
+        difference, size = float((seen - wanted).norm()), float(wanted.norm())
+        if torch.equal(seen, wanted):
+            return 0.0
+    else:
+        difference, size = abs(seen - wanted), abs(wanted)
+        if seen == wanted:
+            return 0.0
+    error = difference / size if size else math.inf
+    return error if math.isfinite(error) else math.inf
+
+
+def is_close(seen: Any, wanted: Any, tolerance: float = EXACT) -> bool:
+    """Tell whether two values are one, to a relative tolerance."""
+    return relative_error(seen, wanted) <= tolerance
+
+
+def same_bits(one: Any, other: Any) -> bool:
+    """Tell whether two are tensors of one dtype and shape, with the same bits, or both None."""
+    if not isinstance(one, Tensor) or not isinstance(other, Tensor):
+        return one is None and other is None
+    return one.dtype == other.dtype and torch.equal(one, other)
+
+
+def close(
+    seen: Any,
+    wanted: Any,
+    faults: Faults = (),
+    *,
+    otherwise: str | Callable[[], str],
+    tolerance: float = EXACT,
+    fault_tolerance: float | None = None,
+    where: str = "",
+) -> None:
+    """Expect a value; where it is another, name the first fault that gives what was seen.
+
+    Args:
+        seen: A number, a tensor or a list of tensors.
+        wanted: What is right.
+        faults: Looked at only where the value is wrong, one after the other.
+        otherwise: What to say where it is none of the faults.
+        tolerance: Relative difference allowed.
+        fault_tolerance: That allowed to a fault; None for the same.
+        where: Begins every message.
+
+    Raises:
+        CheckError: When they differ by more than the tolerance.
+    """
+    if is_close(seen, wanted, tolerance):
+        return
+    near = tolerance if fault_tolerance is None else fault_tolerance
+    for words, value in faults:
+        if is_close(seen, value, near):
+            raise CheckError(f"{where}{words}")
+    raise CheckError(f"{where}{otherwise if isinstance(otherwise, str) else otherwise()}")
+
+
+def number_of_bytes(seen: Any, wanted: int, name: str, faults: Faults = ()) -> None:
+    """Expect the meter's number of bytes, exactly. The right number stands in no message.
+
+    Args:
+        seen: What the answer gave, of any type.
+        wanted: What the oracle counted.
+        name: Words for what was asked, which begin the message.
+        faults: As for `close`.
+
+    Raises:
+        CheckError: When the two differ.
+    """
+    value = read.integer(seen, name)
+    side = "more" if value > wanted else "less"
+    close(
+        value,
+        wanted,
+        ((f"{value:,} is not what the meter counts. {words}", number) for words, number in faults),
+        otherwise=f"{value:,} is {side} than the meter counts, and is none of the usual faults. "
+        "Take the case apart by hand, one tensor at a time.",
+        tolerance=0,
+        where=f"{name}: ",
+    )
+
+
+def loss(seen: Any, wanted: float, faults: Faults = (), *, where: str = "") -> None:
+    """Expect the loss that the update minimised, as a float; people read it, so 1e-6 is exact.
+
+    Raises:
+        CheckError: When another was returned; a known fault is named.
+    """
+    value = read.number(seen, f"{where}the loss")
+    if math.isnan(value):
+        raise CheckError(
+            f"{where}the gradient is right, and the loss returned is nan: is there a mean over "
+            "nothing? A sum of nothing is 0."
+        )
+    close(
+        value,
+        wanted,
+        ((f"the loss returned is wrong: {words}", fault) for words, fault in faults),
+        otherwise=f"the gradient is right, and the loss returned is {value / wanted:.7g} times "
+        "that of the whole window: return what the update minimised.",
+        tolerance=1e-6,
+        where=where,
+    )

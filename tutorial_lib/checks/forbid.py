@@ -1,0 +1,47 @@
+"""Refuse, while an answer runs, what its exercise forbids."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+from unittest import mock
+
+from torch.utils import checkpoint as torch_checkpoint
+
+from tutorial_lib.checks.core import CheckError
+
+
+@contextlib.contextmanager
+def attribute(owner: Any, name: str, message: str) -> Iterator[None]:
+    """Raise a CheckError wherever an answer uses what its exercise forbids, and at the end again.
+
+    Args:
+        owner: Module or class that holds it.
+        name: Its name there. What is looked up at every call, from everywhere, is best.
+        message: What the learner reads.
+    """
+    used = []
+
+    def refuse(*args: Any, **kwargs: Any) -> None:
+        used.append(True)
+        raise CheckError(message)
+
+    with mock.patch.object(owner, name, refuse):
+        yield
+    if used:  # an answer may have caught it
+        raise CheckError(message)
+
+
+@contextlib.contextmanager
+def checkpoint(message: str) -> Iterator[None]:
+    """Refuse PyTorch's checkpoint, under whatever name it was imported.
+
+    Args:
+        message: What the learner reads whose answer calls it.
+    """
+    with (
+        attribute(torch_checkpoint, "_checkpoint_without_reentrant_generator", message),
+        attribute(torch_checkpoint.CheckpointFunction, "apply", message),
+    ):
+        yield

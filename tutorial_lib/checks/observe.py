@@ -1,0 +1,128 @@
+"""What the halves that run an answer look at: gradients, rows, peaks, errors."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+from unittest import mock
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from tutorial_lib import memory
+from tutorial_lib.checks.core import CheckError
+
+
+def fill_gradients(model: nn.Module) -> None:
+    """Give every parameter a gradient of ones, as an earlier backward may have left it."""
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+
+
+def is_filled(model: nn.Module) -> bool:
+    """Tell whether every gradient is still that of ones."""
+    gradients = [parameter.grad for parameter in model.parameters()]
+    return all(g is not None and bool((g == 1).all()) for g in gradients)
+
+
+def gradients_of(modules: nn.Module | Sequence[nn.Module]) -> list[Tensor | None]:
+    """List the gradients of all parameters, a module that comes twice only once."""
+    joined = modules if isinstance(modules, nn.Module) else nn.ModuleList(modules)
+    return [parameter.grad for parameter in joined.parameters()]
+
+
+def vector(tensors: Sequence[Tensor]) -> Tensor:
+    """Put tensors into one vector of float64."""
+    return torch.cat([tensor.detach().double().flatten() for tensor in tensors])
+
+
+def parameter_vector(model: nn.Module) -> Tensor:
+    """Put all parameters into one vector of float64."""
+    return vector(list(model.parameters()))
+
+
+def gradient_vector(model: nn.Module) -> Tensor:
+    """Put all gradients into one vector of float64; a parameter without one counts as zeros."""
+    return vector([torch.zeros_like(p) if p.grad is None else p.grad for p in model.parameters()])
+
+
+def gradient(loss: Tensor, model: nn.Module) -> Tensor:
+    """Differentiate a loss by all parameters, into one vector; `.grad` is left alone."""
+    parameters = list(model.parameters())
+    found = torch.autograd.grad(loss, parameters, allow_unused=True)
+    pairs = zip(found, parameters, strict=True)
+    return vector([torch.zeros_like(p) if g is None else g for g, p in pairs])
+
+
+@contextlib.contextmanager
+def rows_seen(model: nn.Module) -> Iterator[list[int]]:
+    """List how many rows each forward of a model is given."""
+    rows: list[int] = []
+
+    def note(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        tensors = [value for value in [*args, *kwargs.values()] if isinstance(value, Tensor)]
+        rows.extend(len(tensor) for tensor in tensors[:1])
+
+    handle = model.register_forward_pre_hook(note, with_kwargs=True)
+    try:
+        yield rows
+    finally:
+        handle.remove()
+
+
+@contextlib.contextmanager
+def updates_seen(model: nn.Module, optimizer: Optimizer) -> Iterator[list[Tensor]]:
+    """List the gradients, as one vector, that each call of an optimizer finds."""
+    updates: list[Tensor] = []
+    handle = optimizer.register_step_pre_hook(lambda *_: updates.append(gradient_vector(model)))
+    try:
+        yield updates
+    finally:
+        handle.remove()
+
+
+def peak_above(
+    call: Callable[[], Any], modules: nn.Module | Sequence[nn.Module], **others: Any
+) -> tuple[int, int]:
+    """Give the most bytes that a call held above what was there before, and those that it left."""
+    model = modules if isinstance(modules, nn.Module) else nn.ModuleList(modules)
+    with memory.watch(model=model, **others) as report:
+        returned = call()
+    del returned
+    return report.peak_bytes - report.baseline_bytes, report.leaked_bytes
+
+
+def error_said(call: Callable[[], Any], kind: type[Exception] | None = None) -> str:
+    """Run a call and give the name and text of the error that it raises; empty for none.
+
+    An error of a subclass of `kind` goes by the name of `kind`.
+    """
+    try:
+        call()
+    except (NotImplementedError, CheckError):
+        raise
+    except Exception as error:
+        named = kind if kind is not None and isinstance(error, kind) else type(error)
+        return f"{named.__name__}: {error}"
+    return ""
+
+
+@contextlib.contextmanager
+def pretended_gpu_states(first: int) -> Iterator[list[int]]:
+    """Pretend the random state of a GPU that is not there: the last number of a list.
+
+    `torch.cuda.get_rng_state` reads it, `torch.cuda.set_rng_state` appends, for any device; who
+    draws appends the number after it.
+    """
+    states = [first]
+
+    def read(device: Any = None) -> torch.Tensor:
+        return torch.tensor([states[-1]], dtype=torch.uint8)
+
+    def write(state: torch.Tensor, device: Any = None) -> None:
+        states.append(int(state))
+
+    with mock.patch.multiple(torch.cuda, get_rng_state=read, set_rng_state=write):
+        yield states

@@ -1,0 +1,152 @@
+"""Read a typed value out of a result, or raise a CheckError that says what stood there instead."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor
+
+from tutorial_lib.checks.core import CheckError, Opaque, Result
+
+_TOO_LARGE = 2**63
+
+
+def integer(value: Any, name: str) -> int:
+    """Read an int from 0 on.
+
+    Raises:
+        CheckError: For anything but an int (a bool is none), a negative one, or one that no
+            machine's memory could be.
+    """
+    if isinstance(value, bool) or not isinstance(value, int):
+        hint = ": bytes are whole, so use // and int" if isinstance(value, float) else ""
+        raise CheckError(f"{name} should be an int, and is {_told(value)}{hint}.")
+    if not 0 <= value < _TOO_LARGE:
+        # A number of thousands of digits cannot even be written into the message.
+        seen = "negative" if value < 0 else "2**63 or more"
+        raise CheckError(f"{name} should be an int from 0 on, and is {seen}: which term grew it?")
+    return value
+
+
+def integers(value: Any, name: str, number: int | None = None) -> list[int]:
+    """Read a list of ints, of so many, or of any number (None).
+
+    Raises:
+        CheckError: When it is anything else.
+    """
+    if isinstance(value, list) and all(type(n) is int for n in value):
+        if number in (None, len(value)):
+            return value
+    wanted = "a list of" if number is None else number
+    raise CheckError(f"{name}: {wanted} whole numbers are wanted, and something else came.")
+
+
+def number(value: Any, name: str) -> float:
+    """Read a float or an int; nan and infinity are floats.
+
+    Raises:
+        CheckError: For anything else; a loss that is a tensor would keep its graph alive.
+    """
+    if isinstance(value, Tensor):
+        why = ": a loss that is kept as a tensor keeps its whole graph" if "loss" in name else ""
+        raise CheckError(f"{name} is a tensor, and should be a float{why}. Use .item().")
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise CheckError(f"{name} should be a number, and is {_told(value)}: what does it return?")
+    if isinstance(value, int) and abs(value) >= _TOO_LARGE:
+        raise CheckError(f"{name} should be a number, and is an int of 2**63 or more.")
+    return float(value)
+
+
+def positive(value: Any, name: str) -> float:
+    """Read a positive finite number.
+
+    Raises:
+        CheckError: For anything else.
+    """
+    seen = number(value, name)
+    if not 0 < seen < math.inf:  # nan is not
+        raise CheckError(f"{name} should be positive and finite, and is {seen}.")
+    return seen
+
+
+def flag(result: Result, name: str) -> bool:
+    """Read a bool by its name.
+
+    Raises:
+        CheckError: When it is anything else.
+    """
+    value = result.get(name)
+    if isinstance(value, bool):
+        return value
+    raise CheckError(f"{name}: true or false is wanted, and {type(value).__name__} came.")
+
+
+def items(value: Any, name: str) -> list[Any]:
+    """Read a list of anything.
+
+    Raises:
+        CheckError: When it is anything else.
+    """
+    if isinstance(value, list):
+        return value
+    raise CheckError(f"{name}: a list is wanted, and {type(value).__name__} came.")
+
+
+def records(value: Any, name: str, number: int) -> list[Mapping[str, Any]]:
+    """Read a list of so many dicts.
+
+    Raises:
+        CheckError: When it is anything else.
+    """
+    if isinstance(value, list) and len(value) == number:
+        if all(isinstance(item, Mapping) for item in value):
+            return value
+    raise CheckError(f"{name}: {number} records are wanted, and something else came.")
+
+
+def tensors(value: Any, number: int, name: str) -> list[Tensor | None]:
+    """Read a list of so many tensors, or None in the place of one.
+
+    Raises:
+        CheckError: When it is anything else.
+    """
+    if not isinstance(value, list) or len(value) != number:
+        raise CheckError(f"{name}: {number} tensors are wanted, and something else came.")
+    for item in value:
+        if item is not None and not isinstance(item, Tensor):
+            raise CheckError(
+                f"{name}: tensors are wanted, and {type(item).__name__} is among them."
+            )
+    return value
+
+
+def vectors(value: Any, size: int, name: str) -> list[Tensor]:
+    """Read a list of vectors `(size,)`, and give them in float64.
+
+    Raises:
+        CheckError: When it is anything else.
+    """
+    if not isinstance(value, list) or not all(_is_vector(item, size) for item in value):
+        raise CheckError(f"{name} cannot be read: was the model changed, or replaced?")
+    return [item.double() for item in value]
+
+
+def vector(value: Any, size: int, name: str) -> Tensor:
+    """Read one vector `(size,)`, and give it in float64.
+
+    Raises:
+        CheckError: When it is anything else.
+    """
+    return vectors([value], size, name)[0]
+
+
+def _is_vector(value: Any, size: int) -> bool:
+    return isinstance(value, Tensor) and value.shape == (size,) and value.is_floating_point()
+
+
+def _told(value: Any) -> str:
+    if isinstance(value, Opaque):
+        return value.type_name
+    return repr(value)[:100] if not isinstance(value, int) or isinstance(value, bool) else "an int"

@@ -1,0 +1,139 @@
+"""What a call must leave as it came: noted before it, compared after it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from tutorial_lib.checks.core import CheckError, Result
+
+# What may be found changed, and what the learner is told.
+MESSAGES = {
+    "grad mode": (
+        "your call left gradients turned off, or on: torch.no_grad() as a context puts back what "
+        "was before it."
+    ),
+    "modes": (
+        "a module is in another mode after your call: call neither train() nor eval(), and leave "
+        "each as it came."
+    ),
+    "requires_grad": (
+        "after your call a parameter needs a gradient that needed none before, or the other way "
+        "round: torch.no_grad() is enough, and freezes nothing."
+    ),
+    "weights": "your call changed weights: that is for the optimizer.",
+    "gradients": (
+        "your call changed what was in .grad, and nothing goes backward in this stage: clear "
+        "nothing."
+    ),
+    "buffers": "your call left a buffer with another value: put back what you change.",
+    "optimizer": "the optimizer's state is no longer what it was: check before optimizer.step().",
+    "random state": "your call moved the random state: seed nothing, and draw nothing.",
+    "inputs": (
+        "what was handed in is another after your call, and the caller still needs it: change no "
+        "tensor and no list in place."
+    ),
+    "marks": (
+        "the tensors that were handed in need a gradient now, or hold one: work on detached "
+        "aliases, which share the memory."
+    ),
+}
+SWITCHES = ("grad mode", "modes", "requires_grad")
+Noted = dict[str, list[Any]]
+
+
+def note(
+    modules: nn.Module | Sequence[nn.Module],
+    inputs: Sequence[Tensor] = (),
+    optimizer: Optimizer | None = None,
+) -> Noted:
+    """Copy what a call finds: in modules, optimizer and inputs, and around it."""
+    joined = modules if isinstance(modules, nn.Module) else nn.ModuleList(modules)
+    parameters = list(joined.parameters())
+    states = optimizer.state.values() if optimizer is not None else ()
+    return {
+        "grad mode": [torch.is_grad_enabled()],
+        "modes": [module.training for module in joined.modules()],
+        "requires_grad": [p.requires_grad for p in parameters],
+        "weights": [p.detach().clone() for p in parameters],
+        "gradients": [None if p.grad is None else p.grad.clone() for p in parameters],
+        "buffers": [buffer.clone() for buffer in joined.buffers()],
+        "optimizer": [torch.as_tensor(value).clone() for s in states for value in s.values()],
+        "random state": [torch.get_rng_state()],
+        "inputs": [x.detach().clone() for x in inputs],
+        "marks": [mark for x in inputs for mark in (x.requires_grad, x.grad)],
+    }
+
+
+def changed(before: Noted, after: Noted, *, but: Collection[str] = ()) -> list[str]:
+    """Name what is another now, but for what may be."""
+    names = [name for name in before if name not in but]
+    return [name for name in names if not _all_same(before[name], after[name])]
+
+
+@contextlib.contextmanager
+def watched(
+    modules: nn.Module | Sequence[nn.Module],
+    inputs: Sequence[Tensor] = (),
+    optimizer: Optimizer | None = None,
+    *,
+    only: Collection[str] = tuple(MESSAGES),
+) -> Iterator[list[str]]:
+    """Fill a list, at the block's end, with the names of what the block changed.
+
+    Args:
+        modules: Their modes, parameters and buffers.
+        inputs: Tensors that are handed in.
+        optimizer: Its state.
+        only: What is looked at.
+    """
+    names: list[str] = []
+    but = [name for name in MESSAGES if name not in only]
+    before = note(modules, inputs, optimizer)
+    try:
+        yield names
+    finally:
+        names += changed(before, note(modules, inputs, optimizer), but=but)
+
+
+def _all_same(some: list[Any], others: list[Any]) -> bool:
+    return len(some) == len(others) and all(map(_same, some, others))
+
+
+def _same(one: Any, other: Any) -> bool:
+    if not isinstance(one, Tensor) or not isinstance(other, Tensor):
+        return one is other
+    # nan is itself here: an input may be spoiled
+    alike = (one.dtype, one.shape) == (other.dtype, other.shape)
+    return alike and torch.allclose(one, other, rtol=0, atol=0, equal_nan=True)
+
+
+def names_in(result: Result, key: str = "changed") -> list[str]:
+    """Read from a result what was found changed.
+
+    Raises:
+        CheckError: When it is no list of such names.
+    """
+    names = result.get(key)
+    if isinstance(names, list) and all(isinstance(n, str) and n in MESSAGES for n in names):
+        return names
+    raise CheckError(f"{key}: a list of names is wanted, and {type(names).__name__} came.")
+
+
+def expect_kept(result: Result, messages: Mapping[str, str] = MESSAGES) -> None:
+    """Expect that nothing was found changed.
+
+    Args:
+        result: With a list of names under `changed`.
+        messages: Other words for some of `MESSAGES`.
+
+    Raises:
+        CheckError: With the words for the first thing that was.
+    """
+    for name in names_in(result):
+        raise CheckError(messages.get(name, MESSAGES[name]))
