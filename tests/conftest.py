@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from tutorial_lib import bootstrap
+from tutorial_lib.school import bootstrap
 
 torch.set_num_threads(1)  # as checks do: sums come out the same to the last bit
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from tutorial_lib import authoring
-from tutorial_lib.marks import cell_mark
+from tutorial_lib.school import authoring
+from tutorial_lib.school.marks import cell_mark
 
 ROOT = Path(__file__).resolve().parent.parent
 LIBRARY = ROOT / "tutorial_lib"
@@ -23,9 +23,6 @@ NAMES = [path.relative_to(LIBRARY).as_posix() for path in MODULES]
 # Room by room: which other rooms it may import, inside functions too.
 ALLOWED = {
     "units": set(),
-    "marks": set(),
-    "pythons": set(),
-    "bootstrap": {"pythons"},
     "data": set(),
     "strategies": set(),
     "device": {"units"},
@@ -33,18 +30,28 @@ ALLOWED = {
     "models": {"device"},
     "training": {"models", "strategies"},
     "recorded": {"units", "device", "memory", "training"},
-    "emulated": {"units", "bootstrap"},
+    "emulated": {"units"},
     "plots": {"units"},
     "memory": {"units", "device", "plots"},
     "widgets": {"units", "plots", "memory"},
     "checks": {"units", "memory", "models", "ranks"},
-    "grading": {"units", "checks", "marks"},
-    "authoring": {"units", "marks"},
     "__init__": {"memory"},
-    "__main__": {"pythons", "commands"},
-    "commands": {"pythons", "bootstrap", "cli", "emulated", "recorded"},
-    "cli": {
-        *("bootstrap", "units", "device", "training", "memory", "plots", "grading", "authoring"),
+    "__main__": {"school.pythons", "school.commands"},
+    # what runs the school; no room above may import one of these
+    "school.__init__": set(),
+    "school.marks": set(),
+    "school.pythons": set(),
+    "school.bootstrap": {"school.pythons"},
+    "school.authoring": {"units", "school.marks"},
+    "school.grading": {"units", "checks", "school.marks"},
+    "school.emulate": {"emulated", "school.bootstrap"},
+    "school.record": {"units", "device", "recorded"},
+    "school.cli": {
+        *("units", "device", "training", "memory", "plots"),
+        *("school.bootstrap", "school.grading", "school.authoring"),
+    },
+    "school.commands": {
+        *("school.pythons", "school.bootstrap", "school.emulate", "school.record", "school.cli"),
     },
 }
 # The one room whose parts have an order of their own.
@@ -65,8 +72,11 @@ WITHIN_MEMORY = {
 # Tested under another name.
 TESTED_BY = {
     "__init__.py": "test_main.py",
-    "commands.py": "test_main.py",
-    "pythons.py": "test_bootstrap.py",
+    "school/__init__.py": "test_main.py",
+    "school/commands.py": "test_main.py",
+    "school/emulate.py": "test_emulated.py",
+    "school/pythons.py": "test_bootstrap.py",
+    "school/record.py": "test_recorded.py",
     "memory/__init__.py": "test_architecture.py",
     "checks/__init__.py": "test_architecture.py",
     "models/__init__.py": "test_architecture.py",
@@ -89,7 +99,7 @@ TOP_LEVEL = {
 }
 MACHINE_PATHS = re.compile(r"/(?:work|root|farm|home/\w+)/|/tmp/\w|[A-Z]:\\Users")
 # They look for such paths, or show what an error says.
-MAY_NAME_PATHS = ("tests/test_", "tutorial_lib/authoring/outputs.py")
+MAY_NAME_PATHS = ("tests/test_", "tutorial_lib/school/authoring/outputs.py")
 
 
 def imports_of(path):
@@ -101,32 +111,36 @@ def imports_of(path):
         if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
             pending += node.orelse
             continue
-        if isinstance(node, ast.ImportFrom) and node.level == 0 and node.module == "tutorial_lib":
-            found |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
-            found.add("." * node.level + (node.module or ""))
+        if isinstance(node, ast.ImportFrom):
+            module = "." * node.level + (node.module or "")
+            found |= {module, *(f"{module}.{alias.name}" for alias in node.names)}
         elif isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         pending += ast.iter_child_nodes(node)
     assert not any(name.startswith(".") for name in found), f"{path}: a relative import"
-    ours = {name for name in found if name.startswith("tutorial_lib.")}
-    submodules = {name for name in found if "." not in name and is_module(name)}
-    return {name.removeprefix("tutorial_lib.") for name in ours} | submodules
+    ours = {name.removeprefix("tutorial_lib.") for name in found if name.startswith("tutorial_lib")}
+    return {name for name in ours if is_module(name)} - {"school"}  # a wing, and no room
 
 
 def is_module(name):
-    return (LIBRARY / f"{name}.py").exists() or (LIBRARY / name / "__init__.py").exists()
+    path = LIBRARY / name.replace(".", "/")
+    return path.with_suffix(".py").exists() or (path / "__init__.py").exists()
 
 
 def room_of(path):
-    return path.relative_to(LIBRARY).parts[0].removesuffix(".py")
+    """The module or package at the top, or in the wing of its own: `memory`, `school.cli`."""
+    return room_named(path.relative_to(LIBRARY).with_suffix("").as_posix().replace("/", "."))
+
+
+def room_named(name):
+    return ".".join(name.split(".")[: 2 if name.startswith("school.") else 1])
 
 
 @pytest.mark.parametrize("path", MODULES, ids=NAMES)
 def test_imports_go_to_allowed_rooms(path):
     room = room_of(path)
     assert room in ALLOWED, f"{room} is a new room: say here what it may import"
-    seen = {name.split(".")[0] for name in imports_of(path)}
+    seen = {room_named(name) for name in imports_of(path)}
     assert seen - {room} <= ALLOWED[room]
 
 
@@ -134,6 +148,14 @@ def test_imports_go_to_allowed_rooms(path):
 def test_imports_within_memory(path):
     seen = {name.removeprefix("memory.") for name in imports_of(path)} - {"memory"}
     assert seen <= WITHIN_MEMORY[path.stem]
+
+
+def test_what_learners_import_uses_nothing_of_the_school():
+    rooms = [room for room in ALLOWED if not room.startswith(("school", "__"))]
+    assert not [one for room in rooms for one in ALLOWED[room] if one.startswith("school")]
+    for path in MODULES:
+        if room_of(path) in rooms:
+            assert "tutorial_lib.school" not in path.read_text(encoding="utf-8"), path
 
 
 def test_the_allowed_imports_go_downward_only():
@@ -145,9 +167,9 @@ def test_the_allowed_imports_go_downward_only():
 def test_a_lazy_import_is_seen(tmp_path):
     path = tmp_path / "module.py"
     path.write_text(
-        "def f():\n    from tutorial_lib.grading import run\n    import tutorial_lib.cli"
+        "def f():\n    from tutorial_lib.school import grading\n    import tutorial_lib.school.cli"
     )
-    assert imports_of(path) == {"grading", "cli"}
+    assert imports_of(path) == {"school.grading", "school.cli"}
 
 
 @pytest.mark.parametrize("path", MODULES, ids=NAMES)

@@ -14,11 +14,11 @@ import nbformat
 import pytest
 
 import tutorial_lib
-from tutorial_lib import authoring
-from tutorial_lib.authoring import run
-from tutorial_lib.authoring.build import holds_work
-from tutorial_lib.authoring.files import read_notebook, write_files
-from tutorial_lib.authoring.frame import Settings, setup_cell
+from tutorial_lib.school import authoring
+from tutorial_lib.school.authoring import run
+from tutorial_lib.school.authoring.build import holds_work
+from tutorial_lib.school.authoring.files import read_notebook, write_files
+from tutorial_lib.school.authoring.frame import Settings, setup_cell
 
 PYPROJECT = """\
 [project]

@@ -5,7 +5,7 @@ import re
 import nbformat
 import pytest
 
-from tutorial_lib.authoring import outputs, prose, run
+from tutorial_lib.school.authoring import outputs, prose, run
 
 
 def notebook_with(output, source="x", tags=()):

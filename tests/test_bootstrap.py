@@ -8,10 +8,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from tutorial_lib import bootstrap, pythons
+from tutorial_lib.school import bootstrap, pythons
 
-OLDEST = ("__init__.py", "__main__.py", "pythons.py")  # Python 2.7 can read these
-BARE = (*OLDEST, "bootstrap.py", "commands.py")
+# Python 2.7 can read these
+OLDEST = ("__init__.py", "__main__.py", "school/__init__.py", "school/pythons.py")
+BARE = (*OLDEST, "school/bootstrap.py", "school/commands.py")
 SUCCESS = (0, "")
 
 
@@ -198,7 +199,7 @@ def test_a_python_inside_the_range_passes(version):
 def test_a_real_environment_is_made_and_found_complete(run_online, root, tmp_path):
     """The real venv and pip, on a course that needs nothing; names are then compared for real."""
     package = tmp_path / "tutorial_lib"
-    package.mkdir()
+    (package / "school").mkdir(parents=True)
     for name in BARE:
         shutil.copy(root / "tutorial_lib" / name, package / name)
     (tmp_path / "constraints.txt").touch()
@@ -215,7 +216,7 @@ def test_a_real_environment_is_made_and_found_complete(run_online, root, tmp_pat
         lab = ["colorama"]
         """)
     )
-    ask = "from pathlib import Path; from tutorial_lib import bootstrap as b; "
+    ask = "from pathlib import Path; from tutorial_lib.school import bootstrap as b; "
     make = f"{ask} print(b.python_with_course(Path.cwd()))"
     done = run_online(sys.executable, "-c", make, cwd=tmp_path)
     python = bootstrap.venv_python(tmp_path / ".venv")

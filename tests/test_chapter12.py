@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from tutorial_lib import authoring
+from tutorial_lib.school import authoring
 
 
 @pytest.fixture

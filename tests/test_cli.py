@@ -4,8 +4,9 @@ import json
 
 import pytest
 
-from tutorial_lib import authoring, cli, memory
+from tutorial_lib import memory
 from tutorial_lib.models import published
+from tutorial_lib.school import authoring, cli
 from tutorial_lib.training import Recipe
 from tutorial_lib.units import human_bytes
 
@@ -174,7 +175,7 @@ def test_build_stamps_builds_and_packs(capsys, monkeypatch, tmp_path):
 def test_grade_passes_its_options_on(capsys, monkeypatch, tmp_path):
     import pandas as pd
 
-    from tutorial_lib import grading
+    from tutorial_lib.school import grading
 
     asked = {}
 

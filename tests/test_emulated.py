@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from tutorial_lib.emulated import build, cards, environment, run, stubs
-from tutorial_lib.emulated.command import main
 from tutorial_lib.emulated.inside import card_watcher
+from tutorial_lib.school.emulate import main
 from tutorial_lib.units import GIB, MIB
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -159,7 +159,7 @@ def environment_with(root, version_file):
     (folder / "torch/version.py").write_text(version_file)
     for name in ("pyproject.toml", "constraints.txt"):
         shutil.copy(ROOT / name, root)
-    (root / environment.FOLDER / environment.STAMP).write_text(environment._fingerprint(root))
+    (root / environment.FOLDER / environment.STAMP).write_text(environment.fingerprint(root))
     return folder
 
 

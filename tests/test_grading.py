@@ -20,14 +20,14 @@ sys.path.insert(0, str(CORPUS))
 import toy  # noqa: E402
 
 from tutorial_lib.checks.core import Opaque  # noqa: E402
-from tutorial_lib.grading import GradingError, grade, report, student, wire  # noqa: E402
-from tutorial_lib.grading.cells import read_cells  # noqa: E402
-from tutorial_lib.grading.class_folder import find_submissions, read_submission  # noqa: E402
-from tutorial_lib.grading.errors import NotGradable  # noqa: E402
-from tutorial_lib.grading.judge import Verdict, judge_notebook, student_steps  # noqa: E402
-from tutorial_lib.grading.lab import load_lab  # noqa: E402
-from tutorial_lib.grading.needs import needed  # noqa: E402
-from tutorial_lib.grading.submission import match_answers  # noqa: E402
+from tutorial_lib.school.grading import GradingError, grade, report, student, wire  # noqa: E402
+from tutorial_lib.school.grading.cells import read_cells  # noqa: E402
+from tutorial_lib.school.grading.class_folder import find_submissions, read_submission  # noqa: E402
+from tutorial_lib.school.grading.errors import NotGradable  # noqa: E402
+from tutorial_lib.school.grading.judge import Verdict, judge_notebook, student_steps  # noqa: E402
+from tutorial_lib.school.grading.lab import load_lab  # noqa: E402
+from tutorial_lib.school.grading.needs import needed  # noqa: E402
+from tutorial_lib.school.grading.submission import match_answers  # noqa: E402
 
 
 def edit(notebook, cell_id, **changes):

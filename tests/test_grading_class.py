@@ -19,16 +19,16 @@ sys.path.insert(0, str(CORPUS))
 
 import toy  # noqa: E402
 
-from tutorial_lib import cli, grading  # noqa: E402
-from tutorial_lib.grading import GradingError, grade, journal, marking  # noqa: E402
-from tutorial_lib.grading.judge import Verdict  # noqa: E402
-from tutorial_lib.grading.lab import load_lab  # noqa: E402
-from tutorial_lib.grading.report import Graded, write_report  # noqa: E402
+from tutorial_lib.school import cli, grading  # noqa: E402
+from tutorial_lib.school.grading import GradingError, grade, journal, marking  # noqa: E402
+from tutorial_lib.school.grading.judge import Verdict  # noqa: E402
+from tutorial_lib.school.grading.lab import load_lab  # noqa: E402
+from tutorial_lib.school.grading.report import Graded, write_report  # noqa: E402
 
 RUN = """
 import sys
 from pathlib import Path
-from tutorial_lib.grading import grade
+from tutorial_lib.school.grading import grade
 folder, corpus = map(Path, sys.argv[1:])
 grade("lab90", folder / "class", folder / "report", root=folder / "course", jobs=1, seconds=50,
       checks_package="toychecks", import_path=[corpus])
@@ -191,7 +191,7 @@ def test_a_few_are_not_put_into_a_report_of_another_course(lab, tmp_path):
 
 def test_only_cores_that_may_be_used_are_counted():
     program = "import os; os.sched_setaffinity(0, list(os.sched_getaffinity(0))[:1]); "
-    program += "from tutorial_lib.grading import request; print(request.default_jobs())"
+    program += "from tutorial_lib.school.grading import request; print(request.default_jobs())"
     if not hasattr(os, "sched_setaffinity"):
         pytest.skip("this system has no affinity")
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)

@@ -6,9 +6,9 @@ import json
 import psutil
 import pytest
 
-from tutorial_lib import cli
-from tutorial_lib.grading.lab import load_lab
-from tutorial_lib.marks import cell_mark
+from tutorial_lib.school import cli
+from tutorial_lib.school.grading.lab import load_lab
+from tutorial_lib.school.marks import cell_mark
 
 pytestmark = pytest.mark.slow
 

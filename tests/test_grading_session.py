@@ -20,10 +20,19 @@ import toy  # noqa: E402
 from toychecks import lab90  # noqa: E402
 
 from tutorial_lib.checks.core import CheckError  # noqa: E402
-from tutorial_lib.grading import calls, judge, processes, sandbox, standin, watch, wire, workshop  # noqa: E402
-from tutorial_lib.grading.lab import load_lab  # noqa: E402
-from tutorial_lib.grading.server import isolation  # noqa: E402
-from tutorial_lib.grading.submission import Answers  # noqa: E402
+from tutorial_lib.school.grading import (  # noqa: E402
+    calls,
+    judge,
+    processes,
+    sandbox,
+    standin,
+    watch,
+    wire,
+    workshop,
+)
+from tutorial_lib.school.grading.lab import load_lab  # noqa: E402
+from tutorial_lib.school.grading.server import isolation  # noqa: E402
+from tutorial_lib.school.grading.submission import Answers  # noqa: E402
 
 NUMBERS = itertools.count()
 SECONDS = 3.0
@@ -174,7 +183,7 @@ SPOILERS = {
     "allclose": "import torch\ntorch.allclose = lambda *a, **k: True",
     "frames": "import os\nfor fd in range(3, 60):\n    try: os.write(fd, b'R' + b'\\0' * 8)\n"
     "    except OSError: pass",
-    "a claim": "import tutorial_lib.grading.student as s\n"
+    "a claim": "import tutorial_lib.school.grading.student as s\n"
     "s.run_in_place = lambda *a: {'area': True, 'passed': True}",
 }
 
@@ -462,7 +471,7 @@ def with_patch(monkeypatch, patch):
 
 
 def test_what_waits_for_ever_is_stopped_by_the_clock(tmp_path_factory, monkeypatch):
-    with_patch(monkeypatch, "import tutorial_lib.grading.watch as w; w._CLOCK_MORE = -13.0")
+    with_patch(monkeypatch, "import tutorial_lib.school.grading.watch as w; w._CLOCK_MORE = -13.0")
     wait = "import threading\ndef area(w, h):\n    threading.Event().wait()"
     with start(tmp_path_factory) as running, using(running, monkeypatch) as course:
         course.session(area=wait)
@@ -474,7 +483,8 @@ def test_what_waits_for_ever_is_stopped_by_the_clock(tmp_path_factory, monkeypat
 
 def test_where_no_cpu_time_is_seen_the_kernel_ends_a_loop(tmp_path_factory, monkeypatch):
     with_patch(
-        monkeypatch, "import tutorial_lib.grading.processes as p; p.cpu_seconds = lambda *_: 0.0"
+        monkeypatch,
+        "import tutorial_lib.school.grading.processes as p; p.cpu_seconds = lambda *_: 0.0",
     )
     with start(tmp_path_factory, 1.0) as running, using(running, monkeypatch) as course:
         course.session(area="def area(w, h):\n    while True: pass")
@@ -528,7 +538,7 @@ def test_layers_that_were_found_are_named(running):
 def test_without_landlock_and_namespaces_grading_still_works_and_says_so(
     tmp_path_factory, monkeypatch
 ):
-    weak = "import tutorial_lib.grading.sandbox as s; s.landlock_version = lambda: 0; "
+    weak = "import tutorial_lib.school.grading.sandbox as s; s.landlock_version = lambda: 0; "
     with_patch(monkeypatch, weak + "s.NAMESPACE_CHOICES = (0,)")
     with start(tmp_path_factory) as running, using(running, monkeypatch) as course:
         layers = running[3]

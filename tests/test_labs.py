@@ -8,7 +8,7 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 
-from tutorial_lib.marks import cell_mark
+from tutorial_lib.school.marks import cell_mark
 
 ROOT = Path(__file__).resolve().parent.parent
 LABS = sorted(path.stem for path in ROOT.glob("labs/*.ipynb"))

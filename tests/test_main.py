@@ -1,5 +1,6 @@
 """`python -m tutorial_lib`: what works from a bare Python, and what each command starts."""
 
+import importlib
 import json
 import os
 import platform
@@ -7,14 +8,16 @@ import re
 import shutil
 import socket
 import sys
+import textwrap
 from pathlib import Path
 
 import pytest
 import typer
 
 from tutorial_lib import __main__ as entrance
-from tutorial_lib import __version__, bootstrap, cli, pythons
-from tutorial_lib import commands as door
+from tutorial_lib import __version__
+from tutorial_lib.school import bootstrap, cli, pythons
+from tutorial_lib.school import commands as door
 
 
 @pytest.fixture
@@ -64,6 +67,42 @@ def test_submodules_load_on_use_and_unknown_names_stay_unknown(run_python):
         tutorial_lib.unitz  # noqa: B018
     done = run_python("-c", "import tutorial_lib; tutorial_lib.checks", bare=True)
     assert "No module named 'torch'" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["authoring", "bootstrap", "cli", "commands", "grading", "grading.run", "marks", "pythons"],
+)
+def test_a_module_keeps_its_name_of_before_the_move(name):
+    moved = importlib.import_module(f"tutorial_lib.school.{name}")
+    spec = moved.__spec__
+    old = importlib.import_module(f"tutorial_lib.{name}")
+    assert old is moved
+    assert moved.__spec__ is spec
+
+
+def test_old_names_work_first_and_in_a_program_of_their_own(run_python):
+    code = """
+    import tutorial_lib, tutorial_lib.cli
+    from tutorial_lib import authoring
+    from tutorial_lib.authoring import load_definitions
+    from tutorial_lib.grading import GradingError
+    from tutorial_lib.school.authoring import definitions
+    import importlib, sys
+    assert load_definitions is definitions.load_definitions
+    assert tutorial_lib.marks is sys.modules["tutorial_lib.school.marks"]
+    assert importlib.reload(tutorial_lib.marks).__name__ == "tutorial_lib.school.marks"
+    assert GradingError.__module__ == "tutorial_lib.school.grading.errors"
+    """
+    done = run_python("-c", textwrap.dedent(code))
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_old_names_win_over_what_git_left_of_their_folders(bare_clone, run_python):
+    (bare_clone / "tutorial_lib/grading/__pycache__").mkdir(parents=True)
+    code = "from tutorial_lib.grading import GradingError; print(GradingError.__module__)"
+    done = run_python("-c", code, cwd=bare_clone)
+    assert done.stdout == "tutorial_lib.school.grading.errors\n"
 
 
 def test_version(run_python):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tutorial_lib.marks import Mark, cell_mark, is_misspelt
+from tutorial_lib.school.marks import Mark, cell_mark, is_misspelt
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,8 @@ import nbformat
 import pytest
 from torch import nn
 
-from tutorial_lib import authoring, memory
+from tutorial_lib import memory
+from tutorial_lib.school import authoring
 
 FIGURE = 'from IPython.display import HTML\nHTML(\'<img alt="{alt}" src="data:x;base64,{data}">\')'
 

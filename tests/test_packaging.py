@@ -15,7 +15,8 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
-from tutorial_lib import __version__, bootstrap, pythons
+from tutorial_lib import __version__
+from tutorial_lib.school import bootstrap, pythons
 
 # Colab has none of these, so an install of an extra there may bring any version.
 NOT_ON_COLAB = {"jupyterlab", "nbval", "pytest-xdist", "ruff", "mypy"}

@@ -8,8 +8,9 @@ import torch
 
 from tutorial_lib import recorded
 from tutorial_lib.models import published
-from tutorial_lib.recorded import command, run, store
+from tutorial_lib.recorded import run, store
 from tutorial_lib.recorded.rows import SIZES, Row
+from tutorial_lib.school import record
 from tutorial_lib.training import Recipe
 
 CPU = torch.device("cpu")
@@ -26,7 +27,7 @@ def folder(monkeypatch, tmp_path):
 @pytest.fixture
 def two_rows(monkeypatch):
     rows = [ROW, replace(ROW, recipe=replace(ROW.recipe, checkpointing="per-block"))]
-    monkeypatch.setattr(command, "find_rows", lambda pattern: rows)
+    monkeypatch.setattr(record, "find_rows", lambda pattern: rows)
     return [row.key for row in rows]
 
 
@@ -112,33 +113,33 @@ def test_a_card_that_is_larger_than_this_one_is_a_result(memory_fractions):
 
 
 def test_a_stopped_run_goes_on_and_gives_one_file(folder, two_rows, capsys, monkeypatch):
-    assert command.main(["--predict", "--max-minutes", "-1"]) == 3
+    assert record.main(["--predict", "--max-minutes", "-1"]) == 3
     assert "2 rows are left" in capsys.readouterr().out
-    assert command.main(["--predict"]) == 0
+    assert record.main(["--predict"]) == 0
     text = (folder / "predicted.json").read_text()
     assert list(recorded.load("predicted").rows) == two_rows
     monkeypatch.setattr(run, "predicted", None)  # nothing is left to do
-    assert command.main(["--predict"]) == 0
+    assert record.main(["--predict"]) == 0
     assert (folder / "predicted.json").read_text() == text
     assert recorded.load("predicted").rows[two_rows[0]]["claims"] == ["A12"]
 
 
 def test_rows_of_other_versions_are_refused_and_the_file_kept(folder, two_rows, capsys):
-    assert command.main(["--predict"]) == 0
+    assert record.main(["--predict"]) == 0
     path = folder / "predicted.json"
     data = json.loads(path.read_text())
     data["versions"]["torch"] = "1.0"
     path.write_text(json.dumps(data))
-    assert command.main(["--predict"]) == 2
+    assert record.main(["--predict"]) == 2
     assert "1.0" in capsys.readouterr().err
     assert json.loads(path.read_text()) == data
-    assert command.main(["--predict", "--again"]) == 0
+    assert record.main(["--predict", "--again"]) == 0
     assert recorded.load("predicted").versions["torch"] == torch.__version__
 
 
 def test_without_a_gpu_one_sentence(folder, monkeypatch, capsys):
-    monkeypatch.setattr(command.devices, "pick", lambda: CPU)
-    assert command.main([]) == 2
+    monkeypatch.setattr(record.devices, "pick", lambda: CPU)
+    assert record.main([]) == 2
     assert "There is no GPU here" in capsys.readouterr().err
     assert not folder.exists()
 
@@ -156,7 +157,7 @@ def test_an_unknown_recording_names_those_that_are_there(folder):
 
 def test_what_gpus_measured_is_every_file_but_the_predicted_one(folder, two_rows):
     assert recorded.measured() == []
-    assert command.main(["--predict"]) == 0
+    assert record.main(["--predict"]) == 0
     assert recorded.measured() == []
     theirs = store.Recording("Tesla T4, 14.6 GiB")
     theirs.add(folder / "tesla-t4.json", "a row", {})
@@ -164,13 +165,13 @@ def test_what_gpus_measured_is_every_file_but_the_predicted_one(folder, two_rows
 
 
 def test_the_table_has_predictions_and_what_gpus_measured(folder, two_rows, capsys):
-    assert command.main(["--predict"]) == 0
+    assert record.main(["--predict"]) == 0
     gpu, results = store.Recording("Tesla T4, 14.6 GiB"), run.measured(ROW, CPU)
     results["report"]["requested_bytes"] = results["report"]["peak_bytes"]
     gpu.add(folder / "tesla-t4.json", two_rows[0], results)
     gpu.add(folder / "tesla-t4.json", two_rows[1], {"status": "out of memory"})
     capsys.readouterr()
-    assert command.main(["--table"]) == 0
+    assert record.main(["--table"]) == 0
     heads, _, first, second = (
         [cell.strip() for cell in line.strip("|").split("|")]
         for line in capsys.readouterr().out.splitlines()

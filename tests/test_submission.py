@@ -13,18 +13,18 @@ sys.path.insert(0, str(Path(__file__).parent / "grading_corpus"))
 
 import toy
 
-from tutorial_lib.grading import journal, marking
-from tutorial_lib.grading.cells import read_cells
-from tutorial_lib.grading.class_folder import (
+from tutorial_lib.school.grading import journal, marking
+from tutorial_lib.school.grading.cells import read_cells
+from tutorial_lib.school.grading.class_folder import (
     demand_notebook,
     find_submissions,
     parse_notebook,
 )
-from tutorial_lib.grading.errors import GradingError, NotGradable
-from tutorial_lib.grading.lab import load_lab
-from tutorial_lib.grading.report import Graded
-from tutorial_lib.grading.review import unusual_words
-from tutorial_lib.grading.submission import (
+from tutorial_lib.school.grading.errors import GradingError, NotGradable
+from tutorial_lib.school.grading.lab import load_lab
+from tutorial_lib.school.grading.report import Graded
+from tutorial_lib.school.grading.review import unusual_words
+from tutorial_lib.school.grading.submission import (
     explain_missing_names,
     match_answers,
 )

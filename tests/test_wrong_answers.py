@@ -13,11 +13,11 @@ import nbformat
 import pytest
 from wrong_answers import ROOT, solved
 
-from tutorial_lib import authoring
 from tutorial_lib.checks.core import SEED_VARIABLE, CheckError, run_in_place
-from tutorial_lib.grading.student import find_check
-from tutorial_lib.grading.wire import decode, encode
-from tutorial_lib.marks import cell_mark
+from tutorial_lib.school import authoring
+from tutorial_lib.school.grading.student import find_check
+from tutorial_lib.school.grading.wire import decode, encode
+from tutorial_lib.school.marks import cell_mark
 
 SEEDS = range(5)
 FEWEST_WRONG, FEWEST_RIGHT = 4, 2

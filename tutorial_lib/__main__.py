@@ -5,7 +5,7 @@ Every Python can read this file and `pythons`, back to 2.7, so that an old one g
 
 import sys
 
-from tutorial_lib import pythons
+from tutorial_lib.school import pythons
 
 
 def main():
@@ -15,7 +15,7 @@ def main():
         whose = "This (%s)" % sys.executable
         sys.stderr.write("%s\n" % pythons.refusal(sys.version_info[:2], whose))
         return 2
-    from tutorial_lib.commands import main as run
+    from tutorial_lib.school.commands import main as run
 
     return run()
 

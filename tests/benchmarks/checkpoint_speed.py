@@ -15,8 +15,9 @@ from pathlib import Path
 import torch
 from torch.utils.checkpoint import checkpoint as torchs_checkpoint
 
-from tutorial_lib import authoring, memory
+from tutorial_lib import memory
 from tutorial_lib.models.gpt import GPT, GPTConfig
+from tutorial_lib.school import authoring
 
 SOLUTION = Path(__file__).resolve().parents[2] / "solutions" / "lab03_my_checkpoint.ipynb"
 

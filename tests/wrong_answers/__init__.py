@@ -20,7 +20,7 @@ cells of the built solution. At least four wrong and two right answers an exerci
 import functools
 from pathlib import Path
 
-from tutorial_lib import authoring
+from tutorial_lib.school import authoring
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -1,0 +1,259 @@
+"""Build the notebooks, check that they are what a build would give, stamp their address."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from nbformat import NotebookNode
+
+from tutorial_lib.school import marks
+from tutorial_lib.school.authoring import outputs
+from tutorial_lib.school.authoring.files import AuthoringError, read_notebook, render, write_files
+from tutorial_lib.school.authoring.frame import Settings, read_settings
+from tutorial_lib.school.authoring.run import execute, keep_outputs
+from tutorial_lib.school.authoring.twins import notebooks_of
+
+_STEM = {"course": re.compile(r"\d\d_[a-z0-9_]+"), "solutions": re.compile(r"lab\d\d_[a-z0-9_]+")}
+_FOLDERS = ("course", "labs", "solutions")
+_NAMES_ADDRESS = ("README.md", "CITATION.cff", "CHANGELOG.md")
+
+
+def build(root: Path, names: Sequence[str] = (), *, force: bool = False) -> list[Path]:
+    """Build notebooks from their sources, and execute those whose code changed.
+
+    Args:
+        root: The course's folder, with pyproject.toml.
+        names: Stems, or beginnings of stems, such as `lab01`; none means all.
+        force: Execute everything, and overwrite labs that hold somebody's work.
+
+    Returns:
+        The notebooks that were written, sorted; those that are as they should be are left alone.
+
+    Raises:
+        AuthoringError: When anything is refused or a cell fails; then nothing is written.
+    """
+    settings = read_settings(root)
+    ready: dict[Path, NotebookNode] = {}
+    for source in _chosen(root, names):
+        ready |= notebooks_of(source, root, settings)
+    if not force:
+        for path in ready:
+            if path.parent.name == "labs" and holds_work(path):
+                raise AuthoringError(
+                    f"labs/{path.name} holds somebody's work, and building would lose it: "
+                    "copy your work elsewhere and delete the file, or use --force."
+                )
+    for path, notebook in ready.items():
+        if path.parent.name != "labs":
+            _fill(notebook, path, force=force)
+    contents = {path: render(notebook).encode() for path, notebook in ready.items()}
+    changed = {
+        path: content
+        for path, content in contents.items()
+        if not path.is_file() or path.read_bytes() != content
+    }
+    write_files(changed)
+    return sorted(changed)
+
+
+def check(root: Path) -> list[str]:
+    """List everything in which the notebooks differ from what a build would give.
+
+    Nothing is executed or written: outputs are read, cells are compared.
+
+    Args:
+        root: The course's folder.
+
+    Returns:
+        One sentence a problem; empty when all is as it should be.
+    """
+    try:
+        settings = read_settings(root)
+        sources = find_sources(root)
+    except AuthoringError as error:
+        return [str(error)]
+    found: list[str] = []
+    expected: dict[Path, NotebookNode | None] = {}
+    for source in sources:
+        try:
+            expected |= notebooks_of(source, root, settings)
+        except AuthoringError as error:
+            found.append(str(error))
+            expected |= dict.fromkeys(root / folder / f"{source.stem}.ipynb" for folder in _FOLDERS)
+    for folder in _FOLDERS:
+        for path in sorted((root / folder).glob("*.ipynb")):
+            if path not in expected:
+                found.append(f"{folder}/{path.name} has no source: delete it, or add its source.")
+    for path, notebook in expected.items():
+        if notebook is not None:
+            found += _differences(notebook, path)
+    return found
+
+
+def stamp(root: Path, repository: str, tag: str | None = None) -> list[Path]:
+    """Write the course's public address into pyproject.toml, and rebuild badges and set-up cells.
+
+    Outputs are kept, since no other code cell changes.
+
+    Args:
+        root: The course's folder.
+        repository: `owner/name` on GitHub.
+        tag: The tag that badges name; None keeps it.
+
+    Returns:
+        The files that were written.
+
+    Raises:
+        AuthoringError: When address or tag are malformed, or the build is refused; then
+            pyproject.toml is as it was.
+    """
+    old = read_settings(root)
+    new = Settings(repository, tag or old.tag)
+    pyproject = root / "pyproject.toml"
+    before = pyproject.read_bytes()
+    try:
+        text = _moved(before.decode(), old, new)
+        write_files({pyproject: _stamped(text, asdict(new)).encode()})
+        if read_settings(root) != new:
+            raise AuthoringError(
+                f"{pyproject}: [tool.tutorial] could not be stamped; write repository and tag "
+                'one a line, as in `tag = "v0.1.0"`.'
+            )
+        written = build(root)
+    except BaseException:
+        write_files({pyproject: before})
+        raise
+    texts = {}
+    for path in (root / name for name in _NAMES_ADDRESS):
+        text = path.read_bytes().decode() if path.is_file() else ""
+        moved = _moved(text, old, new)
+        if moved != text:
+            texts[path] = moved.encode()
+    write_files(texts)
+    return sorted([*written, *texts, *([pyproject] if pyproject.read_bytes() != before else [])])
+
+
+def find_sources(root: Path) -> list[Path]:
+    """Find every source, chapters first.
+
+    Raises:
+        AuthoringError: When there is none, or a name breaks `NN_topic` or `labNN_topic`.
+    """
+    found = []
+    for folder, stem in _STEM.items():
+        for path in sorted((root / folder / "source").glob("*.py")):
+            if not stem.fullmatch(path.stem):
+                wanted = "NN_topic.py" if folder == "course" else "labNN_topic.py"
+                raise AuthoringError(f"{folder}/source/{path.name} must be named {wanted}.")
+            found.append(path)
+    if not found:
+        raise AuthoringError(f"{root} holds no source: run in the course's folder.")
+    return found
+
+
+def holds_work(lab: Path) -> bool:
+    """Tell whether somebody worked in a lab: it has outputs, or an answer that is not blank.
+
+    A file that cannot be read counts as work too, since it may be all that is left of some.
+    """
+    if not lab.exists():
+        return False
+    try:
+        notebook = read_notebook(lab)
+    except AuthoringError:
+        return True
+    for cell in notebook.cells:
+        if cell.cell_type == "code":
+            mark = marks.cell_mark(cell.source)
+            answered = mark is not None and mark.kind == "exercise"
+            if cell.outputs or (answered and "raise NotImplementedError" not in cell.source):
+                return True
+    return False
+
+
+def _chosen(root: Path, names: Sequence[str]) -> list[Path]:
+    sources = find_sources(root)
+    if not names:
+        return sources
+    chosen = set()
+    for name in names:
+        stem = Path(name).stem
+        matching = [path for path in sources if path.stem == stem]
+        matching = matching or [path for path in sources if path.stem.startswith(stem)]
+        if len(matching) != 1:
+            known = [path.stem for path in matching or sources]
+            near = difflib.get_close_matches(stem, known, n=1, cutoff=0.5)
+            problem = "begins several names" if matching else "is no source"
+            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}."
+            raise AuthoringError(f"{name!r} {problem}: {hint}")
+        chosen.add(matching[0])
+    return [path for path in sources if path in chosen]
+
+
+def _fill(notebook: NotebookNode, path: Path, *, force: bool) -> None:
+    name = f"{path.parent.name}/{path.name}"
+    kept = False
+    if path.is_file() and not force:
+        try:
+            kept = keep_outputs(notebook, read_notebook(path))
+        except AuthoringError:
+            kept = False  # a broken file gives no outputs; the build replaces it
+    if not kept:
+        execute(notebook, path.parent, name)
+    found = outputs.problems(notebook, name)
+    if found:
+        hint = "\nThese outputs are of an earlier run: --force runs the cells again."
+        raise AuthoringError("\n".join(found) + (hint if kept else ""))
+
+
+def _differences(expected: NotebookNode, path: Path) -> list[str]:
+    name = f"{path.parent.name}/{path.name}"
+    if not path.is_file():
+        return [f"{name} is missing: build it."]
+    try:
+        seen = read_notebook(path)
+    except AuthoringError as error:
+        return [str(error)]
+    found = []
+    if (seen.nbformat, seen.nbformat_minor) != (4, 5) or seen.metadata != expected.metadata:
+        found.append(f"{name}: the notebook's metadata is not what build writes: build it again.")
+    if [cell.id for cell in seen.cells] != [cell.id for cell in expected.cells]:
+        ids = {cell.id for cell in seen.cells} ^ {cell.id for cell in expected.cells}
+        which = ", ".join(sorted(ids)) or "in another order"
+        return [*found, f"{name}: the cells are not those of its source ({which}): build it again."]
+    for cell, wanted in zip(seen.cells, expected.cells, strict=True):
+        for part in ("cell_type", "source", "metadata"):
+            if cell[part] != wanted[part]:
+                found.append(
+                    f"{name}, cell {cell.id!r}: its {part} is not that of the source; "
+                    "edit the source and build."
+                )
+    return found + _output_differences(seen, path, name)
+
+
+def _output_differences(seen: NotebookNode, path: Path, name: str) -> list[str]:
+    code = [cell for cell in seen.cells if cell.cell_type == "code"]
+    if path.parent.name == "labs":
+        ran = [cell.id for cell in code if cell.outputs or cell.execution_count is not None]
+        return [f"{name}, cell {cell_id!r} has been run: a lab is stored blank." for cell_id in ran]
+    never = [cell.id for cell in code if cell.execution_count is None]
+    found = [f"{name}, cell {cell_id!r} was never executed: build it." for cell_id in never]
+    return found + outputs.problems(seen, name)
+
+
+def _moved(text: str, old: Settings, new: Settings) -> str:
+    text = text.replace(f"{old.repository}/blob/{old.tag}/", f"{new.repository}/blob/{new.tag}/")
+    # the ends matter: OWNER/NAME must not be found in OWNER/NAME-extra
+    return re.sub(rf"(?<![\w.-]){re.escape(old.repository)}(?![\w-])", new.repository, text)
+
+
+def _stamped(text: str, values: dict[str, str]) -> str:
+    head, table, rest = text.partition("[tool.tutorial]")
+    body, following, tail = rest.partition("\n[")
+    for key, value in values.items():
+        body = re.sub(rf'(?m)^({key}\s*=\s*)"[^"\n]*"', rf'\g<1>"{value}"', body)
+    return head + table + body + following + tail

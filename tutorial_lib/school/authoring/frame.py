@@ -1,0 +1,145 @@
+"""What build adds to every notebook: metadata, the Colab badge, the set-up cell."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+
+import nbformat
+from nbformat import NotebookNode
+
+from tutorial_lib.school.authoring.files import ZIP_NAME, AuthoringError
+
+PLACEHOLDER = "COURSE-OWNER/COURSE-REPOSITORY"
+_REPOSITORY = re.compile(r"[A-Za-z0-9-]+/[A-Za-z0-9._-]+")
+_TAG = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+
+# Colab: pip must never see torch there, so the course is fetched and put on sys.path. The three
+# variables let the same cell run where there is no network. A second upload of the zip is called
+# "... (1).zip": the newest counts. One that is not whole leaves nothing that passes for the course.
+_SETUP = """\
+# @title Set-up: run this cell first
+import contextlib, importlib.util, os, pathlib, shutil, subprocess, sys  # noqa: E401
+
+if importlib.util.find_spec("tutorial_lib") is None:
+    if "google.colab" not in sys.modules:
+        raise ModuleNotFoundError("tutorial_lib is not installed: see 'Set up' in README.md.")
+    course = pathlib.Path(os.environ.get("COURSE_DIR", "/content/course"))
+    packed = pathlib.Path(os.environ.get("COURSE_ZIP", "/content/{zip_name}"))
+    url = os.environ.get("COURSE_URL", "{url}")
+    uploads = sorted(packed.parent.glob(f"{{packed.stem}}*.zip"), key=os.path.getmtime)
+    if not (course / "tutorial_lib").exists() and uploads:
+        with contextlib.suppress(Exception):
+            shutil.unpack_archive(uploads[-1], course.with_name("course.part"))
+            course.with_name("course.part").rename(course)
+{unpublished}    elif not (course / "tutorial_lib").exists():
+        git = ["git", "-c", "advice.detachedHead=false", "clone", "--quiet", "--depth=1"]
+        subprocess.run([*git, "--branch={tag}", url, course])
+    if not (course / "tutorial_lib").exists():
+        todo = f"wait until uploads end (or repeat it), delete or rename {{course}}, run this again"
+        raise FileNotFoundError(f"{{course}} is no whole copy of the course: {{todo}}.")
+    sys.path.insert(0, str(course))
+    (course / "{folder}").mkdir(exist_ok=True)
+    os.chdir(course / "{folder}")"""
+
+_UNPUBLISHED = """\
+    elif not (course / "tutorial_lib").exists() and "COURSE_URL" not in os.environ:
+        todo = f"upload the instructor's {packed.name} to {packed.parent}, or set COURSE_URL"
+        raise FileNotFoundError(f"This course has no public address yet: {todo}.")
+"""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Where the course lives, as `[tool.tutorial]` in pyproject.toml says.
+
+    Args:
+        repository: `owner/name` on GitHub; the placeholder until it is stamped.
+        tag: The tag that badges and set-up cells name.
+
+    Raises:
+        AuthoringError: When one of the two cannot stand in an address.
+    """
+
+    repository: str
+    tag: str
+
+    def __post_init__(self) -> None:
+        if not _REPOSITORY.fullmatch(self.repository):
+            raise AuthoringError(
+                f"repository {self.repository!r} must read OWNER/NAME, as it does on GitHub."
+            )
+        if not _TAG.fullmatch(self.tag):
+            raise AuthoringError(f"tag {self.tag!r} must be a git tag, such as v0.1.0.")
+
+    @property
+    def published(self) -> bool:
+        """Whether the real address is known."""
+        return self.repository != PLACEHOLDER
+
+
+def read_settings(root: Path) -> Settings:
+    """Read `[tool.tutorial]` of the course's pyproject.toml.
+
+    Raises:
+        AuthoringError: When the file or the table is not there.
+    """
+    path = root / "pyproject.toml"
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8"))["tool"]["tutorial"]
+        return Settings(table["repository"], table["tag"])
+    except (OSError, KeyError, TypeError, tomllib.TOMLDecodeError) as error:
+        raise AuthoringError(
+            f"{path} needs a table [tool.tutorial] with repository and tag, "
+            f"and has none that can be read ({error!r}): run in the course's folder."
+        ) from error
+
+
+def notebook_metadata() -> dict[str, object]:
+    """Give the metadata of every notebook; on Colab it opens a GPU runtime."""
+    return {
+        "accelerator": "GPU",
+        "colab": {"gpuType": "T4", "provenance": [], "toc_visible": True},
+        "kernelspec": {
+            "display_name": "Python 3 (ipykernel)",
+            "language": "python",
+            "name": "python3",
+        },
+        "language_info": {"name": "python"},
+    }
+
+
+def badge_cell(settings: Settings, path: str) -> NotebookNode:
+    """Make the cell that opens this very notebook in Colab.
+
+    Args:
+        settings: Repository and tag of the link.
+        path: The notebook inside the repository, as in `labs/lab01_ledger.ipynb`.
+    """
+    colab = "https://colab.research.google.com"
+    link = f"{colab}/github/{settings.repository}/blob/{settings.tag}/{path}"
+    # Our own picture of a badge, beside the chapters: it shows without a network too.
+    folder = "figures" if path.startswith("course/") else "../course/figures"
+    text = f"[![Open this notebook in Colab]({folder}/colab-badge.svg)]({link})"
+    return nbformat.v4.new_markdown_cell(text, id="colab-badge")
+
+
+def setup_cell(settings: Settings, folder: str) -> NotebookNode:
+    """Make the set-up cell: silent where the course is installed, fetches it on Colab.
+
+    Args:
+        settings: Repository and tag to fetch.
+        folder: The notebook's folder, which becomes the working folder on Colab.
+    """
+    text = _SETUP.format(
+        zip_name=ZIP_NAME,
+        url=f"https://github.com/{settings.repository}",
+        tag=settings.tag,
+        folder=folder,
+        unpublished="" if settings.published else _UNPUBLISHED,
+    )
+    # Folded away in JupyterLab and on Colab: a learner runs it and goes on.
+    folded = {"jupyter": {"source_hidden": True}, "cellView": "form"}
+    return nbformat.v4.new_code_cell(text, id="setup", metadata=folded)

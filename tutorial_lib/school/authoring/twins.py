@@ -1,0 +1,229 @@
+"""From one source to its notebooks: a chapter, or a lab beside its solution."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import nbformat
+from nbformat import NotebookNode
+
+from tutorial_lib.school.authoring.files import AuthoringError
+from tutorial_lib.school.authoring.frame import Settings, badge_cell, notebook_metadata, setup_cell
+from tutorial_lib.school.authoring.source import Cell, read_source, refuse_broken_python
+from tutorial_lib.school.marks import BEGIN_SOLUTION, END_SOLUTION, Mark
+
+MIN_SECRET_CHARACTERS = 12
+
+_NBGRADER_ROLES = {
+    "exercise": {"grade": False, "solution": True, "locked": False},
+    "check": {"grade": True, "solution": False, "locked": True},
+    "hidden check": {"grade": True, "solution": False, "locked": True},
+    None: {"grade": False, "solution": False, "locked": True},
+}
+
+
+@dataclass(frozen=True)
+class Answer:
+    """An answer cell taken apart.
+
+    Args:
+        solution: The cell without the lines of the marks.
+        blank: The cell with one `raise NotImplementedError` in place of each solution.
+        secrets: For each pair of marks, the lines between them, stripped, blank ones left out.
+    """
+
+    solution: str
+    blank: str
+    secrets: tuple[tuple[str, ...], ...]
+
+
+def notebooks_of(source: Path, root: Path, settings: Settings) -> dict[Path, NotebookNode]:
+    """Make the notebooks of one source, without outputs.
+
+    Args:
+        source: `course/source/NN_topic.py` or `solutions/source/labNN_topic.py` below root.
+        root: The course's folder.
+        settings: What badge and set-up cell say.
+
+    Returns:
+        One notebook a path: the chapter, or the solution and its lab.
+
+    Raises:
+        AuthoringError: When the source, its marks or the lab are refused.
+    """
+    cells = read_source(source)
+    name = f"{source.stem}.ipynb"
+    if source.parent.parent.name == "course":
+        _refuse_marks(cells)
+        return {root / "course" / name: _assemble(cells, f"course/{name}", settings, {})}
+    answers = take_apart_answers(cells)
+    _refuse_loose_marks(cells)
+    solved = {cell_id: answer.solution for cell_id, answer in answers.items()}
+    blank = {cell_id: answer.blank for cell_id, answer in answers.items()}
+    open_cells = [cell for cell in cells if not (cell.mark and cell.mark.kind == "hidden check")]
+    lab = _assemble(open_cells, f"labs/{name}", settings, blank)
+    for cell in open_cells:
+        if cell.id in blank:
+            refuse_broken_python(blank[cell.id], f"{cell.where}, with its solution cut")
+    refuse_leaks(lab, answers, f"labs/{name}")
+    return {
+        root / "solutions" / name: _assemble(cells, f"solutions/{name}", settings, solved),
+        root / "labs" / name: lab,
+    }
+
+
+def take_apart_answers(cells: Sequence[Cell]) -> dict[str, Answer]:
+    """Take apart every answer cell.
+
+    Returns:
+        One answer a cell id.
+
+    Raises:
+        AuthoringError: When solution marks are missing, unbalanced, or in another cell.
+    """
+    answers = {}
+    for cell in cells:
+        if cell.kind != "code":
+            continue
+        if cell.mark is not None and cell.mark.kind == "exercise":
+            answers[cell.id] = _take_apart(cell, cell.mark)
+        elif _is_mark_line(cell.text):
+            raise AuthoringError(
+                f"{cell.where}: solution marks stand in an answer cell only, "
+                "whose first line is `# exercise 3.2`."
+            )
+    return answers
+
+
+def refuse_leaks(lab: NotebookNode, answers: dict[str, Answer], name: str) -> None:
+    """Refuse a lab whose code cells hold solution text.
+
+    A line of 12 characters or more gives a solution away wherever it stands in the lab, in a
+    comment or a docstring too, unless it is also a line of its own among the given code. A whole
+    solution of several lines gives itself away even then.
+
+    Raises:
+        AuthoringError: With the cell of the lab and the line.
+    """
+    code = [cell for cell in lab.cells if cell.cell_type == "code"]
+    lines_of = {cell.id: [line.strip() for line in cell.source.split("\n")] for cell in code}
+    given = {line for lines in lines_of.values() for line in lines}
+    for exercise_id, answer in answers.items():
+        for secret in answer.secrets:
+            for cell_id, lines in lines_of.items():
+                leaked = _leak(secret, lines, given)
+                if leaked is not None:
+                    raise AuthoringError(
+                        f"{name}, cell {cell_id!r} holds solution text of {exercise_id!r} "
+                        f"({leaked!r}): move it between the marks, or word it differently."
+                    )
+
+
+def _leak(secret: Sequence[str], lines: Sequence[str], given: set[str]) -> str | None:
+    bare = [line.lstrip("# ") for line in lines if line]
+    long_lines = [line for line in secret if len(line) >= MIN_SECRET_CHARACTERS]
+    for start in range(len(bare) - len(secret) + 1):
+        if long_lines and len(secret) > 1 and bare[start : start + len(secret)] == list(secret):
+            return long_lines[0]
+    for line in long_lines:
+        if line not in given and any(line in other for other in lines):
+            return line
+    return None
+
+
+def _take_apart(cell: Cell, mark: Mark) -> Answer:
+    solution: list[str] = []
+    blank: list[str] = []
+    secrets: list[list[str]] = []
+    inside = False
+    for line in cell.text.split("\n"):
+        stripped = line.strip()
+        if stripped == (END_SOLUTION if inside else BEGIN_SOLUTION):
+            inside = not inside
+            if inside:
+                secrets.append([])
+                blank.append(_stub(line, cell, mark))
+            continue
+        if _is_mark_line(line):
+            raise AuthoringError(
+                f"{cell.where}: {stripped!r} is out of turn; "
+                f"a solution stands between {BEGIN_SOLUTION!r} and {END_SOLUTION!r}."
+            )
+        solution.append(line)
+        if inside:
+            secrets[-1] += [stripped] if stripped else []
+        else:
+            blank.append(line)
+    if inside or not secrets or not all(secrets):
+        what = "is not ended" if inside else "is empty" if secrets else "is missing"
+        raise AuthoringError(
+            f"{cell.where}: the solution {what}; "
+            f"write it between {BEGIN_SOLUTION!r} and {END_SOLUTION!r}."
+        )
+    return Answer("\n".join(solution), "\n".join(blank), tuple(map(tuple, secrets)))
+
+
+def _stub(begin: str, cell: Cell, mark: Mark) -> str:
+    indentation = begin[: len(begin) - len(begin.lstrip())]
+    if not indentation:
+        raise AuthoringError(
+            f"{cell.where}: the solution marks must stand inside a function: "
+            "a blank that raises on its own would stop the lab before its check."
+        )
+    text = f"exercise {mark.number}: write the body, then run the check below"
+    return f'{indentation}raise NotImplementedError("{text}")'
+
+
+def _is_mark_line(text: str) -> bool:
+    return "BEGIN SOLUTION" in text or "END SOLUTION" in text
+
+
+def _refuse_marks(cells: Sequence[Cell]) -> None:
+    for cell in cells:
+        if cell.kind == "code" and (cell.mark or _is_mark_line(cell.text)):
+            raise AuthoringError(f"{cell.where}: marks belong in a lab, and this is a chapter.")
+
+
+def _refuse_loose_marks(cells: Sequence[Cell]) -> None:
+    marked = [(cell, cell.mark) for cell in cells if cell.mark is not None]
+    counts = Counter(mark.number for _, mark in marked if mark.kind == "exercise")
+    checked = {mark.number for _, mark in marked if mark.kind == "check"}
+    for cell, mark in marked:
+        if mark.kind == "exercise" and counts[mark.number] > 1:
+            raise AuthoringError(f"{cell.where}: exercise {mark.number} has more than one cell.")
+        if mark.kind == "exercise" and mark.number not in checked:
+            raise AuthoringError(
+                f"{cell.where}: has no check; add a cell `# check {mark.number} (2 points)`."
+            )
+        if mark.number not in counts:
+            raise AuthoringError(f"{cell.where}: there is no cell `# exercise {mark.number}`.")
+
+
+def _assemble(
+    cells: Sequence[Cell], path: str, settings: Settings, texts: dict[str, str]
+) -> NotebookNode:
+    folder = path.split("/", 1)[0]
+    built = []
+    for cell in cells:
+        text = texts.get(cell.id, cell.text)
+        new = nbformat.v4.new_code_cell if cell.kind == "code" else nbformat.v4.new_markdown_cell
+        built.append(new(text, id=cell.id, metadata=dict(cell.metadata)))
+    built[1:1] = [badge_cell(settings, path), setup_cell(settings, folder)]
+    if folder != "course":
+        mark_of = {cell.id: cell.mark for cell in cells}
+        for cell in built:
+            if cell.cell_type == "code":
+                cell.metadata["nbgrader"] = _nbgrader(cell.id, mark_of.get(cell.id))
+    notebook = nbformat.v4.new_notebook(cells=built, metadata=notebook_metadata())
+    notebook.nbformat_minor = 5
+    return notebook
+
+
+def _nbgrader(cell_id: str, mark: Mark | None) -> dict[str, object]:
+    role: dict[str, object] = {**_NBGRADER_ROLES[mark.kind if mark else None], "task": False}
+    if role["grade"] and mark is not None:
+        role["points"] = mark.points
+    return {**role, "grade_id": cell_id, "schema_version": 3}

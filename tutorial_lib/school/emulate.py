@@ -1,0 +1,146 @@
+"""`python -m tutorial_lib emulate`: run a program on a card that is not there."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from tutorial_lib.emulated import environment, run
+from tutorial_lib.emulated.build import TRIED, CudaTorch, check_system
+from tutorial_lib.emulated.cards import CARDS, find_card
+from tutorial_lib.school import bootstrap
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+NEEDED_GB = 9  # for .venv-cuda: 6 GB unpacked, and the downloads beside them
+_NOTICE = (
+    "On an emulated card no kernel runs: values and losses are zeros, and times mean nothing. "
+    "A loop that waits for a loss never ends: --steps N stops it."
+)
+_EPILOG = """\
+Shown are the bytes of PyTorch's own allocator for this card: requested, allocated and reserved.
+Not included: cuDNN's workspaces, and the CUDA context. Cannot run: CUDA graphs, NCCL, and what
+decides by values that a kernel computes.
+
+Exit status: 0; 3 when the card's memory ran out; 2 after a sentence that says what is wrong;
+else the program's own.
+"""
+
+
+def main(words: Sequence[str], root: Path = ROOT) -> int:
+    """Run the command.
+
+    Args:
+        words: What follows `emulate`.
+        root: The clone, where `.venv-cuda` is made and looked for.
+
+    Returns:
+        The exit status, as the help describes it.
+    """
+    options, program = _parse(words)
+    try:
+        if options.setup:
+            make(root)
+            return 0
+        return _emulate(options, program, root)
+    except ValueError as error:
+        print(error, file=sys.stderr)
+        return 2
+
+
+def _parse(words: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
+    """Split the words at `--`: ours come before it, and the program's behind it."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tutorial_lib emulate",
+        usage="%(prog)s --card CARD [options] -- python train.py ...\n       %(prog)s --setup",
+        description="Run any training script, unchanged, on a card that is not there.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--card", metavar="CARD", help=f"one of {', '.join(CARDS)}")
+    parser.add_argument("--memory", metavar="SIZE", help="another memory, as in 16GiB")
+    parser.add_argument("--steps", type=int, metavar="N", help="stop after N optimizer steps")
+    parser.add_argument("--snapshot", type=Path, metavar="FILE", help="for PyTorch's memory viewer")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="the result, for a program")
+    parser.add_argument("--setup", action="store_true", help="make .venv-cuda (about 6 GB), once")
+    end = words.index("--") if "--" in words else len(words)
+    return parser.parse_args(words[:end]), list(words[end + 1 :])
+
+
+def _emulate(options: argparse.Namespace, program: list[str], root: Path) -> int:
+    check_system()
+    if not options.card or not program:
+        missing = "a program behind `--`" if options.card else "--card"
+        raise ValueError(f"emulate needs {missing}, as in: emulate --card t4 -- python train.py")
+    if options.steps is not None and options.steps < 1:
+        raise ValueError(f"--steps {options.steps} would stop before the first: give 1 or more.")
+    card = find_card(options.card, options.memory)
+    torch = environment.find_cuda_torch(root)
+    if not torch.version.startswith(TRIED):
+        print(f"Not tried with PyTorch {torch.version}, only with {TRIED}x.", file=sys.stderr)
+    print(_NOTICE, file=sys.stderr, flush=True)
+    result = run.emulate(program, card, torch, steps=options.steps, snapshot=options.snapshot)
+    if options.json:
+        options.json.write_text(json.dumps(result.as_data(), indent=1) + "\n", encoding="utf-8")
+    print(run.as_text(result), flush=True)
+    return result.exit_status
+
+
+def make(root: Path) -> CudaTorch:
+    """Make `.venv-cuda` with PyTorch's CUDA build and the course, unless one is there already.
+
+    Says first what it takes. Interrupted, it goes on when it is called again: pip keeps what it
+    has downloaded.
+
+    Raises:
+        ValueError: When there is no room for it, or pip fails.
+    """
+    check_system()
+    try:
+        found = environment.find_cuda_torch(root)
+    except ValueError:
+        pass
+    else:
+        print(f"PyTorch {found.version} in {found.packages} was built for CUDA: nothing to do.")
+        return found
+    venv = root / environment.FOLDER
+    free_gb = shutil.disk_usage(root).free / 1e9
+    if free_gb < NEEDED_GB:
+        raise ValueError(
+            f"{root} has {free_gb:.1f} GB free, and PyTorch's CUDA build needs about {NEEDED_GB} "
+            "GB while it is installed: free some space, then run this again."
+        )
+    bootstrap.check_version(sys.version_info[:2], f"This ({sys.executable})")
+    print(
+        f"Making {venv}: about 6 GB, once. Stopped by Ctrl-C, it goes on the next time.", flush=True
+    )
+    python = str(bootstrap.venv_python(venv))
+    if not _has_pip(python):
+        _run([sys.executable, "-m", "venv", "--clear", str(venv)], root)
+    options = ["--no-input", "--disable-pip-version-check", "-c", "constraints.txt"]
+    _run([python, "-m", "pip", "install", *options, environment.TORCH, "-e", ".[test]"], root)
+    (venv / environment.STAMP).write_text(environment.fingerprint(root), encoding="utf-8")
+    return environment.find_cuda_torch(root)
+
+
+def _has_pip(python: str) -> bool:
+    """Tell whether an environment is there, and was not stopped while it was made."""
+    command = [python, "-m", "pip", "--version"]
+    return (
+        bool(shutil.which(python)) and not subprocess.run(command, capture_output=True).returncode
+    )
+
+
+def _run(command: list[str], root: Path) -> None:
+    """Run a program that shows its own progress."""
+    status = subprocess.call(command, cwd=root, env={**os.environ, "PIP_USER": "0"})
+    if status:
+        raise ValueError(
+            f"`{' '.join(command[1:4])}` ended with status {status}: mend what it says above, then "
+            "run `emulate --setup` again, which goes on where it stopped."
+        )

@@ -1,0 +1,22 @@
+"""Grading: nbval drives the judge on the pristine lab; the student's code runs in a sandbox.
+
+Two processes, and one idea: the kernel that decides never executes a line of a submission.
+"""
+
+from typing import TYPE_CHECKING
+
+from tutorial_lib.school.grading.errors import GradingError
+
+if TYPE_CHECKING:
+    from tutorial_lib.school.grading.run import grade
+
+__all__ = ["GradingError", "grade"]
+
+
+def __getattr__(name: str) -> object:
+    """Load `grade` when it is first used: the sandbox's processes do without it."""
+    if name == "grade":
+        from tutorial_lib.school.grading.run import grade
+
+        return grade
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

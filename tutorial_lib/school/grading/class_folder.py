@@ -1,0 +1,178 @@
+"""The folder of a class: who handed something in, and the bytes of it, whatever they are."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from collections.abc import Sequence
+from pathlib import Path
+
+from tutorial_lib.school.grading.cells import Cell, read_cells
+from tutorial_lib.school.grading.errors import GradingError, NotGradable
+from tutorial_lib.units import MIB, human_bytes
+
+MAX_BYTES = 20 * MIB
+# What an operating system leaves behind; hidden files are left out by their leading dot.
+_LEFT_BEHIND = {"__macosx", "thumbs.db", "desktop.ini", "__pycache__"}
+_MISSING = "no notebook found"
+_NAMED = 5  # entries that a reason lists
+
+
+def find_submissions(folder: Path, only: Sequence[str] = ()) -> list[str]:
+    """List the submissions of a class: notebooks in the folder and in its sub-folders.
+
+    So that nobody is lost, everything else in the folder is listed too (links, archives, files
+    under another name), and so is every sub-folder that holds no notebook.
+
+    Args:
+        folder: The folder of the class.
+        only: Names, or stems of names, of the few to grade; all when empty.
+
+    Returns:
+        Names relative to the folder, sorted.
+
+    Raises:
+        GradingError: When the folder is none, or holds no notebook, or `only` matches none.
+    """
+    if not folder.is_dir():
+        raise GradingError(f"{folder} is not a folder: give the folder that holds the notebooks.")
+    names = []
+    for entry in _entries(folder):
+        inner = []
+        if entry.is_dir(follow_symlinks=False) and not _is_notebook_name(entry.name):
+            inner = notebooks_in(Path(entry.path))
+        names += [f"{entry.name}/{name}" for name in inner] or [entry.name]
+    if not any(_is_notebook_name(name) for name in names):
+        raise GradingError(f"{folder} holds no .ipynb file, neither itself nor one folder down.")
+    for wanted in only:
+        if not any(_is_called(name, wanted) for name in names):
+            raise GradingError(f"no submission in {folder} is called {wanted!r}.")
+    chosen = [name for name in names if not only or any(_is_called(name, one) for one in only)]
+    return sorted(chosen)
+
+
+def notebooks_in(folder: Path) -> list[str]:
+    """List the notebooks right in a folder, by name; none where it cannot be opened."""
+    return sorted(entry.name for entry in _entries(folder) if _is_notebook_name(entry.name))
+
+
+def _entries(folder: Path) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(folder) as entries:
+            # a leading dot: checkpoints of Jupyter, resource forks of macOS
+            return [
+                entry
+                for entry in entries
+                if not entry.name.startswith(".") and entry.name.lower() not in _LEFT_BEHIND
+            ]
+    except OSError:
+        return []
+
+
+def _is_notebook_name(name: str) -> bool:
+    return name.lower().endswith(".ipynb")
+
+
+def _is_called(name: str, wanted: str) -> bool:
+    stem = name[: -len(".ipynb")] if _is_notebook_name(name) else name
+    return wanted in (name, stem, Path(name).name, name.split("/")[0])
+
+
+def demand_notebook(path: Path) -> None:
+    """Say what lies in the place of a notebook, where there is none.
+
+    Raises:
+        NotGradable: When the name is not that of a notebook.
+    """
+    if _is_notebook_name(path.name):
+        return
+    if path.is_symlink():
+        raise NotGradable(_MISSING, "This is a link: hand in the notebook itself.")
+    if not path.is_dir():
+        raise NotGradable(
+            _MISSING,
+            f"This file is called {path.name!r}, and the name of a notebook ends in .ipynb: "
+            "hand in the notebook itself, under such a name and not packed.",
+        )
+    if not os.access(path, os.R_OK | os.X_OK):
+        raise NotGradable(_MISSING, "This folder cannot be opened: change its permissions.")
+    inside = sorted(entry.name + "/" * entry.is_dir() for entry in _entries(path))
+    there = ", ".join(inside[:_NAMED]) + ", ..." * (len(inside) > _NAMED)
+    raise NotGradable(
+        _MISSING,
+        f"This folder holds {there or 'nothing'}, and no .ipynb file: put the notebook itself "
+        "into it, not packed and not one folder further down.",
+    )
+
+
+def read_submission(path: Path) -> list[Cell]:
+    """Read the cells of a submitted file.
+
+    Raises:
+        NotGradable: When it is no regular file, too large, unreadable, or no notebook.
+    """
+    return parse_notebook(read_content(path))
+
+
+def read_content(path: Path) -> bytes:
+    """Read a submitted file.
+
+    Raises:
+        NotGradable: When it is no regular file, too large or unreadable.
+    """
+    try:
+        # Not blocking: a named pipe would wait for ever. Not following: a link may lead anywhere.
+        flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+        status = path.lstat()
+        if not stat.S_ISREG(status.st_mode):
+            what = "a link" if stat.S_ISLNK(status.st_mode) else "no regular file"
+            raise NotGradable("not a notebook", f"This is {what}: hand in the notebook itself.")
+        with os.fdopen(os.open(path, flags), "rb") as file:
+            content = file.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise NotGradable("unreadable", f"The file cannot be read: {error.strerror}.") from error
+    if len(content) > MAX_BYTES:
+        raise NotGradable(
+            "too large",
+            f"The file has {human_bytes(status.st_size)}, and {human_bytes(MAX_BYTES)} are "
+            "allowed: clear the outputs and save it again.",
+        )
+    return content
+
+
+def parse_notebook(content: bytes) -> list[Cell]:
+    """Take the cells out of a file's content.
+
+    Raises:
+        NotGradable: When it is no notebook.
+    """
+    try:
+        # bytes, not text: json then accepts a byte order mark, and UTF-16 by its zeros
+        notebook = json.loads(content)
+    except (ValueError, RecursionError, MemoryError) as error:
+        raise NotGradable(
+            "unreadable",
+            f"The file {_what_is_wrong(content, error)}: save the notebook again and hand that in.",
+        ) from error
+    cells = read_cells(notebook)
+    if cells is None:
+        raise NotGradable("not a notebook", "The file is JSON, but it has no list of cells.")
+    return cells
+
+
+def _what_is_wrong(content: bytes, error: BaseException) -> str:
+    if not content.strip(b"\0 \t\r\n"):
+        return "is empty"
+    before, marker, _ = content.partition(b"\n<<<<<<< ")
+    if marker:
+        line = before.count(b"\n") + 2
+        return f"holds two versions at once (a conflict mark of git stands in line {line})"
+    if isinstance(error, UnicodeDecodeError):
+        byte = error.object[error.start]
+        return f"is not in UTF-8 (byte 0x{byte:02x} at position {error.start})"
+    if b"\0" in content:
+        return f"is damaged (a zero byte at position {content.index(0)})"
+    if isinstance(error, json.JSONDecodeError):
+        return f"is not valid JSON (line {error.lineno}, column {error.colno})"
+    return "is not valid JSON"

@@ -1,0 +1,224 @@
+"""The judge: the pristine notebook with stand-ins for the answers, run by nbval.
+
+The notebook that nbval runs holds three kinds of cells, in their old order: what the check cells
+need of the set-up, one cell of stand-ins for each answer cell, and the check cells with their
+stored outputs, untouched. No line of a submission is in it.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import json
+import os
+import signal
+import site
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tutorial_lib.checks.core import SEED_VARIABLE
+from tutorial_lib.school.grading.errors import NotGradable
+from tutorial_lib.school.grading.lab import Lab
+from tutorial_lib.school.grading.needs import needed, statements, used_names
+from tutorial_lib.school.grading.submission import Answers
+from tutorial_lib.school.grading.watch import longest
+
+_SPARE_SECONDS = 60.0  # for the judge's own work in one cell, on a busy machine
+_POLL_SECONDS = 0.05
+_OURS = "judge-"  # begins the id of every cell that is not the pristine notebook's
+_PACKAGE_FOLDER = Path(__file__).resolve().parents[3]
+# By the judge itself: between fork and exec, other threads may hold the locks that this needs.
+_START = "import sys; from tutorial_lib.school.grading.sandbox import die_with_parent; "
+_START += "die_with_parent(); import pytest; sys.exit(pytest.main(sys.argv[1:]))"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What the judge says about one check cell."""
+
+    passed: bool
+    evidence: str
+    timed_out: bool = False
+
+
+def student_steps(lab: Lab, answers: Answers) -> list[dict[str, Any]]:
+    """List the cells that a student's process has: the course's set-up and the answers."""
+    steps: list[dict[str, Any]] = []
+    for cell in lab.cells:
+        if cell.kind != "code":
+            continue
+        if cell.mark is None:
+            steps.append(_step(None, cell.source, f"<set-up {len(steps)}>"))
+        elif cell.number in answers.sources:
+            answer = answers.sources[cell.number]
+            steps.append(_step(cell.number, answer, f"<exercise {cell.number}>"))
+    return steps
+
+
+def _step(exercise: str | None, source: str, file: str) -> dict[str, Any]:
+    return {"exercise": exercise, "source": source, "file": file}
+
+
+def judge_notebook(lab: Lab) -> dict[str, Any]:
+    """Build the notebook that nbval runs; the same for every submission."""
+    sources: list[str] = []
+    used: list[set[str]] = []
+    for cell in lab.cells:
+        is_check = cell.mark is not None and cell.mark.kind != "exercise"
+        sources.append(cell.source if cell.kind == "code" and cell.mark is None else "")
+        used.append(used_names(cell.source) if cell.kind == "code" and is_check else set())
+    cells: list[Any] = []
+    for cell, setup in zip(lab.cells, needed(sources, used), strict=True):
+        if cell.kind != "code":
+            continue
+        if setup:
+            cells.append(_code_cell(f"setup-{len(cells)}", setup))
+        elif cell.number:
+            lines = [
+                f"{name} = StandIn({cell.number!r}, {name!r})"
+                for name in lab.answers[cell.number].names
+            ]
+            lines.insert(0, "from tutorial_lib.school.grading.standin import StandIn")
+            cells.append(_code_cell(f"answer-{len(cells)}", "\n".join(lines)))
+        elif cell.mark:
+            cells.append(dict(cell.raw))
+    return {"cells": cells, "metadata": {}, "nbformat": 4, "nbformat_minor": 5}
+
+
+def preload(lab: Lab) -> list[str]:
+    """List the modules, and names in them, that the pristine notebook imports."""
+    modules: list[str] = []
+    for cell in lab.cells:
+        if cell.kind == "code":
+            for node in (node for top in statements(cell.source) for node in ast.walk(top)):
+                if isinstance(node, ast.Import):
+                    modules += [alias.name for alias in node.names]
+                elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                    modules += [node.module, *(f"{node.module}.{a.name}" for a in node.names)]
+    return list(dict.fromkeys(modules))
+
+
+def _code_cell(cell_id: str, source: str) -> dict[str, Any]:
+    return {
+        "cell_type": "code",
+        "id": f"{_OURS}{cell_id}",
+        "metadata": {},
+        "source": source,
+        "execution_count": None,
+        "outputs": [],
+    }
+
+
+def prepare(folder: Path, lab: Lab, answers: Answers) -> None:
+    """Write what one submission's judge and session need into a fresh folder."""
+    folder.mkdir(parents=True)
+    (folder / "judge.ini").write_text("[pytest]\n")
+    (folder / "judge.ipynb").write_text(json.dumps(judge_notebook(lab)), encoding="utf-8")
+    bundle = {"steps": student_steps(lab, answers), "problems": answers.problems}
+    (folder / "bundle.json").write_text(json.dumps(bundle), encoding="utf-8")
+
+
+def clean_environment(home: Path, import_path: Sequence[Path], **more: str) -> dict[str, str]:
+    """Make the environment of a process of ours: nothing of the caller's but the PATH."""
+    here = [str(path) for path in (_PACKAGE_FOLDER, *import_path)]
+    environment = {
+        "PATH": os.environ.get("PATH", os.defpath),
+        "PYTHONPATH": os.pathsep.join(here),
+        "PYTHONSAFEPATH": "1",
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "PYTHONHASHSEED": "0",
+        "LANG": "C.UTF-8",
+        "MPLBACKEND": "Agg",
+        "HF_HUB_OFFLINE": "1",
+        "CUDA_VISIBLE_DEVICES": "",  # every submission on the same kind of device
+        "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+    }
+    kept = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")  # some machines find torch's libraries there
+    environment |= {name: os.environ[name] for name in kept if name in os.environ}
+    if site.ENABLE_USER_SITE:  # packages below the real home stay importable
+        environment["PYTHONUSERBASE"] = site.getuserbase()
+    environment |= dict.fromkeys(
+        ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS"),
+        "1",
+    )
+    names = ("HOME", "TMPDIR", "IPYTHONDIR", "JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR")
+    return environment | dict.fromkeys((*names, "JUPYTER_RUNTIME_DIR"), str(home)) | more
+
+
+def run_judge(
+    folder: Path,
+    lab: Lab,
+    *,
+    seed: int,
+    seconds: float,
+    import_path: Sequence[Path],
+    stopped: threading.Event,
+) -> Mapping[str, Verdict]:
+    """Run nbval on a prepared folder, in a process of its own.
+
+    Args:
+        folder: As `prepare` left it.
+        lab: The lab.
+        seed: Goes to the checks, and to no process that runs a student's code.
+        seconds: CPU time of a function in one check, all its cases together.
+        import_path: More places where Python looks for modules.
+        stopped: Set when the whole run comes to an end.
+
+    Returns:
+        A verdict for every check cell, by cell id.
+
+    Raises:
+        NotGradable: When nbval did not come to an end, or left out a check.
+    """
+    outcomes = folder / "outcomes.jsonl"
+    outcomes.unlink(missing_ok=True)
+    limit = longest(seconds) + _SPARE_SECONDS
+    flags = ["-q", "--color=no", "--noconftest", "-p", "no:cacheprovider"]
+    flags += ["-p", "tutorial_lib.school.grading.nbval_plugin", "-p", "nbval.plugin"]
+    flags += ["--nbval", "--nbval-current-env"]
+    flags += [f"--nbval-cell-timeout={limit}", f"--rootdir={folder}", "-c", "judge.ini"]
+    command = [sys.executable, "-c", _START, *flags, f"--outcomes={outcomes}", "judge.ipynb"]
+    more = {SEED_VARIABLE: str(seed), "TUTORIAL_LIB_GRADE_SOCKET": str(folder / "socket")}
+    give_up = time.monotonic() + _SPARE_SECONDS + limit * len(lab.checks)
+    with (folder / "judge.log").open("wb") as log:
+        judge = subprocess.Popen(
+            command,
+            cwd=folder,
+            env=clean_environment(folder, import_path, **more),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+        try:
+            while judge.poll() is None:
+                if time.monotonic() > give_up:
+                    raise NotGradable("timed out", "Grading this file took too long.")
+                if stopped.wait(_POLL_SECONDS):
+                    raise NotGradable("stopped", "Grading was stopped.")
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(judge.pid, signal.SIGKILL)
+            judge.wait()
+    return _verdicts(outcomes, lab)
+
+
+def _verdicts(outcomes: Path, lab: Lab) -> Mapping[str, Verdict]:
+    lines = []
+    if outcomes.exists():
+        lines = [json.loads(line) for line in outcomes.read_text(encoding="utf-8").splitlines()]
+    if any(line["lost"] for line in lines):
+        raise NotGradable("crashed", "The process for this submission's code was lost.")
+    if any(line["id"].startswith(_OURS) and not line["passed"] for line in lines):
+        raise NotGradable("crashed", "The judge's own set-up failed.")
+    names = ("passed", "evidence", "timed_out")
+    verdicts = {line["id"]: Verdict(*(line[name] for name in names)) for line in lines}
+    if any(check.id not in verdicts for check in lab.checks):
+        raise NotGradable("crashed", "The judge stopped before it had run every check.")
+    return {check.id: verdicts[check.id] for check in lab.checks}

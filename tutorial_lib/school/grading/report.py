@@ -1,0 +1,263 @@
+"""What the instructor and the students get: scores, one page a submission, facts about the run."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import html
+import io
+import json
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from tutorial_lib.school.grading.errors import GradingError
+from tutorial_lib.school.grading.judge import Verdict
+from tutorial_lib.school.grading.lab import Lab
+
+_ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[@-Z\\-_]|\][^\x07]*\x07)")
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+_REPORT = {"scores.csv", "index.html", "run.json", "feedback"}
+_STYLE = """
+:root { color-scheme: light dark; font-family: system-ui, sans-serif; line-height: 1.5 }
+body { max-width: 48rem; margin: 2rem auto; padding: 0 1rem }
+pre { white-space: pre-wrap; overflow-wrap: anywhere; border-left: .25rem solid; padding: 0 1rem }
+table { border-collapse: collapse } td, th { padding: .2rem .8rem; text-align: left }
+tr { border-bottom: 1px solid; white-space: nowrap } .wide { overflow-x: auto }
+footer { margin-top: 3rem; font-size: .85rem }
+"""
+_TRY_AGAIN = (
+    "Below stands what each check said. To try again, change the answer cell in your notebook, run "
+    "it, and run the check right below it: it is the same check, on other numbers."
+)
+
+
+@dataclass(frozen=True)
+class Graded:
+    """One submission, graded or not.
+
+    Args:
+        name: Relative to the class's folder.
+        status: `graded`, or why not, in a word or two.
+        verdicts: By check cell; empty when not graded.
+        reason: One sentence when not graded.
+        notes: What the student should know about the notebook.
+        review: Exercises whose answer a person should read.
+        seconds: What grading it took.
+        seed: The one that the checks' cases were drawn from.
+        alone: Whether no other submission was graded at the same time.
+    """
+
+    name: str
+    status: str
+    verdicts: Mapping[str, Verdict] = field(default_factory=dict)
+    reason: str = ""
+    notes: Sequence[str] = ()
+    review: Sequence[str] = ()
+    seconds: float = 0.0
+    seed: int | None = None
+    alone: bool = False
+
+    @property
+    def ran_out_of_time(self) -> bool:
+        """Tell whether a result may say more of a busy machine than of the submission."""
+        late = any(verdict.timed_out for verdict in self.verdicts.values())
+        return late or self.status == "timed out"
+
+    def points(self, lab: Lab, exercise: str | None = None) -> int:
+        """Sum the points of the checks that passed, of one exercise or of all."""
+        return sum(
+            check.points
+            for check in lab.checks
+            if exercise in (None, check.exercise)
+            and (verdict := self.verdicts.get(check.id))
+            and verdict.passed
+        )
+
+
+def columns(lab: Lab) -> list[str]:
+    """Name the columns of `scores.csv`."""
+    return ["name", "status", "points", "maximum", *lab.exercises, "review"]
+
+
+def rows(lab: Lab, results: Sequence[Graded]) -> list[dict[str, str | int]]:
+    """Make the lines of `scores.csv`."""
+    return [
+        {
+            "name": readable(result.name),
+            "status": result.status,
+            "points": result.points(lab),
+            "maximum": lab.maximum,
+            **{exercise: result.points(lab, exercise) for exercise in lab.exercises},
+            "review": " ".join(result.review),
+        }
+        for result in results
+    ]
+
+
+def readable(text: str) -> str:
+    """Take out colours, control characters and what no encoding can write."""
+    plain = _CONTROL.sub("\ufffd", _ANSI.sub("", text))
+    return plain.encode("utf-8", "backslashreplace").decode()
+
+
+def scores_csv(lab: Lab, results: Sequence[Graded]) -> str:
+    """Write the score sheet; a name that a spreadsheet would compute gets an apostrophe."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, columns(lab), lineterminator="\n")
+    writer.writeheader()
+    for row in rows(lab, results):
+        name = str(row["name"])
+        guard = "'" if name.startswith(("=", "+", "-", "@", "\t", "\r")) else ""
+        writer.writerow({**row, "name": guard + name})
+    return text.getvalue()
+
+
+def feedback_name(name: str) -> str:
+    """Choose a page's place below `feedback/`: the submission's own, so that none share one."""
+    folder, _, file = name.rpartition("/")
+    if len(os.fsencode(file)) > 240:  # with .html it would be too long for most file systems
+        file = f"{file[:50]}-{hashlib.sha256(os.fsencode(name)).hexdigest()[:16]}"
+    if folder.rstrip("_").endswith(".html"):  # it must not stand where a file's page goes
+        folder += "_"
+    return f"{folder}/{file}.html" if folder else f"{file}.html"
+
+
+def feedback_page(lab: Lab, result: Graded, isolation: str) -> str:
+    """Write a student's page: points, the check's message, and what happened. All is escaped."""
+    parts = []
+    if result.status == "graded":
+        parts.append(f"<p><strong>{result.points(lab)} of {lab.maximum} points</strong></p>")
+        if result.points(lab) < lab.maximum:
+            parts.append(f"<p>{_TRY_AGAIN}</p>")
+    else:
+        parts.append(f"<p><strong>Not graded: {_escape(result.status)}.</strong></p>")
+        parts.append(f"<p>{_escape(result.reason)}</p>")
+    if result.notes:
+        notes = "".join(f"<li>{_escape(note)}</li>" for note in result.notes)
+        parts.append(f"<h2>About this file</h2><ul>{notes}</ul>")
+    for exercise in lab.exercises if result.verdicts else []:
+        points, maximum = result.points(lab, exercise), lab.maximum_of(exercise)
+        parts.append(f"<h2>Exercise {_escape(exercise)}: {points} of {maximum} points</h2>")
+        for check in lab.checks:
+            if check.exercise == exercise:
+                parts.append(_check_html(check.points, result.verdicts[check.id]))
+    parts.append(f"<footer>Graded by the course's own checks; {_escape(isolation)}</footer>")
+    return _page(f"{lab.name}: {result.name}", parts)
+
+
+def _check_html(points: int, verdict: Verdict) -> str:
+    unit = "point" if points == 1 else "points"
+    if verdict.passed:
+        return f"<p>Check passed: {points} {unit}.</p>"
+    evidence = _escape(verdict.evidence or "The check did not pass.")
+    return f"<p>Check not passed: 0 of {points} {unit}.</p><pre>{evidence}</pre>"
+
+
+def index_page(lab: Lab, results: Sequence[Graded], isolation: str) -> str:
+    """Write the instructor's page: all scores, each with a link to its feedback."""
+    exercises = [f"{exercise} ({lab.maximum_of(exercise)})" for exercise in lab.exercises]
+    heads = ["name", "status", "points", "please read", *exercises]
+    lines = ["<tr>" + "".join(f"<th>{_escape(head)}</th>" for head in heads) + "</tr>"]
+    for result in results:
+        link = quote(os.fsencode(f"feedback/{feedback_name(result.name)}"))
+        cells = [f'<a href="{link}">{_escape(result.name)}</a>', _escape(result.status)]
+        cells.append(f"{result.points(lab)} of {lab.maximum}")
+        cells.append(" ".join(result.review))
+        cells += [str(result.points(lab, exercise)) for exercise in lab.exercises]
+        lines.append("<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>")
+    reading = "Please read: answers that could have asked the checks for their result."
+    parts = [f"<p>{len(results)} submissions, {_escape(isolation)}</p>"]
+    parts.append(f'<div class="wide"><table>{"".join(lines)}</table></div>')
+    return _page(lab.name, [*parts, f"<p>{reading} Their pages say which words stand in them.</p>"])
+
+
+def _escape(text: str) -> str:
+    return html.escape(readable(text))
+
+
+def _page(title: str, parts: Sequence[str]) -> str:
+    policy = "default-src 'none'; style-src 'unsafe-inline'"
+    return (
+        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
+        f"<title>{_escape(title)}</title><style>{_STYLE}</style></head>\n"
+        f"<body><h1>{_escape(title)}</h1>\n" + "\n".join(parts) + "\n</body></html>\n"
+    )
+
+
+def check_place(out: Path, submissions: Path) -> None:
+    """Refuse to put a report where anything but an older report stands.
+
+    Args:
+        out: Where the report is to go.
+        submissions: The folder of the class, which is only read.
+
+    Raises:
+        GradingError: When it would overwrite something else, or stand among the submissions.
+    """
+    if out.resolve().is_relative_to(submissions.resolve()):
+        raise GradingError(f"{out} is in the folder of submissions: put the report elsewhere.")
+    if out.is_symlink() or (out.exists() and not out.is_dir()):
+        raise GradingError(f"{out} is not a folder: give a new folder for the report.")
+    there = {entry.name for entry in out.iterdir()} if out.exists() else set()
+    if there and (there - _REPORT or "run.json" not in there):
+        raise GradingError(f"{out} holds other files: give a new folder for the report.")
+    try:  # now, and not after an hour of grading
+        out.parent.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryDirectory(dir=out.parent).cleanup()
+    except OSError as error:
+        raise GradingError(
+            f"{out} cannot be written ({error.strerror}): choose another."
+        ) from error
+
+
+def write_report(
+    out: Path,
+    lab: Lab,
+    results: Sequence[Graded],
+    isolation: str,
+    facts: Mapping[str, Any],
+    *,
+    kept: Collection[str] = (),
+) -> None:
+    """Write the whole report beside its place, then put it there: nothing is ever half-written.
+
+    Args:
+        out: Where it goes; an older report there is replaced.
+        lab: The lab.
+        results: All rows, in order.
+        isolation: What held the submissions, in words.
+        facts: What `run.json` says.
+        kept: Names whose page is taken over from the older report.
+    """
+    with _replacing(out) as folder:
+        for result in results:
+            name = feedback_name(result.name)
+            page, older = folder / "feedback" / name, out / "feedback" / name
+            page.parent.mkdir(parents=True, exist_ok=True)
+            if result.name in kept and older.is_file():
+                shutil.copyfile(older, page)
+            else:
+                page.write_text(feedback_page(lab, result, isolation), encoding="utf-8")
+        (folder / "scores.csv").write_text(scores_csv(lab, results), encoding="utf-8")
+        (folder / "index.html").write_text(index_page(lab, results, isolation), encoding="utf-8")
+        (folder / "run.json").write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
+
+
+@contextmanager
+def _replacing(out: Path) -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix=f".{out.name}-", dir=out.parent) as beside:
+        new = Path(beside, "new")
+        new.mkdir()
+        yield new
+        if out.exists():
+            out.rename(Path(beside, "old"))
+        new.rename(out)

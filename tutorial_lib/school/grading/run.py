@@ -1,0 +1,148 @@
+"""Grading a class: reads every submission, judges it, writes the report.
+
+What an answer returns is judged in another process, on cases drawn from a secret seed. How the
+answer came by it is not known: in its own process it can call the library's meters by a detour,
+and what it says about itself there (how often it called something) is a claim. Answers with words
+that hint at it are named in the column `review`, for a person to read.
+"""
+
+from __future__ import annotations
+
+import platform
+import time
+from collections.abc import Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tutorial_lib.school.grading import report
+from tutorial_lib.school.grading.class_folder import find_submissions
+from tutorial_lib.school.grading.journal import Journal, as_data, course_version, results_to_keep
+from tutorial_lib.school.grading.judge import preload
+from tutorial_lib.school.grading.lab import Lab, load_lab
+from tutorial_lib.school.grading.marking import Run, grade_all, self_test
+from tutorial_lib.school.grading.processes import interruptible
+from tutorial_lib.school.grading.request import default_jobs, demand_positive, demand_tools
+from tutorial_lib.school.grading.server import isolation
+from tutorial_lib.school.grading.workshop import fork_server, workshop
+from tutorial_lib.units import GIB
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_ADVICE = {
+    "landlock+namespaces": "",
+    "landlock": " No own network and process space could be made: a submission may reach the "
+    "network and end other processes of yours.",
+    "namespaces": " Submissions can read your files: this kernel has no usable Landlock.",
+    "limits only": " Submissions can read your files and reach the network: grade only files "
+    "of people you trust, or use Linux 5.13 or later.",
+    "none": " Nothing holds a submission back: grade only files of people you trust.",
+}
+
+
+def grade(
+    lab: str,
+    submissions: Path,
+    out: Path,
+    *,
+    root: Path,
+    jobs: int | None = None,
+    seconds: float = 20.0,
+    memory_bytes: int = 2 * GIB,
+    only: Sequence[str] = (),
+    seed: int | None = None,
+    checks_package: str = "tutorial_lib.checks",
+    import_path: Sequence[Path] = (),
+) -> pd.DataFrame:
+    """Grade a folder of submissions of one lab, and write scores and feedback.
+
+    The solution itself and a blank answer are graded first: they must get all points and none.
+    A run that is stopped keeps its results beside `out`, and the same request goes on from there.
+
+    Args:
+        lab: As in `lab01`.
+        submissions: Folder with notebooks, or with one folder a student.
+        out: Folder for `scores.csv`, `feedback/`, `index.html` and `run.json`. It must be new,
+            empty, or hold an older report, which is replaced.
+        root: The course folder.
+        jobs: Submissions graded at the same time; `default_jobs()` when None.
+        seconds: CPU time of a function in one check, all its cases together.
+        memory_bytes: What a student's process may use beyond its imports.
+        only: Names of the few to grade; an older report keeps the others. All when empty.
+        seed: For repeating a run; by default a secret one is drawn, or that of the stopped run.
+        checks_package: Where the names of checks are looked up.
+        import_path: More places where Python looks for modules.
+
+    Returns:
+        The table of `scores.csv`: name, status, points, maximum, one column an exercise, and
+        `review`, the exercises whose answer a person should read.
+
+    Raises:
+        GradingError: When the request cannot be met; nothing has been written then.
+    """
+    demand_positive(seconds, memory_bytes, jobs)
+    demand_tools()
+    course = load_lab(root.resolve(), lab)
+    names = find_submissions(submissions, only)
+    report.check_place(out, submissions)
+    limits = {"seconds": seconds, "memory_bytes": memory_bytes}
+    paths = [path.resolve() for path in import_path]
+    version = course_version(course, paths)
+    kept = results_to_keep(out, course, version, names) if only else []
+    journal = Journal(out, {"lab": course.name, "version": version, "limits": limits}, seed)
+    order = limits | _order(course, checks_package, paths)
+    workers = jobs or default_jobs()
+    started = time.monotonic()
+    with interruptible(), workshop() as place, fork_server(place, order, paths) as (server, layers):
+        this = Run(course, submissions, place, journal, seconds, tuple(paths), server)
+        self_test(this, workers)
+        results = grade_all(this, names, workers)
+    facts = {"lab": course.name, "version": version, "jobs": workers, "limits": limits}
+    facts |= {"seconds": round(time.monotonic() - started, 1), "layers": layers}
+    return _write(this, out, results, kept, facts)
+
+
+def _write(
+    this: Run,
+    out: Path,
+    results: Sequence[report.Graded],
+    kept: Sequence[report.Graded],
+    facts: dict[str, Any],
+) -> pd.DataFrame:
+    """Write the report of what was graded and what is kept of an older one."""
+    everybody = sorted([*kept, *results], key=lambda result: result.name)
+    facts |= _facts(this.journal, facts["layers"], everybody)
+    said = f"isolation: {facts['isolation']}.{_ADVICE.get(facts['isolation'], '')}"
+    report.write_report(out, this.lab, everybody, said, facts, kept={one.name for one in kept})
+    this.journal.remove()
+    return _table(this.lab, everybody)
+
+
+def _order(lab: Lab, package: str, import_path: Sequence[Path]) -> dict[str, Any]:
+    """Say what the fork server needs to know; the seed is no part of it."""
+    return {
+        "package": package,
+        "import_path": [str(path) for path in import_path],
+        "preload": [*preload(lab), f"{package}.{lab.name.split('_')[0]}"],
+        "forbidden": str(lab.path),
+    }
+
+
+def _facts(
+    journal: Journal, layers: Sequence[str], results: Sequence[report.Graded]
+) -> dict[str, Any]:
+    versions = {name: metadata.version(name) for name in ("torch", "nbval", "pytest")}
+    return {
+        "seed": journal.seed,
+        "taken_over": journal.taken_over,
+        "isolation": isolation(layers),
+        "versions": versions | {"python": platform.python_version(), "system": platform.platform()},
+        "submissions": [as_data(one) for one in results],
+    }
+
+
+def _table(lab: Lab, results: Sequence[report.Graded]) -> pd.DataFrame:
+    import pandas as pd
+
+    return pd.DataFrame(report.rows(lab, results), columns=report.columns(lab))

@@ -1,0 +1,259 @@
+"""Layers between a student's code and the grader's machine: Linux, standard library only.
+
+Every layer may be missing (an old kernel, a container, macOS). What could be put in place is
+returned by name, never assumed, so that the report can say what a submission could still reach.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import struct
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tutorial_lib.school.grading import seccomp
+
+try:
+    import resource
+except ImportError:  # Windows has neither limits nor fork
+    resource = None  # type: ignore[assignment]
+
+ON_LINUX = sys.platform.startswith("linux")
+
+_NEW_MOUNTS, _NEW_IPC, _NEW_USER = 0x0002_0000, 0x0800_0000, 0x1000_0000
+_NEW_PIDS, _NEW_NET = 0x2000_0000, 0x4000_0000
+_OWN_WORLD = _NEW_MOUNTS | _NEW_IPC | _NEW_PIDS | _NEW_NET
+# With a user namespace first: it works without root, and takes root's powers from root.
+NAMESPACE_CHOICES = (_NEW_USER | _OWN_WORLD, _OWN_WORLD, 0)
+
+_SCRATCH_BYTES, _SCRATCH_FILES = 64 * 1024**2, 4096
+_PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_CAPBSET_DROP = 1, 4, 24
+_PR_SET_SECCOMP, _PR_SET_CHILD_SUBREAPER, _PR_SET_NO_NEW_PRIVS, _PR_CAP_AMBIENT = 22, 36, 38, 47
+_MS_NOSUID, _MS_NODEV, _MS_REC, _MS_PRIVATE, _MNT_DETACH = 2, 4, 0x4000, 1 << 18, 2
+_SYS_LANDLOCK = 444  # create_ruleset, add_rule (445), restrict_self (446) on every architecture
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What one run of a student's code may use."""
+
+    seconds: float
+    memory_bytes: int
+    file_bytes: int = _SCRATCH_BYTES
+    open_files: int = 256
+    processes: int = 64
+
+
+def _libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None, use_errno=True)
+
+
+def _succeed(result: int) -> int:
+    """Pass a system call's result on, or raise the error that it left.
+
+    Raises:
+        OSError: When the call failed.
+    """
+    if result < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+    return result
+
+
+def _prctl(option: int, first: int = 0, second: int = 0) -> int:
+    return _succeed(
+        _libc().prctl(option, *(ctypes.c_ulong(value) for value in (first, second, 0, 0)))
+    )
+
+
+def die_with_parent() -> None:
+    """Ask the kernel to end this process when its parent ends, so that nothing is left behind."""
+    if ON_LINUX:
+        _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def adopt_orphans() -> None:
+    """Become the parent of every orphan below this process, so that daemons can be found."""
+    if ON_LINUX:
+        _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def hide_memory() -> None:
+    """Refuse other processes of the same user a look into this one's memory."""
+    if ON_LINUX:
+        _prctl(_PR_SET_DUMPABLE, 0)
+
+
+def enter_namespaces(flags: int) -> None:
+    """Leave the machine's network, processes, users and mounts; children start inside.
+
+    Args:
+        flags: One of `NAMESPACE_CHOICES`.
+
+    Raises:
+        OSError: When the kernel or the container refuses; the process may then be half inside,
+            so try in a process that can be thrown away.
+    """
+    if not flags:
+        return
+    user, group = os.getuid(), os.getgid()
+    _succeed(_libc().unshare(flags))
+    if flags & _NEW_USER:
+        with contextlib.suppress(OSError):
+            Path("/proc/self/setgroups").write_text("deny")
+        Path("/proc/self/uid_map").write_text(f"{user} {user} 1")
+        Path("/proc/self/gid_map").write_text(f"{group} {group} 1")
+    # Private first: no mount made here may show outside.
+    _succeed(_libc().mount(None, b"/", None, _MS_REC | _MS_PRIVATE, None))
+
+
+def mount_scratch(folder: Path) -> bool:
+    """Put an empty folder of limited size, kept in memory, over `folder`; False when refused."""
+    options = f"size={_SCRATCH_BYTES},nr_inodes={_SCRATCH_FILES},mode=700".encode()
+    place = os.fsencode(folder)
+    _libc().umount2(place, _MNT_DETACH)
+    return bool(_libc().mount(b"tmpfs", place, b"tmpfs", _MS_NOSUID | _MS_NODEV, options) == 0)
+
+
+def confine(limits: Limits, readable: Sequence[Path], scratch: Path, *, flags: int) -> list[str]:
+    """Shut this process in for good, before it runs a line of a student's code.
+
+    Args:
+        limits: Seconds, bytes, files and processes that it may use.
+        readable: Files and folders that it may read.
+        scratch: The one folder it may write to; becomes its working folder and HOME.
+        flags: The namespaces that it is already in.
+
+    Returns:
+        The layers in place: some of `limits`, `namespaces`, `landlock`, `capabilities`, `seccomp`.
+    """
+    os.chdir(scratch)
+    os.environ.update(HOME=str(scratch), TMPDIR=str(scratch), MPLCONFIGDIR=str(scratch))
+    tempfile.tempdir = None  # what was imported before may have settled on another folder
+    layers = ["namespaces"] if flags else []
+    steps: list[tuple[str, Callable[[], None]]] = [("limits", lambda: _set_limits(limits, flags))]
+    if ON_LINUX:
+        steps += [
+            ("no new privileges", _give_up_new_privileges),
+            ("landlock", lambda: _landlock(readable, scratch)),
+            ("capabilities", _drop_capabilities),
+            ("seccomp", _filter_calls),
+        ]
+    for name, step in steps:
+        with contextlib.suppress(OSError, ValueError):
+            step()
+            layers.append(name)
+    return layers
+
+
+def _give_up_new_privileges() -> None:
+    _prctl(_PR_SET_NO_NEW_PRIVS, 1)
+
+
+def _set_limits(limits: Limits, flags: int) -> None:
+    cpu = 2 * int(limits.seconds) + 6  # cells, then the function
+    wanted = {
+        "RLIMIT_CORE": 0,
+        "RLIMIT_CPU": cpu,
+        "RLIMIT_FSIZE": limits.file_bytes,
+        "RLIMIT_NOFILE": limits.open_files,
+        # Data and not address space: torch maps far more than it uses.
+        "RLIMIT_DATA": _data_bytes() + limits.memory_bytes,
+    }
+    if flags & _NEW_USER:  # elsewhere it would count the user's other processes too
+        wanted["RLIMIT_NPROC"] = 4 * limits.processes
+    for name, value in wanted.items():
+        kind = getattr(resource, name)
+        hard = resource.getrlimit(kind)[1]
+        ceiling = value if hard == resource.RLIM_INFINITY else min(value, hard)
+        # a second earlier, so that the signal says why: at its hard limit a process is killed
+        soft = ceiling - 1 if name == "RLIMIT_CPU" else ceiling
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(kind, (soft, ceiling))
+
+
+def _data_bytes() -> int:
+    if not ON_LINUX:
+        return 0
+    status = Path("/proc/self/status").read_text()
+    return int(status.split("VmData:")[1].split()[0]) * 1024
+
+
+def _drop_capabilities() -> None:
+    for capability in range(64):
+        if _libc().prctl(_PR_CAPBSET_DROP, ctypes.c_ulong(capability), 0, 0, 0) < 0:
+            break
+    _libc().prctl(_PR_CAP_AMBIENT, ctypes.c_ulong(4), 0, 0, 0)  # 4: clear all
+    header = ctypes.create_string_buffer(struct.pack("Ii", 0x2008_0522, 0))
+    _succeed(_libc().capset(header, ctypes.create_string_buffer(24)))
+
+
+def _filter_calls() -> None:
+    """Allow the system calls that Python and torch need, and no others.
+
+    No limit and no watch counts memory that belongs to no process, no Landlock stops sockets that
+    other programs listen on, and a call that is never needed may hold the kernel's next fault.
+
+    Raises:
+        OSError: When the kernel has no seccomp, or the machine is of another kind.
+    """
+    program = seccomp.program()
+    code = ctypes.create_string_buffer(program, len(program))
+    header = struct.pack("HxxxxxxQ", len(program) // 8, ctypes.addressof(code))
+    place = ctypes.create_string_buffer(header)
+    _prctl(_PR_SET_SECCOMP, 2, ctypes.addressof(place))
+
+
+# The kernel's LANDLOCK_ACCESS_FS_* bits, in their order.
+_EXECUTE, _WRITE_FILE, _READ_FILE, _READ_DIR = 1, 2, 4, 8
+_MAKE_DEVICES = 1 << 6 | 1 << 11
+_TRUNCATE, _IOCTL = 1 << 14, 1 << 15
+_FILE_RIGHTS = _EXECUTE | _WRITE_FILE | _READ_FILE | _TRUNCATE | _IOCTL
+
+
+def landlock_version() -> int:
+    """Ask the kernel for its Landlock version; 0 when it has none."""
+    if not ON_LINUX:
+        return 0
+    return max(0, int(_libc().syscall(_SYS_LANDLOCK, None, 0, 1)))
+
+
+def _landlock(readable: Sequence[Path], scratch: Path) -> None:
+    version = landlock_version()
+    if not version:
+        raise OSError("this kernel has no Landlock")
+    everything = (1 << (13, 14, 15, 15, 16)[min(version, 5) - 1]) - 1
+    network = 3 if version >= 4 else 0  # bind and connect over TCP
+    scopes = 3 if version >= 6 else 0  # abstract sockets, and signals to the outside
+    attributes = struct.pack("QQQ", everything, network, scopes)
+    size = 8 if version < 4 else 16 if version < 6 else 24
+    ruleset = _succeed(_libc().syscall(_SYS_LANDLOCK, attributes, ctypes.c_size_t(size), 0))
+    try:
+        read_only = _EXECUTE | _READ_FILE | _READ_DIR
+        for path in readable:
+            _allow(ruleset, path, read_only)
+        _allow(ruleset, Path("/dev/null"), read_only | (everything & (_WRITE_FILE | _TRUNCATE)))
+        _allow(ruleset, scratch, everything & ~_MAKE_DEVICES)
+        _succeed(_libc().syscall(_SYS_LANDLOCK + 2, ruleset, 0))
+    finally:
+        os.close(ruleset)
+
+
+def _allow(ruleset: int, path: Path, rights: int) -> None:
+    try:
+        place = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    except OSError:
+        return  # what is not there needs no permission
+    try:
+        if not path.is_dir():
+            rights &= _FILE_RIGHTS
+        rule = struct.pack("=Qi", rights, place)
+        _succeed(_libc().syscall(_SYS_LANDLOCK + 1, ruleset, 1, rule, 0))
+    finally:
+        os.close(place)

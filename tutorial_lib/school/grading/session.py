@@ -1,0 +1,185 @@
+"""One submission's session: answers the judge's requests by runs in fresh, shut-in processes."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tutorial_lib.school.grading import processes, sandbox, student
+from tutorial_lib.school.grading.watch import Spent, Watch
+from tutorial_lib.school.grading.wire import TIMED_OUT, decode, frame, read_frame
+
+_ACCEPT_SECONDS = 120
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What is the same for every submission of a class.
+
+    Args:
+        limits: What one check may use; a function has the seconds for all its cases together.
+        readable: What a student's code may read.
+        package: Where checks are found.
+        namespaces: One of `sandbox.NAMESPACE_CHOICES`, tried beforehand.
+    """
+
+    limits: sandbox.Limits
+    readable: Sequence[Path]
+    package: str
+    namespaces: int
+
+
+def start_session(folder: Path, setting: Setting) -> None:
+    """Serve one judge, in namespaces of its own, until it hangs up.
+
+    Args:
+        folder: Holds `bundle.json`; the socket and the scratch folder are made in it.
+        setting: The class's setting.
+    """
+    sandbox.die_with_parent()
+    student.quiet([0, 1])  # what goes wrong here stands in the server's log
+    bundle = json.loads((folder / "bundle.json").read_text())
+    connection = _accept_one(folder / "socket")
+    sandbox.enter_namespaces(setting.namespaces)
+    first = os.fork()  # the first process of the new process namespace
+    if first:
+        connection.close()
+        os.waitpid(first, 0)
+        return
+    sandbox.die_with_parent()
+    os.setsid()
+    sandbox.adopt_orphans()
+    sandbox.hide_memory()
+    Session(connection, folder, bundle, setting).serve()
+
+
+def _accept_one(path: Path) -> socket.socket:
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+        listener.listen(1)
+        listener.settimeout(_ACCEPT_SECONDS)
+        connection = listener.accept()[0]
+    path.unlink()  # nobody else may connect
+    connection.settimeout(None)
+    return connection
+
+
+class Session:
+    """Runs checks of one submission, and remembers which of its cells cannot be run.
+
+    Args:
+        connection: To the judge.
+        folder: The submission's own, in the workshop.
+        bundle: `steps` (cells in order) and `problems` (exercises without an answer).
+        setting: The class's setting.
+    """
+
+    def __init__(
+        self,
+        connection: socket.socket,
+        folder: Path,
+        bundle: Mapping[str, Any],
+        setting: Setting,
+    ) -> None:
+        self.connection, self.folder, self.setting = connection, folder, setting
+        self.steps: list[dict[str, Any]] = bundle["steps"]
+        self.problems: dict[str, str] = dict(bundle["problems"])
+        self.spent: dict[str, Spent] = {}
+        self.late: set[str] = set()  # exercises among the problems that ran out of time
+        self.runs = 0
+
+    def serve(self) -> None:
+        """Answer requests until the judge hangs up."""
+        while True:
+            kind, content = read_frame(self.connection.recv)
+            if not kind:
+                return
+            self.connection.sendall(frame(*self._answer(decode(content))))
+
+    def _answer(self, request: dict[str, Any]) -> tuple[bytes, bytes]:
+        exercise, check = request["exercise"], request["check"]
+        if exercise in self.problems:
+            return self._failure([exercise]), self.problems[exercise].encode("utf-8", "replace")
+        upto = next(i for i, step in enumerate(self.steps) if step["exercise"] == exercise)
+        steps = [step for step in self.steps[: upto + 1] if step["exercise"] not in self.problems]
+        spent = self.spent.setdefault(check, Spent())
+        kind, content, last = self._run(steps, request, spent)
+        if kind in (student.RESULT, student.FAILURE):
+            left_out = [step["exercise"] for step in self.steps[:upto] if step not in steps]
+            if kind == student.FAILURE and left_out:
+                content += f"\n(Left out above it: exercise {', '.join(left_out)}.)".encode()
+                kind = self._failure(left_out)
+            return kind, content
+        culprit = steps[last]["exercise"] if last < len(steps) else None
+        what = (
+            f"answer cell of exercise {culprit}" if culprit else f"function of exercise {exercise}"
+        )
+        message = f"the {what} {content.decode()}"
+        if culprit:
+            self.problems[culprit] = f"{message} It was left out from then on."
+            if kind == TIMED_OUT:
+                self.late.add(culprit)
+            if culprit != exercise:  # an earlier cell is to blame: go on without it
+                del self.spent[check]
+                return self._answer(request)
+        return kind or student.FAILURE, message.encode()
+
+    def _failure(self, exercises: Sequence[str]) -> bytes:
+        """Choose the kind of an answer that exercises which were left out are to blame for."""
+        return student.FAILURE if self.late.isdisjoint(exercises) else TIMED_OUT
+
+    def _run(
+        self, steps: Sequence[Mapping[str, Any]], request: dict[str, Any], spent: Spent
+    ) -> tuple[bytes, bytes, int]:
+        """Fork, wait, clean up; what comes back is `Watch.outcome`."""
+        scratch = self._fresh_scratch()
+        reading, writing = os.pipe()
+        child = os.fork()
+        if not child:
+            os.close(reading)
+            self._become_student(writing, scratch, steps, request)
+        os.close(writing)
+        watch = Watch(reading, child, len(steps), spent, self.setting.limits)
+        try:
+            return watch.outcome()
+        finally:
+            watch.charge()
+            os.close(reading)
+            with contextlib.suppress(OSError):
+                os.killpg(child, signal.SIGKILL)
+            processes.end_everything_below(first_of_namespace=bool(self.setting.namespaces))
+
+    def _become_student(
+        self,
+        writing: int,
+        scratch: Path,
+        steps: Sequence[Mapping[str, Any]],
+        request: dict[str, Any],
+    ) -> None:
+        try:
+            os.setsid()  # a signal to its own group must reach nobody else
+            student.quiet([0, 1, 2])
+            self.connection.close()
+            os.closerange(3, writing)
+            os.closerange(writing + 1, 2**20)
+            setting = self.setting
+            sandbox.confine(setting.limits, setting.readable, scratch, flags=setting.namespaces)
+            student.work(writing, steps, request, setting.package)
+        finally:
+            os._exit(1)
+
+    def _fresh_scratch(self) -> Path:
+        if self.setting.namespaces:
+            # over the whole workshop: the sockets of other submissions stand in it
+            sandbox.mount_scratch(self.folder.parent)
+        self.runs += 1
+        scratch = self.folder / "scratch" / str(self.runs)
+        scratch.mkdir(parents=True)
+        return scratch
