@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Iterator
 from typing import Any
 from unittest import mock
 
 from torch.utils import checkpoint as torch_checkpoint
 
+from tutorial_lib import memory
 from tutorial_lib.checks.core import CheckError
+from tutorial_lib.memory.storages import StorageLog
 
 
 @contextlib.contextmanager
@@ -45,3 +48,23 @@ def checkpoint(message: str) -> Iterator[None]:
         attribute(torch_checkpoint.CheckpointFunction, "apply", message),
     ):
         yield
+
+
+def meter(advice: str) -> contextlib.AbstractContextManager[None]:
+    """Refuse every measurement of memory: each begins with a StorageLog, whatever it is called.
+
+    Args:
+        advice: What to do instead.
+    """
+    several = "memory.measure, memory.watch and memory.predict are the oracle here, so your"
+    return attribute(StorageLog, "__init__", f"{several} function may not call them. {advice}")
+
+
+def saved(advice: str) -> contextlib.AbstractContextManager[None]:
+    """Refuse `memory.saved`.
+
+    Args:
+        advice: What to do instead.
+    """
+    message = f"memory.saved is the oracle here, so your function may not call it. {advice}"
+    return attribute(sys.modules[memory.saved.__module__], "_Recorder", message)

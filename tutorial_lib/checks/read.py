@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torch import Tensor
@@ -36,9 +36,9 @@ def integers(value: Any, name: str, number: int | None = None) -> list[int]:
     Raises:
         CheckError: When it is anything else.
     """
-    if isinstance(value, list) and all(type(n) is int for n in value):
-        if number in (None, len(value)):
-            return value
+    is_list = isinstance(value, list) and all(type(n) is int for n in value)
+    if is_list and number in (None, len(value)):
+        return value  # type: ignore[no-any-return]
     wanted = "a list of" if number is None else number
     raise CheckError(f"{name}: {wanted} whole numbers are wanted, and something else came.")
 
@@ -67,7 +67,10 @@ def positive(value: Any, name: str) -> float:
     """
     seen = number(value, name)
     if not 0 < seen < math.inf:  # nan is not
-        raise CheckError(f"{name} should be positive and finite, and is {seen}.")
+        raise CheckError(
+            f"{name} should be positive and finite, and is {seen}: what was subtracted from what, "
+            "or divided by what?"
+        )
     return seen
 
 
@@ -100,10 +103,22 @@ def records(value: Any, name: str, number: int) -> list[Mapping[str, Any]]:
     Raises:
         CheckError: When it is anything else.
     """
-    if isinstance(value, list) and len(value) == number:
-        if all(isinstance(item, Mapping) for item in value):
-            return value
+    are_dicts = isinstance(value, list) and all(isinstance(item, Mapping) for item in value)
+    if are_dicts and len(value) == number:
+        return value  # type: ignore[no-any-return]
     raise CheckError(f"{name}: {number} records are wanted, and something else came.")
+
+
+def fields(value: Any, keys: Sequence[str]) -> Mapping[str, Any]:
+    """Read a dict with these keys and no others.
+
+    Raises:
+        CheckError: When it is anything else.
+    """
+    if isinstance(value, Mapping) and set(value) == set(keys):
+        return value
+    shown = sorted(value) if isinstance(value, Mapping) else type(value).__name__
+    raise CheckError(f"a dict with the keys {', '.join(keys)} is needed, and {shown} came.")
 
 
 def tensors(value: Any, number: int, name: str) -> list[Tensor | None]:
