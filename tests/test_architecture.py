@@ -23,6 +23,7 @@ NAMES = [path.relative_to(LIBRARY).as_posix() for path in MODULES]
 # Room by room: which other rooms it may import, inside functions too.
 ALLOWED = {
     "units": set(),
+    "timeline": set(),
     "data": set(),
     "strategies": set(),
     "device": {"units"},
@@ -31,8 +32,8 @@ ALLOWED = {
     "training": {"models", "strategies"},
     "recorded": {"units", "device", "memory", "training"},
     "emulated": {"units"},
-    "plots": {"units"},
-    "memory": {"units", "device", "plots"},
+    "plots": {"units", "timeline"},
+    "memory": {"units", "device", "timeline", "plots"},
     "widgets": {"units", "plots", "memory"},
     "checks": {"units", "memory", "models", "ranks"},
     "__init__": {"memory"},
@@ -56,22 +57,23 @@ ALLOWED = {
 }
 # The one room whose parts have an order of their own.
 WITHIN_MEMORY = {
-    "report": {"units", "plots"},
-    "storages": {"report"},
+    "report": {"units", "timeline", "plots"},
+    "storages": {"timeline"},
     "saved": {"units", "storages"},
     "autocast": set(),
     "kernels": {"autocast"},
     "allocator": {"device", "report"},
-    "meter": {"units", "device", "report", "storages", "allocator"},
+    "meter": {"units", "device", "timeline", "report", "storages", "allocator"},
     "corrections": set(),
     "predict": {"meter", "report", "kernels", "corrections"},
     "magic": {"meter", "report"},
     "cap": {"units", "device", "storages"},
-    "__init__": {"allocator", "meter", "predict", "report", "saved"},
+    "__init__": {"timeline", "allocator", "meter", "predict", "report", "saved"},
 }
 # Tested under another name.
 TESTED_BY = {
     "__init__.py": "test_main.py",
+    "timeline.py": "test_report.py",
     "school/__init__.py": "test_main.py",
     "school/commands.py": "test_main.py",
     "school/emulate.py": "test_emulated.py",
@@ -102,13 +104,13 @@ MACHINE_PATHS = re.compile(r"/(?:work|root|farm|home/\w+)/|/tmp/\w|[A-Z]:\\Users
 MAY_NAME_PATHS = ("tests/test_", "tutorial_lib/school/authoring/outputs.py")
 
 
-def imports_of(path):
-    """Names of our modules that a file imports, lazily too; not those only for the type checker."""
+def imports_of(path, *, types=False):
+    """Names of our modules that a file imports, lazily too; for the type checker, where asked."""
     found = set()
     pending = [ast.parse(path.read_text(encoding="utf-8"))]
     while pending:
         node = pending.pop()
-        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+        if not types and isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
             pending += node.orelse
             continue
         if isinstance(node, ast.ImportFrom):
@@ -162,6 +164,17 @@ def test_the_allowed_imports_go_downward_only():
     rooms = {room: allowed for room, allowed in ALLOWED.items() if not room.startswith("__")}
     assert list(TopologicalSorter(rooms).static_order())  # raises CycleError
     assert list(TopologicalSorter(WITHIN_MEMORY).static_order())
+
+
+def test_no_two_modules_import_each_other():
+    """Lazy imports and those for the type checker count; a package's own parts may not need it."""
+    graph = {}
+    for path in MODULES:
+        name = path.relative_to(LIBRARY).with_suffix("").as_posix().replace("/", ".")
+        name = name.removesuffix(".__init__")
+        around = {name, *(name.rsplit(".", count)[0] for count in range(1, 1 + name.count(".")))}
+        graph[name] = imports_of(path, types=True) - around
+    assert list(TopologicalSorter(graph).static_order())  # raises CycleError
 
 
 def test_a_lazy_import_is_seen(tmp_path):

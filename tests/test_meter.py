@@ -12,8 +12,9 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from tutorial_lib import memory
 from tutorial_lib.memory.allocator import AllocatorReading
-from tutorial_lib.memory.report import CATEGORIES, MemoryReport
+from tutorial_lib.memory.report import MemoryReport
 from tutorial_lib.models.gpt import GPT, GPTConfig
+from tutorial_lib.timeline import CATEGORIES
 
 
 def training_step(model, optimizer, *batch, loss=None):

@@ -5,7 +5,7 @@ import torch
 from test_meter import gpt_step
 
 from tutorial_lib import memory, plots
-from tutorial_lib.memory.report import CATEGORIES
+from tutorial_lib.timeline import CATEGORIES
 from tutorial_lib.units import GIB
 
 

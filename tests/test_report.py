@@ -4,7 +4,8 @@ import pytest
 from test_meter import gpt_step
 
 from tutorial_lib import memory, plots
-from tutorial_lib.memory.report import CATEGORIES, MemoryReport, as_data
+from tutorial_lib.memory.report import MemoryReport, as_data
+from tutorial_lib.timeline import CATEGORIES
 
 
 @pytest.fixture(scope="module")

@@ -3,8 +3,9 @@
 from tutorial_lib.memory.allocator import snapshot
 from tutorial_lib.memory.meter import MeterWarning, measure, watch
 from tutorial_lib.memory.predict import predict, predicting
-from tutorial_lib.memory.report import CATEGORIES, Life, MemoryReport
+from tutorial_lib.memory.report import MemoryReport
 from tutorial_lib.memory.saved import SavedTensors, saved
+from tutorial_lib.timeline import CATEGORIES, Life
 
 __all__ = [
     "CATEGORIES",

@@ -24,8 +24,9 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from tutorial_lib import device as devices
 from tutorial_lib.memory.allocator import AllocatorReading
-from tutorial_lib.memory.report import MemoryReport, summarise
+from tutorial_lib.memory.report import MemoryReport
 from tutorial_lib.memory.storages import StorageLog
+from tutorial_lib.timeline import summarise
 from tutorial_lib.units import human_bytes
 
 

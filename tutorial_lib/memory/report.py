@@ -2,136 +2,23 @@
 
 from __future__ import annotations
 
-import itertools
 import json
-import statistics
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tutorial_lib.timeline import Life, StepMemory
 from tutorial_lib.units import human_bytes, human_flops, human_seconds
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-CATEGORIES = (
-    "parameters",
-    "buffers",
-    "gradients",
-    "optimizer_state",
-    "activations",
-    "recomputed",
-    "temporary",
-    "inputs",
-    "other",
-)
-PHASES = ("forward", "backward", "optimizer", "zero")
 HOW = {"counted": "counted", "allocator": "measured by the allocator", "predicted": "predicted"}
 
 
-@dataclass(frozen=True, slots=True)
-class Life:
-    """One storage's life; times are ticks, one for each operation that made a storage.
-
-    Args:
-        num_bytes: Size of the storage.
-        born: Tick at which it was made; 0 for what was there before.
-        died: Last tick at which it was there; None when it outlived the step.
-        category: One of `CATEGORIES`.
-        phase: Phase of the step in which it was born.
-        op: Name of the operation that made it; empty for what was there before.
-        module: Path of the module that was running.
-    """
-
-    num_bytes: int
-    born: int
-    died: int | None
-    category: str
-    phase: str
-    op: str
-    module: str
-
-
-@dataclass
-class MemoryReport:
-    """Memory of one training step: its peak, by category and by phase, and how it came about.
-
-    Args:
-        label: What was measured, in the caller's words.
-        peak_bytes: Most bytes held at once, whatever was there before included.
-        peak_phase: Phase in which that was.
-        at_peak: Bytes by category at that moment; they sum to `peak_bytes`.
-        phases: Most bytes held at once in each phase that occurred.
-        baseline_bytes: Bytes there before the step: parameters, optimizer state and the like.
-        leaked_bytes: Bytes of the step that outlived it and are neither gradient nor state.
-        timeline: Every storage's life.
-        phase_starts: Tick and name of each phase, in order.
-        step_seconds: Time of each timed run; none where none was asked for.
-        flops: Floating-point operations of one step, counted in a run of their own.
-        method: `counted` (exact, from tensors), `allocator` (CUDA's own peak) or `predicted`.
-        device: Words for the device.
-        versions: Python, torch and the like.
-        counted_bytes: On CUDA, the peak that the tensors alone account for.
-        requested_bytes: On CUDA, the peak of what was asked of the allocator, before rounding.
-        reserved_bytes: On CUDA, the most that the allocator held of the driver.
-        driver_bytes: On CUDA, what the driver said was in use after the step, by every process
-            and with CUDA's own context: the figure of nvidia-smi.
-    """
-
-    label: str = ""
-    peak_bytes: int = 0
-    peak_phase: str = ""
-    at_peak: dict[str, int] = field(default_factory=lambda: dict.fromkeys(CATEGORIES, 0))
-    phases: dict[str, int] = field(default_factory=dict)
-    baseline_bytes: int = 0
-    leaked_bytes: int = 0
-    timeline: list[Life] = field(default_factory=list)
-    phase_starts: list[tuple[int, str]] = field(default_factory=list)
-    step_seconds: list[float] = field(default_factory=list)
-    flops: int | None = None
-    method: str = "counted"
-    device: str = "CPU"
-    versions: dict[str, str] = field(default_factory=dict)
-    counted_bytes: int | None = None
-    requested_bytes: int | None = None
-    reserved_bytes: int | None = None
-    driver_bytes: int | None = None
-
-    @property
-    def seconds(self) -> float | None:
-        """Median time of one step, or None where none was timed."""
-        return statistics.median(self.step_seconds) if self.step_seconds else None
-
-    @property
-    def forward_backward_bytes(self) -> int:
-        """Most bytes held in forward and backward: what checkpointing can lower."""
-        return max(self.phases.get("forward", 0), self.phases.get("backward", 0))
-
-    def curve(self) -> list[dict[str, int]]:
-        """Give the bytes held at each tick, by category.
-
-        Returns:
-            One dict a tick, from 0 on.
-        """
-        clocks = [begin for begin, _ in self.phase_starts]
-        for life in self.timeline:
-            clocks += [life.born] if life.died is None else [life.born, life.died]
-        last = max(clocks, default=0)
-        changes = [dict.fromkeys(CATEGORIES, 0) for _ in range(last + 2)]
-        for life in self.timeline:
-            changes[life.born][life.category] += life.num_bytes
-            if life.died is not None:
-                changes[life.died + 1][life.category] -= life.num_bytes
-        for before, now in itertools.pairwise(changes):
-            for category in CATEGORIES:
-                now[category] += before[category]
-        return changes[:-1]
-
-    def leaks(self) -> list[Life]:
-        """List what the step made, that lives on, and that is neither gradient nor state."""
-        made = ("activations", "recomputed", "temporary")
-        return [life for life in self.timeline if life.died is None and life.category in made]
+class MemoryReport(StepMemory):
+    """Memory of one training step: prints as a table, shows as a figure, saves as JSON."""
 
     def figure(self) -> Figure:
         """Draw the step: bytes by category, from its first tick to its last."""
@@ -211,30 +98,6 @@ class MemoryReport:
         if self.flops is not None:
             lines.append(f"  FLOPs a step:   {human_flops(self.flops)}")
         return lines
-
-
-def summarise(report: MemoryReport) -> MemoryReport:
-    """Fill in peak, categories and phases from the report's own timeline."""
-    curve = report.curve()
-    totals = [sum(point.values()) for point in curve]
-    ends = [begin for begin, _ in report.phase_starts[1:]] + [len(totals)]
-    spans = [
-        (phase, totals[begin:end])
-        for (begin, phase), end in zip(report.phase_starts, ends, strict=True)
-        # The log opens in "zero": when the step begins at once, that is no phase of it.
-        if (begin, end) != (0, 1)
-    ]
-    report.phases = {
-        phase: max(max(span) for name, span in spans if name == phase and span)
-        for phase in PHASES
-        if any(name == phase and span for name, span in spans)
-    }
-    moment = totals.index(max(totals))
-    report.peak_bytes, report.at_peak = totals[moment], curve[moment]
-    report.peak_phase = next(p for begin, p in reversed(report.phase_starts) if begin <= moment)
-    report.baseline_bytes = totals[0]
-    report.leaked_bytes = sum(life.num_bytes for life in report.leaks())
-    return report
 
 
 def as_data(report: MemoryReport) -> dict[str, Any]:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from tutorial_lib.memory.report import Life
+from tutorial_lib.timeline import Life
 
 Phase = str
 

@@ -6,17 +6,15 @@ import base64
 import io
 from collections.abc import Mapping, Sequence
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
+from tutorial_lib.timeline import StepMemory
 from tutorial_lib.units import human_bytes
-
-if TYPE_CHECKING:
-    from tutorial_lib.memory.report import MemoryReport
 
 # One colour and one hatch per memory category (Okabe and Ito, 2008).
 COLORS = {
@@ -88,7 +86,7 @@ def category_legend(axes: Axes, categories: Sequence[str]) -> None:
     axes.legend(handles=handles, frameon=False, fontsize=8, **beside)
 
 
-def how_measured(report: MemoryReport) -> str:
+def how_measured(report: StepMemory) -> str:
     """Say how a report came about and on which device."""
     return f"{'measured' if report.method == 'allocator' else report.method}, {report.device}"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import LogLocator
@@ -17,13 +17,11 @@ from tutorial_lib.plots.base import (
     in_words,
     new_figure,
 )
+from tutorial_lib.timeline import StepMemory
 from tutorial_lib.units import GIB, binary_unit, human_bytes
 
-if TYPE_CHECKING:
-    from tutorial_lib.memory.report import MemoryReport
 
-
-def step_timeline(report: MemoryReport) -> CourseFigure:
+def step_timeline(report: StepMemory) -> CourseFigure:
     """Draw one training step: bytes by category after each allocation, phases named above.
 
     Raises:
@@ -62,7 +60,7 @@ def step_timeline(report: MemoryReport) -> CourseFigure:
     return figure
 
 
-def _stretched(report: MemoryReport, length: int) -> list[float]:
+def _stretched(report: StepMemory, length: int) -> list[float]:
     """Place operations on the axis; every phase gets at least an eighth of the whole."""
     ends = [begin for begin, _ in report.phase_starts[1:]] + [length]
     places: list[float] = []

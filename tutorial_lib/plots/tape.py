@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.patches import Patch, Rectangle
 
 from tutorial_lib.plots.base import COLORS, CourseFigure, fill
+from tutorial_lib.timeline import Life, StepMemory
 from tutorial_lib.units import human_bytes
-
-if TYPE_CHECKING:
-    from tutorial_lib.memory.report import Life, MemoryReport
 
 Row = tuple[float, float]  # where it begins and how high it is, in bytes
 _LABELS = {
@@ -22,7 +20,7 @@ _LABELS = {
 }
 
 
-def tape(reports: Mapping[str, MemoryReport]) -> CourseFigure:
+def tape(reports: Mapping[str, StepMemory]) -> CourseFigure:
     """Draw every tensor that forward computes, over forward and backward.
 
     A row is a place on the tape: one tensor of the forward, as high as its bytes, the first one
@@ -57,7 +55,7 @@ def tape(reports: Mapping[str, MemoryReport]) -> CourseFigure:
     return figure
 
 
-def _draw(axes: Axes, bars: list[tuple[Life, Row]], report: MemoryReport) -> None:
+def _draw(axes: Axes, bars: list[tuple[Life, Row]], report: StepMemory) -> None:
     start = _backward(report)
     end = max(life.died or life.born for life, _ in bars)
     total = max(bottom + height for _, (bottom, height) in bars)
@@ -84,7 +82,7 @@ def _draw(axes: Axes, bars: list[tuple[Life, Row]], report: MemoryReport) -> Non
     axes.annotate("backward", (start, 0), (3, -10), ha="left", **below)
 
 
-def _bars(report: MemoryReport) -> Iterator[tuple[Life, Row]]:
+def _bars(report: StepMemory) -> Iterator[tuple[Life, Row]]:
     """Give the lives to draw, in order of birth, each with its row."""
     rows: list[Row] = []
     written: dict[tuple[str, int], list[tuple[int, str]]] = {}  # its places and their modules
@@ -104,7 +102,7 @@ def _bars(report: MemoryReport) -> Iterator[tuple[Life, Row]]:
                 yield life, rows[head]
 
 
-def _backward(report: MemoryReport) -> int:
+def _backward(report: StepMemory) -> int:
     begins = [tick for tick, phase in report.phase_starts if phase == "backward"]
     if not begins or not report.timeline:
         raise ValueError(
@@ -114,7 +112,7 @@ def _backward(report: MemoryReport) -> int:
     return begins[0]
 
 
-def _sentence(name: str, bars: list[tuple[Life, Row]], report: MemoryReport) -> str:
+def _sentence(name: str, bars: list[tuple[Life, Row]], report: StepMemory) -> str:
     waiting = sum(life.num_bytes for life, _ in bars if life.category == "activations")
     again = sum(life.num_bytes for life, _ in bars if life.category == "recomputed")
     return (

@@ -3,6 +3,7 @@
 Importing this room loads no torch, so that a command can name the choices at once.
 """
 
-from tutorial_lib.training.recipe import Attention, OptimizerName, Precision, Recipe
+from tutorial_lib.training.choices import Attention, OptimizerName, Precision
+from tutorial_lib.training.recipe import Recipe
 
 __all__ = ["Attention", "OptimizerName", "Precision", "Recipe"]

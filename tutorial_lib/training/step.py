@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -14,10 +14,9 @@ from tutorial_lib import strategies
 from tutorial_lib.models import published
 from tutorial_lib.models.libraries import config_value
 from tutorial_lib.training.adamw_8bit import AdamW8bit
-from tutorial_lib.training.recipe import OptimizerName, Precision
+from tutorial_lib.training.choices import Choices, OptimizerName, Precision
 
-if TYPE_CHECKING:
-    from tutorial_lib.training.recipe import Recipe, Step
+Step = tuple[Callable[[], None], nn.Module, Optimizer]
 
 LEARNING_RATE = 1e-4
 # PyTorch begins at 65536, and an update that overflows is skipped: the state would come late.
@@ -25,7 +24,7 @@ FIRST_SCALE = 1024.0
 _AUTOCAST = {Precision.BF16_AMP: torch.bfloat16, Precision.FP16_AMP: torch.float16}
 
 
-def make_step(recipe: Recipe, device: torch.device | str = "cpu") -> Step:
+def make_step(recipe: Choices, device: torch.device | str = "cpu") -> Step:
     """Build model, batch and optimizer of a recipe: see `Recipe.make_step`."""
     overrides = _overrides(recipe)
     batch = published.batch(
@@ -82,7 +81,7 @@ def _autocast(precision: str, device_type: str) -> Callable[[], Any]:
     return lambda: torch.autocast(device_type, dtype=dtype)
 
 
-def _overrides(recipe: Recipe) -> Mapping[str, Any]:
+def _overrides(recipe: Choices) -> Mapping[str, Any]:
     """Put the image size where a model's configuration fixes it, for it has a position a patch."""
     model, size = published.find(recipe.model), recipe.size
     if size is None:

@@ -1,0 +1,100 @@
+"""What can be chosen for a training step of a published model; loads no torch."""
+
+from __future__ import annotations
+
+import difflib
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+class Precision(enum.StrEnum):
+    """Types of the step's numbers.
+
+    `fp32`: all float32. `bf16-amp`, `fp16-amp`: float32 parameters, gradients and states under
+    autocast, float16 with a gradient scaler. `bf16`: everything bfloat16, states included.
+    """
+
+    FP32 = "fp32"
+    BF16_AMP = "bf16-amp"
+    FP16_AMP = "fp16-amp"
+    BF16 = "bf16"
+
+
+class Attention(enum.StrEnum):
+    """`sdpa` leaves attention to PyTorch's fused kernels, `eager` writes out the scores."""
+
+    SDPA = "sdpa"
+    EAGER = "eager"
+
+
+class OptimizerName(enum.StrEnum):
+    """What updates the parameters.
+
+    `sgd`: no momentum, no state. `adamw`: PyTorch's, in the device's own default implementation,
+    which on CUDA is `foreach`. `adamw-fused`: PyTorch's single kernel. `adamw-8bit`: `AdamW8bit`.
+    """
+
+    SGD = "sgd"
+    ADAMW = "adamw"
+    ADAMW_FUSED = "adamw-fused"
+    ADAMW_8BIT = "adamw-8bit"
+
+
+@dataclass(frozen=True)
+class Choices:
+    """The choices as data, checked by name; `Recipe` says what each is and makes the step."""
+
+    model: str
+    micro_batch: int = 1
+    seq: int | None = None
+    size: int | None = None
+    precision: Precision | str = Precision.FP32
+    attention: Attention | str = Attention.SDPA
+    optimizer: OptimizerName | str = OptimizerName.ADAMW
+    checkpointing: str = "none"
+    accumulation: int = 1
+    overrides: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.accumulation < 1:
+            raise ValueError(f"accumulation (={self.accumulation}) must be at least 1.")
+        choices = {"precision": Precision, "attention": Attention, "optimizer": OptimizerName}
+        for name, kind in choices.items():
+            object.__setattr__(self, name, _chosen(name, getattr(self, name), kind))
+
+    def label(self) -> str:
+        """Name the step in a report's first line; choices that are PyTorch's defaults unsaid."""
+        times = f" x {self.accumulation}" if self.accumulation > 1 else ""
+        words = [self.model, f"batch {self.micro_batch}{times}"]
+        sizes = {"seq": self.seq, "size": self.size}
+        words += [f"{name} {value}" for name, value in sizes.items() if value is not None]
+        words += [str(self.precision), str(self.optimizer)]
+        words += ["eager"] if self.attention == Attention.EAGER else []
+        words += [self.checkpointing] if self.checkpointing != "none" else []
+        return ", ".join(words)
+
+    def as_data(self) -> dict[str, Any]:
+        """Give the choices as plain data, for JSON."""
+        return {
+            "model": self.model,
+            "micro_batch": self.micro_batch,
+            "seq": self.seq,
+            "size": self.size,
+            "precision": str(self.precision),
+            "attention": str(self.attention),
+            "optimizer": str(self.optimizer),
+            "checkpointing": self.checkpointing,
+            "accumulation": self.accumulation,
+            "overrides": dict(self.overrides),
+        }
+
+
+def _chosen(name: str, value: str, kind: type[enum.StrEnum]) -> enum.StrEnum:
+    names = [member.value for member in kind]
+    if value in names:
+        return kind(value)
+    near = difflib.get_close_matches(str(value), names, n=1, cutoff=0.4)
+    guess = f" Did you mean {near[0]}?" if near else ""
+    raise ValueError(f"{name} (={value!r}) must be one of {', '.join(names)}.{guess}")
