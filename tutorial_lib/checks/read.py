@@ -97,6 +97,23 @@ def items(value: Any, name: str) -> list[Any]:
     raise CheckError(f"{name}: a list is wanted, and {type(value).__name__} came.")
 
 
+def several(returned: Any, number: int, names: str) -> list[Any]:
+    """Take apart what an answer returned: so many values, in a tuple or list.
+
+    Args:
+        returned: What the answer gave.
+        number: How many are wanted.
+        names: Words for them.
+
+    Raises:
+        CheckError: When it is anything else.
+    """
+    if isinstance(returned, tuple | list) and len(returned) == number:
+        return list(returned)
+    kind = type(returned).__name__
+    raise CheckError(f"{number} values are wanted, {names}, and {kind} came: return all of them.")
+
+
 def records(value: Any, name: str, number: int) -> list[Mapping[str, Any]]:
     """Read a list of so many dicts.
 

@@ -83,6 +83,7 @@ def watched(
     optimizer: Optimizer | None = None,
     *,
     only: Collection[str] = tuple(MESSAGES),
+    but: Collection[str] = (),
 ) -> Iterator[list[str]]:
     """Fill a list, at the block's end, with the names of what the block changed.
 
@@ -91,14 +92,15 @@ def watched(
         inputs: Tensors that are handed in.
         optimizer: Its state.
         only: What is looked at.
+        but: What of it is not.
     """
     names: list[str] = []
-    but = [name for name in MESSAGES if name not in only]
+    ignored = [name for name in MESSAGES if name in but or name not in only]
     before = note(modules, inputs, optimizer)
     try:
         yield names
     finally:
-        names += changed(before, note(modules, inputs, optimizer), but=but)
+        names += changed(before, note(modules, inputs, optimizer), but=ignored)
 
 
 def _all_same(some: list[Any], others: list[Any]) -> bool:
