@@ -5,11 +5,11 @@ import torch
 from torch import nn
 
 from tutorial_lib import memory
-from tutorial_lib.checks import lab02, lab02_profile, lab02_time
-from tutorial_lib.checks import lab02_oracles as oracles
+from tutorial_lib.checks import lab02
 from tutorial_lib.checks.core import Check, CheckError
-from tutorial_lib.checks.lab02_machine import LAUNCH_SECONDS, PretendGPU
-from tutorial_lib.checks.lab02_steps import LeakyTraining, TimedTraining
+from tutorial_lib.checks.lab02 import ex2_2, ex2_6
+from tutorial_lib.checks.lab02.machine import LAUNCH_SECONDS, PretendGPU, expect_time
+from tutorial_lib.checks.lab02.steps import LeakyTraining, TimedTraining
 
 CHECKS = [value for value in vars(lab02).values() if isinstance(value, Check)]
 SEEDS = range(8)
@@ -73,7 +73,7 @@ def test_a_reset_begins_with_what_is_there():
 
 @pytest.mark.parametrize("checkpointed", [False, True])
 def test_a_timed_step_takes_what_its_case_says(checkpointed):
-    case = lab02_profile._profile_cases(0)[0] | {"checkpointed": checkpointed}
+    case = lab02.profile_step.cases(0)[0] | {"checkpointed": checkpointed}
     gpu = PretendGPU()
     training = TimedTraining(gpu, case)
     times = []
@@ -91,11 +91,11 @@ def test_a_timed_step_takes_what_its_case_says(checkpointed):
 
 
 @pytest.mark.parametrize("seed", SEEDS[:3])
-def test_the_three_peaks_of_2_6_differ_where_a_slip_would_hide(seed):
-    few_rows, _, scratch = lab02_profile._profile_cases(seed)
-    phases = lab02_profile._measured(few_rows)
+def test_the_three_peaks_of_2_6_differ_where_a_fault_would_hide(seed):
+    few_rows, _, scratch = lab02.profile_step.cases(seed)
+    phases = ex2_6.phases_of(few_rows)
     assert phases["forward"] < phases["backward"] < phases["optimizer"]
-    phases = lab02_profile._measured(scratch)
+    phases = ex2_6.phases_of(scratch)
     assert phases["forward"] > phases["backward"]
 
 
@@ -104,7 +104,7 @@ def test_four_pairs_of_2_2_are_left_alone(seed):
     for case in lab02.slowdown.cases(seed)[:2]:
         factors = case["slowness"][2:]
         pairs = [factors[i : i + 2] for i in range(0, len(factors), 2)]
-        assert sum(a == b for a, b in pairs) == lab02_time.PAIRS // 2 + 1
+        assert sum(a == b for a, b in pairs) == ex2_2.PAIRS // 2 + 1
 
 
 def outlived(leak):
@@ -166,7 +166,7 @@ def test_a_check_refuses_the_instrument_that_judges_it(check, instrument):
 @pytest.mark.parametrize(("value", "passes"), [(1.0005, True), (0.9995, True), (1.002, False)])
 def test_a_time_may_be_off_by_a_launch(value, passes):
     if passes:
-        oracles.expect_close(value, 1.0, "a step", {})
+        expect_time(value, 1.0, "a step", {})
         return
-    with pytest.raises(CheckError, match="none of the usual slips"):
-        oracles.expect_close(value, 1.0, "a step", {})
+    with pytest.raises(CheckError, match="none of the usual faults"):
+        expect_time(value, 1.0, "a step", {})

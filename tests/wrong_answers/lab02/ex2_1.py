@@ -88,7 +88,7 @@ def has_its_own_idea_of_how_often(step, gpu, clock, *, warmup, repeats):
     return statistics.median(each(step, gpu, clock, 20))
 
 
-@wrong("should be positive, and is -")
+@wrong("should be positive and finite, and is -")
 def subtracts_the_wrong_way(step, gpu, clock, *, warmup, repeats):
     warmed(step, warmup)
     gpu.synchronize()

@@ -72,7 +72,7 @@ def never_waits(plain, other, gpu, clock, *, repeats):
     return statistics.median(ratios)
 
 
-@wrong("is none of the usual slips")
+@wrong("It is none of the usual faults")
 def waits_once_a_pair(plain, other, gpu, clock, *, repeats):
     ratios = []
     for _ in range(repeats):

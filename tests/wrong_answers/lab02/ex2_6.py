@@ -263,7 +263,7 @@ def gives_a_tuple(*args, **options):
     return tuple(Profile(*args, **options).result().values())
 
 
-@wrong("is none of the usual slips. Run it")
+@wrong("It is none of the usual faults. Run it")
 def never_waits(*args, **options):
     class Hasty(Profile):
         def seconds(self):

@@ -1,0 +1,107 @@
+"""The check of 2.3: the peak of a step."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from tutorial_lib import memory
+from tutorial_lib.checks import expect
+from tutorial_lib.checks.core import Case, Check, Result
+from tutorial_lib.checks.lab02.machine import PretendGPU, without_instruments
+from tutorial_lib.checks.lab02.steps import ColdStep
+
+
+def _cases(seed: int) -> list[Case]:
+    draw = random.Random(seed)
+    leaky = {**_cold(draw, "momentum", warmup=1), "kept": draw.randint(10_000, 20_000)}
+    return [_cold(draw, "adamw", warmup=1), _cold(draw, "momentum", warmup=2), leaky]
+
+
+def _cold(draw: random.Random, optimizer: str, *, warmup: int) -> Case:
+    inner, outer = draw.sample(range(48, 80), 2)
+    return {
+        "widths": [outer, inner, outer],
+        "rows": draw.randint(300, 400),
+        "optimizer": optimizer,
+        "warmup": warmup,
+        "workspace": draw.randint(400_000, 500_000),
+        "kept": 0,
+        "earlier": draw.randint(900_000, 990_000),
+        "left": draw.randint(10_000, 20_000),
+    }
+
+
+def _run(answer: Callable[..., Any], case: Case) -> Result:
+    with PretendGPU() as gpu:
+        torch.zeros(case["earlier"])  # the run before this one
+        left = torch.zeros(case["left"])
+        step = ColdStep(case)
+        with without_instruments():
+            peak = answer(step, gpu, warmup=case["warmup"])
+    del left  # it has lain there all the time
+    return {"bytes": peak}
+
+
+def _peak(case: Case) -> int:
+    step = ColdStep(case)
+    report = memory.measure(step, model=step.model, optimizer=step.optimizer)
+    return report.peak_bytes - report.baseline_bytes
+
+
+def _judge(case: Case, result: Result, peak: int) -> None:
+    expect.number_of_bytes(result.get("bytes"), peak, "steady_peak(step, gpu)", _faults(case))
+
+
+def _faults(case: Case) -> expect.Faults:
+    """Read everything at every moment."""
+    with PretendGPU() as gpu:
+        left = torch.zeros(case["left"])
+        step = ColdStep(case)
+        before = gpu.memory_allocated()
+        gpu.reset_peak_memory_stats()
+        step()
+        cold = gpu.max_memory_allocated()
+        base = gpu.memory_allocated()
+        gpu.reset_peak_memory_stats()
+        step()
+        steady, after = gpu.max_memory_allocated(), gpu.memory_allocated()
+    del left
+    with PretendGPU() as gpu:
+        torch.zeros(case["earlier"])
+        step = ColdStep(case)
+        step()
+        step()
+        ever = gpu.max_memory_allocated()
+    yield from {
+        "What lay there before the step is in it: read that too, and subtract it.": steady,
+        "It is the first step, without optimizer state, while kernels are tried out: warm up.": cold
+        - before,
+        "It is all there was in the first step: warm up, and subtract what lay there before.": cold,
+        "It is the mark of an earlier run: wipe it off before the step.": ever - base,
+        "It is the highest mark that any run has left: wipe it off, and subtract what lay there "
+        "before the step.": ever,
+        "It is the mark of the warm-up: wipe it off between warm-up and step.": cold - base,
+        "Nothing is left when a step is over: ask for the most that was there meanwhile, not for "
+        "what is there now.": after - base,
+        "It is what is there when the step is over: ask for the most that was there "
+        "meanwhile.": after,
+        "What is there after the step was subtracted, so what the step leaves behind is missing: "
+        "read what lies there before it.": steady - after,
+        "What lay there was read before the warm-up, which has left gradients and optimizer state "
+        "behind: read it after.": steady - before,
+    }.items()
+
+
+steady_peak = Check(
+    "lab02.steady_peak",
+    "2.3",
+    "equal to memory.measure, whatever ran before",
+    _cases,
+    _run,
+    _judge,
+    oracle=_peak,
+)

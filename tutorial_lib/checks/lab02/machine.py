@@ -1,0 +1,116 @@
+"""The machine of lab 02's measurements: read like `torch.cuda`, and the same everywhere.
+
+A benchmark that takes `torch.cuda` and a clock as arguments can be given this instead. Its bytes
+are real, its seconds are not: they pass as a script says, so that a check can know them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from torch import nn
+
+from tutorial_lib.checks import expect, forbid
+from tutorial_lib.memory.storages import StorageLog
+
+LAUNCH_SECONDS = 2e-5
+_TOLERANCE = 1e-3  # a step takes at least a thousand launches
+
+
+@contextlib.contextmanager
+def without_instruments() -> Iterator[None]:
+    """Refuse the course's own instruments while an answer runs."""
+    advice = "Build the instrument from what PyTorch gives you."
+    with forbid.meter(advice), forbid.saved(advice):
+        yield
+
+
+def expect_time(value: float, wanted: float, name: str, faults: expect.Faults) -> None:
+    """Expect pretended seconds, or a ratio of some, but for a launch or two.
+
+    Args:
+        value: What the answer gave.
+        wanted: What is right.
+        name: Words for what was asked, which begin the message.
+        faults: See `expect`.
+
+    Raises:
+        CheckError: When it is another; a known fault is named.
+    """
+    expect.close(
+        value,
+        wanted,
+        faults,
+        otherwise="It is none of the usual faults. Run it on a PretendGPU in a cell of your own, "
+        "and print each time that it takes.",
+        tolerance=_TOLERANCE,
+        where=f"{name}: {value:.4g} is off by {value / wanted - 1:+.0%}. ",
+    )
+
+
+class PretendGPU(StorageLog):  # type: ignore[no-untyped-call]
+    """A CPU that reads like `torch.cuda`: it counts bytes for real, and pretends its seconds.
+
+    Memory: inside `with gpu:` every tensor's storage is counted from birth to death. Time: `launch`
+    puts work into a queue and returns at once, `synchronize` waits until the queue is empty, and
+    `now` is the clock. No operation of PyTorch takes any time on it, only what is launched.
+
+    Args:
+        model: Its parameters and buffers lie on the device from the beginning.
+        slowness: How many times as long as usual each launch takes, from the first on; the last
+            one holds for all that follow.
+
+    Source:
+        The three readings of memory have the names and the meaning of `torch.cuda`'s, in bytes of
+        storages: neither the allocator's rounding nor a kernel's workspace is in them.
+    """
+
+    def __init__(
+        self, model: nn.Module | None = None, *, slowness: Sequence[float] = (1.0,)
+    ) -> None:
+        super().__init__("cpu")
+        self.slowness = slowness
+        self.num_launches = 0
+        self._host_seconds = self._queue_empty_at = 0.0
+        self._counted_from = 0
+        if model is not None:
+            self.know_module(model)
+
+    def now(self) -> float:
+        """Read the clock, in seconds."""
+        return self._host_seconds
+
+    def launch(self, seconds: float) -> None:
+        """Queue work that usually takes so many seconds; the host goes on after 20 µs."""
+        factor = self.slowness[min(self.num_launches, len(self.slowness) - 1)]
+        self.num_launches += 1
+        self._host_seconds += LAUNCH_SECONDS
+        begins = max(self._queue_empty_at, self._host_seconds)
+        self._queue_empty_at = begins + seconds * factor
+
+    def synchronize(self) -> None:
+        """Wait until all that was launched is done."""
+        self._host_seconds = max(self._host_seconds, self._queue_empty_at)
+
+    def memory_allocated(self) -> int:
+        """Give the bytes of all tensors that are there now."""
+        return self.alive_bytes()
+
+    def max_memory_allocated(self) -> int:
+        """Give the most bytes there were at once since the last reset."""
+        changes: Counter[int] = Counter()
+        for record in self.records:
+            if record.died is None or record.died >= self._counted_from:
+                changes[max(record.born, self._counted_from)] += record.num_bytes
+                if record.died is not None:
+                    changes[record.died + 1] -= record.num_bytes
+        totals = itertools.accumulate(changes[tick] for tick in sorted(changes))
+        return max(totals, default=0)
+
+    def reset_peak_memory_stats(self) -> None:
+        """Forget the peak: the next one begins with what is there now."""
+        self.clock += 1  # what has died so far died before this tick
+        self._counted_from = self.clock
