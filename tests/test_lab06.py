@@ -10,15 +10,14 @@ from torch import nn
 from wrong_answers import solved
 
 from tutorial_lib import ranks
-from tutorial_lib.checks import assert_same_training, lab06, lab06_tasks
-from tutorial_lib.checks import lab06_demands as demands
-from tutorial_lib.checks import lab06_oracles as oracles
+from tutorial_lib.checks import assert_same_training, expect, lab06, observe
 from tutorial_lib.checks.core import Check, CheckError
+from tutorial_lib.checks.lab06 import models
 
 LAB = solved("lab06")
 CHECKS = [value for value in vars(lab06).values() if isinstance(value, Check)]
 each_check = pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.name)
-each_model = pytest.mark.parametrize("name", lab06_tasks.TASKS)
+each_model = pytest.mark.parametrize("name", models.TASKS)
 each_optimizer = pytest.mark.parametrize("optimizer", ["SGD", "AdamW"])
 
 
@@ -31,11 +30,11 @@ def _seeded():
 
 
 def trained(name, optimizer, num_steps, dtype=torch.float64, rows=10):
-    task = lab06_tasks.TASKS[name](1, rows, dtype)
-    made = lab06_tasks.make_optimizer(optimizer, task.model)
+    task = models.TASKS[name](1, rows, dtype)
+    made = models.make_optimizer(optimizer, task.model)
     options = {"loss_sum": task.loss_sum, "count_terms": task.count_terms}
     loss = LAB.exact_step(task.model, made, task.batch, num_steps, **options)
-    return loss, oracles.gradients_of(task.model), oracles.vector([*task.model.parameters()])
+    return loss, observe.gradient_vector(task.model), observe.parameter_vector(task.model)
 
 
 @each_model
@@ -44,28 +43,28 @@ def trained(name, optimizer, num_steps, dtype=torch.float64, rows=10):
 def test_micro_batches_are_the_big_batch_in_float64(name, optimizer, num_steps):
     whole, parts = (trained(name, optimizer, n) for n in (1, num_steps))
     assert math.isclose(whole[0], parts[0], rel_tol=1e-12)
-    assert oracles.off(parts[1], whole[1]) < 1e-12
-    assert oracles.off(parts[2], whole[2]) < 1e-12
+    assert expect.relative_error(parts[1], whole[1]) < 1e-12
+    assert expect.relative_error(parts[2], whole[2]) < 1e-12
 
 
 @each_model
 @each_optimizer
 def test_micro_batches_are_the_big_batch_within_rounding_in_float32(name, optimizer):
-    task = lab06_tasks.TASKS[name](1, 10, torch.float32)
+    task = models.TASKS[name](1, 10, torch.float32)
     options = {"loss_sum": task.loss_sum, "count_terms": task.count_terms}
     steps = [
         functools.partial(LAB.exact_step, batch=task.batch, num_steps=n, **options) for n in (1, 4)
     ]
 
     def make():
-        model = lab06_tasks.TASKS[name](1, 10, torch.float32).model
-        return model, lab06_tasks.make_optimizer(optimizer, model)
+        model = models.TASKS[name](1, 10, torch.float32).model
+        return model, models.make_optimizer(optimizer, model)
 
     assert_same_training(*steps, make=make)
 
 
 def test_the_solutions_judge_agrees_with_the_courses():
-    task = lab06_tasks.gpt_task(3, 9, torch.float64)
+    task = models.gpt_task(3, 9, torch.float64)
     options = {"loss_sum": task.loss_sum, "count_terms": task.count_terms}
     step = functools.partial(LAB.exact_step, batch=task.batch, **options)
 
@@ -73,7 +72,7 @@ def test_the_solutions_judge_agrees_with_the_courses():
         optimizer.param_groups[0]["lr"] *= 0.5
         return step(model, optimizer, num_steps=1)
 
-    make = functools.partial(lab06_tasks.make_optimizer, "SGD")
+    make = functools.partial(models.make_optimizer, "SGD")
 
     def judge(a, b):
         return LAB.first_difference(a, b, task.model, lambda p: torch.optim.SGD(p, 0.1), 1e-12)
@@ -92,26 +91,26 @@ def test_the_solutions_judge_agrees_with_the_courses():
 @pytest.mark.parametrize("num_ranks", [1, 2, 3, 4])
 def test_ranks_are_the_big_batch(num_ranks):
     generator = torch.Generator().manual_seed(5)
-    windows = [oracles.token_window([2] * (1 + r % 3), generator) for r in range(num_ranks)]
-    models = [oracles.tiny_gpt(0) for _ in range(num_ranks)]
-    options = {"loss_sum": lab06_tasks.token_loss_sum}
-    options["count_terms"] = lambda tokens, labels: lab06_tasks.num_targets(labels)
+    windows = [models.token_window([2] * (1 + r % 3), generator) for r in range(num_ranks)]
+    replicas = [models.tiny_gpt(0) for _ in range(num_ranks)]
+    options = {"loss_sum": models.token_loss_sum}
+    options["count_terms"] = lambda tokens, labels: models.num_targets(labels)
 
     def work(rank):
-        model = nn.parallel.DistributedDataParallel(models[rank])
+        model = nn.parallel.DistributedDataParallel(replicas[rank])
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
         return [LAB.rank_step(model, optimizer, windows[rank], **options) for _ in range(2)]
 
     losses, traffic = ranks.in_threads(work, num_ranks)
-    alone = oracles.tiny_gpt(0)
+    alone = models.tiny_gpt(0)
     optimizer = torch.optim.AdamW(alone.parameters(), lr=1e-3)
-    batch = oracles.whole([part for window in windows for part in window])
+    batch = models.whole([part for window in windows for part in window])
     wanted = [LAB.exact_step(alone, optimizer, batch, 1, **options) for _ in range(2)]
     size = sum(p.nbytes for p in alone.parameters())
     for rank in range(num_ranks):
         assert losses[rank] == pytest.approx(wanted, rel=1e-12)
-        seen, expected = (oracles.vector([*m.parameters()]) for m in (models[rank], alone))
-        assert oracles.off(seen, expected) < 1e-12
+        seen, expected = (observe.vector([*m.parameters()]) for m in (replicas[rank], alone))
+        assert expect.relative_error(seen, expected) < 1e-12
         assert sum(n for n in traffic[rank].sizes() if n > 64) == 2 * size
 
 
@@ -154,14 +153,14 @@ def test_a_window_of_another_length_is_named(more):
 
 @pytest.mark.parametrize(("factor", "said"), [(1 + 3e-6, "1.000003 times"), (2, "2 times")])
 def test_a_loss_is_wanted_within_float32(factor, said):
-    demands.demand_loss(2.5 * (1 + 3e-7), 2.5, "", {})
+    expect.loss(2.5 * (1 + 3e-7), 2.5)
     with pytest.raises(CheckError, match=f"the loss returned is {said} that of"):
-        demands.demand_loss(2.5 * factor, 2.5, "", {})
+        expect.loss(2.5 * factor, 2.5)
 
 
 @pytest.mark.parametrize("failure", ["nan", "raises"])
 def test_the_solution_leaves_the_held_gradient_itself(failure):
-    task = lab06_tasks.vit_task(0, 6, torch.float32)
+    task = models.vit_task(0, 6, torch.float32)
     held = [torch.full_like(p, 7.0) for p in task.model.parameters()]
     for p, gradient in zip(task.model.parameters(), held, strict=True):
         p.grad = gradient
@@ -171,7 +170,7 @@ def test_the_solution_leaves_the_held_gradient_itself(failure):
             raise torch.OutOfMemoryError("no room")
         return task.loss_sum(model, *part) * math.nan
 
-    optimizer = lab06_tasks.make_optimizer("SGD", task.model)
+    optimizer = models.make_optimizer("SGD", task.model)
     with pytest.raises((ValueError, torch.OutOfMemoryError)) as caught:
         LAB.exact_step(
             task.model, optimizer, task.batch, 3, loss_sum=spoiled, count_terms=task.count_terms

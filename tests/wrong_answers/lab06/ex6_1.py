@@ -57,7 +57,7 @@ looks_at_the_end = wrong("these steps clear their gradients before they return")
     with_slips(at_the_end=True)
 )
 lets_the_second_draw_on = wrong("the second drew other masks")(with_slips(seed=False))
-leaves_the_random_state = wrong("a judge draws nothing from the training")(
+leaves_the_random_state = wrong("a comparison draws nothing from the training")(
     with_slips(keep_random=False)
 )
 compares_norms = wrong("not the difference of the norms")(with_slips(by_norms=True))
@@ -87,7 +87,7 @@ def asks_the_gradients_first(*arguments):
     return with_slips(parts=("gradients", "loss", "parameters"))(*arguments)
 
 
-@wrong("the model is in another mode")
+@wrong("a module is in another mode after your call")
 def leaves_it_in_eval(step_a, step_b, model, make_optimizer, tolerance):
     found = with_slips()(step_a, step_b, model, make_optimizer, tolerance)
     model.eval()

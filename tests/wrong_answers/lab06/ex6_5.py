@@ -115,7 +115,7 @@ puts_back_always = wrong("the model's buffers are not what its forwards left")(
     with_slips(afterwards=lambda model, put_back, held: put_back())
 )
 clips_each = wrong("clip once, after the last backward")(with_slips(clip="each"))
-leaves_it_in_eval = wrong("the model is in another mode")(
+leaves_it_in_eval = wrong("a module is in another mode after your call")(
     with_slips(afterwards=lambda model, put_back, held: model.eval())
 )
 

@@ -1,23 +1,20 @@
-"""The check of lab 06's judge (6.1): pairs of steps that differ in one thing, or in nothing."""
+"""The check of 6.1, a comparison: pairs of steps that differ in one thing, or in nothing."""
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import math
 import random
 from collections.abc import Callable, Iterator
+from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim import SGD, AdamW, Optimizer
 
-from tutorial_lib.checks import lab06_demands as demands
-from tutorial_lib.checks import lab06_oracles as oracles
-from tutorial_lib.checks import same_training
+from tutorial_lib.checks import expect, forbid, observe, read, same_training, surroundings
 from tutorial_lib.checks.core import Case, Check, CheckError, Result
-from tutorial_lib.checks.running import refused
 from tutorial_lib.checks.training_record import Recorder
 
 Step = Callable[[nn.Module, Optimizer], float]
@@ -82,32 +79,32 @@ def _steps(case: Case) -> tuple[Step, Step]:
     y = torch.randn(case["rows"], 3, generator=generator, dtype=torch.float64)
     kind = case["kind"]
 
-    def step(model: nn.Module, optimizer: Optimizer, *, num: int, slip: bool) -> float:
+    def step(model: nn.Module, optimizer: Optimizer, *, num: int, has_fault: bool) -> float:
         optimizer.zero_grad()
         total = 0.0
         for micro_x, micro_y in zip(x.chunk(num), y.chunk(num), strict=True):
             loss = (model(micro_x) - micro_y).square().mean() / num
-            (loss * num if slip and kind in ("factor", "loss") else loss).backward()
+            (loss * num if has_fault and kind in ("factor", "loss") else loss).backward()
             total += loss.item()
-        if slip and kind == "direction":
+        if has_fault and kind == "direction":
             _turn(model)
         if kind == "direction":
             nn.utils.clip_grad_norm_(model.parameters(), 1e-3)
-        if slip and kind in ("cleared", "tolerated"):
+        if has_fault and kind in ("cleared", "tolerated"):
             next(model.parameters()).grad.mul_(case["factor"])  # type: ignore[union-attr]
-        if slip and kind == "rate":
+        if has_fault and kind == "rate":
             optimizer.param_groups[0]["lr"] *= 2
         optimizer.step()
         if kind == "cleared":
             optimizer.zero_grad(set_to_none=False)
         factors = {"loss": 3.0, "nan": math.nan, "close": 1 + 2e-9, "tolerated": 1.002}
-        return total * factors.get(kind, 1.0) if slip else total
+        return total * factors.get(kind, 1.0) if has_fault else total
 
     def step_a(model: nn.Module, optimizer: Optimizer) -> float:
-        return step(model, optimizer, num=1, slip=False)
+        return step(model, optimizer, num=1, has_fault=False)
 
     def step_b(model: nn.Module, optimizer: Optimizer) -> float:
-        return step(model, optimizer, num=1 if kind == "dropout" else case["num"], slip=True)
+        return step(model, optimizer, num=1 if kind == "dropout" else case["num"], has_fault=True)
 
     return step_a, step_b
 
@@ -118,79 +115,76 @@ def _turn(model: nn.Module) -> None:
         parameter.grad.copy_(parameter.grad.flip(0))
 
 
-@contextlib.contextmanager
-def _without_the_courses() -> Iterator[None]:
-    message = "assert_same_training is what you are writing, so your answer may not call it."
-    with (
-        refused(same_training, "_two_trainings", message),
-        refused(Recorder, "call", message),
-    ):
-        yield
+_KEPT = ("weights", "gradients", "random state", *surroundings.SWITCHES)
+_ON_A_COPY = (
+    "the model that was handed over has changed, its gradients perhaps: run each step on a deep "
+    "copy of its own."
+)
+_MESSAGES = {
+    "weights": _ON_A_COPY,
+    "gradients": _ON_A_COPY,
+    "random state": "the random state is elsewhere after your call: a comparison draws nothing "
+    "from the training that it looks at. Put it back.",
+}
 
 
 def _run(answer: Callable[..., Any], case: Case) -> Result:
     model = _model(case)
-    for parameter in model.parameters():
-        parameter.grad = torch.ones_like(parameter)
-    before = oracles.vector([*model.parameters()])
-    random_state, switches = torch.get_rng_state(), oracles.switches(model)
-    with _without_the_courses():
+    observe.fill_gradients(model)
+    message = "assert_same_training is what you are writing, so your answer may not call it."
+    with (
+        forbid.attribute(same_training, "_two_trainings", message),
+        forbid.attribute(Recorder, "call", message),
+        surroundings.watched(model, only=_KEPT) as changed,
+    ):
         answered = answer(*_steps(case), model, _make_optimizer(case), case["tolerance"])
-    if not isinstance(answered, tuple) or len(answered) != 2:
-        answered = (answered, None)
-    return {
-        "part": answered[0],
-        "difference": answered[1],
-        "model_kept": torch.equal(before, oracles.vector([*model.parameters()])),
-        "gradients_kept": bool((oracles.gradients_of(model) == 1).all()),
-        "random_kept": torch.equal(random_state, torch.get_rng_state()),
-        "switches_kept": switches == oracles.switches(model),
-    }
+    is_pair = isinstance(answered, tuple) and len(answered) == 2
+    part, difference = answered if is_pair else (answered, None)
+    return {"part": part, "difference": difference, "changed": changed}
 
 
-def _wanted(case: Case) -> float:
-    """Measure the difference in the part where the steps first differ, or else the largest."""
-    seen: list[Any] = []
-    for step in _steps(case):
+class _Oracle:
+    def __init__(self, case: Case) -> None:
+        self.case = case
+
+    @cached_property
+    def difference(self) -> float:
+        """The difference in the part where the steps first differ, or else the largest."""
+        seen = [self._parts_after(step) for step in _steps(self.case)]
+        part = _WANTED[self.case["kind"]]
+        names = seen[0] if part == "nothing" else [part]
+        return max(expect.relative_error(seen[1][name], seen[0][name]) for name in names)
+
+    def _parts_after(self, step: Step) -> dict[str, Tensor]:
         torch.manual_seed(0)
-        model = copy.deepcopy(_model(case))
-        made = (model, _make_optimizer(case)(model.parameters()))
+        model = copy.deepcopy(_model(self.case))
+        made = (model, _make_optimizer(self.case)(model.parameters()))
         record = Recorder(made, dtype=None, num_terms=1, bitwise=True).call(step)
         gradients = [g for g in record.updates[0].gradients.values() if g is not None]
-        parts: dict[str, Tensor] = {
+        return {
             "loss": torch.tensor([record.loss], dtype=torch.float64),
-            "gradients": oracles.vector(gradients),
-            "parameters": oracles.vector(list(record.parameters.values())),
+            "gradients": observe.vector(gradients),
+            "parameters": observe.vector(list(record.parameters.values())),
         }
-        seen.append(parts)
-    part = _WANTED[case["kind"]]
-    names = seen[0] if part == "nothing" else [part]
-    return max(oracles.off(seen[1][name], seen[0][name]) for name in names)
 
 
-def _judge(case: Case, result: Result) -> None:
-    part = result.get("part")
+def _judge(case: Case, result: Result, oracle: _Oracle) -> None:
+    part, wanted = result.get("part"), _WANTED[case["kind"]]
     if part not in ("loss", "gradients", "parameters", "nothing"):
         raise CheckError(
             'a pair is to be returned: the part, one of "loss", "gradients", "parameters" and '
             '"nothing", and the difference as a float.'
         )
-    if result.get("model_kept") is not True or result.get("gradients_kept") is not True:
-        raise CheckError(
-            "the model that was handed over has changed, its gradients perhaps: run each step on "
-            "a deep copy of its own."
-        )
-    wanted = _WANTED[case["kind"]]
+    changed = surroundings.names_in(result)
+    if "weights" in changed or "gradients" in changed:
+        raise CheckError(_ON_A_COPY)
     if part != wanted:
         found = f"the first difference beyond {case['tolerance']:g} is in {wanted}, not in {part}"
         if wanted == "nothing":
             found = f"nothing differs by more than {case['tolerance']:g}, and {part} was the answer"
         raise CheckError(f"{found}: {_ADVICE[case['kind']]}")
-    seen = result.get("difference")
-    if isinstance(seen, bool) or not isinstance(seen, float | int):
-        raise CheckError("the second of the pair should be the relative difference, a float.")
-    difference = _wanted(case)
-    agrees = math.isclose(seen, difference, rel_tol=1e-6, abs_tol=1e-12)
+    seen = read.number(result.get("difference"), "the second of the pair, the difference,")
+    agrees = math.isclose(seen, oracle.difference, rel_tol=1e-6, abs_tol=1e-12)
     if not agrees and not (case["kind"] == "nan" and not math.isfinite(seen)):
         if wanted == "nothing":
             raise CheckError(
@@ -200,19 +194,15 @@ def _judge(case: Case, result: Result) -> None:
             f'"{wanted}" is right, with a difference of {seen:.4g}, which is not the norm of the '
             "difference divided by the norm in step_a."
         )
-    if result.get("random_kept") is not True:
-        raise CheckError(
-            "the random state is elsewhere after your call: a judge draws nothing from the "
-            "training that it looks at. Put it back."
-        )
-    demands.same_switches(result)
+    surroundings.expect_kept(result, _MESSAGES)
 
 
 first_difference = Check(
-    name="lab06.first_difference",
-    exercise="6.1",
-    passed="finds a factor behind AdamW, a turn behind clipping, a nan, and calls rounding nothing",
-    cases=_cases,
-    run=_run,
-    judge=_judge,
+    "lab06.first_difference",
+    "6.1",
+    "finds a factor behind AdamW, a turn behind clipping, a nan, and calls rounding nothing",
+    _cases,
+    _run,
+    _judge,
+    oracle=_Oracle,
 )

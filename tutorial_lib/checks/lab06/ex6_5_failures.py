@@ -1,4 +1,4 @@
-"""The failing half of the check of lab 06's exact step (6.5): nothing of the step may remain."""
+"""The failing half of the check of 6.5: where a step fails, nothing of it may remain."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.optim import Optimizer
 
-from tutorial_lib.checks import lab06_oracles as oracles
+from tutorial_lib.checks import observe, surroundings
 from tutorial_lib.checks.core import Case, CheckError, Result
-from tutorial_lib.checks.lab06_tasks import Task, gpt_task, make_optimizer
+from tutorial_lib.checks.lab06.models import Task, gpt_task, make_optimizer
 
 # In which ways a step fails, and what the learner reads about each.
 HOW = {
@@ -31,18 +30,17 @@ _NAMES_IT = {
     "raises": "what the model said",
 }
 _SAID = "the model itself raised this"
-_UNTOUCHED = {
-    "parameters": "an error was raised, and the parameters had been updated before.",
-    "optimizer": "the optimizer's state is no longer what it was: check before optimizer.step().",
+_SWITCH = "a mode of the model, a requires_grad or the grad mode is another than before."
+_MESSAGES = {
+    "weights": "an error was raised, and the parameters had been updated before.",
     "gradients": "the error came, and the .grad that were there before did not come back. Hold "
     "them in a list, set each to None, and put them back when something is raised.",
     "buffers": "the model's buffers stayed as the failed forward left them: call the function "
     "that remember gave you.",
-    "random": "the random state stayed where the failed step left it: the retry would draw other "
-    "numbers.",
-    "switches": "a mode of the model, a requires_grad or the grad mode is another than before.",
+    "random state": "the random state stayed where the failed step left it: the retry would draw "
+    "other numbers.",
+    **dict.fromkeys(surroundings.SWITCHES, _SWITCH),
 }
-
 _PASSED_BY = (
     "it came, and not everything is as it was, which it was after an error of your own: an except "
     "for Exception, or for less, lets it pass by."
@@ -53,10 +51,10 @@ class _FromTheModel(BaseException):
     """Stands for whatever stops a model in the middle of a step, and is no Exception: Ctrl-C."""
 
 
-def _spoiled(loss_sum: Callable[..., Tensor], how: str) -> Callable[..., Tensor]:
+def _failing(loss_sum: Callable[..., Tensor], how: str) -> Callable[..., Tensor]:
     calls = 0
 
-    def spoiled(model: nn.Module, *micro_batch: Tensor) -> Tensor:
+    def failing(model: nn.Module, *micro_batch: Tensor) -> Tensor:
         nonlocal calls
         calls += 1
         loss = loss_sum(model, *micro_batch)
@@ -64,7 +62,7 @@ def _spoiled(loss_sum: Callable[..., Tensor], how: str) -> Callable[..., Tensor]
             raise _FromTheModel(_SAID)
         return loss * {"nan": math.nan, "inf": math.inf}[how] if calls == 3 else loss
 
-    return spoiled
+    return failing
 
 
 def _num_steps(case: Case) -> int:
@@ -77,45 +75,27 @@ def _task(case: Case) -> Task:
     how = case["fails"]
     dtype = getattr(torch, case["dtype"])
     task = gpt_task(case["seed"], case["rows"], dtype, masked=how == "all masked")
-    task.stir()
+    task.add_side_effects()
     if how in ("nan", "inf", "raises"):
-        task.loss_sum = _spoiled(task.loss_sum, how)
+        task.loss_sum = _failing(task.loss_sum, how)
     return task
 
 
 def run(answer: Callable[..., Any], case: Case) -> Result:
     """Have a step fail, and note what it left behind."""
     task = _task(case)
-    model = task.model
-    optimizer = make_optimizer(case["optimizer"], model)
-    for parameter in model.parameters():
-        parameter.grad = torch.ones_like(parameter)
+    optimizer = make_optimizer(case["optimizer"], task.model)
+    observe.fill_gradients(task.model)
     optimizer.step()  # so that it has state to lose
-    random_state, switches = torch.get_rng_state(), oracles.switches(model)
-    parameters, state = oracles.vector(list(model.parameters())), _state_of(optimizer)
     said, kind = "", "nothing"
-    with torch.enable_grad():
+    with surroundings.watched(task.model, optimizer=optimizer) as changed:
         try:
             task.call(answer, optimizer, _num_steps(case), case["max_norm"])
         except NotImplementedError:
             raise
         except (Exception, _FromTheModel) as error:
             said, kind = str(error), type(error).__name__
-        kept = switches == oracles.switches(model)
-    return {
-        "said": said,
-        "raised": kind,
-        "parameters": torch.equal(parameters, oracles.vector(list(model.parameters()))),
-        "optimizer": torch.equal(state, _state_of(optimizer)),
-        "gradients": all(oracles.is_all_one(p.grad) for p in model.parameters()),
-        "buffers": not bool(model.get_buffer("seen").any()),
-        "random": torch.equal(random_state, torch.get_rng_state()),
-        "switches": kept,
-    }
-
-
-def _state_of(optimizer: Optimizer) -> Tensor:
-    return oracles.vector([value for state in optimizer.state.values() for value in state.values()])
+    return {"said": said, "raised": kind, "changed": changed}
 
 
 def judge(case: Case, result: Result) -> None:
@@ -137,10 +117,10 @@ def judge(case: Case, result: Result) -> None:
             else "a ValueError in your own words is wanted"
         )
         raise CheckError(f"{what}: a {raised} came ({said[:80]}), and {advice}.")
-    for part, advice in _UNTOUCHED.items():
-        if result.get(part) is not True:
-            # what came before has passed, so what is put back is right
-            raise CheckError(f"{what}: {_PASSED_BY if how == 'raises' else advice}")
+    for name in surroundings.names_in(result):
+        # what came before has passed, so what is put back is right
+        advice = _MESSAGES.get(name, surroundings.MESSAGES[name])
+        raise CheckError(f"{what}: {_PASSED_BY if how == 'raises' else advice}")
     if how in ("nan", "inf") and "3" not in said and "2" in said:
         raise CheckError(f"{what}: {said[:120]!r} counts it from 0, and people count from 1.")
     if not all(word in said for word in _words(case)):

@@ -1,0 +1,139 @@
+"""The check of 6.3: the mean over a window's targets, masked and shifted."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.optim import SGD
+
+from tutorial_lib.checks import accumulation, expect, observe, read, surroundings
+from tutorial_lib.checks.core import Case, Check, CheckError, Result
+from tutorial_lib.checks.lab06 import models
+
+_RATE = 0.1
+
+
+def _cases(seed: int) -> list[Case]:
+    draw = random.Random(seed)
+    drawn = {"seed": draw.randrange(10**6), "sizes": [draw.randint(2, 4) for _ in range(4)]}
+    return [{**drawn, "masked": []}, {**drawn, "masked": [draw.randrange(4)]}]
+
+
+def _window(case: Case) -> list[models.MicroBatch]:
+    generator = torch.Generator().manual_seed(case["seed"])
+    return models.token_window(case["sizes"], generator, case["masked"])
+
+
+def _run(answer: Callable[..., Any], case: Case) -> Result:
+    model = models.tiny_gpt(case["seed"])
+    optimizer = SGD(model.parameters(), lr=_RATE)
+    observe.fill_gradients(model)
+    return models.train(lambda: answer(model, optimizer, _window(case)), model, optimizer)
+
+
+def _judge(case: Case, result: Result) -> None:
+    model, window = models.tiny_gpt(case["seed"]), _window(case)
+    start = observe.parameter_vector(model)
+    accumulation.expect_rows_at_most(result, case["sizes"])
+    updates = read.vectors(result.get("gradients"), len(start), "the gradients")
+    if len(updates) != 1:
+        raise CheckError(
+            f"the optimizer made {len(updates)} updates, and a window is one update, made after "
+            "its last micro-batch."
+        )
+    gradients = models.gradients_of_tokens(model, window)
+    accumulation.expect_gradient(updates[0], gradients.mean, _faults(model, window, gradients))
+    losses = models.losses_of_tokens(model, window)
+    expect.loss(result.get("returned"), losses.mean, _loss_faults(losses))
+    optional = [len(labels) for _, labels in window if not models.num_targets(labels)]
+    accumulation.expect_each_once(result, case["sizes"], optional)
+    surroundings.expect_kept(result)
+    after = read.vector(result.get("parameters"), len(start), "the parameters")
+    if not expect.is_close(after, start - _RATE * gradients.mean):
+        raise CheckError("the gradient is right, and something else changed the parameters.")
+
+
+def _loss_faults(losses: accumulation.Window) -> expect.Faults:
+    yield accumulation.MEAN_OF_MEANS, losses.mean_of_means
+    yield "it is the sum over all tokens, and the mean is wanted.", losses.total
+    yield "it is the last micro-batch's alone.", losses.last_alone
+
+
+def _faults(
+    model: nn.Module, window: Sequence[models.MicroBatch], gradients: accumulation.Window
+) -> expect.Faults:
+    labels = torch.cat([labels for _, labels in window])
+    yield (
+        "each micro-batch counts the same, however many targets it has: divide each sum by the "
+        "targets of the whole window.",
+        gradients.mean_of_means,
+    )
+    yield (
+        "each micro-batch was divided by its own targets, and all were added up.",
+        gradients.sum_of_means,
+    )
+    counts = {
+        "the labels were counted before the shift. No token stands before the first of a row, so "
+        "its label is nobody's target.": (labels != -100).sum(),
+        "masked labels were counted: padding and prompts are tokens, and no targets.": (
+            labels[:, 1:].numel()
+        ),
+        "every position was counted, masked or not, the first of each row too.": labels.numel(),
+        "the sum was divided by rows: the unit of this loss is the token.": len(labels),
+    }
+    for words, count in counts.items():
+        yield words, gradients.total / count
+    yield accumulation.LAST_ALONE, gradients.last_alone
+    yield accumulation.OLD_GRADIENT, gradients.mean + 1
+    for words, of_one, targets in _OTHER_TARGETS:
+        total = sum(observe.gradient(of_one(model, *part), model) for part in window)
+        own_count = sum(int((targets(*part) != -100).sum()) for part in window)
+        yield words, total / own_count
+        yield f"{words} The count is right.", total / gradients.count
+
+
+def _summed(logits: Tensor, targets: Tensor) -> Tensor:
+    return F.cross_entropy(logits.reshape(-1, logits.size(-1)), targets.flatten(), reduction="sum")
+
+
+# What to say, the sum of losses over other targets, and those targets.
+_OTHER_TARGETS: list[tuple[str, Callable[..., Tensor], Callable[..., Tensor]]] = [
+    (
+        "the shift goes the wrong way, and each token has to guess the one before it.",
+        lambda model, tokens, labels: _summed(model(tokens)[:, 1:], labels[:, :-1]),
+        lambda tokens, labels: labels[:, :-1],
+    ),
+    (
+        "tokens were taken for targets: the labels are those tokens that count, and -100.",
+        lambda model, tokens, labels: models.token_loss_sum(model, tokens, tokens),
+        lambda tokens, labels: tokens[:, 1:],
+    ),
+    (
+        "each token is asked to predict itself: the logits at a position are for the label one "
+        "further on.",
+        lambda model, tokens, labels: _summed(model(tokens), labels),
+        lambda tokens, labels: labels,
+    ),
+    (
+        "the rows were put end to end before the shift, so the last token of each has to guess the "
+        "first of the next: shift, then flatten.",
+        lambda model, tokens, labels: _summed(
+            model(tokens).flatten(0, 1)[:-1], labels.flatten()[1:]
+        ),
+        lambda tokens, labels: labels.flatten()[1:],
+    ),
+]
+
+token_step = Check(
+    "lab06.token_step",
+    "6.3",
+    "a mean over the window's targets: ragged, masked, shifted, none at all in one part",
+    _cases,
+    _run,
+    _judge,
+)

@@ -1,0 +1,222 @@
+"""Small models and micro-batches for the checks of lab 06, and one training observed.
+
+Everything is computed in float64, where two orders of one sum differ by 1e-15 or so: a larger
+difference is a mistake, and a mistake has a gradient of its own that can be recognised.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.optim import SGD, AdamW, Optimizer
+
+from tutorial_lib.checks import observe, surroundings
+from tutorial_lib.checks.accumulation import Window
+from tutorial_lib.models.gpt import GPT, GPTConfig
+from tutorial_lib.models.unet import UNet, UNetConfig
+from tutorial_lib.models.vit import ViT, ViTConfig
+
+MicroBatch = tuple[Tensor, ...]
+
+
+def tiny_vit(seed: int, dtype: torch.dtype = torch.float64) -> ViT:
+    """Build a vision transformer of one block."""
+    torch.manual_seed(seed)
+    return ViT(ViTConfig(num_layers=1, num_heads=2, d_model=16)).to(dtype)
+
+
+def tiny_gpt(seed: int, dtype: torch.dtype = torch.float64) -> GPT:
+    """Build a GPT of one block, for 64 tokens."""
+    torch.manual_seed(seed)
+    sizes = GPTConfig(vocab_size=64, seq_len=16, num_layers=1, num_heads=2, d_model=16)
+    return GPT(sizes).to(dtype)
+
+
+def tiny_unet(seed: int, dtype: torch.dtype = torch.float64) -> UNet:
+    """Build a U-Net of two levels."""
+    torch.manual_seed(seed)
+    sizes = UNetConfig(base_channels=8, channel_multipliers=(1, 2), attention_levels=(1,))
+    return UNet(sizes).to(dtype)
+
+
+def image_window(sizes: Sequence[int], generator: torch.Generator) -> list[MicroBatch]:
+    """Draw micro-batches of images `(size, 1, 8, 8)`, float64, and labels `(size,)`."""
+
+    def draw(size: int) -> MicroBatch:
+        images = torch.randn(size, 1, 8, 8, generator=generator, dtype=torch.float64)
+        return images, torch.randint(10, (size,), generator=generator)
+
+    return [draw(size) for size in sizes]
+
+
+def token_window(
+    sizes: Sequence[int], generator: torch.Generator, masked: Sequence[int] = ()
+) -> list[MicroBatch]:
+    """Draw micro-batches of tokens and labels `(size, 12)`: prompt and padding have label -100.
+
+    Args:
+        sizes: Rows of each micro-batch.
+        generator: Draws.
+        masked: Micro-batches in which every label is -100.
+    """
+    window: list[MicroBatch] = []
+    for place, size in enumerate(sizes):
+        tokens = torch.randint(64, (size, 12), generator=generator)
+        begin = torch.randint(0, 4, (size, 1), generator=generator)
+        begin[:2] = 0  # their first labels are not masked, and nobody's targets
+        end = torch.randint(6, 13, (size, 1), generator=generator)
+        position = torch.arange(12)
+        labels = tokens.where((position >= begin) & (position < end), torch.tensor(-100))
+        window.append((tokens, torch.full_like(labels, -100) if place in masked else labels))
+    return window
+
+
+def whole(window: Sequence[MicroBatch]) -> MicroBatch:
+    """Put the micro-batches of a window together again."""
+    return tuple(torch.cat(parts) for parts in zip(*window, strict=True))
+
+
+def num_targets(labels: Tensor) -> int:
+    """Count the labels `(B, T)` that are some token's next one: neither masked nor the first."""
+    return int((labels[:, 1:] != -100).sum())
+
+
+def token_loss_sum(model: nn.Module, tokens: Tensor, labels: Tensor) -> Tensor:
+    """Add up the cross-entropies of all next tokens that are not masked."""
+    logits, targets = model(tokens)[:, :-1], labels[:, 1:]
+    return F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="sum")
+
+
+def gradients_of(model: Any, window: Sequence[MicroBatch]) -> Window:
+    """Differentiate a model's mean loss on each micro-batch, weighted by its rows."""
+    sizes = [len(part[-1]) for part in window]
+    of_each = [observe.gradient(model.loss(*part), model) for part in window]
+    return Window([n * g for n, g in zip(sizes, of_each, strict=True)], sizes)
+
+
+def losses_of(model: Any, window: Sequence[MicroBatch]) -> Window:
+    """Give a model's mean loss on each micro-batch, weighted by its rows."""
+    sizes = [len(part[-1]) for part in window]
+    losses = [n * model.loss(*part).item() for n, part in zip(sizes, window, strict=True)]
+    return Window(losses, sizes)
+
+
+def gradients_of_tokens(model: nn.Module, window: Sequence[MicroBatch]) -> Window:
+    """Differentiate the sum of losses on each micro-batch of tokens."""
+    counts = [num_targets(labels) for _, labels in window]
+    sums = [observe.gradient(token_loss_sum(model, *part), model) for part in window]
+    return Window(sums, counts)
+
+
+def losses_of_tokens(model: nn.Module, window: Sequence[MicroBatch]) -> Window:
+    """Add up the losses of each micro-batch of tokens."""
+    counts = [num_targets(labels) for _, labels in window]
+    return Window([token_loss_sum(model, *part).item() for part in window], counts)
+
+
+def train(call: Callable[[], Any], model: nn.Module, optimizer: Optimizer) -> dict[str, Any]:
+    """Run a training, and note what its optimizer got and how many rows the model saw at once.
+
+    Returns:
+        `returned`, `gradients` (a vector for each update), `parameters` after it, `rows` (of each
+        forward), `changed` (see `surroundings`).
+    """
+    with (
+        torch.enable_grad(),
+        observe.updates_seen(model, optimizer) as gradients,
+        observe.rows_seen(model) as rows,
+        surroundings.watched(model, only=surroundings.SWITCHES) as changed,
+    ):
+        returned = call()
+    return {
+        "returned": returned,
+        "gradients": gradients,
+        "parameters": observe.parameter_vector(model),
+        "rows": rows,
+        "changed": changed,
+    }
+
+
+def move(model: nn.Module, update: Tensor) -> None:
+    """Add a vector to all parameters."""
+    moved = observe.parameter_vector(model) + update
+    nn.utils.vector_to_parameters(moved, list(model.parameters()))
+
+
+@dataclass
+class Task:
+    """A model with a batch, the sum of its losses, and the number of terms in that sum."""
+
+    model: nn.Module
+    batch: MicroBatch
+    loss_sum: Callable[..., Tensor]
+    count_terms: Callable[..., int]
+
+    def add_side_effects(self) -> None:
+        """Have its loss draw random numbers and move a buffer, as dropout and BatchNorm do."""
+        self.model.register_buffer("seen", torch.zeros(3))
+        plain = self.loss_sum
+
+        def with_side_effects(model: nn.Module, *micro_batch: Tensor) -> Tensor:
+            torch.rand(3)
+            model.get_buffer("seen").add_(1)
+            return plain(model, *micro_batch)
+
+        self.loss_sum = with_side_effects
+
+    def call(
+        self, answer: Callable[..., Any], optimizer: Optimizer, num_steps: int, max_norm: float
+    ) -> Any:
+        """Give everything to an answer."""
+        options = {"loss_sum": self.loss_sum, "count_terms": self.count_terms}
+        return answer(self.model, optimizer, self.batch, num_steps, max_norm=max_norm, **options)
+
+
+def gpt_task(seed: int, rows: int, dtype: torch.dtype, *, masked: bool = False) -> Task:
+    """Give a GPT and rows of different lengths, perhaps without a target."""
+    generator = torch.Generator().manual_seed(seed)
+    (batch,) = token_window([rows], generator, [0] if masked else [])
+    model = tiny_gpt(seed, dtype)
+    return Task(model, batch, token_loss_sum, lambda tokens, labels: num_targets(labels))
+
+
+def vit_task(seed: int, rows: int, dtype: torch.dtype) -> Task:
+    """Give a ViT and images."""
+    generator = torch.Generator().manual_seed(seed)
+    ((images, labels),) = image_window([rows], generator)
+
+    def loss_sum(model: nn.Module, images: Tensor, labels: Tensor) -> Tensor:
+        return F.cross_entropy(model(images), labels, reduction="sum")
+
+    batch = (images.to(dtype), labels)
+    return Task(tiny_vit(seed, dtype), batch, loss_sum, lambda images, labels: len(labels))
+
+
+def unet_task(seed: int, rows: int, dtype: torch.dtype) -> Task:
+    """Give a U-Net and noisy images; its terms are pixels."""
+    generator = torch.Generator().manual_seed(seed)
+    images, noise = torch.randn(2, rows, 1, 8, 8, generator=generator, dtype=torch.float64)
+    times = torch.randint(1000, (rows,), generator=generator)
+
+    def loss_sum(model: nn.Module, images: Tensor, times: Tensor, noise: Tensor) -> Tensor:
+        loss: Tensor = model.loss(images, times, noise)  # type: ignore[operator]
+        return loss * images.numel()
+
+    batch = (images.to(dtype), times, noise.to(dtype))
+    model = tiny_unet(seed, dtype)
+    return Task(model, batch, loss_sum, lambda images, times, noise: images.numel())
+
+
+TASKS: dict[str, Callable[..., Task]] = {"GPT": gpt_task, "ViT": vit_task, "U-Net": unet_task}
+
+
+def make_optimizer(name: str, model: nn.Module) -> Optimizer:
+    """Make plain SGD, or AdamW."""
+    if name == "SGD":
+        return SGD(model.parameters(), lr=0.1)
+    return AdamW(model.parameters(), lr=1e-3)
