@@ -37,7 +37,7 @@ def attribute(owner: Any, name: str, message: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def checkpoint(message: str) -> Iterator[None]:
+def checkpointing(message: str) -> Iterator[None]:
     """Refuse PyTorch's checkpoint, under whatever name it was imported.
 
     Args:
