@@ -7,7 +7,7 @@ iterable, best from a generator function: then none is computed where the value 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -93,6 +93,20 @@ def close(
         if is_close(seen, value, near):
             raise CheckError(f"{where}{words}")
     raise CheckError(f"{where}{otherwise if isinstance(otherwise, str) else otherwise()}")
+
+
+def no_fault(faults: Mapping[str, bool]) -> None:
+    """Expect that none of some faults is there.
+
+    Args:
+        faults: From what to tell the learner to whether it is so.
+
+    Raises:
+        CheckError: With the words of the first that is there.
+    """
+    for words, is_there in faults.items():
+        if is_there:
+            raise CheckError(words)
 
 
 def number_of_bytes(seen: Any, wanted: int, name: str, faults: Faults = ()) -> None:
