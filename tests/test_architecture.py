@@ -30,6 +30,7 @@ ALLOWED = {
     "ranks": set(),
     "models": {"device"},
     "training": {"models", "strategies"},
+    "plan": {"units", "device", "memory", "models", "strategies", "training"},
     "recorded": {"units", "device", "memory", "training"},
     "emulated": {"units"},
     "plots": {"units", "timeline"},

@@ -1,0 +1,328 @@
+"""The solver against all plans there are, against published schedules and against closed forms."""
+
+import functools
+import random
+import time
+from math import comb
+
+import pytest
+
+from tutorial_lib import plan
+from tutorial_lib.plan.costs import Costs
+from tutorial_lib.plan.exact import choices
+from tutorial_lib.plan.floor import Floor
+from tutorial_lib.plan.nested import NestedTable, parts_to_solve
+from tutorial_lib.plan.simulate import leaves
+from tutorial_lib.plan.single import best_single
+
+
+def equal(count, ratio=1, boundary=1):
+    """Equal stages, whose saved bytes are `ratio` boundaries."""
+    stage = plan.Stage(
+        forward_seconds=1,
+        backward_seconds=2,
+        input_bytes=boundary,
+        saved_bytes=ratio * boundary,
+    )
+    return [stage] * count
+
+
+def drawn(rng, count):
+    """A chain with nothing equal, temporaries, a skip, and a stage that must not run twice."""
+    stages = [
+        plan.Stage(
+            forward_seconds=rng.randint(1, 9),
+            backward_seconds=rng.randint(1, 18),
+            input_bytes=rng.randint(0, 9),
+            saved_bytes=rng.randint(10, 40),
+            forward_temporary_bytes=rng.randint(0, 12),
+            backward_temporary_bytes=rng.randint(0, 12),
+            handed_on_bytes=rng.choice([0, 0, 4]),
+            gradient_bytes=rng.choice([0, 0, 3]),
+            recomputable=rng.random() < 0.9,
+        )
+        for _ in range(count)
+    ]
+    skips = []
+    if count > 2 and rng.random() < 0.5:
+        source = rng.randrange(count - 1)
+        is_boundary = rng.random() < 0.5
+        most = stages[source + 1].input_bytes if is_boundary else 5
+        target = rng.randrange(source + 1, count)
+        skips = [plan.Skip(source, target, rng.randint(0, most), is_boundary)]
+    return stages, skips
+
+
+@functools.cache
+def items(first, stop):
+    """Every way to have some stages as one item of a tree: a number, or a segment."""
+    alone = [first] if stop == first + 1 else []
+    return alone + list(sequences(first, stop))
+
+
+@functools.cache
+def sequences(first, stop):
+    """Every way to have some stages as items in a row; a segment around a segment alone is none."""
+    found = [(first,)] if stop == first + 1 else []
+    for cut in range(first + 1, stop):
+        for head in items(first, cut):
+            found += [(head, *tail) for tail in sequences(cut, stop)]
+            found += [(head, segment) for segment in sequences(cut, stop)]
+    return list(dict.fromkeys(found))
+
+
+def all_trees(count):
+    return [*sequences(0, count), *((segment,) for segment in sequences(0, count))]
+
+
+def priced(stages, skips):
+    """Peak and time of every plan that runs no stage twice that must not."""
+    for tree in all_trees(len(stages)):
+        run = plan.simulate(stages, tree, skips)
+        pairs = zip(run.counts, stages, strict=True)
+        if all(count == 1 or stage.recomputable for count, stage in pairs):
+            yield run.peak_bytes, run.seconds
+
+
+def misses(solver, num_chains, longest, seed):
+    """Compare a solver with all plans, at every budget at which the best time changes or might.
+
+    Returns:
+        Pairs of a chain and a budget that were compared, and those where the solver was beaten,
+        went over the budget, or found nothing.
+    """
+    rng, pairs, missed = random.Random(seed), 0, []
+    for _ in range(num_chains):
+        stages, skips = drawn(rng, rng.randint(2, longest))
+        known = sorted(set(priced(stages, skips)))
+        for budget in sorted({peak for peak, _ in known}):
+            pairs += 1
+            best = min(seconds for peak, seconds in known if peak <= budget)
+            found = solver(stages, skips, budget)
+            if found is None or found.peak_bytes > budget or found.seconds > best + 1e-9:
+                missed.append((stages, skips, budget))
+    return pairs, missed
+
+
+def solved(stages, skips, budget):
+    return plan.solve(stages, budget_bytes=budget, skips=skips)
+
+
+def solved_once_only(stages, skips, budget):
+    """A worse solver: no segment inside a segment."""
+    spare = budget - stages[0].input_bytes
+    tree = best_single(Costs.of(stages, skips), spare, spare) if spare > 0 else None
+    return None if tree is None else plan.Plan(tuple(stages), tree, tuple(skips))
+
+
+def test_there_are_as_many_trees_as_brackets():
+    assert [len(set(all_trees(count))) for count in range(1, 5)] == [2, 8, 48, 352]
+    assert all(list(leaves(tree)) == [0, 1, 2] for tree in all_trees(3))
+
+
+def test_no_plan_beats_the_solver():
+    pairs, missed = misses(solved, num_chains=45, longest=4, seed=1)
+    assert pairs > 200
+    assert missed == []
+
+
+def test_the_comparison_catches_a_worse_solver():
+    assert misses(solved_once_only, num_chains=30, longest=4, seed=1)[1]
+
+
+@pytest.mark.slow
+def test_no_plan_beats_the_solver_on_3000_pairs():
+    pairs, missed = misses(solved, num_chains=260, longest=5, seed=2)
+    more, missed_too = misses(solved, num_chains=10, longest=6, seed=3)
+    assert pairs + more > 3000
+    assert missed + missed_too == []
+
+
+def test_the_tables_for_long_chains_agree_with_the_exact_solver_on_short_ones():
+    rng = random.Random(5)
+    for _ in range(25):
+        stages, skips = drawn(rng, rng.randint(2, 8))
+        costs = Costs.of(stages, skips)
+        best = choices(costs)
+        assert Floor(costs).num_bytes == best[0].needs
+        plain = sum(stage.forward_seconds + stage.backward_seconds for stage in stages)
+        for choice in best:
+            table = NestedTable(costs, choice.needs, num_slots=choice.needs)  # a slot is a byte
+            run = plan.simulate(stages, table.read(table.levels()[-1]), skips)
+            assert run.peak_bytes <= choice.needs + stages[0].input_bytes
+            assert run.seconds == pytest.approx(plain + choice.extra)
+
+
+def test_a_budget_below_the_floor_is_refused_by_name():
+    for stages in (equal(5, 3), equal(40, 3)):
+        floor = Floor(Costs.of(stages, ())).num_bytes + 1
+        assert plan.solve(stages, budget_bytes=floor).peak_bytes == floor
+        with pytest.raises(ValueError, match=f"less than {floor} bytes"):
+            plan.solve(stages, budget_bytes=floor - 1)
+
+
+def test_the_input_of_a_plan_is_looked_at():
+    with pytest.raises(ValueError, match="no stage"):
+        plan.solve([], budget_bytes=1)
+    with pytest.raises(ValueError, match=r"saved_bytes \(=-1\)"):
+        plan.Stage(forward_seconds=1, backward_seconds=1, input_bytes=1, saved_bytes=-1)
+    with pytest.raises(ValueError, match="skip leads from stage 2 to stage 1"):
+        plan.solve(equal(3), budget_bytes=9, skips=[plan.Skip(2, 1, 1)])
+    with pytest.raises(ValueError, match="once and in order"):
+        plan.Plan(tuple(equal(3)), (0, (2, 1)))
+
+
+# Boundaries, saved bytes and the gradient that comes in, in units of a boundary.
+@pytest.mark.parametrize(
+    ("tree", "peak", "forwards"),
+    [
+        (tuple(range(12)), 1 + 12 * 17 + 1, 12),
+        ((*tuple((stage,) for stage in range(11)), 11), 12 + 17 + 1, 23),
+        (((0, 1, 2, 3, 4, 5), 6, 7, 8, 9, 10, 11), 2 + 6 * 17 + 1, 18),
+        # in the inner segment's turn: the input, its own, 6 and 7's outputs are gone by then
+        ((((0, 1), 2, 3), 4, 5, 6, 7, 8, 9, 10, 11), 2 + 8 * 17 + 1, 12 + 4 + 2),
+    ],
+)
+def test_the_simulator_on_plans_worked_out_by_hand(tree, peak, forwards):
+    run = plan.simulate(equal(12, 17), tree)
+    assert (run.peak_bytes, sum(run.counts)) == (peak, forwards)
+    assert run.seconds == forwards + 2 * 12
+
+
+def test_the_simulator_tells_what_is_held_when():
+    stages = [
+        plan.Stage(
+            forward_seconds=1,
+            backward_seconds=2,
+            input_bytes=10,
+            saved_bytes=50,
+            forward_temporary_bytes=3,
+            backward_temporary_bytes=7,
+            handed_on_bytes=10,
+            gradient_bytes=1,
+        )
+    ] * 3
+    run = plan.simulate(stages, ((0,), 1, 2), [plan.Skip(0, 2, 4)])
+    seen = [(event.kind, event.stage, event.held_bytes) for event in run.events]
+    assert seen == [
+        ("forward", 0, 10 + 10 + 3),
+        ("forward", 1, 10 + 10 + 50),
+        ("forward", 2, 10 + 10 + 50 + 50),
+        ("backward", 2, 10 + 10 + 50 + 50 + 10 - 10 + 7),
+        # the skip's gradient waits, and the parameters of stage 2 have theirs
+        ("backward", 1, 10 + 10 + 50 + 10 - 10 + 7 + 4 + 1),
+        ("recompute", 0, 10 + 50 + 10 + 4 + 2),
+        ("backward", 0, 10 + 50 + 10 - 10 + 7 + 4 + 2),
+    ]
+
+
+def revolve_forwards(length, slots):
+    """Forward executions of Revolve, Griewank and Walther (2000), with as many slots."""
+    times = next(t for t in range(length) if comb(slots + t, slots) >= length)
+    return length + (times * length - comb(slots + times, slots + 1) if times else 0)
+
+
+def one_taped_at_a_time(length, slots):
+    """A chain and a budget that are Revolve's: stored inputs, and room for one stage's tape."""
+    tape = slots + 3
+    stage = plan.Stage(forward_seconds=1, backward_seconds=1, input_bytes=1, saved_bytes=tape)
+    # the taped stage has its input and the gradient of its output besides
+    return [stage] * length, slots + tape + 2
+
+
+@pytest.mark.parametrize("length", [1, 2, 7, 12, 33, 48])
+def test_revolves_binomials_are_reached(length):
+    schedules = pytest.importorskip("checkpoint_schedules")
+    for slots in range(1, 21):
+        stages, budget = one_taped_at_a_time(length, slots)
+        found = plan.solve(stages, budget_bytes=budget)
+        actions = schedules.MultistageCheckpointSchedule(length, slots, 0)
+        published = sum(a.n1 - a.n0 for a in actions if isinstance(a, schedules.Forward))
+        assert sum(found.forward_executions) == revolve_forwards(length, slots) == published
+        assert found.peak_bytes <= budget
+
+
+@pytest.mark.slow
+def test_revolves_binomials_are_reached_everywhere():
+    for length in range(1, 101):
+        test_revolves_binomials_are_reached(length)
+
+
+# Of equal stages with r = 1 a single recomputation needs sqrt(2 L) boundaries, and about one more.
+def test_uneven_segments_need_less_than_even_ones():
+    found = plan.solve(equal(48), budget_bytes=12)
+    single = plan.Plan(tuple(equal(48)), best_single(Costs.of(equal(48), ()), 11, 11))
+    assert single.peak_bytes == 12
+    assert max(single.forward_executions) == 2
+    assert found.seconds <= single.seconds
+    lengths = [len(item) if isinstance(item, tuple) else 1 for item in single.tree]
+    assert lengths == sorted(lengths, reverse=True)
+    with_sqrt = tuple(tuple(range(i, i + 7)) for i in range(0, 42, 7)) + tuple(range(42, 48))
+    assert plan.Plan(tuple(equal(48)), with_sqrt).peak_bytes > 12
+
+
+def test_what_a_skip_costs():
+    plain, skipped = equal(6, 5, 4), [plan.Skip(0, 5, 4)]
+    everything = tuple(range(6))
+    assert plan.simulate(plain, everything).peak_bytes == 4 + 6 * 20 + 4
+    # the value is the boundary, held anyway; its gradient is there once stage 5 is done
+    held = [event.held_bytes for event in plan.simulate(plain, everything, skipped).events]
+    assert max(held) == 4 + 6 * 20 + 4
+    assert held[-1] == 4 + 20 + 4 + 4
+    # a segment across it does not drop it
+    across = ((0, 1, 2), 3, 4, 5)
+    more = plan.simulate(plain, across, skipped).peak_bytes
+    assert more == plan.simulate(plain, across).peak_bytes + 4
+
+
+@pytest.mark.parametrize("budget", [0.05, 0.2, 0.5, 0.8])
+def test_forty_eight_unequal_stages_are_quick_and_use_their_budget(budget):
+    rng = random.Random(0)
+    stages = [
+        plan.Stage(
+            forward_seconds=rng.uniform(0.5, 1.5),
+            backward_seconds=2,
+            input_bytes=rng.randint(5000, 15000),
+            saved_bytes=rng.randint(40_000, 200_000),
+        )
+        for _ in range(48)
+    ]
+    whole = plan.simulate(stages, tuple(range(48))).peak_bytes
+    start = time.process_time()
+    found = plan.solve(stages, budget_bytes=int(budget * whole))
+    assert time.process_time() - start < 1.0  # a tenth of that where nothing else runs
+    assert 0.97 <= found.peak_bytes / (budget * whole) <= 1
+
+
+def test_a_long_chain_of_equals_is_solved_below_a_single_recomputation():
+    found = plan.solve(equal(400), budget_bytes=20)
+    assert max(found.forward_executions) > 2
+    assert found.peak_bytes == 20
+    assert parts_to_solve(Costs.of(equal(400), ())) == 400**2
+
+
+def test_a_long_unequal_chain_is_cut_into_groups():
+    rng = random.Random(0)
+    stages = [
+        plan.Stage(
+            forward_seconds=1, backward_seconds=2, input_bytes=rng.randint(8, 12), saved_bytes=40
+        )
+        for _ in range(300)
+    ]
+    found = plan.solve(stages, budget_bytes=400)
+    assert max(found.forward_executions) > 2
+    assert found.peak_bytes <= 400
+
+
+def test_a_plan_says_what_it_does():
+    names = tuple("abcdef")
+    found = plan.Plan(tuple(equal(6, 3, 1024)), ((0, 1), ((2,), 3), 4, 5), (), names, 14 * 1024)
+    assert str(found).splitlines() == [
+        "6 stages: peak 10.0 KiB of 14.0 KiB, 23.0 s (+27.8%), 11 forwards",
+        "  0-1       segment, recomputed          saves  6.00 KiB  a to b",
+        "  2-3       segment, recomputed          saves  6.00 KiB  c to d",
+        "    2         segment, recomputed        saves  3.00 KiB  c",
+        "    3         kept                       saves  3.00 KiB  d",
+        "  4-5       kept                         saves  6.00 KiB  e to f",
+    ]
+    assert found.forward_executions == (2, 2, 3, 2, 1, 1)

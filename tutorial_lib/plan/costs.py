@@ -1,0 +1,108 @@
+"""A chain's bytes as arrays, in the form that the solvers add up."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tutorial_lib.plan.stages import Skip, Stage, outputs
+
+Bytes = NDArray[np.int64]
+Seconds = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Costs:
+    """For each stage, what it needs besides all that stages to its left hold.
+
+    Stages to the left of stage i hold its input, and what they keep or have as boundaries. These
+    arrays say how much more is needed, so that a solver adds and compares only.
+
+    Args:
+        forward: Seconds of a forward; infinite for one that must not run twice.
+        boundary: Bytes of the input of each stage as a boundary. A skip that is held anyway costs
+            nothing here.
+        saved: Bytes that a kept stage adds for those to its right.
+        keep: Bytes needed while a forward runs that keeps.
+        drop: Bytes needed while a forward runs that keeps nothing, its input included.
+        back: Bytes needed while a backward runs.
+        waiting: Bytes of gradients that wait while a segment that ends with this stage is
+            recomputed.
+    """
+
+    forward: Seconds
+    boundary: Bytes
+    saved: Bytes
+    keep: Bytes
+    drop: Bytes
+    back: Bytes
+    waiting: Bytes
+
+    def __len__(self) -> int:
+        return len(self.forward)
+
+    @classmethod
+    def of(cls, stages: Sequence[Stage], skips: Sequence[Skip]) -> Costs:
+        """Write a chain as arrays."""
+        count = len(stages)
+        made = np.array(outputs(stages), np.int64)
+        pinned, shared, later = (np.zeros(count, np.int64) for _ in range(3))
+        between = np.zeros(count, np.int64)
+        for skip in skips:
+            pinned[skip.source] += skip.num_bytes
+            shared[skip.source] += skip.num_bytes * skip.is_boundary
+            later[skip.source + 1 :] += skip.num_bytes
+            between[skip.source : skip.target] += skip.num_bytes
+
+        def column(name: str, kind: Any = np.int64) -> NDArray[Any]:
+            return np.array([getattr(stage, name) for stage in stages], kind)
+
+        inputs, saved = column("input_bytes"), column("saved_bytes")
+        boundary = inputs - np.concatenate([[0], shared[:-1]])
+        gradients = column("gradient_bytes")
+        waiting = made + between + gradients[::-1].cumsum()[::-1] - gradients
+        output = made + pinned - shared + column("forward_temporary_bytes")
+        temporary = column("backward_temporary_bytes") - column("handed_on_bytes")
+        may_repeat = column("recomputable", bool)
+        back = later + saved + temporary + waiting
+        waiting[-1] = 0  # the first forward ends before there is any gradient
+        return cls(
+            np.where(may_repeat, column("forward_seconds", np.float64), np.inf),
+            boundary,
+            saved - pinned,
+            later + np.maximum(saved, output),
+            later + boundary + output,
+            back,
+            waiting,
+        )
+
+    def grouped(self, groups: Sequence[Sequence[int]]) -> Costs:
+        """Make one stage of each group of neighbours, which are then kept or dropped together.
+
+        What a group needs while it is dropped is a little too much where its first stage's input
+        is free by then.
+        """
+        parts = [slice(group[0], group[-1] + 1) for group in groups]
+        held = [self.saved[part].cumsum() - self.saved[part] for part in parts]
+
+        def largest(values: Bytes) -> Bytes:
+            pairs = zip(parts, held, strict=True)
+            return np.array([(values[part] + before).max() for part, before in pairs], np.int64)
+
+        running = []
+        for part in parts:
+            later = self.drop[part][1:] + self.boundary[part][0]
+            running.append(max(self.drop[part][0], later.max(initial=0)))
+        return Costs(
+            np.array([self.forward[part].sum() for part in parts]),
+            np.array([self.boundary[part][0] for part in parts], np.int64),
+            np.array([self.saved[part].sum() for part in parts], np.int64),
+            largest(self.keep),
+            np.array(running, np.int64),
+            largest(self.back),
+            np.array([self.waiting[part][-1] for part in parts], np.int64),
+        )

@@ -1,0 +1,81 @@
+"""All that a short chain can do, to the byte: the best time for every budget.
+
+For each part of the chain the solver keeps every pair of bytes and extra seconds that no other
+pair beats in both, with its tree. Their number grows with the chain, so this is for short ones.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from tutorial_lib.plan.costs import Costs
+from tutorial_lib.plan.simulate import Tree
+
+
+class Choice(NamedTuple):
+    """A way through a part of the chain: what it needs besides its input, and its extra time."""
+
+    needs: int
+    extra: float
+    tree: Tree
+
+
+def choices(costs: Costs) -> list[Choice]:
+    """Give the best ways through a whole chain, the most frugal first.
+
+    Every other plan needs at least as many bytes and at least as much time as one of these.
+
+    Source:
+        Beaumont et al. (2019), Optimal checkpointing for heterogeneous chains, with a list of
+        pairs in place of memory slots.
+    """
+    count = len(costs)
+    best: dict[tuple[int, int], list[Choice]] = {}
+    for start in reversed(range(count)):
+        for end in range(start, count):
+            found = _kept(costs, best, start, end)
+            for split in range(start + 1, end + 1):
+                found += _dropped(costs, best, start, split, end)
+            best[start, end] = _frontier(found)
+    return best[0, count - 1]
+
+
+def _kept(
+    costs: Costs, best: dict[tuple[int, int], list[Choice]], start: int, end: int
+) -> list[Choice]:
+    needs = int(max(costs.keep[start] + costs.waiting[end], costs.back[start]))
+    if start == end:
+        return [Choice(needs, 0.0, (start,))]
+    kept = int(costs.saved[start])
+    return [
+        Choice(max(needs, kept + rest.needs), rest.extra, (start, *rest.tree))
+        for rest in best[start + 1, end]
+    ]
+
+
+def _dropped(
+    costs: Costs, best: dict[tuple[int, int], list[Choice]], start: int, split: int, end: int
+) -> list[Choice]:
+    """Drop a segment up to `split`, do the rest, then the segment again."""
+    again = float(costs.forward[start:split].sum())
+    if math.isinf(again):
+        return []
+    running = costs.drop[start:split] + costs.waiting[end]
+    running[0] -= costs.boundary[start]
+    least, found = int(running.max()), []
+    for rest in best[split, end]:
+        # rising needs: of the segment's own ways take the fastest that needs no more
+        for inside in best[start, split - 1]:
+            needs = max(least, int(costs.boundary[split]) + rest.needs, inside.needs)
+            tree = (inside.tree, *rest.tree)
+            found.append(Choice(needs, again + rest.extra + inside.extra, tree))
+    return found
+
+
+def _frontier(found: list[Choice]) -> list[Choice]:
+    kept: list[Choice] = []
+    for choice in sorted(found, key=lambda choice: choice[:2]):
+        if not kept or choice.extra < kept[-1].extra:
+            kept.append(choice)
+    return kept

@@ -1,0 +1,149 @@
+"""Plans with segments inside segments, for budgets that no single recomputation reaches.
+
+Stages that are alike make parts of the chain that are alike, and each is solved once: a chain of a
+thousand equal layers takes seconds. Bytes are rounded to the nearest slot, so what the table says
+is checked by whoever reads it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tutorial_lib.plan.costs import Costs
+from tutorial_lib.plan.simulate import Tree
+
+Row = NDArray[np.float32]
+Part = tuple[int, int]
+
+
+class NestedTable:
+    """Least extra seconds of every part of the chain, for every number of slots.
+
+    Args:
+        costs: The chain.
+        budget: Bytes that the last slot stands for, besides the input of the first stage.
+        num_slots: How finely the budget is cut.
+
+    Source:
+        Beaumont et al. (2019), Optimal checkpointing for heterogeneous chains; no table of choices
+        is kept, since they can be found again from the times.
+    """
+
+    def __init__(self, costs: Costs, budget: int, num_slots: int) -> None:
+        self.costs = costs
+        self.num_slots = min(num_slots, max(1, budget))
+        self.slot = max(1, budget) / self.num_slots
+        self.run_end = _run_ends(costs)
+        may_repeat = np.isfinite(costs.forward)
+        self.before = np.concatenate([[0.0], np.cumsum(np.where(may_repeat, costs.forward, 0.0))])
+        self.boundary = self._slots(costs.boundary)
+        self.saved = self._slots(costs.saved)
+        self.rows: dict[Part, Row] = {}
+        for end in range(len(costs)):
+            for start in range(end, -1, -1):
+                part = self.canonical(start, end)
+                if part not in self.rows:
+                    self.rows[part] = self._row(*part)
+
+    def canonical(self, start: int, end: int) -> Part:
+        """Give the part that stands for all that are alike: the last one in a run of equals."""
+        shift = self.run_end[end] - end if self.run_end[start] == self.run_end[end] else 0
+        return start + shift, end + shift
+
+    def row(self, start: int, end: int) -> Row:
+        """Give the extra seconds of a part, by slots left beside its input."""
+        return self.rows[self.canonical(start, end)]
+
+    def levels(self) -> list[int]:
+        """List the numbers of slots at which the whole chain gets faster, fewest first."""
+        times = self.row(0, len(self.costs) - 1)
+        falls = np.flatnonzero(times[1:] < times[:-1]) + 1
+        return ([0] if np.isfinite(times[0]) else []) + [int(slots) for slots in falls]
+
+    def read(self, slots: int) -> Tree:
+        """Write down the best plan for the whole chain and so many slots."""
+        return self._read(0, len(self.costs) - 1, slots)
+
+    def _read(self, start: int, end: int, slots: int) -> Tree:
+        items: list[int | Tree] = []
+        while start <= end:
+            target = self.row(start, end)[slots]
+            if self._kept(start, end)[slots] <= target:
+                items.append(start)
+                slots -= self.saved[start] if start < end else 0
+                start += 1
+                continue
+            for split, first, times in self._splits(start, end):
+                if first <= slots and times[slots - first] <= target:
+                    items.append(self._read(start, split - 1, slots))
+                    slots -= self.boundary[split]
+                    start = split
+                    break
+        return tuple(items)
+
+    def _row(self, start: int, end: int) -> Row:
+        row = self._kept(start, end)
+        for _, first, times in self._splits(start, end):
+            part = row[first:]
+            np.minimum(part, times, out=part)
+        return row
+
+    def _kept(self, start: int, end: int) -> Row:
+        keep = self.costs.keep[start] + self.costs.waiting[end]
+        first = int(self._slots(max(keep, self.costs.back[start])))
+        row = np.full(self.num_slots + 1, np.inf, np.float32)
+        if start == end:
+            row[first:] = 0.0
+            return row
+        kept = int(self.saved[start])
+        first = max(first, kept)
+        if first <= self.num_slots:
+            row[first:] = self.row(start + 1, end)[first - kept : self.num_slots + 1 - kept]
+        return row
+
+    def _splits(self, start: int, end: int) -> Iterator[tuple[int, int, Row]]:
+        """Give each place to split at, the fewest slots for it, and the times from there on."""
+        costs, top = self.costs, self.num_slots + 1
+        running = costs.drop[start:end] + costs.waiting[end]
+        running[:1] -= costs.boundary[start]
+        peaks = self._slots(np.maximum.accumulate(running))
+        firsts = np.maximum(peaks, self.boundary[start + 1 : end + 1])
+        barred = np.flatnonzero((firsts >= top) | np.isinf(costs.forward[start:end]))
+        count = int(barred[0]) if len(barred) else end - start
+        shifts = self.boundary[start + 1 : end + 1].tolist()
+        again = (self.before[start + 1 : end + 1] - self.before[start]).astype(np.float32)
+        for index, first in enumerate(firsts[:count].tolist()):
+            split = start + 1 + index
+            right = self.row(split, end)[first - shifts[index] : top - shifts[index]]
+            times = self.row(start, split - 1)[first:] + right
+            times += again[index]
+            yield split, first, times
+
+    def _slots(self, num_bytes: NDArray[np.int64] | int) -> NDArray[np.int64]:
+        return np.rint(np.asarray(num_bytes) / self.slot).astype(np.int64)
+
+
+def parts_to_solve(costs: Costs) -> int:
+    """Count the splits that a table has to look at: its work."""
+    ends = _run_ends(costs)
+    work = 0
+    for end in range(len(costs)):
+        first = min((s for s in range(end + 1) if ends[s] == ends[end]), default=end)
+        alike = 0 if end == ends[end] else end + 1 - first  # solved with the end of the run
+        lengths = np.arange(end + 1, 0, -1)
+        work += int(lengths[: end + 1 - alike].sum())
+    return work
+
+
+def _run_ends(costs: Costs) -> list[int]:
+    """Say for each stage where its run of equal stages ends."""
+    arrays = (costs.forward, costs.boundary, costs.saved, costs.keep, costs.drop, costs.back)
+    kinds = list(zip(*arrays, costs.waiting, strict=True))
+    ends = list(range(len(kinds)))
+    for index in reversed(range(len(kinds) - 1)):
+        if kinds[index] == kinds[index + 1]:
+            ends[index] = ends[index + 1]
+    return ends

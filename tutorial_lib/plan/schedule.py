@@ -1,0 +1,108 @@
+"""A plan: which stages are kept, which are recomputed, and what that costs."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from tutorial_lib.plan.simulate import Simulation, Tree, leaves, simulate
+from tutorial_lib.plan.stages import Skip, Stage
+from tutorial_lib.units import human_bytes, human_seconds
+
+_SHOWN = 40  # lines of a printed plan
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to keep and what to recompute, for a chain of stages.
+
+    Any tree may be priced, not only one that `solve` found: `Plan(stages, ((0, 1), 2, 3))`.
+
+    Args:
+        stages: The chain.
+        tree: The schedule. A number is a stage that is kept; a tuple is a segment: its input is
+            kept, its stages run again when their backward comes, and then what stands inside the
+            tuple says what is kept. Each stage stands in it once, in order.
+        skips: What jumps over stages.
+        names: Names of the stages, or none.
+        budget_bytes: What it was made for, if it was.
+
+    Raises:
+        ValueError: When the tree does not have every stage once and in order.
+    """
+
+    stages: tuple[Stage, ...]
+    tree: Tree
+    skips: tuple[Skip, ...] = ()
+    names: tuple[str, ...] = ()
+    budget_bytes: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.names and len(self.names) != len(self.stages):
+            raise ValueError(f"There are {len(self.names)} names for {len(self.stages)} stages.")
+        if list(leaves(self.tree)) != list(range(len(self.stages))):
+            simulate(self.stages, self.tree, self.skips)  # which says what is wrong
+
+    @functools.cached_property
+    def simulation(self) -> Simulation:
+        """The plan run on paper, event by event."""
+        return simulate(self.stages, self.tree, self.skips)
+
+    @property
+    def seconds(self) -> float:
+        """Time of forward, recomputation and backward."""
+        return self.simulation.seconds
+
+    @property
+    def peak_bytes(self) -> int:
+        """Most bytes that the chain holds at once, to the byte."""
+        return self.simulation.peak_bytes
+
+    @property
+    def forward_executions(self) -> tuple[int, ...]:
+        """How often each stage's forward runs: 1 for one that is kept."""
+        return self.simulation.counts
+
+    @property
+    def overhead(self) -> float:
+        """Time that recomputing adds, as a share of the time without any."""
+        plain = sum(stage.forward_seconds + stage.backward_seconds for stage in self.stages)
+        return self.seconds / plain - 1 if plain else 0.0
+
+    def __str__(self) -> str:
+        budget = "" if self.budget_bytes is None else f" of {human_bytes(self.budget_bytes)}"
+        runs = sum(self.forward_executions)
+        head = (
+            f"{len(self.stages)} stages: peak {human_bytes(self.peak_bytes)}{budget}, "
+            f"{human_seconds(self.seconds)} ({self.overhead:+.1%}), {runs} forwards"
+        )
+        lines = list(self._lines(self.tree, 1))
+        more = [f"  and {len(lines) - _SHOWN} more lines"] if len(lines) > _SHOWN else []
+        return "\n".join([head, *lines[:_SHOWN], *more])
+
+    __repr__ = __str__
+
+    def _lines(self, tree: Tree, depth: int) -> Iterator[str]:
+        kept: list[int] = []
+        for item in tree:
+            if isinstance(item, int):
+                kept.append(item)
+                continue
+            yield from self._line(kept, depth, "kept")
+            kept = []
+            inside = list(leaves(item))
+            yield from self._line(inside, depth, "segment, recomputed")
+            if any(not isinstance(part, int) for part in item):
+                yield from self._lines(item, depth + 1)
+        yield from self._line(kept, depth, "kept")
+
+    def _line(self, indices: list[int], depth: int, what: str) -> Iterator[str]:
+        if not indices:
+            return
+        first, last = indices[0], indices[-1]
+        where = f"{first}" if first == last else f"{first}-{last}"
+        names = self.names[first : last + 1 : max(1, last - first)] if self.names else ()
+        saved = sum(self.stages[index].saved_bytes for index in indices)
+        words = f"{'  ' * depth}{where:<9} {what}"
+        yield f"{words:<40} saves {human_bytes(saved):>9}  {' to '.join(names)}".rstrip()

@@ -1,0 +1,132 @@
+"""The best plan in which every stage is recomputed at most once, for chains of any length.
+
+Stages are kept or lie in one segment of many; a segment is recomputed as a whole. The state is a
+position in the chain and the bytes that are left there, in slots.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tutorial_lib.plan.costs import Costs
+from tutorial_lib.plan.simulate import Tree
+
+
+def best_single(costs: Costs, budget: int, num_slots: int) -> Tree | None:
+    """Find the fastest plan without nested segments that fits.
+
+    Args:
+        costs: The chain.
+        budget: Bytes besides the input of the first stage.
+        num_slots: How finely the budget is cut: bytes are rounded up to slots.
+
+    Returns:
+        The tree, or `None` when nothing of the kind fits.
+    """
+    table = _Table(costs, budget, num_slots)
+    for start in reversed(range(len(costs))):
+        table.add(start)
+    return table.read()
+
+
+class _Table:
+    """`extra[start][slots]`: least extra seconds from a stage on, with so many slots left.
+
+    With a segment from `start` to `stop` the extra time is that of `stop`, and the forwards
+    between. So `after[stop]` holds the time from `stop` on plus all forwards before it: only a
+    minimum is left to take, over those parts of the rows where the segment fits.
+    """
+
+    def __init__(self, costs: Costs, budget: int, num_slots: int) -> None:
+        self.costs, self.num_slots = costs, min(num_slots, budget)
+        count, num_slots = len(costs), self.num_slots
+        self.slot = max(1.0, budget / max(1, num_slots))
+        again = np.where(np.isinf(costs.forward), 0.0, costs.forward)
+        self.before = np.concatenate([[0.0], again.cumsum()])
+        barred = np.flatnonzero(np.isinf(costs.forward))
+        self.barrier = [int(min(barred[barred >= i], default=count)) for i in range(count)]
+        self.extra = np.full((count + 1, num_slots + 1), np.inf, np.float32)
+        self.extra[count] = 0.0
+        self.after = np.full((count, num_slots + 1), np.inf, np.float32)
+
+    def add(self, start: int) -> None:
+        """Fill the row of a stage; those of all later stages are there."""
+        row = self.extra[start]
+        first = self._slots(self._kept_needs(start, len(self.costs) - 1))
+        kept = self._slots(int(self.costs.saved[start])) if start + 1 < len(self.costs) else 0
+        first = max(first, kept)
+        if first <= self.num_slots:
+            row[first:] = self.extra[start + 1, first - kept : self.num_slots + 1 - kept]
+        if start + 1 < len(self.costs):
+            shortest = self._shortest(start)
+            for stop, need in zip(
+                range(start + 1, start + 1 + len(shortest)), shortest, strict=True
+            ):
+                part = row[need:]
+                np.minimum(part, self.after[stop, need:] - np.float32(self.before[start]), out=part)
+        if start:
+            cost = self._slots(int(self.costs.boundary[start]))
+            if cost <= self.num_slots:
+                held = row[: self.num_slots + 1 - cost]
+                self.after[start, cost:] = held + np.float32(self.before[start])
+
+    def read(self) -> Tree | None:
+        """Go through the table again, and write down what was best."""
+        slots, start = self.num_slots, 0
+        tree: list[int | Tree] = []
+        if not np.isfinite(self.extra[0, slots]):
+            return None
+        while start < len(self.costs):
+            stop = self._choice(start, slots)
+            if stop is None:
+                tree.append(start)
+                last = start + 1 == len(self.costs)
+                slots -= 0 if last else self._slots(int(self.costs.saved[start]))
+                start += 1
+            else:
+                tree.append(tuple(range(start, stop)))
+                slots -= self._slots(int(self.costs.boundary[stop]))
+                start = stop
+        return tuple(tree)
+
+    def _choice(self, start: int, slots: int) -> int | None:
+        """Say where the best segment ends, or `None` where the stage is better kept."""
+        target = self.extra[start, slots]
+        best, where = np.inf, None
+        if self._slots(self._kept_needs(start, len(self.costs) - 1)) <= slots:
+            kept = self._slots(int(self.costs.saved[start])) if start + 1 < len(self.costs) else 0
+            best = float(self.extra[start + 1, slots - kept]) if kept <= slots else np.inf
+        if best <= target:
+            return None
+        for stop, need in enumerate(self._shortest(start), start + 1):
+            value = self.after[stop, slots] - np.float32(self.before[start])
+            if need <= slots and value < best:
+                best, where = float(value), stop
+        return where
+
+    def _kept_needs(self, start: int, end: int) -> int:
+        keep = self.costs.keep[start] + self.costs.waiting[end]
+        return int(max(keep, self.costs.back[start]))
+
+    def _shortest(self, start: int) -> list[int]:
+        """Slots that a segment from `start` needs, for each place where it may end."""
+        costs, stops = self.costs, self.barrier[start]
+        last = min(stops, len(costs) - 1)
+        if last <= start:
+            return []
+        within = slice(start, last)
+        held = np.concatenate([[0], costs.saved[within].cumsum()[:-1]])
+        # what runs while nothing waits but the end of the whole chain
+        running = costs.drop[within].copy()
+        running[0] -= costs.boundary[start]
+        first = np.maximum.accumulate(running) + costs.waiting[-1]
+        again = np.maximum.accumulate(held + costs.keep[within]) + costs.waiting[within]
+        back = np.maximum.accumulate(held + costs.back[within])
+        needs = np.maximum(np.maximum(first, again), back)
+        slots = np.ceil(needs / self.slot).astype(np.int64)
+        # later ends need about as much or more: nothing beyond the last that fits
+        fits = np.flatnonzero(slots <= self.num_slots)
+        return slots[: fits[-1] + 1].tolist() if len(fits) else []
+
+    def _slots(self, num_bytes: int) -> int:
+        return int(-(-num_bytes // self.slot))

@@ -1,0 +1,113 @@
+"""What a planner knows of a model: a chain of stages, and the skips that jump over some of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields
+from itertools import pairwise
+
+from tutorial_lib.units import human_bytes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stage:
+    """One stage of a chain: what it costs to run, and what it holds meanwhile.
+
+    While the stage runs, its input is held as well. Its forward holds besides that
+    `output + forward_temporary_bytes` when it keeps nothing, and `saved_bytes` (or the former, if
+    that is more) when it keeps. Its backward holds its input, `saved_bytes - handed_on_bytes`, the
+    gradient of its output (as many bytes as the output) and `backward_temporary_bytes`.
+
+    Args:
+        forward_seconds: Time of its forward.
+        backward_seconds: Time of its backward, without any recomputation.
+        input_bytes: What comes in from the stage before: the boundary that a checkpoint keeps.
+        saved_bytes: All that it keeps for the backward pass, its output included, its input not.
+        forward_temporary_bytes: Most that a forward that keeps nothing holds besides input and
+            output.
+        backward_temporary_bytes: Most that its backward holds besides input, saved bytes and the
+            gradient of its output. The gradient of its input belongs here.
+        output_bytes: `None` takes the next stage's `input_bytes`; for the last stage, its own.
+        handed_on_bytes: The part of `saved_bytes` that only the next stage's backward needs, and
+            that is free when its own begins: most often the output, or nothing.
+        gradient_bytes: Gradients of parameters that its backward makes and leaves behind; 0 where
+            they are there already, as in every micro-batch but the first.
+        recomputable: Whether a plan may run its forward twice.
+
+    Raises:
+        ValueError: When a number is negative, or more is handed on than saved.
+    """
+
+    forward_seconds: float
+    backward_seconds: float
+    input_bytes: int
+    saved_bytes: int
+    forward_temporary_bytes: int = 0
+    backward_temporary_bytes: int = 0
+    output_bytes: int | None = None
+    handed_on_bytes: int = 0
+    gradient_bytes: int = 0
+    recomputable: bool = True
+
+    def __post_init__(self) -> None:
+        for name in (field.name for field in fields(self)):
+            value = getattr(self, name)
+            if value is not None and not value >= 0:
+                raise ValueError(f"{name} (={value}) of a stage must not be negative.")
+        if self.handed_on_bytes > self.saved_bytes:
+            raise ValueError(
+                f"handed_on_bytes (={self.handed_on_bytes}) is a part of saved_bytes "
+                f"(={self.saved_bytes}) and cannot be more."
+            )
+
+
+@dataclass(frozen=True)
+class Skip:
+    """A tensor that a stage makes and a later one takes, over the heads of those between.
+
+    A plan pins it: it is never dropped and made again on its own. Its value is priced as held
+    while any later stage than its source runs, and its gradient from the backward of its target to
+    that of its source.
+
+    Args:
+        source: Index of the stage that makes it.
+        target: Index of the stage that takes it, later than the source.
+        num_bytes: Its size.
+        is_boundary: Whether it is also what the next stage gets, and so costs nothing twice.
+    """
+
+    source: int
+    target: int
+    num_bytes: int
+    is_boundary: bool = True
+
+
+def check_chain(stages: Sequence[Stage], skips: Iterable[Skip]) -> None:
+    """Refuse a chain that cannot be.
+
+    Raises:
+        ValueError: When there is no stage, a skip leads nowhere, or is larger than what makes it.
+    """
+    if not stages:
+        raise ValueError("There is no stage: a plan needs at least one.")
+    for skip in skips:
+        if not 0 <= skip.source < skip.target < len(stages):
+            raise ValueError(
+                f"A skip leads from stage {skip.source} to stage {skip.target}; both must be "
+                f"between 0 and {len(stages) - 1}, the second one later."
+            )
+    for index, stage in enumerate(stages):
+        pinned = sum(skip.num_bytes for skip in skips if skip.source == index)
+        shared = sum(s.num_bytes for s in skips if s.source == index and s.is_boundary)
+        if pinned > stage.saved_bytes or shared > outputs(stages)[index]:
+            raise ValueError(
+                f"The skips of stage {index} have {human_bytes(pinned)}, more than it saves "
+                f"({human_bytes(stage.saved_bytes)}) or hands on."
+            )
+
+
+def outputs(stages: Sequence[Stage]) -> list[int]:
+    """Give the bytes of each stage's output, as `Stage.output_bytes` says."""
+    handed = [after.input_bytes for _, after in pairwise(stages)]
+    last = stages[-1].output_bytes
+    return [*handed, stages[-1].input_bytes if last is None else last]
