@@ -52,10 +52,10 @@ detaches_at_the_end = wrong("turn gradients off while the tower runs")(
 evaluates = wrong("the tower was in eval mode")(with_slips(evaluating))
 remembers_too_late = wrong("a moment is what a run begins with")(with_slips(before=False))
 drops_the_last = wrong("the last micro-batch, smaller or not")(with_slips(parts=lambda p: p[:-1]))
-runs_all_at_once = wrong("rows went through the tower at once")(
+runs_all_at_once = wrong("rows at once, and the largest micro-batch")(
     with_slips(parts=lambda p: [torch.cat(p)])
 )
-runs_each_twice = wrong("are wanted, once each")(with_slips(runs_twice))
+runs_each_twice = wrong("run each once")(with_slips(runs_twice))
 returns_a_list = wrong("one tensor of all rows is wanted")(with_slips(join=list))
 turns_them_round = wrong("are not those of the rows in their order")(
     with_slips(join=lambda embeddings: torch.cat(embeddings[::-1]))
@@ -68,7 +68,7 @@ def infers(tower, micro_batches, remember):
         return with_slips()(tower, micro_batches, remember)
 
 
-@wrong("two things are wanted, embeddings and moments")
+@wrong("2 values are wanted, embeddings and moments")
 def forgets_the_moments(tower, micro_batches, remember):
     return with_slips()(tower, micro_batches, remember)[0]
 

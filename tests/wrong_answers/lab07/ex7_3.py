@@ -24,7 +24,7 @@ def asks_for_the_embeddings_alone(loss_of, embeddings):
     return loss.item(), list(torch.autograd.grad(loss, leaves))
 
 
-@wrong("a tensor would keep the graph of all pairs")
+@wrong("keeps its whole graph")
 def returns_a_tensor(loss_of, embeddings):
     leaves = leaves_of(embeddings)
     loss = loss_of(*leaves)

@@ -81,7 +81,7 @@ enters_them_backwards = wrong("entered from the last to the first")(
     with_slips(number=lambda i, n: n - 1 - i)
 )
 takes_a_mean = wrong("Each counts once: the mean was taken in the loss")(with_slips(of_a_mean))
-runs_each_twice = wrong("are wanted, once each")(with_slips(twice))
+runs_each_twice = wrong("run each once")(with_slips(twice))
 turns_the_gradients_round = wrong("split them as the batch is")(
     with_slips(cut=lambda gradients, sizes: gradients.flip(0).split(sizes))
 )
@@ -110,7 +110,7 @@ def evaluates_from_then_on(tower, micro_batches, gradients, moments):
     tower.eval()
 
 
-@wrong("rows went through the tower at once")
+@wrong("rows at once, and the largest micro-batch")
 def runs_all_at_once(tower, micro_batches, gradients, moments):
     with moments[0]():
         tower(torch.cat(list(micro_batches))).backward(gradients)

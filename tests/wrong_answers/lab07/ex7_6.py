@@ -146,7 +146,7 @@ def keeps_one_graph(towers, inputs, loss_of, micro_batch):
     return LAB.one_graph(towers, inputs, loss_of, micro_batch)
 
 
-@wrong("a float is wanted")
+@wrong("should be a float")
 def returns_a_tensor(towers, inputs, loss_of, micro_batch):
     return torch.tensor(with_slips()(towers, inputs, loss_of, micro_batch))
 
@@ -254,7 +254,7 @@ takes_less_than_none = wrong("a micro_batch of -1 rows is none")(with_slips(but=
 takes_batch_norm_of_images = wrong("makes that the whole batch, and it went through")(
     with_slips(but=("images",))
 )
-names_no_batch_norm = wrong("does not name 'norm.1'")(with_slips(but=("name",)))
+names_no_batch_norm = wrong("does not name norm.1")(with_slips(but=("name",)))
 looks_for_nan_alone = wrong("gave an infinite loss, and it went through")(
     with_slips(cache=unless_nan)
 )

@@ -1,0 +1,203 @@
+"""The check of 7.5, moments: random state and buffers, as they were before a run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from tutorial_lib import memory
+from tutorial_lib.checks import expect, forbid, observe, read
+from tutorial_lib.checks.core import Case, Check, CheckError, Result
+from tutorial_lib.checks.lab07 import models
+
+_BUFFERS = ("drift", "inner.hidden", "inner.turned", "inner.steps")
+_RANDOM = "random state"
+
+
+def _cases(seed: int) -> list[Case]:
+    case = models.case_of_parts(seed)
+    return [
+        {**case, "dropout": 0.5, "kind": "random"},
+        {**case, "dropout": 0.0, "moves": True, "kind": "buffers"},
+        {**case, "dropout": 0.5, "moves": True, "kind": "buffers"},
+        {**case, "kind": "bytes"},
+        {**case, "kind": "devices"},
+    ]
+
+
+def _run(answer: Callable[..., Any], case: Case) -> Result:
+    tower = models.seeded_tower(case, models.CountingTower)
+    with forbid.checkpointing(models.NO_CHECKPOINT):
+        if case["kind"] == "bytes":
+            return _bytes_kept(answer, tower)
+        if case["kind"] == "devices":
+            return _on_a_gpu(answer, tower, case["seed"] % 100)
+        return _used(answer, tower, models.parts_of(case))
+
+
+def _bytes_kept(answer: Callable[..., Any], tower: nn.Module) -> Result:
+    tower.register_buffer("table", torch.zeros(100, dtype=torch.float64))
+    with memory.watch(model=tower) as report:
+        moments = [answer(tower) for _ in range(3)]
+    del moments
+    needed = torch.get_rng_state().nbytes + sum(buffer.nbytes for buffer in tower.buffers())
+    return {"kept": report.leaked_bytes, "needed": needed}
+
+
+def _on_a_gpu(answer: Callable[..., Any], tower: nn.Module, first: int) -> Result:
+    """Follow the random state of a GPU that is not there, where one parameter seems to live."""
+    with FakeTensorMode():
+        tower.register_parameter("elsewhere", nn.Parameter(torch.empty(1, device="cuda")))
+    with observe.pretended_gpu_states(first) as states:
+        moment = answer(tower)
+        states.append(first + 2)  # the first pass draws, for this micro-batch and for others
+        with moment():
+            inside = states[-1]
+            states.append(inside + 1)
+        return {"inside": inside, "put_back": states[-1] == first + 2}
+
+
+def _used(
+    answer: Callable[..., Any], tower: models.CountingTower, parts: list[torch.Tensor]
+) -> Result:
+    """Enter a moment twice, and twice more with an error inside; name what was another then."""
+    before = _now(tower)
+    moment = answer(tower)
+    seen: dict[str, Any] = {"moved_by_call": _moved(tower, before)}
+    with torch.no_grad():
+        first = tower(parts[0])
+        for part in parts[1:]:  # other micro-batches come in between
+            tower(part)
+    between = _now(tower)
+    with moment():
+        seen["read_at_entry"] = _RANDOM not in _moved(tower, between)
+        seen["not_restored"] = _moved(tower, before)
+        again = tower(parts[0])
+        again.sum().backward()
+    seen["same"] = torch.equal(first, again)
+    seen["not_put_back"] = _moved(tower, between)
+    with moment():
+        seen["same_again"] = torch.equal(first, tower(parts[0]))
+    between, came_out = _now(tower), 0
+    for error in (KeyError, KeyboardInterrupt):
+        try:
+            with moment():
+                tower(parts[0])
+                raise error
+        except error:
+            came_out += 1
+    return {**seen, "left_by_error": _moved(tower, between), "errors_come_out": came_out == 2}
+
+
+def _now(tower: nn.Module) -> dict[str, torch.Tensor]:
+    buffers = {name: buffer.clone() for name, buffer in tower.named_buffers()}
+    return {_RANDOM: torch.get_rng_state(), **buffers}
+
+
+def _moved(tower: nn.Module, before: dict[str, torch.Tensor]) -> list[str]:
+    return [name for name, now in _now(tower).items() if not torch.equal(now, before[name])]
+
+
+def _judge(case: Case, result: Result) -> None:
+    if case["kind"] == "bytes":
+        _judge_bytes(result)
+    elif case["kind"] == "devices":
+        _judge_gpu(case, result)
+    else:
+        _judge_use(case, result)
+
+
+def _judge_use(case: Case, result: Result) -> None:
+    keys = ("moved_by_call", "not_restored", "not_put_back", "left_by_error")
+    moved, lost, left, left_by_error = (read.items(result.get(key), key) for key in keys)
+    if moved:
+        raise CheckError(
+            "your call moved the random state or a buffer, so the first pass is another than a "
+            "plain run: read, and change nothing."
+        )
+    is_same = read.flag(result, "same")
+    if case["kind"] == "random":
+        _judge_random(is_same, read.flag(result, "read_at_entry"), _RANDOM not in left)
+    _judge_buffers(*[[str(n) for n in names if n != _RANDOM] for names in (lost, left)])
+    faults = {
+        "random state and buffers were right, and the tower computed another result.": not is_same,
+        "an error inside the moment leaves random state or buffers behind: try and finally.": bool(
+            left_by_error
+        ),
+        "an error inside the moment ended there, and nobody heard of it: put back in finally, and "
+        "let it go on.": not read.flag(result, "errors_come_out"),
+        "the second time, the moment was another: what was read must still be there after one "
+        "use.": not read.flag(result, "same_again"),
+    }
+    expect.no_fault(faults)
+
+
+def _judge_random(is_same: bool, read_at_entry: bool, put_back: bool) -> None:
+    faults = {
+        "dropout drew another mask the second time: the random state inside was neither the one "
+        "that remember found nor the one just before. A seed leads back to its beginning only: "
+        "keep the state itself.": not is_same and not read_at_entry,
+        "dropout drew another mask the second time, and the random state was put back: it was read "
+        "when the moment was entered. Read it in the upper part.": not is_same and put_back,
+        "dropout drew another mask the second time: inside the moment, the random state is the one "
+        "that was read when remember was called.": not is_same,
+        "the second run drew the right mask and left its random state behind: the next batch would "
+        "draw masks that were drawn before. Put back what was there.": not put_back,
+    }
+    expect.no_fault(faults)
+
+
+def _judge_buffers(lost: list[str], left: list[str]) -> None:
+    faults = {
+        "all buffers were what the last micro-batch had made of them, so the tower computed "
+        "something else: they belong to the moment too.": len(lost) == len(_BUFFERS),
+        "a buffer with persistent=False is in no state_dict, so it was not in your moment: "
+        "named_buffers has them all.": lost == ["inner.hidden"],
+        "a buffer of whole numbers was left out: BatchNorm counts its batches so, and it moves "
+        "like the others.": lost == ["inner.steps"],
+        "the tower's own buffer was in your moment, and those of a module inside the tower were "
+        "not: it may have any number of layers.": lost == list(_BUFFERS[1:]),
+        "a buffer that the tower changes in place took your copy along: what you keep is the same "
+        "tensor, so keep a clone.": "drift" in lost,
+        "the tower puts a new tensor in the place of one of its buffers, and you wrote into the "
+        "old one: look buffers up by name when you write.": bool(lost) or left == ["inner.turned"],
+        f"the buffers {', '.join(left)} were right inside the moment and were not put back when it "
+        "was left: after both passes each micro-batch has moved them once.": bool(left),
+    }
+    expect.no_fault(faults)
+
+
+def _judge_bytes(result: Result) -> None:
+    kept = read.integer(result.get("kept"), "bytes of three moments")
+    needed = 3 * read.integer(result.get("needed"), "bytes of random state and buffers")
+    if kept > 1.1 * needed:
+        raise CheckError(
+            f"three moments hold {kept} bytes, and {needed} are enough: random state and buffers "
+            "move, parameters do not."
+        )
+
+
+def _judge_gpu(case: Case, result: Result) -> None:
+    inside, put_back = read.integer(result.get("inside"), "inside"), read.flag(result, "put_back")
+    faults = {
+        "a parameter of the tower lives on a GPU, which drew other numbers the second time: "
+        "read_rng and write_rng are for that GPU's random state too.": inside != case["seed"] % 100,
+        "the random state of a GPU stayed as the second run left it: put it back, as the CPU's.": (
+            not put_back
+        ),
+    }
+    expect.no_fault(faults)
+
+
+remember = Check(
+    "lab07.remember",
+    "7.5",
+    "random state and buffers of the first pass, put back afterwards, and no weights kept",
+    _cases,
+    _run,
+    _judge,
+)

@@ -1,0 +1,130 @@
+"""What the checks of lab 07 expect alike: rows of each run, mode, gradients within rounding."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tutorial_lib.checks import accumulation, expect, observe, read
+from tutorial_lib.checks.core import Case, CheckError, Result
+
+# Relative, for sums of the same terms in another order.
+TOLERANCES = {"float64": expect.EXACT, "float32": 1e-6}
+
+
+def expect_training_mode(result: Result) -> None:
+    """Expect that no tower was ever in eval mode.
+
+    Raises:
+        CheckError: When one was.
+    """
+    if read.flag(result, "was_evaluated"):
+        raise CheckError(
+            "the tower was in eval mode in one of its runs: its dropout was off then. Turn "
+            "gradients off, and leave the tower's mode alone."
+        )
+
+
+def expect_runs(result: Result, sizes: list[int]) -> None:
+    """Expect that the tower ran once on each micro-batch, in training mode.
+
+    Raises:
+        CheckError: With the numbers of rows of all runs.
+    """
+    accumulation.expect_rows_at_most(result, sizes)
+    rows = read.integers(result.get("rows"), "rows")
+    if rows == sizes[: len(rows)] and len(rows) < len(sizes):
+        raise CheckError(
+            f"{sum(rows)} of {sum(sizes)} rows went through the tower: the last micro-batch, "
+            "smaller or not, belongs to the batch."
+        )
+    accumulation.expect_each_once(result, sizes)
+    expect_training_mode(result)
+
+
+def expect_gradients(
+    seen: Sequence[Tensor | None],
+    wanted: Sequence[Tensor | None],
+    case: Case,
+    faults: expect.Faults,
+    otherwise: str | Callable[[], str],
+) -> None:
+    """Expect gradients equal to the oracle's within the tolerance of the case, or of its dtype.
+
+    Raises:
+        CheckError: With their relative error, and the fault or `otherwise`; see `expect.close`.
+    """
+    tolerance = case.get("tolerance", TOLERANCES[case["dtype"]])
+    expect.close(
+        seen,
+        wanted,
+        faults,
+        otherwise=otherwise,
+        tolerance=tolerance,
+        fault_tolerance=max(100 * tolerance, 1e-4),
+        where=f"the gradients are off by {expect.relative_error(seen, wanted):.2g} times their "
+        f"norm, and {tolerance:.0e} is allowed: ",
+    )
+
+
+def times_in(seen: Sequence[Tensor | None], parts: Sequence[Sequence[Tensor]]) -> list[float]:
+    """Tell how many times each part is in a sum of gradients; empty where it is no sum of them."""
+    found = [gradient for gradient in seen if gradient is not None]
+    if [g.shape for g in found] != [g.shape for g in parts[0]]:
+        return []
+    columns, total = torch.stack(list(map(observe.vector, parts)), dim=1), observe.vector(found)
+    if not torch.isfinite(total).all():
+        return []
+    times = torch.linalg.lstsq(columns, total[:, None]).solution.flatten()
+    return times.tolist() if expect.is_close(columns @ times, total, 1e-4) else []
+
+
+def expect_scale(seen: Tensor | None, wanted: Any, tolerance: float = expect.EXACT) -> None:
+    """Expect the gradient of the loss's own parameter, which was 1 before.
+
+    Raises:
+        CheckError: With what became of it.
+    """
+    faults = {
+        "the gradient of the loss's parameter is gone after your call: clear nothing once backward "
+        "has run.": torch.zeros_like(wanted),
+        "the loss's own parameter got no gradient: torch.autograd.grad leaves .grad alone, and no "
+        "later stage sees the scale again. loss.backward() gives it its due.": (
+            torch.ones_like(wanted)
+        ),
+        "the gradient that the loss's parameter had before is gone: backward adds, and so does "
+        "this stage.": wanted - 1,
+    }
+    for times in range(2, 10):
+        words = (
+            f"the loss's own parameter got its gradient {times} times: every embedding is a leaf "
+            "of its own, all are there at the same backward, and there is only one."
+        )
+        faults[words] = 1 + times * (wanted - 1)
+    expect.close(
+        torch.zeros_like(wanted) if seen is None else seen,
+        wanted,
+        faults.items(),
+        otherwise="the other gradients are right, and that of the loss's own parameter is not: "
+        "backward adds to it, and nothing else touches it.",
+        tolerance=tolerance,
+    )
+
+
+def expect_loss(result: Result, wanted: float, tolerance: float) -> None:
+    """Expect the oracle's loss, as a float.
+
+    Raises:
+        CheckError: When it is another, or none.
+    """
+    loss = read.number(result.get("loss"), "the loss")
+    expect.close(
+        loss,
+        wanted,
+        otherwise=f"the gradients are right, and the loss is given as {loss:.4f} where that of the "
+        "whole batch is another: what the loss gave, as a float, and no sum or mean of it.",
+        tolerance=tolerance,
+    )
