@@ -13,7 +13,7 @@ from wrong_answers import solved
 from tutorial_lib import checks
 from tutorial_lib.checks.core import SEED_VARIABLE, Check, CheckError, Opaque, run_in_place
 
-LABS = {name: getattr(checks, name) for name in checks.__all__ if name.startswith("lab")}
+LABS = {name: getattr(checks, name) for name in checks.LABS}
 CHECKS = {
     f"{lab}.{name}": value
     for lab, module in LABS.items()

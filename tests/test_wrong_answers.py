@@ -164,8 +164,12 @@ def test_every_lab_has_exercises():
 
 @each_exercise
 def test_every_exercise_has_wrong_and_right_answers(exercise):
-    assert len(exercise.wrong()) >= FEWEST_WRONG
-    assert len(exercise.right()) >= FEWEST_RIGHT
+    wrong, right = len(exercise.wrong()), len(exercise.right())
+    wanted = f"{FEWEST_WRONG} wrong and {FEWEST_RIGHT} right answers are wanted at least"
+    assert wrong >= FEWEST_WRONG and right >= FEWEST_RIGHT, (
+        f"exercise {exercise.number} has {wrong} wrong and {right} right ones, and {wanted}: write "
+        f"them into {exercise.file.relative_to(ROOT)}."
+    )
 
 
 @each_exercise

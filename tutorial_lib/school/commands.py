@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tutorial_lib import __version__
-from tutorial_lib.school import bootstrap, pythons
+from tutorial_lib.school import bootstrap, changed, pythons
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 START_PAGE = "course/00_start_here.ipynb"
@@ -29,7 +29,7 @@ usage: python -m tutorial_lib COMMAND [OPTIONS]      (Windows: py -m tutorial_li
 
 To learn (both make .venv first, and install nothing the second time):
   lab       open the course in JupyterLab   [--no-browser] [--port N]
-  test      run all tests                   [arguments of pytest]
+  test      run all tests, or those of what changed   [--changed] [arguments of pytest]
 
 To use:
   doctor    show Python, torch, GPU, versions and free disk   [--json]
@@ -41,12 +41,13 @@ To teach and maintain:
   record    measure or predict the tables that the course quotes   [--only ROWS] [--predict]
   grade     grade a folder of submissions     LAB SUBMISSIONS --out REPORT
   build     make the notebooks from their sources   [NAMES] [--check] [--zip]
+  new       write the first files of a lab   LAB FUNCTIONS
 
   COMMAND --help shows a command's options; --version the version.
 """
 
 COMMANDS = (
-    "lab", "test", "doctor", "measure", "predict", "emulate", "record", "grade", "build",
+    "lab", "test", "doctor", "measure", "predict", "emulate", "record", "grade", "build", "new",
 )  # fmt: skip
 
 
@@ -141,16 +142,29 @@ def _check_port(port: int) -> None:
 def _test(words: list[str]) -> int:
     """Run pytest on notebooks and tests, network refused, so that its last line stays last."""
     python = bootstrap.python_with_course(ROOT, "test")
+    guard = os.pathsep.join(
+        path for path in (str(ROOT / "tests" / "offline"), os.environ.get("PYTHONPATH")) if path
+    )
+    threads = os.environ.get("OMP_NUM_THREADS", "1")
+    changes = {"PYTHONPATH": guard, "OMP_NUM_THREADS": threads}
+    if "--changed" in words:
+        words = [word for word in words if word != "--changed"]
+        return _test_changed([str(python)], words, {**os.environ, **changes})
     chosen = any((ROOT / word.split("::")[0]).exists() for word in words if word[:1] != "-")
     # Notebooks take longest, so they start first; what belongs together stays with one worker.
     paths = [] if chosen else ["course", "solutions", "tests"]
     workers = str(min(4, os.cpu_count() or 1))
     command = [str(python), "-m", "pytest", "--nbval", "-n", workers, "--dist", "loadfile"]
-    guard = os.pathsep.join(
-        path for path in (str(ROOT / "tests" / "offline"), os.environ.get("PYTHONPATH")) if path
-    )
-    threads = os.environ.get("OMP_NUM_THREADS", "1")
-    return _become([*command, *paths, *words], {"PYTHONPATH": guard, "OMP_NUM_THREADS": threads})
+    return _become([*command, *paths, *words], changes)
+
+
+def _test_changed(python: list[str], words: list[str], environment: dict[str, str]) -> int:
+    """Say which notebooks are stale, and run the tests of what differs from the last commit."""
+    files = changed.changed_files(ROOT)
+    print(f"{len(files)} files differ from the last commit.", flush=True)
+    check = [*python, "-m", "tutorial_lib", "build", "--check"]
+    runs = [[*python, "-m", "pytest", *run, *words] for run in changed.pytest_runs(ROOT, files)]
+    return max(subprocess.call(run, cwd=ROOT, env=environment) for run in [check, *runs])
 
 
 def _other(words: list[str]) -> int:
@@ -175,7 +189,7 @@ def _other(words: list[str]) -> int:
             f"{words[0]} needs {error.name}, which {sys.executable} does not have: run "
             "`python -m tutorial_lib lab` once (it sets everything up), or pip as in the README."
         ) from error
-    extra = {"grade": "grade", "build": "author"}.get(words[0])
+    extra = {"grade": "grade", "build": "author", "new": "author"}.get(words[0])
     if extra and "--help" not in words and bootstrap.missing_packages(ROOT, extra):
         python = bootstrap.python_with_course(ROOT, extra)
         return _become([str(python), "-m", "tutorial_lib", *words], {}, move=False)

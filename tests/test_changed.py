@@ -1,0 +1,63 @@
+"""`test --changed`: which tests a change concerns."""
+
+import subprocess
+
+import pytest
+
+from tutorial_lib.school import changed
+from tutorial_lib.school.bootstrap import SetupError
+
+
+def runs(root, *files):
+    return changed.pytest_runs(root, files)
+
+
+@pytest.mark.parametrize(
+    ("path", "concerned", "not_concerned"),
+    [
+        ("tutorial_lib/units.py", "tests/test_units.py", "tests/test_vit.py"),
+        ("tutorial_lib/memory/cap.py", "tests/test_cap.py", "tests/test_units.py"),
+        ("tutorial_lib/checks/core.py", "tests/test_lab_checks.py", "tests/test_units.py"),
+        ("tutorial_lib/ranks/__init__.py", "tests/test_ranks.py", "tests/test_units.py"),
+        ("tests/test_cap.py", "tests/test_cap.py", "tests/test_units.py"),
+        ("labs/lab01_ledger.ipynb", "tests/test_style.py", "tests/test_lab01.py"),
+        ("course/00_start_here.ipynb", "course/00_start_here.ipynb", "tests/test_units.py"),
+    ],
+)
+def test_the_tests_of_a_file(root, path, concerned, not_concerned):
+    (found,) = runs(root, path)
+    assert concerned in found
+    assert not_concerned not in found
+
+
+def test_an_exercise_has_its_wrong_answers_run(root):
+    first, second = runs(root, "tutorial_lib/checks/lab06/ex6_3.py", "README.md")
+    assert "tests/test_lab06.py" in first
+    assert second == ["tests/test_wrong_answers.py", "-k", "lab06-6.3-"]
+    *_, second = runs(root, "tests/wrong_answers/lab01/ex1_2.py")
+    assert second[-1] == "lab01-1.2-"
+
+
+def test_nothing_changed_leaves_the_tests_that_read_every_file(root):
+    assert runs(root) == [["--nbval", *sorted(changed.ALWAYS)]]
+
+
+def test_a_file_that_was_deleted_is_not_run(root):
+    assert runs(root, "tests/test_gone.py") == runs(root)
+
+
+def test_git_says_what_differs(tmp_path):
+    git = ["git", "-c", "user.name=a", "-c", "user.email=a@b.c"]
+    (tmp_path / "kept.py").write_text("1")
+    for words in (["init", "-q"], ["add", "."], ["commit", "-qm", "first"]):
+        subprocess.run([*git, *words], cwd=tmp_path, check=True)
+    assert changed.changed_files(tmp_path) == []
+    (tmp_path / "kept.py").write_text("2")
+    (tmp_path / "new.py").write_text("3")
+    assert changed.changed_files(tmp_path) == ["kept.py", "new.py"]
+
+
+def test_a_folder_without_git_is_named(tmp_path, monkeypatch):
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+    with pytest.raises(SetupError, match="asks git what differs"):
+        changed.changed_files(tmp_path)

@@ -1,0 +1,81 @@
+"""Which tests a change concerns: for `test --changed`. Standard library only."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from tutorial_lib.school.bootstrap import SetupError
+
+ALWAYS = ("tests/test_architecture.py", "tests/test_style.py")  # both read every file
+_ANSWERS = re.compile(r"(?:tutorial_lib/checks|tests/wrong_answers)/(lab\d\d)/(?:ex(\d+)_(\d+))?.*")
+
+
+def changed_files(root: Path) -> list[str]:
+    """List the files that differ from the last commit, new ones too, as paths from the root.
+
+    Raises:
+        SetupError: Where git is missing, or the folder is no repository.
+    """
+    listed: list[str] = []
+    for words in (["diff", "--name-only", "HEAD"], ["ls-files", "--others", "--exclude-standard"]):
+        try:
+            done = subprocess.run(
+                ["git", *words], cwd=root, capture_output=True, text=True, check=True
+            )
+        except (OSError, subprocess.CalledProcessError) as error:
+            raise SetupError("--changed asks git what differs, and git cannot say.") from error
+        listed += done.stdout.splitlines()
+    return sorted(set(listed))
+
+
+def pytest_runs(root: Path, files: Iterable[str]) -> list[list[str]]:
+    """Give the arguments of the pytest runs that some changed files concern.
+
+    A module's tests are the file that has its name and those that import it by its name; an
+    exercise's are its wrong answers and its lab's file. A notebook is executed.
+
+    Args:
+        root: The course's folder.
+        files: Paths from the root.
+
+    Returns:
+        One list for each run.
+    """
+    files = list(files)
+    tests = {path: (root / path).read_text(encoding="utf-8") for path in _test_files(root)}
+    concerned, exercises = set(ALWAYS), set()
+    for path in files:
+        if found := _ANSWERS.fullmatch(path):
+            lab, *number = found.groups()
+            exercises.add(f"{lab}-{'.'.join(number)}-" if all(number) else f"{lab}-")
+            concerned.add(f"tests/test_{lab}.py")
+        concerned |= set(_concerned(path, tests))
+    there = sorted(path for path in concerned if (root / path).exists())
+    runs = [["--nbval", *there]]
+    if exercises:
+        runs.append(["tests/test_wrong_answers.py", "-k", " or ".join(sorted(exercises))])
+    return runs
+
+
+def _test_files(root: Path) -> list[str]:
+    return [path.relative_to(root).as_posix() for path in sorted(root.glob("tests/test_*.py"))]
+
+
+def _concerned(path: str, tests: dict[str, str]) -> Iterator[str]:
+    if path in tests or re.fullmatch(r"(course|solutions)/[^/]+\.ipynb", path):
+        yield path
+    if not re.fullmatch(r"tutorial_lib/.+\.py", path):
+        return
+    package, _, stem = path.removesuffix(".py").removesuffix("/__init__").rpartition("/")
+    dotted = re.escape(package.replace("/", "."))
+    imports = re.compile(
+        rf"^ *(from {dotted}\.{stem} import|import {dotted}\.{stem}\b|"
+        rf"from {dotted} import [^#\n]*\b{stem}\b)",
+        re.MULTILINE,
+    )
+    for test, text in tests.items():
+        if test == f"tests/test_{stem}.py" or imports.search(text):
+            yield test

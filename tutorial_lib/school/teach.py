@@ -1,0 +1,87 @@
+"""The commands of those who teach and maintain the course: `grade`, `build`, `new`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+
+
+def grade(
+    lab: Annotated[str, typer.Argument(help="The lab, as in lab01.")],
+    submissions: Annotated[Path, typer.Argument(help="Folder of notebooks, or of folders.")],
+    out: Annotated[Path, typer.Option(help="Folder for the report: new, or an older report.")],
+    jobs: Annotated[int | None, typer.Option(help="Submissions at once; one a core.")] = None,
+    seconds: Annotated[float, typer.Option(help="CPU time of a function in one check.")] = 20.0,
+    only: Annotated[
+        list[str] | None,
+        typer.Option(help="One submission; may be repeated. A report in --out keeps the others."),
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option(help="As in an older run.json: draws the same cases again.")
+    ] = None,
+) -> None:
+    """Grade a folder of submissions: scores.csv, and a page of feedback for each.
+
+    A run that was stopped goes on where it was when the same command is given again.
+    """
+    from tutorial_lib.school import grading
+
+    table = grading.grade(
+        lab, submissions, out, root=ROOT, jobs=jobs, seconds=seconds, only=only or (), seed=seed
+    )
+    counts = table["status"].value_counts()
+    print(", ".join(f"{count} {status}" for status, count in counts.items()))
+    if read := list(table["name"][table["review"] != ""]):
+        print(f"Answers that a person should read (column review): {', '.join(read)}")
+    print(f"Scores: {out / 'scores.csv'}. Feedback: {out / 'index.html'}.")
+
+
+def build(
+    names: Annotated[list[str] | None, typer.Argument(help="Stems, as in lab01; all.")] = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="Change nothing; exit 1 if stale.")
+    ] = False,
+    force: Annotated[bool, typer.Option("--force", help="Execute all; overwrite labs.")] = False,
+    make_zip: Annotated[bool, typer.Option("--zip", help="Also pack a zip for a class.")] = False,
+    stamp: Annotated[str | None, typer.Option(help="Set the address, as OWNER/REPOSITORY.")] = None,
+    tag: Annotated[str | None, typer.Option(help="The tag for badges, with --stamp.")] = None,
+) -> None:
+    """Build the notebooks from their sources, and execute those whose code changed."""
+    from tutorial_lib.school import authoring
+
+    if check and (force or make_zip or stamp or names):
+        raise ValueError("--check looks at everything and changes nothing: give it alone.")
+    if tag and not stamp:
+        raise ValueError(f"--tag {tag} needs --stamp OWNER/REPOSITORY beside it.")
+    if check:
+        problems = authoring.check(ROOT)
+        print("\n".join(problems) or "Every notebook is what its source gives.")
+        raise typer.Exit(1 if problems else 0)
+    written = authoring.stamp(ROOT, stamp, tag) if stamp else []
+    written += authoring.build(ROOT, names or (), force=force)
+    if make_zip:
+        written.append(authoring.make_zip(ROOT, Path.cwd()))
+    for path in written:
+        print(f"wrote {path}")
+    if not written:
+        print("Nothing to do: every notebook is what its source gives.")
+
+
+def new(
+    lab: Annotated[str, typer.Argument(help="A lab that is not there yet, as in lab04_plans.")],
+    exercises: Annotated[list[str], typer.Argument(help="The functions that it asks for.")],
+) -> None:
+    """Write the first files of a lab: source, checks, and wrong answers."""
+    from tutorial_lib.school import authoring
+
+    for path in authoring.new_lab(ROOT, lab, exercises):
+        print(f"wrote {path.relative_to(ROOT)}")
+    number = lab.partition("_")[0]
+    print(
+        f"Write what stands under TODO, then `python -m tutorial_lib build {number}` and "
+        f"`python -m tutorial_lib test tests/test_wrong_answers.py -k {number}`."
+    )
