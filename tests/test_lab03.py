@@ -11,24 +11,25 @@ from functools import partial
 
 import pytest
 import torch
-import torch.utils.checkpoint as torchs
+import torch.utils.checkpoint as checkpoints
 from torch import nn
 from torch.autograd.graph import save_on_cpu, saved_tensors_hooks
 from torch.utils._python_dispatch import TorchDispatchMode
 from wrong_answers import solved
 
 from tutorial_lib import memory
-from tutorial_lib.checks import lab03, results
-from tutorial_lib.checks import lab03_oracles as oracles
+from tutorial_lib.checks import lab03
 from tutorial_lib.checks.core import CheckError, run_in_place
+from tutorial_lib.checks.expect import same_bits
+from tutorial_lib.checks.lab03 import chain
 from tutorial_lib.models.gpt import GPT, GPTConfig
 from tutorial_lib.models.lstm import LSTM, LSTMConfig
 from tutorial_lib.models.unet import UNet, UNetConfig
 from tutorial_lib.models.vit import ViT, ViTConfig
 
 MINE = solved("lab03").checkpoint
-TORCHS = oracles.torch_checkpoint
-both = pytest.mark.parametrize("call", [MINE, TORCHS], ids=["mine", "torch's"])
+TORCH_CHECKPOINT = chain.torch_checkpoint
+both = pytest.mark.parametrize("call", [MINE, TORCH_CHECKPOINT], ids=["mine", "torch's"])
 stopping = pytest.mark.parametrize("early_stop", [True, False], ids=["early stop", "to the end"])
 
 
@@ -102,17 +103,17 @@ def gradients_and_peak(case, call, autocast):
 
 @pytest.mark.parametrize("autocast", [False, True], ids=["float32", "autocast"])
 @pytest.mark.parametrize("case", [gpt_case, vit_case, unet_case, lstm_case])
-def test_models_train_as_without_and_peak_as_with_torchs(case, autocast):
+def test_models_train_as_without_and_peak_as_with_torch_checkpoint(case, autocast):
     exact, plain_peak = gradients_and_peak(case, None, autocast)
     mine, my_peak = gradients_and_peak(case, MINE, autocast)
-    theirs, their_peak = gradients_and_peak(case, TORCHS, autocast)
-    assert all(map(results.same, mine, exact))
-    assert all(map(results.same, theirs, exact))
+    theirs, their_peak = gradients_and_peak(case, TORCH_CHECKPOINT, autocast)
+    assert all(map(same_bits, mine, exact))
+    assert all(map(same_bits, theirs, exact))
     assert my_peak == their_peak < plain_peak
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 6])
-def test_segments_peak_as_torchs(size):
+def test_segments_peak_as_with_torch_checkpoint(size):
     def run(call):
         blocks = [nn.Sequential(nn.Linear(32, 64), nn.GELU(), nn.Linear(64, 32)) for _ in range(6)]
         chain = nn.Sequential(*blocks)
@@ -124,7 +125,7 @@ def test_segments_peak_as_torchs(size):
             del x
         return report.peak_bytes
 
-    assert run(MINE) == run(TORCHS)
+    assert run(MINE) == run(TORCH_CHECKPOINT)
 
 
 # several backwards
@@ -189,7 +190,7 @@ def test_each_backward_recomputes_once_and_frees_all(call):
         with memory.watch() as report:
             torch.autograd.grad(y, x, retain_graph=True)
         assert function.calls == times
-        assert oracles.stayed(report) == 0
+        assert chain.stayed_bytes(report) == 0
     torch.autograd.grad(y, x)
     with pytest.raises(RuntimeError, match="second time"):
         torch.autograd.grad(y, x)
@@ -239,7 +240,7 @@ def test_a_group_of_backwards_recomputes_once(call):
     function = counted(lambda a, b: (waves(a).sum(), waves(b).sum()))
     a, b = leaf(3), leaf(3)
     first, second = call(function, a, b)
-    with torchs.GraphExecGroup():
+    with checkpoints.GraphExecGroup():
         first.backward()
         second.backward()
     assert function.calls == 2
@@ -302,7 +303,7 @@ def test_early_stop(call, option, everywhere, calls):
     last = counted(torch.clone)  # saves nothing, so nobody needs it again
     switch = contextlib.nullcontext()
     if everywhere is not None:
-        switch = torchs.set_checkpoint_early_stop(everywhere)
+        switch = checkpoints.set_checkpoint_early_stop(everywhere)
     with switch:
         y = call(lambda x: last(x.sin().cos()), leaf(3), **option)
     y.sum().backward()
@@ -349,9 +350,9 @@ def test_contexts_surround_forward_and_recomputation(call):
 
 
 @both
-def test_torchs_selective_contexts(call):
+def test_selective_contexts_of_torch(call):
     keep = [torch.ops.aten.mm.default]
-    contexts = partial(torchs.create_selective_checkpoint_contexts, keep)
+    contexts = partial(checkpoints.create_selective_checkpoint_contexts, keep)
     x, w = leaf(4, 4), leaf(4, 4)
     with Names() as mode:
         call(lambda x, w: (x.cos() @ w).sin(), x, w, context_fn=contexts).sum().backward()
@@ -505,20 +506,20 @@ def test_default_device_is_that_of_the_forward():  # PyTorch's own forgot it in 
     assert seen == ["meta", "meta"]
 
 
-def test_batch_norm_counts_a_batch_once_and_torchs_twice():
+def test_batch_norm_counts_a_batch_once_and_with_torch_checkpoint_twice():
     def counts(call):
         norm = nn.BatchNorm1d(3)
         x = leaf(5, 3)
         call(norm, x).square().sum().backward()
         return int(norm.num_batches_tracked), norm.running_mean, x.grad
 
-    exact = counts(oracles.plainly)
+    exact = counts(chain.without_checkpoint)
     torch.manual_seed(0)
     mine = counts(MINE)
     torch.manual_seed(0)
-    assert counts(TORCHS)[0] == 2
+    assert counts(TORCH_CHECKPOINT)[0] == 2
     torch.manual_seed(0)
-    exact = counts(oracles.plainly)
+    exact = counts(chain.without_checkpoint)
     assert mine[0] == exact[0] == 1
     assert torch.equal(mine[1], exact[1])
     assert torch.equal(mine[2], exact[2])
@@ -646,11 +647,11 @@ def test_the_metadata_check_can_be_turned_off(call):
 
 
 def test_debug_everywhere_and_with_contexts():
-    with torchs.set_checkpoint_debug_enabled(True):
+    with checkpoints.set_checkpoint_debug_enabled(True):
         y = MINE(fickle(TWO, lambda x: TWO(x[:2])), leaf(3)).sum()
     with pytest.raises(RuntimeError, match="You are seeing this error"):
         y.backward()
-    with torchs.set_checkpoint_debug_enabled(False):
+    with checkpoints.set_checkpoint_debug_enabled(False):
         y = MINE(fickle(TWO, lambda x: TWO(x[:2])), leaf(3), debug=True).sum()
     with pytest.raises(RuntimeError, match="different metadata") as caught:
         y.backward()

@@ -19,7 +19,7 @@ def recompute(run, collect):
         run()
 
 
-def with_slips(alias=torch.Tensor.detach, take=dict.pop, again=bool):
+def with_faults(alias=torch.Tensor.detach, take=dict.pop, again=bool):
     """The solution, with the alias, the taking out and the test for emptiness to choose."""
 
     def hooked(function, *args):
@@ -43,14 +43,14 @@ def with_slips(alias=torch.Tensor.detach, take=dict.pop, again=bool):
 
 
 keeps_the_tensor_itself = wrong("recomputed bytes stayed after backward")(
-    with_slips(alias=identity)
+    with_faults(alias=identity)
 )
-lets_nothing_go = wrong("what was used once lies there")(with_slips(take=dict.__getitem__))
+lets_nothing_go = wrong("what was used once lies there")(with_faults(take=dict.__getitem__))
 stores_copies = wrong("collect makes copies")(
-    with_slips(alias=lambda tensor: tensor.detach().clone())
+    with_faults(alias=lambda tensor: tensor.detach().clone())
 )
 recomputes_for_every_tensor = wrong("that is a recomputation for every tensor")(
-    with_slips(again=lambda found: False)
+    with_faults(again=lambda found: False)
 )
 
 

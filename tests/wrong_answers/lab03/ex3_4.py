@@ -12,7 +12,7 @@ def keep(tensors):
     return LAB.SaveInputs.apply(LAB.anchor(), *tensors)
 
 
-def with_slips(kept=lambda tensor: tensor, let_go=True, renew=list, undo=lambda tensor: tensor):
+def with_faults(kept=lambda tensor: tensor, let_go=True, renew=list, undo=lambda tensor: tensor):
     """The solution, with what is kept, what is let go and what is renewed to choose."""
 
     def save_arguments(args, kwargs):
@@ -32,15 +32,15 @@ def with_slips(kept=lambda tensor: tensor, let_go=True, renew=list, undo=lambda 
     return save_arguments
 
 
-holds_them_as_well = wrong("of them are held by your closure too")(with_slips(let_go=False))
+holds_them_as_well = wrong("of them are held by your closure too")(with_faults(let_go=False))
 saves_what_is_under_the_tensor = wrong("nobody noticed")(
-    with_slips(kept=lambda tensor: tensor.data)
+    with_faults(kept=lambda tensor: tensor.data)
 )
 gives_back_without_gradient = wrong("came back without: a detached input")(
-    with_slips(undo=lambda tensor: tensor.detach())
+    with_faults(undo=lambda tensor: tensor.detach())
 )
-fills_its_own_leaves = wrong("fill a copy of your leaves")(with_slips(renew=lambda leaves: leaves))
-gives_back_copies = wrong("copies came back")(with_slips(undo=lambda tensor: tensor * 1))
+fills_its_own_leaves = wrong("fill a copy of your leaves")(with_faults(renew=lambda leaves: leaves))
+gives_back_copies = wrong("copies came back")(with_faults(undo=lambda tensor: tensor * 1))
 
 
 @wrong("your closure holds them")
@@ -81,7 +81,7 @@ def turns_the_order(args, kwargs):
 
 @wrong("build new containers at each call")
 def gives_the_same_containers_each_time(args, kwargs):
-    bring_back, brought = with_slips()(args, kwargs), []
+    bring_back, brought = with_faults()(args, kwargs), []
 
     def once():
         if not brought:

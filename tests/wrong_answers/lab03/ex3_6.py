@@ -22,7 +22,7 @@ def given(determinism_check, early_stop, context_fn, debug):
     return describes, compares, early_stop, context_fn
 
 
-def with_slips(
+def with_faults(
     surroundings=LAB.remember_surroundings,
     arguments=LAB.save_arguments,
     compare=lambda compares: compares,
@@ -137,44 +137,46 @@ def in_eval_mode(function):
 
 
 leaves_eval_mode_alone = wrong("in eval mode nothing was checkpointed")(
-    with_slips(plain=in_eval_mode)
+    with_faults(plain=in_eval_mode)
 )
 runs_the_latest_function = wrong("one was recomputed in another's place")(
-    with_slips(rerun=late_binding, surroundings=forgetful, compare=always(None))
+    with_faults(rerun=late_binding, surroundings=forgetful, compare=always(None))
 )
 forgets_the_surroundings = wrong("does the recomputation compute what forward did")(
-    with_slips(surroundings=forgetful)
+    with_faults(surroundings=forgetful)
 )
 keeps_arguments_in_a_closure = wrong("saves nothing while a closure holds its inputs")(
-    with_slips(arguments=closure)
+    with_faults(arguments=closure)
 )
 loses_keywords = wrong("missing 2 required keyword-only arguments")(
-    with_slips(arguments=positional)
+    with_faults(arguments=positional)
 )
-always_stops_early = wrong("hand early_stop to the region")(with_slips(stops=lambda _: True))
+always_stops_early = wrong("hand early_stop to the region")(with_faults(stops=lambda _: True))
 ignores_contexts = wrong("the contexts of context_fn and the function came in the order")(
-    with_slips(contexts=lambda context_fn: LAB.no_contexts())
+    with_faults(contexts=lambda context_fn: LAB.no_contexts())
 )
-never_compares = wrong("which takes forward_is_done")(with_slips(finished=False))
+never_compares = wrong("which takes forward_is_done")(with_faults(finished=False))
 says_one_thing_for_all = wrong("the three messages of compare begin as")(
-    with_slips(compare=always(says("the recomputation differs: {} and {}")))
+    with_faults(compare=always(says("the recomputation differs: {} and {}")))
 )
 names_no_operation = wrong("does not name the operation that made the tensor")(
-    with_slips(compare=always(without_operation))
+    with_faults(compare=always(without_operation))
 )
-names_no_shape = wrong("does not name (3,):")(with_slips(compare=always(without_shapes)))
+names_no_shape = wrong("does not name (3,):")(with_faults(compare=always(without_shapes)))
 
 
 compares_operations_too = wrong("operations may differ, so compare what comes after them")(
-    with_slips(compare=always(with_operations))
+    with_faults(compare=always(with_operations))
 )
 ignores_the_determinism_check = wrong("hand describes to the region")(
-    with_slips(describe=always(LAB.describe))
+    with_faults(describe=always(LAB.describe))
 )
 ignores_preserve_rng_state = wrong("hand that argument to remember_surroundings")(
-    with_slips(surroundings=lambda function, devices, preserve: LAB.remember_surroundings(function))
+    with_faults(
+        surroundings=lambda function, devices, preserve: LAB.remember_surroundings(function)
+    )
 )
-ignores_debug = wrong("hand compares to the region")(with_slips(compare=always(LAB.compare)))
+ignores_debug = wrong("hand compares to the region")(with_faults(compare=always(LAB.compare)))
 
 
 @wrong("torch.utils.checkpoint is what you are writing")
@@ -182,7 +184,7 @@ def hands_it_on(function, *args, **kwargs):
     return torchs(function, *args, use_reentrant=False, **kwargs)
 
 
-from_its_pieces = right(with_slips())
+from_its_pieces = right(with_faults())
 
 
 def run_again(restored, around, function, args, kwargs):

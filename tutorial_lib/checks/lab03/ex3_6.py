@@ -1,4 +1,4 @@
-"""The check of lab 03's last exercise (3.6): checkpoint as a whole, beside PyTorch's."""
+"""The check of 3.6: checkpoint as a whole, beside PyTorch's."""
 
 from __future__ import annotations
 
@@ -11,17 +11,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tutorial_lib import memory
-from tutorial_lib.checks import lab03_oracles as oracles
-from tutorial_lib.checks import results
+from tutorial_lib.checks import expect, observe, read
 from tutorial_lib.checks.core import Case, Check, CheckError, Result
+from tutorial_lib.checks.lab03 import chain
 from tutorial_lib.models.gpt import GPT, GPTConfig
 
 
 def _cases(seed: int) -> list[Case]:
     draw = random.Random(seed)
-    case = {"seed": draw.randrange(10**6), "width": draw.choice([24, 32]), "dropout": 0.2}
-    case |= {"rows": draw.randint(40, 60), "num_blocks": 4, "input_needs_grad": False}
+    case = {**chain.draw_case(draw, dropout=0.2), "num_blocks": 4, "input_needs_grad": False}
     gpt = {"seq_len": draw.choice([16, 24]), "num_layers": 3, "num_heads": 2, "d_model": 32}
     return [
         {**case, "kind": "chain", "training": True},
@@ -38,34 +36,37 @@ def _cases(seed: int) -> list[Case]:
 
 
 def _run(answer: Callable[..., Any], case: Case) -> Result:
-    with oracles.without_torchs():
+    with chain.forbid_torch_checkpoint():
         return _RUNS[case["kind"]](answer, case)
 
 
-def _oracle(case: Case) -> Result:
-    return _RUNS[case["kind"]](oracles.torch_checkpoint, case)
+def _exact(case: Case) -> Result:
+    is_compared = case["kind"] in ("call", *_ADVICE)
+    return _RUNS[case["kind"]](chain.torch_checkpoint, case) if is_compared else {}
 
 
-def _chain(call: oracles.Call, case: Case) -> Result:
-    to_the_end = oracles.observe(partial(call, early_stop=False), case)["ended"]
-    return {**oracles.observe(call, case), "ended_without_stop": to_the_end}
+def _chain(call: chain.Call, case: Case) -> Result:
+    to_the_end = partial(call, early_stop=False)
+    return chain.run_with_and_without_early_stop(call, to_the_end, case)
 
 
-def _gpt(call: oracles.Call, case: Case) -> Result:
+def _gpt(call: chain.Call, case: Case) -> Result:
     torch.manual_seed(case["seed"])
     gpt = GPT(GPTConfig(**case["config"]))
     tokens = torch.randint(0, 256, (case["rows"] // 8, case["config"]["seq_len"]))
     for block in gpt.blocks:
         block.forward = partial(call, block.forward)
-    with memory.watch(model=gpt) as report:
+
+    def step() -> None:
         with torch.autocast("cpu", torch.bfloat16, enabled=case["autocast"]):
             loss = gpt.loss(tokens)
         loss.backward()  # type: ignore[no-untyped-call]
-    peak = report.peak_bytes - report.baseline_bytes
-    return {"gradients": [p.grad for p in gpt.parameters()], "peak": peak}
+
+    peak, _ = observe.peak_above(step, gpt)
+    return {"gradients": observe.gradients_of(gpt), "peak": peak}
 
 
-def _call(call: oracles.Call, case: Case) -> Result:
+def _call(call: chain.Call, case: Case) -> Result:
     """Call with containers, keywords and contexts; and where gradients are off."""
     torch.manual_seed(case["seed"])
     linear, x = nn.Linear(case["width"], 4), torch.randn(case["rows"], case["width"])
@@ -92,7 +93,7 @@ def _call(call: oracles.Call, case: Case) -> Result:
     }
 
 
-def _not_preserved(call: oracles.Call, case: Case) -> Result:
+def _not_preserved(call: chain.Call, case: Case) -> Result:
     """Tell whether a recomputation draws on, as it should where the state is not to be kept."""
     torch.manual_seed(case["seed"])
     x = torch.randn(case["rows"], requires_grad=True)
@@ -114,37 +115,35 @@ _DIFFERENCES: list[tuple[str, dict[str, Any], str]] = [
 ]
 
 
-def _differs(call: oracles.Call, case: Case) -> Result:
+_FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "in forward": lambda x: x.sin().cos(),
+    "fewer": lambda x: x.sin(),
+    "more": lambda x: x.sin().cos().tanh(),
+    "shape": lambda x: x[:3].sin().cos(),
+    "dtype": lambda x: x.double().sin().cos(),
+    "operation": lambda x: x.cos().cos(),
+}
+
+
+def _differs(call: chain.Call, case: Case) -> Result:
     """Recompute something else; gives the error."""
     torch.manual_seed(case["seed"])
     x = torch.randn(case["rows"], requires_grad=True)
+    runs: list[str] = []
 
-    def fickle(runs: list[int], x: Tensor) -> Tensor:
-        runs.append(1)
-        if len(runs) == 1:
-            return x.sin().cos()
-        others = {
-            "fewer": lambda: x.sin(),
-            "more": lambda: x.sin().cos().tanh(),
-            "shape": lambda: x[:3].sin().cos(),
-            "dtype": lambda: x.double().sin().cos(),
-            "operation": lambda: x.cos().cos(),
-        }
-        again: Tensor = others[case["how"]]()
-        return again
+    def function(x: Tensor) -> Tensor:
+        runs.append(case["how"] if runs else "in forward")
+        return _FUNCTIONS[runs[-1]](x)
 
-    runs: list[int] = []
-    said = ""
-    before = torch.get_rng_state()
+    said, before = "", torch.get_rng_state()
     try:
-        call(lambda x: fickle(runs, x), x, **case["options"]).sum().backward()
+        call(function, x, **case["options"]).sum().backward()
     except RuntimeError as error:
         said = f"{type(error).__name__}: {error}"
-    kept = torch.equal(before, torch.get_rng_state())
-    return {"said": said, "random_state_kept": kept}
+    return {"said": said, "random_state_kept": torch.equal(before, torch.get_rng_state())}
 
 
-_RUNS: dict[str, Callable[[oracles.Call, Case], Result]] = {
+_RUNS: dict[str, Callable[[chain.Call, Case], Result]] = {
     "chain": _chain,
     "nested": _chain,
     "gpt": _gpt,
@@ -154,66 +153,97 @@ _RUNS: dict[str, Callable[[oracles.Call, Case], Result]] = {
 }
 
 
-def _judge(case: Case, result: Result) -> None:
-    if case["kind"] == "differs":
+def _judge(case: Case, result: Result, exact: Result) -> None:
+    kind = case["kind"]
+    if kind == "differs":
         _judge_differs(case, result)
         return
-    if case["kind"] == "not preserved":
-        if results.flag(result, "random_state_kept"):
+    if kind == "not preserved":
+        if read.flag(result, "random_state_kept"):
             raise CheckError(
                 "preserve_rng_state=False was passed, and the recomputation kept the random state "
                 "all the same: hand that argument to remember_surroundings."
             )
         return
-    exact = _oracle(case)
-    if case["kind"] == "call":
+    if kind == "call":
         _judge_call(result, exact)
-        return
-    if case["kind"] == "chain":
+    if kind == "chain":
         _judge_chain(case, result, exact)
-    oracles.demand_gradients(result, exact)
-    advice = {
-        "chain": "something beside the slots holds recomputed tensors.",
-        "gpt": "GPT's blocks keep more than their inputs.",
-        "nested": "a checkpoint inside a checkpoint saves nothing while a closure holds its "
-        "inputs: use save_arguments.",
-    }
-    oracles.demand_peak(result, exact, advice[case["kind"]])
+    chain.expect_gradients(result, exact["gradients"])
+    if kind in _ADVICE:
+        chain.expect_peak(result, exact["peak"], _ADVICE[kind])
+
+
+_ADVICE = {
+    "chain": "something beside the slots holds recomputed tensors.",
+    "gpt": "GPT's blocks keep more than their inputs.",
+    "nested": "a checkpoint inside a checkpoint saves nothing while a closure holds its inputs: "
+    "use save_arguments.",
+}
 
 
 def _judge_chain(case: Case, result: Result, exact: Result) -> None:
-    number = case["num_blocks"]
-    begun = results.counts(result.get("begun"), number, "runs of each block")
-    ended = results.counts(
-        result.get("ended_without_stop"), number, "ends of each block, with early_stop=False"
-    )
-    if max(begun) < 2 and not case["training"]:
-        raise CheckError(
+    number, wanted = case["num_blocks"], exact["ended_without_stop"]
+    begun = read.integers(result.get("begun"), "runs of each block", number)
+    name = "ends of each block, with early_stop=False"
+    ended = read.integers(result.get("ended_without_stop"), name, number)
+    expect.no_fault(
+        {
             "in eval mode nothing was checkpointed: gradients are on, so tensors are saved, and "
-            "training flags have no say in it."
-        )
-    if min(begun) < 2:
-        raise CheckError(
+            "training flags have no say in it.": max(begun) < 2 and not case["training"],
             f"the blocks ran {begun} times: one was recomputed in another's place. What a "
-            "recomputation runs must belong to its own call."
-        )
-    if ended != exact["ended_without_stop"]:
-        raise CheckError(
-            f"with early_stop=False the blocks came to their end {ended} times, and "
-            f"{exact['ended_without_stop']} are wanted: hand early_stop to the region."
-        )
+            "recomputation runs must belong to its own call.": min(begun) < 2,
+            f"with early_stop=False the blocks came to their end {ended} times, and {wanted} are "
+            "wanted: hand early_stop to the region.": ended != wanted,
+        }
+    )
 
 
 def _judge_call(result: Result, exact: Result) -> None:
     events = result.get("events")
-    if events != exact["events"]:
-        raise CheckError(
+    expect.no_fault(
+        {
             f"the contexts of context_fn and the function came in the order {events}, and "
-            f"{exact['events']} is wanted, the last run being the one without gradients."
-        )
-    if result.get("output") != exact["output"]:
-        raise CheckError("the function's result came back changed, a dict with a number in it.")
-    oracles.demand_gradients(result, exact)
+            f"{exact['events']} is wanted, the last run being the one without gradients.": (
+                events != exact["events"]
+            ),
+            "the function's result came back changed, a dict with a number in it.": (
+                result.get("output") != exact["output"]
+            ),
+        }
+    )
+
+
+def _judge_differs(case: Case, result: Result) -> None:
+    said, how, words = str(result.get("said")), case["how"], case["words"]
+    if not words:
+        if said:
+            raise CheckError(_MAY_PASS[how].format(said[:200]))
+        return
+    named = {"fewer": ["2", "1"], "more": ["2", "3"], "shape": ["(3,)", f"({case['rows']},)"]}
+    named |= {"dtype": ["float64", "float32"]}
+    missing = [word for word in named[how] if word not in said]
+    if how in ("shape", "dtype") and "Backward" not in said:
+        missing.append("the operation that made the tensor")
+    expect.no_fault(
+        {
+            f"a recomputation that saved another thing ({how}) went through: call compare when it "
+            "is over, which takes forward_is_done.": not said,
+            "debug=True was passed, and the error does not name the first operation that differs: "
+            "hand compares to the region, which is compare_logs then.": (
+                "debug" in case["options"] and words not in said
+            ),
+            f"the recomputation differed ({how}), and the error says {said[:200]!r}: the three "
+            "messages of compare begin as its docstring says.": words not in said,
+            f"the error for a recomputation that differs ({how}) does not name "
+            f"{' and '.join(missing)}: whoever reads it must find the line at fault.": (
+                bool(missing)
+            ),
+            "the random state was left changed by a recomputation that failed.": (
+                result.get("random_state_kept") is not True
+            ),
+        }
+    )
 
 
 _MAY_PASS = {
@@ -224,46 +254,12 @@ _MAY_PASS = {
 }
 
 
-def _judge_differs(case: Case, result: Result) -> None:
-    said, how = str(result.get("said")), case["how"]
-    if not case["words"]:
-        if said:
-            raise CheckError(_MAY_PASS[how].format(said[:200]))
-        return
-    if not said:
-        raise CheckError(
-            f"a recomputation that saved another thing ({how}) went through: call compare when it "
-            "is over, which takes forward_is_done."
-        )
-    if case["options"].get("debug") and case["words"] not in said:
-        raise CheckError(
-            "debug=True was passed, and the error does not name the first operation that differs: "
-            "hand compares to the region, which is compare_logs then."
-        )
-    if case["words"] not in said:
-        raise CheckError(
-            f"the recomputation differed ({how}), and the error says {said[:200]!r}: the three "
-            "messages of compare begin as its docstring says."
-        )
-    named = {"fewer": ["2", "1"], "more": ["2", "3"], "shape": ["(3,)", f"({case['rows']},)"]}
-    named |= {"dtype": ["float64", "float32"]}
-    missing = [word for word in named[how] if word not in said]
-    if how in ("shape", "dtype") and "Backward" not in said:
-        missing.append("the operation that made the tensor")
-    if missing:
-        raise CheckError(
-            f"the error for a recomputation that differs ({how}) does not name "
-            f"{' and '.join(missing)}: whoever reads it must find the line at fault."
-        )
-    if result.get("random_state_kept") is not True:
-        raise CheckError("the random state was left changed by a recomputation that failed.")
-
-
 checkpoint = Check(
-    name="lab03.checkpoint",
-    exercise="3.6",
-    passed="gradients to the bit and peaks to the byte like PyTorch's, and errors that name",
-    cases=_cases,
-    run=_run,
-    judge=_judge,
+    "lab03.checkpoint",
+    "3.6",
+    "gradients to the bit and peaks to the byte like PyTorch's, and errors that name",
+    _cases,
+    _run,
+    _judge,
+    oracle=_exact,
 )

@@ -1,4 +1,4 @@
-"""The check of lab 03's region (3.5): several backwards, early stop, nesting."""
+"""The check of 3.5: a region with several backwards, early stop and nesting."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
 from tutorial_lib import memory
-from tutorial_lib.checks import lab03_oracles as oracles
-from tutorial_lib.checks import results
+from tutorial_lib.checks import expect, observe, read
 from tutorial_lib.checks.core import Case, Check, CheckError, Result
-from tutorial_lib.checks.running import error_said
+from tutorial_lib.checks.lab03 import chain
 
 
 class _Keep(torch.autograd.Function):
@@ -41,7 +40,7 @@ class _ReadTwice(torch.autograd.Function):
         return product
 
 
-def _through(region_class: Callable[..., Any], *, early_stop: bool = True) -> oracles.Call:
+def _through(region_class: Callable[..., Any], *, early_stop: bool = True) -> chain.Call:
     """Call functions of tensors through regions of a class."""
 
     def call(function: Callable[..., Any], *tensors: Tensor) -> Any:
@@ -62,29 +61,23 @@ def _through(region_class: Callable[..., Any], *, early_stop: bool = True) -> or
 
 def _cases(seed: int) -> list[Case]:
     draw = random.Random(seed)
-    case = {"seed": draw.randrange(10**6), "width": draw.choice([24, 32]), "dropout": 0.0}
-    case |= {"rows": draw.randint(40, 60), "num_blocks": 4, "input_needs_grad": True}
-    nested = {"nested": {"group": 2}}
-    return [{**case, **nested.get(kind, {}), "kind": kind} for kind in _RUNS]
+    case = {**chain.draw_case(draw), "num_blocks": 4, "input_needs_grad": True}
+    return [{**case, **({"group": 2} if kind == "nested" else {}), "kind": kind} for kind in _RUNS]
 
 
 def _run(answer: Callable[..., Any], case: Case) -> Result:
-    with oracles.without_torchs():
+    with chain.forbid_torch_checkpoint():
         return _RUNS[case["kind"]](_through(answer), _through(answer, early_stop=False), case)
 
 
-def _oracle(case: Case) -> Result:
-    return _RUNS[case["kind"]](oracles.torch_checkpoint, oracles.torch_to_the_end, case)
+def _exact(case: Case) -> Result:
+    run = _RUNS[case["kind"]]
+    return run(chain.torch_checkpoint, chain.torch_without_early_stop, case)
 
 
-def _chain(stopping: oracles.Call, to_the_end: oracles.Call, case: Case) -> Result:
-    ended = oracles.observe(to_the_end, case)["ended"]
-    return {**oracles.observe(stopping, case), "ended_without_stop": ended}
-
-
-def _passes(stopping: oracles.Call, to_the_end: oracles.Call, case: Case) -> Result:
+def _passes(stopping: chain.Call, to_the_end: chain.Call, case: Case) -> Result:
     """Go backward four times: for one weight, for all, for one output and then for the other."""
-    (left, right, *_), x, gate = oracles.chain_of(case)
+    (left, right, *_), x, gate = chain.make_chain(case)
 
     def both(x: Tensor, gate: Tensor) -> tuple[Tensor, Tensor]:
         return left(x, gate).square().mean(), right(x, gate).square().mean()
@@ -95,7 +88,7 @@ def _passes(stopping: oracles.Call, to_the_end: oracles.Call, case: Case) -> Res
     # What a backward that asks for one weight leaves in the slots is PyTorch's own behaviour.
     with memory.watch() as report:
         gradients += torch.autograd.grad(first + second, weights + others, retain_graph=True)
-    stayed = oracles.stayed(report)
+    stayed = chain.stayed_bytes(report)
     gradients += torch.autograd.grad(first, weights)
     with memory.watch() as report:
         gradients += torch.autograd.grad(second, others)
@@ -107,11 +100,11 @@ def _passes(stopping: oracles.Call, to_the_end: oracles.Call, case: Case) -> Res
     }
 
 
-def _inside(stopping: oracles.Call, to_the_end: oracles.Call, case: Case) -> Result:
+def _inside(stopping: chain.Call, to_the_end: chain.Call, case: Case) -> Result:
     """Go backward inside the function, and twice through it."""
     gradients: list[Tensor | None] = []
     for call in (stopping, to_the_end):
-        (block, other, *_), x, gate = oracles.chain_of(case)
+        (block, other, *_), x, gate = chain.make_chain(case)
 
         def penalised(x: Tensor, gate: Tensor, block: Any = block, other: Any = other) -> Tensor:
             h = block(x, gate)
@@ -124,31 +117,30 @@ def _inside(stopping: oracles.Call, to_the_end: oracles.Call, case: Case) -> Res
     return {"gradients": gradients}
 
 
-def _twice(stopping: oracles.Call, to_the_end: oracles.Call, case: Case) -> Result:
+def _twice(stopping: chain.Call, to_the_end: chain.Call, case: Case) -> Result:
     """Go backward through a function that reads its saved tensor twice."""
     torch.manual_seed(case["seed"])
     x = torch.randn(case["rows"], requires_grad=True)
     squared: Any = stopping(_ReadTwice.apply, x).sum()
-    return {"said": error_said(squared.backward)}
+    return {"said": observe.error_said(squared.backward)}
 
 
-_RUNS: dict[str, Callable[[oracles.Call, oracles.Call, Case], Result]] = {
-    "chain": _chain,
+_RUNS: dict[str, Callable[[chain.Call, chain.Call, Case], Result]] = {
+    "chain": chain.run_with_and_without_early_stop,
     "passes": _passes,
-    "nested": _chain,
+    "nested": chain.run_with_and_without_early_stop,
     "inside": _inside,
     "twice": _twice,
 }
 
 
-def _judge(case: Case, result: Result) -> None:
+def _judge(case: Case, result: Result, exact: Result) -> None:
     if case["kind"] == "twice":
         _judge_twice(str(result.get("said")))
         return
-    exact = _oracle(case)
     if "begun" in exact:
         wanted = exact["begun"]
-        begun = results.counts(result.get("begun"), len(wanted), "runs of each block")
+        begun = read.integers(result.get("begun"), "runs of each block", len(wanted))
         if begun != wanted:
             side = "once for each backward" if max(begun) > max(wanted) else "for each backward"
             raise CheckError(
@@ -156,12 +148,13 @@ def _judge(case: Case, result: Result) -> None:
                 "and note its name in recomputed_for."
             )
     if case["kind"] == "chain":
-        _judge_early_stop(result, exact)
-    oracles.demand_gradients(result, exact)
-    if result.get("stayed", 0) != 0:
+        _judge_early_stop(case, result)
+    chain.expect_gradients(result, exact["gradients"])
+    stayed = read.integer(result.get("stayed", 0), "recomputed bytes that stayed")
+    if stayed and case["kind"] == "passes":
         raise CheckError(
-            f"{result.get('stayed')} recomputed bytes stayed after a backward with retain_graph, "
-            "and none need to: unpack takes the tensor out of its slot."
+            f"{stayed} recomputed bytes stayed after a backward with retain_graph, and none need "
+            "to: unpack takes the tensor out of its slot."
         )
     if "peak" in exact:
         advice = {
@@ -170,44 +163,42 @@ def _judge(case: Case, result: Result) -> None:
             "nested": "does anything but its slot hold what an outer region recomputed?",
             "chain": "does anything beside its slot hold a recomputed tensor?",
         }
-        oracles.demand_peak(result, exact, advice[case["kind"]])
+        chain.expect_peak(result, exact["peak"], advice[case["kind"]])
 
 
-def _judge_early_stop(result: Result, exact: Result) -> None:
-    ended = results.counts(result.get("ended"), len(exact["ended"]), "ends of each block")
-    if max(ended) > 1:
-        raise CheckError(
-            f"the blocks came to their end {ended} times, and once is enough: stop when the last "
-            "slot is filled."
-        )
-    without = results.counts(
-        result.get("ended_without_stop"), len(ended), "ends of each block, with early_stop=False"
+def _judge_early_stop(case: Case, result: Result) -> None:
+    ended, without = (
+        read.integers(result.get(key), f"ends of each block{note}", case["num_blocks"])
+        for key, note in (("ended", ""), ("ended_without_stop", ", with early_stop=False"))
     )
-    if min(without) < 2:
-        raise CheckError(
+    expect.no_fault(
+        {
+            f"the blocks came to their end {ended} times, and once is enough: stop when the last "
+            "slot is filled.": max(ended) > 1,
             f"with early_stop=False the blocks came to their end {without} times: the whole "
-            "function is to be run again then."
-        )
+            "function is to be run again then.": min(without) < 2,
+        }
+    )
 
 
 def _judge_twice(said: str) -> None:
-    if not said:
-        raise CheckError(
+    expect.no_fault(
+        {
             "a backward read the same saved tensor twice, and your region gave it out twice: raise "
-            "CheckpointError where this backward has taken it out before."
-        )
-    if not said.startswith("CheckpointError"):
-        raise CheckError(
-            f"a backward read the same saved tensor twice, and the error was {said[:100]!r}: look "
-            "into the slot before you take out, and raise CheckpointError where nothing is there."
-        )
+            "CheckpointError where this backward has taken it out before.": not said,
+            "a backward read the same saved tensor twice, and the error was "
+            f"{said[:100]!r}: look into the slot before you take out, and raise CheckpointError "
+            "where nothing is there.": not said.startswith("CheckpointError"),
+        }
+    )
 
 
 region = Check(
-    name="lab03.region",
-    exercise="3.5",
-    passed="one recomputation a backward, nothing kept, early stop, nesting like PyTorch's",
-    cases=_cases,
-    run=_run,
-    judge=_judge,
+    "lab03.region",
+    "3.5",
+    "one recomputation a backward, nothing kept, early stop, nesting like PyTorch's",
+    _cases,
+    _run,
+    _judge,
+    oracle=_exact,
 )

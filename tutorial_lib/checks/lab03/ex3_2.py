@@ -1,0 +1,85 @@
+"""The check of 3.2: a checkpoint with saved-tensor hooks."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from functools import cached_property
+from typing import Any
+
+from tutorial_lib.checks import expect, read
+from tutorial_lib.checks.core import Case, Check, CheckError, Result
+from tutorial_lib.checks.lab03 import chain
+
+
+def _cases(seed: int) -> list[Case]:
+    draw = random.Random(seed)
+    case = {**chain.draw_case(draw), "num_blocks": draw.randint(3, 4)}
+    return [{**case, "input_needs_grad": need} for need in (True, False)]
+
+
+def _run(answer: Callable[..., Any], case: Case) -> Result:
+    with chain.forbid_torch_checkpoint():
+        return chain.run(answer, case)
+
+
+class _Exact:
+    """The chain without a checkpoint, and with PyTorch's."""
+
+    def __init__(self, case: Case) -> None:
+        self.case = case
+
+    @cached_property
+    def gradients(self) -> Any:
+        return chain.run(chain.without_checkpoint, self.case)["gradients"]
+
+    @cached_property
+    def checkpointed(self) -> Result:
+        return chain.run(chain.torch_without_early_stop, self.case)
+
+
+def _judge(case: Case, result: Result, exact: _Exact) -> None:
+    begun = read.integers(result.get("begun"), "runs of each block", case["num_blocks"])
+    first, *_ = read.tensors(result.get("gradients"), len(exact.gradients), "gradients")
+    expect.no_fault(
+        {
+            "the first block's parameters got no gradient where the input is data and needs none: "
+            "an autograd.Function cuts the graph there. Let forward run in the open, under "
+            "hooks.": first is None or not first.any(),
+            f"the blocks ran {begun} times: nothing was recomputed, so pack kept the tensors, or "
+            "something else did.": max(begun) < 2,
+            f"the blocks ran {begun} times: one was recomputed in another's place. What your "
+            "recomputation runs must belong to its own call: a local variable, not one that all "
+            "calls share.": min(begun) < 2,
+            f"the blocks ran {begun} times: that is a recomputation for every tensor. Keep what "
+            "the first one collects, and recompute only when nothing is there.": max(begun) > 2,
+        }
+    )
+    chain.expect_gradients(result, exact.gradients)
+    if case["input_needs_grad"]:
+        return  # an autograd.Function comes this far, and is told at the next case where it fails
+    stayed = read.integer(result.get("stayed"), "recomputed bytes that stayed")
+    if stayed:
+        raise CheckError(
+            f"{stayed} recomputed bytes stayed after backward, until Python's "
+            "garbage collector came by, and the gradients were right: what was collected holds "
+            "its own graph. Store and return an alias without one."
+        )
+    advice = (
+        "what was used once lies there until the block's backward is over. Take it out of the "
+        "dictionary when you hand it out."
+    )
+    if read.integer(result.get("made"), "bytes of all tensors made") > exact.checkpointed["made"]:
+        advice = "collect makes copies. An alias of the same memory, without the graph, takes none."
+    chain.expect_peak(result, exact.checkpointed["peak"], advice)
+
+
+hooked = Check(
+    "lab03.hooked",
+    "3.2",
+    "gradients to the bit, two runs a block, and a peak like PyTorch's",
+    _cases,
+    _run,
+    _judge,
+    oracle=_Exact,
+)

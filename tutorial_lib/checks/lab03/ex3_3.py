@@ -1,0 +1,200 @@
+"""The check of 3.3: random state, autocast and BatchNorm as in the forward."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tutorial_lib.checks import expect, observe, read
+from tutorial_lib.checks.core import Case, Check, CheckError, Result
+from tutorial_lib.checks.lab03 import chain
+
+
+def _cases(seed: int) -> list[Case]:
+    draw = random.Random(seed)
+    case = {"seed": draw.randrange(10**6), "rows": draw.randint(4, 9), "width": 16}
+    first, second = draw.sample(["bfloat16", "float16"], 2)
+    return [
+        {**case, "kind": "random", "preserve": True},
+        {**case, "kind": "random", "preserve": False},
+        {**case, "kind": "devices"},
+        {**case, "kind": "autocast", "forward": first, "backward": "", "cached": True},
+        {**case, "kind": "autocast", "forward": second, "backward": first, "cached": True},
+        {**case, "kind": "autocast", "forward": "", "backward": second, "cached": True},
+        {**case, "kind": "norm"},
+        {**case, "kind": "autocast", "forward": first, "backward": "", "cached": False},
+    ]
+
+
+def _run(answer: Callable[..., Any], case: Case) -> Result:
+    torch.manual_seed(case["seed"])
+    x = torch.randn(case["rows"], case["width"])
+    runs = {"random": _random, "devices": _devices, "autocast": _autocast, "norm": _norm}
+    with chain.forbid_torch_checkpoint():
+        return runs[case["kind"]](answer, case, x)
+
+
+def _random(answer: Callable[..., Any], case: Case, x: Tensor) -> Result:
+    drop = nn.Dropout(0.5)
+    before = torch.get_rng_state()
+    restored = answer(drop, preserve_rng_state=case["preserve"])
+    unmoved_by_call = torch.equal(before, torch.get_rng_state())
+    forward = drop(x)
+    torch.rand(7)  # other layers draw in between
+    between = torch.get_rng_state()
+    with restored():
+        again = drop(x)
+    same, put_back = torch.equal(forward, again), torch.equal(between, torch.get_rng_state())
+    with restored():
+        third = drop(x)
+    now = torch.get_rng_state()
+    with contextlib.suppress(KeyError), restored():
+        drop(x)
+        raise KeyError
+    return {
+        "unmoved_by_call": unmoved_by_call,
+        "read_in_forward": same or not put_back,
+        "same": same,
+        "put_back": put_back,
+        "put_back_after_error": torch.equal(now, torch.get_rng_state()),
+        "same_again": torch.equal(forward, third),
+        "left_alone": not same and not put_back,
+    }
+
+
+def _devices(answer: Callable[..., Any], case: Case, x: Tensor) -> Result:
+    with observe.pretended_gpu_states(case["seed"] % 100) as states:
+        restored = answer(nn.Identity(), [torch.device("cuda", 0)])
+        states.append(states[-1] + 2)  # the forward draws, and other layers after it
+        between = states[-1]
+        with restored():
+            inside = states[-1]
+            states.append(inside + 1)
+        return {"gpu_as_in_forward": inside == states[0], "gpu_put_back": states[-1] == between}
+
+
+def _autocast(answer: Callable[..., Any], case: Case, x: Tensor) -> Result:
+    # no weights: autocast keeps their copies until the outermost block ends, whatever the dtype
+    with _cast_to(case["forward"], cached=case["cached"]):
+        restored = answer(nn.Identity())
+    with _cast_to(case["backward"]):
+        with restored():
+            inside, cached = str((x @ x.T).dtype), torch.is_autocast_cache_enabled()
+        outside = str((x @ x.T).dtype)
+    at_the_end = str((x @ x.T).dtype)
+    return {"inside": inside, "cached": cached, "outside": outside, "at_the_end": at_the_end}
+
+
+def _cast_to(name: str, *, cached: bool = True) -> contextlib.AbstractContextManager[None]:
+    if not name:
+        return contextlib.nullcontext()
+    return torch.autocast("cpu", getattr(torch, name), cache_enabled=cached)
+
+
+def _norm(answer: Callable[..., Any], case: Case, x: Tensor) -> Result:
+    norm: Any = nn.BatchNorm1d(case["width"])
+    block = nn.Sequential(nn.Linear(case["width"], case["width"]), norm)
+    restored = answer(block)
+    forward = block(x)
+    mean = norm.running_mean.clone()
+    with restored():
+        again = block(x)
+    batches, unmoved = norm.num_batches_tracked, torch.equal(mean, norm.running_mean)
+    counted = batches if batches is None else int(batches)
+    block(x)
+    return {
+        "norm_same": torch.equal(forward, again),
+        "counts_later": norm.num_batches_tracked is not None,
+        "counted": counted,
+        "unmoved": unmoved,
+    }
+
+
+# What must be so in a kind of case, and what the learner is told where it is not.
+_EXPECTED = {
+    "random": {
+        "unmoved_by_call": "your call moved the random state, so the forward draws other numbers "
+        "than without checkpointing: read the state, and seed nothing.",
+        "read_in_forward": "dropout drew another mask in the recomputation, and the state was put "
+        "back: it was read when the context was entered. Read it in the upper part, which runs in "
+        "forward.",
+        "same": "dropout drew another mask in the recomputation: set the random state of the "
+        "forward.",
+        "put_back": "the recomputation was right, and left its random state behind: whatever draws "
+        "next draws the same numbers twice. Put the state back that was there before.",
+        "put_back_after_error": "an error in the recomputation (early stop is one) leaves the "
+        "random state behind: put it back with stack.callback or finally.",
+        "same_again": "the second recomputation drew another mask: what was read in forward must "
+        "still be there after one use.",
+    },
+    "not preserved": {
+        "left_alone": "preserve_rng_state=False was passed, and the random state was handled all "
+        "the same: leave it alone then."
+    },
+    "devices": {
+        "gpu_as_in_forward": "a GPU in `devices` drew other numbers in the recomputation than in "
+        "forward: read its random state beside the CPU's, and set it.",
+        "gpu_put_back": "the random state of a GPU in `devices` stayed as the recomputation left "
+        "it: put it back, as the CPU's.",
+    },
+    "norm": {
+        "norm_same": "a BatchNorm in training gave another result in the recomputation.",
+        "counts_later": "BatchNorm does not count any more after the recomputation: give it back "
+        "what was taken, when the context is left.",
+    },
+}
+
+
+def _judge(case: Case, result: Result) -> None:
+    kind = case["kind"] if case.get("preserve", True) else "not preserved"
+    if kind == "autocast":
+        _judge_autocast(case, result)
+        return
+    expect.flags(result, _EXPECTED[kind])
+    if kind == "norm" and (result.get("counted") != 1 or not read.flag(result, "unmoved")):
+        raise CheckError(
+            f"one batch was counted {result.get('counted')} times by BatchNorm, or its running "
+            "averages moved once more: enter uncounted(batch_norms(function)) as well."
+        )
+
+
+def _judge_autocast(case: Case, result: Result) -> None:
+    forward, backward = (f"torch.{case[key] or 'float32'}" for key in ("forward", "backward"))
+    seen = result.get("inside")
+    if forward == "torch.float32":
+        advice = "autocast was off in forward and is on in backward: turn it off inside."
+    elif seen == backward:
+        advice = "autocast of the forward is lost: backward runs outside its block."
+    else:
+        advice = "autocast is on, with another dtype than the forward's: restore that too."
+    cached = read.flag(result, "cached")
+    expect.no_fault(
+        {
+            f"a product was {seen} in the recomputation, and {forward} before: {advice}": (
+                seen != forward
+            ),
+            f"autocast came back with cache_enabled={cached}, and forward had {case['cached']}: "
+            "hand on all three settings that read_autocast gives.": (
+                bool(case["forward"]) and cached != case["cached"]
+            ),
+            "autocast stayed as it was inside the recomputation: leave the context again, so that "
+            "the code after it computes as before.": (
+                (result.get("outside"), result.get("at_the_end")) != (backward, "torch.float32")
+            ),
+        }
+    )
+
+
+remember_surroundings = Check(
+    "lab03.remember_surroundings",
+    "3.3",
+    "random state, autocast and BatchNorm as in the forward, and put back afterwards",
+    _cases,
+    _run,
+    _judge,
+)
