@@ -15,6 +15,7 @@ from numbers import Real
 from typing import Any
 
 from tutorial_lib.plots import CARDS_GIB, COLORS, CourseFigure, as_html, batch_grid, ledger_bars
+from tutorial_lib.plots import schedule as draw_schedule
 from tutorial_lib.units import GIB
 
 VIEW = "application/vnd.jupyter.widget-view+json"
@@ -140,6 +141,31 @@ def batch_explorer(
         "num_gpus": Control("GPUs", range(1, 5), num_gpus),
     }
     return Explorer(batch_grid, controls)
+
+
+def schedule_stepper(schedules: Mapping[str, Sequence[Any]], *, unit: int = 0) -> Explorer:
+    """Step through schedules, one run of a stage after the other.
+
+    Args:
+        schedules: Name of each, and its events, as `plan.simulate(...).events` gives them.
+        unit: Show bytes as multiples of this many; 0 for bytes.
+
+    Raises:
+        ValueError: When there is no schedule, or one without events.
+    """
+    if not schedules:
+        raise ValueError("schedules is empty: give the events of at least one.")
+    longest = max(map(len, schedules.values()))
+
+    def draw(name: str, step: int) -> CourseFigure:
+        events = schedules[name]
+        return draw_schedule(events, step=min(step, len(events)), title=name, unit=unit)
+
+    controls = {
+        "name": Control("schedule", list(schedules), next(iter(schedules)), menu=True),
+        "step": Control("step", range(1, longest + 1), longest),
+    }
+    return Explorer(draw, controls)
 
 
 def memory_calculator(

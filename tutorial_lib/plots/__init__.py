@@ -7,6 +7,7 @@ from tutorial_lib.plots.base import CARDS_GIB, COLORS, HATCHES, CourseFigure, as
 from tutorial_lib.plots.images import image_rows, opposite_bars
 from tutorial_lib.plots.memory import growth, ledger_bars, step_timeline
 from tutorial_lib.plots.pictures import batch_grid, models_and_cards
+from tutorial_lib.plots.schedule import schedule
 from tutorial_lib.plots.tape import tape
 from tutorial_lib.plots.training import influence, training_curves
 
@@ -23,6 +24,7 @@ __all__ = [
     "ledger_bars",
     "models_and_cards",
     "opposite_bars",
+    "schedule",
     "step_timeline",
     "tape",
     "training_curves",

@@ -1,0 +1,128 @@
+"""The picture of a schedule: what is stored, recomputed and freed, stage by stage."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Protocol
+
+from matplotlib.axes import Axes
+from matplotlib.patches import Patch, Rectangle
+
+from tutorial_lib.plots.base import CourseFigure, fill
+from tutorial_lib.units import human_bytes
+
+_LABELS = {
+    "inputs": "input kept: a boundary",
+    "activations": "all kept for backward",
+    "recomputed": "kept after recomputing",
+}
+_MOVES = {"forward": "runs forward", "recompute": "runs forward again", "backward": "goes backward"}
+_MARKS = {"forward": "^", "recompute": "^", "backward": "v"}
+
+
+class Event(Protocol):
+    """A stage's run: see `plan.Event`."""
+
+    kind: Any
+    stage: int
+    keeps: bool
+    held_bytes: int
+
+
+Bar = tuple[str, int, int, int]  # what is kept, of which stage, from which event, to which
+
+
+def schedule(
+    events: Sequence[Event], *, step: int | None = None, title: str = "", unit: int = 0
+) -> CourseFigure:
+    """Draw a schedule: a row for each stage, a column for each run of one, bytes below.
+
+    Args:
+        events: In order, as `plan.simulate(...).events` gives them.
+        step: Show what happened up to this event, counted from 1; None shows all.
+        title: Stands above.
+        unit: Show bytes as multiples of this many; 0 for bytes.
+
+    Raises:
+        ValueError: When there are no events, or `step` is none of them.
+    """
+    last = len(events) if step is None else step
+    if not 1 <= last <= len(events):
+        raise ValueError(f"step (={step}) must be between 1 and the {len(events)} events.")
+    figure = CourseFigure(figsize=(8, 4.4), layout="constrained", facecolor="white")
+    above, below = figure.subplots(2, 1, sharex=True, height_ratios=[2.2, 1])
+    _draw_stages(above, events, last)
+    _draw_bytes(below, events, last, unit)
+    above.set_title(title, fontsize=10, loc="left")
+    handles: list[Any] = [Patch(label=label, **fill(name)) for name, label in _LABELS.items()]
+    figure.legend(handles=handles, frameon=False, fontsize=8, loc="outside lower center", ncols=3)
+    figure.alt = _in_words(events, last, title, unit)
+    return figure
+
+
+def _draw_stages(axes: Axes, events: Sequence[Event], last: int) -> None:
+    for what, stage, born, died in _bars(events):
+        width = min(died, last) - born
+        if width > 0:
+            low, height = (stage - 0.42, 0.22) if what == "inputs" else (stage - 0.2, 0.62)
+            axes.add_patch(Rectangle((born, low), width, height, **fill(what)))
+    for kind, mark in _MARKS.items():
+        places = [(t, e.stage) for t, e in enumerate(events[:last]) if e.kind == kind]
+        hollow = {"facecolors": "white"} if kind == "recompute" else {"facecolors": "black"}
+        x, y = [t + 0.5 for t, _ in places], [stage + 0.1 for _, stage in places]
+        size = min(36.0, 3600 / len(events))
+        axes.scatter(x, y, size, marker=mark, edgecolors="black", linewidths=0.6, **hollow)
+    axes.set_ylabel("stage", fontsize=8)
+    axes.set(xlim=(0, len(events)), ylim=(-0.6, max(e.stage for e in events) + 0.7))
+    axes.tick_params(labelsize=8)
+    axes.yaxis.get_major_locator().set_params(integer=True)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def _draw_bytes(axes: Axes, events: Sequence[Event], last: int, unit: int) -> None:
+    heights = [event.held_bytes / (unit or 1) for event in events]
+    axes.stairs(heights[:last], range(last + 1), fill=True, color="#56B4E9", edgecolor="#0072B2")
+    peak = max(heights[:last])
+    axes.axhline(peak, color="black", linewidth=0.8, linestyle="--")
+    axes.annotate(f"peak so far: {_amount(peak, unit)}", (0, peak), (2, 2), size=8,
+                  textcoords="offset points")  # fmt: skip
+    axes.set(ylim=(0, 1.25 * max(heights)), xlabel="runs of a stage, one after the other")
+    axes.set_ylabel("held", fontsize=8)
+    axes.xaxis.label.set_size(8)
+    axes.tick_params(labelsize=8, labelleft=bool(unit))
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def _bars(events: Sequence[Event]) -> Iterator[Bar]:
+    """Give what is held, from the event that makes it to the last one that needs it."""
+    for stage in range(max(event.stage for event in events) + 1):
+        uses = [t for t, event in enumerate(events) if event.stage == stage]
+        makes = [t for t, e in enumerate(events) if e.stage == stage - 1 and e.kind != "backward"]
+        for place, made in enumerate(makes or [-1]):
+            until = makes[place + 1] if place + 1 < len(makes) else len(events)
+            using = [t for t in uses if made < t < until]
+            # what is taken at once is no boundary, and what a stage keeps has a bar already
+            kept = made >= 0 and events[made].keeps
+            if using and using[-1] > made + 1 and not kept:
+                yield "inputs", stage, max(made, 0), using[-1] + 1
+        for t in uses:
+            if events[t].keeps:
+                back = next(u for u in uses if events[u].kind == "backward")
+                what = "activations" if events[t].kind == "forward" else "recomputed"
+                yield what, stage, t, back + 1
+
+
+def _amount(held: float, unit: int) -> str:
+    return f"{held:.4g} units" if unit else human_bytes(int(held))
+
+
+def _in_words(events: Sequence[Event], last: int, title: str, unit: int) -> str:
+    counts = {k: sum(e.kind == k for e in events[:last]) for k in ("forward", "recompute")}
+    peak = _amount(max(event.held_bytes for event in events[:last]) / (unit or 1), unit)
+    now = events[last - 1]
+    words = "" if last == len(events) else f" Now stage {now.stage} {_MOVES[now.kind]}."
+    head = f"{title}: " if title else ""
+    return (
+        f"{head}{last} of {len(events)} runs, {counts['forward']} forwards and "
+        f"{counts['recompute']} recomputed ones; peak so far {peak}.{words}"
+    )
