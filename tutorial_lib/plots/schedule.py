@@ -107,7 +107,8 @@ def _bars(events: Sequence[Event]) -> Iterator[Bar]:
                 yield "inputs", stage, max(made, 0), using[-1] + 1
         for t in uses:
             if events[t].keeps:
-                back = next(u for u in uses if events[u].kind == "backward")
+                backward = (u for u in uses if events[u].kind == "backward")
+                back = next(backward, len(events) - 1)  # a part of a schedule may have none
                 what = "activations" if events[t].kind == "forward" else "recomputed"
                 yield what, stage, t, back + 1
 
