@@ -2,8 +2,8 @@
 
 import contextlib
 import functools
+import json
 from functools import partial
-from itertools import combinations
 
 import pytest
 import torch
@@ -11,8 +11,8 @@ from torch.optim import AdamW
 from wrong_answers import solved
 
 from tutorial_lib import data
-from tutorial_lib.checks import assert_same_training, lab08_room, lab08_search, lab08_survive
-from tutorial_lib.checks import lab08_oracles as oracles
+from tutorial_lib.checks import assert_same_training, observe
+from tutorial_lib.checks.lab08 import ex8_3, ex8_5, ex8_6, models
 from tutorial_lib.memory.cap import capped
 
 LAB = functools.partial(solved, "lab08")  # loaded when a test asks
@@ -20,7 +20,7 @@ CASE = {"seed": 0}
 
 
 def make():
-    unet = oracles.make_unet(CASE)
+    unet = models.make_unet(CASE)
     return unet, AdamW(unet.parameters(), lr=1e-3, fused=True)
 
 
@@ -31,7 +31,7 @@ def drawn():
 
 
 def plain_update(unet, optimizer, drawn):
-    loss = oracles.backward(unet, drawn, len(drawn[0]))
+    loss = models.backward(unet, drawn, len(drawn[0]))
     optimizer.step()
     optimizer.zero_grad()
     return loss
@@ -49,12 +49,12 @@ def test_the_whole_is_the_same_training(drawn):
 
 def test_segments_leave_the_gradients_as_they_are_to_the_bit(drawn):
     unet, _ = make()
-    oracles.backward(unet, drawn, 16)
-    exact = oracles.gradients_of(unet)
+    models.backward(unet, drawn, 16)
+    exact = observe.gradients_of(unet)
     unet.zero_grad()
     with LAB().recomputing([*unet.down_blocks, unet.mid_block, *unet.up_blocks]):
-        oracles.backward(unet, drawn, 16)
-    assert all(map(torch.equal, oracles.gradients_of(unet), exact))
+        models.backward(unet, drawn, 16)
+    assert all(map(torch.equal, observe.gradients_of(unet), exact))
 
 
 def test_an_update_under_a_falling_cap_is_that_of_the_smaller_micro_batch(drawn):
@@ -75,7 +75,7 @@ def test_what_the_floor_refuses_could_not_have_fitted(drawn):
     sample = tuple(part[:1].clone() for part in drawn)
     with capped(2**40, model=unet, optimizer=optimizer) as cap:
         plain_update(unet, optimizer, sample)
-    state = lab08_room._STATE["adamw"]
+    state = ex8_3.STATE_BYTES["adamw"]
     assert LAB().room_for_activations(unet, 8, state, cap.peak_bytes) >= 0
     with pytest.raises(ValueError, match="try 8"):
         LAB().room_for_activations(unet, 7, state, cap.peak_bytes)
@@ -83,47 +83,44 @@ def test_what_the_floor_refuses_could_not_have_fitted(drawn):
 
 @pytest.mark.parametrize("seed", range(10))
 def test_the_search_case_has_one_answer_and_no_shortcut(seed):
-    case = lab08_search._cases(seed)[0]
-    names = list(case["prices"])
-    sets = [c for n in range(6) for c in combinations(names, n)]
-    assert len({lab08_search._price(case, c) for c in sets}) == len(sets) == 32
-    assert lab08_search._is_tricky(case)
+    choices = ex8_5.Choices(ex8_5._cases(seed)[0])
+    assert len(set(map(choices.price, choices.all))) == len(choices.all) == 32
+    assert choices.is_tricky()
 
 
 @pytest.mark.parametrize("seed", range(10))
 def test_where_nothing_fits_neither_no_block_nor_all_have_the_lowest_peak(seed):
-    case = lab08_search._cases(seed)[-1]
-    least = lab08_search._least(case)
-    assert least == case["limit"] + 1
-    assert least not in {lab08_search._peak(case, c) for c in ((), tuple(case["prices"]))}
+    choices = ex8_5.Choices(ex8_5._cases(seed)[-1])
+    assert choices.least == choices.case["limit"] + 1
+    assert choices.least not in {choices.peak(c) for c in ((), tuple(choices.prices))}
 
 
-@pytest.mark.parametrize("case", lab08_survive._cases(0)[:3], ids=lambda case: str(case["fits"]))
+@pytest.mark.parametrize("case", ex8_6._cases(0)[:3], ids=lambda case: str(case["fits"]))
 def test_the_caps_let_just_so_many_images_fit(case):
-    limit = lab08_survive._limit(case)
-    for size in lab08_survive._tried(case):
-        assert (lab08_survive._peak(case, size) <= limit) == (size <= case["fits"])
+    limit = ex8_6._limit(json.dumps(case))
+    for size in ex8_6._tried(case):
+        assert (ex8_6._peak(case, size) <= limit) == (size <= case["fits"])
 
 
 def test_gradients_are_there_when_the_last_attempt_fails():
-    case = lab08_survive._cases(0)[1]
-    unet, optimizer, drawn = lab08_survive._make(case)
+    case = ex8_6._cases(0)[1]
+    unet, optimizer, drawn = ex8_6._make(case)
     optimizer.zero_grad()
     with (
-        capped(lab08_survive._limit(case), model=unet, optimizer=optimizer),
+        capped(ex8_6._limit(json.dumps(case)), model=unet, optimizer=optimizer),
         contextlib.suppress(torch.OutOfMemoryError),
     ):
-        oracles.backward(unet, drawn, lab08_survive._tried(case)[-2])
+        models.backward(unet, drawn, ex8_6._tried(case)[-2])
     assert any(p.grad is not None for p in unet.parameters())
 
 
 @pytest.mark.parametrize("words", [[], [8, 4]])
 def test_words_that_an_error_must_hold(words):
-    oracles.demand_words("ValueError: 8,0 and 4 bytes", "ValueError", [80, 4], "here")
+    models.expect_error("ValueError: 8,0 and 4 bytes", "ValueError", [80, 4], "here")
     with pytest.raises(AssertionError, match=r"here, a ValueError.* is wanted"):
-        oracles.demand_words("TypeError: 8", "ValueError", words, "here")
+        models.expect_error("TypeError: 8", "ValueError", words, "here")
 
 
 def test_a_number_within_a_number_is_not_named():
     with pytest.raises(AssertionError, match="names 10 and 4 is wanted"):
-        oracles.demand_words("ValueError: 10 is no multiple of 14", "ValueError", [10, 4], "here")
+        models.expect_error("ValueError: 10 is no multiple of 14", "ValueError", [10, 4], "here")

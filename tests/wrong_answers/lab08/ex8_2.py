@@ -81,7 +81,7 @@ def gives_the_last_loss(unet, drawn, micro_batch):
     return loss.item() / 2
 
 
-@wrong("the loss comes as Tensor")
+@wrong("the loss is a tensor")
 def gives_a_tensor(unet, drawn, micro_batch):
     return torch.tensor(right_one(unet, drawn, micro_batch))
 

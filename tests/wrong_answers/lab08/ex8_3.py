@@ -75,7 +75,7 @@ def gives_mebibytes(unet, side, state_bytes, cap):
     return demands(unet, side, cap, sum(parts_of(unet, side, state_bytes).values())) / 2**20
 
 
-@wrong("none of the usual slips")
+@wrong("none of the usual faults")
 def doubles_the_gradients(unet, side, state_bytes, cap):
     parts = parts_of(unet, side, state_bytes)
     return demands(unet, side, cap, sum(parts.values()) + parts["gradients"])

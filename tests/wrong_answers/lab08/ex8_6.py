@@ -93,7 +93,7 @@ def leaves_gradients(unet, optimizer, drawn, micro_batch):
     return loss, micro_batch
 
 
-@wrong("two values are wanted")
+@wrong("2 values are wanted, the loss and the micro-batch")
 def gives_the_loss_alone(unet, optimizer, drawn, micro_batch):
     return shrinking()(unet, optimizer, drawn, micro_batch)[0]
 

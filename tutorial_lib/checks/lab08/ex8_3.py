@@ -1,0 +1,190 @@
+"""The check of 8.3, the floor: what is there whatever the technique, and what is refused."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Callable
+from functools import cache, partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import SGD, AdamW, Optimizer
+
+from tutorial_lib.checks import expect, observe
+from tutorial_lib.checks.core import Case, Check, CheckError, Result
+from tutorial_lib.checks.lab08 import models
+
+_ROOM = 10**6
+_COUNTS = 30  # of 8 bytes
+_MAKE: dict[str, Callable[[Any], Optimizer]] = {
+    "sgd": lambda parameters: SGD(parameters, lr=0.1),
+    "momentum": lambda parameters: SGD(parameters, lr=0.1, momentum=0.9),
+    "adamw": lambda parameters: AdamW(parameters, lr=1e-3),
+}
+STATE_BYTES: dict[str, Callable[[Tensor], int]] = {
+    "sgd": lambda parameter: 0,
+    "momentum": lambda parameter: parameter.nbytes,
+    "adamw": lambda parameter: 2 * parameter.nbytes + 4,
+}
+
+
+@cache  # each cap is counted from a real update
+def _cases(seed: int) -> list[Case]:
+    draw = random.Random(seed)
+    case: dict[str, Any] = {"seed": draw.randrange(10**6), "levels": 3}
+    case |= {"channels": draw.choice([3, 4]), "optimizer": "adamw", "side": 8, "frozen": False}
+    case |= {"cap": "floor", "more": _ROOM}
+    cases = [
+        {**case, "optimizer": "sgd"},
+        {**case, "frozen": True, "levels": 2, "side": 6},
+        {**case, "optimizer": "momentum", "side": 12, "on_meta": True},
+        {**case, "more": 0},
+        {**case, "more": -1},
+        {**case, "side": 8 + draw.choice([1, 2, 3])},
+        {**case, "side": 8 + draw.choice([1, 3]), "levels": 2},
+        {**case, "side": draw.choice([1, 2, 3])},  # rounded down, none is left
+    ]
+    return [{**case, "cap_bytes": _cap(case)} for case in cases]
+
+
+def _make(case: Case) -> nn.Module:
+    unet = models.make_unet(case)
+    unet.register_buffer("average", torch.zeros(100))
+    unet.register_buffer("counts", torch.zeros(_COUNTS, dtype=torch.int64), persistent=False)
+    if case["frozen"]:
+        unet.down_blocks.requires_grad_(False)
+    return unet
+
+
+def _floor(case: Case) -> dict[str, int]:
+    """Count what is there after a real update, storage by storage."""
+    unet, drawn = _make(case), models.make_drawn(case, 1)
+    optimizer = _MAKE[case["optimizer"]](unet.parameters())
+    models.backward(unet, drawn, 1)
+    optimizer.step()
+    image = torch.empty(1, case["channels"], case["side"], case["side"])
+    kinds: dict[str, list[Any]] = {
+        "parameters": list(unet.parameters()),
+        "buffers": list(unet.buffers()),
+        "gradients": observe.gradients_of(unet),
+        "optimizer state": [t for values in optimizer.state.values() for t in values.values()],
+        "sample": [image, image, drawn[1]],
+    }
+    return {k: sum(t.nbytes for t in v if isinstance(t, Tensor)) for k, v in kinds.items()}
+
+
+def _cap(case: Case) -> int:
+    # a side that no U-Net of so many levels takes: its floor is of no interest
+    known = {**case, "side": 8} if case["side"] % _multiple(case) else case
+    return sum(_floor(known).values()) + int(case["more"])
+
+
+def _multiple(case: Case) -> int:
+    return int(2 ** (case["levels"] - 1))
+
+
+def _run(answer: Callable[..., Any], case: Case) -> Result:
+    unet = _make(case)
+    if case.get("on_meta"):
+        unet = unet.to("meta")
+    state_bytes = STATE_BYTES[case["optimizer"]]
+    ask = partial(answer, unet, case["side"], state_bytes, case["cap_bytes"])
+    if case["more"] < 0 or case["side"] % _multiple(case):
+        return {"said": observe.error_said(ask, ValueError)}
+    try:
+        return {"said": "", "room": ask()}
+    except ValueError as error:
+        return {"said": str(error), "room": None}
+
+
+def _judge(case: Case, result: Result) -> None:
+    said, cap = str(result.get("said")), case["cap_bytes"]
+    side, multiple = case["side"], _multiple(case)
+    of_side = f"for images of {side} to a side and {case['levels']} levels"
+    if side % multiple:
+        models.expect_error(said, "ValueError", [side, multiple], of_side)
+        _expect_side_to_try(said, side, multiple)
+        return
+    if case["more"] < 0:
+        where = f"for a cap of {cap} bytes, one below the floor of {cap + 1}"
+        models.expect_error(said, "ValueError", [cap, cap + 1], where)
+        return
+    if said:
+        raise CheckError(
+            f"{of_side}, under a cap of {cap} bytes that is not below the floor, nothing is to be "
+            f"refused, and a ValueError came: {said[:200]!r}."
+        )
+    room = result.get("room")
+    if isinstance(room, bool) or not isinstance(room, int):
+        kind = type(room).__name__
+        raise CheckError(f"the room comes as {kind}: an int is wanted, the bytes above the floor.")
+    if room != case["more"]:
+        _explain(case, cap - room)
+
+
+def _expect_side_to_try(said: str, side: int, multiple: int) -> None:
+    numbers = [int(digits) for digits in re.findall(r"\d+", said.replace(",", ""))]
+    fitting = [number for number in numbers if number and number % multiple == 0]
+    if len(fitting) < 2:  # one is the multiple itself, which may be the side to try as well
+        raise CheckError(
+            f"the refusal of a side of {side} says {said[:150]!r}: it names no side to try, a "
+            f"multiple of {multiple} and more than 0."
+        )
+
+
+def _explain(case: Case, floor: int) -> None:
+    parts, name = _floor(case), case["optimizer"]
+    wanted = sum(parts.values())
+    faults = {
+        "that is the floor itself: what the cap leaves above it is wanted.": (
+            case["cap_bytes"] - floor == wanted
+        ),
+        "the floor is the parameters alone: a step needs more than that.": (
+            floor == parts["parameters"]
+        ),
+    }
+    expect.no_fault(faults)
+    side = "more" if floor > wanted else "less"
+    expect.close(
+        floor,
+        wanted,
+        ((words, wanted + difference) for words, difference in _differences(case, parts).items()),
+        otherwise="it is none of the usual faults: print each part by itself.",
+        tolerance=0,
+        where=f"your floor for {name} is {floor:,} bytes, {abs(floor - wanted):,} {side} than what "
+        "is there after an update: ",
+    )
+
+
+def _differences(case: Case, parts: dict[str, int]) -> dict[str, int]:
+    """From what to tell the learner to how far a floor is from the right one."""
+    frozen = parts["parameters"] - parts["gradients"]
+    image = case["channels"] * case["side"] ** 2 * 4
+    still = [p for p in _make(case).parameters() if not p.requires_grad]
+    frozen_state = sum(map(STATE_BYTES[case["optimizer"]], still))
+    return {
+        "the optimizer's state is not in it.": -parts["optimizer state"],
+        "the gradients are not in it.": -parts["gradients"],
+        "the buffers are not in it.": -parts["buffers"],
+        "the sample is not in it: a noisy image, its noise, its time.": -parts["sample"],
+        "of the sample one image is missing: the noisy one and its noise are both there.": -image,
+        "the sample's time is missing, an int64.": -8,
+        "the sample's time is an int64, of 8 bytes.": -4,
+        "a buffer is missing that state_dict() leaves out: unet.buffers() has all.": -8 * _COUNTS,
+        "not every buffer is float32: nbytes knows how long its numbers are.": -4 * _COUNTS,
+        "frozen parameters have no gradient.": frozen,
+        "the optimizer keeps nothing for frozen parameters.": frozen_state,
+        "frozen parameters have neither gradient nor state.": frozen + frozen_state,
+    }
+
+
+room_for_activations = Check(
+    "lab08.room_for_activations",
+    "8.3",
+    "the floor to the byte, and two requests refused",
+    _cases,
+    _run,
+    _judge,
+)

@@ -1,0 +1,76 @@
+"""A small diffusion U-Net, what an update drew, and a plain loop over it, for lab 08."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from tutorial_lib.checks.core import Case, CheckError
+
+SIDE = 8
+Drawn = tuple[Tensor, Tensor, Tensor]
+
+
+def make_unet(case: Case) -> nn.Module:
+    """Build the U-Net of a case from its seed, where random numbers then go on."""
+    from diffusers import UNet2DModel  # it takes seconds, and other labs do without
+
+    torch.manual_seed(case["seed"])
+    levels, channels = case.get("levels", 2), case.get("channels", 1)
+    unet: nn.Module = UNet2DModel(
+        sample_size=SIDE,
+        in_channels=channels,
+        out_channels=channels,
+        block_out_channels=(8, 16, 16)[:levels],
+        layers_per_block=case.get("layers", 1),
+        norm_num_groups=4,
+        dropout=case.get("dropout", 0.0),
+        add_attention=False,
+        down_block_types=("DownBlock2D",) * levels,
+        up_block_types=("UpBlock2D",) * levels,
+    )
+    if case.get("dtype") == "float64":
+        nn.Module.double(unet)  # diffusers' own `to` warns
+    return unet
+
+
+def make_drawn(case: Case, num: int) -> Drawn:
+    """Make noisy images, times and noise; the global random state stays."""
+    generator = torch.Generator().manual_seed(case["seed"])
+    dtype = getattr(torch, case.get("dtype", "float32"))
+    shape = (num, case.get("channels", 1), SIDE, SIDE)
+    noisy, noise = (torch.randn(shape, generator=generator, dtype=dtype) for _ in range(2))
+    return noisy, torch.randint(100, (num,), generator=generator), noise
+
+
+def loss_of(unet: nn.Module, noisy: Tensor, times: Tensor, noise: Tensor) -> Tensor:
+    """Give the mean squared error of the guessed noise."""
+    return F.mse_loss(unet(noisy, times).sample, noise)
+
+
+def backward(unet: nn.Module, drawn: Drawn, micro_batch: int) -> float:
+    """Add the gradient of the mean loss to `.grad`, so many images at a time."""
+    total, num = 0.0, len(drawn[0])
+    for part in zip(*(torch.split(tensor, micro_batch) for tensor in drawn), strict=True):
+        loss = loss_of(unet, *part) * (len(part[0]) / num)
+        loss.backward()  # type: ignore[no-untyped-call]
+        total += float(loss.detach())
+    return total
+
+
+def expect_error(said: str, kind: str, numbers: Sequence[int], where: str) -> None:
+    """Expect that an error is of a kind and names certain numbers, as bytes or with commas.
+
+    Raises:
+        CheckError: With what came instead.
+    """
+    bare = said.replace(",", "").replace("_", "")
+    found = {int(digits) for digits in re.findall(r"\d+", f"{said} {bare}")}
+    if not said.startswith(kind) or not found.issuperset(numbers):
+        names = f" that names {' and '.join(map(str, numbers))}" if numbers else ""
+        came = repr(said[:200]) if said else "nothing"
+        raise CheckError(f"{where}, a {kind}{names} is wanted, and {came} came.")
