@@ -43,13 +43,13 @@ def _random(answer: Callable[..., Any], case: Case, x: Tensor) -> Result:
     drop = nn.Dropout(0.5)
     before = torch.get_rng_state()
     restored = answer(drop, preserve_rng_state=case["preserve"])
-    unmoved_by_call = torch.equal(before, torch.get_rng_state())
+    moved_by_call = not torch.equal(before, torch.get_rng_state())
     forward = drop(x)
     torch.rand(7)  # other layers draw in between
     between = torch.get_rng_state()
     with restored():
         again = drop(x)
-    same, put_back = torch.equal(forward, again), torch.equal(between, torch.get_rng_state())
+    after = torch.get_rng_state()
     with restored():
         third = drop(x)
     now = torch.get_rng_state()
@@ -57,13 +57,11 @@ def _random(answer: Callable[..., Any], case: Case, x: Tensor) -> Result:
         drop(x)
         raise KeyError
     return {
-        "unmoved_by_call": unmoved_by_call,
-        "read_in_forward": same or not put_back,
-        "same": same,
-        "put_back": put_back,
-        "put_back_after_error": torch.equal(now, torch.get_rng_state()),
+        "moved_by_call": moved_by_call,
+        "same": torch.equal(forward, again),
         "same_again": torch.equal(forward, third),
-        "left_alone": not same and not put_back,
+        "put_back": torch.equal(between, after),
+        "put_back_after_error": torch.equal(now, torch.get_rng_state()),
     }
 
 
@@ -75,7 +73,7 @@ def _devices(answer: Callable[..., Any], case: Case, x: Tensor) -> Result:
         with restored():
             inside = states[-1]
             states.append(inside + 1)
-        return {"gpu_as_in_forward": inside == states[0], "gpu_put_back": states[-1] == between}
+        return {"inside": inside, "put_back": states[-1] == between}
 
 
 def _autocast(answer: Callable[..., Any], case: Case, x: Tensor) -> Result:
@@ -108,55 +106,70 @@ def _norm(answer: Callable[..., Any], case: Case, x: Tensor) -> Result:
     counted = batches if batches is None else int(batches)
     block(x)
     return {
-        "norm_same": torch.equal(forward, again),
+        "same": torch.equal(forward, again),
         "counts_later": norm.num_batches_tracked is not None,
         "counted": counted,
         "unmoved": unmoved,
     }
 
 
-# What must be so in a kind of case, and what the learner is told where it is not.
-_EXPECTED = {
-    "random": {
-        "unmoved_by_call": "your call moved the random state, so the forward draws other numbers "
-        "than without checkpointing: read the state, and seed nothing.",
-        "read_in_forward": "dropout drew another mask in the recomputation, and the state was put "
-        "back: it was read when the context was entered. Read it in the upper part, which runs in "
-        "forward.",
-        "same": "dropout drew another mask in the recomputation: set the random state of the "
-        "forward.",
+def _judge(case: Case, result: Result) -> None:
+    if case["kind"] == "random":
+        same, put_back = read.flag(result, "same"), read.flag(result, "put_back")
+        if case["preserve"]:
+            _judge_random(result, same, put_back)
+        elif same or put_back:
+            raise CheckError(
+                "preserve_rng_state=False was passed, and the random state was handled all the "
+                "same: leave it alone then."
+            )
+    elif case["kind"] == "devices":
+        inside = read.integer(result.get("inside"), "a GPU's state")
+        expect.no_fault(
+            {
+                "a GPU in `devices` drew other numbers in the recomputation than in forward: read "
+                "its random state beside the CPU's, and set it.": inside != case["seed"] % 100,
+                "the random state of a GPU in `devices` stayed as the recomputation left it: put "
+                "it back, as the CPU's.": not read.flag(result, "put_back"),
+            }
+        )
+    elif case["kind"] == "autocast":
+        _judge_autocast(case, result)
+    else:
+        _judge_norm(result)
+
+
+def _judge_random(result: Result, same: bool, put_back: bool) -> None:
+    expect.no_fault(
+        {
+            "your call moved the random state, so the forward draws other numbers than without "
+            "checkpointing: read the state, and seed nothing.": read.flag(result, "moved_by_call"),
+            "dropout drew another mask in the recomputation, and the state was put back: it was "
+            "read when the context was entered. Read it in the upper part, which runs in "
+            "forward.": put_back and not same,
+            "dropout drew another mask in the recomputation: set the random state of the "
+            "forward.": not same,
+        }
+    )
+    messages = {
         "put_back": "the recomputation was right, and left its random state behind: whatever draws "
         "next draws the same numbers twice. Put the state back that was there before.",
         "put_back_after_error": "an error in the recomputation (early stop is one) leaves the "
         "random state behind: put it back with stack.callback or finally.",
         "same_again": "the second recomputation drew another mask: what was read in forward must "
         "still be there after one use.",
-    },
-    "not preserved": {
-        "left_alone": "preserve_rng_state=False was passed, and the random state was handled all "
-        "the same: leave it alone then."
-    },
-    "devices": {
-        "gpu_as_in_forward": "a GPU in `devices` drew other numbers in the recomputation than in "
-        "forward: read its random state beside the CPU's, and set it.",
-        "gpu_put_back": "the random state of a GPU in `devices` stayed as the recomputation left "
-        "it: put it back, as the CPU's.",
-    },
-    "norm": {
-        "norm_same": "a BatchNorm in training gave another result in the recomputation.",
+    }
+    expect.flags(result, messages)
+
+
+def _judge_norm(result: Result) -> None:
+    messages = {
+        "same": "a BatchNorm in training gave another result in the recomputation.",
         "counts_later": "BatchNorm does not count any more after the recomputation: give it back "
         "what was taken, when the context is left.",
-    },
-}
-
-
-def _judge(case: Case, result: Result) -> None:
-    kind = case["kind"] if case.get("preserve", True) else "not preserved"
-    if kind == "autocast":
-        _judge_autocast(case, result)
-        return
-    expect.flags(result, _EXPECTED[kind])
-    if kind == "norm" and (result.get("counted") != 1 or not read.flag(result, "unmoved")):
+    }
+    expect.flags(result, messages)
+    if result.get("counted") != 1 or not read.flag(result, "unmoved"):
         raise CheckError(
             f"one batch was counted {result.get('counted')} times by BatchNorm, or its running "
             "averages moved once more: enter uncounted(batch_norms(function)) as well."
