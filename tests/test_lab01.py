@@ -5,13 +5,16 @@ import torch
 from torch import nn
 
 from tutorial_lib import memory
-from tutorial_lib.checks import lab01, lab01_peak
-from tutorial_lib.checks import lab01_oracles as oracles
+from tutorial_lib.checks import lab01
 from tutorial_lib.checks.core import CheckError
+from tutorial_lib.checks.lab01 import ex1_3
+from tutorial_lib.checks.lab01.ex1_4 import SWITCHED_OFF, per_parameter
+from tutorial_lib.checks.lab01.models import Metered
+from tutorial_lib.checks.lab01.trainings import MeteredStep
 
 CHECKS = [getattr(lab01, name) for name in lab01.__all__]
-WORDS = {"vocab": 10, "widths": [4, 6, 4], "dtype": "float32", "tied": False, "frozen": []}
-WORDS |= {"norm": False}
+MODEL = {"vocab": 10, "widths": [4, 6, 4], "dtype": "float32", "tied": False, "frozen": []}
+MODEL |= {"norm": False}
 # Elements: embedding 10x4, layers 4x6 + 6 and 6x4 + 4, head 4x10.
 EMBEDDING, FIRST, SECOND, HEAD = 40, 30, 28, 40
 
@@ -27,7 +30,7 @@ EMBEDDING, FIRST, SECOND, HEAD = 40, 30, 28, 40
     ],
 )
 def test_a_model_at_rest(changed, num_bytes):
-    sizes = oracles.resident(WORDS | changed)
+    sizes = Metered(MODEL | changed).at_rest
     assert sizes["parameters"] == num_bytes
     assert sizes["buffers"] == (4 * 8 + 8 if "norm" in changed else 0)  # two rows, and a count
 
@@ -44,7 +47,7 @@ def test_a_model_at_rest(changed, num_bytes):
     ],
 )
 def test_a_model_after_a_step(changed, gradients, state):
-    sizes = oracles.after_step(WORDS | changed)
+    sizes = Metered(MODEL | changed).after_step
     assert (sizes["gradients"], sizes["optimizer_state"]) == (gradients, state)
 
 
@@ -58,10 +61,10 @@ def test_a_model_after_a_step(changed, gradients, state):
 )
 def test_what_a_chain_saves(layers, shape, floats):
     case = {"layers": layers, "shape": shape}
-    assert oracles.saved_by(case) == 4 * floats
+    assert ex1_3.saved_by(case) == 4 * floats
     widths = [layer[1] if len(layer) > 1 else 5 for layer in layers]
     rows = torch.Size(shape[:-1]).numel()
-    assert oracles.output_bytes(case) == [4 * rows * width for width in widths]
+    assert ex1_3.output_bytes(case) == [4 * rows * width for width in widths]
 
 
 @pytest.mark.parametrize(
@@ -77,15 +80,15 @@ def test_what_a_chain_saves(layers, shape, floats):
     ],
 )
 def test_bytes_per_parameter_by_the_meter(weights, optimizer, switches, num_bytes):
-    case = {"weights": weights, "optimizer": optimizer, **lab01_peak.SWITCHED_OFF, **switches}
-    assert oracles.per_parameter(case) == num_bytes
+    case = {"weights": weights, "optimizer": optimizer, **SWITCHED_OFF, **switches}
+    assert per_parameter(case) == num_bytes
 
 
 @pytest.fixture(scope="module")
 def training():
     """A case of 1.5 and its peak: the wide MLP with AdamW."""
-    case = lab01_peak._training_cases(0)[0]
-    return case, oracles.trained(case)[0].peak_bytes
+    case = lab01.predict_peak.cases(0)[0]
+    return case, MeteredStep(case).report.peak_bytes
 
 
 def judged(case, peak, **changed):
@@ -160,8 +163,8 @@ def test_a_check_refuses_the_instrument_that_judges_it(check, meter):
 
 
 def test_the_peaks_of_1_5_lie_where_its_text_says():
-    cases = lab01_peak._training_cases(0)
-    mlp, mlp_without, gpt, unet, vgg = (oracles.trained(case)[0] for case in cases)
+    cases = lab01.predict_peak.cases(0)
+    mlp, mlp_without, gpt, unet, vgg = (MeteredStep(case).report for case in cases)
     assert mlp.peak_phase == "optimizer"
     assert gpt.peak_phase == unet.peak_phase == vgg.peak_phase == "backward"
     full = mlp_without.curve()[-1]["gradients"]
@@ -169,4 +172,4 @@ def test_the_peaks_of_1_5_lie_where_its_text_says():
     assert max(gpt.at_peak["gradients"] / full, unet.at_peak["gradients"] / full) < 0.5
     # nearly all gradients beside most of what is saved
     assert vgg.at_peak["gradients"] > 0.95 * vgg.curve()[-1]["gradients"]
-    assert vgg.at_peak["activations"] > 0.6 * oracles.trained(cases[-1])[1].num_bytes
+    assert vgg.at_peak["activations"] > 0.6 * MeteredStep(cases[-1]).saved.num_bytes

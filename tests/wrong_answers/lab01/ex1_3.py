@@ -96,7 +96,7 @@ def asks_hooks_that_were_imported_before(chain, input_shape):
     return sum(storage.nbytes() for storage in storages - weights)
 
 
-@wrong("memory.saved, and the hooks below it")
+@wrong("memory.saved is the oracle here")
 def asks_the_instrument(chain, input_shape):
     return memory.saved(lambda: chain(torch.randn(input_shape)), params_of=chain).num_bytes
 

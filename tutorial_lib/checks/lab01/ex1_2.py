@@ -1,0 +1,84 @@
+"""The check of 1.2: the bytes of gradients and optimizer state."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+from tutorial_lib.checks import expect, read
+from tutorial_lib.checks.core import Case, Check, Result
+from tutorial_lib.checks.lab01.ex1_1 import model_cases
+from tutorial_lib.checks.lab01.models import Metered, TiedEmbeddingModel, forbid_meter
+
+_WORDS = {"gradients": "gradient", "optimizer_state": "state"}
+
+
+def _cases(seed: int) -> list[Case]:
+    plain, tied, *_ = model_cases(seed + 1)
+    tied = {**tied, "norm": False}
+    draw = random.Random(seed)
+    frozen = {"frozen": [draw.randrange(3)]}
+    return [
+        {**plain, "optimizer": "sgd"},
+        {**plain, "optimizer": "momentum"},
+        {**plain, "optimizer": "adamw"},
+        {**tied, "optimizer": "adamw"},
+        {**tied, **frozen, "optimizer": "momentum"},
+        {**tied, **frozen, "optimizer": "adamw", "dtype": "bfloat16"},
+    ]
+
+
+def _run(answer: Callable[..., Any], case: Case) -> Result:
+    model = TiedEmbeddingModel(case)
+    with forbid_meter():
+        return {"ledger": answer(model, case["optimizer"])}
+
+
+def _judge(case: Case, result: Result, model: Metered) -> None:
+    seen = read.fields(result.get("ledger"), tuple(_WORDS))
+    for key in _WORDS:
+        name = f'{key} for "{case["optimizer"]}"'
+        expect.number_of_bytes(seen[key], model.after_step[key], name, _faults(model, key))
+
+
+def _faults(model: Metered, key: str) -> expect.Faults:
+    word = _WORDS[key]
+    yield from {
+        f"Frozen parameters are in it: they get no {word}.": model.but(frozen=[]).after_step[key],
+        f"The tied matrix is in it twice: a {word} belongs to a tensor, and the tensor is "
+        "shared.": model.but(tied=False).after_step[key],
+        f"It is what float32 gives: torch keeps a {word} in the parameter's own dtype.": (
+            model.but(dtype="float32").after_step[key]
+        ),
+    }.items()
+    if key == "optimizer_state":
+        one = model.but(optimizer="momentum").after_step[key]
+        yield from _state_faults(one)[model.case["optimizer"]].items()
+
+
+def _state_faults(one: int) -> dict[str, dict[str, int]]:
+    return {
+        "adamw": {
+            "It is one tensor a parameter: Adam keeps two averages.": one,
+            "Something small is missing: look at optimizer.state of one parameter. What is there "
+            "beside the two averages?": 2 * one,
+            "One count of steps is in it: each parameter tensor has its own.": 2 * one + 4,
+        },
+        "momentum": {
+            "It is what AdamW keeps: momentum keeps one tensor a parameter.": 2 * one,
+            "Momentum remembers something between two updates, so 0 cannot be.": 0,
+        },
+        "sgd": {"Plain SGD remembers nothing between two updates.": one},
+    }
+
+
+gradient_and_state_bytes = Check(
+    "lab01.gradient_and_state_bytes",
+    "1.2",
+    "equal to the meter after a real step of SGD, momentum and AdamW",
+    _cases,
+    _run,
+    _judge,
+    oracle=Metered,
+)
