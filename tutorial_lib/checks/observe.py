@@ -83,6 +83,17 @@ def updates_seen(model: nn.Module, optimizer: Optimizer) -> Iterator[list[Tensor
         handle.remove()
 
 
+def training_step(loss: Callable[[], Tensor], optimizer: Optimizer) -> Callable[[], None]:
+    """Make a step of training: zero, forward, backward, update."""
+
+    def step() -> None:
+        optimizer.zero_grad()
+        loss().backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+
+    return step
+
+
 def peak_above(
     call: Callable[[], Any], modules: nn.Module | Sequence[nn.Module], **others: Any
 ) -> tuple[int, int]:
