@@ -7,10 +7,9 @@ from torch import nn
 from tutorial_lib import memory
 from tutorial_lib.checks import lab01
 from tutorial_lib.checks.core import CheckError
-from tutorial_lib.checks.lab01 import ex1_3
+from tutorial_lib.checks.lab01 import ex1_3, models
 from tutorial_lib.checks.lab01.ex1_4 import SWITCHED_OFF, per_parameter
-from tutorial_lib.checks.lab01.models import Metered
-from tutorial_lib.checks.lab01.trainings import MeteredStep
+from tutorial_lib.checks.lab01.ex1_5 import MeteredStep
 
 CHECKS = [getattr(lab01, name) for name in lab01.__all__]
 MODEL = {"vocab": 10, "widths": [4, 6, 4], "dtype": "float32", "tied": False, "frozen": []}
@@ -30,7 +29,7 @@ EMBEDDING, FIRST, SECOND, HEAD = 40, 30, 28, 40
     ],
 )
 def test_a_model_at_rest(changed, num_bytes):
-    sizes = Metered(MODEL | changed).at_rest
+    sizes = models.at_rest(MODEL | changed)
     assert sizes["parameters"] == num_bytes
     assert sizes["buffers"] == (4 * 8 + 8 if "norm" in changed else 0)  # two rows, and a count
 
@@ -47,7 +46,7 @@ def test_a_model_at_rest(changed, num_bytes):
     ],
 )
 def test_a_model_after_a_step(changed, gradients, state):
-    sizes = Metered(MODEL | changed).after_step
+    sizes = models.after_step(MODEL | changed)
     assert (sizes["gradients"], sizes["optimizer_state"]) == (gradients, state)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from tutorial_lib.checks import expect
 from tutorial_lib.checks.core import Case, Check, Result
-from tutorial_lib.checks.lab01.models import Metered, TiedEmbeddingModel, forbid_meter
+from tutorial_lib.checks.lab01 import models
 
 
 def model_cases(seed: int) -> list[Case]:
@@ -29,20 +29,21 @@ def model_cases(seed: int) -> list[Case]:
 
 
 def _run(answer: Callable[..., Any], case: Case) -> Result:
-    model = TiedEmbeddingModel(case)
-    with forbid_meter():
+    model = models.TiedEmbeddingModel(case)
+    with models.forbid_meter():
         return {"bytes": answer(model)}
 
 
-def _judge(case: Case, result: Result, model: Metered) -> None:
-    wanted = model.at_rest["parameters"]
-    expect.number_of_bytes(result.get("bytes"), wanted, "parameter_bytes(model)", _faults(model))
+def _judge(case: Case, result: Result, sizes: models.Sizes) -> None:
+    seen, name = result.get("bytes"), "parameter_bytes(model)"
+    expect.number_of_bytes(seen, sizes["parameters"], name, _faults(case, sizes))
 
 
-def _faults(model: Metered) -> expect.Faults:
-    parameters, buffers = model.at_rest["parameters"], model.at_rest["buffers"]
-    untied = model.but(tied=False).at_rest["parameters"]
-    single = model.but(dtype="float32").at_rest["parameters"]
+def _faults(case: Case, sizes: models.Sizes) -> expect.Faults:
+    parameters, buffers = sizes["parameters"], sizes["buffers"]
+    untied = models.at_rest({**case, "tied": False})["parameters"]
+    single = models.at_rest({**case, "dtype": "float32"})["parameters"]
+    trained = models.after_step({**case, "optimizer": "sgd"})["gradients"]
     yield from {
         "It is the number of elements: one element takes several bytes.": single // 4,
         "It is what four bytes for every element give: ask each tensor for its dtype.": single,
@@ -51,9 +52,8 @@ def _faults(model: Metered) -> expect.Faults:
         + buffers,
         "It is the state_dict's size, which lists buffers, and a shared weight under each of its "
         "names.": untied + buffers,
-        "Frozen parameters are missing: they get no gradient, and lie in memory all the same.": (
-            model.but(optimizer="sgd").after_step["gradients"]
-        ),
+        "Frozen parameters are missing: they get no gradient, and lie in memory all the "
+        "same.": trained,
     }.items()
 
 
@@ -64,5 +64,5 @@ parameter_bytes = Check(
     model_cases,
     _run,
     _judge,
-    oracle=Metered,
+    oracle=models.at_rest,
 )

@@ -8,8 +8,8 @@ from typing import Any
 
 from tutorial_lib.checks import expect, read
 from tutorial_lib.checks.core import Case, Check, Result
+from tutorial_lib.checks.lab01 import models
 from tutorial_lib.checks.lab01.ex1_1 import model_cases
-from tutorial_lib.checks.lab01.models import Metered, TiedEmbeddingModel, forbid_meter
 
 _WORDS = {"gradients": "gradient", "optimizer_state": "state"}
 
@@ -30,47 +30,49 @@ def _cases(seed: int) -> list[Case]:
 
 
 def _run(answer: Callable[..., Any], case: Case) -> Result:
-    model = TiedEmbeddingModel(case)
-    with forbid_meter():
+    model = models.TiedEmbeddingModel(case)
+    with models.forbid_meter():
         return {"ledger": answer(model, case["optimizer"])}
 
 
-def _judge(case: Case, result: Result, model: Metered) -> None:
+def _judge(case: Case, result: Result, sizes: models.Sizes) -> None:
     seen = read.fields(result.get("ledger"), tuple(_WORDS))
     for key in _WORDS:
         name = f'{key} for "{case["optimizer"]}"'
-        expect.number_of_bytes(seen[key], model.after_step[key], name, _faults(model, key))
+        expect.number_of_bytes(seen[key], sizes[key], name, _faults(case, key))
 
 
-def _faults(model: Metered, key: str) -> expect.Faults:
+def _faults(case: Case, key: str) -> expect.Faults:
+    def size_with(**changed: Any) -> int:
+        return models.after_step({**case, **changed})[key]
+
     word = _WORDS[key]
     yield from {
-        f"Frozen parameters are in it: they get no {word}.": model.but(frozen=[]).after_step[key],
+        f"Frozen parameters are in it: they get no {word}.": size_with(frozen=[]),
         f"The tied matrix is in it twice: a {word} belongs to a tensor, and the tensor is "
-        "shared.": model.but(tied=False).after_step[key],
+        "shared.": size_with(tied=False),
         f"It is what float32 gives: torch keeps a {word} in the parameter's own dtype.": (
-            model.but(dtype="float32").after_step[key]
+            size_with(dtype="float32")
         ),
     }.items()
     if key == "optimizer_state":
-        one = model.but(optimizer="momentum").after_step[key]
-        yield from _state_faults(one)[model.case["optimizer"]].items()
+        yield from _state_faults(case["optimizer"], one=size_with(optimizer="momentum")).items()
 
 
-def _state_faults(one: int) -> dict[str, dict[str, int]]:
-    return {
-        "adamw": {
+def _state_faults(optimizer: str, one: int) -> dict[str, int]:
+    if optimizer == "adamw":
+        return {
             "It is one tensor a parameter: Adam keeps two averages.": one,
             "Something small is missing: look at optimizer.state of one parameter. What is there "
             "beside the two averages?": 2 * one,
             "One count of steps is in it: each parameter tensor has its own.": 2 * one + 4,
-        },
-        "momentum": {
+        }
+    if optimizer == "momentum":
+        return {
             "It is what AdamW keeps: momentum keeps one tensor a parameter.": 2 * one,
             "Momentum remembers something between two updates, so 0 cannot be.": 0,
-        },
-        "sgd": {"Plain SGD remembers nothing between two updates.": one},
-    }
+        }
+    return {"Plain SGD remembers nothing between two updates.": one}
 
 
 gradient_and_state_bytes = Check(
@@ -80,5 +82,5 @@ gradient_and_state_bytes = Check(
     _cases,
     _run,
     _judge,
-    oracle=Metered,
+    oracle=models.after_step,
 )

@@ -91,9 +91,8 @@ def _faults(case: Case, saved: int) -> expect.Faults:
         "The weights are in it: they are parameters, resident whether autograd refers to them "
         "or not.": saved_by(case, weights=True),
         "A ReLU costs nothing here: it keeps its output, not its input, and that output is the "
-        "very tensor that the next layer keeps. One storage counts once.": saved_by(
-            _swapped(case, "relu", "gelu")
-        ),
+        "very tensor that "
+        "the next layer keeps. One storage counts once.": saved_by(_swapped(case, "relu", "gelu")),
         "A GELU is no ReLU: its slope cannot be read off its output, so it keeps its "
         "input.": saved_by(_swapped(case, "gelu", "relu")),
         "LayerNorm keeps something beside its input: what did it compute for each row?": saved_by(

@@ -88,8 +88,8 @@ def _plain_faults(case: Case, wanted: int) -> expect.Faults:
     }
     yield from {
         fewer[case["optimizer"]]: wanted - element,
-        "It is what four bytes for every element give: ask the dtype for its size.": (
-            per_parameter({**case, "weights": "float32"})
+        "It is what four bytes for every element give: ask the dtype for its size.": per_parameter(
+            {**case, "weights": "float32"}
         ),
         "It is what float32 state takes: torch keeps an optimizer's state in the parameter's own "
         "dtype.": wanted + OPTIMIZERS.index(case["optimizer"]) * (4 - element),

@@ -5,15 +5,21 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Callable
+from functools import cached_property
 from typing import Any
 
 import torch
 from torch import nn
 
-from tutorial_lib.checks import expect, read
+from tutorial_lib import memory
+from tutorial_lib.checks import expect, observe, read
 from tutorial_lib.checks.core import Case, Check, CheckError, Result
-from tutorial_lib.checks.lab01.models import OPTIMIZERS, forbid_meter
-from tutorial_lib.checks.lab01.trainings import MeteredStep, make_training
+from tutorial_lib.checks.lab01.models import (
+    OPTIMIZERS,
+    forbid_meter,
+    make_optimizer,
+    make_training,
+)
 
 _TOLERANCE = 0.02
 
@@ -36,6 +42,32 @@ def _cases(seed: int) -> list[Case]:
     ]
     keys = ("kind", "title", "optimizer", "config", "batch")
     return [dict(zip(keys, training, strict=True)) for training in trainings]
+
+
+class MeteredStep:
+    """A steady training step of a case, read by the meter."""
+
+    def __init__(self, case: Case) -> None:
+        self.case = case
+
+    @cached_property
+    def report(self) -> memory.MemoryReport:
+        """That of the step."""
+        model, loss_fn = make_training(self.case)
+        optimizer = make_optimizer(self.case["optimizer"], model.parameters())
+        step = observe.training_step(loss_fn, optimizer)
+        return memory.measure(step, model=model, optimizer=optimizer)
+
+    @cached_property
+    def saved(self) -> memory.SavedTensors:
+        """What forward saves."""
+        model, loss_fn = make_training(self.case)
+        return memory.saved(loss_fn, params_of=model)
+
+    @cached_property
+    def saved_with_weights(self) -> memory.SavedTensors:
+        """What forward saves, and the weights that autograd refers to beside it."""
+        return memory.saved(make_training(self.case)[1])
 
 
 def _run(answer: Callable[..., Any], case: Case) -> Result:
@@ -69,10 +101,8 @@ def _judge(case: Case, result: Result, step: MeteredStep) -> None:
         raise CheckError(
             f"loss_fn was called {forwards} times: once is enough, inside memory.saved."
         )
-    seen, peak = (
-        read.integer(result.get("peak"), f"the peak of {case['title']}"),
-        step.report.peak_bytes,
-    )
+    seen = read.integer(result.get("peak"), f"the peak of {case['title']}")
+    peak = step.report.peak_bytes
     expect.close(
         seen,
         peak,

@@ -1,24 +1,28 @@
-"""The models of 1.1 and 1.2, built from a case, run for real, and metered.
+"""The models of lab 01, built from a case.
 
-No function here computes what the lab asks for: it builds what a case describes, runs it, and reads
-the meter. A fault's number is the meter's number for the model that the fault believes in (the same
-one untied, unfrozen, in float32).
+Nothing in its checks computes what the lab asks for: what a case describes is built, run for real,
+and metered. A fault's number is the meter's number for the model that the fault believes in (the
+same one untied, unfrozen, in float32).
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping
-from functools import cached_property, partial
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from tutorial_lib import memory
-from tutorial_lib.checks import forbid
+from tutorial_lib.checks import forbid, observe
 from tutorial_lib.checks.core import Case
+from tutorial_lib.models.gpt import GPT, GPTConfig
+from tutorial_lib.models.unet import UNet, UNetConfig
 
+Sizes = Mapping[str, int]
 OPTIMIZERS = ("sgd", "momentum", "adamw")
 forbid_meter = partial(forbid.meter, "Account for the tensors yourself.")
 
@@ -62,37 +66,83 @@ class TiedEmbeddingModel(nn.Module):
         return scores
 
 
-class Metered:
-    """A case's model, read by the meter.
+def at_rest(case: Case) -> Sizes:
+    """Meter a TiedEmbeddingModel that nothing is done with: bytes by category."""
+    with memory.watch(model=TiedEmbeddingModel(case)) as report:
+        pass
+    return report.at_peak
 
-    Args:
-        case: That of the model, and `optimizer` where it is to be trained.
+
+def after_step(case: Case) -> Sizes:
+    """Meter it after a real training step with the case's `optimizer`."""
+    model, tokens = TiedEmbeddingModel(case), torch.arange(case["vocab"])
+    optimizer = make_optimizer(case["optimizer"], model.parameters())
+    step = observe.training_step(lambda: model(tokens).sum(), optimizer)
+    return memory.measure(step, model=model, optimizer=optimizer).curve()[-1]
+
+
+class WideMLP(nn.Module):
+    """Three linear layers on fixed random features, whose projection is a buffer.
+
+    It holds few activations and many weights; its buffer is too large to be left out of a sum.
     """
 
-    def __init__(self, case: Case) -> None:
-        self.case = case
+    projection: Tensor
 
-    def but(self, **changed: Any) -> Metered:
-        """Give the same with something changed in the case."""
-        return Metered({**self.case, **changed})
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.register_buffer("projection", torch.randn(1536, 256))
+        layers = [nn.Linear(256, width), nn.GELU(), nn.Linear(width, width), nn.GELU()]
+        self.layers = nn.Sequential(*layers, nn.Linear(width, 10))
 
-    @cached_property
-    def at_rest(self) -> Mapping[str, int]:
-        """Bytes of each category in a model that nothing is done with."""
-        with memory.watch(model=TiedEmbeddingModel(self.case)) as report:
-            pass
-        return report.at_peak
+    def forward(self, x: Tensor) -> Tensor:
+        """Map `(B, 1536)` to scores `(B, 10)`."""
+        scores: Tensor = self.layers(torch.relu(x @ self.projection))
+        return scores
 
-    @cached_property
-    def after_step(self) -> Mapping[str, int]:
-        """Bytes of each category after a real training step."""
-        model = TiedEmbeddingModel(self.case)
-        optimizer = make_optimizer(self.case["optimizer"], model.parameters())
-        tokens = torch.arange(self.case["vocab"])
 
-        def step() -> None:
-            optimizer.zero_grad()
-            model(tokens).sum().backward()
-            optimizer.step()
+class VGG(nn.Module):
+    """Convolutions that hold the activations, then a linear layer that holds the weights.
 
-        return memory.measure(step, model=model, optimizer=optimizer).curve()[-1]
+    Backward comes to the weights first: their gradient is there while most is still saved.
+    """
+
+    def __init__(self, hidden: int) -> None:
+        super().__init__()
+        layers: list[nn.Module] = []
+        for inner, outer in itertools.pairwise([3, 32, 64, 128]):
+            layers += [nn.Conv2d(inner, outer, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)]
+        self.features = nn.Sequential(*layers, nn.Flatten())
+        self.head = nn.Sequential(nn.Linear(128 * 4 * 4, hidden), nn.ReLU(), nn.Linear(hidden, 10))
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Map images `(B, 3, 32, 32)` to scores `(B, 10)`."""
+        scores: Tensor = self.head(self.features(images))
+        return scores
+
+
+def make_training(case: Case) -> tuple[nn.Module, Callable[[], Tensor]]:
+    """Build a model and the function that gives its loss on one batch."""
+    batch = case["batch"]
+    if case["kind"] == "gpt":
+        gpt = GPT(GPTConfig(**case["config"]))
+        tokens = torch.randint(0, gpt.config.vocab_size, (batch, gpt.config.seq_len))
+        return gpt, lambda: gpt.loss(tokens)
+    if case["kind"] == "unet":
+        sizes = {name: _tuple(value) for name, value in case["config"].items()}
+        unet = UNet(UNetConfig(**sizes))
+        images, t = torch.randn(batch, 1, 32, 32), torch.randint(0, 1000, (batch,))
+        noise = torch.randn_like(images)
+        return unet, lambda: unet.loss(images, t, noise)
+    if case["kind"] == "vgg":
+        vgg = VGG(**case["config"])
+        pictures, kinds = torch.randn(batch, 3, 32, 32), torch.randint(0, 10, (batch,))
+        return vgg, lambda: F.cross_entropy(vgg(pictures), kinds)
+    mlp = WideMLP(case["config"]["width"])
+    x, y = torch.randn(batch, mlp.projection.size(0)), torch.randint(0, 10, (batch,))
+    return mlp, lambda: F.cross_entropy(mlp(x), y)
+
+
+def _tuple(value: Any) -> Any:
+    # A case has crossed between processes as JSON, which knows lists alone.
+    return tuple(value) if isinstance(value, list) else value

@@ -77,9 +77,8 @@ def _faults(case: Case, value: float, order: Sequence[Any]) -> expect.Faults:
     yield from {
         "It is the other way round: how many times as long as plain does other take?": 1 / wanted,
         "It is what comes on top: how many times as long is wanted.": wanted - 1,
-        "It is the mean of the ratios: pairs that met a busy machine have moved it.": (
-            statistics.mean(ratios)
-        ),
+        "It is the "
+        "mean of the ratios: pairs that met a busy machine have moved it.": statistics.mean(ratios),
         "It is a ratio of two medians: each is taken over a machine that was fast and then slow, "
         "and the pairs are lost. Divide first.": medians,
         "It is a ratio of two sums: the slowest steps decide it.": sum(other) / sum(plain),

@@ -112,9 +112,8 @@ def _reasons(
         "The optimizer's state is in it: a step is meant to leave it.": state,
         "Gradients and optimizer state are in it: a step is meant to leave both.": gradients
         + state,
-        "What lay there before the step is in it: a view of an old tensor makes no storage.": (
-            Counter(tensor.untyped_storage().nbytes() for tensor in training.old)
-        ),
+        "What lay there before the step is in it: a view of an old tensor "
+        "makes no storage.": Counter(tensor.untyped_storage().nbytes() for tensor in training.old),
         "Garbage is in it, that refers to itself and waits for Python's collector: collect before "
         "you look.": Counter(training.garbage_bytes),
     }

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from tutorial_lib import memory
-from tutorial_lib.checks import expect, read
+from tutorial_lib.checks import expect, observe, read
 from tutorial_lib.checks.core import Case, Check, CheckError, Result
 from tutorial_lib.checks.lab02.machine import PretendGPU, expect_time, without_instruments
 from tutorial_lib.checks.lab02.steps import TimedTraining
@@ -53,12 +53,7 @@ def _run(answer: Callable[..., Any], case: Case) -> Result:
 def phases_of(case: Case) -> Mapping[str, int]:
     """Measure the peak of each phase of a case's step."""
     training = TimedTraining(PretendGPU(), case)
-
-    def step() -> None:
-        training.optimizer.zero_grad()
-        training.loss().backward()  # type: ignore[no-untyped-call]
-        training.optimizer.step()
-
+    step = observe.training_step(training.loss, training.optimizer)
     return memory.measure(step, model=training.model, optimizer=training.optimizer).phases
 
 

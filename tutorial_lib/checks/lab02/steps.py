@@ -101,10 +101,10 @@ class TimedBlock(nn.Module):
         self.gpu.launch(self.forward_seconds)
         y: Tensor = x + self.layers(x)
         if y.requires_grad:
-            y.register_hook(self._goes_backward)  # type: ignore[no-untyped-call]
+            y.register_hook(self._launch_backward)  # type: ignore[no-untyped-call]
         return y
 
-    def _goes_backward(self, gradient: Tensor) -> None:
+    def _launch_backward(self, gradient: Tensor) -> None:
         self.gpu.launch(self.backward_seconds)
 
 
@@ -144,7 +144,7 @@ class TimedTraining:
         self.updates += 1
 
 
-class Knot:
+class SelfReference:
     """Refers to itself, as objects with callbacks do: only Python's collector frees it."""
 
     def __init__(self, tensor: Tensor) -> None:
@@ -186,8 +186,8 @@ class LeakyTraining:
     def _keep(self, out: Tensor) -> None:
         columns = self.case["keep"]
         if self.case["leak"] == "nothing":
-            knot = Knot(out[:, :columns].clone())
-            self.garbage_bytes = [knot.tensor.nbytes]
+            garbage = SelfReference(out[:, :columns].clone())
+            self.garbage_bytes = [garbage.tensor.nbytes]
         elif self.case["leak"] == "slices":
             self.views = [out[:, :columns], out[:, columns : 3 * columns].relu_()]
             self.kept += self.views

@@ -74,35 +74,28 @@ def _judge(case: Case, result: Result, plain: Result) -> None:
     begun = read.integers(result.get("begun"), "runs of each block", number)
     again = read.integers(result.get("again"), "runs in backward", number)
     *weights, of_input = read.tensors(result.get("gradients"), len(exact), "gradients")
-    expect.no_fault(
-        {
-            f"the blocks ran {begun} times: nothing was recomputed, so the graph of the forward "
-            "was kept. Keep the inputs alone, and run the function again in backward.": (
-                max(begun) < 2
-            ),
-            f"the blocks ran {begun} times, and never in backward: a graph that forward made was "
-            "kept. Keep the inputs alone, and run the function when the gradient comes.": (
-                not any(again)
-            ),
-            "no gradient came back to the input: detached inputs need requires_grad_ where the "
-            "originals needed a gradient, and backward returns their .grad.": of_input is None,
-            "parameters got no gradient: torch.autograd.grad leaves .grad alone, and "
-            "torch.autograd.backward fills it, the parameters' too.": not any(
-                gradient is not None and gradient.any() for gradient in weights
-            ),
-        }
-    )
+    faults = {
+        f"the blocks ran {begun} times: nothing was recomputed, so the graph of the forward was "
+        "kept. Keep the inputs alone, and run the function again in backward.": max(begun) < 2,
+        f"the blocks ran {begun} times, and never in backward: a graph that forward made was kept. "
+        "Keep the inputs alone, and run the function when the gradient comes.": not any(again),
+        "no gradient came back to the input: detached inputs need requires_grad_ where the "
+        "originals needed a gradient, and backward returns their .grad.": of_input is None,
+        "parameters got no gradient: torch.autograd.grad leaves .grad alone, and "
+        "torch.autograd.backward fills it, the parameters' "
+        "too.": not any(gradient is not None and gradient.any() for gradient in weights),
+    }
+    expect.no_fault(faults)
     chain.expect_gradients(result, exact)
     saved = read.number(result.get("saved"), "what autograd saved of the input")
     what = "nothing" if saved == 0 else f"{saved} times the input"
-    expect.no_fault(
-        {
-            f"the blocks ran {begun} times, and each should run twice.": max(begun) > 2,
-            f"autograd saved {what} for a block, and once the input is wanted: what is set on ctx "
-            "as an attribute is hidden from autograd, so use ctx.save_for_backward, for the "
-            "inputs.": saved != 1,
-        }
-    )
+    faults = {
+        f"the blocks ran {begun} times, and each should run twice.": max(begun) > 2,
+        f"autograd saved {what} for a block, and once the input is wanted: what is set on ctx "
+        "as an attribute is hidden from autograd, so use ctx.save_for_backward, for the "
+        "inputs.": saved != 1,
+    }
+    expect.no_fault(faults)
 
 
 discard = Check(

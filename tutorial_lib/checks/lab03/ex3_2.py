@@ -41,20 +41,19 @@ class _Exact:
 def _judge(case: Case, result: Result, exact: _Exact) -> None:
     begun = read.integers(result.get("begun"), "runs of each block", case["num_blocks"])
     first, *_ = read.tensors(result.get("gradients"), len(exact.gradients), "gradients")
-    expect.no_fault(
-        {
-            "the first block's parameters got no gradient where the input is data and needs none: "
-            "an autograd.Function cuts the graph there. Let forward run in the open, under "
-            "hooks.": first is None or not first.any(),
-            f"the blocks ran {begun} times: nothing was recomputed, so pack kept the tensors, or "
-            "something else did.": max(begun) < 2,
-            f"the blocks ran {begun} times: one was recomputed in another's place. What your "
-            "recomputation runs must belong to its own call: a local variable, not one that all "
-            "calls share.": min(begun) < 2,
-            f"the blocks ran {begun} times: that is a recomputation for every tensor. Keep what "
-            "the first one collects, and recompute only when nothing is there.": max(begun) > 2,
-        }
-    )
+    faults = {
+        "the first block's parameters got no gradient where the input is data and needs none: "
+        "an autograd.Function cuts the graph there. Let forward run in the open, under "
+        "hooks.": first is None or not first.any(),
+        f"the blocks ran {begun} times: nothing was recomputed, so pack kept the tensors, or "
+        "something else did.": max(begun) < 2,
+        f"the blocks ran {begun} times: one was recomputed in another's place. What your "
+        "recomputation runs must belong to its own call: a local variable, not one that all "
+        "calls share.": min(begun) < 2,
+        f"the blocks ran {begun} times: that is a recomputation for every tensor. Keep what "
+        "the first one collects, and recompute only when nothing is there.": max(begun) > 2,
+    }
+    expect.no_fault(faults)
     chain.expect_gradients(result, exact.gradients)
     if case["input_needs_grad"]:
         return  # an autograd.Function comes this far, and is told at the next case where it fails

@@ -125,14 +125,13 @@ def _judge(case: Case, result: Result) -> None:
             )
     elif case["kind"] == "devices":
         inside = read.integer(result.get("inside"), "a GPU's state")
-        expect.no_fault(
-            {
-                "a GPU in `devices` drew other numbers in the recomputation than in forward: read "
-                "its random state beside the CPU's, and set it.": inside != case["seed"] % 100,
-                "the random state of a GPU in `devices` stayed as the recomputation left it: put "
-                "it back, as the CPU's.": not read.flag(result, "put_back"),
-            }
-        )
+        faults = {
+            "a GPU in `devices` drew other numbers in the recomputation than in forward: read "
+            "its random state beside the CPU's, and set it.": inside != case["seed"] % 100,
+            "the random state of a GPU in `devices` stayed as the recomputation left it: put "
+            "it back, as the CPU's.": not read.flag(result, "put_back"),
+        }
+        expect.no_fault(faults)
     elif case["kind"] == "autocast":
         _judge_autocast(case, result)
     else:
@@ -140,17 +139,16 @@ def _judge(case: Case, result: Result) -> None:
 
 
 def _judge_random(result: Result, same: bool, put_back: bool) -> None:
-    expect.no_fault(
-        {
-            "your call moved the random state, so the forward draws other numbers than without "
-            "checkpointing: read the state, and seed nothing.": read.flag(result, "moved_by_call"),
-            "dropout drew another mask in the recomputation, and the state was put back: it was "
-            "read when the context was entered. Read it in the upper part, which runs in "
-            "forward.": put_back and not same,
-            "dropout drew another mask in the recomputation: set the random state of the "
-            "forward.": not same,
-        }
-    )
+    faults = {
+        "your call moved the random state, so the forward draws other numbers than without "
+        "checkpointing: read the state, and seed nothing.": read.flag(result, "moved_by_call"),
+        "dropout drew another mask in the recomputation, and the state was put back: it was "
+        "read when the context was entered. Read it in the upper part, which runs in "
+        "forward.": put_back and not same,
+        "dropout drew another mask in the recomputation: set the random state of the "
+        "forward.": not same,
+    }
+    expect.no_fault(faults)
     messages = {
         "put_back": "the recomputation was right, and left its random state behind: whatever draws "
         "next draws the same numbers twice. Put the state back that was there before.",
@@ -186,21 +184,17 @@ def _judge_autocast(case: Case, result: Result) -> None:
     else:
         advice = "autocast is on, with another dtype than the forward's: restore that too."
     cached = read.flag(result, "cached")
-    expect.no_fault(
-        {
-            f"a product was {seen} in the recomputation, and {forward} before: {advice}": (
-                seen != forward
-            ),
-            f"autocast came back with cache_enabled={cached}, and forward had {case['cached']}: "
-            "hand on all three settings that read_autocast gives.": (
-                bool(case["forward"]) and cached != case["cached"]
-            ),
-            "autocast stayed as it was inside the recomputation: leave the context again, so that "
-            "the code after it computes as before.": (
-                (result.get("outside"), result.get("at_the_end")) != (backward, "torch.float32")
-            ),
-        }
-    )
+    faults = {
+        f"a product was {seen} in the recomputation, and {forward} before: {advice}": seen
+        != forward,
+        f"autocast came back with cache_enabled={cached}, and forward had {case['cached']}: hand "
+        "on all three "
+        "settings that read_autocast gives.": bool(case["forward"]) and cached != case["cached"],
+        "autocast stayed as it was inside the recomputation: leave the context again, so that the "
+        "code after it computes as "
+        "before.": (result.get("outside"), result.get("at_the_end")) != (backward, "torch.float32"),
+    }
+    expect.no_fault(faults)
 
 
 remember_surroundings = Check(

@@ -119,17 +119,13 @@ def _judge(case: Case, result: Result) -> None:
     elif case["kind"] == "again":
         lists = read.integers(result.get("lists"), "items of the list", 2)
         kinds = read.items(result.get("kinds"), "types of the containers")
-        expect.no_fault(
-            {
-                f"a list of two, which the function emptied, has {lists} items in the two "
-                "recomputations: build new containers at each call, from your own leaves.": (
-                    lists != [0, 2]
-                ),
-                f"tuples came back as {kinds}: tree_unflatten keeps them.": (
-                    kinds != ["tuple", "tuple"]
-                ),
-            }
-        )
+        faults = {
+            f"a list of two, which the function emptied, has {lists} items in the two "
+            "recomputations: "
+            "build new containers at each call, from your own leaves.": lists != [0, 2],
+            f"tuples came back as {kinds}: tree_unflatten keeps them.": kinds != ["tuple", "tuple"],
+        }
+        expect.no_fault(faults)
 
 
 def _judge_kept(case: Case, result: Result) -> None:
@@ -137,21 +133,21 @@ def _judge_kept(case: Case, result: Result) -> None:
     packed = read.integer(result.get("packed"), "tensors saved")
     held = read.integer(result.get("held"), "tensors held")
     exact, seen = _flat((args, kwargs)), _flat(result.get("brought"))
-    expect.no_fault(
-        {
-            f"autograd was given none of the {len(parts)} tensors: your closure holds them, and a "
-            "checkpoint around this one cannot let them go. Pass them to SaveInputs.apply.": (
-                packed == 0
-            ),
-            f"{packed} tensors were saved, and the arguments hold {len(parts)}: look into lists, "
-            "tuples and dicts, and into the keyword arguments.": packed != len(parts),
-            f"all tensors were saved, and {held} of them are held by your closure too: put None "
-            "in their places.": held != 0,
-            "the arguments came back changed: other values, another order, or some are missing.": (
-                len(seen) != len(exact) or not all(map(_equal, seen, exact))
-            ),
-        }
-    )
+    faults = {
+        f"autograd was given none of the {len(parts)} tensors: your closure holds them, and a "
+        "checkpoint "
+        "around this one cannot let them go. Pass them to SaveInputs.apply.": packed == 0,
+        f"{packed} tensors were saved, and the arguments hold {len(parts)}: look into lists, "
+        "tuples and dicts, and into the keyword arguments.": packed != len(parts),
+        f"all tensors were saved, and {held} of them are held by your closure too: put None "
+        "in their places.": held != 0,
+        "the arguments came back changed: other values, another order, or some are missing.": len(
+            seen
+        )
+        != len(exact)
+        or not all(map(_equal, seen, exact)),
+    }
+    expect.no_fault(faults)
 
 
 def _flat(value: Any) -> list[Any]:

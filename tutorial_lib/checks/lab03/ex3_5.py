@@ -171,26 +171,24 @@ def _judge_early_stop(case: Case, result: Result) -> None:
         read.integers(result.get(key), f"ends of each block{note}", case["num_blocks"])
         for key, note in (("ended", ""), ("ended_without_stop", ", with early_stop=False"))
     )
-    expect.no_fault(
-        {
-            f"the blocks came to their end {ended} times, and once is enough: stop when the last "
-            "slot is filled.": max(ended) > 1,
-            f"with early_stop=False the blocks came to their end {without} times: the whole "
-            "function is to be run again then.": min(without) < 2,
-        }
-    )
+    faults = {
+        f"the blocks came to their end {ended} times, and once is enough: stop when the last "
+        "slot is filled.": max(ended) > 1,
+        f"with early_stop=False the blocks came to their end {without} times: the whole "
+        "function is to be run again then.": min(without) < 2,
+    }
+    expect.no_fault(faults)
 
 
 def _judge_twice(said: str) -> None:
-    expect.no_fault(
-        {
-            "a backward read the same saved tensor twice, and your region gave it out twice: raise "
-            "CheckpointError where this backward has taken it out before.": not said,
-            "a backward read the same saved tensor twice, and the error was "
-            f"{said[:100]!r}: look into the slot before you take out, and raise CheckpointError "
-            "where nothing is there.": not said.startswith("CheckpointError"),
-        }
-    )
+    faults = {
+        "a backward read the same saved tensor twice, and your region gave it out twice: raise "
+        "CheckpointError where this backward has taken it out before.": not said,
+        "a backward read the same saved tensor twice, and the error was "
+        f"{said[:100]!r}: look into the slot before you take out, and raise CheckpointError "
+        "where nothing is there.": not said.startswith("CheckpointError"),
+    }
+    expect.no_fault(faults)
 
 
 region = Check(

@@ -187,31 +187,27 @@ def _judge_chain(case: Case, result: Result, exact: Result) -> None:
     begun = read.integers(result.get("begun"), "runs of each block", number)
     name = "ends of each block, with early_stop=False"
     ended = read.integers(result.get("ended_without_stop"), name, number)
-    expect.no_fault(
-        {
-            "in eval mode nothing was checkpointed: gradients are on, so tensors are saved, and "
-            "training flags have no say in it.": max(begun) < 2 and not case["training"],
-            f"the blocks ran {begun} times: one was recomputed in another's place. What a "
-            "recomputation runs must belong to its own call.": min(begun) < 2,
-            f"with early_stop=False the blocks came to their end {ended} times, and {wanted} are "
-            "wanted: hand early_stop to the region.": ended != wanted,
-        }
-    )
+    faults = {
+        "in eval mode nothing was checkpointed: gradients are on, so tensors are saved, and "
+        "training flags have no say in it.": max(begun) < 2 and not case["training"],
+        f"the blocks ran {begun} times: one was recomputed in another's place. What a "
+        "recomputation runs must belong to its own call.": min(begun) < 2,
+        f"with early_stop=False the blocks came to their end {ended} times, and {wanted} are "
+        "wanted: hand early_stop to the region.": ended != wanted,
+    }
+    expect.no_fault(faults)
 
 
 def _judge_call(result: Result, exact: Result) -> None:
     events = result.get("events")
-    expect.no_fault(
-        {
-            f"the contexts of context_fn and the function came in the order {events}, and "
-            f"{exact['events']} is wanted, the last run being the one without gradients.": (
-                events != exact["events"]
-            ),
-            "the function's result came back changed, a dict with a number in it.": (
-                result.get("output") != exact["output"]
-            ),
-        }
-    )
+    faults = {
+        f"the contexts of context_fn and the function came in the order {events}, and "
+        f"{exact['events']} "
+        "is wanted, the last run being the one without gradients.": events != exact["events"],
+        "the function's result came back changed, a dict with a number in it.": result.get("output")
+        != exact["output"],
+    }
+    expect.no_fault(faults)
 
 
 def _judge_differs(case: Case, result: Result) -> None:
@@ -225,25 +221,22 @@ def _judge_differs(case: Case, result: Result) -> None:
     missing = [word for word in named[how] if word not in said]
     if how in ("shape", "dtype") and "Backward" not in said:
         missing.append("the operation that made the tensor")
-    expect.no_fault(
-        {
-            f"a recomputation that saved another thing ({how}) went through: call compare when it "
-            "is over, which takes forward_is_done.": not said,
-            "debug=True was passed, and the error does not name the first operation that differs: "
-            "hand compares to the region, which is compare_logs then.": (
-                "debug" in case["options"] and words not in said
-            ),
-            f"the recomputation differed ({how}), and the error says {said[:200]!r}: the three "
-            "messages of compare begin as its docstring says.": words not in said,
-            f"the error for a recomputation that differs ({how}) does not name "
-            f"{' and '.join(missing)}: whoever reads it must find the line at fault.": (
-                bool(missing)
-            ),
-            "the random state was left changed by a recomputation that failed.": (
-                result.get("random_state_kept") is not True
-            ),
-        }
-    )
+    faults = {
+        f"a recomputation that saved another thing ({how}) went through: call compare when it "
+        "is over, which takes forward_is_done.": not said,
+        "debug=True was passed, and the error does not name the first operation that differs: hand "
+        "compares to "
+        "the region, which is compare_logs then.": "debug" in case["options"] and words not in said,
+        f"the recomputation differed ({how}), and the error says {said[:200]!r}: the three "
+        "messages of compare begin as its docstring says.": words not in said,
+        f"the error for a recomputation that differs ({how}) does not name "
+        f"{' and '.join(missing)}: whoever reads it must find the line at fault.": bool(missing),
+        "the random state was left changed by a recomputation that failed.": result.get(
+            "random_state_kept"
+        )
+        is not True,
+    }
+    expect.no_fault(faults)
 
 
 _MAY_PASS = {
