@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from pathlib import Path
 
 import nbformat
@@ -61,16 +62,21 @@ def run(notebook):
 
 @pytest.mark.slow
 @each_lab
-def test_a_fresh_lab_fails_in_its_checks_alone_and_says_what_is_blank(lab):
+def test_a_fresh_lab_fails_where_an_answer_is_needed_and_says_which(lab):
     notebook = read("labs", lab)
     run(notebook)
-    numbers = of_kind(notebook, "check")
-    failed = {cell.id: errors(cell) for cell in code_cells(notebook) if errors(cell)}
-    assert failed.keys() == numbers.keys()
-    for cell_id, (error,) in failed.items():
-        assert error.ename == "CheckError"
-        assert error.evalue.startswith(f"exercise {numbers[cell_id]} is still blank: replace")
-        assert len(error.traceback) == 1
+    checks, answers, above = of_kind(notebook, "check"), of_kind(notebook, "exercise"), set()
+    for cell in code_cells(notebook):
+        above |= {answers[cell.id]} if cell.id in answers else set()
+        if cell.id in checks:
+            (error,) = errors(cell)
+            assert error.ename == "CheckError"
+            assert error.evalue.startswith(f"exercise {checks[cell.id]} is still blank: replace")
+            assert len(error.traceback) == 1
+        elif errors(cell):  # it uses an answer: the blank itself says which
+            (error,) = errors(cell)
+            assert (error.ename, cell.id) == ("NotImplementedError", cell.id)
+            assert re.match(r"exercise (\d+\.\d+): ", error.evalue)[1] in above
 
 
 @each_lab

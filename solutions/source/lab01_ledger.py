@@ -374,10 +374,8 @@ def llama_ledger(weights, optimizer, switches):
 
 
 # %% id="llama-bars"
-ready = checks.answered(bytes_per_parameter)
-bars = {name: llama_ledger(*recipe) for name, recipe in RECIPES.items()} if ready else {}
-title = "Llama-2-7B between two steps"
-plots.ledger_bars(bars, title=title, cards_gib=(16, 24, 80)) if ready else "First write 1.4."
+bars = {name: llama_ledger(*recipe) for name, recipe in RECIPES.items()}
+plots.ledger_bars(bars, title="Llama-2-7B between two steps", cards_gib=(16, 24, 80))
 
 # %% [markdown] id="read-llama"
 # Two of the five fit. The other three have very different names and one price: mixed precision as
@@ -498,8 +496,7 @@ checks.lab01.predict_peak(predict_peak)
 # First the step that the lab began with, predicted by your function and counted by the meter:
 
 # %% id="compare-own-step"
-ready = checks.answered(predict_peak)
-guess = predict_peak(gpt, lambda: gpt.loss(tokens), "adamw") if ready else 0
+guess = predict_peak(gpt, lambda: gpt.loss(tokens), "adamw")
 f"predicted {human_bytes(guess)}, counted {human_bytes(report.peak_bytes)}"
 
 # %% [markdown] id="large-model"
@@ -522,7 +519,7 @@ def predict_xl():
         return predict_peak(model, lambda: model.loss(words), "adamw")
 
 
-human_bytes(predict_xl()) if ready else "First write 1.5."
+human_bytes(predict_xl())
 
 
 # %% [markdown] id="judge-large"
@@ -562,7 +559,7 @@ plots.ledger_bars({"GPT-2 XL, 4 x 1024": judged.at_peak}, cards_gib=(16, 24, 80)
 
 # %% id="gpu-peak"
 # NBVAL_IGNORE_OUTPUT
-if device.has_gpu() and checks.answered(predict_peak):
+if device.has_gpu():
     large = GPTConfig(vocab_size=8192, seq_len=256, num_layers=8, num_heads=8, d_model=512)
     model = GPT(large).cuda()
     optimizer = torch.optim.AdamW(model.parameters(), foreach=True)

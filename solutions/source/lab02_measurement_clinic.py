@@ -361,11 +361,9 @@ checks.lab02.steady_peak(steady_peak)
 # The patient once more, with your function in its place: four sequences, eight, and the same four.
 
 # %% id="mended-2-3"
-ready = checks.answered(steady_peak)
 with counted:
-    sizes = (4, 8, 4) if ready else ()
-    peaks = [steady_peak(lambda n=n: train_on(tokens[:n]), counted, warmup=1) for n in sizes]
-[human_bytes(size) for size in peaks] if ready else "First write 2.3."
+    peaks = [steady_peak(lambda n=n: train_on(tokens[:n]), counted, warmup=1) for n in (4, 8, 4)]
+[human_bytes(size) for size in peaks]
 
 # %% [markdown] id="read-mended-2-3"
 # Equal where the step is the same, and otherwise not. Twice the sequences take clearly more than
@@ -606,11 +604,9 @@ checks.lab02.find_leaks(find_leaks)
 # this one step adds is listed.
 
 # %% id="examine-patient"
-ready = checks.answered(find_leaks)
-leaks = find_leaks(train_and_validate, gpt, adamw) if ready else []
-leaks.sort(key=lambda leak: leak[1])
+leaks = sorted(find_leaks(train_and_validate, gpt, adamw), key=lambda leak: leak[1])
 listed = [(op, human_bytes(size)) for op, size in leaks[-3:]]
-(human_bytes(sum(size for _, size in leaks)), listed) if ready else "First write 2.5."
+human_bytes(sum(size for _, size in leaks)), listed
 
 # %% [markdown] id="read-patient"
 # The scores for every word, and more: a forward pass, complete. The cure is one of `loss.item()`,
@@ -627,7 +623,7 @@ def train_and_validate_cured():
         validation_losses.append(gpt.loss(tokens[4:]))
 
 
-find_leaks(train_and_validate_cured, gpt, adamw) if ready else "First write 2.5."
+find_leaks(train_and_validate_cured, gpt, adamw)
 
 # %% [markdown] id="read-cured"
 # Four bytes, made on purpose. A detector lists suspects; the verdict is yours.
@@ -723,14 +719,13 @@ checks.lab02.profile_step(profile_step)
 # so the samples per second of this run would be unfair.
 
 # %% id="profile-table"
-ready = checks.answered(profile_step)
 table = {}
-for strategy in ("none", "per-block") if ready else ():
+for strategy in ("none", "per-block"):
     with strategies.applied(gpt, strategy), counted:
         how = {"gpu": counted, "clock": time.perf_counter, "num_samples": 8, "repeats": 1}
         result = profile_step(lambda: gpt.loss(tokens), adamw, **how)
     table[strategy] = {phase: result[phase] for phase in ("forward_bytes", "backward_bytes")}
-table if ready else "First write 2.6."
+table
 
 # %% [markdown] id="read-profile"
 # Plain, it is what the meter gave, to the byte. The two peaks are nearly one: when forward ends,
@@ -763,14 +758,12 @@ def checkpointed_step():
         train_on(tokens)
 
 
-ready = checks.answered(slowdown) and checks.answered(step_seconds)
-if ready:
-    options = {"gpu": torch.cpu, "clock": time.perf_counter, "repeats": 7}
-    seconds = step_seconds(lambda: train_on(tokens), warmup=1, **options)
-    ratio = slowdown(lambda: train_on(tokens), checkpointed_step, **options)
-    rates = len(tokens) / seconds, len(tokens) / (ratio * seconds)
-    print(f"samples per second: {rates[0]:.1f} plain, {rates[1]:.1f} checkpointed")
-    print(f"a checkpointed step takes {ratio:.2f} times as long")
+options = {"gpu": torch.cpu, "clock": time.perf_counter, "repeats": 7}
+seconds = step_seconds(lambda: train_on(tokens), warmup=1, **options)
+ratio = slowdown(lambda: train_on(tokens), checkpointed_step, **options)
+rates = len(tokens) / seconds, len(tokens) / (ratio * seconds)
+print(f"samples per second: {rates[0]:.1f} plain, {rates[1]:.1f} checkpointed")
+print(f"a checkpointed step takes {ratio:.2f} times as long")
 
 # %% [markdown] id="read-price"
 # Counting work, one forward more on top of forward and backward is a third. PyTorch stops a
@@ -788,7 +781,7 @@ if ready:
 
 # %% id="gpu-profile"
 # NBVAL_IGNORE_OUTPUT
-if device.has_gpu() and checks.answered(profile_step):
+if device.has_gpu():
     large = GPTConfig(vocab_size=8192, seq_len=512, num_layers=12, num_heads=8, d_model=512)
     model = GPT(large).cuda()
     optimizer = torch.optim.AdamW(model.parameters())

@@ -221,9 +221,8 @@ checks.lab06.first_difference(first_difference)
 # Your judge on the two steps from above, without the clipping.
 
 # %% id="judge-blind"
-ready = checks.answered(first_difference)
 judge = partial(first_difference, model=make_vit(), make_optimizer=adamw, tolerance=1e-12)
-part, difference = judge(big_batch, four_pieces) if ready else ("First write 6.1.", 0.0)
+part, difference = judge(big_batch, four_pieces)
 f"{part}, {difference:.4g}"
 
 # %% [markdown] id="read-judge-blind"
@@ -232,7 +231,7 @@ f"{part}, {difference:.4g}"
 
 # %% id="judge-clipped"
 clipped = [partial(step, max_norm=0.1) for step in (big_batch, four_pieces)]
-part, difference = judge(*clipped) if ready else ("First write 6.1.", 0.0)
+part, difference = judge(*clipped)
 part, difference < 1e-5
 
 # %% [markdown] id="read-judge-clipped"
@@ -328,9 +327,8 @@ def one_window(model, optimizer, size):
     return train_epoch(model, optimizer, parts, num=3)[0]
 
 
-ready = checks.answered(first_difference) and checks.answered(train_epoch)
 whole, ragged = partial(one_window, size=11), partial(one_window, size=5)
-judge(whole, ragged)[0] if ready else "First write 6.1 and 6.2."
+judge(whole, ragged)[0]
 
 # %% [markdown] id="text-6-3"
 # ## 6.3 Tokens
@@ -434,12 +432,11 @@ checks.lab06.token_step(token_step)
 # the second output.)
 
 # %% id="judge-6-3"
-ready = checks.answered(first_difference) and checks.answered(token_step)
 everything = [token_rows(lines[100:116])]
 steps = [partial(token_step, window=parts) for parts in (everything, window)]
 torch.manual_seed(0)
 judge_gpt = partial(first_difference, model=make_gpt().double(), tolerance=1e-12)
-judge_gpt(*steps, make_optimizer=sgd)[0] if ready else "First write 6.1 and 6.3."
+judge_gpt(*steps, make_optimizer=sgd)[0]
 
 # %% id="count-before-shift"
 # NBVAL_IGNORE_OUTPUT
@@ -577,9 +574,8 @@ def eight_windows(model, window, scale):
 
 # %% id="lost-windows"
 parts = list(zip(images[:32].split(12), labels[:32].split(12), strict=True))
-if checks.answered(scaled_step):
-    made, scheduled, *_ = eight_windows(make_vit(torch.float32), parts, 2.0**24)
-    print(f"some lost: {0 < made < 8}; as many scheduled as made: {scheduled == made}")
+made, scheduled, *_ = eight_windows(make_vit(torch.float32), parts, 2.0**24)
+print(f"some lost: {0 < made < 8}; as many scheduled as made: {scheduled == made}")
 
 # %% [markdown] id="text-6-5"
 # ## 6.5 All or nothing
@@ -771,8 +767,7 @@ def step_of(name, num_steps, dtype=torch.float64):
 # with SGD and one with AdamW. What will your judge call different?
 
 # %% id="proof"
-ready = checks.answered(first_difference) and checks.answered(exact_step)
-for name, (make, *_) in TASKS.items() if ready else ():
+for name, (make, *_) in TASKS.items():
     for kind, optimizer in {"SGD": sgd, "AdamW": adamw}.items():
         torch.manual_seed(0)
         steps = step_of(name, 1), step_of(name, 5)
@@ -792,7 +787,7 @@ def make_float32(name, optimizer):
     return model, optimizer(model.parameters())
 
 
-for name in TASKS if checks.answered(exact_step) else ():
+for name in TASKS:
     steps = [step_of(name, num_steps, torch.float32) for num_steps in (1, 5)]
     for kind, optimizer in {"SGD": sgd, "AdamW": adamw}.items():
         print(f"{name:<6} {kind:<6}", end=" ")
@@ -1001,14 +996,13 @@ def single_step(lines):
 
 
 # %% id="on-real-ranks"
-if checks.answered(rank_step) and checks.answered(exact_step):
-    loss, alone = single_step(lines[100:116])
-    found = two.run(real_step, rank_step, lines[100:116])
-    for rank, (their_loss, weights, sizes) in enumerate(found):
-        same_loss = math.isclose(loss, their_loss, rel_tol=1e-12)
-        same_weights = relative(weights, alone) < 1e-12
-        sent = max(sizes) / alone.nbytes
-        print(f"rank {rank}: same loss {same_loss}, weights {same_weights}; {sent:.0f} P sent")
+loss, alone = single_step(lines[100:116])
+found = two.run(real_step, rank_step, lines[100:116])
+for rank, (their_loss, weights, sizes) in enumerate(found):
+    same_loss = math.isclose(loss, their_loss, rel_tol=1e-12)
+    same_weights = relative(weights, alone) < 1e-12
+    sent = max(sizes) / alone.nbytes
+    print(f"rank {rank}: same loss {same_loss}, weights {same_weights}; {sent:.0f} P sent")
 
 # %% [markdown] id="read-real-ranks"
 # To rounding: the sum is the same, and its order is not. The processes did what the threads did in
@@ -1025,7 +1019,7 @@ two.stop()
 
 # %% id="gpu-scaled"
 # NBVAL_IGNORE_OUTPUT
-if device.has_gpu() and checks.answered(scaled_step):
+if device.has_gpu():
     x, y = images[:1024].float().cuda(), labels[:1024].cuda()
     for pieces in (1, 8):
         torch.manual_seed(0)

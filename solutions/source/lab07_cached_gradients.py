@@ -171,10 +171,8 @@ def first_loss(pairs):
     return round(contrastive_loss(*out, torch.tensor(0.0)).item(), 1)  # at a scale of 1
 
 
-ready = checks.answered(contrastive_loss)
 for pairs in (64, 16):
-    seen = first_loss(pairs) if ready else "first write 7.1"
-    print(f"{pairs} pairs: loss {seen}, ln {pairs} = {math.log(pairs):.1f}")
+    print(f"{pairs} pairs: loss {first_loss(pairs)}, ln {pairs} = {math.log(pairs):.1f}")
 
 # %% [markdown] id="accumulate-text"
 # ## Why accumulation does not help
@@ -224,11 +222,10 @@ def off(seen, exact):
 # %% id="accumulation-is-wrong"
 # NBVAL_IGNORE_OUTPUT
 pairs = [left[:64], right[:64]]
-if ready:
-    whole, exact = gradients(as_one, pairs, training=False)
-    parts, seen = gradients(accumulate, pairs, training=False)
-    print(f"told apart: {4 * 16 * 15} of {64 * 63}")
-    print(f"loss {parts:.2f} instead of {whole:.2f}, gradients off by up to {off(seen, exact):.0%}")
+whole, exact = gradients(as_one, pairs, training=False)
+parts, seen = gradients(accumulate, pairs, training=False)
+print(f"told apart: {4 * 16 * 15} of {64 * 63}")
+print(f"loss {parts:.2f} instead of {whole:.2f}, gradients off by up to {off(seen, exact):.0%}")
 
 # %% [markdown] id="read-accumulation"
 # Less than a quarter of the comparisons are left, and with more micro-batches the share shrinks
@@ -437,14 +434,12 @@ def three_stages(towers, inputs, loss_of, micro_batch, remember=forget):
     return loss
 
 
-ready = all(map(checks.answered, (contrastive_loss, embed, cache_gradients, push)))
-
 # %% [markdown] id="predict-exact"
 # **Predict.** 64 pairs in micro-batches of 16, no dropout: how far off now? In float32, in float64?
 
 # %% id="exact-without-dropout"
 # NBVAL_IGNORE_OUTPUT
-for dtype in (torch.float32, torch.float64) if ready else ():
+for dtype in (torch.float32, torch.float64):
     rows = [half.to(dtype) for half in pairs]
     _, exact = gradients(as_one, rows, training=False)
     _, seen = gradients(three_stages, rows, training=False)
@@ -499,8 +494,7 @@ def compare_kinds(backward):
         print(f"{name:<15}off by {off(seen, exact):.0e}")
 
 
-if ready:
-    compare_kinds(three_stages)
+compare_kinds(three_stages)
 
 # %% [markdown] id="read-moments"
 # Two kinds of state have moved between the passes:
@@ -597,9 +591,7 @@ checks.lab07.remember(remember)
 
 # %% id="moments-remembered"
 # NBVAL_IGNORE_OUTPUT
-ready = ready and checks.answered(remember)
-if ready:
-    compare_kinds(partial(three_stages, remember=remember))
+compare_kinds(partial(three_stages, remember=remember))
 
 # %% [markdown] id="text-7-6"
 # ## 7.6 In place of `loss.backward()`
@@ -741,20 +733,11 @@ def peak_bytes(backward, num_pairs):
 
 
 # %% id="table-of-bytes"
-ready = ready and checks.answered(cached_backward)
-ways = {"one graph": as_one, "cached gradients": cached_backward} if ready else {}
+ways = {"one graph": as_one, "cached gradients": cached_backward}
 peaks = {name: {n: peak_bytes(way, n) for n in (16, 64, 256)} for name, way in ways.items()}
 for name, curve in peaks.items():
     print(f"{name:<18}", *(f"{human_bytes(size):>10}" for size in curve.values()))
-
-
-# %% id="figure-of-bytes"
-def growth_figure():
-    title = "Peak of a step, micro-batch 16, counted"
-    return plots.growth(peaks, xlabel="pairs in the batch", title=title)
-
-
-growth_figure() if ready else "First write 7.1 to 7.6."
+plots.growth(peaks, xlabel="pairs in the batch", title="Peak of a step, micro-batch 16, counted")
 
 # %% [markdown] id="read-bytes"
 # One line has a slope, the other has nearly none. (From one micro-batch to several there is one
@@ -766,11 +749,10 @@ growth_figure() if ready else "First write 7.1 to 7.6."
 # a gradient for each embedding. What share of the growth is that?
 
 # %% id="what-grows"
-if ready:
-    curve = peaks["cached gradients"]
-    grown, narrow = curve[256] - curve[64], (256 - 64) * 2 * 2 * 32 * 4
-    print(f"grown by {grown} bytes, of which embeddings and their gradients: {narrow}")
-    print(f"a random state of the CPU, which the meter cannot see: {torch.get_rng_state().nbytes}")
+grown = peak_bytes(cached_backward, 256) - peak_bytes(cached_backward, 64)
+narrow = (256 - 64) * 2 * 2 * 32 * 4
+print(f"grown by {grown} bytes, of which embeddings and their gradients: {narrow}")
+print(f"a random state of the CPU, which the meter cannot see: {torch.get_rng_state().nbytes}")
 
 # %% [markdown] id="read-what-grows"
 # All of it, to the byte. Two things are left out. The generator hands out its state without an
@@ -813,14 +795,13 @@ def checkpointed(towers, inputs, loss_of, micro_batch):
 
 # %% id="compare-checkpoint"
 # NBVAL_IGNORE_OUTPUT
-for way in (checkpointed, cached_backward) if ready else ():
+for way in (checkpointed, cached_backward):
     print(way.__name__)
     compare_kinds(way)
 
 # %% id="checkpoint-bytes"
-if ready:
-    for way in (checkpointed, cached_backward):
-        print(f"{way.__name__:<16}{human_bytes(peak_bytes(way, 256)):>10}")
+for way in (checkpointed, cached_backward):
+    print(f"{way.__name__:<16}{human_bytes(peak_bytes(way, 256)):>10}")
 
 # %% [markdown] id="read-checkpoint"
 # With dropout the two agree to rounding, at nearly the same peak. Buffers are what PyTorch's
@@ -884,18 +865,10 @@ def train(name, backward, batch, epochs=20, seed=0):
 # NBVAL_IGNORE_OUTPUT
 runs = {"batch of 16": (as_one, 16), "accumulated to 256": (accumulate, 256)}
 runs |= {"cached, 256": (cached_backward, 256)}
-curves = {name: train(name, *how) for name, how in runs.items()} if ready else {}
-
-
-# %% id="training-figure"
-# NBVAL_IGNORE_OUTPUT
-def found_figure():
-    title = "Left halves find right halves: 15 negatives, or 255, in the memory of 16 pairs"
-    words = {"xlabel": "samples seen", "ylabel": "own half found, share of 297"}
-    return plots.training_curves(curves, title=title, **words)
-
-
-found_figure() if ready else "First write 7.1 to 7.6."
+title = "Left halves find right halves: 15 negatives, or 255, in the memory of 16 pairs"
+words = {"xlabel": "samples seen", "ylabel": "own half found, share of 297"}
+curves = {name: train(name, *how) for name, how in runs.items()}
+plots.training_curves(curves, title=title, **words)
 
 # %% [markdown] id="read-training"
 # Early on the small batch leads: it has made sixteen updates for each of the others'. At the end
@@ -956,7 +929,7 @@ def clip_step(place, num_pairs, micro_batch=None):
 # %% id="gpu-peaks"
 # NBVAL_IGNORE_OUTPUT
 few, many = device.pick_by_tier(cpu=(2, 8), small_gpu=(32, 512), large_gpu=(128, 4096))
-if device.has_gpu() and ready:
+if device.has_gpu():
     report = memory.predict(lambda: clip_step("cpu", few))
     print(f"one graph of {few} pairs, predicted: {human_bytes(report.peak_bytes)}")
     for what, sizes in (("one graph", (few,)), ("cached gradients", (many, few))):

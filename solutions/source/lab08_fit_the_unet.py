@@ -27,7 +27,7 @@ import contextlib
 import gc
 import time
 import warnings
-from functools import partial
+from functools import cache, partial
 from itertools import combinations
 
 import torch
@@ -263,8 +263,7 @@ def peak_of_update(micro_batch):
 
 
 # %% id="print-8-2"
-ready = checks.answered(draw_update) and checks.answered(backward_in_pieces)
-for micro_batch in (64, 32, 16, 8, 4, 2, 1) if ready else ():
+for micro_batch in (64, 32, 16, 8, 4, 2, 1):
     peak = peak_of_update(micro_batch)
     fits, slower = "fits" if peak <= CAP else "    ", max(micro_batch, FULL) / micro_batch
     print(f"{micro_batch:2} images at once: {peak / MIB:5.2f} MiB, {fits}  time x {slower:.0f}")
@@ -398,7 +397,7 @@ def states_of(make_optimizer):
 
 # %% id="print-8-3"
 kinds = {"SGD": SGD, "AdamW, a byte a number": AdamW8bit, "AdamW": fused}
-for name, kind in kinds.items() if checks.answered(room_for_activations) else ():
+for name, kind in kinds.items():
     sizes = states_of(kind)
     by_place = dict(zip(unet.parameters(), sizes.values(), strict=True))
     room = room_for_activations(unet, 8, by_place.get, CAP)
@@ -406,8 +405,7 @@ for name, kind in kinds.items() if checks.answered(room_for_activations) else ()
 
 # %% id="refused"
 try:
-    if checks.answered(room_for_activations):
-        room_for_activations(unet, 8, adamw_bytes, int(2.2 * MIB))
+    room_for_activations(unet, 8, adamw_bytes, int(2.2 * MIB))
 except ValueError as error:
     print(error)
 
@@ -494,14 +492,12 @@ def peak_with(choice):
 
 
 # %% id="print-8-4"
-ready = ready and checks.answered(recomputing)
-for choice in [(), *((name,) for name in blocks), tuple(blocks)] if ready else ():
+for choice in [(), *((name,) for name in blocks), tuple(blocks)]:
     words = ", ".join(choice) or "nothing"
     print(f"{words:<30} {peak_with(choice) / MIB:.2f} MiB")
-if ready:
-    unet.enable_gradient_checkpointing()
-    print(f"{'the switch':<30} {peak_of_update(FULL) / MIB:.2f} MiB")
-    unet.disable_gradient_checkpointing()
+unet.enable_gradient_checkpointing()
+print(f"{'the switch':<30} {peak_of_update(FULL) / MIB:.2f} MiB")
+unet.disable_gradient_checkpointing()
 
 # %% [markdown] id="read-8-4"
 # The last block on the way up is the first in backward: what it discards is back before anything
@@ -588,18 +584,22 @@ def flops_with(choice=()):
 
 
 # %% id="search"
-ready = ready and checks.answered(cheapest_fit)
-chosen, tried, plain = (), [], flops_with() if ready else 0
-if ready:
+@cache  # the run below asks again
+def choose():
+    """Search; gives the names of the blocks, and how many measurements it took."""
+    plain, tried = flops_with(), []
     prices = {name: flops_with((name,)) - plain for name in blocks}
     chosen = cheapest_fit(prices, lambda choice: tried.append(choice) or peak_with(choice), CAP)
-    print(f"{' and '.join(chosen)}, after {len(tried)} measurements")
-    print(
-        f"peak {peak_with(chosen) / MIB:.2f} MiB, {flops_with(chosen) / plain - 1:.0%} more FLOPs"
-    )
-    unet.enable_gradient_checkpointing()
-    print(f"the switch: {flops_with() / plain - 1:.0%} more FLOPs")
-    unet.disable_gradient_checkpointing()
+    return chosen, len(tried)
+
+
+chosen, num_measured = choose()
+plain = flops_with()
+print(f"{' and '.join(chosen)}, after {num_measured} measurements")
+print(f"peak {peak_with(chosen) / MIB:.2f} MiB, {flops_with(chosen) / plain - 1:.0%} more FLOPs")
+unet.enable_gradient_checkpointing()
+print(f"the switch: {flops_with() / plain - 1:.0%} more FLOPs")
+unet.disable_gradient_checkpointing()
 
 # %% [markdown] id="read-8-5"
 # A tenth more work, where a micro-batch of half the size would have doubled the time; and half of
@@ -746,54 +746,50 @@ def one_update(unet, optimizer, update, cap_bytes, micro_batch):
 # 1: where will the loss be at the end?
 
 # %% id="run"
-ready = ready and all(map(checks.answered, (room_for_activations, update_that_fits)))
+losses, sizes, within, micro_batch = {}, {}, True, FULL
+chosen, _ = choose()
 unet, optimizer = make()
 blocks = dict(zip(blocks, [*unet.down_blocks, unet.mid_block, *unet.up_blocks], strict=True))
-losses, sizes, within, micro_batch = {}, {}, True, FULL
-with recomputing([blocks[name] for name in chosen]) if ready else contextlib.nullcontext():
-    for update, cap_bytes in caps() if ready else ():
+with recomputing([blocks[name] for name in chosen]):
+    for update, cap_bytes in caps():
         try:
             loss, micro_batch, peak = one_update(unet, optimizer, update, cap_bytes, micro_batch)
         except torch.OutOfMemoryError as error:
             print(f"update {update}: {error}")
             continue
         losses[update], sizes[update], within = loss, micro_batch, within and peak <= cap_bytes
-if ready:
-    changes = {u: n for u, n in sizes.items() if sizes.get(u - 1) != n}
-    print("micro-batches, from which update on:", changes)
-    print("every update's peak below its cap:", within)
-    print("mean loss of the last 20 below 0.25:", sum(list(losses.values())[-20:]) / 20 < 0.25)
+changes = {u: n for u, n in sizes.items() if sizes.get(u - 1) != n}
+print("micro-batches, from which update on:", changes)
+print("every update's peak below its cap:", within)
+print("mean loss of the last 20 below 0.25:", sum(list(losses.values())[-20:]) / 20 < 0.25)
 
 # %% [markdown] id="read-run"
 # The failed update cost one line of text. Now the question that matters: is it the same training?
 # Here is the run with all the memory, 64 images at once and no segments, for its first 25 updates.
 # Rounding grows in a training, slowly at first: a thousandth is what we allow.
 
+
 # %% id="uncapped"
-free_unet, free_optimizer = make()
-free = {}
-for update in range(25) if ready else ():
-    set_learning_rate(free_optimizer, update)
-    drawn = draw_update(images, NUM, update, scheduler)
-    free[update] = backward_in_pieces(free_unet, drawn, NUM)
-    free_optimizer.step()
-    free_optimizer.zero_grad()
-if ready:
-    off = max(abs(losses[u] - free[u]) / free[u] for u in free)
-    print("25 losses as without a cap, within a thousandth:", off < 1e-3)
-
-# %% id="curves"
-curves = {"under the cap": losses, "with all the memory": free}
+@cache  # the figure asks again
+def without_a_cap():
+    """Train with all the memory; gives the losses."""
+    (unet, optimizer), losses = make(), {}
+    for update in range(25):
+        set_learning_rate(optimizer, update)
+        losses[update] = backward_in_pieces(unet, draw_update(images, NUM, update, scheduler), NUM)
+        optimizer.step()
+        optimizer.zero_grad()
+    return losses
 
 
-def loss_figure():
-    return plots.training_curves(curves, xlabel="updates", ylabel="loss", log="y",
-                                 title="Loss", dashed=["with all the memory"])  # fmt: skip
-
+off = max(abs(losses[update] - loss) / loss for update, loss in without_a_cap().items())
+print("25 losses as without a cap, within a thousandth:", off < 1e-3)
 
 # %% id="show-curves"
 # NBVAL_IGNORE_OUTPUT
-loss_figure() if ready else "First write 8.1 to 8.6."
+curves = {"under the cap": losses, "with all the memory": without_a_cap()}
+plots.training_curves(curves, xlabel="updates", ylabel="loss", log="y",
+                      title="Loss", dashed=["with all the memory"])  # fmt: skip
 
 # %% [markdown] id="samples-text"
 # And what did it learn? To draw, begin with noise alone and take out, step by step, what the U-Net
@@ -859,7 +855,7 @@ def seconds_of(micro_batch, drawn):
     return min(times[1:])  # the first warms up
 
 
-if device.has_gpu() and ready:
+if device.has_gpu():
     print(device.describe(gpu))
     for n in (1, 2, 4, 8, 16, 32, 64):
         print(f"{n:2} at once: {seconds_of(n, drawn_on_gpu(64)) / 64 * 1e3:.2f} ms an image")
@@ -871,7 +867,7 @@ if device.has_gpu() and ready:
 
 # %% id="gpu-cap"
 # NBVAL_IGNORE_OUTPUT
-if device.has_gpu() and ready:
+if device.has_gpu():
     with warnings.catch_warnings(record=True) as said:
         half = device.half_dtype(gpu)
     print(half, *(w.message for w in said if w.category is device.DeviceWarning))

@@ -5,7 +5,7 @@ import pkgutil
 import re
 from typing import Any
 
-from tutorial_lib.checks.core import Case, Check, CheckError, Result, answered
+from tutorial_lib.checks.core import Case, Check, CheckError, Result
 from tutorial_lib.checks.same_training import assert_same_training
 from tutorial_lib.checks.training_record import summation_tolerance
 
@@ -17,7 +17,6 @@ __all__ = [
     "Check",
     "CheckError",
     "Result",
-    "answered",
     "assert_same_training",
     "summation_tolerance",
 ]

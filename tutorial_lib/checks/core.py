@@ -229,7 +229,8 @@ def quietly() -> Iterator[io.StringIO]:
 
 
 def _is_blank(answer: Callable[..., Any], error: NotImplementedError) -> bool:
-    return bool(_BLANK.match(str(error))) or not answered(answer)
+    code = getattr(inspect.unwrap(answer), "__code__", None)  # a decorated one shows its wrapper
+    return bool(_BLANK.match(str(error)) or (code and _raises_blank(code)))
 
 
 def _still_blank(exercise: str, error: NotImplementedError) -> str:
@@ -241,16 +242,6 @@ def _still_blank(exercise: str, error: NotImplementedError) -> str:
         f"exercise {blank} is still blank{called}: replace the line that raises "
         "NotImplementedError, run that cell, then this one."
     )
-
-
-def answered(function: Callable[..., Any]) -> bool:
-    """Tell whether an exercise's function has been written: a blank raises NotImplementedError.
-
-    For cells between the exercises, which use an answer where there is one. The function is
-    looked at, not called.
-    """
-    code = getattr(inspect.unwrap(function), "__code__", None)  # a decorated one shows its wrapper
-    return callable(function) and not (code and _raises_blank(code))
 
 
 def _raises_blank(code: types.CodeType) -> bool:
