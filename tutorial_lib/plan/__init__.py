@@ -1,8 +1,25 @@
 """What to checkpoint under a budget: profile a model's stages, solve, run the plan."""
 
+from tutorial_lib.plan.apply import apply, undo
+from tutorial_lib.plan.profile import Profile, profile
+from tutorial_lib.plan.roofline import Speed
 from tutorial_lib.plan.schedule import Plan
 from tutorial_lib.plan.simulate import Event, Simulation, simulate
-from tutorial_lib.plan.solve import solve
+from tutorial_lib.plan.solve import floor_bytes, solve
 from tutorial_lib.plan.stages import Skip, Stage
 
-__all__ = ["Event", "Plan", "Simulation", "Skip", "Stage", "simulate", "solve"]
+__all__ = [
+    "Event",
+    "Plan",
+    "Profile",
+    "Simulation",
+    "Skip",
+    "Speed",
+    "Stage",
+    "apply",
+    "floor_bytes",
+    "profile",
+    "simulate",
+    "solve",
+    "undo",
+]

@@ -6,6 +6,7 @@ import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from tutorial_lib.plan.calls import Call
 from tutorial_lib.plan.simulate import Simulation, Tree, leaves, simulate
 from tutorial_lib.plan.stages import Skip, Stage
 from tutorial_lib.units import human_bytes, human_seconds
@@ -27,6 +28,7 @@ class Plan:
         skips: What jumps over stages.
         names: Names of the stages, or none.
         budget_bytes: What it was made for, if it was.
+        calls: The model's own stages, when it comes from a profile; for `apply`.
 
     Raises:
         ValueError: When the tree does not have every stage once and in order.
@@ -37,6 +39,7 @@ class Plan:
     skips: tuple[Skip, ...] = ()
     names: tuple[str, ...] = ()
     budget_bytes: int | None = None
+    calls: tuple[Call, ...] = ()
 
     def __post_init__(self) -> None:
         if self.names and len(self.names) != len(self.stages):

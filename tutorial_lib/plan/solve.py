@@ -6,10 +6,12 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from tutorial_lib.plan.calls import Call
 from tutorial_lib.plan.costs import Costs
 from tutorial_lib.plan.exact import choices
 from tutorial_lib.plan.floor import Floor
 from tutorial_lib.plan.nested import NestedTable, parts_to_solve
+from tutorial_lib.plan.profile import Profile
 from tutorial_lib.plan.schedule import Plan
 from tutorial_lib.plan.simulate import Tree
 from tutorial_lib.plan.single import best_single
@@ -30,7 +32,7 @@ Evaluate = Callable[[Tree], Plan]
 
 
 def solve(
-    stages: Sequence[Stage],
+    stages: Sequence[Stage] | Profile,
     *,
     budget_bytes: int,
     skips: Sequence[Skip] = (),
@@ -46,11 +48,11 @@ def solve(
     near the budget where more bytes would buy time.
 
     Args:
-        stages: The chain, first to last.
+        stages: The chain, first to last; or a profile, which knows skips and names too.
         budget_bytes: For all that the chain holds: inputs, saved bytes, gradients of activations
             and temporaries. Parameters, their gradients and the optimizer's state come on top.
         skips: What jumps over stages.
-        names: Names of the stages, for the printed plan and for `apply`.
+        names: Names of the stages, for the printed plan.
 
     Returns:
         The plan.
@@ -61,12 +63,17 @@ def solve(
     Source:
         The recursion of Beaumont et al. (2019), Optimal checkpointing for heterogeneous chains.
     """
+    calls: tuple[Call, ...] = ()
+    if isinstance(stages, Profile):
+        stages, skips, names, calls = stages.stages, stages.skips, stages.names, stages.calls
     check_chain(stages, skips)
     costs = Costs.of(stages, skips)
     spare = int(budget_bytes) - stages[0].input_bytes
 
+    chain = tuple(stages), tuple(skips), tuple(names)
+
     def evaluate(tree: Tree) -> Plan:
-        return Plan(tuple(stages), tree, tuple(skips), tuple(names), int(budget_bytes))
+        return Plan(chain[0], tree, chain[1], chain[2], int(budget_bytes), calls)
 
     if len(stages) <= SHORT:
         fitting = [choice for choice in choices(costs) if choice.needs <= spare]
@@ -76,6 +83,19 @@ def solve(
     if not found:
         found = [_frugal(costs, spare, evaluate)]
     return min(found, key=lambda plan: (plan.seconds, plan.peak_bytes))
+
+
+def floor_bytes(stages: Sequence[Stage] | Profile, skips: Sequence[Skip] = ()) -> int:
+    """Give the smallest budget that any plan fits into.
+
+    Args:
+        stages: The chain, or a profile.
+        skips: What jumps over stages.
+    """
+    if isinstance(stages, Profile):
+        stages, skips = stages.stages, stages.skips
+    check_chain(stages, skips)
+    return Floor(Costs.of(stages, skips)).num_bytes + stages[0].input_bytes
 
 
 def _long(costs: Costs, spare: int, evaluate: Evaluate) -> list[Plan]:

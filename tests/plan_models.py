@@ -1,0 +1,160 @@
+"""Small models to plan for, and how a plan is checked on a real one."""
+
+import torch
+
+from tutorial_lib import memory, plan
+from tutorial_lib.data import image_batch, token_batch
+from tutorial_lib.models import (
+    GPT,
+    LSTM,
+    GPTConfig,
+    LSTMConfig,
+    ResNet,
+    ResNetConfig,
+    UNet,
+    UNetConfig,
+    ViT,
+    ViTConfig,
+    published,
+)
+
+P = 0.1  # dropout everywhere: a recomputation that draws other numbers shows
+HF_UNET = {
+    "block_out_channels": (32, 64, 64),
+    "down_block_types": ("CrossAttnDownBlock2D", "CrossAttnDownBlock2D", "DownBlock2D"),
+    "up_block_types": ("UpBlock2D", "CrossAttnUpBlock2D", "CrossAttnUpBlock2D"),
+    "cross_attention_dim": 32,
+    "attention_head_dim": 2,
+    "sample_size": 16,
+    "dropout": P,
+}
+HF_GPT2 = {"n_layer": 10, "n_embd": 64, "n_head": 2, "vocab_size": 50, "n_positions": 64}
+HF_BERT = {
+    "num_hidden_layers": 6,
+    "hidden_size": 64,
+    "num_attention_heads": 2,
+    "intermediate_size": 256,
+    "vocab_size": 120,
+    "max_position_embeddings": 64,
+}
+HF_LLAMA = {**HF_BERT, "attention_dropout": P}
+
+
+def gpt():
+    model = GPT(GPTConfig(64, 64, num_layers=10, num_heads=2, d_model=64, dropout=P))
+    tokens = token_batch(4, 64, 64)
+    return model, lambda: model.loss(tokens)
+
+
+def vit():
+    model = ViT(
+        ViTConfig(16, patch_size=2, num_layers=10, num_heads=2, d_model=48, dropout=P)
+    )
+    images, labels = image_batch(4, 1, 16), torch.arange(4)
+    return model, lambda: model.loss(images, labels)
+
+
+def resnet():
+    model = ResNet(ResNetConfig(1, stage_depths=(4, 4, 4), base_channels=8, dropout=P))
+    images, labels = image_batch(4, 1, 16), torch.arange(4)
+    return model, lambda: model.loss(images, labels)
+
+
+def lstm():
+    model = LSTM(LSTMConfig(64, d_model=32, chunk_len=8, dropout=P))
+    tokens = token_batch(4, 81, 64)
+    return model, lambda: model.loss(tokens)
+
+
+def unet():
+    config = UNetConfig(1, 16, (1, 2, 2), 2, time_dim=32, groups=8, dropout=P)
+    model = UNet(config)
+    images, noise = image_batch(4, 1, 16), image_batch(4, 1, 16, seed=1)
+    return model, lambda: model.loss(images, torch.tensor([3, 800, 5, 7]), noise)
+
+
+def hf_unet2d():
+    from diffusers import UNet2DModel
+
+    model = UNet2DModel(
+        sample_size=16,
+        in_channels=1,
+        out_channels=1,
+        block_out_channels=(32, 64),
+        layers_per_block=2,
+        down_block_types=("DownBlock2D", "AttnDownBlock2D"),
+        up_block_types=("AttnUpBlock2D", "UpBlock2D"),
+        dropout=P,
+        norm_num_groups=8,
+    )
+    images, times = image_batch(2, 1, 16), torch.tensor([1, 2])
+    return model, lambda: model(images, times).sample.square().mean()
+
+
+def of(name, sizes, micro_batch=4, **asked):
+    def build():
+        model = published.build(name, device="cpu", **sizes)
+        batch = published.batch(name, micro_batch, **asked, **sizes)
+        return model, lambda: published.loss(name, model, batch)
+
+    return build
+
+
+MODELS = {
+    "gpt": gpt,
+    "vit": vit,
+    "resnet": resnet,
+    "lstm": lstm,
+    "unet": unet,
+    "hf-unet2d": hf_unet2d,
+    "hf-unet": of("sd15-unet", HF_UNET),
+    "hf-gpt2": of("gpt2", HF_GPT2),
+    "hf-llama": of("llama-2-7b", HF_LLAMA, seq=64),
+    "hf-bert": of("bert-base", HF_BERT, seq=64),
+}
+
+
+def profiled(name):
+    """Build a model, profile it, and give its smallest and its largest peak too."""
+    model, loss = MODELS[name]()
+    model.train()
+    profile = plan.profile(model, loss, repeats=1)
+    everything = tuple(range(len(profile.stages)))
+    whole = plan.simulate(profile.stages, everything, profile.skips).peak_bytes
+    return model, loss, profile, plan.floor_bytes(profile), whole
+
+
+def gradients(model, loss):
+    """Gradients by name, of one backward from the same random numbers."""
+    for parameter in model.parameters():
+        parameter.grad = None
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        loss().backward()
+    found = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+    for parameter in model.parameters():
+        parameter.grad = None
+    return found
+
+
+def counted_peak(model, loss):
+    """Bytes of forward and backward besides the model, gradients and batch, by the meter."""
+    for parameter in model.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    report = memory.measure(lambda: loss().backward(), model=model)
+    return report.peak_bytes - report.baseline_bytes
+
+
+def executed(model, loss, profile, budget):
+    """Run the plan for a budget: it, whether gradients are equal bit for bit, the counted peak."""
+    found = plan.solve(profile, budget_bytes=budget)
+    before = gradients(model, loss)
+    plan.apply(model, found)
+    try:
+        after = gradients(model, loss)
+        peak = counted_peak(model, loss)
+    finally:
+        plan.undo(model)
+    same = before.keys() == after.keys()
+    same = same and all(torch.equal(before[name], after[name]) for name in before)
+    return found, same, peak

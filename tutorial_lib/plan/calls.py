@@ -1,0 +1,157 @@
+"""The stages of a model, as it calls them: which modules, in what order, with what output."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
+
+from tutorial_lib import strategies
+
+# What lies between the blocks of a U-Net of diffusers, at the same level as they.
+_BETWEEN = {"Downsample2D", "Upsample2D"}
+_IN_LEVELS = ("attentions", "resnets")
+_NAME_THEM = (
+    "Name them: stages=['layers.0', 'layers.1', ...], the modules that run one after the other "
+    "and hold most of the model, as model.named_modules() calls them."
+)
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call of a stage: its module, and the form of its output.
+
+    Args:
+        name: Path of the module.
+        kind: Class of the module, and how many parameters it has.
+        leaves: What the output holds; each tensor as one without memory.
+        form: How the leaves make up the output.
+        is_profiled: Whether the form is known from a run, or only supposed.
+    """
+
+    name: str
+    kind: tuple[str, int]
+    leaves: tuple[Any, ...]
+    form: TreeSpec
+    is_profiled: bool = True
+
+    @classmethod
+    def of(cls, name: str, module: nn.Module, output: Any) -> Call:
+        """Note a call and the form of what it gave."""
+        leaves, form = tree_flatten(output)
+        shapes = [_without_memory(leaf) for leaf in leaves]
+        return cls(name, kind_of(module), tuple(shapes), form)
+
+    @classmethod
+    def supposed(cls, name: str, module: nn.Module) -> Call:
+        """Suppose that a stage gives one tensor."""
+        leaves, form = tree_flatten(torch.empty((), device="meta"))
+        return cls(name, kind_of(module), tuple(leaves), form, is_profiled=False)
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        """The tensors of the output, without their memory."""
+        return [leaf for leaf in self.leaves if isinstance(leaf, Tensor)]
+
+    def filled(self, results: Sequence[Any]) -> Any:
+        """Give an output of this form with other values in the place of its tensors."""
+        rest = iter(results)
+        leaves = [next(rest) if isinstance(leaf, Tensor) else leaf for leaf in self.leaves]
+        return tree_unflatten(leaves, self.form)
+
+
+def _without_memory(leaf: Any) -> Any:
+    if not isinstance(leaf, Tensor):
+        return leaf
+    empty = torch.empty((), dtype=leaf.dtype, device="meta")
+    return empty.as_strided(leaf.shape, [0] * leaf.dim())
+
+
+def kind_of(module: nn.Module) -> tuple[str, int]:
+    """Describe a module so that another model's is told from it."""
+    return type(module).__name__, sum(parameter.numel() for parameter in module.parameters())
+
+
+def find_stages(
+    model: nn.Module, stages: Sequence[str | nn.Module] | None = None
+) -> dict[str, nn.Module]:
+    """Find the modules that a plan keeps or recomputes, by name.
+
+    Args:
+        model: Any module.
+        stages: Which ones, by path or as modules; `None` looks for the model's blocks, the
+            children of an `nn.Sequential`, and what lies between the blocks of a U-Net.
+
+    Raises:
+        ValueError: When none is found, or a name is no module's, or one lies inside another.
+    """
+    names = {module: name for name, module in model.named_modules()}
+    if stages is None:
+        found = _looked_for(model)
+    else:
+        missing = [s for s in stages if s not in names and s not in names.values()]
+        if missing:
+            raise ValueError(f"{missing[0]!r} is no module of {type(model).__name__}. {_NAME_THEM}")
+        found = [model.get_submodule(s) if isinstance(s, str) else s for s in stages]
+    named = {names[module]: module for module in found}
+    for module in found:
+        inside = next((part for part in module.modules() if part in found and part is not module), 0)
+        if isinstance(inside, nn.Module):
+            raise ValueError(f"The stage {names[inside]} lies inside the stage {names[module]}.")
+    return named
+
+
+def _looked_for(model: nn.Module) -> list[nn.Module]:
+    if isinstance(model, nn.Sequential) and len(model):
+        return list(model)
+    try:
+        blocks = strategies.find_blocks(model)
+    except ValueError as error:
+        raise ValueError(f"{error} {_NAME_THEM}") from None
+    levels = [
+        child
+        for module in model.modules()
+        for name, part in module.named_children()
+        if name in _IN_LEVELS and isinstance(part, nn.ModuleList)
+        for child in part
+    ]
+    if set(levels) & set(blocks):
+        between = [m for m in model.modules() if type(m).__name__ in _BETWEEN]
+        blocks = [*dict.fromkeys([*blocks, *levels, *between])]
+    inside = {part for block in blocks for part in block.modules() if part is not block}
+    return [block for block in dict.fromkeys(blocks) if block not in inside]
+
+
+@contextlib.contextmanager
+def replaced(
+    stages: dict[str, nn.Module], make: Callable[[str, nn.Module], Callable[..., Any]]
+) -> Iterator[None]:
+    """Give stages another forward until the block ends; `make` gets the name and the module."""
+    undo = replace(stages, make)
+    try:
+        yield
+    finally:
+        undo()
+
+
+def replace(
+    stages: dict[str, nn.Module], make: Callable[[str, nn.Module], Callable[..., Any]]
+) -> Callable[[], None]:
+    """Give stages another forward; what is returned puts back what was there."""
+    before = {name: vars(module).get("forward") for name, module in stages.items()}
+    made = {name: make(name, module) for name, module in stages.items()}
+    for name, module in stages.items():
+        vars(module)["forward"] = made[name]
+
+    def undo() -> None:
+        for name, module in stages.items():
+            vars(module).pop("forward", None)
+            if before[name] is not None:
+                vars(module)["forward"] = before[name]
+
+    return undo

@@ -1,0 +1,151 @@
+"""Where each stage of a model begins and ends in a step, forward and backward."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from tutorial_lib.plan.apply import install, undo
+from tutorial_lib.plan.calls import Call
+
+if TYPE_CHECKING:
+    from tutorial_lib.plan.execute import Execution
+
+Reading = float
+Loss = Callable[[], Tensor]
+
+
+@dataclass
+class Course:
+    """Readings of a clock in the course of a step without recomputation.
+
+    Stage 0 is what the model does before the first call, the last one what it does after them.
+
+    Args:
+        forward: Where each stage's forward ends.
+        backward: Where the backward of each stage begins: the gradient of its output is complete.
+        end: Where the step ends.
+        execution: What was run.
+    """
+
+    forward: list[Reading] = field(default_factory=list)
+    backward: dict[int, Reading] = field(default_factory=dict)
+    end: Reading = 0
+    execution: Execution | None = None
+
+    def forward_spans(self, start: Reading) -> list[tuple[Reading, Reading]]:
+        """Give where each stage's forward begins and ends."""
+        return list(zip([start, *self.forward[:-1]], self.forward, strict=True))
+
+    def backward_spans(self) -> list[tuple[Reading, Reading]]:
+        """Give where each stage's backward begins and ends."""
+        starts, last = [], self.end
+        for stage in range(len(self.forward)):
+            # no gradient comes by where nothing before needs one: the next stage's is the last
+            last = min(last, self.backward.get(stage, last))
+            starts.append(last)
+        return list(zip(starts, [self.end, *starts[:-1]], strict=True))
+
+
+def run_course(
+    model: nn.Module,
+    calls: Sequence[Call],
+    loss: Loss,
+    read: Callable[[], Reading],
+    look: Callable[[int, Tensor], None] = lambda number, tensor: None,
+) -> Course:
+    """Run forward and backward, everything kept, and read a clock at every boundary.
+
+    Args:
+        model: Whose stages.
+        calls: As it calls them.
+        loss: Runs the model and gives a scalar.
+        read: The clock.
+        look: Gets the number of each value that a stage leaves for later ones, and the tensor.
+    """
+    course = Course()
+
+    def mark(stage: int) -> Callable[[Tensor], None]:
+        def arrived(_: Tensor) -> None:
+            course.backward[stage] = read()
+
+        return arrived
+
+    def observe(execution: Execution, piece: int, values: dict[int, Tensor]) -> None:
+        course.forward.append(read())
+        course.execution = execution
+        made = {n: t for n, t in values.items() if execution.made_by[n] == piece}
+        if piece < 0:
+            made = dict(enumerate(execution.given(0), start=-1_000_000))
+        for number, tensor in made.items():
+            if tensor.requires_grad:
+                tensor.register_hook(mark(piece + 1))
+            look(number, tensor)
+
+    install(model, calls, tuple(range(len(calls))), observe)
+    try:
+        result = loss()
+    finally:
+        undo(model)
+    course.forward.append(read())
+    course.backward[len(calls) + 1] = course.forward[-1]
+    result.backward()  # type: ignore[no-untyped-call]
+    course.end = read()
+    return course
+
+
+@contextlib.contextmanager
+def model_untouched(model: nn.Module, device: torch.device) -> Iterator[None]:
+    """Give back buffers, gradients and random state as they were, and let no garbage be collected."""
+    buffers = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
+    gradients = [(parameter, parameter.grad) for parameter in model.parameters()]
+    devices = [device] if device.type == "cuda" else []
+    was_enabled = gc.isenabled()
+    gc.collect()
+    gc.disable()
+    try:
+        with torch.random.fork_rng(devices=devices):
+            yield
+    finally:
+        if was_enabled:
+            gc.enable()
+        undo(model)
+        with torch.no_grad():
+            for buffer, before in buffers:
+                buffer.copy_(before)
+        for parameter, grad in gradients:
+            parameter.grad = grad
+
+
+def record_calls(model: nn.Module, stages: dict[str, nn.Module], loss: Loss) -> list[Call]:
+    """Run the model without gradients and note in which order it calls its stages.
+
+    Raises:
+        ValueError: When a stage is called and gives no tensor, or none is called.
+    """
+    calls: list[Call] = []
+
+    def note(name: str) -> Callable[..., None]:
+        def hook(module: nn.Module, args: Any, output: Any) -> None:
+            calls.append(Call.of(name, module, output))
+
+        return hook
+
+    handles = [m.register_forward_hook(note(name)) for name, m in stages.items()]
+    try:
+        with torch.no_grad():
+            loss()
+    finally:
+        for handle in handles:
+            handle.remove()
+    if not calls:
+        raise ValueError(
+            f"None of the stages {', '.join(list(stages)[:3])} ran: does `loss` call the model?"
+        )
+    return calls

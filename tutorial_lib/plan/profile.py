@@ -1,0 +1,229 @@
+"""Profile a model: its stages, what each costs, and the skips between them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor
+
+from tutorial_lib import device as devices
+from tutorial_lib.memory.storages import StorageLog
+from tutorial_lib.plan.calls import Call, find_stages
+from tutorial_lib.plan.course_of import Course, Loss, model_untouched, record_calls, run_course
+from tutorial_lib.plan.readings import LABEL, Flow, chain
+from tutorial_lib.plan.repeatable import check_repeatable
+from tutorial_lib.plan.roofline import Roofline, Speed
+from tutorial_lib.plan.stages import Skip, Stage
+from tutorial_lib.units import human_bytes, human_seconds
+
+BEFORE, AFTER = "(before)", "(after)"
+
+
+@dataclass(frozen=True)
+class Profile:
+    """A model as a chain: what `solve` and `apply` need to know of it.
+
+    Args:
+        stages: What the model does before its first stage, its stages as it calls them, and what
+            it does after them, loss included. The first and the last are never recomputed.
+        skips: What jumps over stages.
+        names: Names of the stages.
+        calls: The stages without the first and the last.
+        method: `measured` where seconds come from this device, `predicted` where they are a
+            roofline's, on tensors without memory. Bytes are counted in both.
+        device: Words for the device.
+    """
+
+    stages: tuple[Stage, ...]
+    skips: tuple[Skip, ...]
+    names: tuple[str, ...]
+    calls: tuple[Call, ...]
+    method: Literal["measured", "predicted"]
+    device: str
+
+    def __str__(self) -> str:
+        head = f"{len(self.stages)} stages, {len(self.skips)} skips ({self.method}, {self.device})"
+        columns = f"  {'':<28}{'input':>10}{'saved':>10}{'forward':>10}{'backward':>10}"
+        rows = [
+            f"  {name[-28:]:<28}{human_bytes(s.input_bytes):>10}{human_bytes(s.saved_bytes):>10}"
+            f"{human_seconds(s.forward_seconds):>10}{human_seconds(s.backward_seconds):>10}"
+            for name, s in zip(self.names, self.stages, strict=True)
+        ]
+        return "\n".join([head, columns, *rows])
+
+    __repr__ = __str__
+
+
+def profile(
+    model: nn.Module,
+    loss: Loss,
+    *,
+    stages: Sequence[str | nn.Module] | None = None,
+    keep: Sequence[str] = (),
+    gradients: Literal["there", "made"] = "there",
+    repeats: int = 3,
+    speed: Speed | None = None,
+) -> Profile:
+    """Find the stages of a model and count what each holds, and time it.
+
+    Inside `memory.predicting()`, with a model that was built there, bytes are those of a GPU's
+    kernels and times are predicted from FLOPs and bytes; else both are those of this device.
+
+    Args:
+        model: Any module: ours, from transformers or diffusers, an `nn.Sequential`, or your own.
+        loss: Runs the model on a batch and gives a scalar, as in `lambda: model.loss(batch)`.
+        stages: Modules that follow one another, by path; `None` looks for the model's blocks. What
+            lies between two of them belongs to the second.
+        keep: Names of stages that no plan may run twice.
+        gradients: `there` when the parameters have gradients already, as in every micro-batch but
+            the first; `made` when each stage's backward makes them, and they stay.
+        repeats: Timed runs; the median counts.
+        speed: What to predict times with; `None` takes that of an A100.
+
+    Returns:
+        The chain.
+
+    Raises:
+        ValueError: When no stage is found, or one gives another output when it is run again with
+            the same random numbers; the model is as before.
+    """
+    found = find_stages(model, stages)
+    device = next((p.device for p in model.parameters()), torch.device("cpu"))
+    is_fake = any(isinstance(p, FakeTensor) for p in model.parameters())
+    with model_untouched(model, device):
+        for parameter in model.parameters():
+            there = gradients == "there" and parameter.requires_grad
+            parameter.grad = torch.zeros_like(parameter) if there else None
+        calls = record_calls(model, found, loss)
+        if not is_fake:
+            check_repeatable(found, loss, keep)
+        counted, skips = _count(model, found, calls, loss, device)
+        if gradients == "made":
+            _forget_gradients(model)
+        timed = (
+            _predict_times(model, calls, loss, speed or Speed())
+            if is_fake
+            else _measure_times(model, calls, loss, device, repeats)
+        )
+    names = (BEFORE, *(call.name for call in calls), AFTER)
+    made = tuple(
+        replace(
+            stage,
+            forward_seconds=forward,
+            backward_seconds=backward,
+            recomputable=stage.recomputable and name not in keep,
+        )
+        for stage, name, forward, backward in zip(counted, names, *timed, strict=True)
+    )
+    method: Literal["measured", "predicted"] = "predicted" if is_fake else "measured"
+    words = "CUDA kernels" if is_fake else devices.describe(device)
+    return Profile(made, skips, names, tuple(calls), method, words)
+
+
+def _count(
+    model: nn.Module,
+    stages: dict[str, nn.Module],
+    calls: Sequence[Call],
+    loss: Loss,
+    device: torch.device,
+) -> tuple[list[Stage], tuple[Skip, ...]]:
+    """Count the bytes of a forward that keeps nothing, and of a step that keeps everything."""
+    dropped, ends = _forward_alone(model, stages, loss, device)
+    log = _log(model, device)
+    num_bytes: dict[int, int] = {}
+
+    def look(number: int, tensor: Tensor) -> None:
+        num_bytes[number] = tensor.untyped_storage().nbytes()
+        log.know([tensor], f"{LABEL}{number}")
+
+    with log:
+        course = run_course(model, calls, loss, lambda: log.clock, look)
+    log.finish()
+    for parameter in model.parameters():
+        log.know([parameter.grad], "gradients")
+    flow = Flow.of(course, num_bytes, _given(course))
+    return chain(course, flow, log.lives(), dropped, ends), flow.skips
+
+
+def _log(model: nn.Module, device: torch.device) -> StorageLog:
+    log = StorageLog(device.type)
+    log.know_module(model)
+    return log
+
+
+def _forward_alone(
+    model: nn.Module, stages: dict[str, nn.Module], loss: Loss, device: torch.device
+) -> tuple[Any, list[int]]:
+    log, ends = _log(model, device), list[int]()
+    first = [True]
+
+    def begin(module: nn.Module, args: Any) -> None:
+        if first:
+            ends.append(log.clock)
+            first.clear()
+
+    def end(module: nn.Module, args: Any, output: Any) -> None:
+        ends.append(log.clock)
+
+    handles = [m.register_forward_pre_hook(begin) for m in stages.values()]
+    handles += [m.register_forward_hook(end) for m in stages.values()]
+    try:
+        with log, torch.no_grad():
+            loss()
+    finally:
+        for handle in handles:
+            handle.remove()
+    log.finish()
+    return log.lives(), [*ends, log.clock]
+
+
+def _given(course: Course) -> list[tuple[int, int, int]]:
+    """List what comes from before the first call: its bytes, first and last piece to use it."""
+    execution = course.execution
+    assert execution is not None
+    found: dict[int, tuple[int, int, int]] = {}
+    for piece in range(len(execution.pieces)):
+        for tensor in execution.given(piece):
+            size = tensor.numel() * tensor.element_size()
+            found[id(tensor)] = (size, found.get(id(tensor), (0, piece, 0))[1], piece)
+    return list(found.values())
+
+
+def _measure_times(
+    model: nn.Module, calls: Sequence[Call], loss: Loss, device: torch.device, repeats: int
+) -> tuple[list[float], list[float]]:
+    def read() -> float:
+        devices.synchronize(device)
+        return time.perf_counter()
+
+    runs = []
+    for _ in range(max(1, repeats)):
+        start = read()
+        runs.append(_spans(run_course(model, calls, loss, read), start))
+    forward, backward = (torch.tensor(kind).median(dim=0).values for kind in zip(*runs, strict=True))
+    return forward.tolist(), backward.tolist()
+
+
+def _predict_times(
+    model: nn.Module, calls: Sequence[Call], loss: Loss, speed: Speed
+) -> tuple[list[float], list[float]]:
+    with Roofline(speed) as mode:
+        return _spans(run_course(model, calls, loss, lambda: mode.seconds), 0.0)
+
+
+def _spans(course: Course, start: float) -> tuple[list[float], list[float]]:
+    spans = course.forward_spans(start), course.backward_spans()
+    forward, backward = ([max(0.0, end - begin) for begin, end in kind] for kind in spans)
+    return forward, backward
+
+
+def _forget_gradients(model: nn.Module) -> None:
+    for parameter in model.parameters():
+        parameter.grad = None
+
+

@@ -1,0 +1,159 @@
+"""From a step's storages to the stages of a chain."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tutorial_lib.memory.report import Life
+from tutorial_lib.plan.course_of import Course
+from tutorial_lib.plan.simulate import simulate
+from tutorial_lib.plan.stages import Skip, Stage
+
+LABEL = "value "
+
+
+@dataclass(frozen=True)
+class Flow:
+    """Which values go from which stage to which, and their bytes.
+
+    Args:
+        boundaries: For each stage, bytes that come from the stage right before it.
+        skips: What goes further.
+    """
+
+    boundaries: tuple[int, ...]
+    skips: tuple[Skip, ...]
+
+    @classmethod
+    def of(
+        cls, course: Course, num_bytes: dict[int, int], given: Sequence[tuple[int, int, int]]
+    ) -> Flow:
+        """Read it off a course.
+
+        Args:
+            course: Of a step.
+            num_bytes: Of each value.
+            given: Of what comes from before the first call: bytes, first and last piece to use it.
+        """
+        execution = course.execution
+        assert execution is not None
+        count = len(execution.pieces) + 2
+        boundaries, skips = [0] * count, []
+        for size, first, last in given:
+            boundaries[1] += size * (first == 0)
+            if last > 0:
+                skips.append(Skip(0, last + 1, size, first == 0))
+        for number, pieces in execution.uses().items():
+            source, size = execution.made_by[number] + 1, num_bytes.get(number, 0)
+            targets = {piece + 1 for piece in pieces} - {source}
+            if source + 1 in targets:
+                boundaries[source + 1] += size
+            if targets and size and max(targets) > source + 1:
+                skips.append(Skip(source, max(targets), size, source + 1 in targets))
+        return cls(tuple(boundaries), tuple(skips))
+
+
+class Curve:
+    """Bytes of a step's storages over time, without those that were there before."""
+
+    def __init__(self, lives: Sequence[Life]) -> None:
+        self.lives = [life for life in lives if life.born > 0]
+        last = max((max(life.born, life.died or 0) for life in self.lives), default=0)
+        self.last = last
+
+    def held(self, lives: Sequence[Life]) -> NDArray[np.int64]:
+        """Give the bytes of some storages at each tick."""
+        change = np.zeros(self.last + 2, np.int64)
+        for life in lives:
+            change[life.born] += life.num_bytes
+            if life.died is not None:
+                change[life.died + 1] -= life.num_bytes
+        return change.cumsum()[:-1]
+
+    def born_in(self, span: tuple[float, float]) -> list[Life]:
+        """List the storages that were made after the beginning of a span, up to its end."""
+        return [life for life in self.lives if span[0] < life.born <= span[1]]
+
+
+def alive(lives: Sequence[Life], tick: float) -> int:
+    """Count the bytes of those storages that outlive a tick."""
+    return sum(x.num_bytes for x in lives if x.born <= tick and (x.died is None or x.died > tick))
+
+
+def chain(
+    course: Course, flow: Flow, kept: Sequence[Life], dropped: Sequence[Life], ends: Sequence[int]
+) -> list[Stage]:
+    """Make the stages of a chain from two runs.
+
+    Args:
+        course: Of a step in which everything was kept, in ticks.
+        flow: What goes between the stages.
+        kept: The storages of that step.
+        dropped: Those of a forward that kept nothing.
+        ends: Where each stage's forward ended in that one.
+    """
+    curve = Curve(kept)
+    forwards, backwards = course.forward_spans(0), course.backward_spans()
+    free = _needs_of_forwards(Curve(dropped), [0, *ends])
+    stages = []
+    for index, (span, back) in enumerate(zip(forwards, backwards, strict=True)):
+        mine = curve.born_in(span)
+        for_backward = [life for life in mine if alive([life], course.forward[-1])]
+        output = flow.boundaries[index + 1] if index + 1 < len(flow.boundaries) else 4
+        saved = sum(life.num_bytes for life in for_backward)
+        values = [life for life in mine if life.category.startswith(LABEL)]
+        saved += sum(life.num_bytes for life in values if life not in for_backward)
+        pinned = sum(skip.num_bytes for skip in flow.skips if skip.source == index)
+        beside = sum(s.num_bytes for s in flow.skips if s.source == index and not s.is_boundary)
+        saved = max(saved, pinned, output + beside if index + 1 < len(flow.boundaries) else 0)
+        gradients = [life for life in curve.born_in(back) if life.category == "gradients"]
+        stages.append(
+            Stage(
+                forward_seconds=0.0,
+                backward_seconds=0.0,
+                input_bytes=flow.boundaries[index],
+                saved_bytes=saved,
+                forward_temporary_bytes=max(0, free[index] - output - beside),
+                output_bytes=4 if index + 1 == len(flow.boundaries) else None,
+                handed_on_bytes=max(0, saved - alive(mine, back[0])),
+                gradient_bytes=sum(life.num_bytes for life in gradients),
+                recomputable=0 < index < len(flow.boundaries) - 1,
+            )
+        )
+    return _with_backward(stages, flow, curve, course)
+
+
+def _needs_of_forwards(curve: Curve, ends: Sequence[int]) -> list[int]:
+    """Most bytes that each forward added to what was there when it began."""
+    held = curve.held(curve.lives)
+    needs = []
+    for start, end in zip(ends[:-1], ends[1:], strict=True):
+        during = held[start + 1 : end + 1]
+        needs.append(int(during.max(initial=0)) - alive(curve.lives, start))
+    return needs
+
+
+def _with_backward(
+    stages: list[Stage], flow: Flow, curve: Curve, course: Course
+) -> list[Stage]:
+    """Set the temporaries of backward so that keeping everything peaks as it did, stage by stage."""
+    run = simulate(stages, tuple(range(len(stages))), flow.skips)
+    planned = {event.stage: event.held_bytes for event in run.events if event.kind == "backward"}
+    earlier = [life for life in curve.lives if life.category == "gradients"]
+    without = curve.held([life for life in curve.lives if life.category != "gradients"])
+    filled = []
+    for index, stage in enumerate(stages):
+        begin, end = course.backward_spans()[index]
+        own = [life for life in earlier if begin < life.born <= end]
+        peak = (without + curve.held(own))[int(begin) : int(end) + 1].max(initial=0)
+        # a forward's own peak, where that is more, is told by the same number
+        start, stop = course.forward_spans(0)[index]
+        peak = max(peak, without[int(start) + 1 : int(stop) + 1].max(initial=0))
+        later = sum(stage.gradient_bytes for stage in stages[index + 1 :])
+        more = int(peak) - (planned[index] - later)
+        filled.append(replace(stage, backward_temporary_bytes=max(0, more)))
+    return filled
