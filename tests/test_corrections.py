@@ -41,13 +41,15 @@ def test_a_loss_is_still_a_scalar_with_its_gradient():
 
 
 @pytest.mark.parametrize("weight_type", [torch.float32, BF16, None])
-@pytest.mark.parametrize("norm", ["layer", "group"])
+@pytest.mark.parametrize("norm", ["layer", "group", "batch"])
 def test_statistics_have_the_real_type(norm, weight_type):
     def run():
         x = torch.ones(4, 8, dtype=BF16)
         weight = bias = None if weight_type is None else torch.ones(8, dtype=weight_type)
         if norm == "layer":
             return torch.native_layer_norm(x, (8,), weight, bias, 1e-5)
+        if norm == "batch":
+            return torch.native_batch_norm(x, weight, bias, None, None, True, 0.1, 1e-5)
         return torch.native_group_norm(x, weight, bias, 4, 8, 1, 2, 1e-5)
 
     real, corrected, plain = both(run)
@@ -55,11 +57,13 @@ def test_statistics_have_the_real_type(norm, weight_type):
     assert (plain == real) == (weight_type != torch.float32)
 
 
-def test_on_cuda_a_layer_norms_statistics_are_always_float32():
+def test_on_cuda_statistics_of_layer_and_batch_norms_are_always_float32():
+    """As test_emulated.py finds with PyTorch's CUDA build."""
     with FakeTensorMode(), RealSizes("cuda"):
         x = torch.ones(4, 8, dtype=BF16)
-        _, mean, rstd = torch.native_layer_norm(x, (8,), x[0], x[0], 1e-5)
-    assert (mean.dtype, rstd.dtype) == (torch.float32, torch.float32)
+        _, *layer = torch.native_layer_norm(x, (8,), x[0], x[0], 1e-5)
+        _, *batch = torch.native_batch_norm(x, x[0], x[0], None, None, True, 0.1, 1e-5)
+    assert [tensor.dtype for tensor in (*layer, *batch)] == [torch.float32] * 4
 
 
 def transposed_norm():

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tutorial_lib import memory
 from tutorial_lib.emulated import build, cards, environment, run, stubs
 from tutorial_lib.emulated.inside import card_watcher
 from tutorial_lib.school.emulate import main
@@ -482,6 +483,70 @@ def test_each_card_takes_its_own_kernel(emulate, card, dtype, width, kernel):
     status, _, said = emulate(ATTENTION.format(width=width, dtype=dtype), card=card)
     assert status == 0, said
     assert f"ScaledDotProduct{kernel}Attention" in said
+
+
+# What a CUDA build saves, to be compared with what `memory.predicting` says that it saves. They
+# are the rules of memory/kernels.py, memory/autocast.py and memory/corrections.py.
+SAVED = """
+import torch
+from torch import nn
+from torch.nn import functional as F
+from tutorial_lib import memory
+
+HALF = torch.bfloat16
+
+def autocast(dtype, function, *arguments):
+    with torch.autocast("cuda", dtype=dtype):
+        return function(*arguments)
+
+def cases(device):
+    def x(*shape, dtype=torch.float32):
+        return torch.ones(*shape, device=device, dtype=dtype, requires_grad=True)
+
+    q, narrow = x(2, 4, 64, 16), x(2, 4, 64, 12, dtype=HALF)
+    half = x(2, 4, 64, 16, dtype=HALF)
+    mask = torch.ones(64, 64, device=device, dtype=torch.bool)
+    rows, images = x(8, 32, dtype=HALF), x(2, 8, 4, 4, dtype=HALF)
+    attend = F.scaled_dot_product_attention
+    yield "dropout", lambda: F.dropout(x(100), 0.5)
+    yield "attention, float32", lambda: attend(q, q, q)
+    yield "attention, bfloat16", lambda: attend(half, half, half, is_causal=True)
+    yield "attention, dropout", lambda: attend(half, half, half, dropout_p=0.1)
+    yield "attention, narrow", lambda: attend(narrow, narrow, narrow)
+    yield "attention, mask", lambda: attend(half, half, half, attn_mask=mask)
+    yield "attention, autocast", lambda: autocast(HALF, attend, q * 2, q * 3, q)
+    weight, channels = x(32, dtype=HALF), x(8, dtype=HALF)
+    yield "rms_norm", lambda: F.rms_norm(rows, (32,), weight, 1e-6)
+    yield "rms_norm, mixed", lambda: F.rms_norm(rows, (32,), weight.float(), 1e-6)
+    yield "layer_norm", lambda: F.layer_norm(rows, (32,), weight, weight)
+    yield "group_norm", lambda: F.group_norm(images, 4, channels, channels)
+    yield "batch_norm, plain", lambda: F.batch_norm(images, None, None, training=True)
+    for dtype in (HALF, torch.float32):
+        layer = nn.BatchNorm2d(8, dtype=dtype, device=device)
+        yield f"batch_norm, {dtype}", lambda layer=layer: layer(images)
+        yield f"batch_norm, {dtype}, float32", lambda layer=layer: layer.float()(images.float())
+    yield "softmax", lambda: autocast(torch.float16, torch.softmax, rows.half(), -1)
+    yield "layer_norm, autocast", lambda: autocast(HALF, F.layer_norm, rows, (32,))
+    yield "upsample, autocast", lambda: autocast(HALF, F.interpolate, images, None, 2)
+    yield "cross entropy, autocast", lambda: autocast(HALF, F.cross_entropy, rows, rows)
+    yield "mse_loss", lambda: F.mse_loss(q, q.detach()) * q.sum()
+
+def saved(device):
+    rows = {name: memory.saved(forward).rows for name, forward in cases(device)}
+    return {n: sorted([r.dtype, r.num_bytes] for r in rows[n] if r.num_bytes) for n in rows}
+"""
+
+
+def test_predicted_kernels_save_what_a_cuda_build_saves(emulate, tmp_path):
+    out = tmp_path / "saved.json"
+    script = f"import json\n{SAVED}\nopen({str(out)!r}, 'w').write(json.dumps(saved('cuda')))"
+    status, _, said = emulate(script)
+    assert status == 0, said
+    names = {}
+    exec(SAVED, names)
+    with memory.predicting("cuda"):
+        predicted = names["saved"]("cpu")
+    assert predicted == json.loads(out.read_text())
 
 
 def test_layers_that_need_cudnn_run(emulate):

@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 
 from tutorial_lib import device as devices
+from tutorial_lib import private_torch
 from tutorial_lib.memory.report import MemoryReport
 
 
@@ -29,7 +30,7 @@ class AllocatorReading:
         if device.type != "cuda":
             return None
         devices.synchronize(device)
-        torch._C._cuda_clearCublasWorkspaces()
+        private_torch.release_cublas_workspaces()
         devices.reset_peak(device)
         return cls(torch.cuda.memory_stats(device).get("requested_bytes.all.current", 0))
 
@@ -68,9 +69,9 @@ def snapshot(path: Path, *, max_entries: int = 100_000) -> Iterator[None]:
             "a snapshot is the CUDA allocator's, and there is no GPU here: "
             "report.figure() and report.timeline show the same of a step on a CPU."
         )
-    torch.cuda.memory._record_memory_history(max_entries=max_entries)
+    private_torch.record_allocations(max_entries=max_entries)
     try:
         yield
-        torch.cuda.memory._dump_snapshot(str(path))  # type: ignore[no-untyped-call]
+        private_torch.write_snapshot(str(path))
     finally:
-        torch.cuda.memory._record_memory_history(enabled=None)
+        private_torch.record_allocations(enabled=None)

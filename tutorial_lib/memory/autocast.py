@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tutorial_lib import private_torch
+
 # The lists of PyTorch's ATen/autocast_mode.h (2.13), by what is done with an operation. Those that
 # the running PyTorch does not have are left out; a test compares them with the installed header.
 _FLOAT32 = """
@@ -36,12 +38,11 @@ _FLOAT32_NORM = {"norm.Scalar": "ScalarOpt_dtype", "norm.ScalarOpt_dim": "Scalar
 _WIDEST = """
     addcdiv addcmul atan2 bilinear cross dot vdot grid_sampler index_put tensordot scatter_add
 """
-# Of the operations that CUDA's autocast computes in 16 bits, those that the CPU's leaves alone.
+# Of the operations that CUDA's autocast computes in 16 bits, those that the CPU's leaves alone
+# (the same header).
 _HALF = "addmv addr mv chain_matmul linalg_multi_dot lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell"
 
 _aten = torch.ops.aten
-# CUDA's softmax reads float16 and writes float32 in one kernel (ATen/native/SoftMax.cpp, 2.13).
-_HALF_TO_FLOAT = {_aten.softmax.int: _aten._softmax, _aten.log_softmax.int: _aten._log_softmax}
 
 Rule = Callable[..., Any]
 
@@ -56,8 +57,7 @@ def cuda_autocast_policy() -> Iterator[None]:
         **dict.fromkeys(_WIDEST.split(), _in_widest),
         **dict.fromkeys(_HALF.split(), _in_half),
     }
-    library: Any = torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]
-    try:
+    with private_torch.overriding_kernels() as library:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # each registration warns that it overrides one
             for name in filter(casts_on_cuda, rules):
@@ -66,22 +66,19 @@ def cuda_autocast_policy() -> Iterator[None]:
                 fallthrough = torch.library.fallthrough_kernel
                 library.impl(name, fallthrough, "AutocastCPU", allow_override=True)
         yield
-    finally:
-        library._destroy()
 
 
 def casts_on_cuda(name: str) -> bool:
     """Say whether CUDA's autocast does anything with an operation, in this version of PyTorch."""
-    return torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{name}", "AutocastCUDA")
+    return private_torch.has_kernel(f"aten::{name}", "AutocastCUDA")
 
 
 def _cast_on_cpu_alone() -> list[str]:
-    names = [name for name in torch._C._dispatch_get_all_op_names() if name.startswith("aten::")]
-    has = torch._C._dispatch_has_kernel_for_dispatch_key
+    has = private_torch.has_kernel
     return [
         name.removeprefix("aten::")
-        for name in names
-        if has(name, "AutocastCPU") and not has(name, "AutocastCUDA")
+        for name in private_torch.operation_names()
+        if name.startswith("aten::") and has(name, "AutocastCPU") and not has(name, "AutocastCUDA")
     ]
 
 
@@ -90,8 +87,7 @@ def _kernel(rule: Rule, name: str) -> Rule:
     op = getattr(getattr(_aten, packet), overload or "default")
 
     def kernel(*args: Any, **kwargs: Any) -> Any:
-        keys = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU)
-        with torch._C._ExcludeDispatchKeyGuard(keys):
+        with private_torch.below_cpu_autocast():
             return rule(op, *args, **kwargs)
 
     return kernel
@@ -125,16 +121,18 @@ def _in_widest(op: Any, *args: Any, **kwargs: Any) -> Any:
 
 def _to_float32(op: Any, first: Any, *args: Any, **kwargs: Any) -> Any:
     """Ask for float32 where no type was asked for; the input keeps its own."""
-    names = [argument.name for argument in op._schema.arguments[1:]]
+    names = private_torch.argument_names(op)[1:]
     given = {**dict(zip(names, args, strict=False)), **kwargs}
     if given.get("dtype") is None and _is_eligible(first):
         given["dtype"] = torch.float32
-    if op in _HALF_TO_FLOAT and (first.dtype, given.get("dtype")) == (torch.float16, torch.float32):
-        return _HALF_TO_FLOAT[op](first, given["dim"], True)
+    # CUDA's softmax reads float16 and writes float32 in one kernel (ATen/native/SoftMax.cpp, 2.13).
+    softmax = private_torch.half_to_float_softmax(op)
+    if softmax and (first.dtype, given.get("dtype")) == (torch.float16, torch.float32):
+        return softmax(first, given["dim"], True)
     return op(first, **given)
 
 
 def _norm_to_float32(op: Any, first: Any, *args: Any, **kwargs: Any) -> Any:
-    overload = getattr(_aten.norm, _FLOAT32_NORM["norm." + op._overloadname])
+    overload = getattr(_aten.norm, _FLOAT32_NORM["norm." + private_torch.overload_name(op)])
     dtype = torch.float32 if _is_eligible(first) else first.dtype
     return overload(first, *args, **kwargs, dtype=dtype)

@@ -16,10 +16,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from tutorial_lib import device as devices
 from tutorial_lib.memory.storages import is_wrapper, list_tensors
+from tutorial_lib.private_torch import TorchDispatchMode, storage_key
 from tutorial_lib.units import human_bytes
 
 
@@ -45,7 +45,7 @@ class Cap:
             if not tensor.is_cpu:
                 continue
             storage = tensor.untyped_storage()
-            key = storage._cdata
+            key = storage_key(storage)
             if key not in self._alive:
                 size = storage.nbytes()
                 self._alive[key] = weakref.ref(storage, self._free(key, size))

@@ -12,18 +12,30 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._prims_common import suggest_memory_format
-from torch.utils._python_dispatch import TorchDispatchMode
+
+from tutorial_lib.private_torch import TorchDispatchMode, suggest_memory_format
 
 _aten = torch.ops.aten
+# Each row was found by a test that compares real and fake storages: tests/test_corrections.py for
+# a CPU's kernels, tests/test_emulated.py for those of PyTorch's CUDA build (2.13).
+# A mean or sum of losses is a view of all the losses. (test_a_loss_keeps_the_storage_of_all_losses)
 _LOSSES = {
     _aten.mse_loss.default,
     _aten.smooth_l1_loss.default,
     _aten.soft_margin_loss.default,
     _aten.binary_cross_entropy.default,
 }
-_NORMS = {_aten.native_layer_norm.default: 2, _aten.native_group_norm.default: 1}  # where weight is
+# The statistics of 16-bit inputs are float32 where the weight is, which is this argument.
+# (test_statistics_have_the_real_type)
+_NORMS = {
+    _aten.native_layer_norm.default: 2,
+    _aten.native_group_norm.default: 1,
+    _aten.native_batch_norm.default: 1,
+}
+# On CUDA those of these two always are. (test_predicted_kernels_save_what_a_cuda_build_saves)
+_FLOAT32_ON_CUDA = {_aten.native_layer_norm.default, _aten.native_batch_norm.default}
 # Their kernels return rows in order; fake tensors keep the strides of what came in.
+# (test_rows_lie_as_kernels_lay_them)
 _IN_ORDER = {
     _aten.native_batch_norm.default,
     _aten.native_batch_norm_backward.default,
@@ -36,7 +48,7 @@ class RealSizes(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Give the results of some operations the bytes that their kernels return.
 
     Args:
-        kernels: Whose kernels, `cuda` or `cpu`: they differ in the statistics of a layer norm.
+        kernels: Whose kernels, `cuda` or `cpu`: they differ in the statistics of a norm.
     """
 
     def __init__(self, kernels: str) -> None:
@@ -50,14 +62,13 @@ class RealSizes(TorchDispatchMode):  # type: ignore[no-untyped-call]
         out = func(*args, **(kwargs or {}))
         if func in _LOSSES:
             return _not_shrunk(out, args[0], args[1])
-        if func in _IN_ORDER and out[0] is not None:
-            return _in_order(out[0]), *out[1:]
         if func in _NORMS and out[1].dtype in _HALVES:
             weight = args[_NORMS[func]]
             mixed = weight is not None and weight.dtype == torch.float32
-            on_cuda = self.kernels == "cuda" and func is _aten.native_layer_norm.default
-            if mixed or on_cuda:
-                return out[0], out[1].float(), out[2].float()
+            if mixed or (self.kernels == "cuda" and func in _FLOAT32_ON_CUDA):
+                out = out[0], out[1].float(), out[2].float()
+        if func in _IN_ORDER and out[0] is not None:
+            out = _in_order(out[0]), *out[1:]
         return out
 
 

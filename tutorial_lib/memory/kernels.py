@@ -4,6 +4,9 @@ A CPU and a GPU run the same step with different kernels, which save different b
 a float mask on a CPU and a bool mask on a GPU, attention falls back to written-out scores on a CPU
 when there is dropout, and autocast computes norms and softmax in float32 on a GPU alone. Inside
 `cuda_kernels()` operations on CPU tensors save what they would save on an Ampere GPU or newer.
+
+What each rule says is shown by `test_predicted_kernels_save_what_a_cuda_build_saves` in
+tests/test_emulated.py: PyTorch's CUDA build (2.13), on an emulated card, saves the same bytes.
 """
 
 from __future__ import annotations
@@ -17,9 +20,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from tutorial_lib import private_torch
 from tutorial_lib.memory.autocast import casts_on_cuda, cuda_autocast_policy
 
-_SCALER_ASKS = "torch.cuda.amp.common.amp_definitely_not_available"
 _math_attention = F.scaled_dot_product_attention
 _composite_rms_norm = F.rms_norm
 
@@ -33,20 +36,24 @@ def cuda_kernels() -> Iterator[None]:
         stack.enter_context(mock.patch.object(F, "rms_norm", _rms_norm))
         stack.enter_context(mock.patch.object(torch, "autocast", _CpuAutocast))
         stack.enter_context(mock.patch.object(torch.amp, "autocast", _CpuAutocast))
-        # Else a gradient scaler for `cuda` turns itself off, as autocast does.
-        stack.enter_context(mock.patch(_SCALER_ASKS, return_value=False))
+        stack.enter_context(private_torch.with_gradient_scaler())
         stack.enter_context(cuda_autocast_policy())
         yield
 
 
 def as_on_cuda(optimizer: torch.optim.Optimizer) -> None:
-    """Let an optimizer whose user chose no implementation take CUDA's default, `foreach`."""
+    """Let an optimizer whose user chose no implementation take CUDA's default, `foreach`.
+
+    Source:
+        `_default_to_fused_or_foreach` in torch/optim/optimizer.py (2.13).
+    """
     for group in optimizer.param_groups:
         if "foreach" in group and group["foreach"] is None and not group.get("fused"):
             group["foreach"] = True
 
 
 def _dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
+    """Keep a bool mask, as the fused kernel does that CUDA takes."""
     if not training or p == 0:
         return input
     return torch.native_dropout(input, p, training)[0]
@@ -62,14 +69,19 @@ def _attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Tensor:
-    """Take flash attention, else memory-efficient attention, else the written-out one."""
+    """Take flash attention, else memory-efficient attention, else the written-out one.
+
+    Source:
+        Who is eligible for which: torch/nn/attention/__init__.py and the warnings of
+        `torch.backends.cuda.can_use_flash_attention` (2.13). Flash takes 16-bit types, no mask,
+        and heads of up to 256.
+    """
     if torch.is_autocast_enabled("cpu"):
         dtype = torch.get_autocast_dtype("cpu")
         query, key, value = query.to(dtype), key.to(dtype), value.to(dtype)
     if enable_gqa and query.size(-3) != key.size(-3):
         groups = query.size(-3) // key.size(-3)
         key, value = key.repeat_interleave(groups, -3), value.repeat_interleave(groups, -3)
-    settings = {"scale": scale}
     half = query.dtype in (torch.float16, torch.bfloat16)
     if query.dim() != 4 or query.size(-1) > 256:
         return _math_attention(query, key, value, attn_mask, dropout_p, is_causal, scale=scale)
@@ -77,18 +89,16 @@ def _attention(
         width = query.size(-1)
         pad = (0, -width % 8)  # the kernel takes widths in steps of 8
         q, k, v = (F.pad(x, pad) if width % 8 else x for x in (query, key, value))
-        flash = torch.ops.aten._scaled_dot_product_flash_attention
-        out: Tensor = flash(q, k, v, dropout_p, is_causal, False, **settings)[0]
+        out = private_torch.flash_attention(q, k, v, dropout_p, is_causal, False, scale=scale)
         return out[..., :width]
     if attn_mask is not None:
         if attn_mask.dtype == torch.bool:
             bias = torch.zeros_like(attn_mask, dtype=query.dtype)
             attn_mask = bias.masked_fill_(attn_mask.logical_not(), float("-inf"))
         attn_mask = attn_mask.expand(*query.shape[:-1], key.size(-2))
-    efficient = torch.ops.aten._scaled_dot_product_efficient_attention
-    keep = torch.is_grad_enabled()
-    attended = efficient(query, key, value, attn_mask, keep, dropout_p, is_causal, **settings)
-    return attended[0]  # type: ignore[no-any-return]
+    return private_torch.efficient_attention(
+        query, key, value, attn_mask, torch.is_grad_enabled(), dropout_p, is_causal, scale=scale
+    )
 
 
 def _rms_norm(
@@ -97,7 +107,10 @@ def _rms_norm(
     weight: Tensor | None = None,
     eps: float | None = None,
 ) -> Tensor:
-    """Take the fused kernel, which keeps its input and one number a row."""
+    """Take the fused kernel, which keeps its input and one number a row.
+
+    Mixed types take the written-out one, as the warning of `F.rms_norm` says (2.13).
+    """
     if torch.is_autocast_enabled("cpu") and casts_on_cuda("rms_norm"):
         input, weight = input.float(), None if weight is None else weight.float()
     if weight is not None and weight.dtype != input.dtype:

@@ -12,17 +12,16 @@ from unittest import mock
 
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.modules import module as module_hooks
 from torch.optim.optimizer import (
     Optimizer,
     register_optimizer_step_post_hook,
     register_optimizer_step_pre_hook,
 )
-from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 from torch.utils.flop_counter import FlopCounterMode
 
 from tutorial_lib import device as devices
+from tutorial_lib import private_torch
 from tutorial_lib.memory.allocator import AllocatorReading
 from tutorial_lib.memory.report import MemoryReport
 from tutorial_lib.memory.storages import StorageLog
@@ -147,8 +146,11 @@ class _Watching:
 
 def _doubts(model: nn.Module | None) -> Iterator[str]:
     """Say why a reading of a training step may not mean what it seems to."""
-    for mode in _get_current_dispatch_mode_stack():
-        if not isinstance(mode, FakeTensorMode) and "tutorial_lib" not in type(mode).__module__:
+    for mode in private_torch.active_modes():
+        if (
+            not isinstance(mode, private_torch.FakeTensorMode)
+            and "tutorial_lib" not in type(mode).__module__
+        ):
             yield (
                 f"{type(mode).__name__} is active too: it may keep tensors alive, and its own are "
                 "counted. Measure outside it."
@@ -158,7 +160,7 @@ def _doubts(model: nn.Module | None) -> Iterator[str]:
             "the model is in eval(): dropout is off, and a library's checkpointing switch does "
             "nothing. Call model.train() before you measure a training step."
         )
-    if model is not None and _is_compiled(model):
+    if model is not None and private_torch.is_compiled(model):
         yield (
             "the model is compiled, and under the meter it runs as it was before: the bytes are "
             "the uncompiled model's. For the compiled step's own peak take torch.profiler on a "
@@ -177,11 +179,6 @@ def _doubts_after(report: MemoryReport) -> list[str]:
             "the categories are not to be trusted."
         ]
     return []
-
-
-def _is_compiled(model: nn.Module) -> bool:
-    by_call = any(module._compiled_call_impl is not None for module in model.modules())
-    return by_call or hasattr(model, "_orig_mod")
 
 
 def _uncompiled() -> contextlib.AbstractContextManager[Any]:

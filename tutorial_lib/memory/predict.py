@@ -13,23 +13,28 @@ from unittest import mock
 
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import (
+from torch.optim import Optimizer
+
+from tutorial_lib import private_torch
+from tutorial_lib.memory.corrections import RealSizes
+from tutorial_lib.memory.kernels import as_on_cuda, cuda_kernels
+from tutorial_lib.memory.meter import measure
+from tutorial_lib.memory.report import MemoryReport
+from tutorial_lib.private_torch import (
     DataDependentOutputException,
     DynamicOutputShapeException,
     FakeTensor,
     FakeTensorMode,
 )
-from torch.optim import Optimizer
-
-from tutorial_lib.memory.corrections import RealSizes
-from tutorial_lib.memory.kernels import as_on_cuda, cuda_kernels
-from tutorial_lib.memory.meter import measure
-from tutorial_lib.memory.report import MemoryReport
 
 Step = tuple[Callable[[], Any], nn.Module, Optimizer | None]
 
 _RUN_IT = "or run the real step with memory.measure"
-_NOT_OF_THE_USER = (Path(torch.__file__).parent, Path(__file__).parent)
+_NOT_OF_THE_USER = (
+    Path(torch.__file__).parent,
+    Path(__file__).parent,
+    Path(private_torch.__file__),
+)
 
 
 def predict(
@@ -105,26 +110,17 @@ def predicting(kernels: Literal["cuda", "cpu"] = "cuda") -> Iterator[None]:
 
 @contextlib.contextmanager
 def _mended() -> Iterator[None]:
-    """Mend what a training step does and fake tensors cannot.
-
-    By functions: a `return_value` would remember the tensors that it is called with.
-    """
+    """Let a training step do what fake tensors cannot."""
     with (
-        # Rejection sampling looks at values (torch 2.12 and up).
-        mock.patch.object(nn.init, "_no_grad_trunc_normal_", lambda tensor, *_, **__: tensor),
-        # model.to(dtype) refuses parameters that have weak references, as all fake ones have.
-        mock.patch("torch.utils.weakref.getweakrefs", _no_references),
-        # A gradient scaler looks whether all gradients are finite before it lets the update happen.
-        mock.patch.object(torch.amp.GradScaler, "_maybe_opt_step", _update_all_the_same),
-        # Else a copy of a model takes a copy of the mode along, and may end the process.
+        private_torch.without_truncated_normal(),
+        private_torch.with_weak_references(),
+        private_torch.with_finite_gradients(),
+        # Else a copy of a model takes a copy of the mode along, and may end the process
+        # (test_a_copy_of_the_model_made_in_the_step).
         mock.patch.object(FakeTensor, "__deepcopy__", _copy, create=True),
         _unpacked_sequences(),
     ):
         yield
-
-
-def _no_references(_: Any) -> list[Any]:
-    return []
 
 
 def _none_found(*_: Any, **__: Any) -> None:
@@ -148,15 +144,14 @@ def _unpacked_sequences() -> contextlib.AbstractContextManager[Any]:
 
     It looks at the positions to find out. Fake tensors have no values to look at: it would then
     make a mask `(batch, 1, seq, seq)` that a real step has only with packed sequences.
+
+    Source:
+        `find_packed_sequence_indices` in transformers/masking_utils.py (5.23).
     """
     masking = sys.modules.get("transformers.masking_utils")
     if not hasattr(masking, "find_packed_sequence_indices"):
         return contextlib.nullcontext()
     return mock.patch.object(masking, "find_packed_sequence_indices", _none_found)
-
-
-def _update_all_the_same(_: Any, optimizer: Optimizer, __: Any, *args: Any, **kwargs: Any) -> Any:
-    return optimizer.step(*args, **kwargs)
 
 
 def _check_device(model: nn.Module) -> None:

@@ -14,11 +14,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules import module as module_hooks
 
+from tutorial_lib import private_torch
 from tutorial_lib.memory.storages import list_tensors
 from tutorial_lib.units import human_bytes
 
 _SHOWN = 40  # rows of a printed table
-_NOT_THE_CALLER = (str(Path(torch.__file__).parent), str(Path(__file__)))
+_NOT_THE_CALLER = tuple(
+    str(path)
+    for path in (Path(torch.__file__).parent, Path(__file__).parent, private_torch.__file__)
+)
 
 
 @dataclass(frozen=True)
@@ -151,7 +155,7 @@ class _Recorder:
 
     def __init__(self, params_of: nn.Module | None) -> None:
         resident = [*params_of.parameters(), *params_of.buffers()] if params_of else []
-        self.seen = {tensor.untyped_storage()._cdata for tensor in list_tensors(resident)}
+        self.seen = {private_torch.storage_key(x.untyped_storage()) for x in list_tensors(resident)}
         self.names = {id(m): name for name, m in params_of.named_modules()} if params_of else {}
         self.rows: list[SavedTensor] = []
         self.modules: list[str] = []
@@ -167,8 +171,8 @@ class _Recorder:
     def pack(self, tensor: Tensor) -> Tensor:
         for part in list_tensors([tensor]):
             storage = part.untyped_storage()
-            if storage._cdata not in self.seen:
-                self.seen.add(storage._cdata)
+            if (key := private_torch.storage_key(storage)) not in self.seen:
+                self.seen.add(key)
                 self._write(part, storage.nbytes(), tensor.grad_fn)
         # The alias without its graph: keeping `tensor` itself would tie a knot that only the
         # garbage collector undoes.

@@ -14,8 +14,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from tutorial_lib.private_torch import TorchDispatchMode, in_backward, storage_key
 from tutorial_lib.timeline import Life
 
 Phase = str
@@ -131,8 +131,7 @@ class StorageLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
         ]
 
     def _enter_phase(self) -> None:
-        # -1 outside autograd's engine; recomputation in backward is inside it too.
-        if torch._C._current_graph_task_id() != -1:
+        if in_backward():  # recomputation too
             self.set_phase("backward")
         elif self.in_optimizer:
             self.set_phase("optimizer")
@@ -146,7 +145,7 @@ class StorageLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if tensor.layout is not torch.strided:
             return None
         storage = tensor.untyped_storage()
-        key = storage._cdata
+        key = storage_key(storage)
         found = self._alive.get(key)
         if found is not None:
             if storage.nbytes() != found[0].num_bytes:
@@ -163,7 +162,7 @@ class StorageLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return record
 
     def _watch(self, record: StorageRecord, storage: torch.UntypedStorage) -> None:
-        key = storage._cdata
+        key = storage_key(storage)
         self.records.append(record)
         self._alive[key] = (record, weakref.ref(storage, self._on_death(key)))
 
@@ -172,7 +171,7 @@ class StorageLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if storage.nbytes() == before:
             return
         self.clock += 1
-        key = storage._cdata
+        key = storage_key(storage)
         if key in self._alive:
             self._resize(self._alive[key][0], storage)
         elif not before and storage.device.type == self.device_type:

@@ -14,13 +14,12 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from typing import Any
-from unittest import mock
 
 import torch
-from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensor
+from torch import nn
 
 from tutorial_lib import device as devices
+from tutorial_lib import private_torch
 from tutorial_lib.models.catalogue import PUBLISHED, Published, find
 from tutorial_lib.models.libraries import construct, full_config, quiet
 from tutorial_lib.models.published_steps import batch, loss
@@ -77,15 +76,8 @@ def _default_dtype(dtype: torch.dtype) -> Iterator[None]:
         torch.set_default_dtype(before)
 
 
-@contextlib.contextmanager
-def _fake_safe_init() -> Iterator[None]:
-    """Let `trunc_normal_` pass on fake tensors: from torch 2.12 on it looks at their values."""
-    if not isinstance(torch.empty(0), FakeTensor):
-        yield
-        return
-    with mock.patch.object(nn.init, "_no_grad_trunc_normal_", _untouched):
-        yield
-
-
-def _untouched(tensor: Tensor, *_: Any, **__: Any) -> Tensor:
-    return tensor
+def _fake_safe_init() -> contextlib.AbstractContextManager[Any]:
+    """Let `trunc_normal_` pass on fake tensors, whose values it would look at."""
+    if isinstance(torch.empty(0), private_torch.FakeTensor):
+        return private_torch.without_truncated_normal()
+    return contextlib.nullcontext()

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
+
+from tutorial_lib.private_torch import TorchDispatchMode, tree_leaves
 
 
 @dataclass

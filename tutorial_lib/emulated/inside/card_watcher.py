@@ -49,11 +49,23 @@ class _TorchFinder(importlib.abc.MetaPathFinder):
         return spec
 
 
+def _private_torch() -> Any:
+    """Load the course's module by its path: the program may have no course to import it from."""
+    path = Path(__file__).resolve().parents[2] / "private_torch.py"
+    spec = importlib.util.spec_from_file_location("tutorial_private_torch", path)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{path} cannot be loaded.")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
 class Watcher:
     """Counts optimizer steps, keeps the highest peaks, and reports when the program ends."""
 
     def __init__(self, torch: Any) -> None:
         self.torch = torch
+        self.private = _private_torch()
         self.out = Path(os.environ["TUTORIAL_EMULATED_OUT"])
         self.last_step = int(os.environ.get("TUTORIAL_EMULATED_STEPS") or 0)
         self.wants_snapshot = bool(os.environ.get("TUTORIAL_EMULATED_SNAPSHOT"))
@@ -65,31 +77,23 @@ class Watcher:
         """Begin to watch; the allocator's own record starts together with the card."""
         from torch.optim.optimizer import register_optimizer_step_post_hook
 
-        if not hasattr(self.torch._C, "_cuda_resetPeakMemoryStats"):
-            return  # not built for CUDA
-        self.torch.cuda._lazy_call(self._record)
+        if not self.private.built_for_cuda():
+            return
+        self.private.once_cuda_starts(self._record)
         register_optimizer_step_post_hook(self._count_step)
-        self._keep_peaks_over_resets()
+        self.private.before_each_peak_reset(self._read_peaks)
         atexit.register(self._report)
 
     def _record(self) -> None:
         (self.out / f"{self.process}.used").touch()  # in case that no report follows
-        record = self.torch.cuda.memory._record_memory_history
-        record("all", context="alloc", stacks="python", max_entries=MAX_EVENTS)
+        self.private.record_allocations(
+            enabled="all", context="alloc", stacks="python", max_entries=MAX_EVENTS
+        )
 
     def _count_step(self, *unused: Any) -> None:
         self.step_times.append(time.time())
         if len(self.step_times) == self.last_step:
             raise SystemExit(0)
-
-    def _keep_peaks_over_resets(self) -> None:
-        reset = self.torch._C._cuda_resetPeakMemoryStats
-
-        def keep_and_reset(*arguments: Any) -> Any:
-            self._read_peaks()
-            return reset(*arguments)
-
-        self.torch._C._cuda_resetPeakMemoryStats = keep_and_reset
 
     def _read_peaks(self) -> dict[str, int]:
         stats: dict[str, int] = self.torch.cuda.memory_stats()
@@ -101,7 +105,7 @@ class Watcher:
         if not self.torch.cuda.is_initialized() or os.getpid() != self.process:
             return  # never used, or a forked child of the program
         stats = self._read_peaks()
-        events = self.torch.cuda.memory._snapshot()["device_traces"][0]
+        events = self.private.recorded_allocations()
         moment = describe_peak(events, stats["requested_bytes.all.current"], self.step_times)
         if moment is not None and moment["bytes"] != self.peaks["requested"]:
             moment = None  # before the events that are kept
@@ -116,7 +120,7 @@ class Watcher:
         path = self.out / f"{self.process}.json"
         path.write_text(json.dumps(data), encoding="utf-8")
         if self.wants_snapshot:
-            self.torch.cuda.memory._dump_snapshot(str(path.with_suffix(".pickle")))
+            self.private.write_snapshot(str(path.with_suffix(".pickle")))
 
 
 def describe_peak(

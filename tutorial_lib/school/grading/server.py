@@ -41,8 +41,11 @@ def serve(order: dict[str, Any]) -> None:
         Path("/proc/self/oom_score_adj").write_text("1000")
     answering = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # an import may print, and must not answer in our place
-    # torch._dynamo takes a second, and an optimizer's first step imports it
-    for name in ("torch._dynamo", *order["preload"]):
+    with contextlib.suppress(Exception):
+        from tutorial_lib import private_torch
+
+        private_torch.import_compiler()
+    for name in order["preload"]:
         # what cannot be imported here cannot be imported by the answer either, which says so
         with contextlib.suppress(Exception):
             pkgutil.resolve_name(name)  # a library may load a name only when it is asked for

@@ -1,0 +1,270 @@
+"""Each private name of PyTorch that the library uses: what no longer works when a release moves it.
+
+What only a PyTorch built for CUDA has is looked up in the stubs, which every build ships;
+`test_emulated.py` runs it where there is such a build.
+"""
+
+import inspect
+import re
+import subprocess
+import sys
+import weakref
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from torch.utils import checkpoint as torch_checkpoint
+
+from tutorial_lib import private_torch as private
+
+STUBS = Path(torch.__file__).parent / "_C" / "__init__.pyi"
+
+
+def test_fake_tensors_have_a_shape_and_refuse_their_values():
+    """Else `memory.predict` and `predicting` allocate, or do not say which line asks."""
+    with private.FakeTensorMode():
+        x = torch.zeros(3)
+        assert isinstance(x, private.FakeTensor)
+        with pytest.raises(private.DataDependentOutputException):
+            x.sum().item()
+        with pytest.raises(private.DynamicOutputShapeException):
+            x.nonzero()
+
+
+def test_a_dispatch_mode_is_asked_about_every_operation_and_is_listed():
+    """Else nothing is measured or capped, and a meter inside another mode gives no warning."""
+    names = []
+
+    class Names(private.TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            names.append(func.overloadpacket.__name__)
+            return func(*args, **(kwargs or {}))
+
+    with Names() as mode:
+        torch.ones(2).add(1)
+        assert private.active_modes() == [mode]
+    assert names == ["ones", "add"]
+    assert private.active_modes() == []
+
+
+def test_nested_values_are_taken_apart_and_put_together():
+    """Else collectives count no bytes, and a planned call loses its arguments."""
+    value = {"a": [1, (2.0, None)]}
+    leaves, spec = private.tree_flatten(value)
+    assert leaves == private.tree_leaves(value)
+    assert isinstance(spec, private.TreeSpec)
+    assert private.tree_unflatten(leaves, spec) == value
+    assert private.tree_map_only(float, str, value) == {"a": [1, ("2.0", None)]}
+
+
+def test_the_memory_format_of_a_result():
+    """Else a predicted batch norm has another layout than a real one, and copies too often."""
+    x = torch.ones(2, 3, 4, 5).to(memory_format=torch.channels_last)
+    assert private.suggest_memory_format(x) is torch.channels_last
+
+
+def test_a_storage_has_one_key_and_views_share_it():
+    """Else a view counts as memory of its own, in every measurement."""
+    x, y = torch.ones(4), torch.ones(4)
+    keys = [private.storage_key(tensor.untyped_storage()) for tensor in (x, x[1:], y)]
+    assert keys[0] == keys[1] != keys[2]
+
+
+def test_writes_in_place_are_counted():
+    """Else lab 01 does not see that an answer changed the model."""
+    x = torch.ones(2)
+    before = private.times_written(x)
+    x.add_(1)
+    assert private.times_written(x) == before + 1
+
+
+def test_a_compiled_module_is_known_by_either_way():
+    """Else `measure` gives a compiled model's bytes without the warning that they are not its."""
+    assert not private.is_compiled(nn.Linear(1, 1))
+    assert private.is_compiled(torch.compile(nn.Linear(1, 1)))
+    by_call = nn.Sequential(nn.Linear(1, 1))
+    by_call[0].compile()
+    assert private.is_compiled(by_call)
+
+
+def test_backward_is_told_from_forward():
+    """Else every phase is called forward, and nothing is ever called recomputed."""
+    seen = []
+    x = torch.ones(1, requires_grad=True)
+    y = x * 2
+    y.register_hook(lambda _: seen.append(private.in_backward()))
+    seen.append(private.in_backward())
+    y.backward()
+    assert seen == [False, True]
+
+
+def test_pytorchs_own_checkpoint_can_be_refused_by_its_name():
+    """Else labs 03 to 08 accept an answer that calls what it should build."""
+    assert callable(getattr(torch_checkpoint, private.CHECKPOINT_GENERATOR))
+    called = inspect.getsource(torch_checkpoint.checkpoint)
+    assert f"{private.CHECKPOINT_GENERATOR}(" in called
+
+
+def test_chosen_modules_are_wrapped_in_pytorchs_checkpoint():
+    """Else lab 08 has no oracle for the segments of a U-Net."""
+    model = nn.Sequential(nn.Linear(2, 2), nn.ReLU())
+    private.checkpoint_modules(model, lambda module: isinstance(module, nn.Linear))
+    assert [type(part).__name__ for part in model] == ["CheckpointWrapper", "ReLU"]
+
+
+def test_what_autocast_does_with_an_operation_is_known():
+    """Else `predict` casts what this version of PyTorch does not cast."""
+    assert "aten::mm" in private.operation_names()
+    assert private.has_kernel("aten::mm", "AutocastCUDA")
+    assert not private.has_kernel("aten::relu", "AutocastCUDA")
+
+
+@pytest.mark.filterwarnings("ignore:Warning only once for all operators")
+def test_a_kernel_is_replaced_in_a_block_and_below_it_autocast_is_off():
+    """Else `predict` keeps the CPU's autocast policy, or never comes back to it."""
+
+    def in_float32(*args):
+        with private.below_cpu_autocast():
+            return torch.ops.aten.mm.default(*args)
+
+    x = torch.ones(2, 2)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert x.mm(x).dtype is torch.bfloat16
+        with private.overriding_kernels() as library:
+            library.impl("mm", in_float32, "AutocastCPU", allow_override=True)
+            assert x.mm(x).dtype is torch.float32
+        assert x.mm(x).dtype is torch.bfloat16
+
+
+def test_an_operation_says_its_overload_and_its_arguments():
+    """Else CUDA's autocast of norms and sums is predicted in the wrong type."""
+    assert private.overload_name(torch.ops.aten.norm.ScalarOpt_dim) == "ScalarOpt_dim"
+    assert private.argument_names(torch.ops.aten.sum.dim_IntList)[:2] == ["self", "dim"]
+
+
+@pytest.mark.parametrize("half", [torch.float16, torch.bfloat16])
+def test_cudas_attention_kernels_can_be_called_on_fake_tensors(half):
+    """Else `predict` has no attention of a GPU."""
+    with private.FakeTensorMode():
+        q = torch.zeros(1, 2, 16, 8, dtype=half)
+        assert private.flash_attention(q, q, q, 0.0, False, False, scale=None).shape == q.shape
+        out = private.efficient_attention(q, q, q, None, True, 0.0, False, scale=None)
+        assert out.shape == q.shape
+
+
+def test_softmax_reads_float16_and_writes_float32_in_one_kernel():
+    """Else a predicted float16 softmax keeps a copy of its input that no GPU keeps."""
+    with private.FakeTensorMode():
+        x = torch.zeros(2, 3, dtype=torch.float16, device="cuda")
+        for operation in (torch.ops.aten.softmax.int, torch.ops.aten.log_softmax.int):
+            assert private.half_to_float_softmax(operation)(x, -1, True).dtype is torch.float32
+    assert private.half_to_float_softmax(torch.ops.aten.sum.default) is None
+
+
+def test_fake_tensors_pass_a_truncated_normal():
+    """Else no vision transformer can be predicted: its initialisation looks at values."""
+    with private.FakeTensorMode(), private.without_truncated_normal():
+        nn.init.trunc_normal_(torch.zeros(3))
+    x = torch.zeros(3)
+    with private.without_truncated_normal():
+        nn.init.trunc_normal_(x)
+    assert x.tolist() == [0.0] * 3
+
+
+def test_tensors_with_weak_references_can_be_swapped():
+    """Else `model.to(dtype)` fails in a predicted step."""
+    x, y = torch.zeros(1), torch.ones(1)
+    held = weakref.ref(x)
+    with pytest.raises(RuntimeError, match="weakref"):
+        torch.utils.swap_tensors(x, y)
+    with private.with_weak_references():
+        torch.utils.swap_tensors(x, y)
+    assert held() is x
+    assert x.item() == 1
+
+
+def test_a_gradient_scaler_updates_without_a_look_at_values():
+    """Else a predicted float16 step stops in the scaler."""
+    with private.FakeTensorMode(), private.with_finite_gradients():
+        weight = nn.Parameter(torch.zeros(1))
+        optimizer = torch.optim.SGD([weight])
+        scaler = torch.amp.GradScaler("cpu")
+        scaler.scale(weight.sum()).backward()
+        updates = []
+        optimizer.register_step_post_hook(lambda *_: updates.append(1))
+        scaler.step(optimizer)
+    assert updates == [1]
+
+
+def test_a_gradient_scaler_for_cuda_stays_on_without_a_gpu():
+    """Else a predicted float16 step of a GPU has no scaler."""
+    with private.with_gradient_scaler():
+        assert torch.amp.GradScaler("cuda").is_enabled()
+
+
+@pytest.mark.parametrize(
+    ("name", "broken"),
+    [
+        ("_cuda_clearCublasWorkspaces", "a step's peak on a GPU depends on what ran before it"),
+        ("_cuda_resetPeakMemoryStats", "`emulate` loses the peaks that a program resets"),
+    ],
+)
+def test_what_only_a_build_for_cuda_has(name, broken):
+    assert re.search(rf"^def {name}\(", STUBS.read_text(), flags=re.M), broken
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "broken"),
+    [
+        ("_record_memory_history", ("enabled",), "`memory.snapshot` and `emulate`'s moment"),
+        ("_dump_snapshot", ("filename",), "`memory.snapshot` and `emulate --snapshot`"),
+        ("_snapshot", (), "`emulate`'s list of what was held at the peak"),
+    ],
+)
+def test_the_allocators_record(name, arguments, broken):
+    found = inspect.signature(getattr(torch.cuda.memory, name)).parameters
+    assert set(arguments) <= set(found), f"{broken} need it"
+
+
+def test_a_recorded_history_is_asked_for_and_written(monkeypatch):
+    asked = []
+    for name in ("_record_memory_history", "_dump_snapshot", "_snapshot"):
+        assert hasattr(torch.cuda.memory, name)
+    monkeypatch.setattr(torch.cuda.memory, "_snapshot", lambda: {"device_traces": [["event"]]})
+    monkeypatch.setattr(torch.cuda.memory, "_record_memory_history", lambda **k: asked.append(k))
+    monkeypatch.setattr(torch.cuda.memory, "_dump_snapshot", asked.append)
+    private.record_allocations(enabled=None)
+    private.write_snapshot("there.pickle")
+    assert asked == [{"enabled": None}, "there.pickle"]
+    assert private.recorded_allocations() == ["event"]
+
+
+def test_something_happens_before_each_reset_of_the_peaks(monkeypatch):
+    """Else `emulate` loses the peaks that a program resets."""
+    order = []
+    monkeypatch.setattr(
+        torch._C, "_cuda_resetPeakMemoryStats", lambda index: order.append(index), raising=False
+    )
+    assert private.built_for_cuda()
+    private.before_each_peak_reset(lambda: order.append("read"))
+    torch._C._cuda_resetPeakMemoryStats(0)
+    assert order == ["read", 0]
+    assert "_cuda_resetPeakMemoryStats(" in inspect.getsource(torch.cuda.reset_peak_memory_stats)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="CUDA may have started here already")
+def test_something_waits_for_cuda(monkeypatch):
+    """Else `emulate` records nothing."""
+    waiting = []
+    monkeypatch.setattr(torch.cuda, "_queued_calls", waiting)
+    private.once_cuda_starts(print)
+    assert waiting[-1][0] is print
+
+
+def test_the_compiler_can_be_imported_ahead():
+    """Else each graded submission takes a second more, out of its own time."""
+    code = "import sys; from tutorial_lib import private_torch as p; p.import_compiler(); "
+    done = subprocess.run([sys.executable, "-c", code + "print('torch._dynamo' in sys.modules)"],
+        capture_output=True, text=True)  # fmt: skip
+    assert done.stdout == "True\n", done.stderr
