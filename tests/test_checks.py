@@ -11,9 +11,8 @@ import pytest
 import torch
 from IPython.core.interactiveshell import InteractiveShell
 
-from tutorial_lib.checks import core, results
+from tutorial_lib.checks import core, expect, forbid
 from tutorial_lib.checks.core import Check, CheckError, Opaque, plain
-from tutorial_lib.checks.running import refused
 
 
 def double(x):
@@ -21,7 +20,8 @@ def double(x):
 
 
 def judge_double(case, result):
-    results.expect_bytes(result["seen"], 2 * case["x"], "double(x)", {"It is x itself.": case["x"]})
+    faults = [("It is x itself.", case["x"])]
+    expect.number_of_bytes(result["seen"], 2 * case["x"], "double(x)", faults)
 
 
 def make_check(**changes):
@@ -283,7 +283,7 @@ def test_a_forbidden_call_is_refused_and_comes_back():
         return 2 * x + 0 * random.randint(0, 1)
 
     def run(answer, case):
-        with refused(random, "randint", "do it without luck."):
+        with forbid.attribute(random, "randint", "do it without luck."):
             return {"seen": answer(case["x"])}
 
     def hides_it(x):

@@ -72,9 +72,9 @@ def _gradients(wanted: Update, seen: Update) -> str:
             return f"{name} has a gradient in step_{'b' if grad is None else 'a'} alone"
         if grad is not None and theirs is not None:
             pairs[name] = wide(grad), wide(theirs)
-    off = {name: norm(b - a) for name, (a, b) in pairs.items()}
+    differences = {name: norm(b - a) for name, (a, b) in pairs.items()}
     sizes = gradient_sizes(wanted.gradients)
-    if all(off[name] <= wanted.tolerance * sizes[name] for name in off):
+    if all(differences[name] <= wanted.tolerance * sizes[name] for name in differences):
         return ""
     size_a = math.hypot(*(norm(a) for a, _ in pairs.values()))
     size_b = math.hypot(*(norm(b) for _, b in pairs.values()))
@@ -86,8 +86,10 @@ def _gradients(wanted: Update, seen: Update) -> str:
     cosine = float(sum(products)) / (size_a * size_b)
     if cosine > 1 - 1e-6 and abs(size_b / size_a - 1) > 1e-3:
         return f"all of them are {size_b / size_a:.4g} times those of step_a"
-    worst = max(off, key=lambda name: off[name] / sizes[name] if sizes[name] else math.inf)
-    error = math.hypot(*off.values()) / size_a
+    worst = max(
+        differences, key=lambda name: differences[name] / sizes[name] if sizes[name] else math.inf
+    )
+    error = math.hypot(*differences.values()) / size_a
     return f"off by {error:.2g} of their norm, cosine {cosine:.4f}, worst in {worst}"
 
 
@@ -109,11 +111,13 @@ def _worst(wanted: Leaves, seen: Leaves, allowed: Mapping[str, float]) -> str:
     for name in [*wanted, *(key for key in seen if key not in wanted)]:
         a, b = wanted.get(name), seen.get(name)
         if isinstance(a, Tensor) and isinstance(b, Tensor) and a.shape == b.shape:
-            off, size = _distance(a, b)
-            if off <= allowed.get(name, 0.0):
+            difference, size = _distance(a, b)
+            if difference <= allowed.get(name, 0.0):
                 continue
-            share = off / size if size else math.inf
-            said = f"off by {share:.2g} of its norm" if size else f"off by {off:.2g} from zero"
+            share = difference / size if size else math.inf
+            said = (
+                f"off by {share:.2g} of its norm" if size else f"off by {difference:.2g} from zero"
+            )
         elif equal(a, b) or _are_close(a, b, allowed.get(name, 0.0)):
             continue
         else:

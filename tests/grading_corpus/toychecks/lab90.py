@@ -4,8 +4,8 @@ import random
 
 import torch
 
+from tutorial_lib.checks import read
 from tutorial_lib.checks.core import Check, CheckError
-from tutorial_lib.checks.results import whole_number
 
 
 def _area_cases(seed):
@@ -15,7 +15,7 @@ def _area_cases(seed):
 
 def _judge_area(case, result):
     wanted = case["width"] * case["height"]
-    seen = whole_number(result["area"], "the area")
+    seen = read.integer(result["area"], "the area")
     if seen != wanted:
         raise CheckError(f"the area is {seen}, which is off by {seen - wanted}: multiply both.")
 
