@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from tutorial_lib.checks import read
-from tutorial_lib.checks.core import CheckError, Result
+from tutorial_lib.checks.core import CheckError
 
 EXACT = 1e-12  # relative, for sums of the same terms in another order, in float64
 Faults = Iterable[tuple[str, Any]]
@@ -106,21 +106,6 @@ def no_fault(faults: Mapping[str, bool]) -> None:
     """
     for words, is_there in faults.items():
         if is_there:
-            raise CheckError(words)
-
-
-def flags(result: Result, messages: Mapping[str, str]) -> None:
-    """Expect that these are all true.
-
-    Args:
-        result: Holds a bool by each name.
-        messages: What to say where it is false, by name.
-
-    Raises:
-        CheckError: With the words for the first that is false, or no bool.
-    """
-    for name, words in messages.items():
-        if not read.flag(result, name):
             raise CheckError(words)
 
 
