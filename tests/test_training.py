@@ -151,6 +151,39 @@ def test_a_window_holds_one_copy_of_the_gradients_more_and_updates_once():
     assert {int(state["step"]) for state in optimizer.state.values()} == {1}
 
 
+@pytest.mark.parametrize("precision", Precision)
+def test_a_recipes_loss_is_that_of_its_step(precision):
+    recipe, seen = tiny(precision=precision, optimizer="sgd"), []
+    torch.manual_seed(0)
+    loss, model = recipe.make_loss()
+    loss().backward()
+    torch.manual_seed(0)
+    step, twin, optimizer = recipe.make_step()
+    optimizer.register_step_pre_hook(lambda *_: seen.extend(p.grad.clone() for p in params))
+    params = list(twin.parameters())
+    step()
+    assert next(model.parameters()).dtype == params[0].dtype
+    found = [p.grad for p in model.parameters()]
+    # In float16 the scaler keeps what would round to zero without it.
+    tolerance = {"atol": 1e-4, "rtol": 0.05} if precision == Precision.FP16_AMP else {}
+    torch.testing.assert_close(found, seen, **tolerance)
+
+
+def test_a_recipes_model_has_its_sizes_and_takes_no_memory_on_meta():
+    recipe = Recipe("vit-b-16", size=64, attention="eager", overrides=TINY["vit-b-16"])
+    model = recipe.make_model("meta")
+    assert {p.device.type for p in model.parameters()} == {"meta"}
+    assert (model.config.image_size, model.config._attn_implementation) == (64, "eager")
+    assert recipe.num_parameters == sum(p.numel() for p in model.parameters())
+    assert Recipe("gpt2-xl").num_parameters == 1_557_611_200
+
+
+@pytest.mark.parametrize("choices", [{"checkpointing": "per-block"}, {"accumulation": 2}])
+def test_a_loss_without_what_was_chosen_is_refused(choices):
+    with pytest.raises(ValueError, match="take make_step, or leave them out"):
+        tiny(**choices).make_loss()
+
+
 def test_no_micro_batch_is_no_window():
     with pytest.raises(ValueError, match=r"accumulation \(=0\) must be at least 1"):
         Recipe("gpt2", accumulation=0)

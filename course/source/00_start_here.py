@@ -24,8 +24,8 @@
 import torch
 
 from tutorial_lib import checks, device, memory
-from tutorial_lib.models import published
 from tutorial_lib.models.gpt import GPT, GPTConfig
+from tutorial_lib.training import Recipe
 from tutorial_lib.units import human_count
 
 # %% [markdown] id="a-model"
@@ -126,13 +126,12 @@ f"{1 - frugal.peak_bytes / report.peak_bytes:.0%}"
 
 # %% id="fake-step"
 def gpt2_xl():
-    model = published.build("gpt2-xl", device="cpu")
+    loss, model = Recipe("gpt2-xl", 16, seq=1024).make_loss()
     optimizer = torch.optim.AdamW(model.parameters(), foreach=True)
-    batch = published.batch("gpt2-xl", 16, seq=1024, device="cpu")
 
     def step():
         optimizer.zero_grad()
-        published.loss("gpt2-xl", model, batch).backward()
+        loss().backward()
         optimizer.step()
 
     return step, model, optimizer

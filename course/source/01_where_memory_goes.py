@@ -18,7 +18,6 @@ import torch
 from torch import nn
 
 from tutorial_lib import device, memory, plots, recorded, strategies, widgets
-from tutorial_lib.models import published
 from tutorial_lib.models.gpt import GPT, GPTConfig
 from tutorial_lib.models.unet import UNet, UNetConfig
 from tutorial_lib.training import Recipe
@@ -374,7 +373,7 @@ if device.has_gpu():
 # Llama-2-7B, from its published configuration, built on the `meta` device: shapes without memory.
 
 # %% id="llama-count"
-llama = published.build("llama-2-7b", device="meta")
+llama = Recipe("llama-2-7b").make_model("meta")
 N = sum(p.numel() for p in llama.parameters())
 f"{N:,} parameters"
 

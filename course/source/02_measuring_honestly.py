@@ -32,8 +32,8 @@ from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 from torch.utils.flop_counter import FlopCounterMode
 
 from tutorial_lib import device, memory, plots, strategies
-from tutorial_lib.models import published
 from tutorial_lib.models.gpt import GPT, Block, GPTConfig
+from tutorial_lib.training import Recipe
 from tutorial_lib.units import MIB, human_bytes
 
 torch.set_num_threads(1)  # steadier times on a machine that does other things too
@@ -480,14 +480,13 @@ show("one more tensor, 4 MiB")
 
 # %% id="gpt2-step"
 def gpt2_step(strategy):
-    model = published.build("gpt2", device="cpu")
+    loss, model = Recipe("gpt2", 4, seq=1024).make_loss()
     optimizer = torch.optim.AdamW(model.parameters())
-    batch = published.batch("gpt2", 4, seq=1024, device="cpu")
 
     def step():
         optimizer.zero_grad()
         with strategies.applied(model, strategy):
-            published.loss("gpt2", model, batch).backward()
+            loss().backward()
         optimizer.step()
 
     return step, model, optimizer

@@ -19,9 +19,9 @@ from torch import nn
 from torch.nn import functional as F
 
 from tutorial_lib import memory, plots, strategies
-from tutorial_lib.models import published
 from tutorial_lib.models.gpt import GPT, Attention, Block, GPTConfig
 from tutorial_lib.models.unet import UNet, UNetConfig
+from tutorial_lib.training import Recipe
 from tutorial_lib.units import human_bytes
 
 torch.set_num_threads(1)  # small tensors: more threads would wait for each other
@@ -455,9 +455,9 @@ def kind(module):
 # %% id="by-kind"
 def by_kind(name, attention, **shape):
     with memory.predicting():
-        model = published.build(name, device="cpu", dtype=torch.bfloat16, attention=attention)
-        batch = published.batch(name, 1, device="cpu", **shape)
-        saved = memory.saved(lambda: published.loss(name, model, batch), params_of=model)
+        recipe = Recipe(name, precision="bf16", attention=attention, **shape)
+        loss, model = recipe.make_loss()
+        saved = memory.saved(loss, params_of=model)
     sums = dict.fromkeys([*dict.fromkeys(KINDS.values()), "other"], 0)
     for module, size in saved.by("module").items():
         sums[kind(module)] += size

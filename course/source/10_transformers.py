@@ -38,7 +38,6 @@ from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from tutorial_lib import data, device, memory, plots, recorded, strategies
-from tutorial_lib.models import published
 from tutorial_lib.models.libraries import quiet, without_old_torchao
 from tutorial_lib.training import Recipe
 from tutorial_lib.units import GB, GIB, MIB, human_bytes
@@ -69,7 +68,7 @@ def wrapped(model):
 
 names = ("gpt2", "gpt2-xl", "bert-large", "llama-2-7b", "vit-l-16", "clip-two-tower")
 for name in names:
-    [(layer, number)] = wrapped(switch_on(published.build(name))).items()
+    [(layer, number)] = wrapped(switch_on(Recipe(name).make_model("meta"))).items()
     print(f"{name:<15} {number} x {layer}")
 
 # %% [markdown] id="read-switch"
@@ -83,9 +82,8 @@ for name in names:
 
 # %% id="what-is-left"
 with memory.predicting():  # tensors without memory, kernels of a GPU
-    model = switch_on(published.build("gpt2", device="cpu"))
-    batch = published.batch("gpt2", 8)
-    kept = memory.saved(lambda: published.loss("gpt2", model, batch), params_of=model)
+    loss, model = Recipe("gpt2", 8).make_loss()
+    kept = memory.saved(loss, params_of=switch_on(model))
 for shape, num_bytes in list(kept.by("shape").items())[:3]:
     print(f"{shape:<20}{human_bytes(num_bytes):>10}")
 
@@ -356,7 +354,7 @@ memory.MemoryReport.from_json(json.dumps(found("gpt2-xl", 8, 1024, **lean)))
 # billion, and those alone are
 
 # %% id="xl-floor"
-num_parameters = published.find("gpt2-xl").num_parameters
+num_parameters = Recipe("gpt2-xl").num_parameters
 f"{human_bytes(16 * num_parameters)} before the first activation"
 
 # %% [markdown] id="bert"
@@ -370,7 +368,7 @@ for attention in ("eager", "sdpa"):
         whole = found("bert-large", 16, 512, precision=precision, attention=attention)
         part = found("bert-large", 4, 512, precision=precision, attention=attention)
         # a window of several micro-batches peaks where one does, with the gradients on top
-        window = part["peak_bytes"] + 4 * published.find("bert-large").num_parameters
+        window = part["peak_bytes"] + 4 * Recipe("bert-large").num_parameters
         print(f"{attention:<6}{precision:<9} 16 at once {whole['peak_bytes'] / GB:4.1f} GB, "
               f"4 x 4 {window / GB:4.1f} GB")  # fmt: skip
 
@@ -431,7 +429,7 @@ for optimizer in ("adamw-fused", "adamw-8bit"):
     before, after = (row["peak_bytes"] for row in rows)
     print(f"{optimizer:<12}{human_bytes(before):>9} -> {human_bytes(after)}, "
           f"saves {1 - after / before:.0%}")  # fmt: skip
-stays = 8 * published.find("llama-2-7b").num_parameters
+stays = 8 * Recipe("llama-2-7b").num_parameters
 f"at most {1 - stays / (80 * GIB):.0%} on a card of 80 GiB with AdamW: {human_bytes(stays)} stay"
 
 # %% [markdown] id="read-llama"
@@ -445,16 +443,15 @@ f"at most {1 - stays / (80 * GIB):.0%} on a card of 80 GiB with AdamW: {human_by
 # %% id="llama-lora"
 def lora_step(strategy):
     def make_step():
-        base = published.build("llama-2-7b", device="cpu", dtype=torch.bfloat16)
+        loss, base = Recipe("llama-2-7b", 4, seq=2048, precision="bf16").make_loss()
         with quiet():
             model = get_peft_model(base, LoraConfig(r=16, target_modules=["q_proj", "v_proj"]))
         learning = [p for p in model.parameters() if p.requires_grad]
         optimizer = torch.optim.AdamW(learning, fused=True)
-        batch = published.batch("llama-2-7b", 4, seq=2048)
 
         def step():
             with strategies.applied(base, strategy):
-                model(**batch).loss.backward()
+                loss().backward()
             optimizer.step()
             optimizer.zero_grad()
 
@@ -601,7 +598,7 @@ rows = [{"input_ids": row, "labels": row} for row in text]
 
 def new_model():
     torch.manual_seed(0)
-    return published.build(name, device=where, **choices)
+    return Recipe(name, overrides=choices).make_model(where)
 
 
 # %% [markdown] id="half"

@@ -32,7 +32,6 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from tutorial_lib import data, device, memory, plots, recorded, strategies
 from tutorial_lib.checks import CheckError, assert_same_training
-from tutorial_lib.models import published
 from tutorial_lib.training import Recipe
 from tutorial_lib.units import GIB, MIB, human_bytes
 
@@ -57,8 +56,8 @@ def level_names(unet):
 
 
 with memory.predicting():
-    unet, batch = published.build("sd21-unet", device="cpu"), published.batch("sd21-unet", 1)
-    kept = memory.saved(lambda: published.loss("sd21-unet", unet, batch), params_of=unet)
+    loss, unet = Recipe("sd21-unet").make_loss()
+    kept = memory.saved(loss, params_of=unet)
     P = sum(p.nbytes for p in unet.parameters())
     sides = (96, 48, 24, 12, 12, 12, 24, 48, 96)
     levels = {
@@ -87,13 +86,12 @@ plots.opposite_bars(levels, title="SD 2.1's U-Net, one image of 768 pixels, floa
 narrow = {"block_out_channels": (32, 32, 64, 64), "attention_head_dim": 4,
           "cross_attention_dim": 32}  # fmt: skip
 torch.manual_seed(0)
-small = published.build("sd21-unet", device="cpu", **narrow)
-small_batch = published.batch("sd21-unet", 2, size=16, seq=8, **narrow)
+small_loss, small = Recipe("sd21-unet", 2, seq=8, size=16, overrides=narrow).make_loss()
 
 
 def gradients():
     small.zero_grad()
-    published.loss("sd21-unet", small, small_batch).backward()
+    small_loss().backward()
     return [p.grad for p in small.parameters()]
 
 
@@ -159,18 +157,14 @@ def ways_of(unet):
     }
 
 
-def backward(unet, batch):
-    published.loss("sd21-unet", unet, batch).backward()
-
-
-def beyond(unet, batch):
-    report = memory.measure(partial(backward, unet, batch), model=unet, warmup=0)
+def beyond(loss, unet):
+    report = memory.measure(lambda: loss().backward(), model=unet, warmup=0)
     return report.peak_bytes - report.baseline_bytes
 
 
-def num_flops(unet, batch):
+def num_flops(loss):
     with FlopCounterMode(display=False) as counter:
-        backward(unet, batch)
+        loss().backward()
     return counter.get_total_flops()
 
 
@@ -178,18 +172,18 @@ def num_flops(unet, batch):
 NUM = 16  # images at once: tensors without memory are free
 sizes, flops = {}, {}
 with memory.predicting():
-    unet, batch = published.build("sd21-unet", device="cpu"), published.batch("sd21-unet", NUM)
+    loss, unet = Recipe("sd21-unet", NUM).make_loss()
     for p in unet.parameters():
         p.grad = torch.zeros_like(p)  # as when accumulating: gradients are there throughout
     for name, way in ways_of(unet).items():
         with way:
-            sizes[name] = beyond(unet, batch)
+            sizes[name] = beyond(loss, unet)
             if name in ("plain", "the line"):
-                flops[name] = num_flops(unet, batch)
+                flops[name] = num_flops(loss)
     unet.set_attn_processor(AttnProcessor())  # scores written out, as before fused kernels
     for name in ("plain", "the line"):
         with ways_of(unet)[name]:
-            sizes[f"{name}, eager"] = beyond(unet, batch)
+            sizes[f"{name}, eager"] = beyond(loss, unet)
 for name, size in sizes.items():
     price = f", FLOPs x {flops[name] / flops['plain']:.2f}" if name in flops else ""
     print(f"{name:<16} {human_bytes(size / NUM)} an image{price}")
@@ -323,17 +317,16 @@ for kernel in ("", "eager"):
 
 
 # %% id="image-sizes"
-def saved_bytes(unet, side):
-    batch = published.batch("sd21-unet", 1, size=side // 8)  # eight pixels to a latent
-    return memory.saved(lambda: published.loss("sd21-unet", unet, batch), params_of=unet).num_bytes
+def saved_bytes(side, attention):
+    recipe = Recipe("sd21-unet", size=side // 8, attention=attention)  # eight pixels to a latent
+    with memory.predicting():
+        loss, unet = recipe.make_loss()
+        return memory.saved(loss, params_of=unet).num_bytes
 
 
 sides = (512, 1024)
-with memory.predicting():
-    unet = published.build("sd21-unet", device="cpu")
-    fused = {side: saved_bytes(unet, side) for side in sides}
-    unet.set_attn_processor(AttnProcessor())
-    eager = {side: saved_bytes(unet, side) for side in sides}
+fused = {side: saved_bytes(side, "sdpa") for side in sides}
+eager = {side: saved_bytes(side, "eager") for side in sides}
 curves = {"fused attention": fused, "scores written out": eager}
 plots.growth(curves, xlabel="side of the image in pixels", predicted=list(curves),
              title="SD 2.1's U-Net, saved for one image, float32")  # fmt: skip
@@ -386,9 +379,9 @@ def per_second(step, num, repeats=5):
 
 rates = {}
 for num, way in ((4, "none"), (12, "library-switch")):
-    batch = published.batch("sd21-unet", num, size=16, seq=8, **narrow)
-    with strategies.applied(small, way):
-        rates[num] = per_second(partial(backward, small, batch), num)
+    loss, unet = Recipe("sd21-unet", num, seq=8, size=16, overrides=narrow).make_loss()
+    with strategies.applied(unet, way):
+        rates[num] = per_second(lambda loss=loss: loss().backward(), num)
 f"CPU, narrow U-Net: 12 with the line against 4 without, {rates[12] / rates[4]:.2f} x the images/s"
 
 # %% id="on-a-gpu"
@@ -619,8 +612,7 @@ print("after, at least six of ten are:", share_read(after) >= 0.6)
 
 # %% id="frozen"
 with memory.predicting():
-    encoder = published.build("sd-vae", device="cpu")
-    image = published.batch("sd-vae", 1)["images"]
+    encoder, image = Recipe("sd-vae").make_model(), torch.randn(1, 3, 512, 512)
     for way in ("trainable", "frozen", "no_grad"):
         encoder.requires_grad_(way == "trainable")
         with memory.watch(way, model=encoder) as report, torch.set_grad_enabled(way != "no_grad"):

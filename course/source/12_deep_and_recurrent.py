@@ -27,7 +27,6 @@ from torch.utils.checkpoint import checkpoint as torch_checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 
 from tutorial_lib import data, device, memory, plots, recorded, strategies
-from tutorial_lib.models import published
 from tutorial_lib.models.resnet import Bottleneck, ResNet, ResNetConfig
 from tutorial_lib.training import Recipe
 from tutorial_lib.units import human_bytes
@@ -892,9 +891,8 @@ for side in (64, 128, 256):
 
 # %% id="volumes-where"
 with memory.predicting():
-    unet = published.build("unet3d", device="cpu")
-    batch = published.batch("unet3d", 1)
-    kept = memory.saved(lambda: published.loss("unet3d", unet, batch), params_of=unet)
+    loss, unet = Recipe("unet3d").make_loss()
+    kept = memory.saved(loss, params_of=unet)
 for resolution, num_bytes in kept.by("resolution").items():
     if resolution:
         print(f"{resolution:<12} {num_bytes / kept.num_bytes:4.0%} of what is saved")

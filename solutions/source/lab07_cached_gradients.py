@@ -39,7 +39,7 @@ from torch.optim import SGD, AdamW
 from torch.utils.checkpoint import checkpoint
 
 from tutorial_lib import checks, data, device, memory, plots
-from tutorial_lib.models import published
+from tutorial_lib.training import Recipe
 from tutorial_lib.units import human_bytes
 
 # %% [markdown] id="subject"
@@ -910,9 +910,9 @@ def halves_of(clip):
 # %% id="gpu-step"
 def clip_step(place, num_pairs, micro_batch=None):
     """Make a step of CLIP: in one graph, or with cached gradients where a micro-batch is given."""
-    clip = published.build("clip-two-tower", device=place)
-    batch = published.batch("clip-two-tower", num_pairs, device=place)
-    rows, loss_of = [batch["pixel_values"], batch["input_ids"]], Contrastive().to(place)
+    clip, loss_of = Recipe("clip-two-tower").make_model(place), Contrastive().to(place)
+    rows = [torch.randn(num_pairs, 3, 224, 224, device=place),
+            torch.randint(49_408, (num_pairs, 77), device=place)]  # fmt: skip
     optimizer = SGD([*clip.parameters(), *loss_of.parameters()], lr=1e-3)
 
     def step():
@@ -920,7 +920,8 @@ def clip_step(place, num_pairs, micro_batch=None):
         if micro_batch:
             cached_backward(halves_of(clip), rows, loss_of, micro_batch)
         else:
-            published.loss("clip-two-tower", clip, batch).backward()
+            pairs = zip(halves_of(clip), rows, strict=True)
+            loss_of(*[half(part) for half, part in pairs]).backward()
         optimizer.step()
 
     return step, clip, optimizer

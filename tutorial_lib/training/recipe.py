@@ -5,6 +5,9 @@ memory.predict(recipe.make_step, label=recipe.label())
 
 step, model, optimizer = recipe.make_step("cuda")
 memory.measure(step, model=model, optimizer=optimizer, label=recipe.label())
+
+loss, model = Recipe("gpt2", 8).make_loss()
+loss().backward()
 """
 
 from __future__ import annotations
@@ -15,12 +18,13 @@ from tutorial_lib.training.choices import Choices
 
 if TYPE_CHECKING:
     import torch
+    from torch import nn
 
-    from tutorial_lib.training.step import Step
+    from tutorial_lib.training.step import Loss, Step
 
 
 class Recipe(Choices):
-    """One training step of a published model, as chosen.
+    """One training step of a published model, as chosen; its weights and data are random.
 
     Choices may be given by their names, as in `precision="bf16-amp"`.
 
@@ -41,8 +45,53 @@ class Recipe(Choices):
             and strategy are looked at by `make_step` and its step.
     """
 
+    @property
+    def num_parameters(self) -> int:
+        """Number of the model's parameters, counted without building it in memory."""
+        return sum(p.numel() for p in self.make_model("meta").parameters())
+
+    def make_model(self, device: torch.device | str = "cpu") -> nn.Module:
+        """Build the model alone, in training mode.
+
+        Args:
+            device: Where; `meta` for shapes without memory.
+
+        Returns:
+            The model. The random numbers of its weights are those of `torch.manual_seed`.
+
+        Raises:
+            ValueError: When the model, an override or the device is not known.
+        """
+        from tutorial_lib.training.step import make_model
+
+        return make_model(self, device)
+
+    def make_loss(self, device: torch.device | str = "cpu") -> Loss:
+        """Build model and micro-batch, for a training step of your own.
+
+        Args:
+            device: Where.
+
+        Returns:
+            A function that runs forward and gives the loss, always of the same micro-batch, and
+            the model that it runs.
+
+        Raises:
+            ValueError: When the model, a size or the device is not known or cannot be, or when
+                checkpointing or accumulation were chosen: they are up to your step.
+        """
+        from tutorial_lib.training.step import make_loss
+
+        if self.checkpointing != "none" or self.accumulation > 1:
+            raise ValueError(
+                f"a recipe with checkpointing (={self.checkpointing!r}) and accumulation "
+                f"(={self.accumulation}) makes a whole step, and make_loss gives one micro-batch's "
+                "loss: take make_step, or leave them out and checkpoint with strategies.applied."
+            )
+        return make_loss(self, device)
+
     def make_step(self, device: torch.device | str = "cpu") -> Step:
-        """Build model, batch and optimizer, with random weights.
+        """Build model, batch and optimizer.
 
         Args:
             device: Where; `cpu` for `memory.predict`, which takes this method as it is.

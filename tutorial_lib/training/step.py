@@ -17,6 +17,7 @@ from tutorial_lib.training.adamw_8bit import AdamW8bit
 from tutorial_lib.training.choices import Choices, OptimizerName, Precision
 
 Step = tuple[Callable[[], None], nn.Module, Optimizer]
+Loss = tuple[Callable[[], Tensor], nn.Module]
 
 LEARNING_RATE = 1e-4
 # PyTorch begins at 65536, and an update that overflows is skipped: the state would come late.
@@ -24,41 +25,52 @@ FIRST_SCALE = 1024.0
 _AUTOCAST = {Precision.BF16_AMP: torch.bfloat16, Precision.FP16_AMP: torch.float16}
 
 
-def make_step(recipe: Choices, device: torch.device | str = "cpu") -> Step:
-    """Build model, batch and optimizer of a recipe: see `Recipe.make_step`."""
-    overrides = _overrides(recipe)
+def make_model(recipe: Choices, device: torch.device | str = "cpu") -> nn.Module:
+    """Build the model of a recipe: see `Recipe.make_model`."""
+    return published.build(
+        recipe.model,
+        device=device,
+        dtype=torch.bfloat16 if recipe.precision == Precision.BF16 else None,
+        attention=str(recipe.attention),
+        **_overrides(recipe),
+    )
+
+
+def make_loss(recipe: Choices, device: torch.device | str = "cpu") -> Loss:
+    """Build model and batch of a recipe; checkpointing and accumulation are left to the step."""
     batch = published.batch(
         recipe.model,
         recipe.micro_batch,
         seq=recipe.seq,
         size=recipe.size,
         device=device,
-        **overrides,
+        **_overrides(recipe),
     )
-    model = published.build(
-        recipe.model,
-        device=device,
-        dtype=torch.bfloat16 if recipe.precision == Precision.BF16 else None,
-        attention=str(recipe.attention),
-        **overrides,
-    )
-    optimizer = _optimizer(str(recipe.optimizer), model.parameters())
-    device_type = torch.device(device).type
-    autocast = _autocast(str(recipe.precision), device_type)
-    scaler = torch.amp.GradScaler(
-        device_type, init_scale=FIRST_SCALE, enabled=recipe.precision == Precision.FP16_AMP
-    )
+    model = make_model(recipe, device)
+    autocast = _autocast(str(recipe.precision), torch.device(device).type)
 
-    def micro_batch_loss() -> Tensor:
+    def loss() -> Tensor:
         with autocast():
-            loss = published.loss(recipe.model, model, batch)
-        return loss / recipe.accumulation if recipe.accumulation > 1 else loss
+            return published.loss(recipe.model, model, batch)
+
+    return loss, model
+
+
+def make_step(recipe: Choices, device: torch.device | str = "cpu") -> Step:
+    """Build model, batch and optimizer of a recipe: see `Recipe.make_step`."""
+    loss, model = make_loss(recipe, device)
+    optimizer = _optimizer(str(recipe.optimizer), model.parameters())
+    scaler = torch.amp.GradScaler(
+        torch.device(device).type,
+        init_scale=FIRST_SCALE,
+        enabled=recipe.precision == Precision.FP16_AMP,
+    )
 
     def step() -> None:
         with strategies.applied(model, recipe.checkpointing):
             for _ in range(recipe.accumulation):
-                loss = micro_batch_loss()
-                scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
+                value = loss() / recipe.accumulation if recipe.accumulation > 1 else loss()
+                scaler.scale(value).backward()  # type: ignore[no-untyped-call]
         scaler.step(optimizer)
         scaler.update()
         optimizer.zero_grad()
