@@ -34,7 +34,7 @@ from tutorial_lib.units import human_count
 # A GPT with GPT-2's architecture, small enough for any laptop, its optimizer, and one batch.
 
 # %% id="model"
-device.seed_everything(0)
+torch.manual_seed(0)
 config = GPTConfig(vocab_size=1000, seq_len=128, num_layers=12, num_heads=4, d_model=256)
 model = GPT(config)
 optimizer = torch.optim.AdamW(model.parameters(), foreach=True)
@@ -220,7 +220,7 @@ except checks.CheckError as error:
 # %% id="this-machine"
 # NBVAL_IGNORE_OUTPUT
 here = device.pick()
-print(f"{device.describe(here)}; tier: {device.tier(here).value}")
+device.describe(here)
 
 # %% [markdown] id="gpu-tier"
 # With a GPU, the step runs there too, and CUDA's own allocator has the last word. What it adds to
@@ -229,7 +229,7 @@ print(f"{device.describe(here)}; tier: {device.tier(here).value}")
 
 # %% id="on-the-gpu"
 # NBVAL_IGNORE_OUTPUT
-if device.has_gpu():
+if torch.cuda.is_available():
     model.to(here)
     tokens = tokens.to(here)
     optimizer = torch.optim.AdamW(model.parameters(), foreach=True)

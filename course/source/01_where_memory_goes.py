@@ -362,7 +362,7 @@ f"{len(lives)} storages in one step; rounding adds {rounded / exact - 1:.2%}"
 
 # %% id="on-the-gpu"
 # NBVAL_IGNORE_OUTPUT
-if device.has_gpu():
+if torch.cuda.is_available():
     here = device.pick()
     step, model, optimizer = make_step(GPT(config).to(here), gpu_adamw, tokens.to(here))
     print(memory.measure(step, model=model, optimizer=optimizer, label="on this GPU"))

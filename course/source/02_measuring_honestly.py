@@ -321,7 +321,7 @@ print(f"without waiting {1000 * unwaited:.1f} ms, with {1000 * waited:.1f} ms")
 
 # %% id="gpu-queue"
 # NBVAL_IGNORE_OUTPUT
-if device.has_gpu():
+if torch.cuda.is_available():
     here = device.pick()
     a = torch.randn(8192, 8192, device=here)
 
@@ -579,7 +579,7 @@ max(held_bytes(trace)) - steady.peak_bytes
 
 # %% id="gpu-snapshot"
 # NBVAL_IGNORE_OUTPUT
-if device.has_gpu():
+if torch.cuda.is_available():
     on_gpu, ids = GPT(config).to(here), tokens.to(here)
 
     def gpu_step():

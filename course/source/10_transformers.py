@@ -617,7 +617,7 @@ with (
 print(*(warning.message for warning in said if warning.category is device.DeviceWarning))
 
 # %% id="names"
-half = device.half_dtype(where) if device.has_gpu() else None
+half = device.half_dtype(where) if torch.cuda.is_available() else None
 switch = "activation" if hasattr(TrainingArguments, "activation_checkpointing") else "gradient"
 
 
@@ -631,7 +631,7 @@ def arguments(folder, micro_batch, checkpointed):
         fp16=half is torch.float16,
         num_train_epochs=1,
         learning_rate=2e-3,
-        use_cpu=not device.has_gpu(),
+        use_cpu=not torch.cuda.is_available(),
         report_to="none",
         logging_strategy="no",
         save_strategy="no",
@@ -709,7 +709,7 @@ def run_accelerate(micro_batch, checkpointed):
     accelerator = Accelerator(
         gradient_accumulation_steps=batch_size // micro_batch,
         mixed_precision={torch.bfloat16: "bf16", torch.float16: "fp16", None: "no"}[half],
-        cpu=not device.has_gpu(),
+        cpu=not torch.cuda.is_available(),
     )
     model = switch_on(new_model(), use_reentrant=False) if checkpointed else new_model()
     loader = torch.utils.data.DataLoader(rows, batch_size=micro_batch)
@@ -721,7 +721,8 @@ def run_accelerate(micro_batch, checkpointed):
             accelerator.backward(model(**batch).loss)
             optimizer.step()
             optimizer.zero_grad()
-    device.synchronize(where)
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
     return time.perf_counter() - start, nn.utils.parameters_to_vector(model.parameters()).detach()
 
 

@@ -275,9 +275,10 @@ print(f"written-out scores, batch 4: the line saves {saved:.0%} of the peak")
 
 # %% id="your-card"
 # NBVAL_IGNORE_OUTPUT
-card = device.total_bytes(device.pick())
-for way in sizes if card else ():  # yours, if you have one
-    print(f"{way:<16} {device.describe(device.pick())}: {largest_batch(way, card)}")
+if torch.cuda.is_available():  # yours, if you have one
+    card = torch.cuda.get_device_properties("cuda").total_memory
+    for way in sizes:
+        print(f"{way:<16} {device.describe('cuda')}: {largest_batch(way, card)}")
 
 # %% [markdown] id="read-largest-batch"
 # There they are: 80 GiB, 768 pixels, float32 **and written-out scores** give the table's 4 without
@@ -369,10 +370,12 @@ print(f"a machine that is busy in both does {3 / ratio:.2f} times the images a s
 def per_second(step, num, repeats=5):
     times = []
     for _ in range(repeats + 1):
-        device.synchronize(device.pick())
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
         start = time.perf_counter()
         step()
-        device.synchronize(device.pick())
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
         times.append(time.perf_counter() - start)
     return num / statistics.median(times[1:])  # the first warms up
 
@@ -386,7 +389,7 @@ f"CPU, narrow U-Net: 12 with the line against 4 without, {rates[12] / rates[4]:.
 
 # %% id="on-a-gpu"
 # NBVAL_IGNORE_OUTPUT
-if device.has_gpu():
+if torch.cuda.is_available():
     choices = device.pick_by_tier(cpu={}, small_gpu={"size": 32, "optimizer": "adamw-8bit"},
                                   large_gpu={"size": 64, "optimizer": "adamw-fused"})  # fmt: skip
     for num, way in ((4, "none"), (4, "library-switch"), (12, "library-switch")):

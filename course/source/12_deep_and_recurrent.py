@@ -483,7 +483,7 @@ print(
 
 # %% id="gpu-resnet"
 # NBVAL_IGNORE_OUTPUT
-if device.has_gpu():
+if torch.cuda.is_available():
     micro_batch = device.pick_by_tier(cpu=1, small_gpu=32, large_gpu=128)
     for strategy in ("none", "every-8", "sqrt"):
         recipe = Recipe("resnet1000", micro_batch, checkpointing=strategy)
@@ -724,7 +724,7 @@ for name, read in flat.items():
 
 # %% id="gpu-lstm"
 # NBVAL_IGNORE_OUTPUT
-if device.has_gpu():
+if torch.cuda.is_available():
     length = device.pick_by_tier(cpu=256, small_gpu=4096, large_gpu=16384)
     lstm = nn.LSTM(256, 256, batch_first=True).cuda()
     text = torch.randn(32, length, 256, device="cuda")

@@ -28,7 +28,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from tutorial_lib import checks, device, memory, plots
+from tutorial_lib import checks, memory, plots
 from tutorial_lib.models.gpt import GPT, GPTConfig
 from tutorial_lib.units import human_bytes
 
@@ -39,7 +39,7 @@ from tutorial_lib.units import human_bytes
 # tokens.
 
 # %% id="the-model"
-device.seed_everything(0)
+torch.manual_seed(0)
 config = GPTConfig(vocab_size=1024, seq_len=64, num_layers=4, num_heads=4, d_model=96)
 gpt = GPT(config)
 # foreach updates all tensors together. A GPU does so unasked; a CPU has to be told.
@@ -559,7 +559,7 @@ plots.ledger_bars({"GPT-2 XL, 4 x 1024": judged.at_peak}, cards_gib=(16, 24, 80)
 
 # %% id="gpu-peak"
 # NBVAL_IGNORE_OUTPUT
-if device.has_gpu():
+if torch.cuda.is_available():
     large = GPTConfig(vocab_size=8192, seq_len=256, num_layers=8, num_heads=8, d_model=512)
     model = GPT(large).cuda()
     optimizer = torch.optim.AdamW(model.parameters(), foreach=True)

@@ -35,7 +35,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from tutorial_lib import checks, device, memory, strategies
+from tutorial_lib import checks, memory, strategies
 from tutorial_lib.checks.lab02 import PretendGPU
 from tutorial_lib.models.gpt import GPT, GPTConfig
 from tutorial_lib.units import human_bytes
@@ -271,7 +271,7 @@ checks.lab02.slowdown(slowdown)
 # of three lines.
 
 # %% id="the-model"
-device.seed_everything(0)
+torch.manual_seed(0)
 config = GPTConfig(vocab_size=512, seq_len=64, num_layers=12, num_heads=4, d_model=96)
 gpt = GPT(config)
 adamw = torch.optim.AdamW(gpt.parameters(), foreach=False)
@@ -781,7 +781,7 @@ print(f"a checkpointed step takes {ratio:.2f} times as long")
 
 # %% id="gpu-profile"
 # NBVAL_IGNORE_OUTPUT
-if device.has_gpu():
+if torch.cuda.is_available():
     large = GPTConfig(vocab_size=8192, seq_len=512, num_layers=12, num_heads=8, d_model=512)
     model = GPT(large).cuda()
     optimizer = torch.optim.AdamW(model.parameters())

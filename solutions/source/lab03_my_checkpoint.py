@@ -35,7 +35,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from tutorial_lib import checks, device, memory
+from tutorial_lib import checks, memory
 from tutorial_lib.models.gpt import GPT, GPTConfig
 from tutorial_lib.models.unet import UNet, UNetConfig
 from tutorial_lib.units import human_bytes
@@ -48,7 +48,7 @@ from tutorial_lib.units import human_bytes
 
 # %% id="blocks"
 torch.set_num_threads(1)  # sums in one order, and no waiting for a busy core
-device.seed_everything(0)
+torch.manual_seed(0)
 config = GPTConfig(seq_len=64, num_layers=6, num_heads=4, d_model=64, dropout=0.1)
 blocks = GPT(config).blocks.eval()  # no dropout, until 3.3
 x = torch.randn(4, 64, 64)  # (batch, sequence, d_model)
@@ -1051,7 +1051,7 @@ except RuntimeError as error:
 
 # %% id="gpu-compare"
 # NBVAL_IGNORE_OUTPUT
-if device.has_gpu():
+if torch.cuda.is_available():
     gpu_blocks = GPT(GPTConfig(seq_len=256, num_layers=12, d_model=256, dropout=0.1)).blocks.cuda()
     blocks, x = gpu_blocks, torch.randn(16, 256, 256, device="cuda")
     wanted = gradients(plain)

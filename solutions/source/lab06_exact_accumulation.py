@@ -38,7 +38,7 @@ from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import SGD, AdamW, Optimizer
 
-from tutorial_lib import checks, data, device, memory, ranks
+from tutorial_lib import checks, data, memory, ranks
 from tutorial_lib.checks import assert_same_training, summation_tolerance
 from tutorial_lib.models.gpt import GPT, GPTConfig
 from tutorial_lib.models.unet import UNet, UNetConfig
@@ -1019,7 +1019,7 @@ two.stop()
 
 # %% id="gpu-scaled"
 # NBVAL_IGNORE_OUTPUT
-if device.has_gpu():
+if torch.cuda.is_available():
     x, y = images[:1024].float().cuda(), labels[:1024].cuda()
     for pieces in (1, 8):
         torch.manual_seed(0)

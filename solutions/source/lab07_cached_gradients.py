@@ -930,7 +930,7 @@ def clip_step(place, num_pairs, micro_batch=None):
 # %% id="gpu-peaks"
 # NBVAL_IGNORE_OUTPUT
 few, many = device.pick_by_tier(cpu=(2, 8), small_gpu=(32, 512), large_gpu=(128, 4096))
-if device.has_gpu():
+if torch.cuda.is_available():
     report = memory.predict(lambda: clip_step("cpu", few))
     print(f"one graph of {few} pairs, predicted: {human_bytes(report.peak_bytes)}")
     for what, sizes in (("one graph", (few,)), ("cached gradients", (many, few))):

@@ -824,7 +824,7 @@ plots.image_rows(rows, title="Digits: from the data, drawn before and after trai
 
 # %% id="gpu-unet"
 # NBVAL_IGNORE_OUTPUT
-if device.has_gpu():
+if torch.cuda.is_available():
     gpu, side = device.pick(), device.pick_by_tier(cpu=8, small_gpu=32, large_gpu=64)
     torch.manual_seed(0)
     large = UNet2DModel(
@@ -846,16 +846,16 @@ def drawn_on_gpu(num, update=0):
 def seconds_of(micro_batch, drawn):
     times = []
     for _ in range(4):
-        device.synchronize(gpu)
+        torch.cuda.synchronize()
         start = time.perf_counter()
         backward_in_pieces(large, drawn, micro_batch)
-        device.synchronize(gpu)
+        torch.cuda.synchronize()
         times.append(time.perf_counter() - start)
     large_optimizer.zero_grad()
     return min(times[1:])  # the first warms up
 
 
-if device.has_gpu():
+if torch.cuda.is_available():
     print(device.describe(gpu))
     for n in (1, 2, 4, 8, 16, 32, 64):
         print(f"{n:2} at once: {seconds_of(n, drawn_on_gpu(64)) / 64 * 1e3:.2f} ms an image")
@@ -867,11 +867,11 @@ if device.has_gpu():
 
 # %% id="gpu-cap"
 # NBVAL_IGNORE_OUTPUT
-if device.has_gpu():
+if torch.cuda.is_available():
     with warnings.catch_warnings(record=True) as said:
         half = device.half_dtype(gpu)
     print(half, *(w.message for w in said if w.category is device.DeviceWarning))
-    gpu_cap = min(2 * 2**30, device.total_bytes(gpu) // 8)
+    gpu_cap = min(2 * 2**30, torch.cuda.get_device_properties(gpu).total_memory // 8)
     room = room_for_activations(large, side, adamw_bytes, gpu_cap)
     print(f"cap {human_bytes(gpu_cap)}, room for activations {human_bytes(room)}")
     drawn, levels = drawn_on_gpu(256), [*large.down_blocks, large.mid_block, *large.up_blocks[:-1]]
