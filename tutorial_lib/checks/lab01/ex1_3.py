@@ -85,18 +85,23 @@ def _judge(case: Case, result: Result, saved: int) -> None:
 def _faults(case: Case, saved: int) -> expect.Faults:
     outputs, x = output_bytes(case), torch.empty(case["shape"]).nbytes
     one_position = [case["shape"][0], case["shape"][-1]]
+
+    def saved_with(old: str, new: str) -> int:
+        swapped = [[new] if layer == [old] else layer for layer in case["layers"]]
+        return saved_by({**case, "layers": swapped})
+
     yield from {
         "It is the number of elements: float32 takes four bytes.": saved // 4,
         "The input of the first layer is missing: its weight's gradient needs it.": saved - x,
         "The weights are in it: they are parameters, resident whether autograd refers to them "
         "or not.": saved_by(case, weights=True),
         "A ReLU costs nothing here: it keeps its output, not its input, and that output is the "
-        "very tensor that "
-        "the next layer keeps. One storage counts once.": saved_by(_swapped(case, "relu", "gelu")),
+        "very tensor that the next layer keeps. One storage counts "
+        "once.": saved_with("relu", "gelu"),
         "A GELU is no ReLU: its slope cannot be read off its output, so it keeps its "
-        "input.": saved_by(_swapped(case, "gelu", "relu")),
-        "LayerNorm keeps something beside its input: what did it compute for each row?": saved_by(
-            _swapped(case, "norm", "gelu")
+        "input.": saved_with("gelu", "relu"),
+        "LayerNorm keeps something beside its input: what did it compute for each row?": saved_with(
+            "norm", "gelu"
         ),
         "It is the sum of all outputs: autograd does not keep what each layer makes, but what "
         "each backward needs.": sum(outputs),
@@ -107,10 +112,6 @@ def _faults(case: Case, saved: int) -> expect.Faults:
         "It is what one position of the sequence takes: all dimensions but the last are "
         "rows.": saved_by({**case, "shape": one_position}),
     }.items()
-
-
-def _swapped(case: Case, old: str, new: str) -> Case:
-    return {**case, "layers": [[new] if name == [old] else name for name in case["layers"]]}
 
 
 chain_saved_bytes = Check(

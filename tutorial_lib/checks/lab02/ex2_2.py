@@ -72,13 +72,12 @@ def _faults(case: Case, value: float, order: Sequence[Any]) -> expect.Faults:
         yield cold, wanted * _COLD[1] / _COLD[0]
     times = [case["seconds"] * factor for factor in case["slowness"][2:]]
     plain, other = times[::2], [wanted * seconds for seconds in times[1::2]]
-    ratios = [b / a for a, b in zip(plain, other, strict=True)]
+    mean = statistics.mean(b / a for a, b in zip(plain, other, strict=True))
     medians = statistics.median(other) / statistics.median(plain)
     yield from {
         "It is the other way round: how many times as long as plain does other take?": 1 / wanted,
         "It is what comes on top: how many times as long is wanted.": wanted - 1,
-        "It is the "
-        "mean of the ratios: pairs that met a busy machine have moved it.": statistics.mean(ratios),
+        "It is the mean of the ratios: pairs that met a busy machine have moved it.": mean,
         "It is a ratio of two medians: each is taken over a machine that was fast and then slow, "
         "and the pairs are lost. Divide first.": medians,
         "It is a ratio of two sums: the slowest steps decide it.": sum(other) / sum(plain),

@@ -13,8 +13,6 @@ from tutorial_lib.checks.core import Case, Check, CheckError, Result
 from tutorial_lib.checks.lab02.machine import without_instruments
 from tutorial_lib.checks.lab02.steps import LeakyTraining
 
-_LOSS_BYTES = 4  # of what a step returns
-
 
 def _cases(seed: int) -> list[Case]:
     draw = random.Random(seed)
@@ -102,18 +100,17 @@ def _reasons(
         Counter(life.num_bytes for life in lives if life.category == category)
         for category in ("gradients", "optimizer_state")
     )
+    old = Counter(tensor.untyped_storage().nbytes() for tensor in training.old)
+    loss = Counter([4])  # bytes of what a step returns
     in_it = {
-        "What step() returned is in it: your function holds it while it looks. Let it go.": Counter(
-            [_LOSS_BYTES]
-        ),
+        "What step() returned is in it: your function holds it while it looks. Let it go.": loss,
         "An operation wrote into an old tensor that came by keyword, out=...: look for what is "
         "known among the keyword arguments too.": Counter([training.written.nbytes]),
         "The gradients are in it: a step is meant to leave them.": gradients,
         "The optimizer's state is in it: a step is meant to leave it.": state,
         "Gradients and optimizer state are in it: a step is meant to leave both.": gradients
         + state,
-        "What lay there before the step is in it: a view of an old tensor "
-        "makes no storage.": Counter(tensor.untyped_storage().nbytes() for tensor in training.old),
+        "What lay there before the step is in it: a view of an old tensor makes no storage.": old,
         "Garbage is in it, that refers to itself and waits for Python's collector: collect before "
         "you look.": Counter(training.garbage_bytes),
     }

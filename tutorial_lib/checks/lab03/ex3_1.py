@@ -73,7 +73,8 @@ def _judge(case: Case, result: Result, plain: Result) -> None:
     number, exact = case["num_blocks"], plain["gradients"]
     begun = read.integers(result.get("begun"), "runs of each block", number)
     again = read.integers(result.get("again"), "runs in backward", number)
-    *weights, of_input = read.tensors(result.get("gradients"), len(exact), "gradients")
+    *of_weights, of_input = read.tensors(result.get("gradients"), len(exact), "gradients")
+    any_weight = any(gradient is not None and gradient.any() for gradient in of_weights)
     faults = {
         f"the blocks ran {begun} times: nothing was recomputed, so the graph of the forward was "
         "kept. Keep the inputs alone, and run the function again in backward.": max(begun) < 2,
@@ -82,8 +83,7 @@ def _judge(case: Case, result: Result, plain: Result) -> None:
         "no gradient came back to the input: detached inputs need requires_grad_ where the "
         "originals needed a gradient, and backward returns their .grad.": of_input is None,
         "parameters got no gradient: torch.autograd.grad leaves .grad alone, and "
-        "torch.autograd.backward fills it, the parameters' "
-        "too.": not any(gradient is not None and gradient.any() for gradient in weights),
+        "torch.autograd.backward fills it, the parameters' too.": not any_weight,
     }
     expect.no_fault(faults)
     chain.expect_gradients(result, exact)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from tutorial_lib.checks import expect, observe, read
-from tutorial_lib.checks.core import Case, Check, CheckError, Result
+from tutorial_lib.checks.core import Case, Check, Result
 from tutorial_lib.checks.lab03 import chain
 
 
@@ -114,87 +114,78 @@ def _norm(answer: Callable[..., Any], case: Case, x: Tensor) -> Result:
 
 
 def _judge(case: Case, result: Result) -> None:
-    if case["kind"] == "random":
-        same, put_back = read.flag(result, "same"), read.flag(result, "put_back")
-        if case["preserve"]:
-            _judge_random(result, same, put_back)
-        elif same or put_back:
-            raise CheckError(
-                "preserve_rng_state=False was passed, and the random state was handled all the "
-                "same: leave it alone then."
-            )
-    elif case["kind"] == "devices":
-        inside = read.integer(result.get("inside"), "a GPU's state")
-        faults = {
-            "a GPU in `devices` drew other numbers in the recomputation than in forward: read "
-            "its random state beside the CPU's, and set it.": inside != case["seed"] % 100,
-            "the random state of a GPU in `devices` stayed as the recomputation left it: put "
-            "it back, as the CPU's.": not read.flag(result, "put_back"),
+    faults = {"random": _random_faults, "devices": _device_faults}
+    faults |= {"autocast": _autocast_faults, "norm": _norm_faults}
+    expect.no_fault(faults[case["kind"]](case, result))
+
+
+def _random_faults(case: Case, result: Result) -> dict[str, bool]:
+    same, put_back = read.flag(result, "same"), read.flag(result, "put_back")
+    if not case["preserve"]:
+        return {
+            "preserve_rng_state=False was passed, and the random state was handled all the same: "
+            "leave it alone then.": same or put_back
         }
-        expect.no_fault(faults)
-    elif case["kind"] == "autocast":
-        _judge_autocast(case, result)
-    else:
-        _judge_norm(result)
-
-
-def _judge_random(result: Result, same: bool, put_back: bool) -> None:
-    faults = {
+    return {
         "your call moved the random state, so the forward draws other numbers than without "
         "checkpointing: read the state, and seed nothing.": read.flag(result, "moved_by_call"),
-        "dropout drew another mask in the recomputation, and the state was put back: it was "
-        "read when the context was entered. Read it in the upper part, which runs in "
-        "forward.": put_back and not same,
+        "dropout drew another mask in the recomputation, and the state was put back: it was read "
+        "when the context was entered. Read it in the upper part, which runs in forward.": (
+            put_back and not same
+        ),
         "dropout drew another mask in the recomputation: set the random state of the "
         "forward.": not same,
+        "the recomputation was right, and left its random state behind: whatever draws next draws "
+        "the same numbers twice. Put the state back that was there before.": not put_back,
+        "an error in the recomputation (early stop is one) leaves the random state behind: put it "
+        "back with stack.callback or finally.": not read.flag(result, "put_back_after_error"),
+        "the second recomputation drew another mask: what was read in forward must still be there "
+        "after one use.": not read.flag(result, "same_again"),
     }
-    expect.no_fault(faults)
-    messages = {
-        "put_back": "the recomputation was right, and left its random state behind: whatever draws "
-        "next draws the same numbers twice. Put the state back that was there before.",
-        "put_back_after_error": "an error in the recomputation (early stop is one) leaves the "
-        "random state behind: put it back with stack.callback or finally.",
-        "same_again": "the second recomputation drew another mask: what was read in forward must "
-        "still be there after one use.",
+
+
+def _device_faults(case: Case, result: Result) -> dict[str, bool]:
+    inside = read.integer(result.get("inside"), "a GPU's state")
+    return {
+        "a GPU in `devices` drew other numbers in the recomputation than in forward: read its "
+        "random state beside the CPU's, and set it.": inside != case["seed"] % 100,
+        "the random state of a GPU in `devices` stayed as the recomputation left it: put it back, "
+        "as the CPU's.": not read.flag(result, "put_back"),
     }
-    expect.flags(result, messages)
 
 
-def _judge_norm(result: Result) -> None:
-    messages = {
-        "same": "a BatchNorm in training gave another result in the recomputation.",
-        "counts_later": "BatchNorm does not count any more after the recomputation: give it back "
-        "what was taken, when the context is left.",
-    }
-    expect.flags(result, messages)
-    if result.get("counted") != 1 or not read.flag(result, "unmoved"):
-        raise CheckError(
-            f"one batch was counted {result.get('counted')} times by BatchNorm, or its running "
-            "averages moved once more: enter uncounted(batch_norms(function)) as well."
-        )
-
-
-def _judge_autocast(case: Case, result: Result) -> None:
+def _autocast_faults(case: Case, result: Result) -> dict[str, bool]:
     forward, backward = (f"torch.{case[key] or 'float32'}" for key in ("forward", "backward"))
-    seen = result.get("inside")
+    seen, cached, wanted = result.get("inside"), read.flag(result, "cached"), case["cached"]
+    afterwards = [result.get("outside"), result.get("at_the_end")]
     if forward == "torch.float32":
         advice = "autocast was off in forward and is on in backward: turn it off inside."
     elif seen == backward:
         advice = "autocast of the forward is lost: backward runs outside its block."
     else:
         advice = "autocast is on, with another dtype than the forward's: restore that too."
-    cached = read.flag(result, "cached")
-    faults = {
-        f"a product was {seen} in the recomputation, and {forward} before: {advice}": seen
-        != forward,
-        f"autocast came back with cache_enabled={cached}, and forward had {case['cached']}: hand "
-        "on all three "
-        "settings that read_autocast gives.": bool(case["forward"]) and cached != case["cached"],
+    return {
+        f"a product was {seen} in the recomputation, and {forward} before: {advice}": (
+            seen != forward
+        ),
+        f"autocast came back with cache_enabled={cached}, and forward had {wanted}: hand on all "
+        "three settings that read_autocast gives.": case["forward"] != "" and cached != wanted,
         "autocast stayed as it was inside the recomputation: leave the context again, so that the "
-        "code after it computes as "
-        "before.": (result.get("outside"), result.get("at_the_end")) != (backward, "torch.float32"),
+        "code after it computes as before.": afterwards != [backward, "torch.float32"],
     }
-    expect.no_fault(faults)
+
+
+def _norm_faults(case: Case, result: Result) -> dict[str, bool]:
+    counted, unmoved = result.get("counted"), read.flag(result, "unmoved")
+    return {
+        "a BatchNorm in training gave another result in the recomputation.": (
+            not read.flag(result, "same")
+        ),
+        "BatchNorm does not count any more after the recomputation: give it back what was taken, "
+        "when the context is left.": not read.flag(result, "counts_later"),
+        f"one batch was counted {counted} times by BatchNorm, or its running averages moved once "
+        "more: enter uncounted(batch_norms(function)) as well.": counted != 1 or not unmoved,
+    }
 
 
 remember_surroundings = Check(

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
 from tutorial_lib.checks import expect, read
-from tutorial_lib.checks.core import Case, Check, CheckError, Result, plain
+from tutorial_lib.checks.core import Case, Check, Result, plain
 from tutorial_lib.checks.lab03 import chain
 
 
@@ -92,62 +92,60 @@ def _count_alive(references: list[weakref.ref[Tensor]]) -> int:
     return sum(reference() is not None for reference in references)
 
 
-_EXPECTED = {
-    "in place": {
-        "noticed": "a tensor was changed in place after it was saved, and nobody noticed: hand the "
-        "very tensors to SaveInputs, not their data or a copy."
-    },
-    "again": {
-        "needs_grad": "a tensor that needs a gradient came back without: a detached input makes "
-        "the recomputation save other tensors than the forward. Save the tensor itself.",
-        "identical": "copies came back, and the very tensors are wanted: copies take memory.",
-    },
-}
-
-
 def _judge(case: Case, result: Result) -> None:
-    expect.flags(result, _EXPECTED.get(case["kind"], {}))
-    if case["kind"] == "kept":
-        _judge_kept(case, result)
-    elif case["kind"] == "let go":
-        later = read.integer(result.get("held_later"), "tensors held after a recomputation")
-        if later:
-            raise CheckError(
-                f"your closure held nothing at first, and holds {later} tensors after bring_back: "
-                "fill a copy of your leaves at each call, not the list itself."
-            )
-    elif case["kind"] == "again":
-        lists = read.integers(result.get("lists"), "items of the list", 2)
-        kinds = read.items(result.get("kinds"), "types of the containers")
-        faults = {
-            f"a list of two, which the function emptied, has {lists} items in the two "
-            "recomputations: "
-            "build new containers at each call, from your own leaves.": lists != [0, 2],
-            f"tuples came back as {kinds}: tree_unflatten keeps them.": kinds != ["tuple", "tuple"],
-        }
-        expect.no_fault(faults)
+    faults = {"kept": _kept_faults, "in place": _in_place_faults}
+    faults |= {"again": _again_faults, "let go": _let_go_faults}
+    expect.no_fault(faults[case["kind"]](case, result))
 
 
-def _judge_kept(case: Case, result: Result) -> None:
+def _kept_faults(case: Case, result: Result) -> dict[str, bool]:
     parts, args, kwargs = _arguments(case)
     packed = read.integer(result.get("packed"), "tensors saved")
     held = read.integer(result.get("held"), "tensors held")
     exact, seen = _flat((args, kwargs)), _flat(result.get("brought"))
-    faults = {
+    same = len(seen) == len(exact) and all(map(_equal, seen, exact))
+    return {
         f"autograd was given none of the {len(parts)} tensors: your closure holds them, and a "
-        "checkpoint "
-        "around this one cannot let them go. Pass them to SaveInputs.apply.": packed == 0,
+        "checkpoint around this one cannot let them go. Pass them to SaveInputs.apply.": not packed,
         f"{packed} tensors were saved, and the arguments hold {len(parts)}: look into lists, "
         "tuples and dicts, and into the keyword arguments.": packed != len(parts),
-        f"all tensors were saved, and {held} of them are held by your closure too: put None "
-        "in their places.": held != 0,
-        "the arguments came back changed: other values, another order, or some are missing.": len(
-            seen
-        )
-        != len(exact)
-        or not all(map(_equal, seen, exact)),
+        f"all tensors were saved, and {held} of them are held by your closure too: put None in "
+        "their places.": held != 0,
+        "the arguments came back changed: other values, another order, or some are "
+        "missing.": not same,
     }
-    expect.no_fault(faults)
+
+
+def _let_go_faults(case: Case, result: Result) -> dict[str, bool]:
+    later = read.integer(result.get("held_later"), "tensors held after a recomputation")
+    return {
+        f"your closure held nothing at first, and holds {later} tensors after bring_back: fill a "
+        "copy of your leaves at each call, not the list itself.": later != 0
+    }
+
+
+def _in_place_faults(case: Case, result: Result) -> dict[str, bool]:
+    return {
+        "a tensor was changed in place after it was saved, and nobody noticed: hand the very "
+        "tensors to SaveInputs, not their data or a copy.": not read.flag(result, "noticed")
+    }
+
+
+def _again_faults(case: Case, result: Result) -> dict[str, bool]:
+    lists = read.integers(result.get("lists"), "items of the list", 2)
+    kinds = read.items(result.get("kinds"), "types of the containers")
+    return {
+        "a tensor that needs a gradient came back without: a detached input makes the "
+        "recomputation save other tensors than the forward. Save the tensor itself.": (
+            not read.flag(result, "needs_grad")
+        ),
+        "copies came back, and the very tensors are wanted: copies take memory.": (
+            not read.flag(result, "identical")
+        ),
+        f"a list of two, which the function emptied, has {lists} items in the two recomputations: "
+        "build new containers at each call, from your own leaves.": lists != [0, 2],
+        f"tuples came back as {kinds}: tree_unflatten keeps them.": kinds != ["tuple", "tuple"],
+    }
 
 
 def _flat(value: Any) -> list[Any]:

@@ -199,13 +199,12 @@ def _judge_chain(case: Case, result: Result, exact: Result) -> None:
 
 
 def _judge_call(result: Result, exact: Result) -> None:
-    events = result.get("events")
+    events, wanted = result.get("events"), exact["events"]
+    changed = result.get("output") != exact["output"]
     faults = {
-        f"the contexts of context_fn and the function came in the order {events}, and "
-        f"{exact['events']} "
-        "is wanted, the last run being the one without gradients.": events != exact["events"],
-        "the function's result came back changed, a dict with a number in it.": result.get("output")
-        != exact["output"],
+        f"the contexts of context_fn and the function came in the order {events}, and {wanted} is "
+        "wanted, the last run being the one without gradients.": events != wanted,
+        "the function's result came back changed, a dict with a number in it.": changed,
     }
     expect.no_fault(faults)
 
@@ -221,20 +220,17 @@ def _judge_differs(case: Case, result: Result) -> None:
     missing = [word for word in named[how] if word not in said]
     if how in ("shape", "dtype") and "Backward" not in said:
         missing.append("the operation that made the tensor")
+    debug, kept = "debug" in case["options"], read.flag(result, "random_state_kept")
     faults = {
         f"a recomputation that saved another thing ({how}) went through: call compare when it "
         "is over, which takes forward_is_done.": not said,
         "debug=True was passed, and the error does not name the first operation that differs: hand "
-        "compares to "
-        "the region, which is compare_logs then.": "debug" in case["options"] and words not in said,
+        "compares to the region, which is compare_logs then.": debug and words not in said,
         f"the recomputation differed ({how}), and the error says {said[:200]!r}: the three "
         "messages of compare begin as its docstring says.": words not in said,
         f"the error for a recomputation that differs ({how}) does not name "
         f"{' and '.join(missing)}: whoever reads it must find the line at fault.": bool(missing),
-        "the random state was left changed by a recomputation that failed.": result.get(
-            "random_state_kept"
-        )
-        is not True,
+        "the random state was left changed by a recomputation that failed.": not kept,
     }
     expect.no_fault(faults)
 
