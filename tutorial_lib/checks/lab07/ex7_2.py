@@ -20,24 +20,17 @@ def _cases(seed: int) -> list[Case]:
     return [{**case, "kind": "values", "dropout": 0.3}, {**case, "kind": "peak"}]
 
 
-class _Remember:
-    """Stands for `remember`: its moments are numbers in order."""
-
-    def __init__(self, tower: models.CountingTower) -> None:
-        self.tower = tower
-        self.asked_after: list[int] = []
-
-    def __call__(self, tower: nn.Module) -> int:
-        """Write down how many runs came before, and give the moment's number."""
-        if tower is not self.tower:
-            raise CheckError("remember is called with the tower, and something else came.")
-        self.asked_after.append(len(self.tower.rows_seen))
-        return len(self.asked_after) - 1
-
-
 def _run(answer: Callable[..., Any], case: Case) -> Result:
     tower = models.seeded_tower(case, models.CountingTower)
-    remember = _Remember(tower)
+    asked_after: list[int] = []
+
+    def remember(asked: nn.Module) -> int:
+        """Give moments that are numbers, and write down how many runs came before each."""
+        if asked is not tower:
+            raise CheckError("remember is called with the tower, and something else came.")
+        asked_after.append(len(tower.rows_seen))
+        return len(asked_after) - 1
+
     with forbid.checkpointing(models.NO_CHECKPOINT):
         if case["kind"] == "peak":
             calls = {
@@ -59,7 +52,7 @@ def _run(answer: Callable[..., Any], case: Case) -> Result:
         "needs_grad": embeddings.requires_grad,
         "inference": embeddings.is_inference(),
         "moments": list(moments),
-        "asked_after": remember.asked_after,
+        "asked_after": asked_after,
         "rows": tower.rows_seen,
         "was_evaluated": tower.was_evaluated,
         "changed": changed,

@@ -7,12 +7,12 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch._subclasses.fake_tensor import FakeTensorMode
 
 from tutorial_lib import memory
 from tutorial_lib.checks import expect, forbid, observe, read
 from tutorial_lib.checks.core import Case, Check, CheckError, Result
 from tutorial_lib.checks.lab07 import models
+from tutorial_lib.private_torch import FakeTensorMode
 
 _BUFFERS = ("drift", "inner.hidden", "inner.turned", "inner.steps")
 _RANDOM = "random state"

@@ -12,12 +12,20 @@ import torch
 from torch import Tensor, nn
 from torch.optim import SGD
 
-from tutorial_lib.checks import expect, observe, read
+from tutorial_lib.checks import expect, observe, read, surroundings
 from tutorial_lib.checks.core import Case, Check, CheckError, Result
 from tutorial_lib.checks.lab08 import models
 from tutorial_lib.memory.cap import capped
 
 _NUM = 16
+_MOVED = "nothing fits, and parameters or optimizer state were changed."
+_NOTHING_FITS = {
+    "weights": _MOVED,
+    "optimizer": _MOVED,
+    "gradients": "nothing fits, and gradients of half a batch stay in .grad: clear them.",
+    "random state": "nothing fits, and the random state was left where the last attempt brought "
+    "it.",
+}
 
 
 class _OtherError(RuntimeError):
@@ -107,30 +115,31 @@ def _fail_in_step(optimizer: SGD, steps: list[int]) -> None:
 def _run(answer: Callable[..., Any], case: Case) -> Result:
     limit, said, returned = _limit(json.dumps(case)), "", [None, None]
     unet, optimizer, drawn = _make(case)
-    before, random_state = _state(unet, optimizer), torch.get_rng_state()
     steps: list[int] = []
     if case["kind"] == "other error":
         _fail_in_forward(unet)
     if case["kind"] == "torn":
         _fail_in_step(optimizer, steps)
-    with observe.rows_seen(unet) as rows, capped(limit, model=unet, optimizer=optimizer):
+    with (
+        surroundings.watched(unet, optimizer=optimizer) as changed,
+        observe.rows_seen(unet) as rows,
+        capped(limit, model=unet, optimizer=optimizer),
+    ):
         try:
             got = answer(unet, optimizer, drawn, case["begin"])
             returned = read.several(got, 2, "the loss and the micro-batch")
         except (torch.OutOfMemoryError, _OtherError) as error:
             is_other = isinstance(error, _OtherError)
             said = f"{'_OtherError' if is_other else 'OutOfMemoryError'}: {error}"
-    state = _state(unet, optimizer)
     return {
         "said": said,
         "loss": returned[0],
         "micro_batch": returned[1],
         "rows": rows,
         "steps": len(steps),
-        "state": state,
-        "moved": not all(map(torch.equal, before, state)),
+        "changed": changed,
+        "state": _state(unet, optimizer),
         "random_state": torch.get_rng_state(),
-        "drew": not torch.equal(random_state, torch.get_rng_state()),
         "gradients_left": any(p.grad is not None for p in unet.parameters()),
     }
 
@@ -195,15 +204,9 @@ def _judge_refusal(result: Result, said: str, rows: list[int]) -> None:
         f"it gave up after forwards of {rows} images: the last to try is 1.": 1 not in rows,
         f"the error says {said[:150]!r}: say that a micro-batch of 1 does not fit, and what to "
         "try.": "micro" not in said or "1" not in said,
-        "nothing fits, and parameters or optimizer state were changed.": read.flag(result, "moved"),
-        "nothing fits, and gradients of half a batch stay in .grad: clear them.": (
-            read.flag(result, "gradients_left")
-        ),
-        "nothing fits, and the random state was left where the last attempt brought it.": (
-            read.flag(result, "drew")
-        ),
     }
     expect.no_fault(faults)
+    surroundings.expect_kept(result, _NOTHING_FITS)
 
 
 def _judge_size(case: Case, size: int, rows: list[int]) -> None:
@@ -230,7 +233,7 @@ def _judge_update(
     who = "a failed attempt" if len(_tried(case)) > 1 else "somebody before you"
     faults = {
         "no update was made: call optimizer.step() once the gradient is there.": (
-            not read.flag(result, "moved")
+            not {"weights", "optimizer"} & set(surroundings.names_in(result))
         ),
         "the random state is not that of an update without failed attempts: they drew, for "
         "dropout, and so the update drew other numbers. Put back what was before each.": (
