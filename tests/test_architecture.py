@@ -32,13 +32,13 @@ ALLOWED = {
     "ranks": {"private_torch"},
     "models": {"device", "private_torch"},
     "training": {"models", "strategies"},
-    "plan": {"units", "device", "memory", "models", "strategies", "training"},
+    "plan": {"units", "private_torch", "device", "memory", "models", "strategies", "training"},
     "recorded": {"units", "device", "memory", "training"},
     "emulated": {"units"},
     "plots": {"units", "timeline"},
     "memory": {"units", "device", "timeline", "private_torch", "plots"},
     "widgets": {"units", "plots", "memory"},
-    "checks": {"units", "memory", "models", "ranks"},
+    "checks": {"units", "private_torch", "memory", "models", "ranks"},
     "__init__": {"memory"},
     "__main__": {"school.pythons", "school.commands"},
     # what runs the school; no room above may import one of these
@@ -228,8 +228,6 @@ def private_names_of_others(path):
 
 @pytest.mark.parametrize("path", MODULES, ids=NAMES)
 def test_one_module_alone_uses_private_names_of_pytorch(path):
-    if room_of(path) in ("checks", "plan"):
-        pytest.xfail("until these two rooms have moved theirs")
     if path.name != "private_torch.py":
         assert not set(private_names_of_others(path)), "it belongs into private_torch.py"
 

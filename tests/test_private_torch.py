@@ -143,6 +143,16 @@ def test_an_operation_says_its_overload_and_its_arguments():
     assert private.argument_names(torch.ops.aten.sum.dim_IntList)[:2] == ["self", "dim"]
 
 
+def test_an_operation_says_whether_it_gives_a_view():
+    """Else a plan's predicted seconds count views as copies."""
+    views = [op for op in ("view", "t", "add", "relu_") if private.gives_view(default_of(op))]
+    assert views == ["view", "t"]
+
+
+def default_of(name):
+    return getattr(torch.ops.aten, name).default if name != "add" else torch.ops.aten.add.Tensor
+
+
 @pytest.mark.parametrize("half", [torch.float16, torch.bfloat16])
 def test_cudas_attention_kernels_can_be_called_on_fake_tensors(half):
     """Else `predict` has no attention of a GPU."""

@@ -146,6 +146,12 @@ def argument_names(operation: Any) -> list[str]:
     return [argument.name for argument in operation._schema.arguments]
 
 
+def gives_view(operation: Any) -> bool:
+    """Tell whether an operation's result is a view of an argument (`_schema`: torch/_ops.py)."""
+    returns = operation._schema.returns
+    return any(r.alias_info is not None and not r.alias_info.is_write for r in returns)
+
+
 def flash_attention(*args: Any, **settings: Any) -> Tensor:
     """Call CUDA's flash attention (aten/src/ATen/native/native_functions.yaml); on fake tensors."""
     out: Tensor = torch.ops.aten._scaled_dot_product_flash_attention(*args, **settings)[0]

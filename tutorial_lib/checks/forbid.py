@@ -13,6 +13,7 @@ from torch.utils import checkpoint as torch_checkpoint
 from tutorial_lib import memory
 from tutorial_lib.checks.core import CheckError
 from tutorial_lib.memory.storages import StorageLog
+from tutorial_lib.private_torch import CHECKPOINT_GENERATOR
 
 
 @contextlib.contextmanager
@@ -44,7 +45,7 @@ def checkpointing(message: str) -> Iterator[None]:
         message: What the learner reads whose answer calls it.
     """
     with (
-        attribute(torch_checkpoint, "_checkpoint_without_reentrant_generator", message),
+        attribute(torch_checkpoint, CHECKPOINT_GENERATOR, message),
         attribute(torch_checkpoint.CheckpointFunction, "apply", message),
     ):
         yield
