@@ -70,11 +70,8 @@ def _run(answer: Callable[..., Any], case: Case) -> Result:
 
 
 def _judge(case: Case, result: Result) -> None:
-    all_drawn = [
-        result.get("first"),
-        result.get("again"),
-        *read.items(result.get("later"), "later"),
-    ]
+    later = read.several(result.get("later"), len(_LATER), "what later updates drew")
+    all_drawn = [result.get("first"), result.get("again"), *later]
     first, again, *others = (
         [t if t is not None else torch.empty(0) for t in read.tensors(three, 3, "what was drawn")]
         for three in all_drawn

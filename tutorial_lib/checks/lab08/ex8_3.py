@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import SGD, AdamW, Optimizer
 
-from tutorial_lib.checks import expect, observe
+from tutorial_lib.checks import expect, observe, read
 from tutorial_lib.checks.core import Case, Check, CheckError, Result
 from tutorial_lib.checks.lab08 import models
 
@@ -117,9 +117,9 @@ def _judge(case: Case, result: Result) -> None:
             f"refused, and a ValueError came: {said[:200]!r}."
         )
     room = result.get("room")
-    if isinstance(room, bool) or not isinstance(room, int):
-        kind = type(room).__name__
-        raise CheckError(f"the room comes as {kind}: an int is wanted, the bytes above the floor.")
+    read.number(room, "the room")
+    if not isinstance(room, int):
+        raise CheckError("the room comes as float: an int is wanted, the bytes above the floor.")
     if room != case["more"]:
         _explain(case, cap - room)
 
