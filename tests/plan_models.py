@@ -61,7 +61,7 @@ def resnet():
 
 
 def lstm():
-    model = LSTM(LSTMConfig(64, d_model=32, chunk_len=8, dropout=P))
+    model = LSTM(LSTMConfig(64, num_layers=4, d_model=32, chunk_len=8, dropout=P))
     tokens = token_batch(4, 81, 64)
     return model, lambda: model.loss(tokens)
 

@@ -49,7 +49,8 @@ def drawn(rng, count):
         is_boundary = rng.random() < 0.5
         most = stages[source + 1].input_bytes if is_boundary else 5
         target = rng.randrange(source + 1, count)
-        skips = [plan.Skip(source, target, rng.randint(0, most), is_boundary)]
+        size, waiting, is_saved = rng.randint(0, most), rng.randint(0, 9), rng.random() < 0.7
+        skips = [plan.Skip(source, target, size, is_boundary, waiting, is_saved)]
     return stages, skips
 
 
@@ -132,7 +133,7 @@ def test_the_comparison_catches_a_worse_solver():
 
 @pytest.mark.slow
 def test_no_plan_beats_the_solver_on_3000_pairs():
-    pairs, missed = misses(solved, num_chains=260, longest=5, seed=2)
+    pairs, missed = misses(solved, num_chains=360, longest=5, seed=2)
     more, missed_too = misses(solved, num_chains=10, longest=6, seed=3)
     assert pairs + more > 3000
     assert missed + missed_too == []

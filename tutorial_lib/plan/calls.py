@@ -9,9 +9,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
 from tutorial_lib import strategies
+from tutorial_lib.private_torch import TreeSpec, tree_flatten, tree_unflatten
 
 # What lies between the blocks of a U-Net of diffusers, at the same level as they.
 _BETWEEN = {"Downsample2D", "Upsample2D"}
@@ -100,7 +100,9 @@ def find_stages(
         found = [model.get_submodule(s) if isinstance(s, str) else s for s in stages]
     named = {names[module]: module for module in found}
     for module in found:
-        inside = next((part for part in module.modules() if part in found and part is not module), 0)
+        inside = next(
+            (part for part in module.modules() if part in found and part is not module), 0
+        )
         if isinstance(inside, nn.Module):
             raise ValueError(f"The stage {names[inside]} lies inside the stage {names[module]}.")
     return named

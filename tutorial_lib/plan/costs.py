@@ -32,6 +32,7 @@ class Costs:
         back: Bytes needed while a backward runs.
         waiting: Bytes of gradients that wait while a segment that ends with this stage is
             recomputed.
+        first: Bytes that are held while a stage runs for the first time, and not in backward.
     """
 
     forward: Seconds
@@ -41,6 +42,7 @@ class Costs:
     drop: Bytes
     back: Bytes
     waiting: Bytes
+    first: Bytes
 
     def __len__(self) -> int:
         return len(self.forward)
@@ -50,13 +52,13 @@ class Costs:
         """Write a chain as arrays."""
         count = len(stages)
         made = np.array(outputs(stages), np.int64)
-        pinned, shared, later = (np.zeros(count, np.int64) for _ in range(3))
+        pinned, shared, later, first = (np.zeros(count, np.int64) for _ in range(4))
         between = np.zeros(count, np.int64)
         for skip in skips:
             pinned[skip.source] += skip.num_bytes
             shared[skip.source] += skip.num_bytes * skip.is_boundary
-            later[skip.source + 1 :] += skip.num_bytes
-            between[skip.source : skip.target] += skip.num_bytes
+            (later if skip.is_saved else first)[skip.source + 1 :] += skip.num_bytes
+            between[skip.source : skip.target] += skip.waiting_bytes
 
         def column(name: str, kind: Any = np.int64) -> NDArray[Any]:
             return np.array([getattr(stage, name) for stage in stages], kind)
@@ -78,7 +80,32 @@ class Costs:
             later + boundary + output,
             back,
             waiting,
+            first,
         )
+
+    def forwards(self, needs: Bytes, start: int, stop: int, end: int) -> Bytes:
+        """Give what some forwards need, as part of the chain up to `end`.
+
+        Args:
+            needs: `keep` or `drop`.
+            start: First of them.
+            stop: One after the last.
+            end: Last stage of the part: it is the last of all in the first forward alone.
+        """
+        if end == len(self) - 1:
+            return needs[start:stop] + self.first[start:stop]
+        return needs[start:stop] + self.waiting[end]
+
+    def kept(self, index: int, end: int) -> int:
+        """Give what a stage needs when it is kept, forward and backward."""
+        forward = self.forwards(self.keep, index, index + 1, end)
+        return int(max(forward[0], self.back[index]))
+
+    def dropped(self, start: int, stop: int, end: int) -> Bytes:
+        """Give what a segment needs while it is dropped, stage by stage, without its input."""
+        needs = self.forwards(self.drop, start, stop, end)
+        needs[:1] -= self.boundary[start]
+        return needs
 
     def grouped(self, groups: Sequence[Sequence[int]]) -> Costs:
         """Make one stage of each group of neighbours, which are then kept or dropped together.
@@ -105,4 +132,5 @@ class Costs:
             np.array(running, np.int64),
             largest(self.back),
             np.array([self.waiting[part][-1] for part in parts], np.int64),
+            np.array([self.first[part][-1] for part in parts], np.int64),
         )

@@ -44,7 +44,7 @@ def choices(costs: Costs) -> list[Choice]:
 def _kept(
     costs: Costs, best: dict[tuple[int, int], list[Choice]], start: int, end: int
 ) -> list[Choice]:
-    needs = int(max(costs.keep[start] + costs.waiting[end], costs.back[start]))
+    needs = costs.kept(start, end)
     if start == end:
         return [Choice(needs, 0.0, (start,))]
     kept = int(costs.saved[start])
@@ -61,9 +61,7 @@ def _dropped(
     again = float(costs.forward[start:split].sum())
     if math.isinf(again):
         return []
-    running = costs.drop[start:split] + costs.waiting[end]
-    running[0] -= costs.boundary[start]
-    least, found = int(running.max()), []
+    least, found = int(costs.dropped(start, split, end).max()), []
     for rest in best[split, end]:
         # rising needs: of the segment's own ways take the fastest that needs no more
         for inside in best[start, split - 1]:

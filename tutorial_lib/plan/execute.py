@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import checkpoint
 
 from tutorial_lib.plan.later import Note, Tape, filled_in, tensors_of
 from tutorial_lib.plan.simulate import Tree, leaves
+from tutorial_lib.private_torch import tree_leaves
 
 Observe = Callable[["Execution", int, dict[int, Tensor]], None]
 

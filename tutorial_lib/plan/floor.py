@@ -53,7 +53,7 @@ class Floor:
         return tuple(items)
 
     def _kept(self, start: int, end: int) -> int:
-        needs = int(max(self.costs.keep[start] + self.costs.waiting[end], self.costs.back[start]))
+        needs = self.costs.kept(start, end)
         if start == end:
             return needs
         return max(needs, int(self.costs.saved[start] + self.by_end[end, start + 1]))
@@ -61,8 +61,7 @@ class Floor:
     def _dropped(self, start: int, end: int) -> NDArray[np.int64]:
         """Bytes for each place to split a part at."""
         costs, stops = self.costs, slice(start + 1, end + 1)
-        running = costs.drop[start:end] + costs.waiting[end]
-        running[:1] -= costs.boundary[start]
+        running = costs.dropped(start, end, end)
         running[np.isinf(costs.forward[start:end])] = _NEVER
         rest = costs.boundary[stops] + self.by_end[end, stops]
         inside = self.by_start[start, start:end]

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
-from torch.utils._pytree import tree_flatten, tree_map_only
 
 from tutorial_lib.plan.calls import Call
+from tutorial_lib.private_torch import tree_flatten, tree_map_only
 
 _METADATA = ("shape", "dtype", "device", "ndim", "requires_grad", "is_cuda")
 _OPERATORS = ("add", "sub", "mul", "truediv", "matmul", "pow")

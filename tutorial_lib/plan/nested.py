@@ -92,8 +92,7 @@ class NestedTable:
         return row
 
     def _kept(self, start: int, end: int) -> Row:
-        keep = self.costs.keep[start] + self.costs.waiting[end]
-        first = int(self._slots(max(keep, self.costs.back[start])))
+        first = int(self._slots(self.costs.kept(start, end)))
         row = np.full(self.num_slots + 1, np.inf, np.float32)
         if start == end:
             row[first:] = 0.0
@@ -107,9 +106,7 @@ class NestedTable:
     def _splits(self, start: int, end: int) -> Iterator[tuple[int, int, Row]]:
         """Give each place to split at, the fewest slots for it, and the times from there on."""
         costs, top = self.costs, self.num_slots + 1
-        running = costs.drop[start:end] + costs.waiting[end]
-        running[:1] -= costs.boundary[start]
-        peaks = self._slots(np.maximum.accumulate(running))
+        peaks = self._slots(np.maximum.accumulate(costs.dropped(start, end, end)))
         firsts = np.maximum(peaks, self.boundary[start + 1 : end + 1])
         barred = np.flatnonzero((firsts >= top) | np.isinf(costs.forward[start:end]))
         count = int(barred[0]) if len(barred) else end - start
@@ -141,9 +138,9 @@ def parts_to_solve(costs: Costs) -> int:
 def _run_ends(costs: Costs) -> list[int]:
     """Say for each stage where its run of equal stages ends."""
     arrays = (costs.forward, costs.boundary, costs.saved, costs.keep, costs.drop, costs.back)
-    kinds = list(zip(*arrays, costs.waiting, strict=True))
+    kinds = list(zip(*arrays, costs.waiting, costs.first, strict=True))
     ends = list(range(len(kinds)))
-    for index in reversed(range(len(kinds) - 1)):
+    for index in reversed(range(len(kinds) - 2)):  # the last stage ends the first forward
         if kinds[index] == kinds[index + 1]:
             ends[index] = ends[index + 1]
     return ends

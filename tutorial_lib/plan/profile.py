@@ -9,7 +9,6 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensor
 
 from tutorial_lib import device as devices
 from tutorial_lib.memory.storages import StorageLog
@@ -19,6 +18,7 @@ from tutorial_lib.plan.readings import LABEL, Flow, chain
 from tutorial_lib.plan.repeatable import check_repeatable
 from tutorial_lib.plan.roofline import Roofline, Speed
 from tutorial_lib.plan.stages import Skip, Stage
+from tutorial_lib.private_torch import FakeTensor
 from tutorial_lib.units import human_bytes, human_seconds
 
 BEFORE, AFTER = "(before)", "(after)"
@@ -147,7 +147,7 @@ def _count(
     for parameter in model.parameters():
         log.know([parameter.grad], "gradients")
     flow = Flow.of(course, num_bytes, _given(course))
-    return chain(course, flow, log.lives(), dropped, ends), flow.skips
+    return chain(course, flow, log.lives(), dropped, ends)
 
 
 def _log(model: nn.Module, device: torch.device) -> StorageLog:
@@ -205,7 +205,9 @@ def _measure_times(
     for _ in range(max(1, repeats)):
         start = read()
         runs.append(_spans(run_course(model, calls, loss, read), start))
-    forward, backward = (torch.tensor(kind).median(dim=0).values for kind in zip(*runs, strict=True))
+    forward, backward = (
+        torch.tensor(kind).median(dim=0).values for kind in zip(*runs, strict=True)
+    )
     return forward.tolist(), backward.tolist()
 
 
@@ -225,5 +227,3 @@ def _spans(course: Course, start: float) -> tuple[list[float], list[float]]:
 def _forget_gradients(model: nn.Module) -> None:
     for parameter in model.parameters():
         parameter.grad = None
-
-

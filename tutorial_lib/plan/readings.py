@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tutorial_lib.memory.report import Life
 from tutorial_lib.plan.course_of import Course
-from tutorial_lib.plan.simulate import simulate
-from tutorial_lib.plan.stages import Skip, Stage
+from tutorial_lib.plan.stages import Skip, Stage, outputs
 
 LABEL = "value "
 
@@ -23,10 +22,12 @@ class Flow:
     Args:
         boundaries: For each stage, bytes that come from the stage right before it.
         skips: What goes further.
+        values: The number of the value that a skip is, for those that come from a stage.
     """
 
     boundaries: tuple[int, ...]
     skips: tuple[Skip, ...]
+    values: dict[int, int] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -42,7 +43,7 @@ class Flow:
         execution = course.execution
         assert execution is not None
         count = len(execution.pieces) + 2
-        boundaries, skips = [0] * count, []
+        boundaries, skips, values = [0] * count, list[Skip](), dict[int, int]()
         for size, first, last in given:
             boundaries[1] += size * (first == 0)
             if last > 0:
@@ -54,7 +55,23 @@ class Flow:
                 boundaries[source + 1] += size
             if targets and size and max(targets) > source + 1:
                 skips.append(Skip(source, max(targets), size, source + 1 in targets))
-        return cls(tuple(boundaries), tuple(skips))
+                values[len(skips) - 1] = number
+        return cls(tuple(boundaries), tuple(skips), values)
+
+    def priced(self, course: Course, curve: Curve) -> Flow:
+        """Say of each skip what its gradient holds, and whether its value is there in backward."""
+        backwards, skips = course.backward_spans(), []
+        alive_values = {x.category for x in curve.lives if alive([x], course.forward[-1])}
+        for index, skip in enumerate(self.skips):
+            # what its target's backward made and the one before it did not use up
+            made = curve.born_in(backwards[skip.target])
+            waiting = alive(made, backwards[skip.target - 1][1])
+            alike = sum(other.num_bytes for other in self.skips if other.target == skip.target)
+            share = -(-waiting * skip.num_bytes // max(1, alike))
+            saved = index not in self.values or f"{LABEL}{self.values[index]}" in alive_values
+            size = max(skip.num_bytes, share if skip.source < skip.target - 1 else 0)
+            skips.append(replace(skip, gradient_bytes=size, is_saved=saved))
+        return replace(self, skips=tuple(skips))
 
 
 class Curve:
@@ -86,7 +103,7 @@ def alive(lives: Sequence[Life], tick: float) -> int:
 
 def chain(
     course: Course, flow: Flow, kept: Sequence[Life], dropped: Sequence[Life], ends: Sequence[int]
-) -> list[Stage]:
+) -> tuple[list[Stage], tuple[Skip, ...]]:
     """Make the stages of a chain from two runs.
 
     Args:
@@ -97,6 +114,7 @@ def chain(
         ends: Where each stage's forward ended in that one.
     """
     curve = Curve(kept)
+    flow = flow.priced(course, curve)
     forwards, backwards = course.forward_spans(0), course.backward_spans()
     free = _needs_of_forwards(Curve(dropped), [0, *ends])
     stages = []
@@ -124,7 +142,7 @@ def chain(
                 recomputable=0 < index < len(flow.boundaries) - 1,
             )
         )
-    return _with_backward(stages, flow, curve, course)
+    return _with_backward(stages, flow.skips, curve, course), flow.skips
 
 
 def _needs_of_forwards(curve: Curve, ends: Sequence[int]) -> list[int]:
@@ -138,22 +156,29 @@ def _needs_of_forwards(curve: Curve, ends: Sequence[int]) -> list[int]:
 
 
 def _with_backward(
-    stages: list[Stage], flow: Flow, curve: Curve, course: Course
+    stages: list[Stage], skips: Sequence[Skip], curve: Curve, course: Course
 ) -> list[Stage]:
-    """Set the temporaries of backward so that keeping everything peaks as it did, stage by stage."""
-    run = simulate(stages, tuple(range(len(stages))), flow.skips)
-    planned = {event.stage: event.held_bytes for event in run.events if event.kind == "backward"}
-    earlier = [life for life in curve.lives if life.category == "gradients"]
-    without = curve.held([life for life in curve.lives if life.category != "gradients"])
-    filled = []
-    for index, stage in enumerate(stages):
-        begin, end = course.backward_spans()[index]
-        own = [life for life in earlier if begin < life.born <= end]
-        peak = (without + curve.held(own))[int(begin) : int(end) + 1].max(initial=0)
+    """Set the temporaries of backward: what each held besides what the chain already says."""
+    gradients = [life for life in curve.lives if life.category == "gradients"]
+    others = [life for life in curve.lives if life.category != "gradients"]
+    held, filled = curve.held(others), []
+    forwards, backwards = course.forward_spans(0), course.backward_spans()
+    handed = outputs(stages)
+    spans = zip(stages, handed, forwards, backwards, strict=True)
+    for index, (stage, output, ahead, back) in enumerate(spans):
+        before = [life for life in others if life.born <= ahead[0]]
+        own = curve.held([life for life in gradients if back[0] < life.born <= back[1]])
+        # the gradients of skips that wait for earlier stages are priced as such; not those of
+        # parameters that other stages use too
+        waiting = alive([x for x in others if x.born > course.forward[-1]], back[0]) - output
+        waiting = min(
+            waiting, sum(s.waiting_bytes for s in skips if s.source <= index < s.target)
+        )
+        peak = (held + own)[int(back[0]) : int(back[1]) + 1].max(initial=0)
+        local = int(peak) - alive(before, back[0]) - max(0, waiting)
         # a forward's own peak, where that is more, is told by the same number
-        start, stop = course.forward_spans(0)[index]
-        peak = max(peak, without[int(start) + 1 : int(stop) + 1].max(initial=0))
-        later = sum(stage.gradient_bytes for stage in stages[index + 1 :])
-        more = int(peak) - (planned[index] - later)
+        during = held[int(ahead[0]) + 1 : int(ahead[1]) + 1].max(initial=0)
+        local = max(local, int(during) - alive(before, ahead[0]))
+        more = local - (stage.saved_bytes - stage.handed_on_bytes) - output
         filled.append(replace(stage, backward_temporary_bytes=max(0, more)))
     return filled

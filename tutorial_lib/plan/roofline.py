@@ -7,10 +7,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
 from tutorial_lib.memory.storages import list_tensors
+from tutorial_lib.private_torch import TorchDispatchMode, gives_view
 
 _HALVES = (torch.float16, torch.bfloat16)
 
@@ -53,11 +53,13 @@ class Roofline(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Run the operation and add its time."""
         kwargs = kwargs or {}
         out = func(*args, **kwargs)
-        if func.namespace == "aten" and not _is_view(func):
+        if func.namespace == "aten" and not gives_view(func):
             made = list_tensors(out)
             touched = [*list_tensors(args), *list_tensors(kwargs), *made]
             moved = sum(tensor.numel() * tensor.element_size() for tensor in touched)
-            self.seconds += max(moved / self.speed.bytes_per_second, self._arithmetic(func, args, kwargs, out))
+            self.seconds += max(
+                moved / self.speed.bytes_per_second, self._arithmetic(func, args, kwargs, out)
+            )
         return out
 
     def _arithmetic(self, func: Any, args: Any, kwargs: Any, out: Any) -> float:
@@ -68,8 +70,3 @@ class Roofline(TorchDispatchMode):  # type: ignore[no-untyped-call]
         half = first is not None and first.dtype in _HALVES
         flops = count(*args, **kwargs, out_val=out)
         return float(flops) / (self.speed.half_flops if half else self.speed.float_flops)
-
-
-def _is_view(func: Any) -> bool:
-    returns = func._schema.returns
-    return any(r.alias_info is not None and not r.alias_info.is_write for r in returns)

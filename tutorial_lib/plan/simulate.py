@@ -102,6 +102,7 @@ class _Machine:
     held: dict[tuple[str, int], int] = field(default_factory=dict)
     events: list[Event] = field(default_factory=list)
     seen: set[int] = field(default_factory=set)
+    is_back: bool = False
 
     def hold(self, name: str, index: int, num_bytes: int) -> None:
         self.held[name, index] = num_bytes
@@ -117,6 +118,7 @@ class _Machine:
             else:
                 self.drop(list(leaves(item)))
         if first:
+            self.is_back = True
             self.hold("gradient", len(self.stages), self.outputs[-1])
         for item in reversed(tree):
             if isinstance(item, int):
@@ -157,7 +159,7 @@ class _Machine:
         self.hold("parameter gradients", index, stage.gradient_bytes)
         for number, skip in enumerate(self.skips):
             if skip.target == index:
-                self.hold("skip gradient", number, skip.num_bytes)
+                self.hold("skip gradient", number, skip.waiting_bytes)
             if skip.source == index:
                 self.free("skip gradient", number)
 
@@ -168,6 +170,10 @@ class _Machine:
     def _note(
         self, kind: Literal["forward", "recompute", "backward"], index: int, keeps: bool, more: int
     ) -> None:
-        values = sum(skip.num_bytes for skip in self.skips if skip.source < index)
+        values = sum(
+            skip.num_bytes
+            for skip in self.skips
+            if skip.source < index and (skip.is_saved or kind != "backward" and not self.is_back)
+        )
         held = sum(self.held.values()) + values + more
         self.events.append(Event(kind, index, keeps, held))

@@ -52,7 +52,7 @@ class _Table:
     def add(self, start: int) -> None:
         """Fill the row of a stage; those of all later stages are there."""
         row = self.extra[start]
-        first = self._slots(self._kept_needs(start, len(self.costs) - 1))
+        first = self._slots(self.costs.kept(start, len(self.costs) - 1))
         kept = self._slots(int(self.costs.saved[start])) if start + 1 < len(self.costs) else 0
         first = max(first, kept)
         if first <= self.num_slots:
@@ -93,7 +93,7 @@ class _Table:
         """Say where the best segment ends, or `None` where the stage is better kept."""
         target = self.extra[start, slots]
         best, where = np.inf, None
-        if self._slots(self._kept_needs(start, len(self.costs) - 1)) <= slots:
+        if self._slots(self.costs.kept(start, len(self.costs) - 1)) <= slots:
             kept = self._slots(int(self.costs.saved[start])) if start + 1 < len(self.costs) else 0
             best = float(self.extra[start + 1, slots - kept]) if kept <= slots else np.inf
         if best <= target:
@@ -104,10 +104,6 @@ class _Table:
                 best, where = float(value), stop
         return where
 
-    def _kept_needs(self, start: int, end: int) -> int:
-        keep = self.costs.keep[start] + self.costs.waiting[end]
-        return int(max(keep, self.costs.back[start]))
-
     def _shortest(self, start: int) -> list[int]:
         """Slots that a segment from `start` needs, for each place where it may end."""
         costs, stops = self.costs, self.barrier[start]
@@ -116,10 +112,7 @@ class _Table:
             return []
         within = slice(start, last)
         held = np.concatenate([[0], costs.saved[within].cumsum()[:-1]])
-        # what runs while nothing waits but the end of the whole chain
-        running = costs.drop[within].copy()
-        running[0] -= costs.boundary[start]
-        first = np.maximum.accumulate(running) + costs.waiting[-1]
+        first = np.maximum.accumulate(costs.dropped(start, last, len(costs) - 1))
         again = np.maximum.accumulate(held + costs.keep[within]) + costs.waiting[within]
         back = np.maximum.accumulate(held + costs.back[within])
         needs = np.maximum(np.maximum(first, again), back)

@@ -67,19 +67,30 @@ class Skip:
 
     A plan pins it: it is never dropped and made again on its own. Its value is priced as held
     while any later stage than its source runs, and its gradient from the backward of its target to
-    that of its source.
+    that of its source. Both are upper bounds.
 
     Args:
         source: Index of the stage that makes it.
         target: Index of the stage that takes it, later than the source.
         num_bytes: Its size.
         is_boundary: Whether it is also what the next stage gets, and so costs nothing twice.
+        gradient_bytes: What its gradient holds while it waits; `None` is as much as the value. It
+            is more where it waits as a part of a larger gradient, as that of `torch.cat` does.
+        is_saved: Whether the value must still be there in backward; if not, it is priced in the
+            first forward alone.
     """
 
     source: int
     target: int
     num_bytes: int
     is_boundary: bool = True
+    gradient_bytes: int | None = None
+    is_saved: bool = True
+
+    @property
+    def waiting_bytes(self) -> int:
+        """What its gradient holds while it waits."""
+        return self.num_bytes if self.gradient_bytes is None else self.gradient_bytes
 
 
 def check_chain(stages: Sequence[Stage], skips: Iterable[Skip]) -> None:
