@@ -24,7 +24,7 @@ def _run(answer: Callable[..., Any], case: Case) -> Result:
     tower = models.seeded_tower(case, models.CountingTower)
     asked_after: list[int] = []
 
-    def remember(asked: nn.Module) -> int:
+    def note_moment(asked: nn.Module) -> int:
         """Give moments that are numbers, and write down how many runs came before each."""
         if asked is not tower:
             raise CheckError("remember is called with the tower, and something else came.")
@@ -34,13 +34,13 @@ def _run(answer: Callable[..., Any], case: Case) -> Result:
     with forbid.checkpointing(models.NO_CHECKPOINT):
         if case["kind"] == "peak":
             calls = {
-                name: partial(answer, tower, models.parts_of(case, times), remember)
+                name: partial(answer, tower, models.parts_of(case, times), note_moment)
                 for name, times in models.TIMES.items()
             }
             return {name: observe.peak_above(call, tower)[0] for name, call in calls.items()}
         parts = models.parts_of(case)
         with surroundings.watched(tower, parts, but=["random state"]) as changed:
-            returned = answer(tower, parts, remember)
+            returned = answer(tower, parts, note_moment)
     embeddings, moments = read.several(returned, 2, "embeddings and moments")
     if not isinstance(embeddings, Tensor):
         raise CheckError(
