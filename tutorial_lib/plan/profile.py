@@ -83,7 +83,8 @@ def profile(
         gradients: `there` when the parameters have gradients already, as in every micro-batch but
             the first; `made` when each stage's backward makes them, and they stay.
         repeats: Timed runs; the median counts.
-        speed: What to predict times with; `None` takes that of an A100.
+        speed: What to predict times with, on this device too, where `None` measures them; inside
+            `memory.predicting()` `None` takes that of an A100.
 
     Returns:
         The chain.
@@ -107,7 +108,7 @@ def profile(
             _forget_gradients(model)
         timed = (
             _predict_times(model, calls, loss, speed or Speed())
-            if is_fake
+            if is_fake or speed
             else _measure_times(model, calls, loss, device, repeats)
         )
     names = (BEFORE, *(call.name for call in calls), AFTER)
@@ -120,7 +121,7 @@ def profile(
         )
         for stage, name, forward, backward in zip(counted, names, *timed, strict=True)
     )
-    method: Literal["measured", "predicted"] = "predicted" if is_fake else "measured"
+    method: Literal["measured", "predicted"] = "predicted" if is_fake or speed else "measured"
     words = "CUDA kernels" if is_fake else devices.describe(device)
     return Profile(made, skips, names, tuple(calls), method, words)
 
