@@ -423,7 +423,7 @@ def test_cells_have_their_time_for_each_case_and_a_sum_for_all(monkeypatch, prog
     limits = sandbox.Limits(seconds=0.2, memory_bytes=MEMORY)
     seen = watch.Watch(reading, os.getpid(), 1, spent, limits)
     with subprocess.Popen([sys.executable, "-c", program]) as child:
-        monkeypatch.setattr(processes, "descendants", lambda pid: [child.pid])  # no other test's
+        monkeypatch.setattr(processes, "descendants", lambda _: [psutil.Process(child.pid)])
         kind, content, _ = seen.outcome()
         seen.charge()
         child.kill()
@@ -433,6 +433,34 @@ def test_cells_have_their_time_for_each_case_and_a_sum_for_all(monkeypatch, prog
     assert said in content.decode()
     assert max(spent.in_cells) > 0.19
     assert spent.in_function == (0, 0)
+
+
+def test_processes_are_seen_with_their_time_and_memory(tmp_path):
+    """By psutil alone, so on macOS too."""
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import subprocess, sys, time\n"
+        "held = b'x' * 2**26\n"
+        "if len(sys.argv) == 1:\n"
+        "    child = subprocess.Popen([sys.executable, __file__, 'child'])\n"
+        "while time.process_time() < 0.3: pass\n"
+        "print('ready', flush=True)\n"
+        "time.sleep(60)\n"
+    )
+    number = processes.number_outside()
+    before = {one.pid for one in processes.descendants(number)}
+    with subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, text=True) as parent:
+        assert [parent.stdout.readline() for _ in range(2)] == ["ready\n"] * 2
+        below = [one for one in processes.descendants(number) if one.pid not in before]
+        cpu = processes.cpu_seconds(below) - processes.cpu_seconds([])
+        held = [processes.held_bytes(one) for one in below]
+        for one in reversed(below):
+            one.kill()
+    assert below[0].pid == parent.pid
+    assert len(below) == 2
+    assert cpu >= 0.5
+    assert min(held) > 2**26
+    assert [processes.held_bytes(one) for one in below[:1]] == [0]
 
 
 def test_a_right_answer_that_sleeps_keeps_its_points(course):

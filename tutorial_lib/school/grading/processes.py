@@ -11,67 +11,49 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NoReturn
 
-_PROC = Path("/proc")
-# Fields of /proc/NUMBER/stat, counted from behind the name.
-_PARENT, _TIMES, _CHILDREN_TIMES = 1, slice(11, 15), slice(13, 15)
+import psutil
 
 
-def descendants(pid: int) -> list[int]:
-    """List all processes below one, by the numbers that this machine's /proc uses."""
-    parents: dict[int, int] = {}
-    for entry in _numbered():
-        with contextlib.suppress(OSError, ValueError, IndexError):
-            parents[entry] = int(_stat(entry)[_PARENT])
-    found, layer = [], {pid}
-    while layer:
-        layer = {child for child, parent in parents.items() if parent in layer}
-        found += sorted(layer)
-    return found
-
-
-def _stat(pid: int) -> list[str]:
-    # the name stands in brackets and may hold anything, so count from behind it
-    text = (_PROC / str(pid) / "stat").read_text(errors="replace")
-    return text.rpartition(")")[2].split()
-
-
-def cpu_seconds(pid: int, below: Sequence[int]) -> float:
-    """Sum the CPU time of all processes below one, also of those that it has buried.
-
-    0 where there is no /proc, as on macOS.
+def descendants(number: int) -> list[psutil.Process]:
+    """List all processes below one, each behind its parent.
 
     Args:
-        pid: The one above; its own time does not count.
+        number: As `number_outside` gives it.
+    """
+    try:
+        below: list[psutil.Process] = psutil.Process(number).children(recursive=True)
+    except psutil.Error:  # it has ended
+        return []
+    return below
+
+
+def cpu_seconds(below: Sequence[psutil.Process]) -> float:
+    """Sum the CPU time of all processes below this one, also of those that it has buried.
+
+    Args:
         below: Its `descendants`. Each stands behind its parent, so that none counts twice when its
             parent buries it meanwhile.
     """
-    ticks = 0
-    for number, fields in ((pid, _CHILDREN_TIMES), *((one, _TIMES) for one in below)):
-        with contextlib.suppress(OSError, ValueError):
-            ticks += sum(map(int, _stat(number)[fields]))
-    return ticks / os.sysconf("SC_CLK_TCK")
+    buried = os.times()
+    total = buried.children_user + buried.children_system
+    for process in below:
+        with contextlib.suppress(psutil.Error):
+            total += sum(process.cpu_times()[:4])  # its own, and on Linux of those it has buried
+    return total
 
 
-def _numbered() -> Iterator[int]:
-    with contextlib.suppress(OSError):
-        yield from (int(entry.name) for entry in _PROC.iterdir() if entry.name.isdigit())
-
-
-def own_bytes(pid: int) -> int:
-    """Measure the memory that a process holds for itself or shares with its own children."""
-    with contextlib.suppress(OSError, ValueError, KeyError):  # one that has ended has no memory
-        fields = dict(
-            line.split(":", 1) for line in (_PROC / str(pid) / "status").read_text().splitlines()
-        )
-        return 1024 * sum(int(fields[name].split()[0]) for name in ("RssAnon", "RssShmem"))
+def held_bytes(process: psutil.Process) -> int:
+    """Measure the memory of a process, what it shares with others included; 0 when it has ended."""
+    with contextlib.suppress(psutil.Error):
+        return int(process.memory_info().rss)
     return 0
 
 
 def number_outside() -> int:
     """Ask /proc for the number of this process: not getpid() when in a process namespace."""
     try:
-        return int((_PROC / "self").readlink().name)
-    except (OSError, ValueError):
+        return int(Path("/proc/self").readlink().name)
+    except (OSError, ValueError):  # no /proc, and no namespaces either
         return os.getpid()
 
 
@@ -88,9 +70,9 @@ def end_everything_below(*, first_of_namespace: bool) -> None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(-1, signal.SIGKILL)
         else:
-            for pid in descendants(os.getpid()):
-                with contextlib.suppress(OSError):
-                    os.kill(pid, signal.SIGKILL)
+            for process in descendants(os.getpid()):
+                with contextlib.suppress(psutil.Error):
+                    process.kill()
         if not _bury():
             return
         time.sleep(0.002)

@@ -11,7 +11,7 @@ from tutorial_lib.school.grading.errors import GradingError
 
 _DAY = 86_400.0
 _MOST_JOBS = 8
-_NEEDED = ("nbval", "pytest", "ipykernel", "pandas", "rich")
+_NEEDED = ("nbval", "pytest", "ipykernel", "pandas", "rich", "psutil", "jinja2")
 
 
 def demand_positive(seconds: float, memory_bytes: int, jobs: int | None) -> None:

@@ -13,6 +13,8 @@ import time
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+import psutil
+
 from tutorial_lib.school.grading import processes, sandbox, student
 from tutorial_lib.school.grading.wire import TIMED_OUT, VALUE_BYTES, WireError, read_frame
 from tutorial_lib.units import human_bytes, human_seconds
@@ -82,7 +84,7 @@ class Watch:
         self.in_function = False
         self.number = processes.number_outside()
         self.began = self._now([])  # of the child itself, all counts
-        self.started_with = processes.own_bytes(self.number)
+        self.started_with = processes.held_bytes(psutil.Process(self.number))
         self.last = 0
         self.broken = ""
         self.timed_out = False
@@ -125,8 +127,8 @@ class Watch:
             self.spent.in_cells = self.spent.in_cells.plus(used)
         self.began = now
 
-    def _now(self, below: list[int]) -> Time:
-        return Time(processes.cpu_seconds(self.number, below), time.monotonic())
+    def _now(self, below: list[psutil.Process]) -> Time:
+        return Time(processes.cpu_seconds(below), time.monotonic())
 
     def _read(self, length: int) -> bytes:
         while not self.broken:
@@ -145,13 +147,13 @@ class Watch:
             return late
         if len(below) > self.limits.processes:
             return f"was stopped: it started more than {self.limits.processes} processes."
-        used = sum(max(0, processes.own_bytes(pid) - self.started_with) for pid in below)
+        used = sum(max(0, processes.held_bytes(one) - self.started_with) for one in below)
         if used > self.limits.memory_bytes:
             allowed = human_bytes(self.limits.memory_bytes)
             return f"was stopped: it used {human_bytes(used)} of memory, and {allowed} are allowed."
         return ""
 
-    def _out_of_time(self, below: list[int]) -> str:
+    def _out_of_time(self, below: list[psutil.Process]) -> str:
         """Say which of the two times is over, and remember it; empty when neither is."""
         used = self._now(below).minus(self.began)
         cpu, clock = map(self._exceeded, self.allowed, used, self._before())
@@ -189,7 +191,7 @@ class Watch:
         return "closed the pipe to the grader."
 
     def _described(self, code: int) -> str:
-        if code == -signal.SIGXCPU:  # where this watch sees no CPU times, as on macOS
+        if code == -signal.SIGXCPU:  # where this watch sees no CPU times
             self.timed_out = True
             return "was stopped: its CPU time is used up. Is there a loop that does not end?"
         how = f"exit code {code}" if code >= 0 else _signal_name(-code)
