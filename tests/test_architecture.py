@@ -24,7 +24,7 @@ NAMES = [path.relative_to(LIBRARY).as_posix() for path in MODULES]
 ALLOWED = {
     "units": set(),
     "guesses": set(),
-    "timeline": set(),
+    "timeline": {"units"},
     "private_torch": set(),
     "data": set(),
     "strategies": set(),

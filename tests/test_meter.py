@@ -1,6 +1,7 @@
 """The meter against arithmetic, against PyTorch's own tracker, and against itself."""
 
 import gc
+import json
 import subprocess
 import sys
 
@@ -106,14 +107,14 @@ def test_recomputed_tensors_are_found_only_under_checkpointing():
 def test_readings_repeat_in_this_process_and_in_another():
     script = (
         "import sys; sys.path.insert(0, 'tests'); from test_meter import *;"
-        "r = memory.measure(gpt_step(dropout=0.1)[0]); print(r.peak_bytes, r.phases)"
+        "r = memory.measure(gpt_step(dropout=0.1)[0]); print(json.dumps([r.peak_bytes, r.phases]))"
     )
     first, second = (
         subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
         for _ in range(2)
     )
     here = memory.measure(gpt_step(dropout=0.1)[0])
-    assert first.stdout == second.stdout == f"{here.peak_bytes} {here.phases}\n"
+    assert first.stdout == second.stdout == json.dumps([here.peak_bytes, here.phases]) + "\n"
 
 
 def test_without_model_and_optimizer_the_step_tells_them_itself():

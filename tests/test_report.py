@@ -6,6 +6,7 @@ from test_meter import gpt_step
 from tutorial_lib import memory, plots
 from tutorial_lib.memory.report import MemoryReport, as_data
 from tutorial_lib.timeline import CATEGORIES
+from tutorial_lib.units import Bytes, human_bytes
 
 
 @pytest.fixture(scope="module")
@@ -18,6 +19,18 @@ def test_json_keeps_everything(report, tmp_path):
     path = tmp_path / "report.json"
     report.save(path)
     assert MemoryReport.from_json(path.read_text()) == report
+
+
+def test_sizes_print_themselves_and_are_saved_as_digits(report):
+    read = MemoryReport.from_json(report.to_json())
+    for one in (report, read):
+        sizes = [one.peak_bytes, one.baseline_bytes, one.leaked_bytes, one.forward_backward_bytes]
+        sizes += [*one.at_peak.values(), *one.phases.values()]
+        assert {type(size) for size in sizes} == {Bytes}
+    assert f"{report.peak_bytes}" == human_bytes(int(report.peak_bytes))
+    assert {type(size) for size in as_data(report)["at_peak"].values()} == {int}
+    assert f'"peak_bytes": {report.peak_bytes:d},' in report.to_json()
+    assert report.counted_bytes is None
 
 
 def test_short_json_leaves_the_timeline_out(report):

@@ -24,6 +24,15 @@ def test_a_storage_counts_once_however_often_it_is_saved():
     assert seen.num_bytes == 400
 
 
+def test_sizes_print_themselves():
+    x = torch.randn(32, 16, requires_grad=True)
+    seen = memory.saved(lambda: (x * x).exp())
+    assert str(seen.num_bytes) == "4.00 KiB"
+    assert str(list(seen.by("shape").values())) == "[4.00 KiB]"
+    assert [str(row.num_bytes) for row in seen.rows] == ["2.00 KiB"] * 2
+    assert str(memory.saved(lambda: None).num_bytes) == "0 B"
+
+
 def test_parameters_are_counted_unless_told():
     layer = nn.Linear(10, 10, bias=False)
     x = torch.randn(2, 10, requires_grad=True)

@@ -1,6 +1,12 @@
+import copy
+import json
+import pickle
+
 import pytest
 
 from tutorial_lib import units
+from tutorial_lib.checks.core import plain
+from tutorial_lib.units import Bytes
 
 
 @pytest.mark.parametrize(
@@ -19,6 +25,46 @@ from tutorial_lib import units
 )
 def test_bytes_have_three_digits_and_a_binary_unit(num_bytes, text):
     assert units.human_bytes(num_bytes) == text
+
+
+def test_bytes_print_themselves():
+    size = Bytes(12_345_678)
+    assert str(size) == repr(size) == f"{size}" == "11.8 MiB"
+    assert f"{[size]}" == "[11.8 MiB]"
+    assert [f"{size:>10}", f"{size:10}", f"{size:<10}|", f"{size:*^10}"] == [
+        "  11.8 MiB",
+        "  11.8 MiB",
+        "11.8 MiB  |",
+        "*11.8 MiB*",
+    ]
+
+
+def test_a_format_of_digits_gives_digits():
+    size = Bytes(12_345_678)
+    assert (
+        f"{size:,} {size:d} {size:>12,} {size:.2e}" == "12,345,678 12345678   12,345,678 1.23e+07"
+    )
+    assert (
+        f"{size:.0f} {size:g} {size:+d} {size:010d}" == "12345678 1.23457e+07 +12345678 0012345678"
+    )
+    assert "%d" % size == "12345678"  # noqa: UP031
+
+
+def test_bytes_are_counted_as_ints_and_stay_bytes():
+    size = Bytes(3 * units.MIB)
+    kept = [size + 1, 1 + size, size - 1, 1 - size, 2 * size, size * 2, sum([size, size])]
+    assert kept == [3145729, 3145729, 3145727, -3145727, 6291456, 6291456, 6291456]
+    assert {type(value) for value in [*kept, max(size, Bytes(1))]} == {Bytes}
+    assert (type(size / 2), type(size * 1.5), type(size // 2)) == (float, float, int)
+    assert (size / units.MIB, size * 0.5, hash(size)) == (3.0, 1572864.0, hash(3145728))
+
+
+def test_bytes_are_saved_as_their_digits():
+    size = Bytes(1536)
+    assert json.dumps({"peak": size}) == json.dumps({"peak": size}, indent=None) == '{"peak": 1536}'
+    assert json.dumps([size], indent=1) == "[\n 1536\n]"
+    for saved in (pickle.loads(pickle.dumps(size)), copy.deepcopy(size), plain(size)):
+        assert (saved, type(saved)) == (1536, int)
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,9 @@ from __future__ import annotations
 import itertools
 import statistics
 from dataclasses import dataclass, field
+from typing import Any
+
+from tutorial_lib.units import Bytes
 
 CATEGORIES = (
     "parameters",
@@ -50,6 +53,8 @@ class Life:
 class StepMemory:
     """Memory of one training step: its peak, by category and by phase, and how it came about.
 
+    All numbers of bytes are `units.Bytes`, which print themselves as text, as in ``1.50 GiB``.
+
     Args:
         label: What was measured, in the caller's words.
         peak_bytes: Most bytes held at once, whatever was there before included.
@@ -90,6 +95,14 @@ class StepMemory:
     requested_bytes: int | None = None
     reserved_bytes: int | None = None
     driver_bytes: int | None = None
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Keep numbers of bytes as `Bytes`, whoever fills them in."""
+        if name in ("at_peak", "phases"):
+            value = {key: Bytes(size) for key, size in value.items()}
+        elif name.endswith("_bytes") and value is not None:
+            value = Bytes(value)
+        object.__setattr__(self, name, value)
 
     @property
     def seconds(self) -> float | None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from typing import Any
+
 KIB = 1024
 MIB = 1024**2
 GIB = 1024**3
@@ -27,6 +30,51 @@ def human_bytes(num_bytes: float) -> str:
         if size >= factor * 0.9995:
             return f"{_three_digits(num_bytes / factor)} {unit}"
     return f"{num_bytes:.0f} B"
+
+
+class Bytes(int):
+    """A number of bytes that prints itself as `human_bytes` writes it, as in ``1.50 GiB``.
+
+    Otherwise it is an int: it counts, compares and divides as one, and saves its digits. Sums,
+    differences and multiples of Bytes are Bytes. A format with a comma or a type gives digits, as
+    in ``f"{size:,}"``; one of width and alignment alone, as in ``f"{size:>10}"``, the text.
+    """
+
+    def __str__(self) -> str:
+        return human_bytes(self)
+
+    __repr__ = __str__
+
+    def __format__(self, spec: str) -> str:
+        if not _TEXT_FORMAT.fullmatch(spec):
+            return int.__format__(self, spec)
+        return format(str(self), f">{spec}" if spec.isdigit() else spec)
+
+    def __add__(self, other: int) -> Bytes:
+        return _in_bytes(int.__add__(self, other))
+
+    def __sub__(self, other: int) -> Bytes:
+        return _in_bytes(int.__sub__(self, other))
+
+    def __rsub__(self, other: int) -> Bytes:
+        return _in_bytes(int.__rsub__(self, other))
+
+    def __mul__(self, other: int) -> Bytes:
+        return _in_bytes(int.__mul__(self, other))
+
+    __radd__, __rmul__ = __add__, __mul__
+
+    def __reduce__(self) -> tuple[type[int], tuple[int]]:
+        """Copy and pickle as the plain number, which programs read."""
+        return int, (int(self),)
+
+
+_TEXT_FORMAT = re.compile(r"(?:.?[<>^])?(?:[1-9]\d*)?")
+
+
+def _in_bytes(value: Any) -> Bytes:
+    result: Bytes = value if value is NotImplemented else Bytes(value)
+    return result
 
 
 def binary_unit(largest: float) -> tuple[str, int]:

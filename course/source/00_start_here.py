@@ -26,7 +26,6 @@ import torch
 from tutorial_lib import checks, device, memory
 from tutorial_lib.models.gpt import GPT, GPTConfig
 from tutorial_lib.training import Recipe
-from tutorial_lib.units import human_count
 
 # %% [markdown] id="a-model"
 # ## One training step
@@ -39,7 +38,7 @@ config = GPTConfig(vocab_size=1000, seq_len=128, num_layers=12, num_heads=4, d_m
 model = GPT(config)
 optimizer = torch.optim.AdamW(model.parameters(), foreach=True)
 tokens = torch.randint(0, config.vocab_size, (8, config.seq_len))  # (batch, sequence)
-human_count(sum(p.numel() for p in model.parameters())) + " parameters"
+f"{sum(p.numel() for p in model.parameters()):,} parameters"
 
 
 # %% id="step"

@@ -21,7 +21,7 @@ from tutorial_lib import device, memory, plots, recorded, strategies, widgets
 from tutorial_lib.models.gpt import GPT, GPTConfig
 from tutorial_lib.models.unet import UNet, UNetConfig
 from tutorial_lib.training import Recipe
-from tutorial_lib.units import GB, human_bytes
+from tutorial_lib.units import GB, Bytes
 
 # %% [markdown] id="residents"
 # ## What stays: bytes per parameter
@@ -200,9 +200,7 @@ def counted_bytes(layers, batch, seq, width, attention="sdpa"):
 for shape in [(12, 8, 128, 256), (24, 8, 128, 256), (12, 16, 128, 256), (12, 8, 256, 256),
               (12, 8, 128, 512)]:  # fmt: skip
     theory, count = activation_bytes(*shape), counted_bytes(*shape)
-    print(
-        f"L, B, T, C = {shape!s:<20} {human_bytes(count):>9}, theory off {theory / count - 1:+.2%}"
-    )
+    print(f"L, B, T, C = {shape!s:<20} {count:>9}, theory off {theory / count - 1:+.2%}")
 
 # %% [markdown] id="read-theory"
 # One formula for depth, batch, sequence and width, right to a quarter of a per cent. It is linear
@@ -438,7 +436,7 @@ def predicted(recipe, **changes):
 small = [predicted(llama_step, overrides={"num_hidden_layers": layers}) for layers in (1, 2)]
 one, two = map(activations, small)
 paper = one + 31 * (two - one)
-f"on paper: {human_bytes(paper)} of activations"
+f"on paper: {Bytes(paper)} of activations"
 
 # %% id="whole-llama"
 whole = predicted(llama_step)

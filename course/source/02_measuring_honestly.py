@@ -34,7 +34,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from tutorial_lib import device, memory, plots, strategies
 from tutorial_lib.models.gpt import GPT, Block, GPTConfig
 from tutorial_lib.training import Recipe
-from tutorial_lib.units import MIB, human_bytes
+from tutorial_lib.units import MIB, Bytes
 
 torch.set_num_threads(1)  # steadier times on a machine that does other things too
 
@@ -137,9 +137,9 @@ def careless_step():
 
 
 report = memory.measure(careless_step, model=model, warmup=0, steps=3)
-print("left behind:", human_bytes(report.leaked_bytes))
+print("left behind:", report.leaked_bytes)
 for life in sorted(report.leaks(), key=lambda life: -life.num_bytes)[:4]:
-    print(f"  {human_bytes(life.num_bytes)} made by {life.op} in {life.module}")
+    print(f"  {Bytes(life.num_bytes)} made by {life.op} in {life.module}")
 history.clear()
 
 # %% [markdown] id="read-kept"
@@ -212,9 +212,7 @@ for make in (torch.ones, np.ones):
     before, _ = tracemalloc.get_traced_memory()
     array = make(2**23)
     seen = tracemalloc.get_traced_memory()[0] - before
-    print(
-        f"{make.__module__ or 'torch':<6} {seen / array.nbytes:.0%} of {human_bytes(array.nbytes)}"
-    )
+    print(f"{make.__module__ or 'torch':<6} {seen / array.nbytes:.0%} of {Bytes(array.nbytes)}")
 tracemalloc.stop()
 del array
 
@@ -277,7 +275,7 @@ flops = {}
 for name, forward in runs.items():
     report = memory.measure(partial(step, forward), model=blocks, flops=True)
     flops[name] = report.flops
-    peak, ratio = human_bytes(report.peak_bytes), report.flops / flops["none"]
+    peak, ratio = report.peak_bytes, report.flops / flops["none"]
     print(f"{name:<25} peak {peak}, FLOPs x{ratio:.2f}, first block runs {len(calls)}x")
 
 # %% [markdown] id="read-segments"
@@ -455,7 +453,7 @@ for owner in range(0, 30, 2):
 
 
 def show(when):
-    figures = human_bytes(allocated(segments)), human_bytes(reserved(segments))
+    figures = Bytes(allocated(segments)), Bytes(reserved(segments))
     print(f"{when:<24} allocated {figures[0]}, reserved {figures[1]}")
 
 
@@ -513,7 +511,7 @@ def replay(timeline):
 for strategy in ("none", "per-block"):
     report = memory.predict(partial(gpt2_step, strategy))
     most, taken = replay(report.timeline)
-    sizes = ", ".join(human_bytes(size) for size in (report.peak_bytes, most, taken))
+    sizes = f"{report.peak_bytes}, {Bytes(most)}, {Bytes(taken)}"
     print(f"{strategy:<10} tensors, rounded, reserved: {sizes}; {taken / most - 1:+.1%}")
 
 # %% [markdown] id="gpu-figures-text"
@@ -537,7 +535,7 @@ for life in alive:
     name = f"{life.category}, made by {life.op}" if life.op else life.category
     holders[name] = holders.get(name, 0) + life.num_bytes
 for name, size in sorted(holders.items(), key=lambda item: -item[1])[:8]:
-    print(f"{human_bytes(size):>9}  {name}")
+    print(f"{Bytes(size):>9}  {name}")
 
 # %% [markdown] id="snapshot-text"
 # What the linear layers made (`addmm`) is the largest item, larger than Adam's states. Chapter 03
@@ -594,7 +592,7 @@ if torch.cuda.is_available():
             gpu_step()
         trace = pickle.loads(path.read_bytes())["device_traces"][0]
     curve = held_bytes(trace)
-    print(f"{len(trace)} events, at most {human_bytes(max(curve))} above the start")
+    print(f"{len(trace)} events, at most {Bytes(max(curve))} above the start")
 
 # %% [markdown] id="blind"
 # ## What this course's counter does not see
@@ -667,7 +665,7 @@ for name, (module, work) in programs.items():
     module.zero_grad()
     both(module, work)  # warm
     counted, profiled = both(module, work)
-    print(f"{name:<12} counted {human_bytes(counted)}, profiler {profiled / counted - 1:+.1%}")
+    print(f"{name:<12} counted {counted}, profiler {profiled / counted - 1:+.1%}")
 
 # %% [markdown] id="read-blind"
 # In a transformer, nothing that matters; its few large operations need no scratch memory on a CPU.
@@ -697,7 +695,7 @@ tracker.track_external(model, optimizer)
 with tracker:
     step()
 theirs = tracker.get_tracker_snapshot("peak")[torch.device("cpu")]["Total"]
-print(f"peak {human_bytes(ours.peak_bytes)}; equal but for the loss, 4 bytes:", end=" ")
+print(f"peak {ours.peak_bytes}; equal but for the loss, 4 bytes:", end=" ")
 print(abs(ours.peak_bytes - theirs) <= 4)
 
 # %% [markdown] id="two-instruments"
@@ -714,8 +712,8 @@ with strategies.applied(model, "per-block"), warnings.catch_warnings(record=True
     alone = memory.measure(step, model=model)
     with FlopCounterMode(display=False):
         together = memory.measure(step, model=model)
-print(f"forward and backward: {human_bytes(alone.forward_backward_bytes)} alone,")
-print(f"{human_bytes(together.forward_backward_bytes)} under a FLOP counter")
+print(f"forward and backward: {alone.forward_backward_bytes} alone,")
+print(f"{together.forward_backward_bytes} under a FLOP counter")
 print(*{str(warning.message) for warning in said if warning.category is memory.MeterWarning})
 
 # %% [markdown] id="summary"

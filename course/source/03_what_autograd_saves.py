@@ -22,7 +22,7 @@ from tutorial_lib import memory, plots, strategies
 from tutorial_lib.models.gpt import GPT, Attention, Block, GPTConfig
 from tutorial_lib.models.unet import UNet, UNetConfig
 from tutorial_lib.training import Recipe
-from tutorial_lib.units import human_bytes
+from tutorial_lib.units import Bytes
 
 torch.set_num_threads(1)  # small tensors: more threads would wait for each other
 
@@ -61,9 +61,9 @@ tensors = packed(lambda: model.loss(tokens))
 sizes = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}
 weights = {p.untyped_storage().data_ptr() for p in model.parameters()}
 activations = sum(size for pointer, size in sizes.items() if pointer not in weights)
-print(f"{len(tensors)} tensors: {human_bytes(sum(t.nbytes for t in tensors))}")
-print(f"{len(sizes)} storages: {human_bytes(sum(sizes.values()))}")
-print(f"without weights: {human_bytes(activations)}")
+print(f"{len(tensors)} tensors: {Bytes(sum(t.nbytes for t in tensors))}")
+print(f"{len(sizes)} storages: {Bytes(sum(sizes.values()))}")
+print(f"without weights: {Bytes(activations)}")
 
 # %% [markdown] id="weights-are-not"
 # A linear layer saves its weight, too: the gradient of its input needs it. The weight is there
@@ -73,8 +73,8 @@ print(f"without weights: {human_bytes(activations)}")
 
 # %% id="saved"
 saved = memory.saved(lambda: model.loss(tokens), params_of=model)
-print(saved.num_bytes - activations, "bytes apart")
-{shape: human_bytes(size) for shape, size in list(saved.by("shape").items())[:4]}
+print(f"{saved.num_bytes - activations:d} bytes apart")
+dict(list(saved.by("shape").items())[:4])
 
 # %% [markdown] id="one-op"
 # Half of it has the wide shape of the MLP, (batch x sequence, 4 x width).
@@ -248,10 +248,8 @@ plots.growth(curves, xlabel="tokens", title="Kept by one attention layer", predi
 # %% id="scores"
 long = attention_saved(32768, "eager")
 scores = next(row for row in long.rows if row.shape == (1, 32, 32768, 32768))
-print(
-    f"scores: {human_bytes(scores.num_bytes)} a layer, {human_bytes(scores.num_bytes / 32)} a head"
-)
-print(f"fused: {human_bytes(attention_saved(32768, 'sdpa').num_bytes)} a layer, all included")
+print(f"scores: {scores.num_bytes} a layer, {Bytes(scores.num_bytes / 32)} a head")
+print(f"fused: {attention_saved(32768, 'sdpa').num_bytes} a layer, all included")
 
 # %% [markdown] id="read-scores"
 # The 2 GB are right *per head*. Per layer they were 32 times too low, and with a fused kernel they
@@ -319,7 +317,7 @@ one, two = (block_saved(samples, s, h, a, autocast=True).num_bytes for samples i
 per_sample, constant = two - one, 2 * one - two
 paper = 34 + 5 * a * s / h
 print(f"each sample: {per_sample / (s * h):.1f} bytes an element, in the paper {paper:.0f}")
-print(f"once: {human_bytes(constant)}, in 16 bits the weights are {human_bytes(2 * 12 * h**2)}")
+print(f"once: {Bytes(constant)}, in 16 bits the weights are {Bytes(2 * 12 * h**2)}")
 
 # %% [markdown] id="read-autocast"
 # More, twice over. CUDA's autocast computes softmax and norms in float32, and what they keep is
@@ -366,7 +364,7 @@ def lives(report, place):
         name = place(life.module)
         held[name] = held.get(name, 0) + life.num_bytes * (life.died - life.born) / end
         total[name] = total.get(name, 0) + life.num_bytes
-    return {name: (f"{held[name] / total[name]:.0%}", human_bytes(total[name])) for name in held}
+    return {name: (f"{held[name] / total[name]:.0%}", Bytes(total[name])) for name in held}
 
 
 lives(plain, lambda module: ".".join(module.split(".")[:2]) if "blocks" in module else "")
@@ -418,7 +416,7 @@ for name, report in {"none": plain, "per-block": frugal}.items():
     for life in report.timeline:
         if life.module == "blocks.2.mlp.up" and life.phase in ("forward", "backward"):
             last = "backward" if life.died >= backward else "forward"
-            print(f"{name:<10} {life.category:<11} {human_bytes(life.num_bytes):>8} "
+            print(f"{name:<10} {life.category:<11} {Bytes(life.num_bytes):>8} "
                   f"from {life.phase} to {last}, {life.died - life.born} ticks")  # fmt: skip
 
 # %% [markdown] id="read-one-tensor"
@@ -491,7 +489,7 @@ for name in columns[0][1]:
 # %% id="resolutions"
 saved, _ = columns[2]
 sides = (f"{side}x{side}" for side in (64, 32, 16, 8))
-{side: human_bytes(saved.by("resolution")[side]) for side in sides}
+{side: saved.by("resolution")[side] for side in sides}
 
 # %% [markdown] id="summary"
 # Each level has a quarter of the pixels, and up to twice the channels: so the bytes fall by two to

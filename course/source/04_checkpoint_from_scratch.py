@@ -26,7 +26,6 @@ from torch.utils.flop_counter import FlopCounterMode
 from tutorial_lib import data, memory, plots
 from tutorial_lib.models.gpt import GPT, Block, GPTConfig
 from tutorial_lib.models.unet import UNet, UNetConfig
-from tutorial_lib.units import human_bytes
 
 # %% [markdown] id="idea"
 # ## Discard, and compute again
@@ -602,7 +601,7 @@ plots.tape(reports)
 
 # %% id="whole-model-numbers"
 for name, report in reports.items():
-    phases = ", ".join(f"{phase} {human_bytes(size)}" for phase, size in report.phases.items())
+    phases = ", ".join(f"{phase} {size}" for phase, size in report.phases.items())
     print(f"{name:<21} peak by phase: {phases}")
 
 # %% [markdown] id="whole-model-verdict"

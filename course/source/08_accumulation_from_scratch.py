@@ -31,7 +31,7 @@ from tutorial_lib.checks import CheckError, assert_same_training, summation_tole
 from tutorial_lib.models.gpt import GPT, GPTConfig
 from tutorial_lib.models.vit import ViT, ViTConfig
 from tutorial_lib.training import Recipe
-from tutorial_lib.units import human_bytes
+from tutorial_lib.units import Bytes
 
 torch.set_num_threads(1)  # small steps lose more by waiting for a second core than they gain
 
@@ -757,14 +757,14 @@ table = recorded.load("predicted").rows
 
 def published_peak(micro_batch, num, seq):
     recipe = Recipe("gpt2", micro_batch, seq, accumulation=num)
-    return table[recipe.label()]["report"]["peak_bytes"]
+    return Bytes(table[recipe.label()]["report"]["peak_bytes"])
 
 
 for words, seq in {"1024": None, "16": 16}.items():  # None: as published
     whole, pieces = (published_peak(*how, seq) for how in [(32, 1), (8, 4)])
-    print(f"sequences of {words}: batch of 32 {human_bytes(whole)}; in pieces of 8 "
-          f"{human_bytes(pieces)}, {fell(whole, pieces)} less")  # fmt: skip
-print("a single batch of 8, sequences of 1024:", human_bytes(published_peak(8, 1, None)))
+    print(f"sequences of {words}: batch of 32 {whole}; in pieces of 8 "
+          f"{pieces}, {fell(whole, pieces)} less")  # fmt: skip
+print("a single batch of 8, sequences of 1024:", published_peak(8, 1, None))
 
 # %% [markdown] id="read-published"
 # With long sequences the ramp of activations is the whole story, and nearly all of the 75 %

@@ -27,7 +27,7 @@ from torch.utils.checkpoint import checkpoint
 from tutorial_lib import data, memory, plots
 from tutorial_lib.checks import CheckError, assert_same_training
 from tutorial_lib.models.resnet import ResNet, ResNetConfig
-from tutorial_lib.units import human_bytes
+from tutorial_lib.units import Bytes
 
 torch.set_num_threads(1)  # small steps lose more by waiting for a second core than they gain
 
@@ -559,7 +559,7 @@ def naive_by_32(model, optimizer, pixels):
 loops = {"whole batch": big, "naive": naive_by_32, "cached": partial(cached, size=32)}
 peaks = {name: {n: peak(step, n) for n in (64, 256, 512)} for name, step in loops.items()}
 for name, by_count in peaks.items():
-    print(f"{name:<12}", *(f"{n:>5} pairs: {human_bytes(b):<8}" for n, b in by_count.items()))
+    print(f"{name:<12}", *(f"{n:>5} pairs: {Bytes(b):<8}" for n, b in by_count.items()))
 
 # %% id="peak-growth"
 embedded_pair = 64 * 4  # bytes
@@ -595,7 +595,7 @@ reports = {
 }
 for name, report in reports.items():
     print(f"{name:<13}{report.flops / reports['big'].flops:.2f} of the big batch's FLOPs, "
-          f"peak {human_bytes(report.forward_backward_bytes)}")  # fmt: skip
+          f"peak {report.forward_backward_bytes}")  # fmt: skip
 
 # %% [markdown] id="read-checkpointing"
 # Cached gradients are gradient checkpointing with one segment for each micro-batch: the

@@ -40,7 +40,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from tutorial_lib import data, device, memory, plots, recorded, strategies
 from tutorial_lib.models.libraries import quiet, without_old_torchao
 from tutorial_lib.training import Recipe
-from tutorial_lib.units import GB, GIB, MIB, human_bytes
+from tutorial_lib.units import GB, GIB, MIB, Bytes
 
 transformers.logging.set_verbosity_error()
 without_old_torchao()  # else peft makes no LoRA on Colab, whose torchao it is too new for
@@ -85,7 +85,7 @@ with memory.predicting():  # tensors without memory, kernels of a GPU
     loss, model = Recipe("gpt2", 8).make_loss()
     kept = memory.saved(loss, params_of=switch_on(model))
 for shape, num_bytes in list(kept.by("shape").items())[:3]:
-    print(f"{shape:<20}{human_bytes(num_bytes):>10}")
+    print(f"{shape:<20}{num_bytes:>10}")
 
 # %% [markdown] id="read-left"
 # One tensor for the loss is several times all that the blocks' inputs take: 50257 logarithms of
@@ -130,7 +130,7 @@ for name, change in {"kept": nn.Identity(), "switch": switch_on, "blocks": block
     model = change(small_swin())
     reports[name] = memory.measure(partial(swin_backward, model), model=model, flops=True)
     flops = reports[name].flops / reports["kept"].flops
-    print(f"{name:<7} peak {human_bytes(reports[name].peak_bytes)}, FLOPs x {flops:.2f}")
+    print(f"{name:<7} peak {reports[name].peak_bytes}, FLOPs x {flops:.2f}")
 
 # %% [markdown] id="read-swin"
 # The switch nests: a stage is run again, and inside it each block once more. Nearly a whole forward
@@ -160,7 +160,7 @@ def backward(model):
 
 
 def peak(model):
-    return human_bytes(memory.measure(partial(backward, model), model=model).peak_bytes)
+    return memory.measure(partial(backward, model), model=model).peak_bytes
 
 
 # %% [markdown] id="predict-eval"
@@ -293,7 +293,7 @@ for model in (("gpt2-xl", 8), ("bert-large", 16, 512), ("vit-l-16", 32)):
     for precision in ("fp32", "bf16-amp"):
         eager, fused = (found(*model, precision=precision, attention=kind)["at_peak"]["activations"]
                         for kind in ("eager", "sdpa"))  # fmt: skip
-        print(f"{model[0]:<12}{precision:<10}{human_bytes(eager):>9} -> {human_bytes(fused)}")
+        print(f"{model[0]:<12}{precision:<10}{Bytes(eager):>9} -> {Bytes(fused)}")
 
 # %% [markdown] id="read-kernels"
 # A kernel that costs nothing halves the long rows, and is worth as little on a ViT as its sequence
@@ -355,7 +355,7 @@ memory.MemoryReport.from_json(json.dumps(found("gpt2-xl", 8, 1024, **lean)))
 
 # %% id="xl-floor"
 num_parameters = Recipe("gpt2-xl").num_parameters
-f"{human_bytes(16 * num_parameters)} before the first activation"
+f"{Bytes(16 * num_parameters)} before the first activation"
 
 # %% [markdown] id="bert"
 # ## BERT-Large: 24, 8, 5?
@@ -402,8 +402,8 @@ for micro_batch, attention in ((32, "eager"), (32, "sdpa"), (96, "sdpa")):
             found("vit-l-16", micro_batch, precision=precision, attention=attention,
                   checkpointing=how)["peak_bytes"] for how in ("none", "per-block")
         )  # fmt: skip
-        print(f"{micro_batch} images, {attention:<6}{precision:<9}{human_bytes(before):>9} -> "
-              f"{human_bytes(after)}, saves {1 - after / before:.0%}")  # fmt: skip
+        print(f"{micro_batch} images, {attention:<6}{precision:<9}{Bytes(before):>9} -> "
+              f"{Bytes(after)}, saves {1 - after / before:.0%}")  # fmt: skip
 
 # %% [markdown] id="read-vit"
 # 58 % is a fair figure for float32, between the two kernels. The same claim says that
@@ -413,7 +413,7 @@ for micro_batch, attention in ((32, "eager"), (32, "sdpa"), (96, "sdpa")):
 # %% id="clip"
 for strategy in ("none", "per-block", "library-switch"):
     report = found("clip-two-tower", 64, precision="bf16-amp", checkpointing=strategy)
-    print(f"{strategy:<15}{human_bytes(report['peak_bytes']):>9}, peak in {report['peak_phase']}")
+    print(f"{strategy:<15}{Bytes(report['peak_bytes']):>9}, peak in {report['peak_phase']}")
 
 # %% [markdown] id="read-clip"
 # Both ways stop at the update, as everywhere that a model is small and its batch too. (To
@@ -427,10 +427,10 @@ for optimizer in ("adamw-fused", "adamw-8bit"):
     rows = [found("llama-2-7b", 4, 2048, precision="bf16", optimizer=optimizer, checkpointing=how)
             for how in ("none", "per-block")]  # fmt: skip
     before, after = (row["peak_bytes"] for row in rows)
-    print(f"{optimizer:<12}{human_bytes(before):>9} -> {human_bytes(after)}, "
+    print(f"{optimizer:<12}{Bytes(before):>9} -> {Bytes(after)}, "
           f"saves {1 - after / before:.0%}")  # fmt: skip
 stays = 8 * Recipe("llama-2-7b").num_parameters
-f"at most {1 - stays / (80 * GIB):.0%} on a card of 80 GiB with AdamW: {human_bytes(stays)} stay"
+f"at most {1 - stays / (80 * GIB):.0%} on a card of 80 GiB with AdamW: {Bytes(stays)} stay"
 
 # %% [markdown] id="read-llama"
 # Half of the claim holds: four sequences do not fit on the card, and checkpointed they do. But
@@ -463,7 +463,7 @@ def lora_step(strategy):
 # %% id="llama-lora-predicted"
 lora = {how: memory.predict(lora_step(how), warmup=0) for how in ("none", "library-switch")}
 before, after = (report.peak_bytes for report in lora.values())
-f"{human_bytes(before)} -> {human_bytes(after)}, saves {1 - after / before:.0%}"
+f"{before} -> {after}, saves {1 - after / before:.0%}"
 
 # %% id="llama-figure"
 full = {name: found("llama-2-7b", 4, 2048, precision="bf16", optimizer=optimizer,
@@ -681,7 +681,7 @@ reports = {}
 for (label, setting), *runs in zip(settings.items(), *rounds[1:], strict=True):  # one to warm up
     seconds = statistics.median(ran["train_runtime"] for ran in runs)
     reports[label] = metered(run_trainer, *setting)
-    loss, highest = runs[0]["train_loss"], human_bytes(reports[label].peak_bytes)
+    loss, highest = runs[0]["train_loss"], reports[label].peak_bytes
     print(f"{label:<22}{seconds:6.2f} s{len(rows) / seconds:7.1f} samples/s, "
           f"loss {loss:.3f}, peak {highest}")  # fmt: skip
 
@@ -733,7 +733,7 @@ for (label, setting), *runs in zip(settings.items(), *rounds[1:], strict=True):
     seconds = statistics.median(seconds for seconds, _ in runs)
     peak_bytes = metered(run_accelerate, *setting).peak_bytes
     print(f"{label:<22}{seconds:6.2f} s{len(rows) / seconds:7.1f} samples/s, "
-          f"peak {human_bytes(peak_bytes)}")  # fmt: skip
+          f"peak {peak_bytes}")  # fmt: skip
 _, accumulated, checkpointed = (weights for _, weights in rounds[0])
 print("checkpointed, the same weights to the bit:", torch.equal(accumulated, checkpointed))
 
@@ -757,7 +757,7 @@ for recording in recorded.measured():
             continue
         if row["status"] == "measured" and "report" in row:
             seen, said = row["report"]["peak_bytes"], table.rows[key]["report"]["peak_bytes"]
-            print(f"  {key}: {human_bytes(seen)}, predicted {human_bytes(said)}")
+            print(f"  {key}: {Bytes(seen)}, predicted {Bytes(said)}")
         else:
             print(f"  {key}: {row.get('micro_batch', row['status'])}")
 print(f"{len(recorded.measured())} GPUs are recorded")

@@ -33,7 +33,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from tutorial_lib import data, device, memory, plots, recorded, strategies
 from tutorial_lib.checks import CheckError, assert_same_training
 from tutorial_lib.training import Recipe
-from tutorial_lib.units import GIB, MIB, human_bytes
+from tutorial_lib.units import GIB, MIB, Bytes
 
 torch.set_num_threads(1)  # small steps lose more by waiting for a second core than they gain
 
@@ -186,7 +186,7 @@ with memory.predicting():
             sizes[f"{name}, eager"] = beyond(loss, unet)
 for name, size in sizes.items():
     price = f", FLOPs x {flops[name] / flops['plain']:.2f}" if name in flops else ""
-    print(f"{name:<16} {human_bytes(size / NUM)} an image{price}")
+    print(f"{name:<16} {Bytes(size / NUM)} an image{price}")
 
 # %% [markdown] id="read-bench"
 # Fine is not the same as good, nor is coarse. Nine parts keep next to nothing between them, but
@@ -220,7 +220,7 @@ for model, num in {"sd15-unet": 4, "sd21-unet": 4, "sdxl-unet": 1}.items():
     for strategy in ("", "library-switch", "per-block", "attention-only"):
         step = predicted_step(model, num, "adamw", strategy)
         less = f"{1 - step['peak_bytes'] / before['peak_bytes']:4.0%} less"
-        words = f"{human_bytes(step['peak_bytes']):>8} in {step['peak_phase']:<9} {less}"
+        words = f"{Bytes(step['peak_bytes']):>8} in {step['peak_phase']:<9} {less}"
         print(f"{model}, batch {num}  {strategy or 'none':<15} {words}")
 
 # %% [markdown] id="read-full-step"
@@ -265,7 +265,7 @@ def largest_batch(way, memory_bytes):
     return max(0, int((memory_bytes - 4 * P) / (sizes[way] / NUM)))
 
 
-print(f"4 P = {human_bytes(4 * P)}")
+print(f"4 P = {Bytes(4 * P)}")
 for way in sizes:
     fits = [f"{gib} GiB: {largest_batch(way, gib * GIB):>2}" for gib in (16, 24, 80)]
     print(f"{way:<16} {'   '.join(fits)}")
@@ -621,7 +621,7 @@ with memory.predicting():
         with memory.watch(way, model=encoder) as report, torch.set_grad_enabled(way != "no_grad"):
             latent = encoder.encode(image).latent_dist.sample()
         most, left = report.peak_bytes - report.baseline_bytes, report.leaked_bytes
-        print(f"{way:<10} peak {human_bytes(most):>8}, left behind {human_bytes(left):>8}")
+        print(f"{way:<10} peak {most:>8}, left behind {left:>8}")
         del latent
 
 # %% [markdown] id="read-frozen"

@@ -29,7 +29,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from tutorial_lib import data, device, memory, plots, recorded, strategies
 from tutorial_lib.models.resnet import Bottleneck, ResNet, ResNetConfig
 from tutorial_lib.training import Recipe
-from tutorial_lib.units import human_bytes
+from tutorial_lib.units import Bytes
 
 torch.set_num_threads(1)  # small steps lose more by waiting for a second core than they gain
 
@@ -59,7 +59,7 @@ keys = {"none": base} | {name: f"{base}, {name}" for name in ("per-block", "ever
 reports = {name: rows[key]["report"] for name, key in keys.items()}
 for name, report in reports.items():
     ratio = reports["none"]["peak_bytes"] / report["peak_bytes"]
-    print(f"{name:<10}{human_bytes(report['peak_bytes']):>9}   none is {ratio:.1f} times that")
+    print(f"{name:<10}{Bytes(report['peak_bytes']):>9}   none is {ratio:.1f} times that")
 
 # %% [markdown] id="thousand-read"
 # The square root gives more than a factor of six; 48 to 7 is nearly seven. So the famous number
@@ -97,7 +97,7 @@ def on_paper(segment, inputs, r=3):
 inputs = [x.nbytes // 2**stage for stage in range(3) for _ in range(111)]
 curve = {segment: on_paper(segment, inputs) for segment in (1, 2, 4, 6, 8, 10, 14, 18, 37, 111)}
 best = min(curve, key=curve.get)
-print(f"on paper best: {best} blocks, {human_bytes(curve[best])}; 18: {human_bytes(curve[18])}")
+print(f"on paper best: {best} blocks, {Bytes(curve[best])}; 18: {Bytes(curve[18])}")
 
 
 # %% id="segment-figure"
@@ -194,7 +194,7 @@ measured = {
 }
 plain, frugal = measured.values()
 print(f"{thousand.config.num_layers} layers")
-print(f"peak  {human_bytes(plain.peak_bytes)} against {human_bytes(frugal.peak_bytes)}")
+print(f"peak  {plain.peak_bytes} against {frugal.peak_bytes}")
 
 # %% [markdown] id="thousand-measured-read"
 # Nearly five times less, weights and all, on the machine in front of you. Now we train.
@@ -820,7 +820,7 @@ gradients = {}
 for read in (whole, checkpointed, truncated):
     peak = memory.measure(partial(first_step, read), model=reader, warmup=0).peak_bytes
     gradients[read] = torch.cat([p.grad.flatten() for p in reader["cell"].parameters()])
-    print(f"{read.__name__:<13} peak {human_bytes(peak)}")
+    print(f"{read.__name__:<13} peak {peak}")
 true = gradients[whole]
 print("checkpointed equal:", torch.equal(gradients[checkpointed], true))
 
@@ -886,7 +886,7 @@ def volume_peak(side, strategy):
 
 for side in (64, 128, 256):
     peaks = [volume_peak(side, strategy) for strategy in ("none", "per-block")]
-    print(f"{side}^3 voxels: {human_bytes(peaks[0])}, per block {human_bytes(peaks[1])}, "
+    print(f"{side}^3 voxels: {peaks[0]}, per block {peaks[1]}, "
           f"{peaks[0] / peaks[1]:.2f} times less")  # fmt: skip
 
 # %% id="volumes-where"
@@ -938,10 +938,10 @@ plots.ledger_bars(ledgers, title="Llama 2 7B by context", cards_gib=[80], predic
 TOKENS, VOCABULARY = 131_072, 32_000
 inputs_bytes = 32 * TOKENS * 4096 * 2
 left = ledgers["131,072 tokens, per-block"]
-print(f"left at the peak: activations {human_bytes(left['activations'])}, "
-      f"temporary {human_bytes(left['temporary'])}")  # fmt: skip
-print(f"inputs of the 32 blocks: {human_bytes(inputs_bytes)}")
-print(f"one table of scores in float32: {human_bytes(TOKENS * VOCABULARY * 4)}")
+print(f"left at the peak: activations {Bytes(left['activations'])}, "
+      f"temporary {Bytes(left['temporary'])}")  # fmt: skip
+print(f"inputs of the 32 blocks: {Bytes(inputs_bytes)}")
+print(f"one table of scores in float32: {Bytes(TOKENS * VOCABULARY * 4)}")
 
 # %% [markdown] id="head-read"
 # The rest is the head: a score for each of 32,000 words at each of 131,072 places, in 32 bits, more
@@ -972,7 +972,7 @@ def make_head_step(num_pieces):
 for num_pieces in (1, 32):
     report = memory.predict(partial(make_head_step, num_pieces))
     above = report.peak_bytes - report.baseline_bytes
-    print(f"pieces {num_pieces:>2}: {human_bytes(above)} above what was there")
+    print(f"pieces {num_pieces:>2}: {above} above what was there")
 
 # %% [markdown] id="pieces-read"
 # What is left is mostly the gradients of the hidden states and of the head, which any plan needs.

@@ -30,7 +30,7 @@ from torch import Tensor, nn
 
 from tutorial_lib import checks, memory, plots
 from tutorial_lib.models.gpt import GPT, GPTConfig
-from tutorial_lib.units import human_bytes
+from tutorial_lib.units import Bytes
 
 # %% [markdown] id="the-step"
 # ## The step to explain
@@ -426,7 +426,7 @@ def gradients_left(model: nn.Module) -> dict[str, int]:
 
 # %% id="last-saved"
 for row in memory.saved(lambda: gpt.loss(tokens), params_of=gpt).rows[-5:]:
-    print(f"{human_bytes(row.num_bytes):>9}  made by {row.op or 'no operation'}, {row.shape}")
+    print(f"{row.num_bytes:>9}  made by {row.op or 'no operation'}, {row.shape}")
 
 # %% [markdown] id="read-1-5"
 # Here it is. The scores for every word, 512 rows of 1024, are the largest tensor of the step and
@@ -497,7 +497,7 @@ checks.lab01.predict_peak(predict_peak)
 
 # %% id="compare-own-step"
 guess = predict_peak(gpt, lambda: gpt.loss(tokens), "adamw")
-f"predicted {human_bytes(guess)}, counted {human_bytes(report.peak_bytes)}"
+f"predicted {Bytes(guess)}, counted {report.peak_bytes}"
 
 # %% [markdown] id="large-model"
 # Now a model that few machines can hold: a GPT with the sizes of GPT-2 XL, four sequences of 1024
@@ -519,7 +519,7 @@ def predict_xl():
         return predict_peak(model, lambda: model.loss(words), "adamw")
 
 
-human_bytes(predict_xl())
+Bytes(predict_xl())
 
 
 # %% [markdown] id="judge-large"
@@ -572,7 +572,7 @@ if torch.cuda.is_available():
 
     predicted = predict_peak(model, lambda: model.loss(words), "adamw")
     measured = memory.measure(gpu_step, model=model, optimizer=optimizer).peak_bytes
-    print(f"predicted {human_bytes(predicted)}, measured {human_bytes(measured)}")
+    print(f"predicted {Bytes(predicted)}, measured {measured}")
 
 # %% [markdown] id="end"
 # You can now account for every byte of a training step: what stays, what autograd saves and why,

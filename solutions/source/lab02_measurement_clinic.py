@@ -38,7 +38,7 @@ from torch.utils._pytree import tree_leaves
 from tutorial_lib import checks, memory, strategies
 from tutorial_lib.checks.lab02 import PretendGPU
 from tutorial_lib.models.gpt import GPT, GPTConfig
-from tutorial_lib.units import human_bytes
+from tutorial_lib.units import Bytes
 
 torch.set_num_threads(1)  # the models are small: more threads only disturb each other
 
@@ -300,7 +300,7 @@ with counted:
     four = profile_memory(lambda: train_on(tokens[:4]), counted)
     eight = profile_memory(lambda: train_on(tokens), counted)
     four_again = profile_memory(lambda: train_on(tokens[:4]), counted)
-[human_bytes(size) for size in (four, eight, four_again)]
+[Bytes(size) for size in (four, eight, four_again)]
 
 # %% [markdown] id="read-2-3"
 # The last two are equal, to the byte, for steps of different sizes: the peak is a high-water mark,
@@ -312,7 +312,7 @@ with counted:
 
 # %% id="goal-2-3"
 report = memory.measure(lambda: train_on(tokens[:4]), model=gpt, optimizer=adamw)
-human_bytes(report.peak_bytes - report.baseline_bytes)
+report.peak_bytes - report.baseline_bytes
 
 
 # %% id="answer-2-3"
@@ -363,7 +363,7 @@ checks.lab02.steady_peak(steady_peak)
 # %% id="mended-2-3"
 with counted:
     peaks = [steady_peak(lambda n=n: train_on(tokens[:n]), counted, warmup=1) for n in (4, 8, 4)]
-[human_bytes(size) for size in peaks]
+[Bytes(size) for size in peaks]
 
 # %% [markdown] id="read-mended-2-3"
 # Equal where the step is the same, and otherwise not. Twice the sequences take clearly more than
@@ -487,7 +487,7 @@ with counted:
     for _ in range(4):
         train_and_validate()
         held.append(counted.memory_allocated())
-[human_bytes(after - before) for before, after in itertools.pairwise(held)]
+[Bytes(after - before) for before, after in itertools.pairwise(held)]
 
 # %% [markdown] id="read-2-5"
 # The number brings its graph along, and the graph all that it saved for a backward that will never
@@ -605,8 +605,8 @@ checks.lab02.find_leaks(find_leaks)
 
 # %% id="examine-patient"
 leaks = sorted(find_leaks(train_and_validate, gpt, adamw), key=lambda leak: leak[1])
-listed = [(op, human_bytes(size)) for op, size in leaks[-3:]]
-human_bytes(sum(size for _, size in leaks)), listed
+listed = [(op, Bytes(size)) for op, size in leaks[-3:]]
+Bytes(sum(size for _, size in leaks)), listed
 
 # %% [markdown] id="read-patient"
 # The scores for every word, and more: a forward pass, complete. The cure is one of `loss.item()`,
@@ -790,9 +790,9 @@ if torch.cuda.is_available():
         with strategies.applied(model, strategy):
             how = {"gpu": torch.cuda, "clock": time.perf_counter, "num_samples": 8, "repeats": 5}
             result = profile_step(lambda: model.loss(words), optimizer, **how)
-        print(strategy, *(human_bytes(result[phase]) for phase in list(result)[:2]))
+        print(strategy, *(Bytes(result[phase]) for phase in list(result)[:2]))
         print(f"  {result['samples_per_second']:.1f} samples/s")
-    print(f"reserved by now: {human_bytes(torch.cuda.memory_reserved())}")
+    print(f"reserved by now: {Bytes(torch.cuda.memory_reserved())}")
 
 # %% [markdown] id="end"
 # You have a clock that waits, a ratio that survives heat, a peak that is this step's own, and two

@@ -38,7 +38,6 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from tutorial_lib import checks, memory
 from tutorial_lib.models.gpt import GPT, GPTConfig
 from tutorial_lib.models.unet import UNet, UNetConfig
-from tutorial_lib.units import human_bytes
 
 # %% [markdown] id="the-mark"
 # ## The mark to reach
@@ -93,7 +92,7 @@ def plain(function, *args):
 
 torchs = partial(torch.utils.checkpoint.checkpoint, use_reentrant=False)
 goal = {"plain": peak_bytes(plain), "PyTorch's checkpoint": peak_bytes(torchs)}
-{name: human_bytes(size) for name, size in goal.items()}
+goal
 
 # %% [markdown] id="read-mark"
 # A good third, and not a sixth: gradients of the weights pile up either way, and while a block
@@ -975,7 +974,7 @@ checks.lab03.checkpoint(checkpoint)
 # %% id="side-by-side"
 calls = {"plain": plain, "PyTorch's": torchs, "mine": checkpoint}
 for name, call in calls.items():
-    print(f"{name:<12}{human_bytes(peak_bytes(call)):>10}", same(gradients(call), wanted))
+    print(f"{name:<12}{peak_bytes(call):>10}", same(gradients(call), wanted))
 
 # %% [markdown] id="unet"
 # A U-Net's block takes two arguments and hands a tensor to a block much later. Under autocast, with
@@ -1056,7 +1055,7 @@ if torch.cuda.is_available():
     blocks, x = gpu_blocks, torch.randn(16, 256, 256, device="cuda")
     wanted = gradients(plain)
     for name, call in calls.items():
-        print(f"{name:<12}{human_bytes(peak_bytes(call)):>10}", same(gradients(call), wanted))
+        print(f"{name:<12}{peak_bytes(call):>10}", same(gradients(call), wanted))
 
 # %% [markdown] id="end"
 # What is still missing beside PyTorch's: `torch.compile`, and the reentrant form. What yours has

@@ -43,7 +43,6 @@ from tutorial_lib.checks import assert_same_training, summation_tolerance
 from tutorial_lib.models.gpt import GPT, GPTConfig
 from tutorial_lib.models.unet import UNet, UNetConfig
 from tutorial_lib.models.vit import ViT, ViTConfig
-from tutorial_lib.units import human_bytes
 
 torch.set_num_threads(1)  # small steps lose more by waiting for a second core than they gain
 
@@ -1028,7 +1027,7 @@ if torch.cuda.is_available():
         step = partial(eight_windows, model, parts, 2.0**16)
         report = memory.measure(step, model=model, label=f"{pieces} pieces")
         made, scheduled, scale, loss = step()
-        print(f"{pieces} pieces: peak {human_bytes(report.peak_bytes)}, {made} updates, "
+        print(f"{pieces} pieces: peak {report.peak_bytes}, {made} updates, "
               f"{scheduled} scheduled, scale {scale:g}, loss {loss:.3f}")  # fmt: skip
 
 # %% [markdown] id="end"

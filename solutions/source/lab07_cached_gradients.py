@@ -40,7 +40,7 @@ from torch.utils.checkpoint import checkpoint
 
 from tutorial_lib import checks, data, device, memory, plots
 from tutorial_lib.training import Recipe
-from tutorial_lib.units import human_bytes
+from tutorial_lib.units import Bytes
 
 # %% [markdown] id="subject"
 # ## Two halves of a digit
@@ -736,7 +736,7 @@ def peak_bytes(backward, num_pairs):
 ways = {"one graph": as_one, "cached gradients": cached_backward}
 peaks = {name: {n: peak_bytes(way, n) for n in (16, 64, 256)} for name, way in ways.items()}
 for name, curve in peaks.items():
-    print(f"{name:<18}", *(f"{human_bytes(size):>10}" for size in curve.values()))
+    print(f"{name:<18}", *(f"{size:>10}" for size in curve.values()))
 plots.growth(peaks, xlabel="pairs in the batch", title="Peak of a step, micro-batch 16, counted")
 
 # %% [markdown] id="read-bytes"
@@ -751,7 +751,7 @@ plots.growth(peaks, xlabel="pairs in the batch", title="Peak of a step, micro-ba
 # %% id="what-grows"
 grown = peak_bytes(cached_backward, 256) - peak_bytes(cached_backward, 64)
 narrow = (256 - 64) * 2 * 2 * 32 * 4
-print(f"grown by {grown} bytes, of which embeddings and their gradients: {narrow}")
+print(f"grown by {grown:d} bytes, of which embeddings and their gradients: {narrow}")
 print(f"a random state of the CPU, which the meter cannot see: {torch.get_rng_state().nbytes}")
 
 # %% [markdown] id="read-what-grows"
@@ -761,7 +761,7 @@ print(f"a random state of the CPU, which the meter cannot see: {torch.get_rng_st
 # towers' peak. **Predict** its size at CLIP's batch of 32,768.
 
 # %% id="the-matrix"
-human_bytes(4 * 32_768**2)
+Bytes(4 * 32_768**2)
 
 # %% [markdown] id="read-matrix"
 # And there are several of them, for the softmax and its gradient, in two directions. This is the
@@ -801,7 +801,7 @@ for way in (checkpointed, cached_backward):
 
 # %% id="checkpoint-bytes"
 for way in (checkpointed, cached_backward):
-    print(f"{way.__name__:<16}{human_bytes(peak_bytes(way, 256)):>10}")
+    print(f"{way.__name__:<16}{peak_bytes(way, 256):>10}")
 
 # %% [markdown] id="read-checkpoint"
 # With dropout the two agree to rounding, at nearly the same peak. Buffers are what PyTorch's
@@ -932,11 +932,11 @@ def clip_step(place, num_pairs, micro_batch=None):
 few, many = device.pick_by_tier(cpu=(2, 8), small_gpu=(32, 512), large_gpu=(128, 4096))
 if torch.cuda.is_available():
     report = memory.predict(lambda: clip_step("cpu", few))
-    print(f"one graph of {few} pairs, predicted: {human_bytes(report.peak_bytes)}")
+    print(f"one graph of {few} pairs, predicted: {report.peak_bytes}")
     for what, sizes in (("one graph", (few,)), ("cached gradients", (many, few))):
         step, clip, optimizer = clip_step("cuda", *sizes)
         report = memory.measure(step, model=clip, optimizer=optimizer)
-        print(f"{what} of {sizes[0]} pairs, measured: {human_bytes(report.peak_bytes)}")
+        print(f"{what} of {sizes[0]} pairs, measured: {report.peak_bytes}")
         del step, clip, optimizer
 
 # %% [markdown] id="end"

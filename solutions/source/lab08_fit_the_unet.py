@@ -41,7 +41,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from tutorial_lib import checks, data, device, memory, plots
 from tutorial_lib.memory.cap import capped
 from tutorial_lib.training.adamw_8bit import AdamW8bit
-from tutorial_lib.units import MIB, human_bytes
+from tutorial_lib.units import MIB, Bytes
 
 torch.set_num_threads(1)  # small steps lose more by waiting for a second core than they gain
 gc.freeze()  # a meter collects garbage: not again, each time, what the imports left
@@ -631,7 +631,7 @@ with capped(CAP, model=victim) as cap:
     except torch.OutOfMemoryError:
         held["inside except"] = cap.held_bytes
     held["after except"] = cap.held_bytes
-{moment: human_bytes(size) for moment, size in held.items()}
+{moment: Bytes(size) for moment, size in held.items()}
 
 # %% [markdown] id="goal-8-6"
 # Whoever tries again inside the `except` clause does it with the memory still full, halves and
@@ -873,7 +873,7 @@ if torch.cuda.is_available():
     print(half, *(w.message for w in said if w.category is device.DeviceWarning))
     gpu_cap = min(2 * 2**30, torch.cuda.get_device_properties(gpu).total_memory // 8)
     room = room_for_activations(large, side, adamw_bytes, gpu_cap)
-    print(f"cap {human_bytes(gpu_cap)}, room for activations {human_bytes(room)}")
+    print(f"cap {Bytes(gpu_cap)}, room for activations {Bytes(room)}")
     drawn, levels = drawn_on_gpu(256), [*large.down_blocks, large.mid_block, *large.up_blocks[:-1]]
     for name, segments in {"no segments": [], "all levels but the last": levels}.items():
         with recomputing(segments), torch.autocast("cuda", half, enabled=half == torch.bfloat16):
@@ -882,7 +882,7 @@ if torch.cuda.is_available():
                 loss, n = step()
             step = partial(update_that_fits, large, large_optimizer, drawn, n)
             report = memory.measure(step, model=large, optimizer=large_optimizer, label=name)
-        peaks = f"{human_bytes(report.peak_bytes)}, counted {human_bytes(report.counted_bytes)}"
+        peaks = f"{report.peak_bytes}, counted {report.counted_bytes}"
         print(f"{name}: micro-batch {n}, loss {loss:.3f}, allocator {peaks}")
 
 # %% [markdown] id="end"

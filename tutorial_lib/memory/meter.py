@@ -26,7 +26,6 @@ from tutorial_lib.memory.allocator import AllocatorReading
 from tutorial_lib.memory.report import MemoryReport
 from tutorial_lib.memory.storages import StorageLog
 from tutorial_lib.timeline import summarise
-from tutorial_lib.units import human_bytes
 
 
 class MeterWarning(UserWarning):
@@ -174,7 +173,7 @@ def _doubts_after(report: MemoryReport) -> list[str]:
         return ["the step ran no backward: what is measured is no training step."]
     if report.counted_bytes is not None and report.counted_bytes > report.peak_bytes:
         return [
-            f"the tensors add up to {human_bytes(report.counted_bytes)}, more than CUDA's "
+            f"the tensors add up to {report.counted_bytes}, more than CUDA's "
             "allocator gave out: some of them are not its memory. The peak is the allocator's; "
             "the categories are not to be trusted."
         ]

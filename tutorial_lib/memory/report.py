@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tutorial_lib.timeline import Life, StepMemory
-from tutorial_lib.units import human_bytes, human_flops, human_seconds
+from tutorial_lib.units import human_flops, human_seconds
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -49,7 +49,7 @@ class MemoryReport(StepMemory):
     def __str__(self) -> str:
         rows = [self._headline()]
         rows += [f"  {name:<16}{size:>10}{share:>7}" for name, size, share in self._rows()]
-        by_phase = [f"{phase} {human_bytes(size)}" for phase, size in self.phases.items()]
+        by_phase = [f"{phase} {size}" for phase, size in self.phases.items()]
         rows.append(f"  peak by phase:  {', '.join(by_phase)}")
         return "\n".join(rows + self._extras())
 
@@ -61,7 +61,7 @@ class MemoryReport(StepMemory):
             "</tr>"
             for name, size, share in self._rows()
         )
-        phases = ", ".join(f"{phase} {human_bytes(size)}" for phase, size in self.phases.items())
+        phases = ", ".join(f"{phase} {size}" for phase, size in self.phases.items())
         extras = "".join(f"<br>{escape(line.strip())}" for line in self._extras())
         return (
             f"<b>{escape(self._headline())}</b><table><thead><tr><th style='text-align:left'>"
@@ -73,11 +73,11 @@ class MemoryReport(StepMemory):
         what = f"{self.label}: peak" if self.label else "peak"
         during = f" during {self.peak_phase}" if self.peak_phase else ""
         where = f"{HOW.get(self.method, self.method)}, {self.device}"
-        return f"{what} {human_bytes(self.peak_bytes)}{during} ({where})"
+        return f"{what} {self.peak_bytes}{during} ({where})"
 
     def _rows(self) -> list[tuple[str, str, str]]:
         return [
-            (name.replace("_", " "), human_bytes(size), f"{size / self.peak_bytes:.0%}")
+            (name.replace("_", " "), str(size), f"{size / self.peak_bytes:.0%}")
             for name, size in self.at_peak.items()
             if size
         ]
@@ -86,11 +86,11 @@ class MemoryReport(StepMemory):
         lines = []
         for name in ("counted", "requested", "reserved", "driver"):
             if (size := getattr(self, f"{name}_bytes")) is not None:
-                lines.append(f"  {name + ':':<15} {human_bytes(size)}")
+                lines.append(f"  {name + ':':<15} {size}")
         if self.leaked_bytes:
             largest = max(self.leaks(), key=lambda life: life.num_bytes, default=None)
             made_by = f", the largest made by {largest.op}" if largest else ""
-            lines.append(f"  left behind:    {human_bytes(self.leaked_bytes)}{made_by}")
+            lines.append(f"  left behind:    {self.leaked_bytes}{made_by}")
         if self.step_seconds:
             fastest, slowest = min(self.step_seconds), max(self.step_seconds)
             spread = f"{human_seconds(fastest)} to {human_seconds(slowest)}"

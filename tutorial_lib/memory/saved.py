@@ -16,7 +16,7 @@ from torch.nn.modules import module as module_hooks
 
 from tutorial_lib import private_torch
 from tutorial_lib.memory.storages import list_tensors
-from tutorial_lib.units import human_bytes
+from tutorial_lib.units import Bytes
 
 _SHOWN = 40  # rows of a printed table
 _NOT_THE_CALLER = tuple(
@@ -41,7 +41,7 @@ class SavedTensor:
 
     shape: tuple[int, ...]
     dtype: str
-    num_bytes: int
+    num_bytes: Bytes
     op: str
     module: str
     line: str = ""
@@ -54,34 +54,37 @@ class SavedTensor:
 
 @dataclass(frozen=True)
 class SavedTensors:
-    """All that autograd saved in one forward, in the order in which it was saved."""
+    """All that autograd saved in one forward, in the order in which it was saved.
+
+    All numbers of bytes are `units.Bytes`, which print themselves as text, as in ``1.50 GiB``.
+    """
 
     rows: tuple[SavedTensor, ...]
 
     @property
-    def num_bytes(self) -> int:
+    def num_bytes(self) -> Bytes:
         """Bytes of all saved storages."""
-        return sum(row.num_bytes for row in self.rows)
+        return sum((row.num_bytes for row in self.rows), Bytes(0))
 
     @property
     def num_storages(self) -> int:
         """Number of saved storages, each counted once."""
         return len(self.rows)
 
-    def by(self, key: str) -> dict[str, int]:
+    def by(self, key: str) -> dict[str, Bytes]:
         """Add up the bytes by `module`, `op`, `line`, `resolution`, `shape` or `dtype`.
 
         Returns:
             From each name to its bytes, the largest first.
         """
-        sums: dict[str, int] = {}
+        sums: dict[str, Bytes] = {}
         for row in self.rows:
             name = str(getattr(row, key))
-            sums[name] = sums.get(name, 0) + row.num_bytes
+            sums[name] = row.num_bytes + sums.get(name, 0)
         return dict(sorted(sums.items(), key=lambda item: -item[1]))
 
     def __str__(self) -> str:
-        total = f"{self.num_storages} storages, {human_bytes(self.num_bytes)} saved"
+        total = f"{self.num_storages} storages, {self.num_bytes} saved"
         lines = [
             f"  {cells[0]:<24}{cells[1]:<18}{cells[2]:>10}  {cells[3]}" for cells in self._cells()
         ]
@@ -95,20 +98,20 @@ class SavedTensors:
             for cells in self._cells()
         )
         return (
-            f"<b>{self.num_storages} storages, {human_bytes(self.num_bytes)} saved</b><table>"
+            f"<b>{self.num_storages} storages, {self.num_bytes} saved</b><table>"
             "<thead><tr><th>module</th><th>made by</th><th>bytes</th><th>shape</th></tr></thead>"
             f"<tbody>{rows}</tbody></table>{''.join(self._rest())}"
         )
 
     def _rest(self) -> list[str]:
         hidden = self.rows[_SHOWN:]
-        size = human_bytes(sum(row.num_bytes for row in hidden))
+        size = sum(row.num_bytes for row in hidden)
         return [f"  and {len(hidden)} more, {size}: see by('module')"] if hidden else []
 
     def _cells(self) -> Iterator[tuple[str, str, str, str]]:
         for row in self.rows[:_SHOWN]:
             shape = f"{row.dtype} {row.shape}"
-            yield row.module or "-", row.op or "-", human_bytes(row.num_bytes), shape
+            yield row.module or "-", row.op or "-", str(row.num_bytes), shape
 
 
 def saved(forward: Callable[[], Any], *, params_of: nn.Module | None = None) -> SavedTensors:
@@ -181,10 +184,10 @@ class _Recorder:
 
     def _write(self, tensor: Tensor, num_bytes: int, grad_fn: Any) -> None:
         op = grad_fn.name().removesuffix("0") if grad_fn else ""
-        dtype = str(tensor.dtype).removeprefix("torch.")
+        shape, dtype = tuple(tensor.shape), str(tensor.dtype).removeprefix("torch.")
         module = self.modules[-1] if self.modules else ""
         line = _calling_line(sys._getframe(2))
-        self.rows.append(SavedTensor(tuple(tensor.shape), dtype, num_bytes, op, module, line))
+        self.rows.append(SavedTensor(shape, dtype, Bytes(num_bytes), op, module, line))
 
 
 def _calling_line(frame: FrameType | None) -> str:

@@ -199,11 +199,11 @@ def expect_peak(result: Result, peak: int, advice: str) -> None:
     seen = read.integer(result.get("peak"), "the peak")
     if seen > peak:
         raise CheckError(
-            f"the peak is {seen} bytes, and {peak} are enough, with right gradients: {advice}"
+            f"the peak is {seen:,} bytes, and {peak:,} are enough, with right gradients: {advice}"
         )
     if seen < _FLOOR * peak:
         raise CheckError(
-            f"the peak is said to be {seen} bytes, and PyTorch's own checkpoint takes {peak}: what "
-            "a block recomputes does not fit into so few. Recompute where the meter looks on, in "
-            "the thread that goes backward."
+            f"the peak is said to be {seen:,} bytes, and PyTorch's own checkpoint takes {peak:,}: "
+            "what a block recomputes does not fit into so few. Recompute where the meter looks on, "
+            "in the thread that goes backward."
         )

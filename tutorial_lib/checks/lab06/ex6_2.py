@@ -122,9 +122,9 @@ def _judge(case: Case, result: Result, oracle: _Oracle) -> None:
         peak = read.integer(result.get("peak"), "the peak")
         if peak > oracle.peak:
             raise CheckError(
-                f"the peak is {peak} bytes, and {oracle.peak} are plenty for one micro-batch at a "
-                "time: call backward in the loop, it frees the graph. Added losses keep all their "
-                "graphs."
+                f"the peak is {peak:,} bytes, and {oracle.peak:,} are plenty for one micro-batch "
+                "at a time: call backward in the loop, it frees the graph. Added losses keep all "
+                "their graphs."
             )
 
 

@@ -119,9 +119,9 @@ def _judge(case: Case, result: Result, oracle: _Oracle) -> None:
     activations = read.integer(result.get("activations"), "activations")
     if case["num_steps"] >= _MANY and activations > oracle.activations * 3 // case["num_steps"]:
         raise CheckError(
-            f"{activations} bytes of activations are there at the peak, and the whole batch has "
-            f"{oracle.activations}: with {case['num_steps']} micro-batches call backward for each, "
-            "it frees its graph."
+            f"{activations:,} bytes of activations are there at the peak, and the whole batch has "
+            f"{oracle.activations:,}: with {case['num_steps']} micro-batches call backward for "
+            "each, it frees its graph."
         )
 
 
