@@ -74,7 +74,7 @@ WITHIN_MEMORY = {
     "predict": {"meter", "report", "kernels", "corrections"},
     "magic": {"meter", "report"},
     "cap": {"units", "device", "storages"},
-    "__init__": {"timeline", "allocator", "meter", "predict", "report", "saved"},
+    "__init__": {"timeline", "allocator", "cap", "meter", "predict", "report", "saved"},
 }
 # Tested under another name.
 TESTED_BY = {

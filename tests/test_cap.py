@@ -6,7 +6,7 @@ from torch import nn
 from torch.optim import SGD
 
 from tutorial_lib import memory
-from tutorial_lib.memory.cap import capped
+from tutorial_lib.memory import capped
 
 KIB = 1024
 

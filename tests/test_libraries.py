@@ -3,16 +3,17 @@
 import pytest
 
 LORA = """
-import transformers
+import contextlib, transformers
 from peft import LoraConfig, get_peft_model
+from tutorial_lib.models.libraries import making_lora
 
-{before}
 shape = {{"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}}
 vit = transformers.ViTModel(transformers.ViTConfig(image_size=32, patch_size=16, **shape))
-model = get_peft_model(vit, LoraConfig(r=2, target_modules="all-linear"))
+with {context}:
+    model = get_peft_model(vit, LoraConfig(r=2, target_modules="all-linear"))
 print(sum("lora_A" in name for name, _ in model.named_parameters()) > 0)
 """
-MENDED = "from tutorial_lib.models.libraries import without_old_torchao; without_old_torchao()"
+MENDED = LORA.format(context="making_lora()")
 
 
 @pytest.fixture
@@ -32,15 +33,15 @@ def with_torchao(tmp_path, run_python):
 
 
 def test_peft_refuses_colabs_torchao_and_makes_lora_without_it(with_torchao):
-    refused = with_torchao("0.10.0", LORA.format(before=""))
+    refused = with_torchao("0.10.0", LORA.format(context="contextlib.nullcontext()"))
     assert "incompatible version of torchao" in refused.stderr  # else the work-around can go
 
 
 def test_lora_is_made_where_an_old_torchao_is_installed(with_torchao):
-    done = with_torchao("0.10.0", LORA.format(before=MENDED))
+    done = with_torchao("0.10.0", MENDED)
     assert done.stdout == "True\n", done.stderr
 
 
 def test_without_torchao_nothing_changes(run_python):
-    done = run_python("-c", LORA.format(before=MENDED))
+    done = run_python("-c", MENDED)
     assert done.stdout == "True\n", done.stderr

@@ -76,14 +76,10 @@ def test_seconds(seconds, text):
 
 
 @pytest.mark.parametrize(
-    ("count", "text"), [(7, "7"), (124_439_808, "124 M"), (6_738_415_616, "6.74 G")]
+    ("flops", "text"), [(7, "7 FLOP"), (124_439_808, "124 MFLOP"), (3.1e12, "3.10 TFLOP")]
 )
-def test_counts(count, text):
-    assert units.human_count(count) == text
-
-
-def test_flops_carry_their_unit():
-    assert units.human_flops(3.1e12) == "3.10 TFLOP"
+def test_flops_carry_their_unit(flops, text):
+    assert units.human_flops(flops) == text
 
 
 @pytest.mark.parametrize(

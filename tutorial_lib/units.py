@@ -94,17 +94,12 @@ def human_seconds(seconds: float) -> str:
     raise AssertionError("unreachable: the last unit takes every duration")
 
 
-def human_count(count: float, unit: str = "") -> str:
-    """Write a large number with a decimal prefix, as in ``124 M`` or ``6.74 G``."""
-    for factor, prefix in _DECIMAL:
-        if abs(count) >= factor * 0.9995:
-            return f"{_three_digits(count / factor)} {prefix}{unit}"
-    return f"{count:.0f} {unit}".rstrip()
-
-
 def human_flops(flops: float) -> str:
     """Write floating-point operations, as in ``3.10 TFLOP``."""
-    return human_count(flops, "FLOP")
+    for factor, prefix in _DECIMAL:
+        if abs(flops) >= factor * 0.9995:
+            return f"{_three_digits(flops / factor)} {prefix}FLOP"
+    return f"{flops:.0f} FLOP"
 
 
 def _three_digits(value: float) -> str:

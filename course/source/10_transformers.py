@@ -38,12 +38,11 @@ from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from tutorial_lib import data, device, memory, plots, recorded, strategies
-from tutorial_lib.models.libraries import quiet, without_old_torchao
+from tutorial_lib.models.libraries import making_lora
 from tutorial_lib.training import Recipe
 from tutorial_lib.units import GB, GIB, MIB, Bytes
 
 transformers.logging.set_verbosity_error()
-without_old_torchao()  # else peft makes no LoRA on Colab, whose torchao it is too new for
 torch.set_num_threads(1)  # small steps lose more by waiting for a second core than they gain
 
 # %% [markdown] id="switch"
@@ -225,7 +224,7 @@ def lora_vit():
     torch.manual_seed(0)
     vit = transformers.ViTForImageClassification(transformers.ViTConfig(**shape))
     lora = LoraConfig(r=8, target_modules="all-linear", modules_to_save=["classifier"])
-    with quiet():  # peft says that transformers has new names for some of what it calls
+    with making_lora():  # peft warns of names, and refuses the torchao that Colab has
         return get_peft_model(vit, lora).train()
 
 
@@ -444,7 +443,7 @@ f"at most {1 - stays / (80 * GIB):.0%} on a card of 80 GiB with AdamW: {Bytes(st
 def lora_step(strategy):
     def make_step():
         loss, base = Recipe("llama-2-7b", 4, seq=2048, precision="bf16").make_loss()
-        with quiet():
+        with making_lora():
             model = get_peft_model(base, LoraConfig(r=16, target_modules=["q_proj", "v_proj"]))
         learning = [p for p in model.parameters() if p.requires_grad]
         optimizer = torch.optim.AdamW(learning, fused=True)
@@ -614,7 +613,7 @@ with (
 ):
     warnings.simplefilter("always")
     print(device.half_dtype("cuda"))
-print(*(warning.message for warning in said if warning.category is device.DeviceWarning))
+print(*(warning.message for warning in said if issubclass(warning.category, UserWarning)))
 
 # %% id="names"
 half = device.half_dtype(where) if torch.cuda.is_available() else None

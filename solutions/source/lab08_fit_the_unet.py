@@ -39,7 +39,6 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 
 from tutorial_lib import checks, data, device, memory, plots
-from tutorial_lib.memory.cap import capped
 from tutorial_lib.training.adamw_8bit import AdamW8bit
 from tutorial_lib.units import MIB, Bytes
 
@@ -100,7 +99,7 @@ whole.figure()
 # %% id="cap"
 CAP = int(7.5 * MIB)
 try:
-    with capped(CAP, model=unet, optimizer=optimizer):
+    with memory.capped(CAP, model=unet, optimizer=optimizer):
         plain_step()
 except torch.OutOfMemoryError as error:
     print(error)
@@ -255,7 +254,7 @@ FULL = 32
 def peak_of_update(micro_batch):
     """Count the peak of an update: the second micro-batch, with gradients there, shows it."""
     drawn = [part[: 2 * micro_batch] for part in draw_update(images, NUM, 0, scheduler)]
-    with capped(10**12, model=unet, optimizer=optimizer) as cap:
+    with memory.capped(10**12, model=unet, optimizer=optimizer) as cap:
         backward_in_pieces(unet, drawn, micro_batch)
         optimizer.step()
         optimizer.zero_grad()
@@ -291,7 +290,7 @@ for micro_batch in (64, 32, 16, 8, 4, 2, 1):
 fresh, by_foreach = make(partial(AdamW, foreach=True))
 before = [p.detach().clone() for p in fresh.parameters()]
 try:
-    with capped(int(2.7 * MIB), model=fresh):
+    with memory.capped(int(2.7 * MIB), model=fresh):
         F.mse_loss(fresh(first[0], first[1]).sample, first[2]).backward()
         by_foreach.step()
 except torch.OutOfMemoryError as error:
@@ -624,7 +623,7 @@ unet.disable_gradient_checkpointing()
 
 # %% id="held"
 victim, _ = make()
-with capped(CAP, model=victim) as cap:
+with memory.capped(CAP, model=victim) as cap:
     held = {"before": cap.held_bytes}
     try:
         victim(batch, times).sample.sum().backward()
@@ -736,7 +735,7 @@ def one_update(unet, optimizer, update, cap_bytes, micro_batch):
     """Make an update under a cap; gives loss, micro-batch and counted peak."""
     drawn = draw_update(images, NUM, update, scheduler)
     set_learning_rate(optimizer, update)
-    with capped(cap_bytes, model=unet, optimizer=optimizer) as cap:
+    with memory.capped(cap_bytes, model=unet, optimizer=optimizer) as cap:
         loss, fitted = update_that_fits(unet, optimizer, drawn, micro_batch)
     return loss, fitted, cap.peak_bytes
 
@@ -870,7 +869,7 @@ if torch.cuda.is_available():
 if torch.cuda.is_available():
     with warnings.catch_warnings(record=True) as said:
         half = device.half_dtype(gpu)
-    print(half, *(w.message for w in said if w.category is device.DeviceWarning))
+    print(half, *(w.message for w in said if issubclass(w.category, UserWarning)))
     gpu_cap = min(2 * 2**30, torch.cuda.get_device_properties(gpu).total_memory // 8)
     room = room_for_activations(large, side, adamw_bytes, gpu_cap)
     print(f"cap {Bytes(gpu_cap)}, room for activations {Bytes(room)}")
@@ -878,7 +877,7 @@ if torch.cuda.is_available():
     for name, segments in {"no segments": [], "all levels but the last": levels}.items():
         with recomputing(segments), torch.autocast("cuda", half, enabled=half == torch.bfloat16):
             step = partial(update_that_fits, large, large_optimizer, drawn, 256)
-            with capped(gpu_cap, model=large, optimizer=large_optimizer):
+            with memory.capped(gpu_cap, model=large, optimizer=large_optimizer):
                 loss, n = step()
             step = partial(update_that_fits, large, large_optimizer, drawn, n)
             report = memory.measure(step, model=large, optimizer=large_optimizer, label=name)

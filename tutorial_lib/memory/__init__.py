@@ -1,6 +1,7 @@
 """Instruments: measure a training step, count what autograd saves, predict without allocating."""
 
 from tutorial_lib.memory.allocator import snapshot
+from tutorial_lib.memory.cap import Cap, capped
 from tutorial_lib.memory.meter import MeterWarning, measure, watch
 from tutorial_lib.memory.predict import predict, predicting
 from tutorial_lib.memory.report import MemoryReport
@@ -9,10 +10,12 @@ from tutorial_lib.timeline import CATEGORIES, Life
 
 __all__ = [
     "CATEGORIES",
+    "Cap",
     "Life",
     "MemoryReport",
     "MeterWarning",
     "SavedTensors",
+    "capped",
     "measure",
     "predict",
     "predicting",

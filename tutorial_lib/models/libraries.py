@@ -98,8 +98,9 @@ def quiet() -> Iterator[None]:
         logging.disable(before)
 
 
-def without_old_torchao() -> None:
-    """Let peft leave out a torchao that it is too new for.
+@contextlib.contextmanager
+def making_lora() -> Iterator[None]:
+    """Let peft make LoRA layers, without warnings and without a torchao that it is too new for.
 
     peft refuses to make any LoRA layer where torchao is installed and older than 0.16, as it is on
     Colab, although torchao has no part in a LoRA of plain layers. Nothing is replaced: peft is
@@ -115,6 +116,8 @@ def without_old_torchao() -> None:
     except ImportError:
         with mock.patch.dict(sys.modules, {"torchao": None}):
             import_utils.is_torchao_available()
+    with quiet():
+        yield
 
 
 def _library(model: Published) -> str:
