@@ -39,6 +39,7 @@ def drawn(rng, count):
             backward_temporary_bytes=rng.randint(0, 12),
             handed_on_bytes=rng.choice([0, 0, 4]),
             gradient_bytes=rng.choice([0, 0, 3]),
+            kept_temporary_bytes=rng.choice([0, 0, 8]),
             recomputable=rng.random() < 0.9,
         )
         for _ in range(count)

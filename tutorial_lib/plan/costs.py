@@ -76,7 +76,7 @@ class Costs:
             np.where(may_repeat, column("forward_seconds", np.float64), np.inf),
             boundary,
             saved - pinned,
-            later + np.maximum(saved, output),
+            later + np.maximum(saved + column("kept_temporary_bytes"), output),
             later + boundary + output,
             back,
             waiting,

@@ -158,7 +158,7 @@ def _needs_of_forwards(curve: Curve, ends: Sequence[int]) -> list[int]:
 def _with_backward(
     stages: list[Stage], skips: Sequence[Skip], curve: Curve, course: Course
 ) -> list[Stage]:
-    """Set the temporaries of backward: what each held besides what the chain already says."""
+    """Set the temporaries: what each stage held besides what the chain already says."""
     gradients = [life for life in curve.lives if life.category == "gradients"]
     others = [life for life in curve.lives if life.category != "gradients"]
     held, filled = curve.held(others), []
@@ -176,9 +176,14 @@ def _with_backward(
         )
         peak = (held + own)[int(back[0]) : int(back[1]) + 1].max(initial=0)
         local = int(peak) - alive(before, back[0]) - max(0, waiting)
-        # a forward's own peak, where that is more, is told by the same number
         during = held[int(ahead[0]) + 1 : int(ahead[1]) + 1].max(initial=0)
-        local = max(local, int(during) - alive(before, ahead[0]))
-        more = local - (stage.saved_bytes - stage.handed_on_bytes) - output
-        filled.append(replace(stage, backward_temporary_bytes=max(0, more)))
+        forward = int(during) - alive(before, ahead[0]) - stage.saved_bytes
+        backward = local - (stage.saved_bytes - stage.handed_on_bytes) - output
+        filled.append(
+            replace(
+                stage,
+                kept_temporary_bytes=max(0, forward),
+                backward_temporary_bytes=max(0, backward),
+            )
+        )
     return filled

@@ -118,7 +118,6 @@ class _Machine:
             else:
                 self.drop(list(leaves(item)))
         if first:
-            self.is_back = True
             self.hold("gradient", len(self.stages), self.outputs[-1])
         for item in reversed(tree):
             if isinstance(item, int):
@@ -142,13 +141,14 @@ class _Machine:
         beside = self._pinned(index) - self._pinned(index, shared=True)
         made = self.outputs[index] + beside + stage.forward_temporary_bytes
         if keeps:
-            made = max(made, stage.saved_bytes)
+            made = max(made, stage.saved_bytes + stage.kept_temporary_bytes)
         self._note("recompute" if index in self.seen else "forward", index, keeps, made)
         self.seen.add(index)
         if keeps:
             self.hold("saved", index, stage.saved_bytes - self._pinned(index))
 
     def backward(self, index: int) -> None:
+        self.is_back = True
         stage = self.stages[index]
         more = self._pinned(index) - stage.handed_on_bytes + stage.backward_temporary_bytes
         self._note("backward", index, False, more)
@@ -173,7 +173,7 @@ class _Machine:
         values = sum(
             skip.num_bytes
             for skip in self.skips
-            if skip.source < index and (skip.is_saved or kind != "backward" and not self.is_back)
+            if skip.source < index and (skip.is_saved or not self.is_back)
         )
         held = sum(self.held.values()) + values + more
         self.events.append(Event(kind, index, keeps, held))

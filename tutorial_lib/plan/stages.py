@@ -14,8 +14,8 @@ class Stage:
     """One stage of a chain: what it costs to run, and what it holds meanwhile.
 
     While the stage runs, its input is held as well. Its forward holds besides that
-    `output + forward_temporary_bytes` when it keeps nothing, and `saved_bytes` (or the former, if
-    that is more) when it keeps. Its backward holds its input, `saved_bytes - handed_on_bytes`, the
+    `output + forward_temporary_bytes` when it keeps nothing, and when it keeps
+    `saved_bytes + kept_temporary_bytes`, or the former if that is more. Its backward holds its input, `saved_bytes - handed_on_bytes`, the
     gradient of its output (as many bytes as the output) and `backward_temporary_bytes`.
 
     Args:
@@ -32,6 +32,7 @@ class Stage:
             that is free when its own begins: most often the output, or nothing.
         gradient_bytes: Gradients of parameters that its backward makes and leaves behind; 0 where
             they are there already, as in every micro-batch but the first.
+        kept_temporary_bytes: Most that a forward that keeps holds besides input and saved bytes.
         recomputable: Whether a plan may run its forward twice.
 
     Raises:
@@ -47,6 +48,7 @@ class Stage:
     output_bytes: int | None = None
     handed_on_bytes: int = 0
     gradient_bytes: int = 0
+    kept_temporary_bytes: int = 0
     recomputable: bool = True
 
     def __post_init__(self) -> None:
@@ -76,8 +78,8 @@ class Skip:
         is_boundary: Whether it is also what the next stage gets, and so costs nothing twice.
         gradient_bytes: What its gradient holds while it waits; `None` is as much as the value. It
             is more where it waits as a part of a larger gradient, as that of `torch.cat` does.
-        is_saved: Whether the value must still be there in backward; if not, it is priced in the
-            first forward alone.
+        is_saved: Whether the value must still be there in backward; if not, it is priced until
+            the first backward alone.
     """
 
     source: int
