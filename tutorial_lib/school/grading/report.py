@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import csv
+import functools
 import hashlib
-import html
 import io
 import json
 import os
@@ -18,6 +18,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+import jinja2
+
 from tutorial_lib.school.grading.errors import GradingError
 from tutorial_lib.school.grading.judge import Verdict
 from tutorial_lib.school.grading.lab import Lab
@@ -25,18 +27,6 @@ from tutorial_lib.school.grading.lab import Lab
 _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[@-Z\\-_]|\][^\x07]*\x07)")
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 _REPORT = {"scores.csv", "index.html", "run.json", "feedback"}
-_STYLE = """
-:root { color-scheme: light dark; font-family: system-ui, sans-serif; line-height: 1.5 }
-body { max-width: 48rem; margin: 2rem auto; padding: 0 1rem }
-pre { white-space: pre-wrap; overflow-wrap: anywhere; border-left: .25rem solid; padding: 0 1rem }
-table { border-collapse: collapse } td, th { padding: .2rem .8rem; text-align: left }
-tr { border-bottom: 1px solid; white-space: nowrap } .wide { overflow-x: auto }
-footer { margin-top: 3rem; font-size: .85rem }
-"""
-_TRY_AGAIN = (
-    "Below stands what each check said. To try again, change the answer cell in your notebook, run "
-    "it, and run the check right below it: it is the same check, on other numbers."
-)
 
 
 @dataclass(frozen=True)
@@ -132,64 +122,33 @@ def feedback_name(name: str) -> str:
 
 def feedback_page(lab: Lab, result: Graded, isolation: str) -> str:
     """Write a student's page: points, the check's message, and what happened. All is escaped."""
-    parts = []
-    if result.status == "graded":
-        parts.append(f"<p><strong>{result.points(lab)} of {lab.maximum} points</strong></p>")
-        if result.points(lab) < lab.maximum:
-            parts.append(f"<p>{_TRY_AGAIN}</p>")
-    else:
-        parts.append(f"<p><strong>Not graded: {_escape(result.status)}.</strong></p>")
-        parts.append(f"<p>{_escape(result.reason)}</p>")
-    if result.notes:
-        notes = "".join(f"<li>{_escape(note)}</li>" for note in result.notes)
-        parts.append(f"<h2>About this file</h2><ul>{notes}</ul>")
-    for exercise in lab.exercises if result.verdicts else []:
-        points, maximum = result.points(lab, exercise), lab.maximum_of(exercise)
-        parts.append(f"<h2>Exercise {_escape(exercise)}: {points} of {maximum} points</h2>")
-        for check in lab.checks:
-            if check.exercise == exercise:
-                parts.append(_check_html(check.points, result.verdicts[check.id]))
-    parts.append(f"<footer>Graded by the course's own checks; {_escape(isolation)}</footer>")
-    return _page(f"{lab.name}: {result.name}", parts)
-
-
-def _check_html(points: int, verdict: Verdict) -> str:
-    unit = "point" if points == 1 else "points"
-    if verdict.passed:
-        return f"<p>Check passed: {points} {unit}.</p>"
-    evidence = _escape(verdict.evidence or "The check did not pass.")
-    return f"<p>Check not passed: 0 of {points} {unit}.</p><pre>{evidence}</pre>"
+    title = f"{lab.name}: {result.name}"
+    return _page("feedback.html", title=title, lab=lab, result=result, isolation=isolation)
 
 
 def index_page(lab: Lab, results: Sequence[Graded], isolation: str) -> str:
     """Write the instructor's page: all scores, each with a link to its feedback."""
-    exercises = [f"{exercise} ({lab.maximum_of(exercise)})" for exercise in lab.exercises]
-    heads = ["name", "status", "points", "please read", *exercises]
-    lines = ["<tr>" + "".join(f"<th>{_escape(head)}</th>" for head in heads) + "</tr>"]
-    for result in results:
-        link = quote(os.fsencode(f"feedback/{feedback_name(result.name)}"))
-        cells = [f'<a href="{link}">{_escape(result.name)}</a>', _escape(result.status)]
-        cells.append(f"{result.points(lab)} of {lab.maximum}")
-        cells.append(" ".join(result.review))
-        cells += [str(result.points(lab, exercise)) for exercise in lab.exercises]
-        lines.append("<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>")
-    reading = "Please read: answers that could have asked the checks for their result."
-    parts = [f"<p>{len(results)} submissions, {_escape(isolation)}</p>"]
-    parts.append(f'<div class="wide"><table>{"".join(lines)}</table></div>')
-    return _page(lab.name, [*parts, f"<p>{reading} Their pages say which words stand in them.</p>"])
+    facts = {"lab": lab, "results": results, "isolation": isolation, "link": _link}
+    return _page("index.html", title=lab.name, **facts)
 
 
-def _escape(text: str) -> str:
-    return html.escape(readable(text))
+def _link(name: str) -> str:
+    return quote(os.fsencode(f"feedback/{feedback_name(name)}"))
 
 
-def _page(title: str, parts: Sequence[str]) -> str:
-    policy = "default-src 'none'; style-src 'unsafe-inline'"
-    return (
-        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
-        f"<title>{_escape(title)}</title><style>{_STYLE}</style></head>\n"
-        f"<body><h1>{_escape(title)}</h1>\n" + "\n".join(parts) + "\n</body></html>\n"
+def _page(template: str, **facts: Any) -> str:
+    return _pages().get_template(template).render(facts)
+
+
+@functools.cache
+def _pages() -> jinja2.Environment:
+    return jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).parent / "pages"),
+        autoescape=True,
+        finalize=lambda value: readable(value) if isinstance(value, str) else value,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
 
 

@@ -1,7 +1,8 @@
 """The fork server: imports torch and the checks once, then forks one session per submission.
 
-It reads folders of submissions from its standard input, a line each, and ends with it. It never
-runs a line of a student's code itself, and knows neither the solution nor the seed.
+Its standard input holds a line of JSON for what it needs to know, then one for each submission's
+folder; it ends with it. It never runs a line of a student's code itself, and knows neither the
+solution nor the seed nor any answer: what it holds in memory, all its forks inherit.
 """
 
 from __future__ import annotations
@@ -30,13 +31,13 @@ _SYSTEM = (
 )
 
 
-def serve(order: dict[str, Any]) -> None:
+def serve() -> None:
     """Prepare, say what the sandbox can do, then serve.
 
-    Args:
-        order: `seconds`, `memory_bytes`, `package`, `import_path`, `preload` (modules, and
-            names in them) and `forbidden` (a file that no student may read).
+    The first line holds `seconds`, `memory_bytes`, `package`, `import_path`, `preload` (modules,
+    and names in them) and `forbidden` (a file that no student may read).
     """
+    order = json.loads(sys.stdin.readline())
     with contextlib.suppress(OSError):  # where memory runs out, the kernel ends these first
         Path("/proc/self/oom_score_adj").write_text("1000")
     answering = os.fdopen(os.dup(1), "w")
@@ -56,7 +57,7 @@ def serve(order: dict[str, Any]) -> None:
         namespaces=usable_namespaces(),
     )
     layers = _probe(setting, Path(order["forbidden"]))
-    print(json.dumps({"layers": layers}), file=answering, flush=True)
+    print(json.dumps(layers), file=answering, flush=True)
     gc.freeze()  # what was imported is shared by all forks, and collected by none
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # sessions bury themselves
     for line in sys.stdin:

@@ -20,8 +20,7 @@ from tutorial_lib.school.grading.judge import clean_environment
 
 _LONGEST_PATH = 70  # a socket's path may have 104 bytes on macOS, and 24 come behind the folder
 _ASKING = threading.Lock()
-_START = "import json, sys; from tutorial_lib.school.grading.server import serve; "
-_START += "serve(json.loads(sys.argv[1]))"
+_START = "from tutorial_lib.school.grading.server import serve; serve()"
 
 
 @contextlib.contextmanager
@@ -62,7 +61,7 @@ def fork_server(
     home.mkdir(parents=True)
     with (folder / "server" / "log").open("wb") as log:
         server = subprocess.Popen(
-            [sys.executable, "-c", _START, json.dumps(order)],
+            [sys.executable, "-c", _START],
             cwd=home,
             env=clean_environment(home, import_path),
             stdin=subprocess.PIPE,
@@ -72,12 +71,14 @@ def fork_server(
             start_new_session=True,
         )
     try:
+        with contextlib.suppress(BrokenPipeError):  # it has ended: its log says why
+            _tell(server, order)
         assert server.stdout is not None
-        hello = server.stdout.readline()
-        if not hello:
+        answer = server.stdout.readline()
+        if not answer:
             last = (folder / "server" / "log").read_text(errors="replace").strip()[-500:]
             raise GradingError(f"the process for submissions did not start: {last}")
-        yield server, json.loads(hello)["layers"]
+        yield server, json.loads(answer)
     finally:
         # killed together: sessions would end by themselves, but only a moment later
         with contextlib.suppress(ProcessLookupError):
@@ -87,7 +88,12 @@ def fork_server(
 
 def start_session(server: subprocess.Popen[str], folder: Path) -> None:
     """Have a session forked for a prepared folder."""
-    assert server.stdin is not None
     with _ASKING:
-        server.stdin.write(json.dumps(str(folder)) + "\n")
-        server.stdin.flush()
+        _tell(server, str(folder))
+
+
+def _tell(server: subprocess.Popen[str], message: Any) -> None:
+    """Write one line of JSON: all that the server is ever told, its order first."""
+    assert server.stdin is not None
+    server.stdin.write(json.dumps(message) + "\n")
+    server.stdin.flush()
