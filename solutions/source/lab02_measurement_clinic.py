@@ -409,7 +409,7 @@ len(packed), len({tensor.untyped_storage() for tensor in packed})
 # disguise autograd saves them. For the transformer on eight sequences the number to reach is
 
 # %% id="goal-2-4"
-memory.saved(lambda: gpt.loss(tokens), params_of=gpt).num_bytes
+int(memory.saved(lambda: gpt.loss(tokens), params_of=gpt).num_bytes)
 
 
 # %% id="answer-2-4"
@@ -645,7 +645,8 @@ find_leaks(train_and_validate_cured, gpt, adamw)
 # it, or above? The meter gives the numbers to reach:
 
 # %% id="goal-2-6"
-memory.measure(lambda: train_on(tokens), model=gpt, optimizer=adamw).phases
+report = memory.measure(lambda: train_on(tokens), model=gpt, optimizer=adamw)
+{phase: int(size) for phase, size in report.phases.items()}
 
 # %% [markdown] id="predict-checkpointed"
 # **Predict** the same for the checkpointed step, and keep your guess until you have your own table.

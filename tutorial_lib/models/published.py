@@ -47,7 +47,7 @@ def build(
 
     Returns:
         The model in training mode, its dropout as published. The weights come from the global
-        random state: see `device.seed_everything`.
+        random state: see `torch.manual_seed`.
 
     Raises:
         ValueError: When the name, the device, the attention or an override is not known.
