@@ -77,3 +77,11 @@ def test_the_picture_of_influence_counts_pairs_and_shows_the_smallest():
 def test_a_picture_of_no_matrix_is_refused(grids, words):
     with pytest.raises(ValueError, match=words):
         plots.influence(grids)
+
+
+def test_tradeoff_has_a_line_for_many_points_and_a_mark_for_one():
+    figure = plots.tradeoff({"plans": {2 * MIB: 0.1, MIB: 0.3}, "per-block": {MIB: 0.33}})
+    lines = figure.axes[0].get_lines()
+    assert [line.get_linestyle() for line in lines] == ["-", "None"]
+    assert list(lines[0].get_xdata()) == [1.0, 2.0]
+    assert "plans: 1.00 MiB +30%, 2.00 MiB +10%; per-block: 1.00 MiB +33%." in figure.alt

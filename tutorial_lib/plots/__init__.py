@@ -4,8 +4,9 @@ Counted or measured is solid, predicted is dashed.
 """
 
 from tutorial_lib.plots.base import CARDS_GIB, COLORS, HATCHES, CourseFigure, as_html
+from tutorial_lib.plots.fits import fits
 from tutorial_lib.plots.images import image_rows, opposite_bars
-from tutorial_lib.plots.memory import growth, ledger_bars, step_timeline
+from tutorial_lib.plots.memory import growth, ledger_bars, step_timeline, tradeoff
 from tutorial_lib.plots.pictures import batch_grid, models_and_cards
 from tutorial_lib.plots.schedule import schedule
 from tutorial_lib.plots.tape import tape
@@ -18,6 +19,7 @@ __all__ = [
     "CourseFigure",
     "as_html",
     "batch_grid",
+    "fits",
     "growth",
     "image_rows",
     "influence",
@@ -27,5 +29,6 @@ __all__ = [
     "schedule",
     "step_timeline",
     "tape",
+    "tradeoff",
     "training_curves",
 ]

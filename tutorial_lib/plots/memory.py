@@ -163,3 +163,30 @@ def growth(
     )
     figure.alt = f"{title or 'Growth'}, against {xlabel}. {each}."
     return figure
+
+
+def tradeoff(curves: Mapping[str, Mapping[float, float]], *, title: str = "") -> CourseFigure:
+    """Draw what memory costs: bytes against the work that they save.
+
+    Args:
+        curves: Name of each series; from bytes to the extra work, as a share of the step. A series
+            of one point is drawn as a point, others as a line.
+        title: Words above it.
+    """
+    unit, size = binary_unit(max(max(curve) for curve in curves.values()))
+    figure, axes = new_figure(title, height=3.6)
+    styles = zip(list(COLORS.values()), "os^Dv<>ph", strict=True)
+    for (name, curve), (color, marker) in zip(curves.items(), styles, strict=False):
+        places = sorted(curve)
+        at, extra = [place / size for place in places], [100 * curve[place] for place in places]
+        dashes = "-" if len(places) > 1 else "none"
+        axes.plot(at, extra, linestyle=dashes, color=color, marker=marker, label=name)
+    axes.set(xlabel=unit, ylabel="extra work, %", xlim=(0, None), ylim=(0, None))
+    axes.legend(frameon=False, fontsize=9)
+    each = "; ".join(
+        f"{name}: "
+        + ", ".join(f"{human_bytes(place)} {curve[place]:+.0%}" for place in sorted(curve))
+        for name, curve in curves.items()
+    )
+    figure.alt = f"{title or 'Memory against extra work'}. {each}."
+    return figure
