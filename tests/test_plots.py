@@ -6,7 +6,7 @@ from test_meter import gpt_step
 
 from tutorial_lib import memory, plots
 from tutorial_lib.timeline import CATEGORIES
-from tutorial_lib.units import GIB
+from tutorial_lib.units import GIB, MIB
 
 
 @pytest.fixture(scope="module")
