@@ -47,9 +47,7 @@ def gpt():
 
 
 def vit():
-    model = ViT(
-        ViTConfig(16, patch_size=2, num_layers=10, num_heads=2, d_model=48, dropout=P)
-    )
+    model = ViT(ViTConfig(16, patch_size=2, num_layers=10, num_heads=2, d_model=48, dropout=P))
     images, labels = image_batch(4, 1, 16), torch.arange(4)
     return model, lambda: model.loss(images, labels)
 

@@ -32,13 +32,16 @@ ALLOWED = {
     "ranks": {"private_torch"},
     "models": {"device", "private_torch"},
     "training": {"models", "strategies"},
-    "plan": {"units", "private_torch", "device", "memory", "models", "strategies", "training"},
+    "plan": {
+        *("units", "private_torch", "timeline", "device", "memory", "models", "strategies"),
+        *("training", "plots"),
+    },
     "recorded": {"units", "device", "memory", "training"},
     "emulated": {"units"},
     "plots": {"units", "timeline"},
     "memory": {"units", "device", "timeline", "private_torch", "plots"},
     "widgets": {"units", "plots", "memory"},
-    "checks": {"units", "private_torch", "memory", "models", "ranks"},
+    "checks": {"units", "private_torch", "memory", "models", "ranks", "plan"},
     "__init__": {"memory"},
     "__main__": {"school.pythons", "school.commands"},
     # what runs the school; no room above may import one of these

@@ -8,9 +8,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from plan_models import MODELS, executed, profiled  # noqa: E402
+from plan_models import MODELS, executed, profiled
 
-from tutorial_lib.device import seed_everything  # noqa: E402
+from tutorial_lib.device import seed_everything
 
 
 def table(name, num_budgets):

@@ -1,6 +1,8 @@
 """What to checkpoint under a budget: profile a model's stages, solve, run the plan."""
 
 from tutorial_lib.plan.apply import apply, undo
+from tutorial_lib.plan.choices import Choice, Fit
+from tutorial_lib.plan.fit import fit
 from tutorial_lib.plan.profile import Profile, profile
 from tutorial_lib.plan.roofline import Speed
 from tutorial_lib.plan.schedule import Plan
@@ -9,7 +11,9 @@ from tutorial_lib.plan.solve import floor_bytes, solve
 from tutorial_lib.plan.stages import Skip, Stage
 
 __all__ = [
+    "Choice",
     "Event",
+    "Fit",
     "Plan",
     "Profile",
     "Simulation",
@@ -17,6 +21,7 @@ __all__ = [
     "Speed",
     "Stage",
     "apply",
+    "fit",
     "floor_bytes",
     "profile",
     "simulate",

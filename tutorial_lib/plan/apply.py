@@ -87,46 +87,10 @@ def install(
         observe: See `Execution`.
     """
     undo(model)
-    running: list[Tape] = []
-
-    def run(tape: Tape) -> dict[int, Tensor]:
-        values: dict[int, Tensor] = {}
-        execution = Execution(tape, observe)
-        if observe is not None:
-            observe(execution, -1, values)
-        execution.run(tree, values)
-        return values
-
-    def make_stage(name: str, module: nn.Module) -> Callable[..., Any]:
-        forward = module.forward
-
-        def stage(*args: Any, **kwargs: Any) -> Any:
-            if not running or not torch.is_grad_enabled():
-                return forward(*args, **kwargs)
-            return running[-1].stage(name, forward, args, kwargs)
-
-        return stage
-
-    def make_whole(_: str, module: nn.Module) -> Callable[..., Any]:
-        forward = module.forward
-
-        def whole(*args: Any, **kwargs: Any) -> Any:
-            if not torch.is_grad_enabled():
-                return forward(*args, **kwargs)
-            tape = Tape(calls, run)
-            running.append(tape)
-            try:
-                output = forward(*args, **kwargs)
-                _check_complete(tape)
-                return in_place_of_stand_ins(output)
-            finally:
-                running.remove(tape)
-
-        return whole
-
     stages = {name: model.get_submodule(name) for name in dict.fromkeys(c.name for c in calls)}
-    undo_stages = replace(stages, make_stage)
-    undo_whole = replace({"": model}, make_whole)
+    running = _Running(calls, tree, observe)
+    undo_stages = replace(stages, running.stage)
+    undo_whole = replace({"": model}, running.whole)
     config: Any = getattr(model, "config", None)
     # keys and values for generation would be stored by every recomputation
     uses_cache = getattr(config, "use_cache", None) is True
@@ -140,6 +104,51 @@ def install(
             config.use_cache = True
 
     _applied[model] = undo_all
+
+
+class _Running:
+    """The forwards that take the place of a model's own, and the tapes of those that run now."""
+
+    def __init__(self, calls: Sequence[Call], tree: Tree, observe: Observe | None) -> None:
+        self.calls, self.tree, self.observe = calls, tree, observe
+        self.tapes: list[Tape] = []
+
+    def stage(self, name: str, module: nn.Module) -> Callable[..., Any]:
+        """Make a forward that only notes the call."""
+        forward = module.forward
+
+        def stage(*args: Any, **kwargs: Any) -> Any:
+            if not self.tapes or not torch.is_grad_enabled():
+                return forward(*args, **kwargs)
+            return self.tapes[-1].stage(name, forward, args, kwargs)
+
+        return stage
+
+    def whole(self, _: str, module: nn.Module) -> Callable[..., Any]:
+        """Make a forward of the whole model that begins a tape and runs it."""
+        forward = module.forward
+
+        def whole(*args: Any, **kwargs: Any) -> Any:
+            if not torch.is_grad_enabled():
+                return forward(*args, **kwargs)
+            tape = Tape(self.calls, self._run)
+            self.tapes.append(tape)
+            try:
+                output = forward(*args, **kwargs)
+                _check_complete(tape)
+                return in_place_of_stand_ins(output)
+            finally:
+                self.tapes.remove(tape)
+
+        return whole
+
+    def _run(self, tape: Tape) -> dict[int, Tensor]:
+        values: dict[int, Tensor] = {}
+        execution = Execution(tape, self.observe)
+        if self.observe is not None:
+            self.observe(execution, -1, values)
+        execution.run(self.tree, values)
+        return values
 
 
 def check_same_model(model: nn.Module, calls: Sequence[Call]) -> None:

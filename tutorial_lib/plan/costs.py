@@ -92,9 +92,9 @@ class Costs:
             stop: One after the last.
             end: Last stage of the part: it is the last of all in the first forward alone.
         """
-        if end == len(self) - 1:
-            return needs[start:stop] + self.first[start:stop]
-        return needs[start:stop] + self.waiting[end]
+        more = self.first[start:stop] if end == len(self) - 1 else self.waiting[end]
+        total: Bytes = needs[start:stop] + more
+        return total
 
     def kept(self, index: int, end: int) -> int:
         """Give what a stage needs when it is kept, forward and backward."""

@@ -85,7 +85,7 @@ def run_course(
             made = dict(enumerate(execution.given(0), start=-1_000_000))
         for number, tensor in made.items():
             if tensor.requires_grad:
-                tensor.register_hook(mark(piece + 1))
+                tensor.register_hook(mark(piece + 1))  # type: ignore[no-untyped-call]
             look(number, tensor)
 
     install(model, calls, tuple(range(len(calls))), observe)
@@ -102,7 +102,7 @@ def run_course(
 
 @contextlib.contextmanager
 def model_untouched(model: nn.Module, device: torch.device) -> Iterator[None]:
-    """Give back buffers, gradients and random state as they were, and let no garbage be collected."""
+    """Give back buffers, gradients and random state as they were; collect no garbage meanwhile."""
     buffers = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
     gradients = [(parameter, parameter.grad) for parameter in model.parameters()]
     devices = [device] if device.type == "cuda" else []

@@ -177,7 +177,8 @@ class Later:
 
     def __iter__(self) -> Iterator[Any]:
         if self._has_value():
-            return iter(self.touch())
+            rows: Any = self.touch()
+            return iter(rows)
         raise TypeError(f"The model takes a tensor apart between two stages. {_HOW}")
 
 
@@ -196,7 +197,7 @@ def _dunder(name: str, swapped: bool) -> Callable[[Any, Any], Any]:
 for _name in _OPERATORS:
     setattr(Later, f"__{_name}__", _dunder(_name, swapped=False))
     setattr(Later, f"__r{_name}__", _dunder(_name, swapped=True))
-Later.__neg__ = lambda self: _apply(operator.neg, (self,), {})  # type: ignore[attr-defined]
+setattr(Later, "__neg__", lambda self: _apply(operator.neg, (self,), {}))  # noqa: B010
 
 
 def _apply(function: Callable[..., Any], args: Any, kwargs: Any) -> Any:

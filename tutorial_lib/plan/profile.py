@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -100,66 +100,71 @@ def profile(
         for parameter in model.parameters():
             there = gradients == "there" and parameter.requires_grad
             parameter.grad = torch.zeros_like(parameter) if there else None
-        calls = record_calls(model, found, loss)
         if not is_fake:
             check_repeatable(found, loss, keep)
-        counted, skips = _count(model, found, calls, loss, device)
+        calls, counted, skips = _count(model, found, loss, device)
         if gradients == "made":
             _forget_gradients(model)
+        speed = speed or (Speed() if is_fake else None)
         timed = (
-            _predict_times(model, calls, loss, speed or Speed())
-            if is_fake or speed
-            else _measure_times(model, calls, loss, device, repeats)
+            _measure_times(model, calls, loss, device, repeats)
+            if speed is None
+            else _predict_times(model, calls, loss, speed)
         )
     names = (BEFORE, *(call.name for call in calls), AFTER)
-    made = tuple(
+    made = _with_times(counted, names, timed, keep)
+    method: Literal["measured", "predicted"] = "predicted" if speed else "measured"
+    words = "CUDA kernels" if is_fake else devices.describe(device)
+    return Profile(made, skips, names, tuple(calls), method, words)
+
+
+def _with_times(
+    stages: Sequence[Stage],
+    names: Sequence[str],
+    timed: tuple[list[float], list[float]],
+    keep: Sequence[str],
+) -> tuple[Stage, ...]:
+    return tuple(
         replace(
             stage,
             forward_seconds=forward,
             backward_seconds=backward,
             recomputable=stage.recomputable and name not in keep,
         )
-        for stage, name, forward, backward in zip(counted, names, *timed, strict=True)
+        for stage, name, forward, backward in zip(stages, names, *timed, strict=True)
     )
-    method: Literal["measured", "predicted"] = "predicted" if is_fake or speed else "measured"
-    words = "CUDA kernels" if is_fake else devices.describe(device)
-    return Profile(made, skips, names, tuple(calls), method, words)
 
 
 def _count(
-    model: nn.Module,
-    stages: dict[str, nn.Module],
-    calls: Sequence[Call],
-    loss: Loss,
-    device: torch.device,
-) -> tuple[list[Stage], tuple[Skip, ...]]:
+    model: nn.Module, stages: dict[str, nn.Module], loss: Loss, device: torch.device
+) -> tuple[list[Call], list[Stage], tuple[Skip, ...]]:
     """Count the bytes of a forward that keeps nothing, and of a step that keeps everything."""
-    dropped, ends = _forward_alone(model, stages, loss, device)
+    calls, dropped, ends = _forward_alone(model, stages, loss, device)
     log = _log(model, device)
     num_bytes: dict[int, int] = {}
 
     def look(number: int, tensor: Tensor) -> None:
         num_bytes[number] = tensor.untyped_storage().nbytes()
-        log.know([tensor], f"{LABEL}{number}")
+        log.label_storages([tensor], f"{LABEL}{number}")
 
     with log:
         course = run_course(model, calls, loss, lambda: log.clock, look)
     log.finish()
     for parameter in model.parameters():
-        log.know([parameter.grad], "gradients")
+        log.label_storages([parameter.grad], "gradients")
     flow = Flow.of(course, num_bytes, _given(course))
-    return chain(course, flow, log.lives(), dropped, ends)
+    return calls, *chain(course, flow, log.lives(), dropped, ends)
 
 
 def _log(model: nn.Module, device: torch.device) -> StorageLog:
     log = StorageLog(device.type)
-    log.know_module(model)
+    log.label_module(model)
     return log
 
 
 def _forward_alone(
     model: nn.Module, stages: dict[str, nn.Module], loss: Loss, device: torch.device
-) -> tuple[Any, list[int]]:
+) -> tuple[list[Call], Any, list[int]]:
     log, ends = _log(model, device), list[int]()
     first = [True]
 
@@ -174,13 +179,13 @@ def _forward_alone(
     handles = [m.register_forward_pre_hook(begin) for m in stages.values()]
     handles += [m.register_forward_hook(end) for m in stages.values()]
     try:
-        with log, torch.no_grad():
-            loss()
+        with log:
+            calls = record_calls(model, stages, loss)
     finally:
         for handle in handles:
             handle.remove()
     log.finish()
-    return log.lives(), [*ends, log.clock]
+    return calls, log.lives(), [*ends, log.clock]
 
 
 def _given(course: Course) -> list[tuple[int, int, int]]:

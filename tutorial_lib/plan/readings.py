@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tutorial_lib.memory.report import Life
 from tutorial_lib.plan.course_of import Course
 from tutorial_lib.plan.stages import Skip, Stage, outputs
+from tutorial_lib.timeline import Life
 
 LABEL = "value "
 
@@ -149,7 +150,7 @@ def _needs_of_forwards(curve: Curve, ends: Sequence[int]) -> list[int]:
     """Most bytes that each forward added to what was there when it began."""
     held = curve.held(curve.lives)
     needs = []
-    for start, end in zip(ends[:-1], ends[1:], strict=True):
+    for start, end in pairwise(ends):
         during = held[start + 1 : end + 1]
         needs.append(int(during.max(initial=0)) - alive(curve.lives, start))
     return needs
@@ -171,9 +172,7 @@ def _with_backward(
         # the gradients of skips that wait for earlier stages are priced as such; not those of
         # parameters that other stages use too
         waiting = alive([x for x in others if x.born > course.forward[-1]], back[0]) - output
-        waiting = min(
-            waiting, sum(s.waiting_bytes for s in skips if s.source <= index < s.target)
-        )
+        waiting = min(waiting, sum(s.waiting_bytes for s in skips if s.source <= index < s.target))
         peak = (held + own)[int(back[0]) : int(back[1]) + 1].max(initial=0)
         local = int(peak) - alive(before, back[0]) - max(0, waiting)
         during = held[int(ahead[0]) + 1 : int(ahead[1]) + 1].max(initial=0)

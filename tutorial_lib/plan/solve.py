@@ -65,7 +65,8 @@ def solve(
     """
     calls: tuple[Call, ...] = ()
     if isinstance(stages, Profile):
-        stages, skips, names, calls = stages.stages, stages.skips, stages.names, stages.calls
+        profile = stages
+        stages, skips, names, calls = profile.stages, profile.skips, profile.names, profile.calls
     check_chain(stages, skips)
     costs = Costs.of(stages, skips)
     spare = int(budget_bytes) - stages[0].input_bytes
@@ -93,7 +94,8 @@ def floor_bytes(stages: Sequence[Stage] | Profile, skips: Sequence[Skip] = ()) -
         skips: What jumps over stages.
     """
     if isinstance(stages, Profile):
-        stages, skips = stages.stages, stages.skips
+        profile = stages
+        stages, skips = profile.stages, profile.skips
     check_chain(stages, skips)
     return Floor(Costs.of(stages, skips)).num_bytes + stages[0].input_bytes
 

@@ -15,8 +15,9 @@ class Stage:
 
     While the stage runs, its input is held as well. Its forward holds besides that
     `output + forward_temporary_bytes` when it keeps nothing, and when it keeps
-    `saved_bytes + kept_temporary_bytes`, or the former if that is more. Its backward holds its input, `saved_bytes - handed_on_bytes`, the
-    gradient of its output (as many bytes as the output) and `backward_temporary_bytes`.
+    `saved_bytes + kept_temporary_bytes`, or the former if that is more. Its backward holds
+    `saved_bytes - handed_on_bytes`, the gradient of its output (as many bytes as the output) and
+    `backward_temporary_bytes`.
 
     Args:
         forward_seconds: Time of its forward.

@@ -1,0 +1,215 @@
+"""Plans on real models: gradients, peaks, what is refused, and how the model is given back."""
+
+import copy
+
+import pytest
+import torch
+from plan_models import MODELS, counted_peak, executed, gradients, profiled
+from torch import nn
+
+from tutorial_lib import memory, plan
+from tutorial_lib.models import GPT, GPTConfig, published
+
+U_NETS = {"unet", "hf-unet2d", "hf-unet"}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_plans_run_on_real_models(name):
+    torch.manual_seed(0)
+    model, loss, profile, floor, whole = profiled(name)
+    state = {key: value.clone() for key, value in model.state_dict().items()}
+    assert profile.method == "measured"
+    for share in (0.0, 0.4, 1.0):
+        budget = floor + int(share * (whole - floor))
+        found, same, peak = executed(model, loss, profile, budget)
+        assert same
+        assert found.peak_bytes <= budget
+        lowest = 0.9 if name in U_NETS else 0.96
+        assert lowest <= peak / found.peak_bytes <= 1.0001
+        assert set(found.forward_executions) != {1} or share == 1.0
+    trained = {"running_mean", "running_var", "num_batches_tracked"}  # BatchNorm's own business
+    for key, value in model.state_dict().items():
+        assert key.split(".")[-1] in trained or torch.equal(value, state[key])
+
+
+def test_a_wrong_price_is_seen():
+    """The comparison of peaks catches a profile that leaves the temporaries out."""
+    model, loss, profile, _, _ = profiled("gpt")
+    stages = [
+        plan.Stage(
+            forward_seconds=stage.forward_seconds,
+            backward_seconds=stage.backward_seconds,
+            input_bytes=stage.input_bytes,
+            saved_bytes=stage.saved_bytes,
+            recomputable=stage.recomputable,
+        )
+        for stage in profile.stages
+    ]
+    wrong = plan.Profile(
+        tuple(stages), profile.skips, profile.names, profile.calls, "measured", "CPU"
+    )
+    found, same, peak = executed(model, loss, wrong, plan.floor_bytes(wrong))
+    assert same
+    assert peak > 1.03 * found.peak_bytes
+
+
+def test_a_wrong_recomputation_is_seen():
+    """The comparison of gradients catches random numbers that are not drawn again."""
+    model, loss, profile, floor, whole = profiled("gpt")
+    torch_checkpoint = plan.apply.__globals__["Execution"]._run_segment.__globals__
+    right = torch_checkpoint["checkpoint"]
+
+    def wrong(*args, **kwargs):
+        return right(*args, **kwargs, preserve_rng_state=False)
+
+    torch_checkpoint["checkpoint"] = wrong
+    try:
+        assert not executed(model, loss, profile, (floor + whole) // 2)[1]
+    finally:
+        torch_checkpoint["checkpoint"] = right
+
+
+@pytest.mark.parametrize("name", ["gpt", "hf-unet", "hf-llama"])
+def test_undo_gives_the_model_back(name):
+    torch.manual_seed(0)
+    model, loss, profile, floor, _ = profiled(name)
+    before = [(dict(vars(module)), len(module._forward_hooks)) for module in model.modules()]
+    peak = counted_peak(model, loss)
+    plan.apply(model, plan.solve(profile, budget_bytes=floor))
+    assert counted_peak(model, loss) < peak / 2
+    assert plan.undo(model) is model
+    after = [(dict(vars(module)), len(module._forward_hooks)) for module in model.modules()]
+    assert all(one[0].keys() == other[0].keys() for one, other in zip(before, after, strict=True))
+    assert [one[1] for one in before] == [other[1] for other in after]
+    assert counted_peak(model, loss) == peak
+    plan.undo(model)  # a second time does nothing
+
+
+def test_a_plan_takes_the_place_of_another_and_evaluation_is_left_alone():
+    torch.manual_seed(0)
+    model, loss, profile, floor, whole = profiled("gpt")
+    plan.apply(model, plan.solve(profile, budget_bytes=whole))
+    plan.apply(model, plan.solve(profile, budget_bytes=floor))
+    model.eval()
+    with torch.no_grad():
+        applied = loss()
+    plan.undo(model)
+    with torch.no_grad():
+        assert torch.equal(applied, loss())
+
+
+def test_a_plan_for_another_model_is_refused():
+    torch.manual_seed(0)
+    _, _, profile, floor, _ = profiled("gpt")
+    found = plan.solve(profile, budget_bytes=floor)
+    other = GPT(GPTConfig(64, 64, num_layers=10, num_heads=2, d_model=32))
+    before = copy.deepcopy([dict(vars(module)) for module in other.modules()])
+    with pytest.raises(ValueError, match=r"made for another model: its stage blocks.0 is Block"):
+        plan.apply(other, found)
+    assert [set(vars(module)) for module in other.modules()] == [set(x) for x in before]
+    by_hand = plan.Plan(profile.stages[:3], (0, 1, 2))
+    with pytest.raises(ValueError, match="3 stages, and GPT has 10"):
+        plan.apply(other, by_hand)
+
+
+def test_what_lies_before_the_stages_cannot_be_recomputed():
+    model, _, profile, _, _ = profiled("gpt")
+    last = len(profile.stages) - 1
+    bad = plan.Plan(profile.stages, ((0, 1), *range(2, last + 1)), (), profile.names, None)
+    bad = plan.Plan(bad.stages, bad.tree, calls=profile.calls)
+    with pytest.raises(ValueError, match=f"0 and {last} must stand in the tree by themselves"):
+        plan.apply(model, bad)
+
+
+def test_other_inputs_than_the_profiled_ones_are_refused_in_words():
+    torch.manual_seed(0)
+    model, _, profile, floor, _ = profiled("lstm")
+    plan.apply(model, plan.solve(profile, budget_bytes=floor))
+    with pytest.raises(RuntimeError, match="called 2 stages, and the plan has 10"):
+        model.loss(torch.zeros(1, 17, dtype=torch.int64))
+    with pytest.raises(RuntimeError, match="no further one as number 10"):
+        model.loss(torch.zeros(1, 100, dtype=torch.int64))
+    assert model.loss(torch.zeros(3, 81, dtype=torch.int64)).requires_grad  # another batch is fine
+
+
+class Noisy(nn.Module):
+    """Gives something else each time."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear, self.calls = nn.Linear(4, 4), 0
+
+    def forward(self, x):
+        self.calls += 1
+        return self.linear(x) * self.calls
+
+
+def test_a_stage_that_is_not_deterministic_is_named():
+    model = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5), Noisy(), nn.Linear(4, 1))
+    x = torch.randn(8, 4)
+    state = torch.get_rng_state()
+    with pytest.raises(ValueError, match=r"The stage 2 \(Noisy\) gave another output"):
+        plan.profile(model, lambda: model(x).sum())
+    assert torch.equal(state, torch.get_rng_state())
+    assert all("forward" not in vars(module) for module in model)
+    profile = plan.profile(model, lambda: model(x).sum(), keep=["2"])
+    assert [stage.recomputable for stage in profile.stages] == [
+        False,
+        True,
+        True,
+        False,
+        True,
+        False,
+    ]
+
+
+class Hidden(nn.Module):
+    """Its layers stand in no list."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second, self.third = nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 1)
+
+    def forward(self, x):
+        return self.third(self.second(self.first(x).relu()).relu()).sum()
+
+
+def test_stages_that_cannot_be_found_are_named_by_hand():
+    model, x = Hidden(), torch.randn(5, 4)
+    with pytest.raises(ValueError, match=r"Name them: stages=\['layers.0'"):
+        plan.profile(model, lambda: model(x))
+    with pytest.raises(ValueError, match="'fourth' is no module of Hidden"):
+        plan.profile(model, lambda: model(x), stages=["first", "fourth"])
+    profile = plan.profile(model, lambda: model(x), stages=["first", "second", model.third])
+    assert profile.names == ("(before)", "first", "second", "third", "(after)")
+    before = gradients(model, lambda: model(x))
+    plan.apply(model, plan.Plan(profile.stages, (0, ((1,), 2), 3, 4), calls=profile.calls))
+    after = gradients(model, lambda: model(x))
+    plan.undo(model)
+    assert all(torch.equal(before[name], after[name]) for name in before)
+
+
+def test_any_sequential_runs_by_a_plan_that_was_never_profiled():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 16), nn.Tanh(), nn.Dropout(0.3), nn.Linear(16, 2))
+    x = torch.randn(6, 4)
+    stage = plan.Stage(forward_seconds=1, backward_seconds=2, input_bytes=4, saved_bytes=8)
+    before = gradients(model, lambda: model(x).square().mean())
+    plan.apply(model, plan.Plan((stage,) * 4, ((0, 1, 2), 3)))
+    assert memory.saved(lambda: model(x), params_of=model).num_storages <= 3
+    after = gradients(model, lambda: model(x).square().mean())
+    plan.undo(model)
+    assert all(torch.equal(before[name], after[name]) for name in before)
+
+
+def test_a_model_is_profiled_without_its_memory():
+    with memory.predicting():
+        model = published.build("gpt2", device="cpu")
+        batch = published.batch("gpt2", 8)
+        profile = plan.profile(model, lambda: published.loss("gpt2", model, batch))
+    assert profile.method == "predicted"
+    assert len(profile.stages) == 14
+    assert 0.0 < profile.stages[3].forward_seconds < profile.stages[3].backward_seconds
+    whole = plan.simulate(profile.stages, tuple(range(14))).peak_bytes
+    found = plan.solve(profile, budget_bytes=whole // 2)
+    assert 0 < found.overhead < 0.34

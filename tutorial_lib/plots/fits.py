@@ -1,0 +1,72 @@
+"""The figure of what fits a budget: time of an update against peak."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from tutorial_lib.plots.base import COLORS, CourseFigure, new_figure
+from tutorial_lib.units import GIB, human_bytes, human_seconds
+
+_MARKERS = "osD^vP"
+
+
+class Fit(Protocol):
+    """What `plan.fit` gives."""
+
+    @property
+    def model(self) -> str: ...  # noqa: D102
+    @property
+    def budget_bytes(self) -> int: ...  # noqa: D102
+    @property
+    def effective_batch(self) -> int: ...  # noqa: D102
+    @property
+    def choices(self) -> Sequence[Any]: ...  # noqa: D102
+    @property
+    def best(self) -> Any: ...  # noqa: D102
+    @property
+    def smallest_bytes(self) -> int: ...  # noqa: D102
+
+
+def fits(found: Fit) -> CourseFigure:
+    """Draw every choice that fits: its predicted peak, and its predicted time of an update.
+
+    Args:
+        found: What `plan.fit` gave.
+
+    Raises:
+        ValueError: When nothing fits: there is nothing to draw.
+    """
+    fitting = [choice for choice in found.choices if choice.fits]
+    if found.best is None:
+        raise ValueError(
+            f"Nothing fits {human_bytes(found.budget_bytes)}, so that there is nothing to draw: "
+            f"try a budget of {human_bytes(found.smallest_bytes)}."
+        )
+    title = f"{found.model}, {found.effective_batch} samples an update (predicted)"
+    figure, axes = new_figure(title, height=3.6)
+    kinds = dict.fromkeys((choice.precision, choice.optimizer) for choice in fitting)
+    for number, kind in enumerate(kinds):
+        mine = [choice for choice in fitting if (choice.precision, choice.optimizer) == kind]
+        axes.plot(
+            [choice.peak_bytes / GIB for choice in mine],
+            [choice.seconds for choice in mine],
+            linestyle="--",
+            marker=_MARKERS[number % len(_MARKERS)],
+            color=list(COLORS.values())[number % len(COLORS)],
+            label=", ".join(kind),
+        )
+    axes.axvline(found.budget_bytes / GIB, color="black", linewidth=1)
+    axes.plot(found.best.peak_bytes / GIB, found.best.seconds, "*", color="black", markersize=12)
+    axes.set_xlabel("peak, GiB (line: the budget)")
+    axes.set_ylabel("seconds an update (star: the fastest)")
+    axes.set_ylim(bottom=0)
+    axes.legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1.0, 1.0))
+    best = found.best
+    figure.alt = (
+        f"{title}: {len(fitting)} of {len(found.choices)} choices fit "
+        f"{human_bytes(found.budget_bytes)}. Fastest: {best.precision}, {best.optimizer}, "
+        f"{best.micro_batch} x {best.accumulation}, peak {human_bytes(best.peak_bytes)}, "
+        f"{human_seconds(best.seconds)} an update."
+    )
+    return figure
