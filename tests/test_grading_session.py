@@ -23,12 +23,12 @@ from tutorial_lib.checks.core import CheckError  # noqa: E402
 from tutorial_lib.school.grading import (  # noqa: E402
     calls,
     judge,
+    launch,
     processes,
+    remote_function,
     sandbox,
-    standin,
     watch,
     wire,
-    workshop,
 )
 from tutorial_lib.school.grading.lab import load_lab  # noqa: E402
 from tutorial_lib.school.grading.server import isolation  # noqa: E402
@@ -51,14 +51,14 @@ class Course:
         answers = GOOD | {"1.1": changed.pop("area", toy.AREA)} | changed
         folder = self.folder / f"s{next(NUMBERS)}"
         judge.prepare(folder, self.lab, Answers(answers))
-        workshop.start_session(self.server, folder)
-        standin._connection.cache_clear()
-        self.patch.setenv(standin.SOCKET_VARIABLE, str(folder / "socket"))
+        launch.start_session(self.server, folder)
+        remote_function._connection.cache_clear()
+        self.patch.setenv(remote_function.SOCKET_VARIABLE, str(folder / "socket"))
 
     def says(self, check, exercise, name):
         """What a check says about an answer; empty when it passes."""
         try:
-            check(standin.StandIn(exercise, name))
+            check(remote_function.RemoteFunction(exercise, name))
         except CheckError as error:
             return str(error)
         return ""
@@ -87,8 +87,8 @@ def start(tmp_path_factory, seconds=SECONDS):
     order |= {"import_path": [str(CORPUS)], "preload": judge.preload(lab)}
     order |= {"forbidden": str(lab.path)}
     with (
-        workshop.workshop() as folder,
-        workshop.fork_server(folder, order, [CORPUS]) as (server, layers),
+        launch.run_directory() as folder,
+        launch.fork_server(folder, order, [CORPUS]) as (server, layers),
     ):
         yield folder, server, lab, layers
 
@@ -103,9 +103,9 @@ def course(running, monkeypatch):
 def using(running, monkeypatch):
     folder, server, lab, _ = running
     yield Course(folder, server, lab, monkeypatch)
-    if standin._connection.cache_info().currsize:
-        standin._connection().close()
-    standin._connection.cache_clear()
+    if remote_function._connection.cache_info().currsize:
+        remote_function._connection().close()
+    remote_function._connection.cache_clear()
 
 
 def test_honest_answers_pass_and_see_the_setup(course):
@@ -351,7 +351,7 @@ def test_the_session_of_another_submission_cannot_be_reached(course, running):
     if "namespaces" not in running[3]:
         pytest.skip(f"this machine grants only {running[3]}")
     course.session()
-    other = Path(os.environ[standin.SOCKET_VARIABLE])
+    other = Path(os.environ[remote_function.SOCKET_VARIABLE])
     connect = f"import socket\n    socket.socket(socket.AF_UNIX).connect({str(other)!r})"
     course.session(area=f"def area(w, h):\n    {connect}\n    return w * h")
     assert "PermissionError" in course.area() or "FileNotFoundError" in course.area()
@@ -391,12 +391,12 @@ def test_no_process_is_left_by_daemons_and_fork_bombs(course):
 
 
 def assert_nothing_runs(course):
-    standin._connection().close()
+    remote_function._connection().close()
     give_up = time.monotonic() + 10  # the session's own two processes end when the judge hangs up
     while (left := psutil.Process(course.server.pid).children(True)) and time.monotonic() < give_up:
         time.sleep(0.02)
     assert not left
-    standin._connection.cache_clear()
+    remote_function._connection.cache_clear()
 
 
 def test_what_an_answer_tries_out_below_itself_is_not_charged_to_its_function(course):
@@ -484,7 +484,7 @@ BURN = "def burn(seconds):\n    import time\n    while time.process_time() < sec
         "if os.fork() == 0:\n        if os.fork() == 0: os.setsid(); burn(99)\n"
         "        os._exit(0)\n    os.wait(); time.sleep(99)",
     ],
-    ids=["child", "buried children", "thread", "daemon"],
+    ids=["child", "reaped children", "thread", "daemon"],
 )
 def test_the_time_of_threads_and_of_other_processes_counts(course, body):
     imports = "import os, threading, time\n"
@@ -495,7 +495,7 @@ def test_the_time_of_threads_and_of_other_processes_counts(course, body):
 
 def with_patch(monkeypatch, patch):
     """Have the fork server run a line before it starts."""
-    monkeypatch.setattr(workshop, "_START", f"{patch}; {workshop._START}")
+    monkeypatch.setattr(launch, "_START", f"{patch}; {launch._START}")
 
 
 def test_what_waits_for_ever_is_stopped_by_the_clock(tmp_path_factory, monkeypatch):
@@ -524,11 +524,11 @@ def test_what_ran_out_of_time_is_told_from_other_failures(course):
     course.session(area="while True: pass", **{"1.2": f"area(2, 3)\n{toy.DOUBLED}"})
     for check, exercise, name in ((lab90.area, "1.1", "area"), (lab90.doubled, "1.2", "doubled")):
         for _ in range(2):  # when it happens, and when it is remembered
-            with pytest.raises(standin.OutOfTime):
-                check(standin.StandIn(exercise, name))
+            with pytest.raises(remote_function.OutOfTime):
+                check(remote_function.RemoteFunction(exercise, name))
     course.session(area="import os; os._exit(0)")
     with pytest.raises(CheckError) as caught:
-        lab90.area(standin.StandIn("1.1", "area"))
+        lab90.area(remote_function.RemoteFunction("1.1", "area"))
     assert type(caught.value) is CheckError
 
 

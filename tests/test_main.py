@@ -16,8 +16,7 @@ import typer
 
 from tutorial_lib import __main__ as entrance
 from tutorial_lib import __version__
-from tutorial_lib.school import bootstrap, cli, pythons
-from tutorial_lib.school import commands as door
+from tutorial_lib.school import bootstrap, cli, commands, pythons
 
 
 @pytest.fixture
@@ -29,14 +28,14 @@ def started(monkeypatch):
         calls.append((command[1:], changes))
         return 0
 
-    monkeypatch.setattr(door, "_become", become)
+    monkeypatch.setattr(commands, "_replace_process", become)
     monkeypatch.setattr(bootstrap, "python_with_course", lambda *_: Path("python"))
     return calls
 
 
 @pytest.fixture
 def bare_clone(root, tmp_path):
-    """A fresh clone, as far as the door goes."""
+    """A fresh clone, as far as its commands go."""
     shutil.copytree(root / "tutorial_lib", tmp_path / "tutorial_lib")
     for name in ("pyproject.toml", "constraints.txt"):
         shutil.copy(root / name, tmp_path)
@@ -48,7 +47,7 @@ def test_help_needs_nothing_installed_and_lists_every_command(run_python):
     listed = re.findall(r"^  (\w+) {3}", done.stdout, flags=re.M)
     real = typer.main.get_command(cli.app).commands
     assert done.returncode == 0, done.stderr
-    assert listed == list(door.COMMANDS)
+    assert listed == list(commands.COMMANDS)
     assert {*listed} == {"lab", "test", "emulate", "record", *real}
     assert not any("\x1b" in text for text in (done.stdout, done.stderr))
 
@@ -129,7 +128,7 @@ def test_doctor_needs_nothing_installed(run_python, bare_clone):
 def test_doctor_says_that_a_python_does_not_suit(monkeypatch, capsys):
     monkeypatch.setattr(sys, "version_info", (3, 8, 18))
     monkeypatch.setattr(pythons, "suitable", lambda: None)
-    assert door._doctor_without_packages([]) == 2
+    assert commands._doctor_without_packages([]) == 2
     assert "is Python 3.8, and the course needs 3.11 to 3.13" in capsys.readouterr().out
 
 
@@ -138,7 +137,7 @@ def test_every_other_command_says_so_too(monkeypatch, capsys, command):
     monkeypatch.setattr(sys, "version_info", (3, 8, 18))
     monkeypatch.setattr(pythons, "suitable", lambda: None)
     monkeypatch.setattr(bootstrap, "is_running", lambda _: True)
-    assert door.main([command]) == 2
+    assert commands.main([command]) == 2
     assert "is Python 3.8, and the course needs 3.11 to 3.13" in capsys.readouterr().err
 
 
@@ -159,7 +158,7 @@ def test_what_a_command_needs_beside_the_lab_is_added(started, monkeypatch, comm
         bootstrap, "missing_packages", lambda _, wanted: [wanted] * (wanted != "lab")
     )
     monkeypatch.setattr(bootstrap, "python_with_course", lambda _, e: asked.append(e) or "python")
-    assert door.main([command, "words"]) == 0
+    assert commands.main([command, "words"]) == 0
     assert (asked, started) == ([extra], [(["-m", "tutorial_lib", command, "words"], {})])
 
 
@@ -183,7 +182,7 @@ def test_a_bare_python_hands_over_to_the_environment(run_python, bare_clone):
 
 
 def test_lab_opens_the_first_page_with_the_whole_tree(started, root):
-    assert door.main(["lab", "--no-browser"]) == 0
+    assert commands.main(["lab", "--no-browser"]) == 0
     (command, _), *more = started
     assert command[:2] == ["-m", "jupyterlab"]
     assert f"--ServerApp.root_dir={root}" in command
@@ -195,22 +194,22 @@ def test_lab_opens_the_first_page_with_the_whole_tree(started, root):
 def test_a_taken_port_is_refused_before_the_set_up(started, capsys):
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-        assert door.main(["lab", "--port", str(port)]) == 2
+        assert commands.main(["lab", "--port", str(port)]) == 2
     assert f"Port {port} is taken: choose another" in capsys.readouterr().err
     assert started == []
-    assert door.main(["lab", "--port", str(port)]) == 0
+    assert commands.main(["lab", "--port", str(port)]) == 0
     assert f"--port={port}" in started[0][0]
 
 
 @pytest.mark.parametrize("port", ["0", "70000", "-1"])
 def test_a_number_that_is_no_port_is_refused(started, capsys, port):
-    assert door.main(["lab", f"--port={port}"]) == 2
+    assert commands.main(["lab", f"--port={port}"]) == 2
     assert f"--port {port} is no port" in capsys.readouterr().err
     assert started == []
 
 
 def test_test_runs_notebooks_and_tests_without_a_network(started, root):
-    door.main(["test", "-x"])
+    commands.main(["test", "-x"])
     command, changes = started[0]
     assert command[:3] == ["-m", "pytest", "--nbval"]
     assert command[-4:] == ["course", "solutions", "tests", "-x"]
@@ -219,7 +218,7 @@ def test_test_runs_notebooks_and_tests_without_a_network(started, root):
 
 
 def test_test_runs_only_what_is_named(started):
-    door.main(["test", "tests/test_units.py::test_x", "-q"])
+    commands.main(["test", "tests/test_units.py::test_x", "-q"])
     assert "solutions" not in started[0][0]
 
 
@@ -228,7 +227,7 @@ def test_failures_of_the_set_up_are_one_sentence(monkeypatch, capsys):
         raise bootstrap.SetupError("No package index answered: check the network.")
 
     monkeypatch.setattr(bootstrap, "python_with_course", refuse)
-    assert door.main(["test"]) == 2
+    assert commands.main(["test"]) == 2
     assert capsys.readouterr().err == "No package index answered: check the network.\n"
 
 
@@ -237,5 +236,5 @@ def test_a_refusing_system_is_one_sentence(monkeypatch, capsys):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(bootstrap, "python_with_course", refuse)
-    assert door.main(["lab"]) == 2
+    assert commands.main(["lab"]) == 2
     assert capsys.readouterr().err.startswith("The disk is full")

@@ -202,7 +202,7 @@ def test_several_steps_are_one_timeline():
     assert [phase for _, phase in thrice.phase_starts].count("backward") == 3
 
 
-def test_doubtful_readings_are_warned_about():
+def test_readings_that_may_mislead_are_warned_about():
     step, model, _ = gpt_step()
     model.eval()
     with pytest.warns(memory.MeterWarning, match="eval"):

@@ -42,6 +42,6 @@ def test_a_label_given_late_holds_from_birth():
     log = StorageLog("cpu")
     with log:
         grad = torch.zeros(5)
-        log.know([grad, None], "gradients")
+        log.label_storages([grad, None], "gradients")
     (life,) = log.lives()
     assert (life.category, life.op) == ("gradients", "zeros")

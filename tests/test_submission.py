@@ -16,7 +16,7 @@ import toy
 from tutorial_lib.school.grading import journal, marking
 from tutorial_lib.school.grading.cells import read_cells
 from tutorial_lib.school.grading.class_folder import (
-    demand_notebook,
+    check_is_notebook,
     find_submissions,
     parse_notebook,
 )
@@ -73,7 +73,7 @@ def test_what_is_no_notebook_has_a_row_that_says_what_lies_there(tmp_path, there
     assert set(find_submissions(tmp_path)) == {"ok.ipynb", row}
     assert find_submissions(tmp_path, only=[row]) == [row]
     with pytest.raises(NotGradable) as caught:
-        demand_notebook(tmp_path / row)
+        check_is_notebook(tmp_path / row)
     assert caught.value.status == "no notebook found"
     assert said in caught.value.reason
 

@@ -76,12 +76,12 @@ def measure(
     with _undone_on_error(model, optimizer):
         for _ in range(warmup):
             step()
-        doubts = list(_doubts(model))
+        before = list(_warnings_before(model))
         with watch(label, model=model, optimizer=optimizer) as report:
             for _ in range(steps):
                 step()
-        for doubt in _doubts_after(report) or doubts:
-            warnings.warn(doubt, MeterWarning, stacklevel=2)
+        for text in _warnings_after(report) or before:
+            warnings.warn(text, MeterWarning, stacklevel=2)
         device = _device_of(model, optimizer)
         report.step_seconds = [_timed(step, device) for _ in range(repeats)]
         if flops:
@@ -132,7 +132,7 @@ def watch(
         log.finish()
         gc.collect(0)  # What was made meanwhile is all in the youngest generation.
     if model is not None:
-        log.know_module(model)
+        log.label_module(model)
     report.timeline, report.phase_starts = log.lives(), log.phase_starts
     summarise(report)
     if before is not None:
@@ -143,7 +143,7 @@ class _Watching:
     now: str | None = None
 
 
-def _doubts(model: nn.Module | None) -> Iterator[str]:
+def _warnings_before(model: nn.Module | None) -> Iterator[str]:
     """Say why a reading of a training step may not mean what it seems to."""
     for mode in private_torch.active_modes():
         if (
@@ -167,7 +167,7 @@ def _doubts(model: nn.Module | None) -> Iterator[str]:
         )
 
 
-def _doubts_after(report: MemoryReport) -> list[str]:
+def _warnings_after(report: MemoryReport) -> list[str]:
     """Say what the measured step itself shows to be no reading of a training step."""
     if "backward" not in report.phases:
         return ["the step ran no backward: what is measured is no training step."]
@@ -199,31 +199,31 @@ def _install(
     """Tell the log what is there, and of modules and updates as they happen."""
     names: dict[int, str] = {}
     if model is not None:
-        log.know_module(model)
+        log.label_module(model)
         names = {id(module): name for name, module in model.named_modules()}
     if optimizer is not None:
-        log.know_optimizer(optimizer)
+        log.label_optimizer(optimizer)
 
     def enter(module: nn.Module, args: Any) -> None:
         log.module_stack.append(names.get(id(module), type(module).__name__))
         if id(module) not in names:
-            log.know_module(module, recurse=False)
+            log.label_module(module, recurse=False)
 
     def leave(module: nn.Module, args: Any, out: Any) -> None:
         log.module_stack.pop()
 
     def before_update(updating: Optimizer, args: Any, kwargs: Any) -> None:
-        log.know_optimizer(updating)
+        log.label_optimizer(updating)
         log.in_optimizer = True
         log.set_phase("optimizer")
 
     def after_update(updating: Optimizer, args: Any, kwargs: Any) -> None:
-        log.know_optimizer(updating)
+        log.label_optimizer(updating)
         log.in_optimizer = False
         log.set_phase("zero")
 
     def accumulated(parameter: Tensor) -> None:
-        log.know([parameter.grad], "gradients")
+        log.label_storages([parameter.grad], "gradients")
 
     plain_resize = torch.UntypedStorage.resize_
 

@@ -96,20 +96,20 @@ def predicting(kernels: Literal["cuda", "cpu"] = "cuda") -> Iterator[None]:
     """
     if kernels not in ("cuda", "cpu"):
         raise ValueError(f"kernels (={kernels!r}) must be 'cuda' or 'cpu'.")
-    personality = cuda_kernels() if kernels == "cuda" else contextlib.nullcontext()
+    kernel_mode = cuda_kernels() if kernels == "cuda" else contextlib.nullcontext()
     with (
         torch.random.fork_rng(devices=[]),
         FakeTensorMode(),
-        _mended(),
-        personality,
+        _workarounds(),
+        kernel_mode,
         RealSizes(kernels),
-        _explained(),
+        _explain_refusals(),
     ):
         yield
 
 
 @contextlib.contextmanager
-def _mended() -> Iterator[None]:
+def _workarounds() -> Iterator[None]:
     """Let a training step do what fake tensors cannot."""
     with (
         private_torch.without_truncated_normal(),
@@ -164,7 +164,7 @@ def _check_device(model: nn.Module) -> None:
 
 
 @contextlib.contextmanager
-def _explained() -> Iterator[None]:
+def _explain_refusals() -> Iterator[None]:
     """Say of what fake tensors refuse in which line it was, and what to do instead."""
     try:
         yield

@@ -40,7 +40,7 @@ class StorageLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Record every storage of one device type while the mode is active.
 
     Blind to memory that a kernel takes and gives back inside one operation (workspace), and to
-    tensors that no operation touches unless `know` was told of them.
+    tensors that no operation touches unless `label_storages` was told of them.
     """
 
     def __init__(self, device_type: str) -> None:
@@ -81,25 +81,25 @@ class StorageLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.clock -= len(self.records) == before
         return out
 
-    def know(self, tensors: Iterable[Tensor | None], label: str) -> None:
+    def label_storages(self, tensors: Iterable[Tensor | None], label: str) -> None:
         """Label the storages of these tensors, whether they were seen before or not."""
         for tensor in list_tensors([tensor for tensor in tensors if tensor is not None]):
             if (record := self._record(tensor, "", label)) is not None:
                 record.label = label
 
-    def know_module(self, module: nn.Module, *, recurse: bool = True) -> None:
+    def label_module(self, module: nn.Module, *, recurse: bool = True) -> None:
         """Label a module's parameters, buffers and present gradients."""
         for parameter in module.parameters(recurse):
-            self.know([parameter], "parameters")
-            self.know([parameter.grad], "gradients")
-        self.know(module.buffers(recurse), "buffers")
+            self.label_storages([parameter], "parameters")
+            self.label_storages([parameter.grad], "gradients")
+        self.label_storages(module.buffers(recurse), "buffers")
 
-    def know_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
+    def label_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
         """Label an optimizer's parameters, their present gradients, and its state."""
         for group in optimizer.param_groups:
-            self.know(group["params"], "parameters")
-            self.know((parameter.grad for parameter in group["params"]), "gradients")
-        self.know(list_tensors(list(optimizer.state.values())), "optimizer_state")
+            self.label_storages(group["params"], "parameters")
+            self.label_storages((parameter.grad for parameter in group["params"]), "gradients")
+        self.label_storages(list_tensors(list(optimizer.state.values())), "optimizer_state")
 
     def set_phase(self, phase: Phase) -> None:
         """Note that another phase of the step has begun."""

@@ -30,7 +30,7 @@ class LeftAloneError(RuntimeError):
     """A rank waits for a collective that another one never begins."""
 
 
-class _Meeting:
+class _Rendezvous:
     """Where all ranks come together once for each collective."""
 
     def __init__(self, num_ranks: int) -> None:
@@ -112,7 +112,7 @@ class _ThreadGroup(dist.ProcessGroup):
     def __init__(self, num_ranks: int) -> None:
         super().__init__(0, num_ranks)  # type: ignore[call-arg]
         self.num_ranks = num_ranks
-        self.meeting = _Meeting(num_ranks)
+        self.rendezvous = _Rendezvous(num_ranks)
         self.traffic = [Traffic() for _ in range(num_ranks)]
 
     def getBackendName(self) -> str:  # noqa: N802 - torch's name
@@ -127,36 +127,38 @@ class _ThreadGroup(dist.ProcessGroup):
     def allreduce(self, tensors: Any, opts: Any = None) -> _Done:  # type: ignore[override]
         mine = [tensors] if isinstance(tensors, Tensor) else list(tensors)
         operation = getattr(opts, "reduceOp", dist.ReduceOp.SUM)
-        for tensor, all_of_it in zip(mine, self._meet("all_reduce", mine), strict=True):
+        for tensor, all_of_it in zip(mine, self._exchange_all("all_reduce", mine), strict=True):
             tensor.copy_(_reduced(torch.stack(all_of_it), operation))
         return _Done(mine)
 
     def broadcast(self, tensors: Any, opts: Any) -> _Done:  # type: ignore[override]
-        for tensor, all_of_it in zip(tensors, self._meet("broadcast", tensors), strict=True):
+        for tensor, all_of_it in zip(
+            tensors, self._exchange_all("broadcast", tensors), strict=True
+        ):
             tensor.copy_(all_of_it[opts.rootRank])
         return _Done(list(tensors))
 
     def allgather(self, outputs: Any, inputs: Any, opts: Any = None) -> _Done:
-        for parts, all_of_it in zip(outputs, self._meet("all_gather", inputs), strict=True):
+        for parts, all_of_it in zip(outputs, self._exchange_all("all_gather", inputs), strict=True):
             for part, theirs in zip(parts, all_of_it, strict=True):
                 part.copy_(theirs)
         return _Done(outputs)
 
     def reduce(self, tensors: Any, opts: Any) -> _Done:  # type: ignore[override]
-        for tensor, all_of_it in zip(tensors, self._meet("reduce", tensors), strict=True):
+        for tensor, all_of_it in zip(tensors, self._exchange_all("reduce", tensors), strict=True):
             if _here.rank == opts.rootRank:
                 tensor.copy_(_reduced(torch.stack(all_of_it), opts.reduceOp))
         return _Done(list(tensors))
 
     def all_gather_single(self, output: Tensor, input: Tensor, opts: Any = None) -> _Done:
-        [all_of_it] = self._meet("all_gather", [input])
+        [all_of_it] = self._exchange_all("all_gather", [input])
         output.copy_(torch.cat([theirs.flatten() for theirs in all_of_it]).view_as(output))
         return _Done([output])
 
     _allgather_base = all_gather_single  # its name before PyTorch 2.13
 
     def barrier(self, opts: Any = None) -> _Done:
-        self._meet("barrier", [])
+        self._exchange_all("barrier", [])
         return _Done([])
 
     def _refuse(self, *args: Any, **kwargs: Any) -> _Done:
@@ -168,11 +170,11 @@ class _ThreadGroup(dist.ProcessGroup):
     send = recv = gather = scatter = reduce_scatter = alltoall = _refuse
     reduce_scatter_single = _reduce_scatter_base = all_to_all_single = alltoall_base = _refuse
 
-    def _meet(self, name: str, tensors: Any) -> Iterator[list[Tensor]]:
+    def _exchange_all(self, name: str, tensors: Any) -> Iterator[list[Tensor]]:
         """Give, for each tensor, what every rank brought in its place."""
         self.traffic[_here.rank].calls.append((name, sum(tensor.nbytes for tensor in tensors)))
         copies = [tensor.detach().clone() for tensor in tensors]
-        brought = self.meeting.exchange(name, copies)
+        brought = self.rendezvous.exchange(name, copies)
         shapes = [[tuple(tensor.shape) for tensor in theirs] for theirs in brought]
         if any(theirs != shapes[0] for theirs in shapes):
             raise LeftAloneError(f"the ranks call {name} with different shapes: {shapes}.")
@@ -250,7 +252,7 @@ def in_threads(
         except BaseException as error:
             errors[rank] = error
         finally:
-            group.meeting.leave(rank)
+            group.rendezvous.leave(rank)
 
     with _group(num_ranks) as group:
         threads = [threading.Thread(target=work, args=(rank,)) for rank in range(num_ranks)]

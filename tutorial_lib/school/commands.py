@@ -116,7 +116,7 @@ def _lab(words: list[str]) -> int:
     if hasattr(os, "geteuid") and os.geteuid() == 0:
         command.append("--allow-root")  # containers; the server listens on localhost only
     print("Starting JupyterLab; Ctrl-C here stops it.", flush=True)
-    return _become(command, {})
+    return _replace_process(command, {})
 
 
 def _check_port(port: int) -> None:
@@ -155,7 +155,7 @@ def _test(words: list[str]) -> int:
     paths = [] if chosen else ["course", "solutions", "tests"]
     workers = str(min(4, os.cpu_count() or 1))
     command = [str(python), "-m", "pytest", "--nbval", "-n", workers, "--dist", "loadfile"]
-    return _become([*command, *paths, *words], changes)
+    return _replace_process([*command, *paths, *words], changes)
 
 
 def _test_changed(python: list[str], words: list[str], environment: dict[str, str]) -> int:
@@ -173,7 +173,7 @@ def _other(words: list[str]) -> int:
     python = bootstrap.venv_python(venv)
     is_bare = bool(bootstrap.missing_packages(ROOT, "lab"))
     if not bootstrap.is_running(venv) and python.exists() and is_bare:
-        return _become([str(python), "-m", "tutorial_lib", *words], {}, move=False)
+        return _replace_process([str(python), "-m", "tutorial_lib", *words], {}, move=False)
     if words[0] != "doctor":
         bootstrap.check_version(sys.version_info[:2], f"This ({sys.executable})")
     try:
@@ -192,7 +192,7 @@ def _other(words: list[str]) -> int:
     extra = {"grade": "grade", "build": "author", "new": "author"}.get(words[0])
     if extra and "--help" not in words and bootstrap.missing_packages(ROOT, extra):
         python = bootstrap.python_with_course(ROOT, extra)
-        return _become([str(python), "-m", "tutorial_lib", *words], {}, move=False)
+        return _replace_process([str(python), "-m", "tutorial_lib", *words], {}, move=False)
     return run(words)
 
 
@@ -209,7 +209,7 @@ def _doctor_without_packages(words: list[str]) -> int:
     return 2 if refusal else 0
 
 
-def _become(command: list[str], changes: Mapping[str, str], *, move: bool = True) -> int:
+def _replace_process(command: list[str], changes: Mapping[str, str], *, move: bool = True) -> int:
     """Replace this program by another; on Windows, which cannot, wait for it."""
     environment = {**os.environ, **changes}
     sys.stdout.flush()

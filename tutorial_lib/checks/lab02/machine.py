@@ -77,7 +77,7 @@ class PretendGPU(StorageLog):  # type: ignore[no-untyped-call]
         self._host_seconds = self._queue_empty_at = 0.0
         self._counted_from = 0
         if model is not None:
-            self.know_module(model)
+            self.label_module(model)
 
     def now(self) -> float:
         """Read the clock, in seconds."""

@@ -79,7 +79,7 @@ def _is_called(name: str, wanted: str) -> bool:
     return wanted in (name, stem, Path(name).name, name.split("/")[0])
 
 
-def demand_notebook(path: Path) -> None:
+def check_is_notebook(path: Path) -> None:
     """Say what lies in the place of a notebook, where there is none.
 
     Raises:

@@ -1,8 +1,8 @@
-"""The judge: the pristine notebook with stand-ins for the answers, run by nbval.
+"""The judge: the pristine notebook with remote functions for the answers, run by nbval.
 
 The notebook that nbval runs holds three kinds of cells, in their old order: what the check cells
-need of the set-up, one cell of stand-ins for each answer cell, and the check cells with their
-stored outputs, untouched. No line of a submission is in it.
+need of the set-up, one cell of remote functions for each answer cell, and the check cells with
+their stored outputs, untouched. No line of a submission is in it.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from tutorial_lib.school.grading.watch import longest
 
 _SPARE_SECONDS = 60.0  # for the judge's own work in one cell, on a busy machine
 _POLL_SECONDS = 0.05
+_REMOTE_FUNCTION = "tutorial_lib.school.grading.remote_function"
 _OURS = "judge-"  # begins the id of every cell that is not the pristine notebook's
 _PACKAGE_FOLDER = Path(__file__).resolve().parents[3]
 # By the judge itself: between fork and exec, other threads may hold the locks that this needs.
@@ -81,10 +82,10 @@ def judge_notebook(lab: Lab) -> dict[str, Any]:
             cells.append(_code_cell(f"setup-{len(cells)}", setup))
         elif cell.number:
             lines = [
-                f"{name} = StandIn({cell.number!r}, {name!r})"
+                f"{name} = RemoteFunction({cell.number!r}, {name!r})"
                 for name in lab.answers[cell.number].names
             ]
-            lines.insert(0, "from tutorial_lib.school.grading.standin import StandIn")
+            lines.insert(0, f"from {_REMOTE_FUNCTION} import RemoteFunction")
             cells.append(_code_cell(f"answer-{len(cells)}", "\n".join(lines)))
         elif cell.mark:
             cells.append(dict(cell.raw))

@@ -102,7 +102,7 @@ def load_lab(root: Path, name: str) -> Lab:
             raise GradingError(f"{path.name} has a marked cell without an id: build it again.")
         cell_id, number = cell.names[0], cell.mark.number
         if cell.mark.kind != "exercise":
-            _demand_output(path, cell)
+            _check_output(path, cell)
             checks.append(CheckCell(cell_id, number, cell.mark.points))
             continue
         if number in answers:
@@ -150,7 +150,7 @@ def _defined(path: Path, cell: Cell) -> tuple[str, ...]:
     return tuple(sorted(names))
 
 
-def _demand_output(path: Path, cell: Cell) -> None:
+def _check_output(path: Path, cell: Cell) -> None:
     # nbval compares nothing at all for a cell that was never run: any answer would pass
     if cell.raw.get("execution_count") is None or not cell.raw.get("outputs"):
         raise GradingError(

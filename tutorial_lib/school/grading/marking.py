@@ -16,7 +16,7 @@ from pathlib import Path
 
 from tutorial_lib.school.grading import report
 from tutorial_lib.school.grading.class_folder import (
-    demand_notebook,
+    check_is_notebook,
     notebooks_in,
     parse_notebook,
     read_content,
@@ -25,8 +25,8 @@ from tutorial_lib.school.grading.errors import GradingError, NotGradable
 from tutorial_lib.school.grading.journal import Journal
 from tutorial_lib.school.grading.judge import prepare, run_judge
 from tutorial_lib.school.grading.lab import Lab
+from tutorial_lib.school.grading.launch import start_session
 from tutorial_lib.school.grading.submission import Answers, explain_missing_names, match_answers
-from tutorial_lib.school.grading.workshop import start_session
 
 _AGAIN = (
     "A check ran out of time when this file was graded beside others. It was graded again with no "
@@ -41,7 +41,7 @@ class Run:
     Args:
         lab: The lab.
         folder: Of the class.
-        workshop: Where each submission gets a folder.
+        run_directory: Where each submission gets a folder.
         journal: Keeps the results so far.
         seconds: CPU time of a function in one check.
         import_path: More places where Python looks for modules.
@@ -52,7 +52,7 @@ class Run:
 
     lab: Lab
     folder: Path
-    workshop: Path
+    run_directory: Path
     journal: Journal
     seconds: float
     import_path: Sequence[Path]
@@ -147,7 +147,7 @@ def grade_all(this: Run, names: Sequence[str], jobs: int) -> list[report.Graded]
 def _grade_one(this: Run, name: str, *, alone: bool, notes: Sequence[str] = ()) -> report.Graded:
     started = time.monotonic()
     try:
-        demand_notebook(this.folder / name)
+        check_is_notebook(this.folder / name)
         content = read_content(this.folder / name)
         result = this.journal.earlier(content)
         if result is None:
@@ -183,7 +183,9 @@ def _beside(folder: Path, name: str) -> list[str]:
 def _judge(this: Run, answers: Answers) -> report.Graded:
     """Judge answers; once more in a fresh folder when the judge itself did not finish."""
     for attempt in (1, 2):
-        folder = this.workshop / secrets.token_hex(8)  # no other submission can guess its socket
+        folder = this.run_directory / secrets.token_hex(
+            8
+        )  # no other submission can guess its socket
         try:
             prepare(folder, this.lab, answers)
             start_session(this.server, folder)

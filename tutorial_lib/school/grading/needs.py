@@ -26,7 +26,7 @@ def statements(source: str) -> list[ast.stmt]:
     return ast.parse(_MAGIC_LINE.sub(r"\1pass", source)).body
 
 
-def words(source: str) -> set[str]:
+def possible_names(source: str) -> set[str]:
     """List all words of a text that could be names, without parsing it."""
     return set(_IDENTIFIER.findall(source))
 
@@ -40,7 +40,7 @@ def used_names(source: str) -> set[str]:
     try:
         top = symtable.symtable(source, "<cell>", "exec")
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return words(source)
+        return possible_names(source)
     names = {symbol.get_name() for symbol in top.get_symbols() if symbol.is_referenced()}
     tables = top.get_children()
     while tables:

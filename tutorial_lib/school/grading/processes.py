@@ -28,17 +28,17 @@ def descendants(number: int) -> list[psutil.Process]:
 
 
 def cpu_seconds(below: Sequence[psutil.Process]) -> float:
-    """Sum the CPU time of all processes below this one, also of those that it has buried.
+    """Sum the CPU time of all processes below this one, also of those that it has reaped.
 
     Args:
         below: Its `descendants`. Each stands behind its parent, so that none counts twice when its
-            parent buries it meanwhile.
+            parent reaps it meanwhile.
     """
-    buried = os.times()
-    total = buried.children_user + buried.children_system
+    reaped = os.times()
+    total = reaped.children_user + reaped.children_system
     for process in below:
         with contextlib.suppress(psutil.Error):
-            total += sum(process.cpu_times()[:4])  # its own, and on Linux of those it has buried
+            total += sum(process.cpu_times()[:4])  # its own, and on Linux of those it has reaped
     return total
 
 
@@ -58,7 +58,7 @@ def number_outside() -> int:
 
 
 def end_everything_below(*, first_of_namespace: bool) -> None:
-    """Kill and bury every process below this one; returns when none is left.
+    """Kill and reap every process below this one; returns when none is left.
 
     Args:
         first_of_namespace: This process is number 1 of its own process namespace, so that one
@@ -73,12 +73,12 @@ def end_everything_below(*, first_of_namespace: bool) -> None:
             for process in descendants(os.getpid()):
                 with contextlib.suppress(psutil.Error):
                     process.kill()
-        if not _bury():
+        if not _reap():
             return
         time.sleep(0.002)
 
 
-def _bury() -> bool:
+def _reap() -> bool:
     """Collect what has ended; True while children are left."""
     try:
         while os.waitpid(-1, os.WNOHANG)[0]:

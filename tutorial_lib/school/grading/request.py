@@ -14,7 +14,7 @@ _MOST_JOBS = 8
 _NEEDED = ("nbval", "pytest", "ipykernel", "pandas", "rich", "psutil", "jinja2")
 
 
-def demand_positive(seconds: float, memory_bytes: int, jobs: int | None) -> None:
+def check_limits(seconds: float, memory_bytes: int, jobs: int | None) -> None:
     """Refuse limits under which nothing could be graded.
 
     Raises:
@@ -35,7 +35,7 @@ def default_jobs() -> int:
     return min(_MOST_JOBS, int(joblib.cpu_count()))
 
 
-def demand_tools() -> None:
+def check_tools() -> None:
     """Refuse a machine that cannot grade.
 
     Raises:

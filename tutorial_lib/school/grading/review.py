@@ -8,7 +8,7 @@ import tokenize
 from collections.abc import Iterator
 
 from tutorial_lib.school.grading.cells import MOST_CHARACTERS
-from tutorial_lib.school.grading.needs import words
+from tutorial_lib.school.grading.needs import possible_names
 
 # Ways to the oracles, which stand in the library and can be called in a student's own process.
 # No list is complete, and an honest answer may be on it: a person reads what uses one.
@@ -33,7 +33,7 @@ def unusual_words(source: str) -> set[str]:
     try:
         tokens = list(_names(source))
     except (tokenize.TokenError, SyntaxError, ValueError):
-        return words(source) & (_UNUSUAL | _UNUSUAL_ALONE)
+        return possible_names(source) & (_UNUSUAL | _UNUSUAL_ALONE)
     names = {name for name, _, _ in tokens}
     found = names & _UNUSUAL
     found |= {name for name, before, _ in tokens if name in _UNUSUAL_ALONE and before != "."}
@@ -62,5 +62,5 @@ def _names(source: str) -> Iterator[tuple[str, str, str]]:
 def _names_in_string(text: str) -> set[str]:
     """List what a string may name: all words between braces, and "a.name" that is all of it."""
     if _F_STRING.match(text):
-        return words(text[text.find("{") : text.rfind("}")])
-    return set() if re.search(r"\s", text) else words(text) - _UNUSUAL_ALONE
+        return possible_names(text[text.find("{") : text.rfind("}")])
+    return set() if re.search(r"\s", text) else possible_names(text) - _UNUSUAL_ALONE

@@ -20,11 +20,11 @@ from tutorial_lib.school.grading.class_folder import find_submissions
 from tutorial_lib.school.grading.journal import Journal, as_data, course_version, results_to_keep
 from tutorial_lib.school.grading.judge import preload
 from tutorial_lib.school.grading.lab import Lab, load_lab
+from tutorial_lib.school.grading.launch import fork_server, run_directory
 from tutorial_lib.school.grading.marking import Run, grade_all, self_test
 from tutorial_lib.school.grading.processes import interruptible
-from tutorial_lib.school.grading.request import default_jobs, demand_positive, demand_tools
+from tutorial_lib.school.grading.request import check_limits, check_tools, default_jobs
 from tutorial_lib.school.grading.server import isolation
-from tutorial_lib.school.grading.workshop import fork_server, workshop
 from tutorial_lib.units import GIB
 
 if TYPE_CHECKING:
@@ -81,8 +81,8 @@ def grade(
     Raises:
         GradingError: When the request cannot be met; nothing has been written then.
     """
-    demand_positive(seconds, memory_bytes, jobs)
-    demand_tools()
+    check_limits(seconds, memory_bytes, jobs)
+    check_tools()
     course = load_lab(root.resolve(), lab)
     names = find_submissions(submissions, only)
     report.check_place(out, submissions)
@@ -94,7 +94,8 @@ def grade(
     order = limits | _order(course, checks_package, paths)
     workers = jobs or default_jobs()
     started = time.monotonic()
-    with interruptible(), workshop() as place, fork_server(place, order, paths) as (server, layers):
+    with interruptible(), run_directory() as place, fork_server(place, order, paths) as forking:
+        server, layers = forking
         this = Run(course, submissions, place, journal, seconds, tuple(paths), server)
         self_test(this, workers)
         results = grade_all(this, names, workers)

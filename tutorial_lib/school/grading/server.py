@@ -59,7 +59,7 @@ def serve() -> None:
     layers = _probe(setting, Path(order["forbidden"]))
     print(json.dumps(layers), file=answering, flush=True)
     gc.freeze()  # what was imported is shared by all forks, and collected by none
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # sessions bury themselves
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # sessions are reaped by the kernel
     for line in sys.stdin:
         folder = Path(json.loads(line))
         if not os.fork():

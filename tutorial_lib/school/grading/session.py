@@ -76,7 +76,7 @@ class Session:
 
     Args:
         connection: To the judge.
-        folder: The submission's own, in the workshop.
+        folder: The submission's own, in the run's directory.
         bundle: `steps` (cells in order) and `problems` (exercises without an answer).
         setting: The class's setting.
     """
@@ -144,7 +144,7 @@ class Session:
         child = os.fork()
         if not child:
             os.close(reading)
-            self._become_student(writing, scratch, steps, request)
+            self._run_as_student(writing, scratch, steps, request)
         os.close(writing)
         watch = Watch(reading, child, len(steps), spent, self.setting.limits)
         try:
@@ -156,7 +156,7 @@ class Session:
                 os.killpg(child, signal.SIGKILL)
             processes.end_everything_below(first_of_namespace=bool(self.setting.namespaces))
 
-    def _become_student(
+    def _run_as_student(
         self,
         writing: int,
         scratch: Path,
@@ -177,7 +177,7 @@ class Session:
 
     def _fresh_scratch(self) -> Path:
         if self.setting.namespaces:
-            # over the whole workshop: the sockets of other submissions stand in it
+            # over the whole run's directory: the sockets of other submissions stand in it
             sandbox.mount_scratch(self.folder.parent)
         self.runs += 1
         scratch = self.folder / "scratch" / str(self.runs)

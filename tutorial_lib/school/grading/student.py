@@ -85,7 +85,7 @@ def work(
     Args:
         pipe: Where messages are written.
         steps: Cells in order, each with `exercise` (None for set-up) and `source`.
-        request: `check`, `exercise`, `name` and `case`, as the stand-in asked.
+        request: `check`, `exercise`, `name` and `case`, as the `RemoteFunction` asked.
         package: Where checks are found.
     """
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from tutorial_lib.school.grading.cells import MOST_CHARACTERS, Cell
 from tutorial_lib.school.grading.errors import NotGradable
 from tutorial_lib.school.grading.lab import AnswerCell, Lab
-from tutorial_lib.school.grading.needs import words
+from tutorial_lib.school.grading.needs import possible_names
 from tutorial_lib.school.grading.review import unusual_words
 
 _ALMOST_A_MARK = re.compile(r"#+[ \t]*exercise[ \t]*(\d+(?:\.\d+)*)[ \t]*[:.]?", re.IGNORECASE)
@@ -122,9 +122,9 @@ def _defined_in(lines: Iterable[str]) -> set[str]:
     names: set[str] = set()
     for line in lines:
         if found := _DEFINITION.match(line) or _ASSIGNMENT.match(line):
-            names |= words(found[1])
+            names |= possible_names(found[1])
         elif _IMPORT.match(line):
-            names |= words(line) - {"import", "from", "as"}
+            names |= possible_names(line) - {"import", "from", "as"}
     return names
 
 

@@ -1,4 +1,4 @@
-"""The place where a class is graded: a folder of its own, and the process that forks sessions."""
+"""What a run needs: a directory of its own, and the process that forks sessions."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _START = "from tutorial_lib.school.grading.server import serve; serve()"
 
 
 @contextlib.contextmanager
-def workshop() -> Iterator[Path]:
+def run_directory() -> Iterator[Path]:
     """Make a folder that only this user can enter, and remove it whatever has been put there."""
     folder = Path(tempfile.mkdtemp(prefix="grade-")).resolve()
     try:
@@ -47,7 +47,7 @@ def fork_server(
     """Start the process that forks a session for every submission, and end all of it afterwards.
 
     Args:
-        folder: The workshop.
+        folder: The run's directory.
         order: What `server.serve` needs.
         import_path: More places where Python looks for modules.
 

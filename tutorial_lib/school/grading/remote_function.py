@@ -1,4 +1,4 @@
-"""What stands in the judge's notebook where the student's function would be."""
+"""What the judge's notebook holds in place of a student's function."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class OutOfTime(CheckError):  # noqa: N818 - named for what happened
     """The answer was stopped for its time: no points, but a busy machine may be to blame."""
 
 
-class StandIn:
+class RemoteFunction:
     """Names a function that lives in the student's process; only a check can reach it.
 
     Args:
