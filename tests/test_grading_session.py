@@ -88,7 +88,7 @@ def start(tmp_path_factory, seconds=SECONDS):
     order |= {"forbidden": str(lab.path)}
     with (
         launch.run_directory() as folder,
-        launch.fork_server(folder, order, [CORPUS]) as (server, layers),
+        launch.fork_server(folder, order) as (server, layers),
     ):
         yield folder, server, lab, layers
 

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -42,14 +42,13 @@ def run_directory() -> Iterator[Path]:
 
 @contextlib.contextmanager
 def fork_server(
-    folder: Path, order: dict[str, Any], import_path: Sequence[Path]
+    folder: Path, order: dict[str, Any]
 ) -> Iterator[tuple[subprocess.Popen[str], list[str]]]:
     """Start the process that forks a session for every submission, and end all of it afterwards.
 
     Args:
         folder: The run's directory.
         order: What `server.serve` needs.
-        import_path: More places where Python looks for modules.
 
     Yields:
         The process, and the layers of its sandbox.
@@ -63,7 +62,7 @@ def fork_server(
         server = subprocess.Popen(
             [sys.executable, "-c", _START],
             cwd=home,
-            env=clean_environment(home, import_path),
+            env=clean_environment(home, [Path(path) for path in order["import_path"]]),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=log,

@@ -94,8 +94,7 @@ def grade(
     order = limits | _order(course, checks_package, paths)
     workers = jobs or default_jobs()
     started = time.monotonic()
-    with interruptible(), run_directory() as place, fork_server(place, order, paths) as forking:
-        server, layers = forking
+    with interruptible(), run_directory() as place, fork_server(place, order) as (server, layers):
         this = Run(course, submissions, place, journal, seconds, tuple(paths), server)
         self_test(this, workers)
         results = grade_all(this, names, workers)
