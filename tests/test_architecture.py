@@ -55,9 +55,10 @@ ALLOWED = {
     "school.record": {"units", "device", "recorded"},
     "school.changed": {"school.bootstrap"},
     "school.teach": {"school.grading", "school.authoring"},
+    "school.plan": {"units", "plan"},
     "school.cli": {
         *("units", "device", "training", "memory", "plots"),
-        *("school.bootstrap", "school.teach"),
+        *("school.bootstrap", "school.plan", "school.teach"),
     },
     "school.commands": {
         *("school.pythons", "school.bootstrap", "school.changed", "school.cli"),

@@ -77,6 +77,22 @@ def _in_bytes(value: Any) -> Bytes:
     return result
 
 
+def parse_bytes(text: str) -> int:
+    """Read a number of bytes with its unit, as in ``16GiB``, ``1.5 GB`` or ``512 MiB``.
+
+    Raises:
+        ValueError: When there is no number with a unit of bytes, or it is not above 0.
+    """
+    sizes = {unit: size for size, unit in _BINARY}
+    sizes |= {unit[0] + "B": 1000 ** (power + 1) for power, unit in enumerate(("K", "M", "G", "T"))}
+    found = re.fullmatch(r"\s*([0-9.]+)\s*([KMGT]i?B|B)\s*", text)
+    if found is None or found[1].count(".") > 1 or not float(found[1]) > 0:
+        raise ValueError(
+            f"{text!r} is no size in memory: a number above 0 and a unit are needed, as in 16GiB."
+        )
+    return round(float(found[1]) * {**sizes, "B": 1}[found[2]])
+
+
 def binary_unit(largest: float) -> tuple[str, int]:
     """Choose one unit for an axis whose largest value is this many bytes.
 

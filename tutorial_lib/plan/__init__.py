@@ -2,7 +2,7 @@
 
 from tutorial_lib.plan.apply import apply, undo
 from tutorial_lib.plan.choices import Choice, Fit
-from tutorial_lib.plan.fit import fit
+from tutorial_lib.plan.fit import OPTIMIZERS, PRECISIONS, fit
 from tutorial_lib.plan.profile import Profile, profile
 from tutorial_lib.plan.roofline import Speed
 from tutorial_lib.plan.schedule import Plan
@@ -11,6 +11,8 @@ from tutorial_lib.plan.solve import floor_bytes, solve
 from tutorial_lib.plan.stages import Skip, Stage
 
 __all__ = [
+    "OPTIMIZERS",
+    "PRECISIONS",
     "Choice",
     "Event",
     "Fit",

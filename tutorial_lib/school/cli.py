@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tutorial_lib.school import teach
+from tutorial_lib.school.plan import plan
 from tutorial_lib.training import Attention, OptimizerName, Precision, Recipe
 
 if TYPE_CHECKING:
@@ -230,5 +231,5 @@ def predict(
     _show(report, recipe, as_json)
 
 
-for command in (teach.grade, teach.build, teach.new):
+for command in (plan, teach.grade, teach.build, teach.new):
     app.command()(command)

@@ -35,6 +35,8 @@ To use:
   doctor    show Python, torch, GPU, versions and free disk   [--json]
   measure   measure a training step of a published model      MODEL [--batch N] [--json]
   predict   the same number without allocating anything       MODEL [--batch N] [--json]
+  plan      what fits a memory budget, and the fastest of it  MODEL --budget 16GiB
+                                                              --effective-batch N [--json]
   emulate   run any script on a GPU that is not there         --card t4 -- python train.py
 
 To teach and maintain:
@@ -47,7 +49,8 @@ To teach and maintain:
 """
 
 COMMANDS = (
-    "lab", "test", "doctor", "measure", "predict", "emulate", "record", "grade", "build", "new",
+    "lab", "test", "doctor", "measure", "predict", "plan", "emulate", "record", "grade", "build",
+    "new",
 )  # fmt: skip
 
 

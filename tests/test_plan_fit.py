@@ -1,0 +1,101 @@
+"""What fits a budget, and the command that says so."""
+
+import json
+
+import pytest
+
+from tutorial_lib import memory, plan, plots
+from tutorial_lib.models import published
+from tutorial_lib.school import cli
+from tutorial_lib.training import Recipe
+from tutorial_lib.units import KIB, MIB, parse_bytes
+
+SIZES = {"n_layer": 6, "n_embd": 32, "n_head": 2, "vocab_size": 64, "n_positions": 64}
+
+
+@pytest.fixture
+def tiny(monkeypatch):
+    """A published model that is small enough for a test."""
+    config = {**published.find("gpt2").config, **SIZES}
+    cls = "transformers.GPT2LMHeadModel"
+    model = published.Published("tiny", "causal-lm", 0, cls, "made up", config, seq=64)
+    monkeypatch.setitem(published.PUBLISHED, "tiny", model)
+    return "tiny"
+
+
+ONE = {"effective_batch": 2, "precisions": ["bf16"], "optimizers": ["adamw-8bit"]}
+
+
+@pytest.fixture
+def enough(tiny):
+    """The smallest budget, as the answer says when nothing fits."""
+    found = plan.fit(tiny, budget_bytes=100 * KIB, **ONE)
+    assert found.best is None
+    assert "nothing fits" in str(found)
+    with pytest.raises(ValueError, match="nothing to draw"):
+        plots.fits(found)
+    return found.smallest_bytes
+
+
+def test_the_fastest_that_fits_really_fits(tiny, enough):
+    budget = int(1.2 * enough)
+    found = plan.fit(tiny, budget_bytes=budget, **ONE)
+    best = found.best
+    assert best.is_verified
+    assert enough <= best.peak_bytes <= budget
+    assert best.micro_batch * best.accumulation == 2
+    assert best.plan.overhead > 0
+    assert all(best.seconds <= choice.seconds for choice in found.choices if choice.fits)
+
+    # the same step, predicted by hand
+    def make_step():
+        recipe = Recipe(
+            tiny,
+            best.micro_batch,
+            precision=best.precision,
+            optimizer=best.optimizer,
+            accumulation=best.accumulation,
+        )
+        step, model, optimizer = recipe.make_step()
+        return step, plan.apply(model, best.plan), optimizer
+
+    assert memory.predict(make_step).peak_bytes == best.peak_bytes
+    assert "recompute" in str(found)
+    alt = plots.fits(found).alt
+    assert f"{best.precision}, {best.optimizer}, {best.micro_batch} x {best.accumulation}" in alt
+    assert found.figure().alt == alt
+    faster = plan.fit(tiny, budget_bytes=4 * budget, **ONE).best
+    assert faster.seconds < best.seconds
+
+
+def test_numbers_below_one_are_refused(tiny):
+    with pytest.raises(ValueError, match=r"effective_batch \(=0\)"):
+        plan.fit(tiny, budget_bytes=1, effective_batch=0)
+
+
+def test_the_command(tiny, capsys):
+    words = ["plan", tiny, "--effective-batch", "2", "--precision", "bf16", "--optimizer", "sgd"]
+    words.append("--budget")
+    assert cli.run([*words, "8MiB", "--json"]) == 0
+    data = json.loads(capsys.readouterr().out)
+    assert data["fits"]
+    assert data["best"]["peak_bytes"] <= 8 * MIB
+    assert data["best"]["plan"]["names"][0] == "(before)"
+    assert cli.run([*words, "200KiB"]) == 1
+    assert "The smallest budget that is enough" in capsys.readouterr().out
+    assert cli.run([*words, "much"]) == 2
+    assert "'much' is no size in memory" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("16GiB", 16 * 2**30), ("1.5 GB", 1_500_000_000), ("512 MiB", 2**29), ("7B", 7)],
+)
+def test_sizes_are_read(text, size):
+    assert parse_bytes(text) == size
+
+
+@pytest.mark.parametrize("text", ["", "16", "GiB", "-1GiB", "1.2.3GiB", "0B", "16 gib", "16GiBs"])
+def test_what_is_no_size_is_refused(text):
+    with pytest.raises(ValueError, match="no size in memory"):
+        parse_bytes(text)
