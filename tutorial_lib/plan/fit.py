@@ -134,7 +134,9 @@ def _choice(
     found = solve(at, budget_bytes=budget - always)
     seconds = accumulation * found.seconds + fixed.touched_bytes / speed.bytes_per_second
     peak = max(always + found.peak_bytes, fixed.update_bytes)
-    return replace(chosen, seconds=seconds, peak_bytes=peak, overhead=found.overhead, plan=found)
+    return replace(
+        chosen, seconds=seconds, peak_bytes=peak, overhead=max(0.0, found.overhead), plan=found
+    )
 
 
 def _verified(found: Fit, asked: dict[str, Any]) -> Fit:
