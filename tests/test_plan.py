@@ -29,9 +29,11 @@ def equal(count, ratio=1, boundary=1):
 
 def drawn(rng, count):
     """A chain with nothing equal, temporaries, a skip, and a stage that must not run twice."""
+    seconds = [rng.randint(1, 9) for _ in range(count)]
     stages = [
         plan.Stage(
-            forward_seconds=rng.randint(1, 9),
+            forward_seconds=forward,
+            early_stop_seconds=rng.choice([0, 0, 0.25, 1]) * forward,
             backward_seconds=rng.randint(1, 18),
             input_bytes=rng.randint(0, 9),
             saved_bytes=rng.randint(10, 40),
@@ -42,7 +44,7 @@ def drawn(rng, count):
             kept_temporary_bytes=rng.choice([0, 0, 8]),
             recomputable=rng.random() < 0.9,
         )
-        for _ in range(count)
+        for forward in seconds
     ]
     skips = []
     if count > 2 and rng.random() < 0.5:
@@ -328,3 +330,27 @@ def test_a_plan_says_what_it_does():
         "  4-5       kept                         saves  6.00 KiB  e to f",
     ]
     assert found.forward_executions == (2, 2, 3, 2, 1, 1)
+
+
+# PyTorch stops a recomputation at the last tensor that backward needs.
+def test_an_early_stop_makes_short_segments_cheaper():
+    stage = plan.Stage(
+        forward_seconds=3, early_stop_seconds=1, backward_seconds=6, input_bytes=1, saved_bytes=9
+    )
+    by_one = plan.Plan((stage,) * 4, ((0,), (1,), (2,), (3,)))
+    by_two = plan.Plan((stage,) * 4, ((0, 1), (2, 3)))
+    kept = plan.Plan((stage,) * 4, (0, 1, 2, 3))
+    assert (kept.seconds, by_two.seconds, by_one.seconds) == (36, 36 + 10, 36 + 8)
+    inside = plan.Plan((stage,) * 4, ((0, (1,)), 2, 3))  # 0 again, then 1 again, in a segment
+    assert inside.seconds == 36 + 3 + 3 + 2
+
+
+def test_a_stop_that_is_longer_than_the_forward_is_refused():
+    with pytest.raises(ValueError, match=r"early_stop_seconds \(=4\) is a part of"):
+        plan.Stage(
+            forward_seconds=3,
+            early_stop_seconds=4,
+            backward_seconds=1,
+            input_bytes=1,
+            saved_bytes=1,
+        )

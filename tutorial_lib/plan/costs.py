@@ -33,6 +33,7 @@ class Costs:
         waiting: Bytes of gradients that wait while a segment that ends with this stage is
             recomputed.
         first: Bytes that are held while a stage runs for the first time, and not in backward.
+        early: Seconds that are saved where a segment that is run again ends with this stage.
     """
 
     forward: Seconds
@@ -43,6 +44,7 @@ class Costs:
     back: Bytes
     waiting: Bytes
     first: Bytes
+    early: Seconds
 
     def __len__(self) -> int:
         return len(self.forward)
@@ -81,7 +83,12 @@ class Costs:
             back,
             waiting,
             first,
+            column("early_stop_seconds", np.float64),
         )
+
+    def again(self, start: int, stop: int) -> float:
+        """Give the seconds of running a segment again, up to where PyTorch stops."""
+        return float(self.forward[start:stop].sum() - self.early[stop - 1])
 
     def forwards(self, needs: Bytes, start: int, stop: int, end: int) -> Bytes:
         """Give what some forwards need, as part of the chain up to `end`.
@@ -133,4 +140,5 @@ class Costs:
             largest(self.back),
             np.array([self.waiting[part][-1] for part in parts], np.int64),
             np.array([self.first[part][-1] for part in parts], np.int64),
+            np.array([self.early[part][-1] for part in parts]),
         )

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
 
 from tutorial_lib.plan.apply import install, undo
 from tutorial_lib.plan.calls import Call
@@ -31,17 +32,28 @@ class Course:
         forward: Where each stage's forward ends.
         backward: Where the backward of each stage begins: the gradient of its output is complete.
         end: Where the step ends.
+        saved: Where a tensor was last saved for backward when each stage's forward ended.
         execution: What was run.
     """
 
     forward: list[Reading] = field(default_factory=list)
     backward: dict[int, Reading] = field(default_factory=dict)
     end: Reading = 0
+    saved: list[Reading] = field(default_factory=list)
     execution: Execution | None = None
 
     def forward_spans(self, start: Reading) -> list[tuple[Reading, Reading]]:
         """Give where each stage's forward begins and ends."""
         return list(zip([start, *self.forward[:-1]], self.forward, strict=True))
+
+    def early_stops(self) -> list[float]:
+        """Give the share of each stage's forward that comes after the last tensor it saves."""
+        spans = self.forward_spans(0.0)
+        times = zip(spans, self.saved, strict=True)
+        return [
+            (end - min(end, max(begin, last))) / (end - begin) if end > begin else 0.0
+            for (begin, end), last in times
+        ]
 
     def backward_spans(self) -> list[tuple[Reading, Reading]]:
         """Give where each stage's backward begins and ends."""
@@ -59,6 +71,8 @@ def run_course(
     loss: Loss,
     read: Callable[[], Reading],
     look: Callable[[int, Tensor], None] = lambda number, tensor: None,
+    *,
+    watch_saved: bool = False,
 ) -> Course:
     """Run forward and backward, everything kept, and read a clock at every boundary.
 
@@ -68,8 +82,14 @@ def run_course(
         loss: Runs the model and gives a scalar.
         read: The clock.
         look: Gets the number of each value that a stage leaves for later ones, and the tensor.
+        watch_saved: Whether to read the clock at each tensor that autograd saves, too.
     """
     course = Course()
+    last_saved = [read()]
+
+    def save(tensor: Tensor) -> Tensor:
+        last_saved[0] = read()
+        return tensor.detach()  # itself would be a cycle, where it is the result
 
     def mark(stage: int) -> Callable[[Tensor], None]:
         def arrived(_: Tensor) -> None:
@@ -79,6 +99,7 @@ def run_course(
 
     def observe(execution: Execution, piece: int, values: dict[int, Tensor]) -> None:
         course.forward.append(read())
+        course.saved.append(last_saved[0])
         course.execution = execution
         made = {n: t for n, t in values.items() if execution.made_by[n] == piece}
         if piece < 0:
@@ -89,15 +110,24 @@ def run_course(
             look(number, tensor)
 
     install(model, calls, tuple(range(len(calls))), observe)
+    hooks = (
+        saved_tensors_hooks(save, lambda kept: kept) if watch_saved else contextlib.nullcontext()
+    )
     try:
-        result = loss()
+        with hooks:
+            result = loss()
     finally:
         undo(model)
     course.forward.append(read())
+    course.saved.append(last_saved[0])
     course.backward[len(calls) + 1] = course.forward[-1]
     result.backward()  # type: ignore[no-untyped-call]
     course.end = read()
     return course
+
+
+def _itself(kept: Tensor) -> Tensor:
+    return kept
 
 
 @contextlib.contextmanager

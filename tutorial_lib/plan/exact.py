@@ -58,7 +58,7 @@ def _dropped(
     costs: Costs, best: dict[tuple[int, int], list[Choice]], start: int, split: int, end: int
 ) -> list[Choice]:
     """Drop a segment up to `split`, do the rest, then the segment again."""
-    again = float(costs.forward[start:split].sum())
+    again, early = costs.again(start, split), float(costs.early[split - 1])
     if math.isinf(again):
         return []
     least, found = int(costs.dropped(start, split, end).max()), []
@@ -67,7 +67,9 @@ def _dropped(
         for inside in best[start, split - 1]:
             needs = max(least, int(costs.boundary[split]) + rest.needs, inside.needs)
             tree = (inside.tree, *rest.tree)
-            found.append(Choice(needs, again + rest.extra + inside.extra, tree))
+            # where the segment ends with one of its own, that one has its stop
+            late = 0.0 if isinstance(inside.tree[-1], int) else early
+            found.append(Choice(needs, again + late + rest.extra + inside.extra, tree))
     return found
 
 

@@ -111,7 +111,8 @@ class NestedTable:
         barred = np.flatnonzero((firsts >= top) | np.isinf(costs.forward[start:end]))
         count = int(barred[0]) if len(barred) else end - start
         shifts = self.boundary[start + 1 : end + 1].tolist()
-        again = (self.before[start + 1 : end + 1] - self.before[start]).astype(np.float32)
+        early = costs.early[start:end]
+        again = (self.before[start + 1 : end + 1] - self.before[start] - early).astype(np.float32)
         for index, first in enumerate(firsts[:count].tolist()):
             split = start + 1 + index
             right = self.row(split, end)[first - shifts[index] : top - shifts[index]]
@@ -138,7 +139,7 @@ def parts_to_solve(costs: Costs) -> int:
 def _run_ends(costs: Costs) -> list[int]:
     """Say for each stage where its run of equal stages ends."""
     arrays = (costs.forward, costs.boundary, costs.saved, costs.keep, costs.drop, costs.back)
-    kinds = list(zip(*arrays, costs.waiting, costs.first, strict=True))
+    kinds = list(zip(*arrays, costs.waiting, costs.first, costs.early, strict=True))
     ends = list(range(len(kinds)))
     for index in reversed(range(len(kinds) - 2)):  # the last stage ends the first forward
         if kinds[index] == kinds[index + 1]:

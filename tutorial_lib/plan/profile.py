@@ -106,13 +106,11 @@ def profile(
         if gradients == "made":
             _forget_gradients(model)
         speed = speed or (Speed() if is_fake else None)
-        timed = (
-            _measure_times(model, calls, loss, device, repeats)
-            if speed is None
-            else _predict_times(model, calls, loss, speed)
-        )
+        timed, early = _predict_times(model, calls, loss, speed or Speed())
+        if speed is None:
+            timed = _measure_times(model, calls, loss, device, repeats)
     names = (BEFORE, *(call.name for call in calls), AFTER)
-    made = _with_times(counted, names, timed, keep)
+    made = _with_times(counted, names, (*timed, early), keep)
     method: Literal["measured", "predicted"] = "predicted" if speed else "measured"
     words = "CUDA kernels" if is_fake else devices.describe(device)
     return Profile(made, skips, names, tuple(calls), method, words)
@@ -121,7 +119,7 @@ def profile(
 def _with_times(
     stages: Sequence[Stage],
     names: Sequence[str],
-    timed: tuple[list[float], list[float]],
+    timed: tuple[list[float], list[float], list[float]],
     keep: Sequence[str],
 ) -> tuple[Stage, ...]:
     return tuple(
@@ -129,9 +127,10 @@ def _with_times(
             stage,
             forward_seconds=forward,
             backward_seconds=backward,
+            early_stop_seconds=forward * early,
             recomputable=stage.recomputable and name not in keep,
         )
-        for stage, name, forward, backward in zip(stages, names, *timed, strict=True)
+        for stage, name, forward, backward, early in zip(stages, names, *timed, strict=True)
     )
 
 
@@ -219,9 +218,11 @@ def _measure_times(
 
 def _predict_times(
     model: nn.Module, calls: Sequence[Call], loss: Loss, speed: Speed
-) -> tuple[list[float], list[float]]:
+) -> tuple[tuple[list[float], list[float]], list[float]]:
+    """Give predicted seconds, and the share of each forward that an early stop leaves out."""
     with Roofline(speed) as mode:
-        return _spans(run_course(model, calls, loss, lambda: mode.seconds), 0.0)
+        course = run_course(model, calls, loss, lambda: mode.seconds, watch_saved=True)
+    return _spans(course, 0.0), course.early_stops()
 
 
 def _spans(course: Course, start: float) -> tuple[list[float], list[float]]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Literal
 
 from tutorial_lib.plan.stages import Skip, Stage, check_chain, outputs
@@ -46,15 +47,22 @@ class Simulation:
 
     @property
     def seconds(self) -> float:
-        """Time of all forwards and backwards."""
+        """Time of all forwards and backwards, less what PyTorch's early stop leaves out."""
         forward = sum(s.forward_seconds * n for s, n in zip(self.stages, self.counts, strict=True))
-        return forward + sum(stage.backward_seconds for stage in self.stages)
+        ends = (now.stage for now, then in pairwise(self.events) if _ends_segment(now, then))
+        early = sum(self.stages[index].early_stop_seconds for index in ends)
+        return forward - early + sum(stage.backward_seconds for stage in self.stages)
 
     @property
     def counts(self) -> tuple[int, ...]:
         """How often each stage's forward runs."""
         runs = [event.stage for event in self.events if event.kind != "backward"]
         return tuple(runs.count(index) for index in range(len(self.stages)))
+
+
+def _ends_segment(now: Event, then: Event) -> bool:
+    """Tell whether a run is the last one of a segment that is run again."""
+    return now.kind == "recompute" and now.keeps and then.kind == "backward"
 
 
 def simulate(stages: Sequence[Stage], tree: Tree, skips: Sequence[Skip] = ()) -> Simulation:

@@ -68,7 +68,8 @@ class _Table:
             cost = self._slots(int(self.costs.boundary[start]))
             if cost <= self.num_slots:
                 held = row[: self.num_slots + 1 - cost]
-                self.after[start, cost:] = held + np.float32(self.before[start])
+                stop_there = self.before[start] - self.costs.early[start - 1]
+                self.after[start, cost:] = held + np.float32(stop_there)
 
     def read(self) -> Tree | None:
         """Go through the table again, and write down what was best."""

@@ -34,10 +34,12 @@ class Stage:
         gradient_bytes: Gradients of parameters that its backward makes and leaves behind; 0 where
             they are there already, as in every micro-batch but the first.
         kept_temporary_bytes: Most that a forward that keeps holds besides input and saved bytes.
+        early_stop_seconds: The part of `forward_seconds` after the last tensor that its backward
+            needs. PyTorch stops there when it recomputes a segment that ends with this stage.
         recomputable: Whether a plan may run its forward twice.
 
     Raises:
-        ValueError: When a number is negative, or more is handed on than saved.
+        ValueError: When a number is negative, or a part is more than the whole.
     """
 
     forward_seconds: float
@@ -50,6 +52,7 @@ class Stage:
     handed_on_bytes: int = 0
     gradient_bytes: int = 0
     kept_temporary_bytes: int = 0
+    early_stop_seconds: float = 0.0
     recomputable: bool = True
 
     def __post_init__(self) -> None:
@@ -57,6 +60,11 @@ class Stage:
             value = getattr(self, name)
             if value is not None and not value >= 0:
                 raise ValueError(f"{name} (={value}) of a stage must not be negative.")
+        if self.early_stop_seconds > self.forward_seconds:
+            raise ValueError(
+                f"early_stop_seconds (={self.early_stop_seconds}) is a part of forward_seconds "
+                f"(={self.forward_seconds}) and cannot be more."
+            )
         if self.handed_on_bytes > self.saved_bytes:
             raise ValueError(
                 f"handed_on_bytes (={self.handed_on_bytes}) is a part of saved_bytes "
