@@ -1,0 +1,836 @@
+# %% [markdown] id="title"
+# # Selective checkpointing and offload
+#
+# Chapter 06 asked *where* to cut a chain of blocks. Each segment then dropped everything inside.
+# But a block holds tensors of very different worth: one is back after a few additions, another
+# needs a large matrix product.
+#
+# In this chapter you give every saved tensor a price. Then you choose by price: whole modules,
+# single operations, or a copy in the host's memory instead of a second computation. At the end
+# two programs choose for you: the compiler before the run, and an eviction rule during it.
+#
+# **Budget:** 60 minutes, 1 GiB of memory, no GPU needed.
+
+# %% id="imports"
+from collections import namedtuple
+from contextlib import nullcontext
+from functools import cache, partial
+from statistics import median
+
+import torch
+from torch._functorch import config as compiler_config
+from torch.autograd.graph import save_on_cpu, saved_tensors_hooks
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map_only
+from torch.utils.checkpoint import (
+    CheckpointPolicy,
+    checkpoint,
+    create_selective_checkpoint_contexts,
+)
+from torch.utils.flop_counter import FlopCounterMode, flop_registry
+from torch.utils.module_tracker import ModuleTracker
+
+from tutorial_lib import data, device, memory, plots
+from tutorial_lib.guesses import beside
+from tutorial_lib.models.gpt import GPT, Block, GPTConfig
+from tutorial_lib.private_torch import storage_key
+from tutorial_lib.units import Bytes, human_flops
+
+torch.set_num_threads(1)  # small tensors: more threads would wait for each other
+aten = torch.ops.aten
+
+# %% [markdown] id="prices-text"
+# ## What does it cost to make a tensor again?
+#
+# Each tensor that autograd keeps was made by some operation. If you drop the tensor, that operation
+# runs again in backward. So its price is the FLOPs of that operation. If the operation's own input
+# was not kept either, the price includes making that input.
+#
+# **Predict.** A transformer block as wide as Llama-2-7B's (4096), with fused attention. What share
+# of its saved bytes, in per cent, can be made again *without any matrix product*?
+
+# %% id="guess-cheap"
+guess = None
+
+# %% [markdown] id="makers-text"
+# Two instruments together give the answer. A *dispatch mode* is a Python object that PyTorch calls
+# for every operation: it notes who made each tensor, from what, with how many FLOPs. The
+# saved-tensor hook of chapter 03 says which tensors are kept.
+
+
+# %% id="storages"
+def storages(nested):  # several tensors may be views of one storage
+    tensors = [leaf for leaf in tree_leaves(nested) if isinstance(leaf, torch.Tensor)]
+    return [storage_key(tensor.untyped_storage()) for tensor in tensors]
+
+
+# %% id="makers"
+class Makers(TorchDispatchMode):
+    """Notes for each storage the operation that made it, its FLOPs and its inputs."""
+
+    def __init__(self, given, tracker):
+        super().__init__()
+        self.tracker, self.alive = tracker, []
+        self.notes = {storage: ("", 0, []) for storage in storages(given)}
+
+    def __torch_dispatch__(self, op, types, args=(), kwargs=None):
+        out = op(*args, **(kwargs or {}))
+        count = flop_registry.get(op.overloadpacket)
+        flops = count(*args, **(kwargs or {}), out_val=out) if count else 0
+        module = max(self.tracker.parents - {"Global"}, key=len)
+        note = f"{module} {op.overloadpacket.__name__}", flops, storages(args)
+        for storage in storages(out):
+            self.notes.setdefault(storage, note)  # the first one made it, a view comes later
+        self.alive.append(out)  # so that no address is used twice
+        return out
+
+
+# %% id="watched"
+def watched(block, x):
+    kept, tracker = {}, ModuleTracker()
+
+    def pack(tensor):
+        kept[storages(tensor)[0]] = Bytes(tensor.untyped_storage().nbytes())
+        return tensor.detach()
+
+    makers = Makers([x, *block.parameters()], tracker)
+    with saved_tensors_hooks(pack, lambda tensor: tensor), tracker, makers:
+        block(x)
+    return kept, makers.notes
+
+
+# %% id="prices"
+Price = namedtuple("Price", "made_by num_bytes flops")
+
+
+def prices(block, x):
+    kept, notes = watched(block, x)
+
+    def to_make(storage):  # its own operation, and those before it whose results nobody kept
+        _, flops, inputs = notes[storage]
+        missing = [one for one in set(inputs) - {storage} if one not in kept]
+        return flops + sum(to_make(one) for one in missing)
+
+    made = {}
+    for storage, num_bytes in kept.items():
+        if name := notes[storage][0].removeprefix("Block").lstrip(". "):  # inputs have none
+            before = made.get(name, Price(name, 0, 0))
+            made[name] = Price(name, num_bytes + before.num_bytes, to_make(storage))
+    return list(made.values())
+
+
+# %% id="wide-block"
+def wide_block(attention="sdpa", d_model=4096, seq_len=2048, **others):
+    config = GPTConfig(
+        d_model=d_model, num_heads=d_model // 128, seq_len=seq_len, attention=attention, **others
+    )
+    with memory.predicting():  # a GPU's kernels, and no memory
+        block = Block(config).to(torch.bfloat16)
+        x = torch.zeros(1, seq_len, d_model, dtype=torch.bfloat16, requires_grad=True)
+        with FlopCounterMode(display=False) as counter:
+            block(x)
+        return prices(block, x), counter.get_total_flops()
+
+
+fused, fused_flops = wide_block()
+cheap = sum(row.num_bytes for row in fused if not row.flops)
+share = 100 * cheap / sum(row.num_bytes for row in fused)
+print(f"{share:.0f} % without a product{beside(guess, share)}")
+
+
+# %% id="price-table"
+def price_list(rows):
+    print(f"{'made by':<46}{'kept':>9}{'to make again':>15}{'freed per MFLOP':>17}")
+    for row in sorted(rows, key=lambda row: row.flops / row.num_bytes):
+        freed = str(Bytes(row.num_bytes / (row.flops / 1e6))) if row.flops else "no product"
+        print(f"{row.made_by:<46}{row.num_bytes:>9}{human_flops(row.flops):>15}{freed:>17}")
+
+
+price_list(fused)
+
+# %% [markdown] id="price-read"
+# Read it from the top: that is the order in which to drop tensors.
+#
+# - **Norms and GELU** need no product. (They are not free: they read and write memory. A FLOP
+#   counter does not see that.)
+# - **Attention's result** has a price that grows with the sequence: $4T$ FLOPs for each number, as
+#   the counter counts, which knows no causal mask. With $T = C/2$, as here, it costs what a product
+#   costs.
+# - **The linear layers** all have the same price, $2C$ FLOPs for each number: width $C$ times one
+#   multiplication and one addition. A wider model pays more to recompute the same byte.
+# - `add` is the sum after attention. It is an addition, but its term, the output projection,
+#   was not kept: so its price is that product.
+#
+# The next figure drops the tensors in this order. It shows attention fused, and written out.
+
+# %% id="price-figure"
+written, written_flops = wide_block("eager")
+
+
+def dropped_in_order(rows, forward_flops):
+    kept, flops, points = sum(row.num_bytes for row in rows), 0, {}
+    for row in sorted(rows, key=lambda row: row.flops / row.num_bytes):
+        points[100 * flops / forward_flops + 1e-6 * len(points)] = kept  # no two at one place
+        kept, flops = kept - row.num_bytes, flops + row.flops
+    return points | {100 * flops / forward_flops: kept}
+
+
+curves = {
+    "written out": dropped_in_order(written, written_flops),
+    "fused": dropped_in_order(fused, fused_flops),
+}
+plots.growth(
+    curves,
+    xlabel="recomputed, % of the block's forward FLOPs",
+    title="Kept by one block, cheapest tensors dropped first",
+    predicted=list(curves),
+    log=False,
+)
+
+# %% [markdown] id="selective-text"
+# Written-out attention starts far higher, and falls almost straight down: its scores are many bytes
+# and few FLOPs. This is the observation behind **selective recomputation** (Korthikanti et al.,
+# 2022): drop the scores of attention, keep everything else. For GPT-3 their formula says that the
+# scores are $5as/h$ of $34 + 5as/h$ bytes (chapter 03). We can count that, dropout included.
+
+# %% id="selective"
+gpt3 = {"d_model": 12288, "seq_len": 2048, "dropout": 0.1}
+for kind in ("eager", "sdpa"):
+    rows, flops = wide_block(kind, **gpt3)
+    kept = 2 * 2048 * 12288 + sum(row.num_bytes for row in rows)  # with the block's input
+    scores = [row for row in rows if row.made_by.split()[0] == "attention"]
+    scores = [row for row in scores if "clone" not in row.made_by]  # the layout of its result
+    freed, again = sum(r.num_bytes for r in scores), max(r.flops for r in scores)
+    print(f"{kind:<6} frees {freed / kept:.0%} of the bytes for {again / flops:.1%} of the FLOPs")
+print(f"paper: {80 / (34 + 80):.0%} of the bytes")
+
+# %% [markdown] id="selective-read"
+# The paper's figure is right, for written-out attention. A fused kernel never keeps the scores, so
+# there is little left to drop, at a worse price. So "checkpoint attention only" was
+# good advice while attention was written out. With today's kernels it is poor advice.
+
+# %% [markdown] id="modules-text"
+# ## Which module to wrap?
+#
+# From prices to whole modules. You can wrap attention, or the MLP, or both separately, or the
+# block. Here a choice is a function that runs one block. The last one, `halves`, takes each norm
+# into the segment of the module that follows it.
+
+
+# %% id="choices"
+remade = partial(checkpoint, use_reentrant=False)
+
+
+def none(block, x):
+    return Block.forward(block, x)
+
+
+def attention_only(block, x):
+    x = x + remade(block.attention, block.norm_1(x))
+    return x + block.mlp(block.norm_2(x))
+
+
+def mlp_only(block, x):
+    x = x + block.attention(block.norm_1(x))
+    return x + remade(block.mlp, block.norm_2(x))
+
+
+def both_modules(block, x):
+    x = x + remade(block.attention, block.norm_1(x))
+    return x + remade(block.mlp, block.norm_2(x))
+
+
+# %% id="choices-segments"
+def halves(block, x):
+    x = remade(lambda h: h + block.attention(block.norm_1(h)), x)
+    return remade(lambda h: h + block.mlp(block.norm_2(h)), x)
+
+
+def per_block(block, x):
+    return remade(partial(Block.forward, block), x)
+
+
+# %% [markdown] id="result-text"
+# For each choice we count the bytes that wait for backward, the peak of all activations (waiting,
+# recomputed, temporary; weights and their gradients left out), and the FLOPs of the step. The unit
+# of bytes is one block's input. PyTorch's FLOP counter does not know the fused attention of a CPU,
+# so we tell it: two products forward, five backward.
+
+# %% id="result"
+tokens = next(data.text_batches(2, 128))  # (batch, sequence)
+unit = 2 * 128 * 128 * 4  # bytes of a block's input
+ACTIVATIONS = ("activations", "recomputed", "temporary")
+Result = namedtuple("Result", "waiting peak flops gradients")
+
+
+def products(number, q, k, v):  # shapes (batch, heads, sequence, width)
+    return number * 2 * q[0] * q[1] * q[2] * k[2] * q[3]
+
+
+kernel = "_scaled_dot_product_flash_attention_for_cpu"
+cpu_attention = {
+    getattr(aten, kernel): lambda q, k, v, *_, **__: products(2, q, k, v),
+    getattr(aten, kernel + "_backward"): lambda grad, q, k, v, *_, **__: products(5, q, k, v),
+}
+
+
+# %% id="make-gpt"
+def make_gpt(choice, num_layers=8):
+    torch.manual_seed(0)
+    gpt = GPT(GPTConfig(num_layers=num_layers))
+    for block in gpt.blocks:
+        block.forward = partial(choice, block)
+    return gpt
+
+
+# %% id="result-of"
+def result_of(gpt):
+    def step():
+        gpt.zero_grad()
+        gpt.loss(tokens).backward()
+
+    report = memory.measure(step, model=gpt, warmup=0)
+    backward = next(tick for tick, phase in report.phase_starts if phase == "backward")
+    waiting = report.curve()[backward]["activations"] / unit
+    peak = max(sum(point[name] for name in ACTIVATIONS) for point in report.curve()) / unit
+    with FlopCounterMode(display=False, custom_mapping=cpu_attention) as counter:
+        step()
+    gradients = [parameter.grad for parameter in gpt.parameters()]
+    return Result(waiting, peak, counter.get_total_flops(), gradients)
+
+
+# %% [markdown] id="predict-modules"
+# A common piece of advice: "checkpoint attention and feed-forward *separately*; that saves another
+# 30 to 40 % over checkpointing each block, at the cost of more recomputation".
+#
+# **Predict.** GPT with 16 blocks. How many times the peak of `per_block` is the peak of `halves`?
+
+# %% id="guess-halves"
+guess = None
+
+# %% id="modules-table"
+CHOICES = (none, attention_only, mlp_only, both_modules, halves, per_block)
+results = {}
+for depth, choices in {4: CHOICES, 16: (none, *CHOICES[-3:])}.items():
+    print(f"{depth} blocks           waiting    peak   FLOPs")
+    for choice in choices:
+        results[depth, choice] = seen = result_of(make_gpt(choice, depth))
+        more = seen.flops / results[depth, none].flops - 1
+        print(f"  {choice.__name__:<16}{seen.waiting:>9.1f}{seen.peak:>8.1f}{more:>+8.1%}")
+ratio = results[16, halves].peak / results[16, per_block].peak
+print(f"16 blocks: halves / per_block = {ratio:.2f}{beside(guess, ratio)}")
+
+# %% [markdown] id="modules-read"
+# The advice does not hold, in either half:
+#
+# - **Memory.** `halves` keeps two boundaries a block where `per_block` keeps one. In return, one
+#   half's inside comes back at a time. With 4 blocks the smaller inside wins. With 16 blocks the
+#   boundaries win, and `halves` needs more. The formula of chapter 06 says the same: the best
+#   length is $\sqrt{n/r}$ blocks. For $r = 16$ that is half a block if $n = 4$, and a whole one if
+#   $n = 16$.
+# - **Recomputation.** It falls. PyTorch stops a recomputation as soon as backward has its tensors,
+#   so each segment leaves out its last product. Two segments leave out two.
+# - **Attention or MLP?** `mlp_only` frees twice as much as `attention_only`, for fewer FLOPs. With
+#   a fused kernel there is little in attention to free.
+# - **Wrapping the modules alone** (`both_modules`) leaves the norms outside. Their inputs and
+#   outputs wait, four tensors a block. Pull the norm into the segment.
+#
+# ## Can we choose by operation?
+#
+# A module is a coarse choice. The price list says: drop norms and GELU, keep the products. But GELU
+# and the `up` product lie in one module.
+#
+# So take one segment a block, as in `per_block`, and *keep a few results on the way*. In the first
+# run a dispatch mode stores the results of chosen operations. In the second run another one hands
+# them out instead of computing them. `checkpoint` takes such a pair as `context_fn`.
+
+# %% id="names"
+LINEAR = {(128, 384): "qkv", (128, 128): "out", (128, 512): "up", (512, 128): "down"}
+
+
+def name_of(op, args):
+    if op is aten.addmm.default:
+        return LINEAR[tuple(args[2].shape)]  # (bias, input, weight as (in, out))
+    return "attention" if "scaled_dot_product" in op.name() else ""
+
+
+# %% id="by-hand"
+class Store(TorchDispatchMode):
+    def __init__(self, keep, store):
+        super().__init__()
+        self.keep, self.store = keep, store
+
+    def __torch_dispatch__(self, op, types, args=(), kwargs=None):
+        out = op(*args, **(kwargs or {}))
+        if name_of(op, args) in self.keep:  # without its history: see the alias of chapter 05
+            self.store.append(tree_map_only(torch.Tensor, torch.Tensor.detach, out))
+        return out
+
+
+class HandOut(Store):
+    def __torch_dispatch__(self, op, types, args=(), kwargs=None):
+        if name_of(op, args) in self.keep:
+            return self.store.pop(0)
+        return op(*args, **(kwargs or {}))
+
+
+def by_hand(keep, block, x):
+    def contexts():
+        store = []
+        return Store(keep, store), HandOut(keep, store)
+
+    return remade(partial(Block.forward, block), x, context_fn=contexts)
+
+
+# %% [markdown] id="predict-policy"
+# **Predict.** Keep the results of `qkv`, attention, `out` and `up`, and make the norms and GELU
+# again. What share of the waiting bytes of `none` is left, in per cent? (8 blocks; the head and the
+# loss are counted in both.)
+
+# %% id="guess-policy"
+guess = None
+
+# %% id="policies"
+PRODUCTS = {"qkv", "attention", "out", "up"}
+policies = {"nothing": set(), "attention": {"attention"}, "out": {"out"}, "qkv, up": {"qkv", "up"}}
+policies |= {"all but down": PRODUCTS, "all products": PRODUCTS | {"down"}}
+plain = result_of(make_gpt(none))
+print("kept               waiting    peak   FLOPs")
+for name, keep in policies.items():
+    results[name] = seen = result_of(make_gpt(partial(by_hand, keep)))
+    print(f"{name:<16}{seen.waiting:>10.1f}{seen.peak:>8.1f}{seen.flops / plain.flops - 1:>+8.1%}")
+share = 100 * results["all but down"].waiting / plain.waiting
+print(f"all but down: {share:.0f} % of {plain.waiting:.1f}{beside(guess, share)}")
+
+# %% [markdown] id="policies-read"
+# `all but down` computes no product twice and still frees a good part of the memory: the norms and
+# GELU, whose price is nearly nothing. This is the first policy to try when you are a little over
+# budget. `qkv, up` still needs `out`, because the second norm's input depends on it.
+#
+# The last row is a trap. `down` has the most expensive result of the block, so a rule "keep what is
+# dear" keeps it. It costs one more unit per block and saves nothing. Nobody needs that result
+# again: it is only added to the residual, and it is the last product of its segment. **A price
+# matters only for tensors that backward asks for, or that lie on the way to one.**
+#
+# ### PyTorch's own
+#
+# `create_selective_checkpoint_contexts` makes such a pair of modes out of a policy: a function that
+# says for each operation whether to save its result. A list of operations works too, but a list
+# cannot tell `up` from `down`: both are `aten.addmm.default`.
+
+
+# %% id="torch-policy"
+def by_torch(chosen, block, x):
+    def policy(context, op, *args, **kwargs):
+        kept = chosen(op, args)
+        return CheckpointPolicy.MUST_SAVE if kept else CheckpointPolicy.PREFER_RECOMPUTE
+
+    contexts = partial(create_selective_checkpoint_contexts, policy)
+    return remade(partial(Block.forward, block), x, context_fn=contexts)
+
+
+def named(keep, op, args):
+    return name_of(op, args) in keep
+
+
+for name in ("qkv, up", "all but down"):
+    ours = results[name]
+    theirs = result_of(make_gpt(partial(by_torch, partial(named, policies[name]))))
+    same = [a == b for a, b in zip(ours[:3], theirs[:3], strict=True)]
+    equal = all(map(torch.equal, theirs.gradients, plain.gradients))
+    print(f"{name:<13} waiting, peak and FLOPs as ours: {same}, gradients of none: {equal}")
+
+# %% [markdown] id="torch-policy-read"
+# The same bytes, the same FLOPs, the same gradients. PyTorch's version also looks after views,
+# in-place writes and the compiler. Use it; ours is for understanding it.
+#
+# A policy needs no names. This one has a price, FLOPs for each byte of the result, and a limit:
+# what is dearer than the limit is kept.
+
+
+# %% id="by-price"
+def price(op, args):  # FLOPs for each byte of the result, in float32
+    if name_of(op, args) == "attention":
+        return 4 * args[0].shape[2] / 4  # two products over the sequence
+    return 2 * args[1].shape[1] / 4 if name_of(op, args) else 0  # a sum over the input's width
+
+
+def dearer(limit, op, args):
+    return price(op, args) > limit
+
+
+for limit in (0, 100, 200):
+    seen = result_of(make_gpt(partial(by_torch, partial(dearer, limit))))
+    more = seen.flops / plain.flops - 1
+    print(f"dearer than {limit:>3}: waiting {seen.waiting:>6.1f}, FLOPs {more:+.1%}")
+
+# %% [markdown] id="by-price-read"
+# At limit 0 it keeps every product, and with it `down`, which nobody needs. At 100 it keeps
+# attention and `down`: as many FLOPs as `attention` above, and a unit more for each block. At 200
+# it keeps `down` alone, and pays that unit for nothing. A good policy knows the graph as well as
+# the prices. Lab 05 gives you a byte target, and you look for the policy with the fewest FLOPs.
+#
+# ## Why did my memory not fall?
+#
+# A checkpoint can drop a tensor only if nobody else holds it. Training code often does: it keeps a
+# list of hidden states for a plot, or a hook logs activations.
+#
+# **Question.** Under `per_block`, a hook logs each block's output, the inside of its MLP, or the
+# mean of its first norm. Which of these logs costs memory, and how much?
+
+
+# %% id="references"
+def detached(tensor):
+    return tensor.detach()
+
+
+def itself(tensor):
+    return tensor
+
+
+def mean(tensor):
+    return tensor.mean().item()
+
+
+def with_log(part, hand):
+    gpt, log = make_gpt(per_block), []
+    for block in gpt.blocks:
+        module = block.get_submodule(part)
+        module.register_forward_hook(lambda module, args, out: log.append(hand(out)))
+    return result_of(gpt)
+
+
+base = result_of(make_gpt(per_block))
+logs = [("", detached), ("mlp.up", detached), ("mlp.up", itself), ("norm_1", mean)]
+for part, hand in logs:
+    seen = with_log(part, hand)
+    words = f"{part or 'block'}, {hand.__name__}:"
+    waiting, peak = seen.waiting - base.waiting, seen.peak - base.peak
+    print(f"{words:<18} waiting {waiting:+6.2f}, peak {peak:+6.2f}")
+
+# %% [markdown] id="references-read"
+# - The **outputs of the blocks** are the boundaries. They wait anyway, so a reference to them costs
+#   next to nothing (until the step ends: clear the list).
+# - The **inside of the MLP** waits with its full size, four units for each block. The hook runs in
+#   the recomputation too, and appends again. Without `detach` it is worse: an entry from the
+#   recomputation holds the whole graph of its block.
+# - A **number** made of the tensor costs nothing. Log numbers.
+#
+# `memory.saved` cannot see this, since autograd did not save those tensors. The meter sees it.
+
+# %% [markdown] id="offload-text"
+# ## Move it instead of making it again?
+#
+# The host has memory too. A pack hook may copy a tensor there, and the unpack hook copies it back.
+# The GPU then holds it neither during forward nor until backward needs it:
+#
+# `forward → pack: device to host → (waiting on the host) → unpack: host to device → backward`
+#
+# PyTorch has this pair of hooks as `save_on_cpu`. On a CPU it copies nothing, since host and device
+# are one memory. So we build a host that the meter cannot see: NumPy arrays. What is left in
+# tensors is then what would be left on a GPU. The bytes are exact; the time of a copy is not to be
+# had here.
+
+
+# %% id="to-numpy"
+class Host:
+    """Keeps saved tensors as NumPy arrays, and counts what it copies."""
+
+    def __init__(self):
+        self.copied = Bytes(0)
+
+    def pack(self, tensor):
+        self.copied += tensor.nbytes
+        return tensor.detach().numpy().copy()
+
+    def unpack(self, array):
+        return torch.from_numpy(array).clone()  # the clone is the copy on the device
+
+
+# %% id="offloaded"
+def offloaded(choice):
+    host, gpt = Host(), make_gpt(choice)
+    loss = gpt.loss
+
+    def loss_with_host(tokens):
+        with saved_tensors_hooks(host.pack, host.unpack):
+            return loss(tokens)
+
+    gpt.loss = loss_with_host
+    return result_of(gpt), host.copied // 2  # two steps: one for the meter, one for FLOPs
+
+
+# %% id="offload-table"
+print("                       waiting    peak  FLOPs    copied out, units")
+for name, choice in {"none": none, "per_block": per_block}.items():
+    before = {"none": plain, "per_block": base}[name]
+    after, copied = offloaded(choice)
+    more = [result.flops / plain.flops - 1 for result in (before, after)]
+    print(f"{name:<20}{before.waiting:>10.1f}{before.peak:>8.1f}{more[0]:>+7.0%}")
+    print(f"{name + ', offloaded':<20}{after.waiting:>10.1f}{after.peak:>8.1f}{more[1]:>+7.0%}"
+          f"{copied / unit:>10.1f}")  # fmt: skip
+
+# %% [markdown] id="offload-read"
+# Offload recomputes nothing, and nothing waits on the device. Its peak is even below that of
+# `per_block`, because only one operation's tensors come back at a time.
+#
+# The price is in the last column: more is copied than waits. Hooks are asked about every saved
+# *tensor*. So a storage that three operations save is copied three times, and the weights, which
+# stay on the device anyway, are copied too. `save_on_cpu` does the same. Checkpointing first and
+# offloading the boundaries (last row) copies the least.
+#
+# The same with the library's hooks on a GPU, if there is one:
+
+
+# %% id="on-gpu"
+# NBVAL_IGNORE_OUTPUT
+def measured_on_gpu(around):
+    gpt, batch = make_gpt(none, 24).cuda(), tokens.cuda()
+
+    def step():
+        with around():
+            loss = gpt.loss(batch)
+        loss.backward()
+        gpt.zero_grad()
+
+    return memory.measure(step, model=gpt, repeats=5)
+
+
+if device.has_gpu():
+    for name, around in {"kept": nullcontext, "moved": partial(save_on_cpu, True)}.items():
+        report = measured_on_gpu(around)
+        print(f"{name:<6} peak {report.peak_bytes}, {1e3 * median(report.step_seconds):.1f} ms")
+else:
+    print("no GPU here: the bytes are counted above, the bus is in the next section")
+
+# %% [markdown] id="bus-text"
+# ## When does the bus win?
+#
+# A tensor of $B$ bytes that takes $F$ FLOPs to make:
+#
+# $$ t_{\text{again}} = \frac{F}{\text{FLOP/s}} \qquad\qquad
+#    t_{\text{moved}} = \frac{2B}{\text{bytes/s of the bus}} $$
+#
+# If nothing hides the copy, the bus wins where $F / B$ is above twice the ratio of the card's two
+# speeds. To move a GELU's result ($F \approx 0$) is therefore never worth it. But copies need no
+# arithmetic, so they can run *beside* it. All of a block's bytes, each storage once and no weights,
+# go out for free if the bus needs no longer than the block's own forward: if the block's FLOPs for
+# each kept byte are above $\text{FLOP/s} : \text{bytes/s}$.
+#
+# The speeds are NVIDIA's published peaks: 16-bit dense products, and the link to the host in *one*
+# direction, half of what the data sheets give for both.
+
+# %% id="cards"
+CARDS = {  # FLOP/s and bytes/s to the host: data sheets of T4, A100 80GB SXM, H100 SXM, GH200
+    "T4, PCIe 3": (65e12, 16e9),
+    "A100, PCIe 4": (312e12, 32e9),
+    "H100, PCIe 5": (989e12, 64e9),
+    "GH200, NVLink-C2C": (989e12, 450e9),
+}
+
+# %% [markdown] id="predict-width"
+# The more a block computes for each byte it keeps, the better the bus hides. Wider blocks compute
+# more.
+#
+# **Predict.** Sequence 2048, bf16, everything offloaded. From which width on (a power of two) can
+# an A100 hide all of it behind the forward?
+
+# %% id="guess-width"
+guess = None
+
+
+# %% id="width"
+@cache
+def flops_per_byte(width):
+    rows, flops = wide_block(d_model=width)
+    return flops / (sum(row.num_bytes for row in rows) + 2 * 2048 * width)  # and its input
+
+
+widths = [2**power for power in range(9, 17)]
+for card, (flops_per_second, bytes_per_second) in CARDS.items():
+    needed = flops_per_second / bytes_per_second
+    enough = next(width for width in widths if flops_per_byte(width) >= needed)
+    share = flops_per_byte(4096) / needed
+    words = beside(guess, enough) if card.startswith("A100") else ""
+    print(f"{card:<18} {needed:>6.0f} FLOPs a byte: from width {enough:>5}; "
+          f"at 4096 it hides {min(share, 1):.0%}{words}")  # fmt: skip
+
+# %% id="width-figure"
+lines = {"a block": {width: flops_per_byte(width) for width in widths}}
+lines |= {card: dict.fromkeys(widths, fast / bus) for card, (fast, bus) in CARDS.items()}
+plots.training_curves(
+    lines,
+    xlabel="width of the block",
+    ylabel="FLOPs for each byte kept",
+    title="The bus hides where the block is above the card's line",
+    dashed=list(CARDS),
+    log="xy",
+)
+
+# %% [markdown] id="bus-read"
+# From one generation to the next, arithmetic grew faster than PCIe: the lines of T4, A100 and H100
+# go up. So at common widths a GPU behind PCIe hides only a part, and the sensible plan is a
+# mixture: move as much as fits beside the arithmetic, make cheap tensors again, keep the rest.
+# NVLink-C2C, a faster link to the host, changes the answer.
+#
+# The peaks flatter both sides. If your kernels reach half of the FLOP/s, about half the width is
+# enough. If eight GPUs share the host's memory, each gets a part of its speed. Put your own two
+# numbers in `CARDS`.
+#
+# ## Can the compiler choose?
+#
+# `torch.compile` sees forward and backward as one graph before anything runs. Its partitioner
+# decides which tensors cross from one to the other. With `activation_memory_budget` you give it a
+# share: 1 is its default plan, 0 keeps nothing but the inputs. Between them it fills a knapsack:
+# the most FLOPs saved for the bytes allowed. No module needs a wrapper.
+#
+# The backend here only partitions, and leaves out the code generator, which would need a C++
+# compiler. The numbers depend on PyTorch's version; yours may differ a little.
+
+
+# %% id="compiled"
+# NBVAL_IGNORE_OUTPUT
+def compiled(budget):
+    torch._dynamo.reset()
+    gpt = GPT(GPTConfig(num_layers=2))
+    with compiler_config.patch(activation_memory_budget=budget):
+        loss = torch.compile(gpt.loss, backend="aot_eager_decomp_partition")
+        kept = memory.saved(lambda: loss(tokens), params_of=gpt)
+        out = loss(tokens)
+    with FlopCounterMode(display=False, custom_mapping=cpu_attention) as counter:
+        out.backward()
+    return kept.num_bytes, counter.get_total_flops()
+
+
+# %% id="compiled-table"
+# NBVAL_IGNORE_OUTPUT
+gpt = GPT(GPTConfig(num_layers=2))
+eager, loss = memory.saved(lambda: gpt.loss(tokens), params_of=gpt), gpt.loss(tokens)
+with FlopCounterMode(display=False, custom_mapping=cpu_attention) as counter:
+    loss.backward()
+print(f"not compiled: {eager.num_bytes:>8} kept")
+for budget in (1, 0.9, 0.5, 0.2, 0):
+    kept, flops = compiled(budget)
+    more = flops / counter.get_total_flops() - 1
+    print(f"budget {budget:<5}: {kept:>8} kept, FLOPs of backward {more:+.1%}")
+
+# %% [markdown] id="compiled-read"
+# At 0.9 the compiler does what `all but down` did by hand: it drops what costs no product, and that
+# is more than it was asked to drop. With less, it begins to recompute products. At 0 only the
+# tokens are kept: that is one checkpoint around the whole model, and chapter 06 showed what it does
+# to the peak. The budget is a share of the bytes that *wait*. For the peak you need the meter, or
+# the planner of chapter 06.
+#
+# ## Can it be decided while it runs?
+#
+# All plans so far were made beforehand. If the graph changes from step to step, with sequences of
+# different length or a tree, no plan fits. **Dynamic tensor rematerialisation** (Kirisame et al.,
+# 2021) needs none: compute; when memory is full, evict a tensor; when an evicted one is needed,
+# make it again. It evicts the tensor with the smallest
+#
+# $$ h = \frac{\text{cost to make it again}}{\text{bytes} \times \text{time since its last use}} $$
+#
+# Here in small: a chain of equal operations. Making a result again includes its evicted neighbours.
+
+
+# %% id="on-demand"
+class OnDemand:
+    """Results 0, 1, 2, ... of a chain, at most `room` of them in memory; 0 is the input."""
+
+    def __init__(self, room):
+        self.room, self.clock, self.runs = room, 0, 0
+        self.used = {0: 0}  # what is in memory, and when it was last used
+
+    def score(self, place):
+        before = max(other for other in self.used if other < place)
+        after = min((other for other in self.used if other > place), default=place + 1)
+        return (after - before - 1) / (self.clock - self.used[place] + 1)
+
+    def get(self, wanted):
+        start = max(place for place in self.used if place <= wanted)
+        for place in range(start + 1, wanted + 1):
+            if len(self.used) == self.room:
+                evictable = self.used.keys() - {0, place - 1}
+                del self.used[min(sorted(evictable), key=self.score)]
+            self.runs, self.clock = self.runs + 1, self.clock + 1
+            self.used[place - 1] = self.used[place] = self.clock
+
+
+def forward_and_backward(length, room):
+    chain = OnDemand(room)
+    for place in range(length, -1, -1):  # the last one is the forward pass
+        chain.get(place)
+        chain.used.pop(place)
+    return chain.runs
+
+
+# %% [markdown] id="predict-on-demand"
+# The best plan knows the chain beforehand. It is a small dynamic program, as in chapter 06: run
+# forward to result $k$ and keep it, go backward through all that follows it, then through all
+# before.
+#
+# **Predict.** A chain of 64 operations, 12 places in memory. By how many per cent does the eviction
+# rule run more operations than the best plan?
+
+# %% id="guess-on-demand"
+guess = None
+
+
+# %% id="on-demand-runs"
+@cache
+def best(length, room):
+    if length <= 2:
+        return length
+    ways = range(1, length) if room >= 3 else ()
+    return min((k - 1 + best(length - k, room - 1) + best(k, room) for k in ways), default=10**9)
+
+
+runs, planned = forward_and_backward(64, 12), best(64, 12)
+more = 100 * (runs / planned - 1)
+print(f"evicting {runs} runs, planned {planned}: {more:+.0f} %{beside(guess, more)}")
+
+# %% id="on-demand-figure"
+rooms = (6, 8, 10, 12, 16, 24, 40, 65)
+plots.training_curves(
+    {
+        "evicting on demand": {room: forward_and_backward(64, room) for room in rooms},
+        "best plan": {room: best(64, room) for room in rooms},
+    },
+    xlabel="places in memory",
+    ylabel="runs of an operation",
+    title="Forward and backward through a chain of 64 operations",
+    dashed=["best plan"],
+)
+
+# %% [markdown] id="on-demand-price"
+# The rule knows nothing beforehand, and stays close to the best plan. What the count leaves out is
+# the search itself: before each eviction the rule compares all tensors in memory. For a fixed
+# graph, a plan made once is cheaper. PyTorch has no such mode; the authors' prototype changed
+# PyTorch.
+#
+# ## Verdicts
+#
+# - **"Attention and FFN checkpointed separately saves another 30 to 40 %, at the cost of more
+#   recomputation":** no. With few blocks it saves a little, with many it needs more memory, and it
+#   recomputes *less*.
+# - **"Selective checkpointing, by size and by cost":** worth its lines. Dropping norms and GELU
+#   frees a large part and repeats no product. Prices alone mislead: they do not know who needs a
+#   result.
+# - **"Keeping references defeats checkpointing":** true for a block's inside, detached or not. The
+#   blocks' outputs and plain numbers are harmless.
+# - **"Offload":** frees everything that waits and recomputes nothing. Behind PCIe only a part of
+#   the copies hides behind the arithmetic of common widths. Checkpoint first, then offload
+#   boundaries.
+# - **"Automatic checkpointing":** the compiler's budget finds a plan like ours, for the bytes
+#   that wait. It promises nothing about the peak.
+# - **"Dynamic checkpointing":** close to the best plan on a chain, and for graphs that change the
+#   only choice. The price is a search at run time.
+#
+# ## What you can now do
+#
+# - Give each saved tensor a price, and say which ones to drop first.
+# - Write a policy by operation with a pair of dispatch modes, and with PyTorch's contexts.
+# - Decide between making again and moving, from two speeds of a card and the width of a model.
+#
+# Lab 05, `lab05_policies`, has you reach a byte target with the fewest FLOPs. Chapter 08,
+# `08_accumulation_from_scratch`, leaves recomputation and makes the batch smaller instead.
