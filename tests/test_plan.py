@@ -134,7 +134,7 @@ def test_the_comparison_catches_a_worse_solver():
     assert misses(solved_once_only, num_chains=30, longest=4, seed=1)[1]
 
 
-@pytest.mark.slow
+@pytest.mark.weekly
 def test_no_plan_beats_the_solver_on_3000_pairs():
     pairs, missed = misses(solved, num_chains=360, longest=5, seed=2)
     more, missed_too = misses(solved, num_chains=10, longest=6, seed=3)
@@ -246,7 +246,7 @@ def test_revolves_binomials_are_reached(length):
         assert found.peak_bytes <= budget
 
 
-@pytest.mark.slow
+@pytest.mark.weekly
 def test_revolves_binomials_are_reached_everywhere():
     for length in range(1, 101):
         test_revolves_binomials_are_reached(length)

@@ -196,8 +196,6 @@ for name, tree in {
     print(f"{name:<17} peak {run.peak_bytes} units, time {run.overhead:+.1%}")
 
 # %% [markdown] id="price-in-seconds"
-# (A plan on paper counts every block's forward in full, and knows nothing of the early stop.)
-#
 # Seconds are another matter. Where kernels wait for memory or for Python, a third more arithmetic
 # is less than a third more time; where a slow loader is part of the step, too. So "20 to 30 %" is
 # a fact about somebody's machine. Chapter 05 timed this GPT, and chapter 02 says how to time
@@ -372,8 +370,7 @@ plots.tradeoff(curves, title="U-Net: what a step holds above its model, and FLOP
 
 # %% [markdown] id="tradeoff-read"
 # Between "none" and "every block" there was nothing; now there is every budget. At the lower end a
-# plan and per-block meet. There the early stop makes per-block a little cheaper than the plan,
-# which counts every forward in full.
+# plan and per-block meet: there is little left to choose. The planner knows of the early stop: `profile` noted for each stage what comes after the last tensor that it saves.
 #
 # ## A bug in many tutorials
 #

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from matplotlib.axes import Axes
 from matplotlib.patches import Patch, Rectangle
+from matplotlib.ticker import MaxNLocator
 
 from tutorial_lib.plots.base import CourseFigure, fill
 from tutorial_lib.units import human_bytes
@@ -66,16 +67,16 @@ def _draw_stages(axes: Axes, events: Sequence[Event], last: int) -> None:
         if width > 0:
             low, height = (stage - 0.42, 0.22) if what == "inputs" else (stage - 0.2, 0.62)
             axes.add_patch(Rectangle((born, low), width, height, **fill(what)))
+    size = min(36.0, 3600 / len(events))
     for kind, mark in _MARKS.items():
-        places = [(t, e.stage) for t, e in enumerate(events[:last]) if e.kind == kind]
-        hollow = {"facecolors": "white"} if kind == "recompute" else {"facecolors": "black"}
-        x, y = [t + 0.5 for t, _ in places], [stage + 0.1 for _, stage in places]
-        size = min(36.0, 3600 / len(events))
-        axes.scatter(x, y, size, marker=mark, edgecolors="black", linewidths=0.6, **hollow)
+        places = [(t + 0.5, e.stage + 0.1) for t, e in enumerate(events[:last]) if e.kind == kind]
+        color = "white" if kind == "recompute" else "black"
+        x, y = [at for at, _ in places], [stage for _, stage in places]
+        axes.scatter(x, y, s=size, c=color, marker=mark, edgecolors="black", linewidths=0.6)
     axes.set_ylabel("stage", fontsize=8)
     axes.set(xlim=(0, len(events)), ylim=(-0.6, max(e.stage for e in events) + 0.7))
     axes.tick_params(labelsize=8)
-    axes.yaxis.get_major_locator().set_params(integer=True)
+    axes.yaxis.set_major_locator(MaxNLocator(integer=True))
     axes.spines[["top", "right"]].set_visible(False)
 
 
@@ -86,9 +87,9 @@ def _draw_bytes(axes: Axes, events: Sequence[Event], last: int, unit: int) -> No
     axes.axhline(peak, color="black", linewidth=0.8, linestyle="--")
     axes.annotate(f"peak so far: {_amount(peak, unit)}", (0, peak), (2, 2), size=8,
                   textcoords="offset points")  # fmt: skip
-    axes.set(ylim=(0, 1.25 * max(heights)), xlabel="runs of a stage, one after the other")
+    axes.set_ylim(0, 1.25 * max(heights))
+    axes.set_xlabel("runs of a stage, one after the other", fontsize=8)
     axes.set_ylabel("held", fontsize=8)
-    axes.xaxis.label.set_size(8)
     axes.tick_params(labelsize=8, labelleft=bool(unit))
     axes.spines[["top", "right"]].set_visible(False)
 

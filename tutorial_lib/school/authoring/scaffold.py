@@ -132,11 +132,9 @@ def new_lab(root: Path, stem: str, exercises: Sequence[str]) -> list[Path]:
         raise AuthoringError(
             f"exercises (={list(exercises)}) must be different names of functions, at least one."
         )
-    files = {root / path: text.encode() for path, text in _files(stem, *found.groups(), exercises)}
-    for folder in (
-        root / "tutorial_lib/checks" / found[1],
-        root / "tests/wrong_answers" / found[1],
-    ):
+    lab, digits = found[1], found[2]
+    files = {root / path: text.encode() for path, text in _files(stem, lab, digits, exercises)}
+    for folder in (root / "tutorial_lib/checks" / lab, root / "tests/wrong_answers" / lab):
         if folder.exists():
             raise AuthoringError(f"{folder.relative_to(root)} is there already: choose a number.")
     write_files(files)
