@@ -46,16 +46,15 @@ aten = torch.ops.aten
 # runs again in backward. So its price is the FLOPs of that operation. If the operation's own input
 # was not kept either, the price includes making that input.
 #
+# Two instruments together find the price. A *dispatch mode* is a Python object that PyTorch calls
+# for every operation: ours notes which operation made each tensor, from what, with how many FLOPs.
+# The saved-tensor hook of chapter 03 says which tensors are kept.
+#
 # **Predict.** A transformer block as wide as Llama-2-7B's (4096), with fused attention. What share
 # of its saved bytes, in per cent, can be made again *without any matrix product*?
 
 # %% id="guess-cheap"
 guess = None
-
-# %% [markdown] id="makers-text"
-# Two instruments together give the answer. A *dispatch mode* is a Python object that PyTorch calls
-# for every operation: it notes who made each tensor, from what, with how many FLOPs. The
-# saved-tensor hook of chapter 03 says which tensors are kept.
 
 
 # %% id="storages"
@@ -153,11 +152,11 @@ price_list(fused)
 #
 # - **Norms and GELU** need no product. (They are not free: they read and write memory. A FLOP
 #   counter does not see that.)
-# - **Attention's result** has a price that grows with the sequence: $4T$ FLOPs for each number, as
-#   the counter counts, which knows no causal mask. With $T = C/2$, as here, it costs what a product
-#   costs.
-# - **The linear layers** all have the same price, $2C$ FLOPs for each number: width $C$ times one
-#   multiplication and one addition. A wider model pays more to recompute the same byte.
+# - **Attention's result** has a price that grows with the sequence: $4T$ FLOPs for each number,
+#   with $T$ tokens. (The counter does not subtract what a causal mask saves.)
+# - **The linear layers** in this list all have the same price, $2C$ FLOPs for each number: one
+#   multiplication and one addition for each of the $C$ inputs. Here $T = C/2$, so attention's price
+#   is the same. A wider model pays more to make the same byte again.
 # - `add` is the sum after attention. It is an addition, but its term, the output projection,
 #   was not kept: so its price is that product.
 #
@@ -208,8 +207,7 @@ print(f"paper: {80 / (34 + 80):.0%} of the bytes")
 # The paper's figure is right, for written-out attention. A fused kernel never keeps the scores, so
 # there is little left to drop, at a worse price. So "checkpoint attention only" was
 # good advice while attention was written out. With today's kernels it is poor advice.
-
-# %% [markdown] id="modules-text"
+#
 # ## Which module to wrap?
 #
 # From prices to whole modules. You can wrap attention, or the MLP, or both separately, or the
@@ -409,7 +407,7 @@ print(f"all but down: {share:.0f} % of {plain.waiting:.1f}{beside(guess, share)}
 #
 # The last row is a trap. `down` has the most expensive result of the block, so a rule "keep what is
 # dear" keeps it. It costs one more unit per block and saves nothing. Nobody needs that result
-# again: it is only added to the residual, and it is the last product of its segment. **A price
+# again: it is only added to the rest, and it is the last product of its segment. **A price
 # matters only for tensors that backward asks for, or that lie on the way to one.**
 #
 # ### PyTorch's own
@@ -517,12 +515,12 @@ for part, hand in logs:
 # - A **number** made of the tensor costs nothing. Log numbers.
 #
 # `memory.saved` cannot see this, since autograd did not save those tensors. The meter sees it.
-
-# %% [markdown] id="offload-text"
+#
 # ## Move it instead of making it again?
 #
-# The host has memory too. A pack hook may copy a tensor there, and the unpack hook copies it back.
-# The GPU then holds it neither during forward nor until backward needs it:
+# The *host*, the computer around the GPU, has memory too, and usually more. A pack hook may copy a
+# tensor there, and the unpack hook copies it back. The GPU then holds it neither during forward nor
+# until backward needs it:
 #
 # `forward → pack: device to host → (waiting on the host) → unpack: host to device → backward`
 #
@@ -569,6 +567,7 @@ for name, choice in {"none": none, "per_block": per_block}.items():
     print(f"{name:<20}{before.waiting:>10.1f}{before.peak:>8.1f}{more[0]:>+7.0%}")
     print(f"{name + ', offloaded':<20}{after.waiting:>10.1f}{after.peak:>8.1f}{more[1]:>+7.0%}"
           f"{copied / unit:>10.1f}")  # fmt: skip
+print("gradients equal:", all(map(torch.equal, after.gradients, plain.gradients)))
 
 # %% [markdown] id="offload-read"
 # Offload recomputes nothing, and nothing waits on the device. Its peak is even below that of
@@ -606,7 +605,8 @@ else:
 # %% [markdown] id="bus-text"
 # ## When does the bus win?
 #
-# A tensor of $B$ bytes that takes $F$ FLOPs to make:
+# The bus is the link between GPU and host, mostly PCIe. Take a tensor of $B$ bytes that needs $F$
+# FLOPs to be made:
 #
 # $$ t_{\text{again}} = \frac{F}{\text{FLOP/s}} \qquad\qquad
 #    t_{\text{moved}} = \frac{2B}{\text{bytes/s of the bus}} $$
@@ -756,6 +756,7 @@ class OnDemand:
             self.used[place - 1] = self.used[place] = self.clock
 
 
+# %% id="on-demand-step"
 def forward_and_backward(length, room):
     chain = OnDemand(room)
     for place in range(length, -1, -1):  # the last one is the forward pass
