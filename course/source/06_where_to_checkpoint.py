@@ -370,7 +370,8 @@ plots.tradeoff(curves, title="U-Net: what a step holds above its model, and FLOP
 
 # %% [markdown] id="tradeoff-read"
 # Between "none" and "every block" there was nothing; now there is every budget. At the lower end a
-# plan and per-block meet: there is little left to choose. The planner knows of the early stop: `profile` noted for each stage what comes after the last tensor that it saves.
+# plan and per-block meet: there is little left to choose. The planner knows of the early stop:
+# `profile` noted for each stage what comes after the last tensor that it saves.
 #
 # ## A bug in many tutorials
 #
