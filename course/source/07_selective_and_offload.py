@@ -9,7 +9,7 @@
 # single operations, or a copy in the host's memory instead of a second computation. At the end
 # two programs choose for you: the compiler before the run, and an eviction rule during it.
 #
-# **Budget:** 60 minutes, 1 GiB of memory, no GPU needed.
+# **Budget:** 70 minutes, 1 GiB of memory, no GPU needed.
 
 # %% id="imports"
 from collections import namedtuple
@@ -466,7 +466,7 @@ for limit in (0, 100, 200):
 # At limit 0 it keeps every product, and with it `down`, which nobody needs. At 100 it keeps
 # attention and `down`: as many FLOPs as `attention` above, and a unit more for each block. At 200
 # it keeps `down` alone, and pays that unit for nothing. A good policy knows the graph as well as
-# the prices. Lab 05 gives you a byte target, and you look for the policy with the fewest FLOPs.
+# the prices.
 #
 # ## Why did my memory not fall?
 #
@@ -833,5 +833,5 @@ plots.training_curves(
 # - Write a policy by operation with a pair of dispatch modes, and with PyTorch's contexts.
 # - Decide between making again and moving, from two speeds of a card and the width of a model.
 #
-# Lab 05, `lab05_policies`, has you reach a byte target with the fewest FLOPs. Chapter 08,
-# `08_accumulation_from_scratch`, leaves recomputation and makes the batch smaller instead.
+# Chapter 08, `08_accumulation_from_scratch`, leaves recomputation and makes the batch smaller
+# instead.
