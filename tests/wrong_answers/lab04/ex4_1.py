@@ -1,0 +1,124 @@
+"""Answers to 4.1, segments of one length; wrong ones leave out or add one thing."""
+
+import functools
+
+from tutorial_lib import plan
+from wrong_answers import right, solved, wrong
+
+
+def cost(stages, length, *, first=True, held_before=True, beside=True, later=False, moments=True,
+         last_kept=True, backward=True, whole=True, by_length=False):  # fmt: skip
+    """The right answer where no word is given."""
+    kept_needs, dropped_needs = solved("lab04").kept_needs, solved("lab04").dropped_needs
+    count, peak, held = len(stages), 0, 0
+    seconds = sum(s.forward_seconds + backward * s.backward_seconds for s in stages) * whole
+    total = sum(stage.input_bytes for stage in stages[::length])
+    for start in range(0, count, length):
+        end = min(start + length, count) - 1
+        boundary = stages[start].input_bytes if start or first else 0
+        held = held + boundary if held_before else boundary
+        if end < count - 1 or not last_kept:
+            peak = max(peak, held + dropped_needs(stages, start, end + 1, count - 1))
+        if not last_kept:
+            seconds += sum(stage.forward_seconds for stage in stages[start : end + 1])
+        inside = 0
+        for index in range(start, end + 1):
+            needs = kept_needs(stages, index, end) if moments else stages[index].saved_bytes
+            peak = max(peak, (total if later else held) + inside + needs)
+            inside += stages[index].saved_bytes if beside else 0
+    kept = length if by_length or count % length == 0 else count % length
+    if last_kept:
+        seconds += sum(stage.forward_seconds for stage in stages[: count - kept])
+    return peak, seconds
+
+
+@wrong("the last segment is recomputed too in your time")
+def recomputes_all(stages, length):
+    return cost(stages, length, last_kept=False)
+
+
+@wrong("the backward is missing in the time")
+def counts_forwards_alone(stages, length):
+    return cost(stages, length, backward=False)
+
+
+@wrong("the time is what recomputing adds")
+def gives_the_extra_time(stages, length):
+    return cost(stages, length, whole=False)
+
+
+@wrong("that of a step without any recomputation")
+def gives_the_plain_time(stages, length):
+    peak, _ = cost(stages, length)
+    return peak, sum(stage.forward_seconds + stage.backward_seconds for stage in stages)
+
+
+@wrong("as many as a full segment has")
+def keeps_a_full_segment(stages, length):
+    return cost(stages, length, by_length=True)
+
+
+@wrong("the chain's own input is missing in the peak")
+def forgets_the_input(stages, length):
+    return cost(stages, length, first=False)
+
+
+@wrong("all boundaries are held at the peak in your sum")
+def holds_later_boundaries(stages, length):
+    return cost(stages, length, later=True)
+
+
+@wrong("only one boundary is held at a time in your sum")
+def forgets_earlier_boundaries(stages, length):
+    return cost(stages, length, held_before=False)
+
+
+@wrong("a stage's neighbours in its segment are missing")
+def forgets_the_neighbours(stages, length):
+    return cost(stages, length, beside=False)
+
+
+@wrong("what a stage holds while it runs is not")
+def adds_boundaries_and_inside(stages, length):
+    boundaries = sum(stage.input_bytes for stage in stages[::length])
+    saved = [stage.saved_bytes for stage in stages]
+    insides = [sum(saved[at : at + length]) for at in range(0, len(stages), length)]
+    return boundaries + max(insides), cost(stages, length)[1]
+
+
+@wrong("that is the peak of a step that keeps everything")
+def drops_nothing(stages, length):
+    return cost(stages, len(stages))[0], cost(stages, length)[1]
+
+
+@wrong("plan.simulate and plan.Plan are the oracle")
+def asks_the_simulator(stages, length):
+    run = plan.simulate(stages, solved("lab04").segments(len(stages), length))
+    return run.peak_bytes, run.seconds
+
+
+@wrong("2 values are wanted, the peak and the seconds")
+def gives_the_peak_alone(stages, length):
+    return cost(stages, length)[0]
+
+
+@right
+def with_every_word_right(stages, length):
+    return cost(stages, length)
+
+
+@right
+def from_the_last_segment_to_the_first(stages, length):
+    lab, count = solved("lab04"), len(stages)
+    boundaries, peaks = stages[::length], []
+    for number in reversed(range(len(boundaries))):
+        start, stop = number * length, min(number * length + length, count)
+        held = sum(stage.input_bytes for stage in boundaries[: number + 1])
+        if stop < count:
+            peaks.append(held + lab.dropped_needs(stages, start, stop, count - 1))
+        for index in range(start, stop):
+            inside = sum(stage.saved_bytes for stage in stages[start:index])
+            peaks.append(held + inside + lab.kept_needs(stages, index, stop - 1))
+    again = stages[: (len(boundaries) - 1) * length]
+    forward = functools.reduce(lambda total, stage: total + stage.forward_seconds, again, 0)
+    return max(peaks), forward + sum(s.forward_seconds + s.backward_seconds for s in stages)

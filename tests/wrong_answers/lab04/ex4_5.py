@@ -1,0 +1,95 @@
+"""Answers to 4.5, the smallest budget."""
+
+from functools import cache
+
+from tutorial_lib import plan
+from tutorial_lib.plan import floor_bytes
+from wrong_answers import right, solved, wrong
+
+
+def floor(stages, *, nested=True, own_input=1):
+    """The right answer where no word is given."""
+    lab = solved("lab04")
+
+    @cache
+    def kept(start, end):
+        later = stages[start].saved_bytes + kept(start + 1, end) if start < end else 0
+        return max(lab.kept_needs(stages, start, end), later)
+
+    @cache
+    def needs(start, end):
+        later = stages[start].saved_bytes + needs(start + 1, end) if start < end else 0
+        ways = [max(lab.kept_needs(stages, start, end), later)]
+        for split in range(start + 1, end + 1):
+            dropping = lab.dropped_needs(stages, start, split, end)
+            inside = needs(start, split - 1) if nested else kept(start, split - 1)
+            ways.append(max(dropping, stages[split].input_bytes + needs(split, end), inside))
+        return min(ways)
+
+    return own_input * stages[0].input_bytes + needs(0, len(stages) - 1)
+
+
+def peak(stages, tree):
+    return plan.simulate(stages, tree).peak_bytes
+
+
+@wrong("The chain's own input is missing")
+def forgets_the_input(stages):
+    return floor(stages, own_input=0)
+
+
+@wrong("The chain's own input is in it twice")
+def counts_the_input_twice(stages):
+    return floor(stages, own_input=2)
+
+
+@wrong("That is the peak of a step that keeps everything")
+def keeps_everything(stages):
+    return peak(stages, tuple(range(len(stages))))
+
+
+@wrong("That is a checkpoint around each stage")
+def checkpoints_each_stage(stages):
+    *before, last = range(len(stages))
+    return peak(stages, (*((index,) for index in before), last))
+
+
+@wrong("That is one segment, the first half")
+def drops_the_first_half(stages):
+    half = len(stages) // 2
+    return peak(stages, (tuple(range(half)), *range(half, len(stages))))
+
+
+@wrong("That is the best without a segment inside a segment")
+def nests_nothing(stages):
+    return floor(stages, nested=False)
+
+
+@wrong("should be an int, and is [")
+def gives_a_pair(stages):
+    return floor(stages), ()
+
+
+@wrong("plan.solve and plan.floor_bytes are the library's solver")
+def asks_the_library(stages):
+    return floor_bytes(stages)
+
+
+@right
+def with_every_word_right(stages):
+    return floor(stages)
+
+
+@right
+def from_short_parts_to_long_ones(stages):
+    lab, count, needs = solved("lab04"), len(stages), {}
+    for end in range(count):
+        for start in range(end, -1, -1):
+            rest = stages[start].saved_bytes + needs.get((start + 1, end), 0)
+            ways = [max(lab.kept_needs(stages, start, end), rest if start < end else 0)]
+            for split in range(start + 1, end + 1):
+                dropping = lab.dropped_needs(stages, start, split, end)
+                later = stages[split].input_bytes + needs[split, end]
+                ways.append(max(dropping, later, needs[start, split - 1]))
+            needs[start, end] = min(ways)
+    return stages[0].input_bytes + needs[0, count - 1]

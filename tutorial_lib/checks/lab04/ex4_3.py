@@ -1,0 +1,102 @@
+"""The check of 4.3: the fewest forwards with so many places."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+from tutorial_lib.checks import expect, read
+from tutorial_lib.checks.core import Case, Check, Result
+from tutorial_lib.checks.lab04 import models
+
+
+def _cases(seed: int) -> list[Case]:
+    draw = random.Random(seed)
+    pairs = [(9, 1), (10, 3), (7, 2), (1, 2), (draw.randint(20, 30), draw.randint(3, 5))]
+    pairs += [(draw.randint(40, 60), draw.randint(6, 9)), (6, 12)]
+    return [{"stages": stages, "places": places} for stages, places in pairs]
+
+
+def _run(answer: Callable[..., Any], case: Case) -> Result:
+    with models.no_solver():
+        return {"forwards": answer(case["stages"], case["places"])}
+
+
+def _judge(case: Case, result: Result) -> None:
+    stages, places = case["stages"], case["places"]
+    where = f"{stages} stages, {places} places: "
+    seen = read.integer(result.get("forwards"), f"{where}the number of forwards")
+    wanted = models.binomial(stages, places)
+    side = "more than are needed" if seen > wanted else "fewer than are possible"
+    expect.close(
+        seen,
+        wanted,
+        _faults(stages, places, wanted),
+        otherwise=f"{seen} forwards are {side}: try the recursion by hand with 3 stages, where 1 "
+        "place needs 6 forwards and 2 places need 5.",
+        tolerance=0,
+        where=where,
+    )
+
+
+def _faults(stages: int, places: int, wanted: int) -> expect.Faults:
+    def with_places(number: int) -> int:
+        return models.binomial(stages, number) if number else stages * (stages + 1) // 2
+
+    yield (
+        "that is without any boundary but the input: a boundary in the right place saves runs.",
+        stages * (stages + 1) // 2,
+    )
+    yield (
+        "the first runs are missing: every stage runs forward once to begin with.",
+        wanted - stages,
+    )
+    if places < stages - 1:
+        yield (
+            "that needs one place more: the input has one of the places, for good.",
+            with_places(places + 1),
+        )
+    if places > 1:
+        yield (
+            "that does with one place fewer: the stage that runs has its input in hand, which "
+            "takes no place.",
+            with_places(places - 1),
+        )
+    yield (
+        "the segment's own part is done with the places that are left over by the later part. When "
+        "its turn comes, the later part has gone backward, and its places are free again.",
+        _no_place_comes_back(stages, places),
+    )
+    yield (
+        "boundaries are set in the middle each time, and that is not the best place.",
+        _halves(stages, places),
+    )
+
+
+def _no_place_comes_back(stages: int, places: int) -> int:
+    best = [[0] * (places + 1) for _ in range(stages + 1)]
+    for n in range(1, stages + 1):
+        for c in range(places + 1):
+            ways = [k + best[n - k][c - 1] + best[k][c - 1] for k in range(1, n) if c > 1]
+            best[n][c] = min(ways, default=n * (n + 1) // 2)
+    return best[stages][places]
+
+
+def _halves(stages: int, places: int) -> int:
+    if stages == 1:
+        return 1
+    if places == 1:
+        return stages * (stages + 1) // 2
+    first = stages // 2
+    return first + _halves(stages - first, places - 1) + _halves(first, places)
+
+
+fewest_forwards = Check(
+    "lab04.fewest_forwards",
+    "4.3",
+    "the fewest forwards of seven chains, as the closed form has them",
+    _cases,
+    _run,
+    _judge,
+)

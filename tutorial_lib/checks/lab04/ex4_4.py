@@ -1,0 +1,78 @@
+"""The check of 4.4: the tree with the fewest forwards."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+from tutorial_lib import plan
+from tutorial_lib.checks import expect
+from tutorial_lib.checks.core import Case, Check, CheckError, Result
+from tutorial_lib.checks.lab04 import models
+from tutorial_lib.plan.simulate import Tree, leaves
+
+_INSIDE = 10**6  # units; a boundary is one
+
+
+def _cases(seed: int) -> list[Case]:
+    draw = random.Random(seed)
+    pairs = [(4, 1), (10, 3), (1, 2), (draw.randint(12, 20), draw.randint(2, 4)), (6, 9)]
+    return [{"stages": stages, "places": places} for stages, places in pairs]
+
+
+def _run(answer: Callable[..., Any], case: Case) -> Result:
+    with models.no_solver():
+        return {"tree": answer(case["stages"], case["places"])}
+
+
+def held(tree: Tree, num_stages: int) -> tuple[int, int]:
+    """Count how many stages are kept at once in a tree, and how many places it takes beside."""
+    stage = plan.Stage(forward_seconds=1, backward_seconds=1, input_bytes=1, saved_bytes=_INSIDE)
+    peak = plan.simulate([stage] * num_stages, tree).peak_bytes
+    # the gradient, and the input of the stage that goes backward, are in hand
+    return peak // _INSIDE, max(1, peak % _INSIDE - 2)
+
+
+def _judge(case: Case, result: Result) -> None:
+    stages, places = case["stages"], case["places"]
+    where = f"{stages} stages, {places} places: "
+    tree = models.read_tree(result.get("tree"), stages, f"{where}the tree")
+    kept, taken = held(tree, stages)
+    simulated = plan.simulate(
+        [plan.Stage(forward_seconds=1, backward_seconds=0, input_bytes=1, saved_bytes=1)] * stages,
+        tree,
+    )
+    runs, fewest = sum(simulated.counts), models.binomial(stages, places)
+    expect.no_fault(
+        {
+            f"{where}no stage runs twice in {models.shown(tree)}: the insides of all stages are "
+            "held at once, and one at a time is allowed.": kept == stages > 1,
+            f"{where}{kept} stages are kept side by side in {models.shown(tree)}: a tuple holds "
+            "one number, its last item, and everything before it is a segment.": kept > 1,
+            f"{where}{taken} places are taken at once. What lies after a boundary has one place "
+            "fewer than what lies before it.": taken > places,
+        }
+    )
+    if runs > fewest:
+        raise CheckError(
+            f"{where}{runs} forwards, and {fewest} are enough. {_advice(tree, places)}"
+        )
+
+
+def _advice(tree: Tree, places: int) -> str:
+    first = tree[0]
+    size = 0 if isinstance(first, int) else len(list(leaves(first)))
+    if not isinstance(first, int) and held(first, size)[1] < min(places, size - 1):
+        return "The first segment leaves places empty, and all are free again when its turn comes."
+    return "A boundary stands in another place than 4.3's minimum would put it."
+
+
+revolve_tree = Check(
+    "lab04.revolve_tree",
+    "4.4",
+    "five trees with the fewest forwards, one stage kept at a time, no place too many",
+    _cases,
+    _run,
+    _judge,
+)

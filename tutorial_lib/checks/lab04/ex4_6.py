@@ -1,0 +1,163 @@
+"""The check of 4.6: the fastest tree within a budget."""
+
+from __future__ import annotations
+
+import math
+import random
+import re
+from collections.abc import Callable
+from functools import cached_property
+from typing import Any
+
+from tutorial_lib import plan
+from tutorial_lib.checks import expect, observe
+from tutorial_lib.checks.core import Case, Check, CheckError, Result
+from tutorial_lib.checks.lab04 import models
+
+# Number of stages, and budget: a share of the way from the floor to a step that keeps everything.
+_FEW = 6
+_BUDGETS = ((3, 0.0), (5, 0.05), (6, 0.3), (9, 0.0), (9, 0.15), (9, 0.5), (8, 1.0))
+
+
+def _cases(seed: int) -> list[Case]:
+    draw = random.Random(seed)
+    cases: list[Case] = [_nested(draw)]
+    for count, share in _BUDGETS:
+        stages = models.draw_stages(draw, count)
+        floor, most = _ends([plan.Stage(**stage) for stage in stages])
+        cases.append({"stages": stages, "budget": floor + int(share * (most - floor))})
+    return [*cases, {**cases[1], "budget": cases[1]["budget"] - 1}]
+
+
+def _nested(draw: random.Random) -> Case:
+    """Draw a chain and a budget that is best used by a segment inside a segment."""
+    while True:
+        stages = models.draw_stages(draw, 6)
+        best = Best({"stages": stages, "budget": 0})
+        for budget in sorted(best.single):
+            case = {"stages": stages, "budget": budget}
+            if Best(case).planned.seconds < best.single_seconds(budget):
+                return case
+
+
+def _ends(stages: list[plan.Stage]) -> tuple[int, int]:
+    everything = plan.simulate(stages, tuple(range(len(stages))))
+    return plan.floor_bytes(stages), everything.peak_bytes
+
+
+class Best:
+    """The best plan of a case."""
+
+    def __init__(self, case: Case) -> None:
+        self.stages, self.budget = models.stages_of(case), case["budget"]
+
+    @cached_property
+    def ends(self) -> tuple[int, int]:
+        """The smallest budget, and the one that keeps everything."""
+        return _ends(self.stages)
+
+    @cached_property
+    def single(self) -> dict[int, float]:
+        """From the peaks of all trees without a segment in a segment to their least seconds."""
+        found: dict[int, float] = {}
+        for tree in models.single_trees(len(self.stages)):
+            run = plan.simulate(self.stages, tree)
+            found[run.peak_bytes] = min(run.seconds, found.get(run.peak_bytes, math.inf))
+        return found
+
+    def single_seconds(self, budget: int) -> float:
+        """Give the least seconds of those trees within a budget."""
+        fitting = [seconds for peak, seconds in self.single.items() if peak <= budget]
+        return min(fitting, default=math.inf)
+
+    @cached_property
+    def planned(self) -> plan.Plan:
+        """The fastest one within the budget."""
+        return plan.solve(self.stages, budget_bytes=self.budget)
+
+
+def _run(answer: Callable[..., Any], case: Case) -> Result:
+    stages, trees = models.stages_of(case), []
+    with models.no_solver():
+        said = observe.error_said(lambda: trees.append(answer(stages, case["budget"])), ValueError)
+    return {"said": said, "tree": trees[0] if trees else None}
+
+
+def _judge(case: Case, result: Result, best: Best) -> None:
+    floor, _ = best.ends
+    said = str(result.get("said"))
+    where = f"{len(best.stages)} stages, {best.budget} bytes: "
+    if best.budget < floor:
+        _judge_refusal(said, where, floor)
+        return
+    if said:
+        raise CheckError(
+            f"{where}your function raised {said[:160]!r}, and there is a tree that fits"
+            + (
+                ": the budget is the smallest one, and that is enough."
+                if best.budget == floor
+                else "."
+            )
+        )
+    tree = models.read_tree(result.get("tree"), len(best.stages), f"{where}the tree")
+    simulated = plan.simulate(best.stages, tree)
+    if simulated.peak_bytes > best.budget:
+        raise CheckError(f"{where}{_over(best, tree, simulated)}")
+    expect.close(
+        simulated.seconds,
+        best.planned.seconds,
+        _slow(best, simulated),
+        otherwise=f"{models.shown(tree)} fits and takes {simulated.seconds:g} seconds, and there "
+        "is a faster tree that fits: is every way to split tried, and every stage as a kept one?",
+        where=where,
+    )
+
+
+def _judge_refusal(said: str, where: str, floor: int) -> None:
+    if not said:
+        raise CheckError(
+            f"{where}a tree came back for a budget that no tree fits into: raise a ValueError."
+        )
+    numbers = {int(number) for number in re.findall(r"\d+", re.sub(r"(?<=\d)[,_](?=\d)", "", said))}
+    if not said.startswith("ValueError") or floor not in numbers:
+        raise CheckError(
+            f"{where}a ValueError that names the smallest budget in bytes is wanted, as 4.5 gives "
+            f"it, and this came: {said[:160]!r}"
+        )
+
+
+def _over(best: Best, tree: Any, simulated: plan.Simulation) -> str:
+    over = simulated.peak_bytes - best.budget
+    head = f"{models.shown(tree)} needs {over} bytes more than the budget. "
+    if simulated.counts == (1,) * len(best.stages):
+        return f"{head}It keeps everything."
+    return (
+        f"{head}The chain's own input is held all the time. After a kept stage there are its saved "
+        "bytes less, after a segment the boundary that follows it, and while a stage runs its own "
+        "needs must fit."
+    )
+
+
+def _slow(best: Best, simulated: plan.Simulation) -> expect.Faults:
+    floor = plan.solve(best.stages, budget_bytes=best.ends[0])
+    yield (
+        "it is the tree with the smallest peak. What the budget leaves is to buy time.",
+        floor.seconds if simulated.peak_bytes <= best.ends[0] else -1.0,
+    )
+    if len(best.stages) <= _FEW:
+        yield (
+            "it is the best tree without a segment inside a segment, and one with such a segment "
+            "is faster: a segment's inside is a part as well, with the room that is left to it.",
+            best.single_seconds(best.budget),
+        )
+
+
+fastest_tree = Check(
+    "lab04.fastest_tree",
+    "4.6",
+    "eight trees as fast as the library's solver has them, none over its budget, one refusal",
+    _cases,
+    _run,
+    _judge,
+    oracle=Best,
+)

@@ -1,0 +1,188 @@
+"""What the exercises of lab 04 share: chains, layers, trees as data, and what is refused."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import math
+import random
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tutorial_lib import plan
+from tutorial_lib.checks import forbid
+from tutorial_lib.checks.core import Case, CheckError
+from tutorial_lib.plan.costs import Costs
+from tutorial_lib.plan.execute import Execution
+from tutorial_lib.plan.simulate import Tree, leaves
+
+_DEEPEST = 200  # of a tree; no case has as many stages
+NO_SIMULATION = (
+    "plan.simulate and plan.Plan are the oracle here, so your function may not call them: add up "
+    "what is held, stage by stage."
+)
+NO_SOLVER = (
+    "plan.solve and plan.floor_bytes are the library's solver, and the solver is what you write "
+    "here: your function may call neither them nor what is below them."
+)
+NO_RUNNER = "plan.apply runs a tree, and that is what you write here: use torch.utils.checkpoint."
+
+
+def no_simulation() -> contextlib.AbstractContextManager[None]:
+    """Refuse to run a tree on paper, whatever the function was imported as."""
+    return forbid.attribute(sys.modules[plan.simulate.__module__], "_Machine", NO_SIMULATION)
+
+
+def no_runner() -> contextlib.AbstractContextManager[None]:
+    """Refuse to run a tree with the library's own means."""
+    return forbid.attribute(Execution, "run", NO_RUNNER)
+
+
+@contextlib.contextmanager
+def no_solver() -> Iterator[None]:
+    """Refuse the solver and the floor: each begins with `Costs`, whatever it was imported as."""
+    with forbid.attribute(Costs, "of", NO_SOLVER):
+        yield
+
+
+def draw_stages(draw: random.Random, count: int) -> list[dict[str, Any]]:
+    """Draw a chain in which no two stages are alike, as data.
+
+    A stage saves little more than its input in some chains and much more in others: then other
+    trees are best.
+    """
+    most = draw.choice([20, 60])
+    stages = []
+    for _ in range(count):
+        stages.append(
+            {
+                "forward_seconds": draw.randint(1, 9),
+                "backward_seconds": draw.randint(2, 18),
+                "input_bytes": draw.randint(2, 9),
+                "saved_bytes": draw.randint(12, most),
+                "forward_temporary_bytes": draw.randint(0, 6),
+                "backward_temporary_bytes": draw.randint(0, 6),
+            }
+        )
+    return [*stages[:-1], {**stages[-1], "output_bytes": draw.randint(2, 9)}]
+
+
+def stages_of(case: Case) -> list[plan.Stage]:
+    """Make a case's chain."""
+    return [plan.Stage(**stage) for stage in case["stages"]]
+
+
+def in_segments(count: int, length: int, *, last_kept: bool = True) -> Tree:
+    """Give the tree of segments of one length, the last of which may be shorter."""
+    parts = [tuple(range(at, min(at + length, count))) for at in range(0, count, length)]
+    return (*parts[:-1], *parts[-1]) if last_kept else tuple(parts)
+
+
+def read_tree(value: Any, count: int, name: str = "the tree") -> Tree:
+    """Read a tree of so many stages.
+
+    Raises:
+        CheckError: When it is no nesting of tuples, or has not every stage once and in order.
+    """
+    if not isinstance(value, list):
+        raise CheckError(f"{name} should be a tuple, and is {type(value).__name__}.")
+    tree = _tuples(value, name, _DEEPEST)
+    seen = list(leaves(tree))
+    if seen != list(range(count)):
+        shown = f"{seen[:12]}"[:-1] + (", ...]" if len(seen) > 12 else "]")
+        raise CheckError(
+            f"{name} has the stages {shown}, and those from 0 to {count - 1} are needed, each once "
+            "and in order: where does a part begin and end?"
+        )
+    return tree
+
+
+def _tuples(value: list[Any], name: str, depth: int) -> Tree:
+    if not depth:
+        raise CheckError(f"{name} is nested more than {_DEEPEST} deep: each part must be shorter.")
+    items: list[int | Tree] = []
+    for item in value:
+        if isinstance(item, list):
+            items.append(_tuples(item, name, depth - 1))
+        elif type(item) is int:
+            items.append(item)
+        else:
+            raise CheckError(
+                f"{name} holds {type(item).__name__}: a number is a stage that is kept, a tuple is "
+                "a segment, and nothing else belongs there."
+            )
+    return tuple(items)
+
+
+def depth_of(tree: Tree) -> int:
+    """Say how many segments lie around the stage with most around it."""
+    return max((1 + depth_of(item) for item in tree if isinstance(item, tuple)), default=0)
+
+
+def shown(tree: Tree) -> str:
+    """Write a tree, or its beginning."""
+    text = str(tree)
+    return text if len(text) <= 80 else f"{text[:76]} ..."
+
+
+def single_trees(count: int) -> Iterator[Tree]:
+    """Give each tree of so many stages without a segment inside a segment."""
+    for size in range(count):
+        for cuts in itertools.combinations(range(1, count), size):
+            ends = zip((0, *cuts), (*cuts, count), strict=True)
+            parts = [tuple(range(start, stop)) for start, stop in ends]
+            *before, last = parts
+            for dropped in itertools.product((False, True), repeat=len(before)):
+                items: list[int | Tree] = []
+                for part, is_dropped in zip(before, dropped, strict=True):
+                    items += [part] if is_dropped else part
+                yield (*items, *last)
+
+
+class MeanSquare(nn.Module):
+    """The loss: one number."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Give the mean of the squares."""
+        return x.square().mean()
+
+
+def make_layers(case: Case) -> nn.Sequential:
+    """Make blocks with dropout, unlike one another; the last one ends with the loss."""
+    torch.manual_seed(case["seed"])
+    width, layers = case["width"], list[nn.Module]()
+    for middle in case["middles"]:
+        wide = [nn.Linear(width, middle), nn.GELU(), nn.Dropout(0.2), nn.Linear(middle, width)]
+        layers.append(nn.Sequential(*wide))
+    layers[-1] = nn.Sequential(layers[-1], MeanSquare())
+    return nn.Sequential(*layers)
+
+
+def make_rows(case: Case) -> Tensor:
+    """Make the batch `(rows, width)`; it needs no gradient, as no batch does."""
+    generator = torch.Generator().manual_seed(case["seed"] + 1)
+    return torch.randn(case["rows"], case["width"], generator=generator)
+
+
+def chain_of(layers: nn.Sequential, rows: Tensor) -> list[plan.Stage]:
+    """Profile layers as a chain; seconds are predicted, so they are the same everywhere."""
+    found = plan.profile(layers, lambda: layers(rows), stages=list(layers), speed=plan.Speed())
+    *first, last = found.stages[1:-1]
+    return [*first, replace(last, output_bytes=found.stages[-1].input_bytes)]
+
+
+def binomial(num_stages: int, num_places: int) -> int:
+    """Give the fewest forwards that a chain can be done with.
+
+    Source:
+        Griewank and Walther (2000), Algorithm 799: revolve, with each stage's own forward added.
+    """
+    if num_stages == 1:
+        return 1
+    times = next(t for t in range(num_stages) if math.comb(num_places + t, t) >= num_stages)
+    return (1 + times) * num_stages - math.comb(num_places + times, times - 1)
