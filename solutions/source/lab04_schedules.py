@@ -804,4 +804,4 @@ if torch.cuda.is_available():
 #   fastest schedule in between. All three are one recursion: keep, or drop up to a boundary.
 #
 # What the library adds is the rest of the way: `plan.profile` finds the stages of a model, U-Nets
-# with skips included, and `plan.apply` runs the plan on it. Lab 05 looks inside a stage.
+# with skips included, and `plan.apply` runs the plan on it. Chapter 07 looks inside a stage.
