@@ -369,8 +369,8 @@ for name in ("per-block", "attention-only"):
 plots.tradeoff(curves, title="U-Net: what a step holds above its model, and FLOPs recomputed")
 
 # %% [markdown] id="tradeoff-read"
-# Between "none" and "every block" there was nothing; now there is every budget. (The planner knows of
-# the early stop: `profile` noted for each stage what comes after the last tensor that it saves.)
+# Between "none" and "every block" there was nothing; now there is every budget. (The planner knows
+# of the early stop: `profile` noted for each stage what comes after the last tensor that it saves.)
 #
 # Two points lie a little below the line. A plan is only as good as its stages and its clock: these
 # stages are whole blocks, and attention-only cuts inside one. And the plans were made for predicted
