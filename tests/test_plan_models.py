@@ -13,18 +13,26 @@ from tutorial_lib.models import GPT, GPTConfig, published
 U_NETS = {"unet", "hf-unet2d", "hf-unet"}
 
 
+def test_seconds_are_measured_where_no_speed_is_given():
+    model, loss = MODELS["gpt"]()
+    profile = plan.profile(model, loss, repeats=1)
+    assert profile.method == "measured"
+    assert all(0 < s.early_stop_seconds < s.forward_seconds for s in profile.stages[1:-1])
+
+
 @pytest.mark.parametrize("name", MODELS)
 def test_plans_run_on_real_models(name):
     torch.manual_seed(0)
     model, loss, profile, floor, whole = profiled(name)
     state = {key: value.clone() for key, value in model.state_dict().items()}
-    assert profile.method == "measured"
+    assert profile.method == "predicted"
     for share in (0.0, 0.4, 1.0):
         budget = floor + int(share * (whole - floor))
         found, same, peak = executed(model, loss, profile, budget)
         assert same
         assert found.peak_bytes <= budget
-        lowest = 0.9 if name in U_NETS else 0.96
+        # a recomputed segment stops early, and never makes the last temporaries that are priced
+        lowest = 0.9 if name in U_NETS else 0.95
         assert lowest <= peak / found.peak_bytes <= 1.0001
         assert set(found.forward_executions) != {1} or share == 1.0
     trained = {"running_mean", "running_var", "num_batches_tracked"}  # BatchNorm's own business
