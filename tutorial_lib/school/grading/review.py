@@ -50,13 +50,14 @@ def _names(source: str) -> Iterator[tuple[str, str, str]]:
     """Give each name of a source with what stands before and behind it; both empty in a string."""
     skipped = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT}
     read = tokenize.generate_tokens(io.StringIO(source).readline)
-    tokens = [token for token in read if token.type not in skipped]
-    texts = ["", *(token.string for token in tokens), ""]
-    for before, token, after in zip(texts, tokens, texts[2:], strict=False):
-        if token.type == tokenize.NAME:
-            yield token.string, before, after
-        elif token.type == tokenize.STRING:
-            yield from ((name, "", "") for name in _names_in_string(token.string))
+    # not the tokens themselves: in Python 3.12 each has a copy of its whole line
+    tokens = [(token.type, token.string) for token in read if token.type not in skipped]
+    texts = ["", *(text for _, text in tokens), ""]
+    for before, (kind, text), after in zip(texts, tokens, texts[2:], strict=False):
+        if kind == tokenize.NAME:
+            yield text, before, after
+        elif kind == tokenize.STRING:
+            yield from ((name, "", "") for name in _names_in_string(text))
 
 
 def _names_in_string(text: str) -> set[str]:
