@@ -10,7 +10,10 @@ from torch import nn
 from tutorial_lib import memory, plan
 from tutorial_lib.models import GPT, GPTConfig, published
 
-U_NETS = {"unet", "hf-unet2d", "hf-unet"}
+# Counted peak / planned one, where the plan is not exact: always on the safe side. A recomputed
+# segment stops early, and never makes the last temporaries that are priced; the LSTM falls short of
+# the 3 % that are wanted of chains.
+LOWEST = {"unet": 0.9, "hf-unet2d": 0.9, "hf-unet": 0.9, "resnet": 0.96, "lstm": 0.95}
 
 
 def test_seconds_are_measured_where_no_speed_is_given():
@@ -31,9 +34,7 @@ def test_plans_run_on_real_models(name):
         found, same, peak = executed(model, loss, profile, budget)
         assert same
         assert found.peak_bytes <= budget
-        # a recomputed segment stops early, and never makes the last temporaries that are priced
-        lowest = 0.9 if name in U_NETS else 0.95
-        assert lowest <= peak / found.peak_bytes <= 1.0001
+        assert LOWEST.get(name, 0.999) <= peak / found.peak_bytes <= 1.0001
         assert set(found.forward_executions) != {1} or share == 1.0
     trained = {"running_mean", "running_var", "num_batches_tracked"}  # BatchNorm's own business
     for key, value in model.state_dict().items():
