@@ -52,13 +52,13 @@ ALLOWED = {
     "school.authoring": {"units", "school.marks"},
     "school.grading": {"units", "private_torch", "checks", "school.marks"},
     "school.emulate": {"emulated", "school.bootstrap"},
-    "school.record": {"units", "device", "recorded"},
+    "school.record": {"units", "device", "recorded", "school.emulate"},
     "school.changed": {"school.bootstrap"},
     "school.teach": {"school.grading", "school.authoring"},
     "school.plan": {"units", "plan"},
     "school.cli": {
         *("units", "device", "training", "memory", "plots"),
-        *("school.bootstrap", "school.plan", "school.teach"),
+        *("school.bootstrap", "school.emulate", "school.plan", "school.teach"),
     },
     "school.commands": {
         *("school.pythons", "school.bootstrap", "school.changed", "school.cli"),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import enum
+import os
 import platform
 import random
 import sys
@@ -43,6 +44,15 @@ def has_gpu() -> bool:
     return torch.cuda.is_available()
 
 
+def is_emulated(device: torch.device | str = "cuda") -> bool:
+    """Tell whether a device is emulated: PyTorch's own allocator is at work, and no kernel runs.
+
+    Source:
+        The variable that `tutorial_lib.emulated.run` sets for a program.
+    """
+    return torch.device(device).type == "cuda" and "TUTORIAL_EMULATED_CARD" in os.environ
+
+
 def pick(name: torch.device | str | None = None) -> torch.device:
     """Pick the device to work on: a GPU when there is one, else the CPU.
 
@@ -70,7 +80,7 @@ def pick(name: torch.device | str | None = None) -> torch.device:
 
 
 def describe(device: torch.device | str) -> str:
-    """Say in words what a device is, as in `Tesla T4, 14.6 GiB`.
+    """Say in words what a device is, as in `Tesla T4, 14.6 GiB` or `emulated Tesla T4, 14.6 GiB`.
 
     Returns:
         `CPU` for every CPU, so that a notebook's output is the same on every laptop.
@@ -78,7 +88,8 @@ def describe(device: torch.device | str) -> str:
     device = torch.device(device)
     if device.type == "cuda":
         properties = torch.cuda.get_device_properties(device)
-        return f"{properties.name}, {human_bytes(properties.total_memory)}"
+        emulated = "emulated " if is_emulated(device) else ""
+        return f"{emulated}{properties.name}, {human_bytes(properties.total_memory)}"
     return device.type.upper()
 
 

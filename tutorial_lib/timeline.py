@@ -67,7 +67,8 @@ class StepMemory:
         phase_starts: Tick and name of each phase, in order.
         step_seconds: Time of each timed run; none where none was asked for.
         flops: Floating-point operations of one step, counted in a run of their own.
-        method: `counted` (exact, from tensors), `allocator` (CUDA's own peak) or `predicted`.
+        method: `counted` (exact, from tensors), `allocator` (CUDA's own peak), `emulated` (the same
+            allocator on a card that is not there) or `predicted`.
         device: Words for the device.
         versions: Python, torch and the like.
         counted_bytes: On CUDA, the peak that the tensors alone account for.

@@ -11,12 +11,9 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-import re
 from dataclasses import dataclass
 
-from tutorial_lib.units import GB, GIB, KIB, MIB, TIB
-
-_UNITS = {"KIB": KIB, "MIB": MIB, "GIB": GIB, "TIB": TIB, "MB": 10**6, "GB": GB}
+from tutorial_lib.units import MIB, parse_bytes
 
 
 @dataclass(frozen=True)
@@ -81,16 +78,3 @@ def find_card(key: str, memory: str | None = None) -> Card:
         guess = f"did you mean `{near[0]}`?" if near else "or take one and give it --memory."
         raise ValueError(f"No card is called {key!r}: choose from {', '.join(CARDS)}; {guess}")
     return card if memory is None else dataclasses.replace(card, memory=parse_bytes(memory))
-
-
-def parse_bytes(text: str) -> int:
-    """Read a size such as `16GiB`, `24 GB` or `512mib`.
-
-    Raises:
-        ValueError: When there is no number, no unit, or nothing to hold.
-    """
-    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]i?B)\s*", text, re.IGNORECASE)
-    size = int(float(found[1]) * _UNITS.get(found[2].upper(), 0)) if found else 0
-    if not size:
-        raise ValueError(f"{text!r} is no size of memory: write it as in 16GiB or 24GB.")
-    return size

@@ -65,6 +65,7 @@ def emulate(
     *,
     steps: int | None = None,
     snapshot: Path | None = None,
+    watch: bool = True,
 ) -> Emulated:
     """Run a program with the card preloaded; its output goes where ours goes.
 
@@ -74,6 +75,8 @@ def emulate(
         torch: The PyTorch that the program will import.
         steps: Stop the program after so many optimizer steps.
         snapshot: Where to keep the allocator's snapshot, for PyTorch's memory viewer.
+        watch: Whether to write down peaks and their moment; a program that reads its own peaks
+            is faster without.
 
     Raises:
         ValueError: When the card cannot be built, or there is no such program.
@@ -83,6 +86,9 @@ def emulate(
         environment = _environment(card, torch, library, Path(out))
         environment["TUTORIAL_EMULATED_STEPS"] = str(steps or "")
         environment["TUTORIAL_EMULATED_SNAPSHOT"] = "1" if snapshot else ""
+        if watch:
+            others = environment.get("PYTHONPATH")
+            environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(INSIDE), others]))
         program = shutil.which(command[0], path=environment["PATH"])
         if program is None:
             raise ValueError(f"There is no program {command[0]!r}: check what follows the `--`.")
@@ -94,7 +100,6 @@ def _environment(card: Card, torch: build.CudaTorch, library: Path, out: Path) -
     programs = torch.packages.parents[2] / "bin"
     paths = {
         "PATH": [str(programs), os.environ.get("PATH", os.defpath)],
-        "PYTHONPATH": [str(INSIDE), os.environ.get("PYTHONPATH", "")],
         "LD_PRELOAD": [
             *(str(library / name) for name in (build.LIBRARY, build.NVML)),
             os.environ.get("LD_PRELOAD", ""),
@@ -137,7 +142,7 @@ def as_text(result: Emulated) -> str:
         Peaks of the largest process, their moment and line; or the sentence that says why there
         are none.
     """
-    reason = _sentence(result)
+    reason = explain(result)
     if not result.processes:
         return reason
     process = result.processes[0]
@@ -161,7 +166,8 @@ def _moment(process: dict[str, Any]) -> list[str]:
     return lines + ([f"  line  {', called from '.join(words)}"] if words else [])
 
 
-def _sentence(result: Emulated) -> str:
+def explain(result: Emulated) -> str:
+    """Say in a sentence why a program ended as it did; nothing when all went well."""
     if result.refused:
         return f"The program asked for {result.refused}, which cannot be emulated: run it without."
     if result.status < 0:

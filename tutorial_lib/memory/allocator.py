@@ -46,6 +46,9 @@ class AllocatorReading:
         # Rounding to blocks, kernel workspace and cuBLAS handles: no tensor holds them.
         report.at_peak["other"] += max(0, report.peak_bytes - report.counted_bytes)
         report.reserved_bytes = torch.cuda.max_memory_reserved(device)
+        if devices.is_emulated(device):  # its driver holds no CUDA context
+            report.method = "emulated"
+            return
         free, total = torch.cuda.mem_get_info(device)
         report.driver_bytes = total - free
         report.method = "allocator"

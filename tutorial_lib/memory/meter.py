@@ -53,7 +53,7 @@ def measure(
         label: Words for the report.
         warmup: Steps before the measured one. With 0 it is the first step that is measured.
         steps: Steps in the measurement, one after the other, as one timeline.
-        repeats: Further steps that are timed, without the meter.
+        repeats: Further steps that are timed, without the meter. An emulated card has no times.
         flops: Whether to count FLOPs, in a step of its own: a FLOP counter keeps tensors alive.
 
     Returns:
@@ -83,7 +83,8 @@ def measure(
         for text in _warnings_after(report) or before:
             warnings.warn(text, MeterWarning, stacklevel=2)
         device = _device_of(model, optimizer)
-        report.step_seconds = [_timed(step, device) for _ in range(repeats)]
+        times = 0 if devices.is_emulated(device) else repeats
+        report.step_seconds = [_timed(step, device) for _ in range(times)]
         if flops:
             with FlopCounterMode(display=False) as counter:
                 step()

@@ -14,7 +14,13 @@ from tutorial_lib.units import human_flops, human_seconds
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-HOW = {"counted": "counted", "allocator": "measured by the allocator", "predicted": "predicted"}
+HOW = {
+    "counted": "counted",
+    "predicted": "predicted",
+    "emulated": "given by PyTorch's own allocator",
+    "allocator": "measured by the allocator",
+}
+NOT_EMULATED = "not emulated:   values, times, cuDNN's workspaces, NCCL; no kernel ran"
 
 
 class MemoryReport(StepMemory):
@@ -43,7 +49,7 @@ class MemoryReport(StepMemory):
         data = json.loads(text)
         data.pop("seconds", None)
         data["timeline"] = [Life(**life) for life in data.get("timeline", [])]
-        data["phase_starts"] = [(clock, phase) for clock, phase in data["phase_starts"]]
+        data["phase_starts"] = [(clock, phase) for clock, phase in data.get("phase_starts", [])]
         return cls(**data)
 
     def __str__(self) -> str:
@@ -87,6 +93,8 @@ class MemoryReport(StepMemory):
         for name in ("counted", "requested", "reserved", "driver"):
             if (size := getattr(self, f"{name}_bytes")) is not None:
                 lines.append(f"  {name + ':':<15} {size}")
+        if self.method == "emulated":
+            lines.append(f"  {NOT_EMULATED}")
         if self.leaked_bytes:
             largest = max(self.leaks(), key=lambda life: life.num_bytes, default=None)
             made_by = f", the largest made by {largest.op}" if largest else ""

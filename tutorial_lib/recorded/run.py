@@ -1,4 +1,4 @@
-"""Measure or predict one row, whatever happens on the way."""
+"""Measure, emulate or predict one row, whatever happens on the way."""
 
 from __future__ import annotations
 
@@ -21,13 +21,17 @@ from tutorial_lib.units import GIB
 
 REPEATS = 5
 LARGEST_TRIED = 4096
+_OF_ALLOCATOR = (
+    *("method", "peak_phase", "peak_bytes", "counted_bytes", "requested_bytes", "reserved_bytes"),
+)
 
 
 def measured(row: Row, device: torch.device) -> dict[str, Any]:
     """Measure a row; running out of memory is a result, and leaves the device as it was.
 
     Returns:
-        `status` (`measured`, `out of memory`, `not possible`) and what was found.
+        `status` (`measured`, `emulated`, `out of memory`, `not possible`) and what was found; of
+        an emulated card the allocator's figures alone.
     """
 
     def measure() -> dict[str, Any]:
@@ -37,7 +41,13 @@ def measured(row: Row, device: torch.device) -> dict[str, Any]:
     devices.seed_everything(0)
     results = _attempt(measure)
     _release(device)
-    return results
+    if not devices.is_emulated(device):
+        return results
+    words = {"status": "emulated"} if results["status"] == "measured" else {}
+    report = results.get("report", {})
+    bytes_of_it = {"report": {key: report[key] for key in _OF_ALLOCATOR}} if report else {}
+    results.pop("samples_per_second", None)
+    return results | words | bytes_of_it
 
 
 def predicted(row: Row) -> dict[str, Any]:

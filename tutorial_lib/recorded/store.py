@@ -11,11 +11,12 @@ from typing import Any
 
 FOLDER = Path(__file__).resolve().parent.parent.parent / "course" / "recorded"
 PREDICTED = "predicted"
+_EMULATED = "emulated-"
 
 
 @dataclass
 class Recording:
-    """Rows measured by one machine, or predicted.
+    """Rows measured by one machine, emulated or predicted.
 
     Args:
         device: Words for the GPU, or for the kernels that were predicted.
@@ -77,17 +78,18 @@ def read(path: Path) -> Recording:
 
 
 def load(device: str | None = None) -> Recording:
-    """Load what was measured on a GPU, or predicted.
+    """Load what was measured on a GPU, emulated or predicted.
 
     Args:
-        device: As in `NVIDIA H200` or `predicted`; `None` takes the one measured recording.
+        device: As in `NVIDIA H200`, `emulated Tesla T4` or `predicted`; `None` takes the one
+            measured recording.
 
     Raises:
         ValueError: When there is no such recording, with those that are there.
     """
     there = sorted(path.stem for path in FOLDER.glob("*.json"))
-    measured = [name for name in there if name != PREDICTED]
-    name = path_of(device).stem if device else (measured[0] if len(measured) == 1 else "")
+    by_gpus = [name for name in there if _by_gpu(name)]
+    name = path_of(device).stem if device else (by_gpus[0] if len(by_gpus) == 1 else "")
     if name not in there:
         known = ", ".join(there) or "no recording at all"
         raise ValueError(f"device (={device!r}) has no recording; there is {known}.")
@@ -96,5 +98,13 @@ def load(device: str | None = None) -> Recording:
 
 def measured() -> list[Recording]:
     """Load every recording that a GPU measured, by the names of their files; often none."""
-    paths = sorted(path for path in FOLDER.glob("*.json") if path.stem != PREDICTED)
-    return [read(path) for path in paths]
+    return [read(path) for path in sorted(FOLDER.glob("*.json")) if _by_gpu(path.stem)]
+
+
+def emulated() -> list[Recording]:
+    """Load every recording of an emulated card, by the names of their files."""
+    return [read(path) for path in sorted(FOLDER.glob(f"{_EMULATED}*.json"))]
+
+
+def _by_gpu(name: str) -> bool:
+    return name != PREDICTED and not name.startswith(_EMULATED)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tutorial_lib.school import teach
+from tutorial_lib.school.emulate import on_cards
 from tutorial_lib.school.plan import plan
 from tutorial_lib.training import Attention, OptimizerName, Precision, Recipe
 
@@ -63,6 +64,8 @@ def run(words: Sequence[str]) -> int:
     """
     debug = "--debug" in words
     try:
+        if words[:1] == ["measure"] and (status := on_cards(words)) is not None:
+            return status
         app([word for word in words if word != "--debug"], prog_name="python -m tutorial_lib")
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else 0
@@ -151,7 +154,7 @@ def _show(report: MemoryReport, recipe: Recipe, as_json: bool) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from tutorial_lib.memory.report import HOW
+    from tutorial_lib.memory.report import HOW, NOT_EMULATED
     from tutorial_lib.units import human_bytes, human_seconds
 
     print(f"{recipe.label()}: {HOW[report.method]}, {report.device}")
@@ -170,6 +173,8 @@ def _show(report: MemoryReport, recipe: Recipe, as_json: bool) -> None:
         table.add_row(f"  of {phase}", human_bytes(size))
     if report.reserved_bytes is not None:
         table.add_row("reserved by the allocator", human_bytes(report.reserved_bytes))
+    if report.method == "emulated":
+        print(NOT_EMULATED)
     if report.seconds is not None:
         table.add_row("time of a step, median", human_seconds(report.seconds))
     Console(highlight=False).print(table)
@@ -189,6 +194,7 @@ def measure(
     checkpointing: Strategy = "none",
     accumulate: Accumulate = 1,
     device: Annotated[str | None, typer.Option(help="cpu, cuda, ...; the best if left out")] = None,
+    emulated: Annotated[str | None, typer.Option(help="Cards not there, as in t4,a100.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Run a real training step (random weights) and show its memory."""

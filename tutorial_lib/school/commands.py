@@ -34,6 +34,7 @@ To learn (both make .venv first, and install nothing the second time):
 To use:
   doctor    show Python, torch, GPU, versions and free disk   [--json]
   measure   measure a training step of a published model      MODEL [--batch N] [--json]
+                                                              [--emulated t4]
   predict   the same number without allocating anything       MODEL [--batch N] [--json]
   plan      what fits a memory budget, and the fastest of it  MODEL --budget 16GiB
                                                               --effective-batch N [--json]
@@ -41,6 +42,7 @@ To use:
 
 To teach and maintain:
   record    measure or predict the tables that the course quotes   [--only ROWS] [--predict]
+                                                                   [--emulated t4]
   grade     grade a folder of submissions     LAB SUBMISSIONS --out REPORT
   build     make the notebooks from their sources   [NAMES] [--check] [--zip]
   new       write the first files of a lab   LAB FUNCTIONS

@@ -20,7 +20,8 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 NEEDED_GB = 9  # for .venv-cuda: 6 GB unpacked, and the downloads beside them
 _NOTICE = (
     "On an emulated card no kernel runs: values and losses are zeros, and times mean nothing. "
-    "A loop that waits for a loss never ends: --steps N stops it."
+    "A loss of zero is expected, and NaN where the script divides by it. A loop that waits for a "
+    "loss never ends: --steps N stops it."
 )
 _EPILOG = """\
 Shown are the bytes of PyTorch's own allocator for this card: requested, allocated and reserved.
@@ -89,6 +90,37 @@ def _emulate(options: argparse.Namespace, program: list[str], root: Path) -> int
         options.json.write_text(json.dumps(result.as_data(), indent=1) + "\n", encoding="utf-8")
     print(run.as_text(result), flush=True)
     return result.exit_status
+
+
+def on_cards(words: Sequence[str], root: Path = ROOT) -> int | None:
+    """Run a command of the course on each card that `--emulated` names among its words.
+
+    Args:
+        words: What follows `python -m tutorial_lib`, as in `measure gpt2 --emulated t4,a100`.
+        root: The clone, where `.venv-cuda` is looked for.
+
+    Returns:
+        The highest exit status; None when no card is named.
+
+    Raises:
+        ValueError: When a card is not known, or cannot be emulated here.
+    """
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--emulated")
+    options, others = parser.parse_known_args(words)
+    if options.emulated is None:
+        return None
+    check_system()
+    cards = [find_card(key) for key in options.emulated.split(",")]
+    torch = environment.find_cuda_torch(root)
+    command = ["python", "-m", "tutorial_lib", *others]
+    statuses = []
+    for card in cards:
+        result = run.emulate(command, card, torch, watch=False)
+        if result.refused or result.status < 0:
+            print(run.explain(result), file=sys.stderr)
+        statuses.append(2 if result.refused or result.status < 0 else result.status)
+    return max(statuses)
 
 
 def make(root: Path) -> CudaTorch:

@@ -1,4 +1,4 @@
-"""`python -m tutorial_lib record`: measure every row here, or predict it; resumes where it stopped.
+"""`python -m tutorial_lib record`: measure, emulate or predict every row; resumes where it stopped.
 
 Needs torch, transformers, diffusers and matplotlib, and nothing of Jupyter.
 """
@@ -18,6 +18,7 @@ from tutorial_lib import device as devices
 from tutorial_lib.recorded import run, store
 from tutorial_lib.recorded.rows import Row, find_rows
 from tutorial_lib.recorded.table import as_table
+from tutorial_lib.school.emulate import on_cards
 from tutorial_lib.units import human_bytes
 
 
@@ -29,7 +30,8 @@ def main(words: Sequence[str]) -> int:
     """
     options = _parser().parse_args(words)
     try:
-        return _record(options)
+        status = on_cards(["record", *words])
+        return _record(options) if status is None else status
     except ValueError as error:
         print(error, file=sys.stderr)
         return 2
@@ -40,6 +42,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--only", default="*", help="rows by key or claim, as in 'gpt2*' or E06")
     parser.add_argument("--max-minutes", type=float, default=9.0, help="begin no row after that")
     parser.add_argument("--predict", action="store_true", help="predict, which needs no GPU")
+    parser.add_argument("--emulated", metavar="CARDS", help="on emulated cards, as in t4,a100")
     parser.add_argument("--again", action="store_true", help="record rows that are there anew")
     parser.add_argument("--list", action="store_true", help="only list the rows")
     parser.add_argument("--table", action="store_true", help="only print what is recorded")
@@ -59,7 +62,10 @@ def _record(options: argparse.Namespace) -> int:
         return 0
     device = torch.device("cpu") if options.predict else devices.pick()
     if device.type != "cuda" and not options.predict:
-        raise ValueError("There is no GPU here to measure on: --predict predicts the same rows.")
+        raise ValueError(
+            "There is no GPU here to measure on: --predict predicts the same rows, and --emulated "
+            "t4 runs them on an emulated card."
+        )
     recording = _begin(options.predict, device)
     path = options.out or store.path_of(store.PREDICTED if options.predict else recording.device)
     if not (options.again and options.only == "*"):
@@ -71,7 +77,7 @@ def _record(options: argparse.Namespace) -> int:
             print(f"{len(left) - number + 1} rows are left: run the same command again to go on.")
             return 3
         results = run.predicted(row) if options.predict else run.measured(row, device)
-        recording.add(path, row.key, results | _about(row))
+        recording.add(path, row.key, results | _about(row, device))
         print(f"{number}/{len(left)} {row.key}: {_in_words(results)}", flush=True)
     print(f"{len(rows)} rows are in {path}.")
     return 0
@@ -91,9 +97,9 @@ def _begin(predict: bool, device: torch.device) -> store.Recording:
     return store.Recording(words, driver, devices.versions(), commit)
 
 
-def _about(row: Row) -> dict[str, object]:
-    return {
-        "recipe": row.recipe.as_data(),
+def _about(row: Row, device: torch.device) -> dict[str, object]:
+    recipe = {} if devices.is_emulated(device) else {"recipe": row.recipe.as_data()}
+    return recipe | {
         "claims": list(row.claims),
         "card_gib": row.card_gib,
         "date": time.strftime("%Y-%m-%d"),
