@@ -75,15 +75,16 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Map `(B, T, C)` to `(B, T, C)`."""
-        batch, seq, d_model = x.shape
-        qkv = self.qkv(x).view(batch, seq, 3, self.num_heads, d_model // self.num_heads)
+        batch, seq, _ = x.shape
+        # -1 and flatten: under tensor parallelism a rank has some heads, and x its full width
+        qkv = self.qkv(x).view(batch, seq, 3, self.num_heads, -1)
         q, k, v = qkv.permute(2, 0, 3, 1, 4)  # (B, T, 3, H, D) -> 3 of (B, H, T, D)
         p = self.p if self.training else 0.0
         if self.kernel == "sdpa":
             y = F.scaled_dot_product_attention(q, k, v, dropout_p=p, is_causal=self.causal)
         else:
             y = eager_attention(q, k, v, dropout=p, causal=self.causal)
-        y = y.transpose(1, 2).reshape(batch, seq, d_model)  # (B, H, T, D) -> (B, T, C)
+        y = y.transpose(1, 2).flatten(2)  # (B, H, T, D) -> (B, T, C)
         mixed: Tensor = self.dropout(self.out(y))
         return mixed
 
