@@ -155,9 +155,10 @@ layers = {
 table(layers, (4, 32, 32, 32))
 
 # %% [markdown] id="read-ops-conv"
-# A convolution keeps its input, a norm keeps its own, which is the convolution's output. That is
-# why convolutional networks eat memory: *three* full feature maps for one conv, norm, relu. Max
-# pooling keeps its input and 64-bit indices of its output. Upsampling keeps nothing.
+# A convolution keeps its input. A norm keeps its own input, which is the convolution's output. A
+# ReLU keeps its output. That makes three feature maps for one conv, norm, relu, and two for each
+# further one, since a ReLU's output is the next convolution's input and is kept once. Max pooling
+# keeps its input and the 64-bit indices of its output. Upsampling keeps nothing.
 #
 # ### Who asks for it?
 #
@@ -179,10 +180,12 @@ table(frozen, (8, 128, 256))
 table(frozen_images, (4, 32, 32, 32))
 
 # %% [markdown] id="read-frozen"
-# The linear layer does, the convolution does not: its backward is one kernel for all gradients, and
-# PyTorch keeps the input without asking which of them are wanted. The norms need it for the
-# gradient of the *input*, frozen or not. So freezing lightens a transformer's linear layers, and a
-# stack of convolutions and norms not at all.
+# The linear layer lets go of its input, the convolution does not: its backward is one kernel for
+# all gradients, and PyTorch keeps the input without asking which of them are wanted. A layer norm
+# needs its input for the gradient of that *input*, frozen or not. A batch norm in `eval()` would
+# need only its weight and its running variance, and keeps the input all the same: training and
+# `eval()` share one autograd formula. So freezing lightens a transformer's linear layers, and a stack of
+# convolutions and norms not at all.
 #
 # ### In place
 #

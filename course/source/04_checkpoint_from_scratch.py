@@ -55,6 +55,8 @@ class Discard(torch.autograd.Function):
         return None, x.grad  # one for each argument of forward
 
 
+ten_lines = Discard.apply  # later versions are compared with this one
+
 # %% [markdown] id="predict-loud"
 # `detach` makes the copy of `x` a stranger to the graph it came from: the inner backward stops
 # there, and hands its gradient back to the outer one.
@@ -203,9 +205,6 @@ def remember():
 
 
 # %% id="dropout-passes"
-ten_lines = Discard.apply  # the first version, for a comparison at the end
-
-
 class Discard(torch.autograd.Function):
     @staticmethod
     def forward(ctx, function, x):

@@ -123,22 +123,26 @@ for dtype in (torch.float64, torch.float32, torch.bfloat16):
           f"{summation_tolerance(dtype, tokens.numel()):.0e}")  # fmt: skip
 
 # %% [markdown] id="read-distances"
-# Not equal, and not by accident: a sum of floats depends on its order. How far two orders may be
-# apart is no matter of taste. Each addition rounds by at most a share $u$ (half of the type's
-# epsilon), with either sign, so the roundings of $n$ additions walk at random, and two orders
-# differ by
+# They are not equal, because a sum of floats depends on its order. How far two orders may be apart
+# can be computed. Each addition rounds by at most a share $u$ (half of the type's epsilon), with
+# either sign, so the roundings of $n$ additions walk at random. As a share of the sum of the terms'
+# *sizes*, two orders differ by at most
 #
 # $$ 2 \, \lambda \sqrt{n} \, u, \qquad \lambda = 4 $$
 #
 # except once in some thousand sums (Higham and Mary, 2019, theorem 2.4). With one term per token,
-# $n = 16 \cdot 64$. That is the last column: no `atol=1e-3` that passes everything, no `1e-8` that
-# fails on another machine. It also says where a test is worthless: in bfloat16 the bound is near 1,
-# for it allows a rounding at each addition, while kernels add in float32 and round once.
+# $n = 16 \cdot 64$. That is the last column. It replaces an `atol=1e-3` that passes everything and a
+# `1e-8` that fails on another machine. In bfloat16 the bound is near 1: it allows a rounding at each
+# addition, while kernels add in float32 and round once.
 #
-# `assert_same_training` compares two steps with that tolerance: the number of updates, the loss,
-# the gradients that the optimizer got, parameters, optimizer state, buffers, random state, twice in
-# a row. Both run on models of their own. In bfloat16 it raises an error instead: a judge that
-# cannot say no is none.
+# `assert_same_training` compares two steps with that tolerance, twice in a row: the number of
+# updates, the loss, the gradients that the optimizer got, parameters, optimizer state, buffers and
+# random state. Each step runs on a model of its own. In bfloat16 the tolerance would be so loose
+# that every loop passes, so the function refuses to compare.
+#
+# Compare in float64 and early in training. Near a minimum the terms of the gradient cancel: their
+# sum is much smaller than their sizes, so rounding is a larger share of it, and a correct loop in
+# float32 may be refused.
 
 # %% id="same"
 for dtype in (torch.float64, torch.float32):
@@ -369,8 +373,8 @@ for how in ("mean", "sum"):
 # %% [markdown] id="trainers"
 # ### The trainers of 2024
 #
-# In October 2024 this was found in Hugging Face's Trainer (transformers issue 34191), in TRL (2175)
-# and in Unsloth (1146). Since then the Trainer counts the window's tokens and hands them to the
+# Hugging Face's Trainer had this fault; it was reported in July 2023 (transformers issue 24725) and
+# became widely known in October 2024 (also TRL 2175, Unsloth 1146). Since then the Trainer counts the window's tokens and hands them to the
 # model as `num_items_in_batch`. What if the model is yours, and does not know that name? Here is
 # one, the GPT from above with the loss that everybody writes. `weigh` is for later.
 
@@ -687,7 +691,8 @@ for micro_batch in tokens.chunk(4):
 # %% [markdown] id="read-fused"
 # Four updates, from four different points, each at the full learning rate (AdamW does not see the
 # division). There is nothing to accumulate into: the buffer that was saved *is* the accumulator.
-# You may have the gradients' bytes or the accumulation, not both.
+# With an unchanged AdamW you save the gradients' bytes or you accumulate, not both. (Zhang et al.,
+# 2023, "Adam Accumulation", change the update: they add each micro-batch's gradient to the moments.)
 
 # %% [markdown] id="memory"
 # ## Who was right about the memory?

@@ -158,11 +158,12 @@ for name, make in subjects.items():
     print(f"{name:<14}", *(f"{f'{e:.0%}' if e > 1e-3 else f'{e:.0e}':>8}" for e in off))
 
 # %% [markdown] id="read-batch-norm"
-# LayerNorm and GroupNorm normalise within a sample: rounding in float64, however small the pieces.
-# BatchNorm is off by tens of per cent with pieces that people do use; with pieces of two, where a
-# normalised value is always near plus or minus one, little is left of the gradient.
+# LayerNorm and GroupNorm normalise within a sample, so only rounding in float64 is left, however
+# small the pieces. BatchNorm is off by tens of per cent with pieces that people do use. With pieces
+# of two, a normalised value is always near plus or minus one: the gradient's length doubles, and its
+# direction is nearly lost.
 #
-# Off from the big batch, that is. Small statistics are noise, and noise can regularise: Hoffer et
+# All this is the distance from the big batch's gradient. Small statistics are noise, and noise can regularise: Hoffer et
 # al. (2017) split big batches on purpose, and called it ghost batch normalisation. What you lose is
 # the sentence "batch 64": with BatchNorm the micro-batch is a hyperparameter of the model.
 #

@@ -611,8 +611,9 @@ def remember(model):
 
 
 # %% [markdown] id="predict-6-5"
-# Gradients are as many as parameters: to copy them would cost what accumulation cannot save. It
-# costs nothing to *hold* them while new ones grow.
+# The window's own `.grad` must survive a failure. To keep it costs the bytes of one set of
+# gradients while the new ones grow, whether you hold the old tensors or copy them; holding them is
+# simpler, and costs nothing where `.grad` was None.
 #
 # **Predict.** `zero_grad()` sets `.grad` to None; `zero_grad(set_to_none=False)` fills it with
 # zeros. Somebody holds the old gradient. What is left of it in each case?

@@ -145,8 +145,9 @@ checks.lab07.contrastive_loss(contrastive_loss)
 # </details>
 
 # %% [markdown] id="module-text"
-# As a module, with the scale as its parameter, beside two fresh towers. They can only guess, and a
-# guess among $B$ costs $\ln B$:
+# As a module, with the scale as its parameter, beside two fresh towers. They can only guess. At a
+# scale of 1, where all similarities count nearly the same, a guess among $B$ costs $\ln B$. (At the
+# module's own scale of 1/0.07 a wrong guess is more confident, and costs more.)
 
 
 # %% id="loss-module"
@@ -229,11 +230,11 @@ print(f"loss {parts:.2f} instead of {whole:.2f}, gradients off by up to {off(see
 
 # %% [markdown] id="read-accumulation"
 # Less than a quarter of the comparisons are left, and with more micro-batches the share shrinks
-# further. Accumulation is exact for a loss that is a sum over rows. This one is a sum over pairs
-# *of rows*: rows that were never in memory together were never compared.
+# further. Accumulation is exact for a loss that is a sum over rows, each term of one row. Here each
+# row's term needs all rows: those that were never in memory together were never compared.
 #
 # Now the way out. Between the towers and the loss there is a narrow place: the embeddings, 32
-# numbers a row where a tower keeps tens of thousands. The chain rule may be cut there:
+# numbers a row where a tower keeps thousands. The chain rule may be cut there:
 #
 # $$ \frac{\partial \ell}{\partial \theta} = \sum_{i=1}^{B}
 #    \underbrace{\frac{\partial \ell}{\partial a_i}}_{\text{needs all rows, and no tower}}
