@@ -108,8 +108,7 @@ round(seconds_per_step_and_wait(quarter_second_step(gpu), gpu, gpu.now), 3)
 # %% [markdown] id="goal-2-1"
 # Now it is about seven times too much. The cold steps are in it, and a mean believes every one of
 # them. Three faults, then: no waiting, no warm-up, a mean. Mended, with two steps of warm-up and
-# five timed ones, the answer for this machine is **0.26 s**: of the five, three need 0.26 s or
-# more, three 0.26 s or less.
+# five timed ones, the answer for this machine is **0.26 s**, the median.
 
 
 # %% id="answer-2-1"
@@ -304,11 +303,14 @@ with counted:
 
 # %% [markdown] id="read-2-3"
 # The last two are equal, to the byte, for steps of different sizes: the peak is a high-water mark,
-# and nobody wiped it off. The first number is no better. It is the first step of all, and AdamW had
-# no state yet while its backward ran. And parameters and state are in every one of them, which is
-# one fact about the model and no fact about the step.
+# and nobody reset it. The first number is no better. It is the first step of all, and AdamW had no
+# state yet while its backward ran. And all three contain what lies there between two steps, the
+# parameters above all, which says something of the model and nothing of the step.
 #
-# The number to reach for four sequences, by the course's meter:
+# So the number wanted is the *increase* over what lies there before a steady step. It depends on
+# where `zero_grad` stands: `train_on` calls it first, so the old gradients lie there before the step
+# and are freed in it. At the end of the step it would leave less there before, and the increase
+# would be larger by the gradients, at the same peak. For four sequences, by the course's meter:
 
 # %% id="goal-2-3"
 report = memory.measure(lambda: train_on(tokens[:4]), model=gpt, optimizer=adamw)
@@ -367,7 +369,8 @@ with counted:
 
 # %% [markdown] id="read-mended-2-3"
 # Equal where the step is the same, and otherwise not. Twice the sequences take clearly more than
-# twice as much. Why more? (What did each step find lying there, and drop at its beginning?)
+# twice as much. The reason: each step finds the last gradients lying there and drops them at its
+# beginning, so a constant is subtracted from both numbers.
 
 # %% [markdown] id="text-2-4"
 # ## 2.4 What autograd saves
@@ -518,11 +521,11 @@ del doubled
 while_it_lives, list(followed.values())
 
 # %% [markdown] id="goal-2-5"
-# A `WeakKeyDictionary` forgets what dies. With these two, write `find_leaks`: everything that a
-# step made and that is alive after it, but for gradients and optimizer state, which a step is meant
-# to leave, even a first step. No false alarms either. Of the spy's four operations only two made
-# memory: can you tell from arguments and result which? And some objects refer to themselves, so
-# that they die only when Python's collector comes by.
+# A `WeakKeyDictionary` forgets what dies. With these two, write `find_leaks`: list every storage
+# that the step made and that is still alive after it. Leave out gradients and optimizer state, even
+# if this step created them: a step is meant to leave those. No false alarms either. Of the spy's
+# four operations only two made memory: can you tell from arguments and result which? And some
+# objects refer to themselves, so that they die only when Python's collector comes by.
 #
 # The number to reach: the sizes that you list for the patient add up to what was counted above.
 
@@ -610,8 +613,8 @@ Bytes(sum(size for _, size in leaks)), listed
 
 # %% [markdown] id="read-patient"
 # The scores for every word, and more: a forward pass, complete. The cure is one of `loss.item()`,
-# `loss.detach()`, or `torch.no_grad()` around the validation. Which of them also saves memory
-# *while* the validation runs?
+# `loss.detach()`, or `torch.no_grad()` around the validation. Only the last also saves memory
+# *while* the validation runs:
 
 # %% id="cured"
 validation_losses.clear()
@@ -634,9 +637,9 @@ find_leaks(train_and_validate_cured, gpt, adamw)
 # Difficulty 3/5 · importance 5/5 · 15 minutes
 #
 # The last patient is a table: forward peak, backward peak, samples per second, with and without
-# checkpointing. It needs everything so far. The first two lines must come from a steady step, each
-# from its own phase, everything included that lies there meanwhile; the third from whole steps,
-# waited for, median.
+# checkpointing. It needs everything so far. For the first two lines run a steady step and report
+# *total* bytes, parameters and state included (not the increase, as in 2.3): the peak during
+# forward, then the peak during backward. The third line is the median of whole steps, waited for.
 #
 # `strategies.applied(gpt, "per-block")` checkpoints each of the twelve blocks for a while: a block
 # keeps its input alone and runs again in backward.
