@@ -26,11 +26,12 @@ ALLOWED = {
     "guesses": set(),
     "timeline": {"units"},
     "private_torch": set(),
+    "private_patches": set(),
     "data": set(),
     "strategies": set(),
     "device": {"units"},
-    "ranks": {"private_torch"},
-    "models": {"device", "private_torch"},
+    "ranks": {"private_torch", "private_patches"},
+    "models": {"device", "private_torch", "private_patches"},
     "training": {"models", "strategies"},
     "plan": {
         *("units", "private_torch", "timeline", "device", "memory", "models", "strategies"),
@@ -39,7 +40,7 @@ ALLOWED = {
     "recorded": {"units", "device", "memory", "training"},
     "emulated": {"units"},
     "plots": {"units", "timeline"},
-    "memory": {"units", "device", "timeline", "private_torch", "plots"},
+    "memory": {"units", "device", "timeline", "private_torch", "private_patches", "plots"},
     "widgets": {"units", "plots", "memory"},
     "checks": {"units", "private_torch", "memory", "models", "ranks", "plan"},
     "__init__": {"memory"},
@@ -74,8 +75,9 @@ WITHIN_MEMORY = {
     "kernels": {"autocast"},
     "allocator": {"device", "report"},
     "meter": {"units", "device", "timeline", "report", "storages", "allocator"},
-    "corrections": set(),
-    "predict": {"meter", "report", "kernels", "corrections"},
+    "corrections": {"storages"},
+    "values": {"storages"},
+    "predict": {"meter", "report", "kernels", "corrections", "values"},
     "magic": {"meter", "report"},
     "cap": {"units", "device", "storages"},
     "__init__": {"timeline", "allocator", "cap", "meter", "predict", "report", "saved"},
@@ -83,6 +85,7 @@ WITHIN_MEMORY = {
 # Tested under another name.
 TESTED_BY = {
     "__init__.py": "test_main.py",
+    "private_patches.py": "test_private_torch.py",
     "timeline.py": "test_report.py",
     "school/__init__.py": "test_main.py",
     "school/commands.py": "test_main.py",
@@ -96,6 +99,7 @@ TESTED_BY = {
     "training/__init__.py": "test_architecture.py",
     "checks/calls.py": "test_lab_checks.py",
     "memory/allocator.py": "test_meter.py",
+    "memory/values.py": "test_predict.py",
     "models/catalogue.py": "test_published.py",
     "models/libraries.py": "test_published.py",
     "models/published_batches.py": "test_published.py",
@@ -160,7 +164,7 @@ def test_imports_go_to_allowed_rooms(path):
 @pytest.mark.parametrize("path", sorted((LIBRARY / "memory").glob("*.py")), ids=lambda p: p.stem)
 def test_imports_within_memory(path):
     seen = {name.removeprefix("memory.") for name in imports_of(path)}
-    seen -= {"memory", "private_torch"}  # which every part may use
+    seen -= {"memory", "private_torch", "private_patches"}  # which every part may use
     assert seen <= WITHIN_MEMORY[path.stem]
 
 
@@ -232,7 +236,7 @@ def private_names_of_others(path):
 
 @pytest.mark.parametrize("path", MODULES, ids=NAMES)
 def test_one_module_alone_uses_private_names_of_pytorch(path):
-    if path.name != "private_torch.py":
+    if not path.name.startswith("private_"):
         assert not set(private_names_of_others(path)), "it belongs into private_torch.py"
 
 

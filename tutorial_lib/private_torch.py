@@ -1,4 +1,6 @@
-"""The one module that touches names which PyTorch keeps to itself, and may move in any release.
+"""The module that uses names which PyTorch keeps to itself, and may move in any release.
+
+`private_patches` beside it is the one other: it puts something in the place of such names.
 
 Each name says the file of PyTorch 2.13 that it was read in, and has a test in
 `tests/test_private_torch.py` that says what no longer works when a release moves it.
@@ -8,9 +10,8 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
-from unittest import mock
 
 import torch
 from torch import Tensor, nn
@@ -27,7 +28,11 @@ from torch._subclasses.fake_tensor import (
 )
 
 # torch/utils/_python_dispatch.py: a mode that is asked about every operation.
-from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
+from torch.utils._python_dispatch import (
+    TorchDispatchMode,
+    _disable_current_modes,
+    _get_current_dispatch_mode_stack,
+)
 
 # torch/utils/_pytree.py: what lies in nested lists, tuples and dicts.
 from torch.utils._pytree import (
@@ -51,10 +56,10 @@ __all__ = [
     "tree_map_only",
     "tree_unflatten",
 ]
+# torch/_subclasses/fake_tensor.py: an operation's result, or its shape, depends on values.
+LOOKS_AT_VALUES = (DataDependentOutputException, DynamicOutputShapeException)
 # torch/utils/checkpoint.py: what `checkpoint(use_reentrant=False)` calls, whoever imported it.
 CHECKPOINT_GENERATOR = "_checkpoint_without_reentrant_generator"
-
-Patch = contextlib.AbstractContextManager[Any]
 
 
 # ---- tensors, modules, modes ----
@@ -66,6 +71,15 @@ def storage_key(storage: torch.UntypedStorage) -> int:
     return key
 
 
+def storage_keys(tensors: Iterable[Tensor]) -> list[int]:
+    """Give `storage_key` of each tensor's storage.
+
+    Raises:
+        NotImplementedError: When one has none, as sparse ones do.
+    """
+    return [tensor.untyped_storage()._cdata for tensor in tensors]
+
+
 def times_written(tensor: Tensor) -> int:
     """Count the in-place writes to a tensor (`_version`: torch/_C/__init__.pyi, TensorBase)."""
     count: int = tensor._version
@@ -75,6 +89,17 @@ def times_written(tensor: Tensor) -> int:
 def active_modes() -> list[TorchDispatchMode]:
     """List the dispatch modes that are active, innermost last (torch/utils/_python_dispatch.py)."""
     return _get_current_dispatch_mode_stack()
+
+
+def without_modes() -> contextlib.AbstractContextManager[Any]:
+    """Compute for real in a block, whatever modes are active (torch/utils/_python_dispatch.py)."""
+    off: contextlib.AbstractContextManager[Any] = _disable_current_modes()
+    return off
+
+
+def is_fake(tensor: Tensor) -> bool:
+    """Tell whether a tensor has a shape and no memory (torch/_subclasses/fake_tensor.py)."""
+    return isinstance(tensor, FakeTensor)
 
 
 def is_compiled(module: nn.Module) -> bool:
@@ -152,6 +177,36 @@ def gives_view(operation: Any) -> bool:
     return any(r.alias_info is not None and not r.alias_info.is_write for r in returns)
 
 
+def written_arguments(
+    operation: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> list[Tensor]:
+    """List the tensors that an operation writes to (`_schema`: torch/_ops.py)."""
+    if not operation._schema.is_mutable:
+        return []
+    given = [
+        (argument, args[place] if place < len(args) else kwargs.get(argument.name))
+        for place, argument in enumerate(operation._schema.arguments)
+    ]
+    written = [value for argument, value in given if argument.is_write]
+    return [leaf for leaf in tree_leaves(written) if isinstance(leaf, Tensor)]
+
+
+def is_random(operation: Any) -> bool:
+    """Tell whether an operation draws random numbers (`tags`: torch/_ops.py)."""
+    return torch.Tag.nondeterministic_seeded in operation.tags
+
+
+def is_uninitialised(operation: Any) -> bool:
+    """Tell whether an operation gives memory as it finds it (`_schema`: torch/_ops.py)."""
+    return "empty" in operation._schema.name
+
+
+def ignores_values(operation: Any) -> bool:
+    """Tell whether an operation takes a tensor for its shape alone, as `ones_like` does."""
+    name = operation._schema.name.removeprefix("aten::")
+    return name.startswith("new_") or (name.endswith("_like") and "rand" not in name)
+
+
 def flash_attention(*args: Any, **settings: Any) -> Tensor:
     """Call CUDA's flash attention (aten/src/ATen/native/native_functions.yaml); on fake tensors."""
     out: Tensor = torch.ops.aten._scaled_dot_product_flash_attention(*args, **settings)[0]
@@ -172,50 +227,6 @@ def half_to_float_softmax(operation: Any) -> Callable[[Tensor, int, bool], Tenso
     aten = torch.ops.aten
     kernels = {aten.softmax.int: aten._softmax, aten.log_softmax.int: aten._log_softmax}
     return kernels.get(operation)
-
-
-# ---- what fake tensors cannot do ----
-# By functions: mock's `return_value` would remember the tensors that it is called with.
-
-
-def without_truncated_normal() -> Patch:
-    """Let `trunc_normal_` leave tensors as they are: its rejection sampling looks at values.
-
-    `_no_grad_trunc_normal_`: torch/nn/init.py (2.12 and up).
-    """
-    return mock.patch.object(nn.init, "_no_grad_trunc_normal_", lambda tensor, *_, **__: tensor)
-
-
-def with_weak_references() -> Patch:
-    """Let `module.to` swap parameters that have weak references, as all fake ones have.
-
-    `getweakrefs`, asked by `swap_tensors`: torch/utils/__init__.py.
-    """
-    return mock.patch("torch.utils.weakref.getweakrefs", _none_of)
-
-
-def _none_of(_: Any) -> list[Any]:
-    return []
-
-
-def with_finite_gradients() -> Patch:
-    """Let a gradient scaler update without a look whether all gradients are finite.
-
-    `_maybe_opt_step`: torch/amp/grad_scaler.py.
-    """
-
-    def update(_: Any, optimizer: Any, __: Any, *args: Any, **kwargs: Any) -> Any:
-        return optimizer.step(*args, **kwargs)
-
-    return mock.patch.object(torch.amp.GradScaler, "_maybe_opt_step", update)
-
-
-def with_gradient_scaler() -> Patch:
-    """Keep a gradient scaler for `cuda` on where there is no GPU.
-
-    `amp_definitely_not_available`: torch/cuda/amp/common.py, asked in torch/amp/grad_scaler.py.
-    """
-    return mock.patch("torch.cuda.amp.common.amp_definitely_not_available", return_value=False)
 
 
 # ---- CUDA's allocator ----

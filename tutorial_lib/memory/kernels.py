@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from tutorial_lib import private_torch
+from tutorial_lib import private_patches, private_torch
 from tutorial_lib.memory.autocast import casts_on_cuda, cuda_autocast_policy
 
 _math_attention = F.scaled_dot_product_attention
@@ -36,7 +36,7 @@ def cuda_kernels() -> Iterator[None]:
         stack.enter_context(mock.patch.object(F, "rms_norm", _rms_norm))
         stack.enter_context(mock.patch.object(torch, "autocast", _CpuAutocast))
         stack.enter_context(mock.patch.object(torch.amp, "autocast", _CpuAutocast))
-        stack.enter_context(private_torch.with_gradient_scaler())
+        stack.enter_context(private_patches.with_gradient_scaler())
         stack.enter_context(cuda_autocast_policy())
         yield
 

@@ -4,36 +4,30 @@ from __future__ import annotations
 
 import contextlib
 import sys
-import sysconfig
 import traceback
+import warnings
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any, Literal
 from unittest import mock
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from tutorial_lib import private_torch
+from tutorial_lib import private_patches
 from tutorial_lib.memory.corrections import RealSizes
 from tutorial_lib.memory.kernels import as_on_cuda, cuda_kernels
-from tutorial_lib.memory.meter import measure
+from tutorial_lib.memory.meter import MeterWarning, measure
 from tutorial_lib.memory.report import MemoryReport
-from tutorial_lib.private_torch import (
-    DataDependentOutputException,
-    DynamicOutputShapeException,
-    FakeTensor,
-    FakeTensorMode,
-)
+from tutorial_lib.memory.values import Values, name_line
+from tutorial_lib.private_torch import FakeTensor, FakeTensorMode
 
 Step = tuple[Callable[[], Any], nn.Module, Optimizer | None]
 
-_RUN_IT = "or run the real step with memory.measure"
-_NOT_OF_THE_USER = (
-    Path(torch.__file__).parent,
-    Path(__file__).parent,
-    Path(private_torch.__file__),
+_ANOTHER_PATH = (
+    "Where another value makes the step do something else, its memory differs from this "
+    "prediction: compare with memory.measure at a small size."
 )
 
 
@@ -74,7 +68,7 @@ def predict(
         _check_device(model)
         if kernels == "cuda" and optimizer is not None:
             as_on_cuda(optimizer)
-        with _unpacked_sequences():  # make_step may have imported transformers
+        with _with_values():  # make_step may have imported transformers
             report = measure(step, model=model, optimizer=optimizer, label=label, warmup=warmup)
     report.method = "predicted"
     report.device = f"{kernels.upper()} kernels"
@@ -100,31 +94,43 @@ def predicting(kernels: Literal["cuda", "cpu"] = "cuda") -> Iterator[None]:
     with (
         torch.random.fork_rng(devices=[]),
         FakeTensorMode(),
+        Values() as values,
         _workarounds(),
         kernel_mode,
         RealSizes(kernels),
         _explain_refusals(),
     ):
         yield
+    for assumption in values.assumptions.values():
+        warnings.warn(f"{assumption} {_ANOTHER_PATH}", MeterWarning, stacklevel=3)
 
 
 @contextlib.contextmanager
 def _workarounds() -> Iterator[None]:
     """Let a training step do what fake tensors cannot."""
     with (
-        private_torch.without_truncated_normal(),
-        private_torch.with_weak_references(),
-        private_torch.with_finite_gradients(),
+        private_patches.without_truncated_normal(),
+        private_patches.with_weak_references(),
+        private_patches.with_finite_gradients(),
+        private_patches.without_new_buckets(),
         # Else a copy of a model takes a copy of the mode along, and may end the process
         # (test_a_copy_of_the_model_made_in_the_step).
         mock.patch.object(FakeTensor, "__deepcopy__", _copy, create=True),
-        _unpacked_sequences(),
+        mock.patch.object(FakeTensor, "__format__", _format, create=True),
+        mock.patch.object(FakeTensor, "numpy", _numpy, create=True),
+        _with_values(),
     ):
         yield
 
 
-def _none_found(*_: Any, **__: Any) -> None:
-    return None
+def _format(tensor: Tensor, spec: str) -> str:
+    return format(tensor.item(), spec) if tensor.dim() == 0 else object.__format__(tensor, spec)
+
+
+def _numpy(tensor: Tensor, *, force: bool = False) -> Any:
+    if tensor.requires_grad and not force:
+        raise RuntimeError("Can't call numpy() on Tensor that requires grad.")
+    return np.array(tensor.tolist())
 
 
 def _copy(tensor: Tensor, memo: dict[int, Any]) -> Tensor:
@@ -139,19 +145,22 @@ def _copy(tensor: Tensor, memo: dict[int, Any]) -> Tensor:
     return copied
 
 
-def _unpacked_sequences() -> contextlib.AbstractContextManager[Any]:
-    """Tell transformers that no batch packs several texts into one sequence.
+def _never(_: Any) -> bool:
+    return False
 
-    It looks at the positions to find out. Fake tensors have no values to look at: it would then
-    make a mask `(batch, 1, seq, seq)` that a real step has only with packed sequences.
+
+def _with_values() -> contextlib.AbstractContextManager[Any]:
+    """Let transformers look at masks and positions, as it does in a real step.
+
+    It looks whether a mask hides anything and whether texts are packed, and not at fake tensors.
 
     Source:
-        `find_packed_sequence_indices` in transformers/masking_utils.py (5.23).
+        `is_fake_tensor`, asked in transformers/masking_utils.py (5.23).
     """
-    masking = sys.modules.get("transformers.masking_utils")
-    if not hasattr(masking, "find_packed_sequence_indices"):
+    asked = sys.modules.get("transformers.utils.import_utils")
+    if not hasattr(asked, "is_fake_tensor"):
         return contextlib.nullcontext()
-    return mock.patch.object(masking, "find_packed_sequence_indices", _none_found)
+    return mock.patch.object(asked, "is_fake_tensor", _never)
 
 
 def _check_device(model: nn.Module) -> None:
@@ -168,18 +177,6 @@ def _explain_refusals() -> Iterator[None]:
     """Say of what fake tensors refuse in which line it was, and what to do instead."""
     try:
         yield
-    except DataDependentOutputException as error:
-        raise RuntimeError(_asks_for_a_value(error, str(error))) from error
-    except DynamicOutputShapeException as error:
-        raise RuntimeError(
-            f"{_line_of(error)} makes a tensor whose shape depends on values ({error}), and a "
-            "predicted tensor has none: take torch.where or a product with a mask instead of "
-            f"nonzero and indexing by a mask, {_RUN_IT}."
-        ) from error
-    except TypeError as error:
-        if "FakeTensor.__format__" not in str(error):
-            raise
-        raise RuntimeError(_asks_for_a_value(error, "format")) from error
     except AssertionError as error:
         if "convert all Tensors to FakeTensors" not in str(error):
             raise
@@ -188,8 +185,6 @@ def _explain_refusals() -> Iterator[None]:
             "optimizer and batch inside it, where tensors take no memory."
         ) from error
     except RuntimeError as error:
-        if ".numpy() is not supported" in str(error):
-            raise RuntimeError(_asks_for_a_value(error, "numpy")) from error
         if "overflow" not in str(error).lower():
             raise
         raise ValueError(
@@ -198,21 +193,7 @@ def _explain_refusals() -> Iterator[None]:
         ) from error
 
 
-def _asks_for_a_value(error: Exception, operation: str) -> str:
-    return (
-        f"{_line_of(error)} asks for the value of a tensor ({operation}), and a predicted tensor "
-        f"has none: take .item(), bool(tensor), .numpy() and the like out of the step, {_RUN_IT}."
-    )
-
-
 def _line_of(error: Exception) -> str:
     """Name the innermost line that is neither PyTorch's, nor Python's, nor ours."""
-    python = Path(sysconfig.get_path("stdlib"))
-    packages = Path(sysconfig.get_path("purelib"))  # it lies inside Python's own folder
-    for frame in reversed(traceback.extract_tb(error.__traceback__)):
-        path = Path(frame.filename)
-        of_python = path.is_relative_to(python) and not path.is_relative_to(packages)
-        if not of_python and not any(path.is_relative_to(home) for home in _NOT_OF_THE_USER):
-            code = f" (`{frame.line}`)" if frame.line else ""
-            return f"{path.name}, line {frame.lineno}, in {frame.name}{code},"
-    return "make_step"
+    frames = reversed(traceback.extract_tb(error.__traceback__))
+    return name_line((frame.filename, frame.lineno or 0, frame.name) for frame in frames)

@@ -15,10 +15,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tutorial_lib.private_torch import TorchDispatchMode, in_backward, storage_key
+from tutorial_lib.private_torch import (
+    TorchDispatchMode,
+    in_backward,
+    storage_key,
+    storage_keys,
+)
 from tutorial_lib.timeline import Life
 
 Phase = str
+_PLAIN = (Tensor, nn.Parameter)
 
 
 @dataclass(slots=True)
@@ -59,17 +65,14 @@ class StorageLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         """Run the operation and record the storages that it met and made."""
-        if any(map(is_wrapper, types)):
+        if types and any(map(is_wrapper, types)):
             return NotImplemented  # it takes itself apart, and its parts come by here
         if func.namespace != "profiler":
             self._enter_phase()
         # gloo copies what it reduces, and shows the copy in the operation after the collective.
         origin = ("", "inputs") if not self._collective else (self._collective, "")
-        for tensor in list_tensors(args):
+        for tensor in self._unseen(list_tensors((args, kwargs) if kwargs else args)):
             self._record(tensor, *origin)
-        if kwargs:
-            for tensor in list_tensors(kwargs):
-                self._record(tensor, *origin)
         out = func(*args, **(kwargs or {}))
         self._collective = func.overloadpacket.__name__ if func.namespace == "c10d" else ""
         # Time passes with births alone: an operation that makes no storage changes no total.
@@ -141,16 +144,25 @@ class StorageLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
             # Between backward and the update, without gradients: unscaling or clipping.
             self.set_phase("optimizer")
 
+    def _unseen(self, tensors: list[Tensor]) -> list[Tensor]:
+        """Leave out the tensors whose storage is known, quickly: it is asked of all arguments."""
+        try:
+            keys = storage_keys(tensors)
+        except NotImplementedError:  # one of them is no strided tensor
+            return tensors
+        alive = self._alive
+        return [tensor for tensor, key in zip(tensors, keys, strict=True) if key not in alive]
+
     def _record(self, tensor: Tensor, op: str, label: str) -> StorageRecord | None:
         if tensor.layout is not torch.strided:
             return None
         storage = tensor.untyped_storage()
-        key = storage_key(storage)
-        found = self._alive.get(key)
-        if found is not None:
-            if storage.nbytes() != found[0].num_bytes:
-                self._resize(found[0], storage)
-            return found[0]
+        known = self._alive.get(storage_key(storage))
+        if known is not None:
+            record = known[0]
+            if storage.nbytes() != record.num_bytes:
+                self._resize(record, storage)
+            return record
         if tensor.device.type != self.device_type:
             return None
         # Never seen and no operation's output: it was there before the log began.
@@ -174,7 +186,7 @@ class StorageLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
         key = storage_key(storage)
         if key in self._alive:
             self._resize(self._alive[key][0], storage)
-        elif not before and storage.device.type == self.device_type:
+        elif not before and storage.device.type in (self.device_type, "meta"):  # a fake one's
             # FSDP gathers weights into storages that it keeps empty meanwhile.
             record = StorageRecord(storage.nbytes(), self.clock, self.phase, "resize_", "")
             record.label = "parameters"
@@ -210,11 +222,14 @@ def list_tensors(value: Any) -> list[Tensor]:
     """List the tensors in lists, tuples and dicts; of one that is sharded, what this rank holds."""
     found: list[Tensor] = []
     items = value.values() if isinstance(value, dict) else value
-    for item in (
-        items if isinstance(items, Iterable) and not isinstance(items, Tensor) else (items,)
-    ):
-        if isinstance(item, Tensor):
-            found += _parts(item) if is_wrapper(type(item)) else [item]
+    if isinstance(items, Tensor) or not isinstance(items, Iterable):
+        items = (items,)
+    for item in items:
+        kind = type(item)
+        if kind in _PLAIN:  # nearly all of them, and this is asked of each operation's arguments
+            found.append(item)
+        elif isinstance(item, Tensor):
+            found += _parts(item) if is_wrapper(kind) else [item]
         elif isinstance(item, list | tuple | dict):
             found += list_tensors(item)
     return found

@@ -19,7 +19,7 @@ import torch
 from torch import nn
 
 from tutorial_lib import device as devices
-from tutorial_lib import private_torch
+from tutorial_lib import private_patches, private_torch
 from tutorial_lib.models.catalogue import PUBLISHED, Published, find
 from tutorial_lib.models.libraries import construct, full_config, quiet
 from tutorial_lib.models.published_steps import batch, loss
@@ -79,5 +79,5 @@ def _default_dtype(dtype: torch.dtype) -> Iterator[None]:
 def _fake_safe_init() -> contextlib.AbstractContextManager[Any]:
     """Let `trunc_normal_` pass on fake tensors, whose values it would look at."""
     if isinstance(torch.empty(0), private_torch.FakeTensor):
-        return private_torch.without_truncated_normal()
+        return private_patches.without_truncated_normal()
     return contextlib.nullcontext()

@@ -2,11 +2,13 @@
 
 `start(2).run(function)` runs a function, a notebook's own as well, in processes joined by gloo.
 `in_threads(function, 2)` does the same in this process, for checks: it needs neither sockets nor
-new processes, and says who waits for whom instead of hanging. `traffic` counts collectives.
+new processes, and says who waits for whom instead of hanging. `pretend(8)` makes this process one
+rank of eight that are not there, for predictions. `traffic` counts collectives.
 """
 
+from tutorial_lib.ranks.pretend import pretend
 from tutorial_lib.ranks.processes import Ranks, start
 from tutorial_lib.ranks.threads import in_threads
 from tutorial_lib.ranks.traffic import Traffic, traffic
 
-__all__ = ["Ranks", "Traffic", "in_threads", "start", "traffic"]
+__all__ = ["Ranks", "Traffic", "in_threads", "pretend", "start", "traffic"]

@@ -1,0 +1,263 @@
+"""Values of predicted tensors: known where they follow from constants, else a stand-in.
+
+A fake tensor has a shape and no values. Some steps look at values all the same: a constructor makes
+a list of drop rates, an attention mask is asked whether it hides anything, a loop logs its loss.
+`Values` computes what is small and follows from constants, and gives a stand-in for the rest.
+"""
+
+from __future__ import annotations
+
+import sys
+import sysconfig
+import weakref
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tutorial_lib import private_torch
+from tutorial_lib.memory.storages import is_wrapper
+from tutorial_lib.private_torch import TorchDispatchMode, storage_key, tree_leaves, tree_map_only
+
+# A batch of token ids and its mask are known; a weight, and what is computed with it, is not.
+_MOST_FLOATS, _MOST_OTHERS = 2**12, 2**20
+_MOST_TO_LOOK_AT = 2**26
+
+_aten = torch.ops.aten
+_OVERWRITES = {_aten.fill_.Scalar, _aten.fill_.Tensor, _aten.zero_.default, _aten.copy_.default}
+
+_NOT_OF_THE_USER = (
+    Path(torch.__file__).parent,
+    Path(__file__).parent,
+    Path(private_torch.__file__),
+    Path(private_torch.__file__).with_name("private_patches.py"),
+)
+
+
+class UnknownValueError(RuntimeError):
+    """A step looks at more values than a stand-in is made for."""
+
+
+@dataclass(frozen=True)
+class Assumption:
+    """A value that a step looked at and a prediction does not have."""
+
+    line: str
+    said: str
+
+    def __str__(self) -> str:
+        return f"{self.line} {self.said}"
+
+
+@dataclass(slots=True)
+class _Known:
+    storage: torch.UntypedStorage
+    assumed: bool
+    alive: weakref.ref[torch.UntypedStorage]
+
+
+class Values(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Let a step look at the values of fake tensors.
+
+    A tensor is known when constants, ranges and random integers made it. Where an operation turns
+    unknown numbers into integers or truth values (a choice of experts, a check for infinity), it
+    gets random numbers between 0 and 1 in their place, and its result is assumed.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.assumptions: dict[str, Assumption] = {}
+        self._known: dict[int, _Known] = {}
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """Run the operation on fake tensors, and on values where all are known."""
+        if any(map(is_wrapper, types)):
+            return NotImplemented  # it takes itself apart, and its parts come by here
+        kwargs = kwargs or {}
+        if func is _aten.index.Tensor:
+            args = (args[0], [self._positions(index) for index in args[1]])
+            args = args[0], [one for part in args[1] for one in part]
+        try:
+            out = func(*args, **kwargs)
+        except private_torch.LOOKS_AT_VALUES:
+            return self._looked_at(func, args, kwargs)
+        self._follow(func, args, kwargs, out)
+        return out
+
+    # ---- what is known ----
+
+    def _follow(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
+        """Compute an operation's result for real, if it is small and its inputs are known."""
+        inputs, outputs = _tensors((args, kwargs)), _tensors(out)
+        if any(tensor.layout is not torch.strided for tensor in (*inputs, *outputs)):
+            return
+        written = private_torch.written_arguments(func, args, kwargs)
+        keys = {_key(tensor) for tensor in inputs}
+        fresh = [tensor for tensor in outputs if _key(tensor) not in keys]
+        if not fresh and not written:
+            return
+        known = [self._is_known(tensor) for tensor in inputs]
+        if func in _OVERWRITES and all(known[1:]) and _is_whole(args[0]) and _is_small(args[0]):
+            self._keep(args[0], torch.zeros_like, assumed=False)
+            known[0] = True
+        followed = all(known) and all(map(_is_small, fresh)) and not _is_uninitialised(func, fresh)
+        if not followed:
+            self._forget(written)
+            followed = not written and self._becomes_discrete(func, inputs, fresh)
+        if not followed:
+            return
+        assumed = any(self._is_assumed(tensor) for tensor in inputs) or not all(known)
+        if private_torch.ignores_values(func):
+            assumed = False
+        result = self._compute(func, args, kwargs)
+        for fake, real in zip(outputs, _tensors(result), strict=True):
+            if _key(fake) not in keys:
+                self._keep(fake, real, assumed=assumed)
+
+    def _becomes_discrete(self, func: Any, inputs: list[Tensor], fresh: list[Tensor]) -> bool:
+        if private_torch.ignores_values(func):
+            return all(map(_is_small, fresh))
+        return (
+            not any(tensor.is_floating_point() or tensor.is_complex() for tensor in fresh)
+            and not private_torch.is_random(func)
+            and all(map(_is_small, fresh))
+            and all(tensor.numel() <= _MOST_OTHERS for tensor in inputs)
+        )
+
+    def _is_known(self, tensor: Tensor) -> bool:
+        return not private_torch.is_fake(tensor) or _key(tensor) in self._known
+
+    def _is_assumed(self, tensor: Tensor) -> bool:
+        found = self._known.get(_key(tensor)) if private_torch.is_fake(tensor) else None
+        return found is not None and found.assumed
+
+    def _keep(self, fake: Tensor, real: Any, *, assumed: bool) -> None:
+        """Remember the values of a fake tensor until its storage dies."""
+        key, storage = _key(fake), fake.untyped_storage()
+        with private_torch.without_modes():
+            held = torch.zeros(storage.nbytes(), dtype=torch.uint8).untyped_storage()
+            if isinstance(real, Tensor):
+                _view(fake, held).copy_(real)
+        alive = weakref.ref(storage, lambda _: self._known.pop(key, None))
+        self._known[key] = _Known(held, assumed, alive)
+
+    def _forget(self, tensors: Iterable[Tensor]) -> None:
+        for tensor in tensors:
+            self._known.pop(_key(tensor), None)
+
+    def _value(self, tensor: Tensor) -> Tensor:
+        """Give a tensor's values, or a stand-in for them; no mode may be active."""
+        if not private_torch.is_fake(tensor):
+            return tensor
+        if (found := self._known.get(_key(tensor))) is not None:
+            return _view(tensor, found.storage)
+        shape, dtype = tuple(tensor.shape), tensor.dtype
+        if not tensor.is_floating_point():
+            return torch.ones((), dtype=dtype).expand(shape)
+        if tensor.numel() > _MOST_OTHERS:
+            return torch.full((), 0.5, dtype=dtype).expand(shape)
+        return torch.rand(shape, dtype=torch.float32).to(dtype)
+
+    def _compute(self, func: Any, args: Any, kwargs: Any) -> Any:
+        with private_torch.without_modes(), torch.no_grad():
+            args, kwargs = tree_map_only(Tensor, self._value, (args, kwargs))
+            return func(*args, **kwargs)
+
+    # ---- looks at values ----
+
+    def _looked_at(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """Answer an operation whose result, or whose shape, depends on values."""
+        inputs = _tensors((args, kwargs))
+        assumed = [t for t in inputs if not self._is_known(t) or self._is_assumed(t)]
+        if sum(tensor.numel() for tensor in inputs) > _MOST_TO_LOOK_AT:
+            raise UnknownValueError(
+                f"{calling_line()} looks at the values of {inputs[0].numel():,} numbers "
+                f"({func}), and a predicted tensor has none: predict a smaller micro-batch, or "
+                "count the real step with memory.measure."
+            )
+        real = self._compute(func, args, kwargs)
+        if assumed:
+            self._note(func, assumed[0], real)
+        return tree_map_only(Tensor, lambda tensor: self._as_fake(tensor, bool(assumed)), real)
+
+    def _as_fake(self, real: Tensor, assumed: bool) -> Tensor:
+        fake = torch.empty_strided(real.size(), real.stride(), dtype=real.dtype)
+        self._keep(fake, real, assumed=assumed)
+        return fake
+
+    def _positions(self, index: Tensor | None) -> list[Tensor | None]:
+        """Give a mask as the positions where it is true, as its kernel does."""
+        if index is None or index.dtype not in (torch.bool, torch.uint8):
+            return [index]
+        return list(self._looked_at(_aten.nonzero.default, (index,), {}).unbind(1))
+
+    def _note(self, func: Any, looked_at: Tensor, answer: Any) -> None:
+        line = calling_line()
+        if isinstance(answer, bool):
+            said = f"decides by the value of a tensor: {answer} was assumed"
+        elif isinstance(answer, int | float):
+            said = f"asks for the value of a tensor: {answer:.3g} was assumed"
+        else:
+            shapes = ", ".join(str(tuple(tensor.shape)) for tensor in _tensors(answer))
+            said = f"makes a tensor whose shape depends on values: {shapes} was assumed"
+        self.assumptions.setdefault(line, Assumption(line, said))
+
+
+def _tensors(value: Any) -> list[Tensor]:
+    return [leaf for leaf in tree_leaves(value) if isinstance(leaf, Tensor)]
+
+
+def _key(tensor: Tensor) -> int:
+    return storage_key(tensor.untyped_storage())
+
+
+def _is_small(tensor: Tensor) -> bool:
+    most = _MOST_FLOATS if tensor.is_floating_point() else _MOST_OTHERS
+    return not tensor.is_complex() and tensor.numel() <= most
+
+
+def _is_whole(tensor: Tensor) -> bool:
+    return tensor.numel() * tensor.element_size() == tensor.untyped_storage().nbytes()
+
+
+def _is_uninitialised(func: Any, fresh: list[Tensor]) -> bool:
+    made = private_torch.is_uninitialised(func)
+    return made and any(tensor.is_floating_point() for tensor in fresh)
+
+
+def _view(like: Tensor, storage: torch.UntypedStorage) -> Tensor:
+    empty = torch.empty(0, dtype=like.dtype)
+    return empty.set_(storage, like.storage_offset(), like.size(), like.stride())
+
+
+def calling_line() -> str:
+    """Name the innermost line of the calls at work that is neither PyTorch's nor ours."""
+
+    def frames(frame: FrameType | None) -> Iterator[tuple[str, int, str]]:
+        while frame is not None:
+            yield frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name
+            frame = frame.f_back
+
+    return name_line(frames(sys._getframe(1)))
+
+
+def name_line(frames: Iterable[tuple[str, int, str]]) -> str:
+    """Name the first of these lines that is neither PyTorch's, nor Python's, nor ours."""
+    import linecache
+
+    python = Path(sysconfig.get_path("stdlib"))
+    packages = Path(sysconfig.get_path("purelib"))  # it lies inside Python's own folder
+    for filename, number, function in frames:
+        path = Path(filename)
+        of_python = path.is_relative_to(python) and not path.is_relative_to(packages)
+        if not of_python and not any(path.is_relative_to(home) for home in _NOT_OF_THE_USER):
+            text = linecache.getline(filename, number).strip()
+            code = f" (`{text}`)" if text else ""
+            return f"{path.name}, line {number}, in {function}{code},"
+    return "make_step"

@@ -1,0 +1,117 @@
+"""What is put in the place of names that PyTorch keeps to itself, and may move in any release.
+
+For fake tensors and for ranks that are not there, which PyTorch's own code does not expect. Each
+name says the file of PyTorch 2.13 that it was read in, and has a test in
+`tests/test_private_torch.py`. Patches are functions: mock's `return_value` would remember the
+tensors that it is called with.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+from unittest import mock
+
+import torch
+from torch import Tensor, nn
+
+Patch = contextlib.AbstractContextManager[Any]
+
+
+def fake_store() -> Any:
+    """Give the store of the `fake` backend, whose import makes that backend known.
+
+    torch/testing/_internal/distributed/fake_pg.py.
+    """
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    return FakeStore()
+
+
+@contextlib.contextmanager
+def with_ddp_on_the_fake_backend() -> Iterator[None]:
+    """Let DDP train where no gradient is sent: the fake backend's answer is not what it expects.
+
+    `_comm_hooks`, `_verify_param_shape_across_processes`: torch/nn/parallel/distributed.py. What
+    a hook gets and gives back has the bytes of the built-in all-reduce.
+    """
+    parallel = torch.nn.parallel.distributed
+    forward = parallel.DistributedDataParallel.forward
+
+    def all_reduce(group: Any, bucket: Any) -> torch.futures.Future[Tensor]:
+        torch.distributed.all_reduce(bucket.buffer(), group=group)
+        future: torch.futures.Future[Tensor] = torch.futures.Future()
+        future.set_result(bucket.buffer())
+        return future
+
+    def forward_with_hook(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if not self._comm_hooks:
+            hook = lambda group, bucket: all_reduce(group, bucket)  # noqa: E731 - no annotations
+            self.register_comm_hook(self.process_group, hook)
+        return forward(self, *args, **kwargs)  # type: ignore[no-untyped-call]
+
+    with (
+        mock.patch.object(parallel.DistributedDataParallel, "forward", forward_with_hook),
+        mock.patch.object(parallel, "_verify_param_shape_across_processes", _none_of_two),
+    ):
+        yield
+
+
+def without_truncated_normal() -> Patch:
+    """Let `trunc_normal_` leave tensors as they are: its rejection sampling looks at values.
+
+    `_no_grad_trunc_normal_`: torch/nn/init.py (2.12 and up).
+    """
+    return mock.patch.object(nn.init, "_no_grad_trunc_normal_", lambda tensor, *_, **__: tensor)
+
+
+def with_weak_references() -> Patch:
+    """Let `module.to` swap parameters that have weak references, as all fake ones have.
+
+    `getweakrefs`, asked by `swap_tensors`: torch/utils/__init__.py.
+    """
+    return mock.patch("torch.utils.weakref.getweakrefs", _none_of)
+
+
+def _never(_: Any) -> bool:
+    return False
+
+
+def _none_of_two(_: Any, __: Any, ___: Any = None) -> None:
+    return None
+
+
+def _none_of(_: Any) -> list[Any]:
+    return []
+
+
+def with_finite_gradients() -> Patch:
+    """Let a gradient scaler update without a look whether all gradients are finite.
+
+    `_maybe_opt_step`: torch/amp/grad_scaler.py.
+    """
+
+    def update(_: Any, optimizer: Any, __: Any, *args: Any, **kwargs: Any) -> Any:
+        return optimizer.step(*args, **kwargs)
+
+    return mock.patch.object(torch.amp.GradScaler, "_maybe_opt_step", update)
+
+
+def without_new_buckets() -> Patch:
+    """Let DDP keep its first buckets: to choose others it looks into a tensor's memory.
+
+    All buckets together have the same bytes. `_rebuild_buckets`: torch/_C/_distributed_c10d.pyi.
+    """
+    if not torch.distributed.is_available():
+        return contextlib.nullcontext()
+    reducer = vars(torch.distributed)["Reducer"]
+    return mock.patch.object(reducer, "_rebuild_buckets", _never)
+
+
+def with_gradient_scaler() -> Patch:
+    """Keep a gradient scaler for `cuda` on where there is no GPU.
+
+    `amp_definitely_not_available`: torch/cuda/amp/common.py, asked in torch/amp/grad_scaler.py.
+    """
+    return mock.patch("torch.cuda.amp.common.amp_definitely_not_available", return_value=False)
