@@ -112,12 +112,12 @@ MODELS = {
 }
 
 
-def profiled(name):
+def profiled(name, **asked):
     """Build a model, profile it, and give its smallest and its largest peak too."""
     model, loss = MODELS[name]()
     model.train()
     # predicted seconds, so that the plans are the same on every machine and at every load
-    profile = plan.profile(model, loss, speed=plan.Speed())
+    profile = plan.profile(model, loss, speed=plan.Speed(), **asked)
     everything = tuple(range(len(profile.stages)))
     whole = plan.simulate(profile.stages, everything, profile.skips).peak_bytes
     return model, loss, profile, plan.floor_bytes(profile), whole

@@ -1,8 +1,10 @@
 """The solver against all plans there are, against published schedules and against closed forms."""
 
 import functools
+import itertools
 import random
 import time
+from dataclasses import replace
 from math import comb
 
 import pytest
@@ -12,7 +14,7 @@ from tutorial_lib.plan.costs import Costs
 from tutorial_lib.plan.exact import choices
 from tutorial_lib.plan.floor import Floor
 from tutorial_lib.plan.nested import NestedTable, parts_to_solve
-from tutorial_lib.plan.simulate import leaves
+from tutorial_lib.plan.simulate import Selective, leaves
 from tutorial_lib.plan.single import best_single
 
 
@@ -46,6 +48,8 @@ def drawn(rng, count):
         )
         for forward in seconds
     ]
+    for index in rng.sample(range(count), rng.choice([0, 1, 2])):
+        stages[index] = replace(stages[index], selective=selective_form(rng, stages[index]))
     skips = []
     if count > 2 and rng.random() < 0.5:
         source = rng.randrange(count - 1)
@@ -55,6 +59,16 @@ def drawn(rng, count):
         size, waiting, is_saved = rng.randint(0, most), rng.randint(0, 9), rng.random() < 0.7
         skips = [plan.Skip(source, target, size, is_boundary, waiting, is_saved)]
     return stages, skips
+
+
+def selective_form(rng, stage):
+    """The same stage, some of its bytes given for time."""
+    return replace(
+        stage,
+        saved_bytes=rng.randint(9, stage.saved_bytes),
+        backward_temporary_bytes=stage.backward_temporary_bytes + rng.randint(0, 30),
+        backward_seconds=stage.backward_seconds + rng.choice([0, 0.5, 2]),
+    )
 
 
 @functools.cache
@@ -79,9 +93,21 @@ def all_trees(count):
     return [*sequences(0, count), *((segment,) for segment in sequences(0, count))]
 
 
+def some_selective(stages, tree):
+    """A tree with each choice of the stages outside segments that may be kept selectively."""
+    forms = [
+        [item, Selective(item)] if isinstance(item, int) and stages[item].selective else [item]
+        for item in tree
+    ]
+    return itertools.product(*forms)
+
+
 def priced(stages, skips):
     """Peak and time of every plan that runs no stage twice that must not."""
-    for tree in all_trees(len(stages)):
+    trees = itertools.chain.from_iterable(
+        some_selective(stages, tree) for tree in all_trees(len(stages))
+    )
+    for tree in trees:
         run = plan.simulate(stages, tree, skips)
         pairs = zip(run.counts, stages, strict=True)
         if all(count == 1 or stage.recomputable for count, stage in pairs):
@@ -354,3 +380,17 @@ def test_a_stop_that_is_longer_than_the_forward_is_refused():
             input_bytes=1,
             saved_bytes=1,
         )
+
+
+# A selective stage keeps less, and its backward holds what it makes again.
+def test_a_stage_may_keep_the_results_of_its_products_only():
+    stage = plan.Stage(forward_seconds=3, backward_seconds=6, input_bytes=1, saved_bytes=9)
+    form = replace(stage, saved_bytes=4, backward_temporary_bytes=5, backward_seconds=7)
+    stages = [replace(stage, selective=form)] * 12
+    found = plan.solve(stages, budget_bytes=1 + 12 * 4 + 5 + 1)
+    assert found.peak_bytes == 55
+    assert found.seconds == 11 * 10 + 9  # the last one is kept whole for free
+    assert all(isinstance(leaf, Selective) for leaf in found.tree[:-1])
+    assert "0-10      products kept" in str(found)
+    with pytest.raises(ValueError, match="Stage 1 cannot be kept selectively"):
+        plan.Plan(tuple(stages), ((0, Selective(1)), *range(2, 12)))

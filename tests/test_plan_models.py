@@ -1,6 +1,7 @@
 """Plans on real models: gradients, peaks, what is refused, and how the model is given back."""
 
 import copy
+from dataclasses import replace
 
 import pytest
 import torch
@@ -9,6 +10,7 @@ from torch import nn
 
 from tutorial_lib import memory, plan
 from tutorial_lib.models import GPT, GPTConfig, published
+from tutorial_lib.plan.simulate import Selective
 
 # Counted peak / planned one, where the plan is not exact: always on the safe side. A recomputed
 # segment stops early, and never makes the last temporaries that are priced; the LSTM falls short of
@@ -39,6 +41,18 @@ def test_plans_run_on_real_models(name):
     trained = {"running_mean", "running_var", "num_batches_tracked"}  # BatchNorm's own business
     for key, value in model.state_dict().items():
         assert key.split(".")[-1] in trained or torch.equal(value, state[key])
+
+
+@pytest.mark.parametrize("name", ["hf-unet", "hf-llama"])
+def test_stages_may_keep_the_results_of_products_only(name):
+    torch.manual_seed(0)
+    model, loss, profile, _, whole = profiled(name, selective=True)
+    found, same, peak = executed(model, loss, profile, int(0.65 * whole))
+    assert Selective in map(type, found.tree)
+    assert same
+    assert 0.97 <= peak / found.peak_bytes <= 1.0001
+    plain = replace(profile, stages=tuple(replace(s, selective=None) for s in profile.stages))
+    assert found.seconds < plan.solve(plain, budget_bytes=int(0.65 * whole)).seconds
 
 
 def test_a_wrong_price_is_seen():

@@ -62,7 +62,9 @@ def apply(model: nn.Module, plan: Plan) -> nn.Module:
 
 
 def _shifted(tree: Tree) -> Tree:
-    return tuple(item - 1 if isinstance(item, int) else _shifted(item) for item in tree)
+    return tuple(
+        _shifted(item) if isinstance(item, tuple) else type(item)(item - 1) for item in tree
+    )
 
 
 def undo(model: nn.Module) -> nn.Module:
@@ -84,7 +86,7 @@ def install(
         model: Whose stages.
         calls: Its stages as it calls them.
         tree: Numbers are places in `calls`.
-        observe: See `Execution`.
+        observe: Called before the first stage, as after stage -1, and as `Execution.run` does.
     """
     undo(model)
     stages = {name: model.get_submodule(name) for name in dict.fromkeys(c.name for c in calls)}
@@ -144,10 +146,10 @@ class _Running:
 
     def _run(self, tape: Tape) -> dict[int, Tensor]:
         values: dict[int, Tensor] = {}
-        execution = Execution(tape, self.observe)
+        execution = Execution(tape)
         if self.observe is not None:
             self.observe(execution, -1, values)
-        execution.run(self.tree, values)
+        execution.run(self.tree, values, self.observe)
         return values
 
 

@@ -32,6 +32,7 @@ class Call:
         leaves: What the output holds; each tensor as one without memory.
         form: How the leaves make up the output.
         is_profiled: Whether the form is known from a run, or only supposed.
+        products: How many products it runs before the last tensor that its backward needs.
     """
 
     name: str
@@ -39,6 +40,7 @@ class Call:
     leaves: tuple[Any, ...]
     form: TreeSpec
     is_profiled: bool = True
+    products: int = 0
 
     @classmethod
     def of(cls, name: str, module: nn.Module, output: Any) -> Call:

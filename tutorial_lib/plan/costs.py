@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tutorial_lib.plan.simulate import Selective
 from tutorial_lib.plan.stages import Skip, Stage, outputs
 
 Bytes = NDArray[np.int64]
@@ -34,6 +35,8 @@ class Costs:
             recomputed.
         first: Bytes that are held while a stage runs for the first time, and not in backward.
         early: Seconds that are saved where a segment that is run again ends with this stage.
+        extra: Seconds that keeping the stage in this way adds.
+        selective: The same chain when stages are kept selectively, if any may be.
     """
 
     forward: Seconds
@@ -45,6 +48,8 @@ class Costs:
     waiting: Bytes
     first: Bytes
     early: Seconds
+    extra: Seconds
+    selective: Costs | None = None
 
     def __len__(self) -> int:
         return len(self.forward)
@@ -74,6 +79,12 @@ class Costs:
         may_repeat = column("recomputable", bool)
         back = later + saved + temporary + waiting
         waiting[-1] = 0  # the first forward ends before there is any gradient
+        forms = [stage.selective or stage for stage in stages]
+        selective = None
+        if any(stage.selective for stage in stages):
+            more = [_kept_seconds(a) - _kept_seconds(b) for a, b in zip(forms, stages, strict=True)]
+            plain = [replace(form, selective=None) for form in forms]
+            selective = replace(cls.of(plain, skips), extra=np.array(more))
         return cls(
             np.where(may_repeat, column("forward_seconds", np.float64), np.inf),
             boundary,
@@ -84,7 +95,22 @@ class Costs:
             waiting,
             first,
             column("early_stop_seconds", np.float64),
+            np.zeros(count),
+            selective,
         )
+
+    def ways(self, end: int) -> tuple[Costs, ...]:
+        """List the ways to keep a stage of a part that ends with `end`.
+
+        A segment, which never ends with the last stage, keeps its stages whole: PyTorch's nested
+        checkpoints would hold what a selective one stores.
+        """
+        both = self.selective is not None and end == len(self) - 1
+        return (self, self.selective) if both and self.selective else (self,)
+
+    def leaf(self, way: Costs, index: int) -> int:
+        """Give what stands in a tree for a stage that is kept in one of the ways."""
+        return index if way is self else Selective(index)
 
     def again(self, start: int, stop: int) -> float:
         """Give the seconds of running a segment again, up to where PyTorch stops."""
@@ -141,4 +167,10 @@ class Costs:
             np.array([self.waiting[part][-1] for part in parts], np.int64),
             np.array([self.first[part][-1] for part in parts], np.int64),
             np.array([self.early[part][-1] for part in parts]),
+            np.array([self.extra[part].sum() for part in parts]),
+            None if self.selective is None else self.selective.grouped(groups),
         )
+
+
+def _kept_seconds(stage: Stage) -> float:
+    return stage.forward_seconds + stage.backward_seconds

@@ -18,7 +18,7 @@ from tutorial_lib.plan.calls import Call
 if TYPE_CHECKING:
     from tutorial_lib.plan.execute import Execution
 
-Reading = float
+Reading = Any  # a number, or several of them in a tuple
 Loss = Callable[[], Tensor]
 
 
@@ -41,6 +41,16 @@ class Course:
     end: Reading = 0
     saved: list[Reading] = field(default_factory=list)
     execution: Execution | None = None
+
+    def take(self, index: int) -> Course:
+        """Take one number of each reading."""
+        return Course(
+            [reading[index] for reading in self.forward],
+            {stage: reading[index] for stage, reading in self.backward.items()},
+            self.end[index],
+            [reading[index] for reading in self.saved],
+            self.execution,
+        )
 
     def forward_spans(self, start: Reading) -> list[tuple[Reading, Reading]]:
         """Give where each stage's forward begins and ends."""
@@ -71,10 +81,9 @@ def run_course(
     loss: Loss,
     read: Callable[[], Reading],
     look: Callable[[int, Tensor], None] = lambda number, tensor: None,
-    *,
-    watch_saved: bool = False,
+    kept: type[int] = int,
 ) -> Course:
-    """Run forward and backward, everything kept, and read a clock at every boundary.
+    """Run forward and backward, nothing recomputed as a whole, and read a clock at every boundary.
 
     Args:
         model: Whose stages.
@@ -82,7 +91,7 @@ def run_course(
         loss: Runs the model and gives a scalar.
         read: The clock.
         look: Gets the number of each value that a stage leaves for later ones, and the tensor.
-        watch_saved: Whether to read the clock at each tensor that autograd saves, too.
+        kept: How stages are kept: `int` or `Selective`.
     """
     course = Course()
     last_saved = [read()]
@@ -109,12 +118,9 @@ def run_course(
                 tensor.register_hook(mark(piece + 1))  # type: ignore[no-untyped-call]
             look(number, tensor)
 
-    install(model, calls, tuple(range(len(calls))), observe)
-    hooks = (
-        saved_tensors_hooks(save, lambda kept: kept) if watch_saved else contextlib.nullcontext()
-    )
+    install(model, calls, tuple(map(kept, range(len(calls)))), observe)
     try:
-        with hooks:
+        with saved_tensors_hooks(save, lambda kept: kept):
             result = loss()
     finally:
         undo(model)
@@ -124,10 +130,6 @@ def run_course(
     result.backward()  # type: ignore[no-untyped-call]
     course.end = read()
     return course
-
-
-def _itself(kept: Tensor) -> Tensor:
-    return kept
 
 
 @contextlib.contextmanager

@@ -44,14 +44,17 @@ def choices(costs: Costs) -> list[Choice]:
 def _kept(
     costs: Costs, best: dict[tuple[int, int], list[Choice]], start: int, end: int
 ) -> list[Choice]:
-    needs = costs.kept(start, end)
-    if start == end:
-        return [Choice(needs, 0.0, (start,))]
-    kept = int(costs.saved[start])
-    return [
-        Choice(max(needs, kept + rest.needs), rest.extra, (start, *rest.tree))
-        for rest in best[start + 1, end]
-    ]
+    found = []
+    for way in costs.ways(end):
+        needs, extra, leaf = way.kept(start, end), float(way.extra[start]), costs.leaf(way, start)
+        kept = int(way.saved[start])
+        if start == end:
+            found.append(Choice(needs, extra, (leaf,)))
+            continue
+        for rest in best[start + 1, end]:
+            tree = (leaf, *rest.tree)
+            found.append(Choice(max(needs, kept + rest.needs), extra + rest.extra, tree))
+    return found
 
 
 def _dropped(

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
+from torch.utils.checkpoint import checkpoint, noop_context_fn
 
 from tutorial_lib.plan.later import Note, Tape, filled_in, tensors_of
-from tutorial_lib.plan.simulate import Tree, leaves
+from tutorial_lib.plan.products import selective
+from tutorial_lib.plan.simulate import Selective, Tree, leaves
 from tutorial_lib.private_torch import tree_leaves
 
 Observe = Callable[["Execution", int, dict[int, Tensor]], None]
@@ -19,12 +20,10 @@ class Execution:
 
     Args:
         tape: Complete: as many pieces as the tree has stages.
-        observe: Called before the first piece, as after piece -1, and after each piece, with the
-            values that are left.
     """
 
-    def __init__(self, tape: Tape, observe: Observe | None = None) -> None:
-        self.observe = observe
+    def __init__(self, tape: Tape) -> None:
+        self.calls = tape.calls
         self.notes, self.wanted, self.made_by = tape.notes, tape.wanted, tape.made_by
         self.touched = tape.touched
         self.pieces: list[list[int]] = [[] for _ in range(tape.piece)]
@@ -34,21 +33,23 @@ class Execution:
             for number in note.inputs():
                 self.last_use[number] = index
 
-    def run(self, tree: Tree, values: dict[int, Tensor]) -> None:
+    def run(self, tree: Tree, values: dict[int, Tensor], observe: Observe | None = None) -> None:
         """Run the stages of a tree.
 
         Args:
             tree: As in `Plan.tree`.
             values: By number; those that are needed after the tree are left in it at the end.
+            observe: Called after each item of the tree, with its last stage and the values.
         """
         for item in tree:
-            if isinstance(item, int):
+            if isinstance(item, int) and not isinstance(item, Selective):
                 self._run_piece(item, values)
-                self._forget(item, values)
             else:
-                pieces = list(leaves(item))
-                self._run_segment(item, pieces, values)
-                self._forget(pieces[-1], values)
+                self._run_segment(item, values)
+            last = list(leaves((item,)))[-1]
+            if observe is not None:
+                observe(self, last, values)
+            self._forget(last, values)
 
     def given(self, piece: int) -> list[Tensor]:
         """List the tensors with a gradient that a piece gets from outside the stages."""
@@ -72,7 +73,12 @@ class Execution:
         """Tell whether a value is used after a piece."""
         return self.last_use[number] > self.pieces[piece][-1] or number in self.wanted
 
-    def _run_segment(self, tree: Tree, pieces: Sequence[int], values: dict[int, Tensor]) -> None:
+    def _run_segment(self, item: int | Tree, values: dict[int, Tensor]) -> None:
+        pieces = [int(leaf) for leaf in leaves((item,))]
+        tree = item if isinstance(item, tuple) else (int(item),)
+        contexts = (
+            selective(self.calls[pieces[0]].products) if item is not tree else noop_context_fn
+        )
         notes = [self.notes[index] for piece in pieces for index in self.pieces[piece]]
         used = {number for note in notes for number in note.inputs()}
         inputs = sorted(used & values.keys())
@@ -88,7 +94,7 @@ class Execution:
 
         arguments = [values[number] for number in inputs]
         self._forget(pieces[-1], values)
-        results = checkpoint(segment, *arguments, use_reentrant=False)
+        results = checkpoint(segment, *arguments, use_reentrant=False, context_fn=contexts)
         values.update(zip(outputs, results, strict=True))
 
     def _run_piece(self, piece: int, values: dict[int, Tensor]) -> None:
@@ -103,8 +109,6 @@ class Execution:
             if len(found) != len(note.results):
                 raise RuntimeError(_unlike(note, len(found)))
             values.update(zip(note.results, found, strict=True))
-        if self.observe is not None:
-            self.observe(self, piece, values)
 
     def _forget(self, piece: int, values: dict[int, Tensor]) -> None:
         for number in [n for n in values if not self.needed_after(n, piece)]:

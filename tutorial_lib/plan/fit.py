@@ -90,25 +90,28 @@ def _divisors(number: int) -> list[int]:
 def _profiled(recipe: Recipe, speed: Speed) -> Profile:
     with memory.predicting():
         loss, model = recipe.make_loss()
-        return profile(model, loss, gradients="made", speed=speed)
+        return profile(model, loss, gradients="made", speed=speed, selective=True)
 
 
 def _at(one: Profile, two: Profile, micro_batch: int) -> Profile:
     """Continue the straight line through one and two samples."""
 
     def line(first: Any, second: Any) -> Any:
-        if first is None or isinstance(first, bool):
-            return first
+        if isinstance(first, Stage) and isinstance(second, Stage):
+            return between(first, second)
+        if first is None or second is None or isinstance(first, bool):
+            return None if second is None else first
         return max(0, first + (second - first) * (micro_batch - 1))
 
     def between(first: Any, second: Any) -> Any:
         names = [field.name for field in fields(first) if field.name not in ("source", "target")]
         values = {n: line(getattr(first, n), getattr(second, n)) for n in names}
+        if "handed_on_bytes" in values:
+            values["handed_on_bytes"] = min(values["handed_on_bytes"], values["saved_bytes"])
         return replace(first, **values)
 
     stages: list[Stage] = [between(a, b) for a, b in zip(one.stages, two.stages, strict=True)]
     skips: list[Skip] = [between(a, b) for a, b in zip(one.skips, two.skips, strict=True)]
-    stages = [replace(s, handed_on_bytes=min(s.handed_on_bytes, s.saved_bytes)) for s in stages]
     return replace(one, stages=tuple(stages), skips=tuple(skips))
 
 

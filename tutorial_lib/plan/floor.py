@@ -41,9 +41,10 @@ class Floor:
     def _tree(self, start: int, end: int, allowed: int) -> Tree:
         items: list[int | Tree] = []
         while start <= end:
-            if self._kept(start, end) <= allowed:
-                items.append(start)
-                allowed -= int(self.costs.saved[start])
+            way = min(self.costs.ways(end), key=lambda way: self._kept_as(way, start, end))
+            if self._kept_as(way, start, end) <= allowed:
+                items.append(self.costs.leaf(way, start))
+                allowed -= int(way.saved[start])
                 start += 1
                 continue
             split = start + 1 + int(np.flatnonzero(self._dropped(start, end) <= allowed)[0])
@@ -53,10 +54,13 @@ class Floor:
         return tuple(items)
 
     def _kept(self, start: int, end: int) -> int:
-        needs = self.costs.kept(start, end)
+        return min(self._kept_as(way, start, end) for way in self.costs.ways(end))
+
+    def _kept_as(self, way: Costs, start: int, end: int) -> int:
+        needs = way.kept(start, end)
         if start == end:
             return needs
-        return max(needs, int(self.costs.saved[start] + self.by_end[end, start + 1]))
+        return max(needs, int(way.saved[start] + self.by_end[end, start + 1]))
 
     def _dropped(self, start: int, end: int) -> NDArray[np.int64]:
         """Bytes for each place to split a part at."""

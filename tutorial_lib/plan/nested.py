@@ -40,7 +40,6 @@ class NestedTable:
         may_repeat = np.isfinite(costs.forward)
         self.before = np.concatenate([[0.0], np.cumsum(np.where(may_repeat, costs.forward, 0.0))])
         self.boundary = self._slots(costs.boundary)
-        self.saved = self._slots(costs.saved)
         self.rows: dict[Part, Row] = {}
         for end in range(len(costs)):
             for start in range(end, -1, -1):
@@ -71,9 +70,11 @@ class NestedTable:
         items: list[int | Tree] = []
         while start <= end:
             target = self.row(start, end)[slots]
-            if self._kept(start, end)[slots] <= target:
-                items.append(start)
-                slots -= self.saved[start] if start < end else 0
+            kept = [way for way in self.costs.ways(end)
+                    if self._kept(way, start, end)[slots] <= target]  # fmt: skip
+            if kept:
+                items.append(self.costs.leaf(kept[0], start))
+                slots -= int(self._slots(kept[0].saved[start])) if start < end else 0
                 start += 1
                 continue
             for split, first, times in self._splits(start, end):
@@ -85,22 +86,25 @@ class NestedTable:
         return tuple(items)
 
     def _row(self, start: int, end: int) -> Row:
-        row = self._kept(start, end)
+        rows = [self._kept(way, start, end) for way in self.costs.ways(end)]
+        row = np.minimum(rows[0], rows[-1])
         for _, first, times in self._splits(start, end):
             part = row[first:]
             np.minimum(part, times, out=part)
         return row
 
-    def _kept(self, start: int, end: int) -> Row:
-        first = int(self._slots(self.costs.kept(start, end)))
+    def _kept(self, way: Costs, start: int, end: int) -> Row:
+        first = int(self._slots(way.kept(start, end)))
         row = np.full(self.num_slots + 1, np.inf, np.float32)
+        extra = np.float32(way.extra[start])
         if start == end:
-            row[first:] = 0.0
+            row[first:] = extra
             return row
-        kept = int(self.saved[start])
+        kept = int(self._slots(way.saved[start]))
         first = max(first, kept)
         if first <= self.num_slots:
-            row[first:] = self.row(start + 1, end)[first - kept : self.num_slots + 1 - kept]
+            rest = self.row(start + 1, end)[first - kept : self.num_slots + 1 - kept]
+            row[first:] = rest + extra
         return row
 
     def _splits(self, start: int, end: int) -> Iterator[tuple[int, int, Row]]:

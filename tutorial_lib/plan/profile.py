@@ -17,11 +17,14 @@ from tutorial_lib.plan.course_of import Course, Loss, model_untouched, record_ca
 from tutorial_lib.plan.readings import LABEL, Flow, chain
 from tutorial_lib.plan.repeatable import check_repeatable
 from tutorial_lib.plan.roofline import Roofline, Speed
+from tutorial_lib.plan.simulate import Selective
 from tutorial_lib.plan.stages import Skip, Stage
 from tutorial_lib.private_torch import FakeTensor
+from tutorial_lib.timeline import Life
 from tutorial_lib.units import human_bytes, human_seconds
 
 BEFORE, AFTER = "(before)", "(after)"
+_TICKS, _SECONDS, _PRODUCTS = range(3)
 
 
 @dataclass(frozen=True)
@@ -68,6 +71,7 @@ def profile(
     gradients: Literal["there", "made"] = "there",
     repeats: int = 3,
     speed: Speed | None = None,
+    selective: bool = False,
 ) -> Profile:
     """Find the stages of a model and count what each holds, and time it.
 
@@ -85,6 +89,8 @@ def profile(
         repeats: Timed runs; the median counts.
         speed: What to predict times with, on this device too, where `None` measures them; inside
             `memory.predicting()` `None` takes that of an A100.
+        selective: Whether a plan may also keep a stage's results of products only, and make the
+            rest again: one more run.
 
     Returns:
         The chain.
@@ -97,23 +103,37 @@ def profile(
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
     is_fake = any(isinstance(p, FakeTensor) for p in model.parameters())
     with model_untouched(model, device):
-        for parameter in model.parameters():
-            there = gradients == "there" and parameter.requires_grad
-            parameter.grad = torch.zeros_like(parameter) if there else None
+        _set_gradients(model, gradients)
         if not is_fake:
             check_repeatable(found, loss, keep)
-        calls, counted, skips = _count(model, found, loss, device)
-        if gradients == "made":
-            _forget_gradients(model)
-        speed = speed or (Speed() if is_fake else None)
-        timed, early = _predict_times(model, calls, loss, speed or Speed())
-        if speed is None:
-            timed = _measure_times(model, calls, loss, device, repeats)
-    names = (BEFORE, *(call.name for call in calls), AFTER)
-    made = _with_times(counted, names, (*timed, early), keep)
-    method: Literal["measured", "predicted"] = "predicted" if speed else "measured"
+        calls, dropped, ends = _forward_alone(model, found, loss, device)
+        names = (BEFORE, *(call.name for call in calls), AFTER)
+        forms, skips = list[tuple[Stage, ...]](), tuple[Skip, ...]()
+        for kept in (int, Selective)[: 1 + selective]:
+            _set_gradients(model, gradients)
+            run = _watched(model, calls, loss, device, speed or Speed(), kept)
+            course = run.course.take(_SECONDS)
+            timed = _spans(course, 0.0)
+            if speed is None and not is_fake:
+                timed = _measure_times(model, calls, loss, device, repeats, kept)
+            counted, more = chain(run.course.take(_TICKS), run.flow, run.lives, dropped, ends)
+            forms.append(_with_times(counted, names, (*timed, course.early_stops()), keep))
+            skips = _dearest(skips, more)
+            if kept is int:
+                calls = [
+                    replace(call, products=count)
+                    for call, count in zip(calls, _products(run.course), strict=True)
+                ]
+    made = forms[0] if not selective else _either(*forms)
+    method: Literal["measured", "predicted"] = "predicted" if speed or is_fake else "measured"
     words = "CUDA kernels" if is_fake else devices.describe(device)
     return Profile(made, skips, names, tuple(calls), method, words)
+
+
+def _set_gradients(model: nn.Module, gradients: str) -> None:
+    for parameter in model.parameters():
+        there = gradients == "there" and parameter.requires_grad
+        parameter.grad = torch.zeros_like(parameter) if there else None
 
 
 def _with_times(
@@ -134,25 +154,71 @@ def _with_times(
     )
 
 
-def _count(
-    model: nn.Module, stages: dict[str, nn.Module], loss: Loss, device: torch.device
-) -> tuple[list[Call], list[Stage], tuple[Skip, ...]]:
-    """Count the bytes of a forward that keeps nothing, and of a step that keeps everything."""
-    calls, dropped, ends = _forward_alone(model, stages, loss, device)
-    log = _log(model, device)
-    num_bytes: dict[int, int] = {}
+def _either(whole: Sequence[Stage], selective: Sequence[Stage]) -> tuple[Stage, ...]:
+    """Let each stage be kept selectively that may run twice, and keeps less then."""
+    return tuple(
+        replace(one, selective=other)
+        if one.recomputable and other.saved_bytes < one.saved_bytes
+        else one
+        for one, other in zip(whole, selective, strict=True)
+    )
+
+
+def _dearest(skips: Sequence[Skip], others: Sequence[Skip]) -> tuple[Skip, ...]:
+    """Price each skip as in that one of two runs in which it holds more."""
+    if not skips:
+        return tuple(others)
+    return tuple(
+        replace(
+            one,
+            gradient_bytes=max(one.waiting_bytes, other.waiting_bytes),
+            is_saved=one.is_saved or other.is_saved,
+        )
+        for one, other in zip(skips, others, strict=True)
+    )
+
+
+@dataclass(frozen=True)
+class _Watched:
+    """A step that was watched: a clock of ticks, seconds and products, and what was held."""
+
+    course: Course
+    flow: Flow
+    lives: Sequence[Life]
+
+
+def _watched(
+    model: nn.Module,
+    calls: Sequence[Call],
+    loss: Loss,
+    device: torch.device,
+    speed: Speed,
+    kept: type[int],
+) -> _Watched:
+    """Run a step that recomputes no stage as a whole, count its bytes and predict its time."""
+    log, num_bytes = _log(model, device), dict[int, int]()
 
     def look(number: int, tensor: Tensor) -> None:
         num_bytes[number] = tensor.untyped_storage().nbytes()
         log.label_storages([tensor], f"{LABEL}{number}")
 
-    with log:
-        course = run_course(model, calls, loss, lambda: log.clock, look)
+    with log, Roofline(speed) as mode:
+
+        def read() -> tuple[int, float, int]:
+            return log.clock, mode.seconds, mode.products
+
+        course = run_course(model, calls, loss, read, look, kept)
     log.finish()
     for parameter in model.parameters():
         log.label_storages([parameter.grad], "gradients")
-    flow = Flow.of(course, num_bytes, _given(course))
-    return calls, *chain(course, flow, log.lives(), dropped, ends)
+    return _Watched(course, Flow.of(course, num_bytes, _given(course)), log.lives())
+
+
+def _products(course: Course) -> list[int]:
+    """Count each stage's products before the last tensor that its backward needs."""
+    counts = course.take(_PRODUCTS)
+    pairs = zip(counts.saved[1:], counts.forward, strict=False)
+    return [max(0, saved - before) for saved, before in pairs][:-1]
 
 
 def _log(model: nn.Module, device: torch.device) -> StorageLog:
@@ -200,7 +266,12 @@ def _given(course: Course) -> list[tuple[int, int, int]]:
 
 
 def _measure_times(
-    model: nn.Module, calls: Sequence[Call], loss: Loss, device: torch.device, repeats: int
+    model: nn.Module,
+    calls: Sequence[Call],
+    loss: Loss,
+    device: torch.device,
+    repeats: int,
+    kept: type[int],
 ) -> tuple[list[float], list[float]]:
     def read() -> float:
         devices.synchronize(device)
@@ -209,28 +280,14 @@ def _measure_times(
     runs = []
     for _ in range(max(1, repeats)):
         start = read()
-        runs.append(_spans(run_course(model, calls, loss, read), start))
+        runs.append(_spans(run_course(model, calls, loss, read, kept=kept), start))
     forward, backward = (
         torch.tensor(kind).median(dim=0).values for kind in zip(*runs, strict=True)
     )
     return forward.tolist(), backward.tolist()
 
 
-def _predict_times(
-    model: nn.Module, calls: Sequence[Call], loss: Loss, speed: Speed
-) -> tuple[tuple[list[float], list[float]], list[float]]:
-    """Give predicted seconds, and the share of each forward that an early stop leaves out."""
-    with Roofline(speed) as mode:
-        course = run_course(model, calls, loss, lambda: mode.seconds, watch_saved=True)
-    return _spans(course, 0.0), course.early_stops()
-
-
 def _spans(course: Course, start: float) -> tuple[list[float], list[float]]:
     spans = course.forward_spans(start), course.backward_spans()
     forward, backward = ([max(0.0, end - begin) for begin, end in kind] for kind in spans)
     return forward, backward
-
-
-def _forget_gradients(model: nn.Module) -> None:
-    for parameter in model.parameters():
-        parameter.grad = None

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.utils.flop_counter import flop_registry
 
 from tutorial_lib.memory.storages import list_tensors
+from tutorial_lib.plan.products import is_product
 from tutorial_lib.private_torch import TorchDispatchMode, gives_view
 
 _HALVES = (torch.float16, torch.bfloat16)
@@ -31,7 +32,7 @@ class Speed:
 
 
 class Roofline(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Add up the predicted time of all operations while the mode is active.
+    """Add up the predicted time of all operations while the mode is active, and count products.
 
     An operation takes the longer of two times: of its arithmetic, and of reading its inputs and
     writing its outputs once. Launches, caches and overlap are left out.
@@ -45,7 +46,7 @@ class Roofline(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __init__(self, speed: Speed) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.speed, self.seconds = speed, 0.0
+        self.speed, self.seconds, self.products = speed, 0.0, 0
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -53,6 +54,7 @@ class Roofline(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Run the operation and add its time."""
         kwargs = kwargs or {}
         out = func(*args, **kwargs)
+        self.products += is_product(func, args)
         if func.namespace == "aten" and not gives_view(func):
             made = list_tensors(out)
             touched = [*list_tensors(args), *list_tensors(kwargs), *made]

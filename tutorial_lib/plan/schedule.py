@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tutorial_lib.plan.calls import Call
-from tutorial_lib.plan.simulate import Simulation, Tree, leaves, simulate
+from tutorial_lib.plan.simulate import Selective, Simulation, Tree, leaves, simulate
 from tutorial_lib.plan.stages import Skip, Stage
 from tutorial_lib.units import human_bytes, human_seconds
 
@@ -24,7 +25,8 @@ class Plan:
         stages: The chain.
         tree: The schedule. A number is a stage that is kept; a tuple is a segment: its input is
             kept, its stages run again when their backward comes, and then what stands inside the
-            tuple says what is kept. Each stage stands in it once, in order.
+            tuple says what is kept. Each stage stands in it once, in order. `Selective(3)` in the
+            outermost tuple keeps the results of stage 3's products, and makes the rest again.
         skips: What jumps over stages.
         names: Names of the stages, or none.
         budget_bytes: What it was made for, if it was.
@@ -44,7 +46,8 @@ class Plan:
     def __post_init__(self) -> None:
         if self.names and len(self.names) != len(self.stages):
             raise ValueError(f"There are {len(self.names)} names for {len(self.stages)} stages.")
-        if list(leaves(self.tree)) != list(range(len(self.stages))):
+        there = list(leaves(self.tree))
+        if there != list(range(len(self.stages))) or Selective in map(type, there):
             simulate(self.stages, self.tree, self.skips)  # which says what is wrong
 
     @functools.cached_property
@@ -87,25 +90,20 @@ class Plan:
     __repr__ = __str__
 
     def _lines(self, tree: Tree, depth: int) -> Iterator[str]:
-        kept: list[int] = []
-        for item in tree:
-            if isinstance(item, int):
-                kept.append(item)
+        for kind, items in itertools.groupby(tree, type):
+            if kind is not tuple:
+                what = "kept" if kind is int else "products kept"
+                yield self._line([int(item) for item in leaves(tuple(items))], depth, what)
                 continue
-            yield from self._line(kept, depth, "kept")
-            kept = []
-            inside = list(leaves(item))
-            yield from self._line(inside, depth, "segment, recomputed")
-            if any(not isinstance(part, int) for part in item):
-                yield from self._lines(item, depth + 1)
-        yield from self._line(kept, depth, "kept")
+            for item in items:
+                yield self._line(list(leaves((item,))), depth, "segment, recomputed")
+                if isinstance(item, tuple) and not all(isinstance(part, int) for part in item):
+                    yield from self._lines(item, depth + 1)
 
-    def _line(self, indices: list[int], depth: int, what: str) -> Iterator[str]:
-        if not indices:
-            return
+    def _line(self, indices: list[int], depth: int, what: str) -> str:
         first, last = indices[0], indices[-1]
         where = f"{first}" if first == last else f"{first}-{last}"
         names = self.names[first : last + 1 : max(1, last - first)] if self.names else ()
-        saved = sum(self.stages[index].saved_bytes for index in indices)
+        saved = sum(self.simulation.stages[index].saved_bytes for index in indices)
         words = f"{'  ' * depth}{where:<9} {what}"
-        yield f"{words:<40} saves {human_bytes(saved):>9}  {' to '.join(names)}".rstrip()
+        return f"{words:<40} saves {human_bytes(saved):>9}  {' to '.join(names)}".rstrip()

@@ -16,6 +16,13 @@ from tutorial_lib.plan.stages import Skip, Stage, check_chain, outputs
 Tree = tuple["int | Tree", ...]
 
 
+class Selective(int):
+    """A stage of which the results of products are kept; what lies between is made again."""
+
+    def __repr__(self) -> str:
+        return f"Selective({int(self)})"
+
+
 @dataclass(frozen=True)
 class Event:
     """One stage's forward or backward, as it comes in the course of a step.
@@ -77,7 +84,8 @@ def simulate(stages: Sequence[Stage], tree: Tree, skips: Sequence[Skip] = ()) ->
         The events, with peak, time and number of executions.
 
     Raises:
-        ValueError: When the tree does not have every stage once and in order.
+        ValueError: When the tree does not have every stage once and in order, or keeps one
+            selectively that lies in a segment or was not profiled so.
     """
     check_chain(stages, skips)
     if list(leaves(tree)) != list(range(len(stages))):
@@ -85,10 +93,19 @@ def simulate(stages: Sequence[Stage], tree: Tree, skips: Sequence[Skip] = ()) ->
             f"The tree has the stages {list(leaves(tree))}; each from 0 to {len(stages) - 1} is "
             "needed, once and in order."
         )
-    machine = _Machine(tuple(stages), tuple(skips), outputs(stages))
+    as_run = list(stages)
+    for index in (leaf for leaf in leaves(tree) if isinstance(leaf, Selective)):
+        form = stages[index].selective
+        if form is None or not any(item is index for item in tree):
+            raise ValueError(
+                f"Stage {int(index)} cannot be kept selectively: it lies in a segment, or has no "
+                "selective form. Profile with selective=True."
+            )
+        as_run[index] = form
+    machine = _Machine(tuple(as_run), tuple(skips), outputs(stages))
     machine.hold("input", 0, stages[0].input_bytes)
     machine.run(tree, first=True)
-    return Simulation(tuple(stages), tuple(machine.events))
+    return Simulation(tuple(as_run), tuple(machine.events))
 
 
 def leaves(tree: Tree) -> Iterator[int]:

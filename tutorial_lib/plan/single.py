@@ -6,7 +6,10 @@ position in the chain and the bytes that are left there, in slots.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
+from numpy.typing import NDArray
 
 from tutorial_lib.plan.costs import Costs
 from tutorial_lib.plan.simulate import Tree
@@ -52,18 +55,11 @@ class _Table:
     def add(self, start: int) -> None:
         """Fill the row of a stage; those of all later stages are there."""
         row = self.extra[start]
-        first = self._slots(self.costs.kept(start, len(self.costs) - 1))
-        kept = self._slots(int(self.costs.saved[start])) if start + 1 < len(self.costs) else 0
-        first = max(first, kept)
-        if first <= self.num_slots:
-            row[first:] = self.extra[start + 1, first - kept : self.num_slots + 1 - kept]
-        if start + 1 < len(self.costs):
-            shortest = self._shortest(start)
-            for stop, need in zip(
-                range(start + 1, start + 1 + len(shortest)), shortest, strict=True
-            ):
-                part = row[need:]
-                np.minimum(part, self.after[stop, need:] - np.float32(self.before[start]), out=part)
+        for _, first, _, times in self._kept(start):
+            np.minimum(row[first:], times, out=row[first:])
+        for stop, need in enumerate(self._shortest(start), start + 1):
+            part = row[need:]
+            np.minimum(part, self.after[stop, need:] - np.float32(self.before[start]), out=part)
         if start:
             cost = self._slots(int(self.costs.boundary[start]))
             if cost <= self.num_slots:
@@ -78,32 +74,35 @@ class _Table:
         if not np.isfinite(self.extra[0, slots]):
             return None
         while start < len(self.costs):
-            stop = self._choice(start, slots)
-            if stop is None:
-                tree.append(start)
-                last = start + 1 == len(self.costs)
-                slots -= 0 if last else self._slots(int(self.costs.saved[start]))
-                start += 1
-            else:
-                tree.append(tuple(range(start, stop)))
-                slots -= self._slots(int(self.costs.boundary[stop]))
-                start = stop
+            item, taken, start = self._choice(start, slots)
+            tree.append(item)
+            slots -= taken
         return tuple(tree)
 
-    def _choice(self, start: int, slots: int) -> int | None:
-        """Say where the best segment ends, or `None` where the stage is better kept."""
-        target = self.extra[start, slots]
-        best, where = np.inf, None
-        if self._slots(self.costs.kept(start, len(self.costs) - 1)) <= slots:
-            kept = self._slots(int(self.costs.saved[start])) if start + 1 < len(self.costs) else 0
-            best = float(self.extra[start + 1, slots - kept]) if kept <= slots else np.inf
-        if best <= target:
-            return None
+    def _kept(self, start: int) -> Iterator[tuple[int, int, int, NDArray[np.float32]]]:
+        """Give each way to keep a stage: what stands in the tree, slots, and times from there."""
+        count = len(self.costs)
+        for way in self.costs.ways(count - 1):
+            kept = self._slots(int(way.saved[start])) if start + 1 < count else 0
+            first = max(kept, self._slots(way.kept(start, count - 1)))
+            if first <= self.num_slots:
+                rest = self.extra[start + 1, first - kept : self.num_slots + 1 - kept]
+                yield self.costs.leaf(way, start), first, kept, rest + np.float32(way.extra[start])
+
+    def _choice(self, start: int, slots: int) -> tuple[int | Tree, int, int]:
+        """Give the best item, the slots that it takes, and the stage after it."""
+        best = np.inf
+        found: tuple[int | Tree, int, int] | None = None
+        for leaf, first, kept, times in self._kept(start):
+            if first <= slots and times[slots - first] < best:
+                best, found = times[slots - first], (leaf, kept, start + 1)
         for stop, need in enumerate(self._shortest(start), start + 1):
             value = self.after[stop, slots] - np.float32(self.before[start])
             if need <= slots and value < best:
-                best, where = float(value), stop
-        return where
+                cost = self._slots(int(self.costs.boundary[stop]))
+                best, found = value, (tuple(range(start, stop)), cost, stop)
+        assert found is not None
+        return found
 
     def _shortest(self, start: int) -> list[int]:
         """Slots that a segment from `start` needs, for each place where it may end."""

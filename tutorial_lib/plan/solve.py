@@ -104,6 +104,9 @@ def _long(costs: Costs, spare: int, evaluate: Evaluate) -> list[Plan]:
     """Try a single recomputation, and nested ones where they can be needed."""
     if spare < 1:
         return []
+    whole = evaluate(tuple(range(len(costs))))
+    if whole.peak_bytes <= (whole.budget_bytes or 0):
+        return [whole]
     slots = max(SINGLE_SLOTS, SLOTS_A_STAGE * len(costs))
     single = best_single(costs, spare, slots)
     found = [evaluate(single)] if single is not None else []
@@ -137,7 +140,10 @@ def _ungrouped(tree: Tree, groups: Sequence[Sequence[int]]) -> Tree:
     """Put the stages of each group in its place."""
     items: list[int | Tree] = []
     for item in tree:
-        items += groups[item] if isinstance(item, int) else [_ungrouped(item, groups)]
+        if isinstance(item, int):
+            items += map(type(item), groups[item])
+        else:
+            items.append(_ungrouped(item, groups))
     return tuple(items)
 
 

@@ -37,6 +37,8 @@ class Stage:
         early_stop_seconds: The part of `forward_seconds` after the last tensor that its backward
             needs. PyTorch stops there when it recomputes a segment that ends with this stage.
         recomputable: Whether a plan may run its forward twice.
+        selective: The same stage when it keeps the results of products only, and its backward
+            makes the rest again; `None` where no plan may do so.
 
     Raises:
         ValueError: When a number is negative, or a part is more than the whole.
@@ -54,9 +56,10 @@ class Stage:
     kept_temporary_bytes: int = 0
     early_stop_seconds: float = 0.0
     recomputable: bool = True
+    selective: Stage | None = None
 
     def __post_init__(self) -> None:
-        for name in (field.name for field in fields(self)):
+        for name in (field.name for field in fields(self) if field.name != "selective"):
             value = getattr(self, name)
             if value is not None and not value >= 0:
                 raise ValueError(f"{name} (={value}) of a stage must not be negative.")
