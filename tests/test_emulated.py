@@ -16,7 +16,7 @@ import pytest
 from tutorial_lib import memory
 from tutorial_lib.emulated import build, cards, environment, run, stubs
 from tutorial_lib.emulated.inside import card_watcher
-from tutorial_lib.school.emulate import main
+from tutorial_lib.school.emulate import main, on_cards
 from tutorial_lib.units import GIB, MIB
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -280,6 +280,27 @@ def test_setup_goes_on_where_it_stopped(tmp_path, no_torch_here, monkeypatch, ca
     assert called == [["venv", "--clear"], ["pip", "install"]]  # there was no Python in it
     assert "about 6 GB" in capsys.readouterr().out
     assert environment.find_cuda_torch(tmp_path).packages == folder
+
+
+# ---- a command of the course on a card ----
+
+
+@on_linux
+def test_a_command_is_run_on_each_card_that_it_names(monkeypatch):
+    ran = []
+
+    def emulate(command, card, torch, *, watch):
+        ran.append((command[3:], card.name))
+        return run.Emulated(card, 3 if "T4" in card.name else 0)
+
+    monkeypatch.setattr(run, "emulate", emulate)
+    monkeypatch.setattr(environment, "find_cuda_torch", lambda root: None)
+    assert on_cards(["record", "--only", "E06", "--emulated", "t4,l4"]) == 3
+    rest = ["record", "--only", "E06"]
+    assert ran == [(rest, "Tesla T4"), (rest, "NVIDIA L4")]
+    assert on_cards(["record", "--only", "E06"]) is None
+    with pytest.raises(ValueError, match="choose from t4"):
+        on_cards(["measure", "gpt2", "--emulated=rtx"])
 
 
 # ---- what a program's end means ----
@@ -547,6 +568,22 @@ def test_predicted_kernels_save_what_a_cuda_build_saves(emulate, tmp_path):
     with memory.predicting("cuda"):
         predicted = names["saved"]("cpu")
     assert predicted == json.loads(out.read_text())
+
+
+def test_a_report_says_that_it_is_emulated(emulate):
+    script = """
+        from tutorial_lib import memory
+        from tutorial_lib.training import Recipe
+        step, model, optimizer = Recipe("gpt2", 1, 64, overrides={"n_layer": 1}).make_step("cuda")
+        report = memory.measure(step, model=model, optimizer=optimizer, repeats=2)
+        print(report)
+        print(report.method, report.step_seconds, report.driver_bytes)
+    """
+    status, _, said = emulate(script, card="t4")
+    assert status == 0, said
+    assert "(given by PyTorch's own allocator, emulated Tesla T4, 14.6 GiB)" in said
+    assert "not emulated:   values, times, cuDNN's workspaces, NCCL" in said
+    assert "emulated [] None" in said
 
 
 def test_layers_that_need_cudnn_run(emulate):

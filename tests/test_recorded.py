@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from tutorial_lib import recorded
+from tutorial_lib import memory, recorded
 from tutorial_lib.models import published
 from tutorial_lib.recorded import run, store
 from tutorial_lib.recorded.rows import SIZES, Row
@@ -58,6 +58,20 @@ def test_a_row_is_measured_and_predicted():
     assert beside["report"]["method"] == "predicted"
     assert beside["report"]["at_peak"]["parameters"] == results["report"]["at_peak"]["parameters"]
     assert beside["predicting_process_bytes"] > 2**20
+
+
+def test_an_emulated_row_keeps_the_allocators_figures_alone(monkeypatch):
+    seen = {"method": "emulated", "peak_phase": "backward", "requested_bytes": 3, "flops": None}
+    seen |= {"peak_bytes": 4, "counted_bytes": 3, "reserved_bytes": 8, "step_seconds": []}
+    whole = {"status": "measured", "report": seen, "samples_per_second": []}
+    monkeypatch.setattr(run, "_step", lambda row, device: dict(whole))
+    assert run.measured(ROW, CPU) == whole
+    monkeypatch.setattr(run.devices, "is_emulated", lambda device: True)
+    results = run.measured(ROW, CPU)
+    assert results.keys() == {"status", "report"}
+    assert results["status"] == "emulated"
+    assert results["report"].keys() == seen.keys() - {"flops", "step_seconds"}
+    assert memory.MemoryReport.from_json(json.dumps(results["report"])).peak_bytes == 4
 
 
 def test_running_out_of_memory_is_a_result(monkeypatch):
@@ -155,13 +169,17 @@ def test_an_unknown_recording_names_those_that_are_there(folder):
         recorded.load("Tesla T4, 14.6 GiB")
 
 
-def test_what_gpus_measured_is_every_file_but_the_predicted_one(folder, two_rows):
+def test_what_gpus_measured_is_neither_predicted_nor_emulated(folder, two_rows):
     assert recorded.measured() == []
     assert record.main(["--predict"]) == 0
     assert recorded.measured() == []
     theirs = store.Recording("Tesla T4, 14.6 GiB")
     theirs.add(folder / "tesla-t4.json", "a row", {})
     assert recorded.measured() == [theirs]
+    ours = store.Recording("emulated Tesla T4, 14.6 GiB")
+    ours.add(store.path_of(ours.device), "a row", {})
+    assert recorded.measured() == [recorded.load()] == [theirs]
+    assert recorded.emulated() == [recorded.load("emulated Tesla T4")] == [ours]
 
 
 def test_the_table_has_predictions_and_what_gpus_measured(folder, two_rows, capsys):
