@@ -3,6 +3,9 @@
 import contextlib
 import functools
 import json
+import os
+import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -82,7 +85,7 @@ def test_threads_have_the_usual_collectives():
     for rank in range(2):
         assert found[rank] == ([(rank, 2), 3.0, 1.5, 2.0], [1.0, 2.0], [1.0, 3.0][rank], 2.0)
     assert traffic[0].calls == traffic[1].calls
-    assert traffic[0].sizes("all_gather") == [4, 4]
+    assert traffic[0].sizes("all_gather") == [8, 8]  # two ranks bring 4 bytes each
 
 
 def test_threads_refuse_other_collectives_in_words():
@@ -139,6 +142,11 @@ def test_none_is_no_number_of_ranks():
         ranks.start(0)
 
 
+def test_far_more_ranks_than_cores_are_refused_before_any_starts():
+    with pytest.raises(ValueError, match=r"num_ranks \(=9999\) is too many for \d+ cores"):
+        ranks.start(9999)
+
+
 def fail_in_one():
     if dist.get_rank() == 1:
         raise KeyError("in rank one")
@@ -146,7 +154,10 @@ def fail_in_one():
 
 
 @pytest.mark.slow
-def test_processes_do_as_threads_do_and_survive_nothing():
+def test_processes_do_as_threads_do_and_survive_nothing(monkeypatch):
+    taken = socket.create_server(("127.0.0.1", 0))  # a port in use: ranks meet in a file
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    monkeypatch.setenv("MASTER_PORT", str(taken.getsockname()[1]))
     models = [net() for _ in range(2)]
     wanted, traffic = ranks.in_threads(lambda rank: step(models[rank], rank), 2)
     with ranks.start(2) as two:
@@ -163,14 +174,56 @@ def test_processes_do_as_threads_do_and_survive_nothing():
         with pytest.raises(RuntimeError, match="have been stopped"):
             two.run(in_process)
     assert not [process for process in processes if process.is_alive()]
+    taken.close()
+
+
+def share_everything():
+    whole, mine = torch.zeros(6), torch.ones(2)
+    with ranks.traffic() as seen:
+        dist.all_gather_into_tensor(whole, mine)
+        dist.reduce_scatter_tensor(mine, whole)
+    return seen.calls
+
+
+def wait_for_each_other():
+    if dist.get_rank() == 1:
+        dist.recv(torch.zeros(1), src=0)
+    dist.all_reduce(torch.zeros(1))
 
 
 @pytest.mark.slow
-def test_one_that_waits_for_ever_is_ended():
-    with ranks.start(1) as one:
-        assert one.run(functools.partial(pow, 2), 3) == [8]
-        with pytest.raises(TimeoutError, match="rank 0 was not done after 1 s"):
-            one.run(__import__("time").sleep, 60, seconds=1)
+def test_ranks_that_wait_for_each_other_are_ended_and_named():
+    with ranks.start(3) as three:
+        processes = list(three._processes)
+        assert three.run(functools.partial(pow, 2), 3) == [8, 8, 8]
+        # the bytes of a collective are those of the whole tensor, whoever has which part of it
+        assert three.run(share_everything) == [[("all_gather", 24), ("reduce_scatter", 24)]] * 3
+        with pytest.raises(TimeoutError) as caught:
+            three.run(wait_for_each_other, seconds=2)
+    said = str(caught.value)
+    assert "rank 0 waits in all_reduce (line " in said
+    assert "rank 1 waits in recv (line " in said
+    assert "of wait_for_each_other)" in said
+    assert not [process for process in processes if process.is_alive()]
+
+
+def die_in_one(how):
+    if dist.get_rank() == 1:
+        os.kill(os.getpid(), how)
+    dist.all_reduce(torch.zeros(1))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no signals")
+def test_of_the_one_that_dies_the_signal_and_the_last_words_are_said():
+    with ranks.start(2) as two:
+        processes = list(two._processes)
+        with pytest.raises(RuntimeError) as caught:
+            two.run(die_in_one, signal.SIGSEGV)
+    said = str(caught.value)
+    assert said.startswith("the process of rank 1 ended by SIGSEGV")  # not: rank 0 lost it
+    assert "in die_in_one" in said
+    assert not [process for process in processes if process.is_alive()]
 
 
 @pytest.mark.slow

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import faulthandler
 import functools
 import io
 import multiprocessing
@@ -22,7 +23,11 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from tutorial_lib.ranks import last_words
+
 _START_SECONDS = 120.0  # each process imports torch
+_RANKS_PER_CORE = 16
+_GRACE_SECONDS = 0.5  # for a second rank's news, which may be the cause of the first one's
 
 
 def start(num_ranks: int) -> Ranks:
@@ -32,11 +37,23 @@ def start(num_ranks: int) -> Ranks:
         num_ranks: How many, at least 1.
 
     Raises:
-        ValueError: When there is to be none.
+        ValueError: When there is to be none, or more than 16 for each core of this machine. Up to
+            there ranks take turns: what they count stays the same, and times mean little.
     """
     if num_ranks < 1:
         raise ValueError(f"num_ranks (={num_ranks}) must be at least 1.")
+    most = _RANKS_PER_CORE * _cores()
+    if num_ranks > most:
+        raise ValueError(
+            f"num_ranks (={num_ranks}) is too many for {_cores()} cores: each rank is a process of "
+            f"about 300 MB that imports PyTorch. Start at most {most}, or predict the step of one "
+            "rank by memory.predict."
+        )
     return Ranks(num_ranks)
+
+
+def _cores() -> int:
+    return os.cpu_count() or 1
 
 
 class Ranks:
@@ -54,14 +71,15 @@ class Ranks:
         self._processes: list[Any] = []
         for rank in range(num_ranks):
             ours, theirs = context.Pipe()
-            arguments = (theirs, str(Path(self._folder, "store")), rank, num_ranks)
+            arguments = (theirs, self._folder, rank, num_ranks)
             process = context.Process(target=_serve, args=arguments, daemon=True)
+            self._stderr(rank).touch()
             process.start()
             theirs.close()
             self._pipes.append(ours)
             self._processes.append(process)
         self._end = weakref.finalize(self, _end, self._processes, self._pipes, self._folder)
-        self._answers(_START_SECONDS)
+        self._answers(_START_SECONDS * max(1, num_ranks // _cores()))
 
     def run(self, function: Callable[..., Any], *args: Any, seconds: float = 120.0) -> list[Any]:
         """Call a function in every rank at the same time.
@@ -77,7 +95,8 @@ class Ranks:
 
         Raises:
             RuntimeError: When it raised in a rank, or a rank ended, or the ranks are stopped.
-            TimeoutError: When a rank is not done in time; all ranks are ended then.
+            TimeoutError: When a rank is not done in time: the message says what each rank waits
+                for. After all three, no process is left.
         """
         if not self._end.alive:
             raise RuntimeError("these ranks have been stopped: start new ones by ranks.start().")
@@ -85,7 +104,8 @@ class Ranks:
 
         work = pickle.dumps(joblib.wrap_non_picklable_objects(functools.partial(function, *args)))
         for pipe in self._pipes:
-            pipe.send_bytes(work)
+            with contextlib.suppress(OSError):  # a process that has ended: the answers say so
+                pipe.send((seconds, work))
         return self._answers(seconds)
 
     def stop(self) -> None:
@@ -108,30 +128,48 @@ class Ranks:
                 waiting = {p: rank for rank, p in enumerate(self._pipes) if rank not in results}
                 ready = wait(list(waiting), max(0.0, give_up - time.monotonic()))
                 if not ready:
-                    raise TimeoutError(
-                        f"rank {min(waiting.values())} was not done after {seconds:.0f} s: does "
-                        "it wait for a collective that another rank never begins?"
-                    )
+                    raise TimeoutError(self._who_waits(sorted(waiting.values()), seconds))
                 for pipe in self._pipes:
                     if pipe in ready:
-                        results[waiting[pipe]] = _read(pipe, waiting[pipe])
-        except BaseException:
-            self.stop()  # who knows in which collective the others are
-            raise
+                        results[waiting[pipe]] = self._read(pipe, waiting[pipe])
+        finally:
+            if len(results) < len(self._pipes):
+                self.stop()  # who knows in which collective the others are
         for rank, (printed, _) in sorted(results.items()):
             for line in printed.splitlines():
                 print(f"rank {rank}: {line}")
         return [results[rank][1] for rank in range(len(self._pipes))]
 
+    def _read(self, pipe: Connection, rank: int) -> tuple[str, Any]:
+        try:
+            printed, failure, result = pickle.loads(pipe.recv_bytes())
+        except (EOFError, OSError):
+            failure = "nothing more"
+        if failure:
+            # A rank that dies breaks the others' connections: its end is the cause.
+            ended = wait([process.sentinel for process in self._processes], _GRACE_SECONDS)
+            for dead, process in enumerate(self._processes):
+                if process.sentinel in ended:
+                    process.join()
+                    how = last_words.of_the_dead(process.exitcode, self._stderr(dead))
+                    raise RuntimeError(f"the process of rank {dead} ended {how}")
+            raise RuntimeError(f"rank {rank} raised {failure}")
+        return printed, result
 
-def _read(pipe: Connection, rank: int) -> tuple[str, Any]:
-    try:
-        printed, failure, result = pickle.loads(pipe.recv_bytes())
-    except (EOFError, ConnectionError):
-        raise RuntimeError(f"the process of rank {rank} has ended: was it killed?") from None
-    if failure:
-        raise RuntimeError(f"rank {rank} raised {failure}")
-    return printed, result
+    def _who_waits(self, waiting: list[int], seconds: float) -> str:
+        where = []
+        for rank in range(len(self._pipes)):
+            is_waiting = rank in waiting
+            does = last_words.of_the_waiting(self._stderr(rank)) if is_waiting else "is done"
+            where.append(f"rank {rank} {does}")
+        return (
+            f"after {seconds:.0f} s {'; '.join(where)}. All ranks must make the same collectives "
+            f"in the same order; if each makes progress, allow more seconds ({len(where)} ranks "
+            f"share {_cores()} cores)."
+        )
+
+    def _stderr(self, rank: int) -> Path:
+        return Path(self._folder, f"rank{rank}.stderr")
 
 
 def _end(processes: list[Any], pipes: list[Connection], folder: str) -> None:
@@ -143,31 +181,33 @@ def _end(processes: list[Any], pipes: list[Connection], folder: str) -> None:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def _serve(pipe: Connection, store: str, rank: int, num_ranks: int) -> None:
+def _serve(pipe: Connection, folder: str, rank: int, num_ranks: int) -> None:
     """Join the group, then do what comes through the pipe until it is closed."""
     nowhere = os.open(os.devnull, os.O_RDWR)
-    for descriptor in (1, 2):  # gloo prints that it is connected
-        os.dup2(nowhere, descriptor)
+    os.dup2(nowhere, 1)  # gloo prints that it is connected
+    os.dup2(os.open(str(Path(folder, f"rank{rank}.stderr")), os.O_WRONLY | os.O_APPEND), 2)
+    faulthandler.enable(2)
     torch.set_num_threads(1)
 
     def join() -> None:
         patience = datetime.timedelta(seconds=_START_SECONDS)
-        shared = dist.FileStore(store, num_ranks)  # type: ignore[attr-defined]
+        shared = dist.FileStore(str(Path(folder, "store")), num_ranks)  # type: ignore[attr-defined]
         dist.init_process_group(
             "gloo", store=shared, rank=rank, world_size=num_ranks, timeout=patience
         )
 
-    pipe.send_bytes(_do(join))
+    pipe.send_bytes(_do(join, _START_SECONDS))
     while True:
         try:
-            work = pipe.recv_bytes()
+            seconds, work = pipe.recv()
         except (EOFError, OSError):
             os._exit(0)  # the process that started this one is gone
-        pipe.send_bytes(_do(lambda work=work: pickle.loads(work)()))  # type: ignore[misc]
+        pipe.send_bytes(_do(lambda work=work: pickle.loads(work)(), seconds))  # type: ignore[misc]
 
 
-def _do(task: Callable[[], Any]) -> bytes:
+def _do(task: Callable[[], Any], seconds: float) -> bytes:
     printed = io.StringIO()
+    faulthandler.dump_traceback_later(seconds, file=2)
     with contextlib.redirect_stdout(printed):
         try:
             result = task()
@@ -175,3 +215,5 @@ def _do(task: Callable[[], Any]) -> bytes:
         except BaseException as error:
             said = f"{type(error).__name__}: {error}\n\n{traceback.format_exc()}"
             return pickle.dumps((printed.getvalue(), said, None))
+        finally:
+            faulthandler.cancel_dump_traceback_later()

@@ -172,7 +172,9 @@ class _ThreadGroup(dist.ProcessGroup):
 
     def _exchange_all(self, name: str, tensors: Any) -> Iterator[list[Tensor]]:
         """Give, for each tensor, what every rank brought in its place."""
-        self.traffic[_here.rank].calls.append((name, sum(tensor.nbytes for tensor in tensors)))
+        parts = self.num_ranks if name == "all_gather" else 1
+        num_bytes = parts * sum(tensor.nbytes for tensor in tensors)
+        self.traffic[_here.rank].calls.append((name, num_bytes))
         copies = [tensor.detach().clone() for tensor in tensors]
         brought = self.rendezvous.exchange(name, copies)
         shapes = [[tuple(tensor.shape) for tensor in theirs] for theirs in brought]

@@ -17,7 +17,8 @@ class Traffic:
     """The collectives of one rank, in order.
 
     Args:
-        calls: A name, as `all_reduce`, and the bytes of the tensors that were handed over.
+        calls: A name, as `all_reduce`, and bytes: those of the whole tensor where ranks bring or
+            take away parts of it.
     """
 
     calls: list[tuple[str, int]] = field(default_factory=list)
@@ -27,7 +28,15 @@ class Traffic:
         return [num_bytes for called, num_bytes in self.calls if called == name]
 
 
-_NAMES = {"allreduce_": "all_reduce", "broadcast_": "broadcast", "barrier": "barrier"}
+_NAMES = {  # PyTorch has a second set of names for collectives that sharded tensors make
+    "allreduce": "all_reduce",
+    "allgather": "all_gather",
+    "allgather_base": "all_gather",
+    "all_gather_into_tensor": "all_gather",
+    "reduce_scatter_base": "reduce_scatter",
+    "reduce_scatter_tensor": "reduce_scatter",
+}
+_NO_COLLECTIVES = {"wait_tensor", "wrap_tensor_autograd"}
 
 
 class _Listener(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -45,12 +54,19 @@ class _Listener(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         """Note a collective, and run any operation."""
-        if getattr(func, "namespace", "") == "c10d":
-            name = func.__name__.partition(".")[0]
-            tensors = [leaf for leaf in tree_leaves(args) if isinstance(leaf, Tensor)]
-            num_bytes = sum(tensor.nbytes for tensor in tensors)
-            self.seen.calls.append((_NAMES.get(name, name), num_bytes))
-        return func(*args, **(kwargs or {}))
+        if any(hasattr(kind, "__tensor_flatten__") for kind in types):
+            return NotImplemented  # a sharded tensor: its collectives come by here
+        out = func(*args, **(kwargs or {}))
+        if getattr(func, "namespace", "") in ("c10d", "_c10d_functional"):
+            name = func.__name__.partition(".")[0].strip("_")
+            if name not in _NO_COLLECTIVES:
+                num_bytes = max(map(_num_bytes, (*args, out)))
+                self.seen.calls.append((_NAMES.get(name, name), num_bytes))
+        return out
+
+
+def _num_bytes(value: Any) -> int:
+    return sum(leaf.nbytes for leaf in tree_leaves(value) if isinstance(leaf, Tensor))
 
 
 @contextlib.contextmanager
@@ -61,9 +77,9 @@ def traffic() -> Iterator[Traffic]:
         A `Traffic` that fills up.
 
     Source:
-        Each collective of `torch.distributed` is an operation of the `c10d` namespace, which a
-        dispatch mode sees. Bytes are those of the tensors given, not of what a ring or a tree of
-        ranks makes of them on the wire.
+        Each collective of `torch.distributed` is an operation of the namespace `c10d` or
+        `_c10d_functional`, which a dispatch mode sees. Bytes are those of tensors, not of what a
+        ring or a tree of ranks makes of them on the wire.
     """
     seen = Traffic()
     with _Listener(seen):
