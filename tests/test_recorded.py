@@ -237,3 +237,44 @@ def test_the_file_is_what_predict_gives(table, pattern):
     fresh = json.loads(json.dumps(run.predicted(row)["report"]))
     assert fresh["phases"] == stored["phases"]
     assert fresh["at_peak"] == stored["at_peak"]
+
+
+# ---- what GPUs and emulated cards gave, as committed ----
+
+FILES = sorted(path.stem for path in store.FOLDER.glob("*.json") if path.stem != store.PREDICTED)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_recording_has_its_form_and_can_be(table, name):
+    assert recorded.faults(recorded.load(name), table) == []
+
+
+def contributed(table, **changes):
+    key, predicted = next((k, r) for k, r in table.rows.items() if k.startswith("gpt2, batch 8"))
+    peak = predicted["report"]["peak_bytes"]
+    report = {"requested_bytes": peak, "peak_bytes": peak, "reserved_bytes": peak}
+    row = {"status": "measured", "date": "2026-11-22", "report": report | changes.pop("report", {})}
+    rows = {changes.pop("key", key): row | changes.pop("row", {})}
+    file = {"device": "NVIDIA A100, 79.3 GiB", "versions": table.versions, "rows": rows}
+    return store.Recording(**{**file, **changes})
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({}, ""),
+        ({"device": "my GPU"}, "must be as in 'Tesla T4, 14.6 GiB'"),
+        ({"versions": {}}, "versions must name torch"),
+        ({"rows": {}}, "rows are missing"),
+        ({"key": "gpt5, batch 8"}, "is no row of this course"),
+        ({"row": {"status": "ok"}}, "status and date must be there"),
+        ({"row": {"date": ""}, "key": "vit-l-16, largest batch, bf16-amp, adamw"}, "micro_batch"),
+        ({"report": {"requested_bytes": None}}, "must be there, in bytes"),
+        ({"report": {"reserved_bytes": 1}}, "must rise"),
+        ({"report": {"reserved_bytes": 2**37}}, "must rise, up to the NVIDIA A100"),
+        ({"report": {"requested_bytes": 2**20}}, "1.00 MiB, where"),
+    ],
+)
+def test_a_contributed_file_is_looked_over(table, changes, message):
+    faults = "; ".join(recorded.faults(contributed(table, **changes), table))
+    assert message in faults if message else not faults

@@ -118,6 +118,10 @@ def _claimed() -> Iterator[Row]:
             recipe = Recipe(model, 1, precision="bf16-amp", checkpointing=strategy)
             for card_gib in (None, CARD_GIB):
                 yield Row(recipe, claims, largest=True, card_gib=card_gib)
+    for attention, strategy in product(("sdpa", "eager"), ("none", "library-switch")):
+        update: dict[str, Any] = {"attention": attention, "optimizer": "adamw-fused"}
+        recipe = Recipe("sd21-unet", 1, checkpointing=strategy, **update)
+        yield Row(recipe, ("E06",), largest=True)
     for strategy in STRATEGIES:
         recipe = Recipe("gpt2-medium", 8, precision="bf16-amp", checkpointing=strategy)
         yield Row(recipe, ("E12",))

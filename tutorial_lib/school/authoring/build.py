@@ -17,7 +17,10 @@ from tutorial_lib.school.authoring.frame import Settings, read_settings
 from tutorial_lib.school.authoring.run import execute, keep_outputs
 from tutorial_lib.school.authoring.twins import notebooks_of
 
-_STEM = {"course": re.compile(r"\d\d_[a-z0-9_]+"), "solutions": re.compile(r"lab\d\d_[a-z0-9_]+")}
+_STEM = {
+    "course": re.compile(r"(\d\d[a-z]?|extra)_[a-z0-9_]+"),
+    "solutions": re.compile(r"lab\d\d_[a-z0-9_]+"),
+}
 _FOLDERS = ("course", "labs", "solutions")
 _NAMES_ADDRESS = ("README.md", "CITATION.cff", "CHANGELOG.md")
 
