@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -71,13 +71,13 @@ def storage_key(storage: torch.UntypedStorage) -> int:
     return key
 
 
-def storage_keys(tensors: Iterable[Tensor]) -> list[int]:
-    """Give `storage_key` of each tensor's storage.
-
-    Raises:
-        NotImplementedError: When one has none, as sparse ones do.
-    """
-    return [tensor.untyped_storage()._cdata for tensor in tensors]
+def storage_keys(tensors: Sequence[Tensor]) -> list[int]:
+    """Give `storage_key` of each tensor's storage; 0 where it has none, as sparse ones."""
+    try:
+        return [tensor.untyped_storage()._cdata for tensor in tensors]
+    except NotImplementedError:
+        pairs = [(t, t.layout is torch.strided) for t in tensors]
+        return [t.untyped_storage()._cdata if strided else 0 for t, strided in pairs]
 
 
 def times_written(tensor: Tensor) -> int:

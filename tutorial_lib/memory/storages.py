@@ -24,7 +24,9 @@ from tutorial_lib.private_torch import (
 from tutorial_lib.timeline import Life
 
 Phase = str
+# Types that most arguments have: asked first, since this is done for every operation.
 _PLAIN = (Tensor, nn.Parameter)
+_SEQUENCES = (tuple, list)
 
 
 @dataclass(slots=True)
@@ -59,6 +61,7 @@ class StorageLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.in_optimizer = False
         self.module_stack: list[str] = []
         self._collective = ""
+        self._metered: dict[torch.device, bool] = {}
         self._alive: dict[int, tuple[StorageRecord, weakref.ref[torch.UntypedStorage]]] = {}
 
     def __torch_dispatch__(
@@ -71,8 +74,10 @@ class StorageLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._enter_phase()
         # gloo copies what it reduces, and shows the copy in the operation after the collective.
         origin = ("", "inputs") if not self._collective else (self._collective, "")
-        for tensor in self._unseen(list_tensors((args, kwargs) if kwargs else args)):
-            self._record(tensor, *origin)
+        tensors = list_tensors((args, kwargs) if kwargs else args)
+        for tensor, key in zip(tensors, storage_keys(tensors), strict=True):
+            if key not in self._alive:
+                self._record(tensor, *origin)
         out = func(*args, **(kwargs or {}))
         self._collective = func.overloadpacket.__name__ if func.namespace == "c10d" else ""
         # Time passes with births alone: an operation that makes no storage changes no total.
@@ -144,37 +149,32 @@ class StorageLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
             # Between backward and the update, without gradients: unscaling or clipping.
             self.set_phase("optimizer")
 
-    def _unseen(self, tensors: list[Tensor]) -> list[Tensor]:
-        """Leave out the tensors whose storage is known, quickly: it is asked of all arguments."""
-        try:
-            keys = storage_keys(tensors)
-        except NotImplementedError:  # one of them is no strided tensor
-            return tensors
-        alive = self._alive
-        return [tensor for tensor, key in zip(tensors, keys, strict=True) if key not in alive]
-
     def _record(self, tensor: Tensor, op: str, label: str) -> StorageRecord | None:
-        if tensor.layout is not torch.strided:
+        (key,) = storage_keys((tensor,))
+        if not key:
             return None
         storage = tensor.untyped_storage()
-        known = self._alive.get(storage_key(storage))
-        if known is not None:
-            record = known[0]
+        if key in self._alive:
+            record = self._alive[key][0]
             if storage.nbytes() != record.num_bytes:
                 self._resize(record, storage)
             return record
-        if tensor.device.type != self.device_type:
+        if not self._is_metered(tensor.device):
             return None
         # Never seen and no operation's output: it was there before the log began.
         born = self.clock if op else 0
         module = self.module_stack[-1] if self.module_stack else ""
         record = StorageRecord(storage.nbytes(), born, self.phase, op, module, label)
         record.with_grad = torch.is_grad_enabled()
-        self._watch(record, storage)
+        self._watch(record, storage, key)
         return record
 
-    def _watch(self, record: StorageRecord, storage: torch.UntypedStorage) -> None:
-        key = storage_key(storage)
+    def _is_metered(self, device: torch.device) -> bool:
+        if device not in self._metered:  # the device's type takes longer to read
+            self._metered[device] = device.type == self.device_type
+        return self._metered[device]
+
+    def _watch(self, record: StorageRecord, storage: torch.UntypedStorage, key: int) -> None:
         self.records.append(record)
         self._alive[key] = (record, weakref.ref(storage, self._on_death(key)))
 
@@ -190,7 +190,7 @@ class StorageLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
             # FSDP gathers weights into storages that it keeps empty meanwhile.
             record = StorageRecord(storage.nbytes(), self.clock, self.phase, "resize_", "")
             record.label = "parameters"
-            self._watch(record, storage)
+            self._watch(record, storage, key)
 
     def _resize(self, record: StorageRecord, storage: torch.UntypedStorage) -> None:
         # resize_() keeps the storage: end one life and begin another of the new size.
@@ -222,11 +222,13 @@ def list_tensors(value: Any) -> list[Tensor]:
     """List the tensors in lists, tuples and dicts; of one that is sharded, what this rank holds."""
     found: list[Tensor] = []
     items = value.values() if isinstance(value, dict) else value
-    if isinstance(items, Tensor) or not isinstance(items, Iterable):
+    if type(items) not in _SEQUENCES and (
+        isinstance(items, Tensor) or not isinstance(items, Iterable)
+    ):
         items = (items,)
     for item in items:
         kind = type(item)
-        if kind in _PLAIN:  # nearly all of them, and this is asked of each operation's arguments
+        if kind in _PLAIN:
             found.append(item)
         elif isinstance(item, Tensor):
             found += _parts(item) if is_wrapper(kind) else [item]
