@@ -1,13 +1,15 @@
-"""The marks that say what a lab cell is: an exercise, its check, or a hidden check.
+"""The marks that say what a cell is: an exercise, its check, a hidden check, or what it needs.
 
 A mark is the first line of a code cell: `# exercise 3.2`, `# check 3.2 (2 points)`,
-`# hidden check 3.2 (1 point)`. Builder and grader both read it here.
+`# hidden check 3.2 (1 point)`, `# needs jax, flax`. Builder, grader and nbval's runs read it here.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Literal
 
 BEGIN_SOLUTION = "### BEGIN SOLUTION"
@@ -19,6 +21,7 @@ _MARK = re.compile(
     r"# (?:(?P<exercise>exercise) (?P<answer_number>\d+(?:\.\d+)*)"
     r"|(?P<check>(?:hidden )?check) (?P<number>\d+(?:\.\d+)*) \((?P<points>[1-9]\d*) points?\))\s*"
 )
+_NEEDS = re.compile(r"# needs (\w+(?:, \w+)*)\s*")
 _NEARLY = re.compile(r"#+\s*(?:exercise|hidden\s+check|check)\s*\d", re.IGNORECASE)
 
 
@@ -54,6 +57,20 @@ def cell_mark(source: str) -> Mark | None:
 def is_misspelt(source: str) -> bool:
     """Tell whether a cell begins with something that wants to be a mark and is none."""
     return cell_mark(source) is None and _NEARLY.match(_first_line(source)) is not None
+
+
+def missing_packages(sources: Iterable[str]) -> list[str]:
+    """List what cells need, as in `# needs jax, flax`, and this Python does not have.
+
+    Args:
+        sources: The text of each code cell.
+
+    Returns:
+        Names of packages as they are imported, sorted; empty where all cells can run.
+    """
+    needs = (_NEEDS.fullmatch(_first_line(source)) for source in sources)
+    names = {name for match in needs if match for name in match[1].split(", ")}
+    return sorted(name for name in names if find_spec(name) is None)
 
 
 def _first_line(source: str) -> str:

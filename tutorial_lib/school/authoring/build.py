@@ -34,7 +34,8 @@ def build(root: Path, names: Sequence[str] = (), *, force: bool = False) -> list
         force: Execute everything, and overwrite labs that hold somebody's work.
 
     Returns:
-        The notebooks that were written, sorted; those that are as they should be are left alone.
+        The notebooks that were written, sorted; those that are as they should be are left alone,
+        and so are those that need a package which is not here.
 
     Raises:
         AuthoringError: When anything is refused or a cell fails; then nothing is written.
@@ -50,9 +51,11 @@ def build(root: Path, names: Sequence[str] = (), *, force: bool = False) -> list
                     f"labs/{path.name} holds somebody's work, and building would lose it: "
                     "copy your work elsewhere and delete the file, or use --force."
                 )
-    for path, notebook in ready.items():
-        if path.parent.name != "labs":
-            _fill(notebook, path, force=force)
+    ready = {
+        path: notebook
+        for path, notebook in ready.items()
+        if path.parent.name == "labs" or _filled(notebook, path, force=force)
+    }
     contents = {path: render(notebook).encode() for path, notebook in ready.items()}
     changed = {
         path: content
@@ -197,20 +200,28 @@ def _chosen(root: Path, names: Sequence[str]) -> list[Path]:
     return [path for path in sources if path in chosen]
 
 
-def _fill(notebook: NotebookNode, path: Path, *, force: bool) -> None:
+def _filled(notebook: NotebookNode, path: Path, *, force: bool) -> bool:
+    """Give a notebook its outputs; False, and a note, where a package that it needs is missing."""
     name = f"{path.parent.name}/{path.name}"
+    missing = marks.missing_packages(
+        cell.source for cell in notebook.cells if cell.cell_type == "code"
+    )
     kept = False
-    if path.is_file() and not force:
+    if path.is_file() and (missing or not force):
         try:
             kept = keep_outputs(notebook, read_notebook(path))
         except AuthoringError:
             kept = False  # a broken file gives no outputs; the build replaces it
+    if missing and not kept:
+        print(f"left out {name}: it needs {', '.join(missing)} to be executed.")
+        return False
     if not kept:
         execute(notebook, path.parent, name)
     found = outputs.problems(notebook, name)
     if found:
         hint = "\nThese outputs are of an earlier run: --force runs the cells again."
         raise AuthoringError("\n".join(found) + (hint if kept else ""))
+    return True
 
 
 def _differences(expected: NotebookNode, path: Path) -> list[str]:
