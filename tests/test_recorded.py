@@ -1,6 +1,7 @@
 """Recording: rows, files that survive, and the GPU's part played by a CPU and a faked allocator."""
 
 import json
+import pickle
 from dataclasses import replace
 
 import pytest
@@ -8,7 +9,7 @@ import torch
 
 from tutorial_lib import memory, recorded
 from tutorial_lib.models import published
-from tutorial_lib.recorded import run, store
+from tutorial_lib.recorded import run, snapshots, store
 from tutorial_lib.recorded.rows import SIZES, Row
 from tutorial_lib.school import record
 from tutorial_lib.training import Recipe
@@ -247,6 +248,45 @@ FILES = sorted(path.stem for path in store.FOLDER.glob("*.json") if path.stem !=
 @pytest.mark.parametrize("name", FILES)
 def test_a_recording_has_its_form_and_can_be(table, name):
     assert recorded.faults(recorded.load(name), table) == []
+
+
+@pytest.mark.parametrize("name", snapshots.RECIPES)
+def test_a_snapshot_is_small_and_whole(name):
+    """Nothing is freed twice, and what the events leave is what the segments hold."""
+    text = (snapshots.SNAPSHOTS / f"{name}.pickle").read_bytes()
+    assert len(text) < 300_000
+    snapshot = pickle.loads(text)
+    (trace,), held = snapshot["device_traces"], {}
+    for event in trace:
+        if event["action"] == "alloc":
+            assert held.setdefault(event["addr"], event["size"]) == event["size"]
+        elif event["action"] == "free_completed":
+            held.pop(event["addr"], None)
+    blocks = [
+        (address, block)
+        for segment in snapshot["segments"]
+        for address, block in zip(addresses(segment), segment["blocks"], strict=True)
+    ]
+    active = {address for address, block in blocks if block["state"] == "active_allocated"}
+    assert set(held) <= active
+    assert sum(segment["total_size"] for segment in snapshot["segments"]) > 2**20
+
+
+def addresses(segment):
+    sizes = [block["size"] for block in segment["blocks"]]
+    return [segment["address"] + sum(sizes[:number]) for number in range(len(sizes))]
+
+
+def test_a_snapshot_names_one_line_of_each_event():
+    inside = {"filename": "/x/site-packages/torch/nn/linear.py", "line": 1, "name": "forward"}
+    ours = {"filename": "/home/me/tutorial_lib/models/gpt.py", "line": 7, "name": "forward"}
+    event = {"action": "alloc", "addr": 1024, "size": 8, "stream": 0, "time_us": 50}
+    events = [{**event, "frames": [inside, ours]}, {**event, "action": "free_requested"}]
+    segment = {"address": 512, "total_size": 4096, "blocks": [{"size": 8}], "frames": []}
+    small = snapshots.slim({"segments": [segment], "device_traces": [events, []], "more": 1})
+    line = {"filename": "tutorial_lib/models/gpt.py", "line": 7, "name": "forward"}
+    assert small["device_traces"] == [[{**event, "addr": 512, "time_us": 0, "frames": [line]}]]
+    assert small["segments"][0]["address"] == 0
 
 
 def contributed(table, **changes):

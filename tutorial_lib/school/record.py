@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 
 from tutorial_lib import device as devices
-from tutorial_lib.recorded import run, store
+from tutorial_lib.recorded import run, snapshots, store
 from tutorial_lib.recorded.rows import Row, find_rows
 from tutorial_lib.recorded.table import as_table
 from tutorial_lib.school.emulate import on_cards
@@ -46,6 +46,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--again", action="store_true", help="record rows that are there anew")
     parser.add_argument("--list", action="store_true", help="only list the rows")
     parser.add_argument("--table", action="store_true", help="only print what is recorded")
+    parser.add_argument("--snapshots", action="store_true", help="record small snapshots instead")
     parser.add_argument("--out", type=Path, help="another file than course/recorded/<gpu>.json")
     return parser
 
@@ -66,6 +67,10 @@ def _record(options: argparse.Namespace) -> int:
             "There is no GPU here to measure on: --predict predicts the same rows, and --emulated "
             "t4 runs them on an emulated card."
         )
+    if options.snapshots:
+        for name in snapshots.RECIPES:
+            print(snapshots.take(name, device), flush=True)
+        return 0
     recording = _begin(options.predict, device)
     path = options.out or store.path_of(store.PREDICTED if options.predict else recording.device)
     if not (options.again and options.only == "*"):
