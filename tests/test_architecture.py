@@ -53,7 +53,7 @@ ALLOWED = {
     "school.authoring": {"units", "school.marks"},
     "school.grading": {"units", "private_torch", "checks", "school.marks"},
     "school.emulate": {"emulated", "school.bootstrap"},
-    "school.record": {"units", "device", "recorded", "school.emulate"},
+    "school.record": {"device", "recorded", "school.emulate"},
     "school.changed": {"school.bootstrap"},
     "school.teach": {"school.grading", "school.authoring"},
     "school.plan": {"units", "plan"},

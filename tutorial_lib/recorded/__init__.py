@@ -6,7 +6,19 @@ the files, so that a reader without a GPU sees what one with a GPU measured.
 """
 
 from tutorial_lib.recorded.check import faults
+from tutorial_lib.recorded.record import record_rows
 from tutorial_lib.recorded.rows import Row, find_rows
-from tutorial_lib.recorded.store import Recording, emulated, load, measured
+from tutorial_lib.recorded.store import Recording, emulated, load, measured, path_of, read
 
-__all__ = ["Recording", "Row", "emulated", "faults", "find_rows", "load", "measured"]
+__all__ = [
+    "Recording",
+    "Row",
+    "emulated",
+    "faults",
+    "find_rows",
+    "load",
+    "measured",
+    "path_of",
+    "read",
+    "record_rows",
+]

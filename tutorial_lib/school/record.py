@@ -6,20 +6,16 @@ Needs torch, transformers, diffusers and matplotlib, and nothing of Jupyter.
 from __future__ import annotations
 
 import argparse
-import subprocess
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
-import torch
-
 from tutorial_lib import device as devices
-from tutorial_lib.recorded import run, snapshots, store
-from tutorial_lib.recorded.rows import Row, find_rows
+from tutorial_lib.recorded import snapshots, store
+from tutorial_lib.recorded.record import record_rows
+from tutorial_lib.recorded.rows import find_rows
 from tutorial_lib.recorded.table import as_table
 from tutorial_lib.school.emulate import on_cards
-from tutorial_lib.units import human_bytes
 
 
 def main(words: Sequence[str]) -> int:
@@ -61,69 +57,18 @@ def _record(options: argparse.Namespace) -> int:
     if options.table:
         print(as_table(rows, store.load(store.PREDICTED), store.measured()))
         return 0
-    device = torch.device("cpu") if options.predict else devices.pick()
-    if device.type != "cuda" and not options.predict:
+    device = None if options.predict else devices.pick()
+    if device is not None and device.type != "cuda":
         raise ValueError(
             "There is no GPU here to measure on: --predict predicts the same rows, and --emulated "
             "t4 runs them on an emulated card."
         )
     if options.snapshots:
         for name in snapshots.RECIPES:
-            print(snapshots.take(name, device), flush=True)
+            print(snapshots.take(name, device or "cpu"), flush=True)
         return 0
-    recording = _begin(options.predict, device)
-    path = options.out or store.path_of(store.PREDICTED if options.predict else recording.device)
-    if not (options.again and options.only == "*"):
-        recording.resume(path)
-    start = time.monotonic()
-    left = [row for row in rows if options.again or row.key not in recording.rows]
-    for number, row in enumerate(left, 1):
-        if time.monotonic() - start > 60 * options.max_minutes:
-            print(f"{len(left) - number + 1} rows are left: run the same command again to go on.")
-            return 3
-        results = run.predicted(row) if options.predict else run.measured(row, device)
-        recording.add(path, row.key, results | _about(row, device))
-        print(f"{number}/{len(left)} {row.key}: {_in_words(results)}", flush=True)
-    print(f"{len(rows)} rows are in {path}.")
-    return 0
-
-
-def _begin(predict: bool, device: torch.device) -> store.Recording:
-    import diffusers  # noqa: F401  (named among the versions)
-    import transformers  # noqa: F401
-
-    words = "predicted, CUDA kernels" if predict else devices.describe(device)
-    driver = (
-        ""
-        if predict
-        else _said_by("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader")
-    )
-    commit = _said_by("git", "-C", str(store.FOLDER.parent), "rev-parse", "HEAD")
-    return store.Recording(words, driver, devices.versions(), commit)
-
-
-def _about(row: Row, device: torch.device) -> dict[str, object]:
-    recipe = {} if devices.is_emulated(device) else {"recipe": row.recipe.as_data()}
-    return recipe | {
-        "claims": list(row.claims),
-        "card_gib": row.card_gib,
-        "date": time.strftime("%Y-%m-%d"),
-    }
-
-
-def _in_words(results: dict[str, object]) -> str:
-    report = results.get("report")
-    if isinstance(report, dict):
-        return f"{human_bytes(report['peak_bytes'])} in {report['peak_phase']}"
-    if "micro_batch" in results:
-        return f"largest micro-batch {results['micro_batch']}"
-    return str(results["status"])
-
-
-def _said_by(*command: str) -> str:
-    """Give the first line that a program prints; nothing where it is missing or refuses."""
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=30)
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return done.stdout.partition("\n")[0].strip()
+    again = {"again": options.again, "anew": options.again and options.only == "*"}
+    left = record_rows(rows, options.out, device, max_minutes=options.max_minutes, **again)
+    if left:
+        print(f"{left} rows are left: run the same command again to go on.")
+    return 3 if left else 0
