@@ -1,0 +1,72 @@
+"""Chapter 15 where its frameworks are missing: a note, no failure, in each of the three ways."""
+
+from importlib.util import find_spec
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+
+from tutorial_lib.school import authoring, marks
+
+FRAMEWORKS = ("jax", "flax", "haiku", "optax", "tensorflow", "keras")
+NOTEBOOK = "course/15_other_frameworks.ipynb"
+
+pytestmark = pytest.mark.skipif(
+    any(map(find_spec, FRAMEWORKS)), reason="this is about an environment without the extra"
+)
+
+
+@pytest.fixture
+def chapter(root):
+    return nbformat.read(root / NOTEBOOK, as_version=4)
+
+
+def code(notebook):
+    return [cell for cell in notebook.cells if cell.cell_type == "code"]
+
+
+def test_every_framework_is_needed_by_some_cell(chapter):
+    sources = [cell.source for cell in code(chapter)]
+    assert marks.missing_packages(sources) == sorted(FRAMEWORKS)
+
+
+@pytest.mark.slow
+def test_a_missing_framework_is_said_once_and_the_rest_goes_on(chapter, root):
+    for cell in code(chapter):
+        cell.outputs = []
+    NotebookClient(chapter, resources={"metadata": {"path": str(root / "course")}}).execute()
+    text = "".join(out.get("text", "") for cell in code(chapter) for out in cell.outputs)
+    for name in FRAMEWORKS:
+        assert text.count(f"{name} is not installed: its cells are left out.\n") == 1
+    assert "PyTorch     checkpoint(block, x)" in text
+    assert "JAX         jax.checkpoint" not in text
+
+
+def test_nbval_leaves_the_chapter_out_and_says_why(root, run_python):
+    done = run_python("-m", "pytest", "--nbval", NOTEBOOK, "-rs")
+    assert done.returncode == 0, done.stdout
+    why = "15_other_frameworks.ipynb needs flax, haiku, jax, keras, optax, tensorflow"
+    assert f"left out: {why}: pip install" in done.stdout
+    assert not {"passed", "failed"} & set(done.stdout.split())
+
+
+def toy(root, needs):
+    (root / "course/source").mkdir(parents=True, exist_ok=True)
+    (root / "pyproject.toml").write_text('[tool.tutorial]\nrepository = "a/b"\ntag = "v1"\n')
+    text = f'# %% [markdown] id="title"\n# # Toy\n\n# %% id="one"\n# needs {needs}\n1 + 1\n'
+    (root / "course/source/15_toy.py").write_text(text)
+    return root / "course/15_toy.ipynb"
+
+
+def test_a_build_leaves_it_out_and_keeps_what_is_there(tmp_path, capsys):
+    notebook = toy(tmp_path, "json, no_such_package")
+    assert authoring.build(tmp_path) == []
+    said = "left out course/15_toy.ipynb: it needs no_such_package to be executed.\n"
+    assert capsys.readouterr().out == said
+    assert not notebook.exists()
+    assert authoring.build(toy(tmp_path, "json").parents[1]) == [notebook]
+    before = notebook.read_bytes()
+    toy(tmp_path, "no_such_package")
+    assert authoring.build(tmp_path, force=True) == []
+    assert notebook.read_bytes() == before
+    assert authoring.check(tmp_path) != []  # it is stale, and that is said
