@@ -79,12 +79,14 @@ class Costs:
         may_repeat = column("recomputable", bool)
         back = later + saved + temporary + waiting
         waiting[-1] = 0  # the first forward ends before there is any gradient
-        forms = [stage.selective or stage for stage in stages]
         selective = None
         if any(stage.selective for stage in stages):
+            forms = [
+                replace(s.selective or s, gradient_bytes=s.gradient_bytes, selective=None)
+                for s in stages
+            ]
             more = [_kept_seconds(a) - _kept_seconds(b) for a, b in zip(forms, stages, strict=True)]
-            plain = [replace(form, selective=None) for form in forms]
-            selective = replace(cls.of(plain, skips), extra=np.array(more))
+            selective = replace(cls.of(forms, skips), extra=np.array(more))
         return cls(
             np.where(may_repeat, column("forward_seconds", np.float64), np.inf),
             boundary,

@@ -6,7 +6,7 @@ It knows nothing of the solver: it walks the tree as PyTorch's nested checkpoint
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Literal
 
@@ -101,7 +101,7 @@ def simulate(stages: Sequence[Stage], tree: Tree, skips: Sequence[Skip] = ()) ->
                 f"Stage {int(index)} cannot be kept selectively: it lies in a segment, or has no "
                 "selective form. Profile with selective=True."
             )
-        as_run[index] = form
+        as_run[index] = replace(form, gradient_bytes=stages[index].gradient_bytes)
     machine = _Machine(tuple(as_run), tuple(skips), outputs(stages))
     machine.hold("input", 0, stages[0].input_bytes)
     machine.run(tree, first=True)

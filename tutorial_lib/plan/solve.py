@@ -110,6 +110,7 @@ def _long(costs: Costs, spare: int, evaluate: Evaluate) -> list[Plan]:
     slots = max(SINGLE_SLOTS, SLOTS_A_STAGE * len(costs))
     single = best_single(costs, spare, slots)
     found = [evaluate(single)] if single is not None else []
+    found = [plan for plan in found if plan.peak_bytes <= (plan.budget_bytes or 0)]
     if not found or len(costs) <= MIDDLE:
         nested = _nested(costs, spare, evaluate)
         found += [nested] if nested else []

@@ -38,7 +38,7 @@ class Stage:
             needs. PyTorch stops there when it recomputes a segment that ends with this stage.
         recomputable: Whether a plan may run its forward twice.
         selective: The same stage when it keeps the results of products only, and its backward
-            makes the rest again; `None` where no plan may do so.
+            makes the rest again; `None` where no plan may do so. Its `gradient_bytes` are not read.
 
     Raises:
         ValueError: When a number is negative, or a part is more than the whole.
