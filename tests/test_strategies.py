@@ -219,8 +219,8 @@ def test_everything_is_put_back_also_after_an_error(name, strategy):
     before = state_of(model)
 
     def fail():
-        with strategies.applied(model, strategy) as same:
-            assert same is model
+        with strategies.applied(model, strategy) as applied:
+            assert applied.model is model
             forward().backward()
             raise ZeroDivisionError
 
@@ -267,6 +267,84 @@ def test_a_cache_for_generation_is_off_meanwhile_and_on_again_after():
         output.loss.backward()
         assert output.past_key_values is None
     assert model.config.use_cache is True
+
+
+def t5():
+    from transformers import T5Config, T5ForConditionalGeneration
+
+    sizes = {"d_model": 32, "d_kv": 8, "d_ff": 64, "num_heads": 2, "num_decoder_layers": 3}
+    config = T5Config(vocab_size=50, num_layers=2, decoder_start_token_id=0, **sizes)
+    model, tokens = T5ForConditionalGeneration(config).train(), token_batch(2, 8, 50)
+    return model, lambda: model(input_ids=tokens, labels=tokens).loss
+
+
+def torch_transformer():
+    model = nn.Transformer(16, 2, 2, 3, 32, batch_first=True)
+    x = torch.randn(2, 4, 16, generator=torch.Generator().manual_seed(0))
+    return model, lambda: model(x, x).square().mean()
+
+
+class Stages(nn.Module):
+    """Two lists of blocks, and layers of PyTorch's own around them."""
+
+    def __init__(self):
+        super().__init__()
+        self.stages = nn.ModuleList(
+            nn.ModuleList(TupleBlock() for _ in range(n)) for n in (1, 3, 2)
+        )
+        self.last = nn.Linear(8, 8)
+
+    def forward(self, x):
+        for stage in self.stages:
+            for block in stage:
+                x = block(x, scale=0.5)[0]
+        return self.last(x).square().mean()
+
+
+def stages():
+    model, x = Stages(), torch.randn(3, 8, generator=torch.Generator().manual_seed(0))
+    return model, lambda: model(x)
+
+
+@pytest.mark.parametrize(
+    ("build", "says"),
+    [
+        (t5, "5 segments, encoder.block.0 to decoder.block.2; use_cache is off meanwhile"),
+        (torch_transformer, "5 segments, encoder.layers.0 to decoder.layers.2"),
+        (stages, "6 segments, stages.0.0 to stages.2.1"),
+    ],
+)
+def test_all_towers_and_stages_are_found_and_said(build, says):
+    torch.manual_seed(0)
+    model, forward = build()
+    before, config = state_of(model), getattr(model, "config", None)
+    loss, expected, saved_plain = gradients(model, forward, "none")
+    again, found, saved = gradients(model, forward, "per-block")
+    assert torch.equal(loss, again)
+    assert all(torch.equal(found[key], expected[key]) for key in expected)
+    assert saved < saved_plain
+    with strategies.applied(model, "per-block") as applied:
+        assert str(applied) == f"per-block: {says}"
+    model.zero_grad()
+    assert state_of(model) == before
+    assert config is None or (config.use_cache and model.decoder.config.use_cache)
+
+
+@pytest.mark.parametrize(
+    ("name", "strategy", "says"),
+    [
+        ("gpt", "none", "none: nothing is checkpointed"),
+        ("gpt", "every-2", "every-2: 3 segments, blocks.0 to blocks.4"),
+        ("hf-bert", "library-switch", "4 switched-on modules, bert to bert.encoder.layer.2"),
+        ("lstm", "per-block", "per-block: 1 segment, chunk"),
+    ],
+)
+def test_what_was_wrapped_is_said(name, strategy, says):
+    model, _ = built(name)
+    with strategies.applied(model, strategy) as applied:
+        assert says in str(applied)
+    if strategy == "every-2":
+        assert [len(segment) for segment in applied.segments] == [2, 2, 1]
 
 
 def test_strategies_nest():
@@ -439,6 +517,6 @@ def test_other_arguments_for_other_blocks_are_refused():
 
     with (
         pytest.raises(RuntimeError, match="same further arguments"),
-        strategies.applied(Masked(), "every-2") as model,
+        strategies.applied(Masked(), "every-2") as applied,
     ):
-        model(torch.ones(1, 8))
+        applied.model(torch.ones(1, 8))

@@ -1,8 +1,9 @@
 """Named ways to checkpoint a model, applied for a while and undone.
 
-    with strategies.applied(model, "per-block"):
+    with strategies.applied(model, "per-block") as applied:
         loss = model.loss(tokens)
         loss.backward()
+    print(applied)  # what was checkpointed
 
 A checkpointed part keeps its inputs alone and runs again during backward; the gradients are the
 same, bit for bit. That holds in `eval()` too: only `library-switch` acts in training alone. What a
@@ -17,6 +18,7 @@ import functools
 import math
 import re
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from torch import nn
@@ -24,7 +26,7 @@ from torch import nn
 from tutorial_lib.strategies.chain import Chain, Forward, checkpointed
 from tutorial_lib.strategies.find import find_blocks, find_chain, find_parts
 
-__all__ = ["STRATEGIES", "applied", "find_blocks", "possible"]
+__all__ = ["STRATEGIES", "Applied", "applied", "find_blocks", "possible"]
 
 STRATEGIES = {
     "none": "keep everything",
@@ -56,22 +58,53 @@ _SWITCHED = (
 # BERT's MLP is no module but two, which its layer calls in this method.
 _MLP_METHOD = "feed_forward_chunk"
 
-Change = Callable[[contextlib.ExitStack], None]
+# What changes a model, and gives the modules of each segment.
+Segments = list[list[nn.Module]]
+Change = Callable[[contextlib.ExitStack], Segments]
+
+
+@dataclass(frozen=True)
+class Applied:
+    """What a strategy did to a model; prints as one line.
+
+    Args:
+        model: The model.
+        strategy: The strategy's name.
+        segments: Names of the modules in each segment; under `library-switch` one for each module
+            whose switch is on, for the library alone knows what it wraps.
+        without_cache: Whether the model kept keys and values before, and does not meanwhile.
+    """
+
+    model: nn.Module
+    strategy: str
+    segments: tuple[tuple[str, ...], ...]
+    without_cache: bool
+
+    def __str__(self) -> str:
+        if not self.segments:
+            return f"{self.strategy}: nothing is checkpointed"
+        names = [name for segment in self.segments for name in segment]
+        what = "switched-on module" if self.strategy == "library-switch" else "segment"
+        plural = "s" if len(self.segments) > 1 else ""
+        said = f"{self.strategy}: {len(self.segments)} {what}{plural}, {names[0]}"
+        said += f" to {names[-1]}" if len(names) > 1 else ""
+        return said + ("; use_cache is off meanwhile" if self.without_cache else "")
 
 
 @contextlib.contextmanager
-def applied(model: nn.Module, strategy: str = "per-block") -> Iterator[nn.Module]:
+def applied(model: nn.Module, strategy: str = "per-block") -> Iterator[Applied]:
     """Checkpoint a model in a named way until the end of the `with` block.
 
-    Both forward and backward belong inside. A model that keeps keys and values for generation
-    (`config.use_cache`) does not do so meanwhile: recomputing would store them twice.
+    Both forward and backward belong inside. A model, or a part of one, that keeps keys and values
+    for generation (`config.use_cache`) does not do so meanwhile: recomputing would store them
+    twice.
 
     Args:
         model: Any module: ours, from transformers or diffusers, or one with a list of blocks.
         strategy: A key of `STRATEGIES`, with a number for K.
 
     Yields:
-        The model. Afterwards, also after an error, its forwards are what they were.
+        What was checkpointed. Afterwards, also after an error, the model is what it was.
 
     Raises:
         TypeError: When the model is no module.
@@ -87,13 +120,20 @@ def applied(model: nn.Module, strategy: str = "per-block") -> Iterator[nn.Module
     except ValueError as error:
         names = ", ".join(possible(model))
         raise ValueError(f"{error} Possible for {type(model).__name__}: {names}.") from None
-    config: Any = getattr(model, "config", None)
+    names = {module: name for name, module in model.named_modules()}
     with contextlib.ExitStack() as undo:
-        if strategy != "none" and getattr(config, "use_cache", None) is True:
+        caching = _caching(model) if strategy != "none" else []
+        for config in caching:
             undo.callback(setattr, config, "use_cache", True)
             config.use_cache = False
-        change(undo)
-        yield model
+        segments = tuple(tuple(names[part] for part in parts) for parts in change(undo))
+        yield Applied(model, strategy, segments, bool(caching))
+
+
+def _caching(model: nn.Module) -> list[Any]:
+    """List the configurations of a model and its parts that ask for keys and values to be kept."""
+    configs = {id(c): c for m in model.modules() if (c := getattr(m, "config", None)) is not None}
+    return [config for config in configs.values() if getattr(config, "use_cache", None) is True]
 
 
 def possible(model: nn.Module) -> list[str]:
@@ -117,7 +157,7 @@ def _plan(model: nn.Module, strategy: str) -> Change:
     """Check all that can fail beforehand, and give what then changes the model."""
     every = re.fullmatch(r"every-(\d+)", strategy)
     if strategy == "none":
-        return lambda undo: None
+        return lambda undo: []
     if strategy == "library-switch":
         return _switch(model)
     if strategy == "per-block":
@@ -150,15 +190,17 @@ def _plan(model: nn.Module, strategy: str) -> Change:
 
 def _each(modules: list[nn.Module], method: str = "forward") -> Change:
     """Make every module a segment of its own, or what a method of it does."""
+    distinct = list(dict.fromkeys(modules))  # a shared module comes once
 
-    def change(undo: contextlib.ExitStack) -> None:
-        for module in dict.fromkeys(modules):  # a shared module comes once
+    def change(undo: contextlib.ExitStack) -> Segments:
+        for module in distinct:
             forward = getattr(module, method)
 
             def segment(*args: Any, forward: Forward = forward, **kwargs: Any) -> Any:
                 return checkpointed(forward, args, kwargs)
 
             _replace(module, segment, undo, method)
+        return [[module] for module in distinct]
 
     return change
 
@@ -166,11 +208,12 @@ def _each(modules: list[nn.Module], method: str = "forward") -> Change:
 def _segments(segments: list[list[nn.Module]]) -> Change:
     """Make runs of blocks a segment each: its last block runs all, the others pass on."""
 
-    def change(undo: contextlib.ExitStack) -> None:
+    def change(undo: contextlib.ExitStack) -> Segments:
         for blocks in segments:
             chain = Chain([block.forward for block in blocks])
             for index, block in enumerate(blocks):
                 _replace(block, functools.partial(chain.call, index), undo)
+        return segments
 
     return change
 
@@ -184,7 +227,7 @@ def _switch(model: nn.Module) -> Change:
             "and diffusers have one."
         )
 
-    def change(undo: contextlib.ExitStack) -> None:
+    def change(undo: contextlib.ExitStack) -> Segments:
         for module in model.modules():
             before = {key: vars(module)[key] for key in _SWITCHED if key in vars(module)}
             undo.callback(_put_back, module, _SWITCHED, before)
@@ -194,6 +237,7 @@ def _switch(model: nn.Module) -> Change:
             switch()
         else:
             switch({"use_reentrant": False})
+        return [[m] for m in model.modules() if vars(m).get("gradient_checkpointing")]
 
     return change
 

@@ -27,8 +27,8 @@ def find_blocks(model: nn.Module) -> list[nn.Module]:
     """Find the blocks of a model, in the order in which they run.
 
     Looked for in this order: the model's own `blocks`; the layers that transformers can
-    checkpoint; residual and transformer blocks of diffusers and of ResNets; the longest list of
-    modules of one class.
+    checkpoint, and PyTorch's transformer layers; residual and transformer blocks of diffusers and
+    of ResNets; all modules of the class that the longest list of one class is made of.
 
     Raises:
         ValueError: When there is nothing of the kind.
@@ -36,7 +36,7 @@ def find_blocks(model: nn.Module) -> list[nn.Module]:
     own = getattr(model, "blocks", None)
     if isinstance(own, nn.ModuleList | nn.Sequential | list) and len(own):
         return list(own)
-    layers = _outermost(model, _is_transformers_layer)
+    layers = _outermost(model, _is_layer)
     if layers:
         return layers
     level_blocks = _outermost(model, lambda module: type(module).__name__ in _LEVEL_BLOCKS)
@@ -44,8 +44,16 @@ def find_blocks(model: nn.Module) -> list[nn.Module]:
         return level_blocks
     lists = [list(m) for m in model.modules() if isinstance(m, nn.ModuleList | nn.Sequential)]
     uniform = [blocks for blocks in lists if len(blocks) > 1 and len(set(map(type, blocks))) == 1]
-    if uniform:
-        return max(uniform, key=len)
+    runnable = [blocks for blocks in uniform if not isinstance(blocks[0], nn.ModuleList)]
+    if runnable:
+        longest = max(runnable, key=len)
+        kind = type(longest[0])
+        # Stages of blocks have several such lists. PyTorch's own classes stand for anything.
+        return (
+            longest
+            if kind.__module__.startswith("torch.")
+            else _outermost(model, lambda m: type(m) is kind)
+        )
     raise ValueError(
         f"{type(model).__name__} has no blocks that could be found. "
         "Try a model with a `blocks` attribute, an nn.ModuleList of its layers."
@@ -82,7 +90,9 @@ def find_parts(model: nn.Module, part: str) -> list[nn.Module]:
     return found
 
 
-def _is_transformers_layer(module: nn.Module) -> bool:
+def _is_layer(module: nn.Module) -> bool:
+    if isinstance(module, nn.TransformerEncoderLayer | nn.TransformerDecoderLayer):
+        return True
     return any(base.__name__ == "GradientCheckpointingLayer" for base in type(module).__mro__)
 
 
