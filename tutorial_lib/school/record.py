@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tutorial_lib import device as devices
-from tutorial_lib.recorded import snapshots, store
+from tutorial_lib.recorded import fragmentation, snapshots, store
 from tutorial_lib.recorded.record import record_rows
 from tutorial_lib.recorded.rows import find_rows
 from tutorial_lib.recorded.table import as_table
@@ -42,7 +42,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--again", action="store_true", help="record rows that are there anew")
     parser.add_argument("--list", action="store_true", help="only list the rows")
     parser.add_argument("--table", action="store_true", help="only print what is recorded")
-    parser.add_argument("--snapshots", action="store_true", help="record small snapshots instead")
+    parser.add_argument(
+        "--snapshots", action="store_true", help="snapshots and fragmentation instead"
+    )
     parser.add_argument("--out", type=Path, help="another file than course/recorded/<gpu>.json")
     return parser
 
@@ -63,9 +65,10 @@ def _record(options: argparse.Namespace) -> int:
             "There is no GPU here to measure on: --predict predicts the same rows, and --emulated "
             "t4 runs them on an emulated card."
         )
-    if options.snapshots:
+    if options.snapshots and device is not None:
         for name in snapshots.RECIPES:
-            print(snapshots.take(name, device or "cpu"), flush=True)
+            print(snapshots.take(name, device), flush=True)
+        fragmentation.record(device)
         return 0
     again = {"again": options.again, "anew": options.again and options.only == "*"}
     left = record_rows(rows, options.out, device, max_minutes=options.max_minutes, **again)
