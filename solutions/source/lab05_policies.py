@@ -1,0 +1,844 @@
+# %% [markdown] id="title"
+# # Lab 05: policies
+#
+# A checkpoint around each block is a coarse tool: it drops everything in the block and makes
+# everything again. In this lab you choose what to drop: by module, by tensor, by product, and by
+# part of the model. At the end you write a solver that reaches a target in bytes with the fewest
+# FLOPs, and hooks that move tensors to the host instead.
+#
+# **Budget:** 85 minutes, 1 GiB of memory, no GPU needed.
+#
+# | exercise | you write | points |
+# |---|---|---|
+# | 5.1 | a context that checkpoints chosen modules | 2 |
+# | 5.2 | what it costs to keep some tensors and drop the others | 3 |
+# | 5.3 | a policy that keeps chosen products | 3 |
+# | 5.4 | the fewest FLOPs within a target in bytes | 4 |
+# | 5.5 | saved tensors that wait on the host | 4 |
+#
+# Each answer goes into a cell that begins with `# exercise`, and the check stands right below it.
+# Only those cells travel to grading: keep your helper functions and imports inside them.
+# `plan.solve` is the library's own solver: in 5.4 the check refuses it. Chapter 07 leads up to
+# this lab.
+
+# %% id="imports"
+import itertools
+import weakref
+from collections import namedtuple
+from contextlib import contextmanager, nullcontext
+from functools import cache, partial
+from statistics import median
+
+import torch
+from torch.autograd.graph import get_gradient_edge, saved_tensors_hooks
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.nn import functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.checkpoint import (
+    CheckpointPolicy,
+    checkpoint,
+    create_selective_checkpoint_contexts,
+)
+from torch.utils.flop_counter import FlopCounterMode, flop_registry
+from torch.utils.module_tracker import ModuleTracker
+
+from tutorial_lib import checks, data, device, memory, plots
+from tutorial_lib.guesses import beside
+from tutorial_lib.models.gpt import GPT, Block, GPTConfig
+from tutorial_lib.private_torch import storage_key
+from tutorial_lib.units import Bytes, human_flops
+
+torch.set_num_threads(1)
+
+# %% [markdown] id="block-text"
+# Our model is GPT-2 in its published size (124 million parameters), with a micro-batch of 4. All
+# its numbers here are *predicted*: the meter runs on tensors without memory, with a GPU's kernels.
+# This is one block of it:
+#
+# ```text
+#          norm  qkv  attention  out  dropout  add  norm  up  GELU  down  dropout  add
+# product         0       1       2                       3          4
+# saved     1     3       1             1/4     1     1   4    4             1/4
+# ```
+#
+# The last line says what waits for backward, in units: one unit is the block's input, and that
+# waits too. Attention is *fused* here, one kernel. Written out, it also keeps its scores, which
+# are many more bytes.
+
+# %% id="gpt2"
+ROWS = 4
+SIZES = {"vocab_size": 50257, "seq_len": 1024, "num_layers": 12, "num_heads": 12, "d_model": 768}
+FUSED = GPTConfig(**SIZES, dropout=0.1, attention="sdpa")
+WRITTEN = GPTConfig(**SIZES, dropout=0.1, attention="eager")
+UNIT = ROWS * 1024 * 768 * 4  # bytes of a block's input
+
+# %% [markdown] id="text-5-1"
+# ## 5.1 Attention only, or the whole block?
+#
+# Difficulty 2/5 · importance 5/5 · 12 minutes
+#
+# To compare policies you need a switch: a context in which the modules of a list are checkpointed,
+# each one alone, and after which they are what they were. It should work on any model, so you
+# cannot edit the model's `forward`. You exchange the `forward` of each module instead.
+#
+# The numbers to reach: gradients equal to the bit, dropout included; saved bytes and FLOPs exactly
+# those of a checkpoint around each of these modules; all undone afterwards, also after an error.
+# Three things to know: models may call a part with keywords; some modules come with a `forward` of
+# their own, which must be there again at the end; and to call a module runs its `forward`.
+
+
+# %% id="answer-5-1"
+# exercise 5.1
+@contextmanager
+def checkpointed(modules: list[torch.nn.Module]):
+    """Checkpoint each of these modules, as one segment, until the `with` block ends.
+
+    Args:
+        modules: Parts of one model; no part lies inside another.
+    """
+    ### BEGIN SOLUTION
+    before = [(module, module.forward) for module in modules]
+    try:
+        for module, forward in before:
+            module.forward = partial(checkpoint, forward, use_reentrant=False)
+        yield
+    finally:
+        for module, forward in before:
+            module.forward = forward
+    ### END SOLUTION
+
+
+# %% id="check-5-1"
+# check 5.1 (2 points)
+checks.lab05.checkpointed(checkpointed)
+
+# %% [markdown] id="hints-5-1"
+# <details><summary>Hint 1: the shape</summary>
+#
+# Everything before `yield` happens when the block begins, everything after it when it ends. With
+# `try: ... yield` and `finally: ...` the second half runs after an error too.
+# </details>
+# <details><summary>Hint 2: remember first</summary>
+#
+# Make a list of pairs `(module, module.forward)` before you change anything. It is what you put
+# back, and it is what the checkpoint must call.
+# </details>
+# <details><summary>Hint 3: the new forward</summary>
+#
+# `partial(checkpoint, forward, use_reentrant=False)` is a function that takes whatever the module
+# is called with. A `lambda` in the loop would look up `forward` too late.
+# </details>
+
+# %% [markdown] id="predict-attention"
+# **Predict.** Fused attention. Of the memory that a checkpoint around each block frees, how much
+# does a checkpoint around attention only free, in per cent?
+
+# %% id="guess-attention"
+guess_attention = None
+
+# %% id="given-parts"
+PARTS = {
+    "none": lambda gpt: [],
+    "attention only": lambda gpt: [block.attention for block in gpt.blocks],
+    "FFN only": lambda gpt: [block.mlp for block in gpt.blocks],
+    "block": lambda gpt: list(gpt.blocks),
+}
+
+
+@cache
+def predicted(config, part):
+    with memory.predicting():
+        gpt, tokens = GPT(config), torch.zeros(ROWS, 1024, dtype=torch.long)
+
+        def step():
+            with checkpointed(PARTS[part](gpt)):
+                gpt.loss(tokens).backward()
+
+        report = memory.measure(step, model=gpt, flops=True)
+    return report.peak_bytes - report.baseline_bytes, report.flops
+
+
+# %% id="attention-table"
+configs = {"written out": WRITTEN, "fused": FUSED}
+for name, config in configs.items():
+    most, flops = predicted(config, "none")
+    for part in PARTS:
+        peak, with_again = predicted(config, part)
+        print(f"{name:<12}{part:<16}{peak:>10}  FLOPs {with_again / flops - 1:+.1%}")
+peaks = {part: predicted(FUSED, part)[0] for part in PARTS}
+share = 100 * (peaks["none"] - peaks["attention only"]) / (peaks["none"] - peaks["block"])
+print(f"fused: attention only frees {share:.0f} % of it{beside(guess_attention, share)}")
+
+
+# %% id="attention-figure"
+def points(config):
+    most_flops = predicted(config, "none")[1]
+    pairs = {part: predicted(config, part) for part in PARTS}
+    return {part: (peak, flops / most_flops - 1) for part, (peak, flops) in pairs.items()}
+
+
+plots.tradeoff(
+    {
+        f"{part}, {name}": {peak: extra}
+        for name, config in configs.items()
+        for part, (peak, extra) in points(config).items()
+    },
+    title="GPT-2, micro-batch 4, predicted: attention only, FFN only, the whole block",
+)
+
+# %% [markdown] id="attention-read"
+# Written out, attention only is close to the best there is: most of the memory gone, for half of
+# the FLOPs. Fused, it frees little, and FFN only frees more. So "checkpoint attention" is advice
+# for a kernel, not for a model. A look at the *tensors* says what to drop.
+
+# %% [markdown] id="text-5-2"
+# ## 5.2 What does a choice cost?
+#
+# Difficulty 3/5 · importance 4/5 · 15 minutes
+#
+# Chapter 07 priced each saved tensor *alone*. A choice is a set: two dropped tensors may go back to
+# the same product, and that product runs only once. So the price of a set is not the sum.
+#
+# A **tape** lists the operations of a forward in order. A tensor goes by the name of its storage:
+#
+# - `tape.ops`: each has a `name`, what it `reads`, what it `writes` (two tuples of names) and
+#   `flops`. An operation in place, or a view, writes a storage that an earlier one wrote.
+# - `tape.num_bytes`: from each name to the storage's bytes.
+# - `tape.needed`: the names that backward asks for.
+#
+# The rule: if a tensor that is needed is not kept, then *all* operations that write it run again.
+# What they read must be there: it is kept, or it is made again in the same way, or no operation
+# writes it (inputs and weights are always there). The numbers to reach: bytes and FLOPs exactly.
+
+
+# %% id="answer-5-2"
+# exercise 5.2
+def cost_of_keeping(tape, kept: set[str]) -> tuple[int, int]:
+    """Give what it costs to keep some tensors of a tape and to make the others again.
+
+    Args:
+        tape: With `ops`, `num_bytes` and `needed`.
+        kept: Names of the tensors that are kept, needed or not.
+
+    Returns:
+        Bytes of all that is kept, and FLOPs of all operations that run again.
+    """
+    ### BEGIN SOLUTION
+    missing, flops = tape.needed - kept, 0
+    for op in reversed(tape.ops):
+        if missing & set(op.writes):
+            flops += op.flops
+            missing = missing | (set(op.reads) - kept)
+    return sum(tape.num_bytes[name] for name in kept), flops
+    ### END SOLUTION
+
+
+# %% id="check-5-2"
+# check 5.2 (3 points)
+checks.lab05.cost_of_keeping(cost_of_keeping)
+
+# %% [markdown] id="hints-5-2"
+# <details><summary>Hint 1: from the end</summary>
+#
+# Go through `reversed(tape.ops)` once. All who need an operation's result come after it.
+# </details>
+# <details><summary>Hint 2: one set</summary>
+#
+# Keep a set of names that are missing. It begins with what is needed and not kept.
+# </details>
+# <details><summary>Hint 3: one operation</summary>
+#
+# It runs again if it writes something missing. Then what it reads and is not kept is missing too.
+# </details>
+
+# %% [markdown] id="recorder-text"
+# Now a real tape. The recorder below is chapter 07's dispatch mode, with a list in place of prices.
+
+
+# %% id="recorder"
+Op = namedtuple("Op", "name reads writes flops")
+Tape = namedtuple("Tape", "ops num_bytes needed")
+
+
+def storages(nested):
+    tensors = [leaf for leaf in tree_leaves(nested) if isinstance(leaf, torch.Tensor)]
+    return {storage_key(t.untyped_storage()): t.untyped_storage().nbytes() for t in tensors}
+
+
+class Recorder(TorchDispatchMode):
+    def __init__(self, given, tracker):
+        super().__init__()
+        self.given, self.tracker, self.names, self.alive = storages(given), tracker, {}, []
+        self.tape = Tape([], {}, set())
+
+    def __torch_dispatch__(self, op, types, args=(), kwargs=None):
+        out = op(*args, **(kwargs or {}))
+        self.alive.append(out)  # so that no address is used twice
+        made = {s: size for s, size in storages(out).items() if s not in self.given}
+        if made.keys() - self.names.keys() or op._schema.is_mutable:  # else it is a view
+            count = flop_registry.get(op.overloadpacket)
+            flops = count(*args, **(kwargs or {}), out_val=out) if count else 0
+            reads = tuple(self.names[s] for s in storages(args) if s in self.names)
+            writes = tuple(self.named(s, size, op) for s, size in made.items())
+            self.tape.ops.append(Op(op.overloadpacket.__name__, reads, writes, flops))
+        return out
+
+    def named(self, storage, num_bytes, op):
+        if storage not in self.names:
+            module = max(self.tracker.parents - {"Global"}, key=len).removeprefix("Block")
+            name = module.lstrip(".") or op.overloadpacket.__name__
+            taken = sum(other.split()[0] == name for other in self.tape.num_bytes)
+            self.names[storage] = f"{name} {taken + 1}" if taken else name
+            self.tape.num_bytes[self.names[storage]] = num_bytes
+        return self.names[storage]
+
+
+# %% id="record"
+@cache
+def record(config):
+    with memory.predicting(), ModuleTracker() as tracker:
+        block = Block(config)
+        x = torch.zeros(ROWS, 1024, 768, requires_grad=True)
+        recorder = Recorder([x, *block.parameters()], tracker)
+
+        def pack(tensor):
+            recorder.tape.needed.update(recorder.names.get(s, "") for s in storages(tensor))
+            return tensor.detach()
+
+        with recorder, saved_tensors_hooks(pack, lambda tensor: tensor):
+            block(x)
+    recorder.tape.needed.discard("")  # inputs and weights have no name
+    return recorder.tape
+
+
+tape = record(FUSED)
+for op in tape.ops:
+    if op.writes and max(tape.num_bytes[name] for name in op.writes) > 0.01 * UNIT:
+        sizes = [f"{name}{'*' * (name in tape.needed)}" for name in op.writes
+                 if tape.num_bytes[name] > 0.01 * UNIT]  # fmt: skip
+        print(f"{op.name:<40}{human_flops(op.flops):>14}  {', '.join(sizes)}")
+print("* backward asks for it")
+
+# %% [markdown] id="predict-exact"
+# Rank the tensors by their price alone, as chapter 07 did, and drop them in that order: that is
+# the *greedy* way. Or try all sets: a block has few tensors, so that is quick, and exact.
+#
+# **Predict.** With at most 4 units kept of one block, how many times the FLOPs of the exact way
+# does the greedy one run again?
+
+# %% id="guess-exact"
+guess_exact = None
+
+
+# %% id="exact-and-greedy"
+def large(tape):
+    return {name for name, size in tape.num_bytes.items() if size > 0.01 * UNIT}
+
+
+def all_choices(tape):
+    names, small = sorted(large(tape)), tape.needed - large(tape)
+    sets = itertools.chain.from_iterable(
+        itertools.combinations(names, size) for size in range(len(names) + 1)
+    )
+    return [cost_of_keeping(tape, small | set(kept)) for kept in sets]
+
+
+def greedy_choices(tape):
+    def price(name):  # FLOPs a byte, where everything else is kept
+        return cost_of_keeping(tape, tape.needed - {name})[1] / tape.num_bytes[name]
+
+    order = sorted(large(tape) & tape.needed, key=price)
+    dropped = [set(order[:number]) for number in range(len(order) + 1)]
+    return [cost_of_keeping(tape, tape.needed - names) for names in dropped]
+
+
+def fewest(choices, num_bytes):
+    return min(flops for size, flops in choices if size <= num_bytes)
+
+
+# %% id="exact-figure"
+exact, greedy = all_choices(tape), greedy_choices(tape)
+ratio = fewest(greedy, 4.1 * UNIT) / fewest(exact, 4.1 * UNIT)
+print(f"{len(exact)} sets; 4 units: greedy / exact = {ratio:.2f}{beside(guess_exact, ratio)}")
+forward = sum(op.flops for op in tape.ops)
+corners = {size: flops for size, flops in exact if flops <= fewest(exact, size)}
+plots.tradeoff(
+    {
+        "dropped by price": {size: flops / forward for size, flops in greedy},
+        "best of all sets": {size: flops / forward for size, flops in corners.items()},
+    },
+    title="One block of GPT-2: kept bytes against its forward FLOPs again",
+)
+
+# %% [markdown] id="exact-read"
+# The two agree where tensors stand alone. They part where dropped tensors share a product, or where
+# a small tensor that backward never asks for stands in front of an expensive one.
+#
+# ## 5.3 A policy that counts
+#
+# Difficulty 3/5 · importance 4/5 · 15 minutes
+#
+# Now let it happen. PyTorch asks a policy about each operation of a segment, and keeps the results
+# it says. The operation alone does not say which linear layer it is. Chapter 07 looked at shapes;
+# that fails where two layers have one shape. Counting works on any model: number the products of a
+# segment 0, 1, 2, ... in the order in which they run, and keep those with chosen numbers. This is
+# how training libraries write "keep every second product".
+#
+# `checkpoint(..., context_fn=f)` calls `f()` once for each segment, and `f` gives the pair that
+# `create_selective_checkpoint_contexts(policy)` makes. The policy is called as
+# `policy(context, op, *args, **kwargs)`. `context.is_recompute` says which run asks: some releases
+# of PyTorch ask again in the recomputation, and then the numbers begin with 0 again.
+#
+# The numbers to reach: the chosen products run once, all others twice; only the chosen results wait
+# besides the block's input; gradients equal to the bit.
+
+
+# %% id="given-product"
+def is_product(op):
+    return op.overloadpacket in flop_registry
+
+
+# %% id="answer-5-3"
+# exercise 5.3
+def keep_products(numbers: set[int]):
+    """Make a `context_fn` for segments that keep the results of chosen products.
+
+    Args:
+        numbers: Which products of a segment are kept, counted from 0 in each segment.
+
+    Returns:
+        A function without arguments, for `checkpoint(..., context_fn=...)`.
+    """
+
+    ### BEGIN SOLUTION
+    def contexts():
+        seen = {False: 0, True: 0}  # products so far, in forward and in the recomputation
+
+        def policy(context, op, *args, **kwargs):
+            if not is_product(op):
+                return CheckpointPolicy.PREFER_RECOMPUTE
+            number = seen[context.is_recompute]
+            seen[context.is_recompute] += 1
+            keep = number in numbers
+            return CheckpointPolicy.MUST_SAVE if keep else CheckpointPolicy.PREFER_RECOMPUTE
+
+        return create_selective_checkpoint_contexts(policy)
+
+    return contexts
+    ### END SOLUTION
+
+
+# %% id="check-5-3"
+# check 5.3 (3 points)
+checks.lab05.keep_products(keep_products)
+
+# %% [markdown] id="hints-5-3"
+# <details><summary>Hint 1: three functions</summary>
+#
+# `keep_products` returns `contexts`. `contexts` makes a counter and a policy, and returns the pair.
+# The policy counts.
+# </details>
+# <details><summary>Hint 2: where the counter lives</summary>
+#
+# Inside `contexts`, so that each segment begins with 0. Two counters: a dict with the keys `False`
+# and `True` fits `context.is_recompute`.
+# </details>
+# <details><summary>Hint 3: the answers</summary>
+#
+# `CheckpointPolicy.MUST_SAVE` and `CheckpointPolicy.PREFER_RECOMPUTE`. Everything that is no
+# product is made again: that is nearly free.
+# </details>
+
+# %% [markdown] id="policies-text"
+# Does a block do what the tape of 5.2 says? Here are some policies for GPT-2's block, as the tape
+# has them, and as a FLOP counter sees them when they run.
+
+
+# %% id="run-block"
+def run_block(block, keep, x):  # keep: the numbers of products, or None for no checkpoint
+    forward = partial(Block.forward, block)
+    if keep is None:
+        return forward(x)
+    return checkpoint(forward, x, use_reentrant=False, context_fn=keep_products(keep))
+
+
+def block_step_flops(keep):
+    with memory.predicting():
+        block, x = Block(FUSED), torch.zeros(ROWS, 1024, 768, requires_grad=True)
+        with FlopCounterMode(display=False) as counter:
+            run_block(block, keep, x).sum().backward()
+    return counter.get_total_flops()
+
+
+# %% id="policies"
+products = [op for op in tape.ops if op.flops]
+plain_flops = block_step_flops(None)
+for keep in ((), (0,), (0, 3), (0, 1, 3), (0, 1, 2, 3), (0, 1, 2, 3, 4)):
+    results = {name for number in keep for name in products[number].writes}
+    num_bytes, on_paper = cost_of_keeping(tape, results)
+    again = block_step_flops(set(keep)) - plain_flops
+    print(f"{keep!s:<17}{num_bytes / UNIT:>6.1f} units kept, {human_flops(on_paper)} on paper, "
+          f"{human_flops(again)} counted")  # fmt: skip
+
+# %% [markdown] id="policies-read"
+# The last line is the bargain: nothing but norms, GELU and dropout runs again, and a third of the
+# memory is free. Chapter 07 found product 4 useless to keep. That was without dropout: the mask of
+# the last dropout is drawn again, and that needs its input.
+#
+# ## 5.4 A target in bytes, the fewest FLOPs
+#
+# Difficulty 4/5 · importance 5/5 · 18 minutes
+#
+# A model is a row of **parts**: embedding, blocks, head. Each part has **options**, and each option
+# three numbers: `kept_bytes` (what waits after its forward), `working_bytes` (the most that the
+# part holds while it runs or goes backward), and `flops` (what runs again).
+#
+# ```text
+# forward   part 0 keeps ── part 1 keeps ── part 2 keeps ──┐
+# backward  part 0 works ── part 1 works ── part 2 works ──┘   its later parts are free by then
+# ```
+#
+# While a part works, it holds its `working_bytes` besides what all parts *before* it keep. Choose
+# one option for each part: the largest of these sums must fit the target, and the FLOPs are to be
+# the fewest possible. It is a knapsack, and greedy is not exact: an exchange with a good ratio may
+# be larger than what was lacking. With 12 blocks of 8 options there are 69 billion choices, so
+# trying all of them is no answer either.
+
+
+# %% id="answer-5-4"
+# exercise 5.4
+def fewest_flops(parts: list[list], target_bytes: int) -> list[int]:
+    """Choose an option for each part, with the fewest FLOPs in all within a target.
+
+    Args:
+        parts: In the order of forward; each a list of options with `kept_bytes`, `working_bytes`
+            and `flops`.
+        target_bytes: For what the parts before keep and what one part holds at work, at any time.
+
+    Returns:
+        The number of each part's option.
+
+    Raises:
+        ValueError: When no choice fits.
+    """
+    ### BEGIN SOLUTION
+    best = {0: (0, ())}  # from bytes kept so far to the fewest FLOPs, and the options
+    for options in parts:
+        longer = {}
+        for kept, (flops, chosen) in best.items():
+            for number, option in enumerate(options):
+                if kept + option.working_bytes <= target_bytes:
+                    total = kept + option.kept_bytes
+                    way = flops + option.flops, (*chosen, number)
+                    longer[total] = min(way, longer.get(total, way))
+        best = longer
+    if not best:
+        raise ValueError(f"target_bytes (={target_bytes}) is too small: try finer options.")
+    return list(min(best.values())[1])
+    ### END SOLUTION
+
+
+# %% id="check-5-4"
+# check 5.4 (4 points)
+checks.lab05.fewest_flops(fewest_flops)
+
+# %% [markdown] id="hints-5-4"
+# <details><summary>Hint 1: part by part</summary>
+#
+# What do later parts need to know of the earlier ones? Only how many bytes these keep. So for each
+# such number of bytes, remember the fewest FLOPs, and the options that lead there.
+# </details>
+# <details><summary>Hint 2: a dict</summary>
+#
+# `best = {0: (0, ())}`: nothing kept, no FLOPs, no options yet. For each part make a new dict out
+# of the old one: every entry beside every option.
+# </details>
+# <details><summary>Hint 3: what fits</summary>
+#
+# An option is possible if `kept + option.working_bytes` fits. It leads to
+# `kept + option.kept_bytes`. Of two ways to the same bytes the `min` of pairs is the better one.
+# </details>
+
+# %% [markdown] id="readings-text"
+# Readings of GPT-2: for each part alone, run it under the meter. `kept_bytes` is what is left when
+# its forward ends, `working_bytes` the peak of forward and backward.
+
+# %% id="readings"
+Option = namedtuple("Option", "kept_bytes working_bytes flops")
+
+
+def reading(module, run, x):
+    def forward_and_backward():
+        out = run(x)
+        edge, gradient = get_gradient_edge(out), torch.ones_like(out)
+        del out  # in the whole model, the next part has gone by then
+        torch.autograd.backward([edge], [gradient])
+
+    forward_and_backward()  # from the second step on, gradients are there already
+    with memory.watch(model=module) as forward:
+        out = run(x)
+    del out
+    with memory.watch(model=module) as step:
+        forward_and_backward()
+    with FlopCounterMode(display=False) as counter:
+        forward_and_backward()
+    working = step.peak_bytes - step.baseline_bytes
+    return Option(forward.leaked_bytes, working, counter.get_total_flops())
+
+
+# %% id="ends"
+def embed(gpt, tokens):
+    places = torch.arange(tokens.size(1))
+    return gpt.dropout(gpt.token_embedding(tokens) + gpt.position_embedding(places))
+
+
+def head_loss(gpt, tokens, x):
+    targets = F.pad(tokens[:, 1:], (0, 1), value=-100)  # the last token has no next
+    return F.cross_entropy(gpt.head(gpt.norm(x)).flatten(0, 1), targets.flatten())
+
+
+# %% id="parts"
+KEEPS = (None, {0, 1, 2, 3, 4}, {0, 1, 2, 4}, {0, 1, 4}, {1, 2, 4}, {1, 4}, {4}, set())
+
+
+@cache
+def parts_of_gpt2():
+    with memory.predicting():
+        gpt, tokens = GPT(FUSED), torch.zeros(ROWS, 1024, dtype=torch.long)
+        x = torch.zeros(ROWS, 1024, 768, requires_grad=True)
+        runs = [partial(run_block, gpt.blocks[0], keep) for keep in KEEPS]
+        embedding = reading(gpt, partial(embed, gpt), tokens)
+        head = reading(gpt, partial(head_loss, gpt, tokens), x)
+        block = [reading(gpt.blocks[0], run, x) for run in runs]
+    plain = block[0].flops
+    block = [option._replace(flops=option.flops - plain) for option in block]
+    return [[embedding._replace(flops=0)], *[block] * 12, [head._replace(flops=0)]]
+
+
+embedding, block, *_, head = parts_of_gpt2()
+for keep, option in zip(KEEPS, block, strict=True):
+    size, flops = Bytes(option.kept_bytes), human_flops(option.flops)
+    print(f"block, products kept {keep!s:<16} {size:>9} kept, {flops} again")
+print(f"head {Bytes(head[0].kept_bytes)} kept, {Bytes(head[0].working_bytes)} at work")
+
+# %% [markdown] id="predict-target"
+# The head is a part too, and here it is the one that decides: its logits are 50 257 numbers for
+# each token.
+#
+# **Predict.** With a quarter less than the peak of "keep all", by how many per cent do the FLOPs of
+# a step grow?
+
+# %% id="guess-target"
+guess_target = None
+
+
+# %% id="targets"
+@cache
+def executed(numbers):
+    with memory.predicting():
+        gpt, tokens = GPT(FUSED), torch.zeros(ROWS, 1024, dtype=torch.long)
+        for layer, number in zip(gpt.blocks, numbers[1:-1], strict=True):
+            layer.forward = partial(run_block, layer, KEEPS[number])
+        report = memory.measure(lambda: gpt.loss(tokens).backward(), model=gpt)
+    return report.peak_bytes - report.baseline_bytes
+
+
+step_flops = predicted(FUSED, "none")[1]
+most = executed((0,) * 14)
+for share in (0.9, 0.75, 0.65, 0.6):
+    numbers = tuple(fewest_flops(parts_of_gpt2(), int(share * most)))
+    peak = executed(numbers)
+    more = sum(part[n].flops for part, n in zip(parts_of_gpt2(), numbers, strict=True)) / step_flops
+    words = beside(guess_target, 100 * more) if share == 0.75 else ""
+    print(f"{share:.0%}: {numbers[1:-1]} peak {peak / most:.1%}, FLOPs {more:+.1%}{words}")
+    assert peak <= share * most
+
+
+# %% id="targets-figure"
+def extra(numbers):
+    chosen = [part[n] for part, n in zip(parts_of_gpt2(), numbers, strict=True)]
+    return sum(option.flops for option in chosen) / step_flops
+
+
+alike = [(0, *[number] * 12, 0) for number in (0, 1, 3, 5, 7)]
+least = executed(alike[-1])
+targets = [least + (most - least) * step // 6 for step in range(1, 7)]
+solved = [tuple(fewest_flops(parts_of_gpt2(), target)) for target in targets]
+plots.tradeoff(
+    {
+        "your solver": {executed(numbers): extra(numbers) for numbers in solved},
+        "all blocks alike": {executed(numbers): extra(numbers) for numbers in alike},
+    },
+    title="GPT-2, micro-batch 4, predicted: peak against FLOPs again",
+)
+
+# %% [markdown] id="targets-read"
+# Every target is kept, and the whole curve lies at or below what one policy for all blocks can do.
+# The first stretch to the left is free of FLOPs: keep all products. A plain checkpoint around each
+# block is the far end of the curve.
+#
+# ## 5.5 Move it to the host
+#
+# Difficulty 5/5 · importance 4/5 · 20 minutes
+#
+# The other lever recomputes nothing: while a tensor waits, it lies in the host's memory. Chapter
+# 07's hooks copied every saved *tensor*. Parts of one storage went several times, and so did the
+# weights. Do better:
+#
+# - A storage is copied **once**, however many tensors in it are saved. A storage below `min_bytes`,
+#   and one that belongs to a parameter, stays: return `tensor.detach()` for it. (The tensor itself
+#   could hold its own graph.)
+# - A storage that is *written in place* holds something else afterwards, and needs a new copy.
+#   `tensor._version` counts such writes.
+# - An address tells nothing: when a storage is gone, the next one may get its place.
+#   `StorageWeakRef(storage)` is a key that stays with one storage, and does not keep it alive.
+# - The copies must go when the graph goes. `weakref.WeakValueDictionary` is a dict that forgets
+#   what nobody else holds.
+# - A tensor is a view of its storage: `dtype`, `size()`, `stride()` and `storage_offset()` say
+#   which numbers are its own. A second backward may ask again.
+#
+# The host is given. `host.put(tensor)` copies the whole storage in which the tensor lies, and
+# `copy.get(dtype, size, stride, offset)` brings a tensor back. The numbers to reach: gradients to
+# the bit in five kinds of steps, each large storage copied once, nothing left over.
+
+
+# %% id="answer-5-5"
+# exercise 5.5
+def offloading(host, model: torch.nn.Module, min_bytes: int):
+    """Make hooks under which large saved tensors wait on the host.
+
+    Args:
+        host: Its `put(tensor)` gives a copy of the tensor's storage, whose
+            `get(dtype, size, stride, offset)` gives a tensor on the device.
+        model: Whose parameters stay where they are.
+        min_bytes: The smallest storage that is moved.
+
+    Returns:
+        A context manager for forward and backward.
+    """
+    ### BEGIN SOLUTION
+    resident = {StorageWeakRef(p.untyped_storage()) for p in model.parameters()}
+    copies = weakref.WeakValueDictionary()
+
+    def pack(tensor):
+        storage = tensor.untyped_storage()
+        if StorageWeakRef(storage) in resident or storage.nbytes() < min_bytes:
+            return tensor.detach()
+        key = StorageWeakRef(storage), tensor._version
+        copy = copies.get(key)
+        if copy is None:
+            copy = copies[key] = host.put(tensor)
+        return copy, tensor.dtype, tensor.size(), tensor.stride(), tensor.storage_offset()
+
+    def unpack(packed):
+        return packed if isinstance(packed, torch.Tensor) else packed[0].get(*packed[1:])
+
+    return saved_tensors_hooks(pack, unpack)
+    ### END SOLUTION
+
+
+# %% id="check-5-5"
+# check 5.5 (4 points)
+checks.lab05.offloading(offloading)
+
+# %% [markdown] id="hints-5-5"
+# <details><summary>Hint 1: the frame</summary>
+#
+# Two inner functions, and `return saved_tensors_hooks(pack, unpack)`. What `pack` returns is what
+# `unpack` gets: a tensor that stayed, or a tuple.
+# </details>
+# <details><summary>Hint 2: pack</summary>
+#
+# The key of a copy is the pair `(StorageWeakRef(tensor.untyped_storage()), tensor._version)`. Make
+# the set of the parameters' `StorageWeakRef`s once, before `pack`.
+# </details>
+# <details><summary>Hint 3: the tuple</summary>
+#
+# `(copy, tensor.dtype, tensor.size(), tensor.stride(), tensor.storage_offset())`: the first item is
+# the copy, the rest are the arguments of its `get`. The tuple keeps the copy alive.
+# </details>
+
+# %% [markdown] id="predict-copies"
+# Now on real tensors, counted: a GPT of 8 blocks, on text. The host's copies are NumPy arrays,
+# which the meter does not see.
+#
+# **Predict.** How many times as many bytes go to the host if every saved tensor is copied, weights
+# included, as PyTorch's `save_on_cpu` does?
+
+# %% id="guess-copies"
+guess_copies = None
+
+
+# %% id="offload-counted"
+def every_tensor(host):  # what save_on_cpu copies
+    def pack(tensor):
+        host.copied_bytes += tensor.nbytes
+        return tensor.detach()
+
+    return saved_tensors_hooks(pack, lambda tensor: tensor)
+
+
+torch.manual_seed(0)
+gpt, batch = GPT(GPTConfig(num_layers=8)), next(data.text_batches(2, 128))
+once, each = checks.lab05.Host(), checks.lab05.Host()
+with every_tensor(each):
+    gpt.loss(batch)
+with memory.watch(model=gpt) as kept:
+    loss = gpt.loss(batch)
+del loss
+with offloading(once, gpt, min_bytes=16384), memory.watch(model=gpt) as moved:
+    loss = gpt.loss(batch)
+ratio = each.copied_bytes / once.copied_bytes
+print(f"waiting: {Bytes(kept.leaked_bytes)} kept, {Bytes(moved.leaked_bytes)} with offload")
+print(f"copied: {Bytes(once.copied_bytes)} once, {Bytes(each.copied_bytes)} each")
+print(f"{ratio:.2f} times as many{beside(guess_copies, ratio)}")
+del loss
+print(f"left on the host when the graph is gone: {Bytes(once.held_bytes)}")
+
+# %% [markdown] id="gpu-text"
+# ## On a GPU
+#
+# Optional, and never graded. Three levers on one model: keep all, keep the products, and offload.
+# The seconds say which lever is the cheaper one on *your* machine.
+
+
+# %% id="gpu"
+# NBVAL_IGNORE_OUTPUT
+def measured(keep, around, num_rows):
+    gpt = GPT(GPTConfig(num_layers=12, d_model=768, num_heads=12, seq_len=512)).cuda()
+    tokens = next(data.text_batches(num_rows, 512)).cuda()
+    for layer in gpt.blocks:
+        layer.forward = partial(run_block, layer, keep)
+
+    def step():
+        with around(gpt):
+            gpt.loss(tokens).backward()
+
+    return memory.measure(step, model=gpt, repeats=5)
+
+
+def moved_to_host(gpt):
+    return offloading(checks.lab05.Host(), gpt, min_bytes=2**20)
+
+
+if device.has_gpu():
+    rows = device.pick_by_tier(cpu=1, small_gpu=4, large_gpu=32)
+    levers = {"keep all": (None, nullcontext), "products": ({0, 1, 2, 3}, nullcontext)}
+    for name, lever in {**levers, "offload": (None, moved_to_host)}.items():
+        report = measured(*lever, rows)
+        print(f"{name:<9} peak {report.peak_bytes}, {1e3 * median(report.step_seconds):.1f} ms")
+else:
+    print("no GPU here: the bytes above are predicted and counted")
+
+# %% [markdown] id="end"
+# ## What you can now do
+#
+# - Checkpoint any modules of any model, and undo it.
+# - Say what a *set* of kept tensors costs, and find the best set of a block.
+# - Write a policy that PyTorch runs, and see that it does what it should.
+# - Reach a target in bytes with the fewest FLOPs, exactly, and see it kept.
+# - Move saved tensors to the host, each storage once.
+#
+# Which lever when? Drop what costs no product. Then compare: making a tensor again takes its FLOPs
+# over the card's FLOP/s, moving it takes twice its bytes over the bus's bytes/s (chapter 07).

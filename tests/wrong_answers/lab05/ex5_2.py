@@ -1,0 +1,110 @@
+"""Answers to 5.2, the cost of keeping some tensors."""
+
+from functools import cache
+
+from wrong_answers import right, wrong
+
+
+def bytes_of(tape, names):
+    return sum(tape.num_bytes[name] for name in names)
+
+
+def swept(tape, kept, wanted=None, stop=True):
+    """The right FLOPs where no word is given: once through the tape, from its end."""
+    must, flops = set(tape.needed if wanted is None else wanted) - set(kept), 0
+    for op in reversed(tape.ops):
+        if must & set(op.writes):
+            flops += op.flops
+            must |= set(op.reads) - (set(kept) if stop else set())
+    return flops
+
+
+def followed(tape, kept, makers):
+    """Follow each dropped tensor back, by one maker each."""
+    again = set()
+
+    def make(name):
+        op = makers.get(name)
+        if op is None or name in kept or op in again:
+            return
+        again.add(op)
+        for read in op.reads:
+            make(read) if read != name else None
+
+    for name in tape.needed:
+        make(name)
+    return bytes_of(tape, kept), sum(op.flops for op in again)
+
+
+@wrong("only the operations that make a dropped tensor itself")
+def looks_one_step_back(tape, kept):
+    dropped = tape.needed - kept
+    flops = sum(op.flops for op in tape.ops if dropped & set(op.writes))
+    return bytes_of(tape, kept), flops
+
+
+@wrong("an operation that several dropped tensors go back to")
+def adds_up_the_prices(tape, kept):
+    flops = sum(swept(tape, kept, {name}) for name in tape.needed - kept)
+    return bytes_of(tape, kept), flops
+
+
+@wrong("what is kept need not be made")
+def goes_back_to_the_input(tape, kept):
+    return bytes_of(tape, kept), swept(tape, kept, stop=False)
+
+
+@wrong("your sum makes all that is not kept")
+def makes_everything(tape, kept):
+    return bytes_of(tape, kept), sum(op.flops for op in tape.ops if not kept >= set(op.writes))
+
+
+@wrong("made by the last operation alone that writes it")
+def remembers_the_last_writer(tape, kept):
+    ops = [op for op in tape.ops if op.name != "view"]
+    return followed(tape, kept, {name: op for op in ops for name in op.writes})
+
+
+@wrong("made by the first operation alone that writes it")
+def remembers_the_first_writer(tape, kept):
+    return followed(tape, kept, {n: op for op in reversed(tape.ops) for n in op.writes})
+
+
+@wrong("the bytes are those of what backward needs and you drop")
+def gives_freed_bytes(tape, kept):
+    return bytes_of(tape, tape.needed - kept), swept(tape, kept)
+
+
+@wrong("the bytes leave out kept tensors that backward never asks for")
+def counts_needed_bytes(tape, kept):
+    return bytes_of(tape, tape.needed & kept), swept(tape, kept)
+
+
+@wrong("once for each operation that writes it")
+def counts_every_write(tape, kept):
+    written = [name for op in tape.ops for name in op.writes if name in kept]
+    return bytes_of(tape, written), swept(tape, kept)
+
+
+@wrong("2 values are wanted, the bytes and the FLOPs")
+def gives_the_flops_alone(tape, kept):
+    return swept(tape, kept)
+
+
+@right
+def from_the_end_of_the_tape(tape, kept):
+    return bytes_of(tape, kept), swept(tape, kept)
+
+
+@right
+def by_recursion_over_all_writers(tape, kept):
+    @cache
+    def again(name):
+        if name in kept:
+            return frozenset()
+        own = [i for i, op in enumerate(tape.ops) if name in op.writes]
+        reads = {read for i in own for read in tape.ops[i].reads} - {name}
+        return frozenset(own).union(*map(again, reads))
+
+    ran = frozenset().union(*map(again, tape.needed))
+    return bytes_of(tape, kept), sum(tape.ops[i].flops for i in ran)

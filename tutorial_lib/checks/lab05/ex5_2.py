@@ -1,0 +1,210 @@
+"""The check of 5.2: what it costs to keep some tensors of a tape and to make the others again."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Collection
+from functools import cached_property
+from typing import Any
+
+from tutorial_lib.checks import expect, read
+from tutorial_lib.checks.core import Case, Check, Result
+from tutorial_lib.checks.lab05.models import Op, Tape
+
+# A block: what each operation reads and writes, whether it is a product, and which of the written
+# tensors backward asks for. `sum` is written three times: by a product, in place, and as a view.
+_BLOCK = (
+    ("norm", "x", "h stats", False, "h stats"),
+    ("qkv", "h", "qkv", True, "qkv"),
+    ("scores", "qkv", "scores", True, ""),
+    ("softmax", "scores", "weights", False, "weights"),
+    ("dropout", "weights", "dropped mask", False, "dropped mask"),
+    ("mix", "dropped qkv", "mixed", True, "mixed"),
+    ("out", "mixed", "sum", True, ""),
+    ("lora", "h", "lora", True, ""),
+    ("add_", "sum lora", "sum", False, "sum"),
+    ("view", "sum", "sum", False, ""),
+    ("up", "sum", "up", True, "up"),
+    ("gelu", "up", "act", False, "act"),
+    ("down", "act", "result", True, ""),
+)
+
+
+def _cases(seed: int) -> list[Case]:
+    draw = random.Random(seed)
+    telling = [_telling(draw, _bytes_faults, "num_bytes"), _telling(draw, _flops_faults, "flops")]
+    return [*telling, *(_draw(draw) for _ in range(5)), {**_draw(draw), "kept": []}]
+
+
+def _draw(draw: random.Random) -> dict[str, Any]:
+    """Draw FLOPs, bytes and what is kept."""
+    written = sorted({name for _, _, writes, *_ in _BLOCK for name in writes.split()})
+    numbers = random.Random(draw.randrange(10**6))
+    return {
+        "flops": [numbers.randrange(100, 1000) * 10**6 * row[3] for row in _BLOCK],
+        "num_bytes": {name: 4 * numbers.randrange(1000, 9000) for name in written},
+        "kept": sorted(numbers.sample(written, numbers.randint(3, 8))),
+    }
+
+
+def _telling(
+    draw: random.Random, faults: Callable[[Cost], expect.Faults], name: str
+) -> dict[str, Any]:
+    """Draw a case in which each of some faults gives another number."""
+    while True:
+        case = _draw(draw)
+        values = [getattr(Cost(case), name), *(value for _, value in faults(Cost(case)))]
+        if len(set(values)) == len(values):
+            return case
+
+
+def _tape_of(case: Case) -> Tape:
+    ops = [
+        Op(name, tuple(reads.split()), tuple(writes.split()), flops)
+        for (name, reads, writes, *_), flops in zip(_BLOCK, case["flops"], strict=True)
+    ]
+    needed = {name for *_, needed in _BLOCK for name in needed.split()}
+    return Tape(ops, dict(case["num_bytes"]), needed)
+
+
+class Cost:
+    """The right cost of a case."""
+
+    def __init__(self, case: Case) -> None:
+        self.tape, self.kept = _tape_of(case), set(case["kept"])
+
+    @cached_property
+    def num_bytes(self) -> int:
+        """Bytes of what is kept."""
+        return sum(self.tape.num_bytes[name] for name in self.kept)
+
+    @cached_property
+    def again(self) -> set[int]:
+        """Which operations run again, found by adding one after the other until none is left."""
+        return self.found(self.tape.needed)
+
+    @cached_property
+    def flops(self) -> int:
+        """FLOPs of those."""
+        return self.sum_of(self.again)
+
+    def found(
+        self, wanted: Collection[str], ops: Collection[int] | None = None, *, stop: bool = True
+    ) -> set[int]:
+        """Find what runs again for wanted tensors, where only some operations are known."""
+        kept = self.kept if stop else set()
+        missing, again = set(wanted) - self.kept, set[int]()
+        while True:
+            known = (
+                enumerate(self.tape.ops) if ops is None else ((i, self.tape.ops[i]) for i in ops)
+            )
+            more = {i for i, op in known if missing & set(op.writes)} - again
+            if not more:
+                return again
+            again |= more
+            missing |= {name for i in more for name in self.tape.ops[i].reads} - kept
+
+    def sum_of(self, ops: Collection[int]) -> int:
+        """Add up FLOPs."""
+        return sum(self.tape.ops[i].flops for i in ops)
+
+
+def _run(answer: Callable[..., Any], case: Case) -> Result:
+    returned = answer(_tape_of(case), set(case["kept"]))
+    num_bytes, flops = read.several(returned, 2, "the bytes and the FLOPs")
+    return {"num_bytes": num_bytes, "flops": flops}
+
+
+def _judge(case: Case, result: Result, right: Cost) -> None:
+    where = f"kept {', '.join(case['kept']) or 'nothing'}: "
+    seen = read.integer(result.get("num_bytes"), f"{where}the bytes")
+    expect.close(
+        seen,
+        right.num_bytes,
+        _bytes_faults(right),
+        otherwise=f"the bytes ({seen:,}) are not those of the tensors in `kept`, each once.",
+        tolerance=0,
+        where=where,
+    )
+    seen = read.integer(result.get("flops"), f"{where}the FLOPs")
+    side = "too few" if seen < right.flops else "too many"
+    expect.close(
+        seen,
+        right.flops,
+        _flops_faults(right),
+        otherwise=f"the bytes are right, and the FLOPs ({seen:,}) are {side}. Write down by hand "
+        "which operations run again, and print yours beside it.",
+        tolerance=0,
+        where=where,
+    )
+
+
+def _bytes_faults(right: Cost) -> expect.Faults:
+    tape, kept = right.tape, right.kept
+    yield (
+        "the bytes are those of what backward needs and you drop: the kept ones are wanted.",
+        sum(tape.num_bytes[name] for name in tape.needed - kept),
+    )
+    yield (
+        "the bytes leave out kept tensors that backward never asks for: they take memory as well.",
+        sum(tape.num_bytes[name] for name in tape.needed & kept),
+    )
+    yield (
+        "the bytes hold a tensor once for each operation that writes it: it is one storage.",
+        sum(tape.num_bytes[n] for op in tape.ops for n in op.writes if n in kept),
+    )
+
+
+def _flops_faults(right: Cost) -> expect.Faults:
+    tape, count = right.tape, range(len(right.tape.ops))
+    dropped = tape.needed - right.kept
+    yield (
+        "only the operations that make a dropped tensor itself run again in your sum. Their inputs "
+        "may be gone too, though backward never asked for them.",
+        right.sum_of([i for i in count if dropped & set(tape.ops[i].writes)]),
+    )
+    yield (
+        "an operation that several dropped tensors go back to is in your sum several times: it "
+        "runs once.",
+        sum(right.sum_of(right.found({name})) for name in dropped),
+    )
+    yield (
+        "your sum goes on through tensors that are kept: what is kept need not be made.",
+        right.sum_of(right.found(tape.needed, stop=False)),
+    )
+    written = {name for op in tape.ops for name in op.writes}
+    yield (
+        "your sum makes all that is not kept. Only what backward needs, or what leads to it, is "
+        "made again.",
+        right.sum_of(right.found(written)),
+    )
+    yield (
+        "a tensor is made by the last operation alone that writes it, in your sum: an operation in "
+        "place changes what an earlier one made, and both run again.",
+        right.sum_of(right.found(tape.needed, _writers(tape, last=True))),
+    )
+    yield (
+        "a tensor is made by the first operation alone that writes it, in your sum: one in place "
+        "comes later, and what that reads must be there too.",
+        right.sum_of(right.found(tape.needed, _writers(tape, last=False))),
+    )
+
+
+def _writers(tape: Tape, *, last: bool) -> list[int]:
+    """List the operations that are some tensor's first writer, or last one that is no view."""
+    found: dict[str, int] = {}
+    for i, op in enumerate(tape.ops):
+        for name in op.writes:
+            found[name] = i if last and op.name != "view" else found.get(name, i)
+    return sorted(set(found.values()))
+
+
+cost_of_keeping = Check(
+    "lab05.cost_of_keeping",
+    "5.2",
+    "bytes and FLOPs of eight choices, with in-place writes, views and shared inputs",
+    _cases,
+    _run,
+    _judge,
+    oracle=Cost,
+)

@@ -1,0 +1,181 @@
+"""The check of 5.3: contexts that keep chosen products of a segment."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Collection
+from functools import cached_property, partial
+from typing import Any
+
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from tutorial_lib.checks import expect, observe, read
+from tutorial_lib.checks.core import Case, Check, CheckError, Result
+from tutorial_lib.checks.lab05 import models
+
+# A block's products in order, attention written out: qkv, scores, mix, out, up, down.
+_COUNT, _LINEAR = 6, (0, 3, 4, 5)
+
+
+def _cases(seed: int) -> list[Case]:
+    draw = random.Random(seed)
+    sizes = models.draw_sizes(draw)
+    drawn = sorted(draw.sample(range(_COUNT), 3))
+    return [{**sizes, "keep": keep} for keep in ([0, 4], [1, 2, 3], drawn, list[int]())]
+
+
+class Right:
+    """What a case's step takes: plain, checkpointed, and with some products kept."""
+
+    def __init__(self, case: Case) -> None:
+        self.case = case
+
+    @cached_property
+    def plain(self) -> tuple[float, int, list[Tensor | None]]:
+        """Loss, FLOPs and gradients without any checkpoint."""
+        gpt, tokens = models.make_gpt(self.case)
+        return models.stepped(gpt, lambda: gpt.loss(tokens), self.case["seed"])
+
+    @cached_property
+    def products(self) -> list[tuple[int, int]]:
+        """FLOPs of each product of a block, and bytes of its result."""
+        gpt, _ = models.make_gpt(self.case)
+        config, rows = gpt.config, self.case["batch"] * gpt.config.seq_len
+        width, seq = config.d_model, config.seq_len
+        of_linear = [(2 * rows * width * out, 4 * rows * out) for out in (3 * width, width)]
+        scores = 2 * rows * seq * width, 4 * rows * seq * config.num_heads
+        mix = 2 * rows * seq * width, 4 * rows * width
+        up, down = 8 * rows * width**2, 8 * rows * width**2
+        return [
+            *(of_linear[0], scores, mix, of_linear[1]),
+            *((up, 16 * rows * width), (down, 4 * rows * width)),
+        ]
+
+    @cached_property
+    def waiting(self) -> int:
+        """Bytes that wait for backward where the blocks keep nothing but their inputs."""
+        gpt, tokens = models.make_gpt(self.case)
+        _wrap(gpt)
+        return _waiting(gpt, tokens)
+
+    def flops(self, *kept: Collection[int]) -> int:
+        """FLOPs of a step whose blocks keep these products."""
+        again = [self.products[i][0] for keep in kept for i in range(_COUNT) if i not in set(keep)]
+        return self.plain[1] + sum(again)
+
+    def bytes_with(self, keep: Collection[int]) -> int:
+        """Bytes that wait where both blocks keep these products."""
+        return self.waiting + 2 * sum(self.products[i][1] for i in keep)
+
+
+def _wrap(gpt: nn.Module, **options: Any) -> None:
+    for block in gpt.blocks:  # type: ignore[union-attr]
+        block.forward = partial(checkpoint, block.forward, use_reentrant=False, **options)
+
+
+def _waiting(gpt: nn.Module, tokens: Tensor) -> int:
+    held: list[Tensor] = []
+    _, stayed = observe.peak_above(lambda: held.append(gpt.loss(tokens)), gpt)  # type: ignore[operator]
+    return stayed
+
+
+def _run(answer: Callable[..., Any], case: Case) -> Result:
+    gpt, tokens = models.make_gpt(case)
+    context_fn = answer(set(case["keep"]))
+    if not callable(context_fn):
+        raise CheckError(
+            f"{type(context_fn).__name__} came, and a function is wanted: checkpoint calls it "
+            "before each segment, so that each segment has contexts of its own."
+        )
+    _wrap(gpt, context_fn=context_fn)
+    try:
+        loss, flops, gradients = models.stepped(gpt, lambda: gpt.loss(tokens), case["seed"])
+    except (RuntimeError, IndexError) as error:
+        if "mutated" in str(error):
+            raise CheckError(
+                "a result was written in place after it was kept, and PyTorch hands no such result "
+                "out: keep products alone."
+            ) from error
+        raise CheckError(
+            f"backward failed ({type(error).__name__}: {str(error)[:120]}). The recomputation "
+            "asked for a result that forward did not keep: each segment counts for itself."
+        ) from error
+    waiting = _waiting(gpt, tokens)
+    return {"loss": loss, "flops": flops, "gradients": gradients, "waiting": waiting}
+
+
+def _judge(case: Case, result: Result, right: Right) -> None:
+    keep = case["keep"]
+    where = f"keep {keep}: "
+    loss, _, gradients = right.plain
+    waiting = read.integer(result.get("waiting"), f"{where}waiting bytes")
+    seen = read.integer(result.get("flops"), f"{where}FLOPs of the step")
+    expect.close(
+        seen,
+        right.flops(keep, keep),
+        _flops_faults(right, keep),
+        otherwise=lambda: _other_products(right, seen, keep),
+        tolerance=0,
+        where=where,
+    )
+    wanted = right.bytes_with(keep)
+    expect.close(
+        waiting,
+        wanted,
+        otherwise=f"the right products run again, and {waiting:,} bytes wait for backward, where "
+        f"{wanted:,} should: the results of other operations are to be made again.",
+        tolerance=0,
+        where=where,
+    )
+    found = read.tensors(result.get("gradients"), len(gradients), "gradients")
+    same = all(expect.same_bits(one, other) for one, other in zip(found, gradients, strict=True))
+    if not same or read.number(result.get("loss"), f"{where}the loss") != loss:
+        raise CheckError(
+            f"{where}bytes and FLOPs are right, and loss or gradients are not those of the plain "
+            "model: does each product get its own result back?"
+        )
+
+
+def _flops_faults(right: Right, keep: Collection[int]) -> expect.Faults:
+    yield (
+        "no product ran again: yours keeps them all, whatever was asked for.",
+        right.flops(range(_COUNT), range(_COUNT)),
+    )
+    yield (
+        "every product ran again: nothing was kept, or the recomputation did not take it. There "
+        "the numbers begin with 0 again: context.is_recompute says which run it is.",
+        right.flops((), ()),
+    )
+    others = [i for i in range(_COUNT) if i not in keep]
+    yield "those that should be kept ran again, and the others did not.", right.flops(*2 * [others])
+    yield (
+        "all linear layers are kept: an operation's name does not tell them apart, so count.",
+        right.flops(_LINEAR, _LINEAR),
+    )
+    fewer = [i - 1 for i in keep]
+    yield "yours counts from 1, and products are numbered from 0.", right.flops(fewer, fewer)
+    yield (
+        "one of the two blocks kept its products, and the other one did not: each segment counts "
+        "for itself.",
+        right.flops(keep, ()),
+    )
+
+
+def _other_products(right: Right, seen: int, keep: Collection[int]) -> str:
+    share = (seen - right.plain[1]) / max(right.flops(keep, keep) - right.plain[1], 1)
+    return (
+        f"{share:.2f} times the FLOPs that should run again do so: print in the policy which "
+        "operations get a number, and which of them are kept."
+    )
+
+
+keep_products = Check(
+    "lab05.keep_products",
+    "5.3",
+    "four choices of products: FLOPs, waiting bytes and gradients of a GPT with dropout",
+    _cases,
+    _run,
+    _judge,
+    oracle=Right,
+)

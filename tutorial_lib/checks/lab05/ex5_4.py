@@ -1,0 +1,211 @@
+"""The check of 5.4: an option for each part of a model, within a budget."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
+from typing import Any, NamedTuple
+
+from tutorial_lib.checks import expect, forbid, observe, read
+from tutorial_lib.checks.core import Case, Check, CheckError, Result
+from tutorial_lib.plan.costs import Costs
+
+# Parts, options of each, and the budget: a share of the way from the smallest possible one to one
+# that allows every part its fewest FLOPs.
+_SHAPES = ((4, 3, 0.5), (6, 3, 0.3), (5, 4, 0.6), (7, 2, 0.5), (5, 3, 0.0), (4, 3, 1.0))
+_NO_SOLVER = (
+    "plan.solve is the library's solver, and the solver is what you write here: your function may "
+    "call neither it nor what is below it."
+)
+
+
+class Option(NamedTuple):
+    """A way to run a part: what then waits, what is held while it runs, and what runs again."""
+
+    kept_bytes: int
+    working_bytes: int
+    flops: int
+
+
+def _cases(seed: int) -> list[Case]:
+    draw = random.Random(seed)
+    cases = [_telling(draw)]
+    for count, number, share in _SHAPES:
+        parts = _draw_parts(draw, count, number)
+        low, high = _ends({"parts": parts, "budget": 0})
+        cases.append({"parts": parts, "budget": low + int(share * (high - low))})
+    return [*cases, {**cases[5], "budget": cases[5]["budget"] - 1}]
+
+
+def _draw_parts(draw: random.Random, count: int, number: int) -> list[list[list[int]]]:
+    """Draw parts as data; who keeps less runs more again, and the first option keeps most."""
+    parts = []
+    for _ in range(count):
+        kept = sorted((draw.randint(2, 40) for _ in range(number)), reverse=True)
+        flops = [0, *sorted(draw.randint(1, 60) for _ in range(number - 1))]
+        working = kept[0] + draw.randint(2, 30)
+        parts.append([[k, working, f] for k, f in zip(kept, flops, strict=True)])
+    return parts
+
+
+def _telling(draw: random.Random) -> Case:
+    """Draw a case in which the usual short cuts are slower than the best, each by its own."""
+    while True:
+        parts = _draw_parts(draw, 5, 3)
+        low, high = _ends({"parts": parts, "budget": 0})
+        case = {"parts": parts, "budget": low + (high - low) // 2}
+        best = Best(case)
+        values = [best.flops, *(value for _, value in _faults(best))]
+        if len(set(values)) == len(values) and -1 not in values:
+            return case
+
+
+class Best:
+    """All choices of a case, tried one after the other."""
+
+    def __init__(self, case: Case) -> None:
+        self.parts = [[Option(*option) for option in part] for part in case["parts"]]
+        self.budget: int = case["budget"]
+
+    def choices(self) -> Iterator[list[Option]]:
+        """Give each choice of one option a part."""
+        return map(list, itertools.product(*self.parts))
+
+    @cached_property
+    def by_peak(self) -> list[tuple[int, int]]:
+        """Peak and FLOPs of every choice."""
+        return [(peak(chosen), total_flops(chosen)) for chosen in self.choices()]
+
+    @cached_property
+    def smallest(self) -> int:
+        """The smallest peak that any choice has."""
+        return min(peak for peak, _ in self.by_peak)
+
+    @cached_property
+    def flops(self) -> int:
+        """The fewest FLOPs within the budget."""
+        return self.fewest(self.budget)
+
+    def fewest(self, budget: int) -> int:
+        """Give the fewest FLOPs within a budget; -1 where nothing fits."""
+        return min((flops for peak, flops in self.by_peak if peak <= budget), default=-1)
+
+
+def peak(chosen: Sequence[Option]) -> int:
+    """Give the most bytes held at once: what the parts before keep, and one part at work."""
+    kept = itertools.accumulate((option.kept_bytes for option in chosen), initial=0)
+    return max(k + option.working_bytes for k, option in zip(kept, chosen, strict=False))
+
+
+def total_flops(chosen: Sequence[Option]) -> int:
+    """Add up what runs again."""
+    return sum(option.flops for option in chosen)
+
+
+def _ends(case: Case) -> tuple[int, int]:
+    best = Best(case)
+    fewest = min(flops for _, flops in best.by_peak)
+    return best.smallest, min(peak for peak, flops in best.by_peak if flops == fewest)
+
+
+def _run(answer: Callable[..., Any], case: Case) -> Result:
+    given, chosen = Best(case).parts, []
+    with forbid.attribute(Costs, "of", _NO_SOLVER):
+        said = observe.error_said(lambda: chosen.append(answer(given, case["budget"])), ValueError)
+    return {"said": said, "chosen": chosen[0] if chosen else None}
+
+
+def _judge(case: Case, result: Result, best: Best) -> None:
+    where = f"{len(best.parts)} parts, {best.budget} bytes: "
+    said = str(result.get("said"))
+    if best.budget < best.smallest:
+        if not said.startswith("ValueError"):
+            came = said[:120] or "a choice"
+            raise CheckError(f"{where}no choice fits, so a ValueError is wanted, and {came} came.")
+        return
+    if said:
+        raise CheckError(f"{where}your function raised {said[:160]!r}, and there is a choice.")
+    name = f"{where}the numbers of the options"
+    numbers = read.integers(result.get("chosen"), name, len(best.parts))
+    if not all(0 <= n < len(part) for n, part in zip(numbers, best.parts, strict=True)):
+        raise CheckError(f"{name}: {numbers} has one that its part does not have.")
+    chosen = [part[n] for n, part in zip(numbers, best.parts, strict=True)]
+    if peak(chosen) > best.budget:
+        raise CheckError(f"{where}{_over(chosen, best.budget)}")
+    expect.close(
+        total_flops(chosen),
+        best.flops,
+        _faults(best),
+        otherwise=f"{numbers} fits and runs {total_flops(chosen)} FLOPs again, and another choice "
+        "fits with fewer: is each option of each part tried beside each way to come there?",
+        tolerance=0,
+        where=where,
+    )
+
+
+def _over(chosen: Sequence[Option], budget: int) -> str:
+    if all(option.flops == 0 for option in chosen):
+        return "every part has its fewest FLOPs, and that does not fit."
+    if sum(option.kept_bytes for option in chosen) <= budget:
+        return (
+            "what the parts keep fits together, and what one holds while it runs does not fit "
+            "beside it: each part's working bytes come on top of what those before it keep."
+        )
+    return f"your choice needs {peak(chosen) - budget} bytes more than the budget."
+
+
+def _faults(best: Best) -> expect.Faults:
+    smallest = min(flops for peak, flops in best.by_peak if peak == best.smallest)
+    yield "that is the least memory possible: what the budget leaves is to save FLOPs.", smallest
+    number = min(map(len, best.parts))
+    alike = [[part[i] for part in best.parts] for i in range(number)]
+    fitting = [total_flops(chosen) for chosen in alike if peak(chosen) <= best.budget]
+    yield (
+        "all parts have the same option, and a mixture needs fewer FLOPs.",
+        min(fitting, default=-1),
+    )
+    cautious = [total_flops(c) for c in best.choices() if _all_at_once(c) <= best.budget]
+    yield (
+        "your sum holds what all parts keep while one runs. When a part goes backward, those after "
+        "it have gone already, and hold nothing.",
+        min(cautious, default=-1),
+    )
+    yield (
+        "that is greedy, by bytes freed for each FLOP. The last exchange may free more than it had "
+        "to, and another set fills the budget better: try them all, cleverly.",
+        total_flops(greedy(best.parts, best.budget)),
+    )
+
+
+def _all_at_once(chosen: Sequence[Option]) -> int:
+    return sum(o.kept_bytes for o in chosen) + max(o.working_bytes for o in chosen)
+
+
+def greedy(parts: Sequence[Sequence[Option]], budget: int) -> list[Option]:
+    """Exchange the option that frees most bytes for each FLOP, until all fits or none is left."""
+    numbers = [min(range(len(part)), key=lambda i, p=part: p[i].flops) for part in parts]  # type: ignore[misc]
+    while peak(chosen := [part[n] for part, n in zip(parts, numbers, strict=True)]) > budget:
+        exchanges = [
+            ((was.kept_bytes - option.kept_bytes) / max(option.flops - was.flops, 1), i, number)
+            for i, (part, was) in enumerate(zip(parts, chosen, strict=True))
+            for number, option in enumerate(part)
+            if option.kept_bytes < was.kept_bytes
+        ]
+        if not exchanges:
+            break
+        _, i, number = max(exchanges)
+        numbers[i] = number
+    return chosen
+
+
+fewest_flops = Check(
+    "lab05.fewest_flops",
+    "5.4",
+    "six models: the fewest FLOPs of all choices, within the budget; one refusal",
+    _cases,
+    _run,
+    _judge,
+    oracle=Best,
+)

@@ -1,0 +1,219 @@
+"""The check of 5.5: saved tensors that wait on the host."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from functools import cached_property, partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
+
+from tutorial_lib.checks import expect, observe, read
+from tutorial_lib.checks.core import Case, Check, CheckError, Result
+from tutorial_lib.checks.lab05 import models
+from tutorial_lib.checks.lab05.host import Host
+from tutorial_lib.private_torch import storage_key
+
+_STEPS = ("one step", "parts of a storage", "micro-batches", "two backwards", "double backward")
+_ADDRESS = "two storages went for one. An address is used again when its storage is gone."
+# What to try where the gradients of a kind of step are wrong.
+_ADVICE = {
+    "one step": f"other numbers came back, or {_ADDRESS}",
+    "parts of a storage": (
+        "a saved tensor may be a slice, a transpose or an expansion: size, stride and offset say "
+        "where its numbers lie in the storage."
+    ),
+    "micro-batches": (
+        "the batch lies in a buffer that is filled in place before each micro-batch, under the "
+        "same hooks: the copy of an earlier filling is stale."
+    ),
+    "two backwards": (
+        "after backward(retain_graph=True) a second backward asks for everything again: unpack "
+        "must use nothing up."
+    ),
+    "double backward": "a gradient is differentiated again, and its graph is cut somewhere.",
+}
+
+
+def _cases(seed: int) -> list[Case]:
+    draw = random.Random(seed)
+    sizes = models.draw_sizes(draw)
+    limits = {step: draw.randint(900, 1500) for step in _STEPS}
+    limits["double backward"] += 2200  # the result of Tanh is smaller, and stays
+    return [{**sizes, "step": step, "min_bytes": limits[step]} for step in _STEPS]
+
+
+def _make(case: Case) -> tuple[nn.Module, Callable[[], Tensor]]:
+    """Make a model, and a step that has gone backward when it returns."""
+    if case["step"] in ("one step", "two backwards"):
+        gpt, tokens = models.make_gpt(case)
+        return gpt, partial(_step, gpt, tokens, twice=case["step"] == "two backwards")
+    torch.manual_seed(case["seed"])
+    # a transposed weight is saved as a view: it is no Parameter, and lies in a parameter's storage
+    layers = nn.Sequential(nn.Linear(24, 64), nn.Sigmoid(), nn.Linear(64, 48), nn.Tanh())
+    models.fill_with_zeros(layers)
+    rows = torch.randn(3, 16, 24)
+    steps = {
+        "parts of a storage": _parts,
+        "micro-batches": _micro_batches,
+        "double backward": _double,
+    }
+    return layers, partial(steps[case["step"]], layers, rows)
+
+
+def _step(gpt: Any, tokens: Tensor, *, twice: bool) -> Tensor:
+    loss: Tensor = gpt.loss(tokens)
+    if twice:
+        loss.backward(retain_graph=True)  # type: ignore[no-untyped-call]
+    loss.backward()  # type: ignore[no-untyped-call]
+    return loss.detach()
+
+
+def _parts(layers: nn.Module, rows: Tensor) -> Tensor:
+    wide = layers(rows[0])
+    left, right = wide[:, 4:24].t(), wide.t()[28:]
+    mean = wide.mean(0, keepdim=True).expand(16, -1)
+    loss: Tensor = (left * right).square().sum() + (mean * wide).sum()
+    loss.backward()  # type: ignore[no-untyped-call]
+    return loss.detach()
+
+
+def _micro_batches(layers: nn.Module, rows: Tensor) -> Tensor:
+    buffer, losses = torch.zeros(16, 24), []
+    for micro_batch in rows:
+        buffer.copy_(micro_batch)
+        # earlier graphs are held, so that copies of earlier fillings are there to be mistaken
+        losses.append(layers(buffer).square().sum())
+        losses[-1].backward(retain_graph=True)
+    return torch.stack(losses).detach().sum()
+
+
+def _double(layers: nn.Module, rows: Tensor) -> Tensor:
+    layers(rows[1])  # dropped before any backward: nothing of it may stay
+    x = rows[0].clone().requires_grad_()
+    (slope,) = torch.autograd.grad(layers(x).sum(), x, create_graph=True)
+    loss: Tensor = slope.square().sum()
+    loss.backward()  # type: ignore[no-untyped-call]
+    return loss.detach()
+
+
+class Kept:
+    """A case's step without hooks."""
+
+    def __init__(self, case: Case) -> None:
+        self.case = case
+
+    @cached_property
+    def gradients(self) -> list[Tensor | None]:
+        """What the step gives plainly."""
+        model, step = _make(self.case)
+        step()
+        return observe.gradients_of(model)
+
+    @cached_property
+    def saved(self) -> list[tuple[int, int, bool]]:
+        """For each saved tensor its storage, that one's bytes, and whether it is a parameter's."""
+        model, step = _make(self.case)
+        resident = {storage_key(p.untyped_storage()) for p in model.parameters()}
+        found, alive = [], []
+
+        def pack(tensor: Tensor) -> Tensor:
+            storage = tensor.untyped_storage()
+            key = storage_key(storage)
+            found.append((key, storage.nbytes(), key in resident))
+            alive.append(tensor.detach())  # else an address is used twice
+            return alive[-1]
+
+        with saved_tensors_hooks(pack, lambda tensor: tensor):
+            step()
+        return found
+
+    def copied(self, *, small: bool = False, parameters: bool = False, each: bool = False) -> int:
+        """Add up the bytes that should be copied, where no word is given."""
+        limit = 0 if small else self.case["min_bytes"]
+        rows = [row for row in self.saved if row[1] >= limit and (parameters or not row[2])]
+        return sum(row[1] for row in (rows if each else set(rows)))
+
+
+def _run(answer: Callable[..., Any], case: Case) -> Result:
+    model, step = _make(case)
+    host = Host()
+
+    def offloaded() -> None:
+        with answer(host, model, case["min_bytes"]):
+            step()
+
+    try:
+        _, stayed = observe.peak_above(offloaded, model)
+    except RuntimeError as error:
+        if "out of bounds" not in str(error):
+            raise
+        raise CheckError(f"{case['step']}: {_ADDRESS}") from error
+    except (KeyError, IndexError) as error:
+        if case["step"] != "two backwards":
+            raise
+        raise CheckError(f"{case['step']}: {_ADVICE['two backwards']}") from error
+    gradients = observe.gradients_of(model)
+    counts = {"copied": host.copied_bytes, "left": host.held_bytes, "stayed": stayed}
+    return {"gradients": gradients, **counts}
+
+
+def _judge(case: Case, result: Result, kept: Kept) -> None:
+    step = case["step"]
+    where = f"{step}: "
+    seen = read.integer(result.get("copied"), f"{where}copied bytes")
+    if step == "one step":
+        expect.close(
+            seen,
+            kept.copied(),
+            _copy_faults(kept),
+            otherwise=f"{seen:,} bytes were copied to the host, and {kept.copied():,} should be: "
+            + (_ADDRESS if seen < kept.copied() else "each large storage once, no parameter's."),
+            tolerance=0,
+            where=where,
+        )
+    gradients = read.tensors(result.get("gradients"), len(kept.gradients), "gradients")
+    pairs = zip(gradients, kept.gradients, strict=True)
+    if not all(expect.same_bits(one, other) for one, other in pairs):
+        raise CheckError(f"{where}gradients differ from those without hooks: {_ADVICE[step]}")
+    stayed = read.integer(result.get("stayed"), f"{where}bytes that stayed")
+    if stayed:
+        raise CheckError(
+            f"{where}{stayed:,} bytes were still on the device after the step, held by a cycle: "
+            "a tensor that pack leaves where it is must come back as tensor.detach(), for an "
+            "operation's own result would otherwise hold its graph."
+        )
+    left = read.integer(result.get("left"), f"{where}bytes left on the host")
+    if left:
+        raise CheckError(
+            f"{where}{left:,} bytes were left on the host after the step: the graph is gone, and "
+            "something of yours still holds the copies. A weakref.WeakValueDictionary holds none."
+        )
+
+
+def _copy_faults(kept: Kept) -> expect.Faults:
+    yield "nothing was copied to the host.", 0
+    yield (
+        "parameters were copied too, and they stay on the device anyway. A saved weight may be a "
+        "view, such as its transpose: compare storages.",
+        kept.copied(parameters=True),
+    )
+    yield "small storages were copied too: min_bytes is the smallest.", kept.copied(small=True)
+    yield (
+        "storages were copied once for each tensor that was saved: several tensors may lie in one.",
+        kept.copied(each=True),
+    )
+
+
+offloading = Check(
+    "lab05.offloading",
+    "5.5",
+    "five kinds of steps: gradients to the bit, each large storage copied once, nothing left over",
+    _cases,
+    _run,
+    _judge,
+    oracle=Kept,
+)
