@@ -37,7 +37,7 @@ ALLOWED = {
         *("units", "private_torch", "timeline", "device", "memory", "models", "strategies"),
         *("training", "plots"),
     },
-    "recorded": {"units", "device", "memory", "training"},
+    "recorded": {"units", "device", "memory", "models", "training"},
     "emulated": {"units"},
     "plots": {"units", "timeline"},
     "memory": {"units", "device", "timeline", "private_torch", "private_patches", "plots"},

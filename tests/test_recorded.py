@@ -9,7 +9,7 @@ import torch
 
 from tutorial_lib import memory, recorded
 from tutorial_lib.models import published
-from tutorial_lib.recorded import run, snapshots, store
+from tutorial_lib.recorded import fragmentation, run, snapshots, store
 from tutorial_lib.recorded.rows import SIZES, Row
 from tutorial_lib.school import record
 from tutorial_lib.training import Recipe
@@ -275,6 +275,21 @@ def test_a_snapshot_is_small_and_whole(name):
 def addresses(segment):
     sizes = [block["size"] for block in segment["blocks"]]
     return [segment["address"] + sum(sizes[:number]) for number in range(len(sizes))]
+
+
+def test_the_order_of_lengths_and_the_setting_decide_what_is_reserved():
+    found = json.loads(fragmentation.PATH.read_text())
+    assert found["device"].startswith("emulated ")
+    lost = {
+        (setting, name): curve[-1][2] / curve[-1][1] - 1
+        for setting in ("default", "expandable_segments:True")
+        for name, curve in found[setting].items()
+    }
+    ascending = [length for length, *_ in found["default"]["ascending"]]
+    assert ascending == fragmentation.LENGTHS["ascending"]
+    assert lost["default", "ascending"] > lost["default", "as drawn"] > 1
+    assert lost["default", "always 1024"] < 0.1
+    assert max(share for (setting, _), share in lost.items() if setting != "default") < 0.02
 
 
 def test_a_snapshot_names_one_line_of_each_event():

@@ -42,11 +42,8 @@ def record(device: torch.device, path: Path = PATH) -> None:
     setting = os.environ.get("PYTORCH_ALLOC_CONF", "default")
     about = {"device": devices.describe(device), "torch": torch.__version__}
     curves = {name: _curve(lengths, device) for name, lengths in LENGTHS.items()}
-    text = json.dumps(before | about | {setting: curves})
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(
-        text.replace("}, ", "},\n ").replace("]], ", "]],\n  ") + "\n", encoding="utf-8"
-    )
+    path.write_text(json.dumps(before | about | {setting: curves}) + "\n", encoding="utf-8")
 
 
 def _curve(lengths: list[int], device: torch.device) -> list[list[int]]:

@@ -42,9 +42,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--again", action="store_true", help="record rows that are there anew")
     parser.add_argument("--list", action="store_true", help="only list the rows")
     parser.add_argument("--table", action="store_true", help="only print what is recorded")
-    parser.add_argument(
-        "--snapshots", action="store_true", help="snapshots and fragmentation instead"
-    )
+    parser.add_argument("--snapshots", action="store_true", help="record snapshots instead")
     parser.add_argument("--out", type=Path, help="another file than course/recorded/<gpu>.json")
     return parser
 
