@@ -6,6 +6,7 @@ import functools
 import importlib
 import io
 import os
+import zlib
 from dataclasses import dataclass
 from unittest import mock
 
@@ -142,6 +143,11 @@ def here(answer):
 PLACES = (here, Elsewhere, here)  # a seed each
 
 
+def one_of(seeds, exercise, name):
+    """Choose an answer's seed: always the same one, and all of them over an exercise's answers."""
+    return seeds[zlib.crc32(f"{exercise}-{name}".encode()) % len(seeds)]
+
+
 def verdict(exercise, answer, seed):
     """Run the exercise's check cells with an answer; gives what they print, and the refusal."""
     namespace = {**vars(solved(exercise.lab)), exercise.asked: answer}
@@ -191,25 +197,46 @@ def test_the_blank_is_refused_as_blank(exercise):
 
 @each_answer(Exercise.wrong)
 def test_a_wrong_answer_is_refused_in_its_own_words(exercise, name):
+    refused_in_its_own_words(exercise, name, one_of(range(len(PLACES)), exercise, name))
+
+
+@pytest.mark.weekly
+@each_answer(Exercise.wrong)
+def test_a_wrong_answer_is_refused_under_every_seed(exercise, name):
+    for seed in range(len(PLACES)):
+        refused_in_its_own_words(exercise, name, seed)
+
+
+def refused_in_its_own_words(exercise, name, seed):
     answer = exercise.answers[name]
     others = {exercise.answers[other].refused_with for other in exercise.wrong() if other != name}
-    for seed, place in enumerate(PLACES):
-        printed, message = verdict(exercise, place(answer), seed)
-        assert message is not None, f"passes under seed {seed}"
-        assert answer.refused_with in message, f"seed {seed}"
-        assert exercise.line not in printed
-        assert not [words for words in others if words in message], f"seed {seed}: {message}"
+    printed, message = verdict(exercise, PLACES[seed](answer), seed)
+    assert message is not None, f"passes under seed {seed}"
+    assert answer.refused_with in message, f"seed {seed}"
+    assert exercise.line not in printed
+    assert not [words for words in others if words in message], f"seed {seed}: {message}"
 
 
 @each_answer(Exercise.right)
 def test_a_right_answer_passes_and_the_line_stays_the_same(exercise, name):
-    answer = exercise.answers[name]
-    for seed in SEEDS:
-        assert verdict(exercise, PLACES[seed % 3](answer), seed) == (exercise.line, None), seed
+    passes(exercise, exercise.answers[name], one_of(SEEDS, exercise, name))
 
 
 @each_exercise
 def test_the_solution_passes(exercise):
-    answer = getattr(solved(exercise.lab), exercise.asked)
-    for seed in SEEDS:
-        assert verdict(exercise, answer, seed) == (exercise.line, None), seed
+    for seed in (0, 1):  # here, and elsewhere
+        passes(exercise, getattr(solved(exercise.lab), exercise.asked), seed)
+
+
+@pytest.mark.weekly
+@each_exercise
+def test_all_right_answers_pass_under_every_seed(exercise):
+    answers = [getattr(solved(exercise.lab), exercise.asked)]
+    for answer in [*answers, *(exercise.answers[name] for name in exercise.right())]:
+        for seed in SEEDS:
+            passes(exercise, answer, seed)
+
+
+def passes(exercise, answer, seed):
+    place = PLACES[seed % len(PLACES)]
+    assert verdict(exercise, place(answer), seed) == (exercise.line, None), seed
