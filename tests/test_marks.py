@@ -2,7 +2,7 @@
 
 import pytest
 
-from tutorial_lib.school.marks import Mark, cell_mark, is_misspelt
+from tutorial_lib.school.marks import Mark, cell_mark, is_misspelt, missing_packages
 
 
 @pytest.mark.parametrize(
@@ -44,3 +44,8 @@ def test_a_misspelt_mark_is_none_and_is_noticed(source):
 def test_other_cells_have_no_mark(source):
     assert cell_mark(source) is None
     assert not is_misspelt(source)
+
+
+def test_what_cells_need_and_this_python_has_not_is_listed_once():
+    cells = ["# needs json, no_b, no_a\nx", "\n# needs no_a \nx", "x\n# needs no_c", "#needs no_d"]
+    assert missing_packages(cells) == ["no_a", "no_b"]
