@@ -87,7 +87,8 @@ class Ranks:
         Args:
             function: Called as `function(*args)`; it may be defined in a notebook, and brings
                 what it uses. What it prints is printed here, by rank.
-            args: Plain data and tensors.
+            args: Plain data, tensors, a notebook's own functions and classes; what it returns
+                may be the same.
             seconds: How long it may take.
 
         Returns:
@@ -100,9 +101,7 @@ class Ranks:
         """
         if not self._end.alive:
             raise RuntimeError("these ranks have been stopped: start new ones by ranks.start().")
-        import joblib  # type: ignore[import-untyped]  # here: a check needs none of it
-
-        work = pickle.dumps(joblib.wrap_non_picklable_objects(functools.partial(function, *args)))
+        work = _dumps(functools.partial(function, *args))
         for pipe in self._pipes:
             with contextlib.suppress(OSError):  # a process that has ended: the answers say so
                 pipe.send((seconds, work))
@@ -144,7 +143,8 @@ class Ranks:
         try:
             printed, failure, result = pickle.loads(pipe.recv_bytes())
         except (EOFError, OSError):
-            failure = "nothing more"
+            self._processes[rank].join()
+            failure = "nothing: its process has ended."
         if failure:
             # A rank that dies breaks the others' connections: its end is the cause.
             ended = wait([process.sentinel for process in self._processes], _GRACE_SECONDS)
@@ -170,6 +170,12 @@ class Ranks:
 
     def _stderr(self, rank: int) -> Path:
         return Path(self._folder, f"rank{rank}.stderr")
+
+
+def _dumps(value: Any) -> bytes:
+    import joblib  # type: ignore[import-untyped]  # here: a check needs none of it
+
+    return pickle.dumps(joblib.wrap_non_picklable_objects(value, keep_wrapper=False))
 
 
 def _end(processes: list[Any], pipes: list[Connection], folder: str) -> None:
@@ -211,9 +217,9 @@ def _do(task: Callable[[], Any], seconds: float) -> bytes:
     with contextlib.redirect_stdout(printed):
         try:
             result = task()
-            return pickle.dumps((printed.getvalue(), "", result))
+            return _dumps((printed.getvalue(), "", result))
         except BaseException as error:
             said = f"{type(error).__name__}: {error}\n\n{traceback.format_exc()}"
-            return pickle.dumps((printed.getvalue(), said, None))
+            return _dumps((printed.getvalue(), said, None))
         finally:
             faulthandler.cancel_dump_traceback_later()

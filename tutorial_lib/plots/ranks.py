@@ -1,0 +1,102 @@
+"""Pictures of several ranks: who holds which part, how many bytes, and a pipeline's timetable."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from matplotlib.patches import Rectangle
+
+from tutorial_lib.plots.base import CourseFigure, category_legend, fill, new_figure
+
+Run = tuple[int, float, float, str, int, int]
+"""Rank, start, duration, `F` or `B`, micro-batch, and which of the rank's stages: 0, 1, ..."""
+
+
+def who_holds_what(
+    title: str, parts: Mapping[str, Sequence[Sequence[int]]], num_parts: int
+) -> CourseFigure:
+    """Draw for each rank which parts of each category it holds: filled, or an empty frame.
+
+    Args:
+        title: Stands above.
+        parts: For each memory category, for each rank, the parts that it holds, counted from 0.
+        num_parts: Into how many parts each category is cut.
+    """
+    figure, axes = new_figure(title, height=0.8 + 0.36 * len(parts))
+    num_ranks = max(map(len, parts.values()))
+    for row, (category, by_rank) in enumerate(parts.items()):
+        for rank, held in enumerate(by_rank):
+            for part in range(num_parts):
+                corner = (rank * (num_parts + 1.5) + part, row - 0.35)
+                empty = {"facecolor": "white", "edgecolor": "#bbb"}
+                look = fill(category) if part in held else empty
+                axes.add_patch(Rectangle(corner, 0.88, 0.7, **look))
+    middles = [rank * (num_parts + 1.5) + num_parts / 2 for rank in range(num_ranks)]
+    axes.set(xlim=(-0.3, num_ranks * (num_parts + 1.5)), ylim=(len(parts) - 0.4, -0.6))
+    axes.set_xticks(middles, [f"rank {rank}" for rank in range(num_ranks)])
+    axes.set_yticks(range(len(parts)), [name.replace("_", " ") for name in parts])
+    axes.tick_params(length=0, labelsize=9)
+    axes.spines[:].set_visible(False)
+    words = (
+        f"{name.replace('_', ' ')} {'/'.join(str(len(held)) for held in by_rank)}"
+        for name, by_rank in parts.items()
+    )
+    figure.alt = f"{title}: of {num_parts} parts the ranks hold {', '.join(words)}."
+    return figure
+
+
+def by_rank(
+    ledgers: Mapping[str, Sequence[Mapping[str, float]]], *, unit: str, title: str
+) -> CourseFigure:
+    """Draw what each rank holds at its peak: a group of bars for each way, a bar for each rank.
+
+    Args:
+        ledgers: For each way to train, for each rank, the amount of each memory category.
+        unit: What the amounts are counted in.
+        title: Stands above.
+    """
+    figure, axes = new_figure(title, height=0.9 + 0.5 * len(ledgers))
+    shown = {name: 0.0 for rows in ledgers.values() for row in rows for name in row if row[name]}
+    words = []
+    for place, (way, rows) in enumerate(ledgers.items()):
+        height = 0.8 / len(rows)
+        for rank, row in enumerate(rows):
+            left = 0.0
+            for category in shown:
+                width, low = row.get(category, 0.0), place - 0.4 + rank * height
+                axes.barh(low, width, 0.9 * height, left, align="edge", **fill(category))
+                left += width
+        totals = [sum(row.values()) for row in rows]
+        ends = dict.fromkeys(f"{total:.1f}" for total in (min(totals), max(totals)))
+        words.append(f"{way} {' to '.join(ends)}")
+    axes.set_yticks(range(len(ledgers)), list(ledgers), fontsize=9)
+    axes.invert_yaxis()
+    axes.set_xlabel(f"at the peak, {unit}; a bar for each rank", fontsize=9)
+    category_legend(axes, list(shown))
+    figure.alt = f"{title}, {unit}: {'; '.join(words)}."
+    return figure
+
+
+def timetable(runs: Sequence[Run], *, title: str) -> CourseFigure:
+    """Draw when each rank of a pipeline runs which micro-batch forward and backward.
+
+    Args:
+        runs: In any order.
+        title: Stands above.
+    """
+    num_ranks = 1 + max(rank for rank, *_ in runs)
+    end = max(start + duration for _, start, duration, *_ in runs)
+    figure, axes = new_figure(title, height=0.8 + 0.34 * num_ranks)
+    for rank, start, duration, kind, micro_batch, stage in runs:
+        color = {"F": "#56B4E9", "B": "#E69F00"}[kind]
+        box = Rectangle((start, rank - 0.4), duration, 0.8, facecolor=color, edgecolor="white",
+                        alpha=1.0 if stage == 0 else 0.55)  # fmt: skip
+        axes.add_patch(box)
+        axes.text(start + duration / 2, rank, str(micro_batch), ha="center", va="center", size=6)
+    axes.set(xlim=(0, end), ylim=(num_ranks - 0.5, -0.5))
+    axes.set_yticks(range(num_ranks), [f"rank {rank}" for rank in range(num_ranks)])
+    axes.set_xlabel("time; blue forward, orange backward, paler: the rank's second stage", size=8)
+    axes.tick_params(labelsize=8)
+    busy = sum(duration for _, _, duration, *_ in runs) / (num_ranks * end)
+    figure.alt = f"{title}: {num_ranks} ranks, {end:g} units of time, busy {busy:.0%} of it."
+    return figure
