@@ -13,12 +13,14 @@
 # %% id="imports"
 import contextlib
 import gc
+import json
 import os
 import pickle
 import statistics
 import time
 import tracemalloc
 import warnings
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -32,8 +34,9 @@ from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 from torch.utils.flop_counter import FlopCounterMode
 
 from tutorial_lib import device, memory, plots, strategies
+from tutorial_lib.guesses import beside
 from tutorial_lib.models.gpt import GPT, Block, GPTConfig
-from tutorial_lib.training import Recipe
+from tutorial_lib.recorded import fragmentation, snapshots
 from tutorial_lib.units import MIB, Bytes
 
 torch.set_num_threads(1)  # steadier times on a machine that does other things too
@@ -469,57 +472,47 @@ show("one more tensor, 4 MiB")
 # Nor can it save you from an out-of-memory error: the allocator does the same by itself before it
 # raises one. Between two benchmarks it is right, and only after the tensors are gone.
 #
-# Now a real program. The timeline of a predicted step says when each tensor comes and goes; replay
-# it. GPT-2, four sequences of 1024 tokens, with a GPU's kernels.
+# Now the real one. `recorded/` holds a run of PyTorch's CUDA build on an *emulated* A100 (README:
+# "an emulated card"): the allocator is PyTorch's own, and no kernel ran. GPT-2 is trained on
+# batches of eight texts, thirty steps, each text of a batch as long as the others. Every run has
+# the same longest batch; the lengths come in different orders.
 #
-# **Predict.** Checkpointing lowers what is allocated. Does it lower the *share* that is lost
-# between reserved and allocated, or raise it?
+# **Predict.** By what factor can the order of the lengths raise what is *reserved*?
 
+# %% id="guess-orders"
+guess = None
 
-# %% id="gpt2-step"
-def gpt2_step(strategy):
-    loss, model = Recipe("gpt2", 4, seq=1024).make_loss()
-    optimizer = torch.optim.AdamW(model.parameters())
+# %% id="orders"
+emulated = json.loads(fragmentation.PATH.read_text())
+GROWING = "expandable_segments:True"
+print(emulated["device"], "torch", emulated["torch"])
+print(f"{'lengths':<28}{'allocated':>10}{'reserved':>10}   {GROWING}")
+for order in emulated["default"]:
+    _, most, taken = emulated["default"][order][-1]
+    print(
+        f"{order:<28}{Bytes(most):>10}{Bytes(taken):>10}{Bytes(emulated[GROWING][order][-1][2]):>13}"
+    )
 
-    def step():
-        optimizer.zero_grad()
-        with strategies.applied(model, strategy):
-            loss().backward()
-        optimizer.step()
+worst = max(curve[-1][2] / curve[-1][1] for curve in emulated["default"].values())
+print(f"reserved is up to {worst:.1f} times what is allocated{beside(guess, worst)}")
 
-    return step, model, optimizer
-
-
-# %% id="replay"
-def replay(timeline):
-    segments, homes, now, most = [], {}, 0, 0
-    lives = [(index, life) for index, life in enumerate(timeline) if life.num_bytes]
-    events = [(life.born, "birth", index) for index, life in lives]
-    events += [(life.died, "death", index) for index, life in lives if life.died is not None]
-    for _, event, index in sorted(events):
-        change = -(-timeline[index].num_bytes // 512) * 512
-        if event == "birth":
-            homes[index] = allocate(segments, index, timeline[index].num_bytes)
-        else:
-            release(segments[homes[index]], index)
-        now += change if event == "birth" else -change
-        most = max(most, now)
-    return most, reserved(segments)
-
-
-# %% id="replayed"
-for strategy in ("none", "per-block"):
-    report = memory.predict(partial(gpt2_step, strategy))
-    most, taken = replay(report.timeline)
-    sizes = f"{report.peak_bytes}, {Bytes(most)}, {Bytes(taken)}"
-    print(f"{strategy:<10} tensors, rounded, reserved: {sizes}; {taken / most - 1:+.1%}")
+# %% id="orders-figure"
+curves = {
+    order: {step: reserved for step, (_, _, reserved) in enumerate(emulated["default"][order], 1)}
+    for order in ("ascending", "as drawn", "always 1024")
+}
+curves |= {f"ascending, {GROWING}": {
+    step: reserved for step, (_, _, reserved) in enumerate(emulated[GROWING]["ascending"], 1)
+}}  # fmt: skip
+plots.growth(curves, xlabel="step", title="GPT-2, reserved, emulated A100", log=False)
 
 # %% [markdown] id="gpu-figures-text"
-# Rounding is nothing. Fragmentation is something, and in this replay checkpointing raises its share
-# several times over; the likely cause is that recomputed tensors come and go between gradients that
-# are born and stay. So part of what you save in tensors never arrives at the card. Setting
-# `PYTORCH_ALLOC_CONF` to `expandable_segments:True` lets segments grow instead, against exactly
-# this.
+# A block that was cut for one length is too small for a longer one, and is kept. When lengths
+# ascend, every step leaves its pieces behind and takes new ones, until the card is full of memory
+# that nobody uses. Then the allocator gives the free segments back, and begins anew: slow, but no
+# crash. ([Issue 1529](https://github.com/pytorch/pytorch/issues/1529) of PyTorch describes it.) Two
+# cures cost nothing. Begin with the longest batch: much of the loss is gone. Or set
+# `PYTORCH_ALLOC_CONF=expandable_segments:True`, so that one segment grows instead: nearly all is.
 #
 # ## Who holds the peak?
 #
@@ -545,8 +538,8 @@ for name, size in sorted(holders.items(), key=lambda item: -item[1])[:8]:
 # block. The file opens in a web page (pytorch.org/memory_viz), but it is a pickle of plain dicts,
 # and ten lines read it here: a list of events, each with an action, an address and a size.
 #
-# The reader's positive control: the counted step, written down in the snapshot's form, must come
-# out with the peak that the meter gave.
+# The next one is of GPT-2's step on the emulated A100. The reader's positive control: `predict`
+# knows nothing of allocators, and must give the same peak above what was there before the step.
 
 
 # %% id="read-snapshot"
@@ -562,18 +555,34 @@ def held_bytes(trace):
 
 
 # %% id="snapshot-control"
-events = [(n.born, "alloc", i, n.num_bytes) for i, n in enumerate(steady.timeline)]
-events += [
-    (n.died, "free_completed", i, n.num_bytes)
-    for i, n in enumerate(steady.timeline)
-    if n.died is not None
-]
-trace = [{"action": action, "addr": i, "size": size} for _, action, i, size in sorted(events)]
-max(held_bytes(trace)) - steady.peak_bytes
+snapshot = pickle.loads((snapshots.SNAPSHOTS / "gpt2.pickle").read_bytes())
+trace = snapshot["device_traces"][0]
+predicted = memory.predict(snapshots.RECIPES["gpt2"].make_step)
+above = predicted.peak_bytes - predicted.baseline_bytes
+print(f"{len(trace)} events, at most {Bytes(max(held_bytes(trace)))} above the start")
+print(f"predicted: {Bytes(above)}; the difference: {Bytes(max(held_bytes(trace)) - above)}")
+
+# %% [markdown] id="snapshot-largest-text"
+# Each event names a line of Python. Which line's tensors hold most at the end of the trace's peak?
+
+# %% id="snapshot-largest"
+curve, held = held_bytes(trace), {}
+for event in trace[: curve.index(max(curve))]:
+    if event["action"] == "alloc":
+        held[event["addr"]] = event
+    elif event["action"] == "free_completed":
+        held.pop(event["addr"], None)
+lines = Counter()
+for event in held.values():
+    for frame in event["frames"] or [{"filename": "backward", "line": ""}]:
+        lines[f"{frame['filename']} {frame['line']}"] += event["size"]
+for line, size in lines.most_common(4):
+    print(f"{Bytes(size):>9}  {line}")
 
 # %% [markdown] id="gpu-snapshot-text"
-# Zero bytes between the two. On a GPU: all the figures of this section, measured. `other` is
-# rounding and workspace; `memory_summary` is the allocator's own table.
+# One knows tensors and no allocator, the other the allocator and no tensors; they are a few scalars
+# apart. On a GPU of yours: all the figures of this section, measured. `other` is rounding and
+# workspace; `memory_summary` is the allocator's own table.
 
 # %% id="gpu-snapshot"
 # NBVAL_IGNORE_OUTPUT
