@@ -1,8 +1,10 @@
-"""Chapter 15 where its frameworks are missing: a note, no failure, in each of the three ways."""
+"""Chapter 15: its comparison, and a note instead of a failure where frameworks are missing."""
 
+import ast
 from importlib.util import find_spec
 
 import nbformat
+import numpy as np
 import pytest
 from nbclient import NotebookClient
 
@@ -11,7 +13,7 @@ from tutorial_lib.school import authoring, marks
 FRAMEWORKS = ("jax", "flax", "haiku", "optax", "tensorflow", "keras")
 NOTEBOOK = "course/15_other_frameworks.ipynb"
 
-pytestmark = pytest.mark.skipif(
+without_the_extra = pytest.mark.skipif(
     any(map(find_spec, FRAMEWORKS)), reason="this is about an environment without the extra"
 )
 
@@ -25,11 +27,34 @@ def code(notebook):
     return [cell for cell in notebook.cells if cell.cell_type == "code"]
 
 
+@pytest.fixture
+def relative_error(chapter):
+    (cell,) = (cell for cell in code(chapter) if cell.id == "compare")
+    wanted = [{"a": [np.array([1.0, 2.0])], "b": [np.array([[4.0]])]} for _ in range(2)]
+    names = {"np": np, "PARTS": ("a", "b"), "wanted": wanted}
+    exec(ast.unparse(ast.parse(cell.source).body[0]), names)
+    return names["relative_error"]
+
+
+@pytest.mark.parametrize(
+    ("change", "equal"),
+    [(0, True), (1e-5, True), (1e-4, False), (-8.0, False), (np.nan, False)],
+)
+def test_one_wrong_number_in_the_last_weight_is_noticed(relative_error, change, equal):
+    right = {"a": [np.array([1.0, 2.0])], "b": [np.array([[4.0]])]}
+    last = {**right, "b": [np.array([[4.0 + change]])]}
+    assert (relative_error([right, last]) < 1e-5) == equal
+    with pytest.raises(ValueError, match="shorter"):
+        relative_error([right])
+
+
+@without_the_extra
 def test_every_framework_is_needed_by_some_cell(chapter):
     sources = [cell.source for cell in code(chapter)]
     assert marks.missing_packages(sources) == sorted(FRAMEWORKS)
 
 
+@without_the_extra
 @pytest.mark.slow
 def test_a_missing_framework_is_said_once_and_the_rest_goes_on(chapter, root):
     for cell in code(chapter):
@@ -42,6 +67,7 @@ def test_a_missing_framework_is_said_once_and_the_rest_goes_on(chapter, root):
     assert "JAX         jax.checkpoint" not in text
 
 
+@without_the_extra
 def test_nbval_leaves_the_chapter_out_and_says_why(root, run_python):
     done = run_python("-m", "pytest", "--nbval", NOTEBOOK, "-rs")
     assert done.returncode == 0, done.stdout

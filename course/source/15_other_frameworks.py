@@ -23,6 +23,7 @@ from contextlib import redirect_stdout
 from functools import partial
 from importlib.util import find_spec
 from itertools import pairwise
+from pkgutil import resolve_name
 
 import numpy as np
 import torch
@@ -46,14 +47,16 @@ os.environ["KERAS_BACKEND"] = "tensorflow"
 said = set()
 
 
+def say_once(missing):
+    for name in sorted(missing - said):
+        print(f"{name} is not installed: its cells are left out.")
+    said.update(missing)
+
+
 def left_out(lines):
-    first, *_ = lines or [""]
-    names = first.removeprefix("# needs ").strip().split(", ") if "# needs " in first[:8] else []
-    missing = {name for name in names if find_spec(name) is None}
-    if not missing:
-        return lines
-    news, _ = missing - said, said.update(missing)
-    return [f"print('{name} is not installed: its cells are left out.')\n" for name in sorted(news)]
+    mark, _, names = lines[0].partition("# needs ") if lines else ("no", "", "")
+    missing = {name for name in names.strip().split(", ") if name and find_spec(name) is None}
+    return [f"say_once({missing})\n"] if missing and not mark else lines
 
 
 get_ipython().input_transformers_cleanup.append(left_out)
@@ -114,14 +117,29 @@ kept = {
     name: memory.saved(partial(torch_loss, run_block), params_of=gpt).num_bytes
     for name, run_block in CHOICES.items()
 }
-torch_loss(Block.forward).backward()
-wanted = arrays(lambda parameter: parameter.grad)
 {name: f"{num_bytes / UNIT:.1f} units" for name, num_bytes in kept.items()}
 
+
+# %% id="torch-step"
+def torch_step(run_block):
+    gpt.zero_grad()
+    torch_loss(run_block).backward()
+
+
+def torch_peak(run_block):  # all that the step adds to the weights
+    measured = memory.measure(partial(torch_step, run_block), model=gpt)
+    return measured.peak_bytes - measured.at_peak["parameters"]
+
+
+peaks = {name: torch_peak(run_block) for name, run_block in CHOICES.items()}
+torch_step(Block.forward)
+wanted = arrays(lambda parameter: parameter.grad)
+{name: f"peak {num_bytes / UNIT:.1f} units" for name, num_bytes in peaks.items()}
+
 # %% [markdown] id="compare-text"
-# Each framework below reports twice: the bytes it keeps without and with its wrapper, and its
-# gradients with the wrapper. Those are compared with PyTorch's without: for each weight the largest
-# difference, as a share of that weight's largest gradient.
+# Each framework below reports the bytes it keeps, without and with its wrapper, and its gradients
+# with the wrapper. We compare those with PyTorch's without: for each weight the largest difference,
+# as a share of that weight's largest gradient.
 
 
 # %% id="compare"
@@ -132,22 +150,22 @@ def relative_error(gradients):
         for part in PARTS
         for ours, theirs in zip(seen[part], right[part], strict=True)
     ]
-    return max(abs(ours - theirs).max() / abs(theirs).max() for ours, theirs in pairs)
+    errors = [abs(ours - theirs).max() / abs(theirs).max() for ours, theirs in pairs]
+    return np.max(errors)  # unlike Python's max, it lets no NaN pass
 
 
 rows = {}
 
 
-def report(framework, kept, gradients):
-    rows[framework] = list(kept.values())
+def report(framework, kept, gradients, peaks=None):
+    rows[framework] = kept, peaks or {}
     equal = relative_error(gradients) < 1e-5
     amounts = ", ".join(f"{name} {n / UNIT:.1f}" for name, n in kept.items())
     print(f"{framework:<12}kept, units: {amounts};   gradients equal to 1e-5: {equal}")
 
 
-gpt.zero_grad()
-torch_loss(CHOICES["per block"]).backward()
-report("PyTorch", kept, arrays(lambda parameter: parameter.grad))
+torch_step(CHOICES["per block"])
+report("PyTorch", kept, arrays(lambda parameter: parameter.grad), peaks)
 
 # %% [markdown] id="jax-text"
 # ## JAX: a function in, a function out
@@ -206,8 +224,8 @@ def jax_loss(run_block, w):
 # JAX can open like a list. Its arrays are what JAX calls *residuals*. We count each buffer once and
 # leave out the weights, as `memory.saved` does.
 #
-# **Predict.** PyTorch keeps 61 units without a wrapper. How many does JAX keep, from the same
-# formulas?
+# **Predict.** PyTorch's number without a wrapper stands above. How many units does JAX keep, from
+# the same formulas?
 
 # %% id="guess-jax"
 guess = None
@@ -223,16 +241,22 @@ def jax_kept(loss, w):
     return sum(num_bytes for place, num_bytes in buffers.items() if place not in ours)
 
 
-JAX_CHOICES = {"none": jax_block, "per block": jax.checkpoint(jax_block)}
+@jax.checkpoint  # as a decorator; as a function it is jax.checkpoint(jax_block)
+def remade_block(w, x):
+    return jax_block(w, x)
+
+
+JAX_CHOICES = {"none": jax_block, "per block": remade_block}
 losses = {name: partial(jax_loss, run_block) for name, run_block in JAX_CHOICES.items()}
 kept = {name: jax_kept(loss, jax_weights) for name, loss in losses.items()}
 report("JAX", kept, jax.grad(losses["per block"])(jax_weights))
-print(beside(guess, kept["none"] / UNIT))
+ratio = kept["none"] / rows["PyTorch"][0]["none"]
+print(f"{ratio:.1f} times PyTorch's{beside(guess, kept['none'] / UNIT)}")
 
 # %% [markdown] id="jax-residuals-text"
-# More than twice as many. PyTorch's softmax, norm and GELU are single operations with a backward
-# written by hand. Ours are made of small ones, and each keeps its own inputs. JAX has an instrument
-# that names them, without running anything:
+# PyTorch's softmax, norm and GELU are single operations with a backward written by hand. Ours are
+# made of small ones, and each keeps its own inputs. JAX has an instrument that names them, without
+# running anything. These are the ones of one block:
 
 # %% id="jax-residuals"
 # needs jax
@@ -274,18 +298,10 @@ guess = None
 policies = jax.checkpoint_policies
 
 
-def marked(w, x):
-    return checkpoint_name(jax_block(w, x), "boundary")
-
-
-POLICIES = {
-    "everything_saveable": (jax_block, policies.everything_saveable),
-    "dots_saveable": (jax_block, policies.dots_saveable),
-    "dots_with_no_batch_dims_saveable": (jax_block, policies.dots_with_no_batch_dims_saveable),
-    "nothing_saveable": (jax_block, policies.nothing_saveable),
-}
-for name, (block, policy) in POLICIES.items():
-    loss = partial(jax_loss, jax.checkpoint(block, policy=policy))
+POLICIES = ("everything_saveable", "dots_saveable", "dots_with_no_batch_dims_saveable",
+            "nothing_saveable")  # fmt: skip
+for name in POLICIES:
+    loss = partial(jax_loss, jax.checkpoint(jax_block, policy=getattr(policies, name)))
     units, error = jax_kept(loss, jax_weights) / UNIT, relative_error(jax.grad(loss)(jax_weights))
     words = beside(guess, units) if name == "dots_saveable" else ""
     print(f"{name:<34}{units:>7.1f} units   equal: {error < 1e-5}{words}")
@@ -297,8 +313,13 @@ for name, (block, policy) in POLICIES.items():
 # The same mark can also move a tensor to the host. Here the whole loss is one checkpoint, and the
 # blocks' results are the only ones kept: on the device, or in the host's memory.
 
+
 # %% id="offload"
 # needs jax
+def marked(w, x):
+    return checkpoint_name(jax_block(w, x), "boundary")
+
+
 offload = policies.save_and_offload_only_these_names(
     names_which_can_be_saved=[], names_which_can_be_offloaded=["boundary"],
     offload_src="device", offload_dst="pinned_host")  # fmt: skip
@@ -306,13 +327,15 @@ offload = policies.save_and_offload_only_these_names(
 for policy in (policies.save_only_these_names("boundary"), offload):
     loss = jax.checkpoint(partial(jax_loss, marked), policy=policy)
     _, backward = jax.vjp(loss, jax_weights)
-    large = [leaf for leaf in jax.tree.leaves(backward) if getattr(leaf, "nbytes", 0) == UNIT]
+    leaves = [leaf for leaf in jax.tree.leaves(backward) if isinstance(leaf, jax.Array)]
+    places = Counter(leaf.sharding.memory_kind for leaf in leaves if leaf.shape == jax_x.shape)
     equal = relative_error(jax.grad(loss)(jax_weights)) < 1e-5
-    print(sorted(leaf.sharding.memory_kind for leaf in large), "equal:", equal)
+    print(f"kept, of a boundary's shape: {dict(places)}   equal: {equal}")
 
 # %% [markdown] id="offload-read"
-# JAX calls the second place `pinned_host`. On a CPU both are one memory, so this shows that the
-# policy is obeyed, and not what it saves; time and bytes on a GPU were not measured here.
+# Three results have moved to what JAX calls `pinned_host`; the model's input and the loss's
+# difference stay. On a CPU both places are one memory (JAX 0.7 says `device` for both), so this
+# shows that the policy is obeyed, and not what it saves. No GPU was measured here.
 #
 # ## Who has the last word? The compiler
 #
@@ -364,10 +387,10 @@ left = lowered.compile().as_text().count("opt-barrier")
 print(f"barriers handed to the compiler: {handed_over}, left in the program for the CPU: {left}")
 
 # %% [markdown] id="scan-text"
-# The CPU compiler drops them. Then nothing makes the recomputation wait for backward. A loop does:
-# `jax.lax.scan` runs one block many times over stacked weights, and XLA must reserve the residuals
-# of all its rounds. This is also how large JAX models are written, since one block compiles faster
-# than a hundred.
+# The CPU compiler drops them. Then nothing makes the recomputation wait for backward. (That this is
+# the whole reason, we did not prove.) A loop makes it wait: `jax.lax.scan` runs one block many
+# times over stacked weights, and XLA must reserve the residuals of all its rounds. Large JAX models
+# are written like this anyway, since one block compiles faster than a hundred.
 
 
 # %% id="scan"
@@ -495,8 +518,8 @@ back = [{part: [gradient[f"block_{i}_{part}"][name] for name in haiku_names(part
 report("Haiku", kept, back)
 
 # %% [markdown] id="flax-read"
-# Their norms are compiled functions of their own, so they keep a little less than ours. Wrapped,
-# all three keep the same: only what goes into a block is left, whatever stands inside.
+# Their norms are written differently from ours, so they keep another amount without a wrapper.
+# Wrapped, all three keep the same: only what goes into a block is left, whatever stands inside.
 #
 # ## TensorFlow: the tape
 #
@@ -525,10 +548,11 @@ class TensorFlowMeter:
     """Bytes of the results that are alive, each buffer once, the variables' own left out."""
 
     def __init__(self, variables):
-        self.alive, self.peak = {}, 0
+        self.alive, self.peak, self.products = {}, 0, 0
         self.ours = {place(variable.value()) for variable in variables}
 
     def __call__(self, op_type, inputs, attrs, outputs, op_name=None, graph=None):
+        self.products += "MatMul" in str(op_type)
         for tensor in outputs:
             if tensor.dtype.size and tensor.dtype != tf.resource and place(tensor) not in self.ours:
                 size = tensor.dtype.size * math.prod(tensor.shape)
@@ -543,7 +567,7 @@ class TensorFlowMeter:
 # %% id="tf-measured"
 # needs tensorflow
 def tf_step(loss, variables):
-    """Bytes that wait when forward ends, the step's peak, and the gradients."""
+    """Bytes that wait when forward ends, the meter with the step's peak, and the gradients."""
     meter = TensorFlowMeter(variables)
     op_callbacks.add_op_callback(meter)
     try:
@@ -554,7 +578,7 @@ def tf_step(loss, variables):
         gradients = tape.gradient(value, variables)
     finally:
         op_callbacks.remove_op_callback(meter)
-    return waiting, meter.peak, gradients
+    return waiting, meter, gradients
 
 
 # %% id="tf-block"
@@ -604,8 +628,9 @@ def in_parts(flat):
 wrappers = {"none": lambda block: block, "per block": tf.recompute_grad}
 steps = {name: tf_step(partial(tf_loss, wrapper), variables) for name, wrapper in wrappers.items()}
 kept = {name: step[0] for name, step in steps.items()}
-report("TensorFlow", kept, in_parts(steps["per block"][2]))
-{name: f"peak {step[1] / UNIT:.1f} units" for name, step in steps.items()}
+peaks = {name: step[1].peak for name, step in steps.items()}
+report("TensorFlow", kept, in_parts(steps["per block"][2]), peaks)
+{name: f"peak {num_bytes / UNIT:.1f} units" for name, num_bytes in peaks.items()}
 
 # %% [markdown] id="tf-read"
 # Without a wrapper this tape is the most generous of all: for most operations it keeps inputs and
@@ -660,7 +685,7 @@ class KerasBlock(layers.Layer):
 # both: the scope around making the layers, and around calling them.
 #
 # **Predict.** With `list_of_layers` naming the three blocks, one of the two frees nothing. How many
-# units wait if the scope stands around the *call* only? (Without a scope it is about 200.)
+# units wait if the scope stands around the *call* only?
 
 # %% id="guess-keras"
 guess = None
@@ -692,55 +717,83 @@ tries = {"no scope": {}, "named, around the call": {"at_call": named},
          "named, around creation": {"at_creation": named},
          "full, around creation": {"at_creation": full}}  # fmt: skip
 steps = {name: keras_step(**scopes) for name, scopes in tries.items()}
-for name, (waiting, peak, _) in steps.items():
+print(f"{'units:':<24}{'waiting':>8}{'peak':>8}{'products':>10}")
+for name, (waiting, meter, _) in steps.items():
     words = beside(guess, waiting / UNIT) if name.endswith("call") else ""
-    print(f"{name:<24}waiting {waiting / UNIT:>6.1f}   peak {peak / UNIT:>6.1f}{words}")
+    units = f"{waiting / UNIT:>8.1f}{meter.peak / UNIT:>8.1f}"
+    print(f"{name:<24}{units}{meter.products:>10}{words}")
 
 # %% id="keras-report"
 # needs tensorflow, keras
-best = steps["named, around creation"]
-report("Keras", {"none": steps["no scope"][0], "per block": best[0]}, in_parts(best[2]))
+chosen = {"none": steps["no scope"], "per block": steps["named, around creation"]}
+kept = {name: step[0] for name, step in chosen.items()}
+peaks = {name: step[1].peak for name, step in chosen.items()}
+report("Keras", kept, in_parts(chosen["per block"][2]), peaks)
 
 # %% [markdown] id="keras-read"
 # The scope counts where the layer is *made*; around a call it does nothing and says nothing. `full`
 # wraps every layer, and the layers inside the block again: the block's recomputation is itself
-# checkpointed, so its peak is lower, and the inner layers run a third time.
+# checkpointed. So its peak is lower, and the dense layers' products run a third time.
 #
 # ## Side by side
 #
-# The same model, the same weights, the same gradients. The bytes that wait for backward, by each
-# framework's own instrument:
+# The same model, the same weights, the same gradients. *Waiting* is what is kept for backward.
+# *Peak* is all that a step adds to the weights, where an instrument can say it operation by
+# operation. JAX can say it of compiled programs only; those numbers stand above.
 
 # %% id="side-by-side"
-INSTRUMENTS = {
-    "PyTorch": ("checkpoint(block, x)", "memory.saved"),
+WRAPPERS = {
+    "PyTorch": ("checkpoint(block, x)", "memory.saved, memory.measure"),
     "JAX": ("jax.checkpoint(block)", "jax.vjp's arrays"),
     "Flax": ("nn.remat(Block)", "jax.vjp's arrays"),
     "Haiku": ("hk.remat(block)", "jax.vjp's arrays"),
-    "TensorFlow": ("tf.recompute_grad(block)", "callback and weak references"),
-    "Keras": ("RematScope, keras.remat", "callback and weak references"),
+    "TensorFlow": ("tf.recompute_grad(block)", "callback, weak references"),
+    "Keras": ("keras.RematScope", "callback, weak references"),
 }
-print(f"{'':<12}{'wrapper':<26}{'instrument':<30}{'none':>6}{'per block':>11}  units")
-for framework, (none, per_block) in rows.items():
-    words = "{:<26}{:<30}".format(*INSTRUMENTS[framework])
-    print(f"{framework:<12}{words}{none / UNIT:>6.1f}{per_block / UNIT:>11.1f}")
+print(f"{'':<12}{'wrapper':<26}{'instrument':<30}{'waiting, units':<20}peak")
+for framework, amounts in rows.items():
+    wrapper, instrument = WRAPPERS[framework]
+    shown = [" -> ".join(f"{n / UNIT:.1f}" for n in one.values()) for one in amounts]
+    print(f"{framework:<12}{wrapper:<26}{instrument:<30}{shown[0]:<20}{shown[1] or 'not seen'}")
 
 # %% id="side-by-side-figure"
-plots.growth(
-    {name: {0: none, 1: per_block} for name, (none, per_block) in rows.items()},
-    xlabel="blocks wrapped: no (0), yes (1)",
+plots.ledger_bars(
+    {
+        f"{framework}, {name}": {"activations": num_bytes}
+        for framework, (kept, _) in rows.items()
+        for name, num_bytes in kept.items()
+    },
     title="Bytes that wait for backward: three blocks, one set of weights",
 )
 
 # %% [markdown] id="side-read"
-# Without a wrapper the frameworks differ by a factor of four, since they cut the same formulas into
-# different operations. With one they agree: what is left are the boundaries. So a saving quoted
-# "with checkpointing" says as much about the baseline as about checkpointing.
+# Without a wrapper the frameworks differ by several times, since they cut the same formulas into
+# different operations. With one they agree: what is left are the boundaries (and TensorFlow's
+# square of the last difference). So a saving quoted "with checkpointing" says as much about the
+# baseline as about checkpointing.
 #
-# The numbers are eager: operation by operation. Compiled, a framework fuses the small operations,
-# and the first column shrinks. And each instrument has its blind spot: none here sees a kernel's
-# workspace, and no step ran on a GPU.
+# These numbers are eager: operation by operation. A compiler fuses the small operations. And each
+# instrument has its blind spot: none here sees a kernel's workspace, and no step ran on a GPU.
 #
+# What do the others call what you know? Each name below is looked up as the cell runs.
+
+# %% id="names"
+IDEAS = {
+    "run again in backward": "torch.utils.checkpoint.checkpoint jax.checkpoint jax.remat "
+    "flax.linen.remat flax.nnx.remat haiku.remat tensorflow.recompute_grad keras.remat",
+    "choose by operation": "torch.utils.checkpoint.create_selective_checkpoint_contexts "
+    "jax.checkpoint_policies.dots_saveable",
+    "move to the host": "torch.autograd.graph.save_on_cpu "
+    "jax.checkpoint_policies.save_and_offload_only_these_names",
+    "see what waits": "tutorial_lib.memory.saved jax.ad_checkpoint.print_saved_residuals",
+    "accumulate": "torch.Tensor.grad optax.MultiSteps keras.optimizers.Optimizer",
+}
+for idea, names in IDEAS.items():
+    there = [name for name in names.split() if find_spec(name.split(".")[0])]
+    print(f"{idea:<24}" + f"\n{'':<24}".join(there))
+    assert all(map(resolve_name, there))
+
+# %% [markdown] id="accumulation-text"
 # ## Accumulation elsewhere
 #
 # ```text
@@ -834,29 +887,41 @@ for sizes, weighted in ((EQUAL, False), (UNEQUAL, False), (UNEQUAL, True)):
 # number of micro-batches. (`MultiSteps` also costs one more copy of the gradients: the ratio above
 # is that copy against the weights. PyTorch's `.grad` is that copy.)
 #
-# One more thing happens in silence. Take six micro-batches an epoch, windows of four, and a
-# gradient of 1 each time:
+# Two more things happen in silence. A window need not end with the epoch. And "step" may mean
+# micro-batch or update, for a learning-rate schedule too. Take six micro-batches an epoch, windows
+# of four, a gradient of 1 each time, and a learning rate that falls from 1 to 0 in twelve "steps":
 
 
 # %% id="windows"
 # needs tensorflow, keras
-def window_trace(optimizer, epochs=2, micro_batches=6):
-    weight = keras.Variable([1.0])
-    optimizer.build([weight])
-    for epoch in range(1, epochs + 1):
-        for _ in range(micro_batches):
-            optimizer.apply([tf.ones(1)], [weight])
-        sums = [v for v in optimizer.variables if "accumulator" in v.name]
-        done, waiting = int(optimizer.iterations), int(sums[0][0])
-        print(f"after epoch {epoch}: {done} updates, and a sum of {waiting} gradients waits")
+schedule = keras.optimizers.schedules.PolynomialDecay(1.0, decay_steps=12, end_learning_rate=0.0)
+optimizer = keras.optimizers.SGD(schedule, gradient_accumulation_steps=4)
+weight = keras.Variable([1.0])
+for epoch in (1, 2):
+    for _ in range(6):
+        optimizer.apply([tf.ones(1)], [weight])
+    (waiting,) = (int(v[0]) for v in optimizer.variables if "accumulator" in v.name)
+    done, rate = int(optimizer.iterations), float(optimizer.learning_rate)
+    print(f"Keras, epoch {epoch}: {done} updates, sum of {waiting} waits, learning rate {rate:.2f}")
 
-
-window_trace(keras.optimizers.SGD(0.1, gradient_accumulation_steps=4))
+# %% id="optax-windows"
+# needs jax, optax
+optimizer = optax.MultiSteps(optax.sgd(optax.linear_schedule(1.0, 0.0, 12)), every_k_schedule=4)
+state = optimizer.init(jnp.ones(1))
+for epoch in (1, 2):
+    for _ in range(6):
+        _, state = optimizer.update(jnp.ones(1), state)
+    done, waiting = int(state.gradient_step), int(state.mini_step)
+    rate = 1 - int(optax.tree_utils.tree_get(state, "count")) / 12
+    print(
+        f"optax, epoch {epoch}: {done} updates, mean of {waiting} waits, learning rate {rate:.2f}"
+    )
 
 # %% [markdown] id="windows-read"
 # The second update mixes gradients of both epochs, and a training that ends after epoch 1 loses two
-# micro-batches. `iterations` counts updates, so a learning-rate schedule counts in updates too:
-# shorten it by the window. `MultiSteps` behaves the same way.
+# micro-batches: in both. But Keras' schedule counts micro-batches (although its `iterations` counts
+# updates), and the schedule inside `MultiSteps` counts updates. With windows of four, one of them
+# must be four times as long as the other to mean the same.
 #
 # ## Where it comes from
 #
@@ -865,9 +930,9 @@ window_trace(keras.optimizers.SGD(0.1, gradient_accumulation_steps=4))
 # (2016) brought segments to deep networks: the $\sqrt n$ of chapter 06. Then the choice became the
 # program's: Rotor (Beaumont et al., 2019) by dynamic programming on uneven chains, Checkmate (Jain
 # et al., 2019) by integer programming on any graph, dynamic rematerialisation (Kirisame et al.,
-# 2021) while it runs. Korthikanti et al. (2022) chose by operation. Compilers now do it between two
-# operations: PyTorch's partitioner (chapter 07), and XLA after JAX's plan. The hardware decides
-# which one wins: prices in seconds need your machine's speeds, as in chapter 07.
+# 2021) while it runs. Korthikanti et al. (2022) chose by operation. Compilers take part too:
+# PyTorch's partitioner (chapter 07), and XLA after JAX's plan. Which choice wins depends on the
+# hardware: chapter 07 compared the speeds of four cards.
 #
 # ## Verdicts
 #
