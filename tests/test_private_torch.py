@@ -16,6 +16,7 @@ import torch
 from torch import nn
 from torch.utils import checkpoint as torch_checkpoint
 
+from tutorial_lib import private_operations as operations
 from tutorial_lib import private_patches
 from tutorial_lib import private_torch as private
 
@@ -116,9 +117,9 @@ def test_chosen_modules_are_wrapped_in_pytorchs_checkpoint():
 
 def test_what_autocast_does_with_an_operation_is_known():
     """Else `predict` casts what this version of PyTorch does not cast."""
-    assert "aten::mm" in private.operation_names()
-    assert private.has_kernel("aten::mm", "AutocastCUDA")
-    assert not private.has_kernel("aten::relu", "AutocastCUDA")
+    assert "aten::mm" in operations.operation_names()
+    assert operations.has_kernel("aten::mm", "AutocastCUDA")
+    assert not operations.has_kernel("aten::relu", "AutocastCUDA")
 
 
 @pytest.mark.filterwarnings("ignore:Warning only once for all operators")
@@ -126,13 +127,13 @@ def test_a_kernel_is_replaced_in_a_block_and_below_it_autocast_is_off():
     """Else `predict` keeps the CPU's autocast policy, or never comes back to it."""
 
     def in_float32(*args):
-        with private.below_cpu_autocast():
+        with operations.below_cpu_autocast():
             return torch.ops.aten.mm.default(*args)
 
     x = torch.ones(2, 2)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert x.mm(x).dtype is torch.bfloat16
-        with private.overriding_kernels() as library:
+        with operations.overriding_kernels() as library:
             library.impl("mm", in_float32, "AutocastCPU", allow_override=True)
             assert x.mm(x).dtype is torch.float32
         assert x.mm(x).dtype is torch.bfloat16
@@ -140,13 +141,13 @@ def test_a_kernel_is_replaced_in_a_block_and_below_it_autocast_is_off():
 
 def test_an_operation_says_its_overload_and_its_arguments():
     """Else CUDA's autocast of norms and sums is predicted in the wrong type."""
-    assert private.overload_name(torch.ops.aten.norm.ScalarOpt_dim) == "ScalarOpt_dim"
-    assert private.argument_names(torch.ops.aten.sum.dim_IntList)[:2] == ["self", "dim"]
+    assert operations.overload_name(torch.ops.aten.norm.ScalarOpt_dim) == "ScalarOpt_dim"
+    assert operations.argument_names(torch.ops.aten.sum.dim_IntList)[:2] == ["self", "dim"]
 
 
 def test_an_operation_says_whether_it_gives_a_view():
     """Else a plan's predicted seconds count views as copies."""
-    views = [op for op in ("view", "t", "add", "relu_") if private.gives_view(default_of(op))]
+    views = [op for op in ("view", "t", "add", "relu_") if operations.gives_view(default_of(op))]
     assert views == ["view", "t"]
 
 
@@ -159,8 +160,8 @@ def test_cudas_attention_kernels_can_be_called_on_fake_tensors(half):
     """Else `predict` has no attention of a GPU."""
     with private.FakeTensorMode():
         q = torch.zeros(1, 2, 16, 8, dtype=half)
-        assert private.flash_attention(q, q, q, 0.0, False, False, scale=None).shape == q.shape
-        out = private.efficient_attention(q, q, q, None, True, 0.0, False, scale=None)
+        assert operations.flash_attention(q, q, q, 0.0, False, False, scale=None).shape == q.shape
+        out = operations.efficient_attention(q, q, q, None, True, 0.0, False, scale=None)
         assert out.shape == q.shape
 
 
@@ -169,8 +170,8 @@ def test_softmax_reads_float16_and_writes_float32_in_one_kernel():
     with private.FakeTensorMode():
         x = torch.zeros(2, 3, dtype=torch.float16, device="cuda")
         for operation in (torch.ops.aten.softmax.int, torch.ops.aten.log_softmax.int):
-            assert private.half_to_float_softmax(operation)(x, -1, True).dtype is torch.float32
-    assert private.half_to_float_softmax(torch.ops.aten.sum.default) is None
+            assert operations.half_to_float_softmax(operation)(x, -1, True).dtype is torch.float32
+    assert operations.half_to_float_softmax(torch.ops.aten.sum.default) is None
 
 
 def test_fake_tensors_pass_a_truncated_normal():

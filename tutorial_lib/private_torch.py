@@ -1,6 +1,7 @@
 """The module that uses names which PyTorch keeps to itself, and may move in any release.
 
-`private_patches` beside it is the one other: it puts something in the place of such names.
+`private_operations` and `private_patches` beside it are the two others: operations, and what is put
+in the place of such names.
 
 Each name says the file of PyTorch 2.13 that it was read in, and has a test in
 `tests/test_private_torch.py` that says what no longer works when a release moves it.
@@ -129,104 +130,6 @@ def checkpoint_modules(model: nn.Module, chosen: Callable[[nn.Module], bool]) ->
     )
 
     apply_activation_checkpointing(model, check_fn=chosen)
-
-
-# ---- operations and their dispatch ----
-
-
-def operation_names() -> list[str]:
-    """List all operations with their overloads (torch/_C/__init__.pyi)."""
-    return torch._C._dispatch_get_all_op_names()
-
-
-def has_kernel(operation: str, dispatch_key: str) -> bool:
-    """Tell whether an operation does something of its own at a key (torch/_C/__init__.pyi)."""
-    return torch._C._dispatch_has_kernel_for_dispatch_key(operation, dispatch_key)
-
-
-def overriding_kernels() -> contextlib.AbstractContextManager[Any]:
-    """Open a library whose kernels replace those of `aten` until the block ends.
-
-    `_scoped_library`: torch/library.py.
-    """
-    library: contextlib.AbstractContextManager[Any] = torch.library._scoped_library("aten", "IMPL")
-    return library
-
-
-def below_cpu_autocast() -> contextlib.AbstractContextManager[Any]:
-    """Call operations without the CPU's autocast in a block (torch/_C/__init__.pyi)."""
-    keys = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU)
-    guard: contextlib.AbstractContextManager[Any] = torch._C._ExcludeDispatchKeyGuard(keys)
-    return guard
-
-
-def overload_name(operation: Any) -> str:
-    """Give the overload of an operation, as `dim_IntList` (`_overloadname`: torch/_ops.py)."""
-    name: str = operation._overloadname
-    return name
-
-
-def argument_names(operation: Any) -> list[str]:
-    """List an operation's arguments by name, in order (`_schema`: torch/_ops.py)."""
-    return [argument.name for argument in operation._schema.arguments]
-
-
-def gives_view(operation: Any) -> bool:
-    """Tell whether an operation's result is a view of an argument (`_schema`: torch/_ops.py)."""
-    returns = operation._schema.returns
-    return any(r.alias_info is not None and not r.alias_info.is_write for r in returns)
-
-
-def written_arguments(
-    operation: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> list[Tensor]:
-    """List the tensors that an operation writes to (`_schema`: torch/_ops.py)."""
-    if not operation._schema.is_mutable:
-        return []
-    given = [
-        (argument, args[place] if place < len(args) else kwargs.get(argument.name))
-        for place, argument in enumerate(operation._schema.arguments)
-    ]
-    written = [value for argument, value in given if argument.is_write]
-    return [leaf for leaf in tree_leaves(written) if isinstance(leaf, Tensor)]
-
-
-def is_random(operation: Any) -> bool:
-    """Tell whether an operation draws random numbers (`tags`: torch/_ops.py)."""
-    return torch.Tag.nondeterministic_seeded in operation.tags
-
-
-def is_uninitialised(operation: Any) -> bool:
-    """Tell whether an operation gives memory as it finds it (`_schema`: torch/_ops.py)."""
-    return "empty" in operation._schema.name
-
-
-def ignores_values(operation: Any) -> bool:
-    """Tell whether an operation takes a tensor for its shape alone, as `ones_like` does."""
-    name = operation._schema.name.removeprefix("aten::")
-    return name.startswith("new_") or (name.endswith("_like") and "rand" not in name)
-
-
-def flash_attention(*args: Any, **settings: Any) -> Tensor:
-    """Call CUDA's flash attention (aten/src/ATen/native/native_functions.yaml); on fake tensors."""
-    out: Tensor = torch.ops.aten._scaled_dot_product_flash_attention(*args, **settings)[0]
-    return out
-
-
-def efficient_attention(*args: Any, **settings: Any) -> Tensor:
-    """Call CUDA's memory-efficient attention (native_functions.yaml); on fake tensors."""
-    out: Tensor = torch.ops.aten._scaled_dot_product_efficient_attention(*args, **settings)[0]
-    return out
-
-
-def half_to_float_softmax(operation: Any) -> Callable[[Tensor, int, bool], Tensor] | None:
-    """Find the kernel that reads float16 and writes float32, for softmax and log_softmax alone.
-
-    `_softmax(input, dim, half_to_float)`: aten/src/ATen/native/native_functions.yaml.
-    """
-    aten = torch.ops.aten
-    kernels = {aten.softmax.int: aten._softmax, aten.log_softmax.int: aten._log_softmax}
-    return kernels.get(operation)
 
 
 # ---- CUDA's allocator ----

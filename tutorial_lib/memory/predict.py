@@ -7,6 +7,7 @@ import sys
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, Literal
 from unittest import mock
 
@@ -52,27 +53,48 @@ def predict(
     Returns:
         The report, `method` being `predicted`: with `cpu` byte for byte what the meter counts when
         the step is run; with `cuda` the bytes that tensors request, without the kernels' workspace
-        and the allocator's rounding. Unchecked for recurrent layers: an `nn.LSTM` is predicted
-        written out, and real kernels (cuDNN, oneDNN) save other bytes. Too high where a model of
-        transformers gets an `attention_mask` without padding, which it drops after a look at it;
-        too low for sparse gradients, whose values are not counted.
+        and the allocator's rounding. What cuDNN keeps of a recurrent layer is a guess.
 
     Raises:
-        RuntimeError: When `make_step` or the step looks at a tensor's values, which fake tensors
-            do not have: the message names the line.
         ValueError: When a tensor was made outside `make_step` or is not on the CPU, or when one is
             too large to be addressed.
+        RuntimeError: When the step does what fake tensors cannot: the message names the line.
+
+    Warns:
+        MeterWarning: Where the step looks at a value that does not follow from constants, and one
+            was assumed. A decision that ends in an error is taken the other way: `make_step` is
+            then called again.
     """
-    with predicting(kernels):
-        step, model, optimizer = make_step()
-        _check_device(model)
-        if kernels == "cuda" and optimizer is not None:
-            as_on_cuda(optimizer)
-        with _with_values():  # make_step may have imported transformers
-            report = measure(step, model=model, optimizer=optimizer, label=label, warmup=warmup)
+    first_error: Exception | None = None
+    decisions: dict[str, bool] = {}
+    while True:
+        values = Values(decisions)
+        try:
+            with _predicting(kernels, values):
+                step, model, optimizer = make_step()
+                _check_device(model)
+                if kernels == "cuda" and optimizer is not None:
+                    as_on_cuda(optimizer)
+                with _with_values():  # make_step may have imported transformers
+                    report = measure(
+                        step, model=model, optimizer=optimizer, label=label, warmup=warmup
+                    )
+            break
+        except Exception as error:
+            first_error = first_error or error
+            untried = [line for line in values.decided if line not in decisions]
+            if not untried:
+                raise first_error from first_error.__cause__
+            decisions[untried[-1]] = not values.decided[untried[-1]]
+    _warn(values, stacklevel=3)
     report.method = "predicted"
     report.device = f"{kernels.upper()} kernels"
     return report
+
+
+def _warn(values: Values, *, stacklevel: int) -> None:
+    for assumption in values.assumptions.values():
+        warnings.warn(f"{assumption} {_ANOTHER_PATH}", MeterWarning, stacklevel=stacklevel)
 
 
 @contextlib.contextmanager
@@ -85,24 +107,32 @@ def predicting(kernels: Literal["cuda", "cpu"] = "cuda") -> Iterator[None]:
         kernels: Whose kernels the operations are to take, as in `predict`.
 
     Raises:
-        RuntimeError: When the block looks at a tensor's values: the message names the line.
         ValueError: When the block uses a tensor that was made outside it.
+
+    Warns:
+        MeterWarning: Where the block looks at a value that does not follow from constants.
     """
+    values = Values()
+    with _predicting(kernels, values):
+        yield
+    _warn(values, stacklevel=4)
+
+
+@contextlib.contextmanager
+def _predicting(kernels: str, values: Values) -> Iterator[None]:
     if kernels not in ("cuda", "cpu"):
         raise ValueError(f"kernels (={kernels!r}) must be 'cuda' or 'cpu'.")
     kernel_mode = cuda_kernels() if kernels == "cuda" else contextlib.nullcontext()
     with (
         torch.random.fork_rng(devices=[]),
         FakeTensorMode(),
-        Values() as values,
+        values,
         _workarounds(),
         kernel_mode,
         RealSizes(kernels),
         _explain_refusals(),
     ):
         yield
-    for assumption in values.assumptions.values():
-        warnings.warn(f"{assumption} {_ANOTHER_PATH}", MeterWarning, stacklevel=3)
 
 
 @contextlib.contextmanager
@@ -178,19 +208,37 @@ def _explain_refusals() -> Iterator[None]:
     try:
         yield
     except AssertionError as error:
-        if "convert all Tensors to FakeTensors" not in str(error):
-            raise
-        raise ValueError(
-            f"{_line_of(error)} uses a tensor that was made outside make_step: build model, "
-            "optimizer and batch inside it, where tensors take no memory."
-        ) from error
+        if "convert all Tensors to FakeTensors" in str(error):
+            raise ValueError(
+                f"{_line_of(error)} uses a tensor that was made outside make_step: build model, "
+                "optimizer and batch inside it, where tensors take no memory."
+            ) from error
+        if _is_of_fake_tensors(error):
+            raise RuntimeError(_cannot(error)) from error
+        raise
     except RuntimeError as error:
-        if "overflow" not in str(error).lower():
-            raise
-        raise ValueError(
-            f"{_line_of(error)} asks for a tensor of more than 2**63 bytes: choose a smaller "
-            "micro-batch or smaller sizes."
-        ) from error
+        if "overflow" in str(error).lower():
+            raise ValueError(
+                f"{_line_of(error)} asks for a tensor of more than 2**63 bytes: choose a smaller "
+                "micro-batch or smaller sizes."
+            ) from error
+        if "data is not allocated" in str(error) or _is_of_fake_tensors(error):
+            raise RuntimeError(_cannot(error)) from error
+        raise
+
+
+def _is_of_fake_tensors(error: Exception) -> bool:
+    """Tell whether it was a fake tensor that refused, and not the operation itself."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return "_subclasses" in Path(frames[-1].filename).parts
+
+
+def _cannot(error: Exception) -> str:
+    said = str(error).partition("\n")[0]
+    return (
+        f"{_line_of(error)} needs a tensor's memory itself ({said}), and a predicted tensor has "
+        "none: count the real step with memory.measure, at a smaller size if it does not fit."
+    )
 
 
 def _line_of(error: Exception) -> str:

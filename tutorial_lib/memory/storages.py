@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from tutorial_lib.private_operations import sparse_parts
 from tutorial_lib.private_torch import (
     TorchDispatchMode,
     in_backward,
@@ -92,8 +93,9 @@ class StorageLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def label_storages(self, tensors: Iterable[Tensor | None], label: str) -> None:
         """Label the storages of these tensors, whether they were seen before or not."""
         for tensor in list_tensors([tensor for tensor in tensors if tensor is not None]):
-            if (record := self._record(tensor, "", label)) is not None:
-                record.label = label
+            for part in sparse_parts(tensor) or [tensor]:
+                if (record := self._record(part, "", label)) is not None:
+                    record.label = label
 
     def label_module(self, module: nn.Module, *, recurse: bool = True) -> None:
         """Label a module's parameters, buffers and present gradients."""
@@ -152,6 +154,8 @@ class StorageLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _record(self, tensor: Tensor, op: str, label: str) -> StorageRecord | None:
         (key,) = storage_keys((tensor,))
         if not key:
+            for part in sparse_parts(tensor):
+                self._record(part, op, label)
             return None
         storage = tensor.untyped_storage()
         if key in self._alive:

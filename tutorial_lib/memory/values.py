@@ -7,10 +7,11 @@ a list of drop rates, an attention mask is asked whether it hides anything, a lo
 
 from __future__ import annotations
 
+import linecache
 import sys
 import sysconfig
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -19,12 +20,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tutorial_lib import private_torch
+from tutorial_lib import private_operations, private_torch
 from tutorial_lib.memory.storages import is_wrapper
 from tutorial_lib.private_torch import TorchDispatchMode, storage_key, tree_leaves, tree_map_only
 
 # A batch of token ids and its mask are known; a weight, and what is computed with it, is not.
-_MOST_FLOATS, _MOST_OTHERS = 2**12, 2**20
+_MOST_FLOATS, _MOST_OTHERS = 2**16, 2**20
 _MOST_TO_LOOK_AT = 2**26
 
 _aten = torch.ops.aten
@@ -33,24 +34,12 @@ _OVERWRITES = {_aten.fill_.Scalar, _aten.fill_.Tensor, _aten.zero_.default, _ate
 _NOT_OF_THE_USER = (
     Path(torch.__file__).parent,
     Path(__file__).parent,
-    Path(private_torch.__file__),
-    Path(private_torch.__file__).with_name("private_patches.py"),
+    *Path(private_torch.__file__).parent.glob("private_*.py"),
 )
 
 
 class UnknownValueError(RuntimeError):
     """A step looks at more values than a stand-in is made for."""
-
-
-@dataclass(frozen=True)
-class Assumption:
-    """A value that a step looked at and a prediction does not have."""
-
-    line: str
-    said: str
-
-    def __str__(self) -> str:
-        return f"{self.line} {self.said}"
 
 
 @dataclass(slots=True)
@@ -66,11 +55,16 @@ class Values(TorchDispatchMode):  # type: ignore[no-untyped-call]
     A tensor is known when constants, ranges and random integers made it. Where an operation turns
     unknown numbers into integers or truth values (a choice of experts, a check for infinity), it
     gets random numbers between 0 and 1 in their place, and its result is assumed.
+
+    Args:
+        decisions: By line, which truth value to assume there.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, decisions: Mapping[str, bool] | None = None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.assumptions: dict[str, Assumption] = {}
+        self.assumptions: dict[str, str] = {}
+        self.decided: dict[str, bool] = {}
+        self._decisions = decisions or {}
         self._known: dict[int, _Known] = {}
 
     def __torch_dispatch__(
@@ -97,7 +91,7 @@ class Values(TorchDispatchMode):  # type: ignore[no-untyped-call]
         inputs, outputs = _tensors((args, kwargs)), _tensors(out)
         if any(tensor.layout is not torch.strided for tensor in (*inputs, *outputs)):
             return
-        written = private_torch.written_arguments(func, args, kwargs)
+        written = private_operations.written_arguments(func, args, kwargs)
         keys = {_key(tensor) for tensor in inputs}
         fresh = [tensor for tensor in outputs if _key(tensor) not in keys]
         if not fresh and not written:
@@ -113,7 +107,7 @@ class Values(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if not followed:
             return
         assumed = any(self._is_assumed(tensor) for tensor in inputs) or not all(known)
-        if private_torch.ignores_values(func):
+        if private_operations.ignores_values(func):
             assumed = False
         result = self._compute(func, args, kwargs)
         for fake, real in zip(outputs, _tensors(result), strict=True):
@@ -121,11 +115,11 @@ class Values(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 self._keep(fake, real, assumed=assumed)
 
     def _becomes_discrete(self, func: Any, inputs: list[Tensor], fresh: list[Tensor]) -> bool:
-        if private_torch.ignores_values(func):
+        if private_operations.ignores_values(func):
             return all(map(_is_small, fresh))
         return (
             not any(tensor.is_floating_point() or tensor.is_complex() for tensor in fresh)
-            and not private_torch.is_random(func)
+            and not private_operations.is_random(func)
             and all(map(_is_small, fresh))
             and all(tensor.numel() <= _MOST_OTHERS for tensor in inputs)
         )
@@ -151,22 +145,32 @@ class Values(TorchDispatchMode):  # type: ignore[no-untyped-call]
         for tensor in tensors:
             self._known.pop(_key(tensor), None)
 
-    def _value(self, tensor: Tensor) -> Tensor:
+    def _value(self, tensor: Tensor, *, zeros: bool = False) -> Tensor:
         """Give a tensor's values, or a stand-in for them; no mode may be active."""
         if not private_torch.is_fake(tensor):
             return tensor
-        if (found := self._known.get(_key(tensor))) is not None:
-            return _view(tensor, found.storage)
         shape, dtype = tuple(tensor.shape), tensor.dtype
+        if (found := self._known.get(_key(tensor))) is not None:
+            value = _view(tensor, found.storage)
+            return ~value if zeros and found.assumed and dtype == torch.bool else value
+        if zeros:
+            return torch.zeros((), dtype=dtype).expand(shape)
         if not tensor.is_floating_point():
             return torch.ones((), dtype=dtype).expand(shape)
         if tensor.numel() > _MOST_OTHERS:
             return torch.full((), 0.5, dtype=dtype).expand(shape)
         return torch.rand(shape, dtype=torch.float32).to(dtype)
 
-    def _compute(self, func: Any, args: Any, kwargs: Any) -> Any:
+    def _compute(self, func: Any, args: Any, kwargs: Any, *, zeros: bool = False) -> Any:
         with private_torch.without_modes(), torch.no_grad():
-            args, kwargs = tree_map_only(Tensor, self._value, (args, kwargs))
+            seen: dict[int, Tensor] = {}  # a tensor that is compared with itself is equal
+
+            def value(tensor: Tensor) -> Tensor:
+                if id(tensor) not in seen:
+                    seen[id(tensor)] = self._value(tensor, zeros=zeros)
+                return seen[id(tensor)]
+
+            args, kwargs = tree_map_only(Tensor, value, (args, kwargs))
             return func(*args, **kwargs)
 
     # ---- looks at values ----
@@ -182,11 +186,28 @@ class Values(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 "count the real step with memory.measure."
             )
         real = self._compute(func, args, kwargs)
-        if assumed:
-            self._note(func, assumed[0], real)
-        return tree_map_only(Tensor, lambda tensor: self._as_fake(tensor, bool(assumed)), real)
+        if assumed and not isinstance(real, int | float):
+            zeros = self._compute(func, args, kwargs, zeros=True)
+            if _shapes(zeros) != _shapes(real):
+                self._note(f"makes a tensor whose shape depends on values: {_shapes(real)}")
+        elif assumed:
+            real = self._assume(real)
+        return tree_map_only(
+            Tensor, lambda tensor: self._as_fake(tensor, assumed=bool(assumed)), real
+        )
 
-    def _as_fake(self, real: Tensor, assumed: bool) -> Tensor:
+    def _assume(self, number: float) -> float:
+        if not isinstance(number, bool):
+            self._note(f"asks for the value of a tensor: {number:.3g}")
+            return number
+        line = calling_line()
+        number = self._decisions.get(line, number)
+        self.decided.pop(line, None)
+        self.decided[line] = number  # the last one decided is the last one here
+        self._note(f"decides by the value of a tensor: {number}")
+        return number
+
+    def _as_fake(self, real: Tensor, *, assumed: bool) -> Tensor:
         fake = torch.empty_strided(real.size(), real.stride(), dtype=real.dtype)
         self._keep(fake, real, assumed=assumed)
         return fake
@@ -197,20 +218,17 @@ class Values(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return [index]
         return list(self._looked_at(_aten.nonzero.default, (index,), {}).unbind(1))
 
-    def _note(self, func: Any, looked_at: Tensor, answer: Any) -> None:
+    def _note(self, said: str) -> None:
         line = calling_line()
-        if isinstance(answer, bool):
-            said = f"decides by the value of a tensor: {answer} was assumed"
-        elif isinstance(answer, int | float):
-            said = f"asks for the value of a tensor: {answer:.3g} was assumed"
-        else:
-            shapes = ", ".join(str(tuple(tensor.shape)) for tensor in _tensors(answer))
-            said = f"makes a tensor whose shape depends on values: {shapes} was assumed"
-        self.assumptions.setdefault(line, Assumption(line, said))
+        self.assumptions.setdefault(line, f"{line} {said} was assumed.")
 
 
 def _tensors(value: Any) -> list[Tensor]:
     return [leaf for leaf in tree_leaves(value) if isinstance(leaf, Tensor)]
+
+
+def _shapes(value: Any) -> str:
+    return ", ".join(str(tuple(tensor.shape)) for tensor in _tensors(value))
 
 
 def _key(tensor: Tensor) -> int:
@@ -219,7 +237,7 @@ def _key(tensor: Tensor) -> int:
 
 def _is_small(tensor: Tensor) -> bool:
     most = _MOST_FLOATS if tensor.is_floating_point() else _MOST_OTHERS
-    return not tensor.is_complex() and tensor.numel() <= most
+    return tensor.device.type == "cpu" and not tensor.is_complex() and tensor.numel() <= most
 
 
 def _is_whole(tensor: Tensor) -> bool:
@@ -227,7 +245,7 @@ def _is_whole(tensor: Tensor) -> bool:
 
 
 def _is_uninitialised(func: Any, fresh: list[Tensor]) -> bool:
-    made = private_torch.is_uninitialised(func)
+    made = private_operations.is_uninitialised(func)
     return made and any(tensor.is_floating_point() for tensor in fresh)
 
 
@@ -249,8 +267,6 @@ def calling_line() -> str:
 
 def name_line(frames: Iterable[tuple[str, int, str]]) -> str:
     """Name the first of these lines that is neither PyTorch's, nor Python's, nor ours."""
-    import linecache
-
     python = Path(sysconfig.get_path("stdlib"))
     packages = Path(sysconfig.get_path("purelib"))  # it lies inside Python's own folder
     for filename, number, function in frames:

@@ -7,11 +7,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.flop_counter import flop_registry
 
 from tutorial_lib.memory.storages import list_tensors
-from tutorial_lib.plan.products import is_product
-from tutorial_lib.private_torch import TorchDispatchMode, gives_view
+from tutorial_lib.plan.products import flops_of, is_product
+from tutorial_lib.private_operations import gives_view
+from tutorial_lib.private_torch import TorchDispatchMode
 
 _HALVES = (torch.float16, torch.bfloat16)
 
@@ -65,7 +65,7 @@ class Roofline(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return out
 
     def _arithmetic(self, func: Any, args: Any, kwargs: Any, out: Any) -> float:
-        count = flop_registry.get(func.overloadpacket)
+        count = flops_of(func)
         if count is None:
             return 0.0
         first = next((leaf for leaf in list_tensors(args) if isinstance(leaf, Tensor)), None)
