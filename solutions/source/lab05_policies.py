@@ -28,6 +28,7 @@ from collections import namedtuple
 from contextlib import contextmanager, nullcontext
 from functools import cache, partial
 from statistics import median
+from typing import NamedTuple
 
 import torch
 from torch.autograd.graph import get_gradient_edge, saved_tensors_hooks
@@ -573,8 +574,12 @@ checks.lab05.fewest_flops(fewest_flops)
 # Readings of GPT-2: for each part alone, run it under the meter. `kept_bytes` is what is left when
 # its forward ends, `working_bytes` the peak of forward and backward.
 
+
 # %% id="readings"
-Option = namedtuple("Option", "kept_bytes working_bytes flops")
+class Option(NamedTuple):
+    kept_bytes: int
+    working_bytes: int
+    flops: int  # that run again
 
 
 def reading(module, run, x):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -24,7 +25,8 @@ class Op(NamedTuple):
     flops: int
 
 
-class Tape(NamedTuple):
+@dataclass(frozen=True)
+class Tape:
     """The operations of a forward, the bytes of what they made, and what backward asks for."""
 
     ops: list[Op]
