@@ -13,6 +13,7 @@ from tutorial_lib.checks.lab05 import Host, ex5_4
 from tutorial_lib.models.gpt import GPT, GPTConfig
 
 LAB = solved("lab05")
+SCALARS = 64  # bytes of a loss, and of what the loss function keeps beside it
 KEEPS = (None, {0, 1, 2, 3, 4, 5}, {0, 3, 4}, set())  # attention written out: six products
 
 
@@ -43,9 +44,8 @@ def test_no_choice_has_fewer_flops():
 @pytest.fixture(scope="module")
 def gpt():
     torch.manual_seed(0)
-    config = GPTConfig(32, seq_len=32, num_layers=6, num_heads=2, d_model=32, dropout=0.1,
-                       attention="eager")  # fmt: skip
-    return GPT(config)
+    sizes = {"vocab_size": 32, "seq_len": 32, "num_layers": 6, "num_heads": 2, "d_model": 32}
+    return GPT(GPTConfig(**sizes, dropout=0.1, tie_weights=False, attention="eager"))
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +77,8 @@ def test_an_executed_choice_stays_within_its_target(gpt, parts, share):
     most = ex5_4.peak([options[0] for options in parts])
     numbers = LAB.fewest_flops(parts, int(share * most))
     planned = ex5_4.peak([options[n] for options, n in zip(parts, numbers, strict=True)])
-    assert 0.97 * planned < counted_peak(gpt, numbers) <= planned <= share * most
+    assert planned <= share * most
+    assert 0.97 * planned < counted_peak(gpt, numbers) <= planned + SCALARS
 
 
 def test_the_host_gives_views_back_and_forgets_what_nobody_holds():

@@ -692,6 +692,9 @@ plots.tradeoff(
 # for every target, by mixing policies. The stretch on the right costs no product: keep all of
 # them, and drop the rest. A plain checkpoint around each block is the far end on the left.
 #
+# One thing the parts leave out: the embedding's weights are the head's too, and the gradient that
+# the head gives them waits until the embedding adds its own. Where a block decides, add its bytes.
+#
 # ## 5.5 Move it to the host
 #
 # Difficulty 5/5 · importance 4/5 · 20 minutes
