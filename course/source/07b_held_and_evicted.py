@@ -1,0 +1,206 @@
+# %% [markdown] id="title"
+# # Held and evicted
+#
+# This companion of chapter 07 is optional: no lab and no later chapter needs it. Two questions
+# about tensors that are, or are not, in memory:
+#
+# 1. A checkpoint was set, and memory did not fall. Who holds the tensor?
+# 2. What if no plan can be made beforehand?
+#
+# **Budget:** 20 minutes, 1 GiB of memory, no GPU needed.
+
+# %% id="imports"
+from contextlib import nullcontext
+from functools import cache, partial
+from statistics import median
+
+from torch.autograd.graph import save_on_cpu
+
+from tutorial_lib import data, device, memory, plots, strategies
+from tutorial_lib.guesses import beside
+from tutorial_lib.models.gpt import GPT, GPTConfig
+
+# %% [markdown] id="references-text"
+# ## Why did my memory not fall?
+#
+# A checkpoint can drop a tensor only if nobody else holds it. Training code often does: it keeps a
+# list of hidden states for a plot, or a hook logs activations.
+#
+# **Question.** With every block checkpointed, a hook logs each block's output, the inside of its
+# MLP, or the mean of its first norm. Which of these logs costs memory, and how much?
+
+
+# %% id="references"
+def detached(tensor):
+    return tensor.detach()
+
+
+def itself(tensor):
+    return tensor
+
+
+def mean(tensor):
+    return tensor.mean().item()
+
+
+# %% id="with-log"
+tokens = next(data.text_batches(2, 128))  # (batch, sequence)
+unit = 2 * 128 * 128 * 4  # bytes of a block's input
+
+
+def with_log(part, hand):
+    gpt, log = GPT(GPTConfig(num_layers=8)), []
+    for block in gpt.blocks if hand else ():
+        module = block.get_submodule(part)
+        module.register_forward_hook(lambda module, args, out: log.append(hand(out)))
+
+    def step():
+        gpt.zero_grad()
+        gpt.loss(tokens).backward()
+
+    with strategies.applied(gpt, "per-block"):
+        report = memory.measure(step, model=gpt, warmup=0)
+    backward = next(tick for tick, phase in report.phase_starts if phase == "backward")
+    return report.curve()[backward]["activations"] / unit, report.peak_bytes / unit
+
+
+# %% id="references-table"
+nothing = with_log("", None)
+for part, hand in [("", detached), ("mlp.up", detached), ("mlp.up", itself), ("norm_1", mean)]:
+    words = f"{part or 'block'}, {hand.__name__}:"
+    waiting, peak = (a - b for a, b in zip(with_log(part, hand), nothing, strict=True))
+    print(f"{words:<18} waiting {waiting:+6.2f}, peak {peak:+6.2f}")
+
+# %% [markdown] id="references-read"
+# - The **outputs of the blocks** are the boundaries. They wait anyway, so a reference to them costs
+#   next to nothing (until the step ends: clear the list).
+# - The **inside of the MLP** waits with its full size, four units for each block. The hook runs in
+#   the recomputation too, and appends again. Without `detach` it is worse: an entry from the
+#   recomputation holds the whole graph of its block.
+# - A **number** made of the tensor costs nothing. Log numbers.
+#
+# `memory.saved` cannot see this, since autograd did not save those tensors. The meter sees it.
+
+# %% [markdown] id="on-gpu-text"
+# ## Offload on a GPU
+#
+# Chapter 07 counted what offload moves. Here is the same with the library's hooks on a GPU, if
+# there is one; a 24-block GPT, kept on the device and moved to the host:
+
+
+# %% id="on-gpu"
+# NBVAL_IGNORE_OUTPUT
+def measured_on_gpu(around):
+    gpt, batch = GPT(GPTConfig(num_layers=24)).cuda(), tokens.cuda()
+
+    def step():
+        with around():
+            loss = gpt.loss(batch)
+        loss.backward()
+        gpt.zero_grad()
+
+    return memory.measure(step, model=gpt, repeats=5)
+
+
+if device.has_gpu():
+    for name, around in {"kept": nullcontext, "moved": partial(save_on_cpu, True)}.items():
+        report = measured_on_gpu(around)
+        print(f"{name:<6} peak {report.peak_bytes}, {1e3 * median(report.step_seconds):.1f} ms")
+else:
+    print("no GPU here: chapter 07 counts the bytes, and its section on the bus the time")
+
+# %% [markdown] id="on-demand-text"
+# ## Can it be decided while it runs?
+#
+# All plans of chapters 06 and 07 were made beforehand. If the graph changes from step to step, with
+# sequences of different length or a tree, no plan fits. **Dynamic tensor rematerialisation**
+# (Kirisame et al., 2021) needs none: compute; when memory is full, evict a tensor; when an evicted
+# one is needed, make it again. It evicts the tensor with the smallest
+#
+# $$ h = \frac{\text{cost to make it again}}{\text{bytes} \times \text{time since its last use}} $$
+#
+# Here in small: a chain of equal operations. Making a result again includes its evicted neighbours.
+
+
+# %% id="on-demand"
+class OnDemand:
+    """Results 0, 1, 2, ... of a chain, at most `room` of them in memory; 0 is the input."""
+
+    def __init__(self, room):
+        self.room, self.clock, self.runs = room, 0, 0
+        self.used = {0: 0}  # what is in memory, and when it was last used
+
+    def score(self, place):
+        before = max(other for other in self.used if other < place)
+        after = min((other for other in self.used if other > place), default=place + 1)
+        return (after - before - 1) / (self.clock - self.used[place] + 1)
+
+    def get(self, wanted):
+        start = max(place for place in self.used if place <= wanted)
+        for place in range(start + 1, wanted + 1):
+            if len(self.used) == self.room:
+                evictable = self.used.keys() - {0, place - 1}
+                del self.used[min(sorted(evictable), key=self.score)]
+            self.runs, self.clock = self.runs + 1, self.clock + 1
+            self.used[place - 1] = self.used[place] = self.clock
+
+
+# %% id="on-demand-step"
+def forward_and_backward(length, room):
+    chain = OnDemand(room)
+    for place in range(length, -1, -1):  # the last one is the forward pass
+        chain.get(place)
+        chain.used.pop(place)
+    return chain.runs
+
+
+# %% [markdown] id="predict-on-demand"
+# The best plan knows the chain beforehand. It is a small dynamic program, as in chapter 06: run
+# forward to result $k$ and keep it, go backward through all that follows it, then through all
+# before.
+#
+# **Predict.** A chain of 64 operations, 12 places in memory. By how many per cent does the eviction
+# rule run more operations than the best plan?
+
+# %% id="guess-on-demand"
+guess = None
+
+
+# %% id="on-demand-runs"
+@cache
+def best(length, room):
+    if length <= 2:
+        return length
+    ways = range(1, length) if room >= 3 else ()
+    return min((k - 1 + best(length - k, room - 1) + best(k, room) for k in ways), default=10**9)
+
+
+runs, planned = forward_and_backward(64, 12), best(64, 12)
+more = 100 * (runs / planned - 1)
+print(f"evicting {runs} runs, planned {planned}: {more:+.0f} %{beside(guess, more)}")
+
+# %% id="on-demand-figure"
+rooms = (6, 8, 10, 12, 16, 24, 40, 65)
+plots.training_curves(
+    {
+        "evicting on demand": {room: forward_and_backward(64, room) for room in rooms},
+        "best plan": {room: best(64, room) for room in rooms},
+    },
+    xlabel="places in memory",
+    ylabel="runs of an operation",
+    title="Forward and backward through a chain of 64 operations",
+    dashed=["best plan"],
+)
+
+# %% [markdown] id="on-demand-price"
+# The rule knows nothing beforehand, and stays close to the best plan. What the count leaves out is
+# the search itself: before each eviction the rule compares all tensors in memory. For a fixed
+# graph, a plan made once is cheaper. PyTorch has no such mode; the authors' prototype changed
+# PyTorch.
+#
+# ## What to remember
+#
+# - **"Keeping references defeats checkpointing":** true for a block's inside, detached or not. The
+#   blocks' outputs and plain numbers are harmless.
+# - **"Dynamic checkpointing":** close to the best plan on a chain, and for graphs that change the
+#   only choice. The price is a search at run time.
