@@ -37,7 +37,9 @@ class Life:
         category: One of `CATEGORIES`.
         phase: Phase of the step in which it was born.
         op: Name of the operation that made it; empty for what was there before.
-        module: Path of the module that was running.
+        module: Path of the module that was running; of a gradient or a state, that of the
+            parameter's module.
+        line: File and line that made it, where that was asked for.
     """
 
     num_bytes: int
@@ -47,6 +49,7 @@ class Life:
     phase: str
     op: str
     module: str
+    line: str = ""
 
 
 @dataclass
@@ -65,6 +68,7 @@ class StepMemory:
         leaked_bytes: Bytes of the step that outlived it and are neither gradient nor state.
         timeline: Every storage's life.
         phase_starts: Tick and name of each phase, in order.
+        step_peaks: Most bytes held in each step, where several were measured.
         step_seconds: Time of each timed run; none where none was asked for.
         flops: Floating-point operations of one step, counted in a run of their own.
         method: `counted` (exact, from tensors), `allocator` (CUDA's own peak), `emulated` (the same
@@ -88,6 +92,7 @@ class StepMemory:
     timeline: list[Life] = field(default_factory=list)
     phase_starts: list[tuple[int, str]] = field(default_factory=list)
     step_seconds: list[float] = field(default_factory=list)
+    step_peaks: list[int] = field(default_factory=list)
     flops: int | None = None
     method: str = "counted"
     device: str = "CPU"
@@ -134,6 +139,33 @@ class StepMemory:
             for category in CATEGORIES:
                 now[category] += before[category]
         return changes[:-1]
+
+    def by(self, key: str, *, depth: int | None = None) -> dict[str, Bytes]:
+        """Add up what is held at the peak by `module`, `line`, `op`, `category` or `phase`.
+
+        Args:
+            key: Which of them. Lines are known where the step was measured with `lines=True`.
+            depth: Of a module's path, so many names are kept: 2 of `blocks.0.mlp` are `blocks.0`.
+
+        Returns:
+            From each name to its bytes, the largest first. What no module or line made is named
+            after its phase, as in `(backward)`, or `(before the step)`.
+
+        Raises:
+            ValueError: When lines are asked for and were not noted.
+        """
+        if key == "line" and self.timeline and not any(life.line for life in self.timeline):
+            raise ValueError("No lines were noted: measure with lines=True.")
+        totals = [sum(point.values()) for point in self.curve()]
+        moment = totals.index(max(totals))
+        sums: dict[str, Bytes] = {}
+        for life in self.timeline:
+            if life.born <= moment and (life.died is None or moment <= life.died):
+                name = str(getattr(life, key))
+                name = ".".join(name.split(".")[:depth]) if key == "module" else name
+                name = name or (f"({life.phase})" if life.born else "(before the step)")
+                sums[name] = sums.get(name, Bytes(0)) + life.num_bytes
+        return dict(sorted(sums.items(), key=lambda item: -item[1]))
 
     def leaks(self) -> list[Life]:
         """List what the step made, that lives on, and that is neither gradient nor state."""

@@ -24,6 +24,8 @@ from tutorial_lib import device as devices
 from tutorial_lib import private_torch
 from tutorial_lib.memory.allocator import AllocatorReading
 from tutorial_lib.memory.report import MemoryReport
+from tutorial_lib.memory.saved import calling_line
+from tutorial_lib.memory.steps import StepsSeen
 from tutorial_lib.memory.storages import StorageLog
 from tutorial_lib.timeline import summarise
 
@@ -42,6 +44,7 @@ def measure(
     steps: int = 1,
     repeats: int = 0,
     flops: bool = False,
+    lines: bool = False,
 ) -> MemoryReport:
     """Measure steady training steps, after a warm-up that brings the optimizer's state.
 
@@ -55,6 +58,7 @@ def measure(
         steps: Steps in the measurement, one after the other, as one timeline.
         repeats: Further steps that are timed, without the meter. An emulated card has no times.
         flops: Whether to count FLOPs, in a step of its own: a FLOP counter keeps tensors alive.
+        lines: Whether to note which line of code made each tensor, for `report.by("line")`.
 
     Returns:
         The report of the measured step.
@@ -74,13 +78,15 @@ def measure(
             f"(={steps}) must be at least 1."
         )
     with _undone_on_error(model, optimizer):
+        seen = StepsSeen(step, model)
         for _ in range(warmup):
-            step()
+            seen.run()
         before = list(_warnings_before(model))
-        with watch(label, model=model, optimizer=optimizer) as report:
+        with watch(label, model=model, optimizer=optimizer, lines=lines) as report:
             for _ in range(steps):
-                step()
-        for text in _warnings_after(report) or before:
+                seen.run(_Watching.clock)
+        report.step_peaks = seen.peaks(report) if steps > 1 else []
+        for text in _warnings_after(report) or before or seen.warnings():
             warnings.warn(text, MeterWarning, stacklevel=2)
         device = _device_of(model, optimizer)
         times = 0 if devices.is_emulated(device) else repeats
@@ -98,6 +104,7 @@ def watch(
     *,
     model: nn.Module | None = None,
     optimizer: Optimizer | None = None,
+    lines: bool = False,
 ) -> Iterator[MemoryReport]:
     """Measure what happens inside the `with` block; the report is filled in at its end.
 
@@ -105,6 +112,7 @@ def watch(
         label: Words for the report.
         model: Whose parameters and buffers to name.
         optimizer: Whose state to name.
+        lines: Whether to note which line of code made each tensor, for `report.by("line")`.
 
     Yields:
         The report, empty until the block ends. It stays empty when the block raises.
@@ -119,12 +127,14 @@ def watch(
     device = _device_of(model, optimizer)
     report = MemoryReport(label=label, device=devices.describe(device), versions=devices.versions())
     log = StorageLog(device.type)
+    log.line_of = calling_line if lines else None
     if device.type != "cpu":
         gc.collect()  # An allocator counts garbage; a step on the CPU cannot touch it.
     before = AllocatorReading.take(device)
     with contextlib.ExitStack() as stack:
         _Watching.now = label or "measure"
         stack.callback(setattr, _Watching, "now", None)
+        _Watching.clock = lambda: log.clock
         stack.callback(gc.enable if gc.isenabled() else gc.disable)
         gc.disable()  # A collection in the middle would move the peak from run to run.
         stack.enter_context(_uncompiled())
@@ -143,6 +153,7 @@ def watch(
 
 class _Watching:
     now: str | None = None
+    clock: Callable[[], int]
 
 
 def _warnings_before(model: nn.Module | None) -> Iterator[str]:
@@ -200,9 +211,12 @@ def _install(
 ) -> None:
     """Tell the log what is there, and of modules and updates as they happen."""
     names: dict[int, str] = {}
-    if model is not None:
-        log.label_module(model)
-        names = {id(module): name for name, module in model.named_modules()}
+    for name, module in model.named_modules() if model is not None else ():
+        names[id(module)] = name
+        log.owners |= {id(parameter): name for parameter in module.parameters(recurse=False)}
+        log.module_stack.append(name)
+        log.label_module(module, recurse=False)
+        log.module_stack.pop()
     if optimizer is not None:
         log.label_optimizer(optimizer)
 
@@ -225,7 +239,7 @@ def _install(
         log.set_phase("zero")
 
     def accumulated(parameter: Tensor) -> None:
-        log.label_storages([parameter.grad], "gradients")
+        log.label_storages([parameter.grad], "gradients", of=parameter)
 
     plain_resize = torch.UntypedStorage.resize_
 

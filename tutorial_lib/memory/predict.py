@@ -38,6 +38,7 @@ def predict(
     kernels: Literal["cuda", "cpu"] = "cuda",
     label: str = "",
     warmup: int = 1,
+    lines: bool = False,
 ) -> MemoryReport:
     """Run a training step on tensors that have a shape and no memory, and meter it.
 
@@ -49,6 +50,7 @@ def predict(
             this CPU. They save different bytes for dropout, attention and autocast.
         label: Words for the report.
         warmup: Steps before the predicted one; 1 brings the optimizer's state.
+        lines: Whether to note which line of code made each tensor, for `report.by("line")`.
 
     Returns:
         The report, `method` being `predicted`: with `cpu` byte for byte what the meter counts when
@@ -77,7 +79,12 @@ def predict(
                     as_on_cuda(optimizer)
                 with _with_values():  # make_step may have imported transformers
                     report = measure(
-                        step, model=model, optimizer=optimizer, label=label, warmup=warmup
+                        step,
+                        model=model,
+                        optimizer=optimizer,
+                        label=label,
+                        warmup=warmup,
+                        lines=lines,
                     )
             break
         except Exception as error:

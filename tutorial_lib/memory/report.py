@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tutorial_lib.timeline import Life, StepMemory
-from tutorial_lib.units import human_flops, human_seconds
+from tutorial_lib.units import Bytes, human_flops, human_seconds
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -99,6 +99,9 @@ class MemoryReport(StepMemory):
             largest = max(self.leaks(), key=lambda life: life.num_bytes, default=None)
             made_by = f", the largest made by {largest.op}" if largest else ""
             lines.append(f"  left behind:    {self.leaked_bytes}{made_by}")
+        if self.step_peaks:
+            least, most = Bytes(min(self.step_peaks)), Bytes(max(self.step_peaks))
+            lines.append(f"  peak by step:   {least} to {most}, of {len(self.step_peaks)} steps")
         if self.step_seconds:
             fastest, slowest = min(self.step_seconds), max(self.step_seconds)
             spread = f"{human_seconds(fastest)} to {human_seconds(slowest)}"

@@ -186,11 +186,12 @@ class _Recorder:
         op = grad_fn.name().removesuffix("0") if grad_fn else ""
         shape, dtype = tuple(tensor.shape), str(tensor.dtype).removeprefix("torch.")
         module = self.modules[-1] if self.modules else ""
-        line = _calling_line(sys._getframe(2))
+        line = calling_line(sys._getframe(2))
         self.rows.append(SavedTensor(shape, dtype, Bytes(num_bytes), op, module, line))
 
 
-def _calling_line(frame: FrameType | None) -> str:
+def calling_line(frame: FrameType | None) -> str:
+    """Name file and line of the innermost frame that is neither PyTorch's nor an instrument's."""
     while frame is not None and frame.f_code.co_filename.startswith(_NOT_THE_CALLER):
         frame = frame.f_back
     if frame is None:

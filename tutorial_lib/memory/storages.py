@@ -7,9 +7,11 @@ known only later, so labels are given at the end, from birth on.
 
 from __future__ import annotations
 
+import sys
 import weakref
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from types import FrameType
 from typing import Any
 
 import torch
@@ -43,6 +45,7 @@ class StorageRecord:
     waits_for_backward: bool = False
     with_grad: bool = False
     died: int | None = None
+    line: str = ""
 
 
 class StorageLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -61,6 +64,8 @@ class StorageLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.phase_starts: list[tuple[int, Phase]] = [(0, "zero")]
         self.in_optimizer = False
         self.module_stack: list[str] = []
+        self.owners: dict[int, str] = {}  # from a parameter's id to the name of its module
+        self.line_of: Callable[[FrameType], str] | None = None  # asked of each birth, where set
         self._collective = ""
         self._metered: dict[torch.device, bool] = {}
         self._alive: dict[int, tuple[StorageRecord, weakref.ref[torch.UntypedStorage]]] = {}
@@ -90,18 +95,21 @@ class StorageLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.clock -= len(self.records) == before
         return out
 
-    def label_storages(self, tensors: Iterable[Tensor | None], label: str) -> None:
-        """Label the storages of these tensors, whether they were seen before or not."""
+    def label_storages(
+        self, tensors: Iterable[Tensor | None], label: str, *, of: Tensor | None = None
+    ) -> None:
+        """Label the storages of these tensors, seen before or not; those `of` a parameter."""
+        owner = self.owners.get(id(of), "")
         for tensor in list_tensors([tensor for tensor in tensors if tensor is not None]):
             for part in sparse_parts(tensor) or [tensor]:
                 if (record := self._record(part, "", label)) is not None:
-                    record.label = label
+                    record.label, record.module = label, owner or record.module
 
     def label_module(self, module: nn.Module, *, recurse: bool = True) -> None:
         """Label a module's parameters, buffers and present gradients."""
         for parameter in module.parameters(recurse):
-            self.label_storages([parameter], "parameters")
-            self.label_storages([parameter.grad], "gradients")
+            self.label_storages([parameter], "parameters", of=parameter)
+            self.label_storages([parameter.grad], "gradients", of=parameter)
         self.label_storages(module.buffers(recurse), "buffers")
 
     def label_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
@@ -109,7 +117,8 @@ class StorageLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
         for group in optimizer.param_groups:
             self.label_storages(group["params"], "parameters")
             self.label_storages((parameter.grad for parameter in group["params"]), "gradients")
-        self.label_storages(list_tensors(list(optimizer.state.values())), "optimizer_state")
+        for parameter, state in optimizer.state.items():
+            self.label_storages(list_tensors([state]), "optimizer_state", of=parameter)
 
     def set_phase(self, phase: Phase) -> None:
         """Note that another phase of the step has begun."""
@@ -136,7 +145,7 @@ class StorageLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def lives(self) -> list[Life]:
         """Give every storage's life, labelled."""
         return [
-            Life(r.num_bytes, r.born, r.died, _category(r), r.phase, r.op, r.module)
+            Life(r.num_bytes, r.born, r.died, _category(r), r.phase, r.op, r.module, r.line)
             for r in self.records
         ]
 
@@ -170,6 +179,8 @@ class StorageLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
         module = self.module_stack[-1] if self.module_stack else ""
         record = StorageRecord(storage.nbytes(), born, self.phase, op, module, label)
         record.with_grad = torch.is_grad_enabled()
+        if self.line_of is not None and born:
+            record.line = self.line_of(sys._getframe(1))
         self._watch(record, storage, key)
         return record
 

@@ -1,0 +1,67 @@
+"""Say whether one step is like the next: some drop layers by chance, or take other sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from torch import Tensor, nn
+from torch.nn.modules import module as module_hooks
+
+from tutorial_lib import private_torch
+from tutorial_lib.timeline import StepMemory
+from tutorial_lib.units import Bytes
+
+
+class StepsSeen:
+    """Runs steps and notes how many modules ran in each, and how many numbers they gave.
+
+    Blind to steps that differ in something else, as in the history that an optimizer keeps, and
+    to compiled models, whose modules are not asked.
+    """
+
+    def __init__(self, step: Callable[[], Any], model: nn.Module | None) -> None:
+        self._step = step
+        self._compiled = model is not None and private_torch.is_compiled(model)
+        self._seen: list[tuple[int, int]] = []
+        self._ends: list[int] = []
+
+    def run(self, clock: Callable[[], int] | None = None) -> None:
+        """Run the step, and note at which tick of the timeline it ended."""
+        modules = numbers = 0
+
+        def ran(module: Any, args: Any, out: Any) -> None:
+            nonlocal modules, numbers
+            modules += 1
+            numbers += out.numel() if isinstance(out, Tensor) else 0
+
+        if self._compiled:
+            self._step()
+        else:
+            with module_hooks.register_module_forward_hook(ran):
+                self._step()
+        self._seen.append((modules, numbers))
+        self._ends += [clock()] if clock else []
+
+    def warnings(self) -> Iterator[str]:
+        """Say how a single measured step differed from the one before it."""
+        if len(self._ends) > 1 or len(self._seen) < 2 or self._seen[-1] == self._seen[-2]:
+            return
+        before, last = (
+            f"{modules:,} modules, which gave {numbers:,} numbers"
+            for modules, numbers in self._seen[-2:]
+        )
+        yield (
+            f"steps differ: the one before ran {before}, the measured one {last}. Other steps may "
+            "need more memory: measure ten by steps=10, and the report gives the least and the "
+            "most of their peaks."
+        )
+
+    def peaks(self, report: StepMemory) -> list[int]:
+        """Give the most bytes held in each of the measured steps, from the timeline of all."""
+        totals = [sum(point.values()) for point in report.curve()]
+        begins = [0, *(end + 1 for end in self._ends)]
+        return [
+            Bytes(max(totals[begin : end + 1], default=0))
+            for begin, end in zip(begins, self._ends, strict=False)
+        ]
