@@ -44,7 +44,7 @@ def test_one_wrong_number_in_the_last_weight_is_noticed(relative_error, change, 
     right = {"a": [np.array([1.0, 2.0])], "b": [np.array([[4.0]])]}
     last = {**right, "b": [np.array([[4.0 + change]])]}
     assert (relative_error([right, last]) < 1e-5) == equal
-    with pytest.raises(ValueError, match="shorter"):
+    with pytest.raises(ValueError, match="longer"):
         relative_error([right])
 
 
