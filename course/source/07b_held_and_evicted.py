@@ -72,8 +72,8 @@ for part, hand in [("", detached), ("mlp.up", detached), ("mlp.up", itself), ("n
     print(f"{words:<18} waiting {waiting:+6.2f}, peak {peak:+6.2f}")
 
 # %% [markdown] id="references-read"
-# - The **outputs of the blocks** are the boundaries. They wait anyway, so a reference to them costs
-#   next to nothing (until the step ends: clear the list).
+# - The **outputs of the blocks** are the boundaries, and wait anyway. What the list adds is that
+#   they stay until it is cleared, where backward would have let go of them: one unit a block.
 # - The **inside of the MLP** waits with its full size, four units for each block. The hook runs in
 #   the recomputation too, and appends again. Without `detach` it is worse: an entry from the
 #   recomputation holds the whole graph of its block.

@@ -10,6 +10,21 @@ import torch
 from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
 from torch.utils.flop_counter import flop_registry
 
+_aten = torch.ops.aten
+# The attention of a CPU is not in PyTorch's list; its arguments are those of a GPU's.
+_ON_CPU = {
+    _aten._scaled_dot_product_flash_attention_for_cpu: _aten._scaled_dot_product_flash_attention,
+    _aten._scaled_dot_product_flash_attention_for_cpu_backward: (
+        _aten._scaled_dot_product_flash_attention_backward
+    ),
+}
+
+
+def flops_of(func: Any) -> Callable[..., int] | None:
+    """Give what counts the FLOPs of an operation; `None` for one that is no product."""
+    packet = func.overloadpacket
+    return flop_registry.get(_ON_CPU.get(packet, packet))
+
 
 def is_product(func: Any, args: tuple[Any, ...]) -> bool:
     """Tell matrix products, convolutions and attention from all other operations.
@@ -17,7 +32,7 @@ def is_product(func: Any, args: tuple[Any, ...]) -> bool:
     Attention with dropout is none: its result cannot stand for it, since the random numbers after
     it would differ in a recomputation that leaves it out.
     """
-    if func.overloadpacket not in flop_registry and "scaled_dot_product" not in func.name():
+    if flops_of(func) is None:
         return False
     draws = torch.Tag.nondeterministic_seeded in func.tags
     return not (draws and any(isinstance(arg, float) and arg > 0 for arg in args))
