@@ -7,6 +7,7 @@ import pytest
 from tutorial_lib import memory
 from tutorial_lib.models import published
 from tutorial_lib.school import authoring, cli
+from tutorial_lib.school.options import largest_micro_batch
 from tutorial_lib.training import Recipe
 from tutorial_lib.units import human_bytes
 
@@ -98,6 +99,7 @@ def test_the_table_says_what_was_asked_how_it_is_known_and_both_peaks(capsys, ti
     ("words", "sentence"),
     [
         (["predict", "gpt3"], "gpt2"),
+        (["measure"], "One model is needed, as MODEL or after --model"),
         (["measure", "gpt2", "--device", "tpu"], "'tpu' was asked for"),
         (["predict", "tiny", "--batch", "0"], "micro_batch (=0) must be at least 1"),
         (["predict", "tiny", "--batch", str(10**16)], "smaller micro-batch"),
@@ -123,7 +125,6 @@ def test_a_foreseen_error_is_a_sentence_and_status_2(capsys, tiny, words, senten
 @pytest.mark.parametrize(
     "words",
     [
-        ["measure"],
         ["predict", "gpt2", "--batch", "many"],
         ["predict", "gpt2", "--precision", "fp8"],
         ["predict", "gpt2", "--kernels", "tpu"],
@@ -191,3 +192,171 @@ def test_grade_passes_its_options_on(capsys, monkeypatch, tmp_path):
     said = capsys.readouterr().out
     assert "2 graded, 1 unreadable" in said
     assert "a person should read (column review): b\n" in said
+
+
+LLAMA = {
+    **{"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "vocab_size": 50},
+    **{"num_attention_heads": 2, "num_key_value_heads": 2, "max_position_embeddings": 16},
+}
+OWN = """
+import torch
+from torch import nn
+
+def make_loss(micro_batch, layers=2):
+    model = nn.Sequential(*[nn.Linear(64, 64) for _ in range(layers)])
+    batch = torch.ones(micro_batch, 64)
+    return (lambda: model(batch).square().mean()), model
+
+def make_step():
+    loss, model = make_loss(2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    def step():
+        loss().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return step, model, optimizer
+
+def make_net():
+    return nn.Linear(2, 2)
+
+def make_nothing():
+    return 3
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Files that an engineer may name: configurations, some of them broken, and a script."""
+    from diffusers import UNet2DConditionModel
+    from transformers import LlamaConfig
+
+    home = tmp_path_factory.mktemp("own")
+    LlamaConfig(**LLAMA).save_pretrained(home / "llama")
+    text = (home / "llama" / "config.json").read_text(encoding="utf-8")
+    foreign = {"model_type": "mine", "auto_map": {"AutoModel": "mine.Mine"}}
+    classifier = {**json.loads(text), "architectures": ["LlamaForSequenceClassification"]}
+    files = {
+        "train.py": OWN,
+        "torn.json": text[:40],
+        "plain.json": "{}",
+        "unknown.json": '{"model_type": "lama"}',
+        "remote.json": json.dumps(foreign),
+        "head.json": json.dumps(classifier),
+        "diffusers.json": '{"_class_name": "FluxTransformer2DModel"}',
+    }
+    for name, content in files.items():
+        (home / name).write_text(content, encoding="utf-8")
+    UNet2DConditionModel(
+        block_out_channels=(32, 64),
+        down_block_types=("DownBlock2D", "CrossAttnDownBlock2D"),
+        up_block_types=("CrossAttnUpBlock2D", "UpBlock2D"),
+        cross_attention_dim=32,
+        attention_head_dim=2,
+        sample_size=8,
+    ).save_config(home / "pipeline" / "unet")
+    return home
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["llama", "--batch", "2", "--set", "num_hidden_layers=3", "--checkpointing", "per-block"],
+        ["llama/config.json", "--lora", "r=4", "--optimizer", "momentum", "--accumulate", "2"],
+        ["pipeline", "--optimizer", "sgd"],
+        ["train.py:make_loss", "--batch", "3", "--set", "layers=4", "--optimizer", "adafactor"],
+        ["train.py:make_step", "--checkpointing", "per-block"],
+    ],
+)
+def test_a_model_of_ones_own_is_measured_and_predicted_alike(capsys, folder, words):
+    words = ["--model", str(folder / words[0]), *words[1:]]
+    measured = report_of(capsys, "measure", *words, "--device", "cpu", "--by", "line")
+    predicted = report_of(capsys, "predict", *words, "--kernels", "cpu", "--by", "module")
+    assert measured["at_peak"] == predicted["at_peak"]
+    assert sum(measured["by_line"].values()) == measured["peak_bytes"]
+    assert sum(predicted["by_module"].values()) == measured["peak_bytes"]
+    assert ("segment" in measured.get("checkpointed", "")) == ("per-block" in words)
+
+
+def test_lora_trains_the_matrices_alone(folder):
+    plain, lora = (Recipe(str(folder / "llama"), lora_rank=rank).make_model() for rank in (None, 4))
+    trained = {name for name, p in lora.named_parameters() if p.requires_grad}
+    assert trained
+    assert all("lora_" in name for name in trained)
+    frozen = [p for p in lora.parameters() if not p.requires_grad]
+    assert len(frozen) == len(list(plain.parameters()))
+
+
+def test_fits_takes_the_largest_micro_batch_and_no_larger(capsys, folder):
+    model = str(folder / "train.py:make_loss")
+    words = ["--kernels", "cpu", "--optimizer", "sgd"]
+    found = report_of(capsys, "predict", model, *words, "--fits", "1MiB")["micro_batch"]
+    peaks = [
+        report_of(capsys, "predict", model, *words, "--batch", str(batch))["peak_bytes"]
+        for batch in (found, found + 1)
+    ]
+    assert peaks[0] <= 2**20 < peaks[1]
+
+
+@pytest.mark.parametrize("limit", [100, 101, 1099, 5000, 123456])
+@pytest.mark.parametrize(
+    "peak",
+    [lambda n: 100 * n, lambda n: 50 + 50 * (n // 2 * 2), lambda n: max(90, 10 * n - 400), int],
+)
+def test_the_largest_is_found_on_lines_steps_and_bends(peak, limit):
+    found = largest_micro_batch(peak, f"{limit}B")
+    assert peak(found) <= limit < peak(found + 1)
+
+
+def test_a_table_by_module_is_short_and_names_what_is_wrapped(capsys, folder):
+    words = ["predict", str(folder / "llama"), "--checkpointing", "per-block", "--by", "module"]
+    assert cli.run([*words, "--set", "num_hidden_layers=21"]) == 0
+    table = capsys.readouterr().out
+    assert "num_hidden_layers=21: predicted" in table
+    assert "per-block: 21 segments, model.layers.0 to model.layers.20" in table
+    assert "model.layers " in table
+    assert "model.layers.1 " not in table
+
+
+@pytest.mark.parametrize(
+    ("model", "words", "sentence"),
+    [
+        ("train.py:make", [], "has no function make: it has make_loss, make_step"),
+        ("train.py:make_net", [], "gives a Linear, and nothing says what it is trained on"),
+        ("train.py:make_nothing", [], "gives int: it must give step, model and optimizer"),
+        ("train.py:make_step", ["--batch", "2"], "takes no micro_batch"),
+        ("train.py:make_step", ["--optimizer", "sgd"], "write it into the step"),
+        ("nowhere.py:make_step", [], "There is no file"),
+        ("nowhere.json", [], "There is no file"),
+        ("", [], "has no config.json"),
+        ("torn.json", [], "no complete JSON"),
+        ("plain.json", [], "neither model_type (transformers) nor _class_name"),
+        ("unknown.json", [], "does not know. Did you mean"),
+        ("remote.json", [], "needs code of its own repository"),
+        ("head.json", [], "is a LlamaForSequenceClassification; batches are known for"),
+        ("diffusers.json", [], "is a FluxTransformer2DModel of diffusers; batches are known"),
+        ("llama", ["--set", "layers=3"], "is no field of the configuration"),
+        ("llama", ["--set", "num_hidden_layers"], "has no value"),
+        ("llama", ["--lora", "many"], "--lora r=8"),
+        ("llama", ["--fits", "1KiB"], "One sample takes"),
+        ("llama", ["gpt2"], "One model is needed"),
+    ],
+)
+def test_what_cannot_be_a_model_is_one_sentence(capsys, folder, model, words, sentence):
+    assert cli.run(["predict", "--model", str(folder / model), *words]) == 2
+    said = capsys.readouterr().err
+    assert sentence in said
+    assert "Traceback" not in said
+
+
+def test_a_name_on_the_hub_needs_a_network(capsys, monkeypatch):
+    import huggingface_hub
+    from huggingface_hub.errors import LocalEntryNotFoundError
+
+    def refuse(*_):
+        raise LocalEntryNotFoundError("no network")
+
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", refuse)
+    assert cli.run(["predict", "someone/model"]) == 2
+    assert "without a network or access, fetch that file" in capsys.readouterr().err
+    with pytest.raises(ValueError, match="There is no module nowhere here"):
+        Recipe("nowhere:make_step").make_step()

@@ -86,6 +86,8 @@ class StorageLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 self._record(tensor, *origin)
         out = func(*args, **(kwargs or {}))
         self._collective = func.overloadpacket.__name__ if func.namespace == "c10d" else ""
+        if self._collective == "allreduce_":
+            self._label_buckets(tensors)
         # Time passes with births alone: an operation that makes no storage changes no total.
         before = len(self.records)
         self.clock += 1
@@ -148,6 +150,12 @@ class StorageLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
             Life(r.num_bytes, r.born, r.died, _category(r), r.phase, r.op, r.module, r.line)
             for r in self.records
         ]
+
+    def _label_buckets(self, tensors: list[Tensor]) -> None:
+        """Label what DDP adds up over all ranks and never gives away: copies of gradients."""
+        for record in filter(None, (self._record(tensor, "", "inputs") for tensor in tensors)):
+            if record.label == "inputs" and self.phase == "backward":
+                record.label = "gradients"
 
     def _enter_phase(self) -> None:
         if in_backward():  # recomputation too

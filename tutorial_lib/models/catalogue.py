@@ -6,47 +6,10 @@ The numbers of parameters are published facts; a test builds each model and coun
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
-Family = Literal[
-    "causal-lm",
-    "masked-lm",
-    "image-classifier",
-    "two-tower",
-    "unet",
-    "autoencoder",
-    "our-lm",
-    "our-classifier",
-    "our-segmenter",
-]
-
-
-@dataclass(frozen=True)
-class Published:
-    """A published model: what it is, how many parameters it has, how to build it.
-
-    Args:
-        name: Its key in `PUBLISHED`.
-        family: Decides what a batch and the loss are.
-        num_parameters: Exactly as many as the model has; tied weights count once.
-        model_class: The class in transformers, diffusers or this course, head included.
-        config: What differs from that class's default configuration.
-        seq: Tokens in a batch's sequences when nothing else is asked for; of text, for a U-Net.
-        size: Height and width of a batch's images: pixels, latents for a U-Net of diffusers, or
-            voxels of a volume, whose depth it is too.
-        source: The publication.
-    """
-
-    name: str
-    family: Family
-    num_parameters: int
-    model_class: str
-    source: str
-    config: Mapping[str, Any] = field(default_factory=dict)
-    seq: int | None = None
-    size: int | None = None
+from tutorial_lib.models import described
+from tutorial_lib.models.entry import Published
 
 
 def _gpt2(name: str, num_parameters: int, layers: int, heads: int, width: int) -> Published:
@@ -259,16 +222,27 @@ _MODELS = (
 PUBLISHED: dict[str, Published] = {model.name: model for model in _MODELS}
 
 
-def find(name: str) -> Published:
-    """Look a published model up by name.
+def find(name: str | Published) -> Published:
+    """Look a published model up by name, or read what its configuration file says.
+
+    Args:
+        name: A key of `PUBLISHED`; the path of a `config.json` of transformers or diffusers, or of
+            a folder with one; or a name on the Hub, as in `openai-community/gpt2`, whose
+            `config.json` alone is then downloaded. A `Published` is given back.
 
     Raises:
-        ValueError: When there is none of that name; the nearest names are in the message.
+        ValueError: When there is none of that name, with the nearest names; when the file cannot
+            be had or read; or when no batch is known for what it describes.
     """
+    if isinstance(name, Published):
+        return name
     if name in PUBLISHED:
         return PUBLISHED[name]
+    if described.is_place(str(name)):
+        return described.read(str(name))
     near = difflib.get_close_matches(str(name).lower(), PUBLISHED, n=3, cutoff=0.4)
     advice = f"Did you mean {' or '.join(near)}? " if near else ""
     raise ValueError(
-        f"There is no published model {name!r}. {advice}The names are {', '.join(PUBLISHED)}."
+        f"There is no published model {name!r}. {advice}The names are {', '.join(PUBLISHED)}; "
+        "the path of a config.json is taken too."
     )

@@ -19,7 +19,7 @@ from unittest import mock
 
 from torch import nn
 
-from tutorial_lib.models.catalogue import Published
+from tutorial_lib.models.entry import Published
 
 
 def class_of(model: Published) -> Any:

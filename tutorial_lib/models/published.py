@@ -20,7 +20,8 @@ from torch import nn
 
 from tutorial_lib import device as devices
 from tutorial_lib import private_patches, private_torch
-from tutorial_lib.models.catalogue import PUBLISHED, Published, find
+from tutorial_lib.models.catalogue import PUBLISHED, find
+from tutorial_lib.models.entry import Published
 from tutorial_lib.models.libraries import construct, full_config, quiet
 from tutorial_lib.models.published_steps import batch, loss
 

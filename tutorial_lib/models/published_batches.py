@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tutorial_lib.models.catalogue import Published
+from tutorial_lib.models.entry import Published
 from tutorial_lib.models.libraries import config_value
 
 Batch = dict[str, Tensor]

@@ -19,14 +19,15 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from tutorial_lib.models import published_batches as batches
-from tutorial_lib.models.catalogue import Family, find
+from tutorial_lib.models.catalogue import find
+from tutorial_lib.models.entry import Family, Published
 from tutorial_lib.models.published_batches import NUM_TIMESTEPS, Batch
 
 KL_WEIGHT = 1e-6  # Rombach et al. (2022), of the sum over the latents
 
 
 def batch(
-    name: str,
+    name: str | Published,
     micro_batch: int,
     *,
     seq: int | None = None,
@@ -38,7 +39,7 @@ def batch(
     """Make a random batch of what a published model is trained on.
 
     Args:
-        name: A key of `PUBLISHED`.
+        name: What `find` takes.
         micro_batch: Samples in memory at once.
         seq: Tokens in a sequence; `None` means the model's own. For a U-Net, tokens of text.
         size: Height and width of images, in latents for a U-Net of diffusers, and the depth too of
@@ -54,6 +55,7 @@ def batch(
         ValueError: When the name is not known, or a size is below 1 or beyond the model's.
     """
     model = find(name)
+    name = model.name
     for key, value in (("micro_batch", micro_batch), ("seq", seq), ("size", size)):
         if value is not None and value < 1:
             raise ValueError(f"{key} (={value}) must be at least 1: try {key}=1.")
@@ -68,7 +70,7 @@ def batch(
     return {key: value.to(device) for key, value in made.items()}
 
 
-def loss(name: str, model: nn.Module, batch: Batch) -> Tensor:
+def loss(name: str | Published, model: nn.Module, batch: Batch) -> Tensor:
     """Give the loss that a published model is really trained with, a scalar.
 
     Next token for GPT-2, Llama and LSTM, masked tokens for BERT, classes for ViT and ResNet and,
@@ -85,7 +87,8 @@ def loss(name: str, model: nn.Module, batch: Batch) -> Tensor:
     Raises:
         ValueError: When the name is not known, or the batch is that of another family.
     """
-    family = _FAMILIES[find(name).family]
+    found = find(name)
+    family, name = _FAMILIES[found.family], found.name
     if family.needs not in batch:
         raise ValueError(
             f"The batch has {', '.join(batch)}; {name} needs {family.needs}. "

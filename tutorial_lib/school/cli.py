@@ -10,17 +10,22 @@ import enum
 import json
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from tutorial_lib.school import teach
 from tutorial_lib.school.emulate import on_cards
+from tutorial_lib.school.options import AsJson, Fits, largest_micro_batch, takes_a_recipe
 from tutorial_lib.school.plan import plan
-from tutorial_lib.training import Attention, OptimizerName, Precision, Recipe
+from tutorial_lib.training import Recipe
+from tutorial_lib.units import Bytes
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from tutorial_lib.memory import MemoryReport
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -29,18 +34,20 @@ DOCTOR_PACKAGES = (
     "jupyterlab", "ipykernel", "ipywidgets", "nbval",
 )  # fmt: skip
 
+ROWS = 20  # of the table by module or line
+
+
 app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
 
-Model = Annotated[str, typer.Argument(help="A published model, as in gpt2 or sd15-unet.")]
-Batch = Annotated[int, typer.Option(help="Micro-batch: samples in memory at once.")]
-Seq = Annotated[int | None, typer.Option(help="Tokens in a sequence; the model's own if left out.")]
-Size = Annotated[int | None, typer.Option(help="Image height and width; of latents for a U-Net.")]
-Strategy = Annotated[str, typer.Option(help="What to checkpoint, as in per-block or every-2.")]
-Accumulate = Annotated[int, typer.Option(help="Micro-batches for each update.")]
-Chosen = Annotated[Precision, typer.Option(help="Types of the numbers; amp is autocast.")]
-Kernel = Annotated[Attention, typer.Option(help="Fused kernels, or scores written out.")]
-Update = Annotated[OptimizerName, typer.Option(help="What updates the parameters.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for a program to read.")]
+
+class Held(enum.StrEnum):
+    """By what the bytes at the peak may be told apart."""
+
+    MODULE = "module"
+    LINE = "line"
+
+
+By = Annotated[Held | None, typer.Option(help="Say too which modules, or lines of code, hold it.")]
 
 
 class Kernels(enum.StrEnum):
@@ -142,13 +149,23 @@ def machine() -> dict[str, str]:
     return facts
 
 
-def _show(report: MemoryReport, recipe: Recipe, as_json: bool) -> None:
+def _show(
+    report: MemoryReport, recipe: Recipe, network: nn.Module, by: Held | None, as_json: bool
+) -> None:
     """Print a report as a table, or as JSON together with what was asked."""
+    held = (
+        {}
+        if by is None
+        else report.by(by.value, depth=_depth(report) if by == Held.MODULE else None)
+    )
+    applied = _applied(network, recipe.checkpointing)
     if as_json:
         from tutorial_lib.memory.report import as_data
 
-        peaks = {"forward_backward_bytes": report.forward_backward_bytes}
-        print(json.dumps(recipe.as_data() | as_data(report) | peaks, indent=1))
+        more: dict[str, Any] = {"forward_backward_bytes": report.forward_backward_bytes}
+        more |= {"checkpointed": applied} if applied else {}
+        more |= {f"by_{by}": held} if by else {}
+        print(json.dumps(recipe.as_data() | as_data(report) | more, indent=1))
         return
     from rich import box
     from rich.console import Console
@@ -157,7 +174,10 @@ def _show(report: MemoryReport, recipe: Recipe, as_json: bool) -> None:
     from tutorial_lib.memory.report import HOW, NOT_EMULATED
     from tutorial_lib.units import human_bytes, human_seconds
 
-    print(f"{recipe.label()}: {HOW[report.method]}, {report.device}")
+    changed = "".join(f", {name}={value}" for name, value in recipe.overrides.items())
+    print(f"{recipe.label()}{changed}: {HOW[report.method]}, {report.device}")
+    if applied:
+        print(applied)
     table = Table("held at the peak", box=box.SIMPLE, pad_edge=False)
     table.add_column("bytes", justify="right")
     table.add_column("share", justify="right")
@@ -178,21 +198,62 @@ def _show(report: MemoryReport, recipe: Recipe, as_json: bool) -> None:
     if report.seconds is not None:
         table.add_row("time of a step, median", human_seconds(report.seconds))
     Console(highlight=False).print(table)
+    if by is not None:
+        _show_held(held, by)
     if report.peak_phase == "optimizer":
         print("The update is the peak: no checkpointing lowers it, another --optimizer may.")
 
 
+def _show_held(held: dict[str, Bytes], by: Held) -> None:
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(f"held at the peak by {by}", box=box.SIMPLE, pad_edge=False)
+    table.add_column("bytes", justify="right")
+    for name, size in list(held.items())[:ROWS]:
+        table.add_row(name, str(size))
+    if len(held) > ROWS:
+        rest = sum(list(held.values())[ROWS:], Bytes(0))
+        table.add_row(f"{len(held) - ROWS} more", str(rest))
+    Console(highlight=False, markup=False).print(table)
+
+
+def _depth(report: MemoryReport) -> int:
+    """Choose how much of modules' paths is told: as much as gives no more than the rows shown."""
+    depth = 1
+    while depth < 8 and len(report.by("module", depth=depth + 1)) <= ROWS:
+        depth += 1
+    return depth
+
+
+def _applied(network: nn.Module, strategy: str) -> str:
+    """Say what a strategy wraps; nothing where there is none."""
+    from tutorial_lib import strategies
+
+    if strategy == "none":
+        return ""
+    with strategies.applied(network, strategy) as applied:
+        return str(applied)
+
+
+def _fitting(recipe: Recipe, budget: str, kernels: Literal["cuda", "cpu"]) -> Recipe:
+    """Give a recipe the largest micro-batch that a budget has room for, as predicted."""
+    from tutorial_lib import memory
+
+    def peak(micro_batch: int) -> int:
+        tried = replace(recipe, micro_batch=micro_batch)
+        return memory.predict(tried.make_step, kernels=kernels).peak_bytes
+
+    return replace(recipe, micro_batch=largest_micro_batch(peak, budget))
+
+
 @app.command()
+@takes_a_recipe
 def measure(
-    model: Model,
-    batch: Batch = 1,
-    seq: Seq = None,
-    size: Size = None,
-    precision: Chosen = Precision.FP32,
-    attention: Kernel = Attention.SDPA,
-    optimizer: Update = OptimizerName.ADAMW,
-    checkpointing: Strategy = "none",
-    accumulate: Accumulate = 1,
+    recipe: Recipe,
+    fits: Fits = None,
+    by: By = None,
     device: Annotated[str | None, typer.Option(help="cpu, cuda, ...; the best if left out")] = None,
     emulated: Annotated[str | None, typer.Option(help="Cards not there, as in t4,a100.")] = None,
     as_json: AsJson = False,
@@ -201,27 +262,24 @@ def measure(
     from tutorial_lib import device as devices
     from tutorial_lib import memory
 
-    recipe = Recipe(
-        model, batch, seq, size, precision, attention, optimizer, checkpointing, accumulate
-    )
+    where = devices.pick(device)
+    if fits is not None:
+        recipe = _fitting(recipe, fits, "cpu" if where.type == "cpu" else "cuda")
     devices.seed_everything(0)
-    step, network, update = recipe.make_step(devices.pick(device))
-    label = recipe.label()
-    report = memory.measure(step, model=network, optimizer=update, label=label, repeats=3)
-    _show(report, recipe, as_json)
+    step, network, update = recipe.make_step(where)
+    label, lines = recipe.label(), by == Held.LINE
+    report = memory.measure(
+        step, model=network, optimizer=update, label=label, repeats=3, lines=lines
+    )
+    _show(report, recipe, network, by, as_json)
 
 
 @app.command()
+@takes_a_recipe
 def predict(
-    model: Model,
-    batch: Batch = 1,
-    seq: Seq = None,
-    size: Size = None,
-    precision: Chosen = Precision.FP32,
-    attention: Kernel = Attention.SDPA,
-    optimizer: Update = OptimizerName.ADAMW,
-    checkpointing: Strategy = "none",
-    accumulate: Accumulate = 1,
+    recipe: Recipe,
+    fits: Fits = None,
+    by: By = None,
     kernels: Annotated[Kernels, typer.Option(help="Whose kernels the step is to take.")] = (
         Kernels.CUDA
     ),
@@ -230,11 +288,19 @@ def predict(
     """Show a training step's memory (random weights) without allocating it."""
     from tutorial_lib import memory
 
-    recipe = Recipe(
-        model, batch, seq, size, precision, attention, optimizer, checkpointing, accumulate
+    if fits is not None:
+        recipe = _fitting(recipe, fits, kernels.value)
+    built: list[nn.Module] = []
+
+    def make_step() -> Any:
+        made = recipe.make_step()
+        built.append(made[1])
+        return made
+
+    report = memory.predict(
+        make_step, kernels=kernels.value, label=recipe.label(), lines=by == Held.LINE
     )
-    report = memory.predict(recipe.make_step, kernels=kernels.value, label=recipe.label())
-    _show(report, recipe, as_json)
+    _show(report, recipe, built[0], by, as_json)
 
 
 for command in (plan, teach.grade, teach.build, teach.new):

@@ -6,18 +6,21 @@ from typing import Annotated
 
 import typer
 
+from tutorial_lib.school.options import AsJson, Named, Own, Seq, Set, Size, one_model, overrides
 from tutorial_lib.units import parse_bytes
 
 
 def plan(
-    model: Annotated[str, typer.Argument(help="A published model, as in gpt2 or sd15-unet.")],
     budget: Annotated[str, typer.Option(help="Memory for all of it, as in 16GiB.")],
     effective_batch: Annotated[int, typer.Option(help="Samples for each update.")],
-    seq: Annotated[int | None, typer.Option(help="Tokens in a sequence.")] = None,
-    size: Annotated[int | None, typer.Option(help="Image height and width; of latents.")] = None,
+    named: Named = None,
+    model: Own = None,
+    seq: Seq = None,
+    size: Size = None,
+    changed: Set = None,
     precision: Annotated[list[str] | None, typer.Option(help="One to try; may repeat.")] = None,
     optimizer: Annotated[list[str] | None, typer.Option(help="One to try; may repeat.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Find micro-batch, accumulation, checkpointing, precision and optimizer for a budget.
 
@@ -26,11 +29,12 @@ def plan(
     from tutorial_lib import plan as planning
 
     found = planning.fit(
-        model,
+        one_model(named, model),
         budget_bytes=parse_bytes(budget),
         effective_batch=effective_batch,
         seq=seq,
         size=size,
+        overrides=overrides(changed),
         precisions=precision or planning.PRECISIONS,
         optimizers=optimizer or planning.OPTIMIZERS,
     )

@@ -120,13 +120,13 @@ def applied(model: nn.Module, strategy: str = "per-block") -> Iterator[Applied]:
     except ValueError as error:
         names = ", ".join(possible(model))
         raise ValueError(f"{error} Possible for {type(model).__name__}: {names}.") from None
-    names = {module: name for name, module in model.named_modules()}
+    paths = {module: name for name, module in model.named_modules()}
     with contextlib.ExitStack() as undo:
         caching = _caching(model) if strategy != "none" else []
         for config in caching:
             undo.callback(setattr, config, "use_cache", True)
             config.use_cache = False
-        segments = tuple(tuple(names[part] for part in parts) for parts in change(undo))
+        segments = tuple(tuple(paths[part] for part in parts) for parts in change(undo))
         yield Applied(model, strategy, segments, bool(caching))
 
 

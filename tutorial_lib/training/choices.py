@@ -32,14 +32,18 @@ class Attention(enum.StrEnum):
 class OptimizerName(enum.StrEnum):
     """What updates the parameters.
 
-    `sgd`: no momentum, no state. `adamw`: PyTorch's, in the device's own default implementation,
-    which on CUDA is `foreach`. `adamw-fused`: PyTorch's single kernel. `adamw-8bit`: `AdamW8bit`.
+    `sgd`: no momentum, no state. `momentum`: SGD with momentum 0.9. `adamw`: PyTorch's, in the
+    device's own default implementation, which on CUDA is `foreach`. `adamw-fused`: PyTorch's
+    single kernel. `adamw-8bit`: `AdamW8bit`. `adafactor`: PyTorch's, whose state for a matrix is
+    one row and one column.
     """
 
     SGD = "sgd"
+    MOMENTUM = "momentum"
     ADAMW = "adamw"
     ADAMW_FUSED = "adamw-fused"
     ADAMW_8BIT = "adamw-8bit"
+    ADAFACTOR = "adafactor"
 
 
 @dataclass(frozen=True)
@@ -56,10 +60,13 @@ class Choices:
     checkpointing: str = "none"
     accumulation: int = 1
     overrides: Mapping[str, Any] = field(default_factory=dict)
+    lora_rank: int | None = None
 
     def __post_init__(self) -> None:
         if self.accumulation < 1:
             raise ValueError(f"accumulation (={self.accumulation}) must be at least 1.")
+        if self.lora_rank is not None and self.lora_rank < 1:
+            raise ValueError(f"lora_rank (={self.lora_rank}) must be at least 1, as in 8.")
         choices = {"precision": Precision, "attention": Attention, "optimizer": OptimizerName}
         for name, kind in choices.items():
             object.__setattr__(self, name, _chosen(name, getattr(self, name), kind))
@@ -70,7 +77,13 @@ class Choices:
         words = [self.model, f"batch {self.micro_batch}{times}"]
         sizes = {"seq": self.seq, "size": self.size}
         words += [f"{name} {value}" for name, value in sizes.items() if value is not None]
-        words += [str(self.precision), str(self.optimizer)]
+        named = {"precision": Precision.FP32, "optimizer": OptimizerName.ADAMW}
+        words += [
+            str(getattr(self, name))
+            for name, usual in named.items()
+            if ":" not in self.model or getattr(self, name) != usual  # a step may have its own
+        ]
+        words += [f"LoRA of rank {self.lora_rank}"] if self.lora_rank else []
         words += ["eager"] if self.attention == Attention.EAGER else []
         words += [self.checkpointing] if self.checkpointing != "none" else []
         return ", ".join(words)
@@ -88,6 +101,7 @@ class Choices:
             "checkpointing": self.checkpointing,
             "accumulation": self.accumulation,
             "overrides": dict(self.overrides),
+            "lora_rank": self.lora_rank,
         }
 
 

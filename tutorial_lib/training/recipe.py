@@ -29,7 +29,11 @@ class Recipe(Choices):
     Choices may be given by their names, as in `precision="bf16-amp"`.
 
     Args:
-        model: A key of `published.PUBLISHED`.
+        model: A key of `published.PUBLISHED`; the path of a `config.json` of transformers or
+            diffusers, of a folder with one, or a name on the Hub; or a function of your own, as
+            `path/to/train.py:make_step` or `package.module:make_model`. It gives step, model and
+            optimizer; or model and loss (a function that runs forward); or a model of one of the
+            two libraries. It may take `micro_batch` and `device`.
         micro_batch: Samples in memory at once.
         seq: Tokens in a sequence; `None` takes the model's own.
         size: Height and width: pixels for a vision transformer, latents for a U-Net.
@@ -39,6 +43,8 @@ class Recipe(Choices):
         checkpointing: A strategy of `strategies.STRATEGIES`.
         accumulation: Micro-batches for each update.
         overrides: Fields of the model's configuration that differ, as in `{"n_layer": 2}`.
+        lora_rank: Rank of the LoRA matrices beside the linear layers of all blocks, which alone are
+            trained then; `None` trains the model itself.
 
     Raises:
         ValueError: When a choice has no such name, or there is to be no micro-batch. Model, sizes

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.optim import SGD, AdamW, Optimizer
+from torch.optim import SGD, Adafactor, AdamW, Optimizer
 
 from tutorial_lib import strategies
 from tutorial_lib.models import published
-from tutorial_lib.models.libraries import config_value
+from tutorial_lib.models.libraries import config_value, making_lora
+from tutorial_lib.training import own
 from tutorial_lib.training.adamw_8bit import AdamW8bit
 from tutorial_lib.training.choices import Choices, OptimizerName, Precision
 
@@ -27,39 +29,51 @@ _AUTOCAST = {Precision.BF16_AMP: torch.bfloat16, Precision.FP16_AMP: torch.float
 
 def make_model(recipe: Choices, device: torch.device | str = "cpu") -> nn.Module:
     """Build the model of a recipe: see `Recipe.make_model`."""
-    return published.build(
-        recipe.model,
-        device=device,
-        dtype=torch.bfloat16 if recipe.precision == Precision.BF16 else None,
-        attention=str(recipe.attention),
-        **_overrides(recipe),
+    if own.is_function(recipe.model):
+        model: nn.Module = own.build(recipe, device)[1]
+        return _adapted(recipe, model)
+    bfloat16 = torch.bfloat16 if recipe.precision == Precision.BF16 else None
+    kernel, overrides = str(recipe.attention), _overrides(recipe)
+    model = published.build(
+        recipe.model, device=device, dtype=bfloat16, attention=kernel, **overrides
     )
+    return _adapted(recipe, model)
 
 
 def make_loss(recipe: Choices, device: torch.device | str = "cpu") -> Loss:
     """Build model and batch of a recipe; checkpointing and accumulation are left to the step."""
-    batch = published.batch(
-        recipe.model,
-        recipe.micro_batch,
-        seq=recipe.seq,
-        size=recipe.size,
-        device=device,
-        **_overrides(recipe),
-    )
-    model = make_model(recipe, device)
-    autocast = _autocast(str(recipe.precision), torch.device(device).type)
-
-    def loss() -> Tensor:
-        with autocast():
-            return published.loss(recipe.model, model, batch)
-
-    return loss, model
+    if not own.is_function(recipe.model):
+        batch = published.batch(
+            recipe.model,
+            recipe.micro_batch,
+            seq=recipe.seq,
+            size=recipe.size,
+            device=device,
+            **_overrides(recipe),
+        )
+        model = make_model(recipe, device)
+        forward = functools.partial(published.loss, recipe.model, model, batch)
+        return _cast(recipe, forward, device), model
+    made = own.build(recipe, device)
+    if len(made) == 3:
+        raise ValueError(
+            f"{recipe.model} gives a whole step, and its loss alone is needed here: let it give "
+            "loss (a function that runs forward) and model."
+        )
+    return _cast(recipe, made[0], device), _adapted(recipe, made[1])
 
 
 def make_step(recipe: Choices, device: torch.device | str = "cpu") -> Step:
     """Build model, batch and optimizer of a recipe: see `Recipe.make_step`."""
-    loss, model = make_loss(recipe, device)
-    optimizer = _optimizer(str(recipe.optimizer), model.parameters())
+    if own.is_function(recipe.model):
+        made = own.build(recipe, device)
+        if len(made) == 3:
+            return _whole(recipe, *made)
+        loss, model = _cast(recipe, made[0], device), _adapted(recipe, made[1])
+    else:
+        loss, model = make_loss(recipe, device)
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    optimizer = _optimizer(str(recipe.optimizer), trained)
     scaler = torch.amp.GradScaler(
         torch.device(device).type,
         init_scale=FIRST_SCALE,
@@ -78,19 +92,65 @@ def make_step(recipe: Choices, device: torch.device | str = "cpu") -> Step:
     return step, model, optimizer
 
 
+def _whole(recipe: Choices, step: Any, model: nn.Module, optimizer: Any) -> Step:
+    """Checkpoint a step that the user wrote, and refuse what has to stand in it."""
+    mine = dict(recipe.as_data()).items()
+    kept = ("model", "micro_batch", "seq", "size", "checkpointing", "overrides")
+    plain = dict(Choices(recipe.model).as_data())
+    changed = [f"{k} (={v})" for k, v in mine if k not in kept and v != plain[k]]
+    if changed:
+        raise ValueError(
+            f"{recipe.model} gives a whole step, which cannot be given another "
+            f"{' or '.join(changed)}: write it into the step, or let the function give loss and "
+            "model."
+        )
+
+    def checkpointed() -> None:
+        with strategies.applied(model, recipe.checkpointing):
+            step()
+
+    return checkpointed, model, optimizer
+
+
+def _adapted(recipe: Choices, model: nn.Module) -> nn.Module:
+    """Give a model the type of the recipe's numbers, and LoRA where asked for."""
+    if recipe.precision == Precision.BF16:
+        model = model.to(torch.bfloat16)
+    if recipe.lora_rank is None:
+        return model
+    from peft import LoraConfig, inject_adapter_in_model
+
+    names = {module: name for name, module in model.named_modules()}
+    parts = [part for block in strategies.find_blocks(model) for part in block.modules()]
+    linear = [names[m] for m in parts if isinstance(m, nn.Linear) or type(m).__name__ == "Conv1D"]
+    config = LoraConfig(r=recipe.lora_rank, target_modules=linear)
+    with making_lora():
+        adapted: nn.Module = inject_adapter_in_model(config, model)
+    return adapted
+
+
 def _optimizer(name: str, parameters: Iterable[nn.Parameter]) -> Optimizer:
-    if name == OptimizerName.SGD:
-        return SGD(parameters, lr=LEARNING_RATE)
+    if name in (OptimizerName.SGD, OptimizerName.MOMENTUM):
+        momentum = 0.9 if name == OptimizerName.MOMENTUM else 0.0
+        return SGD(parameters, lr=LEARNING_RATE, momentum=momentum)
+    if name == OptimizerName.ADAFACTOR:
+        return Adafactor(parameters, lr=LEARNING_RATE)
     if name == OptimizerName.ADAMW_8BIT:
         return AdamW8bit(parameters, lr=LEARNING_RATE)
     return AdamW(parameters, lr=LEARNING_RATE, fused=name == OptimizerName.ADAMW_FUSED or None)
 
 
-def _autocast(precision: str, device_type: str) -> Callable[[], Any]:
-    dtype = _AUTOCAST.get(Precision(precision))
-    if dtype is None:
-        return contextlib.nullcontext
-    return lambda: torch.autocast(device_type, dtype=dtype)
+def _cast(
+    recipe: Choices, forward: Callable[[], Tensor], device: torch.device | str
+) -> Callable[[], Tensor]:
+    """Run a forward under the autocast that the recipe asks for."""
+    dtype, kind = _AUTOCAST.get(Precision(recipe.precision)), torch.device(device).type
+
+    def loss() -> Tensor:
+        with torch.autocast(kind, dtype=dtype) if dtype else contextlib.nullcontext():
+            return forward()
+
+    return loss
 
 
 def _overrides(recipe: Choices) -> Mapping[str, Any]:
