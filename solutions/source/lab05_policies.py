@@ -92,7 +92,7 @@ UNIT = ROWS * 1024 * 768 * 4  # bytes of a block's input
 # %% id="answer-5-1"
 # exercise 5.1
 @contextmanager
-def checkpointed(modules: list[torch.nn.Module]):
+def checkpoint_only(modules: list[torch.nn.Module]):
     """Checkpoint each of these modules, as one segment, until the `with` block ends.
 
     Args:
@@ -112,7 +112,7 @@ def checkpointed(modules: list[torch.nn.Module]):
 
 # %% id="check-5-1"
 # check 5.1 (2 points)
-checks.lab05.checkpointed(checkpointed)
+checks.lab05.checkpoint_only(checkpoint_only)
 
 # %% [markdown] id="hints-5-1"
 # <details><summary>Hint 1: the shape</summary>
@@ -153,7 +153,7 @@ def predicted(config, part):
         gpt, tokens = GPT(config), torch.zeros(ROWS, 1024, dtype=torch.long)
 
         def step():
-            with checkpointed(PARTS[part](gpt)):
+            with checkpoint_only(PARTS[part](gpt)):
                 gpt.loss(tokens).backward()
 
         report = memory.measure(step, model=gpt, flops=True)
@@ -762,8 +762,8 @@ checks.lab05.offloading(offloading)
 # %% [markdown] id="hints-5-5"
 # <details><summary>Hint 1: the frame</summary>
 #
-# Two inner functions, and `return saved_tensors_hooks(pack, unpack)`. What `pack` returns is what
-# `unpack` gets: a tensor that stayed, or a tuple.
+# Two inner functions, handed to `saved_tensors_hooks`, which is what you return. What `pack` gives
+# is what `unpack` gets: a tensor that stayed, or a tuple.
 # </details>
 # <details><summary>Hint 2: pack</summary>
 #

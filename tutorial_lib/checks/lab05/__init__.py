@@ -1,7 +1,7 @@
 """The checks of lab 05, policies."""
 
 from tutorial_lib.checks.calls import calls_of
-from tutorial_lib.checks.lab05.ex5_1 import checkpointed
+from tutorial_lib.checks.lab05.ex5_1 import checkpoint_only
 from tutorial_lib.checks.lab05.ex5_2 import cost_of_keeping
 from tutorial_lib.checks.lab05.ex5_3 import keep_products
 from tutorial_lib.checks.lab05.ex5_4 import fewest_flops
@@ -10,7 +10,7 @@ from tutorial_lib.checks.lab05.host import Host
 
 __all__ = [
     "Host",
-    "checkpointed",
+    "checkpoint_only",
     "cost_of_keeping",
     "fewest_flops",
     "keep_products",

@@ -188,8 +188,8 @@ def _judge_after(
         )
 
 
-checkpointed = Check(
-    "lab05.checkpointed",
+checkpoint_only = Check(
+    "lab05.checkpoint_only",
     "5.1",
     "four choices of modules: gradients to the bit, bytes and FLOPs as they should be, all undone",
     _cases,
