@@ -11,11 +11,13 @@ import sys
 import textwrap
 from pathlib import Path
 
+import nbformat
 import pytest
 
 from tutorial_lib import memory
 from tutorial_lib.emulated import build, cards, environment, run, stubs
 from tutorial_lib.emulated.inside import card_watcher
+from tutorial_lib.school import emulated_tests
 from tutorial_lib.school.emulate import main, on_cards
 from tutorial_lib.units import GIB, MIB
 
@@ -710,3 +712,36 @@ def test_a_library_is_compiled_once(cuda_torch, tmp_path, monkeypatch):
     assert (folder / build.LIBRARY).stat().st_mtime_ns == made
     assert cuda_torch.version in folder.name
     assert [*folder.parent.iterdir()] == [folder]  # nothing half-made is left
+
+
+# ---- the GPU cells of notebooks ----
+
+
+def test_cells_that_speak_of_a_gpu_are_run_with_what_they_need():
+    sources = [
+        "import torch",
+        "slow = [i for i in range(10)]",
+        "size = 3",
+        "def make():\n    return torch.ones(size)",
+        "%%memory\nsum(slow)",
+        "if torch.cuda.is_available():\n    print(make().cuda())",
+    ]
+    assert emulated_tests.needed(sources) == [0, 2, 3, 5]
+
+
+def test_a_gpu_cell_that_fails_is_named(cuda_torch, tmp_path, monkeypatch):
+    cells = {
+        "values": "from tutorial_lib.checks import CheckError\nraise CheckError('zero')",
+        "crash": "import torch\ntorch.zeros(3, device='cuda:7')",
+    }
+    folder = tmp_path / "course"
+    folder.mkdir()
+    notebook = nbformat.v4.new_notebook()
+    notebook.cells = [nbformat.v4.new_code_cell(text, id=name) for name, text in cells.items()]
+    nbformat.write(notebook, folder / "99_bad.ipynb")
+    code = (
+        "import sys; from pathlib import Path; from tutorial_lib.school import emulated_tests; "
+        f"emulated_tests.ROOT = Path({str(tmp_path)!r}); sys.exit(emulated_tests.main([]))"
+    )
+    done = run.emulate(["python", "-c", code], cards.CARDS["t4"], cuda_torch, watch=False)
+    assert done.status == 1

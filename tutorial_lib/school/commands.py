@@ -30,6 +30,7 @@ usage: python -m tutorial_lib COMMAND [OPTIONS]      (Windows: py -m tutorial_li
 To learn (both make .venv first, and install nothing the second time):
   lab       open the course in JupyterLab   [--no-browser] [--port N]
   test      run all tests, or those of what changed   [--changed] [arguments of pytest]
+                                                [--emulated: GPU cells on emulated cards]
 
 To use:
   doctor    show Python, torch, GPU, versions and free disk   [--json]
@@ -146,6 +147,10 @@ def _check_port(port: int) -> None:
 
 def _test(words: list[str]) -> int:
     """Run pytest on notebooks and tests, network refused, so that its last line stays last."""
+    if "--emulated" in words:
+        from tutorial_lib.school.emulate import run_gpu_cells
+
+        return run_gpu_cells([word for word in words if word != "--emulated"])
     python = bootstrap.python_with_course(ROOT, "test")
     guard = os.pathsep.join(
         path for path in (str(ROOT / "tests" / "offline"), os.environ.get("PYTHONPATH")) if path

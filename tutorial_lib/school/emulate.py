@@ -123,6 +123,31 @@ def on_cards(words: Sequence[str], root: Path = ROOT) -> int | None:
     return max(statuses)
 
 
+def run_gpu_cells(notebooks: Sequence[str], root: Path = ROOT) -> int:
+    """Run a sample of rows, and all GPU cells of the notebooks, on an emulated T4 and A100.
+
+    Args:
+        notebooks: Beginnings of their names; none means all.
+        root: The clone, where `.venv-cuda` is looked for.
+
+    Returns:
+        0 when nothing failed.
+    """
+    try:
+        check_system()
+        torch = environment.find_cuda_torch(root)
+    except ValueError as error:
+        print(error, file=sys.stderr)
+        return 2
+    cells = ["python", "-m", "tutorial_lib.school.emulated_tests", *notebooks]
+    statuses = []
+    for key in ("t4", "a100"):
+        print(f"emulated {CARDS[key].name}", flush=True)
+        result = run.emulate(cells, CARDS[key], torch, watch=False)
+        statuses.append(abs(result.status))
+    return max(statuses)
+
+
 def make(root: Path) -> CudaTorch:
     """Make `.venv-cuda` with PyTorch's CUDA build and the course, unless one is there already.
 

@@ -1,0 +1,107 @@
+"""`python -m tutorial_lib test --emulated`: what only a GPU runs, on emulated cards.
+
+Of each notebook the cells that speak of a GPU are run, and the earlier cells that they need. On an
+emulated card all values are zeros, so that a cell that looks at values may fail rightly: such
+errors are listed apart.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+_ON_A_GPU = re.compile(r"cuda\b|has_gpu|device\.pick\(|\bTrainer\(|\bAccelerator\(|import ")
+_NEEDS_VALUES = ("CheckError", "AssertionError", "ZeroDivisionError")
+CELL_SECONDS = 300
+
+
+def main(words: Sequence[str]) -> int:
+    """Run the cells of notebooks in this process's environment, and say what failed.
+
+    Args:
+        words: Stems of notebooks, or beginnings of stems; none means all.
+
+    Returns:
+        1 when a cell failed that no value explains, else 0.
+    """
+    paths = [*sorted(ROOT.glob("course/*.ipynb")), *sorted(ROOT.glob("solutions/*.ipynb"))]
+    chosen = [path for path in paths if not words or path.stem.startswith(tuple(words))]
+    return max([_run(path) for path in chosen], default=0)
+
+
+def _run(path: Path) -> int:
+    import nbformat
+    from nbclient import NotebookClient
+    from nbclient.exceptions import DeadKernelError
+
+    notebook = nbformat.read(path, as_version=4)
+    cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    notebook.cells = [cells[number] for number in needed([cell.source for cell in cells])]
+    client = NotebookClient(
+        notebook,
+        timeout=CELL_SECONDS,
+        allow_errors=True,
+        resources={"metadata": {"path": str(path.parent)}},
+    )
+    try:
+        client.execute()
+        faults = [fault for cell in notebook.cells for fault in _errors(cell)]
+    except (DeadKernelError, TimeoutError) as error:
+        faults = [f"{type(error).__name__}: {error}"]
+    failed = [fault for fault in faults if not fault.split(": ")[1].startswith(_NEEDS_VALUES)]
+    words = [f"{len(notebook.cells)} of {len(cells)} cells"]
+    words += [f"{len(faults) - len(failed)} need values"] if len(failed) < len(faults) else []
+    words += [f"{len(failed)} FAILED"] if failed else []
+    print(f"{path.stem}: {', '.join(words)}", *failed, sep="\n    ", flush=True)
+    return int(bool(failed))
+
+
+def _errors(cell: Any) -> list[str]:
+    outputs = [output for output in cell.outputs if output.output_type == "error"]
+    return [f"{cell.id}: {output.ename}: {output.evalue[:300]}" for output in outputs]
+
+
+def needed(sources: Sequence[str]) -> list[int]:
+    """Choose the cells that speak of a GPU, and those that make what the chosen ones use.
+
+    Args:
+        sources: The code cells of a notebook, in order.
+
+    Returns:
+        Their numbers, in order.
+    """
+    names = [_names(source) for source in sources]
+    chosen = {number for number, source in enumerate(sources) if _ON_A_GPU.search(source)}
+    for number in range(len(sources) - 1, -1, -1):
+        if number in chosen:
+            wanted = set(names[number][1])
+            for earlier in range(number - 1, -1, -1):
+                if names[earlier][0] & wanted:
+                    chosen.add(earlier)
+    return sorted(chosen)
+
+
+def _names(source: str) -> tuple[set[str], set[str]]:
+    """Give the names that a cell makes and those that it uses."""
+    try:
+        tree = ast.parse("\n".join(line for line in source.splitlines() if line[:1] not in "%!"))
+    except SyntaxError:
+        return set(), set()
+    made, used = set(), set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name):
+            (used if isinstance(node.ctx, ast.Load) else made).add(node.id)
+        elif isinstance(node, ast.FunctionDef | ast.ClassDef):
+            made.add(node.name)
+        elif isinstance(node, ast.alias):
+            made.add((node.asname or node.name).partition(".")[0])
+    return made, used
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
