@@ -9,7 +9,7 @@
 # and Keras. You compare gradients, count what waits for backward, and see one framework in which
 # the wrapper costs time and frees nothing.
 #
-# **Budget:** 60 minutes, 2 GiB of memory, no GPU needed.
+# **Budget:** 60 minutes, 3 GiB of memory, no GPU needed.
 #
 # The frameworks are an extra: `pip install -e ".[frameworks]"` in the course's folder.
 
