@@ -372,9 +372,9 @@ plots.tradeoff(curves, title="U-Net: what a step holds above its model, and FLOP
 # Between "none" and "every block" there was nothing; now there is every budget. (The planner knows
 # of the early stop: `profile` noted for each stage what comes after the last tensor that it saves.)
 #
-# Two points lie a little below the line. A plan is only as good as its stages and its clock: these
-# stages are whole blocks, and attention-only cuts inside one. And the plans were made for predicted
-# seconds, while the figure counts FLOPs.
+# Two points lie a little below the line. These stages are whole blocks, and attention-only cuts
+# inside one; and the plans were made for predicted seconds, while the figure counts FLOPs. Chapter
+# 07 gives the planner a third choice for each stage, and then no other way lies below its line.
 #
 # ## A bug in many tutorials
 #

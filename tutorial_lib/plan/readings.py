@@ -173,7 +173,7 @@ def _with_backward(
         # parameters that other stages use too
         waiting = alive([x for x in others if x.born > course.forward[-1]], back[0]) - output
         waiting = min(waiting, sum(s.waiting_bytes for s in skips if s.source <= index < s.target))
-        peak = (held + own)[int(back[0]) : int(back[1]) + 1].max(initial=0)
+        peak = (held + own)[int(back[0]) + 1 : int(back[1]) + 1].max(initial=0)
         local = int(peak) - alive(before, back[0]) - max(0, waiting)
         during = held[int(ahead[0]) + 1 : int(ahead[1]) + 1].max(initial=0)
         forward = int(during) - alive(before, ahead[0]) - stage.saved_bytes
