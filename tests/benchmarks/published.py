@@ -74,23 +74,36 @@ def emulate_all(ids: list[str]) -> dict[str, list[str]]:
 
 
 def run(rows: list[dict[str, str]]) -> None:
-    """Fill in the columns of these rows."""
+    """Fill in the columns of these rows; two kinds of figure of one run are run once."""
     torch_build = find_cuda_torch(ROOT)
     for key in sorted({row["card"] for row in rows}):
-        ids = [row["id"] for row in rows if row["card"] == key]
+        of_card = [row for row in rows if row["card"] == key]
         with tempfile.TemporaryDirectory() as folder:
             out = Path(folder) / "found.json"
-            command = ["python", __file__, "--inside", str(out), *ids]
+            command = [
+                "python",
+                __file__,
+                "--inside",
+                str(out),
+                *dict.fromkeys(map(run_of, of_card)),
+            ]
             emulate(command, find_card(key), torch_build, watch=False)
             found = json.loads(out.read_text())
-        for row in (row for row in rows if row["card"] == key):
-            row["emulated_gib"], row["emulated_reserved_gib"] = found[f"{row['id']} False"]
+        for row in of_card:
+            row["emulated_gib"], row["emulated_reserved_gib"] = found[f"{run_of(row)} False"]
             row["as_then"] = as_then(row["id"])
-            row["as_then_gib"] = found.get(f"{row['id']} True", [""])[0]
-    for row in rows:
-        peak = memory.predict(step_of(row["id"]), label=row["id"]).peak_bytes
-        row["predicted_gib"] = f"{peak / GIB:.5f}"
-        print(row["id"], row["predicted_gib"], file=sys.stderr, flush=True)
+            row["as_then_gib"] = found.get(f"{run_of(row)} True", [""])[0]
+    for run_id in dict.fromkeys(map(run_of, rows)):
+        peak = memory.predict(step_of(run_id), label=run_id).peak_bytes
+        print(run_id, f"{peak / GIB:.5f}", file=sys.stderr, flush=True)
+        for row in rows:
+            if run_of(row) == run_id:
+                row["predicted_gib"] = f"{peak / GIB:.5f}"
+
+
+def run_of(row: dict[str, str]) -> str:
+    """Name the run that a row's figure is of."""
+    return row["id"].removesuffix("_smi").removesuffix("_reserved")
 
 
 def main(words: list[str]) -> None:
@@ -100,8 +113,7 @@ def main(words: list[str]) -> None:
         return
     with TABLE.open(newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
-    pattern = words[0] if words else "*"
-    run([row for row in rows if fnmatch.fnmatch(row["id"], pattern)])
+    run([row for row in rows if any(fnmatch.fnmatch(row["id"], word) for word in words or "*")])
     with TABLE.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, rows[0], lineterminator="\n")
         writer.writeheader()

@@ -202,6 +202,12 @@ def causal(name: str, dtype=HALF) -> nn.Module:
     return build(kind, config(**fields, use_cache=False), dtype=dtype)
 
 
+def old_loss(logits: Tensor, ids: Tensor) -> Tensor:
+    """Give the loss as the models of transformers had it up to 4.45: the logits are copied."""
+    shifted = logits[..., :-1, :].contiguous()
+    return F.cross_entropy(shifted.flatten(0, 1), ids[:, 1:].flatten())
+
+
 def sft(name: str, batch: int, seq: int, lora=False):
     """Fine-tune as trl's SFTTrainer: every block checkpointed (reentrant), gradients clipped."""
     model = causal(name)
@@ -212,12 +218,11 @@ def sft(name: str, batch: int, seq: int, lora=False):
         model = with_lora(model, 16, names, dropout=0.1, dtype=torch.float32)
     ids = tokens(batch, seq)["input_ids"]
 
-    def loss():  # as the models of transformers 4.45 had it
+    def loss():
         with torch.autocast(ids.device.type, HALF, enabled=lora):
             logits = model(input_ids=ids).logits
             logits = logits if name == "santacoder" else logits.float()
-            shifted = logits[..., :-1, :].contiguous()
-            return F.cross_entropy(shifted.flatten(0, 1), ids[:, 1:].flatten())
+            return old_loss(logits, ids)
 
     return train(model, loss, clip=True)
 
@@ -245,6 +250,12 @@ def packed(name: str, batch: int, seq: int):
 def fp32(kind: str, config, data, **choices):
     model, batch = build(kind, config, choices.pop("attention", "eager")), data()
     return train(model, lambda: model(**batch).loss, **choices)
+
+
+def gpt2_of_2021():
+    model = build("GPT2LMHeadModel", transformers.GPT2Config(use_cache=False), "eager")
+    ids = tokens(2, 1024)["input_ids"]
+    return train(model, lambda: old_loss(model(input_ids=ids).logits, ids), **OLD)
 
 
 def images(batch: int, side: int, **labels) -> dict[str, Tensor]:
@@ -287,7 +298,7 @@ def video(num_images: int, classes: int, frames: int, shifted=False):
             score = model.head(pooled.view(-1, frames, 2048).mean(1))
         return F.cross_entropy(score, target)
 
-    return train(model, loss, "sgd", clip=True)
+    return train(model, loss, "sgd", clip=True, keep=True)
 
 
 def conv(ins: int, outs: int, kernel=3, stride=1, dilation=1) -> nn.Sequential:
@@ -405,7 +416,7 @@ def segment(kind: str, batch: int, side: int):
         main, aux = (F.cross_entropy(logits, target, ignore_index=255) for logits in model(x))
         return main + 0.4 * aux
 
-    return train(model, loss, "sgd")
+    return train(model, loss, "sgd", keep=True)
 
 
 def segformer(depths: list[int]):
@@ -413,7 +424,9 @@ def segformer(depths: list[int]):
         depths=depths, hidden_sizes=[64, 128, 320, 512], decoder_hidden_size=256, num_labels=150
     )
     labels = {"labels": torch.zeros(2, 512, 512).long()}
-    return fp32("SegformerForSemanticSegmentation", config, lambda: images(2, 512, **labels))
+    return fp32(
+        "SegformerForSemanticSegmentation", config, lambda: images(2, 512, **labels), keep=True
+    )
 
 
 # ---- id of a row of published.csv: its step, and the card that it is emulated on ----
@@ -474,9 +487,7 @@ STEPS: dict[str, Callable[[], Any]] = {
     "hf_xlmr_squad_b16": lambda: fp32(
         "XLMRobertaForQuestionAnswering", transformers.XLMRobertaConfig(**XLMR), _squad, **OLD
     ),
-    "hf_gpt2_b2": lambda: fp32(
-        "GPT2LMHeadModel", transformers.GPT2Config(use_cache=False), lambda: tokens(2, 1024), **OLD
-    ),
+    "hf_gpt2_b2": gpt2_of_2021,
     "mma_tsn_r50_b96": partial(video, 96, 400, 3),
     "mma_tsn_r50_ucf_b96": partial(video, 96, 101, 3),
     "mma_tsn_r50_b256": partial(video, 256, 400, 8),
@@ -512,8 +523,8 @@ STEPS: dict[str, Callable[[], Any]] = {
 
 
 def step_of(row_id: str) -> Callable[[], Any]:
-    """Find the step of a row; two kinds of figure of one run share it."""
-    return STEPS[row_id.removesuffix("_smi").removesuffix("_reserved")]
+    """Find the step of a run."""
+    return STEPS[row_id]
 
 
 # ---- what the sources' PyTorch and launcher held beyond today's step in one process ----
