@@ -57,6 +57,7 @@ from tutorial_lib.models.gpt import GPT, GPTConfig
 from tutorial_lib.units import GIB, Bytes
 
 torch.set_num_threads(1)
+os.environ["OMP_NUM_THREADS"] = "1"  # the processes that we start share a few cores
 
 # %% [markdown] id="processes-text"
 # ## How does one program become several?
@@ -101,8 +102,7 @@ with tempfile.TemporaryDirectory() as folder:
     script.write_text(SCRIPT)
     torchrun = [sys.executable, "-m", "torch.distributed.run"]  # the same as `torchrun`
     command = [*torchrun, "--standalone", "--nproc-per-node=2", str(script)]
-    quiet = os.environ | {"OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, capture_output=True, text=True, env=quiet, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
 print(done.stdout.strip())
 
 # %% [markdown] id="launcher-text"
