@@ -108,7 +108,7 @@ _T5 = {
     **{"vocab_size": 99, "decoder_start_token_id": 0},
 }
 kind("T5")(library("T5Config", "T5ForConditionalGeneration", _labelled(), **_T5))
-kind("Llama, padding", quick=True)(
+kind("Llama, padding")(
     library("LlamaConfig", "LlamaForCausalLM", _labelled(attention_mask=_padded), **LLAMA)
 )
 kind("Llama, mask of ones", quick=True)(
@@ -489,7 +489,7 @@ for _name, _model, _settings in (
 # ---- plain PyTorch: layers ----
 
 
-@kind("nn.Transformer", quick=True)
+@kind("nn.Transformer")
 def plain_transformer():
     model = nn.Transformer(32, 4, 2, 2, 64, batch_first=True)
     x, y = torch.randn(2, 8, 32), torch.randn(2, 8, 32)
@@ -856,3 +856,277 @@ def tensor_parallel():
     parallel.parallelize_module(model, init_device_mesh("cpu", (4,)), plan)
     adamw = torch.optim.AdamW(model.parameters(), foreach=False)
     return trained(model, lambda: model(x).square().mean(), adamw)
+
+
+# ---- further ones, that nobody had tried before ----
+
+kind("Bart")(
+    library(
+        "BartConfig",
+        "BartForConditionalGeneration",
+        _labelled(),
+        **{**IDS, "d_model": 32, "encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_dim": 64},
+        **{"decoder_ffn_dim": 64, "encoder_attention_heads": 4, "decoder_attention_heads": 4},
+        **{"max_position_embeddings": 64, "decoder_start_token_id": 2},
+    )
+)
+kind("ModernBERT")(
+    library(
+        "ModernBertConfig",
+        "ModernBertForMaskedLM",
+        _labelled(attention_mask=_padded),
+        **{**IDS, **HIDDEN, "cls_token_id": 1, "sep_token_id": 2, "global_attn_every_n_layers": 2},
+    )
+)
+kind("Bloom")(
+    library(
+        "BloomConfig",
+        "BloomForCausalLM",
+        _labelled(),
+        **{**IDS, "hidden_size": 32, "n_layer": 2, "n_head": 4, "use_cache": False},
+    )
+)
+kind("DeepSeek-V3")(
+    library(
+        "DeepseekV3Config",
+        "DeepseekV3ForCausalLM",
+        _labelled(),
+        **{**LLAMA, "num_key_value_heads": 4, "n_routed_experts": 4, "num_experts_per_tok": 2},
+        **{"moe_intermediate_size": 32, "n_group": 2, "topk_group": 1, "q_lora_rank": 16},
+        **{"kv_lora_rank": 16, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8, "v_head_dim": 8},
+        first_k_dense_replace=1,
+    )
+)
+kind("SegFormer")(
+    library(
+        "SegformerConfig",
+        "SegformerForSemanticSegmentation",
+        lambda: {"pixel_values": _images(64), "labels": torch.randint(0, 3, (2, 64, 64))},
+        **{"depths": [1, 1, 1, 1], "hidden_sizes": [8, 16, 16, 16], "decoder_hidden_size": 16},
+        **{"num_attention_heads": [1, 2, 2, 2], "num_labels": 3},
+    )
+)
+kind("DINOv2")(
+    library(
+        "Dinov2Config",
+        "Dinov2ForImageClassification",
+        lambda: {"pixel_values": _images(), "labels": torch.tensor([0, 1])},
+        **{**IMAGE, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4},
+        drop_path_rate=0.1,
+    )
+)
+kind("PatchTST")(
+    library(
+        "PatchTSTConfig",
+        "PatchTSTForPrediction",
+        lambda: {"past_values": torch.randn(2, 32, 3), "future_values": torch.randn(2, 8, 3)},
+        **{"num_input_channels": 3, "context_length": 32, "prediction_length": 8, "d_model": 32},
+        **{"num_hidden_layers": 1, "num_attention_heads": 4, "ffn_dim": 64, "patch_length": 8},
+        patch_stride=8,
+    )
+)
+kind("UNet2D")(
+    diffused(
+        "UNet2DModel",
+        lambda: {"sample": _images(), "timestep": _time()},
+        **{"sample_size": 32, "block_out_channels": (8, 16), "norm_num_groups": 4},
+        down_block_types=("DownBlock2D", "AttnDownBlock2D"),
+        up_block_types=("AttnUpBlock2D", "UpBlock2D"),
+    )
+)
+kind("VQModel")(
+    diffused(
+        "VQModel",
+        lambda: {"sample": _images()},
+        **{"block_out_channels": (8, 16), "norm_num_groups": 4, "latent_channels": 4},
+        down_block_types=("DownEncoderBlock2D",) * 2,
+        up_block_types=("UpDecoderBlock2D",) * 2,
+        num_vq_embeddings=16,
+    )
+)
+
+
+@kind("language model, LSTM both ways")
+def both_ways():
+    model = nn.ModuleList([nn.Embedding(50, 16), nn.LSTM(16, 24, bidirectional=True)])
+    tokens = torch.randint(0, 50, (12, 4))
+    return trained(model, lambda: model[1](model[0](tokens))[0].square().mean())
+
+
+@kind("experts by hand", quick=True)
+def experts():
+    model = nn.ModuleDict(
+        {"router": nn.Linear(16, 3), "experts": nn.ModuleList([_mlp() for _ in range(3)])}
+    )
+    x = torch.randn(60, 16)
+
+    def loss():
+        chosen = model["router"](x).argmax(-1)
+        out = torch.zeros_like(x)
+        for number, expert in enumerate(model["experts"]):
+            rows = (chosen == number).nonzero().squeeze(-1)
+            if len(rows):
+                out = out.index_add(0, rows, expert(x[rows]))
+        return out.square().mean()
+
+    return trained(model, loss)
+
+
+@kind("adaptive softmax")
+def adaptive_softmax():
+    model = nn.AdaptiveLogSoftmaxWithLoss(16, 60, cutoffs=[10, 30])
+    x, labels = torch.randn(40, 16), torch.arange(40) % 60
+    return trained(model, lambda: model(x, labels).loss)
+
+
+@kind("attention with weights and padding")
+def attention_weights():
+    model, x = nn.MultiheadAttention(32, 4, batch_first=True), torch.randn(2, 8, 32)
+    padding = torch.zeros(2, 8, dtype=torch.bool)
+    padding[1, 5:] = True
+    return trained(
+        model, lambda: model(x, x, x, key_padding_mask=padding, need_weights=True)[0].mean()
+    )
+
+
+@kind("REINFORCE")
+def reinforce():
+    model, states = nn.Linear(16, 4), torch.randn(32, 16)
+
+    def loss():
+        policy = torch.distributions.Categorical(logits=model(states))
+        action = policy.sample()
+        reward = (action == 2).float()
+        return -(policy.log_prob(action) * (reward - reward.mean())).mean()
+
+    return trained(model, loss)
+
+
+@kind("skip a step that is not finite", quick=True)
+def skip_nan():
+    model, x = _mlp(), torch.randn(8, 16)
+    optimizer = torch.optim.AdamW(model.parameters())
+
+    def step():
+        optimizer.zero_grad()
+        loss = model(x).square().mean()
+        if not torch.isfinite(loss):
+            raise FloatingPointError("the loss is not finite")
+        loss.backward()
+        norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0, error_if_nonfinite=True)
+        if norm < 1e9:
+            optimizer.step()
+
+    return step, model, optimizer
+
+
+@kind("triplets mined in the batch")
+def triplets():
+    model, x = nn.Linear(16, 8), torch.randn(12, 16)
+    labels = torch.arange(12) % 3
+
+    def loss():
+        distances = torch.cdist(model(x), model(x))
+        same = labels[:, None] == labels[None]
+        hardest = (distances * same).amax(1) - (distances + 1e6 * same).amin(1)
+        return hardest[hardest > -1].clamp(min=0).mean()
+
+    return trained(model, loss)
+
+
+@kind("early exit")
+def early_exit():
+    model, x = nn.ModuleList([_mlp() for _ in range(3)]), torch.randn(8, 16)
+
+    def loss():
+        h = x
+        for block in model:
+            h = block(h)
+            if h.softmax(-1).amax().item() > 0.99:
+                break
+        return h.square().mean()
+
+    return trained(model, loss)
+
+
+@kind("singular values")
+def singular_values():
+    model, x = nn.Linear(16, 16), torch.randn(8, 16)
+    return trained(
+        model, lambda: model(x).square().mean() + torch.linalg.svdvals(model.weight).sum()
+    )
+
+
+@kind("averaged weights, schedule")
+def scheduled():
+    model, x = _mlp(), torch.randn(8, 16)
+    optimizer = torch.optim.NAdam(model.parameters())
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=50)
+    average = torch.optim.swa_utils.AveragedModel(model)
+
+    def step():
+        optimizer.zero_grad()
+        model(x).square().mean().backward()
+        optimizer.step()
+        schedule.step()
+        average.update_parameters(model)
+
+    return step, model, optimizer
+
+
+@kind("metrics beside the loss", quick=True)
+def metrics():
+    model, x, labels = nn.Linear(16, 4), torch.randn(32, 16), torch.arange(32) % 4
+    best = {"accuracy": 0.0}
+
+    def loss():
+        logits = model(x)
+        accuracy = (logits.argmax(-1) == labels).float().mean().item()
+        best["accuracy"] = max(best["accuracy"], accuracy)
+        confusion = torch.bincount(labels * 4 + logits.argmax(-1), minlength=16).cpu().numpy()
+        best["errors"] = confusion.sum() - confusion.reshape(4, 4).trace()
+        return F.cross_entropy(logits, labels)
+
+    return trained(model, loss)
+
+
+@kind("batch from NumPy")
+def from_numpy():
+    import numpy as np
+
+    model, x = nn.Linear(16, 4), torch.from_numpy(np.ones((8, 16), dtype=np.float32))
+    return trained(model, lambda: model(x).square().mean())
+
+
+@kind("data loader in the step")
+def data_loader():
+    from torch.utils.data import DataLoader, TensorDataset
+
+    model, rows = _mlp(), TensorDataset(torch.randn(12, 16))
+    loader = DataLoader(rows, batch_size=4, shuffle=True)
+    return trained(model, lambda: sum(model(x).square().mean() for (x,) in loader))
+
+
+@kind("ZeRO stage 1")
+def zero_one():
+    from torch.distributed.optim import ZeroRedundancyOptimizer
+
+    model, x = _layers()
+    wrapped = nn.parallel.DistributedDataParallel(model)
+    optimizer = ZeroRedundancyOptimizer(wrapped.parameters(), torch.optim.AdamW)
+    return trained(wrapped, lambda: wrapped(x).square().mean(), optimizer)
+
+
+@kind("sequence parallel")
+def sequence_parallel():
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Replicate, Shard, parallel
+
+    model, x = nn.Sequential(nn.LayerNorm(64), nn.Linear(64, 64)), torch.randn(2, 8, 64)
+    plan = {
+        "0": parallel.SequenceParallel(),
+        "1": parallel.PrepareModuleInput(input_layouts=Shard(1), desired_input_layouts=Replicate()),
+    }
+    parallel.parallelize_module(model, init_device_mesh("cpu", (4,)), plan)
+    adamw = torch.optim.AdamW(model[0].parameters(), foreach=False)
+    return trained(model, lambda: model[0](x).to_local().square().mean(), adamw)

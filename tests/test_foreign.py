@@ -1,12 +1,15 @@
 """A bench of foreign models: measured, MemTracker's, predicted. The rest runs weekly."""
 
 import gc
+import itertools
+import re
 import warnings
 from dataclasses import dataclass
 
 import pytest
 import torch
 from foreign_models import KINDS, QUICK
+from torch import nn
 from torch.distributed._tools.mem_tracker import MemTracker
 
 from tutorial_lib import memory, ranks
@@ -40,13 +43,13 @@ class Row:
         return f"{self.name:<30}{''.join(numbers)}  {self.verdict:<9} {said[:300]}"
 
 
-def compared(name):
+def compared(name, *, track=True):
     """Measure, track and predict a step of this name."""
     build = KINDS[name]
     with ranks.pretend(4), warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         measured = _bytes(lambda: _measured(build))
-        tracked = _bytes(lambda: _tracked(build))
+        tracked = _bytes(lambda: _tracked(build)) if track else "not asked"
         caught.clear()
         predicted = _bytes(lambda: memory.predict(build, kernels="cpu").peak_bytes)
         said = "; ".join(str(one.message) for one in caught if one.category is memory.MeterWarning)
@@ -83,14 +86,94 @@ def _tracked(build):
     return tracker.get_tracker_snapshot("peak")[torch.device("cpu")]["Total"]
 
 
-DIFFER = {}
+# Each with the reason why no prediction can be equal. All others are equal to the byte.
+DIFFER = {
+    "wav2vec2, LayerDrop": "layers are dropped by chance",
+    "LBFGS": "its history, and when its search ends, depend on the loss",
+    "early exit": "the values decide how many layers run",
+    "sparse gradients, SparseAdam": "how many entries fall on one place",
+}
+REFUSED = {"packed GRU", "jagged tensors"}
+ONLY = [pytest.param(name, marks=[] if name in QUICK else pytest.mark.weekly) for name in KINDS]
 
 
-@pytest.mark.parametrize(
-    "name",
-    [pytest.param(name, marks=[] if name in QUICK else pytest.mark.weekly) for name in KINDS],
-)
+@pytest.mark.parametrize("name", ONLY)
 def test_a_foreign_step_is_predicted_as_it_is_measured(name):
-    row = compared(name)
+    row = compared(name, track=name not in QUICK)
     assert isinstance(row.measured, int), row.measured
-    assert row.verdict == DIFFER.get(name, "equal"), row
+    if name in REFUSED:
+        assert re.search(r"foreign_models\.py, line \d+.* with memory\.measure", row.predicted)
+    elif name in DIFFER:
+        assert isinstance(row.predicted, int), row.predicted
+        assert row.verdict == "equal" or row.warned or name == "sparse gradients, SparseAdam"
+    else:
+        assert row.verdict == "equal", row
+
+
+def test_steps_that_differ_are_said_to_and_several_show_the_spread():
+    model, sizes = nn.Linear(16, 16), itertools.cycle([2, 40])
+
+    def step():
+        model.zero_grad()
+        model(torch.zeros(next(sizes), 16)).square().mean().backward()
+
+    with pytest.warns(memory.MeterWarning, match="steps differ: .* ran 1 modules, which gave"):
+        memory.measure(step, model=model)
+    report = memory.measure(step, model=model, steps=4)
+    large, small, *again = report.step_peaks
+    assert small < large == report.peak_bytes
+    assert again == [large, small]
+    assert "of 4 steps" in str(report)
+
+
+def test_steps_that_are_alike_are_not_warned_of():
+    model = nn.Linear(4, 4)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", memory.MeterWarning)
+        memory.measure(lambda: model(torch.zeros(2, 4)).sum().backward(), model=model)
+
+
+def test_sparse_tensors_are_counted_with_values_and_indices():
+    crow, columns = torch.tensor([0, 2, 3]), torch.tensor([0, 1, 1])
+    matrices = {
+        "coo": torch.sparse_coo_tensor(torch.tensor([[0, 0, 1], [0, 1, 1]]), torch.ones(3), (2, 2)),
+        "csr": torch.sparse_csr_tensor(crow, columns, torch.ones(3), (2, 2)),
+    }
+    for matrix in matrices.values():
+        weight = torch.ones(2, 4, requires_grad=True)
+        report = memory.measure(lambda m=matrix, w=weight: (m @ w).sum().backward(), warmup=0)
+        indices = 2 * 3 * 8 if matrix.layout is torch.sparse_coo else (3 + 3) * 8
+        assert sum(life.num_bytes for life in report.timeline if not life.born) >= (
+            indices + 3 * 4 + weight.nbytes
+        )
+
+
+def test_a_decision_that_ends_in_an_error_is_taken_the_other_way():
+    def make_step():
+        model = nn.Linear(2, 2)
+
+        def step():
+            y = model(torch.ones(3, 2))
+            if (y > 2).any():  # stand-ins are between 0 and 1
+                y = y * 2
+            if not (y.detach() < 0).any():
+                raise ValueError("these boxes have no corner")
+            y.sum().backward()
+
+        return step, model, None
+
+    with pytest.warns(memory.MeterWarning, match="not .y.detach.* True was assumed"):
+        assert memory.predict(make_step).peak_bytes
+
+
+@pytest.mark.parametrize("sizes", [(3, 2, 5, 7), (12, 4, 64, 33), (7, 3, 30, 256)])
+def test_an_lstm_keeps_a_workspace(sizes):
+    steps, batch, width, hidden = sizes
+
+    def make_step():
+        model, x = nn.LSTM(width, hidden), torch.zeros(steps, batch, width)
+        return lambda: model(x)[0].sum().backward(), model, None
+
+    step, model, _ = make_step()
+    counted = memory.measure(step, model=model)
+    assert memory.predict(make_step, kernels="cpu").phases == counted.phases
