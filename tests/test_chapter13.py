@@ -55,9 +55,8 @@ def peak_formulas(chapter):
     """Give the peaks of the chapter's formulas in bytes, for four ranks."""
     model = chapter.make_gpt()
     step, model, optimizer = chapter.training_step(model, chapter.adamw(model), chapter.lines[:2])
-    at_peak = memory.measure(step, model=model, optimizer=optimizer).at_peak
-    own = sum(at_peak[name] for name in ("activations", "temporary", "inputs"))
     block, size = sum(p.nbytes for p in model.blocks[0].parameters()), chapter.P
+    own = memory.measure(step, model=model, optimizer=optimizer, warmup=2).peak_bytes - 3 * size
     return {2: size + 3 * size / 4 + own, 3: 3 * size / 4 + size - 8 * block + 2 * block + own}
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from matplotlib.patches import Rectangle
 
-from tutorial_lib.plots.base import CourseFigure, category_legend, fill, new_figure
+from tutorial_lib.plots.base import COLORS, CourseFigure, category_legend, fill, new_figure
 
 Run = tuple[int, float, float, str, int, int]
 """Rank, start, duration, `F` or `B`, micro-batch, and which of the rank's stages: 0, 1, ..."""
@@ -56,7 +56,8 @@ def by_rank(
         title: Stands above.
     """
     figure, axes = new_figure(title, height=0.9 + 0.5 * len(ledgers))
-    shown = {name: 0.0 for rows in ledgers.values() for row in rows for name in row if row[name]}
+    drawn = {name for rows in ledgers.values() for row in rows for name in row if row[name]}
+    shown = [name for name in COLORS if name in drawn]
     words = []
     for place, (way, rows) in enumerate(ledgers.items()):
         height = 0.8 / len(rows)
@@ -72,7 +73,7 @@ def by_rank(
     axes.set_yticks(range(len(ledgers)), list(ledgers), fontsize=9)
     axes.invert_yaxis()
     axes.set_xlabel(f"at the peak, {unit}; a bar for each rank", fontsize=9)
-    category_legend(axes, list(shown))
+    category_legend(axes, shown)
     figure.alt = f"{title}, {unit}: {'; '.join(words)}."
     return figure
 
