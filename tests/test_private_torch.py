@@ -280,3 +280,35 @@ def test_the_compiler_can_be_imported_ahead():
     done = subprocess.run([sys.executable, "-c", code + "print('torch._dynamo' in sys.modules)"],
         capture_output=True, text=True)  # fmt: skip
     assert done.stdout == "True\n", done.stderr
+
+
+def test_operations_say_what_they_write_draw_and_ignore():
+    x, y = torch.zeros(2), torch.ones(2)
+    assert operations.written_arguments(torch.ops.aten.add_.Tensor, (x, y), {}) == [x]
+    assert operations.written_arguments(torch.ops.aten.add.Tensor, (x, y), {}) == []
+    assert operations.is_random(torch.ops.aten.randint.default)
+    assert not operations.is_random(torch.ops.aten.ones.default)
+    assert operations.is_uninitialised(torch.ops.aten.empty_like.default)
+    assert operations.ignores_values(torch.ops.aten.ones_like.default)
+    assert not operations.ignores_values(torch.ops.aten.rand_like.default)
+    assert operations.grouped_matmul().namespace == "aten"
+
+
+def test_sparse_tensors_show_their_parts():
+    matrix = torch.eye(3).to_sparse()
+    assert [part.numel() for part in operations.sparse_parts(matrix)] == [6, 3]
+    assert [part.numel() for part in operations.sparse_parts(matrix.to_sparse_csr())] == [4, 3, 3]
+    assert operations.sparse_parts(torch.eye(3)) == operations.sparse_parts(2.0) == []
+    assert operations.is_empty_sparse(torch.zeros(3, 3).to_sparse())
+    assert not operations.is_empty_sparse(matrix)
+    made = operations.sparse(torch.zeros(2, 5).long(), torch.ones(5), matrix)
+    assert made.shape == (3, 3)
+
+
+def test_real_computation_within_fake_tensors():
+    with private.FakeTensorMode():
+        assert private.is_fake(torch.ones(2))
+        with private.without_modes():
+            assert torch.ones(2).sum().item() == 2
+        with pytest.raises(private.LOOKS_AT_VALUES):
+            torch.rand(2).sum().item()
