@@ -18,6 +18,7 @@ import torch
 from torch import nn
 
 from tutorial_lib import device, memory, plots, recorded, strategies, widgets
+from tutorial_lib.emulated import CARDS
 from tutorial_lib.models.gpt import GPT, GPTConfig
 from tutorial_lib.models.unet import UNet, UNetConfig
 from tutorial_lib.training import Recipe
@@ -354,9 +355,20 @@ rounded = sum(-(-life.num_bytes // 512) * 512 for life in lives)
 f"{len(lives)} storages in one step; rounding adds {rounded / exact - 1:.2%}"
 
 # %% [markdown] id="workspace"
-# Rounding is noise. Workspace and reserve are not, and no arithmetic gives them: they are measured,
-# on the GPU in question. Where one is at hand, `other` in this report is the workspace and the
-# rounding together, and `reserved` is what the driver says is gone.
+# Rounding is noise. Workspace and reserve are not, and no arithmetic gives them. `other` in a
+# report from a GPU is workspace and rounding together; `reserved` is what the driver says is gone.
+# Nor does a card offer what its name says:
+
+# %% id="cards"
+for card in CARDS.values():
+    print(f"{card.name:<24}{Bytes(card.memory):>9}, compute capability {card.capability}")
+t4 = recorded.load("emulated Tesla T4").rows["gpt2, batch 8, fp32, adamw, per-block"]["report"]
+print(f"GPT-2 on an emulated T4: {Bytes(t4['peak_bytes'])} allocated, "
+      f"{Bytes(t4['reserved_bytes'])} reserved")  # fmt: skip
+
+# %% [markdown] id="read-cards"
+# A T4 is sold with 16 GB and reports less; CUDA's context takes some hundred MiB of that. Compute
+# capability below 8.0 means no bfloat16 in hardware, and no flash attention.
 
 # %% id="on-the-gpu"
 # NBVAL_IGNORE_OUTPUT
