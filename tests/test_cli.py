@@ -308,10 +308,10 @@ def test_the_largest_is_found_on_lines_steps_and_bends(peak, limit):
 
 
 def test_a_table_by_module_is_short_and_names_what_is_wrapped(capsys, folder):
-    words = ["predict", str(folder / "llama"), "--checkpointing", "per-block", "--by", "module"]
+    words = ["measure", str(folder / "llama"), "--checkpointing", "per-block", "--by", "module"]
     assert cli.run([*words, "--set", "num_hidden_layers=21"]) == 0
     table = capsys.readouterr().out
-    assert "num_hidden_layers=21: predicted" in table
+    assert "num_hidden_layers=21: " in table
     assert "per-block: 21 segments, model.layers.0 to model.layers.20" in table
     assert "model.layers " in table
     assert "model.layers.1 " not in table

@@ -1,7 +1,9 @@
 import json
 
 import pytest
+import torch
 from test_meter import gpt_step
+from torch import nn
 
 from tutorial_lib import memory, plots
 from tutorial_lib.memory.report import MemoryReport, as_data
@@ -58,3 +60,36 @@ def test_an_empty_report_prints():
 
 def test_figure_is_the_step_timeline(report):
     assert isinstance(report.figure(), plots.CourseFigure)
+
+
+def test_the_peak_by_module_and_by_line():
+    """To the byte, for a model of two layers whose bytes are known by hand."""
+    model = nn.Sequential(nn.Linear(8, 8, bias=False), nn.Sequential(nn.Linear(8, 8, bias=False)))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, foreach=False)
+    batch = torch.ones(32, 8)
+
+    def step():
+        out = model(batch)
+        optimizer.zero_grad()
+        out.sum().backward()
+        optimizer.step()
+
+    report = memory.measure(step, model=model, optimizer=optimizer, lines=True)
+    modules = report.by("module")
+    assert report.peak_phase == "backward"
+    weight = 8 * 8 * 4
+    # weight and momentum; what it made; and the batch, which it was the first to read
+    assert modules["0"] == 2 * weight + 32 * 8 * 4 + batch.nbytes
+    assert modules["1.0"] >= 2 * weight
+    assert sum(modules.values()) == report.peak_bytes
+    assert report.by("module", depth=1)["1"] == modules["1.0"]
+    lines = report.by("line")
+    assert sum(lines.values()) == report.peak_bytes
+    assert {name.partition(":")[0] for name in lines} <= {"test_report.py", "(before the step)"}
+    assert lines["(before the step)"] == 4 * weight + batch.nbytes
+    assert MemoryReport.from_json(report.to_json()).by("line") == lines
+
+
+def test_lines_that_were_not_noted_are_refused(report):
+    with pytest.raises(ValueError, match="measure with lines=True"):
+        report.by("line")
