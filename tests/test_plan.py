@@ -44,6 +44,7 @@ def drawn(rng, count):
             handed_on_bytes=rng.choice([0, 0, 4]),
             gradient_bytes=rng.choice([0, 0, 3]),
             kept_temporary_bytes=rng.choice([0, 0, 8]),
+            stopped_temporary_bytes=rng.choice([None, 0, 3]),
             recomputable=rng.random() < 0.9,
         )
         for forward in seconds

@@ -29,6 +29,7 @@ class Costs:
             nothing here.
         saved: Bytes that a kept stage adds for those to its right.
         keep: Bytes needed while a forward runs that keeps.
+        stop: The same for the last forward of a segment that is run again.
         drop: Bytes needed while a forward runs that keeps nothing, its input included.
         back: Bytes needed while a backward runs.
         waiting: Bytes of gradients that wait while a segment that ends with this stage is
@@ -43,6 +44,7 @@ class Costs:
     boundary: Bytes
     saved: Bytes
     keep: Bytes
+    stop: Bytes
     drop: Bytes
     back: Bytes
     waiting: Bytes
@@ -76,6 +78,9 @@ class Costs:
         waiting = made + between + gradients[::-1].cumsum()[::-1] - gradients
         output = made + pinned - shared + column("forward_temporary_bytes")
         temporary = column("backward_temporary_bytes") - column("handed_on_bytes")
+        keep = later + np.maximum(saved + column("kept_temporary_bytes"), output)
+        stopped = column("stopped_temporary_bytes", np.float64)  # None is not a number here
+        stop = np.where(np.isnan(stopped), keep, later + saved + np.nan_to_num(stopped))
         may_repeat = column("recomputable", bool)
         back = later + saved + temporary + waiting
         waiting[-1] = 0  # the first forward ends before there is any gradient
@@ -91,7 +96,8 @@ class Costs:
             np.where(may_repeat, column("forward_seconds", np.float64), np.inf),
             boundary,
             saved - pinned,
-            later + np.maximum(saved + column("kept_temporary_bytes"), output),
+            keep,
+            stop.astype(np.int64),
             later + boundary + output,
             back,
             waiting,
@@ -133,7 +139,8 @@ class Costs:
 
     def kept(self, index: int, end: int) -> int:
         """Give what a stage needs when it is kept, forward and backward."""
-        forward = self.forwards(self.keep, index, index + 1, end)
+        is_again = index == end < len(self) - 1
+        forward = self.forwards(self.stop if is_again else self.keep, index, index + 1, end)
         return int(max(forward[0], self.back[index]))
 
     def dropped(self, start: int, stop: int, end: int) -> Bytes:
@@ -155,6 +162,11 @@ class Costs:
             pairs = zip(parts, held, strict=True)
             return np.array([(values[part] + before).max() for part, before in pairs], np.int64)
 
+        stop = largest(self.keep)
+        for number, (part, before) in enumerate(zip(parts, held, strict=True)):
+            needs = self.keep[part] + before
+            needs[-1] = self.stop[part][-1] + before[-1]
+            stop[number] = needs.max()
         running = []
         for part in parts:
             later = self.drop[part][1:] + self.boundary[part][0]
@@ -164,6 +176,7 @@ class Costs:
             np.array([self.boundary[part][0] for part in parts], np.int64),
             np.array([self.saved[part].sum() for part in parts], np.int64),
             largest(self.keep),
+            stop,
             np.array(running, np.int64),
             largest(self.back),
             np.array([self.waiting[part][-1] for part in parts], np.int64),

@@ -142,7 +142,15 @@ def parts_to_solve(costs: Costs) -> int:
 
 def _run_ends(costs: Costs) -> list[int]:
     """Say for each stage where its run of equal stages ends."""
-    arrays = (costs.forward, costs.boundary, costs.saved, costs.keep, costs.drop, costs.back)
+    arrays = (
+        costs.forward,
+        costs.boundary,
+        costs.saved,
+        costs.keep,
+        costs.stop,
+        costs.drop,
+        costs.back,
+    )
     kinds = list(zip(*arrays, costs.waiting, costs.first, costs.early, strict=True))
     ends = list(range(len(kinds)))
     for index in reversed(range(len(kinds) - 2)):  # the last stage ends the first forward

@@ -176,12 +176,17 @@ def _with_backward(
         peak = (held + own)[int(back[0]) + 1 : int(back[1]) + 1].max(initial=0)
         local = int(peak) - alive(before, back[0]) - max(0, waiting)
         during = held[int(ahead[0]) + 1 : int(ahead[1]) + 1].max(initial=0)
-        forward = int(during) - alive(before, ahead[0]) - stage.saved_bytes
+        stop = held[int(ahead[0]) + 1 : int(course.saved[index]) + 1].max(initial=0)
+        forward, stopped = (
+            max(0, int(most) - alive(before, ahead[0]) - stage.saved_bytes)
+            for most in (during, stop)
+        )
         backward = local - (stage.saved_bytes - stage.handed_on_bytes) - output
         filled.append(
             replace(
                 stage,
-                kept_temporary_bytes=max(0, forward),
+                kept_temporary_bytes=forward,
+                stopped_temporary_bytes=stopped,
                 backward_temporary_bytes=max(0, backward),
             )
         )

@@ -139,7 +139,7 @@ class _Machine:
         """Run the forwards of a sequence, then its backwards from the last to the first."""
         for item in tree:
             if isinstance(item, int):
-                self.forward(item, keeps=True)
+                self.forward(item, keeps=True, stops=not first and item is tree[-1])
             else:
                 self.drop(list(leaves(item)))
         if first:
@@ -160,13 +160,16 @@ class _Machine:
                 self.free("input", index)
             self.hold("input", index + 1, self.outputs[index] - self._pinned(index, shared=True))
 
-    def forward(self, index: int, keeps: bool) -> None:
+    def forward(self, index: int, keeps: bool, stops: bool = False) -> None:
         stage = self.stages[index]
         # a skip that is the boundary itself is part of the output
         beside = self._pinned(index) - self._pinned(index, shared=True)
         made = self.outputs[index] + beside + stage.forward_temporary_bytes
         if keeps:
             made = max(made, stage.saved_bytes + stage.kept_temporary_bytes)
+        is_last = index + 1 == len(self.stages)  # no plan needs to run it again
+        if stops and not is_last and stage.stopped_temporary_bytes is not None:
+            made = stage.saved_bytes + stage.stopped_temporary_bytes
         self._note("recompute" if index in self.seen else "forward", index, keeps, made)
         self.seen.add(index)
         if keeps:

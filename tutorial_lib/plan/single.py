@@ -113,7 +113,9 @@ class _Table:
         within = slice(start, last)
         held = np.concatenate([[0], costs.saved[within].cumsum()[:-1]])
         first = np.maximum.accumulate(costs.dropped(start, last, len(costs) - 1))
-        again = np.maximum.accumulate(held + costs.keep[within]) + costs.waiting[within]
+        before = np.maximum.accumulate(held + costs.keep[within])  # the last one stops early
+        before = np.concatenate([[0], before[:-1]])
+        again = np.maximum(before, held + costs.stop[within]) + costs.waiting[within]
         back = np.maximum.accumulate(held + costs.back[within])
         needs = np.maximum(np.maximum(first, again), back)
         slots = np.ceil(needs / self.slot).astype(np.int64)

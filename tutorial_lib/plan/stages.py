@@ -34,6 +34,8 @@ class Stage:
         gradient_bytes: Gradients of parameters that its backward makes and leaves behind; 0 where
             they are there already, as in every micro-batch but the first.
         kept_temporary_bytes: Most that a forward that keeps holds besides input and saved bytes.
+        stopped_temporary_bytes: The same up to the last tensor that its backward needs, where a
+            recomputation that ends with this stage stops; `None` where it does not stop early.
         early_stop_seconds: The part of `forward_seconds` after the last tensor that its backward
             needs. PyTorch stops there when it recomputes a segment that ends with this stage.
         recomputable: Whether a plan may run its forward twice.
@@ -54,6 +56,7 @@ class Stage:
     handed_on_bytes: int = 0
     gradient_bytes: int = 0
     kept_temporary_bytes: int = 0
+    stopped_temporary_bytes: int | None = None
     early_stop_seconds: float = 0.0
     recomputable: bool = True
     selective: Stage | None = None
