@@ -10,15 +10,14 @@ import enum
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from tutorial_lib.school import teach
 from tutorial_lib.school.emulate import on_cards
-from tutorial_lib.school.options import AsJson, Fits, largest_micro_batch, takes_a_recipe
+from tutorial_lib.school.options import AsJson, Fits, fitting, takes_a_recipe
 from tutorial_lib.school.plan import plan
 from tutorial_lib.training import Recipe
 from tutorial_lib.units import Bytes
@@ -237,17 +236,6 @@ def _applied(network: nn.Module, strategy: str) -> str:
         return str(applied)
 
 
-def _fitting(recipe: Recipe, budget: str, kernels: Literal["cuda", "cpu"]) -> Recipe:
-    """Give a recipe the largest micro-batch that a budget has room for, as predicted."""
-    from tutorial_lib import memory
-
-    def peak(micro_batch: int) -> int:
-        tried = replace(recipe, micro_batch=micro_batch)
-        return memory.predict(tried.make_step, kernels=kernels).peak_bytes
-
-    return replace(recipe, micro_batch=largest_micro_batch(peak, budget))
-
-
 @app.command()
 @takes_a_recipe
 def measure(
@@ -264,7 +252,7 @@ def measure(
 
     where = devices.pick(device)
     if fits is not None:
-        recipe = _fitting(recipe, fits, "cpu" if where.type == "cpu" else "cuda")
+        recipe = fitting(recipe, fits, "cpu" if where.type == "cpu" else "cuda")
     devices.seed_everything(0)
     step, network, update = recipe.make_step(where)
     label, lines = recipe.label(), by == Held.LINE
@@ -289,7 +277,7 @@ def predict(
     from tutorial_lib import memory
 
     if fits is not None:
-        recipe = _fitting(recipe, fits, kernels.value)
+        recipe = fitting(recipe, fits, kernels.value)
     built: list[nn.Module] = []
 
     def make_step() -> Any:

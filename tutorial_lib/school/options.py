@@ -6,7 +6,8 @@ import functools
 import inspect
 import json
 from collections.abc import Callable
-from typing import Annotated, Any
+from dataclasses import replace
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -160,3 +161,18 @@ def largest_micro_batch(peak: Callable[[int], int], budget: str) -> int:
         guess = fits + (limit - peak(fits)) // slope if slope > 1 else 2 * fits
         tried = max(fits + 1, min(guess, too_large - 1 if too_large else 16 * fits))
     return fits
+
+
+def fitting(recipe: Recipe, budget: str, kernels: Literal["cuda", "cpu"]) -> Recipe:
+    """Give a recipe the largest micro-batch that a budget has room for, as predicted.
+
+    Raises:
+        ValueError: When not even one sample fits.
+    """
+    from tutorial_lib import memory
+
+    def peak(micro_batch: int) -> int:
+        tried = replace(recipe, micro_batch=micro_batch)
+        return memory.predict(tried.make_step, kernels=kernels).peak_bytes
+
+    return replace(recipe, micro_batch=largest_micro_batch(peak, budget))
