@@ -1,3 +1,5 @@
+import numpy as np
+import pytest
 import torch
 
 from tutorial_lib.memory.storages import StorageLog
@@ -25,6 +27,27 @@ def test_other_devices_are_not_counted():
     with log:
         torch.ones(10, device="meta")
     assert log.lives() == []
+
+
+@pytest.mark.parametrize("make", [torch.tensor, torch.as_tensor, torch.from_numpy])
+def test_an_input_made_of_other_data_lives_from_then_on(make):
+    array = np.ones(10, np.float32)
+    log = StorageLog("cpu")
+    with log:
+        torch.ones(3)
+        torch.ones(3)
+        x = make(array)
+        x.sum()
+        del x
+        torch.ones(3)
+    log.finish()
+    ((born, died),) = [
+        (life.born, life.died)
+        for life in log.lives()
+        if life.num_bytes == 40 and life.category == "inputs"
+    ]
+    assert born > 2
+    assert died is not None
 
 
 def test_what_was_there_before_is_an_input_from_the_start():

@@ -30,6 +30,8 @@ Phase = str
 # Types that most arguments have: asked first, since this is done for every operation.
 _PLAIN = (Tensor, nn.Parameter)
 _SEQUENCES = (tuple, list)
+# torch.tensor and torch.from_numpy end in it: its argument is new, and no operation made it.
+_FROM_OUTSIDE = torch.ops.aten.lift_fresh.default
 
 
 @dataclass(slots=True)
@@ -80,6 +82,8 @@ class StorageLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._enter_phase()
         # gloo copies what it reduces, and shows the copy in the operation after the collective.
         origin = ("", "inputs") if not self._collective else (self._collective, "")
+        if func is _FROM_OUTSIDE:
+            origin = ("lift_fresh", "inputs")
         tensors = list_tensors((args, kwargs) if kwargs else args)
         for tensor, key in zip(tensors, storage_keys(tensors), strict=True):
             if key not in self._alive:
