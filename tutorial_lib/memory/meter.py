@@ -72,11 +72,7 @@ def measure(
         MeterWarning: Where a reading would not mean what it seems to: no backward, a model in
             eval(), a compiled model, another instrument at work.
     """
-    if warmup < 0 or repeats < 0 or steps < 1:
-        raise ValueError(
-            f"warmup (={warmup}) and repeats (={repeats}) must not be negative, and steps "
-            f"(={steps}) must be at least 1."
-        )
+    _check_counts(warmup, steps, repeats)
     with _undone_on_error(model, optimizer):
         seen = StepsSeen(step, model)
         for _ in range(warmup):
@@ -96,6 +92,14 @@ def measure(
                 step()
             report.flops = counter.get_total_flops()
     return report
+
+
+def _check_counts(warmup: int, steps: int, repeats: int) -> None:
+    if warmup < 0 or repeats < 0 or steps < 1:
+        raise ValueError(
+            f"warmup (={warmup}) and repeats (={repeats}) must not be negative, and steps "
+            f"(={steps}) must be at least 1."
+        )
 
 
 @contextlib.contextmanager
