@@ -84,8 +84,8 @@ two.run(add_up)
 
 # %% [markdown] id="torchrun-text"
 # Outside a notebook the usual launcher is **torchrun**. It starts a script N times and puts each
-# process's number into its environment, where `init_process_group` finds it. `--standalone` takes a
-# free port; a fixed one may be in use.
+# number into the environment, where `init_process_group` finds it. `--standalone` takes a free
+# port; a fixed one may be in use.
 
 # %% id="torchrun"
 SCRIPT = """
@@ -188,9 +188,9 @@ def accumulated(skip, num_parts=4):
 
 
 # %% [markdown] id="no-sync-note"
-# (`require_backward_grad_sync` is what the context `no_sync()` sets; as a flag it fits in the
-# loop.) Half of the formula first: how many buckets does this model fill? DDP fills the first up to
-# 1 MiB, so that the first average begins early, and the others up to 25 MiB.
+# (`require_backward_grad_sync` is the flag that the context `no_sync()` sets.) How many buckets
+# does this model fill? DDP fills the first up to 1 MiB, so that the first average begins early, and
+# the others up to 25 MiB.
 
 # %% id="no-sync-table"
 runs = {skip: two.run(accumulated, skip)[0] for skip in (False, True)}
@@ -207,7 +207,7 @@ for skip, (sizes, _) in runs.items():
 print(f"an update takes {1e3 * without:.0f} ms without no_sync, {1e3 * skipped:.0f} ms with it")
 
 # %% [markdown] id="buckets-text"
-# The time depends on your machine. (Ranks that share a core wait for each other.)
+# The time depends on your machine.
 #
 # Before gradients can travel, DDP copies them into those buckets: flat tensors that stay for the
 # whole training. `gradient_as_bucket_view=True` makes `.grad` a view into the bucket, so there is
@@ -272,11 +272,11 @@ for name, seen in {"one process": alone, "DDP": copied, "DDP, views": viewed}.it
 print(f"DDP{beside(guess, round(copied.held))}")
 
 # %% [markdown] id="buckets-read"
-# The copy costs one more P for good. With views it is gone; this holds whether or not the gradients
-# are set to `None` between steps. The peaks differ by the batch: each of two ranks has half of it.
+# The copy costs one more P after the step. With views it is gone. The two DDP peaks are equal: at
+# the peak the gradients are still `None`, and the buckets are there either way. They would differ
+# if gradients waited through the peak, as they do in accumulation.
 #
-# The same numbers settle what *global batch* means for memory. Only one of its three factors moves
-# the activations:
+# *Global batch* is micro-batch × steps × ranks. Which of the three factors moves the activations?
 
 # %% id="global-batch"
 settings = {(8, 1, 1): alone, (4, 1, 2): viewed}
@@ -288,9 +288,8 @@ for (micro, steps, world), seen in settings.items():
     print(f"{micro:>11}{steps:>7}{world:>7}{activations:>12.2f} P{seen.peak:>7.2f} P")
 
 # %% [markdown] id="global-batch-read"
-# All four rows are one global batch of eight. A micro-batch of two needs the same activations
-# whether the rest comes from accumulation or from other ranks. What accumulation and DDP add is a
-# constant: gradients that are there while activations are at their highest.
+# All four rows are one global batch of eight. Only the micro-batch moves the activations.
+# Accumulation and DDP add a constant: gradients, or their buckets, that are there at the peak.
 #
 # ## ZeRO: divide the bytes, not the work
 #
@@ -337,8 +336,6 @@ def fsdp(stage):
 # | stage 2 | $4/N$ | $1 + 3/N + A$ |
 # | stage 3 | $4/N$ | $3/N + \text{rest} + 2\,\text{block} + A$ |
 #
-# (In stages 2 and 3, the gradients are gone at the peak, and their N-th comes one by one.)
-#
 # **Predict.** Four ranks, two lines each, where $A \approx 2.7$ P. What per cent of DDP's peak is
 # stage 3's peak?
 
@@ -355,7 +352,7 @@ def two_lines():
     return training_step(model, adamw(model), lines[:2])
 
 
-A = sum(measured(two_lines).ledger[name] for name in ("activations", "temporary", "inputs"))
+A = measured(two_lines).peak - 3  # less weights and states
 block = sum(p.nbytes for p in make_gpt().blocks[0].parameters()) / P
 rest, N = 1 - 8 * block, 4
 formula = {
@@ -377,11 +374,10 @@ print(f"stage 3: {share:.0f} % of DDP's peak{beside(guess, share)}")
 
 # %% [markdown] id="zero-read"
 # The formula is right within two per cent. (A test of the course compares stages 2 and 3 with
-# PyTorch's own tracker, byte for byte.) Two things to keep in mind:
+# PyTorch's own tracker.) Two things to keep in mind:
 #
-# - **Activations are not divided.** Every rank has those of its own lines. ZeRO does nothing for
-#   them, so it goes together with checkpointing.
-# - **Stage 2 does not help at the peak as much as between steps**: there all weights are gathered.
+# - **Activations are not divided.** Every rank has those of its own lines.
+# - **Stage 2 saves less at the peak than between steps**: at the peak all weights are gathered.
 #
 # What does it cost to send? In a ring, each rank sends $(N-1)/N$ of the tensor for a gather, for a
 # scatter, or for a broadcast, and twice that for an all-reduce, which is a scatter and a gather.
@@ -398,9 +394,9 @@ for name, by_rank in seen.items():
     print(f"{name:<8}{on_the_wire(by_rank[0].sent):.2f} P a step: {tensors}")
 
 # %% [markdown] id="wire-read"
-# Stages 1 and 2 send what DDP sends. Stage 3 gathers twice, so it sends half as much again. That is
-# the whole price in bytes. Whether the wires hide behind the arithmetic is a question of your
-# machine.
+# Stage 2 sends what DDP sends. Stage 3 gathers twice, so it sends half as much again. So does
+# PyTorch's stage 1: it averages whole gradients, and then broadcasts the new weights. Whether the
+# wires hide behind the arithmetic is a question of your machine.
 #
 # ## Pipeline parallelism: divide the layers
 #
@@ -524,10 +520,10 @@ first = in_flight(piped["1F1B"][0][1])
 print(f"1F1B, rank 0: {first}{beside(guess, first)}")
 
 # %% [markdown] id="pipeline-read"
-# - **GPipe** divides nothing but layers: a quarter of the layers times the whole batch.
-# - **1F1B** has at most as many micro-batches in flight as stages follow, its own included. The
-#   first rank holds most. More micro-batches do not change that.
-# - **Interleaved** counts shorter stages, half as long. It holds more than 1F1B.
+# - **GPipe** divides layers only: a quarter of the layers times the whole batch.
+# - **1F1B** has at most as many micro-batches in flight as there are stages from this one to the
+#   last. More micro-batches do not change that.
+# - **Interleaved** counts stages that are half as long. It holds more than 1F1B.
 #
 # Why would you take it, then? Let a stage's forward last one unit of time for each block and its
 # backward two, and place the runs of the log as early as their inputs allow:
@@ -585,9 +581,9 @@ for name in SCHEDULES:
 
 # %% id="tensor-picture"
 plots.who_holds_what(
-    "Tensor parallelism: of each layer a quarter; activations partly",
-    dict.fromkeys(STATES, OWN) | {"activations": [[0, 1, rank] for rank in (2, 3, 4, 5)]},
-    num_parts=6,
+    "Tensor parallelism, inside the pairs; outside them activations are whole",
+    dict.fromkeys((*STATES, "activations"), OWN),
+    num_parts=4,
 )
 
 # %% [markdown] id="tensor-text"
@@ -658,24 +654,27 @@ for name in ("TP", "TP + sequence"):
 # %% [markdown] id="tensor-read"
 # Tensor parallelism divides the tensors inside the pairs, and nothing outside: norms' inputs and
 # outputs and the residual stream are whole on every rank. The sequence part divides those as well.
-# What stays whole is around the blocks: embeddings, logits and loss. What is sent grows with the
-# batch, not with the weights: four collectives a block and step. So TP stays inside one machine
-# with fast links.
+# Two things stay whole: the gathered input of each pair, which autograd saves, and logits and loss.
+# What is sent grows with the batch, not with the weights. So TP stays inside one machine with fast
+# links.
 #
 # ## One table
 #
-# Two more levers, on four DDP ranks: checkpointing each block, and moving saved tensors to the host
-# (chapter 07's hooks, with NumPy as the host). And bfloat16 autocast. Then all rows by the same
+# Three more levers, on four DDP ranks: checkpointing each block, moving saved tensors to the host
+# (chapter 07's hooks, with NumPy as the host), and bfloat16 autocast. Then all rows by the same
 # meter: eight lines, one update, the rank with the highest peak.
 
 
 # %% id="levers"
 def to_host(tensor):
-    return tensor.detach().numpy().copy()
+    return tensor.detach().numpy().copy(), tensor.dtype
 
 
-def from_host(array):
-    return torch.from_numpy(array).clone()
+def from_host(saved):
+    array, dtype = saved
+    tensor = torch.empty(array.shape, dtype=dtype)  # the copy on the device
+    tensor.numpy()[...] = array
+    return tensor
 
 
 class Around(nn.Module):
@@ -739,20 +738,20 @@ plots.by_rank(
 # | ZeRO 1, 2, 3 | state; gradients; weights | as DDP | stage 3: half as much again |
 # | pipeline | own layers | own layers, of what is in flight | a bubble |
 # | tensor | a part of each layer | inside the pairs | collectives in each layer |
-# | with sequence | a part of each layer | all of a block | as tensor |
+# | with sequence | a part of each layer | all but the pairs' inputs | as tensor |
 # | checkpointing | - | all but boundaries | a forward |
 # | offload | - | all that waits | the bus |
 # | 16-bit autocast | - (copies of weights on top) | up to half | precision |
 #
 # The two halves are independent: divide the states by ranks, cut the activations by chapters 06
-# and 07. No lever but the micro-batch touches the logits.
+# and 07.
 #
 # ## What about models that fit on no laptop?
 #
 # `ranks.pretend(8)` makes this process one of eight ranks that are not there. No collective moves a
 # number, but all shapes are right. So `memory.predict` gives one rank's bytes. Here Llama-2-7B and
-# 70B and GPT-2 XL in bfloat16 with AdamW, one sequence a rank, each block checkpointed. (TP: one
-# sequence in all.)
+# 70B and GPT-2 XL in bfloat16 with AdamW, one sequence of full length a rank, each block
+# checkpointed. (TP: one sequence in all.)
 #
 # All blocks are equal, so bytes grow linearly with depth. We predict four blocks and six, and
 # extend the line. (A test predicts all 32 blocks of the 7B and compares.)
@@ -846,10 +845,10 @@ for shape in SHAPES:
 # (GPT-2 XL has 25 heads, which eight ranks cannot divide, so it has no TP row. Predicted bytes are
 # those of tensors; leave a few GiB for nccl and the allocator.)
 #
-# - DDP needs the whole of four copies on each rank. More ranks do not help.
-# - FSDP2 brings Llama-2-7B to cards of 24 GiB. For the 70B, eight ranks of 80 GiB are at the edge:
-#   the states alone are four copies of 16-bit weights divided by eight.
-# - With states in float32, as mixed precision keeps them, multiply the states by two or more.
+# - DDP needs all four copies on each rank. More ranks do not help.
+# - FSDP2 and TP bring Llama-2-7B to cards of 24 GiB. The 70B is at the edge of eight cards of
+#   80 GiB: four copies of 16-bit weights, divided by eight.
+# - Mixed precision keeps weights and states in float32, which doubles them.
 #
 # ## Verdicts
 #
