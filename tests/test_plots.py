@@ -23,6 +23,7 @@ def figures(report):
         plots.growth({"saved": {1: 10, 2: 20}}, xlabel="layers", log=False, predicted=["saved"]),
         plots.models_and_cards([(2018, "A", 1e8), (2020, "B", 1e11)], [(2017, "V", 32)] * 2),
         plots.batch_grid(8, 4, 2),
+        plots.agreement({"ours": [(1.0, 0.9), (2.0, 1.1)]}, title="against theirs"),
         plots.who_holds_what("ZeRO", {"parameters": [[0], [1]], "inputs": [[0, 1]] * 2}, 2),
         plots.by_rank({"DDP": [report.at_peak] * 2}, unit="bytes", title="Two ranks"),
         plots.timetable([(0, 0, 1, "F", 0, 0), (1, 1, 2, "B", 0, 1)], title="Two stages"),

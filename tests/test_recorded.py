@@ -2,6 +2,7 @@
 
 import json
 import pickle
+import statistics
 from dataclasses import replace
 
 import pytest
@@ -10,6 +11,7 @@ import torch
 from tutorial_lib import memory, recorded
 from tutorial_lib.models import published
 from tutorial_lib.recorded import fragmentation, run, snapshots, store
+from tutorial_lib.recorded import published as published_peaks
 from tutorial_lib.recorded.rows import SIZES, Row
 from tutorial_lib.school import record
 from tutorial_lib.training import Recipe
@@ -333,3 +335,32 @@ def contributed(table, **changes):
 def test_a_contributed_file_is_looked_over(table, changes, message):
     faults = "; ".join(recorded.faults(contributed(table, **changes), table))
     assert message in faults if message else not faults
+
+
+# ---- published measurements ----
+
+
+@pytest.fixture(scope="module")
+def peaks():
+    return published_peaks.published_peaks()
+
+
+def test_published_peaks_are_whole_and_their_misses_have_a_reason(peaks):
+    assert len({peak.id for peak in peaks}) == len(peaks) >= 60
+    for peak in peaks:
+        assert peak.kind in published_peaks.KINDS
+        assert peak.source
+        assert peak.why or abs(peak.then / peak.published - 1) < 0.01, peak.id
+
+
+def test_an_allocators_figure_is_met_and_nvidia_smis_is_more(peaks):
+    by_kind = {kind: [p for p in peaks if p.kind == kind] for kind in published_peaks.KINDS}
+    off = [abs(miss) for miss in published_peaks.misses(by_kind["allocated"], "then")]
+    assert statistics.median(off) < 0.001
+    assert sum(miss < 0.05 for miss in off) > 0.8 * len(off)
+    assert max(published_peaks.misses(by_kind["nvidia-smi"], "emulated")) < 0
+
+
+def test_the_readme_says_how_published_peaks_agree(peaks, root):
+    sentence = published_peaks.summary(peaks)
+    assert sentence in " ".join((root / "README.md").read_text(encoding="utf-8").split())

@@ -3,6 +3,7 @@
 Counted or measured is solid, predicted is dashed.
 """
 
+from tutorial_lib.plots.agreement import agreement
 from tutorial_lib.plots.base import CARDS_GIB, COLORS, HATCHES, CourseFigure, as_html
 from tutorial_lib.plots.fits import fits
 from tutorial_lib.plots.images import image_rows, opposite_bars
@@ -18,6 +19,7 @@ __all__ = [
     "COLORS",
     "HATCHES",
     "CourseFigure",
+    "agreement",
     "as_html",
     "batch_grid",
     "by_rank",

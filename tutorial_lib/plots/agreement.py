@@ -8,29 +8,24 @@ from collections.abc import Mapping, Sequence
 from tutorial_lib.plots.base import COLORS, CourseFigure, new_figure
 
 
-def agreement(
-    figures: Mapping[str, Sequence[tuple[float, float]]], *, title: str, limit: float = 0.25
-) -> CourseFigure:
+def agreement(figures: Mapping[str, Sequence[tuple[float, float]]], *, title: str) -> CourseFigure:
     """Draw how far figures are from published ones, against the published size.
 
     Args:
         figures: Name of each kind of figure; to its points: published GiB, and ours by theirs.
         title: Words above.
-        limit: Points further from 1 than this are drawn at the edge.
     """
     figure, axes = new_figure(title, height=3.6)
     styles = zip(list(COLORS.values()), "sov^", strict=False)
     for (name, points), (color, marker) in zip(figures.items(), styles, strict=False):
         sizes, ratios = zip(*points, strict=True)
-        inside = [100 * max(-limit, min(limit, ratio - 1)) for ratio in ratios]
+        off = [100 * (ratio - 1) for ratio in ratios]
         axes.plot(
-            sizes, inside, marker, color=color, fillstyle="none", label=f"{name} ({len(points)})"
+            sizes, off, marker, color=color, fillstyle="none", label=f"{name} ({len(points)})"
         )
     axes.axhline(0, color="black", linewidth=0.8)
     axes.set_xscale("log")
-    axes.set(
-        xlabel="published, GiB", ylabel="ours less theirs, %", ylim=(-105 * limit, 105 * limit)
-    )
+    axes.set(xlabel="published, GiB", ylabel="ours less theirs, %")
     axes.legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1.0, 1.0))
     medians = ", ".join(
         f"{name}: median off by {statistics.median(abs(ratio - 1) for _, ratio in points):.1%}"
