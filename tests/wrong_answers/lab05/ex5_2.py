@@ -91,6 +91,13 @@ def gives_the_flops_alone(tape, kept):
     return swept(tape, kept)
 
 
+@wrong("your function changed `tape` or `kept`")
+def takes_from_the_tape(tape, kept):
+    cost = bytes_of(tape, kept), swept(tape, kept)
+    tape.needed.difference_update(kept)
+    return cost
+
+
 @right
 def from_the_end_of_the_tape(tape, kept):
     return bytes_of(tape, kept), swept(tape, kept)

@@ -18,8 +18,12 @@ def placed(tensor):
     return tensor.dtype, tensor.size(), tensor.stride(), tensor.storage_offset()
 
 
+def whole_bytes(tensor):
+    return tensor.untyped_storage().nbytes()
+
+
 def offload(host, model, min_bytes, *, key=by_key, place=placed, stays=torch.Tensor.detach,
-            copies=None, is_resident=None):  # fmt: skip
+            copies=None, is_resident=None, size=whole_bytes):  # fmt: skip
     """The right hooks where no word is given."""
     copies = weakref.WeakValueDictionary() if copies is None else copies
     resident = {StorageWeakRef(p.untyped_storage()) for p in model.parameters()}
@@ -27,7 +31,7 @@ def offload(host, model, min_bytes, *, key=by_key, place=placed, stays=torch.Ten
     def pack(tensor):
         storage = tensor.untyped_storage()
         is_one = is_resident(tensor) if is_resident else StorageWeakRef(storage) in resident
-        if is_one or storage.nbytes() < min_bytes:
+        if is_one or size(tensor) < min_bytes:
             return stays(tensor)
         copy = copies.get(key(tensor))
         if copy is None:
@@ -56,6 +60,29 @@ def looks_for_parameters(host, model, min_bytes):
 @wrong("small storages were copied too")
 def moves_everything(host, model, min_bytes):
     return offload(host, model, 0)
+
+
+@wrong("compare `storage.nbytes()`")
+def compares_bytes_of_tensors(host, model, min_bytes):
+    return offload(host, model, min_bytes, size=lambda tensor: tensor.nbytes)
+
+
+@wrong("give a new copy a name")
+def holds_no_new_copy(host, model, min_bytes):
+    copies = weakref.WeakValueDictionary()
+
+    def pack(tensor):
+        if by_key(tensor) not in copies:
+            copies[by_key(tensor)] = host.put(tensor)
+        return copies[by_key(tensor)], placed(tensor)
+
+    return saved_tensors_hooks(pack, lambda packed: packed[0].get(*packed[1]))
+
+
+@wrong("offloading is to return a context manager")
+def gives_the_hooks_alone(host, model, min_bytes):
+    hooks = offload(host, model, min_bytes)
+    return hooks.pack_hook, hooks.unpack_hook
 
 
 @wrong("storages were copied once for each tensor")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import cached_property, partial
 from typing import Any
 
@@ -65,12 +65,12 @@ class Right:
         self.case = case
 
     @cached_property
-    def plain(self) -> tuple[float, int, int, list[Tensor | None]]:
-        """Loss, FLOPs, saved bytes and gradients without any checkpoint."""
+    def plain(self) -> tuple[models.Step, int]:
+        """The step without any checkpoint, and its saved bytes."""
         return _counted(*_make(self.case), self.case)
 
     @cached_property
-    def remade(self) -> tuple[float, int, int, list[Tensor | None]]:
+    def remade(self) -> tuple[models.Step, int]:
         """The same with the chosen modules checkpointed."""
         model, loss = _make(self.case)
         chosen = _chosen(model, self.case["part"])
@@ -81,21 +81,18 @@ class Right:
         return _counted(model, loss, self.case)
 
 
-def _counted(
-    model: nn.Module, loss: Callable[[], Tensor], case: Case
-) -> tuple[float, int, int, list[Tensor | None]]:
+def _counted(model: nn.Module, loss: Callable[[], Tensor], case: Case) -> tuple[models.Step, int]:
     saved = memory.saved(loss, params_of=model).num_bytes
-    value, flops, gradients = models.stepped(model, loss, case["seed"])
-    return value, flops, saved, gradients
+    return models.stepped(model, loss, case["seed"]), saved
 
 
 def _run(answer: Callable[..., Any], case: Case) -> Result:
     model, loss = _make(case)
-    modules: Sequence[nn.Module] = _chosen(model, case["part"])
-
+    modules = _chosen(model, case["part"])
+    context = models.context_of(answer(modules), "checkpoint_only")
     try:
-        with answer(modules):
-            value, flops, saved, gradients = _counted(model, loss, case)
+        with context:
+            step, saved = _counted(model, loss, case)
     except RecursionError as error:
         raise CheckError(
             "the calls never end. To call the module runs its forward, and that is yours now, "
@@ -118,19 +115,23 @@ def _run(answer: Callable[..., Any], case: Case) -> Result:
         with answer(modules):
             raise KeyError("an error inside")
 
-    after = _counted(model, loss, case)
+    after, saved_after = _counted(model, loss, case)
     said = observe.error_said(fail)
-    after_error = memory.saved(loss, params_of=model).num_bytes
-    seen = {"loss": value, "flops": flops, "saved": saved, "gradients": gradients}
-    return {**seen, "after": list(after[:3]), "said": said, "after_error": after_error}
+    return {
+        **step._asdict(),
+        "saved": saved,
+        "after": [after.loss, after.flops, saved_after],
+        "said": said,
+        "after_error": memory.saved(loss, params_of=model).num_bytes,
+    }
 
 
 def _judge(case: Case, result: Result, right: Right) -> None:
     where = f"modules named {case['part']!r}: "
-    (loss, flops, saved, gradients), plain = right.remade, right.plain
+    (wanted, saved), (plain, plain_saved) = right.remade, right.plain
     expect.close(
         read.number(result.get("loss"), f"{where}the loss"),
-        loss,
+        wanted.loss,
         otherwise="the model computes something else inside your block: does each module run its "
         "own forward? A lambda in a loop looks up the loop's variable when it is called.",
         tolerance=0,
@@ -139,19 +140,19 @@ def _judge(case: Case, result: Result, right: Right) -> None:
     seen_flops = read.integer(result.get("flops"), f"{where}FLOPs of the step")
     expect.close(
         seen_flops,
-        flops,
-        [("no product ran again: nothing is checkpointed inside your block.", plain[1])],
-        otherwise=f"{(seen_flops - plain[1]) / (flops - plain[1]):.2f} times the FLOPs that "
-        "should run again do so: each module is one segment, and no other part is.",
+        wanted.flops,
+        [("no product ran again: nothing is checkpointed inside your block.", plain.flops)],
+        otherwise=f"{(seen_flops - plain.flops) / (wanted.flops - plain.flops):.2f} times the "
+        "FLOPs that should run again do so: each module is one segment, and no other part is.",
         tolerance=0,
         where=where,
     )
-    seen = read.tensors(result.get("gradients"), len(gradients), "gradients")
-    if not all(expect.same_bits(one, other) for one, other in zip(seen, plain[3], strict=True)):
-        raise CheckError(
-            f"{where}FLOPs are right, and gradients differ from those of the plain model. There is "
-            "dropout inside: does a module draw the same random numbers again?"
-        )
+    models.expect_gradients(
+        result,
+        plain.gradients,
+        f"{where}FLOPs are right, and gradients differ from those of the plain model. There is "
+        "dropout inside: does a module draw the same random numbers again?",
+    )
     seen_saved = read.integer(result.get("saved"), f"{where}saved bytes")
     expect.close(
         seen_saved,
@@ -161,31 +162,19 @@ def _judge(case: Case, result: Result, right: Right) -> None:
         tolerance=0,
         where=where,
     )
-    _judge_after(result, plain, where)
-
-
-def _judge_after(
-    result: Result, plain: tuple[float, int, int, list[Tensor | None]], where: str
-) -> None:
     after = read.items(result.get("after"), "what the model does after the block")
-    same = len(after) == 3 and after[1:] == list(plain[1:3])
-    if not same:
-        raise CheckError(
-            f"{where}after your block the modules are still checkpointed, or no longer what they "
-            "were: put back what you changed."
-        )
-    if after[0] != plain[0]:
-        raise CheckError(
-            f"{where}after your block the model gives another loss. One module came with a forward "
-            "of its own, as LoRA sets one: put back that one, not the class's."
-        )
-    if not str(result.get("said")).startswith("KeyError"):
-        raise CheckError(f"{where}an error inside your block was swallowed: let it through.")
-    if result.get("after_error") != plain[2]:
-        raise CheckError(
-            f"{where}after an error inside your block the modules are still checkpointed: undo in "
-            "`finally`."
-        )
+    faults = {
+        "after your block the modules are still checkpointed, or no longer what they were: put "
+        "back what you changed.": after[1:] != [plain.flops, plain_saved],
+        "after your block the model gives another loss. One module came with a forward of its "
+        "own, as LoRA sets one: put back that one, not the class's.": after[:1] != [plain.loss],
+        "an error inside your block was swallowed: let it through.": not str(
+            result.get("said")
+        ).startswith("KeyError"),
+        "after an error inside your block the modules are still checkpointed: undo in "
+        "`finally`.": result.get("after_error") != plain_saved,
+    }
+    expect.no_fault({where + words: is_there for words, is_there in faults.items()})
 
 
 checkpoint_only = Check(

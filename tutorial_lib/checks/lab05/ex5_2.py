@@ -4,12 +4,31 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Collection
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 from tutorial_lib.checks import expect, read
-from tutorial_lib.checks.core import Case, Check, Result
-from tutorial_lib.checks.lab05.models import Op, Tape
+from tutorial_lib.checks.core import Case, Check, CheckError, Result
+
+
+class Op(NamedTuple):
+    """An operation of a tape; tensors go by the names of their storages."""
+
+    name: str
+    reads: tuple[str, ...]
+    writes: tuple[str, ...]
+    flops: int
+
+
+@dataclass(frozen=True)
+class Tape:
+    """The operations of a forward, the bytes of what they made, and what backward asks for."""
+
+    ops: list[Op]
+    num_bytes: dict[str, int]
+    needed: set[str]
+
 
 # A block: what each operation reads and writes, whether it is a product, and which of the written
 # tensors backward asks for. `sum` is written three times: by a product, in place, and as a view.
@@ -94,11 +113,9 @@ class Cost:
         """Find what runs again for wanted tensors, where only some operations are known."""
         kept = self.kept if stop else set()
         missing, again = set(wanted) - self.kept, set[int]()
+        known = range(len(self.tape.ops)) if ops is None else ops
         while True:
-            known = (
-                enumerate(self.tape.ops) if ops is None else ((i, self.tape.ops[i]) for i in ops)
-            )
-            more = {i for i, op in known if missing & set(op.writes)} - again
+            more = {i for i in known if missing & set(self.tape.ops[i].writes)} - again
             if not more:
                 return again
             again |= more
@@ -110,9 +127,10 @@ class Cost:
 
 
 def _run(answer: Callable[..., Any], case: Case) -> Result:
-    returned = answer(_tape_of(case), set(case["kept"]))
-    num_bytes, flops = read.several(returned, 2, "the bytes and the FLOPs")
-    return {"num_bytes": num_bytes, "flops": flops}
+    tape, kept = _tape_of(case), set(case["kept"])
+    num_bytes, flops = read.several(answer(tape, kept), 2, "the bytes and the FLOPs")
+    is_kept = tape == _tape_of(case) and kept == set(case["kept"])
+    return {"num_bytes": num_bytes, "flops": flops, "inputs kept": is_kept}
 
 
 def _judge(case: Case, result: Result, right: Cost) -> None:
@@ -137,6 +155,11 @@ def _judge(case: Case, result: Result, right: Cost) -> None:
         tolerance=0,
         where=where,
     )
+    if not read.flag(result, "inputs kept"):
+        raise CheckError(
+            f"{where}both numbers are right, and your function changed `tape` or `kept`, which the "
+            "caller uses again. `|=` and `-=` change a set in place: begin with a new one."
+        )
 
 
 def _bytes_faults(right: Cost) -> expect.Faults:

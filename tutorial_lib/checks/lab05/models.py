@@ -1,37 +1,27 @@
-"""What the exercises of lab 05 share: a small GPT with its batch, one counted step, tapes."""
+"""What the exercises of lab 05 share: a small GPT with its batch, one counted step, contexts."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
+from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from tutorial_lib.checks import observe
-from tutorial_lib.checks.core import Case
+from tutorial_lib.checks import expect, observe, read
+from tutorial_lib.checks.core import Case, CheckError, Result
 from tutorial_lib.models.gpt import GPT, GPTConfig
 
 
-class Op(NamedTuple):
-    """An operation of a tape; tensors go by the names of their storages."""
+class Step(NamedTuple):
+    """What one step of training gave and took."""
 
-    name: str
-    reads: tuple[str, ...]
-    writes: tuple[str, ...]
+    loss: float
     flops: int
-
-
-@dataclass(frozen=True)
-class Tape:
-    """The operations of a forward, the bytes of what they made, and what backward asks for."""
-
-    ops: list[Op]
-    num_bytes: dict[str, int]
-    needed: set[str]
+    gradients: list[Tensor | None]
 
 
 def draw_sizes(draw: random.Random) -> dict[str, Any]:
@@ -55,14 +45,35 @@ def fill_with_zeros(model: nn.Module) -> None:
         parameter.grad = torch.zeros_like(parameter)
 
 
-def stepped(
-    model: nn.Module, loss: Callable[[], Tensor], seed: int
-) -> tuple[float, int, list[Tensor | None]]:
-    """Do one step and give the loss, the FLOPs of forward and backward, and the gradients."""
+def stepped(model: nn.Module, loss: Callable[[], Tensor], seed: int) -> Step:
+    """Do one step of forward and backward, counted."""
     model.zero_grad()
     torch.manual_seed(seed)
     with FlopCounterMode(display=False) as counter:
         value = loss()
         value.backward()  # type: ignore[no-untyped-call]
     gradients = [None if g is None else g.clone() for g in observe.gradients_of(model)]
-    return value.item(), counter.get_total_flops(), gradients
+    return Step(value.item(), counter.get_total_flops(), gradients)
+
+
+def context_of(returned: Any, name: str) -> AbstractContextManager[Any]:
+    """Expect that an answer returned a context manager.
+
+    Raises:
+        CheckError: When it is anything else: `with` would say so in fewer words.
+    """
+    if hasattr(type(returned), "__enter__") and hasattr(type(returned), "__exit__"):
+        return returned  # type: ignore[no-any-return]
+    kind = type(returned).__name__
+    raise CheckError(f"{name} is to return a context manager, for `with`, and {kind} came.")
+
+
+def expect_gradients(result: Result, wanted: list[Tensor | None], otherwise: str) -> None:
+    """Expect the gradients of a result to the bit.
+
+    Raises:
+        CheckError: With the words for any difference.
+    """
+    seen = read.tensors(result.get("gradients"), len(wanted), "gradients")
+    if not all(map(expect.same_bits, seen, wanted)):
+        raise CheckError(otherwise)
