@@ -95,7 +95,8 @@ def _names(source: str) -> tuple[set[str], set[str]]:
         tree = ast.parse("\n".join(line for line in source.splitlines() if line[:1] not in "%!"))
     except SyntaxError:
         return set(), set()
-    made, used = set(), set()
+    made: set[str] = set()
+    used: set[str] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Name):
             (used if isinstance(node.ctx, ast.Load) else made).add(node.id)
