@@ -1,12 +1,11 @@
 # %% [markdown] id="title"
 # # Lab 05: policies
 #
-# A checkpoint around each block is a coarse tool: it drops everything in the block and makes
-# everything again. In this lab you choose what to drop: by module, by tensor, by product, and by
-# part of the model. At the end you write a solver that reaches a target in bytes with the fewest
-# FLOPs, and hooks that move tensors to the host instead.
+# A checkpoint around each block drops all its tensors and makes all of them again. In this lab you
+# choose what to drop: which modules, which tensors, which products. Then you write a solver that
+# reaches a target in bytes, and hooks that move tensors to the host instead.
 #
-# **Budget:** 85 minutes, 1 GiB of memory, no GPU needed.
+# **Budget:** 90 minutes, 1 GiB of memory, no GPU needed.
 #
 # | exercise | you write | points |
 # |---|---|---|
@@ -16,10 +15,9 @@
 # | 5.4 | the fewest FLOPs within a target in bytes | 4 |
 # | 5.5 | saved tensors that wait on the host | 4 |
 #
-# Each answer goes into a cell that begins with `# exercise`, and the check stands right below it.
-# Only those cells travel to grading: keep your helper functions and imports inside them.
-# `plan.solve` is the library's own solver: in 5.4 the check refuses it. Chapter 07 leads up to
-# this lab.
+# Only the cells that begin with `# exercise` travel to grading: keep your helper functions and
+# imports inside them. In 5.4 the check refuses `plan.solve`, the library's own solver. Chapter 07
+# leads up to this lab.
 
 # %% id="imports"
 import itertools
@@ -55,17 +53,17 @@ torch.set_num_threads(1)
 # %% [markdown] id="block-text"
 # Our model is GPT-2 in its published size (124 million parameters), with a micro-batch of 4. All
 # its numbers here are *predicted*: the meter runs on tensors without memory, with a GPU's kernels.
-# This is one block of it:
+# A *product* is a matrix multiplication; fused attention counts as one. This is one block:
 #
 # ```text
-#          norm  qkv  attention  out  dropout  add  norm  up  GELU  down  dropout  add
-# product         0       1       2                       3          4
-# saved     1     3       1             1/4     1     1   4    4             1/4
+#           x  norm  qkv  attention  out  dropout  add  norm  up  GELU  down  dropout  add
+# product             0       1       2                        3          4
+# saved     1   1     3       1             1/4     1     1    4    4            1/4
 # ```
 #
-# The last line says what waits for backward, in units: one unit is the block's input, and that
-# waits too. Attention is *fused* here, one kernel. Written out, it also keeps its scores, which
-# are many more bytes.
+# The last line gives the bytes that wait for backward. The unit is the block's input `x`; 1/4 is
+# the mask of a dropout. Attention is *fused* here: one kernel. Written out, it also saves its
+# scores, which take many more bytes.
 
 # %% id="gpt2"
 ROWS = 4
@@ -79,14 +77,16 @@ UNIT = ROWS * 1024 * 768 * 4  # bytes of a block's input
 #
 # Difficulty 2/5 · importance 5/5 · 12 minutes
 #
-# To compare policies you need a switch: a context in which the modules of a list are checkpointed,
-# each one alone, and after which they are what they were. It should work on any model, so you
-# cannot edit the model's `forward`. You exchange the `forward` of each module instead.
+# To compare policies you need a context manager. Inside its `with` block each module of a list is
+# checkpointed, as a segment of its own. Afterwards each module is as it was. It should work on any
+# model, so you exchange each module's `forward`.
 #
 # The numbers to reach: gradients equal to the bit, dropout included; saved bytes and FLOPs exactly
-# those of a checkpoint around each of these modules; all undone afterwards, also after an error.
-# Three things to know: models may call a part with keywords; some modules come with a `forward` of
-# their own, which must be there again at the end; and to call a module runs its `forward`.
+# those of a checkpoint around each of these modules; all undone, also after an error. Three traps:
+#
+# - Models may call a part with keyword arguments.
+# - A module may come with a `forward` of its own, as LoRA sets one. It must be back at the end.
+# - `module(x)` calls `module.forward`. A new forward that calls `module(x)` never ends.
 
 
 # %% id="answer-5-1"
@@ -117,23 +117,23 @@ checks.lab05.checkpoint_only(checkpoint_only)
 # %% [markdown] id="hints-5-1"
 # <details><summary>Hint 1: the shape</summary>
 #
-# Everything before `yield` happens when the block begins, everything after it when it ends. With
-# `try: ... yield` and `finally: ...` the second half runs after an error too.
+# What stands before `yield` runs when the `with` block begins, what stands after it when the block
+# ends. With `try: ... yield` and `finally: ...` the second half runs after an error too.
 # </details>
 # <details><summary>Hint 2: remember first</summary>
 #
-# Make a list of pairs `(module, module.forward)` before you change anything. It is what you put
-# back, and it is what the checkpoint must call.
+# Before you change anything, make a list of pairs `(module, module.forward)`. The checkpoint must
+# call this forward, and at the end you put it back.
 # </details>
 # <details><summary>Hint 3: the new forward</summary>
 #
-# `partial(checkpoint, forward, use_reentrant=False)` is a function that takes whatever the module
-# is called with. A `lambda` in the loop would look up `forward` too late.
+# `partial` binds `checkpoint` to the old forward and to `use_reentrant=False`, and takes whatever
+# the module is called with. A `lambda` in a loop looks up the loop's variable too late.
 # </details>
 
 # %% [markdown] id="predict-attention"
-# **Predict.** Fused attention. Of the memory that a checkpoint around each block frees, how much
-# does a checkpoint around attention only free, in per cent?
+# **Predict.** Attention is fused. A checkpoint around each block frees some memory. A checkpoint
+# around each attention frees how many per cent of that?
 
 # %% id="guess-attention"
 guess_attention = None
@@ -148,69 +148,74 @@ PARTS = {
 
 
 @cache
-def predicted(config, part):
+def predicted(config):
+    peaks, flops = {}, {}
     with memory.predicting():
         gpt, tokens = GPT(config), torch.zeros(ROWS, 1024, dtype=torch.long)
-
-        def step():
-            with checkpoint_only(PARTS[part](gpt)):
-                gpt.loss(tokens).backward()
-
-        report = memory.measure(step, model=gpt, flops=True)
-    return report.peak_bytes - report.baseline_bytes, report.flops
+        for part, modules in PARTS.items():
+            with checkpoint_only(modules(gpt)):
+                with FlopCounterMode(display=False) as counter:  # the warm-up step
+                    gpt.loss(tokens).backward()
+                report = memory.measure(lambda: gpt.loss(tokens).backward(), model=gpt, warmup=0)
+            peaks[part] = report.peak_bytes - report.baseline_bytes
+            flops[part] = counter.get_total_flops()
+    return peaks, {part: count / flops["none"] - 1 for part, count in flops.items()}
 
 
 # %% id="attention-table"
 configs = {"written out": WRITTEN, "fused": FUSED}
 for name, config in configs.items():
-    most, flops = predicted(config, "none")
+    peaks, extra_flops = predicted(config)
     for part in PARTS:
-        peak, with_again = predicted(config, part)
-        print(f"{name:<12}{part:<16}{peak:>10}  FLOPs {with_again / flops - 1:+.1%}")
-peaks = {part: predicted(FUSED, part)[0] for part in PARTS}
+        print(f"{name:<12}{part:<16}{Bytes(peaks[part]):>10}  FLOPs {extra_flops[part]:+.1%}")
 share = 100 * (peaks["none"] - peaks["attention only"]) / (peaks["none"] - peaks["block"])
 print(f"fused: attention only frees {share:.0f} % of it{beside(guess_attention, share)}")
 
-
 # %% id="attention-figure"
-def points(config):
-    most_flops = predicted(config, "none")[1]
-    pairs = {part: predicted(config, part) for part in PARTS}
-    return {part: (peak, flops / most_flops - 1) for part, (peak, flops) in pairs.items()}
-
-
 plots.tradeoff(
     {
-        f"{part}, {name}": {peak: extra}
+        f"{part}, {name}": {predicted(config)[0][part]: predicted(config)[1][part]}
         for name, config in configs.items()
-        for part, (peak, extra) in points(config).items()
+        for part in PARTS
     },
     title="GPT-2, micro-batch 4, predicted: attention only, FFN only, the whole block",
 )
 
 # %% [markdown] id="attention-read"
-# Written out, attention only is close to the best there is: most of the memory gone, for half of
-# the FLOPs. Fused, it frees little, and FFN only frees more. So "checkpoint attention" is advice
-# for a kernel, not for a model. A look at the *tensors* says what to drop.
+# Written out, attention only frees most of what whole blocks free, for half of their FLOPs. Fused,
+# it frees little, and FFN only frees more. So the advice "checkpoint attention" depends on the
+# kernel.
 
 # %% [markdown] id="text-5-2"
 # ## 5.2 What does a choice cost?
 #
-# Difficulty 3/5 · importance 4/5 · 15 minutes
+# Difficulty 3/5 · importance 4/5 · 12 minutes
 #
-# Chapter 07 priced each saved tensor *alone*. A choice is a set: two dropped tensors may go back to
-# the same product, and that product runs only once. So the price of a set is not the sum.
+# Chapter 07 priced each saved tensor *alone*. The price of a set is not the sum: two dropped
+# tensors may need the same product, and that runs only once.
 #
-# A **tape** lists the operations of a forward in order. A tensor goes by the name of its storage:
+# A **tape** lists the operations of a forward in order: `tape.ops`. Each has a `name`, what it
+# `reads` and `writes` (tuples of names) and `flops`. A tensor goes by the name of its storage, so
+# an operation in place, or a view, writes a name that an earlier one wrote:
 #
-# - `tape.ops`: each has a `name`, what it `reads`, what it `writes` (two tuples of names) and
-#   `flops`. An operation in place, or a view, writes a storage that an earlier one wrote.
-# - `tape.num_bytes`: from each name to the storage's bytes.
-# - `tape.needed`: the names that backward asks for.
+# ```text
+# name   reads  writes  flops
+# norm   x      h           0
+# up     h      u         100
+# add_   u h    u           0     in place: writes u again
+# gelu   u      a           0
+# tape.needed = {h, u, a}         what backward asks for
 #
-# The rule: if a tensor that is needed is not kept, then *all* operations that write it run again.
-# What they read must be there: it is kept, or it is made again in the same way, or no operation
-# writes it (inputs and weights are always there). The numbers to reach: bytes and FLOPs exactly.
+# kept {h, u}   a is missing              gelu runs             0 FLOPs
+# kept {h}      u and a are missing       up, add_, gelu run  100 FLOPs
+# kept {a}      u is missing, so h is     norm, up, add_ run  100 FLOPs
+# ```
+#
+# The rule: a needed tensor that is not kept is missing. *All* operations that write a missing
+# tensor run again. What they read is then missing too, unless it is kept, or no operation writes
+# it: inputs and weights are always there. `tape.num_bytes` goes from each name to its bytes.
+#
+# The numbers to reach: bytes and FLOPs exactly, and the tape as it was.
 
 
 # %% id="answer-5-2"
@@ -242,11 +247,11 @@ checks.lab05.cost_of_keeping(cost_of_keeping)
 # %% [markdown] id="hints-5-2"
 # <details><summary>Hint 1: from the end</summary>
 #
-# Go through `reversed(tape.ops)` once. All who need an operation's result come after it.
+# Go once through `reversed(tape.ops)`: whoever reads a tensor comes after its writers.
 # </details>
 # <details><summary>Hint 2: one set</summary>
 #
-# Keep a set of names that are missing. It begins with what is needed and not kept.
+# Keep a set of missing names. It begins with what is needed and not kept.
 # </details>
 # <details><summary>Hint 3: one operation</summary>
 #
@@ -322,11 +327,11 @@ for op in tape.ops:
 print("* backward asks for it")
 
 # %% [markdown] id="predict-exact"
-# Rank the tensors by their price alone, as chapter 07 did, and drop them in that order: that is
-# the *greedy* way. Or try all sets: a block has few tensors, so that is quick, and exact.
+# The *greedy* way drops tensors in the order of their prices in chapter 07. The exact way tries all
+# sets: a block has few tensors.
 #
-# **Predict.** With at most 4 units kept of one block, how many times the FLOPs of the exact way
-# does the greedy one run again?
+# **Predict.** Of one block, 4 units may be kept. How many times the FLOPs of the exact way does the
+# greedy way run again?
 
 # %% id="guess-exact"
 guess_exact = None
@@ -349,7 +354,8 @@ def greedy_choices(tape):
     def price(name):  # FLOPs a byte, where everything else is kept
         return cost_of_keeping(tape, tape.needed - {name})[1] / tape.num_bytes[name]
 
-    order = sorted(large(tape) & tape.needed, key=price)
+    names = [name for name in tape.num_bytes if name in large(tape) & tape.needed]
+    order = sorted(names, key=price)  # of one price: as they stand on the tape
     dropped = [set(order[:number]) for number in range(len(order) + 1)]
     return [cost_of_keeping(tape, tape.needed - names) for names in dropped]
 
@@ -380,28 +386,32 @@ plots.tradeoff(
 )
 
 # %% [markdown] id="exact-read"
-# Only the marked points can be had. The greedy ones are good, and few: where the next tensor in
-# the order is large, dropping it frees more than was asked, and costs more. Among all sets one fits
-# better. Some keep a tensor that backward never asks for: `attention.out` (1 unit) makes both `add`
-# and the dropout's mask (1.25 units) free of products.
+# The greedy way has few points: where its next tensor is large, dropping it frees more than was
+# asked, and costs more. The exact way finds a set that fits. It may even keep a tensor that
+# backward never asks for: with `attention.out` (1 unit), `add` and the mask (1.25 units) need no
+# product.
 #
 # ## 5.3 A policy that counts
 #
 # Difficulty 3/5 · importance 4/5 · 15 minutes
 #
-# Now let it happen. PyTorch asks a policy about each operation of a segment, and keeps the results
-# it says. The operation alone does not say which linear layer it is. Chapter 07 looked at shapes;
-# that fails where two layers have one shape. Counting works on any model: number the products of a
-# segment 0, 1, 2, ... in the order in which they run, and keep those with chosen numbers. This is
-# how training libraries write "keep every second product".
+# Now run such a choice. PyTorch asks a *policy* about each operation of a segment: keep its result,
+# or make it again? But an operation does not say which linear layer it is, and the shapes of
+# chapter 07 may be the same in two layers. Counting works on any model:
 #
-# `checkpoint(..., context_fn=f)` calls `f()` once for each segment, and `f` gives the pair that
-# `create_selective_checkpoint_contexts(policy)` makes. The policy is called as
-# `policy(context, op, *args, **kwargs)`. `context.is_recompute` says which run asks: some releases
-# of PyTorch ask again in the recomputation, and then the numbers begin with 0 again.
+# ```text
+# keep {0, 3}     qkv 0   attention 1   out 2   up 3   down 4
+# forward         keep    run           run     keep   run
+# recomputation   -       run           run     -      run
+# ```
 #
-# The numbers to reach: the chosen products run once, all others twice; only the chosen results wait
-# besides the block's input; gradients equal to the bit.
+# `checkpoint(..., context_fn=f)` calls `f()` once for each segment. `f` returns what
+# `create_selective_checkpoint_contexts(policy)` gives: two contexts, one for each run. PyTorch
+# calls `policy(context, op, *args, **kwargs)` in forward. Some releases call it in the
+# recomputation too: `context.is_recompute` says so. Each run counts from 0.
+#
+# The numbers to reach: the chosen products run once, all others twice; only their results wait
+# besides the segment's input; gradients equal to the bit.
 
 
 # %% id="given-product"
@@ -456,13 +466,13 @@ checks.lab05.keep_products(keep_products)
 # </details>
 # <details><summary>Hint 3: the answers</summary>
 #
-# `CheckpointPolicy.MUST_SAVE` and `CheckpointPolicy.PREFER_RECOMPUTE`. Everything that is no
-# product is made again: that is nearly free.
+# `CheckpointPolicy.MUST_SAVE` and `CheckpointPolicy.PREFER_RECOMPUTE`. Whatever is no product is
+# made again, at almost no FLOPs.
 # </details>
 
 # %% [markdown] id="policies-text"
-# Does a block do what the tape of 5.2 says? Here are some policies for GPT-2's block, as the tape
-# has them, and as a FLOP counter sees them when they run.
+# Does a block do what the tape of 5.2 says? For some policies, the FLOPs on the tape and those that
+# a FLOP counter sees:
 
 
 # %% id="run-block"
@@ -492,28 +502,27 @@ for keep in ((), (0,), (0, 3), (0, 1, 3), (0, 1, 2, 3), (0, 1, 2, 3, 4)):
           f"{human_flops(again)} counted")  # fmt: skip
 
 # %% [markdown] id="policies-read"
-# The last line is the bargain: nothing but norms, GELU and dropout runs again, and a third of the
-# memory is free. Chapter 07 found product 4 useless to keep. That was without dropout: the mask of
-# the last dropout is drawn again, and that needs its input.
+# The last line keeps all products: only norms, GELU and dropout run again, and a third of the
+# memory is free. (Chapter 07 did not keep product 4. Here the last dropout needs it to make its
+# mask again.)
 #
 # ## 5.4 A target in bytes, the fewest FLOPs
 #
-# Difficulty 4/5 · importance 5/5 · 18 minutes
+# Difficulty 4/5 · importance 5/5 · 20 minutes
 #
 # A model is a row of **parts**: embedding, blocks, head. Each part has **options**, and each option
-# three numbers: `kept_bytes` (what waits after its forward), `working_bytes` (the most that the
-# part holds while it runs or goes backward), and `flops` (what runs again).
+# has `kept_bytes` (what waits after its forward), `working_bytes` (the most that the part holds
+# while it runs forward or backward) and `flops` (what runs again).
 #
 # ```text
 # forward   part 0 keeps ── part 1 keeps ── part 2 keeps ──┐
 # backward  part 0 works ── part 1 works ── part 2 works ──┘   its later parts are free by then
 # ```
 #
-# While a part works, it holds its `working_bytes` besides what all parts *before* it keep. Choose
-# one option for each part: the largest of these sums must fit the target, and the FLOPs are to be
-# the fewest possible. It is a knapsack, and greedy is not exact: an exchange with a good ratio may
-# be larger than what was lacking. With 12 blocks of 8 options there are 69 billion choices, so
-# trying all of them is no answer either.
+# While a part works, the memory holds its `working_bytes` and what all parts *before* it keep.
+# Choose one option for each part: the largest of these sums must fit the target, and the FLOPs in
+# all must be the fewest. Greedy is not always best, and 12 blocks of 8 options have 69 billion
+# choices, too many to try.
 
 
 # %% id="answer-5-4"
@@ -566,13 +575,13 @@ checks.lab05.fewest_flops(fewest_flops)
 # </details>
 # <details><summary>Hint 3: what fits</summary>
 #
-# An option is possible if `kept + option.working_bytes` fits. It leads to
-# `kept + option.kept_bytes`. Of two ways to the same bytes the `min` of pairs is the better one.
+# An option is possible if `kept + option.working_bytes` fits. It leads to `kept +
+# option.kept_bytes`. Of two ways to the same bytes, the `min` of the two pairs is better.
 # </details>
 
 # %% [markdown] id="readings-text"
-# Readings of GPT-2: for each part alone, run it under the meter. `kept_bytes` is what is left when
-# its forward ends, `working_bytes` the peak of forward and backward.
+# Real numbers come from each part of GPT-2, run alone under the meter: `kept_bytes` is what is left
+# when its forward ends, `working_bytes` the peak of forward and backward.
 
 
 # %% id="readings"
@@ -614,110 +623,111 @@ def head_loss(gpt, tokens, x):
 
 # %% id="parts"
 KEEPS = (None, {0, 1, 2, 3, 4}, {0, 1, 2, 4}, {0, 1, 4}, {1, 2, 4}, {1, 4}, {4}, set())
+with memory.predicting():
+    gpt, tokens = GPT(FUSED), torch.zeros(ROWS, 1024, dtype=torch.long)
+    x = torch.zeros(ROWS, 1024, 768, requires_grad=True)
+    runs = [partial(run_block, gpt.blocks[0], keep) for keep in KEEPS]
+    embedding = reading(gpt, partial(embed, gpt), tokens)
+    head = reading(gpt, partial(head_loss, gpt, tokens), x)
+    block = [reading(gpt.blocks[0], run, x) for run in runs]
+step_flops = embedding.flops + 12 * block[0].flops + head.flops
+again = [option._replace(flops=option.flops - block[0].flops) for option in block]
+parts = [[embedding._replace(flops=0)], *[again] * 12, [head._replace(flops=0)]]
 
-
-@cache
-def parts_of_gpt2():
-    with memory.predicting():
-        gpt, tokens = GPT(FUSED), torch.zeros(ROWS, 1024, dtype=torch.long)
-        x = torch.zeros(ROWS, 1024, 768, requires_grad=True)
-        runs = [partial(run_block, gpt.blocks[0], keep) for keep in KEEPS]
-        embedding = reading(gpt, partial(embed, gpt), tokens)
-        head = reading(gpt, partial(head_loss, gpt, tokens), x)
-        block = [reading(gpt.blocks[0], run, x) for run in runs]
-    plain = block[0].flops
-    block = [option._replace(flops=option.flops - plain) for option in block]
-    return [[embedding._replace(flops=0)], *[block] * 12, [head._replace(flops=0)]]
-
-
-embedding, block, *_, head = parts_of_gpt2()
-for keep, option in zip(KEEPS, block, strict=True):
+for keep, option in zip(KEEPS, again, strict=True):
     size, flops = Bytes(option.kept_bytes), human_flops(option.flops)
     print(f"block, products kept {keep!s:<16} {size:>9} kept, {flops} again")
-print(f"head {Bytes(head[0].kept_bytes)} kept, {Bytes(head[0].working_bytes)} at work")
+print(f"head {Bytes(head.kept_bytes)} kept, {Bytes(head.working_bytes)} at work")
 
 # %% [markdown] id="predict-target"
-# The head is a part too, and here it is the one that decides: its logits are 50 257 numbers for
-# each token.
+# The head works with the most bytes: its logits are 50 257 numbers for each token.
 #
-# **Predict.** With a quarter less than the peak of "keep all", by how many per cent do the FLOPs of
-# a step grow?
+# **Predict.** The target is a quarter below the peak of "keep all". By how many per cent do the
+# FLOPs of a step grow?
 
 # %% id="guess-target"
 guess_target = None
 
 
 # %% id="targets"
-@cache
-def executed(numbers):
+def executed(choices):
+    peaks = {}
     with memory.predicting():
         gpt, tokens = GPT(FUSED), torch.zeros(ROWS, 1024, dtype=torch.long)
-        for layer, number in zip(gpt.blocks, numbers[1:-1], strict=True):
-            layer.forward = partial(run_block, layer, KEEPS[number])
-        report = memory.measure(lambda: gpt.loss(tokens).backward(), model=gpt)
-    return report.peak_bytes - report.baseline_bytes
+        gpt.loss(tokens).backward()  # from here on, gradients are there
+        for numbers in choices:
+            for layer, number in zip(gpt.blocks, numbers[1:-1], strict=True):
+                layer.forward = partial(run_block, layer, KEEPS[number])
+            report = memory.measure(lambda: gpt.loss(tokens).backward(), model=gpt, warmup=0)
+            peaks[numbers] = report.peak_bytes - report.baseline_bytes
+    return peaks
 
 
-step_flops = predicted(FUSED, "none")[1]
-most = executed((0,) * 14)
-for share in (0.9, 0.75, 0.65, 0.6):
-    numbers = tuple(fewest_flops(parts_of_gpt2(), int(share * most)))
-    peak = executed(numbers)
-    more = sum(part[n].flops for part, n in zip(parts_of_gpt2(), numbers, strict=True)) / step_flops
-    words = beside(guess_target, 100 * more) if share == 0.75 else ""
-    print(f"{share:.0%}: {numbers[1:-1]} peak {peak / most:.1%}, FLOPs {more:+.1%}{words}")
-    assert peak <= share * most
-
-
-# %% id="targets-figure"
-def extra(numbers):
-    chosen = [part[n] for part, n in zip(parts_of_gpt2(), numbers, strict=True)]
+def extra(numbers):  # FLOPs again, as a share of a step's
+    chosen = [part[n] for part, n in zip(parts, numbers, strict=True)]
     return sum(option.flops for option in chosen) / step_flops
 
 
-alike = [(0, *[number] * 12, 0) for number in (0, 1, 3, 5, 7)]
-least = executed(alike[-1])
-targets = [least + (most - least) * step // 6 for step in range(1, 7)]
-solved = [tuple(fewest_flops(parts_of_gpt2(), target)) for target in targets]
+# %% id="targets-table"
+most = predicted(FUSED)[0]["none"]
+shares = (0.9, 0.75, 0.65, 0.6)
+solved = {share: tuple(fewest_flops(parts, int(share * most))) for share in shares}
+alike = [(0, *[number] * 12, 0) for number in (1, 3, 5)]
+peaks = executed([*solved.values(), *alike])
+for share, numbers in solved.items():
+    words = beside(guess_target, 100 * extra(numbers)) if share == 0.75 else ""
+    print(f"{share:.0%}: {numbers[1:-1]} peak {peaks[numbers] / most:.1%}, "
+          f"FLOPs {extra(numbers):+.1%}{words}")  # fmt: skip
+    assert peaks[numbers] <= share * most
+
+# %% id="targets-figure"
+plain_peaks, plain_extra = predicted(FUSED)
+ends = {plain_peaks[part]: plain_extra[part] for part in ("none", "block")}
 plots.tradeoff(
     {
-        "your solver": {executed(numbers): extra(numbers) for numbers in solved},
-        "all blocks alike": {executed(numbers): extra(numbers) for numbers in alike},
+        "your solver": {peaks[numbers]: extra(numbers) for numbers in solved.values()},
+        "all blocks alike": {**ends, **{peaks[numbers]: extra(numbers) for numbers in alike}},
     },
     title="GPT-2, micro-batch 4, predicted: peak against FLOPs again",
 )
 
 # %% [markdown] id="targets-read"
-# Every target is kept. One policy for all blocks has a few stops on this curve; your solver has one
-# for every target, by mixing policies. The stretch on the right costs no product: keep all of
-# them, and drop the rest. A plain checkpoint around each block is the far end on the left.
+# Every target is kept. One policy for all blocks has a few points on this curve; your solver mixes
+# policies and has one for every target. On the right, no product runs again. The far left is a
+# plain checkpoint around each block.
 #
-# One thing the parts leave out: the embedding's weights are the head's too, and the gradient that
-# the head gives them waits until the embedding adds its own. Where a block decides, add its bytes.
+# The parts leave out one thing. The head and the embedding share weights, so the head's gradient
+# for them waits until the embedding adds its own. Where a block decides the peak, add its bytes.
 #
 # ## 5.5 Move it to the host
 #
-# Difficulty 5/5 · importance 4/5 · 20 minutes
+# Difficulty 5/5 · importance 4/5 · 25 minutes
 #
-# The other lever recomputes nothing: while a tensor waits, it lies in the host's memory. Chapter
-# 07's hooks copied every saved *tensor*. Parts of one storage went several times, and so did the
-# weights. Do better:
+# Instead of making a tensor again, let it wait in the host's memory. Chapter 07's hooks copied
+# every saved *tensor*: weights too, and one storage several times. Do better:
 #
-# - A storage is copied **once**, however many tensors in it are saved. A storage below `min_bytes`,
-#   and one that belongs to a parameter, stays: return `tensor.detach()` for it. (The tensor itself
-#   could hold its own graph.)
-# - A storage that is *written in place* holds something else afterwards, and needs a new copy.
-#   `tensor._version` counts such writes.
-# - An address tells nothing: when a storage is gone, the next one may get its place.
-#   `StorageWeakRef(storage)` is a key that stays with one storage, and does not keep it alive.
-# - The copies must go when the graph goes. `weakref.WeakValueDictionary` is a dict that forgets
-#   what nobody else holds.
-# - A tensor is a view of its storage: `dtype`, `size()`, `stride()` and `storage_offset()` say
-#   which numbers are its own. A second backward may ask again.
+# ```text
+# saved     q  k  v  in one storage     the same storage,      a weight, or a storage
+#                                       written in place       below min_bytes
+# device    (gone)                      (gone)                 stays
+# host      one copy                    a new copy
+# ```
 #
-# The host is given. `host.put(tensor)` copies the whole storage in which the tensor lies, and
-# `copy.get(dtype, size, stride, offset)` brings a tensor back. The numbers to reach: gradients to
-# the bit in five kinds of steps, each large storage copied once, nothing left over.
+# - **Once.** A storage is copied once, however many saved tensors lie in it.
+# - **What stays**: `pack` returns `tensor.detach()`. (The tensor itself could hold its own graph.)
+# - **Written in place.** `tensor._version` counts such writes.
+# - **Which storage?** Not by its address: a later storage may get it. `StorageWeakRef(storage)` is
+#   a key that stays with one storage and does not keep it alive.
+# - **Copies go when the graph goes.** `weakref.WeakValueDictionary` forgets a copy as soon as
+#   nothing else holds it.
+# - **A second backward** may ask for a tensor again.
+#
+# The host is given. `host.put(tensor)` copies the tensor's whole storage. A tensor is a view of its
+# storage: `copy.get(dtype, size, stride, offset)` brings it back, from its `dtype`, `size()`,
+# `stride()` and `storage_offset()`.
+#
+# The numbers to reach: gradients to the bit in five kinds of steps, each large storage copied once,
+# nothing left over.
 
 
 # %% id="answer-5-5"
@@ -767,21 +777,21 @@ checks.lab05.offloading(offloading)
 # </details>
 # <details><summary>Hint 2: pack</summary>
 #
-# The key of a copy is the pair `(StorageWeakRef(tensor.untyped_storage()), tensor._version)`. Make
-# the set of the parameters' `StorageWeakRef`s once, before `pack`.
+# The key of a copy is the pair of a `StorageWeakRef` and `tensor._version`. Make the set of the
+# parameters' `StorageWeakRef`s once, before `pack`. Give a new copy a name before you put it into
+# the dict: else it is forgotten at once.
 # </details>
 # <details><summary>Hint 3: the tuple</summary>
 #
-# `(copy, tensor.dtype, tensor.size(), tensor.stride(), tensor.storage_offset())`: the first item is
-# the copy, the rest are the arguments of its `get`. The tuple keeps the copy alive.
+# The copy comes first, and what its `get` takes comes after it. The tuple keeps the copy alive.
 # </details>
 
 # %% [markdown] id="predict-copies"
 # Now on real tensors, counted: a GPT of 8 blocks, on text. The host's copies are NumPy arrays,
 # which the meter does not see.
 #
-# **Predict.** How many times as many bytes go to the host if every saved tensor is copied, weights
-# included, as PyTorch's `save_on_cpu` does?
+# **Predict.** PyTorch's `save_on_cpu` copies every saved tensor, weights included. That is how many
+# times as many bytes?
 
 # %% id="guess-copies"
 guess_copies = None
@@ -816,8 +826,8 @@ print(f"left on the host when the graph is gone: {Bytes(once.held_bytes)}")
 # %% [markdown] id="gpu-text"
 # ## On a GPU
 #
-# Optional, and never graded. Three levers on one model: keep all, keep the products, and offload.
-# The seconds say which lever is the cheaper one on *your* machine.
+# Optional, and never graded: keep all, keep the products, and offload, on one model. Which is
+# fastest on *your* machine?
 
 
 # %% id="gpu"
@@ -853,9 +863,9 @@ else:
 #
 # - Checkpoint any modules of any model, and undo it.
 # - Say what a *set* of kept tensors costs, and find the best set of a block.
-# - Write a policy that PyTorch runs, and see that it does what it should.
-# - Reach a target in bytes with the fewest FLOPs, exactly, and see it kept.
+# - Write a policy that PyTorch runs.
+# - Reach a target in bytes with the fewest FLOPs.
 # - Move saved tensors to the host, each storage once.
 #
-# Which lever when? Drop what costs no product. Then compare: making a tensor again takes its FLOPs
-# over the card's FLOP/s, moving it takes twice its bytes over the bus's bytes/s (chapter 07).
+# First drop what costs no product. For the rest compare two times: FLOPs over the card's FLOP/s to
+# make a tensor again, twice its bytes over the bus's bytes/s to move it (chapter 07).
