@@ -16,9 +16,8 @@ import torch
 from torch import nn
 from torch.utils import checkpoint as torch_checkpoint
 
-from tutorial_lib import private_operations as operations
-from tutorial_lib import private_patches
 from tutorial_lib import private_torch as private
+from tutorial_lib.private_torch import operations, patches
 
 STUBS = Path(torch.__file__).parent / "_C" / "__init__.pyi"
 
@@ -176,10 +175,10 @@ def test_softmax_reads_float16_and_writes_float32_in_one_kernel():
 
 def test_fake_tensors_pass_a_truncated_normal():
     """Else no vision transformer can be predicted: its initialisation looks at values."""
-    with private.FakeTensorMode(), private_patches.without_truncated_normal():
+    with private.FakeTensorMode(), patches.without_truncated_normal():
         nn.init.trunc_normal_(torch.zeros(3))
     x = torch.zeros(3)
-    with private_patches.without_truncated_normal():
+    with patches.without_truncated_normal():
         nn.init.trunc_normal_(x)
     assert x.tolist() == [0.0] * 3
 
@@ -190,7 +189,7 @@ def test_tensors_with_weak_references_can_be_swapped():
     held = weakref.ref(x)
     with pytest.raises(RuntimeError, match="weakref"):
         torch.utils.swap_tensors(x, y)
-    with private_patches.with_weak_references():
+    with patches.with_weak_references():
         torch.utils.swap_tensors(x, y)
     assert held() is x
     assert x.item() == 1
@@ -198,7 +197,7 @@ def test_tensors_with_weak_references_can_be_swapped():
 
 def test_a_gradient_scaler_updates_without_a_look_at_values():
     """Else a predicted float16 step stops in the scaler."""
-    with private.FakeTensorMode(), private_patches.with_finite_gradients():
+    with private.FakeTensorMode(), patches.with_finite_gradients():
         weight = nn.Parameter(torch.zeros(1))
         optimizer = torch.optim.SGD([weight])
         scaler = torch.amp.GradScaler("cpu")
@@ -211,7 +210,7 @@ def test_a_gradient_scaler_updates_without_a_look_at_values():
 
 def test_a_gradient_scaler_for_cuda_stays_on_without_a_gpu():
     """Else a predicted float16 step of a GPU has no scaler."""
-    with private_patches.with_gradient_scaler():
+    with patches.with_gradient_scaler():
         assert torch.amp.GradScaler("cuda").is_enabled()
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tutorial_lib import private_operations
+from tutorial_lib.private_torch import operations
 
 # The lists of PyTorch's ATen/autocast_mode.h (2.13), by what is done with an operation. Those that
 # the running PyTorch does not have are left out; a test compares them with the installed header.
@@ -57,7 +57,7 @@ def cuda_autocast_policy() -> Iterator[None]:
         **dict.fromkeys(_WIDEST.split(), _in_widest),
         **dict.fromkeys(_HALF.split(), _in_half),
     }
-    with private_operations.overriding_kernels() as library:
+    with operations.overriding_kernels() as library:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # each registration warns that it overrides one
             for name in filter(casts_on_cuda, rules):
@@ -70,14 +70,14 @@ def cuda_autocast_policy() -> Iterator[None]:
 
 def casts_on_cuda(name: str) -> bool:
     """Say whether CUDA's autocast does anything with an operation, in this version of PyTorch."""
-    return private_operations.has_kernel(f"aten::{name}", "AutocastCUDA")
+    return operations.has_kernel(f"aten::{name}", "AutocastCUDA")
 
 
 def _cast_on_cpu_alone() -> list[str]:
-    has = private_operations.has_kernel
+    has = operations.has_kernel
     return [
         name.removeprefix("aten::")
-        for name in private_operations.operation_names()
+        for name in operations.operation_names()
         if name.startswith("aten::") and has(name, "AutocastCPU") and not has(name, "AutocastCUDA")
     ]
 
@@ -87,7 +87,7 @@ def _kernel(rule: Rule, name: str) -> Rule:
     op = getattr(getattr(_aten, packet), overload or "default")
 
     def kernel(*args: Any, **kwargs: Any) -> Any:
-        with private_operations.below_cpu_autocast():
+        with operations.below_cpu_autocast():
             return rule(op, *args, **kwargs)
 
     return kernel
@@ -121,18 +121,18 @@ def _in_widest(op: Any, *args: Any, **kwargs: Any) -> Any:
 
 def _to_float32(op: Any, first: Any, *args: Any, **kwargs: Any) -> Any:
     """Ask for float32 where no type was asked for; the input keeps its own."""
-    names = private_operations.argument_names(op)[1:]
+    names = operations.argument_names(op)[1:]
     given = {**dict(zip(names, args, strict=False)), **kwargs}
     if given.get("dtype") is None and _is_eligible(first):
         given["dtype"] = torch.float32
     # CUDA's softmax reads float16 and writes float32 in one kernel (ATen/native/SoftMax.cpp, 2.13).
-    softmax = private_operations.half_to_float_softmax(op)
+    softmax = operations.half_to_float_softmax(op)
     if softmax and (first.dtype, given.get("dtype")) == (torch.float16, torch.float32):
         return softmax(first, given["dim"], True)
     return op(first, **given)
 
 
 def _norm_to_float32(op: Any, first: Any, *args: Any, **kwargs: Any) -> Any:
-    overload = getattr(_aten.norm, _FLOAT32_NORM["norm." + private_operations.overload_name(op)])
+    overload = getattr(_aten.norm, _FLOAT32_NORM["norm." + operations.overload_name(op)])
     dtype = torch.float32 if _is_eligible(first) else first.dtype
     return overload(first, *args, **kwargs, dtype=dtype)

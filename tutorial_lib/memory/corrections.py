@@ -13,10 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tutorial_lib import private_operations
 from tutorial_lib.memory.storages import is_wrapper
-from tutorial_lib.private_operations import sparse_parts
-from tutorial_lib.private_torch import TorchDispatchMode, suggest_memory_format
+from tutorial_lib.private_torch import TorchDispatchMode, operations, suggest_memory_format
+from tutorial_lib.private_torch.operations import sparse_parts
 
 _aten = torch.ops.aten
 # Each row was found by a test that compares real and fake storages: tests/test_corrections.py for
@@ -47,7 +46,7 @@ _IN_ORDER = {
 # What an LSTM keeps for its backward, beside output and states; fake tensors say nothing.
 # (test_an_lstm_keeps_a_workspace)
 _LSTM = _aten.mkldnn_rnn_layer.default
-_GROUPED = private_operations.grouped_matmul()
+_GROUPED = operations.grouped_matmul()
 _HALVES = (torch.float16, torch.bfloat16)
 
 
@@ -75,7 +74,7 @@ class RealSizes(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if func is _aten.add_.Tensor and sparse_parts(args[1]) and not sparse_parts(args[0]):
             return args[0]  # fake tensors would read the entries' places
         out = func(*args, **(kwargs or {}))
-        if private_operations.is_empty_sparse(out):
+        if operations.is_empty_sparse(out):
             return _as_many(out, [one for one in args if isinstance(one, Tensor)])
         if func in _LOSSES:
             return _not_shrunk(out, args[0], args[1])
@@ -102,7 +101,7 @@ def _as_many(out: Tensor, inputs: list[Tensor]) -> Tensor:
     if not count:
         return out
     indices, values = sparse_parts(out)
-    return private_operations.sparse(
+    return operations.sparse(
         indices.new_empty(indices.size(0), count), values.new_empty(count, *values.shape[1:]), out
     )
 

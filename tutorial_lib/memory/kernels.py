@@ -20,8 +20,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from tutorial_lib import private_operations, private_patches
 from tutorial_lib.memory.autocast import casts_on_cuda, cuda_autocast_policy
+from tutorial_lib.private_torch import operations, patches
 
 _math_attention = F.scaled_dot_product_attention
 _composite_rms_norm = F.rms_norm
@@ -36,7 +36,7 @@ def cuda_kernels() -> Iterator[None]:
         stack.enter_context(mock.patch.object(F, "rms_norm", _rms_norm))
         stack.enter_context(mock.patch.object(torch, "autocast", _CpuAutocast))
         stack.enter_context(mock.patch.object(torch.amp, "autocast", _CpuAutocast))
-        stack.enter_context(private_patches.with_gradient_scaler())
+        stack.enter_context(patches.with_gradient_scaler())
         stack.enter_context(cuda_autocast_policy())
         yield
 
@@ -89,14 +89,14 @@ def _attention(
         width = query.size(-1)
         pad = (0, -width % 8)  # the kernel takes widths in steps of 8
         q, k, v = (F.pad(x, pad) if width % 8 else x for x in (query, key, value))
-        out = private_operations.flash_attention(q, k, v, dropout_p, is_causal, False, scale=scale)
+        out = operations.flash_attention(q, k, v, dropout_p, is_causal, False, scale=scale)
         return out[..., :width]
     if attn_mask is not None:
         if attn_mask.dtype == torch.bool:
             bias = torch.zeros_like(attn_mask, dtype=query.dtype)
             attn_mask = bias.masked_fill_(attn_mask.logical_not(), float("-inf"))
         attn_mask = attn_mask.expand(*query.shape[:-1], key.size(-2))
-    return private_operations.efficient_attention(
+    return operations.efficient_attention(
         query, key, value, attn_mask, torch.is_grad_enabled(), dropout_p, is_causal, scale=scale
     )
 

@@ -21,11 +21,10 @@ from torch.optim.optimizer import (
 from torch.utils.flop_counter import FlopCounterMode
 
 from tutorial_lib import device as devices
-from tutorial_lib import private_torch
 from tutorial_lib.memory.allocator import AllocatorReading
 from tutorial_lib.memory.report import MemoryReport
 from tutorial_lib.memory.saved import calling_line
-from tutorial_lib.memory.steps import StepsSeen
+from tutorial_lib.memory.steps import StepsSeen, warnings_after, warnings_before
 from tutorial_lib.memory.storages import StorageLog
 from tutorial_lib.timeline import summarise
 
@@ -77,12 +76,12 @@ def measure(
         seen = StepsSeen(step, model)
         for _ in range(warmup):
             seen.run()
-        before = list(_warnings_before(model))
+        before = list(warnings_before(model))
         with watch(label, model=model, optimizer=optimizer, lines=lines) as report:
             for _ in range(steps):
                 seen.run(_Watching.clock)
         report.step_peaks = seen.peaks(report) if steps > 1 else []
-        for text in _warnings_after(report) or before or seen.warnings():
+        for text in warnings_after(report) or before or seen.warnings():
             warnings.warn(text, MeterWarning, stacklevel=2)
         device = _device_of(model, optimizer)
         times = 0 if devices.is_emulated(device) else repeats
@@ -158,43 +157,6 @@ def watch(
 class _Watching:
     now: str | None = None
     clock: Callable[[], int]
-
-
-def _warnings_before(model: nn.Module | None) -> Iterator[str]:
-    """Say why a reading of a training step may not mean what it seems to."""
-    for mode in private_torch.active_modes():
-        if (
-            not isinstance(mode, private_torch.FakeTensorMode)
-            and "tutorial_lib" not in type(mode).__module__
-        ):
-            yield (
-                f"{type(mode).__name__} is active too: it may keep tensors alive, and its own are "
-                "counted. Measure outside it."
-            )
-    if model is not None and not model.training:
-        yield (
-            "the model is in eval(): dropout is off, and a library's checkpointing switch does "
-            "nothing. Call model.train() before you measure a training step."
-        )
-    if model is not None and private_torch.is_compiled(model):
-        yield (
-            "the model is compiled, and under the meter it runs as it was before: the bytes are "
-            "the uncompiled model's. For the compiled step's own peak take torch.profiler on a "
-            "CPU, and torch.cuda.max_memory_allocated on a GPU."
-        )
-
-
-def _warnings_after(report: MemoryReport) -> list[str]:
-    """Say what the measured step itself shows to be no reading of a training step."""
-    if "backward" not in report.phases:
-        return ["the step ran no backward: what is measured is no training step."]
-    if report.counted_bytes is not None and report.counted_bytes > report.peak_bytes:
-        return [
-            f"the tensors add up to {report.counted_bytes}, more than CUDA's "
-            "allocator gave out: some of them are not its memory. The peak is the allocator's; "
-            "the categories are not to be trusted."
-        ]
-    return []
 
 
 def _uncompiled() -> contextlib.AbstractContextManager[Any]:

@@ -16,13 +16,12 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from tutorial_lib import private_patches
 from tutorial_lib.memory.corrections import RealSizes
 from tutorial_lib.memory.kernels import as_on_cuda, cuda_kernels
 from tutorial_lib.memory.meter import MeterWarning, measure
 from tutorial_lib.memory.report import MemoryReport
 from tutorial_lib.memory.values import Values, name_line
-from tutorial_lib.private_torch import FakeTensor, FakeTensorMode
+from tutorial_lib.private_torch import FakeTensor, FakeTensorMode, patches
 
 Step = tuple[Callable[[], Any], nn.Module, Optimizer | None]
 
@@ -72,20 +71,7 @@ def predict(
     while True:
         values = Values(decisions)
         try:
-            with _predicting(kernels, values):
-                step, model, optimizer = make_step()
-                _check_device(model)
-                if kernels == "cuda" and optimizer is not None:
-                    as_on_cuda(optimizer)
-                with _with_values():  # make_step may have imported transformers
-                    report = measure(
-                        step,
-                        model=model,
-                        optimizer=optimizer,
-                        label=label,
-                        warmup=warmup,
-                        lines=lines,
-                    )
+            report = _predicted(make_step, kernels, values, label, warmup, lines)
             break
         except Exception as error:
             first_error = first_error or error
@@ -97,6 +83,24 @@ def predict(
     report.method = "predicted"
     report.device = f"{kernels.upper()} kernels"
     return report
+
+
+def _predicted(
+    make_step: Callable[[], Step],
+    kernels: str,
+    values: Values,
+    label: str,
+    warmup: int,
+    lines: bool,
+) -> MemoryReport:
+    with _predicting(kernels, values):
+        step, model, optimizer = make_step()
+        _check_device(model)
+        if kernels == "cuda" and optimizer is not None:
+            as_on_cuda(optimizer)
+        options: dict[str, Any] = {"label": label, "warmup": warmup, "lines": lines}
+        with _with_values():  # make_step may have imported transformers
+            return measure(step, model=model, optimizer=optimizer, **options)
 
 
 def _warn(values: Values, *, stacklevel: int) -> None:
@@ -146,10 +150,10 @@ def _predicting(kernels: str, values: Values) -> Iterator[None]:
 def _workarounds() -> Iterator[None]:
     """Let a training step do what fake tensors cannot."""
     with (
-        private_patches.without_truncated_normal(),
-        private_patches.with_weak_references(),
-        private_patches.with_finite_gradients(),
-        private_patches.without_new_buckets(),
+        patches.without_truncated_normal(),
+        patches.with_weak_references(),
+        patches.with_finite_gradients(),
+        patches.without_new_buckets(),
         # Else a copy of a model takes a copy of the mode along, and may end the process
         # (test_a_copy_of_the_model_made_in_the_step).
         mock.patch.object(FakeTensor, "__deepcopy__", _copy, create=True),

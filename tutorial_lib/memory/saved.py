@@ -20,8 +20,7 @@ from tutorial_lib.units import Bytes
 
 _SHOWN = 40  # rows of a printed table
 _NOT_THE_CALLER = tuple(
-    str(path)
-    for path in (Path(torch.__file__).parent, Path(__file__).parent, private_torch.__file__)
+    str(Path(file).parent) for file in (torch.__file__, __file__, private_torch.__file__)
 )
 
 

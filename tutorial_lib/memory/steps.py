@@ -1,4 +1,4 @@
-"""Say whether one step is like the next: some drop layers by chance, or take other sizes."""
+"""Say where a reading may not mean what it seems to: no training step, or steps that differ."""
 
 from __future__ import annotations
 
@@ -9,8 +9,46 @@ from torch import Tensor, nn
 from torch.nn.modules import module as module_hooks
 
 from tutorial_lib import private_torch
+from tutorial_lib.memory.report import MemoryReport
 from tutorial_lib.timeline import StepMemory
 from tutorial_lib.units import Bytes
+
+
+def warnings_before(model: nn.Module | None) -> Iterator[str]:
+    """Say why a reading of a training step may not mean what it seems to."""
+    for mode in private_torch.active_modes():
+        if (
+            not isinstance(mode, private_torch.FakeTensorMode)
+            and "tutorial_lib" not in type(mode).__module__
+        ):
+            yield (
+                f"{type(mode).__name__} is active too: it may keep tensors alive, and its own are "
+                "counted. Measure outside it."
+            )
+    if model is not None and not model.training:
+        yield (
+            "the model is in eval(): dropout is off, and a library's checkpointing switch does "
+            "nothing. Call model.train() before you measure a training step."
+        )
+    if model is not None and private_torch.is_compiled(model):
+        yield (
+            "the model is compiled, and under the meter it runs as it was before: the bytes are "
+            "the uncompiled model's. For the compiled step's own peak take torch.profiler on a "
+            "CPU, and torch.cuda.max_memory_allocated on a GPU."
+        )
+
+
+def warnings_after(report: MemoryReport) -> list[str]:
+    """Say what the measured step itself shows to be no reading of a training step."""
+    if "backward" not in report.phases:
+        return ["the step ran no backward: what is measured is no training step."]
+    if report.counted_bytes is not None and report.counted_bytes > report.peak_bytes:
+        return [
+            f"the tensors add up to {report.counted_bytes}, more than CUDA's "
+            "allocator gave out: some of them are not its memory. The peak is the allocator's; "
+            "the categories are not to be trusted."
+        ]
+    return []
 
 
 class StepsSeen:

@@ -17,13 +17,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tutorial_lib.private_operations import sparse_parts
 from tutorial_lib.private_torch import (
     TorchDispatchMode,
     in_backward,
     storage_key,
     storage_keys,
 )
+from tutorial_lib.private_torch.operations import sparse_parts
 from tutorial_lib.timeline import Life
 
 Phase = str

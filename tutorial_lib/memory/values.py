@@ -20,9 +20,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tutorial_lib import private_operations, private_torch
+from tutorial_lib import private_torch
 from tutorial_lib.memory.storages import is_wrapper
-from tutorial_lib.private_torch import TorchDispatchMode, storage_key, tree_leaves, tree_map_only
+from tutorial_lib.private_torch import (
+    TorchDispatchMode,
+    operations,
+    storage_key,
+    tree_leaves,
+    tree_map_only,
+)
 
 # A batch of token ids and its mask are known; a weight, and what is computed with it, is not.
 _MOST_FLOATS, _MOST_OTHERS = 2**16, 2**20
@@ -34,7 +40,7 @@ _OVERWRITES = {_aten.fill_.Scalar, _aten.fill_.Tensor, _aten.zero_.default, _ate
 _NOT_OF_THE_USER = (
     Path(torch.__file__).parent,
     Path(__file__).parent,
-    *Path(private_torch.__file__).parent.glob("private_*.py"),
+    Path(private_torch.__file__).parent,
 )
 
 
@@ -91,7 +97,7 @@ class Values(TorchDispatchMode):  # type: ignore[no-untyped-call]
         inputs, outputs = _tensors((args, kwargs)), _tensors(out)
         if any(tensor.layout is not torch.strided for tensor in (*inputs, *outputs)):
             return
-        written = private_operations.written_arguments(func, args, kwargs)
+        written = operations.written_arguments(func, args, kwargs)
         keys = {_key(tensor) for tensor in inputs}
         fresh = [tensor for tensor in outputs if _key(tensor) not in keys]
         if not fresh and not written:
@@ -107,7 +113,7 @@ class Values(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if not followed:
             return
         assumed = any(self._is_assumed(tensor) for tensor in inputs) or not all(known)
-        if private_operations.ignores_values(func):
+        if operations.ignores_values(func):
             assumed = False
         result = self._compute(func, args, kwargs)
         for fake, real in zip(outputs, _tensors(result), strict=True):
@@ -115,11 +121,11 @@ class Values(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 self._keep(fake, real, assumed=assumed)
 
     def _becomes_discrete(self, func: Any, inputs: list[Tensor], fresh: list[Tensor]) -> bool:
-        if private_operations.ignores_values(func):
+        if operations.ignores_values(func):
             return all(map(_is_small, fresh))
         return (
             not any(tensor.is_floating_point() or tensor.is_complex() for tensor in fresh)
-            and not private_operations.is_random(func)
+            and not operations.is_random(func)
             and all(map(_is_small, fresh))
             and all(tensor.numel() <= _MOST_OTHERS for tensor in inputs)
         )
@@ -245,7 +251,7 @@ def _is_whole(tensor: Tensor) -> bool:
 
 
 def _is_uninitialised(func: Any, fresh: list[Tensor]) -> bool:
-    made = private_operations.is_uninitialised(func)
+    made = operations.is_uninitialised(func)
     return made and any(tensor.is_floating_point() for tensor in fresh)
 
 

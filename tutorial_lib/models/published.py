@@ -19,11 +19,12 @@ import torch
 from torch import nn
 
 from tutorial_lib import device as devices
-from tutorial_lib import private_patches, private_torch
+from tutorial_lib import private_torch
 from tutorial_lib.models.catalogue import PUBLISHED, find
 from tutorial_lib.models.entry import Published
 from tutorial_lib.models.libraries import construct, full_config, quiet
 from tutorial_lib.models.published_steps import batch, loss
+from tutorial_lib.private_torch import patches
 
 __all__ = ["PUBLISHED", "Published", "batch", "build", "find", "loss"]
 
@@ -80,5 +81,5 @@ def _default_dtype(dtype: torch.dtype) -> Iterator[None]:
 def _fake_safe_init() -> contextlib.AbstractContextManager[Any]:
     """Let `trunc_normal_` pass on fake tensors, whose values it would look at."""
     if isinstance(torch.empty(0), private_torch.FakeTensor):
-        return private_patches.without_truncated_normal()
+        return patches.without_truncated_normal()
     return contextlib.nullcontext()

@@ -8,22 +8,8 @@ from typing import Any
 
 import torch
 from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
-from torch.utils.flop_counter import flop_registry
 
-_aten = torch.ops.aten
-# The attention of a CPU is not in PyTorch's list; its arguments are those of a GPU's.
-_ON_CPU = {
-    _aten._scaled_dot_product_flash_attention_for_cpu: _aten._scaled_dot_product_flash_attention,
-    _aten._scaled_dot_product_flash_attention_for_cpu_backward: (
-        _aten._scaled_dot_product_flash_attention_backward
-    ),
-}
-
-
-def flops_of(func: Any) -> Callable[..., int] | None:
-    """Give what counts the FLOPs of an operation; `None` for one that is no product."""
-    packet = func.overloadpacket
-    return flop_registry.get(_ON_CPU.get(packet, packet))
+from tutorial_lib.private_torch.operations import flops_of
 
 
 def is_product(func: Any, args: tuple[Any, ...]) -> bool:

@@ -23,6 +23,7 @@ from tutorial_lib.private_torch import FakeTensor
 from tutorial_lib.timeline import Life
 from tutorial_lib.units import human_bytes, human_seconds
 
+Method = Literal["measured", "predicted"]
 BEFORE, AFTER = "(before)", "(after)"
 _TICKS, _SECONDS, _PRODUCTS = range(3)
 
@@ -46,7 +47,7 @@ class Profile:
     skips: tuple[Skip, ...]
     names: tuple[str, ...]
     calls: tuple[Call, ...]
-    method: Literal["measured", "predicted"]
+    method: Method
     device: str
 
     def __str__(self) -> str:
@@ -79,29 +80,27 @@ def profile(
     kernels and times are predicted from FLOPs and bytes; else both are those of this device.
 
     Args:
-        model: Any module: ours, from transformers or diffusers, an `nn.Sequential`, or your own.
+        model: Any module: ours, from a library, an `nn.Sequential`, or your own.
         loss: Runs the model on a batch and gives a scalar, as in `lambda: model.loss(batch)`.
         stages: Modules that follow one another, by path; `None` looks for the model's blocks. What
             lies between two of them belongs to the second.
         keep: Names of stages that no plan may run twice.
-        gradients: `there` when the parameters have gradients already, as in every micro-batch but
-            the first; `made` when each stage's backward makes them, and they stay.
+        gradients: `there`, as in every micro-batch but the first, or `made` by each backward.
         repeats: Timed runs; the median counts.
-        speed: What to predict times with, on this device too, where `None` measures them; inside
-            `memory.predicting()` `None` takes that of an A100.
-        selective: Whether a plan may also keep a stage's results of products only, and make the
-            rest again: one more run.
+        speed: What to predict times with; `None` measures them, or takes an A100's where it cannot.
+        selective: Whether a plan may also keep the results of a stage's products only.
 
     Returns:
         The chain.
 
     Raises:
-        ValueError: When no stage is found, or one gives another output when it is run again with
-            the same random numbers; the model is as before.
+        ValueError: When no stage is found, or one gives another output with the same random
+            numbers; the model is as before.
     """
     found = find_stages(model, stages)
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
     is_fake = any(isinstance(p, FakeTensor) for p in model.parameters())
+    method: Method = "predicted" if speed or is_fake else "measured"
     with model_untouched(model, device):
         _set_gradients(model, gradients)
         if not is_fake:
@@ -114,20 +113,15 @@ def profile(
             run = _watched(model, calls, loss, device, speed or Speed(), kept)
             course = run.course.take(_SECONDS)
             timed = _spans(course, 0.0)
-            if speed is None and not is_fake:
+            if method == "measured":
                 timed = _measure_times(model, calls, loss, device, repeats, kept)
             counted, more = chain(run.course.take(_TICKS), run.flow, run.lives, dropped, ends)
             forms.append(_with_times(counted, names, (*timed, course.early_stops()), keep))
             skips = _dearest(skips, more)
             if kept is int:
-                calls = [
-                    replace(call, products=count)
-                    for call, count in zip(calls, _products(run.course), strict=True)
-                ]
-    made = forms[0] if not selective else _either(*forms)
-    method: Literal["measured", "predicted"] = "predicted" if speed or is_fake else "measured"
+                calls = _with_products(calls, run.course)
     words = "CUDA kernels" if is_fake else devices.describe(device)
-    return Profile(made, skips, names, tuple(calls), method, words)
+    return Profile(_either(*forms), skips, names, tuple(calls), method, words)
 
 
 def _set_gradients(model: nn.Module, gradients: str) -> None:
@@ -154,8 +148,12 @@ def _with_times(
     )
 
 
-def _either(whole: Sequence[Stage], selective: Sequence[Stage]) -> tuple[Stage, ...]:
+def _either(
+    whole: tuple[Stage, ...], selective: tuple[Stage, ...] | None = None
+) -> tuple[Stage, ...]:
     """Let each stage be kept selectively that may run twice, and keeps less then."""
+    if selective is None:
+        return whole
     return tuple(
         replace(one, selective=other)
         if one.recomputable and other.saved_bytes < one.saved_bytes
@@ -214,11 +212,12 @@ def _watched(
     return _Watched(course, Flow.of(course, num_bytes, _given(course)), log.lives())
 
 
-def _products(course: Course) -> list[int]:
-    """Count each stage's products before the last tensor that its backward needs."""
+def _with_products(calls: Sequence[Call], course: Course) -> list[Call]:
+    """Note each stage's products before the last tensor that its backward needs."""
     counts = course.take(_PRODUCTS)
     pairs = zip(counts.saved[1:], counts.forward, strict=False)
-    return [max(0, saved - before) for saved, before in pairs][:-1]
+    products = [max(0, saved - before) for saved, before in pairs][:-1]
+    return [replace(call, products=count) for call, count in zip(calls, products, strict=True)]
 
 
 def _log(model: nn.Module, device: torch.device) -> StorageLog:

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from tutorial_lib.memory.storages import list_tensors
-from tutorial_lib.plan.products import flops_of, is_product
-from tutorial_lib.private_operations import gives_view
+from tutorial_lib.plan.products import is_product
 from tutorial_lib.private_torch import TorchDispatchMode
+from tutorial_lib.private_torch.operations import flops_of, gives_view
 
 _HALVES = (torch.float16, torch.bfloat16)
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import torch.distributed as dist
 
-from tutorial_lib import private_patches
+from tutorial_lib.private_torch import patches
 
 
 @contextlib.contextmanager
@@ -38,10 +38,10 @@ def pretend(num_ranks: int, *, rank: int = 0) -> Iterator[None]:
             f"this process is rank {dist.get_rank()} of a process group already: pretend outside "
             "it, or call torch.distributed.destroy_process_group() before."
         )
-    store = private_patches.fake_store()
+    store = patches.fake_store()
     dist.init_process_group("fake", store=store, rank=rank, world_size=num_ranks)
     try:
-        with private_patches.with_ddp_on_the_fake_backend():
+        with patches.with_ddp_on_the_fake_backend():
             yield
     finally:
         dist.destroy_process_group()

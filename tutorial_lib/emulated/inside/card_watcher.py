@@ -51,7 +51,7 @@ class _TorchFinder(importlib.abc.MetaPathFinder):
 
 def _private_torch() -> Any:
     """Load the course's module by its path: the program may have no course to import it from."""
-    path = Path(__file__).resolve().parents[2] / "private_torch.py"
+    path = Path(__file__).resolve().parents[2] / "private_torch" / "__init__.py"
     spec = importlib.util.spec_from_file_location("tutorial_private_torch", path)
     if spec is None or spec.loader is None:
         raise ImportError(f"{path} cannot be loaded.")

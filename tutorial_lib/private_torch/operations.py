@@ -12,8 +12,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.flop_counter import flop_registry
 
 from tutorial_lib.private_torch import tree_leaves
+
+_aten = torch.ops.aten
 
 
 def operation_names() -> list[str]:
@@ -145,3 +148,18 @@ def sparse(indices: Tensor, values: Tensor, like: Tensor) -> Tensor:
         indices, values, like.shape, is_coalesced=order
     )
     return made
+
+
+# The attention of a CPU is not in PyTorch's list of FLOPs; its arguments are those of a GPU's.
+_LIKE_ON_GPU = {
+    _aten._scaled_dot_product_flash_attention_for_cpu: _aten._scaled_dot_product_flash_attention,
+    _aten._scaled_dot_product_flash_attention_for_cpu_backward: (
+        _aten._scaled_dot_product_flash_attention_backward
+    ),
+}
+
+
+def flops_of(operation: Any) -> Callable[..., int] | None:
+    """Give what counts the FLOPs of an operation; `None` for one that is no product."""
+    packet = operation.overloadpacket
+    return flop_registry.get(_LIKE_ON_GPU.get(packet, packet))

@@ -1,7 +1,7 @@
-"""The module that uses names which PyTorch keeps to itself, and may move in any release.
+"""The one room that uses names which PyTorch keeps to itself, and may move in any release.
 
-`private_operations` and `private_patches` beside it are the two others: operations, and what is put
-in the place of such names.
+Here stand tensors, modes and CUDA; `operations` has what is asked about operations, and `patches`
+what is put in the place of such names.
 
 Each name says the file of PyTorch 2.13 that it was read in, and has a test in
 `tests/test_private_torch.py` that says what no longer works when a release moves it.
