@@ -17,7 +17,7 @@ import typer
 
 from tutorial_lib.school import teach
 from tutorial_lib.school.emulate import on_cards
-from tutorial_lib.school.options import AsJson, Fits, fitting, takes_a_recipe
+from tutorial_lib.school.options import AsJson, Fits, fitting, one_rank, takes_a_recipe
 from tutorial_lib.school.plan import plan
 from tutorial_lib.training import Recipe
 from tutorial_lib.units import Bytes
@@ -250,6 +250,11 @@ def measure(
     from tutorial_lib import device as devices
     from tutorial_lib import memory
 
+    if recipe.shard is not None:
+        raise ValueError(
+            f"--ranks {recipe.ranks} cannot be measured in one process: ask `predict`, or start "
+            "real ranks as in chapter 13 and measure inside them."
+        )
     where = devices.pick(device)
     if fits is not None:
         recipe = fitting(recipe, fits, "cpu" if where.type == "cpu" else "cuda")
@@ -276,8 +281,6 @@ def predict(
     """Show a training step's memory (random weights) without allocating it."""
     from tutorial_lib import memory
 
-    if fits is not None:
-        recipe = fitting(recipe, fits, kernels.value)
     built: list[nn.Module] = []
 
     def make_step() -> Any:
@@ -285,10 +288,13 @@ def predict(
         built.append(made[1])
         return made
 
-    report = memory.predict(
-        make_step, kernels=kernels.value, label=recipe.label(), lines=by == Held.LINE
-    )
-    _show(report, recipe, built[0], by, as_json)
+    with one_rank(recipe):
+        if fits is not None:
+            recipe = fitting(recipe, fits, kernels.value)
+        report = memory.predict(
+            make_step, kernels=kernels.value, label=recipe.label(), lines=by == Held.LINE
+        )
+        _show(report, recipe, built[0], by, as_json)
 
 
 for command in (plan, teach.grade, teach.build, teach.new):

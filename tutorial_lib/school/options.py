@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import json
@@ -11,7 +12,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from tutorial_lib.training import Attention, OptimizerName, Precision, Recipe
+from tutorial_lib.training import Attention, OptimizerName, Precision, Recipe, Shard
 from tutorial_lib.units import parse_bytes
 
 MODEL_HELP = (
@@ -34,6 +35,8 @@ Set = Annotated[
     list[str] | None,
     typer.Option("--set", help="Another value in the configuration, as in n_layer=6; may repeat."),
 ]
+Ranks = Annotated[int, typer.Option(help="How many ranks train together; one of them is shown.")]
+Sharding = Annotated[Shard | None, typer.Option(help="How several ranks share the work.")]
 Lora = Annotated[str | None, typer.Option(help="Train LoRA matrices alone, as in r=8.")]
 
 
@@ -50,12 +53,16 @@ def _recipe(
     accumulate: Accumulate = 1,
     changed: Set = None,
     lora: Lora = None,
+    ranks: Ranks = 1,
+    shard: Sharding = None,
 ) -> Recipe:
     return Recipe(
         one_model(named, model),
         *(batch, seq, size, precision, attention, optimizer, checkpointing, accumulate),
         overrides=overrides(changed),
         lora_rank=lora_rank(lora),
+        ranks=ranks,
+        shard=shard,
     )
 
 
@@ -74,6 +81,15 @@ def takes_a_recipe(command: Callable[..., None]) -> Callable[..., None]:
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     del vars(run)["__wrapped__"]  # else its signature is taken
     return run
+
+
+def one_rank(recipe: Recipe) -> contextlib.AbstractContextManager[None]:
+    """Let this process be one of the recipe's ranks, where they are several."""
+    if recipe.shard is None:
+        return contextlib.nullcontext()
+    from tutorial_lib import ranks
+
+    return ranks.pretend(recipe.ranks)
 
 
 def one_model(named: str | None, model: str | None) -> str:

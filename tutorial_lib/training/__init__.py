@@ -3,7 +3,7 @@
 Importing this room loads no torch, so that a command can name the choices at once.
 """
 
-from tutorial_lib.training.choices import Attention, OptimizerName, Precision
+from tutorial_lib.training.choices import Attention, OptimizerName, Precision, Shard
 from tutorial_lib.training.recipe import Recipe
 
-__all__ = ["Attention", "OptimizerName", "Precision", "Recipe"]
+__all__ = ["Attention", "OptimizerName", "Precision", "Recipe", "Shard"]

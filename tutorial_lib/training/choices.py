@@ -46,6 +46,19 @@ class OptimizerName(enum.StrEnum):
     ADAFACTOR = "adafactor"
 
 
+class Shard(enum.StrEnum):
+    """How several ranks share the work.
+
+    `ddp`: each holds the whole model, and gradients are averaged in buckets. `fsdp`: FSDP2, each
+    holds a part of every parameter, gathered block by block. `tp`: tensor parallelism, each runs a
+    part of every layer, on the same samples.
+    """
+
+    DDP = "ddp"
+    FSDP = "fsdp"
+    TP = "tp"
+
+
 @dataclass(frozen=True)
 class Choices:
     """The choices as data, checked by name; `Recipe` says what each is and makes the step."""
@@ -61,13 +74,25 @@ class Choices:
     accumulation: int = 1
     overrides: Mapping[str, Any] = field(default_factory=dict)
     lora_rank: int | None = None
+    ranks: int = 1
+    shard: Shard | str | None = None
 
     def __post_init__(self) -> None:
         if self.accumulation < 1:
             raise ValueError(f"accumulation (={self.accumulation}) must be at least 1.")
         if self.lora_rank is not None and self.lora_rank < 1:
             raise ValueError(f"lora_rank (={self.lora_rank}) must be at least 1, as in 8.")
-        choices = {"precision": Precision, "attention": Attention, "optimizer": OptimizerName}
+        if self.ranks < 1 or (self.ranks > 1) != (self.shard is not None):
+            raise ValueError(
+                f"ranks (={self.ranks}) and shard (={self.shard}) go together: ranks of 2 or more, "
+                f"and how they share the work, one of {', '.join(Shard)}."
+            )
+        choices: dict[str, type[enum.StrEnum]] = {
+            "precision": Precision,
+            "attention": Attention,
+            "optimizer": OptimizerName,
+        }
+        choices |= {"shard": Shard} if self.shard is not None else {}
         for name, kind in choices.items():
             object.__setattr__(self, name, _chosen(name, getattr(self, name), kind))
 
@@ -86,6 +111,7 @@ class Choices:
         words += [f"LoRA of rank {self.lora_rank}"] if self.lora_rank else []
         words += ["eager"] if self.attention == Attention.EAGER else []
         words += [self.checkpointing] if self.checkpointing != "none" else []
+        words += [f"one of {self.ranks} ranks", str(self.shard)] if self.shard else []
         return ", ".join(words)
 
     def as_data(self) -> dict[str, Any]:
@@ -102,6 +128,8 @@ class Choices:
             "accumulation": self.accumulation,
             "overrides": dict(self.overrides),
             "lora_rank": self.lora_rank,
+            "ranks": self.ranks,
+            "shard": None if self.shard is None else str(self.shard),
         }
 
 

@@ -39,9 +39,14 @@ def build(recipe: Choices, device: torch.device | str) -> tuple[Any, ...]:
 
     Raises:
         ValueError: When there is no such file, module or function, when it does not take what was
-            asked for, or gives something else.
+            asked for, or gives something else; or when it is to be divided over ranks.
     """
     name = recipe.model
+    if recipe.shard is not None:
+        raise ValueError(
+            f"{name} is a function, and shard (={recipe.shard}) is for published models and "
+            "config.json: divide the model in the function, and predict it inside ranks.pretend."
+        )
     function = _function(name)
     taken = inspect.signature(function).parameters
     asked = {"micro_batch": recipe.micro_batch, "seq": recipe.seq, "size": recipe.size}

@@ -45,6 +45,9 @@ class Recipe(Choices):
         overrides: Fields of the model's configuration that differ, as in `{"n_layer": 2}`.
         lora_rank: Rank of the LoRA matrices beside the linear layers of all blocks, which alone are
             trained then; `None` trains the model itself.
+        ranks: How many ranks train together; step and model are then those of one of them, made
+            inside `ranks.pretend(ranks)` or on real ranks. `micro_batch` is a rank's own.
+        shard: How they share the work; `None` for one rank.
 
     Raises:
         ValueError: When a choice has no such name, or there is to be no micro-batch. Model, sizes

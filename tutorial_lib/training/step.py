@@ -52,7 +52,7 @@ def make_loss(recipe: Choices, device: torch.device | str = "cpu") -> Loss:
             **_overrides(recipe),
         )
         model = make_model(recipe, device)
-        forward = functools.partial(published.loss, recipe.model, model, batch)
+        forward = functools.partial(published.loss, recipe.model, _divided(recipe, model), batch)
         return _cast(recipe, forward, device), model
     made = own.build(recipe, device)
     if len(made) == 3:
@@ -72,8 +72,7 @@ def make_step(recipe: Choices, device: torch.device | str = "cpu") -> Step:
         loss, model = _cast(recipe, made[0], device), _adapted(recipe, made[1])
     else:
         loss, model = make_loss(recipe, device)
-    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    optimizer = _optimizer(str(recipe.optimizer), trained)
+    optimizer = _optimizer(str(recipe.optimizer), _trained(model))
     scaler = torch.amp.GradScaler(
         torch.device(device).type,
         init_scale=FIRST_SCALE,
@@ -90,6 +89,21 @@ def make_step(recipe: Choices, device: torch.device | str = "cpu") -> Step:
         optimizer.zero_grad()
 
     return step, model, optimizer
+
+
+def _divided(recipe: Choices, model: nn.Module) -> nn.Module:
+    """Give what runs forward on one of several ranks: the model itself, or DDP around it."""
+    if recipe.shard is None:
+        return model
+    from tutorial_lib.training.shard import sharded  # its imports take a second
+
+    family = published.find(recipe.model).family
+    if family == "autoencoder" or family.startswith("our-"):
+        raise ValueError(
+            f"{recipe.model} cannot be divided: its loss calls other methods than forward, and "
+            "DDP and FSDP gather in forward alone. Try another model."
+        )
+    return sharded(model, recipe.ranks, str(recipe.shard))
 
 
 def _whole(recipe: Choices, step: Any, model: nn.Module, optimizer: Any) -> Step:
@@ -129,7 +143,16 @@ def _adapted(recipe: Choices, model: nn.Module) -> nn.Module:
     return adapted
 
 
-def _optimizer(name: str, parameters: Iterable[nn.Parameter]) -> Optimizer:
+def _trained(model: nn.Module) -> list[dict[str, Any]]:
+    """Group the parameters by class: one kernel takes no divided and whole ones together."""
+    groups: dict[type, list[nn.Parameter]] = {}
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            groups.setdefault(type(parameter.data), []).append(parameter)
+    return [{"params": group} for group in groups.values()]
+
+
+def _optimizer(name: str, parameters: Iterable[dict[str, Any]]) -> Optimizer:
     if name in (OptimizerName.SGD, OptimizerName.MOMENTUM):
         momentum = 0.9 if name == OptimizerName.MOMENTUM else 0.0
         return SGD(parameters, lr=LEARNING_RATE, momentum=momentum)
