@@ -59,7 +59,7 @@ ALLOWED = {
     "school.record": {"device", "recorded", "school.emulate"},
     "school.changed": {"school.bootstrap"},
     "school.teach": {"school.grading", "school.authoring"},
-    "school.options": {"units", "training", "memory"},
+    "school.options": {"units", "training", "memory", "ranks"},
     "school.plan": {"units", "plan", "school.options"},
     "school.cli": {
         *("units", "device", "training", "memory", "plots", "strategies"),
