@@ -110,7 +110,7 @@ def takes_the_first_alone(modules):
     return set_by(lambda module, forward: remade(forward), modules[:1])
 
 
-@wrong("checkpoint_only is to return a context manager")
+@wrong("checkpoint_only should return a context manager")
 def is_no_context(modules):
     for module in modules:
         module.forward = remade(module.forward)

@@ -79,7 +79,7 @@ def holds_no_new_copy(host, model, min_bytes):
     return saved_tensors_hooks(pack, lambda packed: packed[0].get(*packed[1]))
 
 
-@wrong("offloading is to return a context manager")
+@wrong("offloading should return a context manager")
 def gives_the_hooks_alone(host, model, min_bytes):
     hooks = offload(host, model, min_bytes)
     return hooks.pack_hook, hooks.unpack_hook

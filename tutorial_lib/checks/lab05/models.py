@@ -65,7 +65,7 @@ def context_of(returned: Any, name: str) -> AbstractContextManager[Any]:
     if hasattr(type(returned), "__enter__") and hasattr(type(returned), "__exit__"):
         return returned  # type: ignore[no-any-return]
     kind = type(returned).__name__
-    raise CheckError(f"{name} is to return a context manager, for `with`, and {kind} came.")
+    raise CheckError(f"{name} should return a context manager, for `with`, and {kind} came.")
 
 
 def expect_gradients(result: Result, wanted: list[Tensor | None], otherwise: str) -> None:
