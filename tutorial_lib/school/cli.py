@@ -252,18 +252,16 @@ def measure(
 
     if recipe.shard is not None:
         raise ValueError(
-            f"--ranks {recipe.ranks} cannot be measured in one process: ask `predict`, or start "
-            "real ranks as in chapter 13 and measure inside them."
+            f"--ranks {recipe.ranks} cannot be measured in one process: ask `predict`, or measure "
+            "on real ranks, as chapter 13 does."
         )
     where = devices.pick(device)
     if fits is not None:
         recipe = fitting(recipe, fits, "cpu" if where.type == "cpu" else "cuda")
     devices.seed_everything(0)
     step, network, update = recipe.make_step(where)
-    label, lines = recipe.label(), by == Held.LINE
-    report = memory.measure(
-        step, model=network, optimizer=update, label=label, repeats=3, lines=lines
-    )
+    more: dict[str, Any] = {"label": recipe.label(), "lines": by == Held.LINE, "repeats": 3}
+    report = memory.measure(step, model=network, optimizer=update, **more)
     _show(report, recipe, network, by, as_json)
 
 

@@ -34,12 +34,16 @@ To learn (both make .venv first, and install nothing the second time):
 
 To use:
   doctor    show Python, torch, GPU, versions and free disk   [--json]
-  measure   measure a training step of a published model      MODEL [--batch N] [--json]
+  measure   measure a training step                           MODEL [--batch N] [--json]
                                                               [--emulated t4]
   predict   the same number without allocating anything       MODEL [--batch N] [--json]
+                                                              [--ranks 8 --shard fsdp]
   plan      what fits a memory budget, and the fastest of it  MODEL --budget 16GiB
                                                               --effective-batch N [--json]
   emulate   run any script on a GPU that is not there         --card t4 -- python train.py
+
+  MODEL is a published model (gpt2, sd15-unet), the path of a config.json, or a function of your
+  own (train.py:make_step); it may stand after --model, too.
 
 To teach and maintain:
   record    measure or predict the tables that the course quotes   [--only ROWS] [--predict]

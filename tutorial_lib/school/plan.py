@@ -6,7 +6,18 @@ from typing import Annotated
 
 import typer
 
-from tutorial_lib.school.options import AsJson, Named, Own, Seq, Set, Size, one_model, overrides
+from tutorial_lib.school.options import (
+    AsJson,
+    Named,
+    Own,
+    Ranks,
+    Seq,
+    Set,
+    Sharding,
+    Size,
+    one_model,
+    overrides,
+)
 from tutorial_lib.units import parse_bytes
 
 
@@ -20,6 +31,8 @@ def plan(
     changed: Set = None,
     precision: Annotated[list[str] | None, typer.Option(help="One to try; may repeat.")] = None,
     optimizer: Annotated[list[str] | None, typer.Option(help="One to try; may repeat.")] = None,
+    ranks: Ranks = 1,
+    shard: Sharding = None,
     as_json: AsJson = False,
 ) -> None:
     """Find micro-batch, accumulation, checkpointing, precision and optimizer for a budget.
@@ -28,6 +41,12 @@ def plan(
     """
     from tutorial_lib import plan as planning
 
+    if ranks != 1 or shard is not None:
+        raise ValueError(
+            f"plan searches for one device, and --ranks {ranks} was asked for: predict one "
+            f"rank instead, `predict MODEL --ranks {ranks} --shard {shard or 'fsdp'}`, with the "
+            "--checkpointing and the --fits of your choice."
+        )
     found = planning.fit(
         one_model(named, model),
         budget_bytes=parse_bytes(budget),

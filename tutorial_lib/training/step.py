@@ -16,7 +16,7 @@ from tutorial_lib.models import published
 from tutorial_lib.models.libraries import config_value, making_lora
 from tutorial_lib.training import own
 from tutorial_lib.training.adamw_8bit import AdamW8bit
-from tutorial_lib.training.choices import Choices, OptimizerName, Precision
+from tutorial_lib.training.choices import Choices, OptimizerName, Precision, Shard
 
 Step = tuple[Callable[[], None], nn.Module, Optimizer]
 Loss = tuple[Callable[[], Tensor], nn.Module]
@@ -24,6 +24,7 @@ Loss = tuple[Callable[[], Tensor], nn.Module]
 LEARNING_RATE = 1e-4
 # PyTorch begins at 65536, and an update that overflows is skipped: the state would come late.
 FIRST_SCALE = 1024.0
+_UNDIVIDED = (OptimizerName.ADAMW_8BIT, OptimizerName.ADAFACTOR)  # they fail on DTensors
 _AUTOCAST = {Precision.BF16_AMP: torch.bfloat16, Precision.FP16_AMP: torch.float16}
 
 
@@ -102,6 +103,21 @@ def _divided(recipe: Choices, model: nn.Module) -> nn.Module:
         raise ValueError(
             f"{recipe.model} cannot be divided: its loss calls other methods than forward, and "
             "DDP and FSDP gather in forward alone. Try another model."
+        )
+    if recipe.shard != Shard.DDP and recipe.optimizer in _UNDIVIDED:
+        raise ValueError(
+            f"optimizer (={recipe.optimizer}) cannot update parameters that shard "
+            f"(={recipe.shard}) divides: try adamw-fused, or shard ddp."
+        )
+    if recipe.shard == Shard.TP and recipe.lora_rank is not None:
+        raise ValueError(
+            f"shard (=tp) divides plain linear layers, and LoRA (of rank {recipe.lora_rank}) "
+            "replaces them: try shard fsdp, or leave LoRA out."
+        )
+    if recipe.shard == Shard.TP and recipe.precision == Precision.FP16_AMP:
+        raise ValueError(
+            "PyTorch's gradient scaler, which precision (=fp16-amp) needs, takes no divided and "
+            "whole gradients together, as shard (=tp) leaves them: try bf16-amp, or shard fsdp."
         )
     return sharded(model, recipe.ranks, str(recipe.shard))
 
