@@ -30,7 +30,8 @@ Phase = str
 # Types that most arguments have: asked first, since this is done for every operation.
 _PLAIN = (Tensor, nn.Parameter)
 _SEQUENCES = (tuple, list)
-# torch.tensor and torch.from_numpy end in it: its argument is new, and no operation made it.
+# torch.tensor and torch.from_numpy end in it: its argument is new, and no operation made it. A single
+# number counts from the start, as before: AdamW makes one of 4 bytes, and all recorded rows have it.
 _FROM_OUTSIDE = torch.ops.aten.lift_fresh.default
 
 
@@ -82,9 +83,9 @@ class StorageLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._enter_phase()
         # gloo copies what it reduces, and shows the copy in the operation after the collective.
         origin = ("", "inputs") if not self._collective else (self._collective, "")
-        if func is _FROM_OUTSIDE:
-            origin = ("lift_fresh", "inputs")
         tensors = list_tensors((args, kwargs) if kwargs else args)
+        if func is _FROM_OUTSIDE and tensors[0].dim():
+            origin = ("lift_fresh", "inputs")
         for tensor, key in zip(tensors, storage_keys(tensors), strict=True):
             if key not in self._alive:
                 self._record(tensor, *origin)
