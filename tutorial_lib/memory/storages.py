@@ -30,8 +30,8 @@ Phase = str
 # Types that most arguments have: asked first, since this is done for every operation.
 _PLAIN = (Tensor, nn.Parameter)
 _SEQUENCES = (tuple, list)
-# torch.tensor and torch.from_numpy end in it: its argument is new, and no operation made it. A single
-# number counts from the start, as before: AdamW makes one of 4 bytes, and all recorded rows have it.
+# torch.tensor and torch.from_numpy end in it: its argument is new, and no operation made it. A
+# single number counts from the start, as in the recorded rows (AdamW makes one of 4 bytes).
 _FROM_OUTSIDE = torch.ops.aten.lift_fresh.default
 
 
