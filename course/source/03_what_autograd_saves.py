@@ -184,8 +184,8 @@ table(frozen_images, (4, 32, 32, 32))
 # all gradients, and PyTorch keeps the input without asking which of them are wanted. A layer norm
 # needs its input for the gradient of that *input*, frozen or not. A batch norm in `eval()` would
 # need only its weight and its running variance, and keeps the input all the same: training and
-# `eval()` share one autograd formula. So freezing lightens a transformer's linear layers, and a stack of
-# convolutions and norms not at all.
+# `eval()` share one autograd formula. So freezing lightens a transformer's linear layers, and a
+# stack of convolutions and norms not at all.
 #
 # ### In place
 #

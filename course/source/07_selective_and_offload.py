@@ -719,6 +719,7 @@ by_compiler = {f"compiler, budget {b}": cost_compiled(gpt2, b) for b in (1, 0.8,
 by_compiler = {"none": seen_gpt["none"], **by_compiler}
 more_plan = side_by_side(gpt2, by_compiler)
 
+
 # %% id="sides-dominated"
 def beaten(planned, seen):
     """Ways that no plan beats or equals in bytes and FLOPs together."""

@@ -131,9 +131,9 @@ for dtype in (torch.float64, torch.float32, torch.bfloat16):
 # $$ 2 \, \lambda \sqrt{n} \, u, \qquad \lambda = 4 $$
 #
 # except once in some thousand sums (Higham and Mary, 2019, theorem 2.4). With one term per token,
-# $n = 16 \cdot 64$. That is the last column. It replaces an `atol=1e-3` that passes everything and a
-# `1e-8` that fails on another machine. In bfloat16 the bound is near 1: it allows a rounding at each
-# addition, while kernels add in float32 and round once.
+# $n = 16 \cdot 64$. That is the last column. It replaces an `atol=1e-3` that passes everything
+# and a `1e-8` that fails on another machine. In bfloat16 the bound is near 1: it allows a
+# rounding at each addition, while kernels add in float32 and round once.
 #
 # `assert_same_training` compares two steps with that tolerance, twice in a row: the number of
 # updates, the loss, the gradients that the optimizer got, parameters, optimizer state, buffers and
@@ -374,9 +374,10 @@ for how in ("mean", "sum"):
 # ### The trainers of 2024
 #
 # Hugging Face's Trainer had this fault; it was reported in July 2023 (transformers issue 24725) and
-# became widely known in October 2024 (also TRL 2175, Unsloth 1146). Since then the Trainer counts the window's tokens and hands them to the
-# model as `num_items_in_batch`. What if the model is yours, and does not know that name? Here is
-# one, the GPT from above with the loss that everybody writes. `weigh` is for later.
+# became widely known in October 2024 (also TRL 2175, Unsloth 1146). Since then the Trainer counts
+# the window's tokens and hands them to the model as `num_items_in_batch`. What if the model is
+# yours, and does not know that name? Here is one, the GPT from above with the loss that everybody
+# writes. `weigh` is for later.
 
 
 # %% id="own-model"
@@ -692,7 +693,8 @@ for micro_batch in tokens.chunk(4):
 # Four updates, from four different points, each at the full learning rate (AdamW does not see the
 # division). There is nothing to accumulate into: the buffer that was saved *is* the accumulator.
 # With an unchanged AdamW you save the gradients' bytes or you accumulate, not both. (Zhang et al.,
-# 2023, "Adam Accumulation", change the update: they add each micro-batch's gradient to the moments.)
+# 2023, "Adam Accumulation", change the update: they add each micro-batch's gradient to the
+# moments.)
 
 # %% [markdown] id="memory"
 # ## Who was right about the memory?

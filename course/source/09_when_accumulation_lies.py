@@ -160,12 +160,13 @@ for name, make in subjects.items():
 # %% [markdown] id="read-batch-norm"
 # LayerNorm and GroupNorm normalise within a sample, so only rounding in float64 is left, however
 # small the pieces. BatchNorm is off by tens of per cent with pieces that people do use. With pieces
-# of two, a normalised value is always near plus or minus one: the gradient's length doubles, and its
-# direction is nearly lost.
+# of two, a normalised value is always near plus or minus one: the gradient's length doubles, and
+# its direction is nearly lost.
 #
-# All this is the distance from the big batch's gradient. Small statistics are noise, and noise can regularise: Hoffer et
-# al. (2017) split big batches on purpose, and called it ghost batch normalisation. What you lose is
-# the sentence "batch 64": with BatchNorm the micro-batch is a hyperparameter of the model.
+# All this is the distance from the big batch's gradient. Small statistics are noise, and noise can
+# regularise: Hoffer et al. (2017) split big batches on purpose, and called it ghost batch
+# normalisation. What you lose is the sentence "batch 64": with BatchNorm the micro-batch is a
+# hyperparameter of the model.
 #
 # ### The statistics for evaluation
 #

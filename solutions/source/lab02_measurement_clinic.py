@@ -308,9 +308,10 @@ with counted:
 # parameters above all, which says something of the model and nothing of the step.
 #
 # So the number wanted is the *increase* over what lies there before a steady step. It depends on
-# where `zero_grad` stands: `train_on` calls it first, so the old gradients lie there before the step
-# and are freed in it. At the end of the step it would leave less there before, and the increase
-# would be larger by the gradients, at the same peak. For four sequences, by the course's meter:
+# where `zero_grad` stands: `train_on` calls it first, so the old gradients lie there before the
+# step and are freed in it. At the end of the step it would leave less there before, and the
+# increase would be larger by the gradients, at the same peak. For four sequences, by the course's
+# meter:
 
 # %% id="goal-2-3"
 report = memory.measure(lambda: train_on(tokens[:4]), model=gpt, optimizer=adamw)
