@@ -95,6 +95,17 @@ def test_the_table_says_what_was_asked_how_it_is_known_and_both_peaks(capsys, ti
     assert "The update is the peak" not in capsys.readouterr().out
 
 
+def test_one_rank_of_four_holds_its_part_and_the_table_says_so(capsys, tiny):
+    words = ["predict", tiny, "--batch", "2", "--optimizer", "adamw-fused"]
+    whole = report_of(capsys, *words)
+    part = report_of(capsys, *words, "--ranks", "4", "--shard", "fsdp")
+    assert (part["ranks"], part["shard"]) == (4, "fsdp")
+    states = [report["at_peak"]["optimizer_state"] for report in (part, whole)]
+    assert states[0] == pytest.approx(states[1] / 4, rel=0.02)
+    assert cli.run([*words, "--ranks", "4", "--shard", "ddp"]) == 0
+    assert "adamw-fused, one of 4 ranks, ddp: predicted" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
@@ -108,6 +119,12 @@ def test_the_table_says_what_was_asked_how_it_is_known_and_both_peaks(capsys, ti
         (["predict", "vit-b-16", "--size", "225"], "multiple of 16"),
         (["predict", "tiny", "--checkpointing", "per-blok"], "per-block"),
         (["grade", "lab77", "nowhere", "--out", "out"], "lab77"),
+        (["predict", "tiny", "--shard", "fsdp"], "ranks (=1) and shard (=fsdp) go together"),
+        (["measure", "tiny", "--ranks", "2", "--shard", "ddp"], "measure on real ranks"),
+        (
+            ["plan", "tiny", "--budget", "1GiB", "--effective-batch", "2", "--ranks", "8"],
+            "`predict MODEL --ranks 8 --shard fsdp`",
+        ),
         (["build", "--check", "--force"], "give it alone"),
         (["build", "--tag", "v1"], "--tag v1 needs --stamp"),
         (["build", "lab77"], "lab77"),
@@ -248,6 +265,7 @@ def folder(tmp_path_factory):
         (home / name).write_text(content, encoding="utf-8")
     UNet2DConditionModel(
         block_out_channels=(32, 64),
+        layers_per_block=1,
         down_block_types=("DownBlock2D", "CrossAttnDownBlock2D"),
         up_block_types=("CrossAttnUpBlock2D", "UpBlock2D"),
         cross_attention_dim=32,

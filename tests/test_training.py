@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from tutorial_lib import memory
+from tutorial_lib import memory, ranks
 from tutorial_lib.memory.kernels import cuda_kernels
 from tutorial_lib.training import Attention, OptimizerName, Precision, Recipe
 from tutorial_lib.training.adamw_8bit import AdamW8bit
@@ -238,3 +238,44 @@ def test_a_towers_image_size_is_in_its_own_configuration():
 def test_what_cannot_be_is_refused_before_anything_is_allocated(choices, says):
     with pytest.raises(ValueError, match=says):
         memory.predict(Recipe(**{"model": "gpt2", **choices}).make_step)
+
+
+def one_of_two(model, shard):
+    recipe = tiny(model, optimizer="adamw-fused", checkpointing="per-block", ranks=2, shard=shard)
+    with ranks.pretend(2):
+        return recipe, memory.predict(recipe.make_step)
+
+
+@pytest.mark.parametrize(("shard", "part"), [("ddp", 1.0), ("fsdp", 0.5), ("tp", 0.5)])
+def test_one_rank_keeps_its_part_of_the_states(shard, part):
+    recipe, report = one_of_two("vit-b-16", shard)
+    whole = 2 * 4 * recipe.num_parameters
+    assert recipe.label().endswith(f"one of 2 ranks, {shard}")
+    # Tensor parallelism leaves norms, patches and positions whole.
+    assert report.at_peak["optimizer_state"] == pytest.approx(part * whole, rel=0.1)
+    assert Recipe(**recipe.as_data()) == recipe
+
+
+@pytest.mark.parametrize(
+    ("model", "choices", "says"),
+    [
+        ("bert-base", {"ranks": 4, "shard": "tp"}, "2 heads cannot be divided by 4 ranks"),
+        ("gpt2", {"shard": "tp"}, "of a GPT2Block are not known: try shard='fsdp'"),
+        ("lstm", {"shard": "fsdp"}, "gather in forward alone"),
+        ("vit-b-16", {"shard": "fsdp", "optimizer": "adamw-8bit"}, "try adamw-fused"),
+        ("vit-b-16", {"shard": "tp", "precision": "fp16-amp"}, "try bf16-amp"),
+        ("vit-b-16", {"shard": "tp", "lora_rank": 4}, "leave LoRA out"),
+        ("train.py:make_step", {"shard": "ddp"}, "divide the model in the function"),
+    ],
+)
+def test_what_cannot_be_divided_is_refused(model, choices, says):
+    recipe = Recipe(model, 2, overrides=TINY.get(model, {}), **{"ranks": 2, **choices})
+    with ranks.pretend(recipe.ranks), pytest.raises(ValueError, match=says):
+        memory.predict(recipe.make_step)
+
+
+def test_a_rank_that_is_none_of_so_many_is_refused():
+    with pytest.raises(ValueError, match="one of 2 ranks, and this process is one of 1"):
+        tiny(ranks=2, shard="fsdp").make_step()
+    with pytest.raises(ValueError, match="go together"):
+        Recipe("gpt2", ranks=2)
