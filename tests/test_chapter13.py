@@ -1,6 +1,5 @@
 """Chapter 13: its ways to train, against PyTorch's own trackers; its timetable and its line."""
 
-import functools
 import gc
 import itertools
 import json
@@ -14,7 +13,7 @@ from tutorial_lib import memory, ranks
 NOTEBOOK = Path(__file__).resolve().parent.parent / "course" / "13_many_devices.ipynb"
 CELLS = {
     "imports", "model", "my-lines", "training-step", "ways-zero", "tensor-plan", "tensor-parallel",
-    "clock", "published-shapes", "divided", "published-step", "per-rank",
+    "clock", "published-shapes", "published-step", "per-rank",
 }  # fmt: skip
 
 
@@ -100,9 +99,8 @@ def test_the_timetable_has_the_bubble_of_the_textbook(chapter, first):
 
 
 @pytest.mark.weekly
-@pytest.mark.parametrize("way", ["DDP", "FSDP2", "TP"])
+@pytest.mark.parametrize("way", ["ddp", "fsdp", "tp"])
 def test_the_line_through_two_depths_meets_the_whole_7b(chapter, way):
     with ranks.pretend(8):
-        make_step = functools.partial(chapter.published_step, "Llama-2-7B", way, 32)
-        whole = memory.predict(make_step).peak_bytes
+        whole = memory.predict(chapter.one_of_eight("Llama-2-7B", way, 32).make_step).peak_bytes
     assert abs(chapter.per_rank("Llama-2-7B", way) - whole) <= 0.01 * whole

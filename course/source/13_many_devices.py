@@ -50,10 +50,10 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import AdamW
 from torch.utils.checkpoint import checkpoint
 
-from tutorial_lib import data, memory, plots, ranks, strategies
+from tutorial_lib import data, memory, plots, ranks
 from tutorial_lib.guesses import beside
-from tutorial_lib.models import published
 from tutorial_lib.models.gpt import GPT, GPTConfig
+from tutorial_lib.training import Recipe
 from tutorial_lib.units import GIB, Bytes
 
 torch.set_num_threads(1)
@@ -753,6 +753,9 @@ plots.by_rank(
 # 70B and GPT-2 XL in bfloat16 with AdamW, one sequence of full length a rank, each block
 # checkpointed. (TP: one sequence in all.)
 #
+# The course's `Recipe` divides a published model as this chapter does: `ddp`, `fsdp` (FSDP2) or
+# `tp`. In a terminal: `python -m tutorial_lib predict llama-2-7b --ranks 8 --shard fsdp`.
+#
 # All blocks are equal, so bytes grow linearly with depth. We predict four blocks and six, and
 # extend the line. (A test predicts all 32 blocks of the 7B and compares.)
 
@@ -768,57 +771,28 @@ SHAPES = {  # name in the course's catalogue, other sizes, field of the depth, b
     "Llama-2-7B": ("llama-2-7b", {}, "num_hidden_layers", 32),
     "Llama-2-70B": ("llama-2-7b", LLAMA_70B, "num_hidden_layers", 80),
 }
-QKV = [f"self_attn.{letter}_proj" for letter in "qkv"]
-LLAMA_PAIRS = {
-    **dict.fromkeys([*QKV, "mlp.gate_proj", "mlp.up_proj"], ColwiseParallel()),
-    **dict.fromkeys(["self_attn.o_proj", "mlp.down_proj"], RowwiseParallel()),
-}
-LLAMA_ENDS = {
-    "model.embed_tokens": RowwiseParallel(input_layouts=Replicate()),
-    "lm_head": ColwiseParallel(output_layouts=Replicate()),
-}
-
-
-# %% id="divided"
-def divided(model, blocks, way):
-    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
-    if way == "DDP":
-        return DistributedDataParallel(model, gradient_as_bucket_view=True)
-    for block in blocks:
-        if way == "FSDP2":
-            fully_shard(block, mesh=mesh)
-        else:
-            parallelize_module(block, mesh, LLAMA_PAIRS)
-    return fully_shard(model, mesh=mesh) if way == "FSDP2" else parallelize_module(
-        model, mesh, LLAMA_ENDS
-    )  # fmt: skip
 
 
 # %% id="published-step"
-def published_step(shape, way, depth):
+def one_of_eight(shape, shard, depth):
     name, sizes, field, _ = SHAPES[shape]
-    sizes = {**sizes, field: depth}
-    plain = published.build(name, device="cpu", dtype=torch.bfloat16, **sizes)
-    tokens = published.batch(name, 1, device="cpu", **sizes)
-    blocks = plain.transformer.h if name == "gpt2-xl" else plain.model.layers
-    model = divided(plain, blocks, way)
-    optimizer = adamw(model)
-
-    def step():
-        with strategies.applied(plain, "per-block"):
-            published.loss(name, model, tokens).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-
-    return step, model, optimizer
+    return Recipe(
+        name,
+        precision="bf16",
+        optimizer="adamw-fused",  # the default would copy more at once
+        checkpointing="per-block",
+        overrides={**sizes, field: depth},
+        ranks=8,
+        shard=shard,
+    )
 
 
 # %% id="per-rank"
-def per_rank(shape, way, num_ranks=8):
+def per_rank(shape, shard):
     peaks = []
     for depth in (4, 6):
-        with ranks.pretend(num_ranks):
-            report = memory.predict(partial(published_step, shape, way, depth))
+        with ranks.pretend(8):
+            report = memory.predict(one_of_eight(shape, shard, depth).make_step)
         peaks.append(report.peak_bytes)
     depth = SHAPES[shape][-1]
     return Bytes(peaks[0] + (peaks[1] - peaks[0]) * (depth - 4) // 2)
@@ -834,11 +808,11 @@ guess = None
 # %% id="per-rank-table"
 print("8 ranks        way     a rank's peak   fits 24 GiB   fits 80 GiB")
 for shape in SHAPES:
-    ways = ("DDP", "FSDP2") if shape == "GPT-2 XL" else ("DDP", "FSDP2", "TP")
+    ways = ("ddp", "fsdp") if shape == "GPT-2 XL" else ("ddp", "fsdp", "tp")
     for way in ways:
         peak = per_rank(shape, way)
         fits = "".join(f"{'yes' if peak < gib * GIB else 'no':>14}" for gib in (24, 80))
-        mark = beside(guess, peak / GIB) if (shape, way) == ("Llama-2-70B", "FSDP2") else ""
+        mark = beside(guess, peak / GIB) if (shape, way) == ("Llama-2-70B", "fsdp") else ""
         print(f"{shape:<14} {way:<7}{peak:>14}{fits}{mark}")
 
 # %% [markdown] id="per-rank-read"
