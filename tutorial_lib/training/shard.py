@@ -14,7 +14,12 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import Replicate
-from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    ParallelStyle,
+    RowwiseParallel,
+    parallelize_module,
+)
 from torch.nn.parallel import DistributedDataParallel
 
 from tutorial_lib import strategies
@@ -81,7 +86,8 @@ def sharded(model: nn.Module, num_ranks: int, shard: str) -> nn.Module:
         return _tensor_parallel(model, blocks, mesh)
     for block in blocks:
         fully_shard(block, mesh=mesh)
-    return fully_shard(model, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    return model
 
 
 def _tensor_parallel(model: nn.Module, blocks: list[nn.Module], mesh: DeviceMesh) -> nn.Module:
@@ -100,14 +106,14 @@ def _tensor_parallel(model: nn.Module, blocks: list[nn.Module], mesh: DeviceMesh
                 f"{count} heads cannot be divided by {mesh.size()} ranks: try a number of ranks "
                 f"that divides {count}, or shard='fsdp'."
             )
-    plan = dict.fromkeys(pairs.wide, ColwiseParallel())
+    plan: dict[str, ParallelStyle] = dict.fromkeys(pairs.wide, ColwiseParallel())
     plan |= dict.fromkeys(pairs.narrow, RowwiseParallel())
     for block in blocks:
         parallelize_module(block, mesh, plan)
     ends = [model.get_submodule(name) for name in pairs.ends]
     if ends and ends[0].weight is not ends[1].weight:
         embedding, head = pairs.ends
-        around = {
+        around: dict[str, ParallelStyle] = {
             embedding: RowwiseParallel(input_layouts=Replicate()),
             head: ColwiseParallel(output_layouts=Replicate()),
         }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -168,7 +168,7 @@ def _trained(model: nn.Module) -> list[dict[str, Any]]:
     return [{"params": group} for group in groups.values()]
 
 
-def _optimizer(name: str, parameters: Iterable[dict[str, Any]]) -> Optimizer:
+def _optimizer(name: str, parameters: Any) -> Optimizer:
     if name in (OptimizerName.SGD, OptimizerName.MOMENTUM):
         momentum = 0.9 if name == OptimizerName.MOMENTUM else 0.0
         return SGD(parameters, lr=LEARNING_RATE, momentum=momentum)
