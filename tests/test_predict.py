@@ -274,3 +274,17 @@ def test_predicting_refuses_other_kernels_and_tensors_from_outside():
     outside = torch.ones(3)
     with pytest.raises(ValueError, match="made outside"), memory.predicting():
         outside + torch.ones(3)
+
+
+def test_a_kernel_of_gpus_alone_on_known_values_is_predicted():
+    def make_step():
+        model = nn.Linear(64, 64)
+
+        def step():
+            known = torch.ones(1, 2, 16, 64)
+            out = F.scaled_dot_product_attention(known, known, known)
+            (model(known).sum() + out.sum()).backward()
+
+        return step, model, None
+
+    assert memory.predict(make_step).peak_bytes > 0
