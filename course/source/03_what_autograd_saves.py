@@ -417,7 +417,7 @@ plots.tape({"none": plain, "per-block": frugal})
 for name, report in {"none": plain, "per-block": frugal}.items():
     backward = next(tick for tick, phase in report.phase_starts if phase == "backward")
     for life in report.timeline:
-        if life.module == "blocks.2.mlp.up" and life.phase in ("forward", "backward"):
+        if life.module == "blocks.2.mlp.up" and life.category not in ("parameters", "gradients"):
             last = "backward" if life.died >= backward else "forward"
             print(f"{name:<10} {life.category:<11} {Bytes(life.num_bytes):>8} "
                   f"from {life.phase} to {last}, {life.died - life.born} ticks")  # fmt: skip

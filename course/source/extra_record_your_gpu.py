@@ -9,7 +9,7 @@
 # - **emulated:** PyTorch's own CUDA allocator on a card that is not there; no kernel ran;
 # - **measured:** the same allocator on your GPU, with all that its kernels take.
 #
-# **Budget:** 10 minutes on a T4, 2 GiB of memory. Without a GPU it shows the first two figures.
+# **Budget:** 10 minutes, 2 GiB of memory. (On a T4. Without a GPU it shows the first two figures.)
 
 # %% id="imports"
 import sys

@@ -13,7 +13,7 @@ from torch.optim import SGD, Adafactor, AdamW, Optimizer
 
 from tutorial_lib import strategies
 from tutorial_lib.models import published
-from tutorial_lib.models.libraries import config_value, making_lora
+from tutorial_lib.models.libraries import config_value, making_lora, quiet
 from tutorial_lib.training import own
 from tutorial_lib.training.adamw_8bit import AdamW8bit
 from tutorial_lib.training.choices import Choices, OptimizerName, Precision, Shard
@@ -144,8 +144,10 @@ def _whole(recipe: Choices, step: Any, model: nn.Module, optimizer: Any) -> Step
 
 def _adapted(recipe: Choices, model: nn.Module) -> nn.Module:
     """Give a model the type of the recipe's numbers, and LoRA where asked for."""
-    if recipe.precision == Precision.BF16:
-        model = model.to(torch.bfloat16)
+    floats = (p.dtype for p in model.parameters() if p.is_floating_point())
+    if recipe.precision == Precision.BF16 and set(floats) - {torch.bfloat16}:
+        with quiet():  # published models are built in it
+            model = model.to(torch.bfloat16)
     if recipe.lora_rank is None:
         return model
     from peft import LoraConfig, inject_adapter_in_model
