@@ -24,6 +24,7 @@ NAMES = [path.relative_to(LIBRARY).as_posix() for path in MODULES]
 ALLOWED = {
     "units": set(),
     "guesses": set(),
+    "claims": set(),
     "timeline": {"units"},
     "private_torch": set(),
     "data": set(),
@@ -52,7 +53,7 @@ ALLOWED = {
     "school.marks": set(),
     "school.pythons": set(),
     "school.bootstrap": {"school.pythons"},
-    "school.authoring": {"units", "school.marks"},
+    "school.authoring": {"units", "claims", "school.marks"},
     "school.grading": {"units", "private_torch", "checks", "school.marks"},
     "school.emulate": {"emulated", "school.bootstrap"},
     "school.emulated_tests": set(),

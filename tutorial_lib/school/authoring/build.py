@@ -11,7 +11,7 @@ from pathlib import Path
 from nbformat import NotebookNode
 
 from tutorial_lib.school import marks
-from tutorial_lib.school.authoring import outputs
+from tutorial_lib.school.authoring import outputs, verdicts
 from tutorial_lib.school.authoring.files import AuthoringError, read_notebook, render, write_files
 from tutorial_lib.school.authoring.frame import Settings, read_settings
 from tutorial_lib.school.authoring.run import execute, keep_outputs
@@ -63,7 +63,11 @@ def build(root: Path, names: Sequence[str] = (), *, force: bool = False) -> list
         if not path.is_file() or path.read_bytes() != content
     }
     write_files(changed)
-    return sorted(changed)
+    written = set(changed)
+    if verdicts.update(root):  # the claims court shows them all
+        readers = [path.stem for path in _chosen(root, ()) if "claims.court(" in path.read_text()]
+        written |= set(build(root, readers, force=True)) if readers else set()
+    return sorted(written)
 
 
 def check(root: Path) -> list[str]:
@@ -97,7 +101,7 @@ def check(root: Path) -> list[str]:
     for path, notebook in expected.items():
         if notebook is not None:
             found += _differences(notebook, path)
-    return found
+    return found or verdicts.stale(root)
 
 
 def stamp(root: Path, repository: str, tag: str | None = None) -> list[Path]:
