@@ -4,7 +4,8 @@ import math
 
 import pytest
 
-from tutorial_lib.guesses import beside
+from tutorial_lib import claims
+from tutorial_lib.guesses import beside, keep, kept, questions
 
 
 @pytest.mark.parametrize(
@@ -24,3 +25,28 @@ def test_a_guess_is_compared_and_nothing_else_stops_the_cell(guess, words):
 
 def test_a_guess_beside_nothing_has_no_ratio():
     assert beside(3, 0) == "   (you guessed 3)"
+
+
+def test_each_question_has_three_choices_one_answer_and_a_claim():
+    assert len(questions()) == 10
+    for asked in questions():
+        assert list(asked) == ["question", "a", "b", "c", "answer", "claim"]
+        assert asked["answer"] in ("a", "b", "c")
+        assert asked["claim"] in claims.claims()
+
+
+def test_answers_are_kept_by_when_they_were_given(tmp_path):
+    path = tmp_path / "my_answers.json"
+    assert keep("before", {1: None, 2: None}, path).startswith("No answers yet")
+    assert not path.exists()
+    assert keep("before", {1: "a", 2: None}, path) == "1 of 10 answers are kept in my_answers.json."
+    keep("after", {1: "c", 2: "a"}, path)
+    assert kept(path) == {"before": {"1": "a"}, "after": {"1": "c", "2": "a"}}
+
+
+@pytest.mark.parametrize("letter", ["d", "", 2, "A"])
+def test_a_letter_that_is_none_is_named_and_nothing_is_kept(tmp_path, letter):
+    path = tmp_path / "my_answers.json"
+    said = keep("before", {3: letter}, path)
+    assert said == f"Question 3: {letter!r} is no answer. Write 'a', 'b' or 'c', or None."
+    assert kept(path) == {}

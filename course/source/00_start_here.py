@@ -1,12 +1,12 @@
 # %% [markdown] id="title"
 # # Training that fits
 #
-# A model of seven billion parameters takes 12.6 GiB in bfloat16, so it fits on a card of 16 GiB.
-# Train it the usual way, with AdamW and mixed precision, and it does not fit on a card of 80 GiB.
-# What filled the other 67, which of it can you get back, and at what price? This course answers
-# with numbers that you measure yourself, on this machine, with or without a GPU.
+# A model of seven billion parameters takes 12.6 GiB in bfloat16, so it fits on a GPU with 16 GiB.
+# Train it the usual way, with AdamW and mixed precision, and it does not fit on a GPU with 80 GiB.
+# What filled the other 67 GiB? Which of it can you get back, and at what price? In this course you
+# answer with numbers that you measure yourself, on this machine, with or without a GPU.
 #
-# **Budget:** 10 minutes, 1 GiB of memory, no GPU needed.
+# **Budget:** 20 minutes, 1 GiB of memory, no GPU needed.
 
 # %% [markdown] id="promise"
 # By the end of the course you will have
@@ -16,26 +16,50 @@
 # - written gradient checkpointing yourself, equal to PyTorch's own in gradients, bytes and time;
 # - written gradient accumulation that equals the large batch exactly, and listed the cases in
 #   which it does not;
-# - put about eighty published claims on the two before a judge: your own measurements.
-#
-# The first measurement comes now.
+# - tested about eighty published claims about the two, each with a number of your own.
 
 # %% id="imports"
+import pandas as pd
 import torch
 
-from tutorial_lib import checks, device, memory
+from tutorial_lib import checks, device, guesses, memory, strategies
 from tutorial_lib.models.gpt import GPT, GPTConfig
 from tutorial_lib.training import Recipe
+from tutorial_lib.units import GIB
+
+pd.set_option("display.max_colwidth", None)  # show questions whole
+
+# %% [markdown] id="ask"
+# ## Ten questions first
+#
+# People who train models every week disagree about these. Answer quickly, from what you believe
+# today. No answer stands here: each one comes out of a chapter, as a number. The last chapter asks
+# the same ten again and shows both sets of answers side by side.
+
+# %% id="questions"
+asked = pd.DataFrame(guesses.questions(), index=range(1, 11))
+asked[["question", "a", "b", "c"]]
+
+# %% [markdown] id="answer-text"
+# Write a letter in place of each `None`, as in `1: "b"`. The answers stay in the file
+# `my_answers.json` beside this notebook. Nothing is sent anywhere.
+
+# %% id="my-answers"
+answers = {1: None, 2: None, 3: None, 4: None, 5: None}
+answers |= {6: None, 7: None, 8: None, 9: None, 10: None}
+guesses.keep("before", answers)
 
 # %% [markdown] id="a-model"
 # ## One training step
 #
-# A GPT with GPT-2's architecture, small enough for any laptop, its optimizer, and one batch.
+# How much memory does a step of training take, compared with the model itself? Here is a GPT with
+# GPT-2's architecture, small enough for any laptop, its optimizer, and one batch.
 
 # %% id="model"
 torch.manual_seed(0)
 config = GPTConfig(vocab_size=1000, seq_len=128, num_layers=12, num_heads=4, d_model=256)
 model = GPT(config)
+# foreach updates all parameters together. A GPU does so by default; a CPU has to be told.
 optimizer = torch.optim.AdamW(model.parameters(), foreach=True)
 tokens = torch.randint(0, config.vocab_size, (8, config.seq_len))  # (batch, sequence)
 f"{sum(p.numel() for p in model.parameters()):,} parameters"
@@ -50,26 +74,31 @@ def step():
 
 
 # %% [markdown] id="predict-first"
-# **Predict.** The parameters are float32, four bytes each: call their size one P. How many P will
-# this step hold at its fullest moment? Write a number down before you run the next cell. A number
-# on paper, however wrong, is what makes the measurement stick.
+# **Predict.** The parameters are float32, four bytes each. Call their total size P. How many P does
+# this step hold at its fullest moment? Write your number in place of `None`. However wrong it is, a
+# guess makes the measurement stick.
+
+# %% id="guess-first"
+guess = None  # times the size of the parameters
 
 # %% id="measure-first"
 report = memory.measure(step, model=model, optimizer=optimizer, label="small GPT")
 report
 
 # %% [markdown] id="read-first"
-# Every line is *counted*: the meter watches each tensor's storage being born and freed, so the
-# bytes are exact and the same on every machine. In units of P:
+# Every line is *counted*: the meter watches each tensor's memory from its allocation to its release,
+# so the bytes are exact and the same on every machine. In units of P:
 
 # %% id="in-units-of-p"
 P = report.at_peak["parameters"]
-{name: round(size / P, 2) for name, size in report.at_peak.items() if size >= P / 100}
+in_p = {name: round(size / P, 2) for name, size in report.at_peak.items() if size >= P / 100}
+print(f"the peak is {report.peak_bytes / P:.1f} P{guesses.beside(guess, report.peak_bytes / P)}")
+pd.DataFrame({"P": in_p})
 
 # %% [markdown] id="read-in-p"
-# The parameters are one P of eight and a half. Adam's two moments are two more, as its formula
-# says. What dominates is nothing that a model file holds: the *activations*, what the forward pass
-# leaves behind for the backward pass.
+# The parameters are one P of eight and a half. Adam keeps two numbers for each parameter, so its
+# states are two more. The largest part stands in no model file: the *activations*, the tensors that
+# the forward pass keeps for the backward pass.
 #
 # And where are the gradients? Look at the whole step.
 
@@ -77,50 +106,53 @@ P = report.at_peak["parameters"]
 report.figure()
 
 # %% [markdown] id="read-timeline"
-# Forward builds a ramp of activations. Backward walks down that ramp and turns it into gradients:
-# each activation is freed as soon as it is used, so the ramp falls while the gradients rise. When
-# the peak comes, no gradient of a weight exists yet in this model. At the end of backward all
-# gradients exist, and no activation is left. The last block belongs to the optimizer, which needs
-# one more P for a moment.
+# The forward pass builds a ramp of activations. The backward pass walks down that ramp: it frees
+# each activation after its use, while the gradients grow. At the peak, hardly any gradient of a
+# parameter exists in this model. At the end of the backward pass all gradients exist, and no
+# activation is left. The last block is the optimizer's update. It needs one more P for a moment,
+# because `foreach` computes for all parameters at once.
 #
-# The whole course is in this picture. **Gradient checkpointing** flattens the ramp by throwing
-# activations away and computing them again. **Gradient accumulation** makes the ramp shorter, by
-# sending the batch through in pieces.
+# The whole course is in this picture. **Gradient checkpointing** makes the ramp flatter: it discards
+# activations and computes them again when the backward pass needs them. **Gradient accumulation**
+# makes the ramp lower in another way: it sends the batch through in pieces.
 
 # %% [markdown] id="flatten-predict"
 # ## The ramp, flattened
 #
-# PyTorch's own `checkpoint`, around each of the twelve blocks. In chapter 04 you will write it.
+# Now PyTorch's own `checkpoint`, around each of the twelve blocks. In chapter 04 you will write it.
 #
-# **Predict.** The activations are more than half of the peak. Suppose that nearly all of them go
-# away. By how much does the peak fall?
+# **Predict.** The activations are more than half of the peak, and checkpointing removes nearly all
+# of them. By how many per cent does the peak fall?
+
+# %% id="guess-flatten"
+guess = None  # per cent of the peak
 
 # %% id="flatten"
-from tutorial_lib import strategies
-
 with strategies.applied(model, "per-block"):
     frugal = memory.measure(step, model=model, optimizer=optimizer, label="per-block checkpointing")
 frugal.figure()
 
-# %% [markdown] id="read-flatten"
-# The ramp is nearly gone: small purple hills are one block's activations at a time, computed again.
-# Yet the peak moved to a place where checkpointing can do nothing, the optimizer's block on the
-# right. A technique that removes almost all activations cut the peak by this much:
-
 # %% id="flatten-ratio"
-f"{1 - frugal.peak_bytes / report.peak_bytes:.0%}"
+saved = 100 * (1 - frugal.peak_bytes / report.peak_bytes)
+print(f"the peak falls by {saved:.0f} %{guesses.beside(guess, saved)}")
 
-# %% [markdown] id="lesson-flatten"
-# Remember this one when you read that checkpointing "saves 70 %". Seventy per cent of what?
+# %% [markdown] id="read-flatten"
+# The ramp is nearly gone. The small pink hills are the activations of one block at a time, computed
+# again. But the peak moved to the update on the right, where checkpointing can change nothing. So
+# the activations fell much more than the peak did. When you read that checkpointing "saves 70 %",
+# ask: 70 % of what?
 
 # %% [markdown] id="real-model"
 # ## A model that your machine could not hold
 #
-# GPT-2 XL, 1.56 billion parameters, sixteen sequences of 1024 tokens. The same meter runs the same
-# step on *fake tensors*: they have a shape and a type, and no memory. No weights are downloaded,
-# nothing is allocated.
+# GPT-2 XL as the transformers library builds it: 1.56 billion parameters, sixteen sequences of 1024
+# tokens. The same meter runs the same step on *fake tensors*, which have a shape and a type but no
+# memory. No weights are downloaded and nothing is allocated.
 #
-# **Predict.** In GiB: the whole step?
+# **Predict.** How many GiB does the whole step need?
+
+# %% id="guess-xl"
+guess = None  # GiB
 
 
 # %% id="fake-step"
@@ -138,15 +170,16 @@ def gpt2_xl():
 
 # %% id="predict-xl"
 xl = memory.predict(gpt2_xl, label="GPT-2 XL, 16 x 1024")
+print(f"{xl.peak_bytes / GIB:.0f} GiB{guesses.beside(guess, xl.peak_bytes / GIB)}")
 xl
 
 # %% [markdown] id="read-xl"
-# (GiB are $2^{30}$ bytes, as on a card's label. The kernels are those of a GPU: a CPU would keep
-# more, for reasons that chapter 03 finds.)
+# A GiB is $2^{30}$ bytes. GPUs are sold in GB, $10^9$ bytes, which are 7 % smaller. The prediction
+# assumes the kernels of a GPU; chapter 03 shows why a CPU would keep more.
 #
-# That is *predicted*, a word this course keeps apart from *counted* and from *measured* (on a GPU,
-# by its allocator, with the card's name and the date beside it). Can a prediction be trusted? On a
-# model that does fit, hold it against the count, with a CPU's kernels on both sides:
+# This number is *predicted*. The course keeps that word apart from *counted* and from *measured*,
+# which means: on a GPU, by its allocator, with the GPU's name and the date beside it. Can you trust
+# a prediction? Compare it with the count, on a model that fits, with a CPU's kernels in both:
 
 
 # %% id="trust"
@@ -163,16 +196,15 @@ def small_gpt():
 
 
 predicted = memory.predict(small_gpt, kernels="cpu")
-counted = memory.measure(small_gpt()[0])
-predicted.peak_bytes - counted.peak_bytes
+predicted.peak_bytes - report.peak_bytes
 
 # %% [markdown] id="read-trust"
-# Equal to the byte.
+# Equal to the byte: the small GPT is the one that you measured above.
 #
 # ## Your own code
 #
-# `memory.measure` takes any function that does a training step, on any model. For a piece of a step
-# there is `with memory.watch(...)`, and in a notebook a magic that reports on the cell below it:
+# `memory.measure` takes any function that does a training step, on any model. For a part of a step
+# there is `with memory.watch(...)`, and in a notebook a magic that reports on its cell:
 
 # %% id="magic"
 # %load_ext tutorial_lib
@@ -182,19 +214,19 @@ predicted.peak_bytes - counted.peak_bytes
 logits = model(tokens)
 
 # %% [markdown] id="read-magic"
-# `left behind` is a warning light. The cell has ended, and all activations are still there: they
-# hang from the name `logits`, waiting for a backward that nobody called. A training loop that keeps
-# its outputs in a list dies of this.
+# `left behind` is a warning light. The cell has ended, and all activations are still there: the name
+# `logits` keeps the graph, and the graph keeps the activations. A training loop that collects its
+# outputs in a list runs out of memory in this way.
 
 # %% id="let-go"
 logits = None
 
 # %% [markdown] id="how-labs-work"
-# ## How predictions, checks and hints work
+# ## How checks and hints work
 #
-# The chapters (`course/`) explain and measure; the labs (`labs/`) ask. A lab gives you the
+# The chapters in `course/` explain and measure. The notebooks in `labs/` ask. A lab gives you the
 # signature of a function and a number to reach; you write three to fifteen lines and run the check
-# below them. Suppose that lab 01 asks for the bytes of a model's parameters, and this is the
+# below them. Suppose that lab 01 asks for the bytes of a model's parameters, and this is your
 # answer:
 
 
@@ -210,11 +242,10 @@ except checks.CheckError as error:
     print(error)
 
 # %% [markdown] id="how-checks-read"
-# A check says what it saw and what to try, and never the answer. It can fail (each one is tested
-# against a museum of plausible wrong answers), and it is the same check that grades a class. Three
-# hints wait under each exercise, the last one nearly the answer. Take them in order.
+# A check says what it saw and what to try, but not the answer. The same check grades a class. Below
+# each exercise are three hints; the last one is nearly the answer. Take them in order.
 #
-# Cells marked `# NBVAL_IGNORE_OUTPUT` depend on your machine. This is the first:
+# The output of a cell marked `# NBVAL_IGNORE_OUTPUT` depends on your machine. This is the first:
 
 # %% id="this-machine"
 # NBVAL_IGNORE_OUTPUT
@@ -222,9 +253,9 @@ here = device.pick()
 device.describe(here)
 
 # %% [markdown] id="gpu-tier"
-# With a GPU, the step runs there too, and CUDA's own allocator has the last word. What it adds to
-# the counted bytes (`other`) is rounding and the workspace of the kernels. Without one, this cell
-# does nothing, and you lose nothing but that line.
+# On a machine with a GPU, the next cell runs the step there and reads CUDA's own allocator. What it
+# adds to the counted bytes (`other`) is rounding and the kernels' workspace. Without a GPU the cell
+# does nothing, and you miss only that line.
 
 # %% id="on-the-gpu"
 # NBVAL_IGNORE_OUTPUT
@@ -237,5 +268,5 @@ if torch.cuda.is_available():
 # %% [markdown] id="next"
 # ## Where to go
 #
-# Chapter 01, `01_where_memory_goes`, takes the bar apart until you can write the ledger of a
+# Chapter 01, `01_where_memory_goes`, takes the bar apart until you can write the memory ledger of a
 # seven-billion-parameter model on paper. Lab 01, `lab01_ledger`, asks you to do it.
