@@ -9,6 +9,7 @@ import pytest
 from tutorial_lib.school import marks
 
 HERE = Path(__file__).parent
+collect_ignore = ["blank"]  # to work in: nothing is executed there
 
 
 @cache

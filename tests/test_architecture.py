@@ -38,7 +38,7 @@ ALLOWED = {
         *("models", "strategies"),
         *("training", "plots"),
     },
-    "recorded": {"units", "device", "memory", "models", "training"},
+    "recorded": {"units", "device", "memory", "models", "ranks", "training"},
     "emulated": {"units"},
     "plots": {"units", "timeline"},
     "memory": {
@@ -68,8 +68,9 @@ ALLOWED = {
     },
     "school.commands": {
         *("school.pythons", "school.bootstrap", "school.changed", "school.cli"),
-        *("school.emulate", "school.record"),
+        *("school.emulate", "school.record", "school.workbook"),
     },
+    "school.workbook": set(),
 }
 # The one room whose parts have an order of their own.
 WITHIN_MEMORY = {

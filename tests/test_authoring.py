@@ -99,6 +99,8 @@ assert twice(-4) == -8
 def write_course(root, *, chapter=None, lab=None):
     (root / "course/source").mkdir(parents=True)
     (root / "solutions/source").mkdir(parents=True)
+    (root / "course/figures").mkdir()
+    (root / "course/figures/colab-badge.svg").write_text("<svg/>")
     (root / "pyproject.toml").write_text(PYPROJECT)
     if chapter is not None:
         (root / "course/source/00_toy.py").write_text(chapter)
@@ -127,7 +129,7 @@ def built(built_once, tmp_path):
 
 
 def notebook_paths(root):
-    return sorted(root.glob("*/*.ipynb"))
+    return sorted(root.rglob("*.ipynb"))
 
 
 def sources(path):
@@ -150,9 +152,14 @@ def refusal(root):
 # --- what is built -------------------------------------------------------------------------------
 
 
-def test_a_build_gives_the_three_notebooks(built_once):
+def test_a_build_gives_notebooks_to_read_and_to_work_in(built_once):
     names = [path.relative_to(built_once).as_posix() for path in notebook_paths(built_once)]
-    assert names == ["course/00_toy.ipynb", "labs/lab90_toy.ipynb", "solutions/lab90_toy.ipynb"]
+    twins = ["labs/lab90_toy.ipynb", "solutions/lab90_toy.ipynb"]
+    assert names == ["course/00_toy.ipynb", "course/blank/00_toy.ipynb", *twins]
+    read, blank = (read_notebook(built_once / name).cells for name in names[:2])
+    assert [cell.source for cell in blank] == [cell.source for cell in read]
+    assert any(cell.get("outputs") for cell in read)
+    assert not any(cell.get("outputs") or cell.get("execution_count") for cell in blank)
     assert not list(built_once.rglob("*.part"))
     assert authoring.check(built_once) == []
 
@@ -178,7 +185,8 @@ def test_ids_are_cell_ids_and_badge_and_setup_follow_the_title(built_once):
         cells = read_notebook(path).cells
         assert [cell.id for cell in cells[:3]] == ["title", "colab-badge", "setup"]
         assert all("id" not in cell.metadata for cell in cells)
-        place = path.relative_to(built_once).as_posix()
+        place = path.relative_to(built_once).as_posix().replace("course/00", "course/blank/00")
+        assert cells[1].attachments["colab-badge.svg"] == {"image/svg+xml": "PHN2Zy8+"}
         assert f"/github/COURSE-OWNER/COURSE-REPOSITORY/blob/v0.1.0/{place})" in cells[1].source
         assert cells[2].source.startswith("# @title Set-up: run this cell first\n")
         assert cells[2].source.count("\n") <= 25
@@ -272,7 +280,8 @@ def test_changed_prose_is_written_without_executing(built):
     source = built / "course/source/00_toy.py"
     source.write_text(source.read_text().replace("Costs", "It costs"))
     before = runs(built)
-    assert authoring.build(built, ["00"]) == [built / "course/00_toy.ipynb"]
+    names = ["course/00_toy.ipynb", "course/blank/00_toy.ipynb"]
+    assert authoring.build(built, ["00"]) == [built / name for name in names]
     assert runs(built) == before
     assert "It costs" in sources(built / "course/00_toy.ipynb")["title"]
 
@@ -719,6 +728,11 @@ def test_setup_never_calls_pip_and_a_stamped_cell_has_no_placeholder():
     assert "no public address" not in text
 
 
+def test_a_figure_without_a_file_is_refused(tmp_path):
+    shown = CHAPTER.replace("Costs", "![a bar](figures/bar.svg) costs")
+    assert "figure bar.svg is not in " in refusal(write_course(tmp_path, chapter=shown))
+
+
 # --- the zip -------------------------------------------------------------------------------------
 
 
@@ -737,7 +751,9 @@ def test_the_zip_holds_the_course_and_no_solution(built, tmp_path):
     with zipfile.ZipFile(again) as archive:
         assert sorted(archive.namelist()) == [
             "course/00_toy.ipynb",
+            "course/blank/00_toy.ipynb",
             "course/figures/a.svg",
+            "course/figures/colab-badge.svg",
             "labs/lab90_toy.ipynb",
             "pyproject.toml",
             "tutorial_lib/__init__.py",

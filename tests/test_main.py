@@ -16,7 +16,7 @@ import typer
 
 from tutorial_lib import __main__ as entrance
 from tutorial_lib import __version__
-from tutorial_lib.school import bootstrap, cli, commands, pythons
+from tutorial_lib.school import bootstrap, cli, commands, pythons, workbook
 
 
 @pytest.fixture
@@ -181,11 +181,12 @@ def test_a_bare_python_hands_over_to_the_environment(run_python, bare_clone):
     assert done.returncode == 7
 
 
-def test_lab_opens_the_first_page_with_the_whole_tree(started, root):
+def test_lab_opens_the_first_page_of_the_working_copy(started, root, monkeypatch):
+    monkeypatch.setattr(workbook, "update", lambda root: ["labs/x.ipynb: cell 'a' changed."])
     assert commands.main(["lab", "--no-browser"]) == 0
     (command, _), *more = started
     assert command[:2] == ["-m", "jupyterlab"]
-    assert f"--ServerApp.root_dir={root}" in command
+    assert f"--ServerApp.root_dir={root / 'workbook'}" in command
     assert "--LabApp.default_url=/lab/tree/course/00_start_here.ipynb" in command
     assert "--no-browser" in command
     assert more == []

@@ -19,10 +19,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tutorial_lib import __version__
-from tutorial_lib.school import bootstrap, changed, pythons
+from tutorial_lib.school import bootstrap, changed, pythons, workbook
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-START_PAGE = "course/00_start_here.ipynb"
 
 HELP = """\
 usage: python -m tutorial_lib COMMAND [OPTIONS]      (Windows: py -m tutorial_lib ...)
@@ -115,8 +114,8 @@ def _lab(words: list[str]) -> int:
     command = [
         str(python),
         *("-m", "jupyterlab"),
-        f"--ServerApp.root_dir={ROOT}",
-        f"--LabApp.default_url=/lab/tree/{START_PAGE}",
+        f"--ServerApp.root_dir={ROOT / workbook.FOLDER}",
+        f"--LabApp.default_url=/lab/tree/{workbook.START_PAGE}",
         "--ServerApp.answer_yes=True",  # one Ctrl-C stops it, without a question
     ]
     if options.no_browser:
@@ -125,7 +124,11 @@ def _lab(words: list[str]) -> int:
         command += [f"--port={options.port}", "--ServerApp.port_retries=0"]
     if hasattr(os, "geteuid") and os.geteuid() == 0:
         command.append("--allow-root")  # containers; the server listens on localhost only
-    print("Starting JupyterLab; Ctrl-C here stops it.", flush=True)
+    for note in workbook.update(ROOT):
+        print(f"{workbook.FOLDER}/{note}")
+    print(
+        f"Your copy is {workbook.FOLDER}/. Starting JupyterLab; Ctrl-C here stops it.", flush=True
+    )
     return _replace_process(command, {})
 
 

@@ -21,7 +21,8 @@ _STEM = {
     "course": re.compile(r"(\d\d[a-z]?|extra)_[a-z0-9_]+"),
     "solutions": re.compile(r"lab\d\d_[a-z0-9_]+"),
 }
-_FOLDERS = ("course", "labs", "solutions")
+_FOLDERS = ("course", "course/blank", "labs", "solutions")
+_TO_WORK_IN = ("blank", "labs")  # never executed
 _NAMES_ADDRESS = ("README.md", "CITATION.cff", "CHANGELOG.md")
 
 
@@ -46,15 +47,15 @@ def build(root: Path, names: Sequence[str] = (), *, force: bool = False) -> list
         ready |= notebooks_of(source, root, settings)
     if not force:
         for path in ready:
-            if path.parent.name == "labs" and holds_work(path):
+            if path.parent.name in _TO_WORK_IN and holds_work(path):
                 raise AuthoringError(
-                    f"labs/{path.name} holds somebody's work, and building would lose it: "
-                    "copy your work elsewhere and delete the file, or use --force."
+                    f"{path.parent.name}/{path.name} holds somebody's work, and building would "
+                    "lose it: copy your work elsewhere and delete the file, or use --force."
                 )
     ready = {
         path: notebook
         for path, notebook in ready.items()
-        if path.parent.name == "labs" or _filled(notebook, path, force=force)
+        if path.parent.name in _TO_WORK_IN or _filled(notebook, path, force=force)
     }
     contents = {path: render(notebook).encode() for path, notebook in ready.items()}
     changed = {
@@ -244,8 +245,8 @@ def _differences(expected: NotebookNode, path: Path) -> list[str]:
         which = ", ".join(sorted(ids)) or "in another order"
         return [*found, f"{name}: the cells are not those of its source ({which}): build it again."]
     for cell, wanted in zip(seen.cells, expected.cells, strict=True):
-        for part in ("cell_type", "source", "metadata"):
-            if cell[part] != wanted[part]:
+        for part in ("cell_type", "source", "metadata", "attachments"):
+            if cell.get(part) != wanted.get(part):
                 found.append(
                     f"{name}, cell {cell.id!r}: its {part} is not that of the source; "
                     "edit the source and build."
@@ -255,9 +256,9 @@ def _differences(expected: NotebookNode, path: Path) -> list[str]:
 
 def _output_differences(seen: NotebookNode, path: Path, name: str) -> list[str]:
     code = [cell for cell in seen.cells if cell.cell_type == "code"]
-    if path.parent.name == "labs":
+    if path.parent.name in _TO_WORK_IN:
         ran = [cell.id for cell in code if cell.outputs or cell.execution_count is not None]
-        return [f"{name}, cell {cell_id!r} has been run: a lab is stored blank." for cell_id in ran]
+        return [f"{name}, cell {cell_id!r} has been run: it is stored blank." for cell_id in ran]
     never = [cell.id for cell in code if cell.execution_count is None]
     found = [f"{name}, cell {cell_id!r} was never executed: build it." for cell_id in never]
     return found + outputs.problems(seen, name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import re
 import tomllib
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from tutorial_lib.school.authoring.files import ZIP_NAME, AuthoringError
 
 PLACEHOLDER = "COURSE-OWNER/COURSE-REPOSITORY"
 _REPOSITORY = re.compile(r"[A-Za-z0-9-]+/[A-Za-z0-9._-]+")
+_FIGURE = re.compile(r"(?<=\]\()figures/([\w.-]+\.svg)(?=\))")
 _TAG = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 # Colab: pip must never see torch there, so the course is fetched and put on sys.path. The three
@@ -120,10 +122,35 @@ def badge_cell(settings: Settings, path: str) -> NotebookNode:
     """
     colab = "https://colab.research.google.com"
     link = f"{colab}/github/{settings.repository}/blob/{settings.tag}/{path}"
-    # Our own picture of a badge, beside the chapters: it shows without a network too.
-    folder = "figures" if path.startswith("course/") else "../course/figures"
-    text = f"[![Open this notebook in Colab]({folder}/colab-badge.svg)]({link})"
+    # Our own picture of a badge: it shows without a network too.
+    text = f"[![Open this notebook in Colab](figures/colab-badge.svg)]({link})"
+    if not settings.published:
+        text += "\n\n(This course has no public address yet: the badge leads nowhere.)"
     return nbformat.v4.new_markdown_cell(text, id="colab-badge")
+
+
+def attach_figures(cell: NotebookNode, folder: Path) -> None:
+    """Put the pictures of `course/figures` that a text shows into its cell.
+
+    A path would lead nowhere on Colab, in a working copy and in a notebook that travels alone.
+
+    Args:
+        cell: A Markdown cell with `![what it shows](figures/name.svg)`; changed in place.
+        folder: Where the files are.
+
+    Raises:
+        AuthoringError: When there is no such file.
+    """
+    attached = {}
+    for name in _FIGURE.findall(cell.source):
+        path = folder / name
+        if not path.is_file():
+            raise AuthoringError(f"cell {cell.id!r}: figure {name} is not in {folder}.")
+        data = base64.b64encode(path.read_bytes()).decode()
+        attached[name] = {"image/svg+xml": data}
+    if attached:
+        cell.source = _FIGURE.sub(r"attachment:\1", cell.source)
+        cell.attachments = attached
 
 
 def setup_cell(settings: Settings, folder: str) -> NotebookNode:

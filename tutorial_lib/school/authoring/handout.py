@@ -21,6 +21,7 @@ CONTENT = (
     "tutorial_lib/**/*",
     "labs/*.ipynb",
     "course/*.ipynb",
+    "course/blank/*.ipynb",
     "course/figures/**/*",
     "course/recorded/**/*",
 )

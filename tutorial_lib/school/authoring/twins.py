@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,7 +12,13 @@ import nbformat
 from nbformat import NotebookNode
 
 from tutorial_lib.school.authoring.files import AuthoringError
-from tutorial_lib.school.authoring.frame import Settings, badge_cell, notebook_metadata, setup_cell
+from tutorial_lib.school.authoring.frame import (
+    Settings,
+    attach_figures,
+    badge_cell,
+    notebook_metadata,
+    setup_cell,
+)
 from tutorial_lib.school.authoring.source import Cell, read_source, refuse_broken_python
 from tutorial_lib.school.marks import BEGIN_SOLUTION, END_SOLUTION, Mark
 
@@ -49,28 +56,30 @@ def notebooks_of(source: Path, root: Path, settings: Settings) -> dict[Path, Not
         settings: What badge and set-up cell say.
 
     Returns:
-        One notebook a path: the chapter, or the solution and its lab.
+        One notebook a path: to read, in `course/` or `solutions/`, and to work in, never
+        executed, in `course/blank/` or `labs/`.
 
     Raises:
-        AuthoringError: When the source, its marks or the lab are refused.
+        AuthoringError: When the source, its marks, a figure or the lab are refused.
     """
     cells = read_source(source)
     name = f"{source.stem}.ipynb"
     if source.parent.parent.name == "course":
         _refuse_marks(cells)
-        return {root / "course" / name: _assemble(cells, f"course/{name}", settings, {})}
+        chapter = _assemble(cells, f"course/blank/{name}", settings, {}, root)
+        return {root / "course" / name: chapter, root / "course/blank" / name: deepcopy(chapter)}
     answers = take_apart_answers(cells)
     _refuse_loose_marks(cells)
     solved = {cell_id: answer.solution for cell_id, answer in answers.items()}
     blank = {cell_id: answer.blank for cell_id, answer in answers.items()}
     open_cells = [cell for cell in cells if not (cell.mark and cell.mark.kind == "hidden check")]
-    lab = _assemble(open_cells, f"labs/{name}", settings, blank)
+    lab = _assemble(open_cells, f"labs/{name}", settings, blank, root)
     for cell in open_cells:
         if cell.id in blank:
             refuse_broken_python(blank[cell.id], f"{cell.where}, with its solution cut")
     refuse_leaks(lab, answers, f"labs/{name}")
     return {
-        root / "solutions" / name: _assemble(cells, f"solutions/{name}", settings, solved),
+        root / "solutions" / name: _assemble(cells, f"solutions/{name}", settings, solved, root),
         root / "labs" / name: lab,
     }
 
@@ -203,7 +212,7 @@ def _refuse_loose_marks(cells: Sequence[Cell]) -> None:
 
 
 def _assemble(
-    cells: Sequence[Cell], path: str, settings: Settings, texts: dict[str, str]
+    cells: Sequence[Cell], path: str, settings: Settings, texts: dict[str, str], root: Path
 ) -> NotebookNode:
     folder = path.split("/", 1)[0]
     built = []
@@ -217,6 +226,9 @@ def _assemble(
         for cell in built:
             if cell.cell_type == "code":
                 cell.metadata["nbgrader"] = _nbgrader(cell.id, mark_of.get(cell.id))
+    for cell in built:
+        if cell.cell_type == "markdown":
+            attach_figures(cell, root / "course/figures")
     notebook = nbformat.v4.new_notebook(cells=built, metadata=notebook_metadata())
     notebook.nbformat_minor = 5
     return notebook

@@ -1,0 +1,65 @@
+"""The learner's working copy: blank at first, and never without the learner's edits."""
+
+import json
+
+import nbformat
+import pytest
+
+from tutorial_lib.school import workbook
+
+
+def notebook(**texts):
+    cells = [nbformat.v4.new_code_cell(text, id=name) for name, text in texts.items()]
+    return nbformat.v4.new_notebook(cells=cells)
+
+
+@pytest.fixture
+def course(tmp_path):
+    for folder in ("course/blank", "labs", "solutions"):
+        (tmp_path / folder).mkdir(parents=True)
+    nbformat.write(notebook(a="1", b="2", c="3"), tmp_path / "labs/lab01.ipynb")
+    workbook.update(tmp_path)
+    return tmp_path
+
+
+def change(path, **texts):
+    """Edit cells by id; `new` is added behind b, with a result."""
+    cells = nbformat.read(path, as_version=4)
+    for cell in cells.cells:
+        cell.source = texts.get(cell.id, cell.source)
+        cell.outputs = [nbformat.v4.new_output("stream", text=f"ran {cell.id}\n")]
+    if "new" in texts:
+        cells.cells.insert(2, nbformat.v4.new_code_cell(texts["new"], id="mine"))
+    nbformat.write(cells, path)
+
+
+def seen(course):
+    cells = json.loads((course / "workbook/labs/lab01.ipynb").read_text())["cells"]
+    return [("".join(cell["source"]), bool(cell["outputs"])) for cell in cells]
+
+
+def test_a_learners_edits_cells_and_results_stay_and_the_rest_is_renewed(course):
+    change(course / "workbook/labs/lab01.ipynb", a="my 1", new="mine")
+    nbformat.write(notebook(a="1", b="2, better", c="3", d="4"), course / "labs/lab01.ipynb")
+    assert workbook.update(course) == []
+    wanted = [("my 1", True), ("2, better", False), ("mine", False), ("3", True), ("4", False)]
+    assert seen(course) == wanted
+    assert workbook.update(course) == []
+    assert seen(course) == wanted
+
+
+def test_a_cell_that_both_changed_is_the_learners_and_named(course):
+    change(course / "workbook/labs/lab01.ipynb", a="my 1", c="my 3")
+    nbformat.write(notebook(a="1, better", b="2"), course / "labs/lab01.ipynb")
+    said = workbook.update(course)
+    assert said == ["labs/lab01.ipynb: cell 'a' changed in the course; yours was kept."]
+    assert [text for text, _ in seen(course)] == ["my 1", "2", "my 3"]
+
+
+def test_a_file_that_cannot_be_read_is_put_aside(course):
+    path = course / "workbook/labs/lab01.ipynb"
+    path.write_text("{ half a notebook")
+    assert "is lab01.unreadable.ipynb now" in workbook.update(course)[0]
+    assert path.with_suffix(".unreadable.ipynb").read_text() == "{ half a notebook"
+    assert len(seen(course)) == 3
+    nbformat.validate(nbformat.read(path, as_version=4))

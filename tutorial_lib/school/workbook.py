@@ -1,0 +1,111 @@
+"""The learner's working copy, `workbook/`: blank notebooks, and edits that survive an update.
+
+Standard library only: `lab` makes it before anything is installed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+FOLDER = "workbook"
+START_PAGE = "course/00_start_here.ipynb"
+_FROM = {"course/blank": "course", "labs": "labs", "solutions": "solutions"}
+_GIVEN = "as_given"  # in a cell's metadata: its text when the learner got it
+
+Cell = dict[str, Any]
+
+
+def update(root: Path) -> list[str]:
+    """Make the working copy, or bring it up to date.
+
+    A cell that the learner never changed becomes the course's newest; a changed or added one stays
+    as it is. Results of cells that stay are kept.
+
+    Args:
+        root: The course's folder.
+
+    Returns:
+        A sentence for each cell that both the learner and the course changed, and for each file
+        that could not be read.
+    """
+    notes: list[str] = []
+    for source, target in _FROM.items():
+        folder = root / FOLDER / target
+        folder.mkdir(parents=True, exist_ok=True)
+        for given in sorted((root / source).glob("*.ipynb")):
+            new = _mark(json.loads(given.read_text(encoding="utf-8")))
+            path = folder / given.name
+            if path.exists():
+                try:
+                    old = json.loads(path.read_text(encoding="utf-8"))
+                    new["cells"], said = merge(old["cells"], new["cells"])
+                except (ValueError, KeyError, TypeError, AttributeError):
+                    aside = path.with_suffix(".unreadable.ipynb")
+                    path.replace(aside)
+                    said = [f"could not be read: it is {aside.name} now."]
+                notes += [f"{target}/{given.name}: {sentence}" for sentence in said]
+            _write(path, new)
+    return notes
+
+
+def merge(old: list[Cell], new: list[Cell]) -> tuple[list[Cell], list[str]]:
+    """Give the course's new cells, with what the learner changed in the old ones.
+
+    Returns:
+        The cells, and a sentence for each one that both sides changed.
+    """
+    notes = []
+    mine = {cell.get("id"): cell for cell in old}
+    merged = []
+    for cell in new:
+        before = mine.get(cell["id"])
+        if before is not None and _text(before) == _text(cell):
+            cell = cell if cell.get("outputs") else {**cell, **_results(before)}
+        elif before is not None and _edited(before):
+            if before["metadata"][_GIVEN] != cell["metadata"][_GIVEN]:
+                notes.append(f"cell {cell['id']!r} changed in the course; yours was kept.")
+            cell = {**before, "metadata": cell["metadata"]}
+        merged.append(cell)
+    there = {cell["id"] for cell in new}
+    for position, cell in enumerate(old):  # the learner's own cells follow the cell they followed
+        if cell.get("id") not in there and (_edited(cell) or _GIVEN not in cell["metadata"]):
+            ids = [other["id"] for other in merged]
+            before_it = [c.get("id") for c in old[:position] if c.get("id") in ids]
+            merged.insert(ids.index(before_it[-1]) + 1 if before_it else 0, cell)
+            there.add(cell.get("id"))
+    return merged, notes
+
+
+def _mark(notebook: dict[str, Any]) -> dict[str, Any]:
+    for cell in notebook["cells"]:
+        cell["metadata"][_GIVEN] = _digest(cell)
+    return notebook
+
+
+def _edited(cell: Cell) -> bool:
+    given: str = cell["metadata"].get(_GIVEN, _digest(cell))
+    return given != _digest(cell)
+
+
+def _digest(cell: Cell) -> str:
+    return hashlib.sha256(_text(cell).encode()).hexdigest()[:16]
+
+
+def _text(cell: Cell) -> str:
+    return "".join(cell["source"])  # a list of lines, or one text
+
+
+def _results(cell: Cell) -> Cell:
+    return {name: cell[name] for name in ("outputs", "execution_count") if name in cell}
+
+
+def _write(path: Path, notebook: dict[str, Any]) -> None:
+    text = json.dumps(notebook, indent=1, ensure_ascii=False) + "\n"
+    if path.exists() and path.read_text(encoding="utf-8") == text:
+        return
+    beside = path.with_suffix(".part")
+    beside.write_text(text, encoding="utf-8")
+    beside.replace(path)
