@@ -1,0 +1,41 @@
+"""The gallery of broken runs: each case is as reported, and its cure removes it."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tutorial_lib.school import authoring
+
+ROOT = Path(__file__).resolve().parent.parent
+NOTEBOOK = ROOT / "course" / "14b_gallery.ipynb"
+SOURCE = (ROOT / "course" / "source" / "14b_gallery.py").read_text(encoding="utf-8")
+NAMES = re.findall(r"^@case\(.*?^def (\w+)", SOURCE, re.M | re.S)
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+@pytest.fixture(scope="module")
+def gallery():
+    return authoring.load_definitions(NOTEBOOK)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_symptom_is_there_and_the_cure_removes_it(gallery, name):
+    assert gallery.changed(name) == ""
+
+
+def test_a_changed_case_is_named(gallery, monkeypatch):
+    about = gallery.CASES["flag_left_out"]
+    monkeypatch.setitem(about, "shows", (about["shows"][0], "another text"))
+    said = gallery.changed("flag_left_out")
+    assert re.match(r"PyTorch \S+, transformers \S+ changed case 12 \(flag_left_out\): cured", said)
+
+
+def test_the_registry_holds_what_the_page_promises(gallery):
+    cases = gallery.CASES
+    assert list(cases) == NAMES
+    assert len({about["number"] for about in cases.values()}) >= 25
+    judged = [about["shows"] for about in cases.values() if about["caught_by"] == gallery.JUDGE]
+    assert len(judged) >= 10
+    assert {cured for _, cured in judged} == {gallery.SAME}
+    assert not [fault for fault, _ in judged if re.search(fault, "the same training")]
