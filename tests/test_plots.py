@@ -25,7 +25,6 @@ def figures(report):
         plots.batch_grid(8, 4, 2),
         plots.agreement({"ours": [(1.0, 0.9), (2.0, 1.1)]}, title="against theirs"),
         plots.who_holds_what("ZeRO", {"parameters": [[0], [1]], "inputs": [[0, 1]] * 2}, 2),
-        plots.by_rank({"DDP": [report.at_peak] * 2}, unit="bytes", title="Two ranks"),
         plots.timetable([(0, 0, 1, "F", 0, 0), (1, 1, 2, "B", 0, 1)], title="Two stages"),
         plots.training_curves({"a run": {0: 2.0, 8: 1.0}}, xlabel="samples", ylabel="loss"),
         plots.training_curves({"x": {1: 2.0}}, xlabel="n", ylabel="error", log="xy", dashed=["x"]),

@@ -109,6 +109,26 @@ def test_tensor_parallel_counts_the_half_that_a_rank_holds(group):
         assert abs(capped_peak - peak) <= LATE * peak
 
 
+def gpt2_loss(num_ranks, shard=None):
+    import torch
+
+    from tutorial_lib.training import Recipe
+
+    torch.manual_seed(0)
+    sizes = {"n_layer": 2, "n_head": 4, "n_embd": 64, "vocab_size": 97}
+    dropouts = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0)
+    recipe = Recipe("gpt2", 2, 32, overrides=sizes | dropouts, ranks=num_ranks, shard=shard)
+    loss, model = recipe.make_loss()
+    value = loss()
+    value.backward()
+    return value.item(), model.transformer.wte.weight.grad.norm().item()
+
+
+def test_gpt2_divided_over_two_ranks_is_the_same_function(group):
+    alone = pytest.approx(gpt2_loss(1), rel=1e-5)
+    assert [alone == of_rank for of_rank in group.run(gpt2_loss, 2, "tp")] == [True, True]
+
+
 # ---- ranks that are not there ----
 
 

@@ -260,7 +260,7 @@ def test_one_rank_keeps_its_part_of_the_states(shard, part):
     ("model", "choices", "says"),
     [
         ("bert-base", {"ranks": 4, "shard": "tp"}, "2 heads cannot be divided by 4 ranks"),
-        ("gpt2", {"shard": "tp"}, "of a GPT2Block are not known: try shard='fsdp'"),
+        ("resnet50", {"shard": "tp"}, "are not known: try shard='fsdp'"),
         ("lstm", {"shard": "fsdp"}, "gather in forward alone"),
         ("vit-b-16", {"shard": "fsdp", "optimizer": "adamw-8bit"}, "try adamw-fused"),
         ("vit-b-16", {"shard": "tp", "precision": "fp16-amp"}, "try bf16-amp"),

@@ -24,6 +24,18 @@ def _gpt2(name: str, num_parameters: int, layers: int, heads: int, width: int) -
     )
 
 
+def _llama_2(name: str, num_parameters: int, sizes: dict[str, int]) -> Published:
+    return Published(
+        name,
+        "causal-lm",
+        num_parameters,
+        "transformers.LlamaForCausalLM",
+        "Touvron et al. (2023), Llama 2, arXiv 2307.09288",
+        {"max_position_embeddings": 4096, "rms_norm_eps": 1e-5, "use_cache": False, **sizes},
+        seq=4096,
+    )
+
+
 def _bert(name: str, num_parameters: int, layers: int, heads: int, width: int) -> Published:
     return Published(
         name,
@@ -94,14 +106,17 @@ _MODELS = (
     _gpt2("gpt2-xl", 1_557_611_200, 48, 25, 1600),
     _bert("bert-base", 109_514_298, 12, 12, 768),
     _bert("bert-large", 335_174_458, 24, 16, 1024),
-    Published(
-        "llama-2-7b",
-        "causal-lm",
-        6_738_415_616,
-        "transformers.LlamaForCausalLM",
-        "Touvron et al. (2023), Llama 2, arXiv 2307.09288",
-        {"max_position_embeddings": 4096, "rms_norm_eps": 1e-5, "use_cache": False},
-        seq=4096,
+    _llama_2("llama-2-7b", 6_738_415_616, {}),
+    _llama_2(
+        "llama-2-70b",
+        68_976_648_192,
+        {
+            "hidden_size": 8192,
+            "intermediate_size": 28672,
+            "num_hidden_layers": 80,
+            "num_attention_heads": 64,
+            "num_key_value_heads": 8,
+        },
     ),
     _vit("vit-b-16", 86_567_656, 12, 12, 768),
     _vit("vit-l-16", 304_326_632, 24, 16, 1024),

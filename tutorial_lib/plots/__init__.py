@@ -9,7 +9,7 @@ from tutorial_lib.plots.fits import fits
 from tutorial_lib.plots.images import image_rows, opposite_bars
 from tutorial_lib.plots.memory import growth, ledger_bars, step_timeline, tradeoff
 from tutorial_lib.plots.pictures import batch_grid, models_and_cards
-from tutorial_lib.plots.ranks import by_rank, timetable, who_holds_what
+from tutorial_lib.plots.ranks import timetable, who_holds_what
 from tutorial_lib.plots.schedule import schedule
 from tutorial_lib.plots.tape import tape
 from tutorial_lib.plots.training import influence, training_curves
@@ -22,7 +22,6 @@ __all__ = [
     "agreement",
     "as_html",
     "batch_grid",
-    "by_rank",
     "fits",
     "growth",
     "image_rows",

@@ -1,4 +1,4 @@
-"""Pictures of several ranks: who holds which part, how many bytes, and a pipeline's timetable."""
+"""Pictures of several ranks: who holds which part, and a pipeline's timetable."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from matplotlib.patches import Rectangle
 
-from tutorial_lib.plots.base import COLORS, CourseFigure, category_legend, fill, new_figure
+from tutorial_lib.plots.base import CourseFigure, fill, new_figure
 
 Run = tuple[int, float, float, str, int, int]
 """Rank, start, duration, `F` or `B`, micro-batch, and which of the rank's stages: 0, 1, ..."""
@@ -42,39 +42,6 @@ def who_holds_what(
         for name, by_rank in parts.items()
     )
     figure.alt = f"{title}: of {num_parts} parts the ranks hold {', '.join(words)}."
-    return figure
-
-
-def by_rank(
-    ledgers: Mapping[str, Sequence[Mapping[str, float]]], *, unit: str, title: str
-) -> CourseFigure:
-    """Draw what each rank holds at its peak: a group of bars for each way, a bar for each rank.
-
-    Args:
-        ledgers: For each way to train, for each rank, the amount of each memory category.
-        unit: What the amounts are counted in.
-        title: Stands above.
-    """
-    figure, axes = new_figure(title, height=0.9 + 0.5 * len(ledgers))
-    drawn = {name for rows in ledgers.values() for row in rows for name in row if row[name]}
-    shown = [name for name in COLORS if name in drawn]
-    words = []
-    for place, (way, rows) in enumerate(ledgers.items()):
-        height = 0.8 / len(rows)
-        for rank, row in enumerate(rows):
-            left = 0.0
-            for category in shown:
-                width, low = row.get(category, 0.0), place - 0.4 + rank * height
-                axes.barh(low, width, 0.9 * height, left, align="edge", **fill(category))
-                left += width
-        totals = [sum(row.values()) for row in rows]
-        ends = dict.fromkeys(f"{total:.1f}" for total in (min(totals), max(totals)))
-        words.append(f"{way} {' to '.join(ends)}")
-    axes.set_yticks(range(len(ledgers)), list(ledgers), fontsize=9)
-    axes.invert_yaxis()
-    axes.set_xlabel(f"at the peak, {unit}; a bar for each rank", fontsize=9)
-    category_legend(axes, shown)
-    figure.alt = f"{title}, {unit}: {'; '.join(words)}."
     return figure
 
 

@@ -37,8 +37,8 @@ def start(num_ranks: int) -> Ranks:
         num_ranks: How many, at least 1.
 
     Raises:
-        ValueError: When there is to be none, or more than 16 for each core of this machine. Up to
-            there ranks take turns: what they count stays the same, and times mean little.
+        ValueError: When there is to be none, or more than 16 for each core of this machine. With
+            more ranks than cores a printed line says that they take turns.
     """
     if num_ranks < 1:
         raise ValueError(f"num_ranks (={num_ranks}) must be at least 1.")
@@ -49,6 +49,8 @@ def start(num_ranks: int) -> Ranks:
             f"about 300 MB that imports PyTorch. Start at most {most}, or predict the step of one "
             "rank by memory.predict."
         )
+    if num_ranks > _cores():
+        print(f"{num_ranks} ranks share {_cores()} cores: their counts are right, times are not.")
     return Ranks(num_ranks)
 
 

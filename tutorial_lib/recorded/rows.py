@@ -129,6 +129,7 @@ def _claimed() -> Iterator[Row]:
         yield Row(Recipe("transformer-50", 11, 512, checkpointing=strategy), ("E01",))
     yield from _conditions()
     yield from _accumulated()
+    yield from _divided()
 
 
 def _conditions() -> Iterator[Row]:
@@ -162,3 +163,12 @@ def _accumulated() -> Iterator[Row]:
         yield Row(Recipe("gpt2", micro_batch, **window), ("A08",))
     for (micro_batch, accumulation), seq in product(((32, 1), (8, 4)), (None, 16)):
         yield Row(Recipe("gpt2", micro_batch, seq, accumulation=accumulation), ("A10", "D03"))
+
+
+def _divided() -> Iterator[Row]:
+    """Give one rank of eight, which is predicted alone: a GPU records rows of one rank."""
+    lean: dict[str, Any] = {"precision": "bf16", "optimizer": "adamw-fused"}
+    for model, shard in product(("gpt2-xl", "llama-2-7b", "llama-2-70b"), ("ddp", "fsdp", "tp")):
+        if (model, shard) != ("gpt2-xl", "tp"):  # its 25 heads are not divided by 8
+            recipe = Recipe(model, checkpointing="per-block", ranks=8, shard=shard, **lean)
+            yield Row(recipe, ("C20",))

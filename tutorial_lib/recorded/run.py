@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from tutorial_lib import device as devices
-from tutorial_lib import memory
+from tutorial_lib import memory, ranks
 from tutorial_lib.memory.report import as_data
 from tutorial_lib.recorded.rows import Row
 from tutorial_lib.training import Recipe
@@ -60,7 +60,9 @@ def predicted(row: Row) -> dict[str, Any]:
     start = time.process_time()
 
     def predict() -> dict[str, Any]:
-        report = memory.predict(row.recipe.make_step, label=row.key)
+        several = ranks.pretend(row.recipe.ranks) if row.recipe.shard else contextlib.nullcontext()
+        with several:
+            report = memory.predict(row.recipe.make_step, label=row.key)
         return {"status": "predicted", "report": as_data(report)}
 
     results = _attempt(predict)

@@ -52,6 +52,7 @@ _PAIRS = {  # by the class of a model's blocks, in transformers
         (*(f"attention.self.{name}" for name in ("query", "key", "value")), "intermediate.dense"),
         ("attention.output.dense", "output.dense"),
     ),
+    "GPT2Block": _Pairs(("attn.c_attn", "mlp.c_fc"), ("attn.c_proj", "mlp.c_proj")),
 }
 
 
@@ -109,6 +110,8 @@ def _tensor_parallel(model: nn.Module, blocks: list[nn.Module], mesh: DeviceMesh
     plan: dict[str, ParallelStyle] = dict.fromkeys(pairs.wide, ColwiseParallel())
     plan |= dict.fromkeys(pairs.narrow, RowwiseParallel())
     for block in blocks:
+        if "attn.c_attn" in plan:
+            _as_linear(block, (*pairs.wide, *pairs.narrow), mesh.size())
         parallelize_module(block, mesh, plan)
     ends = [model.get_submodule(name) for name in pairs.ends]
     if ends and ends[0].weight is not ends[1].weight:
@@ -119,3 +122,24 @@ def _tensor_parallel(model: nn.Module, blocks: list[nn.Module], mesh: DeviceMesh
         }
         parallelize_module(model, mesh, around)
     return model
+
+
+def _as_linear(block: nn.Module, names: tuple[str, ...], num_ranks: int) -> None:
+    """Put an equal `nn.Linear` in place of each `Conv1D`, which PyTorch refuses to divide.
+
+    The outputs of `c_attn` are all queries, then all keys, then all values. They are put in the
+    order of the ranks, so that each rank has the three of its own heads.
+    """
+    for name in names:
+        conv: Any = block.get_submodule(name)
+        linear = nn.Linear(conv.nx, conv.nf, device="meta")
+        weight, bias = conv.weight.detach().T, conv.bias.detach()
+        if name == "attn.c_attn":
+            weight, bias = (
+                part.unflatten(0, (3, num_ranks, -1)).transpose(0, 1).flatten(0, 2)
+                for part in (weight, bias)
+            )
+        linear.weight, linear.bias = nn.Parameter(weight.contiguous()), nn.Parameter(bias)
+        block.set_submodule(name, linear)
+    attention: Any = block.get_submodule("attn")
+    attention.split_size //= num_ranks
