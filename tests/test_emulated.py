@@ -390,6 +390,20 @@ def test_in_autograds_own_thread_the_next_tensor_freed_shows_the_line():
     assert (found["phase"], found["line"]) == ("backward", "model.py:7 in forward")
 
 
+def test_pytorch_is_watched_also_where_it_was_looked_for_before(tmp_path):
+    """As `datasets` does: it asks whether PyTorch is there before the script imports it."""
+    (tmp_path / "torch.py").write_text("def start(): print('watched')")
+    code = (
+        f"import sys; sys.path[:0] = [{str(tmp_path)!r}, {str(run.INSIDE)!r}]; import importlib.util;"
+        "import card_watcher; card_watcher.Watcher = lambda module: module; card_watcher.install();"
+        "importlib.util.find_spec('torch'), importlib.util.find_spec('torch'); import torch, torch"
+    )
+    environ = {"TUTORIAL_EMULATED_OUT": str(tmp_path)}
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["watched"]
+
+
 def test_another_sitecustomize_is_run_too(tmp_path):
     (tmp_path / "sitecustomize.py").write_text("print('theirs')")
     path = f"{run.INSIDE}:{tmp_path}"
@@ -588,9 +602,12 @@ def test_a_report_says_that_it_is_emulated(emulate):
     assert "emulated [] None" in said
 
 
-def test_layers_that_need_cudnn_run(emulate):
+@pytest.mark.parametrize("card", ["a100", "l4"])
+def test_layers_run_that_need_a_library_or_a_sort(emulate, card):
     script = """
         import torch
+        tokens = torch.zeros(4096, dtype=torch.long, device="cuda")
+        torch.nn.Embedding(10, 8).cuda()(tokens).sum().backward()
         images = torch.randn(4, 3, 32, 32, device="cuda", requires_grad=True)
         layers = [torch.nn.Conv2d(3, 8, 3), torch.nn.BatchNorm2d(8), torch.nn.MaxPool2d(2)]
         net = torch.nn.Sequential(*layers, torch.nn.ConvTranspose2d(8, 3, 2)).cuda()
@@ -606,7 +623,7 @@ def test_layers_that_need_cudnn_run(emulate):
         torch.linalg.eigh(torch.randn(64, 64, device="cuda"))
         torch.fft.rfft(torch.randn(64, 64, device="cuda"))
     """
-    status, _, said = emulate(script)
+    status, _, said = emulate(script, card=card)
     assert status == 0, said
 
 

@@ -115,11 +115,13 @@ CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, CUfunction ker
     return (CUresult)cudaOccupancyMaxActiveBlocksPerMultiprocessor(blocks, kernel, threads, shared);
 }
 cudaError_t cudaFuncGetAttributes(struct cudaFuncAttributes *attributes, const void *kernel) {
+    /* PyTorch's wheels hold no kernels for 8.9 (torch.cuda.get_arch_list): it runs those of 8.6 */
+    int built_for = 10 * card.major + (card.minor == 9 ? 6 : card.minor);
     *attributes = (struct cudaFuncAttributes){
         .maxThreadsPerBlock = 1024,
         .numRegs = 32,
-        .ptxVersion = 10 * card.major + card.minor,
-        .binaryVersion = 10 * card.major + card.minor,
+        .ptxVersion = built_for,
+        .binaryVersion = built_for,
         .maxDynamicSharedSizeBytes = 49152,
     };
     return cudaSuccess;

@@ -30,18 +30,22 @@ def install() -> None:
 
 
 class _TorchFinder(importlib.abc.MetaPathFinder):
-    """Finds `torch` once, and starts the watcher as soon as it is imported."""
+    """Finds `torch`, and starts the watcher as soon as it is imported, not only looked for."""
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
         if name != "torch":
             return None
         sys.meta_path.remove(self)
-        spec = importlib.util.find_spec("torch")
+        try:
+            spec = importlib.util.find_spec("torch")
+        finally:
+            sys.meta_path.insert(0, self)
         if spec is not None and spec.loader is not None:
             loader = spec.loader
             run = loader.exec_module
 
             def run_and_watch(module: Any) -> None:
+                sys.meta_path.remove(self)
                 run(module)
                 Watcher(module).start()
 
