@@ -41,7 +41,7 @@ def written(root, folder="course", stem="01_toy", *, code=None, shown=RESULT):
     cells = [nbformat.v4.new_code_cell("share = 0.75", id="cell-a")]
     cells.append(nbformat.v4.new_code_cell(code, id="verdicts", outputs=[output] if shown else []))
     (root / folder).mkdir(parents=True, exist_ok=True)
-    (root / "course/recorded").mkdir(parents=True, exist_ok=True)
+    (root / "course/claims").mkdir(parents=True, exist_ok=True)
     nbformat.write(nbformat.v4.new_notebook(cells=cells), root / folder / f"{stem}.ipynb")
     return root
 

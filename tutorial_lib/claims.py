@@ -16,7 +16,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-FOLDER = Path(__file__).resolve().parent.parent / "course" / "recorded"
+FOLDER = Path(__file__).resolve().parent.parent / "course" / "claims"
 MIME = "application/vnd.training-that-fits.verdicts+json"
 VERDICTS = ("holds", "holds if", "wrong")
 HOW = ("counted", "predicted", "emulated", "measured", "computed", "cited")
@@ -28,7 +28,7 @@ class ClaimError(ValueError):
 
 @cache
 def claims() -> dict[str, str]:
-    """Give every claim's words by its id, as `course/recorded/claims.csv` has them."""
+    """Give every claim's words by its id, as `course/claims/claims.csv` has them."""
     with (FOLDER / "claims.csv").open(encoding="utf-8", newline="") as file:
         return {row["id"]: row["claim"] for row in csv.DictReader(file)}
 

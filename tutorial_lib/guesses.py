@@ -9,7 +9,7 @@ from numbers import Real
 from pathlib import Path
 from typing import Any
 
-RECORDED = Path(__file__).resolve().parent.parent / "course" / "recorded"
+QUESTIONS = Path(__file__).resolve().parent.parent / "course/claims/questions.json"
 ANSWERS = Path("my_answers.json")  # beside the notebook
 
 
@@ -33,7 +33,7 @@ def beside(guess: Any, seen: float) -> str:
 
 def questions() -> list[dict[str, str]]:
     """Give the ten questions of chapters 00 and 16: three choices, the answer, and its claim."""
-    found: list[dict[str, str]] = json.loads((RECORDED / "questions.json").read_text("utf-8"))
+    found: list[dict[str, str]] = json.loads(QUESTIONS.read_text("utf-8"))
     return found
 
 

@@ -6,8 +6,11 @@ each event's lines of Python the innermost one outside PyTorch is kept.
 
 from __future__ import annotations
 
+import contextlib
 import pickle
 import pickletools
+import re
+import runpy
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -31,8 +34,10 @@ RECIPES = {
     "lstm": Recipe("lstm", 2),
     "unet3d": Recipe("unet3d", 1),
 }
+# A file of a package begins with the package; any other one is its bare name.
+_LONG_PATH = re.compile(r"^.*/site-packages/|^.*/(?=tutorial_lib/)|^.*/")
 _KEYS = frozenset({
-    *("action", "addr", "size", "stream", "time_us"),  # of an event
+    *("action", "addr", "size", "stream", "time_us", "device_free"),  # of an event
     *("device", "address", "total_size", "allocated_size", "active_size", "requested_size"),
     *("segment_type", "is_expandable", "state"),  # of a segment and its blocks
 })  # fmt: skip
@@ -53,6 +58,24 @@ def take(name: str, device: torch.device | str = "cuda") -> Path:
     step()  # brings the optimizer's state
     with memory.snapshot(path):
         step()
+    return _made_slim(path)
+
+
+def take_failures() -> list[Path]:
+    """Record each script `oom_N.py` beside the snapshots, from its start until memory runs out.
+
+    For a card of 16 GB, such as an emulated T4: on a larger one they end well.
+    """
+    paths = []
+    for script in sorted(SNAPSHOTS.glob("oom_*.py")):
+        path = script.with_suffix(".pickle")
+        with contextlib.suppress(torch.OutOfMemoryError), memory.snapshot(path):
+            runpy.run_path(str(script))
+        paths.append(_made_slim(path))
+    return paths
+
+
+def _made_slim(path: Path) -> Path:
     whole = pickle.loads(path.read_bytes())
     path.write_bytes(pickletools.optimize(pickle.dumps(slim(whole), protocol=4)))
     return path
@@ -62,7 +85,7 @@ def slim(snapshot: dict[str, Any]) -> dict[str, Any]:
     """Leave out what a viewer does not need; addresses and times begin at zero."""
     events = [event for trace in snapshot["device_traces"] for event in trace]
     base = min((part["address"] for part in snapshot["segments"]), default=0)
-    base = min([base, *(event["addr"] for event in events)])
+    base = min([base, *(event["addr"] for event in events if "addr" in event)])
     start = min((event["time_us"] for event in events), default=0)
     lines: dict[tuple[str, int, str], list[dict[str, Any]]] = {}
 
@@ -87,8 +110,7 @@ def _line(frames: list[dict[str, Any]], share: Callable[..., Any]) -> list[dict[
     for frame in frames:
         name = frame["filename"]
         if name.endswith(".py") and "/torch/" not in name:
-            name = name.rpartition("site-packages/")[2].rpartition("tutorial_lib/")
-            short = {**frame, "filename": "".join(name[1:])}
+            short = {**frame, "filename": _LONG_PATH.sub("", name)}
             found: list[dict[str, Any]] = share(tuple(short.values()), [short])
             return found
     return []

@@ -66,6 +66,7 @@ def _record(options: argparse.Namespace) -> int:
     if options.snapshots and device is not None:
         for name in snapshots.RECIPES:
             print(snapshots.take(name, device), flush=True)
+        snapshots.take_failures()
         fragmentation.record(device)
         return 0
     again = {"again": options.again, "anew": options.again and options.only == "*"}

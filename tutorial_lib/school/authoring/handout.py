@@ -22,6 +22,7 @@ CONTENT = (
     "labs/*.ipynb",
     "course/*.ipynb",
     "course/blank/*.ipynb",
+    "course/claims/*",
     "course/figures/**/*",
     "course/recorded/**/*",
 )

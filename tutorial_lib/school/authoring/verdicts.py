@@ -13,7 +13,7 @@ from nbformat import NotebookNode
 from tutorial_lib.claims import MIME, Verdict, contradictions
 from tutorial_lib.school.authoring.files import AuthoringError, read_notebook, write_files
 
-COLLECTED = Path("course/recorded/verdicts.json")
+COLLECTED = Path("course/claims/verdicts.json")
 
 
 def update(root: Path) -> bool:
