@@ -130,6 +130,7 @@ def _claimed() -> Iterator[Row]:
     yield from _conditions()
     yield from _accumulated()
     yield from _divided()
+    yield from _levers()
 
 
 def _conditions() -> Iterator[Row]:
@@ -172,3 +173,13 @@ def _divided() -> Iterator[Row]:
         if (model, shard) != ("gpt2-xl", "tp"):  # its 25 heads are not divided by 8
             recipe = Recipe(model, checkpointing="per-block", ranks=8, shard=shard, **lean)
             yield Row(recipe, ("C20",))
+
+
+def _levers() -> Iterator[Row]:
+    """Give one sample at a time: under autocast, checkpointed, and with 8-bit states too."""
+    for model, sizes in SIZES.items():
+        alone = replace(Recipe(model, **sizes), micro_batch=1, precision="bf16-amp")
+        yield Row(alone, ("A17",))
+        yield Row(replace(alone, checkpointing="per-block"), ("A17",))
+        lean = replace(alone, checkpointing="per-block", optimizer="adamw-8bit")
+        yield Row(lean, ("A17",))
