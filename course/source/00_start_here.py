@@ -11,11 +11,11 @@
 # %% [markdown] id="promise"
 # By the end of the course you will have
 #
-# - accounted for every byte of a training step, and predicted the peak of models too large for
-#   your machine;
+# - accounted for every byte of a training step, and predicted the peak of models too large for your
+#   machine;
 # - written gradient checkpointing yourself, equal to PyTorch's own in gradients, bytes and time;
-# - written gradient accumulation that equals the large batch exactly, and listed the cases in
-#   which it does not;
+# - written gradient accumulation that equals the large batch exactly, and listed the cases in which
+#   it does not;
 # - tested about eighty published claims about the two, each with a number of your own.
 
 # %% id="imports"
@@ -86,8 +86,8 @@ report = memory.measure(step, model=model, optimizer=optimizer, label="small GPT
 report
 
 # %% [markdown] id="read-first"
-# Every line is *counted*: the meter watches each tensor's memory from its allocation to its release,
-# so the bytes are exact and the same on every machine. In units of P:
+# Every line is *counted*: the meter watches each tensor's memory from its allocation to its
+# release, so the bytes are exact and the same on every machine. In units of P:
 
 # %% id="in-units-of-p"
 P = report.at_peak["parameters"]
@@ -112,9 +112,9 @@ report.figure()
 # activation is left. The last block is the optimizer's update. It needs one more P for a moment,
 # because `foreach` computes for all parameters at once.
 #
-# The whole course is in this picture. **Gradient checkpointing** makes the ramp flatter: it discards
-# activations and computes them again when the backward pass needs them. **Gradient accumulation**
-# makes the ramp lower in another way: it sends the batch through in pieces.
+# The whole course is in this picture. **Gradient checkpointing** makes the ramp flatter: it
+# discards activations and computes them again when the backward pass needs them. **Gradient
+# accumulation** makes the ramp lower in another way: it sends the batch through in pieces.
 
 # %% [markdown] id="flatten-predict"
 # ## The ramp, flattened
@@ -174,8 +174,9 @@ print(f"{xl.peak_bytes / GIB:.0f} GiB{guesses.beside(guess, xl.peak_bytes / GIB)
 xl
 
 # %% [markdown] id="read-xl"
-# A GiB is $2^{30}$ bytes. GPUs are sold in GB, $10^9$ bytes, which are 7 % smaller. The prediction
-# assumes the kernels of a GPU; chapter 03 shows why a CPU would keep more.
+# A GiB is $2^{30}$ bytes. The label of a GPU says GB, and a program gets a little less than that
+# many GiB: chapter 01 has the list. The prediction assumes the kernels of a GPU; chapter 03 shows
+# why a CPU would keep more.
 #
 # This number is *predicted*. The course keeps that word apart from *counted* and from *measured*,
 # which means: on a GPU, by its allocator, with the GPU's name and the date beside it. Can you trust
@@ -214,9 +215,9 @@ predicted.peak_bytes - report.peak_bytes
 logits = model(tokens)
 
 # %% [markdown] id="read-magic"
-# `left behind` is a warning light. The cell has ended, and all activations are still there: the name
-# `logits` keeps the graph, and the graph keeps the activations. A training loop that collects its
-# outputs in a list runs out of memory in this way.
+# `left behind` is a warning light. The cell has ended, and all activations are still there: the
+# name `logits` keeps the graph, and the graph keeps the activations. A training loop that collects
+# its outputs in a list runs out of memory in this way.
 
 # %% id="let-go"
 logits = None

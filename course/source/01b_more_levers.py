@@ -1,0 +1,373 @@
+# %% [markdown] id="title"
+# # More levers, and a calculator
+#
+# This companion of chapter 01 is optional: no lab and no later chapter needs it. It answers five
+# questions:
+#
+# 1. What does a GPT need, for any depth, width and precision?
+# 2. What is left to save if the parameters themselves are trained cheaply: LoRA, 8-bit and paged
+#    states?
+# 3. How do activations grow with the size of an image?
+# 4. Why do two models called "GPT-2 XL" keep different bytes?
+# 5. Is a much-copied table of savings right, and why will the subject not go away?
+#
+# **Budget:** 30 minutes, 1 GiB of memory, no GPU needed.
+
+# %% id="imports"
+from functools import partial
+
+import pandas as pd
+import torch
+from torch import nn
+
+from tutorial_lib import claims, memory, plots, recorded, strategies, widgets
+from tutorial_lib.emulated import CARDS
+from tutorial_lib.guesses import beside
+from tutorial_lib.models.gpt import GPT, Block, GPTConfig
+from tutorial_lib.models.unet import UNet, UNetConfig
+from tutorial_lib.training import Recipe
+from tutorial_lib.units import GB, Bytes
+
+gpu_adamw = partial(torch.optim.AdamW, foreach=True)  # a GPU's default
+
+# %% [markdown] id="calculator-text"
+# ## The memory calculator
+#
+# What would you have to know to estimate the peak of any GPT? Chapter 01's ledger gives what stays,
+# and its formula gives the activations. One thing is missing: autocast needs more than half the
+# bytes of float32. Under autocast
+#
+# - the norms and the tensors between blocks stay float32, so a block keeps 18 half units instead of
+#   16;
+# - autograd keeps the 16-bit copies of all weights until the backward pass;
+# - the scores over the vocabulary are there in both types.
+
+# %% id="calculator-activations"
+SHAPES = {  # L, C, V
+    "124M": (12, 768, 50257),
+    "1.5B": (48, 1600, 50257),
+    "7B": (32, 4096, 32000),
+    "70B": (80, 8192, 32000),
+}
+
+
+def activations(shape, precision, positions, checkpointing):
+    layers, width, vocab = shape
+    autocast = precision == "bf16 autocast"
+    element = 4 if precision == "float32" else 2
+    block = (18 if autocast else 16) * element * positions * width
+    scores = positions * vocab * (6 if autocast else element)
+    between = positions * width * (2 if precision == "bfloat16" else 4)
+    if checkpointing:
+        return layers * between + max(block - between, scores)
+    copies = 2 * (12 * layers * width**2 + vocab * width) if autocast else 0
+    return layers * block + 2 * between + scores + copies
+
+
+# %% id="calculator-ledger"
+STATES = {"SGD": 0, "SGD + momentum": 1, "AdamW": 2}
+
+
+def estimate(shape, precision, optimizer, *, micro_batch, seq_len, checkpointing):
+    layers, width, vocab = shape
+    element = 2 if precision == "bfloat16" else 4
+    weights = (12 * layers * width**2 + vocab * width) * element
+    positions = micro_batch * seq_len
+    held = {"parameters": weights, "optimizer_state": STATES[optimizer] * weights}
+    waiting = activations(shape, precision, positions, checkpointing)
+    flowing = positions * vocab * (8 if precision == "float32" else 4)  # gradients of the scores
+    copy = weights if optimizer == "AdamW" else 0  # foreach
+    if waiting + flowing > weights + copy:
+        return held | {"activations": waiting, "temporary": flowing}  # start of the backward pass
+    return held | {"gradients": weights, "temporary": copy}  # the update
+
+
+# %% [markdown] id="calculator-check-text"
+# **Predict.** Four layers of the 1.5B shape, 8 x 1024 tokens, AdamW. By how many per cent is the
+# estimate off from `memory.predict` under autocast?
+
+# %% id="guess-calculator"
+guess = None  # per cent
+
+
+# %% id="make-wide"
+def make_wide(precision, strategy="none"):
+    sizes = {"num_layers": 4, "d_model": 1600, "num_heads": 25, "seq_len": 1024}
+    model, ids = GPT(GPTConfig(vocab_size=50257, **sizes)), torch.zeros(8, 1024, dtype=torch.long)
+    model.to(torch.bfloat16 if precision == "bfloat16" else torch.float32)
+    optimizer = gpu_adamw(model.parameters())
+
+    def step():
+        optimizer.zero_grad()
+        with strategies.applied(model, strategy):
+            with torch.autocast("cuda", torch.bfloat16, enabled=precision == "bf16 autocast"):
+                loss = model.loss(ids)
+            loss.backward()
+        optimizer.step()
+
+    return step, model, optimizer
+
+
+# %% id="calculator-check"
+rows, off = [], {}
+for precision in ("float32", "bf16 autocast", "bfloat16"):
+    how = {"micro_batch": 8, "seq_len": 1024, "checkpointing": False}
+    paper = sum(estimate((4, 1600, 50257), precision, "AdamW", **how).values())
+    seen = memory.predict(partial(make_wide, precision)).peak_bytes
+    off[precision] = 100 * (paper / seen - 1)
+    rows.append((precision, f"{Bytes(paper)}", f"{seen}", f"{off[precision]:+.1f} %"))
+print(f"autocast: {off['bf16 autocast']:+.1f} % off{beside(guess, off['bf16 autocast'])}")
+pd.DataFrame(rows, columns=["precision", "estimate", "predicted", "off"])
+
+# %% [markdown] id="calculator-read"
+# Good enough to choose a card. Now for any shape:
+
+# %% id="calculator"
+precisions = ("float32", "bf16 autocast", "bfloat16")
+choices = {"models": SHAPES, "precisions": precisions, "optimizers": list(STATES)}
+widgets.memory_calculator(estimate, precision="bfloat16", seq_len=4096, **choices)
+
+# %% [markdown] id="calculator-questions"
+# Three questions for the sliders. Which is the largest model that trains in float32 with AdamW on
+# 24 GiB? At which sequence length does the peak of the 7B model move from the update to the
+# backward pass? Where does the check mark at checkpointing change nothing at all?
+#
+# How much of a card can you use? A little less than its label says:
+
+# %% id="cards"
+offered = {card.name: (str(Bytes(card.memory)), card.capability) for card in CARDS.values()}
+pd.DataFrame(offered, index=["offers", "compute capability"]).T
+
+# %% [markdown] id="lora"
+# ## LoRA: almost no gradients and states
+#
+# LoRA (Hu et al., 2021) freezes the model and trains a correction of low rank beside each chosen
+# matrix. A frozen parameter has no gradient and no state.
+
+
+# %% id="lora-layer"
+class LoRA(nn.Module):
+    def __init__(self, frozen, rank=8):
+        super().__init__()
+        self.frozen = frozen
+        self.down = nn.Linear(frozen.in_features, rank, bias=False)
+        self.up = nn.Linear(rank, frozen.out_features, bias=False)
+        nn.init.zeros_(self.up.weight)  # the correction starts at nothing
+
+    def forward(self, x):
+        return self.frozen(x) + self.up(self.down(x))
+
+
+def with_lora(model):
+    model.requires_grad_(False)
+    for block in model.blocks:
+        block.attention.qkv = LoRA(block.attention.qkv)
+        block.mlp.up = LoRA(block.mlp.up)
+    return model
+
+
+# %% [markdown] id="predict-lora"
+# **Predict.** Gradients and states all but vanish. By how many per cent do the activations fall?
+# (The backward pass no longer needs the gradient of the frozen weights.)
+
+# %% id="guess-lora"
+guess = None  # per cent
+
+# %% id="measure-lora"
+config = GPTConfig(vocab_size=1000, seq_len=128, num_layers=12, num_heads=4, d_model=256)
+ids = torch.zeros(4, 128, dtype=torch.long)
+held = {}
+for name, model in {"all trained": GPT(config), "LoRA, rank 8": with_lora(GPT(config))}.items():
+    optimizer = gpu_adamw(model.parameters())
+    step = partial(lambda m, o: (o.zero_grad(), m.loss(ids).backward(), o.step()), model, optimizer)
+    held[name] = memory.measure(step, model=model, optimizer=optimizer)
+plots.ledger_bars({n: r.at_peak for n, r in held.items()}, title="At the peak, counted")
+
+# %% id="lora-activations"
+full, lora = (report.at_peak["activations"] for report in held.values())
+fallen = 100 * (1 - lora / full)
+print(f"the activations fall by {fallen:.0f} %{beside(guess, fallen)}")
+
+# %% [markdown] id="read-lora"
+# Most activations are still there. The gradient has to travel back through every frozen layer to
+# reach the corrections. Fine-tuning with LoRA on long sequences still runs out of memory, and then
+# checkpointing is the lever, not a smaller rank.
+
+# %% [markdown] id="paged"
+# ## 8-bit states, and paged states
+#
+# Two more levers leave the model alone. 8-bit AdamW makes the states smaller. Paged AdamW keeps
+# them the same size, and moves them to the host's memory as long as the GPU is full. How much has
+# to move? Whatever the peak of forward and backward is above the card. Llama-2-7B, 4 x 2048 tokens,
+# all in bfloat16, as predicted:
+
+# %% id="paged-table"
+table = recorded.load("predicted").rows
+llama = Recipe("llama-2-7b", 4, seq=2048, precision="bf16", optimizer="adamw-fused")
+rows, paged = {}, {}
+for checkpointing in ("none", "per-block"):
+    label = Recipe(**{**llama.as_data(), "checkpointing": checkpointing}).label()
+    plain = table[label]["report"]
+    small = table[label.replace("adamw-fused", "adamw-8bit")]["report"]
+    over = plain["phases"]["backward"] - CARDS["a100"].memory
+    paged[checkpointing] = min(max(over, 0), plain["at_peak"]["optimizer_state"])
+    rows[checkpointing] = plain["peak_bytes"], small["peak_bytes"], paged[checkpointing]
+columns = ["AdamW, fused", "8-bit AdamW", "to the host, paged on an A100 80 GB"]
+pd.DataFrame(rows, index=columns).T.map(lambda size: str(Bytes(size)))
+
+# %% [markdown] id="read-paged"
+# Without checkpoints, paging lets the step run at the price of moving those bytes out and back once
+# a step. With them, there is nothing to move.
+
+# %% [markdown] id="images"
+# ## Images: twice the side, four times the bytes
+#
+# A U-Net keeps feature maps, so its activations follow the *area* of the image. **Question.** By
+# what factor do they grow when the side doubles: exactly 4?
+
+# %% id="growth-resolution"
+unet = UNet(UNetConfig())
+
+
+def unet_bytes(side):
+    images, t = torch.zeros(2, 1, side, side), torch.zeros(2, dtype=torch.long)
+    return memory.saved(lambda: unet.loss(images, t, images), params_of=unet).num_bytes
+
+
+sides = {side: unet_bytes(side) for side in (16, 32, 64)}
+[round(sides[2 * side] / sides[side], 2) for side in (16, 32)]
+
+# %% [markdown] id="read-resolution"
+# Four times and a little more: the attention at the lowest level grows with the square of the area.
+
+# %% [markdown] id="two-xl"
+# ## Two models called GPT-2 XL
+#
+# Chapter 00 predicts the step of GPT-2 XL as transformers builds it. Lab 01 builds the course's own
+# GPT with the sizes of GPT-2 XL. The weights have the same sizes, and the activations differ by a
+# factor of 1.8. What does one block of each keep?
+
+# %% id="two-blocks"
+with memory.predicting():
+    loss, gpt2_xl = Recipe("gpt2-xl", 1, seq=1024, overrides={"n_layer": 2}).make_loss()
+    rows = memory.saved(loss, params_of=gpt2_xl).rows
+    block = Block(GPTConfig(num_heads=25, d_model=1600, seq_len=1024))
+    x = torch.zeros(1, 1024, 1600, requires_grad=True)
+    ours = memory.saved(lambda: block(x), params_of=block).rows
+theirs = [row for row in rows if ".h.1." in row.module]
+units = {"transformers": dict.fromkeys(("mlp.act", "dropout", "others"), 0)}
+units["the course's"] = dict(units["transformers"])
+for name, kept in (("transformers", theirs), ("the course's", ours)):
+    for row in kept:
+        part = next((p for p in ("mlp.act", "dropout") if p in row.module), "others")
+        units[name][part] += row.num_bytes / x.nbytes
+pd.DataFrame(units).round(2)
+
+# %% [markdown] id="read-two-blocks"
+# `mlp.act` is the activation function. GPT-2 in transformers writes GELU out as eight operations,
+# and autograd keeps the inputs of most of them. The course's GPT calls PyTorch's built-in GELU,
+# which keeps its input only (that is in `others` here). The rest of the gap is dropout's masks.
+# Chapter 03 counts such operations one by one.
+
+# %% [markdown] id="fifty-layers"
+# ## A published table, tested
+#
+# A much-copied table says of a transformer with 50 layers: 24 GB of activations become 8 GB with
+# checkpointing, and 40 GB in all become 24 GB. It names no width, batch or kernel. So take a
+# 50-layer model with the table's 4 GB of float32 weights, and the batch size at which forward adds
+# the table's 24 GB.
+
+# %% id="fifty-table"
+a100 = recorded.load("emulated NVIDIA A100-SXM4-80GB").rows
+fifty, ramps = {}, {}
+for strategy in ("none", "per-block", "sqrt"):
+    label = Recipe("transformer-50", 11, seq=512, checkpointing=strategy).label()
+    report, card = table[label]["report"], a100[label]["report"]
+    ramps[strategy] = (report["phases"]["forward"] - report["baseline_bytes"]) / GB
+    tops = {phase: report["phases"][phase] / GB for phase in ("backward", "optimizer")}
+    fifty[strategy] = {"forward adds": ramps[strategy], **tops, "A100": card["peak_bytes"] / GB}
+pd.DataFrame(fifty).T.round(1)  # GB; the last column is emulated, the others are predicted
+
+# %% [markdown] id="read-fifty"
+# Without checkpointing, the table's figures come out. With it, both are wrong. Checkpointing leaves
+# far less than 8 GB of activations, and the total stops falling at the update, where activations no
+# longer count. Compare the last two rows, too. Segments of $\sqrt{50}$ layers, the rule in
+# textbooks, keep less in the forward pass than a checkpoint around each block does, and their
+# backward pass peaks *higher*. Chapter 06 finds out why.
+
+# %% [markdown] id="history"
+# ## Why the subject will not go away
+#
+# Did hardware keep up? Models in bytes of plain training (16 per parameter), against the memory of
+# one accelerator in the same years. Parameters as their papers give them (GPT: Radford 2018; BERT:
+# Devlin 2018; GPT-2: Radford 2019; T5: Raffel 2019; GPT-3: Brown 2020; PaLM: Chowdhery 2022; Llama
+# 2: Touvron 2023; Llama 3.1: Grattafiori 2024; DeepSeek-V3: DeepSeek-AI 2024). Memory as on the
+# labels of V100, A100, H100 and H200.
+
+# %% id="history-figure"
+models = [
+    *((2018, "GPT", 117e6), (2018, "BERT-Large", 340e6), (2019, "GPT-2", 1.5e9)),
+    *((2019, "T5", 11e9), (2020, "GPT-3", 175e9), (2022, "PaLM", 540e9)),
+    *((2023, "Llama 2", 70e9), (2024, "Llama 3.1", 405e9), (2024, "DeepSeek-V3", 671e9)),
+]
+cards = [(2018, "V100", 32), (2020, "A100", 40), (2021, "A100", 80), (2022, "H100", 80),
+         (2024, "H200", 141)]  # fmt: skip
+plots.models_and_cards(models, cards)
+
+# %% [markdown] id="read-history"
+# The vertical axis is logarithmic. Models grew by more than three orders of magnitude; a card's
+# memory, in the same six years, by a factor below five. Hardware did not close the gap. Arithmetic
+# like yours does, together with the many devices of chapter 13.
+
+# %% [markdown] id="verdicts-text"
+# ## Verdicts
+
+# %% id="verdicts"
+growth = models[-1][2] / models[0][2], cards[-1][2] / cards[0][2]
+eight_bit = table[llama.label().replace("adamw-fused", "adamw-8bit")]["report"]["at_peak"]
+ratio = eight_bit["optimizer_state"] / (2 * eight_bit["parameters"])
+lora_peaks = [report.peak_bytes for report in held.values()]
+claims.Verdicts(
+    claims.Verdict(
+        "C02",
+        "holds",
+        "From 2018 to 2024 models grew some thousand times as much as the memory of a card.",
+        f"models {growth[0]:,.0f}-fold, one card {growth[1]:.1f}-fold",
+        "cited",
+        "history-figure",
+    ),
+    claims.Verdict(
+        "D08",
+        "holds",
+        "8-bit AdamW shrinks the states, and paged AdamW moves what does not fit to the host.",
+        f"8-bit states {ratio:.2f} times as large; paged {Bytes(paged['none'])} on the host",
+        "predicted",
+        "paged-table",
+        device="CUDA kernels, A100 80 GB",
+    ),
+    claims.Verdict(
+        "D08",
+        "holds",
+        "LoRA removes nearly all gradients and states, and keeps most activations.",
+        f"peak {lora_peaks[0]} to {lora_peaks[1]}, activations {-fallen:.0f} %",
+        "counted",
+        "measure-lora",
+    ),
+    claims.Verdict(
+        "E01",
+        "wrong",
+        "Without checkpoints it comes out; with them far less is left, and the update is the peak.",
+        f"activations {ramps['none']:.1f} to {ramps['per-block']:.1f} GB, "
+        f"total {fifty['none']['A100']:.1f} to {fifty['per-block']['A100']:.1f} GB",
+        "emulated",
+        "fifty-table",
+        device="emulated A100",
+    ),
+)
+
+# %% [markdown] id="summary"
+# ## What you can now do
+#
+# - Estimate the peak of a GPT in any precision, and say what autocast adds.
+# - Choose between LoRA, 8-bit and paged states, and know what each leaves in memory.
+# - Ask of a published table: which model, which batch, which kernels?
