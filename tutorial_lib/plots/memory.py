@@ -154,6 +154,8 @@ def growth(
         axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         axes.yaxis.set_major_formatter("{x:g}")
         axes.minorticks_off()
+    else:
+        axes.set_ylim(bottom=0)
     axes.set(xlabel=xlabel, ylabel=unit)
     axes.legend(frameon=False, fontsize=9)
     each = "; ".join(
