@@ -393,11 +393,15 @@ def test_in_autograds_own_thread_the_next_tensor_freed_shows_the_line():
 def test_pytorch_is_watched_also_where_it_was_looked_for_before(tmp_path):
     """As `datasets` does: it asks whether PyTorch is there before the script imports it."""
     (tmp_path / "torch.py").write_text("def start(): print('watched')")
-    code = (
-        f"import sys; sys.path[:0] = [{str(tmp_path)!r}, {str(run.INSIDE)!r}]; import importlib.util;"
-        "import card_watcher; card_watcher.Watcher = lambda module: module; card_watcher.install();"
-        "importlib.util.find_spec('torch'), importlib.util.find_spec('torch'); import torch, torch"
-    )
+    code = f"""
+import importlib.util, sys
+sys.path[:0] = [{str(tmp_path)!r}, {str(run.INSIDE)!r}]
+import card_watcher
+card_watcher.Watcher = lambda module: module
+card_watcher.install()
+importlib.util.find_spec("torch"), importlib.util.find_spec("torch")
+import torch, torch
+"""
     environ = {"TUTORIAL_EMULATED_OUT": str(tmp_path)}
     command = [sys.executable, "-c", code]
     done = subprocess.run(command, env=environ, capture_output=True, text=True, check=True)
