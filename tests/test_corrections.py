@@ -81,7 +81,13 @@ def channels_last_norm():
     return F.batch_norm(x, None, None, training=True)
 
 
-@pytest.mark.parametrize("run", [transposed_norm, transposed_gradient, channels_last_norm])
+def view_of_one_image():
+    return torch.ones(1, 16, 6).transpose(1, 2).view(1, 6, 4, 4)
+
+
+@pytest.mark.parametrize(
+    "run", [view_of_one_image, transposed_norm, transposed_gradient, channels_last_norm]
+)
 def test_rows_lie_as_kernels_lay_them(run):
     real = run().stride()
     with FakeTensorMode():

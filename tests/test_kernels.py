@@ -98,3 +98,21 @@ def test_only_an_undecided_optimizer_takes_foreach():
     for optimizer in (undecided, loop, fused):
         as_on_cuda(optimizer)
     assert [o.param_groups[0]["foreach"] for o in (undecided, loop, fused)] == [True, False, None]
+
+
+@pytest.mark.parametrize("softmax", [F.softmax, F.log_softmax], ids=["softmax", "log_softmax"])
+@pytest.mark.parametrize("kernels", ["cuda", "cpu"])
+def test_softmax_in_float32_makes_no_copy_of_float16(softmax, kernels):
+    def make_step():
+        scores = torch.zeros(4, 256, dtype=torch.float16, requires_grad=True)
+        name = softmax.__name__
+
+        def step():
+            getattr(F, name)(scores, -1, dtype=torch.float32).sum().backward()
+            scores.grad = None
+
+        return step, torch.nn.Identity(), None
+
+    report = memory.predict(make_step, kernels=kernels)
+    ops = [life.op for life in report.timeline if life.num_bytes == 4 * 256 * 4]
+    assert ("_to_copy" in ops) == (kernels == "cpu")

@@ -14,7 +14,12 @@ import torch
 from torch import Tensor
 
 from tutorial_lib.memory.storages import is_wrapper
-from tutorial_lib.private_torch import TorchDispatchMode, operations, suggest_memory_format
+from tutorial_lib.private_torch import (
+    TorchDispatchMode,
+    operations,
+    suggest_memory_format,
+    without_modes,
+)
 from tutorial_lib.private_torch.operations import sparse_parts
 
 _aten = torch.ops.aten
@@ -76,6 +81,8 @@ class RealSizes(TorchDispatchMode):  # type: ignore[no-untyped-call]
         out = func(*args, **(kwargs or {}))
         if operations.is_empty_sparse(out):
             return _as_many(out, [one for one in args if isinstance(one, Tensor)])
+        if isinstance(out, Tensor) and out.dim() > 3 and 1 in out.shape and not kwargs:
+            return _laid_out(func, args, out)
         if func in _LOSSES:
             return _not_shrunk(out, args[0], args[1])
         if func in _NORMS and out[1].dtype in _HALVES:
@@ -104,6 +111,27 @@ def _as_many(out: Tensor, inputs: list[Tensor]) -> Tensor:
     return operations.sparse(
         indices.new_empty(indices.size(0), count), values.new_empty(count, *values.shape[1:]), out
     )
+
+
+def _laid_out(func: Any, args: tuple[Any, ...], out: Tensor) -> Tensor:
+    """Give an image the strides of C++: that of a side of 1 decides on later memory formats.
+
+    Fake tensors have others there. (test_rows_lie_as_kernels_lay_them)
+    """
+    tensors = [one for one in args if isinstance(one, Tensor)]
+    strides = out.stride()
+    if func is _aten.view.default:
+        with without_modes():
+            twin = torch.empty_strided(args[0].shape, args[0].stride(), device="meta")
+            strides = twin.view(args[1]).stride()
+    elif (
+        operations.is_elementwise(func)
+        and len({one.stride() for one in tensors}) == 1
+        and not tensors[0].is_contiguous()
+    ):
+        last = sum((n - 1) * k for n, k in zip(out.shape, tensors[0].stride(), strict=True))
+        strides = tensors[0].stride() if last + 1 == out.numel() else strides
+    return out if strides == out.stride() else out.as_strided(out.shape, strides)
 
 
 def _not_shrunk(out: Tensor, one: Tensor, other: Tensor) -> Tensor:

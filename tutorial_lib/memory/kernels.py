@@ -12,19 +12,23 @@ tests/test_emulated.py: PyTorch's CUDA build (2.13), on an emulated card, saves 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 from unittest import mock
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from tutorial_lib.memory.autocast import casts_on_cuda, cuda_autocast_policy
+from tutorial_lib.memory.storages import StorageLog
+from tutorial_lib.memory.workspace import workspace_bytes
 from tutorial_lib.private_torch import operations, patches
 
 _math_attention = F.scaled_dot_product_attention
 _composite_rms_norm = F.rms_norm
+_norm_of_groups = F.group_norm
 
 
 @contextlib.contextmanager
@@ -34,6 +38,11 @@ def cuda_kernels() -> Iterator[None]:
         stack.enter_context(mock.patch.object(F, "dropout", _dropout))
         stack.enter_context(mock.patch.object(F, "scaled_dot_product_attention", _attention))
         stack.enter_context(mock.patch.object(F, "rms_norm", _rms_norm))
+        stack.enter_context(mock.patch.object(F, "group_norm", _group_norm))
+        for name in ("softmax", "log_softmax"):
+            stack.enter_context(mock.patch.object(F, name, _softmax(name)))
+        told = staticmethod(workspace_bytes)
+        stack.enter_context(mock.patch.object(StorageLog, "workspace_of", told))
         stack.enter_context(mock.patch.object(torch, "autocast", _CpuAutocast))
         stack.enter_context(mock.patch.object(torch.amp, "autocast", _CpuAutocast))
         stack.enter_context(patches.with_gradient_scaler())
@@ -74,19 +83,26 @@ def _attention(
     Source:
         Who is eligible for which: torch/nn/attention/__init__.py and the warnings of
         `torch.backends.cuda.can_use_flash_attention` (2.13). Flash takes 16-bit types, no mask,
-        and heads of up to 256.
+        and heads of up to 256; the efficient kernel a head's width in steps of 16 bytes, and no
+        groups of heads (`minimum_gemm_alignment`, `check_batch_size_and_num_heads_dense` in
+        aten/src/ATen/native/transformers/cuda/sdp_utils.cpp).
     """
     if torch.is_autocast_enabled("cpu"):
         dtype = torch.get_autocast_dtype("cpu")
         query, key, value = query.to(dtype), key.to(dtype), value.to(dtype)
-    if enable_gqa and query.size(-3) != key.size(-3):
-        groups = query.size(-3) // key.size(-3)
-        key, value = key.repeat_interleave(groups, -3), value.repeat_interleave(groups, -3)
     half = query.dtype in (torch.float16, torch.bfloat16)
-    if query.dim() != 4 or query.size(-1) > 256:
-        return _math_attention(query, key, value, attn_mask, dropout_p, is_causal, scale=scale)
-    if half and attn_mask is None:
-        width = query.size(-1)
+    width = query.size(-1)
+    flash = half and attn_mask is None and width <= 256
+    grouped = query.dim() == 4 and query.size(-3) != key.size(-3)
+    aligned = all(x.size(-1) % (8 if half else 4) == 0 for x in (query, value))
+    if query.dim() != 4 or not (flash or (aligned and not grouped)):
+        with sdpa_kernel(SDPBackend.MATH):
+            return _math_attention(
+                *(query, key, value, attn_mask, dropout_p, is_causal),
+                scale=scale,
+                enable_gqa=enable_gqa,
+            )
+    if flash:
         pad = (0, -width % 8)  # the kernel takes widths in steps of 8
         q, k, v = (F.pad(x, pad) if width % 8 else x for x in (query, key, value))
         out = operations.flash_attention(q, k, v, dropout_p, is_causal, False, scale=scale)
@@ -99,6 +115,32 @@ def _attention(
     return operations.efficient_attention(
         query, key, value, attn_mask, torch.is_grad_enabled(), dropout_p, is_causal, scale=scale
     )
+
+
+def _softmax(name: str) -> Callable[..., Tensor]:
+    """Read float16 and write float32 in one kernel (aten/src/ATen/native/SoftMax.cpp, 2.13)."""
+    plain, op = getattr(F, name), getattr(torch.ops.aten, name).int
+
+    def softmax(
+        input: Tensor,
+        dim: int | None = None,
+        _stacklevel: int = 3,
+        dtype: torch.dtype | None = None,
+    ) -> Tensor:
+        fused = operations.half_to_float_softmax(op)
+        if fused and dim is not None and (input.dtype, dtype) == (torch.float16, torch.float32):
+            return fused(input, dim, True)
+        softened: Tensor = plain(input, dim, _stacklevel, dtype)
+        return softened
+
+    return softmax
+
+
+def _group_norm(input: Tensor, num_groups: int, *args: Any, **kwargs: Any) -> Tensor:
+    """Lay channels-last images out anew (aten/src/ATen/native/group_norm.cpp, 2.13)."""
+    if torch.is_autocast_enabled("cpu"):
+        input = input.float()
+    return _norm_of_groups(input.contiguous(), num_groups, *args, **kwargs)
 
 
 def _rms_norm(

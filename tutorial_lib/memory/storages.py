@@ -12,7 +12,7 @@ import weakref
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from types import FrameType
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -30,8 +30,7 @@ Phase = str
 # Types that most arguments have: asked first, since this is done for every operation.
 _PLAIN = (Tensor, nn.Parameter)
 _SEQUENCES = (tuple, list)
-# torch.tensor and torch.from_numpy end in it: its argument is new, and no operation made it. A
-# single number counts from the start, as in the recorded rows (AdamW makes one of 4 bytes).
+# torch.tensor and torch.from_numpy end in it: its argument is new, and no operation made it.
 _FROM_OUTSIDE = torch.ops.aten.lift_fresh.default
 
 
@@ -54,9 +53,12 @@ class StorageRecord:
 class StorageLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Record every storage of one device type while the mode is active.
 
-    Blind to memory that a kernel takes and gives back inside one operation (workspace), and to
-    tensors that no operation touches unless `label_storages` was told of them.
+    Blind to memory that a kernel takes and gives back inside one operation (workspace), unless
+    `workspace_of` says how much; and to tensors that no operation touches, unless
+    `label_storages` was told of them.
     """
+
+    workspace_of: ClassVar[Callable[[Any, Any], int] | None] = None  # given by `predict`
 
     def __init__(self, device_type: str) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -84,7 +86,7 @@ class StorageLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
         # gloo copies what it reduces, and shows the copy in the operation after the collective.
         origin = ("", "inputs") if not self._collective else (self._collective, "")
         tensors = list_tensors((args, kwargs) if kwargs else args)
-        if func is _FROM_OUTSIDE and tensors[0].dim():
+        if func is _FROM_OUTSIDE:
             origin = ("lift_fresh", "inputs")
         for tensor, key in zip(tensors, storage_keys(tensors), strict=True):
             if key not in self._alive:
@@ -99,6 +101,9 @@ class StorageLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
         op = func.overloadpacket.__name__
         for tensor in list_tensors(out):
             self._record(tensor, op, "")
+        if self.workspace_of is not None and (size := self.workspace_of(func, args)):
+            lost = StorageRecord(size, self.clock, self.phase, op, "", "other", died=self.clock)
+            self.records.append(lost)
         self.clock -= len(self.records) == before
         return out
 

@@ -81,6 +81,11 @@ def is_random(operation: Any) -> bool:
     return torch.Tag.nondeterministic_seeded in operation.tags
 
 
+def is_elementwise(operation: Any) -> bool:
+    """Tell whether an operation takes its arguments number by number (`tags`: torch/_ops.py)."""
+    return torch.Tag.pointwise in operation.tags
+
+
 def is_uninitialised(operation: Any) -> bool:
     """Tell whether an operation gives memory as it finds it (`_schema`: torch/_ops.py)."""
     return "empty" in operation._schema.name
