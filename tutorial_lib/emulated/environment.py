@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import json
 import sys
+import tomllib
 from pathlib import Path
 
 from tutorial_lib.emulated import build
@@ -36,15 +38,17 @@ def find_cuda_torch(root: Path) -> build.CudaTorch:
 
 
 def is_complete(root: Path) -> bool:
-    """Tell whether `.venv-cuda` was made to the end, from today's pyproject.toml."""
+    """Tell whether `.venv-cuda` was made to the end, from today's dependencies."""
     stamp = root / FOLDER / STAMP
     return stamp.is_file() and stamp.read_text(encoding="utf-8") == fingerprint(root)
 
 
 def fingerprint(root: Path) -> str:
-    """Hash what `.venv-cuda` is made from."""
-    texts = [(root / name).read_bytes() for name in ("pyproject.toml", "constraints.txt")]
-    return hashlib.sha256(b"\0".join([TORCH.encode(), *texts])).hexdigest()
+    """Hash what `.venv-cuda` is made from, and nothing else that pyproject.toml says."""
+    project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    needed = [TORCH, project["dependencies"], project["optional-dependencies"]]
+    pinned = (root / "constraints.txt").read_text(encoding="utf-8")
+    return hashlib.sha256(json.dumps([needed, pinned]).encode()).hexdigest()
 
 
 def _packages(venv: Path) -> list[Path]:
