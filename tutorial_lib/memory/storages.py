@@ -12,7 +12,7 @@ import weakref
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from types import FrameType
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -58,7 +58,7 @@ class StorageLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
     `label_storages` was told of them.
     """
 
-    workspace_of: ClassVar[Callable[[Any, Any], int] | None] = None  # given by `predict`
+    workspace_of: Callable[[Any, Any], int] | None = None  # given by `predict`
 
     def __init__(self, device_type: str) -> None:
         super().__init__()  # type: ignore[no-untyped-call]

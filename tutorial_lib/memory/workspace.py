@@ -24,11 +24,11 @@ def workspace_bytes(func: Any, args: tuple[Any, ...]) -> int:
         return _of_a_sum(args[0], args[1])
     if func is _aten._softmax_backward_data.default:
         # `Tensor tmp = grad * output;` in aten/src/ATen/native/cuda/SoftMax.cu (2.13)
-        return args[0].numel() * args[0].element_size()
+        return int(args[0].numel() * args[0].element_size())
     if func is _aten._scaled_dot_product_flash_attention_backward.default:
         return _of_flash_backward(args[1], args[2])
     if func is _aten._scaled_dot_product_efficient_attention_backward.default:
-        return args[6].numel() * _FLOAT_BYTES  # `delta`, in transformers/cuda/attention_backward.cu
+        return _FLOAT_BYTES * int(args[6].numel())  # `delta`, in transformers/cuda/attention_backward.cu
     return 0
 
 
