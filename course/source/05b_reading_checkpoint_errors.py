@@ -1,0 +1,168 @@
+# %% [markdown] id="title"
+# # Reading a CheckpointError
+#
+# This companion of chapter 05 is optional: no lab and no later chapter needs it. Three questions
+# about a checkpoint that complains, or should:
+#
+# 1. What does a `CheckpointError` say, and which line of your code does it mean?
+# 2. Which mistakes raise no error?
+# 3. What happens when other hooks, such as offloading, meet a checkpoint?
+#
+# **Budget:** 20 minutes, 1 GiB of memory, no GPU needed.
+
+# %% id="imports"
+import random
+
+import pandas as pd
+import torch
+from torch.autograd.graph import save_on_cpu
+from torch.utils.checkpoint import checkpoint
+
+from tutorial_lib import data, memory, strategies
+from tutorial_lib.guesses import beside
+from tutorial_lib.models.gpt import GPT, MLP, Block, GPTConfig
+
+# %% [markdown] id="caching-text"
+# ## What does the error say?
+#
+# A block that appends what it has seen, as a key-value cache does. In the second run the cache is
+# already filled.
+
+
+# %% id="caching"
+class Caching(Block):
+    def forward(self, x):
+        self.cache = torch.cat([self.cache, x], dim=1)
+        return super().forward(x + self.cache.square().mean(dim=1, keepdim=True))
+
+
+def complaint(block):
+    x = torch.ones(4, 128, 128, requires_grad=True)
+    try:
+        checkpoint(block, x, use_reentrant=False).sum().backward()
+    except RuntimeError as error:
+        return f"{type(error).__name__}: {error}"
+    return "no complaint"
+
+
+# %% id="torch-error"
+caching = Caching(GPTConfig(dropout=0.1))
+caching.cache = torch.empty(4, 0, 128)
+print("\n".join(complaint(caching).split("\n.")[0].splitlines()[:4]))
+
+# %% [markdown] id="torch-error-read"
+# Read it from the middle. *Position* is the number of the saved tensor, counted from 0. *Saved
+# metadata* is the first run, *recomputed metadata* the second:
+#
+# | what differs | look for |
+# |---|---|
+# | one axis of a shape | something that is appended to, or counted, twice |
+# | the dtype | autocast that was on in one run only |
+# | the *number* of tensors | a branch that depends on a counter, a cache, a random number |
+# | the device | a tensor that was moved between the runs |
+#
+# With `debug=True` PyTorch prints the operations of both runs, hundreds of lines. The first pair
+# that differs is the one to read.
+#
+# ## What raises no error?
+#
+# PyTorch compares shapes, dtypes and devices. This block scales its input with a random number of
+# Python's own, whose state no checkpoint restores.
+
+
+# %% id="python-random"
+class Jittered(Block):
+    def forward(self, x):
+        return super().forward(x * (0.5 + random.random()))
+
+
+def same_twice(function, *args):
+    outputs = []
+    for _ in range(2):
+        torch.manual_seed(0)
+        with torch.no_grad():
+            outputs.append(function(*args))
+    return torch.equal(*outputs)
+
+
+jittered, plain = Jittered(GPTConfig(dropout=0.1)), Block(GPTConfig(dropout=0.1))
+random.seed(0)
+print("checkpoint:", complaint(jittered))
+x = torch.ones(4, 128, 128)
+print("same twice:", {"plain": same_twice(plain, x), "jittered": same_twice(jittered, x)})
+
+# %% [markdown] id="python-random-read"
+# The shapes are right and the gradients are wrong. The short test before training finds it: run
+# the function twice from the same RNG state, and compare the outputs bit for bit. It costs two
+# forwards, once.
+#
+# ## Other hooks around and inside
+#
+# Autograd asks only the *innermost* pair of hooks about a tensor. So hooks around a checkpoint are
+# asked about what the checkpoint itself saves: its arguments. Hooks inside take their tensors away
+# from it. `save_on_cpu` is such a pair. It copies each saved tensor to the host's memory and back.
+#
+# **Predict.** `save_on_cpu` around eight checkpointed blocks. How many tensors does it move?
+
+# %% id="guess-moved"
+guess_moved = None  # tensors
+
+# %% id="hooks-around"
+torch.manual_seed(0)
+gpt = GPT(GPTConfig(num_layers=8, dropout=0.1))
+tokens = next(data.text_batches(4, 128))  # (batch, sequence)
+x = torch.randn(4, 128, 128, requires_grad=True)
+
+
+def eight_blocks():
+    hidden = x
+    for block in gpt.blocks:
+        hidden = checkpoint(block, hidden, use_reentrant=False)
+    return hidden
+
+
+moved = memory.saved(eight_blocks, params_of=gpt)
+print(f"around: {moved.num_storages} tensors{beside(guess_moved, moved.num_storages)}")
+print(f"{moved.num_bytes / x.nbytes:.0f} units")
+
+
+# %% [markdown] id="hooks-inside-text"
+# Around, eight inputs move and nothing else. Checkpoint and offload together keep the inputs on the
+# host. And inside, around each block's MLP? We count the units that wait for backward. (On a CPU,
+# host and device are one memory, so a moved tensor still counts.)
+
+
+# %% id="hooks-inside"
+class OffloadedMLP(MLP):
+    def forward(self, x):
+        with save_on_cpu():
+            return super().forward(x)
+
+
+offloaded = GPT(gpt.config)
+for block in offloaded.blocks:
+    block.mlp = OffloadedMLP(gpt.config)
+
+
+# %% id="waiting"
+def waiting(model):
+    with strategies.applied(model, "per-block"):
+        step = lambda: model.loss(tokens).backward()  # noqa: E731
+        report = memory.measure(step, model=model, warmup=0)
+    start = next(tick for tick, phase in report.phase_starts if phase == "backward")
+    return report.curve()[start]["activations"] / x.nbytes
+
+
+units = {"per block": waiting(gpt), "offload inside": waiting(offloaded)}
+pd.DataFrame({"units that wait": units}).map("{:.1f}".format)
+
+# %% [markdown] id="other-hooks-read"
+# Inside, the MLP's tensors are no longer the checkpoint's business. They are moved and kept, and
+# the second run computes them for nothing. Put offloading outside.
+#
+# ## What to remember
+#
+# - A `CheckpointError` counts saved tensors. What differs (axis, dtype, number) tells what to look
+#   for.
+# - Wrong numbers in right shapes raise no error. Run the function twice from one RNG state.
+# - The innermost hooks win: offload around a checkpoint, not inside it.
