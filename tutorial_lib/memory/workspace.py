@@ -28,7 +28,8 @@ def workspace_bytes(func: Any, args: tuple[Any, ...]) -> int:
     if func is _aten._scaled_dot_product_flash_attention_backward.default:
         return _of_flash_backward(args[1], args[2])
     if func is _aten._scaled_dot_product_efficient_attention_backward.default:
-        return _FLOAT_BYTES * int(args[6].numel())  # `delta`, in transformers/cuda/attention_backward.cu
+        # `delta`, in aten/src/ATen/native/transformers/cuda/attention_backward.cu (2.13)
+        return _FLOAT_BYTES * int(args[6].numel())
     return 0
 
 
