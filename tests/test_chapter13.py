@@ -1,106 +1,133 @@
-"""Chapter 13: its ways to train, against PyTorch's own trackers; its timetable and its line."""
+"""Chapters 13 and 13b: bytes against formulas and PyTorch's trackers; launchers; timetables."""
 
 import gc
 import itertools
 import json
+import signal
+import socket
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import torch
+from torch import nn
+from torch.distributed.pipelining import PipelineStage, ScheduleInterleaved1F1B
 
-from tutorial_lib import memory, ranks
+from tutorial_lib import memory, ranks, recorded
+from tutorial_lib.recorded import run
 
-NOTEBOOK = Path(__file__).resolve().parent.parent / "course" / "13_many_devices.ipynb"
-CELLS = {
-    "imports", "model", "my-lines", "training-step", "ways-zero", "tensor-plan", "tensor-parallel",
-    "clock", "published-shapes", "published-step", "per-rank",
-}  # fmt: skip
+COURSE = Path(__file__).resolve().parent.parent / "course"
+WAYS = ("imports", "model", "measured", "training-step", "ways-ddp", "ways-zero", "tensor-plan",
+        "tensor-parallel")  # fmt: skip
 
 
-def run_cells():
-    """Run the chapter's cells that define its ways; a rank does it for itself."""
-    names = {}
-    for cell in json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"]:
-        if cell["id"] in CELLS:
+def run_cells(notebook, cells, names):
+    """Run those cells of a chapter that define things."""
+    for cell in json.loads((COURSE / f"{notebook}.ipynb").read_text(encoding="utf-8"))["cells"]:
+        if cell["id"] in cells:
             exec("".join(cell["source"]), names)
     return SimpleNamespace(**names)
 
 
 @pytest.fixture(scope="module")
 def chapter():
-    return run_cells()
+    names = {}
+    run_cells("13_many_devices", WAYS, names)
+    names["alone"] = names["measured"](names["one_process"])
+    return run_cells("13_many_devices", ("zero-formula", "tensor-formula"), names)
 
 
-def both_meters(way, *args):
-    """Count one step's peak by the course's meter and by PyTorch's, in bytes."""
+@pytest.mark.parametrize(
+    ("name", "way", "argument"),
+    [
+        ("ZeRO 2", "fsdp", 2),
+        ("ZeRO 3", "fsdp", 3),
+        ("TP", "tensor_parallel", False),
+        ("TP + sequence", "tensor_parallel", True),
+    ],
+)
+def test_one_of_four_is_what_the_formula_and_pytorchs_tracker_say(chapter, name, way, argument):
     from torch.distributed._tools.fsdp2_mem_tracker import FSDPMemTracker
     from torch.distributed._tools.mem_tracker import MemTracker
 
-    step, model, optimizer = getattr(run_cells(), way)(*args)
-    peak = memory.measure(step, model=model, optimizer=optimizer, warmup=2).peak_bytes
-    tracker = FSDPMemTracker(model, optimizer) if way == "fsdp" else MemTracker()
-    if way != "fsdp":
-        tracker.track_external(model, optimizer)
-    gc.collect()
-    gc.disable()  # as the meter does: sharded tensors are part of reference cycles
-    with tracker:
-        step()
-    gc.enable()
+    with ranks.pretend(4):
+        step, model, optimizer = getattr(chapter, way)(argument)
+        report = memory.measure(step, model=model, optimizer=optimizer, warmup=2)
+        tracker = FSDPMemTracker(model, optimizer) if way == "fsdp" else MemTracker()
+        if way != "fsdp":
+            tracker.track_external(model, optimizer)
+        gc.collect()
+        gc.disable()  # as the meter does: sharded tensors are part of reference cycles
+        with tracker:
+            step()
+        gc.enable()
     (tracked,) = tracker.get_tracker_snapshot("peak").values()
-    return peak, tracked["Total"]
+    between, peak = (part * chapter.P for part in chapter.formula[name])
+    assert report.peak_bytes == tracked["Total"]
+    assert report.peak_bytes == pytest.approx(peak, rel=0.02)
+    assert report.baseline_bytes == pytest.approx(between, rel=0.02)
 
 
-def peak_formulas(chapter):
-    """Give the peaks of the chapter's formulas in bytes, for two ranks."""
-    model = chapter.make_gpt()
-    step, model, optimizer = chapter.training_step(model, chapter.adamw(model), chapter.lines[:4])
-    block, size = sum(p.nbytes for p in model.blocks[0].parameters()), chapter.P
-    own = memory.measure(step, model=model, optimizer=optimizer, warmup=2).peak_bytes - 3 * size
-    return {2: size + 3 * size / 2 + own, 3: 3 * size / 2 + size - 8 * block + 2 * block + own}
+@pytest.fixture(scope="module")
+def companion():
+    cells = ("imports", "torchrun", "launcher", "orders", "clock")
+    return run_cells("13b_launchers_and_schedules", cells, {})
 
 
-@pytest.mark.slow
-def test_peaks_follow_the_formula_and_are_those_of_pytorchs_tracker(chapter):
-    batch = chapter.lines.nbytes  # PyTorch's tracker does not count it
-    formulas = peak_formulas(chapter)
-    with ranks.start(2) as two:  # two take half the time of the chapter's four
-        for stage in (2, 3):
-            for peak, tracked in two.run(both_meters, "fsdp", stage):
-                assert abs(peak - tracked) <= batch
-                assert abs(peak - formulas[stage]) <= 0.02 * formulas[stage]
-        for sequence in (False, True):
-            for peak, tracked in two.run(both_meters, "tensor_parallel", sequence):
-                assert abs(peak - tracked) <= batch
+@pytest.mark.skipif(sys.platform != "linux", reason="Accelerate forks on Linux alone")
+def test_accelerate_says_in_one_sentence_that_a_port_is_in_use(companion):
+    before = signal.getsignal(signal.SIGTERM)
+    with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(RuntimeError) as caught:
+        companion.launched(companion.with_accelerate, taken.getsockname()[1])
+    assert str(caught.value) == companion.IN_USE  # torchrun's is the chapter's own cell
+    assert signal.getsignal(signal.SIGTERM) == before
 
 
-def logs_of(num_ranks, num_micro, first_forwards):
-    """Begin with so many forwards, by rank; then take backward and forward in turn."""
-    logs = []
-    for rank in range(num_ranks):
-        first = first_forwards(rank)
-        log = [("F", micro, rank) for micro in range(first)]
-        for micro in range(num_micro):
-            log.append(("B", micro, rank))
-            if micro + first < num_micro:
-                log.append(("F", micro + first, rank))
-        logs.append(log)
-    return logs
+def test_what_a_script_wrote_last_is_said_when_torchrun_fails(companion, monkeypatch):
+    done = subprocess.CompletedProcess([], 1, "", "ZeroDivisionError: in rank 1")
+    monkeypatch.setattr(subprocess, "run", lambda *command, **options: done)
+    with pytest.raises(RuntimeError, match=r"torchrun ended with 1:\nZeroDivisionError: in rank 1"):
+        companion.torchrun("")
 
 
-@pytest.mark.parametrize("first", [lambda rank: 8, lambda rank: 4 - rank], ids=["gpipe", "1f1b"])
-def test_the_timetable_has_the_bubble_of_the_textbook(chapter, first):
-    runs = chapter.clock(logs_of(4, 8, first))
-    assert len(runs) == 4 * 8 * 2
-    # two blocks a stage: 2 forward, 4 backward; N - 1 of m + N - 1 are bubble (Huang et al., 2019)
-    assert max(start + duration for _, start, duration, *_ in runs) == (8 + 4 - 1) * 6
+def test_more_ranks_than_cores_are_said(monkeypatch, capsys):
+    monkeypatch.setattr(ranks.processes, "Ranks", lambda num_ranks: None)
+    monkeypatch.setattr(ranks.processes, "_cores", lambda: 2)
+    ranks.start(2)
+    assert capsys.readouterr().out == ""
+    ranks.start(4)
+    assert capsys.readouterr().out.startswith("4 ranks share 2 cores")
+
+
+@pytest.mark.parametrize("name", ["GPipe", "1F1B", "interleaved"])
+def test_a_timetable_has_the_bubble_of_the_textbook(companion, name):
+    runs = companion.clock(companion.SCHEDULES[name])
+    # N - 1 of m + N - 1 are bubble (Huang et al., 2019); half of it with two stages a rank
+    bubble = (4 - 1) * 6 / (2 if name == "interleaved" else 1)
+    assert max(start + duration for _, start, duration, *_ in runs) == 8 * 6 + bubble
     for rank in range(4):
         mine = sorted((start, start + duration) for r, start, duration, *_ in runs if r == rank)
+        assert len(mine) == 8 * 2 * (2 if name == "interleaved" else 1)
         assert all(end <= start for (_, end), (start, _) in itertools.pairwise(mine))
 
 
+def test_the_interleaved_order_is_pytorchs(companion):
+    with ranks.pretend(4):
+        stages = [PipelineStage(nn.Identity(), n, 8, torch.device("cpu")) for n in (0, 4)]
+        theirs = ScheduleInterleaved1F1B(stages, 8, loss_fn=len).pipeline_order
+    for rank, ours in enumerate(companion.SCHEDULES["interleaved"]):
+        runs = [
+            (run.computation_type.name, run.microbatch_index, run.stage_index)
+            for run in filter(None, theirs[rank])
+        ]
+        kinds = {"FORWARD": "F", "FULL_BACKWARD": "B"}
+        assert ours == [(kinds[kind], *where) for kind, *where in runs if kind in kinds]
+
+
 @pytest.mark.weekly
-@pytest.mark.parametrize("way", ["ddp", "fsdp", "tp"])
-def test_the_line_through_two_depths_meets_the_whole_7b(chapter, way):
-    with ranks.pretend(8):
-        whole = memory.predict(chapter.one_of_eight("Llama-2-7B", way, 32).make_step).peak_bytes
-    assert abs(chapter.per_rank("Llama-2-7B", way) - whole) <= 0.01 * whole
+@pytest.mark.parametrize("row", recorded.find_rows("C20"), ids=lambda row: row.key)
+def test_a_recorded_rank_of_eight_is_what_predict_gives(row):
+    report = recorded.load("predicted").rows[row.key]["report"]
+    assert run.predicted(row)["report"]["at_peak"] == report["at_peak"]
