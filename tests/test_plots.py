@@ -2,6 +2,7 @@ import re
 
 import pytest
 import torch
+from sklearn.tree import DecisionTreeClassifier
 from test_meter import gpt_step
 
 from tutorial_lib import memory, plots
@@ -88,3 +89,13 @@ def test_tradeoff_has_a_line_for_many_points_and_a_mark_for_one():
     assert [line.get_linestyle() for line in lines] == ["-", "None"]
     assert list(lines[0].get_xdata()) == [1.0, 2.0]
     assert "plans: 1.00 MiB +30%, 2.00 MiB +10%; per-block: 1.00 MiB +33%." in figure.alt
+
+
+def test_a_decision_tree_asks_in_its_boxes_and_answers_in_its_leaves():
+    tree = DecisionTreeClassifier(max_leaf_nodes=3, random_state=0)
+    tree.fit([[0.1, 0.2], [0.1, 0.8], [0.9, 0.2], [0.9, 0.8]], [0, 2, 3, 3])
+    answers = ["as it is", "never", "accumulate", "another card"]
+    figure = plots.decision_tree(tree, ["states", "batch"], answers)
+    shown = {text.get_text() for text in figure.axes[0].texts if text.get_visible()}
+    assert shown == {"states\nbelow 50%?", "batch\nbelow 50%?", *answers[::2], "another card"}
+    assert "batch >  0.50" in figure.alt

@@ -8,7 +8,7 @@ from tutorial_lib.plots.base import CARDS_GIB, COLORS, HATCHES, CourseFigure, as
 from tutorial_lib.plots.fits import fits
 from tutorial_lib.plots.images import image_rows, opposite_bars
 from tutorial_lib.plots.memory import growth, ledger_bars, step_timeline, tradeoff
-from tutorial_lib.plots.pictures import batch_grid, models_and_cards
+from tutorial_lib.plots.pictures import batch_grid, decision_tree, models_and_cards
 from tutorial_lib.plots.ranks import timetable, who_holds_what
 from tutorial_lib.plots.schedule import schedule
 from tutorial_lib.plots.tape import tape
@@ -22,6 +22,7 @@ __all__ = [
     "agreement",
     "as_html",
     "batch_grid",
+    "decision_tree",
     "fits",
     "growth",
     "image_rows",

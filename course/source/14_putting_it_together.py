@@ -1,0 +1,383 @@
+# %% [markdown] id="title"
+# # Putting it together
+#
+# A model does not fit. Which lever do you pull first, and how far do all of them reach? In this
+# chapter the course's numbers answer. You build a decision tree from the recorded models, see what
+# the planner does with real ones, settle "four to ten times larger", and find out from a snapshot
+# why a run died.
+#
+# **Budget:** 50 minutes, 2 GiB of memory, no GPU needed.
+
+# %% id="imports"
+import pickle
+from collections import Counter
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+from sklearn.tree import DecisionTreeClassifier
+
+from tutorial_lib import claims, memory, plots, recorded
+from tutorial_lib.guesses import beside
+from tutorial_lib.recorded.rows import SIZES, Row
+from tutorial_lib.recorded.snapshots import SNAPSHOTS
+from tutorial_lib.training import Recipe
+from tutorial_lib.units import GIB, Bytes
+
+# %% [markdown] id="ladder-text"
+# ## Which lever first?
+#
+# Order the levers by what they cost. A lever lower in this list is pulled only when those above it
+# are not enough.
+#
+# | rung | lever | what it costs |
+# |---|---|---|
+# | 0 | none: float32, the whole batch at once | nothing |
+# | 1 | bfloat16 autocast | a few digits |
+# | 2 | one sample at a time, accumulated | a GPU that is less busy |
+# | 3 | a checkpoint around each block | up to one more forward |
+# | 4 | optimizer states in 8 bits | a slightly different update |
+# | 5 | several devices, or fewer trained weights | another setup |
+#
+# The recordings hold the predicted peak of 18 models on each rung. Llama 2 7B has no rung 0: it is
+# recorded in 16 bits only.
+
+# %% id="rungs"
+RUNGS = (
+    "as it is",
+    "autocast",
+    "one sample at a time",
+    "checkpoint each block",
+    "8-bit states",
+    "devices or LoRA",
+)
+lone = {"precision": "bf16-amp", "micro_batch": 1}
+STEPS = (
+    {},
+    {"precision": "bf16-amp"},
+    lone,
+    lone | {"checkpointing": "per-block"},
+    lone | {"checkpointing": "per-block", "optimizer": "adamw-8bit"},
+)
+rows = recorded.load("predicted").rows
+
+# %% id="first-fit"
+MODELS = [model for model in SIZES if model != "llama-2-7b"]
+
+
+def report_of(model, step):
+    recipe = replace(Recipe(model, **SIZES[model]), **step)
+    return rows[Row(recipe).key]["report"]
+
+
+def first_rung(model, budget_bytes):
+    peaks = [report_of(model, step)["peak_bytes"] for step in STEPS]
+    fitting = [rung for rung, peak in enumerate(peaks) if peak < budget_bytes]
+    return min(fitting, default=len(STEPS))
+
+
+# %% [markdown] id="guess-fit-text"
+# **Predict.** That makes 18 models and three cards of 16, 24 and 80 GiB. How many of the 54 pairs
+# fit as they are, without any lever?
+
+# %% id="guess-fit"
+guess = None  # pairs of 54
+
+# %% id="ladder"
+found = {
+    model: {gib: first_rung(model, gib * GIB) for gib in plots.CARDS_GIB} for model in MODELS
+}
+plain = sum(rung == 0 for cards in found.values() for rung in cards.values())
+print(f"{plain} of {3 * len(MODELS)} pairs fit as they are{beside(guess, plain)}")
+pd.DataFrame(found).T.map(lambda rung: RUNGS[rung]).rename(columns="{} GiB".format)
+
+# %% [markdown] id="ladder-read"
+# Read along a line: a larger card asks for fewer levers. Read down a column: the levers differ by
+# *what* the model holds. For a large language model the weights and states come first; for a U-Net
+# or a ResNet it is the activations, and then one sample at a time is enough.
+#
+# ## The tree that these numbers give
+#
+# You do not want to look a model up; you want to ask three things of your own. All three are
+# shares of the card's memory, and chapter 01's ledger gives them:
+#
+# - **states**: 16 bytes for each parameter;
+# - **batch**: what forward adds for the whole batch, in float32;
+# - **sample**: what forward adds for one sample, under autocast.
+#
+# A decision tree is fitted to the 54 pairs. It sees these three shares and learns the first rung
+# that fits.
+
+
+# %% id="shares"
+def added(report):  # what the pass adds to what was there before it
+    return max(report["phases"].values()) - report["baseline_bytes"]
+
+
+def shares(model, budget_bytes):
+    states = 16 * Recipe(model, **SIZES[model]).num_parameters
+    batch, sample = added(report_of(model, {})), added(report_of(model, lone))
+    return [part / budget_bytes for part in (states, batch, sample)]
+
+
+pairs = [(model, gib) for model in MODELS for gib in plots.CARDS_GIB]
+questions = np.array([shares(model, gib * GIB) for model, gib in pairs])
+answers = [found[model][gib] for model, gib in pairs]
+
+# %% id="tree"
+tree = DecisionTreeClassifier(max_leaf_nodes=7, random_state=0).fit(questions, answers)
+right = tree.score(questions, answers)
+print(f"the tree's answer is the first rung that fits in {right:.0%} of the pairs")
+plots.decision_tree(tree, ["states", "batch", "sample"], RUNGS)
+
+# %% [markdown] id="tree-read"
+# Start at the top with your own three shares. The tree was grown by numbers and not by opinion, so
+# its thresholds are a little odd: they lie halfway between two models. The order of its questions
+# is what to remember:
+#
+# 1. Do 16 bytes for each parameter fit? If not, neither accumulation nor checkpointing helps.
+# 2. Does the batch fit beside them? If not, take fewer samples at once.
+# 3. Does *one sample* fit? If not, checkpoint.
+#
+# ## The planner on real models
+#
+# The ladder has five rungs; the planner has many more. For each micro-batch, precision and
+# optimizer it solves for the checkpoints that fit, and answers with the fastest. These are its
+# answers for 64 samples an update, recorded by `python tests/benchmarks/plan_pairs.py`. One of them
+# you can have with
+#
+# ```bash
+# python -m tutorial_lib plan sdxl-unet --budget 24GiB --effective-batch 64
+# ```
+#
+# **Predict.** SDXL's U-Net has 2.57 billion parameters. With everything in 16 bits and 8-bit states
+# on a card of 24 GiB: how many percent more FLOPs does its plan cost?
+
+# %% id="guess-plan"
+guess = None  # percent
+
+# %% id="plans"
+plans = pd.read_csv(recorded.FOLDER / "plans.csv").set_index(["model", "budget_gib"])
+sdxl = plans.loc["sdxl-unet", 24]
+print(f"SDXL in 24 GiB: {sdxl.overhead:+.1%} FLOPs{beside(guess, 100 * sdxl.overhead)}")
+shown = plans.assign(
+    batch=plans.micro_batch.map("{:.0f}".format) + " x " + plans.accumulation.map("{:.0f}".format),
+    FLOPs=plans.overhead.map("{:+.1%}".format),
+    peak=plans.peak_bytes.map("{:.3g}".format),
+)
+shown
+
+# %% [markdown] id="plans-read"
+# to be written
+
+# %% [markdown] id="larger-text"
+# ## "Four to ten times larger"
+#
+# "Both techniques together let you train models four to ten times larger." Larger in what? We take
+# GPT-2's layers of width 768, an update of 16 sequences of 1,024 tokens, autocast, and 16 GiB, and
+# ask how many layers fit. A layer adds the same bytes each time, so the peak is a straight line in
+# the number of layers: two predictions draw it, and a third shows how straight it is.
+
+# %% id="lines"
+WAYS = {
+    "neither": {"micro_batch": 16},
+    "accumulation": {"micro_batch": 1, "accumulation": 2},  # the second one peaks as the 16th
+    "checkpointing": {"micro_batch": 16, "checkpointing": "per-block"},
+    "both": {"micro_batch": 1, "accumulation": 2, "checkpointing": "per-block"},
+}
+BUDGET = 16 * GIB
+
+
+def gpt(choices, layers, width=768):
+    shape = {"n_layer": layers, "n_embd": width, "n_head": width // 64}
+    lean = {"precision": "bf16-amp", "optimizer": "adamw-fused"}
+    return Recipe("gpt2", **choices, **lean, overrides=shape)
+
+
+def peak(choices, layers, width=768):
+    return memory.predict(gpt(choices, layers, width).make_step).peak_bytes
+
+
+# %% id="depth"
+def deepest(choices):
+    """How many layers fit: the peak is a straight line in their number."""
+    four, eight = peak(choices, 4), peak(choices, 8)
+    slope = (eight - four) / 4
+    return int((BUDGET - eight) // slope) + 8
+
+
+six = peak(WAYS["both"], 6)
+bend = 2 * six / (peak(WAYS["both"], 4) + peak(WAYS["both"], 8)) - 1
+print(f"at six layers the line is off by {bend:+.2%}")
+
+# %% [markdown] id="guess-larger-text"
+# **Predict.** Both together, against neither: how many times as many layers fit in 16 GiB?
+
+# %% id="guess-larger"
+guess = None  # times
+
+# %% id="depths"
+depths = {way: deepest(choices) for way, choices in WAYS.items()}
+weights = {way: gpt(WAYS[way], layers).num_parameters for way, layers in depths.items()}
+deeper = {way: layers / depths["neither"] for way, layers in depths.items()}
+print(f"both against neither: {deeper['both']:.1f} times{beside(guess, deeper['both'])}")
+pd.DataFrame(
+    {
+        "layers": depths,
+        "times as deep": {way: f"{times:.1f}" for way, times in deeper.items()},
+        "parameters": {way: f"{count / 1e6:.0f} M" for way, count in weights.items()},
+    }
+)
+
+# %% [markdown] id="depths-read"
+# Far more than ten times. The reason is the update: without a lever, all 16 sequences are in memory
+# at once, and their activations leave room for a few layers only. With both levers nearly all of
+# the 16 GiB is weights and states. So the factor should fall when the update is smaller.
+
+# %% id="by-batch"
+factors = {
+    batch: depths["both"] / deepest({"micro_batch": batch}) for batch in (1, 2, 4, 8, 16)
+}
+pd.DataFrame({"times as deep": {batch: f"{times:.1f}" for batch, times in factors.items()}}).T
+
+# %% [markdown] id="by-batch-read"
+# Here is the condition of the claim. The factor is not a property of the techniques: it grows with
+# the number of samples in an update. At one sample an update, both techniques together add less
+# than twice the depth, since weights and states fill the card whatever you do.
+#
+# *Wider* models meet the same wall. Weights grow with the square of the width, activations only
+# with the width.
+
+# %% id="widths"
+def widest(choices, layers=6):
+    """Find the widest model that fits; the peak is a parabola in the width."""
+    at = (256, 512, 1024)
+    curve = np.polyfit(at, [peak(choices, layers, width) for width in at], 2) - [0, 0, BUDGET]
+    return 64 * int(max(np.roots(curve).real) // 64)
+
+
+wide = {way: widest(WAYS[way]) for way in ("neither", "both")}
+counts = {way: gpt(WAYS[way], 6, width).num_parameters for way, width in wide.items()}
+wider = counts["both"] / counts["neither"]
+print(f"six layers: width {wide['neither']} or {wide['both']}, {wider:.1f} times the parameters")
+
+# %% [markdown] id="triage-text"
+# ## Why did it die?
+#
+# Three runs ended in `OutOfMemoryError` on an emulated T4. Their messages look alike: some
+# megabytes were wanted, and 14 GiB were in use. The message does not say *who* used them. The
+# allocator's snapshot does: it has every allocation, with the line of Python that asked for it.
+#
+# On your own GPU, put `with memory.snapshot("died.pickle"):` around the loop; without a GPU,
+# `python -m tutorial_lib emulate --card t4 --snapshot died.pickle -- python train.py`.
+
+
+# %% id="alive"
+def alive(name):
+    """Replay a snapshot until memory ran out, and give what was alive then."""
+    snapshot = pickle.loads((SNAPSHOTS / f"{name}.pickle").read_bytes())
+    living = {}
+    for event in snapshot["device_traces"][0]:
+        if event["action"] == "oom":
+            return list(living.values())
+        if event["action"] == "alloc":
+            living[event["addr"]] = event
+        else:
+            living.pop(event["addr"], None)
+
+
+def line_of(event):
+    frames = event["frames"]
+    return "{filename}:{line}".format(**frames[0]) if frames else "(backward)"
+
+
+# %% id="by-line"
+def by_line(name, top=5):
+    """Who held the memory: bytes and number of tensors, by line of Python."""
+    size, count = Counter(), Counter()
+    for event in alive(name):
+        size[line_of(event)] += event["size"]
+        count[line_of(event)] += 1
+    largest = dict(size.most_common(top))
+    table = pd.DataFrame({"GiB": largest, "tensors": {line: count[line] for line in largest}})
+    return table.assign(GiB=table.GiB.map(lambda size: f"{size / GIB:.2f}"))
+
+
+by_line("oom_1")
+
+# %% [markdown] id="first-read"
+# **The first run** trains GPT-2 medium, four sequences at a time. The two largest lines are the
+# activation function and the linear layers of the blocks: tensors that wait for backward. The
+# weights (`modeling_utils.py`, `cuda`) are small beside them, and no optimizer state exists yet.
+# The diagnosis is *activations*; the tree's answer is one sample at a time, then checkpoints.
+#
+# **Predict.** The second run trains well and dies later. GPT-2 has 12 blocks, and each runs the
+# line `activations.py:66` several times in a forward pass. How many forward passes are alive?
+
+# %% id="guess-alive"
+guess = None  # forward passes
+
+# %% id="second"
+per_pass = Counter(map(line_of, alive("oom_1")))["transformers/activations.py:66"] // 24
+passes = Counter(map(line_of, alive("oom_2")))["transformers/activations.py:66"] / per_pass / 12
+print(f"{passes:.1f} forward passes are alive{beside(guess, passes)}")
+by_line("oom_2")
+
+# %% [markdown] id="second-read"
+# Training holds one pass at a time. Several at once mean that something keeps the graphs of passes
+# that are over. Here is the script:
+
+# %% id="second-script"
+print("".join((SNAPSHOTS / "oom_2.py").read_text().partition("total = 0")[1:]))
+
+# %% [markdown] id="third-text"
+# The validation loop sums losses that still have their graphs, so that no pass is ever freed.
+# `with torch.no_grad():` around it, or `loss.item()`, is the cure. A smaller batch only dies later.
+#
+# **The third run** has one short sequence and a checkpoint around every block.
+
+# %% id="third"
+by_line("oom_3")
+
+# %% [markdown] id="third-read"
+# Nearly everything was asked for by line 14 of the script itself, and the rest are weights and
+# gradients of the same size. Look the line up:
+
+# %% id="third-script"
+print((SNAPSHOTS / "oom_3.py").read_text().splitlines()[13].strip())
+
+# %% [markdown] id="third-cure"
+# The first update makes AdamW's states, two for each weight, and its `foreach` form makes
+# temporaries beside them. No checkpoint and no smaller batch touches that. The cures are
+# `fused=True`, 8-bit states, or states divided over devices.
+#
+# | what is alive when it dies | diagnosis | cure |
+# |---|---|---|
+# | lines of the model, once for each block | activations | fewer samples, then checkpoints |
+# | the same lines, several passes | a graph that is kept | `no_grad`, `.item()`, `detach` |
+# | `optimizer.step`, weights, gradients | states | fused or 8-bit AdamW, LoRA, FSDP |
+# | little, and *reserved* is far above | fragmentation (chapter 02) | `expandable_segments`, equal lengths |
+
+# %% id="verdicts"
+claims.Verdicts(
+    claims.Verdict(
+        "A17",
+        "holds if",
+        "How much larger a model may be is decided by the samples in an update: the more there "
+        "are, the more both techniques gain.",
+        f"{factors[1]:.1f} to {factors[16]:.1f} times as deep for 1 to 16 samples an update",
+        "predicted",
+        "by-batch",
+        device="CUDA kernels",
+    ),
+)
+
+# %% [markdown] id="end"
+# ## What you can now do
+#
+# - Ask three things of a model, and know which lever comes first.
+# - Have a planner choose, and read what it chose.
+# - Say what "ten times larger" depends on.
+# - Find from a snapshot who held the memory when a run died.
+#
+# Lab 09 hands you ten runs that fail, five of them in silence.
