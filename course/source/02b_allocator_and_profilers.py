@@ -1,0 +1,345 @@
+# %% [markdown] id="title"
+# # The allocator, and other instruments
+#
+# This companion of chapter 02 is optional: no lab and no later chapter needs it. It answers three
+# questions:
+#
+# 1. Why can a tensor not be allocated although twice its size is free?
+# 2. How do you read the allocator's own record of a step, a snapshot?
+# 3. What do PyTorch's profiler and its other counters see that this course's meter does not?
+#
+# **Budget:** 35 minutes, 1 GiB of memory, no GPU needed.
+
+# %% id="imports"
+import contextlib
+import os
+import pickle
+import warnings
+from collections import Counter
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import nn
+from torch.distributed._tools.mem_tracker import MemTracker
+from torch.utils.flop_counter import FlopCounterMode
+
+from tutorial_lib import claims, device, memory, strategies
+from tutorial_lib.guesses import beside
+from tutorial_lib.models.gpt import GPT, GPTConfig
+from tutorial_lib.recorded import snapshots
+from tutorial_lib.units import MIB, Bytes
+
+torch.set_num_threads(1)
+
+# %% [markdown] id="holes-text"
+# ## Holes
+#
+# PyTorch's allocator takes *segments* from the driver and cuts them into *blocks*, one for each
+# tensor. Thirty tensors of 2 MiB fill three segments of 20 MiB. Then every second one is freed.
+#
+# ![Three segments of 20 MiB. Every second block of 2 MiB is free, no two free blocks are
+# neighbours, and a tensor of 4 MiB gets a fourth segment from the
+# driver.](figures/02-holes.svg)
+#
+# The main rules fit into thirty lines, so you can check the drawing without a GPU. This is a
+# simulation: one stream, default options, large blocks only.
+
+
+# %% id="allocate"
+class Allocator:
+    """Segments, each a list of blocks (bytes, owner); the owner of a free block is None."""
+
+    def __init__(self):
+        self.segments = []
+
+    def reserved(self):
+        return sum(size for blocks in self.segments for size, _ in blocks)
+
+    def allocate(self, owner, size):
+        """Take the smallest free block that fits; where there is none, a new segment."""
+        fits = [(block[0], number, place)
+                for number, blocks in enumerate(self.segments)
+                for place, block in enumerate(blocks)
+                if block[1] is None and block[0] >= size]  # fmt: skip
+        if not fits:
+            taken = 20 * MIB if size < 10 * MIB else -(-size // (2 * MIB)) * 2 * MIB
+            fits = [(taken, len(self.segments), 0)]
+            self.segments.append([(taken, None)])
+        available, number, place = min(fits)
+        rest = available - size
+        new = [(size, owner), (rest, None)] if rest > MIB else [(available, owner)]
+        self.segments[number][place : place + 1] = new
+
+
+# %% id="release"
+class FreeingAllocator(Allocator):
+    def free(self, owner):
+        """Free a tensor's block and merge it with free neighbours."""
+        for blocks in self.segments:
+            merged = []
+            for size, holder in blocks:
+                holder = None if holder == owner else holder
+                if merged and holder is None and merged[-1][1] is None:
+                    size += merged.pop()[0]
+                merged.append((size, holder))
+            blocks[:] = merged
+
+    def empty_cache(self):
+        """Give segments back to the driver that hold no tensor."""
+        self.segments = [s for s in self.segments if any(owner is not None for _, owner in s)]
+
+
+# %% [markdown] id="predict-holes"
+# **Predict.** Half of the reserved 60 MiB is free. How many MiB are reserved after `empty_cache()`
+# and one more tensor of 4 MiB?
+
+# %% id="guess-holes"
+guess = None  # MiB
+
+# %% id="holes"
+gpu = FreeingAllocator()
+for owner in range(30):
+    gpu.allocate(owner, 2 * MIB)
+for owner in range(0, 30, 2):
+    gpu.free(owner)
+reserved = {"every second one freed": gpu.reserved()}
+gpu.empty_cache()
+reserved["after empty_cache()"] = gpu.reserved()
+gpu.allocate("large", 4 * MIB)
+reserved["one more tensor, 4 MiB"] = gpu.reserved()
+print(f"{gpu.reserved() // MIB} MiB{beside(guess, gpu.reserved() / MIB)}")
+pd.DataFrame({"reserved": {when: f"{Bytes(size)}" for when, size in reserved.items()}})
+
+# %% [markdown] id="read-holes"
+# There are fifteen holes of 2 MiB, no two of them neighbours, so a new segment is taken.
+# `empty_cache()` found nothing to give back, because every segment holds a tensor. Nor can it save
+# you from an out-of-memory error, because the allocator does the same by itself before it raises
+# one. Between two benchmarks it is useful, after the tensors are gone. Chapter 02 shows PyTorch's
+# own allocator in this state.
+
+# %% [markdown] id="snapshot-text"
+# ## A snapshot
+#
+# CUDA's allocator can keep a record of its requests: `memory.snapshot(path)` does so around a block
+# of code. The file opens in a web page (docs.pytorch.org/memory_viz). It is a pickle of plain
+# dicts, and a few lines read it here: a list of events, each with an action, an address and a size.
+#
+# The next one is of GPT-2's step on an emulated A100. The positive control for our reader:
+# `memory.predict` knows nothing of allocators, and it must give the same peak above what was there
+# before the step.
+
+
+# %% id="read-snapshot"
+def held_bytes(trace):
+    """Bytes that the events of a trace hold, after each of them, and what is held at the most."""
+    held, curve, fullest = {}, [0], {}
+    for event in trace:
+        if event["action"] == "alloc":
+            held[event["addr"]] = event
+        elif event["action"] == "free_completed":
+            held.pop(event["addr"], None)  # may have been there before the recording
+        curve.append(sum(e["size"] for e in held.values()))
+        if curve[-1] == max(curve):
+            fullest = dict(held)
+    return curve, fullest
+
+
+# %% id="snapshot-control"
+snapshot = pickle.loads((snapshots.SNAPSHOTS / "gpt2.pickle").read_bytes())
+trace = snapshot["device_traces"][0]
+curve, fullest = held_bytes(trace)
+predicted = memory.predict(snapshots.RECIPES["gpt2"].make_step)
+above = predicted.peak_bytes - predicted.baseline_bytes
+print(f"{len(trace)} events, at most {Bytes(max(curve))} above the start")
+print(f"predicted: {Bytes(above)}; the difference: {Bytes(max(curve) - above)}")
+
+# %% [markdown] id="snapshot-largest-text"
+# Each event names a line of Python. Which line's tensors hold most at the peak?
+
+# %% id="snapshot-largest"
+lines = Counter()
+for event in fullest.values():
+    for frame in event["frames"] or [{"filename": "backward", "line": ""}]:
+        lines[f"{frame['filename']} {frame['line']}"] += event["size"]
+pd.DataFrame({"bytes": {line: f"{Bytes(size)}" for line, size in lines.most_common(4)}})
+
+# %% [markdown] id="gpu-snapshot-text"
+# The largest item is GPT-2's activation function, written out as eight operations; chapter 03
+# counts them. The prediction knows tensors and no allocator, the snapshot knows the allocator and
+# no tensors, and they differ by the size of a few scalars.
+#
+# On a GPU of yours, the same figures measured. `other` is rounding and workspace, and
+# `memory_summary` is the allocator's own table.
+
+# %% id="gpu-snapshot"
+# NBVAL_IGNORE_OUTPUT
+config = GPTConfig(num_layers=8)
+tokens = torch.zeros(4, 128, dtype=torch.long)
+if torch.cuda.is_available():
+    here = device.pick()
+    on_gpu, ids = GPT(config).to(here), tokens.to(here)
+
+    def gpu_step():
+        on_gpu.zero_grad()
+        on_gpu.loss(ids).backward()
+
+    print(memory.measure(gpu_step, model=on_gpu, label="on this GPU"))
+    print(torch.cuda.memory_summary(abbreviated=True))
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "step.pickle"
+        with memory.snapshot(path):
+            gpu_step()
+        gpu_curve, _ = held_bytes(pickle.loads(path.read_bytes())["device_traces"][0])
+    print(f"at most {Bytes(max(gpu_curve))} above the start")
+
+# %% [markdown] id="blind"
+# ## Workspace: the counter against the profiler
+#
+# How much does a kernel take and give back inside one operation? The meter counts tensors and
+# cannot see it. On a CPU `torch.profiler` records every request to the allocator, workspace
+# included. In which of these four programs is the counter blind: a transformer, a convolution with
+# a norm, an LSTM, a sort?
+
+
+# %% id="programs"
+def make_conv(inputs, outputs):
+    return nn.Conv2d(inputs, outputs, 3, padding=1), nn.GroupNorm(8, outputs), nn.SiLU()
+
+
+model = GPT(config)
+conv = nn.Sequential(*make_conv(16, 64), *make_conv(64, 64))
+lstm, numbers = nn.LSTM(64, 128, 2, batch_first=True), torch.randn(2**18)
+images, sequences = torch.randn(8, 16, 32, 32), torch.randn(16, 64, 64)
+programs = {
+    "transformer": (model, lambda: model.loss(tokens).backward()),
+    "convolution": (conv, lambda: conv(images).sum().backward()),
+    "LSTM": (lstm, lambda: lstm(sequences)[0].sum().backward()),
+    "sort": (nn.Identity(), lambda: numbers.sort()),
+}
+
+
+# %% id="quiet"
+@contextlib.contextmanager
+def quiet_stderr():
+    """Keep out what the profiler's C++ code prints to stderr."""
+    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nowhere)
+
+
+# %% id="both"
+def profiled_bytes(work):
+    with quiet_stderr(), torch.profiler.profile(profile_memory=True) as profiler:
+        work()
+    events = profiler.profiler.kineto_results.events()
+    requests = sorted((e.start_ns(), e.nbytes()) for e in events if e.name() == "[memory]")
+    return max(np.cumsum([num_bytes for _, num_bytes in requests]))
+
+
+def both(module, work):
+    """Counted and profiled peak, from the same start: nothing left of a run before."""
+    module.zero_grad()
+    with memory.watch(model=module) as report:
+        work()
+    module.zero_grad()
+    return report.peak_bytes - report.baseline_bytes, profiled_bytes(work)
+
+
+# %% id="counter-and-profiler"
+# NBVAL_IGNORE_OUTPUT
+rows = {}
+for name, (module, work) in programs.items():
+    both(module, work)  # warm
+    counted, profiled = both(module, work)
+    rows[name] = f"{counted}", f"{profiled / counted - 1:+.1%}"
+pd.DataFrame(rows, index=["counted", "the profiler sees"]).T
+
+# %% [markdown] id="read-blind"
+# In a transformer nothing that matters: its few large operations need no workspace on a CPU.
+# Convolutions, recurrent layers and a sort do, and the counter is a lower bound for them. The
+# kernels of a GPU need other amounts: measure there, and read `counted` beside `peak` in the
+# report.
+#
+# ## Against another counter
+#
+# PyTorch has a counter of its own, `MemTracker`, private and slower. Both count tensors, so they
+# must agree. Do they?
+
+# %% id="memtracker"
+model = GPT(config)
+optimizer = torch.optim.AdamW(model.parameters(), foreach=True)
+
+
+def step():
+    optimizer.zero_grad()
+    model.loss(tokens).backward()
+    optimizer.step()
+
+
+ours = memory.measure(step, model=model, optimizer=optimizer)
+tracker = MemTracker()
+tracker.track_external(model, optimizer)
+with tracker:
+    step()
+theirs = tracker.get_tracker_snapshot("peak")[torch.device("cpu")]["Total"]
+print(
+    f"peak {ours.peak_bytes}; equal but for the loss, 4 bytes: {abs(ours.peak_bytes - theirs) <= 4}"
+)
+
+# %% [markdown] id="two-instruments"
+# They do. The tracker has let go of the scalar loss at that moment; the meter has not.
+#
+# ## Two instruments at once
+#
+# **Predict.** You count FLOPs and bytes of a checkpointed step at once, to save time. By what
+# factor does the FLOP counter change the bytes of forward and backward?
+
+# %% id="guess-together"
+guess = None  # times
+
+# %% id="flop-counter"
+with strategies.applied(model, "per-block"), warnings.catch_warnings(record=True) as said:
+    warnings.simplefilter("always")
+    alone = memory.measure(step, model=model).forward_backward_bytes
+    with FlopCounterMode(display=False):
+        together = memory.measure(step, model=model).forward_backward_bytes
+print(f"{alone} alone, {together} under a FLOP counter{beside(guess, together / alone)}")
+print(*{str(warning.message) for warning in said if warning.category is memory.MeterWarning})
+
+# %% [markdown] id="read-together"
+# It nearly doubles them. The FLOP counter wraps tensors and keeps them alive too long, and a
+# checkpointed step suffers most from that. `memory.measure(..., flops=True)` counts FLOPs in a step
+# of its own. The `MeterWarning` is for whoever forgets; a model in `eval()` and a compiled one get
+# it too.
+
+# %% [markdown] id="verdicts-text"
+# ## Verdicts
+
+# %% id="verdicts"
+claims.Verdicts(
+    claims.Verdict(
+        "D17",
+        "holds if",
+        "A snapshot explains a peak by line; empty_cache returns only segments without a tensor.",
+        f"{len(trace)} events, {Bytes(max(curve))} at most, {Bytes(abs(max(curve) - above))} from "
+        "the prediction",
+        "emulated",
+        "snapshot-control",
+        device="emulated A100",
+    ),
+)
+
+# %% [markdown] id="summary"
+# ## What you can now do
+#
+# - Explain an out-of-memory error with free memory left, and say what `empty_cache()` changes.
+# - Read a snapshot without a GPU, and name the line that holds the peak.
+# - Check one instrument against another, and keep them apart.
