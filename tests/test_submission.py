@@ -29,7 +29,7 @@ from tutorial_lib.school.grading.submission import (
     match_answers,
 )
 
-LABS = ("lab01", "lab02", "lab03", "lab04", "lab05", "lab06", "lab07", "lab08")
+LABS = ("lab01", "lab02", "lab03", "lab04", "lab05", "lab06", "lab07", "lab08", "lab09")
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,862 @@
+# %% [markdown] id="title"
+# # Lab 09: the clinic
+#
+# Ten training runs come in. Nine of them raise no error and warn of nothing. Each is a small copy
+# of a script from a real bug report, with the fault that its author could not find. You take a
+# reading, name the cause, and mend the script.
+#
+# ```text
+#   what the user says        what you read                               what it tells
+#   ------------------        -------------                               -------------
+#                         +-> runs of a module in one step  ----------->  1: not checkpointed
+#   "memory is too high" -+                                               2: as it should be
+#                         |                                               3 or more: too often
+#                         +-> bytes that stay behind  ----------------->  graphs that somebody keeps
+#
+#                         +-> the judge: which part differs first?  --->  loss, gradients, buffers
+#   "the loss is worse" --+-> what a recomputation sees  -------------->  another block, value, mask
+#                         +-> how much one sample counts  ------------->  a wrong weight
+#
+#   "it is slow"  ----------> collectives in one update  -------------->  more than one exchange
+# ```
+#
+# **Budget:** 75 minutes, 1 GiB of memory, no GPU needed.
+#
+# | exercise | cases | points |
+# |---|---|---|
+# | 9.1 | A a GPT that does not learn, B a schedule in an LSTM | 3 |
+# | 9.2 | C a diffusion U-Net, D a ResNet | 3 |
+# | 9.3 | E frozen embeddings, F a library's ViT | 3 |
+# | 9.4 | G a validation loop, H ragged rows | 3 |
+# | 9.5 | I a contrastive loss | 2 |
+# | 9.6 | J two ranks | 2 |
+#
+# Each answer goes into a cell that begins with `# exercise`, and the check stands right below it.
+# Only those cells travel to grading: keep your helper functions, imports and constants inside them.
+# Chapters 04 to 13 and labs 01 to 08 lead up to this. The reports are in the
+# [gallery](../course/14b_gallery.ipynb), with their cures: look there afterwards.
+
+# %% id="imports"
+import contextlib
+import warnings
+from collections.abc import Callable
+from functools import cache, partial
+
+import torch
+import transformers
+from torch import nn
+from torch.nn import functional as F
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import SGD
+from torch.utils.checkpoint import checkpoint
+
+from tutorial_lib import checks, claims, data, memory, ranks  # noqa: F401 - memory is for you
+from tutorial_lib.checks import CheckError, assert_same_training
+from tutorial_lib.guesses import beside
+from tutorial_lib.models.gpt import GPT, GPTConfig
+from tutorial_lib.models.lstm import LSTM, LSTMConfig
+from tutorial_lib.models.resnet import ResNet, ResNetConfig
+from tutorial_lib.models.unet import UNet, UNetConfig
+from tutorial_lib.models.vit import ViT, ViTConfig
+
+transformers.logging.set_verbosity_error()
+torch.set_num_threads(1)  # small steps lose more by waiting for a second core than they gain
+
+# %% [markdown] id="causes-text"
+# ## What you answer
+#
+# For each case a *finding*: the cause, the reading, your mended function. The cause is one of the
+# words below. Four of them are the cause of no case here.
+#
+# The reading is the number by which the instrument shows that cause. Each exercise says which
+# number it wants, once you have named the cause. Three instruments are ready: `forwards` counts how
+# often modules run, `verdict` asks the judge of chapter 08 what differs first, and
+# `memory.watch` is chapter 02's.
+
+# %% id="causes"
+for cause, shows in checks.lab09.CAUSES.items():
+    print(f"{cause:<19} {shows}")
+
+
+# %% id="instruments"
+@contextlib.contextmanager
+def forwards(modules):
+    """Count in a list how often each module runs."""
+    counts = [0] * len(modules)
+
+    def add(place, *_):
+        counts[place] += 1
+
+    handles = [m.register_forward_pre_hook(partial(add, i)) for i, m in enumerate(modules)]
+    yield counts
+    for handle in handles:
+        handle.remove()
+
+
+def verdict(right, step, make):
+    """Give the part of a training that is the first to differ from the right one."""
+    try:
+        with warnings.catch_warnings(action="ignore"):
+            assert_same_training(right, step, make=make)
+    except CheckError as error:
+        return str(error).split(":")[0].split(", ")[1]
+    return "nothing"
+
+
+# %% id="steps"
+def update(optimizer, loss):
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    return loss.item()
+
+
+def next_token_loss(logits, tokens):
+    """Compare logits `(B, T - 1, V)` with the tokens `(B, T)` that come next."""
+    return F.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
+
+
+def plain_step(model, optimizer, *batch):
+    """The training to trust: no checkpoint."""
+    return update(optimizer, model.loss(*batch))
+
+
+def on(step, *batch):
+    """Take a step's batch away from its arguments."""
+    return lambda model, optimizer: step(model, optimizer, *batch)
+
+
+def off_by(step, make, *batch):
+    """Give the difference of a step's gradient from that of the plain step, as a share."""
+    found = []
+    for each in (step, plain_step):
+        model, optimizer = make()
+        each(model, optimizer, *batch)
+        gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in model.parameters()]
+        found.append(nn.utils.parameters_to_vector(gradients))
+    return float((found[0] - found[1]).norm() / found[1].norm())
+
+
+def made(model):
+    return model.double(), SGD([p for p in model.parameters() if p.requires_grad], lr=0.1)
+
+
+@cache
+def text(rows, length):
+    return next(data.text_batches(rows, length))
+
+
+# %% [markdown] id="text-9-1"
+# ## 9.1 Another thing is recomputed
+#
+# Difficulty 2/5 · importance 5/5 · 12 minutes
+#
+# **Case A.** "I put every block of my GPT into a checkpoint. Memory fell as it should. The loss is
+# the same at step 0, but now the model hardly learns." **Case B.** "My LSTM has a noise schedule:
+# its embeddings are multiplied by a scale that is halved every step. With checkpoints it diverges."
+
+
+# %% id="broken-a"
+def make_a():
+    torch.manual_seed(0)
+    return made(GPT(GPTConfig(seq_len=32, num_layers=4, num_heads=2, d_model=32)))
+
+
+def broken_a(model, optimizer, tokens):
+    x = model.token_embedding(tokens) + model.position_embedding.weight[: tokens.size(1)]
+    for block in model.blocks:
+        x = checkpoint(lambda t: block(t), x, use_reentrant=False)  # noqa: B023
+    logits = model.head(model.norm(x))[:, :-1]
+    loss = next_token_loss(logits, tokens)
+    return update(optimizer, loss)
+
+
+# %% id="broken-b"
+def make_b():
+    torch.manual_seed(0)
+    return made(LSTM(LSTMConfig(d_model=32, chunk_len=8)))
+
+
+def broken_b(model, optimizer, tokens, settings):
+    x = model.embedding(tokens[:, :-1])
+    hidden = cell = x.new_zeros(2, len(tokens), x.size(-1))
+
+    def run(part, hidden, cell):
+        return model.chunk(part * settings["scale"], hidden, cell)
+
+    outputs = []
+    for part in x.split(model.config.chunk_len, dim=1):
+        output, hidden, cell = checkpoint(run, part, hidden, cell, use_reentrant=False)
+        outputs.append(output)
+    logits = model.head(torch.cat(outputs, dim=1))
+    loss = next_token_loss(logits, tokens)
+    settings["scale"] /= 2  # for the next step
+    return update(optimizer, loss)
+
+
+# %% [markdown] id="predict-a"
+# **Predict.** In case A forward is right. By how much of its norm is the gradient off? Write a
+# share, such as `0.3`.
+
+# %% id="guess-a"
+guess = None
+
+# %% id="symptom-a"
+off_a = off_by(broken_a, make_a, text(4, 32))
+print(f"case A: off by {off_a:.0%}{beside(guess, off_a)}")
+
+# %% [markdown] id="goal-9-1"
+# Your mended functions take and return what the broken ones do. The goal: the plain model's
+# gradients within 1e-12, with each block run twice. In case B the schedule goes on as before.
+# Readings: for A `forwards` of the blocks in one step, for B print what `run` reads, from a scale
+# of 1.
+
+
+# %% id="answer-9-1"
+# exercise 9.1
+def changed_in_between() -> dict[str, tuple[str, float, Callable]]:
+    """Give the findings of cases A and B.
+
+    Returns:
+        For "A" and for "B" the cause (a word of the list), the reading (a number), and a mended
+        function: `(model, optimizer, tokens) -> loss` for A, with `settings` as a fourth for B.
+    """
+
+    ### BEGIN SOLUTION
+    def mended_a(model, optimizer, tokens):
+        x = model.token_embedding(tokens) + model.position_embedding.weight[: tokens.size(1)]
+        for block in model.blocks:
+            x = checkpoint(block, x, use_reentrant=False)
+        logits = model.head(model.norm(x))[:, :-1]
+        return update(optimizer, next_token_loss(logits, tokens))
+
+    def mended_b(model, optimizer, tokens, settings):
+        scale = settings["scale"]
+        x = model.embedding(tokens[:, :-1]) * scale
+        hidden = cell = x.new_zeros(2, len(tokens), x.size(-1))
+        outputs = []
+        for part in x.split(model.config.chunk_len, dim=1):
+            output, hidden, cell = checkpoint(model.chunk, part, hidden, cell, use_reentrant=False)
+            outputs.append(output)
+        logits = model.head(torch.cat(outputs, dim=1))
+        settings["scale"] = scale / 2
+        return update(optimizer, next_token_loss(logits, tokens))
+
+    return {"A": ("late binding", 5, mended_a), "B": ("changed state", 0.5, mended_b)}
+    ### END SOLUTION
+
+
+# %% id="check-9-1"
+# check 9.1 (3 points)
+checks.lab09.changed_in_between(changed_in_between)
+
+# %% [markdown] id="hints-9-1"
+# <details><summary>Hint 1: taking the readings</summary>
+#
+# `model, optimizer = make_a()`, then `with forwards(list(model.blocks)) as counts:` around one call
+# of `broken_a`. For B put `print(settings["scale"])` into `run`: it is called in forward, and once
+# more for each part when backward needs it.
+# </details>
+# <details><summary>Hint 2: case A</summary>
+#
+# A lambda keeps the *name* `block`. When backward comes, the loop is over, and the name stands for
+# the last block. `checkpoint` takes the block itself.
+# </details>
+# <details><summary>Hint 3: case B</summary>
+#
+# What a checkpointed function reads must not change before backward: read the scale once, into a
+# name that nobody changes.
+# </details>
+
+# %% [markdown] id="text-9-2"
+# ## 9.2 Running twice leaves a trace
+#
+# Difficulty 3/5 · importance 4/5 · 15 minutes
+#
+# **Case C.** "Our diffusion U-Net has its own checkpoint, a little faster than PyTorch's. With
+# dropout it ends at a higher loss." **Case D.** "A checkpointed ResNet has the training loss of the
+# plain one to the last digit. Its accuracy in evaluation is another."
+
+
+# %% id="broken-c"
+def make_c():
+    torch.manual_seed(0)
+    sizes = {"base_channels": 8, "channel_multipliers": (1, 2), "attention_levels": (1,)}
+    return made(UNet(UNetConfig(**sizes, dropout=0.2)))
+
+
+def checkpointed(module, **options):
+    """Put a checkpoint inside a module; every call of it is then a segment."""
+    plain = type(module).forward
+
+    def forward(*args):
+        return checkpoint(plain, module, *args, use_reentrant=False, **options)
+
+    module.forward = forward
+
+
+def broken_c(model, optimizer, images, times, noise):
+    for block in model.blocks:
+        checkpointed(block, preserve_rng_state=False)
+    return update(optimizer, model.loss(images, times, noise))
+
+
+# %% id="broken-d"
+def make_d():
+    torch.manual_seed(0)
+    return made(ResNet(ResNetConfig(stage_depths=(1, 2), base_channels=8)))
+
+
+def broken_d(model, optimizer, images, labels):
+    for block in model.blocks:
+        checkpointed(block)
+    return update(optimizer, model.loss(images, labels))
+
+
+def batch_c():
+    generator = torch.Generator().manual_seed(0)
+    noise = torch.randn(8, 1, 8, 8, generator=generator).double()
+    return data.digits()[0][:8].double(), torch.randint(1000, (8,), generator=generator), noise
+
+
+def batch_d():
+    return data.image_batch(8, 3, 8).double(), data.digits()[1][:8]
+
+
+# %% [markdown] id="predict-c"
+# **Predict.** One element in five is dropped, in every block. By how much of its norm is the
+# gradient of case C off?
+
+# %% id="guess-c"
+guess = None
+
+# %% id="symptom-c"
+off_c = off_by(broken_c, make_c, *batch_c())
+print(f"case C: off by {off_c:.0%}{beside(guess, off_c)}")
+
+# %% [markdown] id="goal-9-2"
+# The goal: the plain model's gradients, and in case D its running means and variances too, with
+# each block run twice. Layers, modes and parameters stay as given. Readings: for C let each block's
+# `res` note `torch.get_rng_state()` whenever it begins, and count the different states of one step;
+# for D look at the `num_batches_tracked` of a block's norm.
+
+
+# %% id="answer-9-2"
+# exercise 9.2
+def repeated_work() -> dict[str, tuple[str, float, Callable]]:
+    """Give the findings of cases C and D.
+
+    Returns:
+        For "C" and for "D" the cause, the reading, and a mended function:
+        `(model, optimizer, images, times, noise) -> loss` for C,
+        `(model, optimizer, images, labels) -> loss` for D.
+    """
+
+    ### BEGIN SOLUTION
+    def mended_c(model, optimizer, images, times, noise):
+        for block in model.blocks:
+            checkpointed(block)
+        return update(optimizer, model.loss(images, times, noise))
+
+    @contextlib.contextmanager
+    def put_back(block):
+        before = [buffer.clone() for buffer in block.buffers()]
+        try:
+            yield
+        finally:
+            for buffer, old in zip(block.buffers(), before, strict=True):
+                buffer.copy_(old)
+
+    def mended_d(model, optimizer, images, labels):
+        for block in model.blocks:
+            contexts = lambda block=block: (contextlib.nullcontext(), put_back(block))  # noqa: E731
+            checkpointed(block, context_fn=contexts)
+        return update(optimizer, model.loss(images, labels))
+
+    return {"C": ("random state", 10, mended_c), "D": ("counted twice", 2, mended_d)}
+    ### END SOLUTION
+
+
+# %% id="check-9-2"
+# check 9.2 (3 points)
+checks.lab09.repeated_work(repeated_work)
+
+# %% [markdown] id="hints-9-2"
+# <details><summary>Hint 1: the random states</summary>
+#
+# `block.res.register_forward_pre_hook(lambda *_: states.add(bytes(torch.get_rng_state())))`, with
+# `states = set()`. A right checkpoint begins the recomputation of a block in the state in which its
+# forward began.
+# </details>
+# <details><summary>Hint 2: case D</summary>
+#
+# `context_fn` returns two contexts: the second is entered around each recomputation. Let yours note
+# the block's buffers, and put them back by `copy_` in `finally`: the recomputation may end early.
+# </details>
+# <details><summary>Hint 3: another way for case D</summary>
+#
+# A running mean that moves twice by the share s moves by 1 - (1 - s)² in all. Choose s so that this
+# is the momentum. Only checkpointed layers move twice, and the momentum has to be put back.
+# </details>
+
+# %% [markdown] id="text-9-3"
+# ## 9.3 Parts without gradients, or without checkpoints
+#
+# Difficulty 2/5 · importance 5/5 · 12 minutes
+#
+# **Case E.** "To save optimizer state I froze the embeddings of my GPT. Since then only the head
+# learns. There was a warning about `requires_grad`, but the script ran." **Case F.** "I fine-tune a
+# ViT. Small data, no augmentation, so I want no dropout: `model.eval()`. Checkpointing is on, and
+# memory is as high as without."
+#
+# The goal: in E all that is not frozen learns as in the plain model, and the embeddings stay
+# frozen. In F gradients are those without dropout, and each layer runs twice. Readings: for E the
+# number of parameters (tensors) that should learn and have no gradient after one step; for F
+# `forwards` of the modules whose name ends in `layernorm_before`. (A library's layer may keep its
+# own hooks outside the checkpoint, so count a part of it.)
+
+
+# %% id="broken-e"
+def make_e():
+    torch.manual_seed(0)
+    sizes = {"seq_len": 32, "num_layers": 4, "num_heads": 2, "d_model": 32}
+    model = GPT(GPTConfig(**sizes, tie_weights=False))
+    model.token_embedding.requires_grad_(False)
+    model.position_embedding.requires_grad_(False)
+    return made(model)
+
+
+def broken_e(model, optimizer, tokens):
+    x = model.token_embedding(tokens) + model.position_embedding.weight[: tokens.size(1)]
+    for block in model.blocks:
+        x = checkpoint(block, x, use_reentrant=True)
+    logits = model.head(model.norm(x))[:, :-1]
+    return update(optimizer, next_token_loss(logits, tokens))
+
+
+# %% id="broken-f"
+def make_f():
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 2}
+    image = {"image_size": 8, "patch_size": 2, "num_channels": 1, "num_labels": 10}
+    config = transformers.ViTConfig(num_hidden_layers=2, hidden_dropout_prob=0.2, **sizes, **image)
+    model = transformers.ViTForImageClassification(config)
+    new = getattr(model, "activation_checkpointing_enable", None)  # its name from version 5 on
+    (new or model.gradient_checkpointing_enable)({"use_reentrant": False})
+    return made(model)
+
+
+def broken_f(model, optimizer, images, labels):
+    model.eval()  # no dropout
+    return update(optimizer, model(pixel_values=images, labels=labels).loss)
+
+
+# %% id="answer-9-3"
+# exercise 9.3
+def untrained_parts() -> dict[str, tuple[str, float, Callable]]:
+    """Give the findings of cases E and F.
+
+    Returns:
+        For "E" and for "F" the cause, the reading, and a mended function:
+        `(model, optimizer, tokens) -> loss` for E, `(model, optimizer, images, labels) -> loss`
+        for F.
+    """
+
+    ### BEGIN SOLUTION
+    def mended_e(model, optimizer, tokens):
+        x = model.token_embedding(tokens) + model.position_embedding.weight[: tokens.size(1)]
+        for block in model.blocks:
+            x = checkpoint(block, x, use_reentrant=False)
+        logits = model.head(model.norm(x))[:, :-1]
+        return update(optimizer, next_token_loss(logits, tokens))
+
+    def mended_f(model, optimizer, images, labels):
+        model.train()
+        for module in model.modules():
+            if isinstance(module, nn.Dropout):
+                module.eval()
+        return update(optimizer, model(pixel_values=images, labels=labels).loss)
+
+    return {"E": ("frozen input", 48, mended_e), "F": ("not checkpointed", 1, mended_f)}
+    ### END SOLUTION
+
+
+# %% id="check-9-3"
+# check 9.3 (3 points)
+checks.lab09.untrained_parts(untrained_parts)
+
+# %% [markdown] id="hints-9-3"
+# <details><summary>Hint 1: the readings</summary>
+#
+# `sum(p.requires_grad and p.grad is None for p in model.parameters())` after one `broken_e`. For F
+# collect `[m for name, m in model.named_modules() if name.endswith("layernorm_before")]`.
+# </details>
+# <details><summary>Hint 2: case E</summary>
+#
+# The reentrant checkpoint marks its output by its *inputs*. Chapter 05's way, without reentrance,
+# sees the parameters too.
+# </details>
+# <details><summary>Hint 3: case F</summary>
+#
+# The library checkpoints while a layer is in training mode. Dropout looks at the mode of its own
+# module, `nn.Dropout`.
+# </details>
+
+# %% [markdown] id="text-9-4"
+# ## 9.4 What is kept, and what counts
+#
+# Difficulty 2/5 · importance 5/5 · 12 minutes
+#
+# **Case G.** "Training fits. The first validation runs out of memory, later the more batches there
+# are." **Case H.** "The same rows in one batch, and in four micro-batches with the weights all
+# divided by four: two loss curves."
+#
+# The goal: in G the same mean as a float, no byte left behind, and no more memory at the peak than
+# one batch without a graph takes. In H the gradient of all targets of the window as one batch, for
+# ragged rows with labels of -100 too, one micro-batch in the model at a time. Readings: for G watch
+# `broken_g` on `[text(4, 33)] * 6` and divide the bytes left behind by what `memory.saved` counts
+# for one batch, rounded; for H compare the weights of two targets in `window_h()`, one of the
+# shortest micro-batch and one of the longest.
+
+
+# %% id="broken-g-h"
+def make_g():
+    torch.manual_seed(0)
+    return LSTM(LSTMConfig(d_model=32)).double()
+
+
+def broken_g(model, batches):
+    total = 0.0
+    for tokens in batches:
+        total += model.loss(tokens)
+    return total / len(batches)
+
+
+def micro_batch(num_targets):
+    """Give two rows with so many targets together."""
+    tokens = text(2, num_targets // 2 + 1)
+    return tokens, tokens  # each token is the label of its place
+
+
+def make_h():
+    torch.manual_seed(0)
+    return made(GPT(GPTConfig(seq_len=32, num_layers=1, num_heads=2, d_model=32)))
+
+
+def broken_h(model, optimizer, micro_batches):
+    optimizer.zero_grad()
+    logged = 0.0
+    for tokens, labels in micro_batches:
+        logits, targets = model(tokens)[:, :-1], labels[:, 1:]
+        loss = F.cross_entropy(logits.transpose(1, 2), targets) / len(micro_batches)
+        loss.backward()
+        logged += loss.item()
+    optimizer.step()
+    return logged
+
+
+def window_h():
+    return [micro_batch(num_targets) for num_targets in (6, 12, 30, 48)]
+
+
+# %% id="answer-9-4"
+# exercise 9.4
+def memory_and_windows() -> dict[str, tuple[str, float, Callable]]:
+    """Give the findings of cases G and H.
+
+    Returns:
+        For "G" and for "H" the cause, the reading, and a mended function:
+        `(model, batches) -> mean loss` for G, `(model, optimizer, micro_batches) -> loss` for H,
+        with pairs of tokens and labels `(B, T)`.
+    """
+
+    ### BEGIN SOLUTION
+    def mended_g(model, batches):
+        with torch.no_grad():
+            return sum(model.loss(tokens).item() for tokens in batches) / len(batches)
+
+    def mended_h(model, optimizer, micro_batches):
+        count = sum(int((labels[:, 1:] != -100).sum()) for _, labels in micro_batches)
+        optimizer.zero_grad()
+        logged = 0.0
+        for tokens, labels in micro_batches:
+            logits, targets = model(tokens)[:, :-1], labels[:, 1:]
+            loss = F.cross_entropy(logits.transpose(1, 2), targets, reduction="sum") / count
+            loss.backward()
+            logged += loss.item()
+        optimizer.step()
+        return logged
+
+    return {"G": ("kept graphs", 6, mended_g), "H": ("unequal weights", 8, mended_h)}
+    ### END SOLUTION
+
+
+# %% id="check-9-4"
+# check 9.4 (3 points)
+checks.lab09.memory_and_windows(memory_and_windows)
+
+# %% [markdown] id="hints-9-4"
+# <details><summary>Hint 1: the reading of case G</summary>
+#
+# `with memory.watch(model=model) as report: kept = broken_g(model, batches)`, then
+# `report.leaked_bytes` over `memory.saved(lambda: model.loss(text(4, 33)), params_of=model)`'s
+# `num_bytes`.
+# </details>
+# <details><summary>Hint 2: the reading of case H</summary>
+#
+# In a micro-batch with n targets each of them has the weight 1 / (4 n).
+# </details>
+# <details><summary>Hint 3: mending H</summary>
+#
+# Count the targets of the whole window first, after the shift: `labels[:, 1:]`. Then
+# `reduction="sum"`, divided by that count.
+# </details>
+
+# %% [markdown] id="text-9-5"
+# ## 9.5 A batch that is a batch
+#
+# Difficulty 4/5 · importance 4/5 · 15 minutes
+#
+# **Case I.** "Contrastive training with 16 images at once does not fit. In four micro-batches the
+# loss is much lower, and retrieval much worse."
+
+
+# %% id="broken-i"
+def make_i():
+    torch.manual_seed(0)
+    return made(ViT(ViTConfig(num_layers=1, num_heads=2, d_model=32)))
+
+
+def contrastive(one, other):
+    """Each row of one should find its own row of the other among all of them."""
+    logits = F.normalize(one) @ F.normalize(other).T / 0.2
+    return F.cross_entropy(logits, torch.arange(len(one)))
+
+
+def broken_i(model, optimizer, images, loss_of, num):
+    optimizer.zero_grad()
+    logged = 0.0
+    for part in images.chunk(num):
+        loss = loss_of(model(part), model(part.flip(-1))) / num  # an image and its mirror image
+        loss.backward()
+        logged += loss.item()
+    optimizer.step()
+    return logged
+
+
+# %% [markdown] id="predict-i"
+# **Predict.** The same images and weights: what share of the whole batch's loss does the broken
+# step report? Think of a model that knows nothing, and guesses among 16 or among 4.
+
+# %% id="guess-i"
+guess = None
+
+# %% id="symptom-i"
+images = data.digits()[0][:16].double()
+share_i = broken_i(*make_i(), images, contrastive, 4) / broken_i(*make_i(), images, contrastive, 1)
+print(f"case I: {share_i:.2f} of the loss{beside(guess, share_i)}")
+
+# %% [markdown] id="goal-9-5"
+# The goal: gradient and loss of the whole batch, with no more than a micro-batch in the model at a
+# time. The reading: with how many *other* images an image is compared in the broken step, for 16
+# images and `num=4`.
+
+
+# %% id="answer-9-5"
+# exercise 9.5
+def contrastive_batch() -> dict[str, tuple[str, float, Callable]]:
+    """Give the finding of case I.
+
+    Returns:
+        For "I" the cause, the reading, and a mended function:
+        `(model, optimizer, images, loss_of, num) -> loss`.
+    """
+
+    ### BEGIN SOLUTION
+    def mended_i(model, optimizer, images, loss_of, num):
+        parts = images.chunk(num)
+        with torch.no_grad():
+            one = torch.cat([model(part) for part in parts]).requires_grad_()
+            other = torch.cat([model(part.flip(-1)) for part in parts]).requires_grad_()
+        loss = loss_of(one, other)
+        loss.backward()
+        optimizer.zero_grad()
+        for part, g, h in zip(parts, one.grad.chunk(num), other.grad.chunk(num), strict=True):
+            model(part).backward(g)
+            model(part.flip(-1)).backward(h)
+        optimizer.step()
+        return loss.item()
+
+    return {"I": ("no sum", 3, mended_i)}
+    ### END SOLUTION
+
+
+# %% id="check-9-5"
+# check 9.5 (2 points)
+checks.lab09.contrastive_batch(contrastive_batch)
+
+# %% [markdown] id="hints-9-5"
+# <details><summary>Hint 1: what has to be there at once</summary>
+#
+# All embeddings, which are small, and not their graphs. Embed everything under `torch.no_grad()`.
+# </details>
+# <details><summary>Hint 2: the middle</summary>
+#
+# The joined embeddings are leaves: `requires_grad_()`, `loss_of`, `backward`. Their `.grad` says
+# how the loss depends on each embedding.
+# </details>
+# <details><summary>Hint 3: the second pass</summary>
+#
+# `model(part).backward(gradient)` takes that gradient through the model, one micro-batch at a time.
+# </details>
+
+# %% [markdown] id="text-9-6"
+# ## 9.6 Two ranks
+#
+# Difficulty 3/5 · importance 4/5 · 9 minutes
+#
+# **Case J.** "We accumulate four micro-batches with DDP and put `no_sync` around backward, as
+# somebody said. Between two machines a step takes as long as without accumulation."
+#
+# Ranks are threads of one process here, as in the check of lab 06.
+#
+# The goal: one exchange an update, whatever the length of the window, and on both ranks the
+# gradient of both windows. Each rank returns its own loss. The reading: `sizes("all_reduce")` of
+# what `on_two_ranks(broken_j)` gives for a rank.
+
+
+# %% id="broken-j"
+def make_j():
+    torch.manual_seed(0)
+    return ViT(ViTConfig(num_layers=1, num_heads=2, d_model=16)).double()
+
+
+def broken_j(model, optimizer, window):
+    optimizer.zero_grad()
+    logged = 0.0
+    for place, (images, labels) in enumerate(window, start=1):
+        loss = F.cross_entropy(model(images), labels) / len(window)
+        with model.no_sync() if place < len(window) else contextlib.nullcontext():
+            loss.backward()
+        logged += loss.item()
+    optimizer.step()
+    return logged
+
+
+def on_two_ranks(step):
+    """Take a step on two ranks; gives what each rank sent."""
+    replicas, (digits, labels) = [make_j() for _ in range(2)], data.digits()
+
+    def work(rank):
+        optimizer = SGD(replicas[rank].parameters(), lr=0.1)
+        parts = digits[16 * rank :][:16].double().split(4), labels[16 * rank :][:16].split(4)
+        step(DistributedDataParallel(replicas[rank]), optimizer, list(zip(*parts, strict=True)))
+
+    return ranks.in_threads(work, 2)[1]
+
+
+# %% id="answer-9-6"
+# exercise 9.6
+def rank_traffic() -> dict[str, tuple[str, float, Callable]]:
+    """Give the finding of case J.
+
+    Returns:
+        For "J" the cause, the reading, and a mended function: `(model, optimizer, window) -> loss`,
+        with a model in DistributedDataParallel.
+    """
+
+    ### BEGIN SOLUTION
+    def mended_j(model, optimizer, window):
+        optimizer.zero_grad()
+        logged = 0.0
+        for place, (images, labels) in enumerate(window, start=1):
+            with model.no_sync() if place < len(window) else contextlib.nullcontext():
+                loss = F.cross_entropy(model(images), labels) / len(window)
+                loss.backward()
+            logged += loss.item()
+        optimizer.step()
+        return logged
+
+    return {"J": ("more traffic", 4, mended_j)}
+    ### END SOLUTION
+
+
+# %% id="check-9-6"
+# check 9.6 (2 points)
+checks.lab09.rank_traffic(rank_traffic)
+
+# %% [markdown] id="hints-9-6"
+# <details><summary>Hint 1: when it is decided</summary>
+#
+# Forward makes DDP ready to exchange, or not. Backward only does what was decided.
+# </details>
+# <details><summary>Hint 2: the cure</summary>
+#
+# Put the model's call into the block of `no_sync` as well.
+# </details>
+# <details><summary>Hint 3: the last micro-batch</summary>
+#
+# Its forward and its backward stand outside `no_sync`: that is the one exchange.
+# </details>
+
+# %% [markdown] id="discharge"
+# ## Who would have noticed?
+#
+# **Predict.** Of the ten broken runs, how many does one call of `assert_same_training` find?
+
+# %% id="guess-found"
+guess = None
+
+
+# %% id="trials"
+def whole_window(model, optimizer):
+    """Case H as one batch: all targets of the window in one mean."""
+    logits = [model(tokens)[:, :-1].flatten(0, 1) for tokens, _ in window_h()]
+    targets = [labels[:, 1:].flatten() for _, labels in window_h()]
+    return update(optimizer, F.cross_entropy(torch.cat(logits), torch.cat(targets)))
+
+
+def trials():
+    """For each case that is another training: the step to trust, the broken one, how to begin."""
+    tokens, scaled = text(4, 32), lambda m, o: broken_b(m, o, text(4, 33), {"scale": 1.0})
+    batch = {"images": data.digits()[0][:16].double(), "loss_of": contrastive}
+    return {
+        "A": (on(plain_step, tokens), on(broken_a, tokens), make_a),
+        "B": (on(plain_step, text(4, 33)), scaled, make_b),
+        "C": (on(plain_step, *batch_c()), on(broken_c, *batch_c()), make_c),
+        "D": (on(plain_step, *batch_d()), on(broken_d, *batch_d()), make_d),
+        "E": (on(plain_step, tokens), on(broken_e, tokens), make_e),
+        "H": (whole_window, partial(broken_h, micro_batches=window_h()), make_h),
+        "I": (partial(broken_i, **batch, num=1), partial(broken_i, **batch, num=4), make_i),
+    }
+
+
+# %% id="found"
+by_judge = {case: verdict(*trial) for case, trial in trials().items()}
+for case, part in by_judge.items():
+    print(f"case {case}: {part} differ")
+print(f"{len(by_judge)} of 10{beside(guess, len(by_judge))}")
+
+# %% id="verdicts"
+num_cases = len([name for name in globals() if name.startswith("broken_")])
+claims.Verdicts(
+    claims.Verdict(
+        "C18",
+        "holds",
+        "Faults of real bug reports fit into a few lines, and one judge and a few counts find all.",
+        f"{len(by_judge)} of {num_cases} broken runs are found by the judge, the others by a count",
+        "computed",
+        "found",
+    ),
+)
+
+# %% [markdown] id="end"
+# The judge compares what is learned. It weighs no bytes and counts no messages, so F, G and J pass:
+# those you found by counting. So take two cheap tests before a long run. One is a call of the judge
+# on a small model, against a plain step; the other is one step with `forwards` around the blocks.
+#
+# ## What you can now do
+#
+# Take a reading before you guess; tell a run that uses too much memory from one that learns
+# something else; mend both without giving up what made the run fit. Thirty such scripts, with
+# the reports they come from, are in the [gallery](../course/14b_gallery.ipynb).

@@ -1,0 +1,124 @@
+"""Lab 09: broken scripts show the readings that the solution gives, and the judge finds them."""
+
+import pytest
+import torch
+from wrong_answers import solved
+
+from tutorial_lib import memory
+from tutorial_lib.checks.lab09 import CAUSES
+
+LAB = solved("lab09")
+WARDS = ("changed_in_between", "repeated_work", "untrained_parts", "memory_and_windows")
+FINDINGS = {}
+for ward in (*WARDS, "contrastive_batch", "rank_traffic"):
+    FINDINGS |= getattr(LAB, ward)()
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+def runs(step, make, modules, *batch):
+    model, optimizer = make()
+    with LAB.forwards(modules(model)) as counts:
+        step(model, optimizer, *batch)
+    return counts
+
+
+def reading_a():
+    return runs(LAB.broken_a, LAB.make_a, lambda gpt: list(gpt.blocks), LAB.text(4, 32))[-1]
+
+
+def reading_b():
+    class Noted(dict):
+        def __getitem__(self, key):
+            self.last = super().__getitem__(key)
+            return self.last
+
+    settings = Noted(scale=1.0)
+    LAB.broken_b(*LAB.make_b(), LAB.text(4, 33), settings)
+    return settings.last
+
+
+def reading_c():
+    states = set()
+    model, optimizer = LAB.make_c()
+    for block in model.blocks:
+        block.res.register_forward_pre_hook(lambda *_: states.add(bytes(torch.get_rng_state())))
+    LAB.broken_c(model, optimizer, *LAB.batch_c())
+    return len(states)
+
+
+def reading_d():
+    model, optimizer = LAB.make_d()
+    LAB.broken_d(model, optimizer, *LAB.batch_d())
+    return model.blocks[0].norm_1.num_batches_tracked.item()
+
+
+def reading_e():
+    model, optimizer = LAB.make_e()
+    LAB.broken_e(model, optimizer, LAB.text(4, 32))
+    return sum(p.requires_grad and p.grad is None for p in model.parameters())
+
+
+def first_norms(vit):
+    return [m for name, m in vit.named_modules() if name.endswith("layernorm_before")]
+
+
+def reading_f():
+    images, labels = LAB.data.digits()
+    return runs(LAB.broken_f, LAB.make_f, first_norms, images[:4].double(), labels[:4])[0]
+
+
+def reading_g():
+    model = LAB.make_g()
+    with memory.watch(model=model) as report:
+        kept = LAB.broken_g(model, [LAB.text(4, 33)] * 6)
+    one = memory.saved(lambda: model.loss(LAB.text(4, 33)), params_of=model).num_bytes
+    assert kept.requires_grad
+    return round(report.leaked_bytes / one)
+
+
+def reading_h():
+    counts = [labels[:, 1:].numel() for _, labels in LAB.window_h()]
+    return max(counts) / min(counts)
+
+
+def reading_i():
+    seen = []
+    images = LAB.data.digits()[0][:16].double()
+
+    def loss_of(one, other):
+        seen.append(len(other))
+        return LAB.contrastive(one, other)
+
+    LAB.broken_i(*LAB.make_i(), images, loss_of, 4)
+    return seen[0] - 1
+
+
+def reading_j():
+    return len(LAB.on_two_ranks(LAB.broken_j)[0].sizes("all_reduce"))
+
+
+@pytest.mark.parametrize("case", FINDINGS)
+def test_the_broken_script_shows_the_reading(case):
+    cause, reading, _ = FINDINGS[case]
+    assert cause in CAUSES
+    assert globals()[f"reading_{case.lower()}"]() == reading
+
+
+@pytest.mark.parametrize("case", "ABCDEHI")
+def test_the_judge_finds_the_silent_faults_and_passes_the_mended(case):
+    right, broken, make = LAB.trials()[case]
+    assert LAB.verdict(right, broken, make) == {"D": "buffers", "H": "loss", "I": "loss"}.get(
+        case, "gradients"
+    )
+    mended = FINDINGS[case][2]
+    batch = {
+        "B": lambda: (LAB.text(4, 33), {"scale": 1.0}),
+        "C": LAB.batch_c,
+        "D": LAB.batch_d,
+        "H": lambda: (LAB.window_h(),),
+        "I": lambda: (LAB.data.digits()[0][:16].double(), LAB.contrastive, 4),
+    }.get(case, lambda: (LAB.text(4, 32),))
+    assert (
+        LAB.verdict(right, lambda model, optimizer: mended(model, optimizer, *batch()), make)
+        == "nothing"
+    )

@@ -1,0 +1,125 @@
+"""Cases G and H."""
+
+from functools import partial
+
+import torch
+from torch.nn import functional as F
+
+from wrong_answers import right, wrong
+from wrong_answers.lab09 import LAB, but
+
+answer = partial(but, "memory_and_windows")
+
+
+def validate(model, batches, grad=False, divide=True):
+    with torch.set_grad_enabled(grad):
+        total = sum(model.loss(tokens).item() for tokens in batches)
+    return total / len(batches) if divide else total
+
+
+def keeps_a_history(model, batches):
+    model.history = [model.loss(tokens) for tokens in batches]
+    return torch.stack(model.history).mean().item()
+
+
+def under_inference(model, batches):
+    losses = []
+    with torch.inference_mode():
+        for tokens in batches:
+            losses.append(float(model.loss(tokens)))
+    return sum(losses) / len(losses)
+
+
+def loss_sum(model, tokens, labels):
+    logits, targets = model(tokens)[:, :-1], labels[:, 1:]
+    return F.cross_entropy(logits.transpose(1, 2), targets, reduction="sum")
+
+
+def accumulate(model, optimizer, micro_batches, count, zero=True):
+    if zero:
+        optimizer.zero_grad()
+    logged = 0.0
+    for tokens, labels in micro_batches:
+        loss = loss_sum(model, tokens, labels) / count(micro_batches)
+        loss.backward()
+        logged += loss.item()
+    optimizer.step()
+    return logged
+
+
+def targets(micro_batches):
+    return sum((labels[:, 1:] != -100).sum().item() for _, labels in micro_batches)
+
+
+def labels_unshifted(micro_batches):
+    return sum((labels != -100).sum().item() for _, labels in micro_batches)
+
+
+def at_once(model, optimizer, micro_batches):
+    tokens, labels = (torch.cat(parts) for parts in zip(*micro_batches, strict=True))
+    return LAB.update(optimizer, loss_sum(model, tokens, labels) / targets(micro_batches))
+
+
+def divided_later(model, optimizer, micro_batches):
+    optimizer.zero_grad()
+    total, count = 0.0, targets(micro_batches)
+    for tokens, labels in micro_batches:
+        loss = loss_sum(model, tokens, labels)
+        loss.backward()
+        total += loss.item()
+    for parameter in model.parameters():
+        parameter.grad /= count
+    optimizer.step()
+    return total / count
+
+
+def by_shares(model, optimizer, micro_batches):
+    count = targets(micro_batches)
+    optimizer.zero_grad()
+    total = 0.0
+    for pair in micro_batches:
+        mean = loss_sum(model, *pair) / targets([pair])
+        loss = mean * (targets([pair]) / count)
+        loss.backward()
+        total += loss.item()
+    optimizer.step()
+    return total
+
+
+g_other_cause = wrong("case G: the cause is not 'one segment'")(answer("G", cause="one segment"))
+g_other_reading = wrong("case G: the cause is right, and 1 is not")(answer("G", reading=1))
+g_still_broken = wrong("case G: the loss is a tensor")(answer("G", mended=LAB.broken_g))
+g_with_graph = wrong("no graph is needed, not for one batch")(
+    answer("G", mended=partial(validate, grad=True))
+)
+g_sum = wrong("case G: it is the sum, and the mean is wanted")(
+    answer("G", mended=partial(validate, divide=False))
+)
+g_history = wrong("bytes stay behind when it is over")(answer("G", mended=keeps_a_history))
+
+h_other_cause = wrong("case H: the cause is not 'not divided'")(answer("H", cause="not divided"))
+h_other_reading = wrong("case H: the cause is right, and 4 is not")(answer("H", reading=4))
+h_still_broken = wrong("case H: it is the mean of the micro-batches' means")(
+    answer("H", mended=LAB.broken_h)
+)
+h_not_divided = wrong("case H: nothing is divided")(
+    answer("H", mended=partial(accumulate, count=lambda _: 1))
+)
+h_unshifted = wrong("and it is none of the usual faults")(
+    answer("H", mended=partial(accumulate, count=labels_unshifted))
+)
+h_never_zeroes = wrong("what was handed over in .grad")(
+    answer("H", mended=partial(accumulate, count=targets, zero=False))
+)
+h_at_once = wrong("rows at once, and the largest micro-batch")(answer("H", mended=at_once))
+
+
+@right
+def later():
+    found = {"G": ("kept graphs", 6.0, under_inference)}
+    return {**found, "H": ("unequal weights", 8.0, divided_later)}
+
+
+@right
+def shares():
+    return {"G": ("kept graphs", 6, validate), "H": ("unequal weights", 8, by_shares)}

@@ -1,0 +1,164 @@
+"""Cases of lab 09 whose script is one training step through checkpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import SGD
+from torch.utils.checkpoint import checkpoint
+
+from tutorial_lib.checks import expect, observe, read, surroundings
+from tutorial_lib.checks.core import Case, CheckError, Result
+from tutorial_lib.checks.lab09.patients import Patient
+
+_SLACK = 1.5  # of the peak: a script may hold its logits while it goes backward
+
+
+@dataclass(frozen=True)
+class Made:
+    """A model with a batch, built anew for each run.
+
+    Args:
+        model: In float64.
+        blocks: What is checkpointed, each a segment.
+        counted: How the names of the parts end whose runs are counted, one in each block.
+        batch: What the step takes after model and optimizer.
+        loss: The right loss, without any checkpoint of its own.
+        but: What of the surroundings a step may change.
+    """
+
+    model: nn.Module
+    blocks: Sequence[nn.Module]
+    counted: str
+    batch: tuple[Any, ...]
+    loss: Callable[[], Tensor]
+    but: frozenset[str] = field(default_factory=frozenset)
+
+
+Make = Callable[[Case], Made]
+
+
+def patient(make: Make, cause: str, reading: float, asked: str, symptom: str) -> Patient:
+    """Make a patient of a training step: the first four as in `Patient`.
+
+    Args:
+        make: From a case to a model and its batch.
+        cause: One of `CAUSES`.
+        reading: The number that shows it.
+        asked: Words for that.
+        symptom: What to tell where gradients or buffers are wrong.
+    """
+    return Patient(
+        cause,
+        reading,
+        asked,
+        partial(_treat, make),
+        partial(_oracle, make),
+        partial(_judge, symptom),
+    )
+
+
+def _treat(make: Make, step: Callable[..., Any], case: Case) -> Result:
+    made = make(case)
+    model, settings = made.model, [item for item in made.batch if isinstance(item, dict)]
+    trained = [p for p in model.parameters() if p.requires_grad]
+    for parameter in trained:
+        parameter.grad = torch.ones_like(parameter)  # what an earlier step has left
+    optimizer = SGD(trained, lr=0.1)
+    counted = [m for name, m in model.named_modules() if name.endswith(made.counted)]
+    counts = [0] * len(counted)
+    for place, module in enumerate(counted):
+        module.register_forward_pre_hook(partial(_add, counts, place))
+    returned: list[Any] = []
+    torch.manual_seed(case["seed"])
+    with (
+        observe.updates_seen(model, optimizer) as gradients,
+        surroundings.watched(model, only=surroundings.SWITCHES, but=made.but) as changed,
+    ):
+        call = lambda: returned.append(step(model, optimizer, *made.batch))  # noqa: E731
+        peak, _ = observe.peak_above(call, model)
+    return {
+        "returned": returned[0],
+        "gradients": gradients,
+        "counts": counts,
+        "buffers": [b for b in model.buffers() if b.is_floating_point()],
+        "parameters": observe.parameter_vector(model),
+        "peak": peak,
+        "changed": changed,
+        "settings": settings,
+    }
+
+
+def _add(counts: list[int], place: int, *_: Any) -> None:
+    counts[place] += 1
+
+
+@dataclass(frozen=True)
+class Right:
+    """The same step twice: plain, and with a checkpoint around each block."""
+
+    plain: Result
+    peak: int
+
+
+def _oracle(make: Make, case: Case) -> Right:
+    return Right(_reference(make, case, False), _reference(make, case, True)["peak"])
+
+
+def _reference(make: Make, case: Case, is_checkpointed: bool) -> Result:
+    made: list[Made] = []
+
+    def remember(case: Case) -> Made:
+        made.append(make(case))
+        for block in made[0].blocks if is_checkpointed else ():
+            block.forward = partial(checkpoint, block.forward, use_reentrant=False)
+        return made[0]
+
+    def step(model: nn.Module, optimizer: torch.optim.Optimizer, *_: Any) -> float:
+        optimizer.zero_grad()
+        loss = made[0].loss()
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        return loss.item()
+
+    return _treat(remember, step, case)
+
+
+def _judge(symptom: str, case: Case, result: Result, right: Right) -> None:
+    where, plain = f"case {case['case']}: ", right.plain
+    size = len(plain["parameters"])
+    once = plain["counts"]
+    counts = read.integers(result.get("counts"), f"{where}runs of the blocks", len(once))
+    gradients = read.vectors(result.get("gradients"), size, f"{where}the gradients")
+    if len(gradients) != 1:
+        raise CheckError(f"{where}{len(gradients)} updates were made, and one is wanted.")
+    surroundings.expect_kept(result)
+    error = expect.relative_error(gradients[0], plain["gradients"][0])
+    if error > expect.EXACT:
+        raise CheckError(f"{where}gradients are off by {error:.2g} of their norm. {symptom}")
+    buffers = read.tensors(result.get("buffers"), len(plain["buffers"]), f"{where}the buffers")
+    if not expect.is_close(buffers, plain["buffers"]):
+        raise CheckError(f"{where}gradients are right, and buffers are not. {symptom}")
+    expect.loss(result.get("returned"), plain["returned"], where=where)
+    if counts == once:
+        raise CheckError(
+            f"{where}this is the training of the plain model, and its memory too: nothing runs "
+            "twice. The run has to fit, so keep the checkpoints."
+        )
+    peak = read.integer(result.get("peak"), f"{where}the peak")
+    if peak > _SLACK * right.peak or sum(counts) > 2 * sum(once):
+        raise CheckError(
+            f"{where}the training is right. The peak is {peak:,} bytes, with {sum(counts)} runs of "
+            f"blocks; {right.peak:,} bytes are enough, with {2 * sum(once)} runs: a checkpoint for "
+            "each block, once."
+        )
+    if result.get("settings") != plain["settings"]:
+        raise CheckError(f"{where}the schedule has to move on, as it did: once a step.")
+    after = read.vector(result.get("parameters"), size, f"{where}the parameters")
+    if not expect.is_close(after, plain["parameters"]):
+        raise CheckError(f"{where}the gradient is right, and something else changed the weights.")

@@ -1,0 +1,129 @@
+"""The check of 9.4: case G, a validation that keeps graphs, and case H, a mean of means."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import SGD
+
+from tutorial_lib.checks import accumulation, expect, observe, read, surroundings
+from tutorial_lib.checks.core import Case, CheckError, Result
+from tutorial_lib.checks.lab06 import models
+from tutorial_lib.checks.lab09.patients import Patient, ward
+from tutorial_lib.models.lstm import LSTM, LSTMConfig
+
+_SMALL = 64  # bytes: a loss or two
+
+
+def _lstm(case: Case) -> tuple[LSTM, list[Tensor]]:
+    torch.manual_seed(case["seed"])
+    lstm = LSTM(LSTMConfig(vocab_size=32, d_model=16)).double()
+    return lstm, list(torch.randint(32, (4 + case["seed"] % 4, 2, 20)))
+
+
+def _validate(answer: Callable[..., Any], case: Case) -> Result:
+    lstm, batches = _lstm(case)
+    kept: list[Any] = []
+    with surroundings.watched(lstm, only=surroundings.SWITCHES) as changed:
+        peak, left = observe.peak_above(lambda: kept.append(answer(lstm, batches)), lstm)
+    return {"returned": kept[0], "peak": peak, "left": left, "changed": changed}
+
+
+def _right_validation(case: Case) -> Result:
+    def mean(lstm: LSTM, batches: list[Tensor]) -> float:
+        with torch.no_grad():
+            return sum(lstm.loss(tokens).item() for tokens in batches) / len(batches)
+
+    return _validate(mean, case)
+
+
+def _judge_validation(case: Case, result: Result, right: Result) -> None:
+    value = read.number(result.get("returned"), "case G: the loss")
+    expect.close(
+        value,
+        right["returned"],
+        [("it is the sum, and the mean is wanted.", len(_lstm(case)[1]) * right["returned"])],
+        otherwise=f"{value:.6g} is not the mean of the batches' losses.",
+        where="case G: ",
+    )
+    left = read.integer(result.get("left"), "case G: bytes left behind")
+    if left > _SMALL:
+        raise CheckError(f"case G: {left:,} bytes stay behind when it is over: what holds them?")
+    peak = read.integer(result.get("peak"), "case G: the peak")
+    if peak > 1.15 * right["peak"] + _SMALL:
+        raise CheckError(
+            f"case G: the mean is right. At the peak {peak:,} bytes are held, and "
+            f"{right['peak']:,} are enough: nothing goes backward here, so no graph is needed, not "
+            "for one batch."
+        )
+    surroundings.expect_kept(result)
+
+
+def _window(case: Case) -> tuple[list[models.MicroBatch], list[int]]:
+    sizes = [1, 4, 2 + case["seed"] % 2]
+    generator = torch.Generator().manual_seed(case["seed"])
+    return models.token_window(sizes, generator), sizes
+
+
+def _accumulate(answer: Callable[..., Any], case: Case) -> Result:
+    model, (window, _) = models.tiny_gpt(case["seed"]), _window(case)
+    optimizer = SGD(model.parameters(), lr=0.1)
+    observe.fill_gradients(model)
+    return models.train(lambda: answer(model, optimizer, window), model, optimizer)
+
+
+def _right_window(case: Case) -> tuple[accumulation.Window, accumulation.Window]:
+    model, (window, _) = models.tiny_gpt(case["seed"]), _window(case)
+    return models.gradients_of_tokens(model, window), models.losses_of_tokens(model, window)
+
+
+def _judge_window(
+    case: Case, result: Result, right: tuple[accumulation.Window, accumulation.Window]
+) -> None:
+    gradients, losses = right
+    sizes = _window(case)[1]
+    accumulation.expect_rows_at_most(result, sizes)
+    updates = read.vectors(result.get("gradients"), len(gradients.mean), "case H: the gradients")
+    if len(updates) != 1:
+        raise CheckError(f"case H: {len(updates)} updates were made, and a window is one.")
+    faults = [
+        (accumulation.MEAN_OF_MEANS, gradients.mean_of_means),
+        (accumulation.SUM_OF_MEANS, gradients.sum_of_means),
+        ("nothing is divided: it is the sum over all targets.", gradients.total),
+        (accumulation.LAST_ALONE, gradients.last_alone),
+        (accumulation.OLD_GRADIENT, gradients.mean + 1),
+    ]
+    accumulation.expect_gradient(updates[0], gradients.mean, faults, "case H: ")
+    loss_faults = [(accumulation.MEAN_OF_MEANS, losses.mean_of_means)]
+    expect.loss(result.get("returned"), losses.mean, loss_faults, where="case H: ")
+    accumulation.expect_each_once(result, sizes)
+    surroundings.expect_kept(result)
+
+
+memory_and_windows = ward(
+    "lab09.memory_and_windows",
+    "9.4",
+    "case G holds no graph, and case H takes one window as one batch",
+    {
+        "G": Patient(
+            "kept graphs",
+            6,
+            "how many batches' graphs are alive when it is over",
+            _validate,
+            _right_validation,
+            _judge_validation,
+        ),
+        "H": Patient(
+            "unequal weights",
+            8,
+            "how many times as much a target of the shortest micro-batch counts as one of the "
+            "longest",
+            _accumulate,
+            _right_window,
+            _judge_window,
+        ),
+    },
+)

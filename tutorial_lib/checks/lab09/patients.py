@@ -1,0 +1,111 @@
+"""What the exercises of lab 09 share: the causes to choose from, and how a case is judged."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from tutorial_lib.checks import read
+from tutorial_lib.checks.core import Case, Check, CheckError, Result
+
+# Each cause, and what an instrument shows where it is the one.
+CAUSES = {
+    "late binding": "one module runs more often than all others",
+    "changed state": "recomputation reads another Python value than forward did",
+    "random state": "modules begin their recomputation in another random state than forward",
+    "counted twice": "a buffer has moved twice after one step",
+    "frozen input": "what enters a checkpoint needs no gradient; its parameters get none",
+    "not checkpointed": "modules run once a step: nothing is recomputed",
+    "nested checkpoints": "modules run three times a step",
+    "one segment": "all is recomputed at once; the peak is that of the plain model",
+    "kept graphs": "bytes stay behind, as many graphs as there were batches",
+    "unequal weights": "a target of one micro-batch counts more than one of another",
+    "not divided": "the gradient is as many times too long as there are micro-batches",
+    "no sum": "what one sample loses depends on the samples beside it",
+    "more traffic": "gradients are exchanged once a micro-batch",
+    "precision": "in float64 the difference is gone",
+}
+_NAMES = "cause, reading, mended function"
+
+
+@dataclass(frozen=True)
+class Patient:
+    """One broken run.
+
+    Args:
+        cause: One of `CAUSES`.
+        reading: The number that the notebook's script shows.
+        asked: Words for that reading.
+        treat: Runs a mended function on fresh data; gives plain data.
+        oracle: From a case to what is right.
+        judge: Decides on the case, that data and the oracle.
+    """
+
+    cause: str
+    reading: float
+    asked: str
+    treat: Callable[[Callable[..., Any], Case], Result]
+    oracle: Callable[[Case], Any]
+    judge: Callable[[Case, Result, Any], None]
+
+
+def ward(name: str, exercise: str, passed: str, patients: Mapping[str, Patient]) -> Check:
+    """Make the check of one exercise, whose answer returns a dict: a finding for each case.
+
+    Args:
+        name: As in `lab09.rank_traffic`.
+        exercise: As in `9.6`.
+        passed: What is printed on success.
+        patients: By the letter of their case.
+    """
+
+    def cases(seed: int) -> list[Case]:
+        draw = random.Random(seed)
+        return [{"case": letter, "seed": draw.randrange(10**6)} for letter in patients]
+
+    def run(answer: Callable[..., Any], case: Case) -> Result:
+        cause, reading, mended = _finding(answer(), case["case"], patients)
+        if not callable(mended):
+            raise CheckError(f"case {case['case']}: the third value should be your function.")
+        seen = patients[case["case"]].treat(mended, case)
+        return {"cause": cause, "reading": reading, **seen}
+
+    def judge(case: Case, result: Result, oracle: _Oracle) -> None:
+        letter = case["case"]
+        _judge_finding(f"case {letter}: ", result, patients[letter])
+        patients[letter].judge(case, result, oracle.right)
+
+    class _Oracle:
+        def __init__(self, case: Case) -> None:
+            self.case = case
+
+        @cached_property
+        def right(self) -> Any:
+            return patients[self.case["case"]].oracle(self.case)
+
+    return Check(name, exercise, passed, cases, run, judge, oracle=_Oracle)
+
+
+def _finding(returned: Any, letter: str, patients: Mapping[str, Patient]) -> list[Any]:
+    findings = read.fields(returned, list(patients))
+    return read.several(findings[letter], 3, _NAMES)
+
+
+def _judge_finding(where: str, result: Result, patient: Patient) -> None:
+    cause = result.get("cause")
+    if not isinstance(cause, str) or cause not in CAUSES:
+        raise CheckError(f"{where}the cause must be one of {', '.join(CAUSES)}.")
+    if cause != patient.cause:
+        raise CheckError(
+            f"{where}the cause is not {cause!r}. That one shows as follows: {CAUSES[cause]}. Does "
+            "an instrument read that here?"
+        )
+    reading = read.number(result.get("reading"), f"{where}the reading")
+    if abs(reading - patient.reading) > 0.01 * patient.reading:
+        raise CheckError(
+            f"{where}the cause is right, and {reading:g} is not what shows it. The reading is "
+            f"{patient.asked}."
+        )
