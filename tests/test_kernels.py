@@ -4,6 +4,7 @@ from torch.nn import functional as F
 
 from tutorial_lib import memory
 from tutorial_lib.memory.kernels import as_on_cuda, cuda_kernels
+from tutorial_lib.units import MIB
 
 QKV = (2, 4, 64, 16)  # (batch, heads, seq, width)
 
@@ -116,3 +117,30 @@ def test_softmax_in_float32_makes_no_copy_of_float16(softmax, kernels):
     report = memory.predict(make_step, kernels=kernels)
     ops = [life.op for life in report.timeline if life.num_bytes == 4 * 256 * 4]
     assert ("_to_copy" in ops) == (kernels == "cpu")
+
+
+def attend_in_groups(dtype):
+    query, key = (torch.randn(1, h, 100, 40, dtype=dtype, requires_grad=True) for h in (4, 2))
+    F.scaled_dot_product_attention(query, key, key, enable_gqa=True).sum().backward()
+
+
+@pytest.mark.parametrize(
+    ("work", "num_bytes"),
+    [
+        # Of an A100's reductions: as in the emulated rows of vit-b-16 and vit-l-16.
+        (lambda: torch.zeros(6304, 1024).sum(0), 49.5 * MIB),
+        (lambda: torch.zeros(16384, 1024).sum(0), 108 * MIB),
+        (lambda: torch.zeros(1024, 6304).sum(1), 0),
+        (lambda: torch.zeros(8, 1024).sum(0), 0),
+        (lambda: torch.zeros(3).sum(()), 0),
+        (lambda: torch.randn(64, 32, requires_grad=True).softmax(-1).sum().backward(), 64 * 32 * 4),
+        # 128 rows of 4 heads in float32, 64 wide and one beside; keys and values of 4 heads
+        (lambda: attend_in_groups(torch.bfloat16), 128 * 4 * 65 * 4 + 2 * 4 * 100 * 40 * 2),
+        (lambda: attend_in_groups(torch.float32), 4 * 100 * 100 * 4),  # written out: softmax
+    ],
+)
+def test_what_a_kernel_takes_and_gives_back(work, num_bytes):
+    step = lambda: (work(), torch.ones(1, requires_grad=True).sum().backward())  # noqa: E731
+    report = memory.predict(lambda: (step, torch.nn.Identity(), None), warmup=0)
+    seen = [life.num_bytes for life in report.timeline if life.category == "other"]
+    assert max(seen, default=0) == num_bytes

@@ -310,6 +310,25 @@ def test_operations_say_what_they_write_draw_and_ignore():
     assert operations.grouped_matmul().namespace == "aten"
 
 
+def test_softmax_goes_backward_by_an_operation_of_its_own():
+    """Else the tensor that CUDA's kernel makes there is not predicted."""
+    seen = []
+
+    class Seen(private.TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            seen.append(func)
+            return func(*args, **(kwargs or {}))
+
+    with Seen():
+        torch.ones(2, requires_grad=True).softmax(0).sum().backward()
+    assert operations.SOFTMAX_BACKWARD in seen
+    for backward in (operations.FLASH_BACKWARD, operations.EFFICIENT_BACKWARD):
+        assert operations.argument_names(backward)[1:3] == ["query", "key"]
+    assert operations.argument_names(operations.EFFICIENT_BACKWARD)[6] == "logsumexp"
+    assert operations.is_elementwise(torch.ops.aten.add.Tensor)
+    assert not operations.is_elementwise(torch.ops.aten.view.default)
+
+
 def test_sparse_tensors_show_their_parts():
     matrix = torch.eye(3).to_sparse()
     assert [part.numel() for part in operations.sparse_parts(matrix)] == [6, 3]

@@ -43,8 +43,8 @@ from torch.utils.module_tracker import ModuleTracker
 
 from tutorial_lib import checks, data, device, memory, plots
 from tutorial_lib.guesses import beside
+from tutorial_lib.memory import storage_key
 from tutorial_lib.models.gpt import GPT, Block, GPTConfig
-from tutorial_lib.private_torch import storage_key
 from tutorial_lib.units import Bytes, human_flops
 
 torch.set_num_threads(1)

@@ -6,6 +6,7 @@ from tutorial_lib.memory.meter import MeterWarning, measure, watch
 from tutorial_lib.memory.predict import predict, predicting
 from tutorial_lib.memory.report import MemoryReport
 from tutorial_lib.memory.saved import SavedTensors, saved
+from tutorial_lib.private_torch import storage_key
 from tutorial_lib.timeline import CATEGORIES, Life
 
 __all__ = [
@@ -21,5 +22,6 @@ __all__ = [
     "predicting",
     "saved",
     "snapshot",
+    "storage_key",
     "watch",
 ]

@@ -22,8 +22,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from tutorial_lib import device as devices
 from tutorial_lib.memory.allocator import AllocatorReading
+from tutorial_lib.memory.lines import calling_line
 from tutorial_lib.memory.report import MemoryReport
-from tutorial_lib.memory.saved import calling_line
 from tutorial_lib.memory.steps import StepsSeen, warnings_after, warnings_before
 from tutorial_lib.memory.storages import StorageLog
 from tutorial_lib.timeline import summarise

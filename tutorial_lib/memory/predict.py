@@ -18,9 +18,10 @@ from torch.optim import Optimizer
 
 from tutorial_lib.memory.corrections import RealSizes
 from tutorial_lib.memory.kernels import as_on_cuda, cuda_kernels
+from tutorial_lib.memory.lines import line_in_words
 from tutorial_lib.memory.meter import MeterWarning, measure
 from tutorial_lib.memory.report import MemoryReport
-from tutorial_lib.memory.values import Values, name_line
+from tutorial_lib.memory.values import Values
 from tutorial_lib.private_torch import FakeTensor, FakeTensorMode, patches
 
 Step = tuple[Callable[[], Any], nn.Module, Optimizer | None]
@@ -254,5 +255,4 @@ def _cannot(error: Exception) -> str:
 
 def _line_of(error: Exception) -> str:
     """Name the innermost line that is neither PyTorch's, nor Python's, nor ours."""
-    frames = reversed(traceback.extract_tb(error.__traceback__))
-    return name_line((frame.filename, frame.lineno or 0, frame.name) for frame in frames)
+    return line_in_words(reversed(list(traceback.walk_tb(error.__traceback__))))

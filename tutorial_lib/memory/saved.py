@@ -6,8 +6,6 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from html import escape
-from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import torch
@@ -15,13 +13,11 @@ from torch import Tensor, nn
 from torch.nn.modules import module as module_hooks
 
 from tutorial_lib import private_torch
+from tutorial_lib.memory.lines import calling_line
 from tutorial_lib.memory.storages import list_tensors
 from tutorial_lib.units import Bytes
 
 _SHOWN = 40  # rows of a printed table
-_NOT_THE_CALLER = tuple(
-    str(Path(file).parent) for file in (torch.__file__, __file__, private_torch.__file__)
-)
 
 
 @dataclass(frozen=True)
@@ -187,15 +183,3 @@ class _Recorder:
         module = self.modules[-1] if self.modules else ""
         line = calling_line(sys._getframe(2))
         self.rows.append(SavedTensor(shape, dtype, Bytes(num_bytes), op, module, line))
-
-
-def calling_line(frame: FrameType | None) -> str:
-    """Name file and line of the innermost frame that is neither PyTorch's nor an instrument's."""
-    while frame is not None and frame.f_code.co_filename.startswith(_NOT_THE_CALLER):
-        frame = frame.f_back
-    if frame is None:
-        return ""
-    # A notebook's cell has a file name of its own, another one in every session.
-    in_cell = "__file__" not in frame.f_globals
-    name = "cell" if in_cell else Path(frame.f_code.co_filename).name
-    return f"{name}:{frame.f_lineno}"

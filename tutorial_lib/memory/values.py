@@ -7,20 +7,18 @@ a list of drop rates, an attention mask is asked whether it hides anything, a lo
 
 from __future__ import annotations
 
-import linecache
 import sys
-import sysconfig
+import traceback
 import weakref
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from tutorial_lib import private_torch
+from tutorial_lib.memory.lines import line_in_words
 from tutorial_lib.memory.storages import is_wrapper
 from tutorial_lib.private_torch import (
     TorchDispatchMode,
@@ -36,12 +34,6 @@ _MOST_TO_LOOK_AT = 2**26
 
 _aten = torch.ops.aten
 _OVERWRITES = {_aten.fill_.Scalar, _aten.fill_.Tensor, _aten.zero_.default, _aten.copy_.default}
-
-_NOT_OF_THE_USER = (
-    Path(torch.__file__).parent,
-    Path(__file__).parent,
-    Path(private_torch.__file__).parent,
-)
 
 
 class UnknownValueError(RuntimeError):
@@ -190,7 +182,7 @@ class Values(TorchDispatchMode):  # type: ignore[no-untyped-call]
         assumed = [t for t in inputs if not self._is_known(t) or self._is_assumed(t)]
         if sum(tensor.numel() for tensor in inputs) > _MOST_TO_LOOK_AT:
             raise UnknownValueError(
-                f"{calling_line()} looks at the values of {inputs[0].numel():,} numbers "
+                f"{_calling_line()} looks at the values of {inputs[0].numel():,} numbers "
                 f"({func}), and a predicted tensor has none: predict a smaller micro-batch, or "
                 "count the real step with memory.measure."
             )
@@ -209,7 +201,7 @@ class Values(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if not isinstance(number, bool):
             self._note(f"asks for the value of a tensor: {number:.3g}")
             return number
-        line = calling_line()
+        line = _calling_line()
         number = self._decisions.get(line, number)
         self.decided.pop(line, None)
         self.decided[line] = number  # the last one decided is the last one here
@@ -228,7 +220,7 @@ class Values(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return list(self._looked_at(_aten.nonzero.default, (index,), {}).unbind(1))
 
     def _note(self, said: str) -> None:
-        line = calling_line()
+        line = _calling_line()
         self.assumptions.setdefault(line, f"{line} {said} was assumed.")
 
 
@@ -263,26 +255,5 @@ def _view(like: Tensor, storage: torch.UntypedStorage) -> Tensor:
     return empty.set_(storage, like.storage_offset(), like.size(), like.stride())
 
 
-def calling_line() -> str:
-    """Name the innermost line of the calls at work that is neither PyTorch's nor ours."""
-
-    def frames(frame: FrameType | None) -> Iterator[tuple[str, int, str]]:
-        while frame is not None:
-            yield frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name
-            frame = frame.f_back
-
-    return name_line(frames(sys._getframe(1)))
-
-
-def name_line(frames: Iterable[tuple[str, int, str]]) -> str:
-    """Name the first of these lines that is neither PyTorch's, nor Python's, nor ours."""
-    python = Path(sysconfig.get_path("stdlib"))
-    packages = Path(sysconfig.get_path("purelib"))  # it lies inside Python's own folder
-    for filename, number, function in frames:
-        path = Path(filename)
-        of_python = path.is_relative_to(python) and not path.is_relative_to(packages)
-        if not of_python and not any(path.is_relative_to(home) for home in _NOT_OF_THE_USER):
-            text = linecache.getline(filename, number).strip()
-            code = f" (`{text}`)" if text else ""
-            return f"{path.name}, line {number}, in {function}{code},"
-    return "make_step"
+def _calling_line() -> str:
+    return line_in_words(traceback.walk_stack(sys._getframe(1)))

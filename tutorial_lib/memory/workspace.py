@@ -12,22 +12,23 @@ from typing import Any
 import torch
 from torch import Tensor
 
-_aten = torch.ops.aten
+from tutorial_lib.private_torch import operations
+
 _FLOAT_BYTES = 4
 _MULTIPROCESSORS, _THREADS = 108, 2048  # of an A100, and of each of its multiprocessors
-_SUMS = {_aten.sum.dim_IntList, _aten.mean.dim}
+_SUMS = {torch.ops.aten.sum.dim_IntList, torch.ops.aten.mean.dim}
 
 
 def workspace_bytes(func: Any, args: tuple[Any, ...]) -> int:
     """Give the bytes that an operation's kernel needs on a GPU, beside arguments and result."""
     if func in _SUMS:
         return _of_a_sum(args[0], args[1])
-    if func is _aten._softmax_backward_data.default:
+    if func is operations.SOFTMAX_BACKWARD:
         # `Tensor tmp = grad * output;` in aten/src/ATen/native/cuda/SoftMax.cu (2.13)
         return int(args[0].numel() * args[0].element_size())
-    if func is _aten._scaled_dot_product_flash_attention_backward.default:
+    if func is operations.FLASH_BACKWARD:
         return _of_flash_backward(args[1], args[2])
-    if func is _aten._scaled_dot_product_efficient_attention_backward.default:
+    if func is operations.EFFICIENT_BACKWARD:
         # `delta`, in aten/src/ATen/native/transformers/cuda/attention_backward.cu (2.13)
         return _FLOAT_BYTES * int(args[6].numel())
     return 0

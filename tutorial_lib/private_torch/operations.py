@@ -17,6 +17,10 @@ from torch.utils.flop_counter import flop_registry
 from tutorial_lib.private_torch import tree_leaves
 
 _aten = torch.ops.aten
+# The operations that autograd runs for softmax and fused attention (native_functions.yaml).
+SOFTMAX_BACKWARD = _aten._softmax_backward_data.default
+FLASH_BACKWARD = _aten._scaled_dot_product_flash_attention_backward.default
+EFFICIENT_BACKWARD = _aten._scaled_dot_product_efficient_attention_backward.default
 
 
 def operation_names() -> list[str]:

@@ -1,0 +1,51 @@
+"""Name the line of the user's code that is at work: none of PyTorch's, Python's or ours."""
+
+from __future__ import annotations
+
+import linecache
+import sysconfig
+import traceback
+from collections.abc import Iterable
+from pathlib import Path
+from types import FrameType
+
+import torch
+
+from tutorial_lib import private_torch
+
+Frames = Iterable[tuple[FrameType, int]]
+
+_LIBRARIES = tuple(
+    str(Path(file).parent) for file in (torch.__file__, __file__, private_torch.__file__)
+)
+_PYTHON = sysconfig.get_path("stdlib")
+_PACKAGES = sysconfig.get_path("purelib")  # it lies inside Python's own folder
+
+
+def calling_line(frame: FrameType | None) -> str:
+    """Name file and line of the innermost frame that is the user's, as in `train.py:7`."""
+    for user, number in _of_the_user(traceback.walk_stack(frame)):
+        return f"{_file(user)}:{number}"
+    return ""
+
+
+def line_in_words(frames: Frames) -> str:
+    """Name the first of these lines that is the user's, with its code."""
+    for frame, number in _of_the_user(frames):
+        text = linecache.getline(frame.f_code.co_filename, number).strip()
+        code = f" (`{text}`)" if text else ""
+        return f"{_file(frame)}, line {number}, in {frame.f_code.co_name}{code},"
+    return "make_step"
+
+
+def _of_the_user(frames: Frames) -> Frames:
+    for frame, number in frames:
+        path = frame.f_code.co_filename
+        of_python = path.startswith(_PYTHON) and not path.startswith(_PACKAGES)
+        if not of_python and not path.startswith(_LIBRARIES):
+            yield frame, number
+
+
+def _file(frame: FrameType) -> str:
+    # A notebook's cell has a file name of its own, another one in every session.
+    return Path(frame.f_code.co_filename).name if "__file__" in frame.f_globals else "cell"
