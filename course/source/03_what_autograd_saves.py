@@ -2,23 +2,25 @@
 # # What autograd saves
 #
 # Write a GELU out with `torch.tanh` instead of calling `F.gelu`: the same function, four times the
-# memory. Freeze a linear layer: its input is let go. Freeze a convolution: its input
-# stays. Make a ReLU in-place, as every ResNet does "to save memory": not one byte is saved.
+# memory. Freeze a linear layer: its input is let go. Freeze a convolution: its input stays. Make a
+# ReLU in-place, as every ResNet does "to save memory": not one byte is saved.
 #
-# Activations are not "the outputs of the layers". They are what backward formulas ask for, and this
-# chapter reads the list: per operation, per layer, over time. Bytes for a GPU are *predicted* here,
-# from the kernels that it would take; all others are *counted*.
+# Activations are not "the outputs of the layers". They are what backward formulas ask for. This
+# chapter reads that list: per operation, per layer, over time. Bytes for a GPU are *predicted*
+# here, from the kernels that it would take; all others are *counted*.
 #
-# **Budget:** 45 minutes, 1 GiB of memory, no GPU needed.
+# **Budget:** 55 minutes, 1 GiB of memory, no GPU needed.
 
 # %% id="imports"
 from functools import partial
 
+import pandas as pd
 import torch
 from torch import nn
 from torch.nn import functional as F
 
-from tutorial_lib import memory, plots, strategies
+from tutorial_lib import claims, memory, plots, strategies
+from tutorial_lib.guesses import beside
 from tutorial_lib.models.gpt import GPT, Attention, Block, GPTConfig
 from tutorial_lib.models.unet import UNet, UNetConfig
 from tutorial_lib.training import Recipe
@@ -29,8 +31,9 @@ torch.set_num_threads(1)  # small tensors: more threads would wait for each othe
 # %% [markdown] id="instrument"
 # ## An instrument in ten lines
 #
-# Whenever an operation wants to keep a tensor for its backward, autograd calls a *pack* hook, if
-# there is one, and keeps what the hook returns. Ours writes down what passes by.
+# What does autograd keep between forward and backward? It will tell you. Whenever an operation
+# wants to keep a tensor for its backward pass, autograd calls a *pack* hook, if there is one, and
+# keeps what the hook returns. Ours writes down every tensor that it is given.
 
 
 # %% id="by-hand"
@@ -52,24 +55,26 @@ tokens = torch.zeros(8, 128, dtype=torch.long)  # (batch, sequence)
 tensors = packed(lambda: model.loss(tokens))
 
 # %% [markdown] id="predict-three"
-# Three ways to add up what came by: every tensor; every *storage* once, since many tensors are
-# views of one; and every storage that is not a parameter.
-#
-# **Predict.** A GPT with 40 MB of parameters. How far apart are the three sums?
+# There are three ways to add up the list: every tensor; every *storage* once, because many tensors
+# are views of one piece of memory; and every storage that is not a parameter. How far apart are the
+# three sums for a GPT of this size?
 
 # %% id="three-sums"
 sizes = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}
 weights = {p.untyped_storage().data_ptr() for p in model.parameters()}
 activations = sum(size for pointer, size in sizes.items() if pointer not in weights)
-print(f"{len(tensors)} tensors: {Bytes(sum(t.nbytes for t in tensors))}")
-print(f"{len(sizes)} storages: {Bytes(sum(sizes.values()))}")
-print(f"without weights: {Bytes(activations)}")
+sums = {
+    f"{len(tensors)} tensors": sum(t.nbytes for t in tensors),
+    f"{len(sizes)} storages": sum(sizes.values()),
+    "storages without weights": activations,
+}
+pd.DataFrame({"bytes": {name: f"{Bytes(size)}" for name, size in sums.items()}})
 
 # %% [markdown] id="weights-are-not"
-# A linear layer saves its weight, too: the gradient of its input needs it. The weight is there
-# anyway, so keeping it costs nothing. **Weights are not activations**, and a count that includes
-# them is worst where it matters least, at a batch of one. `memory.saved` is this instrument with
-# names: which module, which operation, which line.
+# A linear layer saves its weight too, because the gradient of its input needs it. The weight is in
+# memory anyway, so keeping it costs nothing. **Weights are not activations.** A count that includes
+# them is most wrong for small batches. `memory.saved` is this instrument with names: which module,
+# which operation, which line.
 
 # %% id="saved"
 saved = memory.saved(lambda: model.loss(tokens), params_of=model)
@@ -81,8 +86,8 @@ dict(list(saved.by("shape").items())[:4])
 #
 # ## One operation at a time
 #
-# The unit is the size of the input. The second column has the kernels of a GPU: inside
-# `memory.predicting()` tensors have a shape and no memory, and operations save what CUDA's would.
+# The unit is the size of the input. The second column is for a GPU: inside `memory.predicting()`
+# tensors have a shape and no memory, and operations save what CUDA's kernels would.
 
 
 # %% id="units"
@@ -97,16 +102,20 @@ def units(make, shape):
 
 
 def table(layers, shape):
-    print(f"{'saved, in inputs':<26} CPU   GPU")
+    rows = {}
     for name, make in layers.items():
         counted = units(make, shape)
         with memory.predicting():
-            predicted = units(make, shape)
-        print(f"{name:<24} {counted:5.2f} {predicted:5.2f}")
+            rows[name] = counted, units(make, shape)
+    return pd.DataFrame(rows, index=["CPU", "GPU"]).T.round(2)
 
 
-# %% [markdown] id="predict-ops"
-# **Predict.** Which of these keep nothing? Which keeps most? Where do CPU and GPU differ?
+# %% [markdown] id="predict-gelu"
+ **Predict.** GELU by PyTorch's own function keeps one tensor, its input. How many tensors of that
+# size does the same function keep, written out as in `gelu_by_hand`?
+
+# %% id="guess-gelu"
+guess = None  # tensors of the size of the input
 
 # %% id="ops"
 operations = {
@@ -123,22 +132,25 @@ operations = {
     "maximum of each row": lambda: lambda x: x.amax(-1),
     "sort": lambda: lambda x: x.sort(-1).values,
 }
-table(operations, (8, 128, 256))
+kept = table(operations, (8, 128, 256))
+by_hand = kept.CPU["gelu written by hand"]
+print(f"by hand: {by_hand:.0f}{beside(guess, by_hand)}")
+kept  # in units of the input
 
 # %% [markdown] id="read-ops"
-# Read the formulas off the table.
+# Each row follows from a backward formula.
 #
-# - The derivative of a sum is 1: nothing is kept. A product needs its factors.
-# - Linear, GELU and the norm need their **input**; ReLU and softmax need their **output**. A ReLU
-#   between two linear layers is free, because the next layer keeps the same tensor as its input. A
-#   GELU is not.
+# - The derivative of a sum is 1, so nothing is kept. A product needs its factors.
+# - Linear, GELU and the norm need their **input**. ReLU and softmax need their **output**. A ReLU
+#   between two linear layers costs nothing, because the next layer keeps the same tensor as its
+#   input. A GELU does cost.
 # - Written by hand, GELU is eight operations, and each keeps what *it* needs: four tensors in all.
-#   The built-in one keeps its input and works the rest out again in backward.
+#   PyTorch's own function keeps its input and computes the rest again in the backward pass.
 # - **Dropout on a CPU keeps a mask of floats, on a GPU one of bools**, a quarter of a float32. So a
 #   count on a CPU is no prediction for a GPU, unless you ask for the other kernels.
-# - Sorting keeps its indices, in 64 bits, twice as large as what was sorted.
+# - Sorting keeps its indices in 64 bits, twice as large as what was sorted.
 #
-# The same for images.
+# The same for images:
 
 # %% id="ops-conv"
 layers = {
@@ -156,16 +168,15 @@ table(layers, (4, 32, 32, 32))
 
 # %% [markdown] id="read-ops-conv"
 # A convolution keeps its input. A norm keeps its own input, which is the convolution's output. A
-# ReLU keeps its output. That makes three feature maps for one conv, norm, relu, and two for each
-# further one, since a ReLU's output is the next convolution's input and is kept once. Max pooling
-# keeps its input and the 64-bit indices of its output. Upsampling keeps nothing.
+# ReLU keeps its output. That makes three feature maps for one conv, norm, relu. Each further one
+# adds two, because a ReLU's output is the next convolution's input and is kept once: $2k + 1$ for
+# $k$ of them. Max pooling keeps its input and the 64-bit indices of its output. Upsampling keeps
+# nothing.
 #
 # ### Who asks for it?
 #
-# A linear layer keeps its input for the gradient of its *weight*.
-#
-# **Predict.** Frozen, a linear layer has no such gradient. Does it let go of its input? And a
-# convolution, a layer norm, a batch norm in `eval()`?
+# A linear layer keeps its input for the gradient of its *weight*. Frozen, it has no such gradient.
+# Does it let go of its input? And a convolution, a layer norm, a batch norm in `eval()`?
 
 # %% id="frozen"
 frozen = {
@@ -176,21 +187,23 @@ frozen_images = {
     "convolution": lambda: nn.Conv2d(32, 32, 3, padding=1).requires_grad_(False),
     "batch norm, eval": lambda: nn.BatchNorm2d(32).requires_grad_(False).eval(),
 }
-table(frozen, (8, 128, 256))
-table(frozen_images, (4, 32, 32, 32))
+pd.concat([table(frozen, (8, 128, 256)), table(frozen_images, (4, 32, 32, 32))])
 
 # %% [markdown] id="read-frozen"
-# The linear layer lets go of its input, the convolution does not: its backward is one kernel for
-# all gradients, and PyTorch keeps the input without asking which of them are wanted. A layer norm
+# The linear layer lets go of its input. The convolution does not: its backward is one kernel for
+# all gradients, and PyTorch keeps the input without asking which gradients are wanted. A layer norm
 # needs its input for the gradient of that *input*, frozen or not. A batch norm in `eval()` would
-# need only its weight and its running variance, and keeps the input all the same: training and
-# `eval()` share one autograd formula. So freezing lightens a transformer's linear layers, and a
-# stack of convolutions and norms not at all.
+# need only its weight and its running variance. It keeps the input all the same, because training
+# and `eval()` share one autograd formula. So freezing makes a transformer's linear layers lighter,
+# and a stack of convolutions and norms not at all.
 #
 # ### In place
 #
-# **Predict.** Six times conv, batch norm, ReLU. With `inplace=True`, how many feature maps fewer
-# are saved? By how many does the peak fall?
+# **Predict.** Six times conv, batch norm, ReLU. By how many feature maps does `inplace=True` lower
+# the peak of the step?
+
+# %% id="guess-in-place"
+guess = None  # feature maps
 
 # %% id="in-place"
 x = torch.randn(4, 64, 32, 32)
@@ -199,19 +212,21 @@ x = torch.randn(4, 64, 32, 32)
 def conv_chain(inplace):
     triples = [(nn.Conv2d(64, 64, 1), nn.BatchNorm2d(64), nn.ReLU(inplace)) for _ in range(6)]
     net = nn.Sequential(*(layer for triple in triples for layer in triple))
-    kept = memory.saved(lambda: net(x), params_of=net).num_bytes / x.nbytes
+    saved = memory.saved(lambda: net(x), params_of=net).num_bytes
     report = memory.measure(lambda: (net.zero_grad(), net(x).sum().backward()), model=net)
-    return {"saved": round(kept, 1)} | {p: round(n / x.nbytes, 1) for p, n in report.phases.items()}
+    return pd.Series({"saved": saved, **report.phases}) / x.nbytes
 
 
-print("new tensor:", conv_chain(inplace=False))
-print("in place:  ", conv_chain(inplace=True))
+chains = pd.DataFrame({"new tensor": conv_chain(False), "in place": conv_chain(True)}).T
+fewer = chains.max(axis=1)["new tensor"] - chains.max(axis=1)["in place"]
+print(f"the peak falls by {abs(fewer):.0f} feature maps{beside(guess, fewer)}")
+chains.round(1)  # in feature maps
 
 # %% [markdown] id="read-in-place"
-# None. The peak of the step, in backward, stays. ReLU keeps its output in both cases, and the batch
-# norm's output, which it overwrites, was kept by nobody: it would have died a moment later.
-# In-place saves that moment, one temporary in forward. Where the overwritten tensor *is* kept,
-# autograd refuses, because a saved tensor has a version number:
+# By none: the peak is in the backward pass, and it stays. ReLU keeps its output in both cases. The
+# batch norm's output, which it overwrites, was kept by nobody; it would have been freed a moment
+# later. In-place saves that moment, one temporary in forward. Where the overwritten tensor *is*
+# kept, autograd refuses, because a saved tensor has a version number:
 
 # %% id="in-place-refused"
 try:
@@ -223,13 +238,16 @@ except RuntimeError as error:
 # ## Attention: written out, or fused
 #
 # Scores have one number for each pair of tokens and head. Written out, softmax keeps them. A fused
-# kernel computes them in tiles, keeps its inputs, its output and one number per row, and computes
-# the scores again in backward: checkpointing, built into a kernel.
+# kernel computes them in tiles. It keeps its inputs, its output and one number per row, and
+# computes the scores again in the backward pass: checkpointing, built into a kernel.
 #
 # A published sentence: "attention scores at 32K tokens in bf16 take 2 GB per layer per sample".
 #
-# **Predict.** For a layer with 32 heads and width 4096 (Llama-7B's shape): right, too high, too
-# low?
+# **Predict.** How many GiB do they take for a layer with 32 heads and width 4096, the shape of
+# Llama-7B?
+
+# %% id="guess-scores"
+guess = None  # GiB
 
 
 # %% id="attention-bytes"
@@ -250,25 +268,26 @@ plots.growth(curves, xlabel="tokens", title="Kept by one attention layer", predi
 
 # %% id="scores"
 long = attention_saved(32768, "eager")
-scores = next(row for row in long.rows if row.shape == (1, 32, 32768, 32768))
-print(f"scores: {scores.num_bytes} a layer, {Bytes(scores.num_bytes / 32)} a head")
-print(f"fused: {attention_saved(32768, 'sdpa').num_bytes} a layer, all included")
+scores = next(row.num_bytes for row in long.rows if row.shape == (1, 32, 32768, 32768))
+print(f"scores of a layer: {Bytes(scores)}{beside(guess, scores / 2**30)}")
+print(f"of a head: {Bytes(scores / 32)}")
+print(f"fused, all included: {attention_saved(32768, 'sdpa').num_bytes} a layer")
 
 # %% [markdown] id="read-scores"
-# The 2 GB are right *per head*. Per layer they were 32 times too low, and with a fused kernel they
-# do not exist. On top of them the written-out version keeps a mask of $T^2$ bools.
+# The 2 GB are right *per head*. A layer has 32 times as much, and with a fused kernel it does not
+# exist. Beside the scores, the written-out version keeps a mask of $T^2$ bools.
 #
 # ## 34 bytes per element and layer
 #
-# The best-known formula of the trade (Korthikanti et al., 2022, equation 1) says what one
-# transformer layer keeps in 16 bits, with batch $b$, sequence $s$, width $h$ and $a$ heads:
+# Can a formula from a paper be right to the byte? The best-known one (Korthikanti et al., 2022,
+# equation 1) says what one transformer layer keeps in 16 bits, with batch $b$, sequence $s$, width
+# $h$ and $a$ heads:
 #
 # $$ s b h \left( 34 + 5 \frac{a s}{h} \right) $$
 #
 # In units of $sbh$: 11 and $5as/h$ in attention, 19 in the MLP, 4 in the two norms. It assumes
-# written-out attention, dropout everywhere, everything in 16 bits, and no causal mask.
-#
-# **Predict.** Does our block, written without the paper in mind, agree? To a tenth of a per cent?
+# written-out attention, dropout everywhere, everything in 16 bits, and no causal mask. Our block
+# was written without the paper in mind:
 
 
 # %% id="block-saved"
@@ -282,57 +301,60 @@ def block_saved(b, s, h, a, *, kernels="cuda", autocast=False):
             return memory.saved(lambda: block(x), params_of=block)
 
 
+# %% id="block-parts"
 b, s, h, a = 1, 1024, 1024, 16
-parts = {"attention": 11 + 5 * a * s / h, "mlp": 19, "norm": 4}
-rows = block_saved(b, s, h, a).rows
-for part, theory in parts.items():
-    seen = sum(row.num_bytes for row in rows if row.module.startswith(part)) / (s * b * h)
-    print(f"{part:<10} paper {theory:5.1f}, counted {seen:7.3f}")
+paper = {"attention": 11 + 5 * a * s / h, "mlp": 19, "norm": 4}
+counted = dict.fromkeys(paper, 0)
+for row in block_saved(b, s, h, a).rows:
+    counted[row.module.split(".")[0].split("_")[0]] += row.num_bytes / (s * b * h)
+pd.DataFrame({"paper": paper, "counted": counted}).round(3)
 
 # %% [markdown] id="read-parts"
-# Term by term. The trace in the norms are their float32 statistics, two numbers a row. Now the
-# whole layer at three sizes, the last one GPT-3's; and with the kernels of a CPU.
+# Term by term. The small rest in the norms is their float32 statistics, two numbers a row. Now the
+# whole layer at three sizes, the last one GPT-3's, with the kernels of a GPU and of a CPU:
 
 # %% id="megatron"
+rows = []
 for b, s, h, a in [(1, 1024, 1024, 16), (2, 2048, 2048, 16), (1, 2048, 12288, 96)]:
     theory = s * b * h * (34 + 5 * a * s / h)
     on_gpu, on_cpu = (block_saved(b, s, h, a, kernels=k).num_bytes for k in ("cuda", "cpu"))
-    print(
-        f"b, s, h, a = {b}, {s}, {h:>5}, {a}: paper {theory / (s * b * h):.0f}, "
-        f"GPU kernels off {on_gpu / theory - 1:+.3%}, CPU kernels {on_cpu / theory - 1:+.1%}"
-    )
+    rows.append((b, s, h, a, f"{on_gpu / theory - 1:+.3%}", f"{on_cpu / theory - 1:+.1%}"))
 masks = s * b * h * (a * s / h + 2)  # one on the scores, two on hidden states
 print(f"CPU - GPU: {(on_cpu - on_gpu) / masks:.3f} bytes for each element of a mask")
+pd.DataFrame(rows, columns=["b", "s", "h", "a", "GPU kernels off", "CPU kernels off"])
 
 # %% [markdown] id="read-megatron"
 # A formula and a count, made by different people in different ways, agree to better than a tenth of
-# a per cent. The CPU is off by a sixth, and the last line says why: one byte more for each element
+# a per cent. The CPU is off by a sixth, and the first line says why: one byte more for each element
 # of a dropout mask, two for bfloat16 in place of one for bool.
 #
 # The paper's "mixed precision" keeps 16-bit weights. PyTorch's `autocast` is something else:
 # float32 weights, cast on the fly.
 #
-# **Predict.** Under autocast: more than 34, less, or the same?
+# **Predict.** For the first size the paper says $34 + 5 \cdot 16 = 114$ bytes for each element of
+# $sbh$. How many are kept under autocast?
+
+# %% id="guess-autocast"
+guess = None  # bytes per element
 
 # %% id="autocast"
 b, s, h, a = 1, 1024, 1024, 16
 one, two = (block_saved(samples, s, h, a, autocast=True).num_bytes for samples in (1, 2))
-per_sample, constant = two - one, 2 * one - two
-paper = 34 + 5 * a * s / h
-print(f"each sample: {per_sample / (s * h):.1f} bytes an element, in the paper {paper:.0f}")
-print(f"once: {Bytes(constant)}, in 16 bits the weights are {Bytes(2 * 12 * h**2)}")
+per_element, constant = (two - one) / (s * h), 2 * one - two
+print(f"each sample: {per_element:.1f} bytes an element{beside(guess, per_element)}")
+print(f"once: {Bytes(constant)}; in 16 bits the weights are {Bytes(2 * 12 * h**2)}")
 
 # %% [markdown] id="read-autocast"
-# More, twice over. CUDA's autocast computes softmax and norms in float32, and what they keep is
-# float32 too. And backward needs the weights in the type in which forward used them, so the 16-bit
-# *copies* of all weights are kept until backward. That part does not grow with the batch; it is
-# what surprises people who turn autocast on for a large model and a small batch.
+# More, for two reasons. CUDA's autocast computes softmax and norms in float32, and what they keep
+# is float32 too. And the backward pass needs the weights in the type in which the forward pass used
+# them, so the 16-bit *copies* of all weights are kept as well. That part does not grow with the
+# batch. It surprises people who turn autocast on for a large model and a small batch.
 #
 # ## How long each tensor lives
 #
-# Bytes are half of the story; a tensor that is gone when the peak comes costs nothing. Forward
-# saves first what backward uses last, so "the activations of early layers live longest". Measured,
-# for eight blocks:
+# Bytes are half of the story: a tensor that is gone when the peak comes costs nothing. Forward
+# saves first what backward uses last, so "the activations of early layers live longest". Is that
+# true? Eight blocks, counted:
 
 # %% id="gpt-lives"
 small = GPT(GPTConfig(num_layers=8))
@@ -348,39 +370,42 @@ plain = memory.measure(step, model=small, label="none")
 plots.tape({"none": plain})
 
 # %% [markdown] id="predict-lives"
-# A row is a tensor of the forward, input below, loss on top; a bar is its life. The rows draw a
-# triangle: forward writes upward, backward reads downward.
+# Each row is a tensor of the forward pass, the input below and the loss on top; a bar is its life.
+# The rows draw a triangle: forward writes upward, backward reads downward.
 #
-# **Predict.** What share of the step does a tensor of the first block live, on average? Of the
-# last?
+# **Predict.** For how many per cent of the step does a tensor of the first block live, on average?
+
+# %% id="guess-lives"
+guess = None  # per cent of the step
 
 
 # %% id="lives"
 def lives(report, place):
     """Mean life of the activations of each place, weighted by bytes, as a share of the step."""
     end = max(life.died or life.born for life in report.timeline)
-    kept = [
-        n for n in report.timeline if n.category == "activations" and n.died and place(n.module)
+    rows = [
+        (place(n.module), n.num_bytes, n.num_bytes * (n.died - n.born) / end)
+        for n in report.timeline
+        if n.category == "activations" and n.died and place(n.module)
     ]
-    held, total = {}, {}
-    for life in kept:
-        name = place(life.module)
-        held[name] = held.get(name, 0) + life.num_bytes * (life.died - life.born) / end
-        total[name] = total.get(name, 0) + life.num_bytes
-    return {name: (f"{held[name] / total[name]:.0%}", Bytes(total[name])) for name in held}
+    sums = pd.DataFrame(rows, columns=["place", "bytes", "held"]).groupby("place", sort=False).sum()
+    share = (100 * sums["held"] / sums["bytes"]).round().astype(int)
+    return pd.DataFrame({"bytes": sums["bytes"].map(lambda n: f"{Bytes(n)}"), "life, %": share})
 
 
-lives(plain, lambda module: ".".join(module.split(".")[:2]) if "blocks" in module else "")
+blocks = lives(plain, lambda module: ".".join(module.split(".")[:2]) if "blocks" in module else "")
+first, last = blocks["life, %"]["blocks.0"], blocks["life, %"]["blocks.7"]
+print(f"first block: {first} % of the step{beside(guess, first)}")
+blocks
 
 # %% [markdown] id="read-lives"
 # True, and linear: each block shortens the life by the same amount. (Time is counted in operations
-# that allocate, not in seconds; the order is the same.) The first block's bytes are kept nine times
-# as long as the last one's, for the same use. That is the whole case for checkpointing, and it says
-# which block gains nothing from it: the last.
+# that allocate, not in seconds; the order is the same.) The first block's bytes are kept about ten
+# times as long as the last one's, for one use each. That is the case for checkpointing, and it
+# names the block that gains nothing from it: the last.
 #
-# A U-Net is no chain of equals. Its first and its last blocks work at full resolution.
-#
-# **Predict.** Where are the bytes that are both many and long-lived?
+# A U-Net's first and last blocks work at full resolution. Where are the bytes that are both many
+# and long-lived?
 
 # %% id="unet-lives"
 unet = UNet(UNetConfig())
@@ -398,12 +423,13 @@ lives(report, lambda module: next((level for level in levels if module.startswit
 
 # %% [markdown] id="read-unet-lives"
 # In the blocks of the way down at full resolution (`down.0`): much, and for most of the step. The
-# way up at the same resolution holds more bytes, for a moment. Both are there when backward begins,
-# so both count at the peak; but a checkpoint on the last blocks would discard what is needed next.
+# way up at the same resolution holds more bytes, but only for a moment. Both are there when the
+# backward pass begins, so both count at the peak. But a checkpoint on the last blocks would discard
+# what is needed next.
 #
 # ### The same step, checkpointed
 #
-# **Predict.** Around each block now a checkpoint. What happens to the triangle?
+# What happens to the triangle with a checkpoint around each block?
 
 # %% id="checkpointed-lives"
 with strategies.applied(small, "per-block"):
@@ -411,29 +437,30 @@ with strategies.applied(small, "per-block"):
 plots.tape({"none": plain, "per-block": frugal})
 
 # %% [markdown] id="step-through"
-# The triangle is hollow. Follow one tensor through it, the wide one that the MLP of block 2 makes:
+# Its inside is empty now. Follow one tensor through it, the wide one that the MLP of block 2 makes:
 
 # %% id="one-tensor"
+rows = []
 for name, report in {"none": plain, "per-block": frugal}.items():
     backward = next(tick for tick, phase in report.phase_starts if phase == "backward")
     for life in report.timeline:
         if life.module == "blocks.2.mlp.up" and life.category not in ("parameters", "gradients"):
-            last = "backward" if life.died >= backward else "forward"
-            print(f"{name:<10} {life.category:<11} {Bytes(life.num_bytes):>8} "
-                  f"from {life.phase} to {last}, {life.died - life.born} ticks")  # fmt: skip
+            until = "backward" if life.died >= backward else "forward"
+            rows.append((name, life.category, life.phase, until, life.died - life.born))
+ticks = pd.DataFrame(rows, columns=["checkpoints", "category", "from", "until", "operations"])
+ticks
 
 # %% [markdown] id="read-one-tensor"
-# (A tick is one operation.) Without checkpointing it is stored and waits through all later
-# blocks. With it, there are two lives: made and discarded within a few ticks of forward; then, when
-# the gradient arrives at block 2, the block is run again, the tensor is *recomputed*, used and
-# freed. Storing, discarding, triggering, running again, freeing: you will write these in chapter
-# 04.
+# Without checkpointing the tensor is stored and waits through all later blocks. With it, there are
+# two lives. The first is made and discarded within a few operations of forward. Then, when the
+# gradient arrives at block 2, the block runs again, and the tensor is *recomputed*, used and freed.
+# You will write these five steps in chapter 04: store the input, discard, trigger, run again, free.
 #
 # ## By layer type
 #
 # A published table ranks layers by activation memory: self-attention and cross-attention high,
-# feed-forward and convolution medium, norms low. Here are GPT-2 and the U-Net of Stable Diffusion
-# 1.5 at their real sizes, in bfloat16, with a GPU's kernels.
+# feed-forward and convolution medium, norms low. Is that so? Here are GPT-2 and the U-Net of Stable
+# Diffusion 1.5 at their real sizes, in bfloat16, with a GPU's kernels, in per cent of what is kept.
 
 # %% id="kinds"
 KINDS = {
@@ -465,55 +492,83 @@ def by_kind(name, attention, **shape):
     return saved, sums
 
 
-# %% [markdown] id="predict-kinds"
-# **Predict.** Order the kinds for both models. Does the order depend on the attention kernel?
-
 # %% id="kinds-table"
-columns = [
-    by_kind("gpt2", "sdpa", seq=1024),
-    by_kind("gpt2", "eager", seq=1024),
-    by_kind("sd15-unet", "sdpa"),
-    by_kind("sd15-unet", "eager"),
-]
-print(f"{'':<17}GPT-2: fused, written out | U-Net: fused, written out")
-for name in columns[0][1]:
-    shares = [sums[name] / saved.num_bytes for saved, sums in columns]
-    print(f"{name:<17}" + "".join(f"{share:12.0%}" for share in shares))
+columns = {
+    "GPT-2, fused": by_kind("gpt2", "sdpa", seq=1024),
+    "GPT-2, written out": by_kind("gpt2", "eager", seq=1024),
+    "U-Net, fused": by_kind("sd15-unet", "sdpa"),
+    "U-Net, written out": by_kind("sd15-unet", "eager"),
+}
+shares = pd.DataFrame({name: sums for name, (_, sums) in columns.items()})
+shares = (100 * shares / shares.sum()).round().astype(int)
+shares
 
 # %% [markdown] id="read-kinds"
-# (`other` in GPT-2 is the loss over 50,257 words.) The ranking is that of *written-out
+# (`other` in GPT-2 is the loss over 50,257 words.) The published ranking is that of *written-out
 # self-attention*, and of nothing else. With fused kernels, today's default, feed-forward comes
 # first in both models, and in the U-Net the "low" norms keep more than self-attention.
-# Cross-attention is never high here: thousands of pixels look at 77 words, and its scores are
-# narrow. A rule such as "checkpoint attention first" carries its kernel with it.
+# Cross-attention is never high here: thousands of pixels look at 77 words, so its scores are
+# narrow. A rule such as "checkpoint attention first" is a rule for one kernel.
 #
 # In the U-Net, bytes also have a resolution:
 
 # %% id="resolutions"
-saved, _ = columns[2]
-sides = (f"{side}x{side}" for side in (64, 32, 16, 8))
-{side: saved.by("resolution")[side] for side in sides}
+saved, _ = columns["U-Net, fused"]
+sides = [f"{side}x{side}" for side in (64, 32, 16, 8)]
+pd.DataFrame({"bytes": {side: f"{saved.by('resolution')[side]}" for side in sides}})
 
-# %% [markdown] id="summary"
-# Each level has a quarter of the pixels, and up to twice the channels: so the bytes fall by two to
+# %% [markdown] id="read-resolutions"
+# Each level has a quarter of the pixels, and up to twice the channels. So the bytes fall by two to
 # four, and most feature maps live at the top. (These are the four-dimensional tensors; attention
 # and feed-forward work on rows of pixels.)
 #
 # ## Verdicts
-#
-# - **"Attention scores at 32K tokens: 2 GB per layer per sample":** per *head*. Times 32 per layer
-#   of Llama-7B's shape, and nothing at all with a fused kernel.
-# - **"Early layers' activations live longest":** true, linear in depth, by the order of backward.
-#   At the moment of the peak, however, all of them are there.
-# - **"Forward with storing and discarding, backward with recomputation and freeing":** drawn from a
-#   measured step, one tensor followed through it.
-# - **"Self- and cross-attention high, feed-forward and convolution medium, norm low":** true of
-#   written-out self-attention alone.
-#
+
+# %% id="verdicts"
+self_attention = shares.loc["self-attention"]
+claims.Verdicts(
+    claims.Verdict(
+        "C03",
+        "holds",
+        "A checkpointed tensor has two short lives: one in forward, one when backward needs it.",
+        f"{ticks.operations[0]} operations without a checkpoint, "
+        f"{ticks.operations[1]} and {ticks.operations[2]} with it",
+        "counted",
+        "one-tensor",
+    ),
+    claims.Verdict(
+        "D12",
+        "wrong",
+        "2 GB is the size of the scores of one head, and a fused kernel keeps none.",
+        f"{Bytes(scores)} a layer, {Bytes(scores / 32)} a head",
+        "predicted",
+        "scores",
+        device="CUDA kernels",
+    ),
+    claims.Verdict(
+        "D18",
+        "holds",
+        "The earlier the block, the longer its activations live.",
+        f"{first} % of the step in the first block, {last} % in the last",
+        "counted",
+        "lives",
+    ),
+    claims.Verdict(
+        "E11",
+        "holds if",
+        "Self-attention ranks high only if its scores are written out; cross-attention never does.",
+        f"self-attention {self_attention.iloc[1]} % written out, {self_attention.iloc[0]} % fused",
+        "predicted",
+        "kinds-table",
+        device="CUDA kernels",
+    ),
+)
+
+# %% [markdown] id="summary"
 # ## What you can now do
 #
 # - Write the instrument, and know the three ways to add up what it sees.
 # - Say of an operation whether it keeps input, output, mask or nothing, and on which device.
-# - Take a formula from a paper and hold it against a count, term by term.
+# - Take a formula from a paper and compare it with a count, term by term.
 #
-# Chapter 04, `04_checkpoint_from_scratch`, throws the triangle away and computes it again.
+# Chapter 04, `04_checkpoint_from_scratch`, discards the triangle and computes it again.
