@@ -36,7 +36,7 @@ ALLOWED = {
     "plan": {
         *("units", "private_torch", "timeline", "device", "memory"),
         *("models", "strategies"),
-        *("training", "plots"),
+        *("training", "plots", "ranks"),
     },
     "recorded": {"units", "device", "memory", "models", "ranks", "training"},
     "emulated": {"units"},

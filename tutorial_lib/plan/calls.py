@@ -11,7 +11,13 @@ import torch
 from torch import Tensor, nn
 
 from tutorial_lib import strategies
-from tutorial_lib.private_torch import TreeSpec, tree_flatten, tree_unflatten
+from tutorial_lib.private_torch import (
+    TreeSpec,
+    tree_flatten,
+    tree_leaves,
+    tree_unflatten,
+    without_modes,
+)
 
 # What lies between the blocks of a U-Net of diffusers, at the same level as they.
 _BETWEEN = {"Downsample2D", "Upsample2D"}
@@ -66,12 +72,34 @@ class Call:
         leaves = [next(rest) if isinstance(leaf, Tensor) else leaf for leaf in self.leaves]
         return tree_unflatten(leaves, self.form)
 
+    def without_work(self, *args: Any, **kwargs: Any) -> Any:
+        """Give such an output of fake inputs, and such gradients of it, by no operation."""
+        inputs = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
+        made = _WithoutWork.apply(self.tensors, *inputs)  # type: ignore[no-untyped-call]
+        return self.filled(made)
+
+
+class _WithoutWork(torch.autograd.Function):
+    """Tensors of the right shapes, forward and backward."""
+
+    @staticmethod
+    def forward(ctx: Any, made: list[Tensor], *inputs: Tensor) -> tuple[Tensor, ...]:
+        ctx.forms = [(x.shape, x.dtype) for x in inputs]
+        return tuple(torch.empty(like.shape, dtype=like.dtype) for like in made)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        pairs = zip(ctx.forms, ctx.needs_input_grad[1:], strict=True)
+        made = (torch.empty(form[0], dtype=form[1]) if needed else None for form, needed in pairs)
+        return None, *made
+
 
 def _without_memory(leaf: Any) -> Any:
     if not isinstance(leaf, Tensor):
         return leaf
-    empty = torch.empty((), dtype=leaf.dtype, device="meta")
-    return empty.as_strided(leaf.shape, [0] * leaf.dim())
+    with without_modes():  # a fake tensor could not go to another process
+        empty = torch.empty((), dtype=leaf.dtype, device="meta")
+        return empty.as_strided(leaf.shape, [0] * leaf.dim())
 
 
 def kind_of(module: nn.Module) -> tuple[str, int]:

@@ -6,17 +6,15 @@ from collections.abc import Sequence
 from dataclasses import fields, replace
 from typing import Any
 
-import torch
+from joblib import Parallel, delayed  # type: ignore[import-untyped]
 
-from tutorial_lib import memory
-from tutorial_lib.plan.apply import apply
 from tutorial_lib.plan.choices import Choice, Fit
-from tutorial_lib.plan.fixed import Fixed, fixed_parts
-from tutorial_lib.plan.profile import Profile, profile
+from tutorial_lib.plan.predictions import Parts, predicted_peak
+from tutorial_lib.plan.profile import Profile
 from tutorial_lib.plan.roofline import Speed
 from tutorial_lib.plan.solve import floor_bytes, solve
 from tutorial_lib.plan.stages import Skip, Stage
-from tutorial_lib.training import Recipe
+from tutorial_lib.training import Recipe, Shard
 
 PRECISIONS = ("bf16-amp", "bf16")
 OPTIMIZERS = ("adamw-fused", "adamw-8bit")
@@ -34,25 +32,32 @@ def fit(
     optimizers: Sequence[str] = OPTIMIZERS,
     speed: Speed | None = None,
     overrides: dict[str, Any] | None = None,
+    lora_rank: int | None = None,
+    ranks: int = 1,
+    shard: Shard | str | None = None,
 ) -> Fit:
     """Search micro-batch, accumulation, checkpointing plan, precision and optimizer.
 
     A model's stages are profiled on tensors without memory with one and with two samples; their
     bytes and times for other micro-batches lie on the straight line through both. The fastest
     choice is then predicted in whole, with its plan at work, and gets less for its plan where
-    that shows more than the budget.
+    that shows more than the budget. Precisions are looked at in processes of their own.
 
     Args:
         model: A key of `published.PUBLISHED`.
         budget_bytes: For everything that PyTorch holds: model, gradients, states, activations.
             A GPU's allocator, kernels and CUDA itself need more on top.
-        effective_batch: Samples for each update.
+        effective_batch: Samples for each update, of all ranks together.
         seq: Tokens in a sequence; `None` takes the model's own.
         size: Height and width of images, or latents for a U-Net.
         precisions: Which to try, as in `Recipe`.
         optimizers: Which to try, as in `Recipe`.
         speed: What to predict times with; `None` takes that of an A100.
         overrides: Fields of the model's configuration that differ.
+        lora_rank: As in `Recipe`.
+        ranks: How many ranks train together. Bytes are those of one of them; the time of their
+            collectives is left out.
+        shard: How they share the work, `ddp` or `tp`.
 
     Returns:
         All choices; `best` is `None` when nothing fits, and `smallest_bytes` says what would do.
@@ -60,40 +65,44 @@ def fit(
     Raises:
         ValueError: When a number is below 1, or a name is not known.
     """
-    if effective_batch < 1 or budget_bytes < 1:
+    together = 1 if shard == Shard.TP else ranks  # of tensor parallel ranks all get all samples
+    if effective_batch < 1 or budget_bytes < 1 or effective_batch % together:
         raise ValueError(
             f"effective_batch (={effective_batch}) and budget_bytes (={budget_bytes}) must be at "
-            "least 1."
+            f"least 1, and effective_batch a multiple of the ranks with samples of their own "
+            f"(={together})."
         )
-    asked: dict[str, Any] = {"seq": seq, "size": size, "overrides": overrides or {}}
+    if shard == Shard.FSDP:
+        raise ValueError(
+            "plan cannot divide a model by shard (=fsdp): FSDP gathers weights where the model "
+            "calls a block, and a plan runs the block later. Predict one rank instead, `predict "
+            "MODEL --ranks N --shard fsdp --fits BUDGET --checkpointing per-block`, or try ddp."
+        )
     speed = speed or Speed()
-    choices: list[Choice] = []
-    for precision in precisions:
-        recipe = Recipe(model, 1, precision=precision, **asked)
-        one, two = (_profiled(replace(recipe, micro_batch=n), speed) for n in (1, 2))
-        parts = fixed_parts(recipe, optimizers)
-        for optimizer, fixed in parts.items():
-            for micro_batch in _divisors(effective_batch):
-                at = _at(one, two, micro_batch)
-                steps = effective_batch // micro_batch
-                choices.append(
-                    _choice(recipe, optimizer, micro_batch, steps, at, fixed, budget_bytes, speed)
-                )
-    found = Fit(model, budget_bytes, effective_batch, tuple(choices))
-    return _verified(found, asked)
+    whole = Recipe(
+        model,
+        seq=seq,
+        size=size,
+        overrides=overrides or {},
+        lora_rank=lora_rank,
+        ranks=ranks,
+        shard=shard,
+    )
+    jobs = [delayed(Parts.of)(replace(whole, precision=p), optimizers, speed) for p in precisions]
+    choices = [
+        _choice(parts, optimizer, micro_batch, effective_batch // together, budget_bytes, speed)
+        for parts in Parallel(n_jobs=min(2, len(jobs)))(jobs)
+        for optimizer in parts.updates
+        for micro_batch in _divisors(effective_batch // together)
+    ]
+    return _verified(Fit(model, budget_bytes, effective_batch, tuple(choices)), whole)
 
 
 def _divisors(number: int) -> list[int]:
     return [n for n in range(1, number + 1) if number % n == 0]
 
 
-def _profiled(recipe: Recipe, speed: Speed) -> Profile:
-    with memory.predicting():
-        loss, model = recipe.make_loss()
-        return profile(model, loss, gradients="made", speed=speed, selective=True)
-
-
-def _at(one: Profile, two: Profile, micro_batch: int) -> Profile:
+def _at(parts: Parts, micro_batch: int) -> Profile:
     """Continue the straight line through one and two samples."""
 
     def line(first: Any, second: Any) -> Any:
@@ -110,45 +119,47 @@ def _at(one: Profile, two: Profile, micro_batch: int) -> Profile:
             values["handed_on_bytes"] = min(values["handed_on_bytes"], values["saved_bytes"])
         return replace(first, **values)
 
+    one, two = parts.one, parts.two
     stages: list[Stage] = [between(a, b) for a, b in zip(one.stages, two.stages, strict=True)]
     skips: list[Skip] = [between(a, b) for a, b in zip(one.skips, two.skips, strict=True)]
     return replace(one, stages=tuple(stages), skips=tuple(skips))
 
 
 def _choice(
-    recipe: Recipe,
-    optimizer: str,
-    micro_batch: int,
-    accumulation: int,
-    at: Profile,
-    fixed: Fixed,
-    budget: int,
-    speed: Speed,
+    parts: Parts, optimizer: str, micro_batch: int, samples: int, budget: int, speed: Speed
 ) -> Choice:
     """Solve for what the model and its update leave of the budget."""
-    always = fixed.resident_bytes
+    at, update, accumulation = (
+        _at(parts, micro_batch),
+        parts.updates[optimizer],
+        samples // micro_batch,
+    )
+    always = update.resident_bytes
     if accumulation > 1:  # from the second micro-batch on all gradients are there
         always += sum(stage.gradient_bytes for stage in at.stages)
         at = replace(at, stages=tuple(replace(s, gradient_bytes=0) for s in at.stages))
-    chosen = Choice(str(recipe.precision), optimizer, micro_batch, accumulation, 0.0, 0, 0.0)
-    least = max(always + floor_bytes(at), fixed.update_bytes)
+    precision = str(parts.recipe.precision)
+    chosen = Choice(precision, optimizer, micro_batch, accumulation, 0.0, 0, 0.0)
+    least = max(always + floor_bytes(at), update.peak_bytes)
     if least > budget:
         return replace(chosen, peak_bytes=least)
     found = solve(at, budget_bytes=budget - always)
-    seconds = accumulation * found.seconds + fixed.touched_bytes / speed.bytes_per_second
-    peak = max(always + found.peak_bytes, fixed.update_bytes)
+    seconds = accumulation * found.seconds + update.touched_bytes / speed.bytes_per_second
+    peak = max(always + found.peak_bytes, update.peak_bytes)
     return replace(
         chosen, seconds=seconds, peak_bytes=peak, overhead=max(0.0, found.overhead), plan=found
     )
 
 
-def _verified(found: Fit, asked: dict[str, Any]) -> Fit:
+def _verified(found: Fit, whole: Recipe) -> Fit:
     """Predict the fastest choice in whole; where it does not fit, leave its plan less room."""
     for _ in range(_TRIES):
         best = found.best
         if best is None or best.is_verified or best.plan is None:
             break
-        peak = _predicted(found.model, best, asked)
+        names = ("precision", "optimizer", "micro_batch", "accumulation")
+        recipe = replace(whole, **{name: getattr(best, name) for name in names})
+        peak = predicted_peak(recipe, best.plan)
         over = peak - found.budget_bytes
         changed = replace(best, peak_bytes=peak, is_verified=True)
         if over > 0:
@@ -172,26 +183,3 @@ def _with_less(choice: Choice, over: int) -> Choice:
         return replace(choice, peak_bytes=choice.peak_bytes + over, plan=None)
     slower = choice.accumulation * (again.seconds - plan.seconds)
     return replace(choice, plan=again, seconds=choice.seconds + slower, overhead=again.overhead)
-
-
-def _predicted(model: str, choice: Choice, asked: dict[str, Any]) -> int:
-    recipe = Recipe(
-        model,
-        choice.micro_batch,
-        precision=choice.precision,
-        optimizer=choice.optimizer,
-        accumulation=min(2, choice.accumulation),  # a third one peaks as the second
-        **asked,
-    )
-
-    def make_step() -> Any:
-        step, network, optimizer = recipe.make_step()
-        for parameter in network.parameters():  # one update, so that the states are there
-            parameter.grad = torch.empty_like(parameter)
-        optimizer.step()
-        optimizer.zero_grad()
-        if choice.plan is not None:
-            apply(network, choice.plan)
-        return step, network, optimizer
-
-    return memory.predict(make_step, warmup=0).peak_bytes

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from typing import Any, Literal
 
 import torch
@@ -12,7 +14,7 @@ from torch import Tensor, nn
 
 from tutorial_lib import device as devices
 from tutorial_lib.memory.storages import StorageLog
-from tutorial_lib.plan.calls import Call, find_stages
+from tutorial_lib.plan.calls import Call, find_stages, replaced
 from tutorial_lib.plan.course_of import Course, Loss, model_untouched, record_calls, run_course
 from tutorial_lib.plan.readings import LABEL, Flow, chain
 from tutorial_lib.plan.repeatable import check_repeatable
@@ -108,20 +110,47 @@ def profile(
         calls, dropped, ends = _forward_alone(model, found, loss, device)
         names = (BEFORE, *(call.name for call in calls), AFTER)
         forms, skips = list[tuple[Stage, ...]](), tuple[Skip, ...]()
+        first = list(range(len(names)))
         for kept in (int, Selective)[: 1 + selective]:
             _set_gradients(model, gradients)
-            run = _watched(model, calls, loss, device, speed or Speed(), kept)
+            if kept is Selective and is_fake:
+                first = _first_alike(calls, forms[0])
+            with _left_out(found, [call for i, call in enumerate(calls, 1) if first[i] < i]):
+                run = _watched(model, calls, loss, device, speed or Speed(), kept)
             course = run.course.take(_SECONDS)
             timed = _spans(course, 0.0)
             if method == "measured":
                 timed = _measure_times(model, calls, loss, device, repeats, kept)
             counted, more = chain(run.course.take(_TICKS), run.flow, run.lives, dropped, ends)
-            forms.append(_with_times(counted, names, (*timed, course.early_stops()), keep))
+            form = _with_times(counted, names, (*timed, course.early_stops()), keep)
+            forms.append(tuple(form[index] for index in first))
             skips = _dearest(skips, more)
             if kept is int:
                 calls = _with_products(calls, run.course)
     words = "CUDA kernels" if is_fake else devices.describe(device)
     return Profile(_either(*forms), skips, names, tuple(calls), method, words)
+
+
+def _first_alike(calls: Sequence[Call], stages: Sequence[Stage]) -> list[int]:
+    """Say for each stage which one stands for it: the first of its kind with the same numbers."""
+    times = Counter(call.name for call in calls)
+    seen: dict[str, int] = {}
+    first = list(range(len(stages)))
+    for index, call in enumerate(calls, 1):
+        if times[call.name] == 1:
+            numbers = [f"{n:.9g}" for n in astuple(stages[index]) if n is not None]
+            shapes = [(tensor.shape, tensor.dtype) for tensor in call.tensors]
+            first[index] = seen.setdefault(str((call.kind, shapes, numbers)), index)
+    return first
+
+
+def _left_out(
+    stages: dict[str, nn.Module], calls: Sequence[Call]
+) -> contextlib.AbstractContextManager[None]:
+    """Let some stages do no work, on tensors without memory."""
+    absent = {call.name: call for call in calls}
+    parts = {name: stages[name] for name in absent}
+    return replaced(parts, lambda name, _: absent[name].without_work)
 
 
 def _set_gradients(model: nn.Module, gradients: str) -> None:

@@ -19,6 +19,7 @@ from tutorial_lib.training.choices import Choices
 if TYPE_CHECKING:
     import torch
     from torch import nn
+    from torch.optim import Optimizer
 
     from tutorial_lib.training.step import Loss, Step
 
@@ -98,6 +99,16 @@ class Recipe(Choices):
                 "loss: take make_step, or leave them out and checkpoint with strategies.applied."
             )
         return make_loss(self, device)
+
+    def make_optimizer(self, model: nn.Module) -> Optimizer:
+        """Make the optimizer alone, for what is trained of a model that is there.
+
+        Args:
+            model: As `make_model` or `make_loss` gives it.
+        """
+        from tutorial_lib.training.step import make_optimizer
+
+        return make_optimizer(self, model)
 
     def make_step(self, device: torch.device | str = "cpu") -> Step:
         """Build model, batch and optimizer.

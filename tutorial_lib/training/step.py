@@ -73,7 +73,7 @@ def make_step(recipe: Choices, device: torch.device | str = "cpu") -> Step:
         loss, model = _cast(recipe, made[0], device), _adapted(recipe, made[1])
     else:
         loss, model = make_loss(recipe, device)
-    optimizer = _optimizer(str(recipe.optimizer), _trained(model))
+    optimizer = make_optimizer(recipe, model)
     scaler = torch.amp.GradScaler(
         torch.device(device).type,
         init_scale=FIRST_SCALE,
@@ -170,7 +170,10 @@ def _trained(model: nn.Module) -> list[dict[str, Any]]:
     return [{"params": group} for group in groups.values()]
 
 
-def _optimizer(name: str, parameters: Any) -> Optimizer:
+def make_optimizer(recipe: Choices, model: nn.Module) -> Optimizer:
+    """Make the optimizer of a recipe: see `Recipe.make_optimizer`."""
+    name = recipe.optimizer
+    parameters: Any = _trained(model)
     if name in (OptimizerName.SGD, OptimizerName.MOMENTUM):
         momentum = 0.9 if name == OptimizerName.MOMENTUM else 0.0
         return SGD(parameters, lr=LEARNING_RATE, momentum=momentum)

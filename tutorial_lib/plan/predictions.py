@@ -1,0 +1,123 @@
+"""What a recipe's step is added up from, and the step in whole: both on tensors without memory."""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from tutorial_lib import memory, ranks
+from tutorial_lib.memory.kernels import as_on_cuda
+from tutorial_lib.plan.apply import apply
+from tutorial_lib.plan.profile import Profile, profile
+from tutorial_lib.plan.roofline import Speed
+from tutorial_lib.plan.schedule import Plan
+from tutorial_lib.training import Recipe, Shard
+
+
+@dataclass(frozen=True)
+class Update:
+    """The bytes of an optimizer with its model.
+
+    Args:
+        resident_bytes: Parameters, buffers and states: held all the time.
+        peak_bytes: Peak of the update, gradients included.
+        touched_bytes: Read and written by the update, about.
+    """
+
+    resident_bytes: int
+    peak_bytes: int
+    touched_bytes: int
+
+
+@dataclass(frozen=True)
+class Parts:
+    """A step taken apart.
+
+    Args:
+        recipe: Of one sample.
+        one: The model's stages with one sample.
+        two: The same with two.
+        updates: By optimizer.
+    """
+
+    recipe: Recipe
+    one: Profile
+    two: Profile
+    updates: dict[str, Update]
+
+    @classmethod
+    def of(cls, recipe: Recipe, optimizers: Sequence[str], speed: Speed) -> Parts:
+        """Profile the stages with one and with two samples, and each update by itself."""
+        with _one_rank(recipe), memory.predicting():
+            profiles = []
+            for samples in (1, 2):
+                loss, model = replace(recipe, micro_batch=samples).make_loss()
+                found = profile(model, loss, gradients="made", speed=speed, selective=True)
+                profiles.append(found)
+            updates = {
+                name: _update(model, replace(recipe, optimizer=name).make_optimizer(model))
+                for name in optimizers
+            }
+        if recipe.shard == Shard.DDP:  # its buckets hold all gradients, all the time
+            extra = sum(p.nbytes for p in model.parameters() if p.requires_grad)
+            updates = {
+                name: replace(update, resident_bytes=update.resident_bytes + extra)
+                for name, update in updates.items()
+            }
+        return cls(recipe, profiles[0], profiles[1], updates)
+
+
+def _one_rank(recipe: Recipe) -> contextlib.AbstractContextManager[None]:
+    return contextlib.nullcontext() if recipe.shard is None else ranks.pretend(recipe.ranks)
+
+
+def _update(model: nn.Module, optimizer: Optimizer) -> Update:
+    as_on_cuda(optimizer)
+
+    def update() -> None:
+        _make_gradients(model)
+        optimizer.step()
+        optimizer.zero_grad()
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", memory.MeterWarning)  # that this is no whole step
+        report = memory.measure(update, model=model, optimizer=optimizer)
+    held = report.baseline_bytes
+    return Update(held, report.peak_bytes, 2 * held + report.at_peak["gradients"])
+
+
+def _make_gradients(model: nn.Module) -> None:
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            parameter.grad = torch.empty_like(parameter)
+
+
+def predicted_peak(recipe: Recipe, plan: Plan) -> int:
+    """Predict a step in whole, with a plan at work.
+
+    Of several micro-batches the second has the peak: it finds all gradients there. So it alone is
+    run, without the few KiB that the loss of the first still holds; but not for several ranks,
+    whose gradients lie as their first backward leaves them.
+    """
+    is_alone = recipe.shard is None
+    least = replace(recipe, accumulation=1 if is_alone else min(2, recipe.accumulation))
+
+    def make_step() -> Any:
+        step, model, optimizer = least.make_step()
+        if is_alone:  # one update, so that the states are there
+            _make_gradients(model)
+            optimizer.step()
+            if recipe.accumulation == 1:
+                optimizer.zero_grad()
+        apply(model, plan)
+        return step, model, optimizer
+
+    with _one_rank(recipe):
+        return memory.predict(make_step, warmup=0 if is_alone else 1).peak_bytes
