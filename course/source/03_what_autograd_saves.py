@@ -111,7 +111,7 @@ def table(layers, shape):
 
 
 # %% [markdown] id="predict-gelu"
- **Predict.** GELU by PyTorch's own function keeps one tensor, its input. How many tensors of that
+# **Predict.** GELU by PyTorch's own function keeps one tensor, its input. How many tensors of that
 # size does the same function keep, written out as in `gelu_by_hand`?
 
 # %% id="guess-gelu"
