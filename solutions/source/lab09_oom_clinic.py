@@ -1,9 +1,9 @@
 # %% [markdown] id="title"
 # # Lab 09: the clinic
 #
-# Ten training runs come in. Nine of them raise no error and warn of nothing. Each is a small copy
-# of a script from a real bug report, with the fault that its author could not find. You take a
-# reading, name the cause, and mend the script.
+# Ten training runs come in, each a small copy of a script from a real bug report. None of them
+# raises an error, and nine do not even warn. You take a reading, name the cause, and mend the
+# script so that it trains what it should, in the memory that it should need.
 #
 # ```text
 #   what the user says        what you read                               what it tells
@@ -65,12 +65,16 @@ torch.set_num_threads(1)  # small steps lose more by waiting for a second core t
 # %% [markdown] id="causes-text"
 # ## What you answer
 #
-# For each case a *finding*: the cause, the reading, your mended function. The cause is one of the
-# words below. Four of them are the cause of no case here.
+# For each case you return a *finding*: the cause, a reading, your mended function, as in `{"A":
+# ("precision", 0, broken_a), ...}`. The cause is one of the words below; four of them are the cause
+# of no case here.
 #
-# The reading is the number by which the instrument shows that cause. Each exercise says which
-# number it wants, once you have named the cause. Three instruments are ready: `forwards` counts how
-# often modules run, `verdict` asks the judge of chapter 08 what differs first, and
+# You can begin with just that: a guess, 0, and the broken function. The check judges the cause
+# first, and says how the cause that you named would show. Once the cause is right, it says which
+# number it wants as the reading. Then it tries your function, on models and data of its own.
+#
+# Measure before you guess: add cells wherever you like. Three instruments are ready. `forwards`
+# counts how often modules run, `verdict` asks the judge of chapter 08 what differs first, and
 # `memory.watch` is chapter 02's.
 
 # %% id="causes"
@@ -122,7 +126,7 @@ def plain_step(model, optimizer, *batch):
 
 
 def on(step, *batch):
-    """Take a step's batch away from its arguments."""
+    """Give a step its batch; what is left takes a model and an optimizer."""
     return lambda model, optimizer: step(model, optimizer, *batch)
 
 
@@ -165,7 +169,7 @@ def make_a():
 def broken_a(model, optimizer, tokens):
     x = model.token_embedding(tokens) + model.position_embedding.weight[: tokens.size(1)]
     for block in model.blocks:
-        x = checkpoint(lambda t: block(t), x, use_reentrant=False)  # noqa: B023
+        x = checkpoint(lambda t: block(t), x, use_reentrant=False)
     logits = model.head(model.norm(x))[:, :-1]
     loss = next_token_loss(logits, tokens)
     return update(optimizer, loss)
@@ -208,8 +212,6 @@ print(f"case A: off by {off_a:.0%}{beside(guess, off_a)}")
 # %% [markdown] id="goal-9-1"
 # Your mended functions take and return what the broken ones do. The goal: the plain model's
 # gradients within 1e-12, with each block run twice. In case B the schedule goes on as before.
-# Readings: for A `forwards` of the blocks in one step, for B print what `run` reads, from a scale
-# of 1.
 
 
 # %% id="answer-9-1"
@@ -251,7 +253,7 @@ def changed_in_between() -> dict[str, tuple[str, float, Callable]]:
 checks.lab09.changed_in_between(changed_in_between)
 
 # %% [markdown] id="hints-9-1"
-# <details><summary>Hint 1: taking the readings</summary>
+# <details><summary>Hint 1: two instruments</summary>
 #
 # `model, optimizer = make_a()`, then `with forwards(list(model.blocks)) as counts:` around one call
 # of `broken_a`. For B put `print(settings["scale"])` into `run`: it is called in forward, and once
@@ -336,9 +338,7 @@ print(f"case C: off by {off_c:.0%}{beside(guess, off_c)}")
 
 # %% [markdown] id="goal-9-2"
 # The goal: the plain model's gradients, and in case D its running means and variances too, with
-# each block run twice. Layers, modes and parameters stay as given. Readings: for C let each block's
-# `res` note `torch.get_rng_state()` whenever it begins, and count the different states of one step;
-# for D look at the `num_batches_tracked` of a block's norm.
+# each block run twice. Layers, modes and parameters stay as given.
 
 
 # %% id="answer-9-2"
@@ -382,11 +382,11 @@ def repeated_work() -> dict[str, tuple[str, float, Callable]]:
 checks.lab09.repeated_work(repeated_work)
 
 # %% [markdown] id="hints-9-2"
-# <details><summary>Hint 1: the random states</summary>
+# <details><summary>Hint 1: two instruments</summary>
 #
 # `block.res.register_forward_pre_hook(lambda *_: states.add(bytes(torch.get_rng_state())))`, with
 # `states = set()`. A right checkpoint begins the recomputation of a block in the state in which its
-# forward began.
+# forward began. For D print a block's buffers before and after one step.
 # </details>
 # <details><summary>Hint 2: case D</summary>
 #
@@ -410,10 +410,9 @@ checks.lab09.repeated_work(repeated_work)
 # memory is as high as without."
 #
 # The goal: in E all that is not frozen learns as in the plain model, and the embeddings stay
-# frozen. In F gradients are those without dropout, and each layer runs twice. Readings: for E the
-# number of parameters (tensors) that should learn and have no gradient after one step; for F
-# `forwards` of the modules whose name ends in `layernorm_before`. (A library's layer may keep its
-# own hooks outside the checkpoint, so count a part of it.)
+# frozen. In F gradients are those without dropout, and each layer runs twice. (A library's layer
+# may keep its own hooks outside the checkpoint. Count the runs of a part of it, such as the modules
+# whose names end in `layernorm_before`.)
 
 
 # %% id="broken-e"
@@ -486,7 +485,7 @@ def untrained_parts() -> dict[str, tuple[str, float, Callable]]:
 checks.lab09.untrained_parts(untrained_parts)
 
 # %% [markdown] id="hints-9-3"
-# <details><summary>Hint 1: the readings</summary>
+# <details><summary>Hint 1: two instruments</summary>
 #
 # `sum(p.requires_grad and p.grad is None for p in model.parameters())` after one `broken_e`. For F
 # collect `[m for name, m in model.named_modules() if name.endswith("layernorm_before")]`.
@@ -507,16 +506,13 @@ checks.lab09.untrained_parts(untrained_parts)
 #
 # Difficulty 2/5 · importance 5/5 · 12 minutes
 #
-# **Case G.** "Training fits. The first validation runs out of memory, later the more batches there
-# are." **Case H.** "The same rows in one batch, and in four micro-batches with the weights all
-# divided by four: two loss curves."
+# **Case G.** "Training fits. The first validation runs out of memory, but for a few batches it
+# comes through." **Case H.** "The same rows in one batch, and in four micro-batches whose losses I
+# divide by four: two loss curves."
 #
 # The goal: in G the same mean as a float, no byte left behind, and no more memory at the peak than
 # one batch without a graph takes. In H the gradient of all targets of the window as one batch, for
-# ragged rows with labels of -100 too, one micro-batch in the model at a time. Readings: for G watch
-# `broken_g` on `[text(4, 33)] * 6` and divide the bytes left behind by what `memory.saved` counts
-# for one batch, rounded; for H compare the weights of two targets in `window_h()`, one of the
-# shortest micro-batch and one of the longest.
+# ragged rows with labels of -100 too, one micro-batch in the model at a time.
 
 
 # %% id="broken-g-h"
@@ -596,13 +592,13 @@ def memory_and_windows() -> dict[str, tuple[str, float, Callable]]:
 checks.lab09.memory_and_windows(memory_and_windows)
 
 # %% [markdown] id="hints-9-4"
-# <details><summary>Hint 1: the reading of case G</summary>
+# <details><summary>Hint 1: an instrument for case G</summary>
 #
 # `with memory.watch(model=model) as report: kept = broken_g(model, batches)`, then
 # `report.leaked_bytes` over `memory.saved(lambda: model.loss(text(4, 33)), params_of=model)`'s
 # `num_bytes`.
 # </details>
-# <details><summary>Hint 2: the reading of case H</summary>
+# <details><summary>Hint 2: what counts in case H</summary>
 #
 # In a micro-batch with n targets each of them has the weight 1 / (4 n).
 # </details>
@@ -658,8 +654,7 @@ print(f"case I: {share_i:.2f} of the loss{beside(guess, share_i)}")
 
 # %% [markdown] id="goal-9-5"
 # The goal: gradient and loss of the whole batch, with no more than a micro-batch in the model at a
-# time. The reading: with how many *other* images an image is compared in the broken step, for 16
-# images and `num=4`.
+# time. `loss_of` may be another contrastive loss.
 
 
 # %% id="answer-9-5"
@@ -721,8 +716,8 @@ checks.lab09.contrastive_batch(contrastive_batch)
 # Ranks are threads of one process here, as in the check of lab 06.
 #
 # The goal: one exchange an update, whatever the length of the window, and on both ranks the
-# gradient of both windows. Each rank returns its own loss. The reading: `sizes("all_reduce")` of
-# what `on_two_ranks(broken_j)` gives for a rank.
+# gradient of both windows. Each rank returns its own loss. `on_two_ranks(step)` gives what each
+# rank sent; `[0].sizes("all_reduce")` lists the bytes.
 
 
 # %% id="broken-j"

@@ -98,16 +98,9 @@ def _add(counts: list[int], place: int, *_: Any) -> None:
     counts[place] += 1
 
 
-@dataclass(frozen=True)
-class Right:
-    """The same step twice: plain, and with a checkpoint around each block."""
-
-    plain: Result
-    peak: int
-
-
-def _oracle(make: Make, case: Case) -> Right:
-    return Right(_reference(make, case, False), _reference(make, case, True)["peak"])
+def _oracle(make: Make, case: Case) -> tuple[Result, int]:
+    """Take the same step plain, and with a checkpoint around each block; of that, the peak."""
+    return _reference(make, case, False), _reference(make, case, True)["peak"]
 
 
 def _reference(make: Make, case: Case, is_checkpointed: bool) -> Result:
@@ -129,8 +122,8 @@ def _reference(make: Make, case: Case, is_checkpointed: bool) -> Result:
     return _treat(remember, step, case)
 
 
-def _judge(symptom: str, case: Case, result: Result, right: Right) -> None:
-    where, plain = f"case {case['case']}: ", right.plain
+def _judge(symptom: str, case: Case, result: Result, right: tuple[Result, int]) -> None:
+    where, (plain, enough) = f"case {case['case']}: ", right
     size = len(plain["parameters"])
     once = plain["counts"]
     counts = read.integers(result.get("counts"), f"{where}runs of the blocks", len(once))
@@ -151,10 +144,10 @@ def _judge(symptom: str, case: Case, result: Result, right: Right) -> None:
             "twice. The run has to fit, so keep the checkpoints."
         )
     peak = read.integer(result.get("peak"), f"{where}the peak")
-    if peak > _SLACK * right.peak or sum(counts) > 2 * sum(once):
+    if peak > _SLACK * enough or sum(counts) > 2 * sum(once):
         raise CheckError(
             f"{where}the training is right. The peak is {peak:,} bytes, with {sum(counts)} runs of "
-            f"blocks; {right.peak:,} bytes are enough, with {2 * sum(once)} runs: a checkpoint for "
+            f"blocks; {enough:,} bytes are enough, with {2 * sum(once)} runs: a checkpoint for "
             "each block, once."
         )
     if result.get("settings") != plain["settings"]:

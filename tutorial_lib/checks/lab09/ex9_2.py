@@ -37,14 +37,15 @@ repeated_work = ward(
             _unet,
             "random state",
             10,
-            "how many different random states the five blocks begin in, in one step",
+            "the number of different random states (torch.get_rng_state) in which the five blocks "
+            "of make_c begin, forward or again, in one step of broken_c",
             "Does a recomputation draw the masks of its forward?",
         ),
         "D": patient(
             _resnet,
             "counted twice",
             2,
-            "num_batches_tracked of a checkpointed BatchNorm after one step",
+            "num_batches_tracked in a block after one step of broken_d",
             "How often do the running statistics move in one step?",
         ),
     },

@@ -111,7 +111,8 @@ memory_and_windows = ward(
         "G": Patient(
             "kept graphs",
             6,
-            "how many batches' graphs are alive when it is over",
+            "how many graphs are alive after broken_g on six batches of one size: the bytes left "
+            "behind over those that one batch saves, rounded",
             _validate,
             _right_validation,
             _judge_validation,
@@ -119,8 +120,8 @@ memory_and_windows = ward(
         "H": Patient(
             "unequal weights",
             8,
-            "how many times as much a target of the shortest micro-batch counts as one of the "
-            "longest",
+            "how many times as much a target of the shortest micro-batch in window_h() counts as "
+            "one of the longest",
             _accumulate,
             _right_window,
             _judge_window,

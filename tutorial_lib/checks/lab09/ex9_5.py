@@ -84,7 +84,7 @@ contrastive_batch = ward(
         "I": Patient(
             "no sum",
             3,
-            "with how many other images an image is compared",
+            "with how many other images broken_i compares an image, of 16 with num=4",
             _treat,
             _oracle,
             _judge,

@@ -89,7 +89,12 @@ rank_traffic = ward(
     "case J exchanges its gradients once an update, and both ranks have the same",
     {
         "J": Patient(
-            "more traffic", 4, "how many all-reduces one update makes", _treat, _oracle, _judge
+            "more traffic",
+            4,
+            "how many all-reduces an update of broken_j makes on a rank",
+            _treat,
+            _oracle,
+            _judge,
         )
     },
 )

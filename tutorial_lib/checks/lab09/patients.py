@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, partial
 from typing import Any
 
 from tutorial_lib.checks import read
@@ -73,20 +73,15 @@ def ward(name: str, exercise: str, passed: str, patients: Mapping[str, Patient])
         seen = patients[case["case"]].treat(mended, case)
         return {"cause": cause, "reading": reading, **seen}
 
-    def judge(case: Case, result: Result, oracle: _Oracle) -> None:
+    def judge(case: Case, result: Result, right: Callable[[], Any]) -> None:
         letter = case["case"]
         _judge_finding(f"case {letter}: ", result, patients[letter])
-        patients[letter].judge(case, result, oracle.right)
+        patients[letter].judge(case, result, right())
 
-    class _Oracle:
-        def __init__(self, case: Case) -> None:
-            self.case = case
+    def oracle(case: Case) -> Callable[[], Any]:
+        return cache(partial(patients[case["case"]].oracle, case))  # computed when first asked for
 
-        @cached_property
-        def right(self) -> Any:
-            return patients[self.case["case"]].oracle(self.case)
-
-    return Check(name, exercise, passed, cases, run, judge, oracle=_Oracle)
+    return Check(name, exercise, passed, cases, run, judge, oracle)
 
 
 def _finding(returned: Any, letter: str, patients: Mapping[str, Patient]) -> list[Any]:
