@@ -77,6 +77,9 @@ class _AskedLess(_python_dispatch.TorchDispatchMode):  # type: ignore[no-untyped
 
     def __init_subclass__(cls, **settings: Any) -> None:
         """Answer in the subclass's place."""
+        super().__init_subclass__(**settings)  # type: ignore[no-untyped-call]
+        if "__torch_dispatch__" not in vars(cls):  # it has its parent's, which answers already
+            return
         asked: Callable[..., Any] = vars(cls)["__torch_dispatch__"]
 
         def answer(
@@ -87,7 +90,6 @@ class _AskedLess(_python_dispatch.TorchDispatchMode):  # type: ignore[no-untyped
             return asked(self, func, types, args, kwargs)
 
         setattr(cls, "__torch_dispatch__", answer)  # noqa: B010
-        super().__init_subclass__(**settings)  # type: ignore[no-untyped-call]
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
