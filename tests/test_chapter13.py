@@ -131,3 +131,9 @@ def test_the_interleaved_order_is_pytorchs(companion):
 def test_a_recorded_rank_of_eight_is_what_predict_gives(row):
     report = recorded.load("predicted").rows[row.key]["report"]
     assert run.predicted(row)["report"]["at_peak"] == report["at_peak"]
+
+
+def test_on_a_gpu_no_row_of_several_ranks_is_recorded(tmp_path, capsys):
+    rows = recorded.find_rows("C20")
+    assert recorded.record_rows(rows, tmp_path / "gpu.json", torch.device("cpu")) == 0
+    assert capsys.readouterr().out.startswith("0 rows are in")
