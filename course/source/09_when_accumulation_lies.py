@@ -296,7 +296,7 @@ def averages(make, num, repeats):
 # NBVAL_IGNORE_OUTPUT
 curves = {}
 for name, make in {"dropout": partial(make_net, p=0.2), "BatchNorm": subjects["BatchNorm"]}.items():
-    wanted = averages(make, num=1, repeats=512)[512]
+    wanted = averages(make, num=1, repeats=256)[256]
     found = averages(make, num=4, repeats=128)
     curves[name] = {repeats: error(mean, wanted) for repeats, mean in found.items()}
 plots.training_curves(
@@ -593,7 +593,7 @@ def score(model, first=5):
 
 # %% id="train-two"
 # NBVAL_IGNORE_OUTPUT
-def train(step, lr, batch=128, epochs=8):
+def train(step, lr, batch=128, epochs=6):
     model, optimizer = make_encoders(p=0.1, lr=lr)
     generator = torch.Generator().manual_seed(0)
     for _ in range(epochs):
