@@ -762,7 +762,7 @@ def test_a_gpu_cell_that_fails_is_named(cuda_torch, tmp_path, monkeypatch):
     nbformat.write(notebook, folder / "99_bad.ipynb")
     code = (
         "import sys; from pathlib import Path; from tutorial_lib.school import emulated_tests; "
-        f"emulated_tests.ROOT = Path({str(tmp_path)!r}); sys.exit(emulated_tests.main([]))"
+        f"emulated_tests.ROOT = Path({str(tmp_path)!r}); sys.exit(emulated_tests.main(["99"]))"
     )
     done = run.emulate(["python", "-c", code], cards.CARDS["t4"], cuda_torch, watch=False)
     assert done.status == 1

@@ -219,7 +219,8 @@ def memory_limit(device: torch.device | str, limit_bytes: int) -> Iterator[None]
 
     Args:
         device: A CUDA device; without an index the current one.
-        limit_bytes: The most that PyTorch's allocator may reserve there.
+        limit_bytes: The most that PyTorch's allocator may reserve there. What it has reserved
+            already it gives out beyond that too, unless `torch.cuda.empty_cache` frees it first.
 
     Raises:
         torch.OutOfMemoryError: Inside the block, from the operation that does not fit.

@@ -179,7 +179,10 @@ def explain(result: Emulated) -> str:
     if result.ran_out:
         return "The card's memory ran out, by PyTorch's own allocator: see the error above."
     if result.status:
-        return f"The program ended with status {result.status}: its own error stands above."
+        return (
+            f"The program ended with status {result.status}: its own error stands above. On an "
+            "emulated card every value is zero, so leave out what checks values."
+        )
     if result.silent:
         return (
             f"{result.silent} of the processes that used the card were killed before they could "

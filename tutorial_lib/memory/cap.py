@@ -96,7 +96,8 @@ def capped(
 
     On a CPU, the bytes of tensors are counted: those of the model, its gradients and the
     optimizer's state, what the block uses, and what it makes. On a GPU, it is PyTorch's own limit
-    for this process, which holds for what the allocator has reserved of the device.
+    for this process, which holds for what the allocator reserves of the device. The cache is
+    emptied first, but a segment that holds one live tensor stays, with room beyond the limit.
 
     Args:
         limit_bytes: The most that may be held at once.
