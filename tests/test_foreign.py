@@ -5,6 +5,7 @@ import itertools
 import re
 import warnings
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 import torch
@@ -14,6 +15,9 @@ from torch.distributed._tools.mem_tracker import MemTracker
 
 from tutorial_lib import memory, ranks
 from tutorial_lib.device import seed_everything
+
+ROOT = Path(__file__).resolve().parent.parent
+TABLE = ROOT / "course/recorded/foreign.csv"  # by tests/benchmarks/foreign.py --write
 
 
 @dataclass
@@ -34,13 +38,22 @@ class Row:
             return "equal"
         return f"{self.predicted / self.measured - 1:+.2%}"
 
+    @property
+    def said(self):
+        found = (v for v in (self.measured, self.predicted) if isinstance(v, str))
+        return next(found, self.warned)
+
+    def as_data(self):
+        sizes = {name: getattr(self, name) for name in ("measured", "tracked", "predicted")}
+        numbers = {k: v if isinstance(v, int) else "" for k, v in sizes.items()}
+        return {"name": self.name, **numbers, "verdict": self.verdict, "said": self.said}
+
     def __str__(self):
         numbers = [
             f"{value:>12,}" if isinstance(value, int) else f"{value[:12]:>12}"
             for value in (self.measured, self.tracked, self.predicted)
         ]
-        said = next((v for v in (self.measured, self.predicted) if isinstance(v, str)), self.warned)
-        return f"{self.name:<30}{''.join(numbers)}  {self.verdict:<9} {said[:300]}"
+        return f"{self.name:<30}{''.join(numbers)}  {self.verdict:<9} {self.said[:300]}"
 
 
 def compared(name, *, track=True):
@@ -124,6 +137,28 @@ def test_steps_that_differ_are_said_to_and_several_show_the_spread():
     assert small < large == report.peak_bytes
     assert again == [large, small]
     assert "of 4 steps" in str(report)
+
+
+def test_a_history_that_grows_is_said_to_until_it_is_full():
+    model, x = nn.Linear(16, 1), torch.randn(8, 16)
+    optimizer = torch.optim.LBFGS(model.parameters(), max_iter=1, history_size=3)
+
+    def loss():
+        optimizer.zero_grad()
+        value = (model(x).square() + model(x)).square().mean()
+        value.backward()
+        return value
+
+    def step():
+        optimizer.step(loss)
+
+    with pytest.warns(memory.MeterWarning, match="state grew by 144 B in this step"):
+        memory.measure(step, model=model, optimizer=optimizer, warmup=2)
+    first, *_, last = memory.measure(step, model=model, optimizer=optimizer, steps=3).step_peaks
+    assert last > first
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", memory.MeterWarning)
+        memory.measure(step, model=model, optimizer=optimizer)
 
 
 def test_steps_that_are_alike_are_not_warned_of():

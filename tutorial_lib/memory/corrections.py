@@ -147,7 +147,7 @@ def _lstm_workspace(kernels: str, x: Tensor, hidden: int) -> int:
 
     Source:
         For a CPU the parts of oneDNN's `src/cpu/rnn/rnn_utils.cpp`, each in whole pages; exact for
-        float32, and within 1 % for bfloat16. For CUDA four gates, cell and output of each step:
+        float32; up to 14 % off for bfloat16. For CUDA four gates, cell and output of each step:
         a guess, unchecked, since cuDNN does not say what it keeps.
     """
     steps, batch, width = x.shape

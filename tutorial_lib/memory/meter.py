@@ -81,7 +81,8 @@ def measure(
             for _ in range(steps):
                 seen.run(_Watching.clock)
         report.step_peaks = seen.peaks(report) if steps > 1 else []
-        for text in warnings_after(report) or before or seen.warnings():
+        is_steady = warmup > 0 and steps == 1
+        for text in warnings_after(report, is_steady=is_steady) or before or seen.warnings():
             warnings.warn(text, MeterWarning, stacklevel=2)
         device = _device_of(model, optimizer)
         times = 0 if devices.is_emulated(device) else repeats

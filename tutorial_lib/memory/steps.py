@@ -38,10 +38,18 @@ def warnings_before(model: nn.Module | None) -> Iterator[str]:
         )
 
 
-def warnings_after(report: MemoryReport) -> list[str]:
-    """Say what the measured step itself shows to be no reading of a training step."""
+def warnings_after(report: MemoryReport, *, is_steady: bool) -> list[str]:
+    """Say what the measured step itself shows to be no reading of a steady training step."""
     if "backward" not in report.phases:
         return ["the step ran no backward: what is measured is no training step."]
+    states = [life for life in report.timeline if life.category == "optimizer_state"]
+    grown = sum(life.num_bytes for life in states if life.died is None)
+    grown -= sum(life.num_bytes for life in states if not life.born)
+    if is_steady and grown > 0:
+        return [
+            f"the optimizer's state grew by {Bytes(grown)} in this step, as a history does: later "
+            "steps need more. Measure ten by steps=10, and the report gives the least and the most."
+        ]
     if report.counted_bytes is not None and report.counted_bytes > report.peak_bytes:
         return [
             f"the tensors add up to {report.counted_bytes}, more than CUDA's "
@@ -54,8 +62,8 @@ def warnings_after(report: MemoryReport) -> list[str]:
 class StepsSeen:
     """Runs steps and notes how many modules ran in each, and how many numbers they gave.
 
-    Blind to steps that differ in something else, as in the history that an optimizer keeps, and
-    to compiled models, whose modules are not asked.
+    Blind to steps that differ in something else, and to compiled models, whose modules are not
+    asked.
     """
 
     def __init__(self, step: Callable[[], Any], model: nn.Module | None) -> None:

@@ -97,12 +97,17 @@ def _file(name: str) -> Path:
 
 
 def _from_hub(name: str) -> Path:
-    from huggingface_hub import hf_hub_download
+    from huggingface_hub import constants, get_session, hf_hub_download
     from huggingface_hub.errors import HfHubHTTPError
 
+    offline = False
+    try:  # hf_hub_download tries again for half a minute where there is no network
+        get_session().head(constants.ENDPOINT, timeout=3)
+    except Exception:  # of requests or httpx, by the library's version
+        offline = True
     try:
         with quiet():
-            return Path(hf_hub_download(name, "config.json"))
+            return Path(hf_hub_download(name, "config.json", local_files_only=offline))
     except (OSError, ValueError, HfHubHTTPError) as error:
         raise ValueError(
             f"{name} is no folder here, and the Hub gave no config.json of it "
