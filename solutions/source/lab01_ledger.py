@@ -1,11 +1,11 @@
 # %% [markdown] id="title"
 # # Lab 01: the memory ledger of a training step
 #
-# A training step says "out of memory" and gives one number. Bookkeepers would not accept that. In
-# this lab you write the ledger: five functions, each compared with a meter that counts real tensors
-# to the byte. The last one takes a model that it has never seen, runs **one forward pass**, and
-# names the peak of the whole training step within 2 %. In the end you point it at GPT-2 XL, without
-# allocating one byte of it.
+# A training step that fails says "out of memory" and gives one number. In this lab you write the
+# ledger behind that number: five functions, each compared with a meter that counts real tensors to
+# the byte. The last one takes a model that it has never seen, runs **one forward pass**, and gives
+# the peak of the whole training step within 2 %. At the end you apply it to a GPT with 1.56 billion
+# parameters, without allocating one byte of it.
 #
 # **Budget:** 75 minutes, 1 GiB of memory, no GPU needed.
 #
@@ -18,9 +18,8 @@
 # | 1.5 | the peak of a step, from one forward pass | 3 |
 #
 # Each answer goes into a cell that begins with `# exercise`, and the check stands right below it.
-# Only those cells travel to grading: keep your helper functions, imports and constants inside them.
-# Guess at every **Predict** before you run the cell; a wrong guess on paper teaches more than a
-# right one in hindsight.
+# Only those cells are graded: keep your helper functions, imports and constants inside them. Where
+# a cell says `guess = None`, write a number before you go on.
 
 # %% id="imports"
 from collections.abc import Callable
@@ -29,14 +28,15 @@ import torch
 from torch import Tensor, nn
 
 from tutorial_lib import checks, memory, plots
+from tutorial_lib.guesses import beside
 from tutorial_lib.models.gpt import GPT, GPTConfig
-from tutorial_lib.units import Bytes
+from tutorial_lib.units import GIB, Bytes
 
 # %% [markdown] id="the-step"
 # ## The step to explain
 #
-# A GPT of four blocks whose output matrix *is* its embedding matrix, AdamW, eight sequences of 64
-# tokens.
+# A GPT of four blocks, AdamW, eight sequences of 64 tokens. The output matrix of this GPT *is* its
+# embedding matrix.
 
 # %% id="the-model"
 torch.manual_seed(0)
@@ -54,20 +54,21 @@ def step():
 
 
 # %% [markdown] id="predict-step"
-# **Predict.** Parameters, gradients, optimizer state, activations: which is the largest when the
-# step is at its fullest, and which of the four is *missing* at that moment?
+# **Predict.** How many per cent of the peak are activations?
+
+# %% id="guess-step"
+guess = None  # per cent of the peak
 
 # %% id="measure-step"
 report = memory.measure(step, model=gpt, optimizer=adamw, label="a small GPT")
-report
-
-# %% id="draw-step"
+share = 100 * report.at_peak["activations"] / report.peak_bytes
+print(f"activations: {share:.0f} %{beside(guess, share)}\n{report}")
 report.figure()
 
 # %% [markdown] id="read-step"
-# The activations win, and the gradients are missing: when the store is full, backward has hardly
-# begun. Every strip of this picture is one of your exercises: the two at the bottom are 1.1 and
-# 1.2, the hill is 1.3, and the spike on top of the hill is why 1.5 is worth three points.
+# Activations are the largest part, and gradients are missing: at the peak, the backward pass has
+# hardly begun. Every part of this picture is one of your exercises. The two areas at the bottom are
+# 1.1 and 1.2, the ramp is 1.3, and the peak on top of the ramp is 1.5.
 
 # %% [markdown] id="text-1-1"
 # ## 1.1 The parameters
@@ -75,22 +76,17 @@ report.figure()
 # Difficulty 1/5 · importance 4/5 · 8 minutes
 #
 # Write `parameter_bytes`. It must work for any model: parameters of any dtype, some of them frozen,
-# some shared by two modules. The meter's word for this GPT:
+# some shared by two modules. For this GPT:
 
 # %% id="goal-1-1"
 goal = int(report.at_peak["parameters"])  # as digits: here each byte counts
-goal
-
-# %% [markdown] id="predict-1-1"
-# **Predict.** Add up what the model would write to a file, its `state_dict`. Is that the same
-# number, more, or less?
-
-# %% id="state-dict-bytes"
-sum(tensor.nbytes for tensor in gpt.state_dict().values()) - goal
+on_file = sum(tensor.nbytes for tensor in gpt.state_dict().values())
+print(f"the meter counts {goal}; the state_dict has {on_file - goal} more")
 
 # %% [markdown] id="read-1-1"
-# More, by exactly one tensor: divide the difference by four bytes and you can name its shape. Find
-# out which it is before you write.
+# What the model would write to a file, its `state_dict`, is larger by exactly one tensor. Divide
+# the difference by four bytes and you can name its shape. Find out which tensor it is before you
+# write.
 
 
 # %% id="answer-1-1"
@@ -117,18 +113,18 @@ checks.lab01.parameter_bytes(parameter_bytes)
 # %% [markdown] id="hints-1-1"
 # <details><summary>Hint 1: which tensor was too many?</summary>
 #
-# A state_dict has a line for every *name*. `gpt.head.weight is gpt.token_embedding.weight` is true:
-# two names, one tensor.
+# A state_dict has an entry for every *name*. `gpt.head.weight is gpt.token_embedding.weight` is
+# true: two names, one tensor.
 # </details>
 # <details><summary>Hint 2: where to look for each tensor once</summary>
 #
-# Of the module's own iterators, one gives learnable tensors only and never the same one twice. Read
-# the first line of what `help(gpt.parameters)` and `help(gpt.named_parameters)` say.
+# One of the module's own iterators gives learnable tensors only, and none twice. See
+# `help(gpt.parameters)`.
 # </details>
 # <details><summary>Hint 3: bytes of one tensor</summary>
 #
-# A tensor knows its number of elements, the size of one element, and the product of both.
-# Nothing here needs a table of dtypes.
+# A tensor knows its number of elements, the size of one element, and the product of both. Nothing
+# here needs a table of dtypes.
 # </details>
 
 # %% [markdown] id="text-1-2"
@@ -136,10 +132,9 @@ checks.lab01.parameter_bytes(parameter_bytes)
 #
 # Difficulty 2/5 · importance 4/5 · 12 minutes
 #
-# The other two residents: the gradients that backward leaves behind, and what the optimizer
-# remembers from update to update. Before you count, look at what AdamW keeps for one parameter.
-#
-# **Predict.** Which tensors, of which shape and dtype, for a weight of shape (96,) in bfloat16?
+# Two more things stay: the gradients that the backward pass leaves, and what the optimizer
+# remembers from update to update. Which tensors does AdamW keep for a weight of shape (96,) in
+# bfloat16?
 
 # %% id="look-at-state"
 weight = nn.Parameter(torch.zeros(96, dtype=torch.bfloat16))
@@ -205,28 +200,37 @@ checks.lab01.gradient_and_state_bytes(gradient_and_state_bytes)
 #
 # Difficulty 3/5 · importance 5/5 · 20 minutes
 #
-# Now the hill. Forward computes tensors, and most are dropped at once; autograd keeps those that a
-# backward formula will ask for. Which ones depends on the operation, and you can watch:
-# `memory.saved` calls a function and lists every tensor that autograd keeps.
-#
-# **Predict.** Linear, ReLU, Linear, on 32 rows of 64 floats, 256 wide inside. Then the same with
-# GELU. One of the two activation functions costs nothing at all. Which, and why?
+# Now the ramp. Forward computes tensors, and most are freed at once. Autograd keeps those that a
+# backward formula will need. Which ones, depends on the operation. `memory.saved` calls a function
+# and lists every tensor that autograd keeps. Here for Linear, ReLU, Linear, on 32 rows of 64
+# floats, 256 wide inside:
 
 # %% id="saved-relu"
 rows = torch.randn(32, 64)
 with_relu = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 16))
-memory.saved(lambda: with_relu(rows), params_of=with_relu)
+relu_saved = memory.saved(lambda: with_relu(rows), params_of=with_relu)
+relu_saved
+
+# %% [markdown] id="predict-saved"
+# **Predict.** GELU in place of ReLU. By how many KiB does the sum grow? (A tensor of 32 rows of 256
+# floats is 32 KiB.)
+
+# %% id="guess-saved"
+guess = None  # KiB
 
 # %% id="saved-gelu"
 with_gelu = nn.Sequential(nn.Linear(64, 256), nn.GELU(), nn.Linear(256, 16))
-memory.saved(lambda: with_gelu(rows), params_of=with_gelu)
+gelu_saved = memory.saved(lambda: with_gelu(rows), params_of=with_gelu)
+more = (gelu_saved.num_bytes - relu_saved.num_bytes) / 1024
+print(f"{more:.0f} KiB more{beside(guess, more)}")
+gelu_saved
 
 # %% [markdown] id="read-1-3"
-# Two storages against three. Look at the column *made by*: who made the tensor is not who asked for
-# it. And the output of the last layer, the one thing that a model is run for, is in neither list.
+# Two storages for ReLU, three for GELU. The column *made by* says who made a tensor, not who asked
+# for it. And the output of the last layer is in neither list.
 #
 # Ask `memory.saved` about LayerNorm too, in a cell of your own. Then write `chain_saved_bytes`
-# without it: going through the layers is the exercise, and its check refuses the instrument.
+# without it: to go through the layers is the exercise, and the check refuses the instrument.
 
 
 # %% id="answer-1-3"
@@ -289,20 +293,17 @@ checks.lab01.chain_saved_bytes(chain_saved_bytes)
 # Difficulty 2/5 · importance 5/5 · 12 minutes
 #
 # For a large model the parameters, gradients and states come to one number: bytes *per parameter*.
-# Times the number of parameters, it decides on which card you cannot even begin. Four recipes:
+# Four recipes:
 #
 # - **plain**: weights, gradients and states in one dtype, PyTorch's optimizers;
 # - **autocast**: float32 weights, and `torch.autocast` around forward. The operations run in
-#   bfloat16 on copies that live no longer than the step;
+#   bfloat16, on copies that are freed within the step;
 # - **pure half**: `model.to(torch.bfloat16)` and nothing else;
 # - **master copy**: weights and gradients in half precision, and a float32 copy of the weights, on
-#   which the optimizer works. Its gradient is cast for the update and dropped at once.
+#   which the optimizer works. The copy's own gradient is made for the update and freed at once.
 #
-# **Predict.** With AdamW: which of the three others need as many bytes as plain float32, to the
-# byte?
-#
-# Count what is there between two steps: weights, gradients, states, and the copy. (Step counts
-# vanish: four bytes for a tensor of millions.)
+# Count what is there between two steps: weights, gradients, states, and the copy. (Ignore step
+# counts: four bytes for a tensor of millions.)
 
 
 # %% id="answer-1-4"
@@ -351,8 +352,13 @@ checks.lab01.bytes_per_parameter(bytes_per_parameter)
 # </details>
 
 # %% [markdown] id="llama"
-# Now spend it. Llama-2-7B has exactly 6,738,415,616 parameters; cards have 16, 24 and 80 GiB.
-# **Predict.** How many of these five recipes fit on 80 GiB, before a single activation is stored?
+# Now apply it. Llama-2-7B has exactly 6,738,415,616 parameters.
+#
+# **Predict.** How many of the five recipes below fit into 80 GiB, before a single activation is
+# stored?
+
+# %% id="guess-llama"
+guess = None  # recipes
 
 # %% id="llama-recipes"
 LLAMA_2_7B = 6_738_415_616
@@ -376,36 +382,38 @@ def llama_ledger(weights, optimizer, switches):
 
 # %% id="llama-bars"
 bars = {name: llama_ledger(*recipe) for name, recipe in RECIPES.items()}
+fits = sum(sum(bar.values()) <= 80 * GIB for bar in bars.values())
+print(f"{fits} of {len(bars)} fit into 80 GiB{beside(guess, fits)}")
 plots.ledger_bars(bars, title="Llama-2-7B between two steps", cards_gib=(16, 24, 80))
 
 # %% [markdown] id="read-llama"
-# Two of the five fit. The other three have very different names and one price: mixed precision as
-# it is usually done saves activations and time, and not one byte of these. And what is left free on
-# the large card is not all for activations: 1.5 shows that the update itself needs room.
+# The other three have very different names and one price. Mixed precision as it is usually done
+# saves activations and time, and not one byte of these. And what is left free on the large card is
+# not all for activations: the update itself needs memory, as 1.5 shows.
 
 # %% [markdown] id="text-1-5"
 # ## 1.5 The peak, from one forward pass
 #
 # Difficulty 4/5 · importance 5/5 · 20 minutes
 #
-# All entries are there; what is left is *when* they meet. Two moments compete for the peak:
+# You have all entries. Which of them are there *at the same time*? Two phases compete for the peak.
+# Parameters, buffers and optimizer state are there in both.
 #
-# - **somewhere in backward.** Parameters, buffers and optimizer state are there anyhow. On top lies
-#   what is still saved: backward goes through the saved tensors from the last to the first and
-#   frees each when it is done with it. And at each of them two gradients flow, the one that arrives
-#   and the one that leaves; take both to be as large as the saved tensor. And a layer that has gone
-#   backward leaves the gradient of its weights behind, which stays until the update;
-# - **the update.** No activation is left and all gradients are there. AdamW (`foreach`) makes
-#   temporaries as large as all gradients together; SGD makes none.
+# - **Backward.** It goes through the saved tensors from the last to the first, and frees each after
+#   its use. At each of them there are: all that is still saved; two flowing gradients, the one that
+#   arrives and the one that leaves (take both to be as large as the saved tensor); and the
+#   gradients of the weights of all layers that have gone backward.
+# - **The update.** There are no activations, and all gradients. AdamW (`foreach`) makes temporaries
+#   as large as all gradients together; SGD makes none.
 #
 # You may run `loss_fn` once, inside `memory.saved(loss_fn, params_of=model)`, and use your own
 # functions. Its `rows` stand in the order of forward, each with its `num_bytes` and the name of the
-# `module` that saved it. You may not call `memory.measure`, `watch` or `predict`: they are the
-# judge. It asks for five peaks, each within 2 %: a GPT, a U-Net, a VGG, and a wide MLP with two
-# different optimizers, none of which you have seen.
+# `module` that saved it. You may not call `memory.measure`, `watch` or `predict`, because the check
+# compares with them. It asks for five peaks, each within 2 %: a GPT, a U-Net, a VGG, and a wide MLP
+# with two different optimizers.
 #
-# Which gradients of weights are there when backward comes to a row? Those of its module and of all
-# modules after it. This function adds them up:
+# Which gradients of weights are there when the backward pass comes to a row? Those of its module
+# and of all modules after it. This function adds them up:
 
 
 # %% id="given-1-5"
@@ -422,20 +430,22 @@ def gradients_left(model: nn.Module) -> dict[str, int]:
 
 
 # %% [markdown] id="predict-1-5"
-# **Predict.** The store is fullest at the start of backward. Is that where the peak is? Look at the
-# spike in the picture of the step again, and at the last tensors that forward saved:
+# Activations are fullest at the start of the backward pass. Is that where the peak is? Look at the
+# last tensors that forward saved:
 
 # %% id="last-saved"
 for row in memory.saved(lambda: gpt.loss(tokens), params_of=gpt).rows[-5:]:
     print(f"{row.num_bytes:>9}  made by {row.op or 'no operation'}, {row.shape}")
 
 # %% [markdown] id="read-1-5"
-# Here it is. The scores for every word, 512 rows of 1024, are the largest tensor of the step and
-# among the last to be saved: backward meets them first, and two gradients of their size flow while
-# nothing has been freed yet, and no gradient of a weight is there. That is this GPT. A U-Net saves
-# its largest tensors some layers before its last, and a wide MLP on a handful of rows saves hardly
-# anything. A VGG has most of its weights in the layer that backward comes to first, and most of its
-# activations in the convolutions before that layer: there the two meet. Where are their peaks?
+# In this GPT it is. The scores for every word, 512 rows of 1024, are the largest tensor of the step
+# and among the last to be saved. So backward meets them first: two gradients of their size flow
+# while nothing has been freed yet, and no gradient of a weight is there.
+#
+# Other models differ. A U-Net saves its largest tensors some layers before its last. A wide MLP on
+# a handful of rows saves hardly anything. A VGG has most of its weights in the layer that backward
+# comes to first, and most of its activations in the convolutions before that layer. So most
+# gradients and most activations are there together. Where are their peaks?
 
 
 # %% id="answer-1-5"
@@ -482,8 +492,7 @@ checks.lab01.predict_peak(predict_peak)
 # Begin with everything saved. Take the rows in reverse. At each: note what is still saved, plus two
 # gradients of this row's size, plus what `gradients_left` says of its module. Keep the largest
 # note, then subtract the row. Where a row's module has no entry, take the number of the row before.
-# A GPT's largest tensor comes at the very beginning of that walk, a U-Net's when something has been
-# freed already.
+# A GPT's largest tensor comes at the very beginning of that walk, a U-Net's later.
 # </details>
 # <details><summary>Hint 3: the update</summary>
 #
@@ -494,19 +503,22 @@ checks.lab01.predict_peak(predict_peak)
 # %% [markdown] id="own-step"
 # ## What it is good for
 #
-# First the step that the lab began with, predicted by your function and counted by the meter:
+# First the step at the beginning of this lab, predicted by your function and counted by the meter:
 
 # %% id="compare-own-step"
-guess = predict_peak(gpt, lambda: gpt.loss(tokens), "adamw")
-f"predicted {Bytes(guess)}, counted {report.peak_bytes}"
+own = predict_peak(gpt, lambda: gpt.loss(tokens), "adamw")
+f"predicted {Bytes(own)}, counted {report.peak_bytes}"
 
 # %% [markdown] id="large-model"
-# Now a model that few machines can hold: a GPT with the sizes of GPT-2 XL, four sequences of 1024
-# tokens. Under `FakeTensorMode` tensors have a shape, a dtype and no memory. If your function looks
-# at nothing else, it works as it stands.
+# Now a model that few machines can hold: the course's GPT with the sizes of GPT-2 XL, four
+# sequences of 1024 tokens. (GPT-2 XL as transformers builds it keeps 1.8 times the activations;
+# chapter 01b says why.) Under `FakeTensorMode` tensors have a shape, a dtype and no memory. If your
+# function looks at nothing else, it works unchanged.
 #
-# **Predict.** 1.56 billion parameters in float32, AdamW: on which of the cards with 16, 24 and
-# 80 GiB can it be trained?
+# **Predict.** 1.56 billion parameters in float32, AdamW: how many GiB does the step need?
+
+# %% id="guess-large"
+guess = None  # GiB
 
 # %% id="predict-large"
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -520,11 +532,12 @@ def predict_xl():
         return predict_peak(model, lambda: model.loss(words), "adamw")
 
 
-Bytes(predict_xl())
+large_peak = predict_xl()
+print(f"{Bytes(large_peak)}{beside(guess, large_peak / GIB)}")
 
 
 # %% [markdown] id="judge-large"
-# And the judge, which runs the whole step on fake tensors, backward and update included:
+# The course's own prediction runs the whole step on fake tensors, backward and update included:
 
 
 # %% id="judge-xl"
@@ -540,23 +553,20 @@ def make_xl_step():
     return xl_step, model, optimizer
 
 
-judged = memory.predict(make_xl_step, kernels="cpu", label="GPT-2 XL, 4 x 1024")
-judged
-
-# %% id="xl-bars"
-plots.ledger_bars({"GPT-2 XL, 4 x 1024": judged.at_peak}, cards_gib=(16, 24, 80))
+judged = memory.predict(make_xl_step, kernels="cpu", label="1.56 billion, 4 x 1024")
+print(judged)
+plots.ledger_bars({judged.label: judged.at_peak}, cards_gib=(16, 24, 80))
 
 # %% [markdown] id="read-xl"
-# Only on the largest. Parameters and optimizer state alone pass 16 GiB, and no trick with the batch
-# will change that. But half of the bar is activations, for a micro-batch of four: that half is what
-# this course takes apart.
+# It fits on the largest card only. Parameters and optimizer state alone exceed 16 GiB, and no
+# choice of batch changes that. But half of the bar is activations, for a micro-batch of four: that
+# half is what this course takes apart.
 
 # %% [markdown] id="gpu"
 # ## On a GPU
 #
-# Never graded. The same function against CUDA's own allocator, on a larger GPT. The allocator
-# rounds every tensor up to 512 bytes and kernels take workspace, so expect a few per cent. The
-# result depends on the card; the notebook does not compare it.
+# Never graded, never compared. The same function against CUDA's own allocator, on a larger GPT.
+# Expect a few per cent for rounding and workspace.
 
 # %% id="gpu-peak"
 # NBVAL_IGNORE_OUTPUT
@@ -577,6 +587,5 @@ if torch.cuda.is_available():
 
 # %% [markdown] id="end"
 # You can now account for every byte of a training step: what stays, what autograd saves and why,
-# and at which moment they meet. Chapter 01 draws the same ledger for whole families of models,
-# chapter 02 asks when a measurement deserves to be believed, and chapter 03 goes on with what
-# autograd saves.
+# and what is there at the same time. Chapter 02 asks when a measurement deserves to be believed,
+# and chapter 03 goes on with what autograd saves.
