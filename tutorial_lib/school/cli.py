@@ -295,5 +295,5 @@ def predict(
         _show(report, recipe, built[0], by, as_json)
 
 
-for command in (plan, teach.grade, teach.build, teach.new):
+for command in (plan, teach.grade, teach.build, teach.site, teach.new):
     app.command()(command)

@@ -49,6 +49,7 @@ To teach and maintain:
                                                                    [--emulated t4]
   grade     grade a folder of submissions     LAB SUBMISSIONS --out REPORT
   build     make the notebooks from their sources   [NAMES] [--check] [--zip]
+  site      write the executed course as static pages   [--out FOLDER]
   new       write the first files of a lab   LAB FUNCTIONS
 
   COMMAND --help shows a command's options; --version the version.
@@ -56,7 +57,7 @@ To teach and maintain:
 
 COMMANDS = (
     "lab", "test", "doctor", "measure", "predict", "plan", "emulate", "record", "grade", "build",
-    "new",
+    "site", "new",
 )  # fmt: skip
 
 
@@ -206,7 +207,7 @@ def _other(words: list[str]) -> int:
             f"{words[0]} needs {error.name}, which {sys.executable} does not have: run "
             "`python -m tutorial_lib lab` once (it sets everything up), or pip as in the README."
         ) from error
-    extra = {"grade": "grade", "build": "author", "new": "author"}.get(words[0])
+    extra = {"grade": "grade", "build": "author", "new": "author", "site": "site"}.get(words[0])
     if extra and "--help" not in words and bootstrap.missing_packages(ROOT, extra):
         python = bootstrap.python_with_course(ROOT, extra)
         return _replace_process([str(python), "-m", "tutorial_lib", *words], {}, move=False)

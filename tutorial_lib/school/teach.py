@@ -1,4 +1,4 @@
-"""The commands of those who teach and maintain the course: `grade`, `build`, `new`."""
+"""The commands of those who teach and maintain the course: `grade`, `build`, `site`, `new`."""
 
 from __future__ import annotations
 
@@ -69,6 +69,15 @@ def build(
         print(f"wrote {path}")
     if not written:
         print("Nothing to do: every notebook is what its source gives.")
+
+
+def site(
+    out: Annotated[Path, typer.Option(help="Folder for the pages.")] = Path("site"),
+) -> None:
+    """Write the executed course as static pages, for any host of files."""
+    from tutorial_lib.school.site import make_site
+
+    print(f"wrote {make_site(ROOT, out)}")
 
 
 def new(

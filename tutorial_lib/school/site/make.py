@@ -1,0 +1,108 @@
+"""Put the executed notebooks, a first page and a player in a folder; Sphinx makes pages of them."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+
+import nbformat
+from nbformat import NotebookNode
+
+from tutorial_lib import __version__, plan, widgets
+from tutorial_lib.school.authoring.frame import read_settings
+
+HERE = Path(__file__).parent
+PARTS = {"Chapters": "course", "Labs": "labs", "Solutions": "solutions"}
+_FOLDED = ("setup", "imports")
+_PAGE = re.compile(r"(href=['\"][^'\"]*)\.ipynb")
+
+
+def make_site(root: Path, out: Path) -> Path:
+    """Write the course as static pages.
+
+    Args:
+        root: The course's folder; its notebooks must be built.
+        out: A folder for the pages; what an earlier site left there is replaced.
+
+    Returns:
+        The first page.
+
+    Raises:
+        ValueError: When the folder holds something else, or Sphinx refuses.
+    """
+    from sphinx.cmd.build import build_main
+
+    if out.exists() and any(out.iterdir()) and not (out / ".buildinfo").exists():
+        raise ValueError(f"{out} holds files that are no site: give a new folder.")
+    with tempfile.TemporaryDirectory() as folder:
+        pages = Path(folder)
+        _write_pages(root, pages)
+        if build_main(["-q", "-b", "html", "-d", f"{folder}/_build", folder, str(out)]):
+            raise ValueError("Sphinx refused: its own words stand above.")
+    (out / ".nojekyll").touch()  # GitHub's host would leave out folders like _static
+    return out / "index.html"
+
+
+def _write_pages(root: Path, pages: Path) -> None:
+    settings = read_settings(root)
+    known = {**asdict(settings), "published": settings.published, "version": __version__}
+    (pages / "settings.json").write_text(json.dumps(known), encoding="utf-8")
+    shutil.copy(HERE / "conf.py", pages)
+    shutil.copytree(root / "course/figures", pages / "figures")
+    (pages / "_static").mkdir()
+    for name in ("course.css", "player.js"):
+        shutil.copy(HERE / name, pages / "_static")
+    index = [(HERE / "index.md").read_text(encoding="utf-8")]
+    for title, folder in PARTS.items():
+        (pages / folder).mkdir()
+        paths = sorted((root / folder).glob("*.ipynb"))
+        for path in paths:
+            notebook = nbformat.read(path, as_version=4)
+            nbformat.write(_as_page(notebook), pages / folder / path.name)
+        names = "\n".join(f"{_title(path)} <{folder}/{path.stem}>" for path in paths)
+        index.append(f"```{{toctree}}\n:caption: {title}\n:maxdepth: 1\n:hidden:\n\n{names}\n```")
+    index.append("```{toctree}\n:caption: To play with\n:hidden:\n\nplayer\n```")
+    (pages / "index.md").write_text("\n\n".join(index), encoding="utf-8")
+    (pages / "player.md").write_text("".join(_player()), encoding="utf-8")
+
+
+def _title(path: Path) -> str:
+    """Give a page's name in the list at the side: its number, and its heading."""
+    heading = nbformat.read(path, as_version=4).cells[0].source.splitlines()[0].lstrip("# ")
+    number = re.match(r"\d+[a-z]?", path.stem)
+    return f"{number[0]} {heading}" if number else heading
+
+
+def _as_page(notebook: NotebookNode) -> NotebookNode:
+    """Fold what every notebook begins with; figures and links in tables become the site's."""
+    for cell in notebook.cells:
+        if cell.id in _FOLDED:
+            cell.metadata["tags"] = ["hide-input"]
+        if cell.pop("attachments", None):  # MyST knows files only
+            cell.source = cell.source.replace("(attachment:", "(../figures/")
+        for output in cell.get("outputs", []):
+            html = output.get("data", {}).get("text/html")
+            if html:
+                output["data"]["text/html"] = _PAGE.sub(r"\1.html", html)
+    return notebook
+
+
+def _player() -> Iterator[str]:
+    """Write the page on which a schedule plays without a kernel: one picture a step."""
+    stage = plan.Stage(forward_seconds=1, backward_seconds=1, input_bytes=1, saved_bytes=4)
+    revolve = plan.solve([stage] * 10, budget_bytes=9)
+    events = revolve.simulation.events
+    stepper = widgets.schedule_stepper({"ten layers, nine units of memory": events}, unit=1)
+    yield "# Play a schedule\n\nMove the slider, or press the arrow keys on it. Each step runs one "
+    yield "layer, forward or backward: watch what is stored, recomputed and freed.\n\n"
+    yield f'<div class="player"><label>step <input type="range" min="1" max="{len(events)}" '
+    yield 'value="1"></label>\n'
+    for step in range(1, len(events) + 1):
+        stepper.set(step=step)
+        yield f'<div class="frame" hidden>{stepper.html}</div>\n'
+    yield "</div>\n"
