@@ -1,4 +1,4 @@
-"""Chapter 15: its comparison, and a note instead of a failure where frameworks are missing."""
+"""Chapters 15 and 15b: their comparison, and a note, no failure, where frameworks are missing."""
 
 import ast
 from importlib.util import find_spec
@@ -10,17 +10,24 @@ from nbclient import NotebookClient
 
 from tutorial_lib.school import authoring, marks
 
-FRAMEWORKS = ("jax", "flax", "haiku", "optax", "tensorflow", "keras")
-NOTEBOOK = "course/15_other_frameworks.ipynb"
+NEEDS = {
+    "course/15_other_frameworks.ipynb": ("flax", "haiku", "jax", "keras", "tensorflow"),
+    "course/15b_accumulation_elsewhere.ipynb": ("jax", "keras", "optax", "tensorflow"),
+}
+FRAMEWORKS = {name for names in NEEDS.values() for name in names}
 
 without_the_extra = pytest.mark.skipif(
     any(map(find_spec, FRAMEWORKS)), reason="this is about an environment without the extra"
 )
 
 
-@pytest.fixture
-def chapter(root):
-    return nbformat.read(root / NOTEBOOK, as_version=4)
+@pytest.fixture(params=NEEDS)
+def notebook(request):
+    return request.param
+
+
+def read(root, notebook):
+    return nbformat.read(root / notebook, as_version=4)
 
 
 def code(notebook):
@@ -28,7 +35,8 @@ def code(notebook):
 
 
 @pytest.fixture
-def relative_error(chapter):
+def relative_error(root):
+    chapter = read(root, "course/15_other_frameworks.ipynb")
     (cell,) = (cell for cell in code(chapter) if cell.id == "compare")
     wanted = [{"a": [np.array([1.0, 2.0])], "b": [np.array([[4.0]])]} for _ in range(2)]
     names = {"np": np, "PARTS": ("a", "b"), "wanted": wanted}
@@ -49,30 +57,33 @@ def test_one_wrong_number_in_the_last_weight_is_noticed(relative_error, change, 
 
 
 @without_the_extra
-def test_every_framework_is_needed_by_some_cell(chapter):
-    sources = [cell.source for cell in code(chapter)]
-    assert marks.missing_packages(sources) == sorted(FRAMEWORKS)
+def test_every_framework_is_needed_by_some_cell(root, notebook):
+    sources = [cell.source for cell in code(read(root, notebook))]
+    assert marks.missing_packages(sources) == sorted(NEEDS[notebook])
 
 
 @without_the_extra
 @pytest.mark.slow
-def test_a_missing_framework_is_said_once_and_the_rest_goes_on(chapter, root):
+def test_a_missing_framework_is_said_once_and_the_rest_goes_on(root, notebook):
+    chapter = read(root, notebook)
     for cell in code(chapter):
         cell.outputs = []
     NotebookClient(chapter, resources={"metadata": {"path": str(root / "course")}}).execute()
     text = "".join(out.get("text", "") for cell in code(chapter) for out in cell.outputs)
-    for name in FRAMEWORKS:
+    for name in NEEDS[notebook]:
         assert text.count(f"{name} is not installed: its cells are left out.\n") == 1
-    assert "PyTorch     checkpoint(block, x)" in text
-    assert "JAX         jax.checkpoint" not in text
+    last = [cell for cell in code(chapter) if not cell.source.startswith("# needs")][-1]
+    assert "torch" in str(last.outputs).lower()
+    assert "tensorflow" not in str(last.outputs).lower()
 
 
 @without_the_extra
-def test_nbval_leaves_the_chapter_out_and_says_why(root, run_python):
-    done = run_python("-m", "pytest", "--nbval", NOTEBOOK, "-rs")
+def test_nbval_leaves_the_chapters_out_and_says_why(root, run_python):
+    done = run_python("-m", "pytest", "--nbval", *NEEDS, "-rs")
     assert done.returncode == 0, done.stdout
-    why = "15_other_frameworks.ipynb needs flax, haiku, jax, keras, optax, tensorflow"
-    assert f"left out: {why}: pip install" in done.stdout
+    for notebook, names in NEEDS.items():
+        why = f"{notebook.removeprefix('course/')} needs {', '.join(names)}"
+        assert f"left out: {why}: pip install" in done.stdout
     assert not {"passed", "failed"} & set(done.stdout.split())
 
 

@@ -2,8 +2,8 @@
 # # Other frameworks
 #
 # Every framework that differentiates keeps tensors for backward, and every large one can drop them
-# and make them again. The names differ: checkpoint, remat, recompute. So do the defaults, and so
-# does the question who decides: your wrapper, a policy, or a compiler.
+# and compute them again. The names differ: checkpoint, remat, recompute. So do the defaults. And so
+# does the part that decides: your wrapper, a policy, or a compiler.
 #
 # In this chapter one model with one set of weights runs in PyTorch, JAX, Flax, Haiku, TensorFlow
 # and Keras. You compare gradients, count what waits for backward, and see one framework in which
@@ -11,7 +11,9 @@
 #
 # **Budget:** 60 minutes, 3 GiB of memory, no GPU needed.
 #
-# The frameworks are an extra: `pip install -e ".[frameworks]"` in the course's folder.
+# The frameworks are an extra: `pip install -e ".[frameworks]"` in the course's folder. The
+# companion [15b](15b_accumulation_elsewhere.ipynb) shows offload, and accumulation in optax and
+# Keras.
 
 # %% id="imports"
 import gc
@@ -22,15 +24,14 @@ import weakref
 from contextlib import redirect_stdout
 from functools import partial
 from importlib.util import find_spec
-from itertools import pairwise
-from pkgutil import resolve_name
 
 import numpy as np
+import pandas as pd
 import torch
 from IPython import get_ipython
 from torch.utils.checkpoint import checkpoint
 
-from tutorial_lib import data, memory, plots
+from tutorial_lib import claims, data, memory, plots
 from tutorial_lib.guesses import beside
 from tutorial_lib.models.gpt import GPT, Block, GPTConfig
 
@@ -262,7 +263,7 @@ print(f"{ratio:.1f} times PyTorch's{beside(guess, kept['none'] / UNIT)}")
 # needs jax
 from collections import Counter
 
-from jax.ad_checkpoint import checkpoint_name, print_saved_residuals
+from jax.ad_checkpoint import print_saved_residuals
 
 
 def residuals(function):
@@ -295,59 +296,31 @@ guess = None
 
 # %% id="policies"
 # needs jax
-policies = jax.checkpoint_policies
-
-
+policies, policy_units = jax.checkpoint_policies, {}
 POLICIES = ("everything_saveable", "dots_saveable", "dots_with_no_batch_dims_saveable",
             "nothing_saveable")  # fmt: skip
 for name in POLICIES:
     loss = partial(jax_loss, jax.checkpoint(jax_block, policy=getattr(policies, name)))
-    units, error = jax_kept(loss, jax_weights) / UNIT, relative_error(jax.grad(loss)(jax_weights))
+    error = relative_error(jax.grad(loss)(jax_weights))
+    units = policy_units[name] = jax_kept(loss, jax_weights) / UNIT
     words = beside(guess, units) if name == "dots_saveable" else ""
     print(f"{name:<34}{units:>7.1f} units   equal: {error < 1e-5}{words}")
 
 # %% [markdown] id="policies-read"
-# "No batch dims" is JAX's way to say "the linear layers, and not attention's two products", whose
-# results are large for the FLOPs they cost: the same line that chapter 07 drew by price.
+# "No batch dims" is JAX's way to say "the linear layers, and not attention's two products". Those
+# two have results that are large for the FLOPs they cost. Chapter 07 drew the same line by price.
 #
-# The same mark can also move a tensor to the host. Here the whole loss is one checkpoint, and the
-# blocks' results are the only ones kept: on the device, or in the host's memory.
-
-
-# %% id="offload"
-# needs jax
-def marked(w, x):
-    return checkpoint_name(jax_block(w, x), "boundary")
-
-
-offload = policies.save_and_offload_only_these_names(
-    names_which_can_be_saved=[], names_which_can_be_offloaded=["boundary"],
-    offload_src="device", offload_dst="pinned_host")  # fmt: skip
-
-for policy in (policies.save_only_these_names("boundary"), offload):
-    loss = jax.checkpoint(partial(jax_loss, marked), policy=policy)
-    _, backward = jax.vjp(loss, jax_weights)
-    leaves = [leaf for leaf in jax.tree.leaves(backward) if isinstance(leaf, jax.Array)]
-    places = Counter(leaf.sharding.memory_kind for leaf in leaves if leaf.shape == jax_x.shape)
-    equal = relative_error(jax.grad(loss)(jax_weights)) < 1e-5
-    print(f"kept, of a boundary's shape: {dict(places)}   equal: {equal}")
-
-# %% [markdown] id="offload-read"
-# Three results have moved to what JAX calls `pinned_host`; the model's input and the loss's
-# difference stay. On a CPU both places are one memory (JAX 0.7 says `device` for both), so this
-# shows that the policy is obeyed, and not what it saves. No GPU was measured here.
-#
-# ## Who has the last word? The compiler
+# ## Who decides in the end? The compiler
 #
 # ```text
 # your function ─► jaxpr: what is kept, what is made again ─► XLA: order, fusion, buffers ─► run
 #                  jax.checkpoint decides here                the bytes are decided here
 # ```
 #
-# Residuals are a plan. In practice a step runs under `jax.jit`, and then XLA, JAX's compiler, lays
-# out the memory. It reports how much: `memory_analysis().temp_size_in_bytes`, everything but
-# arguments and results. That is a *predicted* size, and it depends on XLA's version and on the
-# processor; your numbers may differ.
+# Residuals are a plan. In practice a step runs under `jax.jit`. Then XLA, JAX's compiler, lays out
+# the memory. It reports how much: `memory_analysis().temp_size_in_bytes`, everything but arguments
+# and results. That is a *predicted* size. It depends on XLA's version and on the processor, so your
+# numbers may differ.
 #
 # **Predict.** Three blocks, compiled, on a CPU. How many times the bytes of `none` does
 # `per block` need?
@@ -375,7 +348,7 @@ ratio = temporary(programs["per block"]) / temporary(programs["none"])
 print(f"ratio {ratio:.2f}{beside(guess, ratio)}")
 
 # %% [markdown] id="compiled-read"
-# It recomputes, and frees nothing. JAX asks the compiler to keep the order: around each recomputed
+# It recomputes, and frees nothing. JAX asks the compiler to keep the order. Around each recomputed
 # block it puts an *optimization barrier*, so that the second computation is not moved up and merged
 # with the first (`prevent_cse=True`). What becomes of the barriers?
 
@@ -387,10 +360,10 @@ left = lowered.compile().as_text().count("opt-barrier")
 print(f"barriers handed to the compiler: {handed_over}, left in the program for the CPU: {left}")
 
 # %% [markdown] id="scan-text"
-# The CPU compiler drops them. Then nothing makes the recomputation wait for backward. (That this is
-# the whole reason, we did not prove.) A loop makes it wait: `jax.lax.scan` runs one block many
+# The CPU compiler drops them. Then nothing makes the recomputation wait for backward. (We did not
+# prove that this is the whole reason.) A loop makes it wait: `jax.lax.scan` runs one block many
 # times over stacked weights, and XLA must reserve the residuals of all its rounds. Large JAX models
-# are written like this anyway, since one block compiles faster than a hundred.
+# use it anyway, because one block compiles faster than a hundred.
 
 
 # %% id="scan"
@@ -534,9 +507,16 @@ report("Haiku", kept, back)
 # results, and a weak reference tells when one dies. The callback is internal to TensorFlow (its
 # debugger uses it), so a later version may not have it.
 
+# %% id="tf-import"
+# needs tensorflow
+errors = os.dup(2)  # TensorFlow's import writes there that it found no GPU drivers
+os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+import tensorflow as tf
+
+os.dup2(errors, 2)
+
 # %% id="tf-meter"
 # needs tensorflow
-import tensorflow as tf
 from tensorflow.python.framework import op_callbacks
 
 
@@ -723,23 +703,21 @@ for name, (waiting, meter, _) in steps.items():
     units = f"{waiting / UNIT:>8.1f}{meter.peak / UNIT:>8.1f}"
     print(f"{name:<24}{units}{meter.products:>10}{words}")
 
-# %% id="keras-report"
-# needs tensorflow, keras
 chosen = {"none": steps["no scope"], "per block": steps["named, around creation"]}
 kept = {name: step[0] for name, step in chosen.items()}
 peaks = {name: step[1].peak for name, step in chosen.items()}
 report("Keras", kept, in_parts(chosen["per block"][2]), peaks)
 
 # %% [markdown] id="keras-read"
-# The scope counts where the layer is *made*; around a call it does nothing and says nothing. `full`
+# The scope counts where the layer is *made*. Around a call it does nothing and says nothing. `full`
 # wraps every layer, and the layers inside the block again: the block's recomputation is itself
 # checkpointed. So its peak is lower, and the dense layers' products run a third time.
 #
 # ## Side by side
 #
 # The same model, the same weights, the same gradients. *Waiting* is what is kept for backward.
-# *Peak* is all that a step adds to the weights, where an instrument can say it operation by
-# operation. JAX can say it of compiled programs only; those numbers stand above.
+# *Peak* is all that a step adds to the weights, where an instrument can count it operation by
+# operation. JAX reports it for compiled programs only; those numbers stand above.
 
 # %% id="side-by-side"
 WRAPPERS = {
@@ -750,11 +728,12 @@ WRAPPERS = {
     "TensorFlow": ("tf.recompute_grad(block)", "callback, weak references"),
     "Keras": ("keras.RematScope", "callback, weak references"),
 }
-print(f"{'':<12}{'wrapper':<26}{'instrument':<30}{'waiting, units':<20}peak")
+table = {}
 for framework, amounts in rows.items():
-    wrapper, instrument = WRAPPERS[framework]
-    shown = [" -> ".join(f"{n / UNIT:.1f}" for n in one.values()) for one in amounts]
-    print(f"{framework:<12}{wrapper:<26}{instrument:<30}{shown[0]:<20}{shown[1] or 'not seen'}")
+    shown = [" → ".join(f"{n / UNIT:.1f}" for n in one.values()) for one in amounts]
+    table[framework] = [*WRAPPERS[framework], shown[0], shown[1] or "not seen"]
+heads = ["wrapper", "instrument", "waiting, units", "peak, units"]
+pd.DataFrame.from_dict(table, orient="index", columns=heads)
 
 # %% id="side-by-side-figure"
 plots.ledger_bars(
@@ -767,186 +746,66 @@ plots.ledger_bars(
 )
 
 # %% [markdown] id="side-read"
-# Without a wrapper the frameworks differ by several times, since they cut the same formulas into
-# different operations. With one they agree: what is left are the boundaries (and TensorFlow's
-# square of the last difference). So a saving quoted "with checkpointing" says as much about the
-# baseline as about checkpointing.
+# Without a wrapper the frameworks differ by several times, because they cut the same formulas into
+# different operations. With one they agree: the boundaries are left (and TensorFlow's square of the
+# last difference). So a saving quoted "with checkpointing" says as much about the baseline as about
+# checkpointing.
 #
 # These numbers are eager: operation by operation. A compiler fuses the small operations. And each
-# instrument has its blind spot: none here sees a kernel's workspace, and no step ran on a GPU.
+# instrument is blind to something: none here sees a kernel's workspace, and no step ran on a GPU.
 #
-# What do the others call what you know? Each name below is looked up as the cell runs.
-
-# %% id="names"
-IDEAS = {
-    "run again in backward": "torch.utils.checkpoint.checkpoint jax.checkpoint jax.remat "
-    "flax.linen.remat flax.nnx.remat haiku.remat tensorflow.recompute_grad keras.remat",
-    "choose by operation": "torch.utils.checkpoint.create_selective_checkpoint_contexts "
-    "jax.checkpoint_policies.dots_saveable",
-    "move to the host": "torch.autograd.graph.save_on_cpu "
-    "jax.checkpoint_policies.save_and_offload_only_these_names",
-    "see what waits": "tutorial_lib.memory.saved jax.ad_checkpoint.print_saved_residuals",
-    "accumulate": "torch.Tensor.grad optax.MultiSteps keras.optimizers.Optimizer",
-}
-for idea, names in IDEAS.items():
-    there = [name for name in names.split() if find_spec(name.split(".")[0])]
-    print(f"{idea:<24}" + f"\n{'':<24}".join(there))
-    assert all(map(resolve_name, there))
-
-# %% [markdown] id="accumulation-text"
-# ## Accumulation elsewhere
+# ## Where does it come from?
 #
 # ```text
-# micro-batch 1    micro-batch 2    micro-batch 3        micro-batch 4
-# add gradient ──► add gradient ──► add gradient ──► add, divide by 4, update, clear
-#                  optimizer called four times, weights change once
+# 1992  Griewank             checkpointing for programs that differentiate other programs
+# 2000  Revolve              the best schedule for a chain (Griewank and Walther)
+# 2016  Chen et al.          deep networks: the √n segments of chapter 06
+# 2019  Rotor, Checkmate     dynamic and integer programming choose (Beaumont; Jain)
+# 2021  DTR                  choose while the program runs (Kirisame et al.; 07b)
+# 2022  Korthikanti et al.   choose by operation (chapter 07)
+#       compilers            PyTorch's partitioner (chapter 07), XLA after JAX's plan
 # ```
 #
-# PyTorch adds to `.grad`, and your loop decides when to step (chapter 08). In JAX and Keras the
-# *optimizer* counts: `optax.MultiSteps` and `gradient_accumulation_steps` take a gradient each time
-# and pass a mean on every $k$-th time. A mean of means is the batch's mean only when all
-# micro-batches have one size. We test both with equal parts, two and two of the four sequences, and
-# unequal ones, three and one.
+# Which choice is best depends on the hardware: chapter 07 compared the speeds of four cards.
 
-# %% id="parts-of-batch"
-EQUAL, UNEQUAL = (2, 2), (3, 1)
+# %% id="verdicts"
+# needs jax, flax, haiku, tensorflow, keras
+fell = {
+    framework: " → ".join(f"{n / UNIT:.1f}" for n in kept.values())
+    for framework, (kept, _) in rows.items()
+}
+claims.Verdicts(
+    claims.Verdict(
+        "C06", "holds if", "Both wrappers run and free what they should, if Keras' scope stands "
+        "where the layers are made.",
+        f"units that wait: tf.recompute_grad {fell['TensorFlow']}, Keras {fell['Keras']}",
+        "counted", "side-by-side",
+    ),
+    claims.Verdict(
+        "C07", "holds if", "jax.checkpoint keeps what its policy says; whether the compiled "
+        "program needs less memory is up to the compiler.",
+        f"units that wait: {policy_units['everything_saveable']:.0f} of everything, "
+        f"{policy_units['dots_saveable']:.0f} of products, "
+        f"{policy_units['nothing_saveable']:.0f} of boundaries alone", "counted", "policies",
+    ),
+    claims.Verdict(
+        "C08", "holds", "Flax and Haiku have wrappers of their own, which end in jax.checkpoint "
+        "and keep the same boundaries.",
+        f"units that wait: Flax {fell['Flax']}, Haiku {fell['Haiku']}, JAX {fell['JAX']}",
+        "counted", "side-by-side",
+    ),
+    claims.Verdict(
+        "C22", "holds", "Compilers take part in the choice, and may undo it: read the compiler's "
+        "report, not the wrapper's name.",
+        f"{handed_over} barriers handed to XLA, {left} left in the CPU's program",
+        "counted", "barriers",
+    ),
+)  # fmt: skip
 
-
-def micro_batches(sizes):
-    """Slices of the batch, and the weight that makes each mean loss count by its rows."""
-    starts = np.cumsum([0, *sizes])
-    slices = [slice(a, b) for a, b in pairwise(starts)]
-    return [(part, len(sizes) * size / BATCH) for part, size in zip(slices, sizes, strict=True)]
-
-
-# %% [markdown] id="optax-text"
-# **Predict.** By how many per cent of its largest number is the worst weight's gradient wrong, when
-# micro-batches of three and one sequences count alike?
-
-# %% id="guess-unequal"
-guess = None
-
-
-# %% id="optax"
-# needs jax, optax
-import optax
-
-
-def rows_loss(w, part, scale):
-    hidden = jax_x[part]
-    for block_weights in w:
-        hidden = jax_block(block_weights, hidden)
-    return scale * jnp.square(hidden - jax_y[part]).mean()
-
-
-def with_optax(sizes, weighted=False):
-    optimizer = optax.MultiSteps(optax.sgd(1.0), every_k_schedule=len(sizes))
-    state = optimizer.init(jax_weights)
-    for part, weight in micro_batches(sizes):
-        gradient = jax.grad(rows_loss)(jax_weights, part, weight if weighted else 1.0)
-        updates, state = optimizer.update(gradient, state)  # zeros until the window is full
-    return jax.tree.map(jnp.negative, updates), state
-
-
-# %% id="optax-table"
-# needs jax, optax
-for sizes, weighted in ((EQUAL, False), (UNEQUAL, False), (UNEQUAL, True)):
-    gradient, state = with_optax(sizes, weighted)
-    error = relative_error(gradient)
-    words = beside(guess, 100 * error) if (sizes, weighted) == (UNEQUAL, False) else ""
-    shown = "equal to the big batch" if error < 1e-5 else f"wrong by {error:.0%}"
-    print(f"{sizes}, weighted by rows: {weighted!s:<5}  {shown}{words}")
-extra = sum(array.nbytes for array in jax.tree.leaves(state.acc_grads))
-print("the sum it keeps:", extra / sum(a.nbytes for a in jax.tree.leaves(jax_weights)), "x weights")
-
-
-# %% id="keras-accumulation"
-# needs tensorflow, keras
-def with_keras(sizes, weighted=False, lr=1000.0):  # a step that is large beside its rounding
-    blocks = [KerasBlock(pairs) for pairs in weights]
-    flat = [v for b in blocks for part in PARTS for v in b.part[part].trainable_variables]
-    before = [v.numpy() for v in flat]
-    optimizer = keras.optimizers.SGD(lr, gradient_accumulation_steps=len(sizes))
-    for part, weight in micro_batches(sizes):
-        with tf.GradientTape() as tape:
-            hidden = x[part]
-            for block in blocks:
-                hidden = block(hidden)
-            loss = keras.losses.MeanSquaredError()(y[part], hidden) * (weight if weighted else 1)
-        optimizer.apply(tape.gradient(loss, [v.value for v in flat]), flat)
-    return in_parts((old - v.numpy()) / lr for old, v in zip(before, flat, strict=True))
-
-
-for sizes, weighted in ((EQUAL, False), (UNEQUAL, False), (UNEQUAL, True)):
-    error = relative_error(with_keras(sizes, weighted))
-    shown = "equal to the big batch" if error < 1e-4 else f"wrong by {error:.0%}"
-    print(f"{sizes}, weighted by rows: {weighted!s:<5}  {shown}")
-
-# %% [markdown] id="window-text"
-# The rule of chapter 08 holds in all of them: divide by what the whole window counts, not by the
-# number of micro-batches. (`MultiSteps` also costs one more copy of the gradients: the ratio above
-# is that copy against the weights. PyTorch's `.grad` is that copy.)
-#
-# Two more things happen in silence. A window need not end with the epoch. And "step" may mean
-# micro-batch or update, for a learning-rate schedule too. Take six micro-batches an epoch, windows
-# of four, a gradient of 1 each time, and a learning rate that falls from 1 to 0 in twelve "steps":
-
-
-# %% id="windows"
-# needs tensorflow, keras
-schedule = keras.optimizers.schedules.PolynomialDecay(1.0, decay_steps=12, end_learning_rate=0.0)
-optimizer = keras.optimizers.SGD(schedule, gradient_accumulation_steps=4)
-weight = keras.Variable([1.0])
-for epoch in (1, 2):
-    for _ in range(6):
-        optimizer.apply([tf.ones(1)], [weight])
-    (waiting,) = (int(v[0]) for v in optimizer.variables if "accumulator" in v.name)
-    done, rate = int(optimizer.iterations), float(optimizer.learning_rate)
-    print(f"Keras, epoch {epoch}: {done} updates, sum of {waiting} waits, learning rate {rate:.2f}")
-
-# %% id="optax-windows"
-# needs jax, optax
-optimizer = optax.MultiSteps(optax.sgd(optax.linear_schedule(1.0, 0.0, 12)), every_k_schedule=4)
-state = optimizer.init(jnp.ones(1))
-for epoch in (1, 2):
-    for _ in range(6):
-        _, state = optimizer.update(jnp.ones(1), state)
-    done, waiting = int(state.gradient_step), int(state.mini_step)
-    rate = 1 - int(optax.tree_utils.tree_get(state, "count")) / 12
-    print(
-        f"optax, epoch {epoch}: {done} updates, mean of {waiting} waits, learning rate {rate:.2f}"
-    )
-
-# %% [markdown] id="windows-read"
-# The second update mixes gradients of both epochs, and a training that ends after epoch 1 loses two
-# micro-batches: in both. But Keras' schedule counts micro-batches (although its `iterations` counts
-# updates), and the schedule inside `MultiSteps` counts updates. With windows of four, one of them
-# must be four times as long as the other to mean the same.
-#
-# ## Where it comes from
-#
-# The idea is older than the frameworks. Griewank (1992) and Griewank and Walther's Revolve (2000)
-# found the best schedules for a chain, for programs that differentiate other programs. Chen et al.
-# (2016) brought segments to deep networks: the $\sqrt n$ of chapter 06. Then the choice became the
-# program's: Rotor (Beaumont et al., 2019) by dynamic programming on uneven chains, Checkmate (Jain
-# et al., 2019) by integer programming on any graph, dynamic rematerialisation (Kirisame et al.,
-# 2021) while it runs. Korthikanti et al. (2022) chose by operation. Compilers take part too:
-# PyTorch's partitioner (chapter 07), and XLA after JAX's plan. Which choice wins depends on the
-# hardware: chapter 07 compared the speeds of four cards.
-#
-# ## Verdicts
-#
-# - **"`tf.recompute_grad` and Keras' layers"**: both run and free what they should. Keras' scope
-#   counts where layers are made.
-# - **"`jax.checkpoint` as decorator and function, with policies"**: runs, and the residuals are
-#   what the policy says. Compiled for a CPU as a Python loop of blocks it recomputes and frees
-#   nothing; inside `scan` it frees.
-# - **"Flax and Haiku have their own"**: they do, and keep the same boundaries as JAX.
-# - **"The compiler takes part"**: it has the last word. Read its report, not the wrapper's name.
-#
+# %% [markdown] id="end"
 # ## What you can now do
 #
 # - Find the wrapper in a framework that you do not know, and prove with equal gradients that it is
 #   one.
 # - Ask each framework what it keeps, and say what its instrument cannot see.
-# - Check how an accumulating optimizer weighs its micro-batches.
+# - Tell a plan (residuals, a policy) from what a compiler makes of it.

@@ -1,0 +1,305 @@
+# %% [markdown] id="title"
+# # Accumulation elsewhere
+#
+# This companion of chapter 15 is optional: no lab and no later chapter needs it. Three questions
+# about JAX and Keras:
+#
+# 1. Does accumulation there give the gradient of the whole batch?
+# 2. What counts as a step: a micro-batch or an update?
+# 3. Can a policy move a tensor to the host?
+#
+# **Budget:** 20 minutes, 2 GiB of memory, no GPU needed.
+#
+# The frameworks are an extra: `pip install -e ".[frameworks]"` in the course's folder.
+
+# %% id="imports"
+import os
+from collections import Counter
+from functools import partial
+from importlib.util import find_spec
+from itertools import pairwise
+from pkgutil import resolve_name
+
+import numpy as np
+import torch
+from IPython import get_ipython
+from torch.nn import functional as F
+
+from tutorial_lib import data
+from tutorial_lib.guesses import beside
+
+torch.set_num_threads(1)
+os.environ |= {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_ENABLE_ONEDNN_OPTS": "0"}  # a quiet TensorFlow
+os.environ["KERAS_BACKEND"] = "tensorflow"
+
+# %% [markdown] id="needs-text"
+# As in chapter 15, a cell that begins with `# needs jax` is left out where JAX is not installed.
+
+
+# %% id="needs"
+said = set()
+
+
+def say_once(missing):
+    for name in sorted(missing - said):
+        print(f"{name} is not installed: its cells are left out.")
+    said.update(missing)
+
+
+def left_out(lines):
+    mark, _, names = lines[0].partition("# needs ") if lines else ("no", "", "")
+    missing = {name for name in names.strip().split(", ") if name and find_spec(name) is None}
+    return [f"say_once({missing})\n"] if missing and not mark else lines
+
+
+get_ipython().input_transformers_cleanup.append(left_out)
+
+# %% [markdown] id="model-text"
+# ## Does it give the gradient of the whole batch?
+#
+# ```text
+# micro-batch 1    micro-batch 2    micro-batch 3        micro-batch 4
+# add gradient ──► add gradient ──► add gradient ──► add, divide by 4, update, clear
+#                  optimizer called four times, weights change once
+# ```
+#
+# PyTorch adds to `.grad`, and your loop decides when to step (chapter 08). In JAX and Keras the
+# *optimizer* counts. `optax.MultiSteps` and Keras' `gradient_accumulation_steps` take a gradient
+# each time, and update with the mean at every $k$-th time.
+#
+# A mean of means is the batch's mean only if all micro-batches have one size. So we try equal
+# parts, sixteen and sixteen of 32 images, and unequal ones, 24 and eight. The model is a residual
+# network on handwritten digits; PyTorch's gradient of the whole batch is the reference.
+
+# %% id="model"
+images, labels = data.digits()
+x, y = images[:32].flatten(1).numpy(), labels[:32].numpy()  # (32, 64), (32,)
+WIDTH = x.shape[1]
+random = np.random.default_rng(0)
+weights = [random.normal(0, 0.1, (WIDTH, WIDTH)).astype(np.float32) for _ in range(3)]
+weights.append(random.normal(0, 0.1, (WIDTH, 10)).astype(np.float32))
+EQUAL, UNEQUAL = (16, 16), (24, 8)
+
+
+# %% id="reference"
+def torch_loss(w):
+    hidden = torch.from_numpy(x)
+    for matrix in w[:-1]:
+        hidden = hidden + torch.tanh(hidden @ matrix)
+    return F.cross_entropy(hidden @ w[-1], torch.from_numpy(y))
+
+
+torch_weights = [torch.from_numpy(w).requires_grad_() for w in weights]
+wanted = [w.numpy() for w in torch.autograd.grad(torch_loss(torch_weights), torch_weights)]
+
+
+def relative_error(gradients):
+    pairs = zip(map(np.asarray, gradients), wanted, strict=True)
+    return np.max([abs(ours - right).max() / abs(right).max() for ours, right in pairs])
+
+
+# %% id="parts"
+def micro_batches(sizes):
+    """Slices of the batch, and the weight that makes each mean loss count by its rows."""
+    slices = [slice(a, b) for a, b in pairwise(np.cumsum([0, *sizes]))]
+    return [(part, len(sizes) * size / 32) for part, size in zip(slices, sizes, strict=True)]
+
+
+def show(gradients_of):
+    for sizes, weighted in ((EQUAL, False), (UNEQUAL, False), (UNEQUAL, True)):
+        error = relative_error(gradients_of(sizes, weighted))
+        words = "equal to the big batch" if error < 1e-4 else f"wrong by {error:.0%}"
+        mark = beside(guess, 100 * error) if (sizes, weighted) == (UNEQUAL, False) else ""
+        print(f"{sizes}, weighted by rows: {weighted!s:<5}  {words}{mark}")
+
+
+# %% [markdown] id="optax-text"
+# **Predict.** Micro-batches of 24 and eight images count alike. The worst gradient is wrong by how
+# many per cent of its largest number?
+
+# %% id="guess-unequal"
+guess = None
+
+# %% id="optax-model"
+# needs jax, optax
+import jax
+import jax.numpy as jnp
+import optax
+
+jax_weights = list(map(jnp.array, weights))
+
+
+def block(w, hidden):
+    return hidden + jnp.tanh(hidden @ w)
+
+
+def jax_loss(w, part, scale=1.0):
+    hidden = jnp.array(x[part])
+    for matrix in w[:-1]:
+        hidden = block(matrix, hidden)
+    losses = optax.softmax_cross_entropy_with_integer_labels(hidden @ w[-1], y[part])
+    return scale * losses.mean()
+
+
+# %% id="optax"
+# needs jax, optax
+def with_optax(sizes, weighted):
+    optimizer = optax.MultiSteps(optax.sgd(1.0), every_k_schedule=len(sizes))
+    state = optimizer.init(jax_weights)
+    for part, weight in micro_batches(sizes):
+        gradient = jax.grad(jax_loss)(jax_weights, part, weight if weighted else 1.0)
+        updates, state = optimizer.update(gradient, state)  # zeros until the window is full
+    return jax.tree.map(jnp.negative, updates)
+
+
+show(with_optax)
+state = optax.MultiSteps(optax.sgd(1.0), 2).init(jax_weights)
+extra = sum(array.nbytes for array in jax.tree.leaves(state.acc_grads))
+print("the sum it keeps:", extra / sum(w.nbytes for w in weights), "x weights")
+
+
+# %% id="tf-import"
+# needs tensorflow
+errors = os.dup(2)  # TensorFlow's import writes there that it found no GPU drivers
+os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+import tensorflow as tf
+
+os.dup2(errors, 2)
+
+
+# %% id="keras"
+# needs tensorflow, keras
+import keras
+
+
+def with_keras(sizes, weighted, lr=1000.0):  # a step that is large beside its rounding
+    matrices = [keras.Variable(w) for w in weights]
+    optimizer = keras.optimizers.SGD(lr, gradient_accumulation_steps=len(sizes))
+    cross_entropy = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    for part, weight in micro_batches(sizes):
+        with tf.GradientTape() as tape:
+            hidden = tf.constant(x[part])
+            for matrix in matrices[:-1]:
+                hidden = hidden + tf.tanh(hidden @ matrix.value)
+            loss = cross_entropy(y[part], hidden @ matrices[-1].value) * (weight if weighted else 1)
+        optimizer.apply(tape.gradient(loss, [m.value for m in matrices]), matrices)
+    return [(old - new.numpy()) / lr for old, new in zip(weights, matrices, strict=True)]
+
+
+show(with_keras)
+
+# %% [markdown] id="window-text"
+# The rule of chapter 08 holds in both: divide by what the whole window counts, not by the number of
+# micro-batches. (`MultiSteps` also keeps one copy of the gradients; the ratio above is that copy
+# against the weights. In PyTorch, `.grad` is that copy.)
+#
+# ## What counts as a step?
+#
+# ```text
+# epoch 1   1 2 3 4   5 6│    six micro-batches an epoch, windows of four
+# epoch 2            │1 2   3 4 5 6    the second window takes two of each
+# ```
+#
+# A window need not end with the epoch. And "step" may mean micro-batch or update, for a
+# learning-rate schedule too. Take a gradient of 1 each time, and a learning rate that falls from 1
+# to 0 in twelve "steps".
+#
+# **Predict.** After epoch 1, one update is done and two micro-batches wait. What learning rate does
+# Keras report?
+
+# %% id="guess-rate"
+guess = None
+
+
+# %% id="windows"
+# needs tensorflow, keras
+schedule = keras.optimizers.schedules.PolynomialDecay(1.0, decay_steps=12, end_learning_rate=0.0)
+optimizer = keras.optimizers.SGD(schedule, gradient_accumulation_steps=4)
+weight = keras.Variable([1.0])
+for epoch in (1, 2):
+    for _ in range(6):
+        optimizer.apply([tf.ones(1)], [weight])
+    (waiting,) = (int(v[0]) for v in optimizer.variables if "accumulator" in v.name)
+    done, rate = int(optimizer.iterations), float(optimizer.learning_rate)
+    words = f"{done} updates, sum of {waiting} waits, learning rate {rate:.2f}"
+    print(f"Keras, epoch {epoch}: {words}{beside(guess, rate) if epoch == 1 else ''}")
+
+# %% id="optax-windows"
+# needs jax, optax
+optimizer = optax.MultiSteps(optax.sgd(optax.linear_schedule(1.0, 0.0, 12)), every_k_schedule=4)
+state = optimizer.init(jnp.ones(1))
+for epoch in (1, 2):
+    for _ in range(6):
+        _, state = optimizer.update(jnp.ones(1), state)
+    done, waiting = int(state.gradient_step), int(state.mini_step)
+    rate = 1 - int(optax.tree_utils.tree_get(state, "count")) / 12
+    words = f"{done} updates, mean of {waiting} waits, learning rate {rate:.2f}"
+    print(f"optax, epoch {epoch}: {words}")
+
+# %% [markdown] id="windows-read"
+# In both, the second update mixes gradients of two epochs, and a training that ends after epoch 1
+# loses two micro-batches. But Keras' schedule counts micro-batches (although its `iterations`
+# counts updates), and the schedule inside `MultiSteps` counts updates. With windows of four,
+# Keras' schedule must be four times as long to mean the same.
+#
+# ## Can a policy move a tensor to the host?
+#
+# ```text
+# forward    block ─► boundary ── copy ──► host        (named in the code: checkpoint_name)
+# backward   block ◄─ boundary ◄─ copy ─── host
+# ```
+#
+# In JAX you mark a tensor in the code and name it in the policy. Here the whole loss is one
+# checkpoint. The blocks' results are the only ones kept, on the device or in the host's memory.
+
+# %% id="offload"
+# needs jax, optax
+from jax.ad_checkpoint import checkpoint_name
+
+policies = jax.checkpoint_policies
+offload = policies.save_and_offload_only_these_names(
+    names_which_can_be_saved=[], names_which_can_be_offloaded=["boundary"],
+    offload_src="device", offload_dst="pinned_host")  # fmt: skip
+
+
+def marked_loss(w):
+    hidden = jnp.array(x)
+    for matrix in w[:-1]:
+        hidden = checkpoint_name(block(matrix, hidden), "boundary")
+    return optax.softmax_cross_entropy_with_integer_labels(hidden @ w[-1], y).mean()
+
+
+# %% id="offload-places"
+# needs jax, optax
+for policy in (policies.save_only_these_names("boundary"), offload):
+    loss = jax.checkpoint(partial(marked_loss), policy=policy)
+    _, backward = jax.vjp(loss, jax_weights)
+    leaves = [leaf for leaf in jax.tree.leaves(backward) if isinstance(leaf, jax.Array)]
+    places = Counter(leaf.sharding.memory_kind for leaf in leaves if leaf.shape == x.shape)
+    equal = relative_error(jax.grad(loss)(jax_weights)) < 1e-4
+    print(f"kept, of a boundary's shape: {dict(places)}   equal: {equal}")
+
+# %% [markdown] id="offload-read"
+# The three results have moved to what JAX calls `pinned_host`. On a CPU both places are one memory
+# (JAX 0.7 says `device` for both). So this shows that the policy is obeyed, and not what it saves.
+# No GPU was measured here.
+#
+# ## What do the others call it?
+#
+# Each name below is looked up as the cell runs.
+
+# %% id="names"
+IDEAS = {
+    "run again in backward": "torch.utils.checkpoint.checkpoint jax.checkpoint jax.remat "
+    "flax.linen.remat flax.nnx.remat haiku.remat tensorflow.recompute_grad keras.remat",
+    "choose by operation": "torch.utils.checkpoint.create_selective_checkpoint_contexts "
+    "jax.checkpoint_policies.dots_saveable",
+    "move to the host": "torch.autograd.graph.save_on_cpu "
+    "jax.checkpoint_policies.save_and_offload_only_these_names",
+    "see what waits": "tutorial_lib.memory.saved jax.ad_checkpoint.print_saved_residuals",
+    "accumulate": "torch.Tensor.grad optax.MultiSteps keras.optimizers.Optimizer",
+}
+for idea, names in IDEAS.items():
+    there = [name for name in names.split() if find_spec(name.split(".")[0])]
+    print(f"{idea:<24}" + f"\n{'':<24}".join(there))
+    assert all(map(resolve_name, there))
