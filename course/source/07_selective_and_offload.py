@@ -6,8 +6,7 @@
 # needs a large matrix product.
 #
 # In this chapter you give every saved tensor a price. Then you choose by price: whole modules,
-# single operations, or a copy in the host's memory instead of a second computation. At the end
-# all ways run side by side, the compiler's and the planner's too.
+# single operations, or a copy in the host's memory instead of a second computation.
 #
 # **Budget:** 60 minutes, 1 GiB of memory, no GPU needed.
 
@@ -15,26 +14,22 @@
 from collections import namedtuple
 from functools import cache, partial
 
+import pandas as pd
 import torch
-from functorch.compile import aot_module, make_boxed_func, min_cut_rematerialization_partition
-from torch import nn
-from torch._functorch import config as compiler_config
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.checkpoint import (
     CheckpointPolicy,
     checkpoint,
-    checkpoint_sequential,
     create_selective_checkpoint_contexts,
 )
 from torch.utils.flop_counter import FlopCounterMode, flop_registry
 from torch.utils.module_tracker import ModuleTracker
 
-from tutorial_lib import data, memory, plan, plots, strategies
+from tutorial_lib import claims, data, memory, plots
 from tutorial_lib.guesses import beside
 from tutorial_lib.memory import storage_key
-from tutorial_lib.models import published
 from tutorial_lib.models.gpt import GPT, Block, GPTConfig
 from tutorial_lib.units import Bytes, human_flops
 
@@ -56,7 +51,7 @@ aten = torch.ops.aten
 # of its saved bytes, in per cent, can be made again *without any matrix product*?
 
 # %% id="guess-cheap"
-guess = None
+guess = None  # per cent
 
 
 # %% id="storages"
@@ -141,10 +136,11 @@ print(f"{share:.0f} % without a product{beside(guess, share)}")
 
 # %% id="price-table"
 def price_list(rows):
-    print(f"{'made by':<46}{'kept':>9}{'to make again':>15}{'freed per MFLOP':>17}")
+    table = []
     for row in sorted(rows, key=lambda row: row.flops / row.num_bytes):
         freed = str(Bytes(row.num_bytes / (row.flops / 1e6))) if row.flops else "no product"
-        print(f"{row.made_by:<46}{row.num_bytes:>9}{human_flops(row.flops):>15}{freed:>17}")
+        table.append((row.made_by, str(row.num_bytes), human_flops(row.flops), freed))
+    return pd.DataFrame(table, columns=["made by", "kept", "to make again", "freed per MFLOP"])
 
 
 price_list(fused)
@@ -202,7 +198,7 @@ for kind in ("eager", "sdpa"):
     scores = [row for row in rows if row.made_by.split()[0] == "attention"]
     scores = [row for row in scores if "clone" not in row.made_by]  # the layout of its result
     freed, again = sum(r.num_bytes for r in scores), max(r.flops for r in scores)
-    print(f"{kind:<6} frees {freed / kept:.0%} of the bytes for {again / flops:.1%} of the FLOPs")
+    print(f"{kind} frees {freed / kept:.0%} of the bytes for {again / flops:.1%} of the FLOPs")
 print(f"paper: {80 / (34 + 80):.0%} of the bytes")
 
 # %% [markdown] id="selective-read"
@@ -299,6 +295,12 @@ def result_of(gpt):
     return Result(waiting, peak, counter.get_total_flops(), gradients)
 
 
+# %% id="row-of"
+def row_of(seen, base):
+    more = f"{seen.flops / base.flops - 1:+.1%}"
+    return {"waiting": f"{seen.waiting:.1f}", "peak": f"{seen.peak:.1f}", "FLOPs": more}
+
+
 # %% [markdown] id="predict-modules"
 # A common piece of advice: "checkpoint attention and feed-forward *separately*; that saves another
 # 30 to 40 % over checkpointing each block, at the cost of more recomputation".
@@ -306,19 +308,18 @@ def result_of(gpt):
 # **Predict.** GPT with 16 blocks. How many times the peak of `per_block` is the peak of `halves`?
 
 # %% id="guess-halves"
-guess = None
+guess = None  # times
 
 # %% id="modules-table"
 CHOICES = (none, attention_only, mlp_only, both_modules, halves, per_block)
-results = {}
+results, table = {}, {}
 for depth, choices in {4: CHOICES, 16: (none, *CHOICES[-3:])}.items():
-    print(f"{depth} blocks           waiting    peak   FLOPs")
     for choice in choices:
         results[depth, choice] = seen = result_of(make_gpt(choice, depth))
-        more = seen.flops / results[depth, none].flops - 1
-        print(f"  {choice.__name__:<16}{seen.waiting:>9.1f}{seen.peak:>8.1f}{more:>+8.1%}")
+        table[f"{depth} blocks", choice.__name__] = row_of(seen, results[depth, none])
 ratio = results[16, halves].peak / results[16, per_block].peak
 print(f"16 blocks: halves / per_block = {ratio:.2f}{beside(guess, ratio)}")
+pd.DataFrame(table).T
 
 # %% [markdown] id="modules-read"
 # The advice does not hold, in either half:
@@ -388,19 +389,20 @@ def by_hand(keep, block, x):
 # loss are counted in both.)
 
 # %% id="guess-policy"
-guess = None
+guess = None  # per cent
 
 # %% id="policies"
 PRODUCTS = {"qkv", "attention", "out", "up"}
 policies = {"nothing": set(), "attention": {"attention"}, "out": {"out"}, "qkv, up": {"qkv", "up"}}
 policies |= {"all but down": PRODUCTS, "all products": PRODUCTS | {"down"}}
 plain = result_of(make_gpt(none))
-print("kept               waiting    peak   FLOPs")
+table = {}
 for name, keep in policies.items():
-    results[name] = seen = result_of(make_gpt(partial(by_hand, keep)))
-    print(f"{name:<16}{seen.waiting:>10.1f}{seen.peak:>8.1f}{seen.flops / plain.flops - 1:>+8.1%}")
+    results[name] = result_of(make_gpt(partial(by_hand, keep)))
+    table[name] = row_of(results[name], plain)
 share = 100 * results["all but down"].waiting / plain.waiting
 print(f"all but down: {share:.0f} % of {plain.waiting:.1f}{beside(guess, share)}")
+pd.DataFrame(table).T.rename_axis("kept")
 
 # %% [markdown] id="policies-read"
 # `all but down` computes no product twice and still frees a good part of the memory: the norms and
@@ -487,16 +489,14 @@ def offloaded(choice):
 
 
 # %% id="offload-table"
-base = result_of(make_gpt(per_block))
-print("                       waiting    peak  FLOPs    copied out, units")
-for name, choice in {"none": none, "per_block": per_block}.items():
-    before = {"none": plain, "per_block": base}[name]
+table = {}
+for choice, before in {none: plain, per_block: result_of(make_gpt(per_block))}.items():
     after, copied = offloaded(choice)
-    more = [result.flops / plain.flops - 1 for result in (before, after)]
-    print(f"{name:<20}{before.waiting:>10.1f}{before.peak:>8.1f}{more[0]:>+7.0%}")
-    print(f"{name + ', offloaded':<20}{after.waiting:>10.1f}{after.peak:>8.1f}{more[1]:>+7.0%}"
-          f"{copied / unit:>10.1f}")  # fmt: skip
+    table[choice.__name__] = {**row_of(before, plain), "copied out": ""}
+    row = {**row_of(after, plain), "copied out": f"{copied / unit:.1f}"}
+    table[f"{choice.__name__}, offloaded"] = row
 print("gradients equal:", all(map(torch.equal, after.gradients, plain.gradients)))
+pd.DataFrame(table).T
 
 # %% [markdown] id="offload-read"
 # Offload recomputes nothing, and nothing waits on the device. Its peak is even below that of
@@ -540,7 +540,7 @@ CARDS = {  # FLOP/s and bytes/s to the host: data sheets of T4, A100 80GB SXM, H
 # an A100 hide all of it behind the forward?
 
 # %% id="guess-width"
-guess = None
+guess = None  # channels
 
 
 # %% id="width"
@@ -551,13 +551,15 @@ def flops_per_byte(width):
 
 
 widths = [2**power for power in range(9, 17)]
+table = {}
 for card, (flops_per_second, bytes_per_second) in CARDS.items():
     needed = flops_per_second / bytes_per_second
     enough = next(width for width in widths if flops_per_byte(width) >= needed)
-    share = flops_per_byte(4096) / needed
-    words = beside(guess, enough) if card.startswith("A100") else ""
-    print(f"{card:<18} {needed:>6.0f} FLOPs a byte: from width {enough:>5}; "
-          f"at 4096 it hides {min(share, 1):.0%}{words}")  # fmt: skip
+    hidden = f"{min(flops_per_byte(4096) / needed, 1):.0%}"
+    table[card] = {"FLOPs a byte": round(needed), "from width": enough, "at 4096": hidden}
+width = table["A100, PCIe 4"]["from width"]
+print(f"A100: from width {width}{beside(guess, width)}")
+pd.DataFrame(table).T
 
 # %% id="width-figure"
 lines = {"a block": {width: flops_per_byte(width) for width in widths}}
@@ -581,197 +583,52 @@ plots.training_curves(
 # enough. If eight GPUs share the host's memory, each gets a part of its speed. Put your own two
 # numbers in `CARDS`.
 #
-# ## All of them, side by side
-#
-# Which way is best, then? We put all of them on one model, with one meter: peak above the model and
-# its gradients, and FLOPs of a step. Two more choose for you:
-#
-# - **The compiler.** It sees forward and backward as one graph before anything runs. Its
-#   `activation_memory_budget` is a share: 1 is its default plan, 0 keeps only the inputs. Between
-#   them it fills a knapsack: the most FLOPs saved for the bytes allowed.
-# - **The planner of chapter 06**, with `selective=True`. For each stage it now has three choices:
-#   keep it whole, keep the results of its products, or recompute it with its neighbors.
-#
-# The models are those that people train: GPT-2 from transformers, and the U-Net of Stable
-# Diffusion 1.5 from diffusers. Their layout is the published one, their width is small.
-
-
-# %% id="sides-models"
-GPT2 = {"n_embd": 128, "n_head": 4, "vocab_size": 512, "n_positions": 128}
-GPT2 |= dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0)
-GPT2 |= {"tie_word_embeddings": False}  # the compiler's front end wants each weight once
-UNET = {"block_out_channels": (32, 64, 128, 128), "cross_attention_dim": 64, "sample_size": 16}
-UNET |= {"norm_num_groups": 8, "attention_head_dim": 4}
-
-
-class WithLoss(nn.Module):
-    def __init__(self, name, micro_batch, sizes):
-        super().__init__()
-        torch.manual_seed(0)
-        self.name, self.model = name, published.build(name, device="cpu", **sizes).train()
-        for key, tensor in published.batch(name, micro_batch, **sizes).items():
-            self.register_buffer(key, tensor.clone())  # else two names have one tensor
-
-    def forward(self):
-        return published.loss(self.name, self.model, dict(self.named_buffers(recurse=False)))
-
-
-# %% id="sides-cost"
-def cost(whole, run):
-    def step():
-        run().backward()
-        whole.zero_grad(set_to_none=False)  # gradients stay, as in every step but the first
-
-    report = memory.measure(step, model=whole)
-    with FlopCounterMode(display=False, custom_mapping=cpu_attention) as counter:
-        step()
-    return report.peak_bytes - report.baseline_bytes, counter.get_total_flops()
-
-
-# %% id="sides-sequential"
-class InSequence(nn.Module):  # takes the place of a model's blocks
-    def __init__(self, blocks, num_segments):
-        super().__init__()
-        self.blocks, self.num_segments = blocks, num_segments
-
-    def forward(self, x, *args, **kwargs):
-        calls = [lambda x, block=block: block(x, *args, **kwargs) for block in self.blocks]
-        return checkpoint_sequential(calls, self.num_segments, x, use_reentrant=False)
-
-
-def cost_in_sequence(whole, num_segments):
-    blocks = whole.model.transformer.h
-    whole.model.transformer.h = nn.ModuleList([InSequence(blocks, num_segments)])
-    try:
-        return cost(whole, whole)
-    finally:
-        whole.model.transformer.h = blocks
-
-
-# %% id="sides-compiled"
-def as_it_is(graph, inputs):  # no code generated: each operation of the graph runs as it stands
-    return make_boxed_func(graph.forward)
-
-
-def cost_compiled(whole, budget):
-    with compiler_config.patch(activation_memory_budget=budget):
-        partition = min_cut_rematerialization_partition
-        compiled = aot_module(whole, as_it_is, as_it_is, partition_fn=partition)
-        compiled().backward()  # the first run traces and partitions
-        return cost(whole, compiled)
-
-
-# %% [markdown] id="sides-predict"
-# **Predict.** The plan gets the bytes that diffusers' own switch needs on the U-Net. How many per
-# cent of the switch's recomputed FLOPs does it recompute?
-
-# %% id="guess-sides"
-guess = None
-
-
-# %% id="sides-planned"
-def cost_planned(whole, profile, budget_bytes):
-    plan.apply(whole, plan.solve(profile, budget_bytes=budget_bytes))
-    try:
-        return cost(whole, whole)
-    finally:
-        plan.undo(whole)
-
-
-def side_by_side(whole, seen):
-    """Print each way, and the plan for that way's bytes; give the plan's points."""
-    arithmetic = plan.Speed(bytes_per_second=1e30)  # count FLOPs only
-    profile = plan.profile(whole, whole, speed=arithmetic, selective=True)
-    print(f"{'':<22}{'peak':>10}{'recomputed':>12}   the plan, in those bytes")
-    planned, base = {}, seen["none"][1]
-    for name, (peak, flops) in seen.items():
-        held, planned_flops = cost_planned(whole, profile, peak)
-        planned[held] = planned_flops / base - 1
-        print(f"{name:<22}{Bytes(peak):>10}{flops / base - 1:>+12.1%}"
-              f"{Bytes(held):>13}{planned[held]:>+9.1%}")  # fmt: skip
-    return planned
-
-
-# %% id="sides-gpt"
-gpt2 = WithLoss("gpt2", 4, GPT2)
-ways = ("none", "per-block", "every-2", "sqrt", "attention-only", "mlp-only", "library-switch")
-seen_gpt = {}
-for way in ways:
-    with strategies.applied(gpt2.model, way):
-        seen_gpt[way] = cost(gpt2, gpt2)
-seen_gpt["checkpoint_sequential"] = cost_in_sequence(gpt2, 4)
-plan_gpt = side_by_side(gpt2, seen_gpt)
-
-# %% id="sides-unet"
-unet = WithLoss("sd15-unet", 2, UNET)
-seen_unet = {}
-for way in ("none", "per-block", "attention-only", "mlp-only", "library-switch"):
-    with strategies.applied(unet.model, way):
-        seen_unet[way] = cost(unet, unet)
-plan_unet = side_by_side(unet, seen_unet)
-switch, base = seen_unet["library-switch"][1], seen_unet["none"][1]
-share = 100 * list(plan_unet.values())[-1] / (switch / base - 1)
-print(f"in the switch's bytes: {share:.0f} % of its recomputed FLOPs{beside(guess, share)}")
-
-# %% id="sides-compiler"
-# NBVAL_IGNORE_OUTPUT  the compiler's choices depend on PyTorch's version
-by_compiler = {f"compiler, budget {b}": cost_compiled(gpt2, b) for b in (1, 0.8, 0.4, 0.2, 0.1)}
-by_compiler = {"none": seen_gpt["none"], **by_compiler}
-more_plan = side_by_side(gpt2, by_compiler)
-
-
-# %% id="sides-dominated"
-def beaten(planned, seen):
-    """Ways that no plan beats or equals in bytes and FLOPs together."""
-    base = seen["none"][1]
-    return [name for name, (peak, flops) in seen.items()
-            if not any(held <= peak and more <= flops / base - 1 + 1e-9
-                       for held, more in planned.items())]  # fmt: skip
-
-
-beaten(plan_gpt, seen_gpt), beaten(plan_unet, seen_unet)
-
-# %% id="sides-figure"
-# NBVAL_IGNORE_OUTPUT
-base = seen_gpt["none"][1]
-points = {name: {held: flops / base - 1} for name, (held, flops) in seen_gpt.items()}
-points["compiler"] = {held: flops / base - 1 for held, flops in by_compiler.values()}
-plots.tradeoff({"plan": plan_gpt | more_plan, **points}, title="GPT-2's layout: bytes and FLOPs")
-
-# %% [markdown] id="sides-read"
-# The plan has no more bytes and no more FLOPs than any other way, on both models. The reason is
-# that it has what the others choose as one of its three choices, for each stage by itself:
-#
-# - For no FLOPs at all it keeps the results of products, as `all but down` above.
-# - Below that, it recomputes whole stages, and only as many as the budget asks for.
-# - `attention-only`, `mlp-only` and `sqrt` are each beaten by far.
-#
-# A U-Net has skips and is no chain, so every-2, sqrt and `checkpoint_sequential` cannot run there.
-#
-# The compiler works below the block, operation by operation. It budgets the bytes that *wait*, and
-# the peak comes out as it will. Our meter runs its graph operation by operation: code that it
-# generates for a GPU fuses some of them, and needs less.
+# All these ways and two that choose for you, the compiler and the planner, run on one model in
+# `07c_side_by_side`, which is optional.
 #
 # ## Verdicts
-#
-# - **"Attention and FFN checkpointed separately saves another 30 to 40 %, at the cost of more
-#   recomputation":** no. With few blocks it saves a little, with many it needs more memory, and it
-#   recomputes *less*.
-# - **"Selective checkpointing, by size and by cost":** worth its lines. Dropping norms and GELU
-#   frees a large part and repeats no product. Prices alone mislead: they do not know who needs a
-#   result.
-# - **"Offload":** frees everything that waits and recomputes nothing. Behind PCIe only a part of
-#   the copies hides behind the arithmetic of common widths. Checkpoint first, then offload
-#   boundaries.
-# - **"Automatic checkpointing":** it works. The compiler promises nothing about the peak; the
-#   planner's peak is within its budget.
-#
+
+# %% id="verdicts"
+policy = results["all but down"]
+claims.Verdicts(
+    claims.Verdict(
+        "C10",
+        "holds",
+        "Dropping norms and GELU alone repeats no product and frees a good part of the memory.",
+        f"{1 - policy.waiting / plain.waiting:.0%} of the waiting bytes for "
+        f"{policy.flops / plain.flops - 1:.1%} more FLOPs",
+        "counted",
+        "policies",
+    ),
+    claims.Verdict(
+        "C13",
+        "holds if",
+        "Offload frees what waits and recomputes nothing; behind PCIe only a part of it is hidden.",
+        f"{plain.waiting:.0f} waiting units become {offloaded(none)[0].waiting:.0f}; an A100 hides "
+        f"{table['A100, PCIe 4']['at 4096']} of the copies at width 4096",
+        "counted",
+        "offload-table",
+    ),
+    claims.Verdict(
+        "D11",
+        "wrong",
+        "Two segments a block save a little with few blocks, cost memory with many, and recompute "
+        "less.",
+        f"{results[4, halves].peak / results[4, per_block].peak:.2f} of the peak with 4 blocks, "
+        f"{ratio:.2f} with 16; FLOPs {results[16, halves].flops / results[16, none].flops:.2f} "
+        f"and {results[16, per_block].flops / results[16, none].flops:.2f} of plain",
+        "counted",
+        "modules-table",
+    ),
+)
+
+# %% [markdown] id="end"
 # ## What you can now do
 #
 # - Give each saved tensor a price, and say which ones to drop first.
 # - Write a policy by operation with a pair of dispatch modes, and with PyTorch's contexts.
 # - Decide between making again and moving, from two speeds of a card and the width of a model.
 #
-# `07b_held_and_evicted`, which is optional, shows why memory does not fall while somebody holds a
-# tensor, and chooses what to drop while the model runs. Chapter 08, `08_accumulation_from_scratch`,
-# leaves recomputation and makes the batch smaller instead.
+# `07b_held_and_evicted`, which is optional too, shows why memory does not fall while somebody holds
+# a tensor, and chooses what to drop while the model runs. Chapter 08,
+# `08_accumulation_from_scratch`, leaves recomputation and makes the batch smaller instead.

@@ -1,0 +1,223 @@
+# %% [markdown] id="title"
+# # All ways, side by side
+#
+# This companion of chapter 07 is optional: no lab and no later chapter needs it. Which way to drop
+# tensors is best? All of them run on one model, with one meter: the peak above the model and its
+# gradients, and the FLOPs of a step. Two of them choose for you:
+#
+# - **The compiler.** It sees forward and backward as one graph before anything runs. Its
+#   `activation_memory_budget` is a share: 1 is its default plan, 0 keeps only the inputs. Between
+#   them it fills a knapsack: the most FLOPs saved for the bytes allowed.
+# - **The planner of chapter 06**, with `selective=True`. For each stage it now has three choices:
+#   keep it whole, keep the results of its products, or recompute it with its neighbors.
+#
+# The models are those that people train: GPT-2 from transformers, and the U-Net of Stable
+# Diffusion 1.5 from diffusers. Their layout is the published one, their width is small.
+#
+# **Budget:** 20 minutes, 1 GiB of memory, no GPU needed.
+
+# %% id="imports"
+import pandas as pd
+import torch
+from functorch.compile import aot_module, make_boxed_func, min_cut_rematerialization_partition
+from torch import nn
+from torch._functorch import config as compiler_config
+from torch.utils.checkpoint import checkpoint_sequential
+from torch.utils.flop_counter import FlopCounterMode
+
+from tutorial_lib import claims, memory, plan, plots, strategies
+from tutorial_lib.guesses import beside
+from tutorial_lib.models import published
+from tutorial_lib.units import human_bytes
+
+torch.set_num_threads(1)  # small tensors: more threads would wait for each other
+aten = torch.ops.aten
+
+
+# %% id="cpu-attention"
+def products(number, q, k, v):  # shapes (batch, heads, sequence, width)
+    return number * 2 * q[0] * q[1] * q[2] * k[2] * q[3]
+
+
+kernel = "_scaled_dot_product_flash_attention_for_cpu"
+cpu_attention = {  # as in chapter 07: the FLOP counter does not know this kernel
+    getattr(aten, kernel): lambda q, k, v, *_, **__: products(2, q, k, v),
+    getattr(aten, kernel + "_backward"): lambda grad, q, k, v, *_, **__: products(5, q, k, v),
+}
+
+# %% id="sides-models"
+GPT2 = {"n_embd": 128, "n_head": 4, "vocab_size": 512, "n_positions": 128}
+GPT2 |= dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0)
+GPT2 |= {"tie_word_embeddings": False}  # the compiler's front end wants each weight once
+UNET = {"block_out_channels": (32, 64, 128, 128), "cross_attention_dim": 64, "sample_size": 16}
+UNET |= {"norm_num_groups": 8, "attention_head_dim": 4}
+
+
+class WithLoss(nn.Module):
+    def __init__(self, name, micro_batch, sizes):
+        super().__init__()
+        torch.manual_seed(0)
+        self.name, self.model = name, published.build(name, device="cpu", **sizes).train()
+        for key, tensor in published.batch(name, micro_batch, **sizes).items():
+            self.register_buffer(key, tensor.clone())  # else two names have one tensor
+
+    def forward(self):
+        return published.loss(self.name, self.model, dict(self.named_buffers(recurse=False)))
+
+
+# %% id="sides-cost"
+def cost(whole, run):
+    def step():
+        run().backward()
+        whole.zero_grad(set_to_none=False)  # they stay, as in every step but the first
+
+    report = memory.measure(step, model=whole, warmup=0)
+    with FlopCounterMode(display=False, custom_mapping=cpu_attention) as counter:
+        step()
+    return report.peak_bytes - report.baseline_bytes, counter.get_total_flops()
+
+
+# %% id="sides-sequential"
+class InSequence(nn.Module):  # takes the place of a model's blocks
+    def __init__(self, blocks, num_segments):
+        super().__init__()
+        self.blocks, self.num_segments = blocks, num_segments
+
+    def forward(self, x, *args, **kwargs):
+        calls = [lambda x, block=block: block(x, *args, **kwargs) for block in self.blocks]
+        return checkpoint_sequential(calls, self.num_segments, x, use_reentrant=False)
+
+
+def cost_in_sequence(whole, num_segments):
+    blocks = whole.model.transformer.h
+    whole.model.transformer.h = nn.ModuleList([InSequence(blocks, num_segments)])
+    try:
+        return cost(whole, whole)
+    finally:
+        whole.model.transformer.h = blocks
+
+
+# %% id="sides-compiled"
+def as_it_is(graph, inputs):  # no code generated: each operation of the graph runs as it stands
+    return make_boxed_func(graph.forward)
+
+
+def cost_compiled(whole, budget):
+    with compiler_config.patch(activation_memory_budget=budget):
+        partition = min_cut_rematerialization_partition
+        compiled = aot_module(whole, as_it_is, as_it_is, partition_fn=partition)
+        compiled().backward()  # the first run traces and partitions
+        return cost(whole, compiled)
+
+
+# %% [markdown] id="sides-predict"
+# **Predict.** The plan gets the bytes that diffusers' own switch needs on the U-Net. How many per
+# cent of the switch's recomputed FLOPs does it recompute?
+
+# %% id="guess-sides"
+guess = None  # per cent
+
+
+# %% id="sides-planned"
+def cost_planned(whole, profile, budget_bytes):
+    plan.apply(whole, plan.solve(profile, budget_bytes=budget_bytes))
+    try:
+        return cost(whole, whole)
+    finally:
+        plan.undo(whole)
+
+
+def side_by_side(whole, seen):
+    """Give the plan's points for the bytes of each way, and all as a table."""
+    arithmetic = plan.Speed(bytes_per_second=1e30)  # count FLOPs only
+    profile = plan.profile(whole, whole, speed=arithmetic, selective=True)
+    planned, rows, base = {}, {}, seen["none"][1]
+    for name, (peak, flops) in seen.items():
+        held, planned_flops = cost_planned(whole, profile, peak)
+        planned[held] = planned_flops / base - 1
+        row = {"peak": human_bytes(peak), "recomputed": f"{flops / base - 1:+.1%}"}
+        plans = {"plan's peak": human_bytes(held), "plan recomputes": f"{planned[held]:+.1%}"}
+        rows[name] = row | plans
+    return planned, pd.DataFrame(rows).T
+
+
+# %% id="sides-gpt"
+gpt2 = WithLoss("gpt2", 2, GPT2)
+gpt2().backward()  # from here on there are gradients
+ways = ("none", "per-block", "every-2", "sqrt", "attention-only", "mlp-only", "library-switch")
+seen_gpt = {}
+for way in ways:
+    with strategies.applied(gpt2.model, way):
+        seen_gpt[way] = cost(gpt2, gpt2)
+seen_gpt["checkpoint_sequential"] = cost_in_sequence(gpt2, 4)
+plan_gpt, table = side_by_side(gpt2, seen_gpt)
+table
+
+# %% id="sides-unet"
+unet = WithLoss("sd15-unet", 1, UNET)
+unet().backward()
+seen_unet = {}
+for way in ("none", "per-block", "attention-only", "mlp-only", "library-switch"):
+    with strategies.applied(unet.model, way):
+        seen_unet[way] = cost(unet, unet)
+plan_unet, table = side_by_side(unet, seen_unet)
+switch, base = seen_unet["library-switch"][1], seen_unet["none"][1]
+share = 100 * list(plan_unet.values())[-1] / (switch / base - 1)
+print(f"in the switch's bytes: {share:.0f} % of its recomputed FLOPs{beside(guess, share)}")
+table
+
+# %% id="sides-compiler"
+# NBVAL_IGNORE_OUTPUT  the compiler's choices depend on PyTorch's version
+by_compiler = {f"compiler, budget {b}": cost_compiled(gpt2, b) for b in (1, 0.4, 0.1)}
+by_compiler = {"none": seen_gpt["none"], **by_compiler}
+more_plan, table = side_by_side(gpt2, by_compiler)
+table
+
+
+# %% id="sides-dominated"
+def beaten(planned, seen):
+    """Ways that no plan beats or equals in bytes and FLOPs together."""
+    base = seen["none"][1]
+    return [name for name, (peak, flops) in seen.items()
+            if not any(held <= peak and more <= flops / base - 1 + 1e-9
+                       for held, more in planned.items())]  # fmt: skip
+
+
+better = beaten(plan_gpt, seen_gpt), beaten(plan_unet, seen_unet)
+better
+
+# %% id="sides-figure"
+# NBVAL_IGNORE_OUTPUT
+base = seen_gpt["none"][1]
+points = {name: {held: flops / base - 1} for name, (held, flops) in seen_gpt.items()}
+points["compiler"] = {held: flops / base - 1 for held, flops in by_compiler.values()}
+plots.tradeoff({"plan": plan_gpt | more_plan, **points}, title="GPT-2's layout: bytes and FLOPs")
+
+# %% [markdown] id="sides-read"
+# The plan has no more bytes and no more FLOPs than any other way, on both models. The reason is
+# that it has what the others choose as one of its three choices, for each stage by itself:
+#
+# - For no FLOPs at all it keeps the results of products, as `all but down` in chapter 07.
+# - Below that, it recomputes whole stages, and only as many as the budget asks for.
+# - `attention-only`, `mlp-only` and `sqrt` are each beaten by far.
+#
+# A U-Net has skips and is no chain, so every-2, sqrt and `checkpoint_sequential` cannot run there.
+#
+# The compiler works below the block, operation by operation. It budgets the bytes that *wait*, and
+# the peak comes out as it will. Our meter runs its graph operation by operation: code that it
+# generates for a GPU fuses some of them, and needs less.
+#
+# ## Verdict
+
+# %% id="verdicts"
+claims.Verdicts(
+    claims.Verdict(
+        "C09",
+        "holds",
+        "A planner and the compiler choose by themselves; no rule by hand beats the plan.",
+        f"{sum(map(len, better))} of {len(seen_gpt) + len(seen_unet)} ways beat the plan in bytes "
+        "and FLOPs",
+        "counted",
+        "sides-dominated",
+    ),
+)
