@@ -71,7 +71,8 @@ torch.set_num_threads(1)  # small steps lose more by waiting for a second core t
 #
 # You can begin with just that: a guess, 0, and the broken function. The check judges the cause
 # first, and says how the cause that you named would show. Once the cause is right, it says which
-# number it wants as the reading. Then it tries your function, on models and data of its own.
+# number it wants as the reading. Then it tries your function, on models and data of its own. Where
+# that raises an error, `checks.lab09.case("9.1", 0)(changed_in_between()["A"][2])` does it again.
 #
 # Measure before you guess: add cells wherever you like. Three instruments are ready. `forwards`
 # counts how often modules run, `verdict` asks the judge of chapter 08 what differs first, and
@@ -226,10 +227,10 @@ def changed_in_between() -> dict[str, tuple[str, float, Callable]]:
 
     ### BEGIN SOLUTION
     def mended_a(model, optimizer, tokens):
-        x = model.token_embedding(tokens) + model.position_embedding.weight[: tokens.size(1)]
+        h = model.token_embedding(tokens) + model.position_embedding.weight[: tokens.size(1)]
         for block in model.blocks:
-            x = checkpoint(block, x, use_reentrant=False)
-        logits = model.head(model.norm(x))[:, :-1]
+            h = checkpoint(block, h, use_reentrant=False)
+        logits = model.head(model.norm(h))[:, :-1]
         return update(optimizer, next_token_loss(logits, tokens))
 
     def mended_b(model, optimizer, tokens, settings):
@@ -463,10 +464,10 @@ def untrained_parts() -> dict[str, tuple[str, float, Callable]]:
 
     ### BEGIN SOLUTION
     def mended_e(model, optimizer, tokens):
-        x = model.token_embedding(tokens) + model.position_embedding.weight[: tokens.size(1)]
+        h = model.token_embedding(tokens) + model.position_embedding.weight[: tokens.size(1)]
         for block in model.blocks:
-            x = checkpoint(block, x, use_reentrant=False)
-        logits = model.head(model.norm(x))[:, :-1]
+            h = checkpoint(block, h, use_reentrant=False)
+        logits = model.head(model.norm(h))[:, :-1]
         return update(optimizer, next_token_loss(logits, tokens))
 
     def mended_f(model, optimizer, images, labels):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -36,11 +37,14 @@ class Call:
         return f"called with ({', '.join(words)})"
 
 
-def calls_of(module: str) -> Callable[..., Call]:
+def calls_of(
+    module: str, run_of: Callable[[Check], Callable[..., Any]] = attrgetter("run")
+) -> Callable[..., Call]:
     """Make the function `case` of a lab's checks.
 
     Args:
         module: The module that holds them, as `__name__` gives it.
+        run_of: From a check to what runs an answer on a case.
     """
 
     def case(exercise: str, number: int = 0, *, seed: int = 0) -> Call:
@@ -61,7 +65,7 @@ def calls_of(module: str) -> Callable[..., Call]:
         cases = checks[exercise].cases(seed)
         if not 0 <= number < len(cases):
             raise ValueError(f"number (={number}) must be from 0 to {len(cases) - 1}.")
-        return _first_call(checks[exercise], cases[number])
+        return _first_call(checks[exercise], run_of(checks[exercise]), cases[number])
 
     return case
 
@@ -83,11 +87,11 @@ class _Recorder:
     apply = __call__
 
 
-def _first_call(check: Check, case: Case) -> Call:
+def _first_call(check: Check, run: Callable[..., Any], case: Case) -> Call:
     recorder = _Recorder()
     with quietly():
         try:
-            check.run(recorder, case)
+            run(recorder, case)
         except (_CalledError, Exception):
             if recorder.call is None:
                 raise

@@ -7,7 +7,7 @@ from tutorial_lib.checks.lab09.ex9_3 import untrained_parts
 from tutorial_lib.checks.lab09.ex9_4 import memory_and_windows
 from tutorial_lib.checks.lab09.ex9_5 import contrastive_batch
 from tutorial_lib.checks.lab09.ex9_6 import rank_traffic
-from tutorial_lib.checks.lab09.patients import CAUSES
+from tutorial_lib.checks.lab09.patients import CAUSES, treatment_of
 
 __all__ = [
     "CAUSES",
@@ -19,4 +19,4 @@ __all__ = [
     "untrained_parts",
 ]
 
-case = calls_of(__name__)
+case = calls_of(__name__, treatment_of)

@@ -29,6 +29,7 @@ CAUSES = {
     "precision": "in float64 the difference is gone",
 }
 _NAMES = "cause, reading, mended function"
+_WARDS: dict[str, Mapping[str, Patient]] = {}
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,7 @@ def ward(name: str, exercise: str, passed: str, patients: Mapping[str, Patient])
         passed: What is printed on success.
         patients: By the letter of their case.
     """
+    _WARDS[name] = patients
 
     def cases(seed: int) -> list[Case]:
         draw = random.Random(seed)
@@ -82,6 +84,11 @@ def ward(name: str, exercise: str, passed: str, patients: Mapping[str, Patient])
         return cache(partial(patients[case["case"]].oracle, case))  # computed when first asked for
 
     return Check(name, exercise, passed, cases, run, judge, oracle)
+
+
+def treatment_of(check: Check) -> Callable[..., Result]:
+    """Give what tries a mended function in a check's cases: that is what a learner calls again."""
+    return lambda mended, case: _WARDS[check.name][case["case"]].treat(mended, case)
 
 
 def _finding(returned: Any, letter: str, patients: Mapping[str, Patient]) -> list[Any]:
