@@ -10,7 +10,8 @@ import pickle
 import pytest
 import torch
 
-from tutorial_lib import device, memory, private_torch
+from tutorial_lib import device, memory, private_torch, recorded
+from tutorial_lib.recorded import run
 from tutorial_lib.training import Recipe
 from tutorial_lib.units import MIB
 
@@ -72,3 +73,14 @@ def test_a_snapshot_holds_what_was_allocated(tmp_path):
     snapshot = pickle.loads((tmp_path / "snapshot.pickle").read_bytes())
     (trace,) = [trace for trace in snapshot["device_traces"] if trace]
     assert kept.nbytes in {event["size"] for event in trace if event["action"] == "alloc"}
+
+
+def test_a_sample_of_the_rows_is_as_recorded():
+    """The bytes requested; the allocator's own rounding depends on the rows before."""
+    if not device.is_emulated():
+        pytest.skip("rows of an emulated card are compared")
+    before = recorded.load(device.describe("cuda")).rows
+    rows = [row for row in recorded.find_rows("*") if "report" in before.get(row.key, {})]
+    for row in rows[::20]:
+        report = run.measured(row, device.pick("cuda"))["report"]
+        assert report["requested_bytes"] == before[row.key]["report"]["requested_bytes"], row.key

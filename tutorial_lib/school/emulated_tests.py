@@ -1,9 +1,8 @@
 """`python -m tutorial_lib test --emulated`: what only a GPU runs, on emulated cards.
 
-A sample of the recorded rows is recorded anew: as many bytes must be requested as the card's file
-says. The tests marked `gpu` run. Of each notebook the cells that speak of a GPU are run, and the
-earlier cells that they need. On an emulated card all values are zeros and nothing is timed, so that
-a cell that looks at either may fail rightly: such cells are named apart, with their error.
+The tests marked `gpu` run. Of each notebook the cells that speak of a GPU are run, and the earlier
+cells that they need. On an emulated card all values are zeros and nothing is timed, so that a cell
+that looks at either may fail rightly: such cells are named apart, with their error.
 """
 
 from __future__ import annotations
@@ -25,38 +24,20 @@ _EXPECTED = re.compile(
     r"|.*(another output|no median for empty data)"
 )
 CELL_SECONDS = 300
-SAMPLE = 20  # one row of so many
 
 
 def main(words: Sequence[str]) -> int:
     """Run the cells of notebooks in this process's environment, and say what failed.
 
     Args:
-        words: Stems of notebooks, or beginnings of stems; none means all of them, rows and tests.
+        words: Stems of notebooks, or beginnings of stems; none means all, and the tests.
 
     Returns:
-        1 when a row or a test failed, or a cell that no value explains, else 0.
+        1 when a test failed, or a cell that no value explains, else 0.
     """
     paths = [*sorted(ROOT.glob("course/*.ipynb")), *sorted(ROOT.glob("solutions/*.ipynb"))]
     chosen = [path for path in paths if not words or path.stem.startswith(tuple(words))]
-    return max([*([] if words else [_rows(), _tests()]), *map(_run, chosen)], default=0)
-
-
-def _rows() -> int:
-    """Record a sample of rows anew; the allocator's own rounding depends on the rows before."""
-    from tutorial_lib import device, recorded
-    from tutorial_lib.recorded import run
-
-    card = device.pick("cuda")
-    before = recorded.load(device.describe(card)).rows
-    rows = [row for row in recorded.find_rows("*") if "report" in before.get(row.key, {})]
-    failed = []
-    for row in rows[::SAMPLE]:
-        now, then = run.measured(row, card).get("report", {}), before[row.key]["report"]
-        if any(now.get(name) != then[name] for name in ("requested_bytes", "counted_bytes")):
-            failed.append(f"{row.key} FAILED: {now}, and recorded is {then}")
-    print(f"{len(rows[::SAMPLE])} of {len(rows)} rows", *failed, sep="\n    ", flush=True)
-    return int(bool(failed))
+    return max([*([] if words else [_tests()]), *map(_run, chosen)], default=0)
 
 
 def _tests() -> int:
