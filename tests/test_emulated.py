@@ -240,6 +240,28 @@ def test_missing_tools_are_named(there, lacking, tmp_path, monkeypatch):
 
 
 @on_linux
+@pytest.mark.parametrize(
+    ("status", "symbols", "message"),
+    [
+        (1, [], "does not compile with this PyTorch and compiler, which say: error: no cuda.h"),
+        (0, ["printf"], "does not take `cudaMalloc` from a shared library"),
+    ],
+)
+def test_a_pytorch_that_is_otherwise_built_is_refused(
+    status, symbols, message, tmp_path, no_torch_here, monkeypatch, capsys
+):
+    environment_with(tmp_path, CUDA_BUILD)
+    for name in ("cc", "nm"):
+        (tmp_path / name).write_text(f"#!/bin/sh\necho error: no cuda.h >&2\nexit {status}\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(stubs, "imported_symbols", lambda paths: set(symbols))
+    assert main(["--card", "t4", "--", "python"], tmp_path) == 2
+    assert message in capsys.readouterr().err.splitlines()[-1]
+
+
+@on_linux
 def test_a_cache_that_cannot_be_preloaded_is_refused(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "my cache"))
     with pytest.raises(ValueError, match="no path with spaces or accents: set XDG_CACHE_HOME"):
@@ -320,7 +342,7 @@ def result(status=0, refused="", **process):
         (result(), 0, "reserved peak  2.00 MiB"),
         (result(out_of_memory=1), 0, "requested peak  1.00 MiB"),  # the program went on
         (result(1, out_of_memory=1), run.OUT_OF_MEMORY, "The card's memory ran out"),
-        (result(7), 7, "The program ended with status 7"),
+        (result(7), 7, "ended with status 7: its own error stands above. On an emulated card"),
         (result(1, "NCCL"), 2, "asked for NCCL, which cannot be emulated"),
         (result(-11), 2, "was ended by SIGSEGV"),
         (run.Emulated(cards.CARDS["t4"], 0), 2, "never used the card"),
@@ -762,7 +784,7 @@ def test_a_gpu_cell_that_fails_is_named(cuda_torch, tmp_path, monkeypatch):
     nbformat.write(notebook, folder / "99_bad.ipynb")
     code = (
         "import sys; from pathlib import Path; from tutorial_lib.school import emulated_tests; "
-        f"emulated_tests.ROOT = Path({str(tmp_path)!r}); sys.exit(emulated_tests.main(["99"]))"
+        f"emulated_tests.ROOT = Path({str(tmp_path)!r}); sys.exit(emulated_tests.main(['99']))"
     )
     done = run.emulate(["python", "-c", code], cards.CARDS["t4"], cuda_torch, watch=False)
     assert done.status == 1
