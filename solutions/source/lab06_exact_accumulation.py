@@ -1,17 +1,16 @@
 # %% [markdown] id="title"
 # # Lab 06: exact accumulation
 #
-# "The accumulated gradient is mathematically exact", says nearly every tutorial, and nearly every
-# loop that follows the sentence is not. In this lab you write the loop that is: for ragged
-# micro-batches, for masked tokens, under a scaler, and on several ranks. Each time the question is
-# the same: after one update, is this the same training as with the big batch? And when there cannot
-# be an update, is everything as it was?
+# "The accumulated gradient is mathematically exact", says nearly every tutorial. Most loops that
+# follow the sentence are not. In this lab you write the loop that is: for ragged micro-batches, for
+# masked tokens, under a scaler, and on several ranks. And if there cannot be an update, everything
+# stays as it was.
 #
-# **Budget:** 90 minutes, 1 GiB of memory, no GPU needed.
+# **Budget:** 110 minutes, 1 GiB of memory, no GPU needed.
 #
 # | exercise | you write | points |
 # |---|---|---|
-# | 6.1 | a judge: where do two training steps first differ? | 3 |
+# | 6.1 | a comparison: where do two training steps first differ? | 3 |
 # | 6.2 | an epoch in windows, the last one too | 2 |
 # | 6.3 | tokens: shifted, masked, ragged | 2 |
 # | 6.4 | what happens once an update: scaler, clip, scheduler, log | 3 |
@@ -20,7 +19,7 @@
 #
 # Each answer goes into a cell that begins with `# exercise`, and the check stands right below it.
 # Only those cells travel to grading: keep your helper functions, imports and constants inside them.
-# Chapter 08 leads up to this lab, and the checks refuse its `assert_same_training`: that is the
+# Chapter 08 leads up to this lab. The checks refuse its `assert_same_training`, because that is the
 # first thing you write.
 
 # %% id="imports"
@@ -31,6 +30,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from itertools import islice
 
+import pandas as pd
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
@@ -40,6 +40,7 @@ from torch.optim import SGD, AdamW, Optimizer
 
 from tutorial_lib import checks, data, memory, ranks
 from tutorial_lib.checks import assert_same_training, summation_tolerance
+from tutorial_lib.guesses import beside
 from tutorial_lib.models.gpt import GPT, GPTConfig
 from tutorial_lib.models.unet import UNet, UNetConfig
 from tutorial_lib.models.vit import ViT, ViTConfig
@@ -49,8 +50,9 @@ torch.set_num_threads(1)  # small steps lose more by waiting for a second core t
 # %% [markdown] id="the-subject"
 # ## The subject
 #
-# A small ViT on images of digits, in float64. There rounding is at 1e-16, so what is larger than
-# 1e-12 is no rounding: a bug has nowhere to hide.
+# A small ViT on images of digits, in float64. Rounding is at 1e-16 there, so a difference above
+# 1e-12 is a bug. Two steps: 64 images at once, and in four micro-batches, by somebody who forgot to
+# divide. The second one's log is right, and both clip if you ask them to.
 
 # %% id="subject"
 images, labels = data.digits()
@@ -61,11 +63,6 @@ sgd, adamw = partial(SGD, lr=0.1), partial(AdamW, lr=1e-3)
 def make_vit(dtype=torch.float64):
     torch.manual_seed(0)
     return ViT(ViTConfig(num_layers=2, num_heads=2, d_model=32)).to(dtype)
-
-
-# %% [markdown] id="two-loops"
-# Two steps: 64 images at once, and in four micro-batches, by somebody who forgot to divide. The log
-# is right, and both clip if you ask them to.
 
 
 # %% id="steps"
@@ -86,46 +83,46 @@ def four_pieces(model, optimizer, max_norm=math.inf, num=4):
 
 
 # %% [markdown] id="predict-blind"
-# **Predict.** The gradient of the second is four times too large. People verify a loop by comparing
-# the parameters after an update, or the gradients' norms, or the loss. Which of the three show it
-# here, with AdamW? With AdamW and gradients clipped at 0.1?
+# People check a loop by its loss, by the norm of its gradient, or by the parameters after an
+# update.
+#
+# **Predict.** With AdamW and gradients clipped at 0.1, how many of the three are off by more than 1
+# %?
+
+# %% id="guess-blind"
+guess = None  # of the three
 
 
 # %% id="blind"
 # NBVAL_IGNORE_OUTPUT
-def share(seen, wanted):
-    return abs(seen - wanted) / abs(wanted)
+def seen_after(step, max_norm):
+    model = make_vit()
+    loss = step(model, adamw(model.parameters()), max_norm)
+    weights = nn.utils.parameters_to_vector(model.parameters()).norm().item()
+    norm = nn.utils.get_total_norm(p.grad for p in model.parameters()).item()
+    return pd.Series({"loss": loss, "gradient norm": norm, "weights": weights})
 
 
-for max_norm in (math.inf, 0.1):
-    seen = []
-    for step in (big_batch, four_pieces):
-        model = make_vit()
-        loss = step(model, adamw(model.parameters()), max_norm)
-        weights = nn.utils.parameters_to_vector(model.parameters()).norm().item()
-        norm = nn.utils.get_total_norm(p.grad for p in model.parameters()).item()
-        seen.append((loss, norm, weights))
-    off = [f"{share(b, a):.0e}" for a, b in zip(*seen, strict=True)]
-    print(f"clipped at {max_norm}: off in loss {off[0]}, gradient norm {off[1]}, weights {off[2]}")
-
-# %% [markdown] id="read-blind"
-# AdamW divides the factor away, to within its `eps`. Clipping leaves next to nothing: two gradients
-# of one norm. (The numbers depend on your machine in their last digits, so the notebook does not
-# compare them.) A judge must look at the gradient itself, when the optimizer gets it, and before it
-# looks at the weights.
+off = {}
+for limit in (math.inf, 0.1):
+    seen, wanted = seen_after(four_pieces, limit), seen_after(big_batch, limit)
+    off[f"clipped at {limit}"] = (seen / wanted - 1).abs()
+number = int((off["clipped at 0.1"] > 0.01).sum())
+print(f"clipped at 0.1: {number} of three{beside(guess, number)}")
+pd.DataFrame(off).map("{:.0e}".format).T
 
 # %% [markdown] id="text-6-1"
-# ## 6.1 The judge
+# None shows the bug once gradients are clipped. So compare the gradient itself, at the moment the
+# optimizer gets it.
+#
+# ## 6.1 Where do two steps first differ?
 #
 # Difficulty 3/5 · importance 5/5 · 15 minutes
 #
 # Run two steps from one start, each on a copy of the model, and name the first of three parts that
-# differs: the loss, the gradients, the parameters. The goal: of the eight pairs of steps in the
-# check, all eight are told apart. Two of them differ by no more than they may, one of these with
-# dropout on.
-#
-# Two helpers. A relative difference is the norm of the difference over the norm of what is wanted,
-# and a nan stays a nan.
+# differs: the loss, the gradients, the parameters. The goal: the check has eight pairs of steps,
+# and your function tells all eight apart. In two of them the steps differ by no more than they may,
+# one of these with dropout on.
 
 
 # %% id="given-6-1"
@@ -200,67 +197,43 @@ checks.lab06.first_difference(first_difference)
 # %% [markdown] id="hints-6-1"
 # <details><summary>Hint 1: the moment to look</summary>
 #
-# A step may clear its gradients before it returns. `optimizer.register_step_pre_hook(function)`
-# has the function called with `(optimizer, args, kwargs)` each time `step()` begins; let it append
+# A step may clear its gradients before it returns. `optimizer.register_step_pre_hook(function)` has
+# the function called with `(optimizer, args, kwargs)` each time `step()` begins; let it append
 # `gradient_vector` of the copy to a list.
 # </details>
 # <details><summary>Hint 2: one start</summary>
 #
-# `copy.deepcopy(model)` for each step, a new optimizer for each copy, and
-# `torch.set_rng_state(random_state)` before each step and once more at the end. The loss becomes a
-# vector by `torch.tensor([loss], dtype=torch.float64)`.
+# For each step `copy.deepcopy(model)` and a new optimizer. `torch.set_rng_state(random_state)`
+# before each step and once at the end. `torch.tensor([loss], dtype=torch.float64)` makes the loss a
+# vector.
 # </details>
 # <details><summary>Hint 3: nan</summary>
 #
-# `nan > tolerance` is False, and so is `nan <= tolerance`. Only one of the two questions, turned
-# round with `not`, lets a nan through to the reader.
+# `nan > tolerance` is False, and so is `nan <= tolerance`. One of the two, turned round with `not`,
+# shows the nan.
 # </details>
-
-# %% [markdown] id="after-6-1"
-# Your judge on the two steps from above, without the clipping.
 
 # %% id="judge-blind"
 judge = partial(first_difference, model=make_vit(), make_optimizer=adamw, tolerance=1e-12)
 part, difference = judge(big_batch, four_pieces)
-f"{part}, {difference:.4g}"
-
-# %% [markdown] id="read-judge-blind"
-# A difference of 3 is a factor of 4: found, whatever AdamW makes of it. And clipped at 0.1, where
-# both gradients have one norm and one direction? **Predict** what is named.
-
-# %% id="judge-clipped"
+print(f"not clipped: {part}, {difference:.4g}")
 clipped = [partial(step, max_norm=0.1) for step in (big_batch, four_pieces)]
 part, difference = judge(*clipped)
-part, difference < 1e-5
-
-# %% [markdown] id="read-judge-clipped"
-# The gradients, and by less than a hundred-thousandth: `clip_grad_norm_` divides by the norm plus
-# 1e-6, and beside a norm four times as large that is less. So small is the trace that the bug
-# leaves. In float32 no judge could tell it from rounding, and the bug would wait for the day when
-# gradients become shorter than the limit. A judge sees the step that it is shown: show it one
-# without clipping, in float64. From here on each of your loops goes before yours.
+print(f"clipped: {part}, below 1e-5: {difference < 1e-5}")
 
 # %% [markdown] id="text-6-2"
+# A difference of 3 is a factor of 4: found. Clipped, only a trace is left, because
+# `clip_grad_norm_` divides by the norm plus 1e-6. So compare steps without clipping, in float64.
+#
 # ## 6.2 Windows
 #
 # Difficulty 2/5 · importance 5/5 · 12 minutes
 #
-# An epoch comes as an iterator, as from a loader: it has no length, and it does not fit into
-# memory. A window is the next `num` micro-batches, or as many as are left. Micro-batches may differ
-# in size. The goal is a gradient within 1e-12 of the one that the window's images would give as one
-# batch, for every window, with no more than one window read ahead and no more than one micro-batch
-# in the model.
-
-
-# %% [markdown] id="predict-6-2"
-# **Predict.** 300 images in micro-batches of 32, four to a window: how many updates, and how many
-# images has the last? A loop that steps `if (place + 1) % 4 == 0` drops them: what share of the
-# data is that?
-
-# %% id="count-6-2"
-sizes = [len(part) for part in labels[:300].split(32)]
-updates = [sum(sizes[at : at + 4]) for at in range(0, len(sizes), 4)]
-updates, f"{updates[-1] / 300:.0%}"
+# An epoch comes as an iterator, as from a loader: it has no length and does not fit into memory. A
+# window is the next `num` micro-batches, or as many as are left. Micro-batches may differ in size.
+#
+# The goal: for every window, a gradient within 1e-12 of the one that its images would give as one
+# batch. Read at most one window ahead, and keep at most one micro-batch in the model.
 
 
 # %% id="answer-6-2"
@@ -302,25 +275,20 @@ checks.lab06.train_epoch(train_epoch)
 # <details><summary>Hint 1: reading a window</summary>
 #
 # `list(islice(iterator, num))` takes the next `num`, or what is left, and is empty at the end. It
-# needs an iterator, not a list: call `iter` once, before the loop.
+# needs an iterator: call `iter` once, before the loop.
 # </details>
 # <details><summary>Hint 2: the weight of a micro-batch</summary>
 #
-# The loss is a mean over the micro-batch's images. To be a part of the mean over the window's
-# images it is multiplied by the micro-batch's share of them. The shares of a window add up to 1.
+# Multiply its mean loss by its share of the window's images. The shares of a window add up to 1.
 # </details>
 # <details><summary>Hint 3: what belongs where</summary>
 #
-# Once a window: reading, counting, `zero_grad`, `step`, one entry in the list. Once a micro-batch:
-# the loss with its share, `backward`, `.item()`.
+# Once a window: reading, counting, `zero_grad`, `step`, one entry in the list.
 # </details>
-
-# %% [markdown] id="after-6-2"
-# Before your judge: eleven images as micro-batches of 5, 5 and 1 are one window, and the step to
-# trust has them all at once.
 
 
 # %% id="judge-6-2"
+# Eleven images as micro-batches of 5, 5 and 1 are one window; the step to trust has them at once.
 def one_window(model, optimizer, size):
     parts = zip(images[:11].split(size), labels[:11].split(size), strict=True)
     return train_epoch(model, optimizer, parts, num=3)[0]
@@ -334,10 +302,16 @@ judge(whole, ragged)[0]
 #
 # Difficulty 3/5 · importance 5/5 · 12 minutes
 #
-# For a language model the unit is the token that has to be guessed. Labels are the tokens
-# themselves, with -100 where nothing is to be learned: in padding, and in a prompt that somebody
-# else wrote. The model's output at one position is for the label at the next. Below, a row is a
-# line of Python's own library. Its indentation is given, as a prompt is, and has no label.
+# For a language model the unit is the *target*, a token that has to be guessed. Labels are the
+# tokens themselves, with -100 where nothing is to be learned: in padding, and in a prompt. The
+# model's output at one position is for the label at the next, so a row's first label is never a
+# target. Below, a row is a line of code. Its indentation is given, as a prompt is, and has no
+# label.
+#
+# A count before the shift is one too large for each row that begins unmasked, and no loss curve
+# shows it. And a micro-batch may have no target at all: then a mean is nan, and a sum is 0.
+#
+# The goal: within 1e-12 of the mean over all targets of the window, in every case.
 
 
 # %% id="rows"
@@ -354,23 +328,6 @@ def token_rows(lines, width=48):
 lines = [line for line in data.text().splitlines() if line.strip()]
 window = [token_rows(lines[at : at + 4]) for at in range(100, 116, 4)]
 make_gpt = partial(GPT, GPTConfig(seq_len=48, num_layers=2, num_heads=2, d_model=32))
-
-# %% [markdown] id="predict-6-3"
-# **Predict.** A row of two characters, none of them masked: how many targets does it have?
-
-# %% id="short-row"
-tokens, targets = token_rows(["if"])
-{"labels that are not -100": int((targets != -100).sum()),
- "targets after the shift": int((targets[:, 1:] != -100).sum())}  # fmt: skip
-
-# %% [markdown] id="read-short-row"
-# One. The first token of a row is nobody's next token, so its label is never used, and a count
-# before the shift counts it: one too many for each row that begins unmasked, so the gradient is too
-# short, in each window by another share. No loss curve would show it. A micro-batch may also have
-# no target at all. Then a mean is nan, which stays in the log (its gradient is all zeros, as it
-# happens), and a sum is 0.
-#
-# The goal: within 1e-12 of the mean over all targets of the window, in every case.
 
 
 # %% id="answer-6-3"
@@ -411,36 +368,25 @@ checks.lab06.token_step(token_step)
 # %% [markdown] id="hints-6-3"
 # <details><summary>Hint 1: the shift</summary>
 #
-# Logits without the last position, labels without the first column. Both the loss and the count use
-# the shifted labels.
+# Logits without the last position, labels without the first column, for loss and count alike.
 # </details>
 # <details><summary>Hint 2: the sum</summary>
 #
 # `F.cross_entropy` wants `(N, V)` and `(N,)`, so flatten the first two dimensions. It leaves out
-# targets of -100 by itself. With `reduction="sum"` it does not divide.
+# targets of -100. With `reduction="sum"` it does not divide.
 # </details>
 # <details><summary>Hint 3: the count</summary>
 #
-# One number, of the whole window, known before the first backward. Every micro-batch's sum is
-# divided by it.
+# One number, of the whole window, known before the first backward.
 # </details>
 
-# %% [markdown] id="after-6-3"
-# Before your judge, against all sixteen lines at once. Beside it, how far off is the count before
-# the shift? (Your Python's library decides which lines these are, so the notebook does not compare
-# the second output.)
-
 # %% id="judge-6-3"
+# Four micro-batches of four lines, against all sixteen lines at once.
 everything = [token_rows(lines[100:116])]
 steps = [partial(token_step, window=parts) for parts in (everything, window)]
 torch.manual_seed(0)
 judge_gpt = partial(first_difference, model=make_gpt().double(), tolerance=1e-12)
 judge_gpt(*steps, make_optimizer=sgd)[0]
-
-# %% id="count-before-shift"
-# NBVAL_IGNORE_OUTPUT
-wrong, right = ((y != -100).sum().item() for y in (everything[0][1], everything[0][1][:, 1:]))
-f"{wrong} labels, {right} targets: a gradient {1 - right / wrong:.2%} too short"
 
 # %% [markdown] id="text-6-4"
 # ## 6.4 Once an update
@@ -448,17 +394,18 @@ f"{wrong} labels, {right} targets: a gradient {1 - right / wrong:.2%} too short"
 # Difficulty 3/5 · importance 5/5 · 15 minutes
 #
 # A loop in float16 has five more things to do: scale the loss, unscale the gradients, clip, update
-# the scale, step the scheduler. All but the first happen once a window. Their order matters, and
-# so does what happens when there is no update: a gradient that became infinite in *one* micro-batch
-# makes `scaler.step` skip the window's update. Its scheduler step must be skipped, too.
+# the scale, step the scheduler. All but the first happen once a window, in an order that matters.
+# And a gradient that became infinite in *one* micro-batch makes `scaler.step` skip the window's
+# update. Then the scheduler's step must be skipped, too.
 #
-# How does one know? `scaler.step` does not say. The scale does: after a skipped update, `update`
-# halves it. `GradScaler` runs on the CPU as well, so watch it there.
+# `scaler.step` does not say whether it skipped. The scale does: after a skipped update, `update`
+# halves it. Watch it, on the CPU: four updates, the second with an infinite gradient. The scale
+# begins at 1024 and doubles after two good updates in a row (`growth_interval=2`).
+#
+# **Predict.** What is the scale after the fourth update?
 
-# %% [markdown] id="predict-6-4"
-# **Predict.** Three updates, the second with an infinite gradient, `growth_interval=2`: the scale
-# begins at 1024 and doubles after two good updates in a row. What is it after each of the three?
-# And with a third good one?
+# %% id="guess-6-4"
+guess = None  # the scale
 
 
 # %% id="watch-scaler"
@@ -474,14 +421,15 @@ def scales(gradients):
         yield scaler.get_scale()
 
 
-print(*scales([1.0, math.inf, 1.0, 1.0]))
+watched = list(scales([1.0, math.inf, 1.0, 1.0]))
+print(f"{watched}{beside(guess, watched[-1])}")
 
 # %% [markdown] id="read-scaler"
-# It fell once and grew once, so a scale that has changed does not mean a skipped update: only one
-# that has fallen does. A scaler that is switched off always says 1, and skips nothing.
+# It fell once and grew once, so only a scale that has *fallen* means a skipped update. A scaler
+# that is switched off always says 1 and skips nothing.
 #
-# The goal: every window's gradient within 1e-12 of the big batch's, clipped as a whole; and after
-# three windows, the second of them lost, a scheduler that has made two steps.
+# The goal: every window's gradient within 1e-12 of the big batch's, clipped as a whole. After three
+# windows, the second of them lost, the scheduler has made two steps.
 
 
 # %% id="answer-6-4"
@@ -545,14 +493,8 @@ checks.lab06.scaled_step(scaled_step)
 # </details>
 # <details><summary>Hint 3: was it skipped?</summary>
 #
-# Read `get_scale()` before `step` and after `update`. Only a smaller one means that the update was
-# skipped.
+# Read `get_scale()` before `step` and after `update`.
 # </details>
-
-# %% [markdown] id="after-6-4"
-# In real float16, on your CPU: a scale of 2²⁴ is too large for these gradients, so the first
-# windows are lost until it has fallen far enough. **Predict:** after eight windows, have as many
-# scheduler steps been made as updates?
 
 
 # %% id="half-loss"
@@ -572,6 +514,7 @@ def eight_windows(model, window, scale):
 
 
 # %% id="lost-windows"
+# In real float16: a scale of 2**24 is too large, so windows are lost until it has fallen.
 parts = list(zip(images[:32].split(12), labels[:32].split(12), strict=True))
 made, scheduled, *_ = eight_windows(make_vit(torch.float32), parts, 2.0**24)
 print(f"some lost: {0 < made < 8}; as many scheduled as made: {scheduled == made}")
@@ -581,14 +524,13 @@ print(f"some lost: {0 < made < 8}; as many scheduled as made: {scheduled == made
 #
 # Difficulty 4/5 · importance 5/5 · 20 minutes
 #
-# Now one step for any model: GPT, ViT, U-Net. What a model's loss is a mean *of* differs (tokens,
-# images, pixels), so two functions say it: `loss_sum(model, *micro_batch)` and
-# `count_terms(*micro_batch)`. The rest is yours, and it is the same for all.
+# Now one step for any model. What a model's loss is a mean *of* differs (tokens, images, pixels),
+# so two functions say it: `loss_sum(model, *micro_batch)` and `count_terms(*micro_batch)`.
 #
-# The harder half is failure. A batch with no target, more micro-batches than rows, a loss of nan,
-# an out-of-memory error in the seventh micro-batch: a good step says what came, and leaves model,
-# optimizer, gradients, buffers and random state as they were, so that the caller may skip the batch
-# or try smaller pieces. Buffers and random state are a copy away:
+# The harder half is failure. On a batch with no target, more micro-batches than rows, a loss of
+# nan, or an out-of-memory error, a good step says what came. It leaves model, optimizer, gradients,
+# buffers and random state as they were, so the caller may try smaller pieces. Buffers and random
+# state are given:
 
 
 # %% id="given-6-5"
@@ -610,28 +552,16 @@ def remember(model):
     return put_back
 
 
-# %% [markdown] id="predict-6-5"
-# The window's own `.grad` must survive a failure. To keep it costs the bytes of one set of
-# gradients while the new ones grow, whether you hold the old tensors or copy them; holding them is
-# simpler, and costs nothing where `.grad` was None.
-#
-# **Predict.** `zero_grad()` sets `.grad` to None; `zero_grad(set_to_none=False)` fills it with
-# zeros. Somebody holds the old gradient. What is left of it in each case?
-
-# %% id="held-gradients"
-for set_to_none in (True, False):
-    weight = nn.Parameter(torch.ones(2))
-    weight.grad = torch.full((2,), 7.0)
-    held = weight.grad
-    SGD([weight]).zero_grad(set_to_none=set_to_none)
-    print(f"set_to_none={set_to_none}: held {held.tolist()}, .grad {weight.grad}")
-
 # %% [markdown] id="goal-6-5"
-# With the first, the new gradient is another tensor, and the old one needs only be put back.
+# The window's own `.grad` must survive a failure. That costs one set of gradients while the new
+# ones grow, whether you hold the old tensors or copy them. Holding is simpler, and costs nothing
+# where `.grad` was None. Hold them, and call `zero_grad()`: it sets `.grad` to None, so the new
+# gradient is another tensor. (`zero_grad(set_to_none=False)` would fill the tensors you hold with
+# zeros.)
 #
 # The goal: GPT, ViT and U-Net within 1e-12 of the whole batch after an update with SGD and with
 # AdamW; in float32 within what summation explains; and five failures of which nothing remains.
-# Micro-batches are counted from 1, as people do.
+# Count micro-batches from 1.
 
 
 # %% id="answer-6-5"
@@ -703,26 +633,26 @@ checks.lab06.exact_step(exact_step)
 # %% [markdown] id="hints-6-5"
 # <details><summary>Hint 1: what is known before anything runs</summary>
 #
-# The number of rows and the number of terms, `count_terms(*batch)`. Both errors about them can be
-# raised before anything is touched. `tensor.tensor_split(num_steps)` cuts into exactly so many.
+# The number of rows and the number of terms, `count_terms(*batch)`: raise both errors first.
+# `tensor.tensor_split(num_steps)` cuts into exactly so many.
 # </details>
 # <details><summary>Hint 2: hold, and put back</summary>
 #
-# A list of all `.grad`, and what `remember` returns, before the first micro-batch. Then
-# `zero_grad(set_to_none=True)`, in a `try`. In `except BaseException`: put both back, then `raise`
-# with nothing behind it, which passes the error on.
+# A list of all `.grad`, and what `remember` returns, before the first micro-batch. In `except
+# BaseException`: put both back, then `raise` with nothing behind it.
 # </details>
 # <details><summary>Hint 3: the loss of a micro-batch</summary>
 #
-# `loss_sum(...) / num_terms`, looked at with `math.isfinite(loss.item())` before `backward`. Count
-# with `enumerate(..., start=1)`. After the loop clip, and after the `try` update: from there on
-# nothing can fail.
+# `loss_sum(...) / num_terms`, looked at with `math.isfinite(loss.item())` before `backward`. After
+# the loop clip, and after the `try` update: from there on nothing can fail.
 # </details>
 
 # %% [markdown] id="after-6-5"
 # ### The proof
 #
 # Three models. For each one the sum of its losses, the number of terms, and a batch of 12 rows.
+# Five micro-batches (3, 3, 2, 2, 2 rows) are compared with one: in float64 by your function, in
+# float32 by `assert_same_training`, whose bound follows from the number of terms that are summed.
 
 
 # %% id="loss-sums"
@@ -762,10 +692,6 @@ def step_of(name, num_steps, dtype=torch.float64):
     return partial(exact_step, batch=batch, num_steps=num_steps, **sums)
 
 
-# %% [markdown] id="predict-proof"
-# **Predict.** Five micro-batches of 12 rows (3, 3, 2, 2, 2) against one, in float64, one update
-# with SGD and one with AdamW. What will your judge call different?
-
 # %% id="proof"
 for name, (make, *_) in TASKS.items():
     for kind, optimizer in {"SGD": sgd, "AdamW": adamw}.items():
@@ -773,11 +699,6 @@ for name, (make, *_) in TASKS.items():
         steps = step_of(name, 1), step_of(name, 5)
         part, _ = first_difference(*steps, make().double(), optimizer, tolerance=1e-12)
         print(f"{name:<6} {kind:<6} {part} differs by more than 1e-12")
-
-# %% [markdown] id="float32"
-# In float32 the bound is not a matter of taste either: it follows from the number of terms that are
-# summed. The course's judge of chapter 08 computes it, and asks the optimizer how far a gradient
-# wrong by so much would move the weights. It also calls each step twice.
 
 
 # %% id="proof-float32"
@@ -793,32 +714,31 @@ for name in TASKS:
         print(f"{name:<6} {kind:<6}", end=" ")
         assert_same_training(*steps, make=partial(make_float32, name, optimizer))
 
-# %% [markdown] id="read-proof"
-# "Exact", then, is a statement with three parts: the same sum, another order of adding, and a bound
-# that the order explains. A BatchNorm would break the first part: it makes another function of
-# every micro-batch. None of these models has one.
-
 # %% [markdown] id="text-6-6"
+# "Exact" has three parts: the same sum, another order of adding, and a bound that the order
+# explains. (A BatchNorm would break the first part.)
+#
 # ## 6.6 Several ranks
 #
 # Difficulty 4/5 · importance 4/5 · 15 minutes
 #
 # On several GPUs each rank has a copy of the model and a window of its own.
 # `DistributedDataParallel` averages the gradients over the ranks during `backward`, by an
-# all-reduce. With accumulation that is one exchange for each micro-batch, and one is enough. For
-# that there is `model.no_sync()`.
+# all-reduce. With accumulation that is one exchange for each micro-batch, where one for the window
+# is enough. `model.no_sync()` leaves them out.
 #
-# Here are two real ranks: processes on your machine, joined by gloo, which wait for work. A process
-# knows nothing of this notebook, so `run` sends it the function and all that the function uses.
+# Here are two real ranks, processes on your machine. Four micro-batches on each rank, and five
+# ideas of what `no_sync` has to be around. `ranks.traffic` counts what the rank sends.
+#
+# **Predict.** With `no_sync` around *backward only*, in all micro-batches but the last: how many
+# all-reduces?
+
+# %% id="guess-ways"
+guess = None  # all-reduces
 
 # %% id="start-ranks"
 two = ranks.start(2)
 print(two.run(dist.get_rank), two.run(dist.get_world_size))
-
-# %% [markdown] id="ways"
-# Four micro-batches on each rank, and four ideas of what `no_sync` has to be around, in all
-# micro-batches but the last. A fifth loop puts it around everything. `ranks.traffic` counts what
-# the rank sends.
 
 # %% id="accumulate-ways"
 WAYS = {  # no_sync around forward? around backward? in how many of the four micro-batches?
@@ -845,10 +765,6 @@ def measure_way(around_forward, around_backward, how_many):
     return seen.sizes("all_reduce"), gradient_vector(model)
 
 
-# %% [markdown] id="predict-ways"
-# **Predict** for each of the five: how many all-reduces? Do both ranks end with the same gradient,
-# and is it that of all 64 images at once?
-
 # %% id="measure-ways"
 model = make_vit(torch.float32)
 F.cross_entropy(model(images[:64].float()), labels[:64]).backward()
@@ -858,49 +774,25 @@ for name, way in WAYS.items():
     (sizes, mine), (_, theirs) = two.run(measure_way, *way)
     same, right = torch.equal(mine, theirs), relative(mine, gradient_vector(model)) < bound
     print(f"{name:<21} {len(sizes)} all-reduces, {sum(sizes) / P:.0f} P", end="; ")
-    print(f"same on both {same}, right {right}")
+    note = beside(guess, len(sizes)) if name == "backward only" else ""
+    print(f"same on both {same}, right {right}{note}")
 
 # %% [markdown] id="read-ways"
-# P is one copy of the parameters. Around backward alone `no_sync` does nothing: four exchanges, and
-# no error. Whether a backward will exchange is decided in *forward*, where the reducer is made
-# ready or not; so around forward alone it already works. The documentation asks for both, so put it
-# around both.
+# P is one copy of the parameters. Around backward alone `no_sync` does nothing, and raises no
+# error: *forward* decides whether a backward will exchange. The documentation asks for both, so put
+# it around both.
 #
-# The first four end with the right gradient. An all-reduce in each micro-batch is not wrong, it is
-# dear: it averages again what is equal on all ranks already. The fifth is wrong, and says nothing.
-# Each rank steps by a gradient of its own, and from then on there are two models.
+# The first four end with the right gradient; the extra exchanges only cost time. The fifth is wrong
+# in silence: each rank steps by a gradient of its own.
 #
-# "One all-reduce per update", say the tutorials. That holds for a small model: larger gradients
-# travel in buckets of 25 MiB, each as soon as it is full. The bytes are the same.
-
-
-# %% id="buckets"
-def measure_buckets(bucket_cap_mb):
-    model = ViT(ViTConfig(num_layers=2, num_heads=2, d_model=32))
-    model = DistributedDataParallel(model, bucket_cap_mb=bucket_cap_mb)
-    x, y = data.digits()
-    for _ in range(2):  # buckets are filled anew after the first backward
-        with ranks.traffic() as seen:
-            F.cross_entropy(model(x[:8]), y[:8]).backward()
-    return seen.sizes("all_reduce")
-
-
-for cap in (25, 0.02):
-    sizes = two.run(measure_buckets, cap)[0]
-    print(f"buckets of {cap} MiB: more than one: {len(sizes) > 1}, {sum(sizes) / P:.0f} P bytes")
-
-# %% [markdown] id="goal-6-6"
-# Now the arithmetic. An average over ranks is right when all ranks have the same number of targets,
-# which with tokens never happens. So the count must be the count of *all ranks*, an all-reduce of
-# one number before the first backward; and since DDP divides the sum by the number of ranks, each
+# Now the arithmetic. An average over ranks is right if all ranks have the same number of targets,
+# which with tokens never happens. So the count must be the count of *all ranks*: an all-reduce of
+# one number before the first backward. And since DDP divides the sum by the number of ranks, each
 # rank multiplies its loss by it.
 #
 # The goal: on two and three ranks the gradient of the whole batch, within 1e-12, with P bytes of
 # gradients sent by each rank, also when windows differ in length and when a rank has no target at
-# all. (Gradients exchanged once: a rank with one micro-batch may work with a rank of four.)
-#
-# The check runs the ranks as threads of one process, with a process group written in Python. It
-# counts what they send, and where real ranks would hang for ever, it says who waits for whom.
+# all. The check runs the ranks as threads of one process.
 
 
 # %% id="answer-6-6"
@@ -968,11 +860,8 @@ checks.lab06.rank_step(rank_step)
 # %% [markdown] id="after-6-6"
 # ### On real ranks
 #
-# The same sixteen lines as in 6.3, eight on each rank, in two micro-batches. In one process your
-# `exact_step` makes the same update.
-#
-# **Predict.** The loss that each rank returns, and the parameters of each rank, against those of
-# the single process: equal to the last bit, or to rounding?
+# The sixteen lines of 6.3, eight on each rank, in two micro-batches. In one process your
+# `exact_step` makes the same update. **Equal to the last bit, or to rounding?**
 
 
 # %% id="real-step"
@@ -1003,15 +892,11 @@ for rank, (their_loss, weights, sizes) in enumerate(found):
     same_weights = relative(weights, alone) < 1e-12
     sent = max(sizes) / alone.nbytes
     print(f"rank {rank}: same loss {same_loss}, weights {same_weights}; {sent:.0f} P sent")
-
-# %% [markdown] id="read-real-ranks"
-# To rounding: the sum is the same, and its order is not. The processes did what the threads did in
-# the check. They can go now.
-
-# %% id="stop-ranks"
 two.stop()
 
 # %% [markdown] id="gpu"
+# To rounding: the sum is the same, and its order is not.
+#
 # ## On a GPU
 #
 # Never graded. Float16 with a real `GradScaler` on CUDA, your `scaled_step` on it, and the peak of
@@ -1032,7 +917,6 @@ if torch.cuda.is_available():
               f"{scheduled} scheduled, scale {scale:g}, loss {loss:.3f}")  # fmt: skip
 
 # %% [markdown] id="end"
-# One sum, written down once: each term's gradient divided by the number of terms that the *update*
-# has, whatever the pieces, the padding and the ranks. Everything in this lab is that sentence and
-# the order of a few calls. Where a loss is no sum over samples, the sentence fails: a contrastive
-# loss compares each sample with all others. Lab 07 mends that.
+# Everything in this lab is one sum: each term's gradient divided by the number of terms that the
+# *update* has. A contrastive loss is no such sum, because it compares each sample with all others.
+# Lab 07 mends that.

@@ -2,15 +2,13 @@
 # # Lab 07: cached gradients
 #
 # CLIP learned which text belongs to which image from batches of 32,768 pairs: each pair had to be
-# told from 32,767 others. Your GPU holds 64 pairs. Accumulate five hundred micro-batches, says the
-# tutorial, and the memory is saved. So it is, and so is the learning: in a micro-batch of 64, each
+# told from 32,767 others. Your GPU holds 64 pairs. Accumulation saves the memory, but then each
 # pair is told from 63 others, however many micro-batches follow.
 #
-# Can the gradient of the large batch be had in the memory of the small one? To the last digits,
-# with dropout on, without an approximation. In this lab you write it, for any number of towers and
-# any loss.
+# In this lab you compute the gradient of the large batch in the memory of the small one: exactly,
+# with dropout on, for any number of towers and any loss. (A *tower* is one of the encoders.)
 #
-# **Budget:** 85 minutes, 1 GiB of memory, no GPU needed.
+# **Budget:** 95 minutes, 1 GiB of memory, no GPU needed.
 #
 # | exercise | you write | points |
 # |---|---|---|
@@ -23,8 +21,8 @@
 #
 # Each answer goes into a cell that begins with `# exercise`, and the check stands right below it.
 # Only those cells travel to grading: keep your helper functions, imports and constants inside them.
-# The checks look at gradients, at counted bytes and at how many rows went through a tower at once,
-# all three; a call of `torch.utils.checkpoint` is refused. Chapter 09 leads up to this lab.
+# The checks look at gradients, at counted bytes and at how many rows went through a tower at once.
+# A call of `torch.utils.checkpoint` is refused. Chapter 09 leads up to this lab.
 
 # %% id="imports"
 import contextlib
@@ -35,33 +33,27 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils.parametrizations import spectral_norm
-from torch.optim import SGD, AdamW
+from torch.optim import SGD
 from torch.utils.checkpoint import checkpoint
 
 from tutorial_lib import checks, data, device, memory, plots
+from tutorial_lib.guesses import beside
 from tutorial_lib.training import Recipe
-from tutorial_lib.units import Bytes
 
 # %% [markdown] id="subject"
 # ## Two halves of a digit
 #
-# No download, so no images with captions. But a pair is a pair: each handwritten digit is cut down
-# the middle. One tower sees the left halves, another the right halves, and they must find out who
-# belongs to whom. Seven left halves of a "3" look much alike; whose right half is this?
+# Each handwritten digit is cut down the middle. One tower sees the left halves, another the right
+# halves, and they must find out who belongs to whom. A tower maps rows to embeddings `(rows, 32)`;
+# its dropout matters from 7.5 on.
 
 # %% id="halves"
 torch.set_num_threads(1)  # small steps lose more by waiting for a second core than they gain
 digits, _ = data.digits()  # (1797, 1, 8, 8)
 digits = digits[torch.randperm(len(digits), generator=torch.Generator().manual_seed(0))]
 left, right = digits[..., :4], digits[..., 4:]  # (1797, 1, 8, 4) each
-left.shape, right.shape
-
-# %% [markdown] id="towers-text"
-# A tower maps rows to embeddings `(rows, 32)`. This one is for halves of any height; its dropout
-# will be in our way from 7.5 on.
 
 
-# %% id="towers"
 def make_tower(side=8, dropout=0.1):
     return nn.Sequential(
         nn.Conv2d(1, 16, 3, padding=1),
@@ -87,12 +79,13 @@ def make_tower(side=8, dropout=0.1):
 #    -\log \frac{e^{s\,a_i \cdot b_i}}{\sum_j e^{s\,a_i \cdot b_j}}
 #    -\log \frac{e^{s\,a_i \cdot b_i}}{\sum_j e^{s\,a_j \cdot b_i}} \Big) $$
 #
-# The scale is learned, by its logarithm, so that it stays positive (Radford et al., 2021, figure
-# 3). CLIP's went up to 100, where it was clipped. And $e^{100}$ is no float32.
+# The scale is learned by its logarithm, so that it stays positive (Radford et al., 2021, figure 3).
+# Your loss does not clip it. It may reach 100, and $e^{100}$ is no float32.
+#
+# **Predict.** Untrained towers cannot tell anybody apart. At $s = 1$, what is the loss of 64 pairs?
 
-# %% [markdown] id="predict-7-1"
-# **Predict.** Untrained towers cannot tell anybody apart. What is the loss of 64 pairs then, about?
-# And of 16?
+# %% id="guess-7-1"
+guess = None  # the loss
 
 
 # %% id="answer-7-1"
@@ -140,8 +133,7 @@ checks.lab07.contrastive_loss(contrastive_loss)
 # </details>
 # <details><summary>Hint 3: a pair alone</summary>
 #
-# With one pair the sum has one term and the loss is 0. Nothing is learned and nothing complains, so
-# complain, before anything else: a ValueError whose f-string names both numbers.
+# With one pair the loss is 0, and nothing is learned. Raise a ValueError that names both numbers.
 # </details>
 
 # %% [markdown] id="module-text"
@@ -165,24 +157,21 @@ def make(side=8, tower=make_tower):
     return [tower(side), tower(side)], Contrastive()
 
 
-# %% id="log-of-batch"
 def first_loss(pairs):
     towers, _ = make()
     out = [tower(rows[:pairs]) for tower, rows in zip(towers, (left, right), strict=True)]
     return round(contrastive_loss(*out, torch.tensor(0.0)).item(), 1)  # at a scale of 1
 
 
-for pairs in (64, 16):
-    print(f"{pairs} pairs: loss {first_loss(pairs)}, ln {pairs} = {math.log(pairs):.1f}")
+print(f"64 pairs: loss {first_loss(64)}, ln 64 = {math.log(64):.1f}{beside(guess, first_loss(64))}")
 
 # %% [markdown] id="accumulate-text"
 # ## Why accumulation does not help
 #
-# The mean of four losses of 16 pairs is therefore not the loss of 64 pairs: it is the answer to
-# an easier question. Count who is told from whom.
+# The mean of four losses of 16 pairs is not the loss of 64 pairs: it is the answer to an easier
+# question.
 #
-# **Predict.** Of all comparisons in a batch of 64, which share is left in four micro-batches of 16?
-# And how wrong is the gradient?
+# Of all comparisons in a batch of 64, **how many are left in four micro-batches of 16?**
 
 
 # %% id="given-steps"
@@ -225,25 +214,29 @@ def off(seen, exact):
 pairs = [left[:64], right[:64]]
 whole, exact = gradients(as_one, pairs, training=False)
 parts, seen = gradients(accumulate, pairs, training=False)
-print(f"told apart: {4 * 16 * 15} of {64 * 63}")
+kept = 100 * (4 * 16 * 15) / (64 * 63)
+print(f"{kept:.0f} % of the comparisons")
 print(f"loss {parts:.2f} instead of {whole:.2f}, gradients off by up to {off(seen, exact):.0%}")
 
 # %% [markdown] id="read-accumulation"
-# Less than a quarter of the comparisons are left, and with more micro-batches the share shrinks
-# further. Accumulation is exact for a loss that is a sum over rows, each term of one row. Here each
-# row's term needs all rows: those that were never in memory together were never compared.
+# Less than a quarter of the comparisons are left. Accumulation is exact for a loss that is a sum
+# over rows, each term of one row. Here each row's term needs all rows.
 #
-# Now the way out. Between the towers and the loss there is a narrow place: the embeddings, 32
-# numbers a row where a tower keeps thousands. The chain rule may be cut there:
+# ![Cached gradients. Step one embeds each micro-batch and drops its activations. Step two takes the
+# loss of all embeddings backward to the embeddings only. Step three embeds each micro-batch again,
+# with a graph, and goes backward from its cached gradient: one graph in memory at a
+# time.](figures/09-two-passes.svg)
+#
+# The way out: between the towers and the loss stand the embeddings, 32 numbers a row where a tower
+# keeps thousands. Cut the chain rule there:
 #
 # $$ \frac{\partial \ell}{\partial \theta} = \sum_{i=1}^{B}
 #    \underbrace{\frac{\partial \ell}{\partial a_i}}_{\text{needs all rows, and no tower}}
 #    \underbrace{\frac{\partial a_i}{\partial \theta}}_{\text{needs a tower, and one row}} $$
 #
-# So: compute all $a_i$ and keep no graph (7.2). Compute $\partial \ell / \partial a_i$ from the
-# loss alone, and *cache* it (7.3). Run the rows once more, a micro-batch at a time, and go backward
-# from the cached gradient (7.4). The sum is the exact gradient (Gao et al., 2021, "Scaling deep
-# contrastive learning batch size under memory limited setup").
+# Compute all $a_i$ and keep no graph (7.2). Compute $\partial \ell / \partial a_i$ from the loss
+# alone, and *cache* it (7.3). Run the rows once more, a micro-batch at a time, and go backward from
+# the cached gradient (7.4). The sum is the exact gradient (Gao et al., 2021).
 
 # %% [markdown] id="text-7-2"
 # ## 7.2 The first pass
@@ -251,10 +244,10 @@ print(f"loss {parts:.2f} instead of {whole:.2f}, gradients off by up to {off(see
 # Difficulty 2/5 · importance 4/5 · 8 minutes
 #
 # Embeddings of all rows, one micro-batch in memory at a time. The numbers to reach: no graph at the
-# end, and a peak that does not know how many micro-batches there are.
+# end, and a peak that does not grow with the number of micro-batches.
 #
-# Before each micro-batch, call `remember(tower)` and keep what it returns. That will be the moment
-# to come back to, from 7.5 on; until then, a moment is a context that does nothing:
+# Before each micro-batch, call `remember(tower)` and keep what it returns, a *moment*. From 7.5 on
+# a moment restores random state and buffers; until then it is a context that does nothing:
 
 
 # %% id="given-forget"
@@ -293,13 +286,12 @@ checks.lab07.embed(embed)
 # %% [markdown] id="hints-7-2"
 # <details><summary>Hint 1: no graph</summary>
 #
-# `torch.no_grad()` around the loop, and not `torch.inference_mode()`: what that makes can never
-# take part in a backward, and the loss will need exactly that.
+# `torch.no_grad()` around the loop, not `torch.inference_mode()`: its tensors can take part in no
+# backward, and the loss needs that.
 # </details>
 # <details><summary>Hint 2: not eval</summary>
 #
-# The tower is in training, and what it gives in training is what the loss must see, dropout
-# included.
+# The tower is in training, dropout included.
 # </details>
 # <details><summary>Hint 3: the order</summary>
 #
@@ -312,13 +304,12 @@ checks.lab07.embed(embed)
 #
 # Difficulty 3/5 · importance 5/5 · 12 minutes
 #
-# Now all embeddings are there, as plain numbers. Make them leaves, compute the loss, go backward:
-# the graph begins at the leaves, so this costs no tower. What comes out is one gradient a row, as
-# large as the embedding.
+# Now all embeddings are there, as plain numbers. Make them leaves, compute the loss, go backward.
+# No tower runs. What comes out is one gradient a row.
 #
-# Two things are easily lost here. The loss has a parameter of its own, the scale, which no later
-# stage will see again; its gradient is added to its `.grad` now or never. And a loss that is not
-# finite must not go on: three stages later, nobody could tell where the NaN came from.
+# Two things are easily lost. The loss has a parameter of its own, the scale, which no later stage
+# sees again: its gradient is added to its `.grad` now or never. And a loss that is not finite must
+# stop here, because three stages later nobody could tell where the NaN came from.
 
 
 # %% id="answer-7-3"
@@ -358,13 +349,11 @@ checks.lab07.cache_gradients(cache_gradients)
 # %% [markdown] id="hints-7-3"
 # <details><summary>Hint 1: leaves</summary>
 #
-# `rows.detach().requires_grad_()` shares the memory of `rows` and leaves it alone. One for each
-# tower, and the loss of all of them at once.
+# `rows.detach().requires_grad_()` shares the memory of `rows`. One for each tower.
 # </details>
 # <details><summary>Hint 2: which backward</summary>
 #
-# `torch.autograd.grad(loss, leaves)` gives the gradients of what you name, and no others. Whose is
-# then missing? `loss.backward()` leaves nobody out.
+# `torch.autograd.grad(loss, leaves)` gives the gradients of what you name. Whose is then missing?
 # </details>
 # <details><summary>Hint 3: a loss that is not finite</summary>
 #
@@ -376,9 +365,9 @@ checks.lab07.cache_gradients(cache_gradients)
 #
 # Difficulty 2/5 · importance 5/5 · 10 minutes
 #
-# Each micro-batch once more, this time with its graph, and backward at once. A loss is not needed:
-# `backward` of a tensor that is no scalar asks for a gradient to begin with, and that is what was
-# cached. Both belong inside the micro-batch's moment, which is a function that gives a context.
+# Each micro-batch once more, this time with its graph, and backward at once. `backward` of a tensor
+# that is no scalar asks for a gradient to begin with: that is the cached one. Both calls belong
+# inside the micro-batch's moment, which is a function that gives a context.
 
 
 # %% id="answer-7-4"
@@ -408,7 +397,7 @@ checks.lab07.push(push)
 # %% [markdown] id="hints-7-4"
 # <details><summary>Hint 1: which rows</summary>
 #
-# `gradients.split([5, 3, 1])` cuts at given sizes. The last micro-batch is smaller as a rule.
+# `gradients.split([5, 3, 1])` cuts at given sizes.
 # </details>
 # <details><summary>Hint 2: backward from a tensor</summary>
 #
@@ -416,16 +405,13 @@ checks.lab07.push(push)
 # </details>
 # <details><summary>Hint 3: the factor</summary>
 #
-# No division by anything. The mean over all rows was taken in the loss, and the cached gradients
-# have it in them.
+# No division: the mean over all rows was taken in the loss.
 # </details>
-
-# %% [markdown] id="after-7-4"
-# Three stages, one after the other. They have the form of `as_one` above, and `remember` is still
-# to choose.
 
 
 # %% id="three-stages"
+# NBVAL_IGNORE_OUTPUT
+# The three stages, one after the other; `remember` is still to choose.
 def three_stages(towers, inputs, loss_of, micro_batch, remember=forget):
     parts = [rows.split(micro_batch) for rows in inputs]
     embedded = [embed(*pair, remember) for pair in zip(towers, parts, strict=True)]
@@ -435,33 +421,27 @@ def three_stages(towers, inputs, loss_of, micro_batch, remember=forget):
     return loss
 
 
-# %% [markdown] id="predict-exact"
-# **Predict.** 64 pairs in micro-batches of 16, no dropout: how far off now? In float32, in float64?
-
-# %% id="exact-without-dropout"
-# NBVAL_IGNORE_OUTPUT
 for dtype in (torch.float32, torch.float64):
     rows = [half.to(dtype) for half in pairs]
     _, exact = gradients(as_one, rows, training=False)
     _, seen = gradients(three_stages, rows, training=False)
     print(f"{dtype}: off by {off(seen, exact):.0e}")
 
-# %% [markdown] id="read-exact"
-# The order of sums, and nothing else. That was the easy half.
-
 # %% [markdown] id="text-7-5"
+# Only the order of sums is left.
+#
 # ## 7.5 Moments
 #
 # Difficulty 3/5 · importance 5/5 · 15 minutes
 #
-# The cached gradient belongs to the embeddings of the first pass. If the second pass computes
-# others, a gradient of one function is pushed through another: no error, a wrong gradient. Two
-# towers that do not compute the same twice: one with dropout, one with spectral normalisation,
-# whose buffers take a step of a power iteration with every forward.
+# The cached gradient belongs to the embeddings of the first pass. If the second pass computes other
+# embeddings, no error is raised, and the gradient is wrong. Two towers do not compute the same
+# twice: one with dropout, and one with spectral normalisation, whose buffers take a step of a power
+# iteration with every forward.
 #
-# What to compare with, though? Dropout draws other masks for one batch of 64 than for four of 16,
-# and neither is more right. So the reference runs the towers by micro-batches too, with the same
-# masks, and keeps *all* graphs until the loss has been computed: the memory of the large batch.
+# What to compare with? Dropout draws other masks for one batch of 64 than for four of 16. So the
+# reference runs the towers by micro-batches too, with the same masks, and keeps *all* graphs until
+# the loss has been computed. **Which of the two towers is further off?**
 
 
 # %% id="given-one-graph"
@@ -479,9 +459,6 @@ def spectral_tower(side):
     spectral_norm(tower[-1])
     return tower
 
-
-# %% [markdown] id="predict-moments"
-# **Predict.** Which of the two is further off? Would a loss curve show it?
 
 # %% id="moments-forgotten"
 # NBVAL_IGNORE_OUTPUT
@@ -504,12 +481,11 @@ compare_kinds(three_stages)
 # - the **buffers**: power iterations, moving averages, counters. The second pass must find them as
 #   the first did, and must not move them a second time.
 #
-# Autocast is no third one here: both passes run inside the same call, so under the same settings.
-# (But older versions of PyTorch lose gradients there: weights that autocast had cast in the first
-# pass, without a graph, were taken from its cache in the second. Issue 158232 tells the story, and
-# `torch.clear_autocast_cache()` between the passes is the cure.)
+# (In older versions of PyTorch with autocast, call `torch.clear_autocast_cache()` between the
+# passes: issue 158232.)
 #
-# The random state you can read and write with these:
+# The answer has two blanks: replace both `raise` lines. Read and write the random state with these.
+# (This machine may have no GPU, and then no check can see that you left the GPU's state out.)
 
 
 # %% id="given-rng"
@@ -576,13 +552,13 @@ checks.lab07.remember(remember)
 # %% [markdown] id="hints-7-5"
 # <details><summary>Hint 1: two times</summary>
 #
-# The upper part runs in the first pass: read. The lower part runs in the second: read what is
-# there now, write what was there then, `yield`, and in `finally` write what was there before.
+# The upper part runs in the first pass: read. The lower part runs in the second: read what is there
+# now, write what was there then, `yield`, and in `finally` write what was there before.
 # </details>
 # <details><summary>Hint 2: buffers</summary>
 #
-# `dict(tower.named_buffers())` holds them all; `state_dict()` holds the weights too, and leaves out
-# buffers that are not persistent. A buffer that moves in place takes your dictionary along: clone.
+# `dict(tower.named_buffers())` holds them all; `state_dict()` leaves out those that are not
+# persistent. A buffer may move in place: clone.
 # </details>
 # <details><summary>Hint 3: writing a buffer</summary>
 #
@@ -600,14 +576,14 @@ compare_kinds(partial(three_stages, remember=remember))
 # Difficulty 3/5 · importance 5/5 · 15 minutes
 #
 # Put it together so that somebody else can use it in a training loop: `zero_grad`, then
-# `cached_backward(...)`, then `step`, and clipping between the two if they like. The numbers to
-# reach: each row goes through its tower exactly twice, never more than `micro_batch` at once, and
-# the peak grows by no more than embeddings, their gradients, and moments.
+# `cached_backward(...)`, then `step`. The numbers to reach: each row goes through its tower exactly
+# twice, never more than `micro_batch` at once, and the peak grows by no more than embeddings, their
+# gradients, and moments.
 #
-# And it says no where it cannot be exact. A BatchNorm in training normalises a micro-batch with
-# that micro-batch's own statistics; no replay makes them those of the whole batch. Say so and name
-# it, before anything runs. (Frozen, in `eval()`, it is harmless.) A loss that is not finite shows
-# after the first pass only; random state and buffers have moved by then, and this puts them back:
+# Refuse what cannot be exact. A BatchNorm in training normalises a micro-batch with that
+# micro-batch's own statistics. Name it, before anything runs. (In `eval()` it is harmless.) A loss
+# that is not finite shows after the first pass only, when random state and buffers have moved. This
+# puts them back:
 
 
 # %% id="given-undone"
@@ -628,9 +604,12 @@ def undone_on_error(towers):
 
 def batch_norms(towers):
     """List the BatchNorms in training, by tower and name."""
-    kind = nn.modules.batchnorm._BatchNorm
-    names = ((i, n, m) for i, tower in enumerate(towers) for n, m in tower.named_modules())
-    return [f"tower {i}, {n}" for i, n, m in names if isinstance(m, kind) and m.training]
+    found = []
+    for number, tower in enumerate(towers):
+        for name, module in tower.named_modules():
+            if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.training:
+                found.append(f"tower {number}, {name}")
+    return found
 
 
 # %% id="answer-7-6"
@@ -690,7 +669,7 @@ checks.lab07.cached_backward(cached_backward)
 # <details><summary>Hint 1: the frame</summary>
 #
 # `three_stages` above, with `remember`. Around its first two stages `undone_on_error`, in front of
-# it four looks at the arguments.
+# it the refusals.
 # </details>
 # <details><summary>Hint 2: what to look at</summary>
 #
@@ -699,20 +678,19 @@ checks.lab07.cached_backward(cached_backward)
 # </details>
 # <details><summary>Hint 3: right gradients, and the peak grows?</summary>
 #
-# Then somebody holds a graph: an embedding that was never detached, a loss that is kept as a
-# tensor, a list of outputs of the second pass.
+# Then somebody holds a graph: an embedding that was never detached, or a loss kept as a tensor.
 # </details>
 
 # %% [markdown] id="bytes-text"
 # ## What it saves
 #
-# Larger halves, so that the towers' activations outweigh everything else, as they do in life. The
-# batch grows from 16 to 256; the micro-batch stays at 16.
+# Larger halves, so that the towers' activations outweigh everything else. The batch grows from 16
+# to 256; the micro-batch stays at 16.
 #
-# **Predict.** From 64 to 256 pairs: by which factor does each of the two peaks grow? And by which
-# are they apart at 256? (One micro-batch in place of sixteen would be a factor of 16. How many
-# towers have a graph at once?)
+# **Predict.** From 64 to 256 pairs, by what factor does the peak of cached gradients grow?
 
+# %% id="guess-bytes"
+guess = None  # times
 
 # %% id="measure-bytes"
 large = data.digits(32)[0][:256]
@@ -736,46 +714,24 @@ def peak_bytes(backward, num_pairs):
 # %% id="table-of-bytes"
 ways = {"one graph": as_one, "cached gradients": cached_backward}
 peaks = {name: {n: peak_bytes(way, n) for n in (16, 64, 256)} for name, way in ways.items()}
-for name, curve in peaks.items():
-    print(f"{name:<18}", *(f"{size:>10}" for size in curve.values()))
+factor = peaks["cached gradients"][256] / peaks["cached gradients"][64]
+print(f"cached gradients: {factor:.2f} times{beside(guess, factor)}")
+grown = peaks["cached gradients"][256] - peaks["cached gradients"][64]
+narrow = (256 - 64) * 2 * 2 * 32 * 4  # pairs x halves x (embedding and gradient) x floats x bytes
+print(f"grown by {grown:d} bytes, of which embeddings and their gradients: {narrow}")
 plots.growth(peaks, xlabel="pairs in the batch", title="Peak of a step, micro-batch 16, counted")
 
-# %% [markdown] id="read-bytes"
-# One line has a slope, the other has nearly none. (From one micro-batch to several there is one
-# step up: a gradient that is added needs a place beside the sum, as chapter 08 found.) The two are
-# apart by more than 16, since the large graph holds both towers and the small one only one. What
-# still grows is what the lab set out to keep.
-#
-# **Predict.** From 64 to 256 there are 192 pairs more, with two embeddings each, of 32 floats, and
-# a gradient for each embedding. What share of the growth is that?
-
-# %% id="what-grows"
-grown = peak_bytes(cached_backward, 256) - peak_bytes(cached_backward, 64)
-narrow = (256 - 64) * 2 * 2 * 32 * 4
-print(f"grown by {grown:d} bytes, of which embeddings and their gradients: {narrow}")
-print(f"a random state of the CPU, which the meter cannot see: {torch.get_rng_state().nbytes}")
-
-# %% [markdown] id="read-what-grows"
-# All of it, to the byte. Two things are left out. The generator hands out its state without an
-# operation that the meter could see: some thousand bytes a moment on a CPU, and 16 on a GPU. And
-# the loss has a matrix of all similarities, $B^2$ numbers, which at 256 pairs hides below the
-# towers' peak. **Predict** its size at CLIP's batch of 32,768.
-
-# %% id="the-matrix"
-Bytes(4 * 32_768**2)
-
-# %% [markdown] id="read-matrix"
-# And there are several of them, for the softmax and its gradient, in two directions. This is the
-# next wall, and chunking the towers does not move it. CLIP's authors computed on each GPU only the
-# rows of its own pairs.
-
 # %% [markdown] id="checkpoint-text"
+# One line has a slope, the other has nearly none. What still grows is embeddings and their
+# gradients, to the byte. (The meter cannot see the random states, some thousand bytes a moment on a
+# CPU.)
+#
 # ## Have you seen this before?
 #
 # Run a tower and keep no graph. When the gradient of its output arrives, run it once more with the
-# random state restored, and go backward. That is lab 03, word for word: cached gradients are a
-# checkpoint around each micro-batch's tower. With PyTorch's own, it is `one_graph` with one word
-# more:
+# random state restored, and go backward. So cached gradients are a checkpoint around each
+# micro-batch's tower. With PyTorch's own, it is `one_graph` with one word more. **Are its gradients
+# equal, with dropout and with spectral norm?**
 
 
 # %% id="checkpointed"
@@ -790,105 +746,63 @@ def checkpointed(towers, inputs, loss_of, micro_batch):
     return loss.item()
 
 
-# %% [markdown] id="predict-checkpoint"
-# **Predict.** Are gradients equal with dropout? With spectral norm? And the peak: half as high, the
-# same, twice as high?
-
 # %% id="compare-checkpoint"
 # NBVAL_IGNORE_OUTPUT
 for way in (checkpointed, cached_backward):
-    print(way.__name__)
+    print(f"{way.__name__}, peak {peak_bytes(way, 256)}")
     compare_kinds(way)
 
-# %% id="checkpoint-bytes"
-for way in (checkpointed, cached_backward):
-    print(f"{way.__name__:<16}{peak_bytes(way, 256):>10}")
-
-# %% [markdown] id="read-checkpoint"
-# With dropout the two agree to rounding, at nearly the same peak. Buffers are what PyTorch's
-# checkpoint does not put back: with spectral norm it is off, in silence. The other difference is
-# who holds the reins. Between your stages you may gather embeddings from other GPUs, or let the
-# ranks average their gradients once, after the last push.
-
-# %% [markdown] id="training-text"
-# ## Does the larger batch learn more?
+# %% [markdown] id="tiles-text"
+# With dropout the two agree to rounding, at nearly the same peak. PyTorch's checkpoint does not put
+# buffers back: with spectral norm it is wrong in silence.
 #
-# Three ways to spend the memory of 16 pairs on 1,500 digits, from the same start and with the same
-# samples in the same order: update after each 16; accumulate to 256; cached gradients of 256.
-# The last two make the same number of updates, a sixteenth of the first one's.
+# ## The next wall: the matrix of all pairs
 #
-# Afterwards, 297 digits that none has seen: given one half, is its own other half the nearest of
-# all 297? By chance, once in 297 times.
-
-
-# %% id="halves-tower"
-def halves_tower(side=8, width=128):
-    first = [nn.Flatten(), nn.Linear(32, width), nn.GELU(), nn.Dropout(0.1)]
-    second = [nn.Linear(width, width), nn.GELU(), nn.Dropout(0.1), nn.Linear(width, 32)]
-    return nn.Sequential(*first, *second)
-
-
-@torch.no_grad()
-def found(towers):
-    for tower in towers:
-        tower.eval()
-    pairs = zip(towers, (left, right), strict=True)
-    a, b = (F.normalize(tower(half[1500:]), dim=1) for tower, half in pairs)
-    for tower in towers:
-        tower.train()
-    cosines, own = a @ b.T, torch.arange(len(a))
-    nearest = torch.cat([cosines.argmax(1) == own, cosines.argmax(0) == own])  # either way
-    return nearest.double().mean().item()
-
-
-# %% id="train"
-# NBVAL_IGNORE_OUTPUT
-def train(name, backward, batch, epochs=20, seed=0):
-    towers, loss_of = make(tower=halves_tower)
-    modules = nn.ModuleList([*towers, loss_of])
-    optimizer = AdamW(modules.parameters(), lr=5e-3, fused=True)
-    generator, curve = torch.Generator().manual_seed(seed), {}
-    for epoch in range(1, epochs + 1):
-        for rows in torch.randperm(1500, generator=generator).split(batch):
-            optimizer.zero_grad()
-            backward(towers, [left[rows], right[rows]], loss_of, 16)
-            optimizer.step()
-        curve[1500 * epoch] = found(towers)
-        if epoch % 4 == 0:
-            print(f"{name}, epoch {epoch}: {curve[1500 * epoch]:.0%} found")
-    return curve
-
-
-# %% [markdown] id="predict-training"
-# **Predict** the order of the three at the end.
-
-# %% id="three-runs"
-# NBVAL_IGNORE_OUTPUT
-runs = {"batch of 16": (as_one, 16), "accumulated to 256": (accumulate, 256)}
-runs |= {"cached, 256": (cached_backward, 256)}
-title = "Left halves find right halves: 15 negatives, or 255, in the memory of 16 pairs"
-words = {"xlabel": "samples seen", "ylabel": "own half found, share of 297"}
-curves = {name: train(name, *how) for name, how in runs.items()}
-plots.training_curves(curves, title=title, **words)
-
-# %% [markdown] id="read-training"
-# Early on the small batch leads: it has made sixteen updates for each of the others'. At the end
-# the cached run is ahead of both. The same memory, the same samples; beside the accumulated run
-# even the same number of updates. What differs is from how many others each half was told: 15, or
-# 255. To accumulate brought nothing over the small batch that it is made of. So "larger batches are
-# particularly good for contrastive learning" is half a sentence: they are, if the *loss* sees the
-# batch. The price is a forward more.
+# The loss makes a matrix of $B^2$ similarities, several times over. At CLIP's batch of 32,768 one
+# such matrix is 4 GiB, and cached gradients do not touch it. But a *row* of the loss needs one row
+# of the matrix only. So take a tile of rows at a time, and checkpoint each tile.
 #
-# What this run cannot show: with the two other seeds that we tried the cached run ended ahead too,
-# but 297 digits are few, and the distances move. All three had one learning rate. And whether
-# 32,768 pairs are better than 4,096 is a question for another machine.
+# **Predict.** 1024 pairs, tiles of 64 rows: by what factor does the loss's own peak fall?
+
+# %% id="guess-tiles"
+guess = None  # times
+
+
+# %% id="tiled"
+def tile_sum(rows, others, log_scale, start):
+    logits = log_scale.exp() * rows @ others.T  # (tile, pairs)
+    labels = torch.arange(start, start + len(rows), device=rows.device)
+    return F.cross_entropy(logits, labels, reduction="sum")
+
+
+class Tiled(Contrastive):
+    def forward(self, images, texts, size=64):
+        images, texts = F.normalize(images, dim=1), F.normalize(texts, dim=1)
+        total = 0.0
+        for one, other in ((images, texts), (texts, images)):
+            for start in range(0, len(one), size):
+                tile = one[start : start + size], other, self.log_scale, start
+                total = total + checkpoint(tile_sum, *tile, use_reentrant=False)
+        return total / (2 * len(images))
+
+
+# %% id="tiles-measured"
+def loss_peak(loss_of):
+    torch.manual_seed(0)
+    embedded = [torch.randn(1024, 32, requires_grad=True) for _ in range(2)]
+    report = memory.measure(lambda: loss_of(*embedded).backward(), model=loss_of)
+    return report.peak_bytes - report.baseline_bytes, embedded[0].grad
+
+
+(whole, exact), (tiled, seen) = loss_peak(Contrastive()), loss_peak(Tiled())
+print(f"one matrix: {whole}, tiles: {tiled}, {whole / tiled:.0f} times less", end="")
+print(f"{beside(guess, whole / tiled)}; same gradient: {off([seen], [exact]) < 1e-5}")
 
 # %% [markdown] id="gpu"
 # ## On a GPU: CLIP itself
 #
-# Never graded. The published two-tower model with random weights, ViT-B/32 beside a text
-# transformer. First the predicted peak of a plain step with the pairs of one micro-batch; then what
-# the allocator measures for that step, and for a batch many times as large with cached gradients.
+# Never graded. The published two-tower model with random weights: the predicted peak of a plain
+# step, then what the allocator measures for it, and for a much larger batch with cached gradients.
 
 
 # %% id="gpu-parts"
@@ -943,10 +857,6 @@ if torch.cuda.is_available():
 # %% [markdown] id="end"
 # ## What you can now do
 #
-# - Say of a loss whether accumulation computes it: a sum over rows, yes; over pairs of rows, no.
+# - Say of a loss whether accumulation computes it: yes if each term needs one row.
 # - Cut a backward where the graph is narrow, keep the gradient there, and finish it later, exactly.
 # - Name what a second forward must find as the first did, and measure that it does.
-#
-# The cut is general. Any loss of all rows works, and any narrow place: batch-hard triplets, the
-# correlation matrix of Barlow Twins, the scores of a re-ranker. In lab 09, somebody else's
-# contrastive run goes wrong, and you find out why.
