@@ -1,13 +1,11 @@
 # %% [markdown] id="title"
 # # Lab 02: the measurement clinic
 #
-# Before you make a training step smaller, you must be able to say how large it is, and many of the
-# numbers that people post are wrong: read too early, taken on a cold machine, or left over from the
-# run before. In this lab broken benchmarks come in as patients. You mend three of them, then you
-# build two instruments that PyTorch does not come with, and at the end you profile a transformer of
-# twelve layers, with and without checkpointing.
+# Many posted numbers are wrong: read too early, taken on a cold machine, or with something of the
+# run before in them. In this lab you mend three broken benchmarks, build two instruments that
+# PyTorch does not have, and profile a transformer of twelve layers with and without checkpointing.
 #
-# **Budget:** 80 minutes, 1 GiB of memory, no GPU needed.
+# **Budget:** 110 minutes, 1 GiB of memory, no GPU needed.
 #
 # | exercise | you write | points |
 # |---|---|---|
@@ -18,9 +16,8 @@
 # | 2.5 | a leak detector | 3 |
 # | 2.6 | forward peak, backward peak, samples per second | 3 |
 #
-# Each answer goes into a cell that begins with `# exercise`, and the check stands right below it.
-# Only those cells travel to grading: keep your helper functions, imports and constants inside them.
-# The course's own meters are the oracle here, and the checks refuse answers that call them.
+# Only cells that begin with `# exercise` are graded: keep your helper functions, imports and
+# constants inside them. The checks refuse answers that call the course's own meters.
 
 # %% id="imports"
 import gc
@@ -30,32 +27,41 @@ import time
 import weakref
 from collections.abc import Callable
 
+import pandas as pd
 import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from tutorial_lib import checks, memory, strategies
+from tutorial_lib import checks, claims, memory, strategies
 from tutorial_lib.checks.lab02 import PretendGPU
+from tutorial_lib.guesses import beside
 from tutorial_lib.models.gpt import GPT, GPTConfig
-from tutorial_lib.units import Bytes
+from tutorial_lib.units import MIB, Bytes
 
 torch.set_num_threads(1)  # the models are small: more threads only disturb each other
 
 # %% [markdown] id="the-machine"
 # ## The machine
 #
-# A benchmark that nobody can check is worth little, and real seconds differ from machine to machine
-# and from minute to minute. So the patients are seen on a `PretendGPU`. It is read like
-# `torch.cuda`: `synchronize`, `memory_allocated`, `max_memory_allocated` and
-# `reset_peak_memory_stats`. Its bytes are real, those of tensors on your CPU. Its seconds are
-# pretended: they pass as a script says, which is why everybody must get the same number here.
+# Real seconds differ from machine to machine, so you measure on a `PretendGPU`. Like `torch.cuda`
+# it has `synchronize`, `memory_allocated`, `max_memory_allocated` and `reset_peak_memory_stats`.
+# Its bytes are real, those of tensors on your CPU. Its seconds are pretended: they pass as a script
+# says, so that everybody gets the same number.
 #
-# Like a GPU it has a queue. `launch` puts work into it and returns after 20 µs; the work goes on
-# while Python runs ahead. Here is a step that takes a quarter of a second on an idle, warm machine.
-# This one is neither: `slowness` says by which factor each launch takes longer.
+# Like a GPU it has a queue. `launch` puts work into it and returns after 20 µs, and the work goes
+# on while Python runs ahead. Here is a step that takes a quarter of a second on an idle, warm
+# machine. `slowness` says by which factor each launch takes longer.
+#
+# ## 2.1 The seconds of a step
+#
+# Difficulty 1/5 · importance 5/5 · 10 minutes
+#
+# Start the clock, run some steps, divide: everybody has written this benchmark. The second version
+# waits for the queue before it reads the clock again. The right answer is about a quarter of a
+# second. What do the two give?
 
-# %% id="a-busy-machine"
+# %% id="patient-2-1"
 SLOWNESS = [30, 4, 1.0, 1.04, 1.02, 8, 1.06]  # cold, cold, fine, fine, fine, a neighbour, fine
 
 
@@ -63,52 +69,27 @@ def quarter_second_step(gpu):
     return lambda: gpu.launch(0.25)
 
 
-# %% [markdown] id="text-2-1"
-# ## 2.1 The seconds of a step
-#
-# Difficulty 1/5 · importance 5/5 · 10 minutes
-#
-# The first patient is the benchmark that everybody has written once.
-
-
-# %% id="patient-2-1"
-def seconds_per_step(step, gpu, clock, repeats=5):
+def seconds_per_step(step, gpu, clock, *, wait, repeats=5):
     start = clock()
     for _ in range(repeats):
         step()
+    if wait:
+        gpu.synchronize()
     return (clock() - start) / repeats
 
 
-# %% [markdown] id="predict-2-1"
-# **Predict.** Four of the seven launches take about a quarter of a second, the others much longer.
-# Will the patient say more than 0.25 s or less?
+pretended = {}
+for wait in (False, True):
+    gpu = PretendGPU(slowness=SLOWNESS)
+    pretended[wait] = seconds_per_step(quarter_second_step(gpu), gpu, gpu.now, wait=wait)
+pd.DataFrame({"pretended seconds": pretended}).rename_axis("waits")
 
-# %% id="measure-2-1"
-gpu = PretendGPU(slowness=SLOWNESS)
-seconds_per_step(quarter_second_step(gpu), gpu, gpu.now)
-
-
-# %% [markdown] id="read-2-1"
-# Twenty microseconds: the patient has timed the *launch*. The first cure that comes to mind is to
-# wait for the queue before the clock is read again. **Predict** once more, then run it.
-
-
-# %% id="half-mended-2-1"
-def seconds_per_step_and_wait(step, gpu, clock, repeats=5):
-    start = clock()
-    for _ in range(repeats):
-        step()
-    gpu.synchronize()
-    return (clock() - start) / repeats
-
-
-gpu = PretendGPU(slowness=SLOWNESS)
-round(seconds_per_step_and_wait(quarter_second_step(gpu), gpu, gpu.now), 3)
 
 # %% [markdown] id="goal-2-1"
-# Now it is about seven times too much. The cold steps are in it, and a mean believes every one of
-# them. Three faults, then: no waiting, no warm-up, a mean. Mended, with two steps of warm-up and
-# five timed ones, the answer for this machine is **0.26 s**, the median.
+# The first has timed the *launch*. The second is about seven times too slow: the cold steps are in
+# it, and a mean believes every one of them. So there are three faults: no waiting, no warm-up, a
+# mean. With two steps of warm-up, five timed ones and their median, the answer for this machine is
+# **0.26 s**.
 
 
 # %% id="answer-2-1"
@@ -149,18 +130,17 @@ checks.lab02.step_seconds(step_seconds)
 # %% [markdown] id="hints-2-1"
 # <details><summary>Hint 1: where to wait</summary>
 #
-# At two places. The clock may be started only when nothing of an earlier step is left in the queue,
-# and read again only when this step has left it.
+# At two places: before the clock starts, so that nothing of an earlier step is in the queue, and
+# before it is read again.
 # </details>
 # <details><summary>Hint 2: what to keep</summary>
 #
-# Not one long time for all steps: a list with the time of each. Warm-up steps do not enter it.
+# A list with the time of each step. Warm-up steps do not enter it.
 # </details>
-# <details><summary>Hint 3: why not the mean, why not the fastest</summary>
+# <details><summary>Hint 3: why the median</summary>
 #
-# One step in five met a neighbour. The mean is then off by a factor of more than two, the median by
-# nothing. The fastest step is sturdy too, but it describes a moment that you will seldom see.
-# `statistics` has the function.
+# One step in five was slowed down by another program. The mean is then off by a factor of two, the
+# median hardly.
 # </details>
 
 # %% [markdown] id="text-2-2"
@@ -168,13 +148,18 @@ checks.lab02.step_seconds(step_seconds)
 #
 # Difficulty 2/5 · importance 5/5 · 10 minutes
 #
-# "Checkpointing costs a third of the time" is a ratio, and ratios have a trap of their own. A
-# laptop or a card without much air runs fast until it is hot, then slow. Here the machine grows hot
-# after some launches, and from then on everything takes 2.2 times as long. The *other* step
-# really takes 1.25 times as long as the plain one.
+# "Checkpointing costs a third of the time" is a ratio. Here the machine is hot after seven
+# launches, and from then on everything takes 2.2 times as long. The *other* step really takes 1.25
+# times as long as the plain one. The benchmark below runs seven plain steps, then seven others, and
+# divides the averages.
+#
+# **Predict.** What ratio does it give?
+
+# %% id="guess-2-2"
+guess = None  # times
 
 
-# %% id="patient-2-2"
+# %% id="measure-2-2"
 def ratio_of_averages(plain, other, gpu, clock, repeats=7):
     averages = []
     for step in (plain, other):
@@ -186,24 +171,16 @@ def ratio_of_averages(plain, other, gpu, clock, repeats=7):
     return averages[1] / averages[0]
 
 
-# %% [markdown] id="predict-2-2"
-# **Predict.** Seven plain steps, then seven others; after the seventh launch the machine is hot.
-# What does the patient say?
+hot = PretendGPU(slowness=[1.0] * 7 + [2.2])
+steps = (lambda: hot.launch(0.24)), (lambda: hot.launch(0.30))
+ratio = ratio_of_averages(*steps, hot, hot.now)
+print(f"{ratio:.2f} times{beside(guess, ratio)}")
 
-# %% id="measure-2-2"
-hot_after_seven = PretendGPU(slowness=[1.0] * 7 + [2.2])
-ratio = ratio_of_averages(
-    lambda: hot_after_seven.launch(0.24),
-    lambda: hot_after_seven.launch(0.30),
-    hot_after_seven,
-    hot_after_seven.now,
-)
-round(ratio, 2)
 
 # %% [markdown] id="read-2-2"
-# 1.25 times 2.2: the heat is all in the second number. Medians instead of averages would change
-# nothing. What helps is to run the two *in turn*, so that the two steps of a pair meet the same
-# machine, and to compare within each pair. The number to reach is 1.25.
+# 1.25 times 2.2: the heat is all in the second number, and medians in place of averages would
+# change nothing. Run the two *in turn* instead, so that the two steps of a pair meet the same
+# machine, and compare within each pair. The number to reach is 1.25.
 
 
 # %% id="answer-2-2"
@@ -248,7 +225,7 @@ checks.lab02.slowdown(slowdown)
 # <details><summary>Hint 1: the order</summary>
 #
 # Plain, other, plain, other, and so on. The change from cold to hot then falls into one pair at
-# most, and spoils that one.
+# most.
 # </details>
 # <details><summary>Hint 2: one step, timed</summary>
 #
@@ -256,8 +233,8 @@ checks.lab02.slowdown(slowdown)
 # </details>
 # <details><summary>Hint 3: divide first</summary>
 #
-# The median of the plain times and the median of the other times may come from different pairs, one
-# before and one after the machine grew hot. Take a ratio for each pair, and the median last.
+# The median of the plain times and the median of the other times may come from different pairs.
+# Take a ratio for each pair, and the median last.
 # </details>
 
 # %% [markdown] id="text-2-3"
@@ -265,9 +242,10 @@ checks.lab02.slowdown(slowdown)
 #
 # Difficulty 2/5 · importance 5/5 · 10 minutes
 #
-# Now memory. There is no queue to wait for: the allocator keeps its books on the host, when work is
-# launched. Other things go wrong. Here is the transformer of this lab, twelve layers, and a patient
-# of three lines.
+# Now memory, with the transformer of this lab. There is no queue to wait for. `PretendGPU(gpt)`
+# counts the bytes of this model and of all that is made inside its `with` block. The benchmark
+# below measures a step on four sequences, one on all eight, and the same four again. Which of the
+# three numbers is right?
 
 # %% id="the-model"
 torch.manual_seed(0)
@@ -283,15 +261,10 @@ def train_on(batch):
     adamw.step()
 
 
-# %% id="patient-2-3"
 def profile_memory(step, gpu):
     step()
     return gpu.max_memory_allocated()
 
-
-# %% [markdown] id="predict-2-3"
-# **Predict.** The patient measures a step on four sequences, then one on all eight, then again the
-# same four. Which of the three numbers will be equal, and which of them is right for four?
 
 # %% id="measure-2-3"
 counted = PretendGPU(gpt)
@@ -302,16 +275,14 @@ with counted:
 [Bytes(size) for size in (four, eight, four_again)]
 
 # %% [markdown] id="read-2-3"
-# The last two are equal, to the byte, for steps of different sizes: the peak is a high-water mark,
-# and nobody reset it. The first number is no better. It is the first step of all, and AdamW had no
-# state yet while its backward ran. And all three contain what lies there between two steps, the
-# parameters above all, which says something of the model and nothing of the step.
+# None. The last two are equal for steps of different sizes, because nobody reset the peak. The
+# first number belongs to the very first step, in which AdamW has no state yet during backward. And
+# all three contain what is there between two steps, above all the parameters.
 #
-# So the number wanted is the *increase* over what lies there before a steady step. It depends on
-# where `zero_grad` stands: `train_on` calls it first, so the old gradients lie there before the
-# step and are freed in it. At the end of the step it would leave less there before, and the
-# increase would be larger by the gradients, at the same peak. For four sequences, by the course's
-# meter:
+# So the number wanted is the *increase* over what is there before a steady step. It depends on
+# where `zero_grad` stands. `train_on` calls it first, so the old gradients are there before the
+# step and are freed in it. Called last, it would leave less there before, and the increase would be
+# larger by the gradients, at the same peak. For four sequences, by the course's meter:
 
 # %% id="goal-2-3"
 report = memory.measure(lambda: train_on(tokens[:4]), model=gpt, optimizer=adamw)
@@ -347,45 +318,37 @@ def steady_peak(step: Callable[[], object], gpu, *, warmup: int) -> int:
 checks.lab02.steady_peak(steady_peak)
 
 # %% [markdown] id="hints-2-3"
-# <details><summary>Hint 1: three readings of a tide gauge</summary>
+# <details><summary>Hint 1: three readings</summary>
 #
-# How high is the water now? Wipe off the old mark. How high has it been since?
+# How much is allocated now? Reset the peak. How much was it at most since then?
 # </details>
-# <details><summary>Hint 2: when to wipe</summary>
+# <details><summary>Hint 2: when to reset</summary>
 #
-# A first step tries out kernels, and some need much workspace. If the mark is wiped before the
-# warm-up, theirs is the mark you read.
+# A first step tries out kernels, and some need much workspace. If the peak is reset before the
+# warm-up, you read theirs.
 # </details>
 # <details><summary>Hint 3: when to read what was there before</summary>
 #
-# The warm-up leaves gradients and optimizer state. They lie there before the measured step.
+# The warm-up leaves gradients and optimizer state. They are there before the measured step.
 # </details>
-# %% [markdown] id="use-2-3"
-# The patient once more, with your function in its place: four sequences, eight, and the same four.
+#
+# Once more with your function: the same step should give the same number. (Eight sequences take
+# more than twice as much as four, because the old gradients are subtracted from both.)
 
 # %% id="mended-2-3"
 with counted:
     peaks = [steady_peak(lambda n=n: train_on(tokens[:n]), counted, warmup=1) for n in (4, 8, 4)]
 [Bytes(size) for size in peaks]
 
-# %% [markdown] id="read-mended-2-3"
-# Equal where the step is the same, and otherwise not. Twice the sequences take clearly more than
-# twice as much. The reason: each step finds the last gradients lying there and drops them at its
-# beginning, so a constant is subtracted from both numbers.
-
 # %% [markdown] id="text-2-4"
 # ## 2.4 What autograd saves
 #
 # Difficulty 3/5 · importance 5/5 · 15 minutes
 #
-# A peak says how much. To know *what*, ask autograd: it calls a pair of hooks, `pack` for each
-# tensor that it saves in forward and `unpack` when backward needs it. Whatever `pack` returns is
-# kept in the tensor's place. Three operations, and the shapes of what they save:
-
-
-# %% [markdown] id="predict-2-4"
-# **Predict.** Linear, softmax, and a product of the two halves of its result. How many tensors will
-# be packed, and how many *storages*, pieces of memory, are behind them?
+# A peak says how much. To know *what*, ask autograd. It calls a pair of hooks: `pack` for each
+# tensor that it saves in forward, and `unpack` when backward needs the tensor. It keeps what `pack`
+# returns. Here are a linear layer, a softmax, and a product of the two halves of its result. How
+# many tensors are packed, and how many *storages*, pieces of memory, are behind them?
 
 # %% id="measure-2-4"
 linear, rows = nn.Linear(64, 128), torch.randn(32, 64)
@@ -404,13 +367,13 @@ with torch.autograd.graph.saved_tensors_hooks(show, lambda tensor: tensor):
 len(packed), len({tensor.untyped_storage() for tensor in packed})
 
 # %% [markdown] id="read-2-4"
-# Adding up all these sizes would count the softmax's result twice: whole, and as two halves. A
-# tensor is a window; the memory is its storage, and `tensor.untyped_storage()` is the same object
-# for all windows on it. Some windows show half of a storage and keep all of it alive. (`show` has a
-# fault that none of its numbers shows. If yours has it too, the check will say so.)
+# Adding up all these sizes would count the softmax's result twice: whole, and as two halves. The
+# memory behind a tensor is its storage, and `tensor.untyped_storage()` is the same object for all
+# views of it. A view of half of a storage keeps all of it alive. (`show` has a fault that none of
+# its numbers shows. If yours has it too, the check will say so.)
 #
-# Write `activation_bytes`. Weights and buffers lie there anyhow and do not count, in whatever
-# disguise autograd saves them. For the transformer on eight sequences the number to reach is
+# Write `activation_bytes`. Weights and buffers are there anyway and do not count, in whatever shape
+# they are saved. For the transformer on eight sequences the number to reach is
 
 # %% id="goal-2-4"
 int(memory.saved(lambda: gpt.loss(tokens), params_of=gpt).num_bytes)
@@ -449,30 +412,34 @@ checks.lab02.activation_bytes(activation_bytes)
 # %% [markdown] id="hints-2-4"
 # <details><summary>Hint 1: each storage once</summary>
 #
-# Storages can be members of a set, or keys of a dictionary. Which bytes does a storage have?
+# Storages can be members of a set. `storage.nbytes()` gives their bytes.
 # </details>
 # <details><summary>Hint 2: weights in disguise</summary>
 #
 # A Linear saves the transpose of its weight: another tensor, another shape, the same storage. So
-# compare storages here too, not tensors and not names.
+# compare storages here too.
 # </details>
 # <details><summary>Hint 3: what pack may return</summary>
 #
-# A softmax saves its own result, and that tensor's `grad_fn` is the node that saves it. Return the
-# tensor itself and each holds the other for ever, with right numbers all the while. An alias
-# without a graph breaks the ring.
+# A softmax saves its own result, and that tensor's `grad_fn` is the node that saves it. If you
+# return the tensor itself, each holds the other for ever. An alias without a graph does not.
 # </details>
 
 # %% [markdown] id="text-2-5"
 # ## 2.5 A leak detector
 #
-# Difficulty 4/5 · importance 4/5 · 20 minutes
+# Difficulty 4/5 · importance 4/5 · 35 minutes
 #
-# "It ran for three hours, then it ran out of memory." Something that a step made was still there
-# when the next one began. Here is such a step: it trains, then it notes a validation loss, one
-# number of four bytes.
+# "It ran for three hours, then it ran out of memory." Here is such a step. It trains, then it notes
+# a validation loss, one number of four bytes.
+#
+# **Predict.** By how many MiB does each step fill the machine?
 
-# %% id="patient-2-5"
+# %% id="guess-2-5"
+guess = None  # MiB
+
+
+# %% id="measure-2-5"
 validation_losses = []
 
 
@@ -481,24 +448,22 @@ def train_and_validate():
     validation_losses.append(gpt.loss(tokens[4:]))
 
 
-# %% [markdown] id="predict-2-5"
-# **Predict.** By how many bytes does each step fill the machine?
-
-# %% id="measure-2-5"
 with counted:
-    train_and_validate()  # the first one is a warm-up, as always
+    train_and_validate()  # the first one is a warm-up
     held = [counted.memory_allocated()]
-    for _ in range(4):
+    for _ in range(3):
         train_and_validate()
         held.append(counted.memory_allocated())
-[Bytes(after - before) for before, after in itertools.pairwise(held)]
+grown = [Bytes(after - before) for before, after in itertools.pairwise(held)]
+print(f"each step: {grown}{beside(guess, grown[-1] / MIB)}")
+
 
 # %% [markdown] id="read-2-5"
-# The number brings its graph along, and the graph all that it saved for a backward that will never
-# come. A common way to look for leaks goes through `gc.get_objects()`, all objects that Python
-# knows. It misses what was never one of them, such as the log-probabilities that `cross_entropy`
-# makes for itself, the largest tensor here. So a tensor must be caught at birth, and then followed
-# without being held. There is a tool for each:
+# The number keeps its graph, and the graph keeps all that it saved for a backward pass that never
+# comes. A common way to look for leaks, `gc.get_objects()`, misses tensors that never were Python
+# objects, such as the log-probabilities that `cross_entropy` makes for itself, the largest tensor
+# here. So you catch a tensor when an operation makes it, and follow it without holding it. There is
+# a tool for each:
 
 
 # %% id="tool-dispatch"
@@ -514,21 +479,20 @@ class Spy(TorchDispatchMode):
 with Spy():
     grid = torch.ones(4, 3)
     doubled = (2 * grid[1:]).relu_()
-
-# %% id="tool-weak"
 followed = weakref.WeakKeyDictionary({doubled.untyped_storage(): "mul"})
 while_it_lives = list(followed.values())
 del doubled
 while_it_lives, list(followed.values())
 
+
 # %% [markdown] id="goal-2-5"
-# A `WeakKeyDictionary` forgets what dies. With these two, write `find_leaks`: list every storage
-# that the step made and that is still alive after it. Leave out gradients and optimizer state, even
-# if this step created them: a step is meant to leave those. No false alarms either. Of the spy's
-# four operations only two made memory: can you tell from arguments and result which? And some
-# objects refer to themselves, so that they die only when Python's collector comes by.
+# A `WeakKeyDictionary` forgets what is freed. With these two, write `find_leaks`: list every
+# storage that the step made and that is still alive after it. Leave out gradients and optimizer
+# state, even if this step created them: a step is meant to leave those. Of the spy's four
+# operations only two made memory: arguments and result tell you which. And some objects refer to
+# themselves, so that only Python's garbage collector frees them.
 #
-# The number to reach: the sizes that you list for the patient add up to what was counted above.
+# The number to reach: the sizes that you list for the step above add up to what was counted there.
 
 
 # %% id="answer-2-5"
@@ -587,37 +551,28 @@ def find_leaks(
 checks.lab02.find_leaks(find_leaks)
 
 # %% [markdown] id="hints-2-5"
-# <details><summary>Hint 1: born here, or only passed on?</summary>
+# <details><summary>Hint 1: made here, or only passed on?</summary>
 #
 # A result whose storage is among the storages of the arguments is a view, or was changed in place.
-# Its storage was made before, by another operation or before the step. Ask `tensors_in` for the
-# tensors on both sides, since some operations take and give lists.
+# Its storage was made before. Ask `tensors_in` for the tensors on both sides, because some
+# operations take and give lists.
 # </details>
 # <details><summary>Hint 2: what is still there</summary>
 #
-# After the step, the weak dictionary holds what lives. Let Python's collector come by first.
+# After the step, the weak dictionary holds what lives. Let Python's garbage collector run first.
 # </details>
 # <details><summary>Hint 3: what is meant to stay</summary>
 #
 # `parameter.grad`, where it is not None, and for each parameter a dict of tensors in
 # `optimizer.state`. Compare storages once more.
 # </details>
-
-# %% [markdown] id="use-2-5"
-# The patient, examined. `validation_losses` still holds the graphs of the steps before; only what
-# this one step adds is listed.
+#
+# Now examine the step, as it is and cured:
 
 # %% id="examine-patient"
 leaks = sorted(find_leaks(train_and_validate, gpt, adamw), key=lambda leak: leak[1])
 listed = [(op, Bytes(size)) for op, size in leaks[-3:]]
-Bytes(sum(size for _, size in leaks)), listed
-
-# %% [markdown] id="read-patient"
-# The scores for every word, and more: a forward pass, complete. The cure is one of `loss.item()`,
-# `loss.detach()`, or `torch.no_grad()` around the validation. Only the last also saves memory
-# *while* the validation runs:
-
-# %% id="cured"
+print(Bytes(sum(size for _, size in leaks)), listed)
 validation_losses.clear()
 
 
@@ -629,31 +584,27 @@ def train_and_validate_cured():
 
 find_leaks(train_and_validate_cured, gpt, adamw)
 
-# %% [markdown] id="read-cured"
-# Four bytes, made on purpose. A detector lists suspects; the verdict is yours.
+
+# %% [markdown] id="read-patient"
+# The first line has the scores for every word, and more: a complete forward pass. Its cure is
+# `loss.item()`, `loss.detach()`, or `torch.no_grad()` around the validation. Only the last also
+# saves memory *while* the validation runs. It leaves four bytes, made on purpose.
 
 # %% [markdown] id="text-2-6"
 # ## 2.6 The profile
 #
 # Difficulty 3/5 · importance 5/5 · 15 minutes
 #
-# The last patient is a table: forward peak, backward peak, samples per second, with and without
-# checkpointing. It needs everything so far. For the first two lines run a steady step and report
-# *total* bytes, parameters and state included (not the increase, as in 2.3): the peak during
-# forward, then the peak during backward. The third line is the median of whole steps, waited for.
+# The last benchmark gives forward peak, backward peak and samples per second. For the peaks run a
+# steady step and report *total* bytes, parameters and state included (not the increase, as in 2.3).
+# For the rate take the median of whole steps, waited for.
 #
-# `strategies.applied(gpt, "per-block")` checkpoints each of the twelve blocks for a while: a block
-# keeps its input alone and runs again in backward.
-#
-# **Predict.** Without checkpointing, is the forward peak far below the backward peak, just below
-# it, or above? The meter gives the numbers to reach:
+# `strategies.applied(gpt, "per-block")` checkpoints each of the twelve blocks: a block keeps only
+# its input and runs again in backward. Without it, the meter gives these numbers to reach:
 
 # %% id="goal-2-6"
 report = memory.measure(lambda: train_on(tokens), model=gpt, optimizer=adamw)
 {phase: int(size) for phase, size in report.phases.items()}
-
-# %% [markdown] id="predict-checkpointed"
-# **Predict** the same for the checkpointed step, and keep your guess until you have your own table.
 
 
 # %% id="answer-2-6"
@@ -706,13 +657,13 @@ checks.lab02.profile_step(profile_step)
 # %% [markdown] id="hints-2-6"
 # <details><summary>Hint 1: a step with readings in it</summary>
 #
-# Write the four parts of a step as an inner function. The mark is wiped and read around forward,
-# then wiped and read around backward. Reading it takes no time worth mentioning.
+# Write the four parts of a step as an inner function. Reset and read the peak around forward, then
+# around backward.
 # </details>
 # <details><summary>Hint 2: from the inner function to the result</summary>
 #
 # Let the inner function write its readings into a dictionary outside. The last step overwrites
-# those of the first, and that is what you want.
+# those of the first.
 # </details>
 # <details><summary>Hint 3: samples per second</summary>
 #
@@ -720,24 +671,28 @@ checks.lab02.profile_step(profile_step)
 # </details>
 
 # %% [markdown] id="profile-text"
-# The twelve layers, plain and checkpointed. Bytes first: they are counted, and counting takes time,
-# so the samples per second of this run would be unfair.
+# The twelve layers, plain and checkpointed. Only bytes here: counting takes time, so this run's
+# samples per second would be unfair.
+#
+# **Predict.** By how many per cent does checkpointing lower the backward peak?
+
+# %% id="guess-2-6"
+guess = None  # per cent
+
 
 # %% id="profile-table"
-table = {}
-for strategy in ("none", "per-block"):
+def profile(strategy):
     with strategies.applied(gpt, strategy), counted:
-        how = {"gpu": counted, "clock": time.perf_counter, "num_samples": 8, "repeats": 1}
-        result = profile_step(lambda: gpt.loss(tokens), adamw, **how)
-    table[strategy] = {phase: result[phase] for phase in ("forward_bytes", "backward_bytes")}
+        loss_fn, options = lambda: gpt.loss(tokens), {"num_samples": 8, "repeats": 1}
+        return profile_step(loss_fn, adamw, counted, time.perf_counter, **options)
+
+
+table = pd.DataFrame({strategy: profile(strategy) for strategy in ("none", "per-block")})
+table = table.drop("samples_per_second").T.astype(int)
+saved = 100 * (1 - table.loc["per-block"] / table.loc["none"])
+print(f"backward: {saved['backward_bytes']:.0f} % less{beside(guess, saved['backward_bytes'])}")
 table
 
-# %% [markdown] id="read-profile"
-# Plain, it is what the meter gave, to the byte. The two peaks are nearly one: when forward ends,
-# everything is saved, and backward begins by adding two flowing gradients to it. Checkpointed, they
-# part. Forward ends with twelve inputs of blocks and little else. Backward then rebuilds one block
-# at a time, while the gradients of all parameters pile up beside it. The meter's picture of that
-# step:
 
 # %% id="draw-checkpointed"
 with strategies.applied(gpt, "per-block"):
@@ -746,13 +701,15 @@ with strategies.applied(gpt, "per-block"):
     )
 checkpointed.figure()
 
-# %% [markdown] id="price"
-# Nothing is free. `torch.cpu` has a `synchronize` too, so your functions run on this machine as
-# they are.
+# %% [markdown] id="read-profile"
+# Plain, it is what the meter gave, to the byte. The two peaks are nearly equal: when forward ends,
+# everything is saved, and backward begins by adding two flowing gradients. Checkpointed, they
+# differ. Forward ends with twelve inputs of blocks and little else. Backward computes one block at
+# a time again, while the gradients of all parameters pile up beside it.
 #
-# **Predict.** Each block runs forward twice. Backward is about twice the work of forward. How much
-# longer will a step take? (This output is your machine's own, and the notebook does not compare
-# it.)
+# And the price in time? `torch.cpu` has a `synchronize` too, so your functions run on this machine
+# as they are. Backward is about twice the work of forward, so one more forward should cost a third.
+# (The output depends on your machine.)
 
 # %% id="real-seconds"
 # NBVAL_IGNORE_OUTPUT
@@ -770,19 +727,17 @@ rates = len(tokens) / seconds, len(tokens) / (ratio * seconds)
 print(f"samples per second: {rates[0]:.1f} plain, {rates[1]:.1f} checkpointed")
 print(f"a checkpointed step takes {ratio:.2f} times as long")
 
-# %% [markdown] id="read-price"
-# Counting work, one forward more on top of forward and backward is a third. PyTorch stops a
-# recomputation as soon as the last tensor is there that backward needs, which spares the last
-# matrix product of every block; on the other hand twelve checkpoints have work of their own, which
-# shows in a model as small as this.
 
-# %% [markdown] id="gpu"
+# %% [markdown] id="read-price"
+# PyTorch stops a recomputation at the last tensor that backward needs, which saves the last matrix
+# product of every block. But twelve checkpoints have work of their own, which shows in a small
+# model.
+#
 # ## On a GPU
 #
-# Never graded. `torch.cuda` has all four methods, so it takes the place of the `PretendGPU`, and
-# the clock is a real one. One reading is new: what the allocator has *reserved* of the driver is
-# more than what is allocated, and is not what your step needs. The result depends on the card; the
-# notebook does not compare it.
+# Never graded, never compared. `torch.cuda` has all four methods, so it takes the place of the
+# `PretendGPU`. What the allocator has *reserved* is more than what is allocated, and is not what
+# your step needs.
 
 # %% id="gpu-profile"
 # NBVAL_IGNORE_OUTPUT
@@ -793,13 +748,27 @@ if torch.cuda.is_available():
     words = torch.randint(0, large.vocab_size, (8, large.seq_len), device="cuda")
     for strategy in ("none", "per-block"):
         with strategies.applied(model, strategy):
-            how = {"gpu": torch.cuda, "clock": time.perf_counter, "num_samples": 8, "repeats": 5}
-            result = profile_step(lambda: model.loss(words), optimizer, **how)
+            loss_fn, options = lambda: model.loss(words), {"num_samples": 8, "repeats": 5}
+            result = profile_step(loss_fn, optimizer, torch.cuda, time.perf_counter, **options)
         print(strategy, *(Bytes(result[phase]) for phase in list(result)[:2]))
         print(f"  {result['samples_per_second']:.1f} samples/s")
     print(f"reserved by now: {Bytes(torch.cuda.memory_reserved())}")
 
+
+# %% id="verdicts"
+plain, frugal = profile("none"), profile("per-block")
+peaks = {phase: f"{Bytes(plain[phase])} to {Bytes(frugal[phase])}" for phase in table.columns}
+claims.Verdicts(
+    claims.Verdict(
+        "E17",
+        "holds",
+        "Checkpointing lowers the peak of forward and the peak of backward, and takes longer.",
+        f"forward {peaks['forward_bytes']}, backward {peaks['backward_bytes']}",
+        "counted",
+        "profile-table",
+    ),
+)
+
+
 # %% [markdown] id="end"
-# You have a clock that waits, a ratio that survives heat, a peak that is this step's own, and two
-# instruments that look inside. Lab 03 leans on all of them: there you write the checkpoint itself,
-# and the first thing to show is that the peak really falls.
+# Lab 03 needs these instruments: there you write the checkpoint and show that the peak falls.
