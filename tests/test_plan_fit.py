@@ -1,10 +1,11 @@
 """What fits a budget, and the command that says so."""
 
+import contextlib
 import json
 
 import pytest
 
-from tutorial_lib import memory, plan, plots
+from tutorial_lib import memory, plan, plots, ranks
 from tutorial_lib.models import published
 from tutorial_lib.school import cli
 from tutorial_lib.training import Recipe
@@ -72,6 +73,28 @@ def test_the_fastest_that_fits_really_fits(tiny, enough):
 def test_numbers_below_one_are_refused(tiny):
     with pytest.raises(ValueError, match=r"effective_batch \(=0\)"):
         plan.fit(tiny, budget_bytes=1, effective_batch=0)
+
+
+@pytest.mark.parametrize("more", [{"lora_rank": 2}, {"ranks": 2, "shard": "ddp"}])
+def test_lora_and_ranks_are_planned_for(tiny, more):
+    recipe = Recipe(tiny, **more)
+    samples = 2 * recipe.ranks
+    only = {"precisions": ["bf16"], "optimizers": ["adamw-fused"]}
+    found = plan.fit(recipe, budget_bytes=100 * MIB, effective_batch=samples, **only)
+    best = found.best
+    assert best.is_verified
+    assert best.micro_batch * best.accumulation * recipe.ranks == samples
+    with ranks.pretend(recipe.ranks) if recipe.shard else contextlib.nullcontext():
+        plain = memory.predict(found.recipe_of(best).make_step)  # all is kept with such a budget
+    assert best.peak_bytes == pytest.approx(plain.peak_bytes, rel=2e-3)
+
+
+def test_what_cannot_be_planned_for_several_ranks_is_refused(tiny):
+    of_two = {"budget_bytes": MIB, "effective_batch": 3}
+    with pytest.raises(ValueError, match="a multiple of the ranks"):
+        plan.fit(Recipe(tiny, ranks=2, shard="ddp"), **of_two)
+    with pytest.raises(ValueError, match=r"shard \(=fsdp\)"):
+        plan.fit(Recipe(tiny, ranks=3, shard="fsdp"), **of_two)
 
 
 def test_the_command(tiny, capsys):

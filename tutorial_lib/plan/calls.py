@@ -11,13 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from tutorial_lib import strategies
-from tutorial_lib.private_torch import (
-    TreeSpec,
-    tree_flatten,
-    tree_leaves,
-    tree_unflatten,
-    without_modes,
-)
+from tutorial_lib.private_torch import tree_leaves, tree_map_only, without_modes
 
 # What lies between the blocks of a U-Net of diffusers, at the same level as they.
 _BETWEEN = {"Downsample2D", "Upsample2D"}
@@ -35,42 +29,36 @@ class Call:
     Args:
         name: Path of the module.
         kind: Class of the module, and how many parameters it has.
-        leaves: What the output holds; each tensor as one without memory.
-        form: How the leaves make up the output.
-        is_profiled: Whether the form is known from a run, or only supposed.
+        output: What it gives, each tensor as one without memory.
+        is_profiled: Whether the output is known from a run, or only supposed.
         products: How many products it runs before the last tensor that its backward needs.
     """
 
     name: str
     kind: tuple[str, int]
-    leaves: tuple[Any, ...]
-    form: TreeSpec
+    output: Any
     is_profiled: bool = True
     products: int = 0
 
     @classmethod
     def of(cls, name: str, module: nn.Module, output: Any) -> Call:
         """Note a call and the form of what it gave."""
-        leaves, form = tree_flatten(output)
-        shapes = [_without_memory(leaf) for leaf in leaves]
-        return cls(name, kind_of(module), tuple(shapes), form)
+        return cls(name, kind_of(module), tree_map_only(Tensor, _without_memory, output))
 
     @classmethod
     def supposed(cls, name: str, module: nn.Module) -> Call:
         """Suppose that a stage gives one tensor."""
-        leaves, form = tree_flatten(torch.empty((), device="meta"))
-        return cls(name, kind_of(module), tuple(leaves), form, is_profiled=False)
+        return cls(name, kind_of(module), torch.empty((), device="meta"), is_profiled=False)
 
     @property
     def tensors(self) -> list[Tensor]:
         """The tensors of the output, without their memory."""
-        return [leaf for leaf in self.leaves if isinstance(leaf, Tensor)]
+        return [leaf for leaf in tree_leaves(self.output) if isinstance(leaf, Tensor)]
 
     def filled(self, results: Sequence[Any]) -> Any:
         """Give an output of this form with other values in the place of its tensors."""
         rest = iter(results)
-        leaves = [next(rest) if isinstance(leaf, Tensor) else leaf for leaf in self.leaves]
-        return tree_unflatten(leaves, self.form)
+        return tree_map_only(Tensor, lambda _: next(rest), self.output)
 
     def without_work(self, *args: Any, **kwargs: Any) -> Any:
         """Give such an output of fake inputs, and such gradients of it, by no operation."""
@@ -94,9 +82,7 @@ class _WithoutWork(torch.autograd.Function):
         return None, *made
 
 
-def _without_memory(leaf: Any) -> Any:
-    if not isinstance(leaf, Tensor):
-        return leaf
+def _without_memory(leaf: Tensor) -> Tensor:
     with without_modes():  # a fake tensor could not go to another process
         empty = torch.empty((), dtype=leaf.dtype, device="meta")
         return empty.as_strided(leaf.shape, [0] * leaf.dim())

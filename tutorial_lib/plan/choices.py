@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from tutorial_lib.plan.schedule import Plan
+from tutorial_lib.training import Recipe
 from tutorial_lib.units import human_bytes, human_seconds
 
 if TYPE_CHECKING:
@@ -53,16 +54,26 @@ class Fit:
     """What fits a budget, the fastest first.
 
     Args:
-        model: Name of the model.
+        recipe: What was given: the model and its sizes.
         budget_bytes: The budget.
         effective_batch: Samples for each update.
         choices: All that were tried.
     """
 
-    model: str
+    recipe: Recipe
     budget_bytes: int
     effective_batch: int
     choices: tuple[Choice, ...]
+
+    @property
+    def model(self) -> str:
+        """Name of the model."""
+        return self.recipe.model
+
+    def recipe_of(self, choice: Choice) -> Recipe:
+        """Give the recipe of a choice, without its plan."""
+        names = ("precision", "optimizer", "micro_batch", "accumulation")
+        return replace(self.recipe, **{name: getattr(choice, name) for name in names})
 
     @property
     def best(self) -> Choice | None:

@@ -124,6 +124,11 @@ def run_course(
             result = loss()
     finally:
         undo(model)
+    if course.execution is None:
+        raise ValueError(
+            f"`loss` calls the stages of {type(model).__name__} without its forward, and a plan "
+            "needs that: let `loss` call the model itself, or profile the part that it calls."
+        )
     course.forward.append(read())
     course.saved.append(last_saved[0])
     course.backward[len(calls) + 1] = course.forward[-1]

@@ -22,19 +22,13 @@ _TRIES = 3  # plans that are predicted in whole before the next choice is taken
 
 
 def fit(
-    model: str,
+    recipe: Recipe | str,
     *,
     budget_bytes: int,
     effective_batch: int,
-    seq: int | None = None,
-    size: int | None = None,
     precisions: Sequence[str] = PRECISIONS,
     optimizers: Sequence[str] = OPTIMIZERS,
     speed: Speed | None = None,
-    overrides: dict[str, Any] | None = None,
-    lora_rank: int | None = None,
-    ranks: int = 1,
-    shard: Shard | str | None = None,
 ) -> Fit:
     """Search micro-batch, accumulation, checkpointing plan, precision and optimizer.
 
@@ -44,20 +38,14 @@ def fit(
     that shows more than the budget. Precisions are looked at in processes of their own.
 
     Args:
-        model: A key of `published.PUBLISHED`.
+        recipe: The model, its sizes, LoRA, and the ranks with what they share: bytes are then those
+            of one of them, and the time of their collectives is left out. A name is enough.
         budget_bytes: For everything that PyTorch holds: model, gradients, states, activations.
             A GPU's allocator, kernels and CUDA itself need more on top.
         effective_batch: Samples for each update, of all ranks together.
-        seq: Tokens in a sequence; `None` takes the model's own.
-        size: Height and width of images, or latents for a U-Net.
         precisions: Which to try, as in `Recipe`.
         optimizers: Which to try, as in `Recipe`.
         speed: What to predict times with; `None` takes that of an A100.
-        overrides: Fields of the model's configuration that differ.
-        lora_rank: As in `Recipe`.
-        ranks: How many ranks train together. Bytes are those of one of them; the time of their
-            collectives is left out.
-        shard: How they share the work, `ddp` or `tp`.
 
     Returns:
         All choices; `best` is `None` when nothing fits, and `smallest_bytes` says what would do.
@@ -65,37 +53,30 @@ def fit(
     Raises:
         ValueError: When a number is below 1, or a name is not known.
     """
-    together = 1 if shard == Shard.TP else ranks  # of tensor parallel ranks all get all samples
+    recipe = Recipe(recipe) if isinstance(recipe, str) else recipe
+    # tensor parallel ranks all get all samples
+    together = 1 if recipe.shard == Shard.TP else recipe.ranks
     if effective_batch < 1 or budget_bytes < 1 or effective_batch % together:
         raise ValueError(
             f"effective_batch (={effective_batch}) and budget_bytes (={budget_bytes}) must be at "
             f"least 1, and effective_batch a multiple of the ranks with samples of their own "
             f"(={together})."
         )
-    if shard == Shard.FSDP:
+    if recipe.shard == Shard.FSDP:
         raise ValueError(
             "plan cannot divide a model by shard (=fsdp): FSDP gathers weights where the model "
             "calls a block, and a plan runs the block later. Predict one rank instead, `predict "
             "MODEL --ranks N --shard fsdp --fits BUDGET --checkpointing per-block`, or try ddp."
         )
     speed = speed or Speed()
-    whole = Recipe(
-        model,
-        seq=seq,
-        size=size,
-        overrides=overrides or {},
-        lora_rank=lora_rank,
-        ranks=ranks,
-        shard=shard,
-    )
-    jobs = [delayed(Parts.of)(replace(whole, precision=p), optimizers, speed) for p in precisions]
+    jobs = [delayed(Parts.of)(replace(recipe, precision=p), optimizers, speed) for p in precisions]
     choices = [
         _choice(parts, optimizer, micro_batch, effective_batch // together, budget_bytes, speed)
         for parts in Parallel(n_jobs=min(2, len(jobs)))(jobs)
         for optimizer in parts.updates
         for micro_batch in _divisors(effective_batch // together)
     ]
-    return _verified(Fit(model, budget_bytes, effective_batch, tuple(choices)), whole)
+    return _verified(Fit(recipe, budget_bytes, effective_batch, tuple(choices)))
 
 
 def _divisors(number: int) -> list[int]:
@@ -151,15 +132,13 @@ def _choice(
     )
 
 
-def _verified(found: Fit, whole: Recipe) -> Fit:
+def _verified(found: Fit) -> Fit:
     """Predict the fastest choice in whole; where it does not fit, leave its plan less room."""
     for _ in range(_TRIES):
         best = found.best
         if best is None or best.is_verified or best.plan is None:
             break
-        names = ("precision", "optimizer", "micro_batch", "accumulation")
-        recipe = replace(whole, **{name: getattr(best, name) for name in names})
-        peak = predicted_peak(recipe, best.plan)
+        peak = predicted_peak(found.recipe_of(best), best.plan)
         over = peak - found.budget_bytes
         changed = replace(best, peak_bytes=peak, is_verified=True)
         if over > 0:

@@ -41,7 +41,7 @@ class Parts:
     """A step taken apart.
 
     Args:
-        recipe: Of one sample.
+        recipe: With its precision.
         one: The model's stages with one sample.
         two: The same with two.
         updates: By optimizer.

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import json
+import pickle
+import sys
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from tutorial_lib.school.options import (
     AsJson,
+    Lora,
     Named,
     Own,
     Ranks,
@@ -15,10 +22,18 @@ from tutorial_lib.school.options import (
     Set,
     Sharding,
     Size,
+    lora_rank,
     one_model,
     overrides,
 )
-from tutorial_lib.units import parse_bytes
+from tutorial_lib.training import Recipe
+from tutorial_lib.units import human_bytes, parse_bytes
+
+if TYPE_CHECKING:
+    from tutorial_lib import plan as planning
+    from tutorial_lib.emulated.cards import Card
+
+ROOT = Path(__file__).resolve().parent.parent.parent
 
 
 def plan(
@@ -31,8 +46,10 @@ def plan(
     changed: Set = None,
     precision: Annotated[list[str] | None, typer.Option(help="One to try; may repeat.")] = None,
     optimizer: Annotated[list[str] | None, typer.Option(help="One to try; may repeat.")] = None,
+    lora: Lora = None,
     ranks: Ranks = 1,
     shard: Sharding = None,
+    emulated: Annotated[str | None, typer.Option(help="Cards to run the plan on: t4,a100.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Find micro-batch, accumulation, checkpointing, precision and optimizer for a budget.
@@ -40,23 +57,79 @@ def plan(
     Everything is predicted, on tensors without memory. Status 1 when nothing fits.
     """
     from tutorial_lib import plan as planning
+    from tutorial_lib.emulated.cards import find_card
 
-    if ranks != 1 or shard is not None:
-        raise ValueError(
-            f"plan searches for one device, and --ranks {ranks} was asked for: predict one "
-            f"rank instead, `predict MODEL --ranks {ranks} --shard {shard or 'fsdp'}`, with the "
-            "--checkpointing and the --fits of your choice."
-        )
-    found = planning.fit(
+    cards = [find_card(key) for key in emulated.split(",")] if emulated else []
+    recipe = Recipe(
         one_model(named, model),
-        budget_bytes=parse_bytes(budget),
-        effective_batch=effective_batch,
         seq=seq,
         size=size,
         overrides=overrides(changed),
+        lora_rank=lora_rank(lora),
+        ranks=ranks,
+        shard=shard,
+    )
+    if cards and recipe.shard is not None:
+        raise ValueError(f"--emulated runs one process, and --ranks {ranks} was asked for.")
+    found = planning.fit(
+        recipe,
+        budget_bytes=parse_bytes(budget),
+        effective_batch=effective_batch,
         precisions=precision or planning.PRECISIONS,
         optimizers=optimizer or planning.OPTIMIZERS,
     )
-    print(found.to_json() if as_json else found)
+    rows = [_on_card(found, card) for card in cards if found.best]
+    if as_json:
+        print(json.dumps(found.as_data() | ({"emulated": rows} if rows else {}), indent=1))
+    else:
+        print(found)
+        for row in rows:
+            sizes = [f"{name} {human_bytes(int(row[f'{name}_bytes']))}" for name in _PEAKS]
+            print(f"  {row['card']} (emulated, workspaces included): {', '.join(sizes)}")
     if found.best is None:
         raise typer.Exit(1)
+
+
+_PEAKS = ("requested", "peak", "reserved")
+
+
+def _on_card(found: planning.Fit, card: Card) -> dict[str, str | int]:
+    """Run the best plan on an emulated card, and give the peaks of PyTorch's allocator."""
+    from tutorial_lib.emulated import environment, run
+    from tutorial_lib.emulated.build import check_system
+
+    check_system()
+    torch = environment.find_cuda_torch(ROOT)
+    assert found.best is not None
+    recipe = found.recipe_of(found.best)
+    recipe = replace(
+        recipe, accumulation=min(2, recipe.accumulation)
+    )  # a third peaks as the second
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "plan"
+        path.write_bytes(pickle.dumps((recipe, found.best.plan)))
+        command = ["python", "-m", "tutorial_lib.school.plan", str(path)]
+        result = run.emulate(command, card, torch, watch=False)
+        if result.status:
+            raise ValueError(
+                f"The plan did not run on the emulated {card.name} "
+                f"({human_bytes(card.memory)}): see above. {run.explain(result)}"
+            )
+        return {"card": card.name, **json.loads(path.read_text(encoding="utf-8"))}
+
+
+def run_here(path: Path) -> None:
+    """Run a pickled recipe and plan on this process's GPU, and write the peaks in its place."""
+    from tutorial_lib import memory
+    from tutorial_lib import plan as planning
+
+    recipe, found = pickle.loads(path.read_bytes())  # written by `_on_card`, in our own folder
+    step, model, optimizer = recipe.make_step("cuda")
+    planning.apply(model, found)
+    report = memory.measure(step, model=model, optimizer=optimizer)
+    peaks = {f"{name}_bytes": int(getattr(report, f"{name}_bytes")) for name in _PEAKS}
+    path.write_text(json.dumps(peaks), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    run_here(Path(sys.argv[1]))
