@@ -60,8 +60,14 @@ def run(notebook):
     client.execute(env={**os.environ, "PYTHONPATH": str(ROOT)})
 
 
+# Each takes as long as its notebook: one in every run, all of them in the weekly one.
+weekly = [
+    pytest.param(lab, marks=[pytest.mark.weekly] * (lab != "lab03_my_checkpoint")) for lab in LABS
+]
+
+
 @pytest.mark.slow
-@each_lab
+@pytest.mark.parametrize("lab", weekly)
 def test_a_fresh_lab_fails_where_an_answer_is_needed_and_says_which(lab):
     notebook = read("labs", lab)
     run(notebook)
