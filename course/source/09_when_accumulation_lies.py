@@ -141,7 +141,7 @@ def make_resnet(dtype=torch.float64):
 
 
 # %% [markdown] id="predict-batch-norm"
-# The subjects: the small network with three norms, and a small ResNet with seven BatchNorms.
+# The subjects: the small network with three norms, and a small ResNet, which has ten BatchNorms.
 #
 # **Predict.** Four micro-batches of 16: by how many per cent is the ResNet's gradient wrong?
 
