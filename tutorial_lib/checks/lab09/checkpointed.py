@@ -106,7 +106,7 @@ def _oracle(make: Make, case: Case) -> tuple[Result, int]:
 def _reference(make: Make, case: Case, is_checkpointed: bool) -> Result:
     made: list[Made] = []
 
-    def remember(case: Case) -> Made:
+    def noted(case: Case) -> Made:
         made.append(make(case))
         for block in made[0].blocks if is_checkpointed else ():
             block.forward = partial(checkpoint, block.forward, use_reentrant=False)
@@ -119,7 +119,7 @@ def _reference(make: Make, case: Case, is_checkpointed: bool) -> Result:
         optimizer.step()
         return loss.item()
 
-    return _treat(remember, step, case)
+    return _treat(noted, step, case)
 
 
 def _judge(symptom: str, case: Case, result: Result, right: tuple[Result, int]) -> None:
