@@ -20,32 +20,18 @@ HALF_A_PER_CENT = 0.005
 WORKSPACES_MIB = {"H100": 64.0}
 OTHER_WORKSPACES_MIB = 16.25
 
-SOFTMAX = (
-    "softmax backward multiplies gradient and result into a tensor of the scores' size "
-    "(aten/src/ATen/native/cuda/SoftMax.cu, softmax_backward_cuda_out)"
-)
-BIAS = (
-    "the sum of a bias's gradient takes a buffer that grows with the multiprocessors "
-    "(aten/src/ATen/native/cuda/Reduce.cuh, global_memory)"
-)
-LAST_CONVOLUTION = (
-    "the prediction holds one activation of full resolution more as the last convolution's "
-    "backward begins; the cause is open"
-)
 # Card, rows, the reason, and the MiB that the card has beyond prediction and workspaces.
 EXPLAINED = [
-    ("", "sd15-unet, *, eager*", SOFTMAX, [2048.0]),
-    ("", "sd21-unet, *, eager, per-block", SOFTMAX, [6480.0]),
-    ("", "sdxl-unet, *, eager", SOFTMAX, [640.0]),
-    ("", "llama-2-7b, *, eager", SOFTMAX, [512.0]),
-    ("", "sd-vae, *", LAST_CONVOLUTION, [-119.9, -96.0]),
-    ("A100", "vit-b-16, *", BIAS, [17.8, 24.9, 37.1, 38.6]),
-    ("T4", "vit-b-16, *", BIAS, [20.2]),
-    ("H100", "vit-b-16, *", BIAS, [37.1, 41.8, 48.9, 62.6]),
-    ("H100", "vit-l-16, *", BIAS, [132.0]),
+    (
+        "H100",
+        "vit-?-16, *bf16-amp*",
+        "the sum of a bias's gradient takes a buffer that grows with the multiprocessors, and the "
+        "prediction has an A100's (aten/src/ATen/native/cuda/Reduce.cuh, global_memory)",
+        [24.0],
+    ),
 ]
 # Where the reason holds for most rows of a model: its median.
-MEDIANS = {("A100", "vit-b-16"): 0.008, ("H100", "vit-b-16"): 0.008, ("T4", "sd-vae"): 0.007}
+MEDIANS = {("H100", "vit-b-16"): 0.008}
 OF_AMPERE = "bf16"  # on a T4 no fused attention takes bfloat16, so that scores are written out
 
 
@@ -98,7 +84,7 @@ def test_every_difference_has_a_name(device):
 
 @pytest.mark.parametrize("device", CARDS)
 def test_each_family_is_near(device):
-    """Median of each model's rows within half a per cent, and nine rows of ten in all."""
+    """Median of each model's rows within half a per cent, and 95 of 100 in all."""
     found = {}
     for key, requested, predicted, _ in rows_of(device):
         share = abs(beyond(device, requested, predicted)) / requested
@@ -108,7 +94,7 @@ def test_each_family_is_near(device):
         limit = limits.get(model, HALF_A_PER_CENT)
         assert statistics.median(shares) < limit, (model, max(shares))
     shares = [share for of_model in found.values() for share in of_model]
-    assert sum(share <= HALF_A_PER_CENT for share in shares) >= 0.92 * len(shares)
+    assert sum(share <= HALF_A_PER_CENT for share in shares) >= 0.95 * len(shares)
 
 
 def test_each_line_of_the_table_is_needed():
@@ -123,10 +109,11 @@ def test_each_line_of_the_table_is_needed():
 
 @pytest.mark.parametrize("device", CARDS)
 def test_tensors_are_predicted_nearly_to_the_byte(device):
-    """A prediction is what the meter counted on the card, but for scalars and shared labels."""
+    """A prediction is what the meter counted on the card, but for workspace and shared labels."""
+    rows = recorded.load("predicted").rows
     for key, _, predicted, counted in rows_of(device):
-        if not key.startswith("sd-vae"):
-            assert abs(predicted - counted) < 0.3 * MIB, key
+        workspace = rows[key]["report"]["at_peak"]["other"]
+        assert predicted - workspace - 0.3 * MIB < counted < predicted + 0.3 * MIB, key
 
 
 @pytest.mark.parametrize("device", CARDS)

@@ -54,8 +54,10 @@ def predict(
 
     Returns:
         The report, `method` being `predicted`: with `cpu` byte for byte what the meter counts when
-        the step is run; with `cuda` the bytes that tensors request, without the kernels' workspace
-        and the allocator's rounding. What cuDNN keeps of a recurrent layer is a guess.
+        the step is run; with `cuda` the bytes that tensors request and, as `other`, the buffers of
+        PyTorch's own kernels on an A100; without the workspace of cuBLAS (two of 8.125 MiB, of 32
+        MiB on an H100) and cuDNN, and the allocator's rounding. What cuDNN keeps of a recurrent
+        layer is a guess. On a T4 nothing attends in bfloat16 without writing the scores out.
 
     Raises:
         ValueError: When a tensor was made outside `make_step` or is not on the CPU, or when one is
