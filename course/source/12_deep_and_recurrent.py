@@ -26,7 +26,7 @@ from torch.optim import SGD, Adam
 from torch.utils.checkpoint import checkpoint as torch_checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 
-from tutorial_lib import data, device, memory, plots, recorded, strategies
+from tutorial_lib import claims, data, device, memory, plots, recorded, strategies
 from tutorial_lib.models.resnet import Bottleneck, ResNet, ResNetConfig
 from tutorial_lib.training import Recipe
 from tutorial_lib.units import Bytes
@@ -57,8 +57,9 @@ rows = recorded.load("predicted").rows
 base = "resnet1000, batch 16, fp32, adamw"
 keys = {"none": base} | {name: f"{base}, {name}" for name in ("per-block", "every-2", "sqrt")}
 reports = {name: rows[key]["report"] for name, key in keys.items()}
+shallower = {}
 for name, report in reports.items():
-    ratio = reports["none"]["peak_bytes"] / report["peak_bytes"]
+    ratio = shallower[name] = reports["none"]["peak_bytes"] / report["peak_bytes"]
     print(f"{name:<10}{Bytes(report['peak_bytes']):>9}   none is {ratio:.1f} times that")
 
 # %% [markdown] id="thousand-read"
@@ -569,15 +570,17 @@ def outcome(make, run=checkpoint, wrap=lambda x: x):
 
 
 # %% id="besides-table"
+seen = {}
 functions = [with_dropout, with_pythons_random, with_random_depth, with_branch_on_data]
 for function in [*functions, with_in_place]:
-    print(f"{function.__name__:<23}", outcome(lambda function=function: function))
-in_list = outcome(lambda: with_in_place_in_list, wrap=lambda x: [x])
-print(f"{'with_in_place_in_list':<23}", in_list)
+    seen[function.__name__] = outcome(lambda function=function: function)
+seen["with_in_place_in_list"] = outcome(lambda: with_in_place_in_list, wrap=lambda x: [x])
 for kind in (Annealed, Cached):
-    print(f"{kind.__name__:<23}", outcome(kind))
+    seen[kind.__name__] = outcome(kind)
 forgetful = partial(checkpoint, preserve_rng_state=False)
-print(f"{'dropout, RNG not kept':<23}", outcome(lambda: with_dropout, forgetful))
+seen["dropout, RNG not kept"] = outcome(lambda: with_dropout, forgetful)
+for name, said in seen.items():
+    print(f"{name:<23}", said)
 
 # %% [markdown] id="besides-read"
 # PyTorch restores its own random state, unless it is told not to, and no other. A branch on the
@@ -884,8 +887,10 @@ def volume_peak(side, strategy):
     return memory.predict(recipe.make_step).peak_bytes
 
 
+volume_gain = {}
 for side in (64, 128, 256):
     peaks = [volume_peak(side, strategy) for strategy in ("none", "per-block")]
+    volume_gain[side] = peaks[0] / peaks[1]
     print(f"{side}^3 voxels: {peaks[0]}, per block {peaks[1]}, "
           f"{peaks[0] / peaks[1]:.2f} times less")  # fmt: skip
 
@@ -991,3 +996,41 @@ for num_pieces in (1, 32):
 # Two questions answer it for a model that is not in the table. *Are the bytes spread over many
 # segments?* Then it helps. *Does a forward do anything besides its output, or read anything besides
 # its input?* Then look again, and compare more than losses.
+#
+# ## Verdicts
+
+# %% id="verdicts-of-claims"
+silent = sum(said.startswith("WRONG") for said in seen.values())
+longest = max(LENGTHS)
+units_of = {name: table[name][longest][0] for name in ("everything", "segments", "halving, flat")}
+contexts = {way: sum(ledgers[f"131,072 tokens, {way}"].values()) for way in ("none", "per-block")}
+claims.Verdicts(
+    claims.Verdict(
+        "A18", "holds if",
+        "A block may be checkpointed if it does nothing besides its output and reads nothing "
+        "besides its input; otherwise the training differs, often in silence.",
+        f"{silent} of {len(seen)} functions give wrong gradients without a word",
+        "computed", "besides-table",
+    ),
+    claims.Verdict(
+        "C16", "holds",
+        "A ResNet of a thousand layers fits in several times less memory; its BatchNorm statistics "
+        "need a cure.",
+        f"{plain.peak_bytes} against {frugal.peak_bytes}", "counted", "thousand-measured",
+    ),
+    claims.Verdict(
+        "C17", "holds",
+        "Over a long sequence segments need the square root of the steps, and halving its "
+        "logarithm if the state is passed flat; truncation is another training.",
+        f"{longest} steps: {units_of['everything']:.1f}, {units_of['segments']:.1f} and "
+        f"{units_of['halving, flat']:.1f} units", "counted", "flat-table",
+    ),
+    claims.Verdict(
+        "E20", "holds if",
+        "Long contexts gain several times, and a 3-D U-Net little, since two of its blocks hold "
+        "nearly everything.",
+        f"128^3 voxels {volume_gain[128]:.2f} times less, 131,072 tokens "
+        f"{contexts['none'] / contexts['per-block']:.1f} times less",
+        "predicted", "context", device="CUDA kernels",
+    ),
+)  # fmt: skip
