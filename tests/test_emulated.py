@@ -125,6 +125,11 @@ def test_stubs_stand_in_for_what_a_library_imports(compiled):
     assert done.stdout.strip() == "0"
 
 
+def test_functions_that_tritons_launcher_looks_up_are_found_too():
+    source = "CHECK(cuCtxGetCurrent(&context));\nlookUp(getHandle,\n    cuLaunchKernelEx);"
+    assert stubs.called_functions(source) == {"cuCtxGetCurrent", "cuLaunchKernelEx"}
+
+
 @on_linux
 @needs_compiler
 def test_a_file_without_symbols_is_refused(tmp_path):

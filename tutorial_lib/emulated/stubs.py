@@ -30,8 +30,8 @@ def imported_symbols(libraries: Iterable[Path]) -> set[str]:
 
 
 def called_functions(source: str) -> set[str]:
-    """Read which functions of CUDA's driver a C source calls."""
-    return set(re.findall(r"\bcu[A-Z]\w+(?=\()", source))
+    """Read which functions of CUDA's driver a C source calls, or names to look them up."""
+    return set(re.findall(r"\bcu[A-Z]\w+(?=\(|\);)", source))
 
 
 def defined_symbols(objects: Iterable[Path]) -> set[str]:
