@@ -1,10 +1,9 @@
 # %% [markdown] id="title"
 # # Lab 04: schedules
 #
-# "Does not fit" is where most trainings of large models begin. In this lab you write what turns
-# it into "fits": a planner. You give it a model as a chain of stages and a budget in bytes, and
-# it answers with the fastest schedule that stays within the budget. You run that schedule on real
-# layers with PyTorch's checkpoint, and the peak is the one that your planner predicted.
+# A training does not fit. In this lab you write a planner that makes it fit. You give it a model as
+# a chain of stages, and a budget in bytes. It answers with the fastest schedule within the budget.
+# You run that schedule on real layers, and the peak is the one that your planner predicted.
 #
 # **Budget:** 80 minutes, 1 GiB of memory, no GPU needed.
 #
@@ -17,11 +16,9 @@
 # | 4.5 | the smallest budget that a chain can be trained in | 3 |
 # | 4.6 | the fastest schedule within a budget | 4 |
 #
-# Each answer goes into a cell that begins with `# exercise`, and the check stands right below it.
-# Only those cells travel to grading: keep your helper functions, imports and constants inside
-# them. `plan.solve` is the library's own planner, and you write yours: the checks refuse it, and
-# in 4.1 `plan.simulate` too. Outside the answer cells both are there to compare with. Chapter 06
-# leads up to this lab.
+# Only the cells that begin with `# exercise` travel to grading: keep your helper functions, imports
+# and constants inside them. The checks refuse `plan.solve`, the library's own planner, and in 4.1
+# `plan.simulate` too. Chapter 06 leads up to this lab.
 
 # %% id="imports"
 import math
@@ -29,21 +26,21 @@ from dataclasses import replace
 from functools import cache
 from itertools import pairwise
 
+import pandas as pd
 import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from tutorial_lib import checks, device, memory, plan, plots, widgets
+from tutorial_lib import checks, claims, device, memory, plan, plots, widgets
 from tutorial_lib.guesses import beside
-from tutorial_lib.units import Bytes
+from tutorial_lib.units import Bytes, human_bytes
 
 # %% [markdown] id="trees-text"
 # ## Schedules are trees
 #
-# A schedule is written as a **tree** of tuples and numbers. A number is a stage that is *kept*:
-# what its backward needs stays. A tuple is a *segment*: only its input stays, and its stages run
-# again when their backward comes. What stands inside the tuple says what is kept then, so
-# segments may lie inside segments.
+# A schedule is a **tree** of tuples and numbers. A number is a stage that is *kept*: what its
+# backward needs stays. A tuple is a *segment*: only its input stays, and its stages run again when
+# their backward comes. Segments may lie inside segments.
 #
 # Here are three schedules of the same six stages. Move the slider: a triangle that points up is a
 # forward, a hollow one a forward that runs again, and one that points down is a backward.
@@ -64,19 +61,17 @@ widgets.schedule_stepper(events, unit=1)
 # %% [markdown] id="moments-text"
 # ## What a stage holds while it runs
 #
-# A chain's stages are known by their numbers: `plan.Stage` has seconds and bytes. A stage holds
-# most at one of three moments, and the two functions below give the bytes of these moments
-# *besides the stage's own input*. They are yours to use in all exercises.
+# `plan.Stage` has the seconds and bytes of a stage. Two functions give what it holds at most,
+# *besides its own input*. Use them in all exercises.
 #
 # - `kept_needs`: a stage that is **kept** holds most when its forward ends, or when its backward
 #   runs: all it saved, the gradient of its output, and temporary tensors.
 # - `dropped_needs`: stages that are **dropped** hold an input, an output and temporary tensors,
 #   one stage after the other.
 #
-# One tensor more may be there. A forward that runs *again* runs in the middle of backward, and
-# then the gradient of the segment's output is waiting. That is why both ask for `end`: the last
-# stage of the part that is being run. Only a part that ends with the chain's last stage runs
-# before there is any gradient.
+# A forward that runs *again* runs in the middle of backward, while the gradient of the segment's
+# output is waiting. That is why both ask for `end`, the last stage of the part that runs. Only a
+# part that ends with the chain's last stage runs before there is any gradient.
 
 
 # %% id="given-waiting"
@@ -91,7 +86,6 @@ def waiting_bytes(stages, end):
     return 0 if end + 1 == len(stages) else output_bytes(stages, end)
 
 
-# %% id="given-needs"
 def kept_needs(stages, index, end):
     """Give what one kept stage needs besides its input, as part of stages up to `end`."""
     stage, output = stages[index], output_bytes(stages, index)
@@ -133,7 +127,6 @@ def make_layers(widths):  # widths: of each block's input, its middle and its ou
     return nn.Sequential(*blocks[:-1], nn.Sequential(blocks[-1], MeanSquare()))
 
 
-# %% id="given-chain"
 def chain_of(layers, x):
     found = plan.profile(layers, lambda: layers(x), stages=list(layers), speed=plan.Speed())
     # PyTorch stops a recomputation a little early; this lab leaves that out
@@ -148,17 +141,6 @@ equal_layers = make_layers([(32, 128, 32)] * 32)
 equal = chain_of(equal_layers, x)
 print(f"input {Bytes(equal[1].input_bytes)}, saved {Bytes(equal[1].saved_bytes)}")
 
-# %% [markdown] id="text-4-1"
-# ## 4.1 Segments of one length
-#
-# Difficulty 2/5 · importance 4/5 · 12 minutes
-#
-# Cut a chain into segments of `length` stages. All are checkpointed but the last, which is kept:
-# its backward comes first. The last one is shorter where the length does not divide the number of
-# stages. What is the peak, and how long does a step take?
-#
-# This is what is held, for the middle segment of three:
-
 
 # %% id="segments-figure"
 def segments(num_stages, length):
@@ -171,7 +153,16 @@ run = plan.simulate(unequal, segments(6, 2))
 backwards = [i for i, event in enumerate(run.events, 1) if event.kind == "backward"]
 plots.schedule(run.events, step=backwards[2], title="the middle segment goes backward", unit=1)
 
-# %% [markdown] id="task-4-1"
+# %% [markdown] id="text-4-1"
+# ## 4.1 Segments of one length
+#
+# Difficulty 2/5 · importance 4/5 · 12 minutes
+#
+# Cut a chain into segments of `length` stages. All are checkpointed but the last, which is kept:
+# its backward comes first. The last one is shorter where the length does not divide the number of
+# stages. What is the peak, and how long does a step take? The figure above shows what is held while
+# the middle segment of three goes backward.
+#
 # The numbers to reach are those of `plan.simulate`, to the byte. Go through the segments from
 # left to right and keep in a variable what is **held** for each of them: the inputs of all
 # segments up to this one. Later boundaries are free by then.
@@ -235,37 +226,36 @@ checks.lab04.segments_cost(segments_cost)
 # (One block saves nine times its input.)
 
 # %% id="guess-interval"
-guess_length = None
+guess_length = None  # blocks
 
 # %% id="intervals-on-paper"
 lengths = (1, 2, 4, 8)
 plain_seconds = sum(stage.forward_seconds + stage.backward_seconds for stage in equal)
 on_paper = {length: segments_cost(equal, length) for length in lengths}
-for length, (peak, seconds) in on_paper.items():
-    print(f"{length}: {Bytes(peak)}, time {seconds / plain_seconds - 1:+.1%}")
 best_length = min(lengths, key=lambda length: on_paper[length][0])
 print(f"least memory: segments of {best_length}{beside(guess_length, best_length)}")
+table = {length: {"peak": human_bytes(peak), "time": f"{seconds / plain_seconds - 1:+.1%}"}
+         for length, (peak, seconds) in on_paper.items()}  # fmt: skip
+pd.DataFrame(table).T.rename_axis("segments of")
 
 # %% [markdown] id="read-intervals"
-# The curve of the memory has a valley, near $\sqrt{32 / 9}$, and the curve of the time goes down
-# all the way: the longer the segments, the longer the last one, which costs nothing. To the left
-# of the valley you pay more memory *and* more time. So the sweet spot is the valley, or a little
-# to the right of it, where some memory buys some time.
+# Memory has a valley, near $\sqrt{32 / 9}$. Time goes down all the way: the longer the segments,
+# the longer the last one, which costs nothing. Left of the valley you pay more memory *and* more
+# time. So the sweet spot is the valley, or a little to the right of it.
 #
 # All this is paper. Does it come true?
-
-# %% [markdown] id="text-4-2"
+#
 # ## 4.2 Run a tree
 #
 # Difficulty 3/5 · importance 5/5 · 12 minutes
 #
 # Write the function that runs any tree on real layers. It is short, because PyTorch's checkpoint
-# may be nested: what runs inside a checkpoint may contain checkpoints.
+# may be nested.
 #
 # The numbers to reach: gradients equal to those without checkpoints, **to the last bit**, dropout
-# included; each layer runs as often as the plan says; the counted peak is within 3 % of the
-# planned one. One trap is known from published code: a `lambda` in a loop looks up the loop's
-# variable when it is *called*, and a segment is called again long after the loop has ended.
+# included; each layer runs as often as the plan says; the counted peak is within 3 % of the planned
+# one. One trap: a `lambda` in a loop looks up the loop's variable when it is *called*, and a
+# segment is called again long after the loop has ended.
 
 
 # %% id="answer-4-2"
@@ -326,7 +316,6 @@ def counted_peak(layers, tree, x):
     return report.peak_bytes - report.baseline_bytes
 
 
-# %% id="intervals-counted"
 @cache
 def counted_segments(length):
     return counted_peak(equal_layers, segments(32, length), x)
@@ -353,17 +342,16 @@ plots.tradeoff(
 )
 
 # %% [markdown] id="read-sweet-spot"
-# Single blocks are dominated: segments of two need less memory *and* less time. The other three
-# lengths are a choice, and what you lack decides it.
+# Segments of two need less memory *and* less time than single blocks. The other lengths are a
+# choice.
 #
 # ## 4.3 Revolve: the fewest forwards
 #
 # Difficulty 3/5 · importance 3/5 · 10 minutes
 #
-# Now memory is scarcer. There are $c$ **places** for boundaries, the chain's own input has one of
-# them for good, and only *one* stage may be kept at a time. (The stage that runs has its input in
-# hand; that takes no place.) So a stage can go backward only right after its own forward, and the
-# question is how often forwards must run to get there.
+# Now memory is scarcer. There are $c$ **places** for boundaries, one of them always for the chain's
+# input, and only *one* stage may be kept at a time. (The input of the stage that runs takes no
+# place.) So a stage can go backward only right after its own forward. How often must forwards run?
 #
 # Say a part has $n$ stages and $c$ places, one of which holds its input. Run $k$ stages and put
 # what comes out into a place. Now the later part has $n - k$ stages and $c - 1$ places. When it
@@ -378,7 +366,7 @@ plots.tradeoff(
 # **Predict.** 32 stages: a plain step runs 32 forwards. How many are needed with 4 places?
 
 # %% id="guess-revolve"
-guess_forwards = None
+guess_forwards = None  # forwards
 
 
 # %% id="answer-4-3"
@@ -497,43 +485,32 @@ checks.lab04.revolve_tree(revolve_tree)
 # *later)`.
 # </details>
 
-# %% [markdown] id="step-through-text"
-# Step through it, and watch a boundary's place being used for the second time. Then run it on the
-# 32 real blocks.
-
-# %% id="revolve-stepper"
-stage = plan.Stage(forward_seconds=1, backward_seconds=2, input_bytes=1, saved_bytes=9)
-schedules = {f"12 stages, {c} places": revolve_tree(12, c) for c in (3, 2, 1)}
-events = {name: plan.simulate([stage] * 12, tree).events for name, tree in schedules.items()}
-widgets.schedule_stepper(events, unit=1)
-
 # %% [markdown] id="predict-revolve-real"
+# Now on the 32 real blocks.
+#
 # **Predict.** Segments of two were the best of the equal lengths. What share of their peak does
-# Revolve need with 4 places? (Remember that a block saves nine times its input.)
+# Revolve need with 4 places? (A block saves nine times its input.)
 
 # %% id="guess-share"
-guess_share = None
+guess_share = None  # share, as 0.5
 
 # %% id="revolve-real"
+shares, table = {}, {}
 for places in (16, 8, 4, 2):
     tree = revolve_tree(32, places)
-    seen, planned = counted_peak(equal_layers, tree, x), plan.Plan(tuple(equal), tree)
-    share = seen / counted_segments(2)
-    print(
-        f"{places:>2} places: {share:.0%} of segments of two, time {planned.overhead:+.0%}",
-        end="",
-    )
-    print(beside(guess_share, share) if places == 4 else "")
+    shares[places] = counted_peak(equal_layers, tree, x) / counted_segments(2)
+    extra = plan.Plan(tuple(equal), tree).overhead
+    table[places] = {"of segments of two": f"{shares[places]:.0%}", "time": f"{extra:+.0%}"}
+print(f"4 places: {shares[4]:.0%}{beside(guess_share, shares[4])}")
+pd.DataFrame(table).T.rename_axis("places")
 
 # %% [markdown] id="read-revolve-real"
-# Memory falls far below what segments can do, and the time pays for it: Revolve runs every block
-# at least twice, because it never keeps two at once. For our blocks that is a poor bargain at 16
-# places, where there would be room to keep some.
+# Memory falls far below what segments can do, and the step gets longer. Revolve runs every block at
+# least twice, because it never keeps two at once, even where there is room.
 #
 # So two questions are left. What is the *least* memory that a chain needs? And what is the
 # *fastest* schedule for the memory that you have? For stages that are not equal, too.
-
-# %% [markdown] id="text-4-5"
+#
 # ## 4.5 The smallest budget
 #
 # Difficulty 4/5 · importance 3/5 · 15 minutes
@@ -557,7 +534,7 @@ for places in (16, 8, 4, 2):
 # share of that peak is the smallest possible?
 
 # %% id="guess-floor"
-guess_floor = None
+guess_floor = None  # share, as 0.5
 
 # %% id="given-narrowing"
 widths = [64, 64, 48, 48, 32, 32, 24, 24, 16, 16]
@@ -624,8 +601,7 @@ print(f"{Bytes(floor)} of {Bytes(everything)}: {share:.0%}{beside(guess_floor, s
 # %% [markdown] id="read-floor"
 # Nothing goes below: the first block alone, with all that its backward holds, takes most of it.
 # To get lower, one would need finer stages or a smaller micro-batch.
-
-# %% [markdown] id="text-4-6"
+#
 # ## 4.6 The fastest schedule within a budget
 #
 # Difficulty 5/5 · importance 5/5 · 20 minutes
@@ -717,7 +693,7 @@ checks.lab04.fastest_tree(fastest_tree)
 # **Predict.** With half of the memory of "all kept", how many per cent is a step longer?
 
 # %% id="guess-half"
-guess_half = None
+guess_half = None  # per cent
 
 
 # %% id="plans"
@@ -759,21 +735,13 @@ plots.tradeoff(
 # Every point of the lower curve is a schedule that runs, and its peak was known before it ran.
 # Where the equal segments stand, your planner is faster with the same memory.
 #
-# It is exact, and it is meant for short chains: a part is solved for every room that occurs, and
-# with thousands of different bytes there are many. Solvers for long chains round bytes up to
-# slots. `plan.solve` does that, with a few hundred to some ten thousand slots.
-
-# %% id="compare-solver"
-for share in (0.0, 0.5, 0.8):
-    theirs = plan.solve(narrowing, budget_bytes=budget_of(share))
-    print(f"{share:.0%}: yours {planned(share).overhead:.1%}, plan.solve {theirs.overhead:.1%}")
-
-# %% [markdown] id="gpu-text"
+# It is exact, and meant for short chains: a part is solved for every room that occurs. Solvers for
+# long chains, `plan.solve` too, round bytes up to slots.
+#
 # ## On a GPU
 #
-# Optional, and never graded. The allocator's peak beside the plan for a larger batch: profile,
-# plan and run on the GPU itself. The seconds are measured there, so the trees may differ from
-# those above.
+# Optional, and never graded: profile, plan and run on the GPU itself, with a larger batch. The
+# seconds are measured there, so the trees may differ.
 
 
 # %% id="gpu"
@@ -795,6 +763,20 @@ if torch.cuda.is_available():
         print(f"budget {Bytes(budget)}, peak with weights and batch {Bytes(peak)}")
     narrowing_layers.cpu()
 
+# %% id="verdicts"
+claims.Verdicts(
+    claims.Verdict(
+        "E18",
+        "holds",
+        "Of the intervals 1, 2, 4 and 8, the sweet spot is the valley of memory, or just after it.",
+        f"least memory at segments of {best_length}: {human_bytes(counted_segments(best_length))} "
+        f"for {on_paper[best_length][1] / plain_seconds - 1:+.0%} time; "
+        f"{human_bytes(counted_segments(1))} at 1, {human_bytes(counted_segments(8))} at 8",
+        "counted",
+        "given-counted",
+    ),
+)
+
 # %% [markdown] id="end"
 # ## What you can now do
 #
@@ -803,5 +785,5 @@ if torch.cuda.is_available():
 # - Find the fewest forwards for so many boundaries, the smallest budget of a chain, and the
 #   fastest schedule in between. All three are one recursion: keep, or drop up to a boundary.
 #
-# What the library adds is the rest of the way: `plan.profile` finds the stages of a model, U-Nets
-# with skips included, and `plan.apply` runs the plan on it. Chapter 07 looks inside a stage.
+# The library does the rest: `plan.profile` finds the stages of a model, U-Nets with skips included,
+# and `plan.apply` runs the plan on it. Chapter 07 looks inside a stage.

@@ -1,9 +1,8 @@
 # %% [markdown] id="title"
 # # Lab 05: policies
 #
-# A checkpoint around each block drops all its tensors and makes all of them again. In this lab you
-# choose what to drop: which modules, which tensors, which products. Then you write a solver that
-# reaches a target in bytes, and hooks that move tensors to the host instead.
+# In this lab you choose what to drop: which modules, which tensors, which products. Then you write
+# a solver that reaches a target in bytes, and hooks that move tensors to the host instead.
 #
 # **Budget:** 90 minutes, 1 GiB of memory, no GPU needed.
 #
@@ -27,6 +26,7 @@ from contextlib import contextmanager, nullcontext
 from functools import cache, partial
 from typing import NamedTuple
 
+import pandas as pd
 import torch
 from torch.autograd.graph import get_gradient_edge, saved_tensors_hooks
 from torch.multiprocessing.reductions import StorageWeakRef
@@ -41,11 +41,11 @@ from torch.utils.checkpoint import (
 from torch.utils.flop_counter import FlopCounterMode, flop_registry
 from torch.utils.module_tracker import ModuleTracker
 
-from tutorial_lib import checks, data, device, memory, plots
+from tutorial_lib import checks, claims, data, device, memory, plots
 from tutorial_lib.guesses import beside
 from tutorial_lib.memory import storage_key
 from tutorial_lib.models.gpt import GPT, Block, GPTConfig
-from tutorial_lib.units import Bytes, human_flops
+from tutorial_lib.units import Bytes, human_bytes, human_flops
 
 torch.set_num_threads(1)
 
@@ -135,7 +135,7 @@ checks.lab05.checkpoint_only(checkpoint_only)
 # around each attention frees how many per cent of that?
 
 # %% id="guess-attention"
-guess_attention = None
+guess_attention = None  # per cent
 
 # %% id="given-parts"
 PARTS = {
@@ -162,13 +162,15 @@ def predicted(config):
 
 
 # %% id="attention-table"
-configs = {"written out": WRITTEN, "fused": FUSED}
+configs, table = {"written out": WRITTEN, "fused": FUSED}, {}
 for name, config in configs.items():
     peaks, extra_flops = predicted(config)
     for part in PARTS:
-        print(f"{name:<12}{part:<16}{Bytes(peaks[part]):>10}  FLOPs {extra_flops[part]:+.1%}")
+        row = {"peak": human_bytes(peaks[part]), "FLOPs": f"{extra_flops[part]:+.1%}"}
+        table[name, part] = row
 share = 100 * (peaks["none"] - peaks["attention only"]) / (peaks["none"] - peaks["block"])
 print(f"fused: attention only frees {share:.0f} % of it{beside(guess_attention, share)}")
+pd.DataFrame(table).T
 
 # %% id="attention-figure"
 plots.tradeoff(
@@ -181,11 +183,8 @@ plots.tradeoff(
 )
 
 # %% [markdown] id="attention-read"
-# Written out, attention only frees most of what whole blocks free, for half of their FLOPs. Fused,
-# it frees little, and FFN only frees more. So the advice "checkpoint attention" depends on the
-# kernel.
-
-# %% [markdown] id="text-5-2"
+# The advice "checkpoint attention" depends on the kernel: fused, FFN only frees more.
+#
 # ## 5.2 What does a choice cost?
 #
 # Difficulty 3/5 · importance 4/5 · 12 minutes
@@ -333,7 +332,7 @@ print("* backward asks for it")
 # greedy way run again?
 
 # %% id="guess-exact"
-guess_exact = None
+guess_exact = None  # times
 
 
 # %% id="exact-and-greedy"
@@ -385,10 +384,9 @@ plots.tradeoff(
 )
 
 # %% [markdown] id="exact-read"
-# The greedy way has few points: where its next tensor is large, dropping it frees more than was
-# asked, and costs more. The exact way finds a set that fits. It may even keep a tensor that
-# backward never asks for: with `attention.out` (1 unit), `add` and the mask (1.25 units) need no
-# product.
+# Where the greedy way's next tensor is large, dropping it frees more than was asked, and costs
+# more. The exact way may even keep a tensor that backward never asks for: with `attention.out` (1
+# unit), `add` and the mask (1.25 units) need no product.
 #
 # ## 5.3 A policy that counts
 #
@@ -492,13 +490,14 @@ def block_step_flops(keep):
 
 # %% id="policies"
 products = [op for op in tape.ops if op.flops]
-plain_flops = block_step_flops(None)
+plain_flops, table = block_step_flops(None), {}
 for keep in ((), (0,), (0, 3), (0, 1, 3), (0, 1, 2, 3), (0, 1, 2, 3, 4)):
     results = {name for number in keep for name in products[number].writes}
     num_bytes, on_paper = cost_of_keeping(tape, results)
     again = block_step_flops(set(keep)) - plain_flops
-    print(f"{keep!s:<17}{num_bytes / UNIT:>6.1f} units kept, {human_flops(on_paper)} on paper, "
-          f"{human_flops(again)} counted")  # fmt: skip
+    row = {"units kept": f"{num_bytes / UNIT:.1f}", "on paper": human_flops(on_paper)}
+    table[str(keep)] = {**row, "counted": human_flops(again)}
+pd.DataFrame(table).T.rename_axis("keep")
 
 # %% [markdown] id="policies-read"
 # The last line keeps all products: only norms, GELU and dropout run again, and a third of the
@@ -645,7 +644,7 @@ print(f"head {Bytes(head.kept_bytes)} kept, {Bytes(head.working_bytes)} at work"
 # FLOPs of a step grow?
 
 # %% id="guess-target"
-guess_target = None
+guess_target = None  # per cent
 
 
 # %% id="targets"
@@ -693,12 +692,8 @@ plots.tradeoff(
 )
 
 # %% [markdown] id="targets-read"
-# Every target is kept. One policy for all blocks has a few points on this curve; your solver mixes
-# policies and has one for every target. On the right, no product runs again. The far left is a
-# plain checkpoint around each block.
-#
-# The parts leave out one thing. The head and the embedding share weights, so the head's gradient
-# for them waits until the embedding adds its own. Where a block decides the peak, add its bytes.
+# Every target is kept. One policy for all blocks has a few points on this curve; your solver has
+# one for every target.
 #
 # ## 5.5 Move it to the host
 #
@@ -795,7 +790,7 @@ checks.lab05.offloading(offloading)
 # times as many bytes?
 
 # %% id="guess-copies"
-guess_copies = None
+guess_copies = None  # times
 
 
 # %% id="offload-counted"
@@ -859,6 +854,26 @@ if device.has_gpu():
 else:
     print("no GPU here: the bytes above are predicted and counted")
 
+
+# %% id="verdicts"
+def freed_by_attention(config):
+    peaks, _ = predicted(config)
+    return (peaks["none"] - peaks["attention only"]) / (peaks["none"] - peaks["block"])
+
+
+claims.Verdicts(
+    claims.Verdict(
+        "E19",
+        "holds if",
+        "Attention only frees most of it where attention is written out, and little where fused.",
+        f"of what whole blocks free: {freed_by_attention(WRITTEN):.0%} written out, "
+        f"{freed_by_attention(FUSED):.0%} fused",
+        "predicted",
+        "attention-table",
+        device="CUDA kernels",
+    ),
+)
+
 # %% [markdown] id="end"
 # ## What you can now do
 #
@@ -868,5 +883,4 @@ else:
 # - Reach a target in bytes with the fewest FLOPs.
 # - Move saved tensors to the host, each storage once.
 #
-# First drop what costs no product. For the rest compare two times: FLOPs over the card's FLOP/s to
-# make a tensor again, twice its bytes over the bus's bytes/s to move it (chapter 07).
+# First drop what costs no product. For the rest compare the two times of chapter 07.

@@ -1,5 +1,6 @@
 """Hooks, recomputing once."""
 
+import contextlib
 import functools
 import threading
 
@@ -14,16 +15,28 @@ def identity(tensor):
     return tensor
 
 
-def recompute(run, collect):
-    with torch.enable_grad(), saved_tensors_hooks(collect, identity):
+class EnoughError(Exception):
+    pass
+
+
+def recompute(run, collect, num_saved=None):
+    def collect_and_stop(tensor):
+        kept, found = collect(tensor), next(numbers)
+        if found == num_saved:
+            raise EnoughError
+        return kept
+
+    numbers = iter(range(1, 10**6))
+    hooks = saved_tensors_hooks(collect_and_stop, identity)
+    with contextlib.suppress(EnoughError), torch.enable_grad(), hooks:
         run()
 
 
-def with_faults(alias=torch.Tensor.detach, take=dict.pop, again=bool):
+def with_faults(alias=torch.Tensor.detach, take=dict.pop, again=bool, stop=True):
     """The solution, with the alias, the taking out and the test for emptiness to choose."""
 
     def hooked(function, *args):
-        numbers, found = iter(range(10**6)), {}
+        numbers, found, packed = iter(range(10**6)), {}, []
 
         def collect(tensor):
             kept = alias(tensor)
@@ -33,10 +46,14 @@ def with_faults(alias=torch.Tensor.detach, take=dict.pop, again=bool):
         def unpack(number):
             if not again(found):
                 found.clear()
-                recompute(lambda: function(*args), collect)
+                recompute(lambda: function(*args), collect, len(packed) if stop else None)
             return take(found, number)
 
-        with saved_tensors_hooks(lambda tensor: next(numbers), unpack):
+        def pack(tensor):
+            packed.append(next(numbers))
+            return packed[-1]
+
+        with saved_tensors_hooks(pack, unpack):
             return function(*args)
 
     return hooked
@@ -48,6 +65,9 @@ keeps_the_tensor_itself = wrong("recomputed bytes stayed after backward")(
 lets_nothing_go = wrong("what was used once lies there")(with_faults(take=dict.__getitem__))
 stores_copies = wrong("collect makes copies")(
     with_faults(alias=lambda tensor: tensor.detach().clone())
+)
+runs_to_the_end = wrong("Leave the recomputation when that tensor is there")(
+    with_faults(stop=False)
 )
 recomputes_for_every_tensor = wrong("that is a recomputation for every tensor")(
     with_faults(again=lambda found: False)
@@ -126,7 +146,11 @@ def recomputes_from_detached_inputs(function, *args):
 @wrong("Recompute where the meter looks on")
 def recomputes_in_another_thread(function, *args):
     """Lets nothing go, and the meter, which looks at this thread alone, sees nothing of it."""
-    numbers, found = iter(range(10**6)), {}
+    packed, found = [], {}
+
+    def pack(tensor):
+        packed.append(len(packed))
+        return packed[-1]
 
     def collect(tensor):
         found[len(found)] = tensor.detach()
@@ -134,13 +158,13 @@ def recomputes_in_another_thread(function, *args):
 
     def unpack(number):
         if not found:
-            run = functools.partial(recompute, lambda: function(*args), collect)
+            run = functools.partial(recompute, lambda: function(*args), collect, len(packed))
             thread = threading.Thread(target=run)
             thread.start()
             thread.join()
         return found[number]
 
-    with saved_tensors_hooks(lambda tensor: next(numbers), unpack):
+    with saved_tensors_hooks(pack, unpack):
         return function(*args)
 
 
@@ -165,7 +189,7 @@ def with_a_list_that_is_emptied(function, *args):
     def unpack(number):
         if all(tensor is None for tensor in found):
             found.clear()
-            recompute(lambda: function(*args), collect)
+            recompute(lambda: function(*args), collect, count)
         tensor, found[number] = found[number], None
         return tensor
 
@@ -190,7 +214,7 @@ def with_objects_for_numbers(function, *args):
                 found[next(fresh)] = kept
                 return kept
 
-            recompute(lambda: function(*args), collect)
+            recompute(lambda: function(*args), collect, len(places))
         return found.pop(place)
 
     with saved_tensors_hooks(pack, unpack):

@@ -35,7 +35,7 @@ class _Exact:
 
     @cached_property
     def checkpointed(self) -> Result:
-        return chain.run(chain.torch_without_early_stop, self.case)
+        return chain.run(chain.torch_checkpoint, self.case)
 
 
 def _judge(case: Case, result: Result, exact: _Exact) -> None:
@@ -63,6 +63,12 @@ def _judge(case: Case, result: Result, exact: _Exact) -> None:
             f"{stayed} recomputed bytes stayed after backward, until Python's "
             "garbage collector came by, and the gradients were right: what was collected holds "
             "its own graph. Store and return an alias without one."
+        )
+    ended = read.integers(result.get("ended"), "runs to the end", case["num_blocks"])
+    if max(ended) > 1:
+        raise CheckError(
+            f"the blocks came to their end {ended} times, and once is enough: what comes after the "
+            "last saved tensor ran again. Leave the recomputation when that tensor is there."
         )
     advice = (
         "what was used once lies there until the block's backward is over. Take it out of the "
