@@ -139,8 +139,8 @@ checks.lab02.step_seconds(step_seconds)
 # </details>
 # <details><summary>Hint 3: why the median</summary>
 #
-# One step in five was slowed down by another program. The mean is then off by a factor of two, the
-# median hardly.
+# One step in five was slowed down by another program. The mean is then off by more than a factor of
+# two, the median hardly.
 # </details>
 
 # %% [markdown] id="text-2-2"
