@@ -480,5 +480,5 @@ claims.Verdicts(
 # - Ask of every saving: which of the two moments does it lower, and which is the higher one?
 #
 # Lab 01, `lab01_ledger`, asks for all three, to the byte. Chapter 01b, `01b_more_levers`, is
-# optional: LoRA, 8-bit and paged states, images, two models called GPT-2 XL, and why the subject
-# will not go away. Chapter 02 shows five published ways to measure these things wrongly.
+# optional: a memory calculator, LoRA and paged states, images, two models called GPT-2 XL, and a
+# published table. Chapter 02 shows five published ways to measure these things wrongly.

@@ -3,7 +3,7 @@
 #
 # One model, one technique, one instrument that counts every byte: by how much does checkpointing
 # lower the peak? In this chapter you get six answers, from a quarter to nine tenths. Each is the
-# same on every machine, and each has been somebody's headline.
+# same on every machine.
 #
 # You reproduce five ways to measure wrongly that stand in published notebooks, find what each of
 # them really measured, and mend it.
@@ -183,8 +183,8 @@ phases.round(2)  # peaks in P
 
 # %% [markdown] id="read-warmup"
 # A job can survive its first step and run out of memory in its second for this reason. And a
-# benchmark without warm-up is too low by 2 P in *each* of its rows, so its ratios are wrong as
-# well.
+# benchmark without warm-up is too low by up to 2 P in each row. A row whose peak is the update
+# loses nothing, so its ratios are wrong as well.
 #
 # ## Six ways to state one saving
 #
@@ -471,8 +471,7 @@ holders.map(lambda size: f"{Bytes(size)}")
 # The meter counts tensors. Three things escape it.
 #
 # - **Workspace:** memory that a kernel takes and gives back inside one operation. Chapter 02b
-#   measures it on this machine: nothing that matters in a transformer, a fifth in a convolution or
-#   an LSTM.
+#   measures it on your machine, for a transformer, a convolution, an LSTM and a sort.
 # - **Compiled code:** PyTorch runs a compiled model uncompiled while a dispatch mode such as the
 #   meter is active. The meter warns, and counts the model as it was.
 # - **Libraries that allocate by themselves,** such as NCCL's buffers.
