@@ -20,15 +20,14 @@ HALF_A_PER_CENT = 0.005
 WORKSPACES_MIB = {"H100": 64.0}
 OTHER_WORKSPACES_MIB = 16.25
 
+BIAS = (
+    "the sum of a bias's gradient takes a buffer that grows with the multiprocessors, and the "
+    "prediction has an A100's (aten/src/ATen/native/cuda/Reduce.cuh, global_memory)"
+)
 # Card, rows, the reason, and the MiB that the card has beyond prediction and workspaces.
 EXPLAINED = [
-    (
-        "H100",
-        "vit-?-16, *bf16-amp*",
-        "the sum of a bias's gradient takes a buffer that grows with the multiprocessors, and the "
-        "prediction has an A100's (aten/src/ATen/native/cuda/Reduce.cuh, global_memory)",
-        [24.0],
-    ),
+    ("H100", "vit-?-16, *bf16-amp*", BIAS, [24.0]),
+    ("L4", "vit-b-16, *bf16-amp*", BIAS, [-8.6]),
 ]
 # Where the reason holds for most rows of a model: its median.
 MEDIANS = {("H100", "vit-b-16"): 0.008}
