@@ -156,7 +156,7 @@ def as_row(name: str, batch: int, result: Emulated) -> str:
 
 def main(words: list[str]) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("names", nargs="*", default=[*TRAINERS], choices=[*TRAINERS, []])
+    parser.add_argument("names", nargs="*", metavar="NAMES", help=", ".join(TRAINERS))
     parser.add_argument("--card", default="t4")
     parser.add_argument("--folder", type=Path, default=ROOT / "build" / "foreign")
     options = parser.parse_args(words)
@@ -164,7 +164,7 @@ def main(words: list[str]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     prepare(folder, find_cuda_torch(ROOT).packages.parents[2] / "bin" / "python")
     rows = []
-    for name in options.names:
+    for name in options.names or TRAINERS:
         for batch in TRAINERS[name].batches:
             rows.append(as_row(name, batch, run(name, batch, options.card, folder)))
             print(rows[-1], flush=True)
