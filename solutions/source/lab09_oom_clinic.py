@@ -50,7 +50,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import SGD
 from torch.utils.checkpoint import checkpoint
 
-from tutorial_lib import checks, claims, data, memory, ranks  # noqa: F401 - memory is for you
+from tutorial_lib import checks, claims, data, memory, ranks
 from tutorial_lib.checks import CheckError, assert_same_training
 from tutorial_lib.guesses import beside
 from tutorial_lib.models.gpt import GPT, GPTConfig
@@ -76,7 +76,7 @@ torch.set_num_threads(1)  # small steps lose more by waiting for a second core t
 #
 # Measure before you guess: add cells wherever you like. Three instruments are ready. `forwards`
 # counts how often modules run, `verdict` asks the judge of chapter 08 what differs first, and
-# `memory.watch` is chapter 02's.
+# `bytes_left` is chapter 02's `memory.watch` around a call.
 
 # %% id="causes"
 for cause, shows in checks.lab09.CAUSES.items():
@@ -106,6 +106,14 @@ def verdict(right, step, make):
     except CheckError as error:
         return str(error).split(":")[0].split(", ")[1]
     return "nothing"
+
+
+def bytes_left(call, model):
+    """Count what stays behind after a call, while its result is kept."""
+    with memory.watch(model=model) as report:
+        kept = call()
+    del kept
+    return report.leaked_bytes
 
 
 # %% id="steps"
@@ -595,9 +603,8 @@ checks.lab09.memory_and_windows(memory_and_windows)
 # %% [markdown] id="hints-9-4"
 # <details><summary>Hint 1: an instrument for case G</summary>
 #
-# `with memory.watch(model=model) as report: kept = broken_g(model, batches)`, then
-# `report.leaked_bytes` over `memory.saved(lambda: model.loss(text(4, 33)), params_of=model)`'s
-# `num_bytes`.
+# `bytes_left(lambda: broken_g(model, batches), model)`, over the bytes of one batch's graph:
+# `memory.saved(lambda: model.loss(text(4, 33)), params_of=model).num_bytes`.
 # </details>
 # <details><summary>Hint 2: what counts in case H</summary>
 #
