@@ -2,12 +2,13 @@
 # # Deep and recurrent
 #
 # "Works with any architecture", says a guide to checkpointing. So far you have seen it on
-# transformers and on a small U-Net: a dozen blocks, all alike, in a row. Here are four models that
-# each go to an extreme. A ResNet with a thousand layers. An LSTM that reads hundreds of steps. A
-# network for volumes. A language model with 131,072 tokens in sight.
+# transformers and on U-Nets. Here are four models that each go to an extreme: a ResNet with a
+# thousand layers, an LSTM that reads hundreds of steps, a network for volumes, and a language
+# model with 131,072 tokens.
 #
-# Of each we ask two questions. Does it help as much as promised? And is it still the same training?
-# Each gets a surprising no, the second one while every loss agrees to the last bit.
+# Of each we ask two questions. Does checkpointing save as much as promised? And is it still the
+# same training? Each question gets a surprising no; the second one although all losses are equal
+# to the last bit.
 #
 # **Budget:** 60 minutes, 1 GiB of memory, no GPU needed.
 
@@ -39,18 +40,16 @@ def checkpoint(function, *args, **options):
 
 
 # %% [markdown] id="thousand-text"
-# ## A thousand layers
+# ## A thousand layers: does $\sqrt n$ help?
 #
-# One sentence made checkpointing known in deep learning, from the abstract of Chen, Xu, Zhang and
-# Guestrin (2016, arXiv 1604.06174): a 1,000-layer residual network for ImageNet in 7 GB instead of
-# 48 GB, for 30 % more running time. Their rule: of $n$ blocks, make segments of $\sqrt n$.
+# Chen, Xu, Zhang and Guestrin (2016, arXiv 1604.06174) made checkpointing known in deep learning.
+# Their abstract promises a 1,000-layer residual network for ImageNet in 7 GB instead of 48 GB, for
+# 30 % more running time. Their rule: of $n$ blocks, make segments of $\sqrt n$.
 #
-# Our `resnet1000` is the ResNet-1001 that He et al. trained on CIFAR-10, 333 blocks of three
-# convolutions. Its training steps are among the predicted ones in `course/recorded` (16 images of
-# 32 x 32, float32, AdamW).
-#
-# **Predict.** In a transformer, a checkpoint around each block is hard to beat. Sort for this
-# network: every block a segment, every two, every 18 (which is $\sqrt{333}$).
+# Our `resnet1000` is the ResNet-1001 that He et al. trained on CIFAR-10: 333 blocks of three
+# convolutions. `course/recorded` predicts its training step (16 images of 32 x 32, float32,
+# AdamW). In GPT-2 the length of a segment hardly mattered (chapter 10). Does it matter here? A
+# segment is every block, every two, or every 18 ($\sqrt{333}$):
 
 # %% id="thousand-rows"
 rows = recorded.load("predicted").rows
@@ -63,9 +62,9 @@ for name, report in reports.items():
     print(f"{name:<10}{Bytes(report['peak_bytes']):>9}   none is {ratio:.1f} times that")
 
 # %% [markdown] id="thousand-read"
-# The square root gives more than a factor of six; 48 to 7 is nearly seven. So the famous number
-# stands, in another framework, ten years later, on smaller images. And what is best in a
-# transformer is worst here. One block says why:
+# The square root divides the peak by more than six; 48 to 7 is nearly seven. So the famous ratio
+# holds in another framework, on smaller images. But here the length of a segment matters a lot,
+# and one block a segment is by far the worst. One block shows why:
 
 # %% id="one-block"
 block = Bottleneck(64, 16, stride=1, dropout=0.0)
@@ -74,16 +73,16 @@ kept = memory.saved(lambda: block(x), params_of=block)
 f"a block keeps {kept.num_bytes / x.nbytes:.2f} times its input"
 
 # %% [markdown] id="on-paper-text"
-# A bottleneck is narrow inside: of the three inputs' worth that it keeps, one *is* its input. A
-# checkpoint around it must keep that one, so the factor can never be more than three. (A
-# transformer's block keeps more than ten times its input, so there the input hardly counts.)
-# Longer segments have fewer inputs to keep, and more to recompute at once:
+# Of the three inputs' worth that a bottleneck block keeps, one *is* its input. A checkpoint around
+# the block must keep that one, so it can save at most a factor of three. (A transformer's block
+# keeps more than ten times its input, so there the input hardly counts.) Longer segments keep
+# fewer inputs, and recompute more at once:
 #
 # $$ m(s) = \frac{n}{s}\,a + 3\,a\,s \quad\text{is smallest at}\quad s = \sqrt{n / 3} $$
 #
-# for $n$ equal blocks with inputs of $a$ bytes. With $r$ in place of 3 it holds for other blocks,
-# and $\sqrt n$ is right only for $r = 1$; chapter 06 takes it apart. Here the second of the three
-# stages has half the bytes, and the third a quarter. Five lines count it on paper.
+# for $n$ equal blocks with inputs of $a$ bytes. Other blocks have another factor $r$ in place of
+# 3, and $\sqrt n$ is right only for $r = 1$ (chapter 06). Here the second of the three stages has
+# half the bytes and the third a quarter. This function adds them up:
 
 
 # %% id="on-paper"
@@ -118,16 +117,16 @@ plots.growth(
 )
 
 # %% [markdown] id="segment-read"
-# At the three recorded points (the line between them means nothing) the full prediction and five
-# lines agree, but for the gradients of the weights, which a late peak finds in memory. The square
-# root of $n$ sits well to the right of the valley: with 6 to 8 blocks the same network needs much
-# less, at the same price. The rule was never "the square root of the number of blocks". It was
-# "make the two terms equal".
+# At the three recorded points the five lines agree with the full prediction, except that a peak
+# late in backward also includes weight gradients. (The line between those three points is no
+# measurement.) $\sqrt n$ lies well to the right of the minimum: segments of 6 to 8 blocks need
+# much less, at the same price. The rule is to make the two terms equal, not to take the square
+# root of the number of blocks.
 #
-# ### At ImageNet's size, on your laptop
+# ### ImageNet's size, on your laptop
 #
-# Predicting a thousand layers takes a minute, even on fake tensors. It is not necessary: equal
-# blocks add equal bytes, so memory is a straight line in depth, and two points give the line.
+# Predicting a thousand layers takes a minute. It is not needed: equal blocks add equal bytes, so
+# memory is linear in depth, and two depths give the line.
 
 
 # %% id="at-depth"
@@ -145,7 +144,7 @@ line = sum(ledger_at_depth(small_images, 2, 3, wanted=111).values())
 f"the line misses the recorded row by {line - reports['none']['peak_bytes']} bytes"
 
 # %% [markdown] id="imagenet-text"
-# So now the network of the claim: transformers' ResNet-152, its third stage made longer until it
+# Now the network of the abstract: transformers' ResNet-152, its third stage made longer until it
 # has 1,001 layers, on 32 images of 224 x 224, without checkpointing.
 
 
@@ -157,14 +156,14 @@ def imagenet(depth):
 f"{sum(ledger_at_depth(imagenet, 2, 3, wanted=319).values()) / 1e9:.1f} GB"
 
 # %% [markdown] id="imagenet-read"
-# The abstract says 48 GB, and does not say how many images, how the thousand layers are spread over
-# resolutions, or what else was in memory. Ours are the conditions above. The order of magnitude
-# agrees, and the *ratio*, which depends on less, agrees well.
+# The abstract says 48 GB. It does not say how many images, how the layers are spread over
+# resolutions, or what else was in memory. Under our conditions the order of magnitude agrees. The
+# *ratio* depends on less and agrees well.
 #
-# ### Measured
+# ### Counted on this machine
 #
 # The thousand layers again, for real: four channels wide instead of sixteen, on digits of 8 x 8
-# pixels. Every block is there.
+# pixels.
 
 # %% id="thousand-real"
 images, labels = data.digits()
@@ -186,7 +185,7 @@ def step(strategy):
 
 
 # %% [markdown] id="predict-thousand"
-# **Predict.** The peak with segments of 8, against none. By what factor does it fall?
+# **Predict.** By what factor does the peak fall with segments of 8?
 
 # %% id="thousand-measured"
 measured = {
@@ -198,13 +197,13 @@ print(f"{thousand.config.num_layers} layers")
 print(f"peak  {plain.peak_bytes} against {frugal.peak_bytes}")
 
 # %% [markdown] id="thousand-measured-read"
-# Nearly five times less, weights and all, on the machine in front of you. Now we train.
+# That is nearly five times less, weights included. Now we train.
 #
-# ## The same training, another model
+# ## Is it the same training?
 #
-# Two twins of 110 layers, the same weights, the same forty batches. One keeps everything, the
-# other checkpoints segments of six blocks. They take their steps in turn, so that the times are
-# paired.
+# Two twins of 110 layers have the same weights and see the same forty batches. One keeps
+# everything; the other checkpoints segments of six blocks. They take their steps in turn, so that
+# times can be compared in pairs.
 
 # %% id="twins"
 twins = {"none": make_resnet(12), "every-6": make_resnet(12)}
@@ -235,8 +234,8 @@ print("every loss equal:  ", losses["none"] == losses["every-6"])
 print("every weight equal:", torch.equal(*weights))
 
 # %% [markdown] id="twins-time-text"
-# Forty losses and every weight, to the bit. And the price? The extra forward is a third of the
-# FLOPs, less what early stop leaves out. The time differs from machine to machine:
+# Forty losses and every weight are equal to the bit. What does it cost? The extra forward is a
+# third of the FLOPs, less what early stop leaves out. The time depends on the machine:
 
 # %% id="twins-time"
 # NBVAL_IGNORE_OUTPUT
@@ -256,11 +255,12 @@ def step_flops(strategy):
 f"FLOPs: {step_flops('every-6') / step_flops('none'):.3f} times as many"
 
 # %% [markdown] id="predict-evaluate"
-# At this size a step is mostly the launching of small operations, forward no cheaper than backward,
-# so seconds need not follow FLOPs. On large images, where convolutions take the time, they do.
+# At this size, most of a step is spent launching small operations, and checkpointing adds Python
+# work of its own: hooks on each saved tensor, and the RNG state. So time grows more than FLOPs do.
+# On large images, convolutions take the time, and the two agree better.
 #
-# **Predict.** Now `eval()`, and the 297 images that neither twin has seen. Equal weights: equal
-# answers?
+# **Predict.** Now `eval()`, on 297 images that neither twin has seen. How many percentage points
+# lie between the two accuracies?
 
 
 # %% id="evaluate"
@@ -275,9 +275,10 @@ for name, model in twins.items():
     print(f"{name:<8} {accuracy(model):.0%} right")
 
 # %% [markdown] id="evaluate-read"
-# The same training, to the bit, and two models that do not even resemble each other. (Your numbers
-# may differ a little from those stored here: a network this deep makes much of one rounding.) The
-# weights are equal, so it must be something that is no weight:
+# The losses and weights were the same to the bit, and the two models do not even resemble each
+# other. (Your numbers may differ a little from those stored here, since a network this deep
+# amplifies rounding.) The weights are equal, so the difference must be in something that is no
+# weight:
 
 # %% id="what-differs"
 states = [model.state_dict() for model in twins.values()]
@@ -287,23 +288,25 @@ sorted({name.rpartition(".")[2] for name in differing})
 # %% [markdown] id="double-update"
 # ### Updated twice
 #
-# In training, BatchNorm normalises with the mean $\mu$ of the batch, and on the side moves a
-# running mean, which only `eval()` uses:
+# ![Forward updates BatchNorm's running mean once. Recomputation in backward updates it a second
+# time with the same batch, so it moves 19 % of the way to the batch mean instead of 10 %. The
+# gradients stay equal.](figures/12-batchnorm-twice.svg)
 #
-# $$ R \leftarrow (1 - m)\,R + m\,\mu, \qquad m = 0.1 $$
+# In training, BatchNorm normalizes with the batch's mean $\mu$. It also updates a running mean
+# $R$, which only `eval()` uses. Recomputation runs the layer again on the same batch and updates
+# $R$ again:
 #
-# Recomputation runs the layer again, on the same batch, and moves it a second time:
+# $$ R \leftarrow (1 - m)\,R + m\,\mu, \qquad \text{twice:}\quad
+# R \leftarrow (1-m)^2 R + \big[1-(1-m)^2\big]\,\mu $$
 #
-# $$ R \leftarrow (1-m)\big[(1-m)R + m\mu\big] + m\mu = (1-m)^2 R + \big[1-(1-m)^2\big]\,\mu $$
+# With $m = 0.1$ that is one update with momentum $0.19$, and the gradients never see it. The twin
+# that looks better was lucky. After only forty updates, forgetting faster helped, because the
+# first batches came from a network that no longer exists. Late in training it makes the averages
+# noisier. Nobody chose this momentum, and no loss curve shows it.
 #
-# So it is one update with momentum $1-(1-m)^2 = 0.19$, and the gradients never see it. The twin
-# that looks better was lucky: with only forty updates behind it, forgetting faster helped, since
-# the first batches came from a network that no longer exists. Late in a training it makes the
-# averages noisier. Neither is wrong, but nobody chose it, and no loss curve will tell.
-#
-# A bench to check the algebra, and whatever promises a cure: one block, five batches, and the
-# statistics that are left. It runs the block plainly (once), under a checkpoint (twice), or under
-# one that lies in another (three times).
+# The next cells check the algebra, and later the cures: one block, five batches, and the
+# statistics afterwards. The block runs plainly (once), under a checkpoint (twice), or under a
+# checkpoint inside another (three times).
 
 
 # %% id="bench"
@@ -349,18 +352,17 @@ print("checkpointed:     ", verdict(statistics_after(twice), wanted))
 print("0.1 twice is 0.19:", verdict(statistics_after(twice), statistics_after(once, momentum=0.19)))
 
 # %% [markdown] id="cures-text"
-# ### Three cures, and one that is none
+# ### Three candidates for a cure
 #
-# **A smaller momentum.** Solve $1-(1-m')^2 = m$: with $m' = 1-\sqrt{1-m}$, two updates are one. No
-# line of the training loop changes. This is the cure of most forum posts, and of
-# pytorch-pfn-extras.
+# **A smaller momentum.** Solve $1-(1-m')^2 = m$: with $m' = 1-\sqrt{1-m}$, two updates make one.
+# The training loop stays as it is. Most forum posts and pytorch-pfn-extras do this.
 #
-# **Recompute on copies.** `context_fn` gives PyTorch two contexts, one around forward and one
-# around the recomputation. In the second, the block may work on copies of its buffers, thrown away
+# **Recompute on copies.** `context_fn` gives PyTorch one context around forward and one around
+# recomputation. In the second, the block works on copies of its buffers, which are thrown away
 # afterwards.
 #
-# **Switch the statistics off**, in that same context: `track_running_stats = False`. It is what one
-# tries first.
+# **Switch the statistics off** in that second context, with `track_running_stats = False`. Most
+# people try this first.
 
 
 # %% id="cures"
@@ -389,8 +391,8 @@ def untracked(block):
 
 
 # %% [markdown] id="predict-cures"
-# **Predict.** Fill in a table: rows are no cure, the smaller momentum, the copies; columns are a
-# block that runs once (the last segment often is not checkpointed), twice, three times.
+# Which of them is right for a block that runs once (the last segment is often not checkpointed),
+# twice, and three times?
 
 
 # %% id="cures-table"
@@ -415,23 +417,21 @@ except Exception as error:
     print(f"{type(error).__name__}:", *str(error).splitlines()[:3], sep="\n  ")
 
 # %% [markdown] id="cures-read"
-# The smaller momentum is right where a block runs exactly twice, and silently wrong everywhere
-# else: in the segment that is kept, under nesting, on the day when somebody turns checkpointing
-# off. Its counter of batches is doubled, too (a BatchNorm with `momentum=None`, which averages
-# over all batches, divides by that counter and comes out right: each batch counts twice, and twice
-# as many batches are counted). The copies are right in all three cases, to the bit. They cost a
-# copy of some vectors, and need `use_reentrant=False`.
+# The smaller momentum is right where a block runs exactly twice. It is silently wrong in a segment
+# that is kept, under nesting, and when somebody turns checkpointing off. Its counter of batches
+# doubles too. The copies are right in all three cases, to the bit. They cost a copy of a few
+# vectors and need `use_reentrant=False`.
 #
-# Switching the statistics off fails loudly. Autograd saves the running statistics along with the
-# rest; without them the second run saves fewer tensors than the first, and PyTorch's check sees
-# it. (Two facts to know when you read others' code: fairscale's wrapper does the opposite and
-# updates in the *recomputation* only; PyTorch's own wish to mend this is issue 96136, open since
-# 2023.)
+# Switching the statistics off raises an error. Autograd saves the running statistics too, so
+# without them the second run saves fewer tensors than the first, and PyTorch notices. (In other
+# people's code: fairscale's wrapper updates in the *recomputation* only. PyTorch's own issue about
+# this is 96136, open since 2023.)
 #
-# **The third cure** is to have nothing that is updated twice. There are two ways: keep the norms
-# outside of what is checkpointed, or use GroupNorm, which has no running statistics.
+# **One more cure** is to leave nothing that is updated twice: keep the norms outside of what is
+# checkpointed, or use GroupNorm, which has no running statistics.
 #
-# **Predict.** What does each keep, in block inputs? Plain it was three, under a checkpoint one.
+# **Predict.** With its norms outside, how many block inputs does a block keep? (Plain it was
+# three, under one checkpoint one.)
 
 
 # %% id="third-cure"
@@ -454,13 +454,13 @@ for name, run in {"norms outside": outside, "GroupNorm": partial(checkpoint, gro
     print(f"{name:<14} {memory.saved(lambda run=run: run(x)).num_bytes / x.nbytes:.2f} inputs")
 
 # %% [markdown] id="third-cure-read"
-# Outside, every norm keeps its input and every convolution's checkpoint keeps the norm's output:
-# the cure has cost the whole saving. GroupNorm keeps it all, but it is another network: no
+# With norms outside, every norm keeps its input and every convolution's checkpoint keeps the
+# norm's output, so nothing is saved. GroupNorm keeps the saving, but it is another network: no
 # published BatchNorm weights fit it. (Norms that are frozen, in `eval()` during training, as in
-# most detection models, have nothing to double either.)
+# most detection models, have nothing to double.)
 #
-# So, the copies. The twin once more, with a checkpoint around every block that recomputes on
-# copies:
+# So the cure is the copies. Here is the twin once more, with a checkpoint around every block that
+# recomputes on copies:
 
 
 # %% id="cured-twin"
@@ -480,7 +480,7 @@ print(
 )
 
 # %% [markdown] id="gpu-resnet-text"
-# On a GPU, the full-width network at a batch that suits it: the allocator's peak and the times.
+# On a GPU, the full-width network at a batch that suits it, with the allocator's peak and times:
 
 # %% id="gpu-resnet"
 # NBVAL_IGNORE_OUTPUT
@@ -494,11 +494,11 @@ if torch.cuda.is_available():
         del gpu_step, model, optimizer
 
 # %% [markdown] id="besides-text"
-# ## What a forward does besides
+# ## What else does a forward do?
 #
-# BatchNorm is one case of a rule: *what a forward does besides computing its output, it does twice,
-# and what it reads besides its input may have changed by then.* "Any architecture" means any that
-# does neither. Here are the usual ways to break it, three lines each, around one linear layer.
+# BatchNorm is one case of a rule. *Whatever a forward does besides computing its output, it does
+# twice. Whatever it reads besides its input may have changed by then.* Here are the usual ways to
+# break the rule, in three lines each, around one linear layer.
 
 # %% id="besides"
 layer = nn.Linear(8, 8)
@@ -547,7 +547,8 @@ class Cached:
 
 
 # %% [markdown] id="predict-besides"
-# **Predict.** For each of the eight: equal gradients, an error, or wrong and not a word?
+# **Predict.** Nine rows follow: these eight, and dropout without `preserve_rng_state`. How many
+# give wrong gradients without any error?
 
 
 # %% id="besides-bench"
@@ -583,23 +584,23 @@ for name, said in seen.items():
     print(f"{name:<23}", said)
 
 # %% [markdown] id="besides-read"
-# PyTorch restores its own random state, unless it is told not to, and no other. A branch on the
-# data is fine, since the data are the same; a branch on chance is caught only when the two paths
-# save different tensors. The check behind that error (`determinism_check="default"`) compares
-# number, shape and dtype, never values, so a coin that scales or a counter that anneals passes. A
-# changed input is caught by its version, if it is an argument of its own: in a list or a tuple
-# PyTorch does not see it.
+# PyTorch restores its own random state, unless told not to, and no other. A branch on the data is
+# safe, since the data are the same. A random branch is caught only when its two paths save
+# different tensors: the check (`determinism_check="default"`) compares number, shape and dtype,
+# never values. So a random scale or a counter that anneals passes unnoticed. A changed input is
+# caught by its version if it is an argument of its own; inside a list or tuple PyTorch does not
+# look.
 #
-# What helps: compare gradients, once, as chapter 05 does at its end; put such state into
-# arguments; update counters in the training loop, not in `forward`. Kernels that add in no fixed
-# order (some on GPUs) differ between two runs too, but only in rounding, which matters only where
-# a rounding decides something: the choice of an expert, a `topk`, a threshold.
+# What helps: compare gradients once, as chapter 05 does at its end. Turn such state into
+# arguments. Update counters in the training loop, not in `forward`. GPU kernels that add in no
+# fixed order also differ between two runs, but only by rounding. That matters only where rounding
+# decides something: the choice of an expert, a `topk`, a threshold.
 #
-# ## Hundreds of steps
+# ## Hundreds of steps: can memory grow with $\log T$?
 #
-# A recurrent network is the deepest of all, one layer for every step of time. Its weights are
-# shared, its activations are not. A plain `nn.LSTMCell`, unrolled; one unit below is the bytes of
-# one hidden state, and what is resident already is not counted.
+# A recurrent network has one layer for every time step, with shared weights and separate
+# activations. Here is a plain `nn.LSTMCell`, unrolled. One unit below is the bytes of one hidden
+# state; what was in memory before is not counted.
 
 # %% id="unrolled"
 cell = nn.LSTMCell(2, 64)
@@ -627,11 +628,15 @@ def units(read, length, batch=32):
 
 
 # %% [markdown] id="segments-text"
-# Seven units a step, as you will see. Segments of $\sqrt T$ are a loop. And Chen et al. have
-# another plan, for $O(\log T)$ memory: cut the sequence in the middle, checkpoint the left half,
-# run the right half; and do the same with each half. While backward is in the last step, only the
-# left halves' inputs wait, $\log_2 T$ of them. The price: each level of halving runs its left
-# halves once more, half of all steps, so a step runs $1 + \frac12 \log_2 T$ times.
+# ![Each level of halving checkpoints the left half of eight steps and cuts the right half again.
+# While backward is in the last step, three states wait. The steps run 4, 3, 3, 2, 3, 2, 2 and 1
+# times.](figures/12-halving.svg)
+#
+# Segments of $\sqrt T$ steps are chapter 06's, over time. Chen et al. also have a plan for $O(\log
+# T)$ memory: cut the sequence in the middle, checkpoint the left half, run the right half, and
+# treat each half in the same way. While backward is in the last step, only the inputs of $\log_2
+# T$ left halves wait. The price: each level runs its left halves once more, so a step runs $1 +
+# \frac12 \log_2 T$ times on average.
 
 
 # %% id="segments"
@@ -651,7 +656,7 @@ def halving(xs, state):
 
 
 # %% [markdown] id="predict-log"
-# **Predict.** From 64 steps to 256: by how much does each of the three grow?
+# **Predict.** From 64 steps to 256, by how many units does the peak of `halving` grow?
 
 # %% id="log-table"
 LENGTHS = (16, 64, 256)
@@ -661,15 +666,14 @@ for name, row in table.items():
     print(f"{name:<11}", *(f"T={n}: {peak:6.1f} units, {r} runs;" for n, (peak, r) in row.items()))
 
 # %% [markdown] id="log-read"
-# The runs are as computed, to the fraction: 3, 4, 5 for each step. The memory of the logarithmic
-# plan is not logarithmic at all. It grows by one unit a step, and falls behind mere segments. Every
-# gradient is right; only the meter sees it.
+# The runs are as computed: 3, 4, 5 for each step. But the memory of `halving` is not logarithmic.
+# It grows by one unit a step, and soon exceeds that of mere segments. Every gradient is right;
+# only the meter shows it.
 #
-# Half of the state pairs stay. The clue is in the list of the last section: PyTorch sees tensors
-# that are arguments of their own, not those inside a tuple, and an LSTM's state *is* a tuple. Such
-# a tensor is not saved, where an outer checkpoint could discard it; the inner checkpoint holds the
-# tuple itself, until its backward is done. In one layer of checkpoints that makes no difference.
-# Nested, it undoes the nesting. So hand `h` and `c` over one by one:
+# Half of the states stay in memory. `checkpoint` tracks only tensors passed directly as arguments,
+# and an LSTM's state is a tuple of two. A state inside a tuple stays referenced by the inner
+# checkpoint, so the outer one cannot free it. One level of checkpoints does not suffer from this,
+# nested levels do. So pass `h` and `c` as two arguments:
 
 
 # %% id="flat-state"
@@ -691,8 +695,8 @@ for n, (peak, r) in table["halving, flat"].items():
     print(f"T={n}: {peak:.1f} units, {r} runs")
 
 # %% [markdown] id="flat-read"
-# Now four times the length costs four units: two halvings more, and for each an `h` and a `c`. That
-# is the logarithm, on the meter.
+# Now four times the length costs four units: two more halvings, each with an `h` and a `c`. That
+# is logarithmic.
 
 # %% id="log-figure"
 unit = 32 * 64 * 4  # bytes of one hidden state
@@ -700,7 +704,7 @@ curves = {name: {n: peak * unit for n, (peak, _) in row.items()} for name, row i
 plots.growth(curves, xlabel="steps", title="An LSTM over time: peak of forward and backward")
 
 # %% [markdown] id="log-price"
-# And the price in time, on your machine, at 128 steps:
+# What does it cost in time, on your machine, at 128 steps?
 
 
 # %% id="log-time"
@@ -718,12 +722,15 @@ for name, read in flat.items():
     print(f"{name:<14} {statistics.median(b / a for a, b in pairs):.1f} times as long")
 
 # %% [markdown] id="log-time-read"
-# Segments are the working tool: one extra forward takes most of the memory away. Halving is for
-# when nothing else fits. Between them lies a whole family, and halving is not the best of it: with
-# the same number of states in memory, Revolve gets by with fewer runs, and chapter 06 proves it.
+# By FLOPs, segments cost one extra forward. On a CPU at this small width they cost more, because a
+# step is mostly the launching of small operations, and each checkpoint adds Python work. Wider
+# cells come nearer to the FLOPs. Segments are the usual tool; halving is for when nothing else
+# fits. With the same number of states in memory, Revolve needs fewer runs than halving (chapter
+# 06).
 #
-# On a GPU nobody unrolls cell by cell: `nn.LSTM` runs a whole stretch in one cuDNN call and keeps
-# its intermediates in one buffer. A checkpoint goes around a stretch, in the same loop.
+# On a GPU nobody unrolls cell by cell: `nn.LSTM` runs a whole stretch of steps in one cuDNN call
+# and keeps its intermediates in one buffer. A checkpoint goes around each stretch, in the same
+# loop.
 
 # %% id="gpu-lstm"
 # NBVAL_IGNORE_OUTPUT
@@ -747,15 +754,15 @@ if torch.cuda.is_available():
         print(memory.measure(gpu_step, model=lstm, label=label, repeats=3))
 
 # %% [markdown] id="truncated-text"
-# ## Cheaper, and blind
+# ## Is truncated backpropagation the same?
 #
-# What most people do with long sequences is something else: *truncated* backpropagation. Cut the
-# graph every $K$ steps with `detach`, and let gradients flow inside a window only. Its memory does
-# not grow at all, and it recomputes nothing. Is that not better?
+# Many people shorten long sequences with *truncated* backpropagation instead: `detach` the state
+# every $K$ steps, so that gradients flow inside one window only. Its memory does not grow with
+# length, and it recomputes nothing. What does it lose?
 #
-# A task to find out. A hundred numbers go by, each +1 or -1. One of the first ten carries a mark.
-# After the last one: which was it? (The forget gates begin open for 1 to 100 steps, after Tallec
-# and Ollivier, 2018, so that the signal can live long enough to be found.)
+# A task to find out: a hundred numbers go by, each +1 or -1, and one of the first ten carries a
+# mark. After the last one, the network must say which sign was marked. (The forget gates begin
+# open for 1 to 100 steps, after Tallec and Ollivier, 2018, so that the signal lives long enough.)
 
 # %% id="task"
 STEPS, WIDTH = 100, 32
@@ -806,8 +813,8 @@ def task_loss(read, reader, xs, answers, window=10):
 
 
 # %% [markdown] id="predict-truncated"
-# **Predict.** Memory and gradient of the three, at the first step: in segments of ten, whole, and
-# in windows of ten. How far is the truncated gradient from the true one?
+# Memory and gradient at the first step: whole, in checkpointed segments of ten, and truncated to
+# windows of ten. How far is the truncated gradient from the true one?
 
 # %% id="first-gradient"
 reader = make_reader()
@@ -832,11 +839,10 @@ print("checkpointed equal:", torch.equal(gradients[checkpointed], true))
 f"truncated off by {float((gradients[truncated] - true).norm() / true.norm()):.0%} of its length"
 
 # %% [markdown] id="gradient-read"
-# The checkpointed one needs no more than the truncated one (which holds two windows for a moment:
-# the old one goes when the new one is done). It has the gradient, to the bit. The other has a part
-# of it, the part that says nothing about the mark: in the last ten steps there never is one.
-#
-# **Predict.** 160 updates with Adam, the same batches for both.
+# The checkpointed version needs no more memory than the truncated one, and has the true gradient
+# to the bit. (The truncated one holds two windows for a moment, until the new one is done.) The
+# truncated gradient has only the part from the last ten steps, where no mark ever stands. So can
+# it learn the task? Both train for 160 updates with Adam on the same batches:
 
 # %% id="train-readers"
 # NBVAL_IGNORE_OUTPUT
@@ -863,22 +869,19 @@ plots.training_curves(
 )
 
 # %% [markdown] id="train-read"
-# The same model, the same data, and no more memory. The truncated one stays at 0.69, the
-# logarithm of two, which is guessing, and would stay there for a year: the gradient that could
-# teach it has been cut off. The other one guesses too, for half of the training, and then has it.
+# The truncated one stays at 0.69, the logarithm of two, which is guessing. It would stay there
+# forever, since the gradient that could teach it was cut off. The other one guesses for half of
+# the training, and then learns the task, with no more memory.
 #
-# Truncation is not a mistake where it is meant: in a text most of the next letter is decided by the
-# last few dozen, and every step has a loss of its own. But it is another training, with a horizon
-# that you set. Checkpointing over time is the same training, for one more forward.
+# Truncation is right where a short horizon is meant: most of a text's next letter depends on the
+# last few dozen, and every step has a loss of its own. But it is another training. Checkpointing
+# over time is the same training, for one more forward.
 #
-# ## Where activations explode
+# ## Volumes and long contexts
 #
-# Depth and time add. Two other axes multiply.
-#
-# **Volumes.** The 3-D U-Net of Çiçek et al. (2016), one volume, float32, at twice the side: eight
-# times the voxels. Video is the same case, with time as the third axis.
-#
-# **Predict.** It has seven blocks. Checkpoint each: how many times less memory?
+# **Volumes.** The 3-D U-Net of Çiçek et al. (2016), one volume, float32. Twice the side is eight
+# times the voxels (video is the same case, with time as third axis). With a checkpoint around each
+# of its seven blocks, how many times less memory does it need?
 
 
 # %% id="volumes"
@@ -903,18 +906,14 @@ for resolution, num_bytes in kept.by("resolution").items():
         print(f"{resolution:<12} {num_bytes / kept.num_bytes:4.0%} of what is saved")
 
 # %% [markdown] id="volumes-read"
-# Seven blocks, and hardly a quarter less. Checkpointing divides what is *spread out*. Here nearly
-# three quarters lie at full resolution, in two blocks: while the last one is recomputed, all of it
-# is there at once, and the skip that waits for it cannot be dropped at all. Halving each block
-# into two segments lowers the peak by less than a tenth more; you can try. What helps is what
-# makes the voxels cheaper or fewer: 16 bits, and patches, which is how such networks are trained.
+# Hardly a quarter less. Checkpointing helps where bytes are *spread out* over many segments. Here
+# nearly three quarters lie at full resolution, in two blocks. While the last block is recomputed,
+# all of its activations are there at once, together with the skip that waits for it. Cheaper or
+# fewer voxels help more: 16 bits, and patches, which is how such networks are trained.
 #
 # **Long context.** Llama 2 7B, batch 1, everything in bfloat16, with more positions than it was
-# published with. By the line in depth again, each category on its own: two layers and three give
-# all 32.
-#
-# **Predict.** Thirty-two equal blocks, so nothing here hinders a checkpoint. Which category is left
-# at 131,072 tokens?
+# published with. Again memory is linear in depth: each category of two layers and of three gives
+# all 32. Which category is left at 131,072 tokens?
 
 
 # %% id="context"
@@ -932,12 +931,12 @@ ledgers = {
 plots.ledger_bars(ledgers, title="Llama 2 7B by context", cards_gib=[80], predicted=list(ledgers))
 
 # %% [markdown] id="context-read"
-# A factor of four to seven, where the volumes got little: thirty-two equal blocks are what
-# checkpointing was made for. (It grows in a straight line only thanks to fused attention. Written
-# out, the scores of a single layer at 131,072 tokens are 32 heads x 131,072² x 2 bytes: one TiB.)
+# Here checkpointing saves a factor of four to seven, because thirty-two equal blocks are what it
+# was made for. (Memory is linear in the length only thanks to fused attention. Written out, one
+# layer's scores at 131,072 tokens are 32 heads x 131,072² x 2 bytes: one TiB.)
 #
-# And still there is a large bar of activations left, and a large one of temporaries. The blocks'
-# inputs are only a part of it:
+# But large bars of activations and temporaries are left. The inputs of blocks are only a part of
+# them:
 
 # %% id="head"
 TOKENS, VOCABULARY = 131_072, 32_000
@@ -949,9 +948,9 @@ print(f"inputs of the 32 blocks: {Bytes(inputs_bytes)}")
 print(f"one table of scores in float32: {Bytes(TOKENS * VOCABULARY * 4)}")
 
 # %% [markdown] id="head-read"
-# The rest is the head: a score for each of 32,000 words at each of 131,072 places, in 32 bits, more
-# than once. No block holds it, so no checkpoint around a block can help. The loss is a sum over
-# places; so take the places in pieces, and checkpoint each piece.
+# The rest is the head: a score for each of 32,000 words at each of 131,072 places, in 32 bits,
+# more than once. No block contains the head, so no checkpoint around a block helps. But the loss
+# is a sum over places, so take the places in pieces and checkpoint each piece.
 
 
 # %% id="pieces"
@@ -981,8 +980,7 @@ for num_pieces in (1, 32):
 
 # %% [markdown] id="pieces-read"
 # What is left is mostly the gradients of the hidden states and of the head, which any plan needs.
-# (Libraries fuse this into one kernel under names like "fused linear cross-entropy"; the idea is
-# these lines.)
+# (Libraries fuse these lines into one kernel, under names like "fused linear cross-entropy".)
 #
 # ## Any architecture?
 #
@@ -993,9 +991,9 @@ for num_pieces in (1, 32):
 # | 3-D U-Net | a quarter: two blocks hold nearly everything | as for BatchNorm |
 # | long context | four to seven times; then the head, in pieces | yes |
 #
-# Two questions answer it for a model that is not in the table. *Are the bytes spread over many
-# segments?* Then it helps. *Does a forward do anything besides its output, or read anything besides
-# its input?* Then look again, and compare more than losses.
+# For any other model, two questions decide. *Are the bytes spread over many segments?* Then it
+# helps. *Does a forward do anything besides its output, or read anything besides its input?* Then
+# compare more than losses.
 #
 # ## Verdicts
 
