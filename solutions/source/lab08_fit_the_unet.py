@@ -2,10 +2,10 @@
 # # Lab 08: fit the U-Net
 #
 # A diffusion U-Net is to learn handwritten digits, 64 images an update. It needs 15 MiB, and you
-# get half of that, in the end a third. Put a G for the M, and you know the situation. In this lab
-# you make it fit, with everything the course has so far: micro-batches, segments of your own
-# choice, a look at what cannot be saved at all. And the training must stay what it was: update for
-# update, the losses of the run that had all the memory.
+# get half of that, in the end a third. On a GPU the same problem comes in gigabytes. You make it
+# fit with micro-batches, with segments of your own choice, and by counting what cannot be saved at
+# all. The training must stay the same: the same loss at every update as the run that had all the
+# memory.
 #
 # **Budget:** 80 minutes, 1 GiB of memory, no GPU needed.
 #
@@ -18,9 +18,9 @@
 # | 8.5 | the cheapest strategy that fits | 3 |
 # | 8.6 | an update that survives running out of memory | 4 |
 #
-# Each answer goes into a cell that begins with `# exercise`, and the check stands right below it.
-# Only those cells travel to grading: keep your helper functions, imports and constants inside them.
-# Chapters 08 and 11 lead up to this lab.
+# Each answer goes into a cell that begins with `# exercise`, and its check stands right below.
+# Only those cells travel to grading: keep your helper functions, imports and constants inside
+# them. Chapters 08 and 11 lead up to this lab.
 
 # %% id="imports"
 import contextlib
@@ -46,10 +46,10 @@ torch.set_num_threads(1)  # small steps lose more by waiting for a second core t
 gc.freeze()  # a meter collects garbage: not again, each time, what the imports left
 
 # %% [markdown] id="subject-text"
-# ## The subject
+# ## The model and its memory
 #
-# A U-Net of two levels from diffusers, 8 x 8 images, 64 of them an update. AdamW is fused, so that
-# it makes no temporaries; 8.3 shows why that matters.
+# A U-Net of two levels from diffusers, on 8 x 8 images, 64 of them an update. AdamW is fused, so
+# that it makes no temporaries; 8.3 shows why that matters.
 
 # %% id="subject"
 images, _ = data.digits()  # (1797, 1, 8, 8) in [-1, 1]
@@ -72,8 +72,8 @@ def make(make_optimizer=fused):
 
 
 # %% [markdown] id="predict-subject"
-# **Predict.** 160 thousand parameters are 0.6 MiB. What else is there at the peak of a steady step,
-# and which of it is most?
+# **Predict.** 160 thousand parameters are 0.6 MiB. How many MiB of activations are there at the
+# peak of a step?
 
 # %% id="picture"
 unet, optimizer = make()
@@ -92,9 +92,9 @@ whole = memory.measure(plain_step, model=unet, optimizer=optimizer, label=f"{NUM
 whole.figure()
 
 # %% [markdown] id="cap-text"
-# Activations, by far. Now the cap. `capped(limit)` counts as the meter does, and the operation that
-# would need more raises `torch.OutOfMemoryError`, in the middle of the step, as on a GPU. (On a GPU
-# it is PyTorch's own limit for a process.)
+# Activations are by far the most. Now the cap: `capped(limit)` counts as the meter does. The
+# operation that would need more raises `torch.OutOfMemoryError` in the middle of the step, as on a
+# GPU. (On a GPU it uses PyTorch's own limit for a process.)
 
 # %% id="cap"
 CAP = int(7.5 * MIB)
@@ -105,16 +105,17 @@ except torch.OutOfMemoryError as error:
     print(error)
 
 # %% [markdown] id="text-8-1"
-# ## 8.1 What an update draws
+# ## 8.1 What does an update draw?
 #
 # Difficulty 1/5 · importance 4/5 · 8 minutes
 #
-# Images are chosen, a time is drawn for each and noise in its shape. The scheduler mixes them; the
-# U-Net shall guess the noise. All this randomness stands in the way: whoever fits a training under
-# a cap cuts it differently, tries again, or goes on tomorrow, and wants the same training.
+# Images are chosen at random, and each gets a random time and random noise. The scheduler mixes
+# them, and the U-Net has to predict the noise. To fit a training under a cap you split it
+# differently, retry updates, or resume it another day, and it must stay the same training each
+# time.
 #
-# **Predict.** One seeded generator draws noise and times, for 64 images at once, or for four times
-# 16 in turn. How many of the 64 noises agree?
+# **Predict.** One seeded generator draws noise and times, once for 64 images together, once for
+# four times 16 in turn. How many of the 64 noises agree?
 
 
 # %% id="two-ways"
@@ -130,10 +131,10 @@ def drawn_in(pieces):
 int((drawn_in(1) == drawn_in(4)).all(1).sum())
 
 # %% [markdown] id="goal-8-1"
-# Those of the first micro-batch, and none after it. So draw for the whole update, and let the
-# update's *number* decide what comes: then a micro-batch size changes nothing, an attempt can be
-# repeated, and an update can be resumed at any place without a generator's state in a file. The
-# goal: the same tensors, to the bit, each time that a number comes.
+# Only those of the first micro-batch agree. So draw for the whole update, and let the update's
+# *number* decide what is drawn. Then the micro-batch size changes nothing, an attempt can be
+# repeated, and training can resume at any update without a saved generator state. The goal: the
+# same tensors, to the bit, whenever the same number comes.
 
 
 # %% id="answer-8-1"
@@ -189,9 +190,9 @@ checks.lab08.draw_update(draw_update)
 #
 # Difficulty 2/5 · importance 5/5 · 8 minutes
 #
-# Now the first lever. The gradient of the mean over all images, added to `.grad`, with no more than
-# `micro_batch` images in the U-Net at once. The last micro-batch may be smaller; no optimizer is
-# involved. The goal: equal to the gradient of one batch within 1e-9 in float64.
+# The first technique is accumulation. Add the gradient of the mean over all images to `.grad`,
+# with no more than `micro_batch` images in the U-Net at once. The last micro-batch may be smaller;
+# no optimizer is involved. The goal: equal to the gradient of one batch within 1e-9 in float64.
 
 
 # %% id="answer-8-2"
@@ -240,12 +241,12 @@ checks.lab08.backward_in_pieces(backward_in_pieces)
 # </details>
 
 # %% [markdown] id="after-8-2"
-# How far does it bring us? Smaller is not free: a GPU works on many images at once, and with fewer
-# it waits. Say that ours is full from 32 images on, so that 16 take as long as 32. (On a GPU, the
-# last section measures where yours is full.) An update then takes
-# `max(micro_batch, FULL) / micro_batch` times as long as the best one.
+# How far does this bring us? A small micro-batch costs time, because a GPU works on many images at
+# once and otherwise waits. Say that ours is full from 32 images on, so that 16 take as long as 32.
+# (The last section measures where yours is full.) An update then takes `max(micro_batch, FULL) /
+# micro_batch` times as long as at best.
 #
-# **Predict.** At which micro-batch does an update fit under 7.5 MiB, and what does that cost?
+# **Predict.** Which is the largest micro-batch that fits under 7.5 MiB?
 
 # %% id="table-8-2"
 FULL = 32
@@ -268,22 +269,22 @@ for micro_batch in (64, 32, 16, 8, 4, 2, 1):
     print(f"{micro_batch:2} images at once: {peak / MIB:5.2f} MiB, {fits}  time x {slower:.0f}")
 
 # %% [markdown] id="read-8-2"
-# With 32 images it misses the cap, with 16 it fits and takes twice as long. And look at the other
-# end of the table: each halving saves less than the one before. Something is there that has nothing
-# to do with images.
+# 32 images exceed the cap. 16 fit and take twice as long. At the other end of the table each
+# halving saves less than the one before, so some of the memory does not depend on images.
 
 # %% [markdown] id="text-8-3"
 # ## 8.3 The floor
 #
 # Difficulty 2/5 · importance 4/5 · 15 minutes
 #
-# Parameters, buffers, gradients, optimizer state, and one sample: a noisy image, its noise, its
-# time. No technique of this lab removes a byte of that. Why look before the run, when running out
-# of memory says so itself? Because of *where* it says so. A new training, AdamW as GPUs run it by
-# default (`foreach`: all parameters at once, with temporaries as large as they are). Forward and
-# backward fit, the states fit; then `step()` wants its temporaries.
+# Parameters, buffers, gradients, optimizer state, and one sample (a noisy image, its noise, its
+# time) are the floor: no technique of this lab removes a byte of it. Why compute the floor, when a
+# run that does not fit raises an error anyway? Because the error may come at a bad moment. Here is
+# a new training with AdamW as GPUs run it by default (`foreach`: all parameters at once, with
+# temporaries as large as they are). Forward and backward fit, and the states fit. Then `step()`
+# needs its temporaries, and the update fails in the middle.
 #
-# **Predict.** The update fails in the middle. How many of the parameters are still what they were?
+# **Predict.** How many of the 104 parameters have changed by then?
 
 
 # %% id="torn"
@@ -300,16 +301,17 @@ moved = [not torch.equal(a, b) for a, b in zip(before, fresh.parameters(), stric
 f"{sum(moved)} of {len(moved)} parameters changed; updates by the optimizer's count: {moment:.0f}"
 
 # %% [markdown] id="goal-8-3"
-# The parameters have shrunk by weight decay, the moments have taken in the gradient, the counter
-# says one update; and the update never came. (A bias that is zero cannot shrink.) A loop that
-# catches the error and tries again does all that twice. With `fused=True` the update is one kernel
-# without temporaries, and the peak of the optimizer is what it keeps.
+# Weight decay has shrunk the parameters, the moments contain the gradient, the counter says one
+# update, and the update itself never happened. (Biases that are zero cannot shrink.) A loop that
+# catches the error and tries again does all of that twice. With `fused=True` the update is one
+# kernel without temporaries, and the optimizer's peak is what it keeps.
 #
-# So count first. `state_bytes` says for one parameter what the optimizer keeps for it; the U-Net
-# may be on the `meta` device, where it has shapes and no memory. And since you are looking at a
-# request before it runs: a U-Net of L levels halves an image L - 1 times, and stumbles over a side
-# that cannot be halved so often, somewhere deep inside. Refuse that too. The number to reach: the
-# floor, to the byte.
+# So count first. `state_bytes` gives, for one parameter, the bytes that the optimizer keeps for
+# it. The U-Net may be on the `meta` device, where it has shapes and no memory.
+#
+# Also refuse a wrong image size before the run. A U-Net of L levels halves an image L - 1 times; a
+# side that cannot be halved so often fails somewhere deep inside the model. The number to reach:
+# the floor, to the byte.
 
 
 # %% id="answer-8-3"
@@ -374,10 +376,7 @@ checks.lab08.room_for_activations(room_for_activations)
 # </details>
 
 # %% [markdown] id="after-8-3"
-# What the optimizer asks for, and what it leaves for images under our cap:
-#
-# **Predict.** AdamW's two states are twice the parameters. How much more room has SGD? AdamW whose
-# states take a byte a number?
+# How much do three optimizers keep, and how much do they leave for images under our cap?
 
 
 # %% id="table-8-3"
@@ -409,19 +408,20 @@ except ValueError as error:
     print(error)
 
 # %% [markdown] id="read-8-3"
-# A third of the cap is gone before the first image, half of that for AdamW. Another optimizer would
-# make room, and another training: SGD does not learn the same. Segments do. That is the order of
-# this lab: what changes no number comes first.
+# A third of the cap is gone before the first image, half of that for AdamW. Another optimizer
+# would leave more room, but SGD does not learn the same. Segments do. So this lab first uses what
+# changes no number.
 
 # %% [markdown] id="text-8-4"
 # ## 8.4 A strategy of your own
 #
 # Difficulty 2/5 · importance 4/5 · 10 minutes
 #
-# The second lever. diffusers has one switch, `unet.enable_gradient_checkpointing()`: residual
-# blocks are segments, nearly all of them. Nobody says that you need all. Write the tool with which
-# you choose: inside the `with` block, each of the modules given is a segment, which keeps its
-# inputs and runs again in backward; afterwards, also after an error, everything is as before.
+# The second technique is checkpointing. diffusers has one switch,
+# `unet.enable_gradient_checkpointing()`, which makes nearly all residual blocks segments. You may
+# not need all of them. Write a context manager that lets you choose. Inside its `with` block, each
+# of the given modules is a segment, which keeps its inputs and runs again in backward. Afterwards,
+# also after an error, everything is as before.
 #
 # U-Nets call some of their blocks with keyword arguments, and some return tuples.
 
@@ -474,10 +474,8 @@ checks.lab08.recomputing(recomputing)
 # </details>
 
 # %% [markdown] id="after-8-4"
-# A first look, at 32 images: each of the five blocks as the only segment, all of them, and the
-# library's switch.
-#
-# **Predict.** Which block saves most? One of them saves nothing, or even costs: which, and why?
+# A first look, at 32 images: each of the five blocks as the only segment, all five, and the
+# library's switch. One block alone saves nothing, or even costs. Which one?
 
 # %% id="table-8-4"
 blocks = {"down 0": unet.down_blocks[0], "down 1": unet.down_blocks[1], "mid": unet.mid_block,
@@ -499,20 +497,18 @@ print(f"{'the switch':<30} {peak_of_update(FULL) / MIB:.2f} MiB")
 unet.disable_gradient_checkpointing()
 
 # %% [markdown] id="read-8-4"
-# The last block on the way up is the first in backward: what it discards is back before anything
-# else has gone, so the peak stays where it was, near the end of forward or at the beginning of
-# backward. No single block brings the step under the cap, and the switch, which does, recomputes
-# more than we need.
+# It is the last block on the way up, which is the first in backward. What it discards is
+# recomputed before anything else has been freed, so the peak stays where it was. No single block
+# brings the step under the cap. The switch does, and recomputes more than we need.
 
 # %% [markdown] id="text-8-5"
 # ## 8.5 The cheapest that fits
 #
 # Difficulty 3/5 · importance 4/5 · 12 minutes
 #
-# Five blocks are 32 choices. Each has a price, the FLOPs that it recomputes, which add up. Its peak
-# does not add up, as you have just seen, and has to be measured, which takes a training step. So
-# ask as rarely as you can: the goal is the cheapest choice that fits, and not one measurement of a
-# dearer one.
+# Five blocks give 32 choices. The price of a choice is the FLOPs that it recomputes, and prices
+# add up. Peaks do not add up, as you have just seen; each must be measured, which takes a training
+# step. The goal: the cheapest choice that fits, and not one measurement of a dearer one.
 
 
 # %% id="answer-8-5"
@@ -568,10 +564,9 @@ checks.lab08.cheapest_fit(cheapest_fit)
 # </details>
 
 # %% [markdown] id="after-8-5"
-# The prices of our blocks, counted, and the search.
+# Now the search with the counted prices of our blocks.
 #
-# **Predict.** Which blocks? And what share of the step's FLOPs is computed twice, against the
-# switch?
+# **Predict.** How many per cent more FLOPs does the cheapest choice that fits cost?
 
 
 # %% id="prices"
@@ -601,25 +596,26 @@ print(f"the switch: {flops_with() / plain - 1:.0%} more FLOPs")
 unet.disable_gradient_checkpointing()
 
 # %% [markdown] id="read-8-5"
-# A tenth more work, where a micro-batch of half the size would have doubled the time; and half of
-# what the switch would recompute. It took a dozen training steps to know. That is nothing beside a
-# training, and a reason not to try all 32 choices.
+# It costs a tenth more work, where a micro-batch of half the size would have doubled the time, and
+# half of what the switch recomputes. The search took a dozen training steps. That is little beside
+# a whole training, and it is fewer than the 32 of all choices.
 
 # %% [markdown] id="text-8-6"
 # ## 8.6 When it runs out all the same
 #
 # Difficulty 4/5 · importance 5/5 · 18 minutes
 #
-# Somebody starts a second program on your GPU, and a step that fitted ends in the middle. Halve the
-# micro-batch and try again, says everybody. That is half of the answer; the other half is what the
+# Somebody starts a second program on your GPU, and a step that used to fit fails in the middle.
+# The usual advice is to halve the micro-batch and try again. But first you must undo what the
 # failed attempt left:
 #
 # - gradients of some of its micro-batches;
 # - a random state that dropout has moved;
-# - the graph of the micro-batch that failed. An exception knows the frames that it came through,
-#   and each frame its local variables. As long as the error is being handled, they all live.
+# - the graph of the micro-batch that failed. An exception refers to the frames that it passed
+#   through, and each frame to its local variables. While the error is being handled, they all stay
+#   in memory.
 #
-# **Predict.** An error is caught. How much is held inside the `except` clause, and after it?
+# How much memory is held inside the `except` clause, and how much after it?
 
 # %% id="held"
 victim, _ = make()
@@ -633,11 +629,11 @@ with memory.capped(CAP, model=victim) as cap:
 {moment: Bytes(size) for moment, size in held.items()}
 
 # %% [markdown] id="goal-8-6"
-# Whoever tries again inside the `except` clause does it with the memory still full, halves and
-# halves, and finds that not even one image fits. (What stays after it are images and times.)
+# A retry inside the `except` clause runs with the memory still full. It halves again and again,
+# and finds that not even one image fits. (After the clause, only images and times remain.)
 #
-# The goal: an update equal to the one that had begun with the right micro-batch, dropout included;
-# and where nothing fits, a training that is as it was before.
+# The goal: an update equal to one that began with the right micro-batch, dropout included. Where
+# nothing fits, the training must be as it was before.
 
 
 # %% id="answer-8-6"
@@ -710,9 +706,10 @@ checks.lab08.update_that_fits(update_that_fits)
 # %% [markdown] id="run-text"
 # ## The run
 #
-# All together: 120 updates, drawn by number, under the cap, with the segments that you chose. After
-# 100 of them a neighbour takes memory, and the cap falls to 5 MiB. And at update 110 there is a
-# moment with less than the floor: the update fails, you end the neighbour's program, and go on.
+# Everything together: 120 updates, drawn by number, under the cap, with the segments that you
+# chose. At update 100 another program takes memory, and the cap falls to 5 MiB. At update 110
+# there is for a moment less than the floor: the update fails, you end the other program, and go
+# on.
 
 # %% id="train"
 UPDATES, LOW = 120, 5 * MIB
@@ -741,8 +738,8 @@ def one_update(unet, optimizer, update, cap_bytes, micro_batch):
 
 
 # %% [markdown] id="predict-run"
-# **Predict.** Which micro-batch from update 100 on? A U-Net that guesses "no noise" has a loss of
-# 1: where will the loss be at the end?
+# Which micro-batch will fit from update 100 on? (A U-Net that predicts "no noise" has a loss of
+# 1.)
 
 # %% id="run"
 losses, sizes, within, micro_batch = {}, {}, True, FULL
@@ -763,9 +760,9 @@ print("every update's peak below its cap:", within)
 print("mean loss of the last 20 below 0.25:", sum(list(losses.values())[-20:]) / 20 < 0.25)
 
 # %% [markdown] id="read-run"
-# The failed update cost one line of text. Now the question that matters: is it the same training?
-# Here is the run with all the memory, 64 images at once and no segments, for its first 25 updates.
-# Rounding grows in a training, slowly at first: a thousandth is what we allow.
+# The failed update cost one line of text. Is it the same training? Here is the run with all the
+# memory, 64 images at once and no segments, for its first 25 updates. Rounding errors grow during
+# a training, slowly at first; we allow a thousandth.
 
 
 # %% id="uncapped"
@@ -791,10 +788,8 @@ plots.training_curves(curves, xlabel="updates", ylabel="loss", log="y",
                       title="Loss", dashed=["with all the memory"])  # fmt: skip
 
 # %% [markdown] id="samples-text"
-# And what did it learn? To draw, begin with noise alone and take out, step by step, what the U-Net
-# takes for noise.
-#
-# **Predict.** What does a U-Net draw that has learned nothing?
+# What did it learn? To draw, begin with noise alone and remove, step by step, what the U-Net
+# predicts as noise. An untrained U-Net's drawings stand beside.
 
 
 # %% id="sample"
@@ -817,9 +812,9 @@ plots.image_rows(rows, title="Digits: from the data, drawn before and after trai
 # %% [markdown] id="gpu-text"
 # ## On a GPU
 #
-# The same functions, a larger U-Net, a cap that PyTorch's allocator keeps. (Without a GPU these
-# cells print nothing. They are never graded.) First, where is yours full? The time of an image,
-# against the number of images at once:
+# The same functions, a larger U-Net, and a cap that PyTorch's allocator enforces. (Without a GPU
+# these cells print nothing. They are never graded.) First, from how many images on is yours full?
+# Here is the time per image, against the number of images at once:
 
 # %% id="gpu-unet"
 # NBVAL_IGNORE_OUTPUT
@@ -860,9 +855,9 @@ if torch.cuda.is_available():
         print(f"{n:2} at once: {seconds_of(n, drawn_on_gpu(64)) / 64 * 1e3:.2f} ms an image")
 
 # %% [markdown] id="gpu-half-text"
-# Then the cap: an eighth of the card, or 2 GiB where that is less. In 16 bits, if you like: a T4
-# says yes to bfloat16 and only emulates it, so `device.half_dtype` warns and gives float16, which
-# in a real training needs a gradient scaler. The counted peak stands beside the allocator's.
+# Then the cap: an eighth of the card, or 2 GiB where that is less, in 16 bits. A T4 says it
+# supports bfloat16 and only emulates it, so `device.half_dtype` warns and gives float16, which in
+# a real training needs a gradient scaler. The counted peak stands beside the allocator's.
 
 # %% id="gpu-cap"
 # NBVAL_IGNORE_OUTPUT
@@ -887,8 +882,9 @@ if torch.cuda.is_available():
 # %% [markdown] id="end"
 # ## What you can now do
 #
-# - Decide a training's randomness by number, so that memory can be cut, retried and resumed without
-#   changing it.
-# - Say before a run what a cap leaves for activations, and refuse in time what would tear a model.
-# - Choose segments by price and measured peak, instead of a switch.
+# - Decide a training's random numbers by the update's number, so that you can split, retry and
+#   resume it without changing it.
+# - Compute before a run what a cap leaves for activations, and refuse in time what would fail in
+#   the middle of an update.
+# - Choose segments by price and measured peak, instead of one switch.
 # - Survive running out of memory, with nothing changed and nothing held.
