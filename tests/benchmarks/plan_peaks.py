@@ -1,6 +1,7 @@
 """Run plans for many budgets on small models: gradients, and the peak planned and counted.
 
 python tests/benchmarks/plan_peaks.py [BUDGETS] [MODELS ...]
+python tests/benchmarks/plan_peaks.py sides     (all ways beside the plan, by chapter 07c's cells)
 """
 
 import sys
@@ -8,9 +9,12 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+import nbformat
 from plan_models import MODELS, executed, profiled
 
 from tutorial_lib.device import seed_everything
+
+CHAPTER = Path(__file__).resolve().parent.parent.parent / "course" / "07c_side_by_side.ipynb"
 
 
 def table(name, num_budgets):
@@ -31,8 +35,23 @@ def table(name, num_budgets):
     print(f"  counted / planned from {min(ratios):.4f} to {max(ratios):.4f}")
 
 
+def sides():
+    """Print the tables that chapter 07c makes of all ways, of the plan, and of the compiler."""
+    names = {}
+    for cell in nbformat.read(CHAPTER, 4).cells:
+        if cell.cell_type == "code" and cell.id.startswith(("imports", "cpu-", "sides-", "guess-")):
+            before = names.get("table")
+            exec(cell.source, names)
+            if names.get("table") is not before:
+                print(cell.id, names["table"].to_string(), sep="\n")
+    print(names["by_compiler"])
+
+
 if __name__ == "__main__":
     seed_everything(0)
-    count = int(sys.argv[1]) if len(sys.argv) > 1 else 20
-    for chosen in sys.argv[2:] or MODELS:
-        table(chosen, count)
+    words = sys.argv[1:]
+    if words == ["sides"]:
+        sides()
+    else:
+        for chosen in words[1:] or MODELS:
+            table(chosen, int(words[0]) if words else 20)

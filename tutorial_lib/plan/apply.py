@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 from tutorial_lib.plan.calls import Call, find_stages, kind_of, replace
 from tutorial_lib.plan.execute import Execution, Observe
-from tutorial_lib.plan.later import Tape, in_place_of_stand_ins
 from tutorial_lib.plan.schedule import Plan
 from tutorial_lib.plan.simulate import Tree
+from tutorial_lib.plan.tape import Tape, in_place_of_stand_ins
 
 _applied: weakref.WeakKeyDictionary[nn.Module, Callable[[], None]] = weakref.WeakKeyDictionary()
 

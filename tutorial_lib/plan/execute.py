@@ -7,9 +7,9 @@ from collections.abc import Callable
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint, noop_context_fn
 
-from tutorial_lib.plan.later import Note, Tape, filled_in, tensors_of
 from tutorial_lib.plan.products import selective
 from tutorial_lib.plan.simulate import Selective, Tree, leaves
+from tutorial_lib.plan.tape import Note, Tape, filled_in, tensors_of
 from tutorial_lib.private_torch import tree_leaves
 
 Observe = Callable[["Execution", int, dict[int, Tensor]], None]

@@ -100,22 +100,16 @@ def _make_gradients(model: nn.Module) -> None:
 
 
 def predicted_peak(recipe: Recipe, plan: Plan) -> int:
-    """Predict a step in whole, with a plan at work.
-
-    Of several micro-batches the second has the peak: it finds all gradients there. So it alone is
-    run, without the few KiB that the loss of the first still holds; but not for several ranks,
-    whose gradients lie as their first backward leaves them.
-    """
+    """Predict a step in whole, with a plan at work."""
+    least = replace(recipe, accumulation=min(2, recipe.accumulation))  # a third peaks as the second
     is_alone = recipe.shard is None
-    least = replace(recipe, accumulation=1 if is_alone else min(2, recipe.accumulation))
 
     def make_step() -> Any:
         step, model, optimizer = least.make_step()
-        if is_alone:  # one update, so that the states are there
+        if is_alone:  # an update brings the states; ranks share gradients in a whole step alone
             _make_gradients(model)
             optimizer.step()
-            if recipe.accumulation == 1:
-                optimizer.zero_grad()
+            optimizer.zero_grad()
         apply(model, plan)
         return step, model, optimizer
 

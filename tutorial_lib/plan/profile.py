@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass, replace
@@ -15,9 +14,16 @@ from torch import Tensor, nn
 from tutorial_lib import device as devices
 from tutorial_lib.memory.storages import StorageLog
 from tutorial_lib.plan.calls import Call, find_stages, replaced
-from tutorial_lib.plan.course_of import Course, Loss, model_untouched, record_calls, run_course
+from tutorial_lib.plan.course import (
+    Course,
+    Loss,
+    check_repeatable,
+    measure_times,
+    model_untouched,
+    record_calls,
+    run_course,
+)
 from tutorial_lib.plan.readings import LABEL, Flow, chain
-from tutorial_lib.plan.repeatable import check_repeatable
 from tutorial_lib.plan.roofline import Roofline, Speed
 from tutorial_lib.plan.simulate import Selective
 from tutorial_lib.plan.stages import Skip, Stage
@@ -92,9 +98,6 @@ def profile(
         speed: What to predict times with; `None` measures them, or takes an A100's where it cannot.
         selective: Whether a plan may also keep the results of a stage's products only.
 
-    Returns:
-        The chain.
-
     Raises:
         ValueError: When no stage is found, or one gives another output with the same random
             numbers; the model is as before.
@@ -110,25 +113,23 @@ def profile(
         calls, dropped, ends = _forward_alone(model, found, loss, device)
         names = (BEFORE, *(call.name for call in calls), AFTER)
         forms, skips = list[tuple[Stage, ...]](), tuple[Skip, ...]()
-        first = list(range(len(names)))
         for kept in (int, Selective)[: 1 + selective]:
             _set_gradients(model, gradients)
-            if kept is Selective and is_fake:
-                first = _first_alike(calls, forms[0])
+            first = _first_alike(calls, forms[0]) if forms and is_fake else list(range(len(names)))
             with _left_out(found, [call for i, call in enumerate(calls, 1) if first[i] < i]):
                 run = _watched(model, calls, loss, device, speed or Speed(), kept)
             course = run.course.take(_SECONDS)
-            timed = _spans(course, 0.0)
+            timed = course.durations(0.0)
             if method == "measured":
-                timed = _measure_times(model, calls, loss, device, repeats, kept)
+                timed = measure_times(model, calls, loss, device, repeats, kept)
             counted, more = chain(run.course.take(_TICKS), run.flow, run.lives, dropped, ends)
             form = _with_times(counted, names, (*timed, course.early_stops()), keep)
             forms.append(tuple(form[index] for index in first))
             skips = _dearest(skips, more)
             if kept is int:
                 calls = _with_products(calls, run.course)
-    words = "CUDA kernels" if is_fake else devices.describe(device)
-    return Profile(_either(*forms), skips, names, tuple(calls), method, words)
+    where = "CUDA kernels" if is_fake else devices.describe(device)
+    return Profile(_either(*forms), skips, names, tuple(calls), method, where)
 
 
 def _first_alike(calls: Sequence[Call], stages: Sequence[Stage]) -> list[int]:
@@ -291,31 +292,3 @@ def _given(course: Course) -> list[tuple[int, int, int]]:
             size = tensor.numel() * tensor.element_size()
             found[id(tensor)] = (size, found.get(id(tensor), (0, piece, 0))[1], piece)
     return list(found.values())
-
-
-def _measure_times(
-    model: nn.Module,
-    calls: Sequence[Call],
-    loss: Loss,
-    device: torch.device,
-    repeats: int,
-    kept: type[int],
-) -> tuple[list[float], list[float]]:
-    def read() -> float:
-        devices.synchronize(device)
-        return time.perf_counter()
-
-    runs = []
-    for _ in range(max(1, repeats)):
-        start = read()
-        runs.append(_spans(run_course(model, calls, loss, read, kept=kept), start))
-    forward, backward = (
-        torch.tensor(kind).median(dim=0).values for kind in zip(*runs, strict=True)
-    )
-    return forward.tolist(), backward.tolist()
-
-
-def _spans(course: Course, start: float) -> tuple[list[float], list[float]]:
-    spans = course.forward_spans(start), course.backward_spans()
-    forward, backward = ([max(0.0, end - begin) for begin, end in kind] for kind in spans)
-    return forward, backward

@@ -9,7 +9,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from tutorial_lib.plan.course_of import Course
+from tutorial_lib.plan.course import Course
 from tutorial_lib.plan.stages import Skip, Stage, outputs
 from tutorial_lib.timeline import Life
 

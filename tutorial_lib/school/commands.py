@@ -39,6 +39,8 @@ To use:
                                                               [--ranks 8 --shard fsdp]
   plan      what fits a memory budget, and the fastest of it  MODEL --budget 16GiB
                                                               --effective-batch N [--json]
+                                                              [--lora r=8] [--emulated t4]
+                                                              [--ranks 8 --shard ddp]
   emulate   run any script on a GPU that is not there         --card t4 -- python train.py
 
   MODEL is a published model (gpt2, sd15-unet), the path of a config.json, or a function of your

@@ -1,9 +1,10 @@
-"""Where each stage of a model begins and ends in a step, forward and backward."""
+"""Run a model to see its stages: their order, where each begins and ends, whether it repeats."""
 
 from __future__ import annotations
 
 import contextlib
 import gc
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -12,8 +13,10 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
+from tutorial_lib import device as devices
 from tutorial_lib.plan.apply import install, undo
-from tutorial_lib.plan.calls import Call
+from tutorial_lib.plan.calls import Call, replaced
+from tutorial_lib.plan.tape import tensors_of
 
 if TYPE_CHECKING:
     from tutorial_lib.plan.execute import Execution
@@ -73,6 +76,12 @@ class Course:
             last = min(last, self.backward.get(stage, last))
             starts.append(last)
         return list(zip(starts, [self.end, *starts[:-1]], strict=True))
+
+    def durations(self, start: float) -> tuple[list[float], list[float]]:
+        """Give the seconds of each stage's forward and backward, where readings are seconds."""
+        spans = self.forward_spans(start), self.backward_spans()
+        forward, backward = ([max(0.0, end - begin) for begin, end in kind] for kind in spans)
+        return forward, backward
 
 
 def run_course(
@@ -137,6 +146,30 @@ def run_course(
     return course
 
 
+def measure_times(
+    model: nn.Module,
+    calls: Sequence[Call],
+    loss: Loss,
+    device: torch.device,
+    repeats: int,
+    kept: type[int],
+) -> tuple[list[float], list[float]]:
+    """Time each stage's forward and backward on the device: the medians of some runs."""
+
+    def read() -> float:
+        devices.synchronize(device)
+        return time.perf_counter()
+
+    runs = []
+    for _ in range(max(1, repeats)):
+        start = read()
+        runs.append(run_course(model, calls, loss, read, kept=kept).durations(start))
+    forward, backward = (
+        torch.tensor(kind).median(dim=0).values for kind in zip(*runs, strict=True)
+    )
+    return forward.tolist(), backward.tolist()
+
+
 @contextlib.contextmanager
 def model_untouched(model: nn.Module, device: torch.device) -> Iterator[None]:
     """Give back buffers, gradients and random state as they were; collect no garbage meanwhile."""
@@ -186,3 +219,59 @@ def record_calls(model: nn.Module, stages: dict[str, nn.Module], loss: Loss) -> 
             f"None of the stages {', '.join(list(stages)[:3])} ran: does `loss` call the model?"
         )
     return calls
+
+
+def check_repeatable(
+    stages: dict[str, nn.Module], loss: Callable[[], Tensor], keep: Sequence[str]
+) -> None:
+    """Run every stage twice with the same input and random numbers, and compare, bit for bit.
+
+    Args:
+        stages: By name.
+        loss: Runs the model.
+        keep: Stages that may differ, since they are never recomputed.
+
+    Raises:
+        ValueError: When one differs; the message names it.
+    """
+
+    def twice(name: str, module: nn.Module) -> Callable[..., Any]:
+        forward = module.forward
+
+        def run(*args: Any, **kwargs: Any) -> Any:
+            if name in keep:
+                return forward(*args, **kwargs)
+            before = _random_states()
+            first = forward(*args, **kwargs)
+            after = _random_states()
+            _set_random_states(before)
+            again = forward(*args, **kwargs)
+            _set_random_states(after)
+            if not _equal(first, again):
+                raise ValueError(
+                    f"The stage {name} ({type(module).__name__}) gave another output when it was "
+                    "run again with the same input and the same random numbers, so that it cannot "
+                    f"be recomputed. Make it deterministic, or say keep=[{name!r}] to have it kept."
+                )
+            return first
+
+        return run
+
+    with replaced(stages, twice), torch.no_grad():
+        loss()
+
+
+def _equal(one: Any, other: Any) -> bool:
+    pairs = list(zip(tensors_of(one), tensors_of(other), strict=True))
+    return all(bool(((a == b) | ((a != a) & (b != b))).all()) for a, b in pairs)
+
+
+def _random_states() -> list[Tensor]:
+    gpu = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
+    return [torch.get_rng_state(), *gpu]
+
+
+def _set_random_states(states: Sequence[Tensor]) -> None:
+    torch.set_rng_state(states[0])
+    if len(states) > 1:
+        torch.cuda.set_rng_state_all(states[1:])
