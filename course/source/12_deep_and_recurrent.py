@@ -1,10 +1,9 @@
 # %% [markdown] id="title"
 # # Deep and recurrent
 #
-# "Works with any architecture", says a guide to checkpointing. So far you have seen it on
-# transformers and on U-Nets. Here are four models that each go to an extreme: a ResNet with a
-# thousand layers, an LSTM that reads hundreds of steps, a network for volumes, and a language
-# model with 131,072 tokens.
+# "Works with any architecture", says a guide to checkpointing. Here are four models that each go
+# to an extreme: a ResNet with a thousand layers, an LSTM that reads hundreds of steps, a network
+# for volumes, and a language model with 131,072 tokens.
 #
 # Of each we ask two questions. Does checkpointing save as much as promised? And is it still the
 # same training? Each question gets a surprising no; the second one although all losses are equal
@@ -117,7 +116,7 @@ plots.growth(
 )
 
 # %% [markdown] id="segment-read"
-# At the three recorded points the five lines agree with the full prediction, except that a peak
+# At the three recorded points the function agrees with the full prediction, except that a peak
 # late in backward also includes weight gradients. (The line between those three points is no
 # measurement.) $\sqrt n$ lies well to the right of the minimum: segments of 6 to 8 blocks need
 # much less, at the same price. The rule is to make the two terms equal, not to take the square
@@ -156,14 +155,13 @@ def imagenet(depth):
 f"{sum(ledger_at_depth(imagenet, 2, 3, wanted=319).values()) / 1e9:.1f} GB"
 
 # %% [markdown] id="imagenet-read"
-# The abstract says 48 GB. It does not say how many images, how the layers are spread over
-# resolutions, or what else was in memory. Under our conditions the order of magnitude agrees. The
-# *ratio* depends on less and agrees well.
+# The abstract says 48 GB, but not how many images, how the layers are spread over resolutions, or
+# what else was in memory. The order of magnitude agrees. The *ratio* depends on less and agrees
+# well.
 #
 # ### Counted on this machine
 #
-# The thousand layers again, for real: four channels wide instead of sixteen, on digits of 8 x 8
-# pixels.
+# The thousand layers for real: four channels wide instead of sixteen, on digits of 8 x 8 pixels.
 
 # %% id="thousand-real"
 images, labels = data.digits()
@@ -275,10 +273,9 @@ for name, model in twins.items():
     print(f"{name:<8} {accuracy(model):.0%} right")
 
 # %% [markdown] id="evaluate-read"
-# The losses and weights were the same to the bit, and the two models do not even resemble each
-# other. (Your numbers may differ a little from those stored here, since a network this deep
-# amplifies rounding.) The weights are equal, so the difference must be in something that is no
-# weight:
+# With equal losses and weights, the two models do not even resemble each other. (Your numbers may
+# differ a little from those stored here, since a network this deep amplifies rounding.) The
+# difference must be in something that is no weight:
 
 # %% id="what-differs"
 states = [model.state_dict() for model in twins.values()]
@@ -592,9 +589,9 @@ for name, said in seen.items():
 # look.
 #
 # What helps: compare gradients once, as chapter 05 does at its end. Turn such state into
-# arguments. Update counters in the training loop, not in `forward`. GPU kernels that add in no
-# fixed order also differ between two runs, but only by rounding. That matters only where rounding
-# decides something: the choice of an expert, a `topk`, a threshold.
+# arguments. Update counters in the training loop, not in `forward`. (GPU kernels that add in no
+# fixed order also differ between two runs, by rounding. That matters where rounding decides, as in
+# a `topk`.)
 #
 # ## Hundreds of steps: can memory grow with $\log T$?
 #
@@ -873,9 +870,8 @@ plots.training_curves(
 # forever, since the gradient that could teach it was cut off. The other one guesses for half of
 # the training, and then learns the task, with no more memory.
 #
-# Truncation is right where a short horizon is meant: most of a text's next letter depends on the
-# last few dozen, and every step has a loss of its own. But it is another training. Checkpointing
-# over time is the same training, for one more forward.
+# Truncation is right where a short horizon is meant, as in much text. But it is another training.
+# Checkpointing over time is the same training, for one more forward.
 #
 # ## Volumes and long contexts
 #
