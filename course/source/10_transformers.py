@@ -1,21 +1,42 @@
 # %% [markdown] id="title"
 # # Transformers, as published
 #
-# Six figures, copied from tutorial to tutorial:
+# To train a published transformer in less memory, an engineer sets these lines:
 #
-# | | without | with checkpointing |
-# |---|---|---|
-# | GPT-2 XL, 32 sequences of 1024 | 40 GB of activations, 60 GB in all | 12 GB, 32 GB in all |
-# | BERT-Large, 16 sequences of 512 | 24 GB; as 4 x 4 micro-batches 8 GB | 5 GB |
-# | a transformer of 50 layers | 24 GB of activations | 8 GB |
-# | Llama 7B | | saves 71 % |
-# | ViT-L | | saves 58 % |
-# | one real run, 512 sequences | 14949 MB; accumulated 8681 MB | 6775 MB |
+# ```python
+# model = AutoModelForCausalLM.from_config(config)  # from_pretrained: with trained weights
+# model.gradient_checkpointing_enable({"use_reentrant": False})
 #
-# None of them says with which attention kernel, which precision, which optimizer. So this chapter
-# asks one question of each: *under which conditions would it be true?* You need the models at their
-# published sizes, which need no download, and you need to know what the library's one switch for
-# checkpointing does to them. It does less than its name says, and once it does more.
+# TrainingArguments(..., gradient_checkpointing=True, per_device_train_batch_size=4,
+#                   gradient_accumulation_steps=4)  # the Trainer does the rest
+#
+# accelerator = Accelerator(gradient_accumulation_steps=4)  # or: your own loop
+# with accelerator.accumulate(model):
+#     ...
+# ```
+#
+# (The newest versions say `activation_checkpointing`; both names do the same.) What the second
+# line does is shown in *One switch* and the two sections after it. The last sections run the
+# Trainer and Accelerate. Between them stand the claims, six figures that are copied from tutorial
+# to tutorial:
+#
+# | | without | with checkpointing | source |
+# |---|---|---|---|
+# | GPT-2 XL, 32 sequences of 1024 | activations 40 GB, in all 60 GB | 12 GB, 32 GB | [1] |
+# | BERT-Large, 16 sequences of 512 | 24 GB; as 4 x 4 micro-batches 8 GB | 5 GB | [1] |
+# | a transformer of 50 layers | 24 GB of activations | 8 GB | [2] |
+# | Llama 7B | | saves 71 % | [2] |
+# | ViT-L | | saves 58 % | [2] |
+# | BERT-Large, 512 sequences | 14949 MB; accumulated 8681 MB | 6775 MB | [3] |
+#
+# [1] "Gradient Checkpointing vs Gradient Accumulation: Memory Optimization Techniques", without
+# author or measurement. [2] "Gradient Checkpointing" in
+# [Gaurav14cs17/GenAI](https://github.com/Gaurav14cs17/GenAI), folder
+# `08_systems_and_optimization`. [3] The [performance guide of transformers
+# 4.18](https://huggingface.co/docs/transformers/v4.18.0/en/performance).
+#
+# Sources 1 and 2 name no attention kernel, precision or optimizer. So this chapter asks of each
+# figure: *under which conditions would it be true?*
 #
 # **Budget:** 60 minutes, 2 GiB of memory, no GPU needed.
 
@@ -37,7 +58,7 @@ from torch import nn
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from tutorial_lib import data, device, memory, plots, recorded, strategies
+from tutorial_lib import claims, data, device, memory, plots, recorded, strategies
 from tutorial_lib.models.libraries import making_lora
 from tutorial_lib.training import Recipe
 from tutorial_lib.units import GB, GIB, MIB, Bytes
@@ -46,11 +67,12 @@ transformers.logging.set_verbosity_error()
 torch.set_num_threads(1)  # small steps lose more by waiting for a second core than they gain
 
 # %% [markdown] id="switch"
-# ## One switch
+# ## One switch: what does it wrap?
 #
-# Every model of transformers has a method that switches checkpointing on. Its name was
-# `gradient_checkpointing_enable`; newer versions say `activation_checkpointing_enable` and warn of
-# the old name. Both do the same, so let us take the one that is there.
+# Every model of transformers has a method that switches checkpointing on. Newer versions call it
+# `activation_checkpointing_enable` and warn of the old name `gradient_checkpointing_enable`.
+# `switch_on` calls the one that is installed. The models are built on the device `meta`, where a
+# tensor has a shape and no memory.
 
 
 # %% id="switch-on"
@@ -71,13 +93,12 @@ for name in names:
     print(f"{name:<15} {number} x {layer}")
 
 # %% [markdown] id="read-switch"
-# (On the device `meta`, where a model has shapes and no memory, so that even a 7B model is there at
-# once.) So far there are no surprises. The segment is the block, each of them, in both towers of
-# CLIP. What the switch does not touch is what stands before and after the blocks: embeddings, the
-# last norm, the head, the loss.
+# Each block is one segment, in both encoders of CLIP too. The switch does not touch what stands
+# before and after the blocks: embeddings, last norm, head, loss.
 #
-# **Predict.** GPT-2, the smallest, 8 sequences of 1024 tokens, switched on. Twelve inputs of blocks
-# are kept. What else, and is it more or less than those twelve together?
+# **Predict.** Take the smallest GPT-2, 8 sequences of 1024 tokens, with the switch on. It keeps
+# the inputs of 12 blocks. How many times their bytes does the largest tensor take that is kept for
+# the loss?
 
 # %% id="what-is-left"
 with memory.predicting():  # tensors without memory, kernels of a GPU
@@ -87,18 +108,16 @@ for shape, num_bytes in list(kept.by("shape").items())[:3]:
     print(f"{shape:<20}{num_bytes:>10}")
 
 # %% [markdown] id="read-left"
-# One tensor for the loss is several times all that the blocks' inputs take: 50257 logarithms of
-# probabilities for each token. With everything kept, nobody sees it; under checkpointing it is what
-# is left. A switch for whole models is a switch for blocks.
+# The loss alone keeps several times what all inputs of blocks take: for each token, 50257
+# logarithms of probabilities. Without checkpointing nobody notices this tensor. With it, this
+# tensor is the largest that is left, because the switch wraps blocks and not the loss.
 
 # %% [markdown] id="swin"
-# ### Once it does more
+# ### Swin: the switch wraps too much
 #
-# Swin is a vision transformer in four stages, with most of its blocks in the third. In
-# transformers, both the stages and the blocks in them are layers that can be checkpointed.
-#
-# **Predict.** A small Swin: kept whole, switched on, and switched on for the blocks alone. Order
-# the three by peak and by FLOPs.
+# Swin is a vision transformer in four stages. In transformers both its stages and the blocks
+# inside them are layers that can be checkpointed. What does the switch cost on a small Swin,
+# compared with checkpointing the blocks alone?
 
 
 # %% id="swin-model"
@@ -132,15 +151,15 @@ for name, change in {"kept": nn.Identity(), "switch": switch_on, "blocks": block
     print(f"{name:<7} peak {reports[name].peak_bytes}, FLOPs x {flops:.2f}")
 
 # %% [markdown] id="read-swin"
-# The switch nests: a stage is run again, and inside it each block once more. Nearly a whole forward
-# pass is paid for nothing, since the peak is the same without the outer level. No test of the
-# gradients can notice, for they are right. Two numbers of one step show it, peak and FLOPs: ask for
-# both whenever you switch something on.
+# The switch nests. Backward runs a stage again, and inside it runs each block once more. That
+# costs nearly a whole forward pass and saves nothing: the peak is the same without the outer
+# level. No test of gradients can notice, because the gradients are right. So whenever you switch
+# something on, look at two numbers of a step: its peak and its FLOPs.
 
 # %% [markdown] id="silent"
-# ## The switch that does nothing
+# ## Does the switch do anything?
 #
-# A small GPT-2 of the library's own, on the source of Python's standard library.
+# Now a small GPT-2 of the library's own, on the source of Python's standard library.
 
 # %% id="small-gpt2"
 sizes = {"vocab_size": 256, "n_positions": 128, "n_layer": 8, "n_head": 4, "n_embd": 128}
@@ -163,8 +182,8 @@ def peak(model):
 
 
 # %% [markdown] id="predict-eval"
-# **Predict.** Four peaks: `train()` and `eval()`, each with the switch off and on. Somebody may
-# want `eval()` in training, to fine-tune without dropout.
+# **Predict.** To fine-tune without dropout, somebody trains in `eval()`. What share of the peak
+# does the switch save there, in per cent?
 
 # %% id="measure-eval"
 for mode in ("train", "eval"):
@@ -176,10 +195,12 @@ for mode in ("train", "eval"):
 print(*(warning.message for warning in said if warning.category is memory.MeterWarning))
 
 # %% [markdown] id="read-eval"
-# In `eval()` the switch is on and nothing is checkpointed: each layer asks `if
-# self.gradient_checkpointing and self.training`. The library raises nothing and logs nothing; the
-# last line is the meter's. To train without dropout, stay in `train()` and take the dropout out of
-# the configuration. The gradients are then those of `eval()`, to the bit:
+# In `eval()` the switch is on and nothing is checkpointed, because each layer asks `if
+# self.gradient_checkpointing and self.training`. The library raises nothing and logs nothing. The
+# last line above is a warning of this course's meter.
+#
+# To train without dropout, stay in `train()` and set dropout to 0 in the configuration. The
+# gradients are then those of `eval()`, to the bit:
 
 # %% id="without-dropout"
 evaluating = small_gpt2().eval()
@@ -191,8 +212,8 @@ pairs = zip(evaluating.parameters(), training.parameters(), strict=True)
 print(all(torch.equal(ours.grad, theirs.grad) for ours, theirs in pairs), peak(training))
 
 # %% [markdown] id="cache"
-# The second setting of every recipe is `use_cache=False`, "required with checkpointing". Chapter 05
-# tried all combinations on a Llama. On GPT-2, whose configuration says `True` from the start:
+# Every recipe also sets `use_cache=False`, "required with checkpointing". Is it? GPT-2's
+# configuration says `True` from the start:
 
 # %% id="measure-cache"
 for cache in (True, False):
@@ -201,17 +222,16 @@ for cache in (True, False):
         print(f"use_cache {cache!s:<6} switch {name:<4} {peak(model)}")
 
 # %% [markdown] id="read-cache"
-# The switch turns the cache off by itself, so with it the setting changes nothing. *Without* the
-# switch a training step builds a cache that nobody reads. So `use_cache=False` is right in
-# training, for another reason than the one that is given.
+# The switch turns the cache off by itself, so with the switch the setting changes nothing.
+# *Without* the switch a training step builds a cache that nobody reads. So `use_cache=False` is
+# right in training, but for another reason than the recipes give.
 
 # %% [markdown] id="frozen"
-# ## Frozen inputs: LoRA on a ViT
+# ## Frozen inputs: does LoRA still train?
 #
-# Chapter 04 found that a checkpoint written as a Function cuts the graph when its input needs no
-# gradient. `use_reentrant=True` is that Function. With LoRA the embeddings are frozen, so the first
-# block's input needs none. Here peft puts corrections beside every linear layer of a small ViT, and
-# trains the head as well.
+# With `use_reentrant=True`, checkpointing cuts the graph when a segment's input needs no gradient
+# (chapter 04). With LoRA the embeddings are frozen, so the first block's input needs none. Here
+# peft adds LoRA weights to every linear layer of a small ViT, and trains the head as well.
 
 # %% id="lora-vit"
 shape = {"image_size": 32, "patch_size": 4, "num_channels": 1, "num_labels": 10}
@@ -244,9 +264,8 @@ def trained(model, updates=6):
 
 
 # %% [markdown] id="predict-frozen"
-# **Predict.** How many of the trained tensors get a gradient, without the switch, with it in both
-# implementations, and after the method that recipes call, `enable_input_require_grads()`? In which
-# of the four does the loss fall?
+# **Predict.** 74 tensors are to be trained. How many of them get a gradient with
+# `use_reentrant=True`?
 
 # %% id="measure-frozen"
 variants = {"off": lora_vit()}
@@ -261,24 +280,21 @@ for name, model in variants.items():
     print(f"{name:<20} {reached}, loss falls: {falls}, warned: {warned}")
 
 # %% [markdown] id="read-frozen"
-# With the old implementation LoRA did not train. The head did, so the loss falls, and a warning
-# (PyTorch's: "None of the inputs have requires_grad=True") is all that tells.
-# `enable_input_require_grads` hangs a hook on the embeddings whose only work is
-# `output.requires_grad_(True)`: the ticket of chapter 04. For models that read text, the library's
-# switch does this by itself; for those that read images it does not, as you see.
-# `use_reentrant=False`, the library's default today, needs no ticket.
+# With `use_reentrant=True` the LoRA weights did not train. The head did, so the loss falls all the
+# same, and one warning ("None of the inputs have requires_grad=True") is all that tells.
+#
+# The cure of the recipes, `enable_input_require_grads()`, hangs a hook on the embeddings that
+# calls `output.requires_grad_(True)`. For text models the library's switch does this by itself;
+# for image models it does not, as you see. `use_reentrant=False`, today's default of the library,
+# needs no cure.
 
 # %% [markdown] id="kernels"
-# ## What attention keeps
+# ## How much does attention keep?
 #
-# Now the sizes. `recorded/` holds a few hundred steps of published models, predicted for a GPU's
-# kernels; a `Recipe` names one. The first condition that no tutorial states is the attention
-# kernel: `eager` writes the scores out, `sdpa` is PyTorch's fused kernel and today's default. Which
-# fused kernel depends on the precision: *flash* for 16 bits, *memory-efficient* for float32. (On a
-# T4, which is too old for flash, memory-efficient for both.)
-#
-# **Predict.** By what factor do the activations of a whole model fall from `eager` to `sdpa`? For
-# sequences of 1024, 512 and 197 tokens?
+# Now the published sizes. `recorded/` holds predictions for GPU kernels, and a `Recipe` names one.
+# The first condition that sources 1 and 2 leave out is the attention kernel. `eager` writes the
+# scores out. `sdpa` is PyTorch's fused attention and today's default: *flash* in 16 bits,
+# *memory-efficient* in float32. (A T4 is too old for flash.)
 
 # %% id="kernel-table"
 table = recorded.load("predicted")
@@ -295,21 +311,22 @@ for model in (("gpt2-xl", 8), ("bert-large", 16, 512), ("vit-l-16", 32)):
         print(f"{model[0]:<12}{precision:<10}{Bytes(eager):>9} -> {Bytes(fused)}")
 
 # %% [markdown] id="read-kernels"
-# A kernel that costs nothing halves the long rows, and is worth as little on a ViT as its sequence
-# is short. Each figure in the table on top would have to say which of the two it means; the older
-# ones were made before fused kernels were there.
+# The fused kernel costs nothing. It halves the activations of the long sequences, and saves less
+# on a ViT, whose sequences are short. A published figure means one kernel or the other; the older
+# ones were made before fused kernels existed.
 
 # %% [markdown] id="xl"
 # ## GPT-2 XL, 32 sequences: 40 GB?
 #
-# All six combinations of kernel and precision, with PyTorch's AdamW, in decimal gigabytes as the
-# claim has them. (`bf16-amp` is autocast over float32 parameters; `bf16` is everything in bfloat16,
-# optimizer states too.)
+# Six combinations of kernel and precision with PyTorch's AdamW, in decimal gigabytes like the
+# claim. `bf16-amp` is autocast over float32 parameters. `bf16` is everything in bfloat16,
+# optimizer states too.
 #
-# **Predict.** The claim is 40 GB of activations and 60 GB in all, then 12 and 32. How many of the
-# six have the first pair? The second?
+# **Predict.** The claim is 40 GB of activations and 60 GB in all without checkpointing. In how
+# many of the six combinations does that hold?
 
 # %% id="xl-table"
+xl = {}
 for attention in ("eager", "sdpa"):
     for precision in ("fp32", "bf16-amp", "bf16"):
         print(f"{attention:<6}{precision:<10}", end="")
@@ -317,14 +334,15 @@ for attention in ("eager", "sdpa"):
             report = found("gpt2-xl", 32, 1024, precision=precision, attention=attention,
                            checkpointing=strategy)  # fmt: skip
             kept, whole = report["at_peak"]["activations"] / GB, report["peak_bytes"] / GB
+            xl[attention, precision, strategy] = kept, whole
             print(f"{strategy:>12}: {kept:5.1f} GB, {whole:5.1f} in all", end="")
         print()
 
 # %% [markdown] id="read-xl"
-# The first pair has no condition. The smallest figure in that column is nearly four times 40 GB,
-# and the fused kernel and bfloat16 states are in it already. The second pair has one: with
-# everything in bfloat16 it is right within a tenth. So "70 % less" is really above 90 %, and the
-# claim undersells what it recommends.
+# No combination gives 40 and 60 GB: the smallest activations are nearly four times 40 GB, and that
+# row already has the fused kernel and bfloat16 throughout. The checkpointed pair, 12 and 32 GB, is
+# right within a tenth when everything is in bfloat16. So checkpointing saves over 90 % of the
+# activations here, more than the 70 % that the source promises.
 #
 # Where might 40 come from? Chapter 01 counts 16 tensors a block, each of batch x sequence x width.
 # In *elements*, that is
@@ -334,12 +352,11 @@ layers, width = 48, 1600
 f"{16 * layers * 32 * 1024 * width / 1e9:.1f} billion"
 
 # %% [markdown] id="read-elements"
-# Whoever takes one byte for each has the claim. That is a guess; that the bytes of an element were
-# forgotten somewhere is the simplest one.
+# With one byte an element this is the claimed number. That is a guess: somebody forgot to multiply
+# by the bytes of an element.
 #
-# The tutorial goes on: micro-batches of 8, four of them, checkpointed, "22 GB: fits a consumer GPU"
-# (24 GiB). Chapter 08 found the price of accumulation, one set of gradients that stays through the
-# peak. A step that pays it, for any recipe:
+# Source 1 goes on: four micro-batches of 8, checkpointed, "22 GB: fits a consumer GPU" (24 GiB).
+# Accumulation keeps one set of gradients through the peak (chapter 08). The same step, predicted:
 
 
 # %% id="xl-accumulated"
@@ -347,67 +364,84 @@ lean = {"precision": "bf16", "checkpointing": "per-block", "accumulation": 2}
 memory.MemoryReport.from_json(json.dumps(found("gpt2-xl", 8, 1024, **lean)))
 
 # %% [markdown] id="read-accumulated"
-# (Two micro-batches peak like four: from the second one on, the gradients are there.) All in
-# bfloat16, it fits with room to spare, and the claim is on the safe side. With float32 parameters,
-# as autocast has them, parameters, gradients and two states are 16 bytes for each of the 1.56
-# billion, and those alone are
+# (Two micro-batches peak like four, because the gradients are there from the second one on.) With
+# everything in bfloat16 the step fits with room to spare, so the claim is on the safe side. With
+# float32 parameters it cannot fit. Parameters, gradients and two states take 16 bytes for each of
+# the 1.56 billion parameters, and those alone are
 
 # %% id="xl-floor"
 num_parameters = Recipe("gpt2-xl").num_parameters
 f"{Bytes(16 * num_parameters)} before the first activation"
 
 # %% [markdown] id="bert"
-# ## BERT-Large: 24, 8, 5?
+# ## BERT-Large: 24, 8, 5 GB?
 #
-# The claim: 16 sequences of 512 need 24 GB, four micro-batches of 4 need 8, checkpointed 5.
+# Source 1 says: 16 sequences of 512 need 24 GB, four micro-batches of 4 need 8, and with
+# checkpointing 5.
 
 # %% id="bert-16"
+bert = {}
 for attention in ("eager", "sdpa"):
     for precision in ("fp32", "bf16-amp"):
         whole = found("bert-large", 16, 512, precision=precision, attention=attention)
         part = found("bert-large", 4, 512, precision=precision, attention=attention)
         # a window of several micro-batches peaks where one does, with the gradients on top
         window = part["peak_bytes"] + 4 * Recipe("bert-large").num_parameters
+        bert[attention, precision] = whole["peak_bytes"] / GB, window / GB
         print(f"{attention:<6}{precision:<9} 16 at once {whole['peak_bytes'] / GB:4.1f} GB, "
               f"4 x 4 {window / GB:4.1f} GB")  # fmt: skip
 
 # %% [markdown] id="read-bert"
-# 24 GB lies between the rows. 8 GB is a little below the lower ones: it is right for *one*
-# micro-batch of 4, without the gradients that wait for the other three.
+# For 16 at once, 24 GB is none of the four predictions; it lies between two of them. For 4 x 4,
+# 8 GB is a little below the lowest. It is what *one* micro-batch of 4 needs, without the
+# gradients that wait for the other three.
 #
-# **Predict.** And 5 GB, checkpointed? 335 million parameters at 16 bytes are 5.4 GB. Which lever
-# gets below that floor?
+# And 5 GB with checkpointing? 335 million parameters at 16 bytes are 5.4 GB already. What can get
+# below that floor?
 
 # %% id="bert-5"
+five = {}
 for optimizer in ("adamw", "adamw-8bit"):
     report = found("bert-large", 4, 512, optimizer=optimizer, checkpointing="per-block",
                    accumulation=4)  # fmt: skip
-    print(f"{optimizer:<12} {report['peak_bytes'] / GB:.1f} GB, peak in {report['peak_phase']}")
+    five[optimizer] = report["peak_bytes"] / GB
+    print(f"{optimizer:<12} {five[optimizer]:.1f} GB, peak in {report['peak_phase']}")
 
 # %% [markdown] id="read-5"
-# Not checkpointing: only something that shrinks what stays. With 8-bit states (chapter 01's ledger:
-# 2 bytes a parameter in place of 8) the claim is met, and bfloat16 throughout would do it too. With
-# float32 and AdamW it cannot be, at any micro-batch.
+# Checkpointing cannot; only a smaller optimizer state can, or smaller parameters. With 8-bit
+# states (2 bytes a parameter instead of 8) the claim holds. With float32 and plain AdamW no
+# micro-batch is small enough.
 
 # %% [markdown] id="savings"
-# ## "Saves 71 %", "saves 58 %"
+# ## "Saves 71 %", "saves 58 %": of what?
 #
-# A percentage of the whole peak depends on everything. ViT-L, 32 images of 224 x 224:
+# A share of the whole peak depends on kernel, precision, batch and optimizer. ViT-L, 32 images of
+# 224 x 224:
 
 # %% id="vit"
+vit = {}
 for micro_batch, attention in ((32, "eager"), (32, "sdpa"), (96, "sdpa")):
     for precision in ("fp32", "bf16-amp"):
         before, after = (
             found("vit-l-16", micro_batch, precision=precision, attention=attention,
                   checkpointing=how)["peak_bytes"] for how in ("none", "per-block")
         )  # fmt: skip
+        vit[micro_batch, attention, precision] = before, after
         print(f"{micro_batch} images, {attention:<6}{precision:<9}{Bytes(before):>9} -> "
               f"{Bytes(after)}, saves {1 - after / before:.0%}")  # fmt: skip
 
+# %% id="vit-both"
+several = Recipe("vit-b-16", 8, precision="bf16-amp", checkpointing="per-block", accumulation=2)
+whole = found("vit-b-16", 32, precision="bf16-amp")["peak_bytes"]
+both = memory.predict(several.make_step).peak_bytes
+print(f"ViT-B, 32 images: {Bytes(whole)}; as 4 x 8, checkpointed: {Bytes(both)}")
+
 # %% [markdown] id="read-vit"
-# 58 % is a fair figure for float32, between the two kernels. The same claim says that
-# checkpointing lifts the batch from 32 to 96, and that holds: 96 images checkpointed take less
-# than 32 did. And the two towers of CLIP, with 64 pairs of image and text:
+# 58 % is a fair figure for float32: it lies between the two kernels. Source 2 also says that
+# checkpointing lifts the batch from 32 to 96. That holds: 96 images checkpointed take less than 32
+# did without. The last line uses both techniques at once on a smaller ViT.
+#
+# CLIP has two encoders, here with 64 pairs of image and text:
 
 # %% id="clip"
 for strategy in ("none", "per-block", "library-switch"):
@@ -415,17 +449,19 @@ for strategy in ("none", "per-block", "library-switch"):
     print(f"{strategy:<15}{Bytes(report['peak_bytes']):>9}, peak in {report['peak_phase']}")
 
 # %% [markdown] id="read-clip"
-# Both ways stop at the update, as everywhere that a model is small and its batch too. (To
-# accumulate a contrastive loss is another matter; chapter 09 does it.)
+# Both ways of checkpointing stop at the same peak, that of the optimizer's update, which
+# checkpointing does not lower. (Accumulating a contrastive loss needs cached gradients: chapter
+# 09.)
 #
-# Llama-2-7B: "batch 1 to 4, saves 71 %, on 80 GB". Trained in full, all bfloat16, with the fused
-# AdamW that needs no copy:
+# Llama-2-7B: "batch 1 to 4, saves 71 %, on 80 GB". Here it is trained in full, all in bfloat16,
+# with fused AdamW:
 
 # %% id="llama"
+llama = {}
 for optimizer in ("adamw-fused", "adamw-8bit"):
     rows = [found("llama-2-7b", 4, 2048, precision="bf16", optimizer=optimizer, checkpointing=how)
             for how in ("none", "per-block")]  # fmt: skip
-    before, after = (row["peak_bytes"] for row in rows)
+    before, after = llama[optimizer] = [row["peak_bytes"] for row in rows]
     print(f"{optimizer:<12}{Bytes(before):>9} -> {Bytes(after)}, "
           f"saves {1 - after / before:.0%}")  # fmt: skip
 stays = 8 * Recipe("llama-2-7b").num_parameters
@@ -433,10 +469,11 @@ f"at most {1 - stays / (80 * GIB):.0%} on a card of 80 GiB with AdamW: {Bytes(st
 
 # %% [markdown] id="read-llama"
 # Half of the claim holds: four sequences do not fit on the card, and checkpointed they do. But
-# whatever fits without, parameters, gradients and states are most of it, so 71 % is out of reach.
-# Is there a condition at all? It would have to take away what stays.
+# parameters, gradients and states are most of whatever fits, so 71 % is out of reach. A condition
+# under which it is true must remove those.
 #
-# **Predict.** LoRA with peft on the same four sequences: what becomes of the saving?
+# **Predict.** LoRA with peft on the same four sequences: how many per cent of the peak does
+# checkpointing save?
 
 
 # %% id="llama-lora"
@@ -462,7 +499,8 @@ def lora_step(strategy):
 # %% id="llama-lora-predicted"
 lora = {how: memory.predict(lora_step(how), warmup=0) for how in ("none", "library-switch")}
 before, after = (report.peak_bytes for report in lora.values())
-f"{before} -> {after}, saves {1 - after / before:.0%}"
+lora_saves = 1 - after / before
+f"{before} -> {after}, saves {lora_saves:.0%}"
 
 # %% id="llama-figure"
 full = {name: found("llama-2-7b", 4, 2048, precision="bf16", optimizer=optimizer,
@@ -476,20 +514,16 @@ title = "Llama-2-7B, 4 x 2048, bfloat16, predicted for CUDA kernels"
 plots.ledger_bars(bars, title=title, cards_gib=plots.CARDS_GIB, predicted=list(bars))
 
 # %% [markdown] id="read-lora"
-# There it is, nearly: 71 % is a figure for *frozen* weights, which the claim does not mention. Read
-# the bars from below. LoRA alone takes away states and gradients and leaves a wall of activations;
-# checkpointing alone takes the wall and leaves the rest. Together they take a 7B model from a
-# data-centre card to a workstation's.
+# So 71 % is nearly right for *frozen* weights, which the source does not mention. LoRA alone
+# removes states and gradients, and activations remain. Checkpointing alone removes activations,
+# and the rest remains. Both together take a 7B model from a data-center card to a workstation's.
 
 # %% [markdown] id="by-strategy"
-# ## A table without a model
+# ## Which strategy saves most?
 #
-# The same tutorial ranks strategies, for no model in particular: every block saves 70 % of the
-# memory for 50 % more time; every two blocks, 50 and 30; sqrt(n) segments, 60 and 25; attention
-# alone, 40 and 15.
-#
-# **Predict.** GPT-2 Medium, 8 sequences of 1024, autocast: order the four by what they save. And
-# which times can you refute without a clock? (One forward is a third of a step's arithmetic.)
+# Source 2 ranks four strategies, for no model in particular. Every block: saves 70 % of the memory
+# for 50 % more time. Every two blocks: 50 and 30. Segments of sqrt(n): 60 and 25. Attention alone:
+# 40 and 15. Here is GPT-2 Medium, 8 sequences of 1024, autocast:
 
 # %% id="strategy-table"
 claimed = {"per-block": 70, "every-2": 50, "sqrt": 60, "attention-only": 40}
@@ -504,22 +538,23 @@ for strategy, percent in claimed.items():
     print(f"{strategy:<15} claimed {percent} %, predicted {1 - ramp(strategy) / ramp('none'):.0%}")
 
 # %% [markdown] id="read-strategy"
-# Three of the four are nearly one number. What is left of the ramp is the head's logits and the
-# segment that is being recomputed, and the inputs of blocks, which longer segments save, are the
-# small part of it. Attention alone saves a sixth of its claim: a fused kernel has left little there
-# to discard. And the times: every block, every two and sqrt(n) run the same blocks once more, so
-# they cost the same arithmetic, a third of a step at most. 50, 30 and 25 cannot all be true of
-# one model. Which length is best, chapter 06 asks.
+# Three of the four save nearly the same. What remains of the activations' peak is the head's
+# logits and the segment that is being recomputed. The inputs of blocks, which longer segments
+# save, are a small part. Attention alone saves a sixth of its claim, because a fused kernel leaves
+# little there to discard.
+#
+# The claimed times contradict each other. Every block, every two and sqrt(n) all run the same
+# blocks once more, so they add the same arithmetic, at most a third of a step. They cannot cost
+# 50, 30 and 25 % on one model. Chapter 06 finds the best segment length.
 
 # %% [markdown] id="guide"
-# ## The run that everybody quotes
+# ## The one run with a source
 #
-# 14949 MB, 8681, 6775: these three come with a source, the performance guide in the documentation
-# of transformers 4.18. It trains BERT-Large as a classifier on 512 sequences of 512 random tokens,
-# in float32, on a V100 of 16 GB, with the Trainer of that time: written-out attention, an AdamW
-# that loops over the parameters, gradients set to zero and not dropped. And it reads the memory off
-# the *driver*, after noting that CUDA itself takes 1343 MB. All of that can be said to the
-# predictor.
+# 14949, 8681 and 6775 MB come from source 3. It trains BERT-Large as a classifier on 512 sequences
+# of 512 random tokens, in float32, on a V100 of 16 GB, with the Trainer of that time. That Trainer
+# used written-out attention, an AdamW that loops over the parameters, and gradients set to zero,
+# not to None. The guide reads the memory from the driver, and notes that CUDA itself takes 1343
+# MB. All of that can be given to the predictor:
 
 
 # %% id="guide-step"
@@ -548,40 +583,38 @@ def guide_step(micro_batch, strategy="none", attention="eager", **adamw):
 CUDA_ITSELF = 1343  # MB, as the guide measured it
 guide = {"batch 4": (14949, guide_step(4)), "1 x 4": (8681, guide_step(1)),
          "1 x 4, checkpointed": (6775, guide_step(1, "library-switch"))}  # fmt: skip
+off = {}
 for name, (theirs, make_step) in guide.items():
     ours = memory.predict(make_step).peak_bytes / MIB + CUDA_ITSELF
+    off[name] = ours / theirs - 1
     print(f"{name:<20} guide {theirs:>6} MB, predicted {ours:6.0f} MB, {ours / theirs - 1:+.0%}")
 
 # %% [markdown] id="read-guide"
-# On another machine, years later, without a GPU. What is left over is always on one side and
-# grows with what comes and goes: the driver counts what PyTorch's allocator has *reserved*, its
-# cache and its holes included (chapter 02), and the predictor counts tensors. How much of the first
-# row's rest is that, and how much the kernels of 2022, this machine cannot tell.
+# These predictions were made years later and without a GPU. They are all too low, and most where
+# activations are largest. The driver counts what PyTorch's allocator has *reserved*, with its
+# cache and its holes (chapter 02); the predictor counts tensors.
 #
-# Times of that run: 8.86 samples a second, accumulated 7.75, checkpointed 5.99. So accumulation
-# cost an eighth, since a batch of 1 does not fill a V100, and checkpointing made each sample take
-# 29 % longer, a little less than the third that one more forward pass adds. Both are ratios of one
-# card, one model, one batch.
+# The guide's times: 8.86 samples a second, accumulated 7.75, checkpointed 5.99. Accumulation cost
+# an eighth, because a batch of 1 does not fill a V100. Checkpointing made each sample take 29 %
+# longer, a little less than the third that one more forward adds.
 #
-# **Predict.** The same batch of 4, no accumulation, no checkpointing, but with today's defaults of
-# the same library: fused attention, fused AdamW, gradients dropped. Where in the guide's list is
-# it?
+# Where in that list is today's default, with batch 4, no accumulation and no checkpointing, but
+# fused attention, fused AdamW and gradients set to None?
 
 # %% id="guide-today"
 today = memory.predict(guide_step(4, attention="sdpa", fused=True)).peak_bytes / MIB + CUDA_ITSELF
 f"{today:.0f} MB"
 
 # %% [markdown] id="read-today"
-# Below the second row. What accumulation had to do then, the defaults do now, and nobody who copies
-# the table would find it.
+# It lies below the second row. Today's defaults alone save what accumulation had to save in 2022,
+# and the copied table cannot tell you that.
 
 # %% [markdown] id="own-run"
 # ## Your own run: the Trainer
 #
-# A table that you can trust is one that you made. A GPT-2 of the library, real text (the source of
-# Python's standard library, byte by byte), the Trainer, three settings with the same effective
-# batch. On a CPU the model is small; on a GPU it is published: GPT-2 on a small one, GPT-2 Medium
-# on a large one.
+# Now make such a table yourself: a GPT-2, real text byte by byte (the source of Python's standard
+# library), the Trainer, and three settings with the same effective batch. On a CPU the model is
+# small. On a small GPU it is GPT-2, on a large one GPT-2 Medium.
 
 # %% id="run-sizes"
 where = device.pick()
@@ -601,10 +634,9 @@ def new_model():
 
 
 # %% [markdown] id="half"
-# A GPU also wants its 16 bits. bfloat16 is the easy kind, but a T4 has it in software only: PyTorch
-# says that it is supported, and it is slow. `device.half_dtype` looks at the hardware, warns, and
-# falls back to float16, for which Trainer and Accelerate bring the gradient scaler along. As on a
-# T4:
+# On a GPU you also want 16 bits. A T4 only emulates bfloat16: PyTorch says it is supported, and it
+# is slow. `device.half_dtype` asks the hardware, warns, and falls back to float16. Trainer and
+# Accelerate then add the gradient scaler. The next cell pretends to be a T4:
 
 # %% id="half-on-t4"
 with (
@@ -641,10 +673,11 @@ def arguments(folder, micro_batch, checkpointed):
 
 
 # %% [markdown] id="watching"
-# The last two lines are `gradient_checkpointing=True` and `gradient_checkpointing_kwargs`, by the
-# name that the installed version has. Time and memory are taken in two runs: the meter would cost
-# time. `memory.watch` meters whatever happens inside a `with`, here two updates of the Trainer,
-# model, optimizer and all.
+# The last two arguments are `gradient_checkpointing=True` and its `kwargs`, under the name that
+# the installed version has.
+#
+# Time and memory are taken in separate runs, since the meter costs time. `memory.watch` meters
+# whatever runs inside its `with` block, here two updates of the Trainer.
 
 
 # %% id="run-trainer"
@@ -667,9 +700,9 @@ settings = {f"{batch_size} at once": (batch_size, False), f"{quarter} x 4": (qua
             f"{quarter} x 4, checkpointed": (quarter, True)}  # fmt: skip
 
 # %% [markdown] id="predict-own"
-# **Predict.** Three lines as in the guide: seconds (the median of three runs, in turn, after one to
-# warm up), samples a second, peak. On your machine, does
-# accumulation cost time? Does checkpointing cost a third?
+# Each row shows seconds (median of three runs, taken in turn, after one to warm up), samples a
+# second, and the peak. On your machine, does accumulation cost time? Does checkpointing cost a
+# third?
 
 # %% id="own-table"
 # NBVAL_IGNORE_OUTPUT
@@ -690,17 +723,15 @@ ledgers = {label: report.at_peak for label, report in reports.items()}
 plots.ledger_bars(ledgers, title=f"Trainer, {name}, {device.describe(where)}")
 
 # %% [markdown] id="read-own"
-# (These outputs are this machine's, the times more so than the bytes; yours differ.) The mean
-# losses of the three runs agree: it is the same training, as chapter 08 demands. The bytes are the
-# guide's in small, step by step. Of the times trust nothing but your own: a few rows fill a CPU
-# core, and one sequence did not fill a V100, so the price of accumulation is another one on each
-# machine.
+# (These outputs are one machine's; yours differ, in times most.) The mean losses of the three runs
+# agree, so it is the same training. The peaks fall step by step as the guide's do. What
+# accumulation costs depends on whether a micro-batch fills the machine.
 
 # %% [markdown] id="accelerate"
-# ## The same with Accelerate
+# ## Your own loop: Accelerate
 #
-# Whoever wants to keep their own loop takes Accelerate: `accumulate` divides the loss and lets only
-# each fourth `optimizer.step()` through, the last of an epoch included.
+# With Accelerate you keep your own loop. `accumulate` divides the loss, and lets
+# `optimizer.step()` through only at every fourth micro-batch and at the end of an epoch.
 
 
 # %% id="accelerate-loop"
@@ -737,17 +768,17 @@ _, accumulated, checkpointed = (weights for _, weights in rounds[0])
 print("checkpointed, the same weights to the bit:", torch.equal(accumulated, checkpointed))
 
 # %% [markdown] id="read-accelerate"
-# The peaks are the Trainer's, nearly: underneath, the Trainer is such a loop. And on a CPU, with
-# the same micro-batches, checkpointing changes no bit of what was learned.
+# The peaks are nearly the Trainer's, because the Trainer is such a loop underneath. On a CPU, with
+# the same micro-batches, checkpointing changes no bit of the learned weights.
 
 # %% [markdown] id="measured"
-# ## On a card
+# ## What do GPUs say?
 #
-# The same rows on *emulated* cards: PyTorch's own allocator there, and no kernel ran. (Measured
-# ones stand beside them where somebody has handed in what `extra_record_your_gpu` writes.) On a T4
-# no fused attention takes bfloat16, so autocast writes the scores out.
+# The same rows on *emulated* cards: PyTorch's own allocator, and no kernel ran. Measured ones
+# stand beside them where somebody has handed in what `extra_record_your_gpu` writes. On a T4 no
+# fused attention takes bfloat16, so autocast writes the scores out there.
 #
-# How far such figures are from published measurements: companion 10b.
+# Companion 10b compares such predictions with published measurements.
 
 # %% id="measured-rows"
 gpus = [recorded.load(f"emulated {name}") for name in ("NVIDIA A100-SXM4-80GB", "Tesla T4")]
@@ -767,27 +798,71 @@ for key, row in table.rows.items():
 # %% [markdown] id="summary"
 # ## Verdicts
 #
-# - **GPT-2 XL, 32 x 1024, "40 and 60 GB":** under no kernel and no precision. **"12 and 32 GB"**
-#   checkpointed: with everything in bfloat16. **"22 GB"** for 8 x 4: enough in bfloat16, less than
-#   what stays under autocast.
-# - **BERT-Large, "24, 8, 5 GB":** no row has 24; 8 is one micro-batch without the window's
-#   gradients; 5 needs 8-bit states, or bfloat16 throughout.
-# - **Fifty layers, "24 to 8 GB":** chapter 01. The first figure has a batch, the second has none.
-# - **Llama 7B, "71 %":** nearly, with LoRA; never in full. **ViT-L, "58 %", batch "32 to 96":** in
-#   float32, yes.
-# - **"70, 50, 60, 40 %" by strategy:** no such order; the first three are alike, and cost alike.
-# - **"14949, 8681, 6775 MB":** right, for written-out attention in float32 and a driver's figure.
-#   With today's defaults the first is below the second.
-# - **`use_reentrant=False`:** the default by now; without it, frozen inputs cost a vision model its
-#   gradients. **`use_cache=False`:** the switch does it; useful without the switch.
-#
+# For GPT-2 XL with 8 x 4, "22 GB" is enough in bfloat16, and not enough under autocast. Chapter 01
+# settles the transformer of 50 layers, chapter 06 the ranking of strategies.
+
+# %% id="verdicts"
+smallest = min(kept for (_, _, way), (kept, _) in xl.items() if way == "none")
+lean_kept, lean_whole = xl["sdpa", "bf16", "per-block"]
+at_once, windows = zip(*bert.values(), strict=True)
+full_saves = max(1 - after / before for before, after in llama.values())
+kinds = ("eager", "sdpa")
+vit_saves = [1 - vit[32, kind, "fp32"][1] / vit[32, kind, "fp32"][0] for kind in kinds]
+predicted = {"how": "predicted", "device": "CUDA kernels"}
+claims.Verdicts(
+    claims.Verdict(
+        "A12", "wrong",
+        "Without checkpointing no kernel and no precision gets by with 40 GB of activations; the "
+        "second pair, 12 and 32 GB, is nearly right with everything in bfloat16.",
+        f"at least {smallest:.0f} GB of activations; checkpointed {lean_kept:.1f} of "
+        f"{lean_whole:.1f} GB", cell="xl-table", **predicted,
+    ),
+    claims.Verdict(
+        "A13", "holds if",
+        "8 GB are one micro-batch without the window's gradients, 5 GB need 8-bit states, and no "
+        "kernel and precision that we tried gives 24 GB.",
+        f"{min(at_once):.1f} to {max(at_once):.1f} GB at once, {min(windows):.1f} GB as 4 x 4, "
+        f"{five['adamw-8bit']:.1f} GB with 8-bit states", cell="bert-5", **predicted,
+    ),
+    claims.Verdict(
+        "A19", "holds if",
+        "Vision transformers take both techniques as they are; a contrastive loss needs cached "
+        "gradients, since plain accumulation compares fewer pairs.",
+        f"ViT-B, 32 images: {Bytes(whole)} to {Bytes(both)}", cell="vit-both", **predicted,
+    ),
+    claims.Verdict(
+        "B01", "holds if",
+        "The published drop is right for written-out attention in float32, read off the driver.",
+        f"the two rows again, by tensors: {off['batch 4']:+.0%} and {off['1 x 4']:+.0%}",
+        cell="guide-predicted", **predicted,
+    ),
+    claims.Verdict(
+        "B02", "holds if",
+        "Right under the same conditions as the row before it.",
+        f"{off['1 x 4, checkpointed']:+.0%}", cell="guide-predicted", **predicted,
+    ),
+    claims.Verdict(
+        "E08", "holds if",
+        "71 % is nearly reached with frozen weights (LoRA); in full training the states stay.",
+        f"LoRA saves {lora_saves:.0%}, full training at most {full_saves:.0%}",
+        cell="llama-lora-predicted", **predicted,
+    ),
+    claims.Verdict(
+        "E09", "holds if",
+        "58 % lies between the two attention kernels in float32, and 96 images then take less than "
+        "32 did.",
+        f"{min(vit_saves):.0%} and {max(vit_saves):.0%}", cell="vit", **predicted,
+    ),
+)  # fmt: skip
+
+# %% [markdown] id="end"
 # ## What you can now do
 #
-# - Ask of a published figure: which kernel, precision, optimizer, batch, and which peak? And try
-#   the conditions, on a laptop.
-# - Know what a library's switch wraps, from two numbers of one step: peak and FLOPs.
-# - Notice a switch that does nothing (`eval()`), too much (nested layers), or cuts the graph: count
-#   the gradients, not the loss.
+# - Ask of a published figure: which kernel, precision, optimizer and batch, and which peak? And
+#   try those conditions on a laptop.
+# - Find what a library's switch wraps, from two numbers of one step: peak and FLOPs.
+# - Notice a switch that does nothing (`eval()`), that nests, or that cuts the graph: count the
+#   gradients, do not watch the loss.
 # - Make your own before/after table, with the Trainer or with Accelerate.
 #
-# Chapter 11 does the same for diffusion U-Nets, where the blocks are no longer alike.
+# Chapter 11 does the same for diffusion U-Nets, whose blocks are not alike.

@@ -1,14 +1,15 @@
 # %% [markdown] id="title"
 # # Diffusion U-Nets
 #
-# One line: `unet.enable_gradient_checkpointing()`. One comment behind it: "Now training uses ~40 %
-# less memory!" And one table, measured on an A100 with 80 GB: Stable Diffusion 2.1 goes from batch
-# 4 to batch 12 and saves 62 %, SDXL goes from 1 to 4 and saves 68 %, and the larger batch gives 2.7
-# times the throughput. Neither says which image size, precision, kernel or optimizer it means.
+# `unet.enable_gradient_checkpointing()`, says a [tutorial](https://github.com/Gaurav14cs17/GenAI)
+# (`08_systems_and_optimization`), "now training uses ~40 % less memory". Its table for an A100
+# with 80 GB: Stable Diffusion 2.1 goes from batch 4 to batch 12 and saves 62 %, SDXL goes from 1
+# to 4 and saves 68 %, and the larger batch gives 2.7 times the throughput. It names no image size,
+# precision, kernel or optimizer.
 #
-# This chapter opens the line to see what it wraps, finds the settings under which the table is
-# nearly right, and those under which the line saves not one byte. Then it trains diffusion models
-# with all the techniques of the course, and they draw.
+# This chapter looks at what that call wraps. It finds settings under which the table is nearly
+# right, and others under which the call saves not one byte. Then it trains diffusion models with
+# all techniques of the course, and they draw digits.
 #
 # **Budget:** 45 minutes, 2 GiB of memory, no GPU needed.
 
@@ -30,7 +31,7 @@ from torch.optim import AdamW
 from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 
-from tutorial_lib import data, device, memory, plots, recorded, strategies
+from tutorial_lib import claims, data, device, memory, plots, recorded, strategies
 from tutorial_lib.checks import CheckError, assert_same_training
 from tutorial_lib.training import Recipe
 from tutorial_lib.units import GIB, MIB, Bytes
@@ -38,14 +39,19 @@ from tutorial_lib.units import GIB, MIB, Bytes
 torch.set_num_threads(1)  # small steps lose more by waiting for a second core than they gain
 
 # %% [markdown] id="levels-text"
-# ## Where the bytes are
+# ## Where are the bytes?
 #
-# A U-Net halves the image on its way down, level by level, and widens its channels; on the way up
-# it undoes both. Stable Diffusion 2.1 works on latents of 96 x 96 (images of 768 pixels), with 320
-# channels at the top and 1280 at the bottom. Here it is as published, built without memory and
-# without a download. A level's parameters do not know the image; its activations do.
+# ![A U-Net's residual blocks and transformer blocks are segments. Skips cross from the way down to
+# the way up and stay in memory. Convolutions at both ends, samplers, one residual block and the
+# layers around each transformer block are in no segment.](figures/11-unet-segments.svg)
 #
-# **Predict.** At which level lie most of the parameters? At which most of what autograd saves?
+# A U-Net halves the image level by level on its way down and widens its channels; on its way up it
+# undoes both. Stable Diffusion 2.1 works on latents of 96 x 96 (images of 768 pixels). A level's
+# parameters do not depend on the image's size; its activations do. Here it is as published,
+# predicted without memory and without a download.
+#
+# **Predict.** The figure will show nine levels, from the first on the way down to the last on the
+# way up. For which of them, 1 to 9, does autograd save most?
 
 
 # %% id="levels"
@@ -70,17 +76,15 @@ with memory.predicting():
 plots.opposite_bars(levels, title="SD 2.1's U-Net, one image of 768 pixels, float32, predicted")
 
 # %% [markdown] id="read-levels"
-# Two shapes that avoid each other. The weights lie deep, where an image is 12 or 24 to a side; the
-# activations lie at the top, and more on the way up than down, for there each level has one block
-# more, and each block reads a skip beside its input. So what checkpointing saves is decided by the
-# first level and the last, and what an optimizer costs is decided by the others.
+# Parameters and activations lie in different places. Most parameters lie deep, where an image is
+# 12 or 24 to a side. Most activations lie at the top, and more on the way up than on the way down:
+# there each level has one block more, and each block also reads a skip. So the first and the last
+# level decide what checkpointing saves, and the others decide what an optimizer costs.
 #
-# ## What the line wraps
+# ## What does `enable_gradient_checkpointing()` wrap?
 #
-# The same layout with narrow levels runs for real in a moment. How often does each layer run in one
-# step? Once means: kept. Twice: recomputed.
-#
-# **Predict.** Which layers does the line leave out?
+# The same layout with narrow levels runs for real in a moment. We count how often each layer runs
+# in one step. Once means that its activations were kept, twice that they were recomputed.
 
 # %% id="narrow"
 narrow = {"block_out_channels": (32, 32, 64, 64), "attention_head_dim": 4,
@@ -117,10 +121,13 @@ print(f"{len(once)} of {len(runs)} layers run once:")
 print(textwrap.fill(", ".join(kinds), 96))
 
 # %% [markdown] id="read-runs"
-# Each residual block is a segment, and each transformer block inside an attention layer. Left out:
-# both ends, all samplers, the middle's first residual block, and of every attention layer the
-# normalisation and the two projections around its transformer block. The line never asked you how
-# finely. Segments of your own are as short as in chapter 05: replace a module's `forward`.
+# As drawn above, each residual block is a segment, and so is each transformer block inside an
+# attention layer. In no segment are both ends, all samplers, the middle's first residual block,
+# and in every attention layer the normalization and the two projections around its transformer
+# block.
+#
+# The call has no option for finer or coarser segments. To choose your own, replace a module's
+# `forward`, as in chapter 05:
 
 
 # %% id="through"
@@ -140,9 +147,9 @@ def of_class(model, name):
 
 
 # %% [markdown] id="predict-ways"
-# **Predict.** Four ways to cut the published U-Net into segments. Order them by the peak of forward
-# and backward: the line; residual blocks and whole attention layers; whole attention layers alone;
-# the nine parts of the picture.
+# We compare four ways to cut the published U-Net into segments: the library's call (**"the line"**
+# in the tables below); residual blocks and whole attention layers; whole attention layers alone;
+# the nine levels of the first figure. Which has the lowest peak?
 
 
 # %% id="ways"
@@ -189,22 +196,22 @@ for name, size in sizes.items():
     print(f"{name:<16} {Bytes(size / NUM)} an image{price}")
 
 # %% [markdown] id="read-bench"
-# Fine is not the same as good, nor is coarse. Nine parts keep next to nothing between them, but
-# while the last one is recomputed its share of the picture above is there, whole. Residual blocks
-# and *whole* attention layers beat the line in memory: they include what the line leaves out. And
-# there is a setting between off and on, which the switch does not have: the attention layers alone,
-# the residual blocks kept.
+# Finer segments are not always better, nor are coarser ones. The nine levels keep next to nothing
+# between them, but while the last level is recomputed, all of its activations are there at once.
+# Residual blocks and *whole* attention layers beat the library's call, because they include the
+# layers that it leaves out. Checkpointing attention layers alone lies between on and off, a
+# setting that the call does not offer.
 #
-# The last two lines are the same mathematics with attention's scores written out, which was all
-# there was before fused kernels. Look at the factor between the two plain rows: **a kernel saves
-# more than most ways of checkpointing**, and costs nothing.
+# The last two rows compute the same with attention's scores written out, as before fused kernels.
+# Compare the two plain rows: **the fused kernel saves more than most ways of checkpointing**, and
+# costs nothing.
 #
-# ## How much of a step?
+# ## How much of a whole step?
 #
-# Now the whole step with AdamW in float32, from the course's table of predictions
-# (`course/recorded`), at the micro-batches given there.
+# Now the whole step with AdamW in float32, from the course's recorded predictions, at the
+# micro-batches shown.
 #
-# **Predict.** Which of the three U-Nets gains nothing at all?
+# **Predict.** By how many per cent does checkpointing lower SDXL's peak at batch 1?
 
 # %% id="full-step"
 table = recorded.load("predicted").rows
@@ -223,11 +230,35 @@ for model, num in {"sd15-unet": 4, "sd21-unet": 4, "sdxl-unet": 1}.items():
         words = f"{Bytes(step['peak_bytes']):>8} in {step['peak_phase']:<9} {less}"
         print(f"{model}, batch {num}  {strategy or 'none':<15} {words}")
 
+# %% [markdown] id="sides-text"
+# The tutorial names neither kernel nor precision. Here is each combination, with a checkpoint
+# around each block. The saving is given as a share of the peak, and as a share of what forward and
+# backward add:
+
+
+# %% id="sides"
+def added(report):
+    return max(report["phases"].values()) - report["baseline_bytes"]
+
+
+saves = {}
+for model, num in {"sd21-unet": 4, "sdxl-unet": 1}.items():
+    for precision in ("fp32", "bf16-amp"):
+        for attention in ("sdpa", "eager"):
+            plain, frugal = (
+                Recipe(model, num, precision=precision, attention=attention, checkpointing=way)
+                for way in ("none", "per-block")
+            )
+            before, after = (table[r.label()]["report"] for r in (plain, frugal))
+            saves[model, precision, attention] = 1 - after["peak_bytes"] / before["peak_bytes"]
+            of_pass = 1 - added(after) / added(before)
+            print(f"{plain.label():<44} saves {saves[model, precision, attention]:4.0%} "
+                  f"of the peak, {of_pass:4.0%} of the pass")  # fmt: skip
+
 # %% [markdown] id="read-full-step"
-# "About 40 % less" exists: SD 2.1, batch 4, 768 pixels, float32, fused attention. On SD 1.5, with
-# its smaller latents, the same line saves next to nothing. On SDXL it saves **nothing, to the
-# byte**, and neither does any other way of checkpointing, because the peak is not where the
-# activations are.
+# "About 40 % less" is right for SD 2.1, batch 4, 768 pixels, float32, fused attention. SD 1.5 has
+# smaller latents, and the same call saves next to nothing. On SDXL with fused attention it saves
+# **nothing, to the byte**, and so does every other way of checkpointing. Why?
 
 # %% id="sdxl-towers"
 switched = predicted_step("sdxl-unet", 1, "adamw", "library-switch")
@@ -242,22 +273,23 @@ title = "SDXL's U-Net, one image of 1024 pixels, float32, at the peak of the ste
 plots.ledger_bars(ledgers, title=title, cards_gib=(40, 80), predicted=list(ledgers))
 
 # %% [markdown] id="read-towers"
-# The step has two towers, as in chapter 01. One is the ramp: parameters, states, activations. The
-# other is the update: parameters, states, gradients and, with PyTorch's default AdamW on a GPU, a
-# temporary copy of the parameters. SDXL has 2.6 billion parameters and trains on one image: the
-# update is the taller one, and checkpointing lowers the other. So first lower the update (fused,
-# 8-bit states, fewer trainable parameters: chapter 10), and then checkpoint. In that order the same
-# line, on the same model, begins to count.
+# The step has two peaks, as in chapter 01. Forward and backward hold parameters, states and
+# activations. The update holds parameters, states, gradients and, with PyTorch's default AdamW on
+# a GPU, a temporary copy of the parameters. SDXL has 2.6 billion parameters and trains on one
+# image, so its higher peak is the update's, and checkpointing lowers only the other one.
 #
-# ## What fits
+# So first lower the update: fused AdamW, 8-bit states, or fewer trainable parameters (chapter 10).
+# Then checkpointing helps on the same model.
 #
-# The bench counted bytes per image beyond parameters P and gradients. Beside them stand AdamW's two
-# states: with a fused update, 4 P in all, and the rest belongs to images.
+# ## Which batch fits?
+#
+# Above we counted bytes per image, beyond parameters $P$ and gradients. AdamW adds two states.
+# With a fused update that is $4P$ in all, and the rest of the memory is for images:
 #
 # $$ \text{batch} = \Big\lfloor \frac{\text{memory} - 4P}{\text{bytes per image}} \Big\rfloor $$
 #
-# **Predict.** The table's 80 GB: which batch without the line and which with it, in float32? With
-# fused attention, and with the scores written out?
+# **Predict.** SD 2.1 in float32 with fused attention and no checkpointing: which batch fits in 80
+# GiB?
 
 
 # %% id="largest-batch"
@@ -285,20 +317,21 @@ if torch.cuda.is_available():  # yours, if you have one
         print(f"{way:<16} {device.describe('cuda')}: {largest_batch(way, card)}")
 
 # %% [markdown] id="read-largest-batch"
-# There they are: 80 GiB, 768 pixels, float32 **and written-out scores** give the table's 4 without
-# the line and its 12 with it. The batches are out of date: with today's default kernel the first is
-# four times as large before anything is recomputed. The 62 % do not come out, not even in this
-# setting, though it comes near. And they are arithmetic: what is saved, and nothing that comes and
-# goes. The last four lines are searches on an *emulated* A100, until PyTorch's own allocator
-# refused a batch. It refuses both of the table's batches: softmax's backward makes one more tensor
-# of the scores' size.
+# With 80 GiB, 768 pixels, float32 **and written-out scores**, this formula gives the table's
+# batches, 4 without and 12 with checkpointing. Today's fused kernel alone makes the first one four
+# times as large. No setting saves 62 % of the peak; as a share of what forward and backward add,
+# several come near.
 #
-# On 16 GiB there is room for a handful of images at best, and for none without checkpointing: 4 P
-# are nearly all of the card, of which a driver takes its part too. What SD 2.1 needs there first
-# are 8-bit states, which take 1.5 P less.
+# The formula counts what is saved, and no temporaries. The last four rows are searches on an
+# *emulated* A100, until PyTorch's own allocator refused a batch. It refuses both of the table's
+# batches, because softmax's backward makes one more tensor of the scores' size.
 #
-# SDXL's row of the table, from the recorded predictions at one image. With checkpointing they bound
-# the batch from below: as if all beyond parameters and states grew with it, gradients too.
+# A card of 16 GiB takes a handful of images at best and none without checkpointing, since $4P$
+# nearly fill it and the driver needs some too. There SD 2.1 first needs 8-bit states, which take
+# $1.5P$ less.
+#
+# For SDXL, the recorded predictions at one image bound the checkpointed batch from below: they
+# treat everything beyond parameters and states as if it grew with the batch, gradients too.
 
 # %% id="sdxl-batch"
 resident = 4 * plain["at_peak"]["parameters"]  # with gradients and two states
@@ -309,19 +342,21 @@ for kernel in ("", "eager"):
     turn = after["phases"]["backward"] - after["baseline_bytes"]
     first = int((80 * GIB - resident) / ramp)
     then = int((80 * GIB - after["baseline_bytes"]) / turn)
+    sdxl_batches = first, then
     print(f"80 GiB, {kernel or 'fused':<5}: batch {first}, checkpointed at least {then}")
 
 # %% [markdown] id="read-sdxl-batch"
-# With written-out scores: the table's 1, and its 4 or more. But "68 %" is a share of no peak that
-# this model has: at batch 1 the step falls by nothing, or by a tenth with written-out scores.
+# With written-out scores we get the table's 1, and its 4 or more. But "68 %" is no share of a peak
+# of this model: at batch 1 the step falls by nothing with fused attention, and by at most a fifth
+# with written-out scores.
 #
-# ## The largest image
+# ## How large may the image be?
 #
-# What is saved counts pixels: with fused attention it grows with the area. Scores count *pairs* of
-# pixels.
+# With fused attention, saved bytes grow with the number of pixels. Written-out scores grow with
+# the number of *pairs* of pixels.
 #
-# **Predict.** From 512 to 1024 pixels, by which factor do the saved bytes of one image grow, with
-# either kernel?
+# **Predict.** From 512 to 1024 pixels, by which factor do the saved bytes of one image grow with
+# written-out scores?
 
 
 # %% id="image-sizes"
@@ -340,10 +375,11 @@ plots.growth(curves, xlabel="side of the image in pixels", predicted=list(curves
              title="SD 2.1's U-Net, saved for one image, float32")  # fmt: skip
 
 # %% [markdown] id="read-image-sizes"
-# Four against ten, and the steeper line is still bending: pairs grow sixteenfold, and the larger
-# the image, the more of the bytes are pairs. With fused attention a single number describes this
-# U-Net, the bytes for one pixel, and the largest image follows as a square root. (Volumes have a
-# side more: doubling it takes eight times the bytes without any attention. Chapter 12 has one.)
+# With fused attention the factor is four, like the number of pixels. Written out, it lies between
+# four and sixteen, the number of pairs, and it rises with the image, because pairs become a larger
+# part. (The figure has two points for each kernel; the line between them is no measurement.) So
+# with fused attention one number describes this U-Net, its bytes per pixel, and the largest image
+# follows as a square root. Volumes grow eightfold when the side doubles; chapter 12 has one.
 
 # %% id="largest-image"
 per_pixel = {way: sizes[way] / NUM / 768**2 for way in ("plain", "the line")}
@@ -354,10 +390,10 @@ for way, size in per_pixel.items():
 # %% [markdown] id="throughput-text"
 # ## 2.7 times the throughput?
 #
-# From 4 to 12 images is three times as many a step. For 2.7 times as many *a second*, a step with
+# Going from 4 to 12 images triples the batch. For 2.7 times as many images *a second*, a step with
 # three times the images and a second forward may take only 11 % longer.
 #
-# **Predict.** By which factor does its arithmetic grow?
+# **Predict.** By which factor does the arithmetic of a step grow?
 
 # %% id="throughput-flops"
 ratio = 3 * flops["the line"] / flops["plain"]
@@ -365,11 +401,10 @@ print(f"a step of 12 with the line has {ratio:.1f} times the FLOPs of a step of 
 print(f"a machine that is busy in both does {3 / ratio:.2f} times the images a second")
 
 # %% [markdown] id="predict-throughput"
-# A machine that is already busy at batch 4 *loses* a fifth. A gain needs one that idles, as a
-# large GPU does on small tensors, and then only as much as it idled: 3 would be the end of all
-# idling. FLOPs say no more than that; a throughput is measured or it is not known. Here is that
-# of your machine: the narrow U-Net on a CPU, or on a GPU the published one at a size that your
-# memory takes. On a CPU it settles nothing about an A100.
+# A GPU that is already busy at batch 4 gets slower by a fifth. Batch 12 can be faster than batch 4
+# only where batch 4 leaves the GPU underused, and by at most three times. FLOPs cannot say more;
+# throughput has to be measured. Here is your machine: the narrow U-Net on a CPU, or the published
+# one on a GPU at a size that fits. A CPU says nothing about an A100.
 
 
 # %% id="throughput"
@@ -412,8 +447,8 @@ if torch.cuda.is_available():
         torch.cuda.empty_cache()
 
 # %% [markdown] id="recorded-text"
-# And with bfloat16 autocast and PyTorch's AdamW, on cards that were emulated or, where somebody has
-# handed a recording in, measured:
+# With bfloat16 autocast and PyTorch's AdamW, on emulated cards, or measured ones where somebody
+# has handed in a recording:
 
 # %% id="recorded-gpus"
 for gpu in [*recorded.emulated(), *recorded.measured()]:
@@ -426,10 +461,10 @@ for gpu in [*recorded.emulated(), *recorded.measured()]:
 # %% [markdown] id="trainer"
 # ## A trainer that draws
 #
-# All of this serves one loop. An image and noise are mixed in a proportion that a random time
-# decides; the U-Net is told the mixture and the time, and guesses the noise (Ho et al., 2020). The
+# One loop uses all of this. A random time decides in which proportion an image and noise are
+# mixed. The U-Net sees the mixture and the time, and predicts the noise (Ho et al., 2020). The
 # data are scikit-learn's 1,797 handwritten digits, 8 x 8. The U-Net is also told which digit it
-# is, so that we can ask for one. Everything is diffusers', as its users take it.
+# is, so that we can ask for one later. All parts are diffusers' own.
 
 # %% id="unet"
 images, labels = data.digits()  # (1797, 1, 8, 8) in [-1, 1]
@@ -463,10 +498,9 @@ def update(unet, optimizer, clean, digit, num=1):
 
 
 # %% [markdown] id="same-text"
-# Chapter 08's question first: does the model learn the same? A U-Net normalises by groups within
-# one image, not over a batch, so that accumulation may be exact; and no layer draws random numbers.
-#
-# **Predict.** Which of the three equals the plain update bit for bit, which within rounding?
+# Does the model learn the same with checkpointing and accumulation (chapter 08)? A U-Net
+# normalizes groups of channels within one image, not over the batch, so accumulation can be exact.
+# No layer draws random numbers. Which of the three below equals the plain update bit for bit?
 
 
 # %% id="same"
@@ -482,11 +516,9 @@ assert_same_training(plain, partial(update, **window, num=4), make=make)
 assert_same_training(plain, partial(frugal, **window, num=4), make=make)
 
 # %% [markdown] id="late-text"
-# The line changes no bit, accumulation the order of a sum. That took one precaution, in the first
-# line of `update`: noise and times are drawn for the *window*, then cut with it. The natural loop
-# draws them for each micro-batch.
-#
-# **Predict.** Is that wrong?
+# Checkpointing changes no bit. Accumulation changes only the order of a sum. That needs the first
+# line of `update`: noise and times are drawn for the *window* and then split with it. The usual
+# loop draws them for each micro-batch. Is that wrong?
 
 
 # %% id="late"
@@ -508,25 +540,26 @@ except CheckError as error:
     print("not the same training:", str(error).partition(":")[0])
 
 # %% [markdown] id="read-late"
-# Not wrong: other noise, from the same distribution. But two runs that draw differently cannot be
-# compared number by number, and whoever looks for a fault in a loop wants to. With the draws of a
-# window made at once, the micro-batch is a question of memory and of nothing else.
+# It is not wrong: the noise is another sample of the same distribution. But two runs that draw
+# differently cannot be compared number by number, which you need when you look for a fault. With a
+# window's noise drawn at once, the micro-batch changes memory and nothing else.
 
 # %% id="trainer-peaks"
+peaks = {}
 for name, step, num in [("plain", update, 1), ("the line", frugal, 1),
                         ("4 micro-batches", update, 4), ("both", frugal, 4)]:  # fmt: skip
     unet, optimizer = make()
     whole = partial(step, unet, optimizer, **window, num=num)
     report = memory.measure(whole, model=unet, optimizer=optimizer)
+    peaks[name] = report.peak_bytes / MIB
     print(f"{name:<16} peak {report.peak_bytes / MIB:5.1f} MiB, of which "
           f"{report.at_peak['activations'] / MIB:5.1f} MiB activations")  # fmt: skip
 
 # %% [markdown] id="predict-training"
-# One effective batch, four peaks. Now train with the line, for 200 updates; and beside it, for the
-# first 15, without it, with two micro-batches of 32, and with both. (The losses are your machine's,
-# down to rounding.)
-#
-# **Predict.** Guessing "no noise" has a loss of 1. Where will the updates bring it?
+# Four peaks for one effective batch. Now train for 200 updates with checkpointing ("the line" in
+# the figure). Beside it, 15 updates each: plain, with two micro-batches of 32, and with both
+# techniques. (The losses are your machine's, down to rounding. Predicting "no noise" gives a loss
+# of 1.)
 
 
 # %% id="train"
@@ -566,11 +599,9 @@ print("all four within 0.01 for 15 updates:", all(apart(c, losses) < 0.01 for c 
 print("mean of the last 50 losses below 0.13:", statistics.mean(losses[-50:]) < 0.13)
 
 # %% [markdown] id="sample-text"
-# A loss is no picture. To draw, begin with noise alone and take out, step by step, what the U-Net
-# takes for noise. And so that a machine judges too: a classifier that has seen the true digits
-# (the nearest of them decides) reads what was drawn.
-#
-# **Predict.** How many of the trained model's digits does it read as the one that was asked for? An
+# Does a low loss mean good pictures? To draw, begin with noise alone and remove, step by step,
+# what the U-Net predicts as noise. A classifier (nearest neighbor among the true digits) then
+# reads each drawing. How many does it read as the digit that was asked for, and how many of an
 # untrained model's?
 
 
@@ -609,14 +640,12 @@ print("before, at most three of ten are read as asked:", share_read(before) <= 0
 print("after, at least six of ten are:", share_read(after) >= 0.6)
 
 # %% [markdown] id="latent-text"
-# ## Latents, and a frozen autoencoder
+# ## Latents: what does the frozen autoencoder cost?
 #
-# Stable Diffusion does all this on latents: an autoencoder, trained before and frozen, makes 64 x
-# 64 x 4 numbers of 512 x 512 x 3. What does the frozen half cost? The tutorial's trainer freezes it
-# only `if use_checkpointing`, and encodes under `no_grad`. Encode one image at the published size:
-# as trained; with `requires_grad_(False)`; and under `no_grad`.
-#
-# **Predict.** What is held at the peak, and what is left when the latent is there?
+# Stable Diffusion trains on latents. An autoencoder, trained before and frozen, makes 64 x 64 x 4
+# numbers of 512 x 512 x 3. The tutorial's trainer freezes it only `if use_checkpointing`, and
+# encodes under `no_grad`. Is either enough? Here one image is encoded at the published size: with
+# trainable weights, with `requires_grad_(False)`, and under `no_grad`.
 
 # %% id="frozen"
 with memory.predicting():
@@ -630,11 +659,13 @@ with memory.predicting():
         del latent
 
 # %% [markdown] id="read-frozen"
-# Frozen or `no_grad`, each alone is enough: nothing is saved, since neither weights nor images ask
-# for a gradient. Trainable by oversight, it would keep gigabytes for gradients that nobody applies.
-# What stays is the passing peak, for each image of the micro-batch, and it is over before the
-# U-Net begins. Even that goes when the latents are made once, beforehand; so do we, with an
-# autoencoder for digits, of 4 x 4 x 2 numbers: half as many as an image has.
+# Each of the two alone is enough: nothing is saved, because neither weights nor images ask for a
+# gradient. Left trainable by mistake, the autoencoder keeps gigabytes for gradients that nobody
+# applies. What remains is a passing peak for each image of the micro-batch, which ends before the
+# U-Net begins.
+#
+# Latents made once, before training, remove that peak too. We do so, with an autoencoder for
+# digits. Its latents are 4 x 4 x 2 numbers, half as many as an image has.
 
 # %% id="autoencoder"
 # NBVAL_IGNORE_OUTPUT
@@ -658,9 +689,9 @@ for turn in range(1, 101):
         print(f"update {turn}: mean squared error {error.item():.3f}")
 
 # %% [markdown] id="scale-text"
-# The scheduler mixes in noise of variance 1 and expects an image of about the same. Stable
-# Diffusion's latents are therefore multiplied by 0.18215, a number that tutorials copy like a
-# constant of nature. It is one over the deviation of *its* latents. Ours have another.
+# The scheduler adds noise of variance 1 and expects images of about the same variance. So Stable
+# Diffusion multiplies its latents by 0.18215, one over *their* standard deviation. Tutorials copy
+# that number for every model. Ours have another:
 
 # %% id="latents"
 vae.requires_grad_(False).eval()
@@ -671,7 +702,7 @@ print("no gradient is asked of the autoencoder:", not latents.requires_grad)
 print("its factor is 0.18215:", abs(1 / float(deviation) - 0.18215) < 0.01)
 
 # %% [markdown] id="predict-latent"
-# **Predict.** The same U-Net on latents of half the side: by which factor do its activations fall?
+# The same U-Net now works on latents of half the side. By which factor do its activations fall?
 
 # %% id="latent-peak"
 latent_shape, kept = {"size": 4, "channels": 2}, {}
@@ -699,18 +730,60 @@ print("mean of the last 50 losses below 0.25:", statistics.mean(latent_losses[-5
 print("at least half are read as asked:", share_read(drawn) >= 0.5)
 
 # %% [markdown] id="read-latent"
-# A quarter of the pixels and nearly a quarter of the activations (what a digit and a time become
-# has no pixels): the largest lever on a U-Net's memory is neither of this course's techniques but
-# the decision on which image it works. After it come the kernel, then the update, then the line,
-# then the micro-batch.
+# Latents have a quarter of the pixels and nearly a quarter of the activations. (The embeddings of
+# digit and time have no pixels.) So the size of the image is the strongest lever on a U-Net's
+# memory, stronger than both techniques of this course. After it come, in this order: the attention
+# kernel, the update, checkpointing, the micro-batch.
 #
+# ## Verdicts
+
+# %% id="verdicts"
+shares = [share for (model, *_), share in saves.items() if model == "sd21-unet"]
+xl_shares = [share for (model, *_), share in saves.items() if model == "sdxl-unet"]
+refused = [row["micro_batch"] for key, row in a100.rows.items()
+           if key.startswith("sd21-unet, largest batch, fp32, adamw-fused, eager")]  # fmt: skip
+predicted = {"how": "predicted", "device": "CUDA kernels"}
+claims.Verdicts(
+    claims.Verdict(
+        "E02", "wrong",
+        "Three times the batch costs more than three times the arithmetic, so a busy GPU gets "
+        "slower; only one that idled at batch 4 could gain, and never 2.7-fold without idling.",
+        f"{ratio:.1f} times the FLOPs: {3 / ratio:.2f} times the images a second when busy",
+        "computed", "throughput-flops",
+    ),
+    claims.Verdict(
+        "E06", "holds if",
+        "40 % of the peak is right for float32 and fused attention; 62 % is a share of what "
+        "forward and backward add; the batches 4 and 12 were a little too large even with written-out "
+        "scores.",
+        f"batch 4 saves {min(shares):.0%} to {max(shares):.0%}; largest batches on an emulated "
+        f"A100: {min(refused)} and {max(refused)}", cell="sides", **predicted,
+    ),
+    claims.Verdict(
+        "E07", "wrong",
+        "The batches 1 and 4 are possible with written-out scores, and no setting saves 68 % of "
+        "SDXL's step at batch 1, since parameters and states are most of it.",
+        f"batch 1 saves {min(xl_shares):.0%} to {max(xl_shares):.0%}; with written-out scores "
+        f"batch {sdxl_batches[0]}, checkpointed at least {sdxl_batches[1]}",
+        cell="sides", **predicted,
+    ),
+    claims.Verdict(
+        "E10", "holds",
+        "A diffusion trainer with scheduler noise, epsilon loss and a checkpointed U-Net is the "
+        "same training, learns, and takes less memory.",
+        f"{peaks['plain']:.1f} MiB, with both techniques {peaks['both']:.1f} MiB",
+        "counted", "trainer-peaks",
+    ),
+)  # fmt: skip
+
+# %% [markdown] id="end"
 # ## What you can now do
 #
-# - Say of a U-Net where its bytes are, what `enable_gradient_checkpointing()` wraps, and cut it
-#   differently when that pays.
-# - Find the settings that a table kept to itself, or show that there are none.
-# - Look which tower is the taller before you lower one, and compute the largest batch and image
-#   from one number.
-# - Train a diffusion model so that memory is a matter of the micro-batch alone.
+# - Say where a U-Net's bytes are and what `enable_gradient_checkpointing()` wraps, and choose
+#   other segments where that pays.
+# - Find the settings under which a published table is right, or show that there are none.
+# - Find which phase of the step has the higher peak before you lower one, and compute the largest
+#   batch and image from one number.
+# - Train a diffusion model so that the micro-batch changes memory and nothing else.
 #
 # In lab 08, `lab08_fit_the_unet`, you fit a U-Net under a cap, and it has to learn its images.
