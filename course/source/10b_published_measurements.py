@@ -1,9 +1,9 @@
 # %% [markdown] id="title"
-# # Published measurements
+# # Published measurements: how far off are we?
 #
-# No number of this course was measured on a GPU of ours. So hold it against others': peaks that
-# people measured on real GPUs and published, with their conditions. This companion of chapter 10
-# reads them from one file, whole: all rows, not the best.
+# The memory in this course is counted, predicted or emulated. How near is that to a real GPU? This
+# companion of chapter 10 compares it with peaks that other people measured on real GPUs and
+# published with their conditions. It reads them from one file and shows all rows, not the best.
 #
 # **Budget:** 10 minutes, 1 GiB of memory, no GPU needed.
 
@@ -20,18 +20,19 @@ for source, number in Counter(peak.source.partition(" (")[0] for peak in peaks).
     print(f"{number:>3}  {source}")
 
 # %% [markdown] id="how-text"
-# Each row's step was written after its source and run in two ways.
+# Each row's step was rebuilt after its source and run in two ways.
 #
 # - **Predicted:** on fake tensors, for a GPU's kernels (`memory.predict`).
-# - **Emulated:** by PyTorch's CUDA build on a card that is not there: its own allocator, no kernel.
+# - **Emulated:** by PyTorch's CUDA build on a card that is not there: its own allocator, no
+#   kernel.
 #
-# Some sources are old. Before PyTorch 1.11 softmax kept its input as well as its result, and
-# DistributedDataParallel holds a copy of the gradients. Where a source had these, a third figure
-# has them too: *emulated, as then*. The file `recorded/published.csv` has every condition and
+# Some sources used an older PyTorch. Before 1.11, softmax kept its input as well as its result.
+# Some used DistributedDataParallel, which holds a copy of the gradients. For those a third figure
+# includes the same: *emulated, as then*. The file `recorded/published.csv` has every condition and
 # address, and `tests/benchmarks/published.py` runs all of it again.
 #
-# **Predict.** The allocator's figures first. By how many per cent is the emulated card off, in the
-# median?
+# **Predict.** For peaks read from PyTorch's allocator, by how many per cent is the emulated card
+# off, in the median?
 
 # %% id="guess-median"
 guess = None
@@ -59,14 +60,14 @@ points = {
 plots.agreement(points, title="max_memory_allocated: ours against published")
 
 # %% [markdown] id="read-kinds"
-# The kinds tell how much of the answer each instrument holds. What the allocator hands out is
-# known nearly to the byte. `nvidia-smi` shows what the allocator has *reserved*, and CUDA's context
-# and the libraries besides: chapter 02. The last row of the table is compared with reserved bytes,
-# and lacks that context.
+# Each kind of figure contains something else. What the allocator hands out, we know nearly to the
+# byte. `nvidia-smi` shows what the allocator has *reserved*, and also CUDA's context and the
+# libraries (chapter 02). The last row of the table is compared with reserved bytes, which lack
+# that context.
 #
 # ## The misses
 #
-# Every row that the emulated card, as then, misses by more than one per cent, and why.
+# Here is every row that the emulated card, as then, misses by more than one per cent, and why.
 
 # %% id="misses"
 for peak, miss in zip(peaks, misses(peaks, "then"), strict=True):
@@ -77,6 +78,7 @@ for peak, miss in zip(peaks, misses(peaks, "then"), strict=True):
 print(summary(peaks))
 
 # %% [markdown] id="what-follows"
-# Two things follow. A prediction that is a few per cent low beside `max_memory_allocated` mostly
+# Two things follow. If a prediction is a few per cent below `max_memory_allocated`, it mostly
 # lacks a workspace or a condition that the source did not state. And a figure of `nvidia-smi` can
-# be a third above the tensors, on the same run: ask which one it is before you compare.
+# be a third above the tensors on the same run, so ask which of the two you have before you
+# compare.
