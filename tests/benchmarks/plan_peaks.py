@@ -44,7 +44,6 @@ def sides():
             exec(cell.source, names)
             if names.get("table") is not before:
                 print(cell.id, names["table"].to_string(), sep="\n")
-    print(names["by_compiler"])
 
 
 if __name__ == "__main__":
