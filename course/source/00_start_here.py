@@ -109,7 +109,7 @@ report.figure()
 # The forward pass builds a ramp of activations. The backward pass walks down that ramp: it frees
 # each activation after its use, while the gradients grow. At the peak, hardly any gradient of a
 # parameter exists in this model. At the end of the backward pass all gradients exist, and no
-# activation is left. The last block is the optimizer's update. It needs one more P for a moment,
+# activation is left. The last part is the optimizer's update. It needs one more P for a moment,
 # because `foreach` computes for all parameters at once.
 #
 # The whole course is in this picture. **Gradient checkpointing** makes the ramp flatter: it
@@ -175,12 +175,11 @@ xl
 
 # %% [markdown] id="read-xl"
 # A GiB is $2^{30}$ bytes. The label of a GPU says GB, and a program gets a little less than that
-# many GiB: chapter 01 has the list. The prediction assumes the kernels of a GPU; chapter 03 shows
-# why a CPU would keep more.
+# many GiB. The prediction assumes the kernels of a GPU; chapter 03 shows why a CPU would keep more.
 #
-# This number is *predicted*. The course keeps that word apart from *counted* and from *measured*,
-# which means: on a GPU, by its allocator, with the GPU's name and the date beside it. Can you trust
-# a prediction? Compare it with the count, on a model that fits, with a CPU's kernels in both:
+# This number is *predicted*. The course keeps that word apart from *counted* and from *measured*.
+# *Measured* means: on a GPU, by its allocator, with the GPU's name and the date beside it. Can you
+# trust a prediction? Predict the small GPT with a CPU's kernels, and subtract the count from above:
 
 
 # %% id="trust"
@@ -200,7 +199,7 @@ predicted = memory.predict(small_gpt, kernels="cpu")
 predicted.peak_bytes - report.peak_bytes
 
 # %% [markdown] id="read-trust"
-# Equal to the byte: the small GPT is the one that you measured above.
+# Equal to the byte.
 #
 # ## Your own code
 #
@@ -215,9 +214,9 @@ predicted.peak_bytes - report.peak_bytes
 logits = model(tokens)
 
 # %% [markdown] id="read-magic"
-# `left behind` is a warning light. The cell has ended, and all activations are still there: the
-# name `logits` keeps the graph, and the graph keeps the activations. A training loop that collects
-# its outputs in a list runs out of memory in this way.
+# `left behind` is a warning. The cell has ended, and all activations are still there: the name
+# `logits` keeps the graph, and the graph keeps the activations. A training loop that collects its
+# outputs in a list runs out of memory in this way.
 
 # %% id="let-go"
 logits = None
@@ -243,8 +242,8 @@ except checks.CheckError as error:
     print(error)
 
 # %% [markdown] id="how-checks-read"
-# A check says what it saw and what to try, but not the answer. The same check grades a class. Below
-# each exercise are three hints; the last one is nearly the answer. Take them in order.
+# A check says what it saw and what to try, but not the answer. Instructors grade with the same
+# check. Below each exercise are three hints; the last one is nearly the answer. Take them in order.
 #
 # The output of a cell marked `# NBVAL_IGNORE_OUTPUT` depends on your machine. This is the first:
 
@@ -269,5 +268,5 @@ if torch.cuda.is_available():
 # %% [markdown] id="next"
 # ## Where to go
 #
-# Chapter 01, `01_where_memory_goes`, takes the bar apart until you can write the memory ledger of a
-# seven-billion-parameter model on paper. Lab 01, `lab01_ledger`, asks you to do it.
+# Chapter 01, `01_where_memory_goes`, takes these numbers apart until you can write the memory
+# ledger of a seven-billion-parameter model on paper. Lab 01, `lab01_ledger`, asks you to do it.
