@@ -91,14 +91,14 @@ table["states / parameters"] = table["optimizer_state"] / table["parameters"]
 table.round(2)
 
 # %% [markdown] id="read-residents"
-# Three common beliefs, and what the table says.
+# Three common beliefs, and what the table (bytes per parameter) says.
 #
 # - **"Autocast halves the model."** It changes nothing here. Autocast computes in bfloat16, but the
 #   parameters, gradients and states that it keeps are float32: 16 bytes either way.
 # - **"Adam's states are float32."** Only if the parameters are. PyTorch's AdamW keeps its two
 #   states in the type of the parameter. So 14 GB of bfloat16 parameters bring 28 GB of states, not
 #   56. The 56 GB belong to float32 parameters, or to an extra float32 master copy of the weights.
-#   Both bring the sum to 16 bytes or more.
+#   Both bring the sum to 16 bytes per parameter or more.
 # - **"Optimizer states take 2 to 8 times the parameters."** As a multiple, no row is above 2.
 #
 # 8-bit AdamW (Dettmers et al., 2022) keeps two states of one byte. Adafactor (Shazeer and Stern,
@@ -176,10 +176,10 @@ theory = pd.DataFrame(rows, columns=["L", "C", "checkpoints", "formula", "counte
 theory.round(2)
 
 # %% [markdown] id="read-theory"
-# The formula is right to a quarter of a per cent. It holds for *this* block. Another kind of block
-# has another number in place of 16, and you know now how to count it. The best-known published
-# figure (34 bytes per element and layer in 16 bits, Korthikanti et al., 2022) comes from such a
-# table too, with dropout masks in it.
+# The formula is right to a quarter of a per cent. (Both columns are in units.) It holds for *this*
+# block; another kind of block has another number in place of 16. The best-known published figure
+# (34 bytes per element and layer in 16 bits, Korthikanti et al., 2022) counts dropout masks too:
+# chapter 03 checks it.
 #
 # ### Where the formula ends: attention that writes its scores out
 #
@@ -215,11 +215,12 @@ plots.growth(curves, xlabel="tokens", title=title, predicted=["formula"], log=Fa
 #
 # | moment | parameters | states | gradients | activations | temporary |
 # |---|---|---|---|---|---|
-# | start of the backward pass | all | all | hardly any | **all** | two flowing gradients |
-# | the update | all | all | **all** | none | one more copy (`foreach`, a GPU's default) |
+# | start of the backward pass | all | all | hardly any | **all** | gradients of two activations |
+# | the update | all | all | **all** | none | as much as the parameters (`foreach`, a GPU's default) |
 #
-# (In a network whose last layers hold most of the weights, such as a VGG, there is a third. In the
-# middle of the backward pass most gradients *and* most activations are there. Lab 01 comes to it.)
+# (In a network whose last layers hold most of the weights, such as a VGG, there is a third moment.
+# In the middle of the backward pass most gradients *and* most activations are there. Lab 01 comes
+# to it.)
 
 # %% id="peak"
 gpu_adamw = partial(torch.optim.AdamW, foreach=True)  # a GPU's default
@@ -265,16 +266,16 @@ plots.ledger_bars({"none": before.at_peak, "per-block": after.at_peak}, title="P
 # %% [markdown] id="batches"
 # ## Micro-batch and effective batch
 #
-# Three batch sizes are in use, and only one of them is a quantity of memory. A GPU holds a
-# *micro-batch*. The *effective batch* is what one update sees: micro-batch x accumulation steps x
-# number of GPUs. Move the sliders. The filled squares are in memory.
+# Two batch sizes are in use, and only one of them decides the memory. A GPU holds a *micro-batch*.
+# The *effective batch* is what one update sees: micro-batch x accumulation steps x number of GPUs.
+# Move the sliders. The filled squares are in memory.
 
 # %% id="explorer"
 widgets.batch_explorer(micro_batch=8, accumulation_steps=4, num_gpus=2)
 
 # %% [markdown] id="predict-accumulation"
-# **Predict.** A micro-batch of 4 with 2 accumulation steps holds a certain peak. By how many per
-# cent does the peak grow with 4 accumulation steps?
+# **Predict.** Keep a micro-batch of 4. By how many per cent does the peak grow from 2 accumulation
+# steps to 4?
 
 # %% id="guess-accumulation"
 guess = None  # per cent
@@ -290,9 +291,9 @@ names = {"micro-batch x steps": [f"{b} x {k}" for b, k in shapes]}
 pd.DataFrame(names | {"peak in P": [round(peak, 2) for peak in in_p.values()]})
 
 # %% [markdown] id="read-accumulation"
-# Twice the accumulation steps cost not one byte: the micro-batch alone moves the peak. There is one
-# constant. From the second micro-batch on, the gradients of the first are there while the
-# activations of the next are built up, and that is the one P that the last line gives.
+# Twice the accumulation steps cost not one byte: the micro-batch alone moves the peak. Accumulation
+# itself costs one P, once: the second printed line. From the second micro-batch on, the gradients
+# of the first are there while the activations of the next are built up.
 #
 # More GPUs change nothing on each of them, as long as each holds a whole model. Chapter 13 measures
 # that with real processes.
@@ -301,9 +302,9 @@ pd.DataFrame(names | {"peak in P": [round(peak, 2) for peak in in_p.values()]})
 # ## What the meter does not see
 #
 # The meter counts tensors. What does a GPU need beyond them? Its kernels ask for *workspace* while
-# they run. Its allocator rounds requests up, and hands out a larger free block where the rest is
-# too small to split off. And it keeps freed memory in *reserve*. This row was *emulated*: PyTorch's
-# own CUDA allocator ran the step of a 50-layer transformer for an A100, and no kernel ran.
+# they run. Its allocator rounds requests up, and hands out a larger free block whole where the rest
+# would be too small. And it keeps freed memory in *reserve*. This row was *emulated*: PyTorch's own
+# CUDA allocator ran the step of a 50-layer transformer for an A100, and no kernel ran.
 
 # %% id="workspace"
 rows = recorded.load("emulated NVIDIA A100-SXM4-80GB").rows
@@ -318,8 +319,8 @@ parts = {
 pd.DataFrame({"emulated A100": {name: str(Bytes(size)) for name, size in parts.items()}})
 
 # %% [markdown] id="read-workspace"
-# In a report from a GPU of yours, `other` is workspace and larger blocks together, and `reserved`
-# is what the allocator has taken from the driver:
+# In a report from your own GPU, `other` is workspace and larger blocks together, and `reserved` is
+# what the allocator has taken from the driver:
 
 # %% id="on-the-gpu"
 # NBVAL_IGNORE_OUTPUT
@@ -361,9 +362,9 @@ gigabytes["together"] = gigabytes.sum(axis=1)
 gigabytes.round(1)
 
 # %% [markdown] id="read-verdict-7b"
-# The sum "14 + 56 + 14" takes its first and last figure from one row and its middle figure from the
-# other. If all is bfloat16, a card of 80 GiB has room to spare. If the states are float32,
-# something else of 4 bytes per parameter stands beside them, and 80 GiB are not enough.
+# The sum "14 + 14 + 56" takes its first two figures from one row and its last from the other. If
+# all is bfloat16, a card of 80 GiB has room to spare. If the states are float32, float32 parameters
+# or a master copy stand beside them, and 80 GiB are not enough.
 #
 # Now what comes and goes. Activations are linear in depth, so two small models give the line for
 # every depth. Both are predicted on fake tensors, with the kernels that a GPU would take: one
@@ -421,7 +422,8 @@ plots.ledger_bars(ledgers, title=title, cards_gib=plots.CARDS_GIB, predicted=lis
 # %% [markdown] id="verdicts-text"
 # ## Verdicts
 #
-# What the chapter says about claims from published courses and papers:
+# What the chapter says about claims from published courses and papers (A01 is a number in the
+# course's list):
 
 # %% id="verdicts"
 multiples = pd.DataFrame(per_parameter).T.eval("optimizer_state / parameters")
