@@ -34,10 +34,10 @@ from tutorial_lib.units import Bytes
 torch.set_num_threads(1)  # steadier times on a machine that does other things too
 
 # %% [markdown] id="subject"
-# ## The subject
+# ## First: do both compute the same?
 #
-# Do the two variants compute the same? Most benchmarks leave this check out. Here are eight blocks,
-# with PyTorch's own checkpoint around each or around none.
+# Here is a GPT of eight blocks, with PyTorch's own checkpoint around each or around none. Are the
+# gradients equal? Most benchmarks leave this check out.
 
 # %% id="same-gradients"
 config = GPTConfig(num_layers=8)  # width 128, sequences of 128
@@ -56,8 +56,8 @@ all(map(torch.equal, gradients("none"), gradients("per-block")))
 
 # %% [markdown] id="published-text"
 # Now a function as tutorials have it: reset the peak counter, forward, backward, read the counter.
-# There it reads CUDA's counter. Here our meter stands in and counts the same thing, so that the
-# faults are the function's own.
+# There it reads CUDA's counter. Here our meter stands in for it, so that the faults are the
+# function's own.
 
 
 # %% id="published"
@@ -96,8 +96,8 @@ savings["the other order"] = swapped
 print(f"in the other order it saves {swapped} %{beside(guess, swapped)}")
 
 # %% [markdown] id="read-order"
-# Two lines swapped, and the technique is suddenly much better. Whoever runs second pays for
-# something. The categories show what:
+# Two lines swapped, and the technique is suddenly much better. The variant that runs second pays
+# for something. The categories show what:
 
 # %% id="leftover-gradients"
 bars = {"first run: none": standard.at_peak, "second run: per block": checkpointed.at_peak}
@@ -118,9 +118,9 @@ savings["without leftovers"] = saving(standard, profile_memory(model, "per-block
 savings
 
 # %% [markdown] id="kept-text"
-# Gradients are the visible leftovers. Others hang from a name: a list of outputs kept for a plot, a
-# notebook's `Out[7]`, a `loss` in the outer scope. What do three steps leave behind that keep their
-# logits "for later"?
+# Gradients are the visible leftovers. Others are kept by a name: a list of outputs kept for a plot,
+# a notebook's `Out[7]`, a `loss` in the outer scope. Three steps keep their logits "for later".
+# What do they leave behind?
 
 # %% id="kept"
 history = []
@@ -183,8 +183,8 @@ phases.round(2)  # peaks in P
 
 # %% [markdown] id="read-warmup"
 # A job can survive its first step and run out of memory in its second for this reason. And a
-# benchmark without warm-up is too low by up to 2 P in each row. A row whose peak is the update
-# loses nothing, so its ratios are wrong as well.
+# benchmark without warm-up reads up to 2 P too low. A variant whose peak is the update reads right,
+# so the ratios are wrong as well.
 #
 # ## Six ways to state one saving
 #
@@ -221,7 +221,7 @@ pd.DataFrame({"saved, %": savings})
 # `tracemalloc`, which watches Python's own allocator.
 #
 # **Predict.** A PyTorch tensor of eight million float32 numbers is 32 MiB. How many per cent of
-# them does `tracemalloc` see?
+# these bytes does `tracemalloc` see?
 
 # %% id="guess-traced"
 guess = None  # per cent
@@ -266,8 +266,8 @@ print(f"the checkpointed step looks larger: {recomputing > plain}")
 #
 # ## Fault 4: one segment that checkpoints nothing
 #
-# The same notebook called `checkpoint_sequential(..., segments=1)`. Others call `checkpoint(model,
-# x)`, once, around everything.
+# The notebook of fault 3 called `checkpoint_sequential(..., segments=1)`. Others call
+# `checkpoint(model, x)`, once, around everything.
 #
 # **Predict.** Eight blocks, one `checkpoint` around all of them. By how many per cent does the peak
 # fall?
@@ -315,8 +315,8 @@ pd.DataFrame(rows, index=["peak", "FLOPs, times", "runs of the first block"]).T
 #
 # A GPU works through a queue. Python puts an operation in and goes on. A clock that is read without
 # `torch.cuda.synchronize()` therefore times only the putting in. On a CPU, PyTorch returns when the
-# work is done, so PyTorch cannot show this fault here. A queue with one worker behind it can. By
-# what factor is a clock too fast that does not wait for twenty products of matrices?
+# work is done, so PyTorch cannot show this fault here. A queue with one worker behind it can. A
+# clock does not wait for twenty matrix products. By what factor is its reading too small?
 
 # %% id="queue"
 # NBVAL_IGNORE_OUTPUT
@@ -336,9 +336,9 @@ with ThreadPoolExecutor(max_workers=1) as queue:
 print(f"without waiting {1000 * unwaited:.1f} ms, with {1000 * waited:.1f} ms")
 
 # %% [markdown] id="gpu-queue-text"
-# (Your numbers differ.) On a GPU the same two readings, and one more: does the *memory* peak need a
-# synchronise? It does not. The allocator counts on the host when an operation is launched, so the
-# peak is final as soon as the last line of Python has run.
+# (Your numbers differ.) On a GPU the next cell takes the same two readings. Does the *memory* peak
+# need a synchronise too? It does not. The allocator counts on the host when an operation is
+# launched, so the peak is final as soon as the last line of Python has run.
 
 # %% id="gpu-queue"
 # NBVAL_IGNORE_OUTPUT
@@ -387,9 +387,9 @@ pd.DataFrame(answers, index=["lowest", *[""] * 5, "highest"]).T.round(2)
 
 # %% [markdown] id="read-paired"
 # Both runs of a pair meet the same machine, and the median ignores the one pair that did not. (On a
-# busy machine all three wander: run the cell again.) The spread of an A/A test is the smallest
-# difference that you may claim. `memory.measure(..., repeats=10)` times a step with a warm-up and
-# gives median and spread.
+# busy machine all three wander: run the cell again.) The distance of the worst answer from 1.00 is
+# the smallest difference that you may claim. `memory.measure(..., repeats=10)` times a step with a
+# warm-up and gives median and spread.
 #
 # ## Allocated, reserved, and what the driver says
 #
@@ -439,13 +439,13 @@ plots.growth(curves, xlabel="step", title="GPT-2, reserved, emulated A100", log=
 # %% [markdown] id="gpu-figures-text"
 # A block that was cut for one length is too small for a longer one, and is kept. When lengths
 # ascend, every step leaves its pieces behind and takes new ones, until the emulated card is full of
-# memory that nobody uses. Then the allocator itself gives the free segments back and begins anew:
+# memory that nobody uses. Then the allocator itself gives the free memory back and begins anew:
 # slow, but no crash. A call of `empty_cache()` would do the same a little earlier. ([Issue
 # 1529](https://github.com/pytorch/pytorch/issues/1529) of PyTorch describes the case.)
 #
-# Two cures cost nothing. Begin with the longest batch: much of the loss is gone. Or set
-# `PYTORCH_ALLOC_CONF=expandable_segments:True`, so that one segment grows instead: nearly all of it
-# is gone.
+# Two cures cost nothing. Begin with the longest batch: much of the waste is gone. Or set
+# `PYTORCH_ALLOC_CONF=expandable_segments:True`, so that one piece of memory grows instead: nearly
+# all of the waste is gone.
 #
 # ## Who holds the peak?
 #
@@ -462,9 +462,8 @@ holders = holders.groupby(["category", "made by"]).sum().nlargest(6, "bytes")
 holders.map(lambda size: f"{Bytes(size)}")
 
 # %% [markdown] id="read-holders"
-# What the linear layers made (`addmm`) is the largest item, larger than Adam's states. Chapter 03
-# finds out which operation asked for it to be kept. On a GPU, the allocator's own diary answers the
-# same question; chapter 02b reads one.
+# What the linear layers made (`addmm`) is the largest item, larger than Adam's states. On a GPU,
+# the allocator's own diary answers the same question; chapter 02b reads one.
 #
 # ## What this course's counter does not see
 #
