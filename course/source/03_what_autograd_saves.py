@@ -6,8 +6,8 @@
 # ReLU in-place, as every ResNet does "to save memory": not one byte is saved.
 #
 # Activations are not "the outputs of the layers". They are what backward formulas ask for. This
-# chapter reads that list: per operation, per layer, over time. Bytes for a GPU are *predicted*
-# here, from the kernels that it would take; all others are *counted*.
+# chapter counts them: per operation, per layer, over time. Bytes for a GPU are *predicted* here,
+# from the kernels that it would take; all others are *counted*.
 #
 # **Budget:** 55 minutes, 1 GiB of memory, no GPU needed.
 
@@ -82,12 +82,13 @@ print(f"{saved.num_bytes - activations:d} bytes apart")
 dict(list(saved.by("shape").items())[:4])
 
 # %% [markdown] id="one-op"
-# Half of it has the wide shape of the MLP, (batch x sequence, 4 x width).
+# Half of these bytes have the wide shape of the MLP, 4 x width.
 #
 # ## One operation at a time
 #
-# The unit is the size of the input. The second column is for a GPU: inside `memory.predicting()`
-# tensors have a shape and no memory, and operations save what CUDA's kernels would.
+# In the next tables the unit is the size of the input. The column "GPU" is predicted: inside
+# `memory.predicting()` tensors have a shape and no memory, and operations save what CUDA's kernels
+# would.
 
 
 # %% id="units"
@@ -148,7 +149,7 @@ kept  # in units of the input
 #   PyTorch's own function keeps its input and computes the rest again in the backward pass.
 # - **Dropout on a CPU keeps a mask of floats, on a GPU one of bools**, a quarter of a float32. So a
 #   count on a CPU is no prediction for a GPU, unless you ask for the other kernels.
-# - Sorting keeps its indices in 64 bits, twice as large as what was sorted.
+# - Sorting keeps its indices in 64 bits, twice the size of a float32 input.
 #
 # The same for images:
 
@@ -168,15 +169,15 @@ table(layers, (4, 32, 32, 32))
 
 # %% [markdown] id="read-ops-conv"
 # A convolution keeps its input. A norm keeps its own input, which is the convolution's output. A
-# ReLU keeps its output. That makes three feature maps for one conv, norm, relu. Each further one
+# ReLU keeps its output. That makes three feature maps for one conv, norm, relu. Each further triple
 # adds two, because a ReLU's output is the next convolution's input and is kept once: $2k + 1$ for
-# $k$ of them. Max pooling keeps its input and the 64-bit indices of its output. Upsampling keeps
+# $k$ triples. Max pooling keeps its input and the 64-bit indices of its output. Upsampling keeps
 # nothing.
 #
-# ### Who asks for it?
+# ### What do frozen layers keep?
 #
 # A linear layer keeps its input for the gradient of its *weight*. Frozen, it has no such gradient.
-# Does it let go of its input? And a convolution, a layer norm, a batch norm in `eval()`?
+# Does it let go of its input? Does a convolution, a layer norm, a batch norm in `eval()`?
 
 # %% id="frozen"
 frozen = {
@@ -237,9 +238,9 @@ except RuntimeError as error:
 # %% [markdown] id="attention"
 # ## Attention: written out, or fused
 #
-# Scores have one number for each pair of tokens and head. Written out, softmax keeps them. A fused
-# kernel computes them in tiles. It keeps its inputs, its output and one number per row, and
-# computes the scores again in the backward pass: checkpointing, built into a kernel.
+# Scores have one number for each pair of tokens and head. If the code writes them out, softmax
+# keeps them. A fused kernel computes them in tiles. It keeps its inputs, its output and one number
+# per row, and computes the scores again in the backward pass: checkpointing, built into a kernel.
 #
 # A published sentence: "attention scores at 32K tokens in bf16 take 2 GB per layer per sample".
 #
@@ -310,8 +311,9 @@ for row in block_saved(b, s, h, a).rows:
 pd.DataFrame({"paper": paper, "counted": counted}).round(3)
 
 # %% [markdown] id="read-parts"
-# Term by term. The small rest in the norms is their float32 statistics, two numbers a row. Now the
-# whole layer at three sizes, the last one GPT-3's, with the kernels of a GPU and of a CPU:
+# They agree term by term. The small rest in the norms is their float32 statistics, two numbers a
+# row. Now the whole layer at three sizes, the last one GPT-3's, with the kernels of a GPU and of a
+# CPU:
 
 # %% id="megatron"
 rows = []
@@ -345,10 +347,10 @@ print(f"each sample: {per_element:.1f} bytes an element{beside(guess, per_elemen
 print(f"once: {Bytes(constant)}; in 16 bits the weights are {Bytes(2 * 12 * h**2)}")
 
 # %% [markdown] id="read-autocast"
-# More, for two reasons. CUDA's autocast computes softmax and norms in float32, and what they keep
-# is float32 too. And the backward pass needs the weights in the type in which the forward pass used
-# them, so the 16-bit *copies* of all weights are kept as well. That part does not grow with the
-# batch. It surprises people who turn autocast on for a large model and a small batch.
+# More, because CUDA's autocast computes softmax and norms in float32, and what they keep is float32
+# too. The second line does not grow with the batch: the backward pass needs the weights in the type
+# in which the forward pass used them, so the 16-bit *copies* of all weights are kept as well. That
+# surprises people who turn autocast on for a large model and a small batch.
 #
 # ## How long each tensor lives
 #
@@ -401,8 +403,8 @@ blocks
 # %% [markdown] id="read-lives"
 # True, and linear: each block shortens the life by the same amount. (Time is counted in operations
 # that allocate, not in seconds; the order is the same.) The first block's bytes are kept about ten
-# times as long as the last one's, for one use each. That is the case for checkpointing, and it
-# names the block that gains nothing from it: the last.
+# times as long as the last one's, for one use each. That is the argument for checkpointing. It also
+# names the block that gains nothing: the last.
 #
 # A U-Net's first and last blocks work at full resolution. Where are the bytes that are both many
 # and long-lived?
@@ -422,10 +424,9 @@ levels = ("down.0", "down.1", "down.2", "middle", "up.0", "up.1", "up.2")
 lives(report, lambda module: next((level for level in levels if module.startswith(level)), ""))
 
 # %% [markdown] id="read-unet-lives"
-# In the blocks of the way down at full resolution (`down.0`): much, and for most of the step. The
-# way up at the same resolution holds more bytes, but only for a moment. Both are there when the
-# backward pass begins, so both count at the peak. But a checkpoint on the last blocks would discard
-# what is needed next.
+# In the blocks of the way down at full resolution (`down.0`). The way up at the same resolution
+# holds more bytes, but only for a moment. Both are there when the backward pass begins, so both
+# count at the peak. But a checkpoint on the last blocks would discard what is needed next.
 #
 # ### The same step, checkpointed
 #
@@ -437,7 +438,8 @@ with strategies.applied(small, "per-block"):
 plots.tape({"none": plain, "per-block": frugal})
 
 # %% [markdown] id="step-through"
-# Its inside is empty now. Follow one tensor through it, the wide one that the MLP of block 2 makes:
+# The inside of the triangle is empty now. Follow one tensor, the wide one that the MLP of block 2
+# makes:
 
 # %% id="one-tensor"
 rows = []
@@ -451,10 +453,10 @@ ticks = pd.DataFrame(rows, columns=["checkpoints", "category", "from", "until", 
 ticks
 
 # %% [markdown] id="read-one-tensor"
-# Without checkpointing the tensor is stored and waits through all later blocks. With it, there are
-# two lives. The first is made and discarded within a few operations of forward. Then, when the
-# gradient arrives at block 2, the block runs again, and the tensor is *recomputed*, used and freed.
-# You will write these five steps in chapter 04: store the input, discard, trigger, run again, free.
+# Without checkpointing the tensor is stored and waits through all later blocks. With it, the tensor
+# has two lives. The first ends within a few operations of forward. Then, when the gradient arrives
+# at block 2, the block runs again, and the tensor is *recomputed*, used and freed. You will write
+# these five steps in chapter 04: store the input, discard, trigger, run again, free.
 #
 # ## By layer type
 #
@@ -510,7 +512,7 @@ shares
 # Cross-attention is never high here: thousands of pixels look at 77 words, so its scores are
 # narrow. A rule such as "checkpoint attention first" is a rule for one kernel.
 #
-# In the U-Net, bytes also have a resolution:
+# At which resolution do the U-Net's bytes lie?
 
 # %% id="resolutions"
 saved, _ = columns["U-Net, fused"]
