@@ -128,10 +128,8 @@ small.figure()
 # - At a fixed **effective batch** (first two rows), the activations fall by the promised 75 %. The
 #   peak falls by less, because it also holds parameters, gradients and AdamW's states.
 # - At a fixed **micro-batch** (last two rows), accumulation saves nothing. It costs one P more in
-#   forward and backward: the gradients of the first micro-batch (the orange band) stay in memory
+#   forward and backward: the gradients of the first micro-batch (the striped band) stay in memory
 #   while the activations of the second build up.
-#
-# The second micro-batch costs one P.
 #
 # **Predict.** On GPT-2, by how many GiB does the peak grow from 2 micro-batches of 8 to 4?
 
@@ -139,8 +137,8 @@ small.figure()
 guess = None  # GiB
 
 # %% [markdown] id="published-text"
-# These peaks of the published GPT-2 with AdamW are *predicted* for the kernels of a GPU
-# (`course/recorded`). "8 x 4" is a micro-batch of 8 with 4 accumulation steps.
+# The peaks below, of the published GPT-2 with AdamW, are *predicted* for the kernels of a GPU
+# (`course/recorded`). From here on, "8 x 4" is a micro-batch of 8 with 4 accumulation steps.
 
 
 # %% id="only-micro-batch"
@@ -180,8 +178,8 @@ long_short.round(2)  # GiB
 #
 # ## Is it the same update?
 #
-# First, nothing in the loop needs a framework. Without `.grad`, `backward` and an optimizer it is a
-# sum and a subtraction, and it gives the same bits:
+# First, nothing in the loop needs a training framework. Without `.grad`, `backward` and an
+# optimizer it is a sum and a subtraction, and it gives the same bits:
 
 
 # %% id="by-hand"
@@ -300,7 +298,7 @@ verdict(big_batch, forgot, partial(make_gpt, optimizer=adamw), ignore=["loss"])
 # A *window* is the micro-batches of one update. Take 517 images of digits in micro-batches of 64:
 # nine micro-batches, the last with five images. With four accumulation steps that makes two full
 # windows and one micro-batch left over. **What happens to the last five images** in this loop, as
-# published in a hundred notebooks?
+# published in many notebooks?
 
 # %% id="published-epoch"
 images, labels = (rows[:517] for rows in data.digits())
@@ -439,11 +437,11 @@ for dtype in (torch.float32, torch.float64):
 # Hugging Face's `Trainer` had this fault until 2024. `08b_trainers_and_precision` (optional) looks
 # at what it does today with a model of your own.
 #
-# ## What happens once an update
+# ## What happens once per update
 #
-# A real loop also scales the loss (for float16), clips gradients, steps a scheduler and logs.
-# **Which of these belong in the loop over micro-batches?** Only the scaling. Here is one function,
-# right when `wrong` is empty, with five mistakes to choose from:
+# A real loop also scales the loss (for float16), clips gradients and steps a scheduler. Only the
+# scaling belongs in the loop over micro-batches. Here is one function, right when `wrong` is empty,
+# with five mistakes to choose from:
 
 
 # %% id="window"
@@ -490,8 +488,8 @@ for wrong in ("no division", "log of means", "clip each", "never unscaled", "sch
 #   micro-batches more than the short ones.
 # - *Never unscaled* shrinks the gradient by the scale, to nearly nothing.
 # - *Schedule each* runs through the schedule four times too fast.
-# - *No division*, with a clip behind it, shows in the log alone. Every gradient here is longer than
-#   the limit, and the clip keeps only its direction:
+# - *Log of means* falsifies the log alone. *No division*, with a clip behind it, shows only there
+#   too. Every gradient here is longer than the limit, and the clip keeps only its direction:
 
 # %% id="clip-hides"
 no_division = partial(update, wrong="no division")
@@ -534,10 +532,9 @@ print(f"{device.describe(place)}: {slower[32]:.1f} times as long{beside(guess, s
 pd.DataFrame({"times as long as one batch of 32": slower.round(2)}).rename_axis("micro-batches")
 
 # %% [markdown] id="read-time"
-# The FLOPs are the same to the last one, and the clock disagrees. Each call has a fixed cost, and
-# small matrices leave a machine partly idle. One CPU core is busy with a few rows; a GPU needs
-# thousands. So the rule is the same everywhere: take the largest micro-batch that fits, then
-# accumulate.
+# The FLOPs are the same, and the clock disagrees. Each call has a fixed cost, and small matrices
+# leave a machine partly idle. One CPU core is busy with a few rows; a GPU needs thousands. So the
+# rule is the same everywhere: take the largest micro-batch that fits, then accumulate.
 #
 # ## Verdicts
 
