@@ -6,9 +6,9 @@
 # *lower* loss than the big batch does, for a worse model. Nothing is raised, and every line of the
 # loop is right.
 #
-# The proof has a premise: each loss depends on its own sample only. In this chapter you see the
-# premise as a picture, break it three ways, and mend each. The last mend, cached gradients, will
-# look familiar.
+# Chapter 08's formula has a premise: each loss depends on its own sample only. In this chapter you
+# see the premise as a picture, break it with BatchNorm and with a contrastive loss, and mend both.
+# The last mend, cached gradients, will look familiar.
 #
 # **Budget:** 60 minutes, 1 GiB of memory, no GPU needed.
 
@@ -93,8 +93,8 @@ plots.influence(pictures)
 
 # %% [markdown] id="read-picture"
 # If each loss depends only on its own sample (left), you may split the batch anywhere. BatchNorm's
-# losses depend on every sample (middle). Splitting drops the off-block terms and changes the rest
-# (right), because each block is normalised by itself. That is the whole chapter.
+# losses depend on every sample (middle). Splitting drops all pairs across micro-batches and changes
+# the rest (right), because each micro-batch is normalised by itself.
 #
 # ## BatchNorm
 #
@@ -165,8 +165,7 @@ errors.map(lambda e: f"{e:.0%}" if e > 1e-12 else "rounding")
 # %% [markdown] id="read-batch-norm"
 # LayerNorm and GroupNorm normalise within a sample, so only rounding in float64 is left. BatchNorm
 # is off by tens of per cent with micro-batches that people do use. With micro-batches of two, a
-# normalised value is always near plus or minus one: the gradient's length doubles, and its
-# direction is nearly lost.
+# normalised value is always near plus or minus one, and the error is larger than the gradient.
 #
 # Different is not always worse. Small statistics are noise, and noise can regularise: Hoffer et al.
 # (2017) split big batches on purpose ("ghost batch normalisation"). But "batch 64" no longer says
@@ -269,9 +268,9 @@ assert_same_training(big_batch, accumulated, make=make_same_masks)
 
 # %% [markdown] id="noise-text"
 # Same masks, same training. So only the draw differs. "It is only noise" is said of BatchNorm too.
-# There is a test: noise averages out, and a bias does not. Repeat the accumulated gradient, with
-# new masks each time for dropout. For BatchNorm, deal the 64 samples to the four micro-batches
-# anew each time. **Which average comes closer and closer to the big batch's?**
+# The test: noise averages out, and a bias does not. Repeat the accumulated gradient, with new masks
+# each time for dropout. For BatchNorm, deal the 64 samples to the four micro-batches anew each
+# time. **Which average comes closer and closer to the big batch's?**
 
 
 # %% id="averages"
@@ -306,13 +305,13 @@ plots.training_curves(
 
 # %% [markdown] id="read-averages"
 # Dropout's error falls along $1/\sqrt{n}$: each accumulated gradient is one more draw from the
-# distribution that the big batch draws from. It needs no mend. BatchNorm's error falls a little
-# and stays: what is left is the gradient of another loss.
+# distribution that the big batch draws from. It needs no mend. BatchNorm's error falls a little and
+# stays: that is another loss's gradient.
 #
 # ## Contrastive losses
 #
-# CLIP learns from $B$ pictures and $B$ texts which belongs to which. Ours has the left and the
-# right half of a digit, and a small encoder for each. Each half has one partner, and the other
+# CLIP learns from $B$ pictures and $B$ texts which belongs to which. Ours takes the left and the
+# right half of a digit, with a small encoder for each. Each half has one partner, and the other
 # $B-1$ are its *negatives*. The score of two halves is the product of their embeddings, times a
 # learned scale $s$. The loss is a cross-entropy in which the right answer for row $i$ is column $i$
 # (van den Oord et al., 2018; in both directions as in Radford et al., 2021):
@@ -410,9 +409,10 @@ pd.DataFrame(rows).T.round(2)
 
 # %% [markdown] id="read-naive"
 # To find a partner among 8 is easier than among 128, so the naive loop reports a *lower* loss. Its
-# gradient is the exact gradient of that easier task. The better the encoders get, the less the easy
-# task has to do with the hard one. The same holds for other losses over pairs or triplets: a
-# batch-hard triplet loss finds the hardest negative of its micro-batch only.
+# gradient is the exact gradient of that easier task (`off`: distance over the true one's norm). The
+# better the encoders get, the less the easy task has to do with the hard one. The same holds for
+# other losses over pairs or triplets: a batch-hard triplet loss finds the hardest negative of its
+# micro-batch only.
 #
 # ### Cached gradients
 #
@@ -503,10 +503,10 @@ pd.DataFrame(draws).T.map("{:.0%}".format).rename_axis(columns="off after n draw
 #
 # ### What it holds in memory
 #
-# Encoders of a width at which activations count, 32 pairs at a time. The batch grows from 64 pairs
+# Wider encoders, so that activations count, take 32 pairs at a time. The batch grows from 64 pairs
 # to 256.
 #
-# **Predict.** By what factor grows the peak of cached gradients? (Counted: what forward and
+# **Predict.** By what factor does the peak of cached gradients grow? (Counted: what forward and
 # backward hold beside parameters, gradients, optimizer state and pixels.)
 
 # %% id="guess-peak"
@@ -533,9 +533,9 @@ print(f"cached: {factor:.2f} times{beside(guess, factor)}")
 
 # %% [markdown] id="read-peaks"
 # The whole batch pays for every pair's activations. Cached gradients pay for each pair's embedding
-# and the gradient of it. Later another price shows: the scores of the loss are $B \times B$
-# numbers. At CLIP's own batch of 32,768 that is 4 GiB a copy in float32, and there the loss, too,
-# is computed in pieces.
+# and the gradient of it. At large batches another price shows: the scores of the loss are
+# $B \times B$ numbers. At CLIP's own batch of 32,768 that is 4 GiB a copy in float32, and there the loss,
+# too, is computed in pieces.
 #
 # ### You have built this before
 #
@@ -611,7 +611,7 @@ results.rename_axis(columns=["", "learning rate"])
 # The naive loop reports by far the better loss, and its best score is the lower one. So "larger
 # effective batches are particularly good for contrastive learning" needs a condition. What helps is
 # the larger *pool of negatives*, and plain accumulation does not enlarge it. (One seed and a small
-# set: read the direction, not the digits. Lab 07 trains on.)
+# set: read the direction, not the digits.)
 #
 # ## Verdicts
 
