@@ -216,7 +216,7 @@ plots.growth(curves, xlabel="tokens", title=title, predicted=["formula"], log=Fa
 # | moment | parameters | states | gradients | activations | temporary |
 # |---|---|---|---|---|---|
 # | start of the backward pass | all | all | hardly any | **all** | gradients of two activations |
-# | the update | all | all | **all** | none | as much as the parameters (`foreach`, a GPU's default) |
+# | the update | all | all | **all** | none | one more P (`foreach`, a GPU's default) |
 #
 # (In a network whose last layers hold most of the weights, such as a VGG, there is a third moment.
 # In the middle of the backward pass most gradients *and* most activations are there. Lab 01 comes
@@ -292,8 +292,9 @@ pd.DataFrame(names | {"peak in P": [round(peak, 2) for peak in in_p.values()]})
 
 # %% [markdown] id="read-accumulation"
 # Twice the accumulation steps cost not one byte: the micro-batch alone moves the peak. Accumulation
-# itself costs one P, once: the second printed line. From the second micro-batch on, the gradients
-# of the first are there while the activations of the next are built up.
+# itself costs one P (the parameters' bytes), once: the second printed line. From the second
+# micro-batch on, the gradients of the first are there while the activations of the next are built
+# up.
 #
 # More GPUs change nothing on each of them, as long as each holds a whole model. Chapter 13 measures
 # that with real processes.
