@@ -96,8 +96,8 @@ savings["the other order"] = swapped
 print(f"in the other order it saves {swapped} %{beside(guess, swapped)}")
 
 # %% [markdown] id="read-order"
-# Two lines swapped, and the technique is suddenly much better. The variant that runs second pays
-# for something. The categories show what:
+# Two lines swapped, and the technique is much better. The variant that runs second pays for
+# something. The categories show what:
 
 # %% id="leftover-gradients"
 bars = {"first run: none": standard.at_peak, "second run: per block": checkpointed.at_peak}
@@ -141,10 +141,10 @@ pd.DataFrame(
 )
 
 # %% [markdown] id="read-kept"
-# Three tensors of logits and little else, because each backward pass let go of what autograd had
-# saved. A step that only evaluates, without a backward pass, would have kept all of it.
-# `report.leaks()` names the operation and the module, so that you know which line to look for. An
-# honest comparison checks that nothing is left, or runs each variant in a process of its own.
+# Three tensors of logits, because each backward pass let go of what autograd had saved. A step that
+# only evaluates, without a backward pass, would have kept all of it. `report.leaks()` names the
+# operation and the module, so that you know which line to look for. An honest comparison checks
+# that nothing is left, or runs each variant in a process of its own.
 
 # %% [markdown] id="no-warmup"
 # ## Fault 2: no warm-up
@@ -305,11 +305,12 @@ print(f"around all: the peak falls by {fallen} %{beside(guess, fallen)}")
 pd.DataFrame(rows, index=["peak", "FLOPs, times", "runs of the first block"]).T
 
 # %% [markdown] id="read-segments"
-# Row two did nothing at all: `checkpoint_sequential` leaves the last segment alone, and the only
-# segment is the last. Row three is worse than nothing: it paid a third more FLOPs for not one byte
-# (chapter 04 draws why). Peak memory alone cannot tell the two apart. The count of forward runs
-# does. So look at **both sides of the trade**: what you got, and what you paid. If a technique that
-# costs time costs none here, it is probably not switched on.
+# Row two did nothing: `checkpoint_sequential` leaves the last segment alone, and the only segment
+# is the last. Row three paid a third more FLOPs for not one byte (chapter 04 draws why). Row four
+# pays less, mostly because recomputation stops early (chapter 05). Peak memory cannot tell rows two
+# and three apart. The count of forward runs does. So look at **both sides of the trade**: what you
+# got, and what you paid. If a technique that costs time costs none here, it is probably not
+# switched on.
 #
 # ## Fault 5: no synchronise
 #
