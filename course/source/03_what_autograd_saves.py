@@ -227,7 +227,7 @@ chains.round(1)  # in feature maps
 # By none: the peak is in the backward pass, and it stays. ReLU keeps its output in both cases. The
 # batch norm's output, which it overwrites, was kept by nobody; it would have been freed a moment
 # later. In-place saves that moment, one temporary in forward. Where the overwritten tensor *is*
-# kept, autograd refuses, because a saved tensor has a version number:
+# kept, autograd refuses, because the saved tensor's version number has changed:
 
 # %% id="in-place-refused"
 try:
@@ -506,10 +506,10 @@ shares = (100 * shares / shares.sum()).round().astype(int)
 shares
 
 # %% [markdown] id="read-kinds"
-# (`other` in GPT-2 is the loss over 50,257 words.) The published ranking is that of *written-out
+# (`other` in GPT-2 is the loss over 50,257 tokens.) The published ranking is that of *written-out
 # self-attention*, and of nothing else. With fused kernels, today's default, feed-forward comes
 # first in both models, and in the U-Net the "low" norms keep more than self-attention.
-# Cross-attention is never high here: thousands of pixels look at 77 words, so its scores are
+# Cross-attention is never high here: thousands of pixels look at 77 tokens, so its scores are
 # narrow. A rule such as "checkpoint attention first" is a rule for one kernel.
 #
 # At which resolution do the U-Net's bytes lie?
