@@ -88,7 +88,7 @@ two.run(add_up)
 # During backward it averages the gradients by all-reduces.
 #
 # Our model has eight blocks. Each update sees eight lines of text, however many ranks there are.
-# **P** is the size of the weights. All sizes in this chapter are in P.
+# **P** is the size of the weights; gradients are another P, AdamW's states two. All sizes are in P.
 
 # %% id="ddp-picture"
 WHOLE, OWN = [range(4)] * 4, [[rank] for rank in range(4)]
@@ -253,8 +253,8 @@ plots.who_holds_what(
 # | stage 2 | $4/N$ | $1 + 3/N + A$ | $2\,(N-1)/N$ |
 # | stage 3 | $4/N$ | $3/N + \text{rest} + 2\,\text{block} + A$ | $3\,(N-1)/N$ |
 #
-# In a ring, a rank sends $(N-1)/N$ of the tensor for a gather, a scatter or a broadcast. An
-# all-reduce is a scatter and a gather, so it sends twice that.
+# In a ring, a rank sends $(N-1)/N$ of the tensor for a gather, a reduce-scatter or a broadcast. An
+# all-reduce is a reduce-scatter and a gather: twice that.
 #
 # **Predict.** Four ranks, two lines each: $A \approx 2.7$ P. Stage 3's peak is what percentage of
 # DDP's?
@@ -320,8 +320,7 @@ print(f"stage 3: {share:.0f} % of DDP's peak{beside(guess, share)}")
 show(ways)
 
 # %% [markdown] id="zero-read"
-# The formula is right within two per cent, for the bytes and for what is sent. (A test of the
-# course compares the peaks with PyTorch's own trackers.) Two things to keep in mind:
+# The formulas are right within two per cent, for bytes held and bytes sent. Keep in mind:
 #
 # - **Activations are not divided.** Every rank has those of its own lines.
 # - **Stage 2 saves less at the peak than between steps**, because at the peak all weights are
@@ -460,10 +459,11 @@ print(f"1F1B, rank 0: {flight}{beside(guess, flight)}")
 #
 # Each rank has a quarter of every large matrix. The first matrix of a pair is cut by columns, so
 # each rank computes some heads of attention, or some columns of the MLP. The second is cut by rows
-# and takes them in. One all-reduce adds the partial results.
+# and takes those as they are. One all-reduce adds the partial results.
 #
 # **Sequence parallelism** goes with it: outside the pairs (norms, residual sums) each rank has a
-# quarter of the tokens. The all-reduce becomes a gather before the pair and a scatter after it.
+# quarter of the tokens. The all-reduce becomes a gather before the pair and a reduce-scatter after
+# it.
 #
 # `parallelize_module` divides layers by their names. One preparation is ours: the rows of `qkv` are
 # all queries, then all keys, then all values, and each rank needs the three of its own heads.
@@ -537,13 +537,14 @@ print(f"TP: {share:.0f} % of one process's activations{beside(guess, share)}")
 show(tensor_ways)
 
 # %% [markdown] id="tensor-read"
-# What is sent grows with the batch, not with the weights. Each layer waits for it. So tensor
+# The ranks send activations, which grow with the batch, and each layer waits for them. So tensor
 # parallelism stays inside one machine with fast links.
 #
 # ## What does each lever touch?
 #
 # Three more levers, on four DDP ranks: checkpointing each block, moving saved tensors to the host
-# (chapter 07's hooks, with NumPy as the host), and bfloat16 autocast.
+# (chapter 07's hooks, with NumPy as the host), and bfloat16 autocast. Where the table shows no
+# gradients, the peak comes before any `.grad` is filled.
 
 
 # %% id="ddp-with"
@@ -596,7 +597,7 @@ plots.ledger_bars(
 # | | weights, gradients, states | activations | price |
 # |---|---|---|---|
 # | DDP | whole on each rank | this rank's lines | an all-reduce of P |
-# | ZeRO 1, 2, 3 | states; gradients; weights | as DDP | stages 1, 3: half as much again |
+# | ZeRO 1, 2, 3 | states; gradients; weights | as DDP | stages 1, 3: 1.5 times DDP's |
 # | pipeline | own layers | own layers, of what is in flight | ranks wait |
 # | tensor | matrices | inside the pairs | collectives in each layer |
 # | with sequence | matrices | all but the pairs' inputs | as tensor |
@@ -604,15 +605,15 @@ plots.ledger_bars(
 # | offload | - | all saved tensors | the bus |
 # | 16-bit autocast | - (copies of weights on top) | up to half | precision |
 #
-# So the two halves are independent: divide weights, gradients and states by ranks, and cut
-# activations as in chapters 06 and 07.
+# The last three levers work inside each rank, so they combine with the others: here with DDP, and
+# checkpointing with a pipeline.
 #
 # ## What about models that fit on no laptop?
 #
-# `ranks.pretend(8)` makes this process one of eight ranks that are not there. No collective moves a
-# number, but all shapes are right, so `memory.predict` gives the bytes of one rank. The course's
-# `Recipe` divides a published model as this chapter does: `ddp`, `fsdp` (FSDP2) or `tp`. In a
-# terminal: `python -m tutorial_lib predict llama-2-7b --ranks 8 --shard fsdp`.
+# `ranks.pretend(8)` makes this process one of eight ranks; the other seven do not exist.
+# Collectives send nothing, but all shapes are right, so `memory.predict` gives the bytes of one
+# rank. The course's `Recipe` divides a published model as this chapter does: `ddp`, `fsdp` (FSDP2)
+# or `tp`. In a terminal: `python -m tutorial_lib predict llama-2-7b --ranks 8 --shard fsdp`.
 #
 # The rows below were predicted so and recorded: bfloat16 throughout, fused AdamW, each block
 # checkpointed, one sequence of full length a rank (with TP: one in all).
