@@ -1,8 +1,8 @@
 # %% [markdown] id="title"
 # # Launchers and schedules
 #
-# This companion of chapter 13 is optional: no lab and no later chapter needs it. Three questions
-# that come up with your own ranks:
+# This companion of chapter 13 is optional: no lab and no later chapter needs it. It answers three
+# questions:
 #
 # 1. How do `torchrun` and Accelerate start them, and what if a port is in use?
 # 2. What do DDP's buckets cost?
@@ -93,7 +93,7 @@ with socket.create_server(("127.0.0.1", 0)) as taken:
 # %% [markdown] id="launcher-text"
 # **Accelerate** has a launcher for notebooks. It forks this process, so no function is sent. It
 # works on Linux only, and only before this process has used a GPU. Port `0` means a free one. The
-# output depends on the machine.
+# output depends on the machine (and says "CUDAs" for CPUs).
 
 
 # %% id="launcher"
@@ -134,7 +134,7 @@ if sys.platform == "linux" and not torch.cuda.is_available():
 #
 # **Predict.** P is the size of the weights. After an update, with gradients still there, one
 # process with AdamW holds weights, gradients and two states: 4 P. How many P does a DDP rank hold
-# without that option?
+# without views?
 
 # %% id="guess-buckets"
 guess = None
@@ -175,11 +175,11 @@ print(f"DDP holds {copied:.2f} P{beside(guess, copied)}")
 # rank 2         F0 F1 B0          from the right in backward
 # ```
 #
-# Each rank runs its forwards (F) and backwards (B) in the order of its schedule. Chapter 13 counted
-# how many micro-batches are in flight. Here are the same orders for four ranks and eight
-# micro-batches, from the formulas. A rank of **1F1B** begins with as many forwards as there are
-# ranks from it to the last. In the **interleaved** schedule (Narayanan et al., 2021) a rank has two
-# stages, half as long, and takes four micro-batches of one, then four of the other.
+# Each rank runs its forwards (F) and backwards (B) in the order of its schedule. The next cell
+# writes the orders of chapter 13 down, for four ranks and eight micro-batches. A rank of **1F1B**
+# begins with as many forwards as there are ranks from it to the last. In the **interleaved**
+# schedule (Narayanan et al., 2021) a rank has two stages, half as long, and takes four
+# micro-batches of one, then four of the other.
 
 # %% id="orders"
 NUM_RANKS, NUM_MICRO = 4, 8
@@ -210,8 +210,8 @@ SCHEDULES = {
 }
 
 # %% [markdown] id="clock-text"
-# Let a forward last one unit of time for each of the stage's blocks and a backward two. Each run
-# begins as soon as its rank is free and its input is there.
+# Each block takes one unit of time in forward and two in backward. A stage begins as soon as its
+# rank is free and its input is there.
 #
 # **Predict.** Each rank works for 48 units: 8 micro-batches, two blocks, 1 + 2 units. How many
 # units does the whole 1F1B update take?
@@ -251,4 +251,4 @@ print(f"1F1B: {units['1F1B']} units{beside(guess, units['1F1B'])}")
 # %% [markdown] id="timetables-read"
 # The white is the **bubble**: time in which a rank waits. GPipe and 1F1B have the same bubble, so
 # 1F1B saves memory at no cost. The interleaved schedule has half the bubble. In exchange its ranks
-# hold more activations and send twice as many boundaries.
+# hold more activations than 1F1B's, and each micro-batch crosses seven boundaries, not three.
