@@ -1,9 +1,9 @@
 # %% [markdown] id="title"
 # # Gallery of broken runs
 #
-# Look up your symptom. Every row of the tables below is a training script that goes wrong, taken
-# from a bug report, and it stands in this notebook with its cure. A test runs all of them with
-# every new PyTorch and transformers, and says which one a release has changed.
+# Look up your symptom in the tables at the end. Every row is a training script that goes wrong,
+# most from bug reports, and it stands in this notebook with its cure. A test runs all of them
+# with every new PyTorch and transformers, and says which one a release has changed.
 #
 # | your question | begin at |
 # |---|---|
@@ -50,10 +50,10 @@ from tutorial_lib.models.vit import ViT, ViTConfig
 #
 # A case is one function. `cured=False` runs the script of the report, `cured=True` the same script
 # mended: the line with `cured` in it is the cure. The function returns what an instrument reads
-# off. `fault` and `cured` above it are patterns for that reading, one for each run.
+# off. The two patterns in its `@case` line match that reading, as reported and cured.
 #
-# The last word of a case names the instrument that shows it: `assert_same_training`, the meter, a
-# count, or PyTorch itself by an error.
+# Before them stands the instrument: `assert_same_training`, the meter, a count, or PyTorch's own
+# error.
 
 # %% id="frame"
 CASES = {}
@@ -295,7 +295,7 @@ def no_sync_around_backward(cured):
 # %% [markdown] id="loss-text"
 # ## Scripts: the loss
 #
-# Nothing is raised. These are the expensive ones: the model trains, and it is another training.
+# Nothing is raised, except in `layer_drop`. The model trains, and it is another training.
 # `assert_same_training(step_to_trust, your_step, make=...)` names the first part that differs.
 
 
@@ -648,8 +648,8 @@ def low_precision_sum(cured):
 # %% [markdown] id="flag-text"
 # ## Scripts: errors and flags
 #
-# These runs stop with an error, or warn. Most are the reentrant checkpoint's, PyTorch's older
-# implementation: `use_reentrant=False` is the answer, said every time.
+# These runs stop with an error, or warn. Half of them use the reentrant checkpoint, PyTorch's older
+# implementation: pass `use_reentrant=False` in every call.
 
 
 # %% id="frozen-input"
