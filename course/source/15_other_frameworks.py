@@ -40,8 +40,9 @@ os.environ |= {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_ENABLE_ONEDNN_OPTS": "0"}  # a q
 os.environ["KERAS_BACKEND"] = "tensorflow"
 
 # %% [markdown] id="needs-text"
-# You need not have all of them. A cell that begins with `# needs jax` is left out where JAX is not
-# installed, and the first one of a framework says so. The next cell tells Jupyter to do that.
+# You need not install all frameworks. A cell that begins with `# needs jax` is left out where JAX
+# is not installed, and the first one of a framework says so. The next cell tells Jupyter to do
+# that.
 
 
 # %% id="needs"
@@ -256,8 +257,8 @@ print(f"{ratio:.1f} times PyTorch's{beside(guess, kept['none'] / UNIT)}")
 
 # %% [markdown] id="jax-residuals-text"
 # PyTorch's softmax, norm and GELU are single operations with a backward written by hand. Ours are
-# made of small ones, and each keeps its own inputs. JAX has an instrument that names them, without
-# running anything. These are the ones of one block:
+# made of small ones, and each keeps its own inputs. JAX can list these residuals without running
+# anything. Here is one block's list, without its arguments:
 
 # %% id="jax-residuals"
 # needs jax
@@ -288,8 +289,8 @@ print("per block:", by_operation(residuals(jax.checkpoint(jax_block))) or "no ou
 # products, and make the rest again. Names work too: mark a tensor in the code, and name it in the
 # policy.
 #
-# **Predict.** How many units wait with `dots_saveable`? (Six products a block, two of them in
-# attention. One result is four units wide, one three, and the scores are four.)
+# **Predict.** How many units wait with `dots_saveable`? (In order, the results of a block's six
+# products take 3, 4, 1, 1, 4 and 1 units.)
 
 # %% id="guess-dots"
 guess = None
@@ -348,9 +349,9 @@ ratio = temporary(programs["per block"]) / temporary(programs["none"])
 print(f"ratio {ratio:.2f}{beside(guess, ratio)}")
 
 # %% [markdown] id="compiled-read"
-# It recomputes, and frees nothing. JAX asks the compiler to keep the order. Around each recomputed
-# block it puts an *optimization barrier*, so that the second computation is not moved up and merged
-# with the first (`prevent_cse=True`). What becomes of the barriers?
+# `per block` recomputes, and frees nothing. JAX asks the compiler to keep the order. Around each
+# recomputed block it puts an *optimization barrier*, so that the second computation is not moved up
+# and merged with the first (`prevent_cse=True`). What becomes of the barriers?
 
 # %% id="barriers"
 # needs jax
@@ -395,9 +396,9 @@ print("gradients equal to 1e-5:", relative_error(per_block) < 1e-5)
 # ```
 #
 # Both libraries make parameters while the function runs. So a plain `jax.checkpoint` cannot wrap a
-# part of the model: it must also carry the parameters through. That is what the libraries' own
-# versions add. Watch the defaults: epsilon of a norm is 1e-5 in PyTorch and Haiku, 1e-6 in Flax and
-# 1e-3 in Keras.
+# part of the model: a wrapper must also carry the parameters through, and the libraries' own do.
+# Watch the defaults, or gradients differ: epsilon of a norm is 1e-5 in PyTorch and Haiku, 1e-6 in
+# Flax and 1e-3 in Keras.
 
 # %% id="flax-block"
 # needs jax, flax
@@ -613,12 +614,12 @@ report("TensorFlow", kept, in_parts(steps["per block"][2]), peaks)
 {name: f"peak {num_bytes / UNIT:.1f} units" for name, num_bytes in peaks.items()}
 
 # %% [markdown] id="tf-read"
-# Without a wrapper this tape is the most generous of all: for most operations it keeps inputs and
-# results, whether the gradient needs them or not.
+# Without a wrapper this tape keeps most of all: for most operations inputs and results, whether the
+# gradient needs them or not.
 #
-# A second instrument would be `tf.function`: there a whole graph is built first, and its optimizer
-# may drop and fuse. What such a graph holds in memory on a CPU, no public instrument of TensorFlow
-# tells. We did not measure it.
+# `tf.function` builds a whole graph first, and TensorFlow's graph optimizer may drop and fuse
+# operations. No public instrument of TensorFlow tells what such a graph holds on a CPU, so we did
+# not measure it.
 #
 # ## Keras: a scope
 #
@@ -747,8 +748,8 @@ plots.ledger_bars(
 
 # %% [markdown] id="side-read"
 # Without a wrapper the frameworks differ by several times, because they cut the same formulas into
-# different operations. With one they agree: the boundaries are left (and TensorFlow's square of the
-# last difference). So a saving quoted "with checkpointing" says as much about the baseline as about
+# different operations. With one they agree: the boundaries are left, and in TensorFlow one tensor
+# of the loss. So a saving quoted "with checkpointing" says as much about the baseline as about
 # checkpointing.
 #
 # These numbers are eager: operation by operation. A compiler fuses the small operations. And each
