@@ -1,8 +1,8 @@
 # %% [markdown] id="title"
 # # Lab 09: the clinic
 #
-# Ten training runs come in, each a small copy of a script from a real bug report. None of them
-# raises an error, and nine do not even warn. You take a reading, name the cause, and mend the
+# Ten training runs come in, nine of them small copies of scripts from real bug reports. None raises
+# an error, and nine do not even warn. You take a reading, name the cause, and mend the
 # script so that it trains what it should, in the memory that it should need.
 #
 # ```text
@@ -69,14 +69,14 @@ torch.set_num_threads(1)  # small steps lose more by waiting for a second core t
 # ("precision", 0, broken_a), ...}`. The cause is one of the words below; four of them are the cause
 # of no case here.
 #
-# You can begin with just that: a guess, 0, and the broken function. The check judges the cause
-# first, and says how the cause that you named would show. Once the cause is right, it says which
-# number it wants as the reading. Then it tries your function, on models and data of its own. Where
-# that raises an error, `checks.lab09.case("9.1", 0)(changed_in_between()["A"][2])` does it again.
+# Begin with a guess, 0, and the broken function. The check takes one case after the other. It
+# judges the cause first. Once that is right, it says which number it wants as the reading. Then it
+# tries your function, on models and data of its own. To repeat an error of your function in the
+# first case, call `checks.lab09.case("9.1", 0)(changed_in_between()["A"][2])`.
 #
 # Measure before you guess: add cells wherever you like. Three instruments are ready. `forwards`
-# counts how often modules run, `verdict` asks the judge of chapter 08 what differs first, and
-# `bytes_left` is chapter 02's `memory.watch` around a call.
+# counts how often modules run, `verdict` asks chapter 08's judge, `assert_same_training`, what
+# differs first. `bytes_left` is chapter 02's `memory.watch` around a call.
 
 # %% id="causes"
 for cause, shows in checks.lab09.CAUSES.items():
@@ -286,7 +286,7 @@ checks.lab09.changed_in_between(changed_in_between)
 #
 # **Case C.** "Our diffusion U-Net has its own checkpoint, a little faster than PyTorch's. With
 # dropout it ends at a higher loss." **Case D.** "A checkpointed ResNet has the training loss of the
-# plain one to the last digit. Its accuracy in evaluation is another."
+# plain one to the last digit. Its accuracy in evaluation differs."
 
 
 # %% id="broken-c"
@@ -501,8 +501,8 @@ checks.lab09.untrained_parts(untrained_parts)
 # </details>
 # <details><summary>Hint 2: case E</summary>
 #
-# The reentrant checkpoint marks its output by its *inputs*. Chapter 05's way, without reentrance,
-# sees the parameters too.
+# The output of a reentrant checkpoint needs a gradient only if an *input* does. Chapter 05's way,
+# `use_reentrant=False`, sees the parameters too.
 # </details>
 # <details><summary>Hint 3: case F</summary>
 #
@@ -515,13 +515,13 @@ checks.lab09.untrained_parts(untrained_parts)
 #
 # Difficulty 2/5 · importance 5/5 · 12 minutes
 #
-# **Case G.** "Training fits. The first validation runs out of memory, but for a few batches it
-# comes through." **Case H.** "The same rows in one batch, and in four micro-batches whose losses I
-# divide by four: two loss curves."
+# **Case G.** "Training fits. The first validation runs out of memory. With only a few batches it
+# fits." **Case H.** "The same rows in one batch, and in four micro-batches whose losses I divide by
+# four: two loss curves."
 #
-# The goal: in G the same mean as a float, no byte left behind, and no more memory at the peak than
-# one batch without a graph takes. In H the gradient of all targets of the window as one batch, for
-# ragged rows with labels of -100 too, one micro-batch in the model at a time.
+# The goal: G returns the same mean as a float, leaves no byte behind, and holds no more at the peak
+# than one batch without a graph. H has the gradient and the loss of the whole window as one
+# batch, with labels of -100 too. Only one micro-batch is in the model at a time.
 
 
 # %% id="broken-g-h"
@@ -723,9 +723,9 @@ checks.lab09.contrastive_batch(contrastive_batch)
 #
 # Ranks are threads of one process here, as in the check of lab 06.
 #
-# The goal: one exchange an update, whatever the length of the window, and on both ranks the
-# gradient of both windows. Each rank returns its own loss. `on_two_ranks(step)` gives what each
-# rank sent; `[0].sizes("all_reduce")` lists the bytes.
+# The goal: one exchange an update, whatever the length of the window, and on both ranks the mean of
+# both windows' gradients. Each rank returns its own loss. `on_two_ranks(step)` gives what each rank
+# sent; `[0].sizes("all_reduce")` lists the bytes.
 
 
 # %% id="broken-j"
@@ -861,5 +861,5 @@ claims.Verdicts(
 # ## What you can now do
 #
 # Take a reading before you guess; tell a run that uses too much memory from one that learns
-# something else; mend both without giving up what made the run fit. Thirty such scripts, with
+# something else; mend both without giving up what made the run fit. About thirty such scripts, with
 # the reports they come from, are in the [gallery](../course/14b_gallery.ipynb).

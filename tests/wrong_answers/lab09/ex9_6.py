@@ -46,7 +46,7 @@ def by_hand(model, optimizer, window):
 
 other_cause = wrong("case J: the cause is not 'not divided'")(answer(cause="not divided"))
 other_reading = wrong("case J: the cause is right, and 2 is not")(answer(reading=2))
-still_broken = wrong("the gradient is right, and it crosses")(answer(mended=LAB.broken_j))
+still_broken = wrong("micro-batches it is exchanged")(answer(mended=LAB.broken_j))
 never_exchanged = wrong("that of this rank alone: nothing was exchanged")(
     answer(mended=partial(rank_step, skipped=99))
 )

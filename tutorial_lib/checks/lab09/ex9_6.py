@@ -77,8 +77,9 @@ def _judge(case: Case, result: Result, right: tuple[list[Tensor], list[float]]) 
         accumulation.expect_gradient(updates[0], wanted, faults, where, "both windows")
         if sent[rank] - size > _SMALL:
             raise CheckError(
-                f"{where}the gradient is right, and it crosses {sent[rank] / size:.0f} times. "
-                "Whether a backward exchanges is decided in forward: what is no_sync around?"
+                f"{where}the gradient is right, and in this window of {num} micro-batches it is "
+                f"exchanged {sent[rank] / size:.0f} times. Whether a backward exchanges is decided "
+                "in forward: what is no_sync around?"
             )
         expect.loss(seen.get("returned"), losses[rank], where=where)
 
