@@ -534,8 +534,8 @@ print(f"cached: {factor:.2f} times{beside(guess, factor)}")
 # %% [markdown] id="read-peaks"
 # The whole batch pays for every pair's activations. Cached gradients pay for each pair's embedding
 # and the gradient of it. At large batches another price shows: the scores of the loss are
-# $B \times B$ numbers. At CLIP's own batch of 32,768 that is 4 GiB a copy in float32, and there the loss,
-# too, is computed in pieces.
+# $B \times B$ numbers. At CLIP's own batch of 32,768 that is 4 GiB a copy in float32, and there
+# the loss, too, is computed in pieces.
 #
 # ### You have built this before
 #
