@@ -370,7 +370,7 @@ def test_a_name_on_the_hub_needs_a_network(capsys, monkeypatch):
     import huggingface_hub
     from huggingface_hub.errors import LocalEntryNotFoundError
 
-    def refuse(*_):
+    def refuse(*_, **__):
         raise LocalEntryNotFoundError("no network")
 
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", refuse)

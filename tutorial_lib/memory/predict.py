@@ -142,6 +142,7 @@ def _predicting(kernels: str, values: Values) -> Iterator[None]:
         FakeTensorMode(),
         values,
         _workarounds(),
+        torch.compiler.set_stance("force_eager"),  # code compiled before knows real tensors alone
         kernel_mode,
         RealSizes(kernels),
         _explain_refusals(),
