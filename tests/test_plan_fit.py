@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import sys
 
 import pytest
 
@@ -72,6 +73,23 @@ def test_the_fastest_that_fits_really_fits(tiny, enough):
 def test_numbers_below_one_are_refused(tiny):
     with pytest.raises(ValueError, match=r"effective_batch \(=0\)"):
         plan.fit(tiny, budget_bytes=1, effective_batch=0)
+
+
+def test_one_of_stages_that_are_alike_stands_for_all(tiny, monkeypatch):
+    def selective():
+        with memory.predicting():
+            loss, model = Recipe(tiny, precision="bf16").make_loss()
+            found = plan.profile(model, loss, gradients="made", selective=True)
+        return [list(vars(stage.selective).values())[:-2] for stage in found.stages[1:-1]]
+
+    module = sys.modules[plan.profile.__module__]
+    alike, firsts = module._first_alike, []
+    monkeypatch.setattr(module, "_first_alike", lambda *of: firsts.append(alike(*of)) or firsts[-1])
+    once = selective()
+    assert len(set(firsts[0])) < len(firsts[0])
+    monkeypatch.setattr(module, "_first_alike", lambda calls, stages: list(range(len(stages))))
+    for found, full in zip(once, selective(), strict=True):
+        assert found == pytest.approx(full, rel=1e-9)
 
 
 @pytest.mark.parametrize("more", [{"lora_rank": 2}, {"ranks": 2, "shard": "ddp"}])

@@ -110,11 +110,8 @@ def _choice(
     parts: Parts, optimizer: str, micro_batch: int, samples: int, budget: int, speed: Speed
 ) -> Choice:
     """Solve for what the model and its update leave of the budget."""
-    at, update, accumulation = (
-        _at(parts, micro_batch),
-        parts.updates[optimizer],
-        samples // micro_batch,
-    )
+    at, update = _at(parts, micro_batch), parts.updates[optimizer]
+    accumulation = samples // micro_batch
     always = update.resident_bytes
     if accumulation > 1:  # from the second micro-batch on all gradients are there
         always += sum(stage.gradient_bytes for stage in at.stages)
