@@ -60,7 +60,7 @@ ALLOWED = {
     "school.emulated_tests": set(),
     "school.record": {"device", "recorded", "school.emulate"},
     "school.changed": {"school.bootstrap"},
-    "school.teach": {"school.grading", "school.authoring"},
+    "school.teach": {"school.grading", "school.authoring", "school.site"},
     "school.options": {"units", "training", "memory", "ranks"},
     "school.plan": {"units", "plan", "training", "memory", "emulated", "school.options"},
     "school.cli": {

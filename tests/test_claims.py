@@ -104,3 +104,13 @@ def test_the_court_has_every_claim_in_order_or_says_which_are_missing(tmp_path):
     path.write_text(json.dumps(rows[2:]))
     with pytest.raises(claims.ClaimError, match="No verdict on A01, A02"):
         claims.court(path)
+
+
+def test_the_readme_counts_the_verdicts(root):
+    verdicts_of = {found.claim: found.verdict for found in claims.court()}
+    holds, condition, wrong = (list(verdicts_of.values()).count(word) for word in claims.VERDICTS)
+    said = (
+        f"{len(verdicts_of)} claims of tutorials, settled: {holds} hold, {condition} hold under a "
+        f"condition, {wrong} are wrong"
+    )
+    assert said in " ".join((root / "README.md").read_text(encoding="utf-8").split())
