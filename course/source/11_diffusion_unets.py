@@ -754,8 +754,8 @@ claims.Verdicts(
     claims.Verdict(
         "E06", "holds if",
         "40 % of the peak is right for float32 and fused attention; 62 % is a share of what "
-        "forward and backward add; the batches 4 and 12 were a little too large even with written-out "
-        "scores.",
+        "forward and backward add; the batches 4 and 12 were a little too large even with "
+        "written-out scores.",
         f"batch 4 saves {min(shares):.0%} to {max(shares):.0%}; largest batches on an emulated "
         f"A100: {min(refused)} and {max(refused)}", cell="sides", **predicted,
     ),

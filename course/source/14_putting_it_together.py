@@ -25,6 +25,8 @@ from tutorial_lib.recorded.store import FOLDER
 from tutorial_lib.training import Recipe
 from tutorial_lib.units import GIB, Bytes
 
+pd.set_option("display.max_colwidth", None)  # show answers whole
+
 # %% [markdown] id="ladder-text"
 # ## Which lever first?
 #
@@ -81,9 +83,7 @@ def first_rung(model, budget_bytes):
 guess = None  # pairs of 54
 
 # %% id="ladder"
-found = {
-    model: {gib: first_rung(model, gib * GIB) for gib in plots.CARDS_GIB} for model in MODELS
-}
+found = {model: {gib: first_rung(model, gib * GIB) for gib in plots.CARDS_GIB} for model in MODELS}
 plain = sum(rung == 0 for cards in found.values() for rung in cards.values())
 print(f"{plain} of {3 * len(MODELS)} pairs fit as they are{beside(guess, plain)}")
 pd.DataFrame(found).T.map(lambda rung: RUNGS[rung]).rename(columns="{} GiB".format)
@@ -243,9 +243,7 @@ pd.DataFrame(
 # the 16 GiB is weights and states. So the factor should fall when the update is smaller.
 
 # %% id="by-batch"
-factors = {
-    batch: depths["both"] / deepest({"micro_batch": batch}) for batch in (1, 2, 4, 8, 16)
-}
+factors = {batch: depths["both"] / deepest({"micro_batch": batch}) for batch in (1, 2, 4, 8, 16)}
 pd.DataFrame({"times as deep": {batch: f"{times:.1f}" for batch, times in factors.items()}}).T
 
 # %% [markdown] id="by-batch-read"
@@ -255,6 +253,7 @@ pd.DataFrame({"times as deep": {batch: f"{times:.1f}" for batch, times in factor
 #
 # *Wider* models meet the same wall. Weights grow with the square of the width, activations only
 # with the width.
+
 
 # %% id="widths"
 def widest(choices, layers=6):
