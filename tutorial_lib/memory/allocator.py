@@ -58,7 +58,8 @@ class AllocatorReading:
 def snapshot(path: Path, *, max_entries: int = 100_000) -> Iterator[None]:
     """Record the CUDA allocator's history in the `with` block, and write it to a file.
 
-    It is written when the block ends in an error too, such as an `OutOfMemoryError`. It opens in https://docs.pytorch.org/memory_viz, in the browser alone.
+    It is written when the block ends in an error too, such as an `OutOfMemoryError`. It opens in
+    https://docs.pytorch.org/memory_viz, in the browser alone.
 
     Args:
         path: File to write, a pickle.
