@@ -123,7 +123,7 @@ def test_one_rank_of_four_holds_its_part_and_the_table_says_so(capsys, tiny):
         (["measure", "tiny", "--ranks", "2", "--shard", "ddp"], "measure on real ranks"),
         (
             ["plan", "tiny", "--budget", "1GiB", "--effective-batch", "2", "--ranks", "8"],
-            "`predict MODEL --ranks 8 --shard fsdp`",
+            "ranks (=8) and shard (=None) go together",
         ),
         (["build", "--check", "--force"], "give it alone"),
         (["build", "--tag", "v1"], "--tag v1 needs --stamp"),
