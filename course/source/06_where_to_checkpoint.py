@@ -292,7 +292,7 @@ for name, tree in {
 
 
 # %% id="seconds"
-# NBVAL_IGNORE_OUTPUT  a time: yours differs
+# NBVAL_IGNORE_OUTPUT
 wide = nn.Sequential(*(Block(GPTConfig(d_model=512, num_heads=8)) for _ in range(2)))
 rows = torch.randn(4, 128, 512)
 
