@@ -167,7 +167,7 @@ print(f"in the switch's bytes: {share:.0f} % of its recomputed FLOPs{beside(gues
 table
 
 # %% id="sides-compiler"
-# NBVAL_IGNORE_OUTPUT  the compiler's choices depend on PyTorch's version
+# NBVAL_IGNORE_OUTPUT
 by_compiler = {f"compiler, budget {b}": cost_compiled(gpt2, b) for b in (1, 0.4, 0.1)}
 by_compiler = {"none": seen_gpt["none"], **by_compiler}
 more_plan, table = side_by_side(gpt2, by_compiler)

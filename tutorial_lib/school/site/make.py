@@ -88,6 +88,7 @@ def _as_page(notebook: NotebookNode) -> NotebookNode:
         for output in cell.get("outputs", []):
             html = output.get("data", {}).get("text/html")
             if html:
+                html = html.replace("<table>", "<table class='dataframe'>")  # dark pages know it
                 output["data"]["text/html"] = _PAGE.sub(r"\1.html", html)
     return notebook
 
