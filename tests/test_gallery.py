@@ -39,3 +39,7 @@ def test_the_registry_holds_what_the_page_promises(gallery):
     assert len(judged) >= 10
     assert {cured for _, cured in judged} == {gallery.SAME}
     assert not [fault for fault, _ in judged if re.search(fault, "the same training")]
+
+
+def test_the_readme_counts_the_cases():
+    assert f"- {len(NAMES)} faults, " in (ROOT / "README.md").read_text(encoding="utf-8")

@@ -77,5 +77,7 @@ def snapshot(path: Path, *, max_entries: int = 100_000) -> Iterator[None]:
     try:
         yield
     finally:
-        private_torch.write_snapshot(str(path))
-        private_torch.record_allocations(enabled=None)
+        try:
+            private_torch.write_snapshot(str(path))
+        finally:  # a folder that cannot be written must not leave the recording on
+            private_torch.record_allocations(enabled=None)
