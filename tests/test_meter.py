@@ -11,7 +11,8 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 
-from tutorial_lib import memory
+from tutorial_lib import device as devices
+from tutorial_lib import memory, private_torch
 from tutorial_lib.memory.allocator import AllocatorReading
 from tutorial_lib.memory.report import MemoryReport
 from tutorial_lib.models.gpt import GPT, GPTConfig
@@ -448,3 +449,20 @@ def test_the_first_measurement_of_a_process_is_as_exact_as_the_second(run_python
     )
     first, second = done.stdout.strip().split("|")
     assert first == second
+
+
+@pytest.mark.parametrize("full", [False, True], ids=["written", "a full disk"])
+def test_a_snapshot_is_written_after_an_error_and_recording_always_ends(monkeypatch, full):
+    said = []
+
+    def write(path):
+        said.append(path)
+        if full:
+            raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(devices, "has_gpu", lambda: True)
+    monkeypatch.setattr(private_torch, "write_snapshot", write)
+    monkeypatch.setattr(private_torch, "record_allocations", lambda **how: said.append(how))
+    with pytest.raises(OSError if full else ZeroDivisionError), memory.snapshot("x.pickle"):
+        1 / 0  # noqa: B018
+    assert said[1:] == ["x.pickle", {"enabled": None}]
