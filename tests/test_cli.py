@@ -203,9 +203,9 @@ def test_grade_passes_its_options_on(capsys, monkeypatch, tmp_path):
         return pd.DataFrame({"name": list("abc"), "status": statuses, "review": ["", "1.1", ""]})
 
     monkeypatch.setattr(grading, "grade", grade, raising=False)
-    words = ["grade", "lab01", str(tmp_path), "--out", "report", "--jobs", "2", "--only", "ann"]
+    words = ["grade", "lab01", str(tmp_path), "--out", "report", "--workers", "2", "--only", "ann"]
     assert cli.run(words) == 0
-    assert (asked["lab"], asked["jobs"], asked["only"]) == ("lab01", 2, ["ann"])
+    assert (asked["lab"], asked["workers"], asked["only"]) == ("lab01", 2, ["ann"])
     said = capsys.readouterr().out
     assert "2 graded, 1 unreadable" in said
     assert "a person should read (column review): b\n" in said

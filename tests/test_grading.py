@@ -136,7 +136,7 @@ def grade_toy(course, submissions, out, **options):
         submissions,
         out,
         root=course,
-        jobs=2,
+        workers=2,
         checks_package="toychecks",
         import_path=[CORPUS],
         **options,

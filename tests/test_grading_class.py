@@ -30,7 +30,7 @@ import sys
 from pathlib import Path
 from tutorial_lib.school.grading import grade
 folder, corpus = map(Path, sys.argv[1:])
-grade("lab90", folder / "class", folder / "report", root=folder / "course", jobs=1, seconds=50,
+grade("lab90", folder / "class", folder / "report", root=folder / "course", workers=1, seconds=50,
       checks_package="toychecks", import_path=[corpus])
 """
 SLOW = "import time; time.sleep(45)\n" + toy.AREA
@@ -42,7 +42,7 @@ def grade_toy(folder, **options):
         folder / "class",
         folder / "report",
         root=folder / "course",
-        jobs=2,
+        workers=2,
         seconds=50,
         checks_package="toychecks",
         import_path=[CORPUS],
@@ -193,7 +193,7 @@ def test_a_few_are_not_put_into_a_report_of_another_course(lab, tmp_path):
 
 def test_only_cores_that_may_be_used_are_counted():
     program = "import os; os.sched_setaffinity(0, list(os.sched_getaffinity(0))[:1]); "
-    program += "from tutorial_lib.school.grading import request; print(request.default_jobs())"
+    program += "from tutorial_lib.school.grading import request; print(request.default_workers())"
     if not hasattr(os, "sched_setaffinity"):
         pytest.skip("this system has no affinity")
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)

@@ -62,7 +62,7 @@ def graded(root, tmp_path_factory):
     for name, text in files.items():
         (folder / name).write_text(text, encoding="utf-8")
     out = folder.parent / "report of lab 01"
-    words = ["grade", "lab01", str(folder), "--out", str(out), "--jobs", "2", "--seconds", "6"]
+    words = ["grade", "lab01", str(folder), "--out", str(out), "--workers", "2", "--seconds", "6"]
     before = psutil.Process().children(recursive=True)
     assert cli.run(words) == 0
     left = [child for child in psutil.Process().children(recursive=True) if child not in before]

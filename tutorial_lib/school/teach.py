@@ -14,7 +14,7 @@ def grade(
     lab: Annotated[str, typer.Argument(help="The lab, as in lab01.")],
     submissions: Annotated[Path, typer.Argument(help="Folder of notebooks, or of folders.")],
     out: Annotated[Path, typer.Option(help="Folder for the report: new, or an older report.")],
-    jobs: Annotated[int | None, typer.Option(help="Submissions at once; one a core.")] = None,
+    workers: Annotated[int | None, typer.Option(help="Submissions at once; one a core.")] = None,
     seconds: Annotated[float, typer.Option(help="CPU time of a function in one check.")] = 20.0,
     only: Annotated[
         list[str] | None,
@@ -31,7 +31,14 @@ def grade(
     from tutorial_lib.school import grading
 
     table = grading.grade(
-        lab, submissions, out, root=ROOT, jobs=jobs, seconds=seconds, only=only or (), seed=seed
+        lab,
+        submissions,
+        out,
+        root=ROOT,
+        workers=workers,
+        seconds=seconds,
+        only=only or (),
+        seed=seed,
     )
     counts = table["status"].value_counts()
     print(", ".join(f"{count} {status}" for status, count in counts.items()))

@@ -61,7 +61,7 @@ class Run:
     reading: threading.Lock = field(default_factory=threading.Lock)
 
 
-def self_test(this: Run, jobs: int) -> None:
+def self_test(this: Run, workers: int) -> None:
     """Grade the solution and a blank one: a lab that fails this would wrong everybody.
 
     Raises:
@@ -75,7 +75,7 @@ def self_test(this: Run, jobs: int) -> None:
         )
         for answer in answers
     }
-    with ThreadPoolExecutor(min(2, jobs)) as pool, _stopping(this, pool):
+    with ThreadPoolExecutor(min(2, workers)) as pool, _stopping(this, pool):
         solved, blank = pool.map(lambda answers: _judge(this, answers), [full, Answers(blanks)])
         if solved.ran_out_of_time:
             solved = pool.submit(_judge, this, full).result()
@@ -108,13 +108,13 @@ def _stopping(this: Run, pool: ThreadPoolExecutor) -> Iterator[None]:
         raise
 
 
-def grade_all(this: Run, names: Sequence[str], jobs: int) -> list[report.Graded]:
+def grade_all(this: Run, names: Sequence[str], workers: int) -> list[report.Graded]:
     """Grade submissions, several at a time; then alone, one by one, those that ran out of time.
 
     Args:
         this: The run.
         names: Of the submissions.
-        jobs: How many are graded at the same time.
+        workers: How many are graded at the same time.
 
     Returns:
         A result for each name, in their order; of two, the second.
@@ -126,8 +126,8 @@ def grade_all(this: Run, names: Sequence[str], jobs: int) -> list[report.Graded]
     with Progress(console=console, disable=not console.is_terminal) as progress:
         task = progress.add_task(f"grading {this.lab.name}", total=len(names))
         results = []
-        alone = min(jobs, len(names)) == 1
-        with ThreadPoolExecutor(jobs) as pool, _stopping(this, pool):
+        alone = min(workers, len(names)) == 1
+        with ThreadPoolExecutor(workers) as pool, _stopping(this, pool):
             for result in pool.map(lambda name: _grade_one(this, name, alone=alone), names):
                 results.append(result)
                 progress.advance(task)

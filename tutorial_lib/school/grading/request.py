@@ -10,29 +10,29 @@ import joblib  # type: ignore[import-untyped]
 from tutorial_lib.school.grading.errors import GradingError
 
 _DAY = 86_400.0
-_MOST_JOBS = 8
+_MOST_WORKERS = 8
 _NEEDED = ("nbval", "pytest", "ipykernel", "pandas", "rich", "psutil", "jinja2")
 
 
-def check_limits(seconds: float, memory_bytes: int, jobs: int | None) -> None:
+def check_limits(seconds: float, memory_bytes: int, workers: int | None) -> None:
     """Refuse limits under which nothing could be graded.
 
     Raises:
         GradingError: When one is not positive, or the time longer than a day.
     """
-    if not 0 < seconds < _DAY or memory_bytes <= 0 or (jobs is not None and jobs < 1):
+    if not 0 < seconds < _DAY or memory_bytes <= 0 or (workers is not None and workers < 1):
         raise GradingError(
-            f"seconds (={seconds}), memory_bytes (={memory_bytes}) and jobs (={jobs}) must be "
-            "positive, and seconds less than a day."
+            f"seconds (={seconds}), memory_bytes (={memory_bytes}) and workers (={workers}) must "
+            "be positive, and seconds less than a day."
         )
 
 
-def default_jobs() -> int:
+def default_workers() -> int:
     """Give the number of submissions to grade at once: one for each core, but not too many.
 
     Only cores that this process may use count, by its affinity and by its container's quota.
     """
-    return min(_MOST_JOBS, int(joblib.cpu_count()))
+    return min(_MOST_WORKERS, int(joblib.cpu_count()))
 
 
 def check_tools() -> None:

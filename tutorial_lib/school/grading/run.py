@@ -23,7 +23,7 @@ from tutorial_lib.school.grading.lab import Lab, load_lab
 from tutorial_lib.school.grading.launch import fork_server, run_directory
 from tutorial_lib.school.grading.marking import Run, grade_all, self_test
 from tutorial_lib.school.grading.processes import interruptible
-from tutorial_lib.school.grading.request import check_limits, check_tools, default_jobs
+from tutorial_lib.school.grading.request import check_limits, check_tools, default_workers
 from tutorial_lib.school.grading.server import isolation
 from tutorial_lib.units import GIB
 
@@ -47,7 +47,7 @@ def grade(
     out: Path,
     *,
     root: Path,
-    jobs: int | None = None,
+    workers: int | None = None,
     seconds: float = 20.0,
     memory_bytes: int = 2 * GIB,
     only: Sequence[str] = (),
@@ -66,7 +66,7 @@ def grade(
         out: Folder for `scores.csv`, `feedback/`, `index.html` and `run.json`. It must be new,
             empty, or hold an older report, which is replaced.
         root: The course folder.
-        jobs: Submissions graded at the same time; `default_jobs()` when None.
+        workers: Submissions graded at the same time; `default_workers()` when None.
         seconds: CPU time of a function in one check, all its cases together.
         memory_bytes: What a student's process may use beyond its imports.
         only: Names of the few to grade; an older report keeps the others. All when empty.
@@ -81,7 +81,7 @@ def grade(
     Raises:
         GradingError: When the request cannot be met; nothing has been written then.
     """
-    check_limits(seconds, memory_bytes, jobs)
+    check_limits(seconds, memory_bytes, workers)
     check_tools()
     course = load_lab(root.resolve(), lab)
     names = find_submissions(submissions, only)
@@ -92,13 +92,13 @@ def grade(
     kept = results_to_keep(out, course, version, names) if only else []
     journal = Journal(out, {"lab": course.name, "version": version, "limits": limits}, seed)
     order = limits | _order(course, checks_package, paths)
-    workers = jobs or default_jobs()
+    workers = workers or default_workers()
     started = time.monotonic()
     with interruptible(), run_directory() as place, fork_server(place, order) as (server, layers):
         this = Run(course, submissions, place, journal, seconds, tuple(paths), server)
         self_test(this, workers)
         results = grade_all(this, names, workers)
-    facts = {"lab": course.name, "version": version, "jobs": workers, "limits": limits}
+    facts = {"lab": course.name, "version": version, "workers": workers, "limits": limits}
     facts |= {"seconds": round(time.monotonic() - started, 1), "layers": layers}
     return _write(this, out, results, kept, facts)
 
