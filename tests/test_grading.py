@@ -27,6 +27,7 @@ from tutorial_lib.school.grading.errors import NotGradable  # noqa: E402
 from tutorial_lib.school.grading.judge import Verdict, judge_notebook, student_steps  # noqa: E402
 from tutorial_lib.school.grading.lab import load_lab  # noqa: E402
 from tutorial_lib.school.grading.needs import needed  # noqa: E402
+from tutorial_lib.school.grading.results import Graded  # noqa: E402
 from tutorial_lib.school.grading.submission import match_answers  # noqa: E402
 
 
@@ -373,7 +374,7 @@ def test_an_answer_that_could_ask_the_oracle_is_named_for_a_person_to_read(lab, 
     answers = matched(lab, toy.submission(a11=f"{line}\n{toy.AREA}"))
     assert answers.review == ["1.1"]
     assert "the instructor is asked to read it" in answers.notes[0]
-    graded = report.Graded("a", "graded", review=answers.review)
+    graded = Graded("a", "graded", review=answers.review)
     assert report.scores_csv(lab, [graded]).splitlines()[1].endswith(",1.1")
 
 
@@ -471,7 +472,7 @@ def test_frames_have_a_longest_length():
 def test_a_page_escapes_everything_and_drops_colours(lab):
     evil = "\x1b[31m<script>alert(1)</script>\u202e\x00\ud800"
     verdicts = {check.id: Verdict(False, evil) for check in lab.checks}
-    page = report.feedback_page(lab, report.Graded(evil, "graded", verdicts, notes=[evil]), evil)
+    page = report.feedback_page(lab, Graded(evil, "graded", verdicts, notes=[evil]), evil)
     page.encode()
     assert "&lt;script&gt;" in page
     for part in ("<script", "\x1b", "\x00", "\u202e", "[31m"):
@@ -489,7 +490,7 @@ def test_two_names_never_share_a_page():
 
 @pytest.mark.parametrize("name", ["=1+1", "+1", "-1", "@x", "\t=1"])
 def test_names_that_a_spreadsheet_would_compute_are_quoted(lab, name):
-    line = report.scores_csv(lab, [report.Graded(name, "graded")]).splitlines()[1]
+    line = report.scores_csv(lab, [Graded(name, "graded")]).splitlines()[1]
     assert line.lstrip('"')[0] in ("'", "\ufffd")
 
 
@@ -497,6 +498,6 @@ def test_an_older_report_is_replaced_whole(lab, tmp_path):
     out = tmp_path / "report"
     for name in ("first.ipynb", "second.ipynb"):
         report.check_place(out, tmp_path / "class")
-        report.write_report(out, lab, [report.Graded(name, "graded")], "isolation: none", {"a": 1})
+        report.write_report(out, lab, [Graded(name, "graded")], "isolation: none", {"a": 1})
     assert [path.name for path in (out / "feedback").iterdir()] == ["second.ipynb.html"]
     assert [path.name for path in tmp_path.iterdir()] == ["report"]

@@ -22,7 +22,7 @@ from tutorial_lib.school.grading.class_folder import (
 )
 from tutorial_lib.school.grading.errors import GradingError, NotGradable
 from tutorial_lib.school.grading.lab import load_lab
-from tutorial_lib.school.grading.report import Graded
+from tutorial_lib.school.grading.results import Graded
 from tutorial_lib.school.grading.review import unusual_words
 from tutorial_lib.school.grading.submission import (
     explain_missing_names,

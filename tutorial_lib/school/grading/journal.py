@@ -18,7 +18,7 @@ import torch
 from tutorial_lib.school.grading.errors import GradingError
 from tutorial_lib.school.grading.judge import Verdict
 from tutorial_lib.school.grading.lab import Lab
-from tutorial_lib.school.grading.report import Graded
+from tutorial_lib.school.grading.results import Graded
 
 _LIBRARY = Path(__file__).resolve().parents[2]
 

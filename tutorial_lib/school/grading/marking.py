@@ -14,7 +14,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from tutorial_lib.school.grading import report
 from tutorial_lib.school.grading.class_folder import (
     check_is_notebook,
     notebooks_in,
@@ -26,6 +25,7 @@ from tutorial_lib.school.grading.journal import Journal
 from tutorial_lib.school.grading.judge import prepare, run_judge
 from tutorial_lib.school.grading.lab import Lab
 from tutorial_lib.school.grading.launch import start_session
+from tutorial_lib.school.grading.results import Graded
 from tutorial_lib.school.grading.submission import Answers, explain_missing_names, match_answers
 
 _AGAIN = (
@@ -108,7 +108,7 @@ def _stopping(this: Run, pool: ThreadPoolExecutor) -> Iterator[None]:
         raise
 
 
-def grade_all(this: Run, names: Sequence[str], workers: int) -> list[report.Graded]:
+def grade_all(this: Run, names: Sequence[str], workers: int) -> list[Graded]:
     """Grade submissions, several at a time; then alone, one by one, those that ran out of time.
 
     Args:
@@ -144,7 +144,7 @@ def grade_all(this: Run, names: Sequence[str], workers: int) -> list[report.Grad
     return results
 
 
-def _grade_one(this: Run, name: str, *, alone: bool, notes: Sequence[str] = ()) -> report.Graded:
+def _grade_one(this: Run, name: str, *, alone: bool, notes: Sequence[str] = ()) -> Graded:
     started = time.monotonic()
     try:
         check_is_notebook(this.folder / name)
@@ -164,10 +164,10 @@ def _grade_one(this: Run, name: str, *, alone: bool, notes: Sequence[str] = ()) 
             )
             this.journal.add(content, result)
     except NotGradable as finding:
-        result = report.Graded(name, finding.status, reason=finding.reason)
+        result = Graded(name, finding.status, reason=finding.reason)
     except Exception as error:  # one submission must never stop a class
         reason = f"Grading stopped with {type(error).__name__}: tell the instructor."
-        result = report.Graded(name, "crashed", reason=reason)
+        result = Graded(name, "crashed", reason=reason)
     return replace(result, name=name, notes=[*result.notes, *_beside(this.folder, name)])
 
 
@@ -180,7 +180,7 @@ def _beside(folder: Path, name: str) -> list[str]:
     return [f"The folder {student} holds other notebooks, each with a row: {', '.join(others)}."]
 
 
-def _judge(this: Run, answers: Answers) -> report.Graded:
+def _judge(this: Run, answers: Answers) -> Graded:
     """Judge answers; once more in a fresh folder when the judge itself did not finish."""
     for attempt in (1, 2):
         folder = this.run_directory / secrets.token_hex(
@@ -199,10 +199,12 @@ def _judge(this: Run, answers: Answers) -> report.Graded:
             )
             evidence = [one.evidence for one in verdicts.values() if not one.passed]
             notes = [*answers.notes, *explain_missing_names(evidence, answers)]
-            return report.Graded("", "graded", verdicts, notes=notes, review=answers.review)
+            return Graded(
+                "", "graded", verdicts, notes=notes, review=answers.review, sources=answers.sources
+            )
         except NotGradable as finding:
             if attempt == 2 or finding.status != "crashed":
-                return report.Graded("", finding.status, reason=finding.reason)
+                return Graded("", finding.status, reason=finding.reason)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
     raise AssertionError("unreachable: the second attempt returns")

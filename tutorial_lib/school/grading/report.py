@@ -13,7 +13,6 @@ import shutil
 import tempfile
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -21,55 +20,12 @@ from urllib.parse import quote
 import jinja2
 
 from tutorial_lib.school.grading.errors import GradingError
-from tutorial_lib.school.grading.judge import Verdict
 from tutorial_lib.school.grading.lab import Lab
+from tutorial_lib.school.grading.results import Graded
 
 _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[@-Z\\-_]|\][^\x07]*\x07)")
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 _REPORT = {"scores.csv", "index.html", "run.json", "feedback"}
-
-
-@dataclass(frozen=True)
-class Graded:
-    """One submission, graded or not.
-
-    Args:
-        name: Relative to the class's folder.
-        status: `graded`, or why not, in a word or two.
-        verdicts: By check cell; empty when not graded.
-        reason: One sentence when not graded.
-        notes: What the student should know about the notebook.
-        review: Exercises whose answer a person should read.
-        seconds: What grading it took.
-        seed: The one that the checks' cases were drawn from.
-        alone: Whether no other submission was graded at the same time.
-    """
-
-    name: str
-    status: str
-    verdicts: Mapping[str, Verdict] = field(default_factory=dict)
-    reason: str = ""
-    notes: Sequence[str] = ()
-    review: Sequence[str] = ()
-    seconds: float = 0.0
-    seed: int | None = None
-    alone: bool = False
-
-    @property
-    def ran_out_of_time(self) -> bool:
-        """Tell whether a result may say more of a busy machine than of the submission."""
-        late = any(verdict.timed_out for verdict in self.verdicts.values())
-        return late or self.status == "timed out"
-
-    def points(self, lab: Lab, exercise: str | None = None) -> int:
-        """Sum the points of the checks that passed, of one exercise or of all."""
-        return sum(
-            check.points
-            for check in lab.checks
-            if exercise in (None, check.exercise)
-            and (verdict := self.verdicts.get(check.id))
-            and verdict.passed
-        )
 
 
 def columns(lab: Lab) -> list[str]:

@@ -24,6 +24,7 @@ from tutorial_lib.school.grading.launch import fork_server, run_directory
 from tutorial_lib.school.grading.marking import Run, grade_all, self_test
 from tutorial_lib.school.grading.processes import interruptible
 from tutorial_lib.school.grading.request import check_limits, check_tools, default_workers
+from tutorial_lib.school.grading.results import Graded
 from tutorial_lib.school.grading.server import isolation
 from tutorial_lib.units import GIB
 
@@ -106,8 +107,8 @@ def grade(
 def _write(
     this: Run,
     out: Path,
-    results: Sequence[report.Graded],
-    kept: Sequence[report.Graded],
+    results: Sequence[Graded],
+    kept: Sequence[Graded],
     facts: dict[str, Any],
 ) -> pd.DataFrame:
     """Write the report of what was graded and what is kept of an older one."""
@@ -129,9 +130,7 @@ def _order(lab: Lab, package: str, import_path: Sequence[Path]) -> dict[str, Any
     }
 
 
-def _facts(
-    journal: Journal, layers: Sequence[str], results: Sequence[report.Graded]
-) -> dict[str, Any]:
+def _facts(journal: Journal, layers: Sequence[str], results: Sequence[Graded]) -> dict[str, Any]:
     versions = {name: metadata.version(name) for name in ("torch", "nbval", "pytest")}
     return {
         "seed": journal.seed,
@@ -142,7 +141,7 @@ def _facts(
     }
 
 
-def _table(lab: Lab, results: Sequence[report.Graded]) -> pd.DataFrame:
+def _table(lab: Lab, results: Sequence[Graded]) -> pd.DataFrame:
     import pandas as pd
 
     return pd.DataFrame(report.rows(lab, results), columns=report.columns(lab))

@@ -1,0 +1,54 @@
+"""What grading found out about one submission."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from tutorial_lib.school.grading.judge import Verdict
+from tutorial_lib.school.grading.lab import Lab
+
+
+@dataclass(frozen=True)
+class Graded:
+    """One submission, graded or not.
+
+    Args:
+        name: Relative to the class's folder.
+        status: `graded`, or why not, in a word or two.
+        verdicts: By check cell; empty when not graded.
+        reason: One sentence when not graded.
+        notes: What the student should know about the notebook.
+        review: Exercises whose answer a person should read.
+        sources: The student's own code, by exercise.
+        seconds: What grading it took.
+        seed: The one that the checks' cases were drawn from.
+        alone: Whether no other submission was graded at the same time.
+    """
+
+    name: str
+    status: str
+    verdicts: Mapping[str, Verdict] = field(default_factory=dict)
+    reason: str = ""
+    notes: Sequence[str] = ()
+    review: Sequence[str] = ()
+    sources: Mapping[str, str] = field(default_factory=dict)
+    seconds: float = 0.0
+    seed: int | None = None
+    alone: bool = False
+
+    @property
+    def ran_out_of_time(self) -> bool:
+        """Tell whether a result may say more of a busy machine than of the submission."""
+        late = any(verdict.timed_out for verdict in self.verdicts.values())
+        return late or self.status == "timed out"
+
+    def points(self, lab: Lab, exercise: str | None = None) -> int:
+        """Sum the points of the checks that passed, of one exercise or of all."""
+        return sum(
+            check.points
+            for check in lab.checks
+            if exercise in (None, check.exercise)
+            and (verdict := self.verdicts.get(check.id))
+            and verdict.passed
+        )
