@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from tutorial_lib.school import bootstrap
+from tutorial_lib.school import installer
 
 torch.set_num_threads(1)  # as checks do: sums come out the same to the last bit
 
@@ -52,7 +52,7 @@ def run_online():
             text=True,
             timeout=300,
         )
-        if done.returncode and bootstrap.explain(done.stdout, ROOT, "").startswith("No package"):
+        if done.returncode and installer.explain(done.stdout, ROOT, "").startswith("No package"):
             pytest.skip("no package index answers here")
         return done
 

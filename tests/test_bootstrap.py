@@ -1,18 +1,20 @@
 """Making `.venv`: from nothing, not twice, and what goes wrong in between."""
 
 import ast
+import re
 import shutil
 import sys
 import textwrap
+import time
 from types import SimpleNamespace
 
 import pytest
 
-from tutorial_lib.school import bootstrap, pythons
+from tutorial_lib.school import bootstrap, installer, pythons
 
 # Python 2.7 can read these
 OLDEST = ("__init__.py", "__main__.py", "school/__init__.py", "school/pythons.py")
-BARE = (*OLDEST, "school/bootstrap.py", "school/commands.py")
+BARE = (*OLDEST, "school/bootstrap.py", "school/installer.py", "school/commands.py")
 SUCCESS = (0, "")
 
 
@@ -32,9 +34,14 @@ class Tools:
         self.commands = []
         self.wanted = []
         self.answers = {}
+        self.configured = ""
 
-    def __call__(self, command, root, report=None):
+    def __call__(self, command, root, report=None, settings=None):
         words = [str(word) for word in command]
+        if words[0] == "uv" or words[3:] == ["config", "list"]:
+            self.commands += [" ".join(words[:3])] * (words[0] == "uv")
+            self.settings = settings
+            return self.answers.get(words[0], (0, self.configured))
         if words[1] == "-c":  # is there a working Python?
             there = (self.venv / "pyvenv.cfg").exists()
             return (0, "3 12 1") if there and "import sys; print" in words[2] else (1, "")
@@ -52,7 +59,8 @@ class Tools:
 @pytest.fixture
 def tools(clone, monkeypatch):
     tools = Tools(clone)
-    monkeypatch.setattr(bootstrap, "_run", tools)
+    monkeypatch.setattr(installer, "run", tools)
+    monkeypatch.setattr(shutil, "which", lambda name: None)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=50e9))
     return tools
 
@@ -142,7 +150,7 @@ def test_a_failed_install_says_why_and_is_not_taken_for_done(clone, tools, said,
     tools.answers["pip install"] = (1, said)
     with pytest.raises(bootstrap.SetupError, match=sentence) as caught:
         bootstrap.python_with_course(clone)
-    assert str(clone / ".venv" / bootstrap.LOG) in str(caught.value)
+    assert str(clone / ".venv" / installer.LOG) in str(caught.value)
     assert not bootstrap.is_ready(clone)
     del tools.answers["pip install"]
     bootstrap.python_with_course(clone)
@@ -160,6 +168,35 @@ def test_an_environment_without_pip_gets_one(clone, tools):
     tools.answers["pip --version"] = (1, "No module named pip")
     bootstrap.python_with_course(clone)
     assert tools.commands == ["venv", "pip --version", "ensurepip", "pip install"]
+
+
+def test_uv_installs_where_it_is_there_with_the_indexes_that_pip_knows(clone, tools, monkeypatch):
+    monkeypatch.setattr(shutil, "which", lambda name: name)
+    monkeypatch.delenv("UV_INDEX", raising=False)
+    tools.configured = "global.extra-index-url='one\\ntwo'\nglobal.timeout='9'\n"
+    bootstrap.python_with_course(clone)
+    assert tools.commands == ["venv", "uv pip install"]
+    assert tools.settings["UV_INDEX"] == "one two"
+    assert bootstrap.is_ready(clone)
+
+
+def test_pip_installs_where_uv_fails(clone, tools, monkeypatch, capsys):
+    monkeypatch.setattr(shutil, "which", lambda name: name)
+    tools.answers["uv"] = (2, "error: no solution")
+    bootstrap.python_with_course(clone)
+    assert tools.commands == ["venv", "uv pip install", "pip --version", "pip install"]
+    assert "said last: error: no solution Trying pip." in capsys.readouterr().out
+    assert bootstrap.is_ready(clone)
+
+
+def test_a_long_silence_is_broken_with_how_far_it_is(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(installer, "QUIET_SECONDS", 0.0)
+    with installer.Step("Installing") as step:
+        step.packages = tmp_path
+        step.hear("Installing collected packages: a, b, c")
+        (tmp_path / "a.dist-info").touch()
+        time.sleep(1.2)
+    assert re.search(r"1 of 3 packages unpacked, \d s so far", capsys.readouterr().out)
 
 
 def test_a_folder_with_something_else_in_it_is_left_alone(clone, tools):

@@ -13,43 +13,15 @@ import os
 import platform
 import re
 import shutil
-import subprocess
 import sys
-import time
 import urllib.parse
 import urllib.request
-from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from tutorial_lib import __version__
-from tutorial_lib.school import pythons
+from tutorial_lib.school import installer, pythons
 
-NEEDED_GB = 3
 STAMP = ".tutorial-installed"
-LOG = "tutorial-pip.log"
-
-# What pip, venv and the system say, in lower case, against the sentence for the user.
-_CAUSES = (
-    (
-        ("no space left", "errno 28", "enough space on the disk", "disk quota exceeded"),
-        "The disk is full: free some space (about {needed} GB are needed), then run this again.",
-    ),
-    (
-        ("ensurepip", "no module named venv", "no module named 'venv'"),
-        "This Python cannot make environments: install its venv module "
-        "(Debian and Ubuntu: sudo apt install python3-venv), then run this again.",
-    ),
-    (
-        ("permission denied", "read-only file system", "errno 13", "errno 30", "access is denied"),
-        "{root} cannot be written: move the course into a folder of your own, or change its "
-        "permissions, then run this again.",
-    ),
-    (
-        ("connection broken", "establish a new connection", "name resolution", "timed out",
-         "max retries exceeded", "could not fetch url", "network is unreachable"),
-        "No package index answered: check the network or the proxy, then run this again.",
-    ),
-)  # fmt: skip
 
 
 class SetupError(Exception):
@@ -105,7 +77,7 @@ def is_ready(root: Path, extra: str = "test") -> bool:
         "import sys; from pathlib import Path; from tutorial_lib.school import bootstrap; "
         "sys.exit(bool(bootstrap.missing_packages(Path(sys.argv[1]), sys.argv[2])))"
     )
-    return _run([python, "-c", probe, root, extra], root)[0] == 0
+    return installer.run([python, "-c", probe, root, extra], root)[0] == 0
 
 
 def _installed_extras(root: Path) -> list[str]:
@@ -183,16 +155,18 @@ def _check_place(root: Path) -> None:
             "run this from the folder that holds README.md."
         )
     free_gb = shutil.disk_usage(root).free / 1e9
-    if free_gb < NEEDED_GB:
+    if free_gb < installer.NEEDED_GB:
         raise SetupError(
-            f"{root} has {free_gb:.1f} GB free, and the environment needs about {NEEDED_GB} GB: "
-            "free some space, then run this again."
+            f"{root} has {free_gb:.1f} GB free, and the environment needs about "
+            f"{installer.NEEDED_GB} GB: free some space, then run this again."
         )
 
 
 def _make(root: Path) -> None:
     venv = root / ".venv"
-    status, version = _run([venv_python(venv), "-c", "import sys; print(*sys.version_info)"], root)
+    status, version = installer.run(
+        [venv_python(venv), "-c", "import sys; print(*sys.version_info)"], root
+    )
     if status == 0:
         major, minor = version.split()[:2]
         check_version((int(major), int(minor)), f"{venv} (delete it to start afresh)")
@@ -200,89 +174,18 @@ def _make(root: Path) -> None:
     check_version(sys.version_info[:2], f"This ({sys.executable})")
     if venv.exists() and not (venv / "pyvenv.cfg").is_file() and any(venv.iterdir()):
         raise SetupError(f"{venv} is no Python environment: move it away, then run this again.")
-    with _Step(f"Making .venv with Python {sys.version.split()[0]}"):
-        status, said = _run([sys.executable, "-m", "venv", "--clear", venv], root)
+    with installer.Step(f"Making .venv with Python {sys.version.split()[0]}"):
+        status, said = installer.run([sys.executable, "-m", "venv", "--clear", venv], root)
         if status:
             shutil.rmtree(venv, ignore_errors=True)
-            raise SetupError(explain(said, root, "venv could not make .venv"))
+            raise SetupError(installer.explain(said, root, "venv could not make .venv"))
 
 
 def _install(root: Path, extra: str) -> None:
-    venv = root / ".venv"
-    python, stamp, log = venv_python(venv), venv / STAMP, venv / LOG
+    stamp = root / ".venv" / STAMP
     extras = sorted({extra, *_installed_extras(root)})
     stamp.write_text("unfinished", encoding="utf-8")  # until the last line of this function
-    with _Step("Installing the course and what it needs (minutes the first time)"):
-        status, said = _run([python, "-m", "pip", "--version"], root)
-        if status:  # uv makes environments without pip
-            status, said = _run([python, "-m", "ensurepip"], root)
-        if status == 0:
-            options = ["--no-input", "--disable-pip-version-check", "--progress-bar=off"]
-            wanted = ["-c", "constraints.txt", "-e", f".[{','.join(extras)}]"]
-            command = [python, "-m", "pip", "install", *options, *wanted]
-            status, said = _run(command, root, report=_report_pip)
-        log.write_text(said, encoding="utf-8")
-        if status:
-            reason = explain(said, root, "pip could not install the course")
-            raise SetupError(f"{reason} All that pip said is in {log}.")
+    failed = installer.install(root, venv_python(root / ".venv"), extras)
+    if failed:
+        raise SetupError(failed)
     stamp.write_text(" ".join([fingerprint(root), *extras]), encoding="utf-8")
-
-
-class _Step:
-    """Say what is being done, and how long it took."""
-
-    def __init__(self, text: str) -> None:
-        self.text = text
-
-    def __enter__(self) -> None:
-        self.start = time.monotonic()
-        print(f"{self.text} ...", flush=True)
-
-    def __exit__(self, kind: object, *rest: object) -> None:
-        outcome = "failed after" if kind else "took"
-        print(f"  {outcome} {time.monotonic() - self.start:.0f} s", flush=True)
-
-
-def _run(
-    command: Sequence[object], root: Path, report: Callable[[str], None] | None = None
-) -> tuple[int, str]:
-    """Run a program in the clone; returns its exit status and all that it printed."""
-    # PIP_USER=1 in someone's settings would make pip refuse every environment.
-    environment = {**os.environ, "PIP_USER": "0", "PYTHONUNBUFFERED": "1"}
-    lines: list[str] = []
-    try:
-        with subprocess.Popen(
-            [str(part) for part in command],
-            cwd=root,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            encoding="utf-8",
-            errors="replace",
-        ) as process:
-            for line in process.stdout or ():
-                lines.append(line)
-                if report:
-                    report(line.strip())
-    except OSError as error:
-        return 1, str(error)
-    return process.returncode, "".join(lines)
-
-
-def _report_pip(line: str) -> None:
-    if line.startswith("Downloading") and line.endswith("MB)"):
-        print(f"  {line}", flush=True)
-    elif line.startswith("Installing collected packages:"):
-        print(f"  Unpacking {line.count(',') + 1} packages", flush=True)
-
-
-def explain(said: str, root: Path, what: str) -> str:
-    """Turn what a tool printed into one sentence: its known cause, else its last error line."""
-    lowered = said.lower()
-    for signs, sentence in _CAUSES:
-        if any(sign in lowered for sign in signs):
-            return sentence.format(root=root, needed=NEEDED_GB)
-    lines = [line.strip() for line in said.splitlines() if line.strip()] or ["nothing"]
-    errors = [line for line in lines if line.lower().startswith("error")]
-    return f"{what}, and said last: {(errors or lines)[-1]}"

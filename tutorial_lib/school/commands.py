@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tutorial_lib import __version__
-from tutorial_lib.school import bootstrap, changed, pythons, workbook
+from tutorial_lib.school import bootstrap, changed, installer, pythons, workbook
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
@@ -96,7 +96,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(error, file=sys.stderr)
         return 2
     except OSError as error:
-        print(bootstrap.explain(str(error), ROOT, "The system refused"), file=sys.stderr)
+        print(installer.explain(str(error), ROOT, "The system refused"), file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("Stopped: run the same command again to go on.", file=sys.stderr)
