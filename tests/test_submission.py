@@ -13,7 +13,6 @@ sys.path.insert(0, str(Path(__file__).parent / "grading_corpus"))
 
 import toy
 
-from tutorial_lib.school.grading import journal, marking
 from tutorial_lib.school.grading.cells import read_cells
 from tutorial_lib.school.grading.class_folder import (
     check_is_notebook,
@@ -22,7 +21,6 @@ from tutorial_lib.school.grading.class_folder import (
 )
 from tutorial_lib.school.grading.errors import GradingError, NotGradable
 from tutorial_lib.school.grading.lab import load_lab
-from tutorial_lib.school.grading.results import Graded
 from tutorial_lib.school.grading.review import unusual_words
 from tutorial_lib.school.grading.submission import (
     explain_missing_names,
@@ -211,7 +209,7 @@ def test_a_huge_answer_is_not_read_and_is_named_for_a_person(lab, source, repeat
             answers = match_answers(lab, cells)
     assert answers.review == ["1.1"]
     assert set(answers.sources) == {"1.2", "2.1"}
-    assert f"{len(answer):,} characters, and 50,000 are read" in answers.problems["1.1"]
+    assert "more than 50,000 characters, and no more are read" in answers.problems["1.1"]
     assert "the instructor is asked to read it" in answers.notes[-1]
 
 
@@ -230,31 +228,32 @@ def test_huge_and_many_cells_beside_the_answers_are_not_kept(lab):
         lines = "\n".join(f"v{number} = 1" for number in range(first, first + 4000))
         notebook["cells"].insert(2, toy.code(f"n{first}", lines))
     answers = matched(lab, notebook)
-    assert answers.notes == ["A cell of 60,000 characters was not read."]
+    assert answers.notes == ["A cell of more than 50,000 characters was not read."]
     assert len(answers.elsewhere) < 5000
     assert answers.review == []
 
 
-def test_one_file_is_read_at_a_time(lab, tmp_path, monkeypatch):
-    """What a file holds takes many times its bytes while it is read."""
-    active, seen = [], []
+@pytest.mark.parametrize(
+    ("content", "status"),
+    [
+        (b'{"cells": [' + 6_900_000 * b"{}," + b"{}]}", "unreadable"),  # 20 MB that take 1.5 GB
+        (b'{"cells": [' + 6_000 * b"{}," + b"{}]}", "too large"),
+        (json.dumps({"cells": [{"source": "a" * 50_000}] * 81}).encode(), "too large"),
+        (b"[" * 20_000_000, "unreadable"),
+    ],
+)
+def test_a_file_is_read_in_another_process_with_little_memory(content, status):
+    with little_memory_and_time(), pytest.raises(NotGradable) as caught:
+        parse_notebook(content)
+    assert caught.value.status == status
 
-    def slowly(content):
-        active.append(content)
-        seen.append(len(active))
-        time.sleep(0.1)
-        active.pop()
-        return parse_notebook(content)
 
-    monkeypatch.setattr(marking, "parse_notebook", slowly)
-    monkeypatch.setattr(marking, "_judge", lambda this, answers: Graded("", "graded"))
-    names = ["a.ipynb", "b.ipynb", "c.ipynb"]
-    for name in names:
-        (tmp_path / name).write_text(json.dumps(toy.full()))
-    diary = journal.Journal(tmp_path / "out", {}, 1)
-    this = marking.Run(lab, tmp_path, tmp_path, diary, 1.0, [], None)
-    assert [one.status for one in marking.grade_all(this, names, 3)] == ["graded"] * 3
-    assert seen == [1, 1, 1]
+def test_of_a_long_text_only_the_beginning_comes_back(lab):
+    notebook = edited("answer-area", lambda source: source + "#" * 10_000_000)
+    with little_memory_and_time():
+        cells = parse_notebook(json.dumps(notebook).encode("utf-16"))
+    assert "more than 50,000 characters" in match_answers(lab, cells).problems["1.1"]
+    assert {len(cell.source) for cell in cells if cell.is_too_long} == {50_001}
 
 
 @pytest.mark.parametrize("name", LABS)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from tutorial_lib.school.grading import reader
 from tutorial_lib.school.marks import Mark, cell_mark
 
-# Far more than an answer needs. Splitting or tokenizing a text takes hundreds of times its bytes.
-MOST_CHARACTERS = 50_000
+MOST_CHARACTERS = reader.MOST_CHARACTERS
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class Cell:
         source: Its text.
         names: Its cell id, nbgrader's grade_id and Colab's metadata id, in this order; no blanks.
         mark: What its first line says.
-        raw: The cell as it stands in the file.
+        raw: The cell as it stands in the file; empty for a submission's.
     """
 
     kind: str
@@ -42,43 +42,11 @@ class Cell:
 
 
 def read_cells(notebook: Any) -> list[Cell] | None:
-    """List the cells of a parsed notebook, or None when it is no notebook.
-
-    Cells that are not even a dictionary are left out; nbformat 3 keeps its cells in worksheets.
-    """
-    if not isinstance(notebook, dict):
-        return None
-    raw = notebook.get("cells")
-    if raw is None and isinstance(notebook.get("worksheets"), list):
-        sheets = [sheet for sheet in notebook["worksheets"] if isinstance(sheet, dict)]
-        raw = [cell for sheet in sheets for cell in _list(sheet.get("cells"))]
-    if not isinstance(raw, list):
-        return None
-    return [_cell(cell) for cell in raw if isinstance(cell, dict)]
+    """List the cells of a parsed notebook of the course, or None when it is no notebook."""
+    raw = reader.raw_cells(notebook)
+    return None if raw is None else [make_cell(*reader.essentials(cell), raw=cell) for cell in raw]
 
 
-def _cell(raw: dict[str, Any]) -> Cell:
-    source = _text(raw.get("source", raw.get("input", "")))
-    metadata = _dict(raw.get("metadata"))
-    names = (raw.get("id"), _dict(metadata.get("nbgrader")).get("grade_id"), metadata.get("id"))
-    return Cell(
-        kind=str(raw.get("cell_type")),
-        source=source,
-        names=tuple(name for name in names if isinstance(name, str) and name),
-        mark=cell_mark(source),
-        raw=raw,
-    )
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, list):
-        return "".join(part for part in value if isinstance(part, str))
-    return value if isinstance(value, str) else ""
-
-
-def _list(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []
-
-
-def _dict(value: Any) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
+def make_cell(kind: str, source: str, names: Iterable[str], *, raw: Mapping[str, Any]) -> Cell:
+    """Make a cell out of what `reader.essentials` gives."""
+    return Cell(kind, source, tuple(names), cell_mark(source), raw)

@@ -76,8 +76,8 @@ def match_answers(lab: Lab, cells: Sequence[Cell]) -> Answers:
             answers.sources[number] = _one_that_counts(lab.answers[number], code).source
         elif found and found[-1].kind == "code":
             answers.problems[number] = (
-                f"the answer cell of exercise {number} has {len(found[-1].source):,} characters, "
-                f"and {MOST_CHARACTERS:,} are read: keep only what the exercise asks for."
+                f"the answer cell of exercise {number} has more than {MOST_CHARACTERS:,} "
+                "characters, and no more are read: keep only what the exercise asks for."
             )
         elif found:
             answers.problems[number] = (
@@ -165,7 +165,7 @@ def _note(
         if cell.kind != "code" or id(cell) in own or cell.source.strip() in known_sources:
             continue
         if cell.is_too_long:
-            notes.append(f"A cell of {len(cell.source):,} characters was not read.")
+            notes.append(f"A cell of more than {MOST_CHARACTERS:,} characters was not read.")
             continue
         course = next((pristine[name] for name in cell.names if name in pristine), None)
         if course and course.mark:
