@@ -5,6 +5,7 @@ Counted or measured is solid, predicted is dashed.
 
 from tutorial_lib.plots.agreement import agreement
 from tutorial_lib.plots.base import CARDS_GIB, COLORS, HATCHES, CourseFigure, as_html
+from tutorial_lib.plots.choices import holders, plans
 from tutorial_lib.plots.fits import fits
 from tutorial_lib.plots.images import image_rows, opposite_bars
 from tutorial_lib.plots.memory import growth, ledger_bars, step_timeline, tradeoff
@@ -25,11 +26,13 @@ __all__ = [
     "decision_tree",
     "fits",
     "growth",
+    "holders",
     "image_rows",
     "influence",
     "ledger_bars",
     "models_and_cards",
     "opposite_bars",
+    "plans",
     "schedule",
     "step_timeline",
     "tape",
