@@ -2,6 +2,8 @@ import re
 
 import pytest
 import torch
+from matplotlib.colors import to_rgb
+from matplotlib.patches import Rectangle
 from sklearn.tree import DecisionTreeClassifier
 from test_meter import gpt_step
 
@@ -15,6 +17,7 @@ def report():
     return memory.measure(gpt_step(checkpointed=True)[0], label="GPT")
 
 
+@pytest.fixture(scope="module")
 def figures(report):
     seven = {"parameters": 14 * GIB, "optimizer_state": 28 * GIB}
     return [
@@ -30,11 +33,52 @@ def figures(report):
         plots.training_curves({"a run": {0: 2.0, 8: 1.0}}, xlabel="samples", ylabel="loss"),
         plots.training_curves({"x": {1: 2.0}}, xlabel="n", ylabel="error", log="xy", dashed=["x"]),
         plots.influence({"one": [[1.0, 0.0], [0.0, 1e-9]], "all": torch.ones(2, 2)}),
+        plots.tradeoff({"plans": {2 * MIB: 0.1, MIB: 0.3}, "per-block": {MIB: 0.33}}),
+        plots.tape({"GPT": report}),
+        plots.opposite_bars({"down": {"parameters": MIB, "activations": 2 * MIB}}),
+        plots.holders([MIB, 2 * MIB, MIB], 2, {"a.py:3": (MIB, 1), "(backward)": (MIB, 2)}),
     ]
 
 
-def test_every_figure_is_an_image_with_a_sentence(report):
-    for figure in figures(report):
+def contrast(color, other="white"):
+    """Of two colours, as the Web Content Accessibility Guidelines 2.2 reckon it: 1 to 21."""
+    lights = []
+    for name in (color, other):
+        linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in to_rgb(name)]
+        lights.append(sum(map(float.__mul__, linear, (0.2126, 0.7152, 0.0722))) + 0.05)
+    return max(lights) / min(lights)
+
+
+def pale_parts(figure):
+    """Patches and lines that hardly stand out from the white ground: by less than 3:1."""
+    for axes in figure.axes:
+        for patch in [*axes.patches, *axes.collections]:
+            faces, edges = (
+                [to_rgb(color) for color in colors] if getattr(colors, "ndim", 1) == 2 else [colors]
+                for colors in (patch.get_facecolor(), patch.get_edgecolor())
+            )
+            if max(map(contrast, [*faces[:1], *edges[:1]])) < 3:
+                yield patch
+        for line in axes.get_lines():
+            if contrast(line.get_color()) < 3:
+                yield line
+
+
+def test_every_part_of_a_figure_stands_out_from_the_page(figures):
+    for figure in figures:
+        assert not list(pale_parts(figure)), figure.alt
+
+
+def test_a_pale_patch_is_found():
+    figure = plots.batch_grid(1, 1, 1)
+    axes = figure.axes[0]
+    axes.add_patch(Rectangle((0, 0), 1, 1, facecolor="#F0E442", edgecolor="white"))
+    axes.plot([0, 1], color="#DDDDDD")
+    assert len(list(pale_parts(figure))) == 2
+
+
+def test_every_figure_is_an_image_with_a_sentence(figures):
+    for figure in figures:
         bundle = figure._repr_mimebundle_()
         assert set(bundle) == {"text/html", "text/plain"}
         assert len(bundle["text/plain"]) > 30

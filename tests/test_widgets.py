@@ -2,10 +2,11 @@
 
 import builtins
 import re
+import time
 
 import pytest
 
-from tutorial_lib import plots, widgets
+from tutorial_lib import plan, plots, recorded, widgets
 from tutorial_lib.units import GIB
 
 STATIC = {"text/html", "text/plain"}
@@ -209,3 +210,128 @@ def test_what_the_ledger_raises_at_the_start_fails_the_cell():
 def test_an_answer_that_is_no_ledger_is_named(answer):
     with pytest.raises(ValueError, match=r"ledger gave .*: return a dict of bytes for parameters"):
         widgets.memory_calculator(lambda *_, **__: answer)
+
+
+@pytest.fixture(scope="module")
+def published():
+    return widgets.published_calculator(recorded.load("predicted").rows)
+
+
+def test_the_published_calculator_shows_what_was_recorded(published):
+    row = recorded.load("predicted").rows["gpt2-xl, batch 8, bf16-amp, adamw, per-block"]
+    peak = row["report"]["peak_bytes"]
+    published.set(model="gpt2-xl", micro_batch=8, precision="bf16-amp", checkpointing="per-block")
+    for card_gib in (24, 40):
+        published.set(card_gib=card_gib)
+        verdict = "too little: it does not fit." if peak > card_gib * GIB else "to spare."
+        assert published.sentence.endswith(verdict)
+        assert f"per-block: {row['report']['peak_bytes'] / GIB:.1f} GiB" in published.sentence
+
+
+@pytest.mark.parametrize(
+    ("step", "words"),
+    [
+        (("gpt2-xl", 4, "bf16-amp", "per-block"), "Not recorded: gpt2-xl, micro-batch 4, bf16-amp"),
+        (("gpt2-xl", 4, "bf16-amp", "per-block"), r"Nearest to it is gpt2-xl, micro-batch [18], b"),
+        (("resnet1000", 1, "bf16", "none"), "Nearest to it is resnet1000, micro-batch 16"),
+        (("sdxl-unet", 1, "fp32", "sqrt"), "Not possible: The 28 blocks of UNet2DConditionModel"),
+        (("llama-2-7b", 1, "bf16-amp", "none"), "of 80 GiB has .* too little: it does not fit"),
+    ],
+)
+def test_a_step_without_a_record_is_said_to_have_none(published, step, words):
+    names = ("model", "micro_batch", "precision", "checkpointing")
+    published.set(**dict(zip(names, step, strict=True)), card_gib=80)
+    assert re.search(words, published.sentence)
+    assert published.error is None
+
+
+STAGE = plan.Stage(forward_seconds=1, backward_seconds=2, input_bytes=1, saved_bytes=4)
+
+
+@pytest.fixture(scope="module")
+def planned():
+    def solve(budget_bytes):
+        return plan.solve([STAGE] * 6, budget_bytes=budget_bytes)
+
+    return widgets.plan_explorer(solve, [4, 12, 18, 40])
+
+
+def test_the_plan_explorer_shows_the_plan_for_each_budget(planned):
+    for budget, again in ((40, "nothing"), (12, "0, 1")):
+        planned.set(budget=f"{budget} B")
+        right = plan.solve([STAGE] * 6, budget_bytes=budget)
+        assert f"Budget {budget} B: peak {right.peak_bytes} B, {right.overhead:+.1%}" in (
+            planned.sentence
+        )
+        assert f"Run again in backward: {again}" in planned.sentence
+    planned.set(budget="4 B")
+    assert "is below the floor" in planned.sentence
+    assert planned.error is None
+    with pytest.raises(ValueError, match="none of the 1 budgets has a plan"):
+        widgets.plan_explorer(lambda budget: plan.solve([STAGE], budget_bytes=budget), [1])
+
+
+def event(action, addr, size=0, line=None):
+    frames = [] if line is None else [{"filename": "train.py", "line": line, "name": "f"}]
+    return {"action": action, "addr": addr, "size": size, "frames": frames}
+
+
+TRACE = [
+    event("alloc", 1, 100, line=3),
+    event("alloc", 2, 50, line=4),
+    event("free_completed", 1),
+    event("free_completed", 9),  # was there before the recording
+    event("alloc", 1, 10),
+    event("oom", 0),
+    event("alloc", 3, 999, line=9),
+]
+
+
+@pytest.fixture(scope="module")
+def triage():
+    return widgets.snapshot_triage({"toy": TRACE, "long": [*TRACE[:5]] * 1600})
+
+
+@pytest.mark.parametrize(
+    ("moment", "words"),
+    [
+        (40, "event 2 of 5: 150 B held. train.py:3 100 B in 1 tensors; train.py:4 50 B in 1"),
+        (60, "event 3 of 5: 50 B held. train.py:4 50 B in 1 tensors."),
+        (100, "event 5 of 5: 60 B held. train.py:4 50 B in 1 tensors; (backward) 10 B in 1"),
+    ],
+)
+def test_triage_names_who_holds_the_memory_at_a_moment(triage, moment, words):
+    triage.set(name="toy", moment=moment)
+    assert words in triage.sentence
+
+
+def test_triage_needs_something_that_was_allocated():
+    with pytest.raises(ValueError, match="traces is empty"):
+        widgets.snapshot_triage({})
+    with pytest.raises(ValueError, match="'toy' holds no allocation"):
+        widgets.snapshot_triage({"toy": TRACE[2:4]})
+
+
+def test_a_step_of_a_slider_is_answered_at_once(published, planned, triage):
+    """Within 200 ms on an idle core; twice that here, where others may be at work."""
+    steps = [
+        (widgets.batch_explorer(), "micro_batch", (3, 4, 5)),
+        (published, "card_gib", (16, 24, 40)),
+        (planned, "budget", ("12 B", "18 B", "40 B")),
+        (triage, "moment", (70, 80, 90)),
+        (widgets.schedule_stepper({"a": planned_events()}), "step", (5, 6, 7)),
+    ]
+    published.set(model="gpt2-xl", micro_batch=8, precision="bf16-amp")
+    triage.set(name="long")
+    for explorer, name, values in steps:
+        seconds = []
+        for value in values:
+            start = time.process_time()
+            explorer.set(**{name: value})
+            seconds.append(time.process_time() - start)
+            assert "<img" in explorer.html
+        assert min(seconds) < 0.4, f"{name}: {min(seconds):.2f} s"
+
+
+def planned_events():
+    return plan.solve([STAGE] * 10, budget_bytes=12).simulation.events

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Mapping, Sequence
 
-from tutorial_lib.plots.base import COLORS, CourseFigure, new_figure
+from tutorial_lib.plots.base import LINES, CourseFigure, new_figure
 
 
 def agreement(figures: Mapping[str, Sequence[tuple[float, float]]], *, title: str) -> CourseFigure:
@@ -16,7 +16,7 @@ def agreement(figures: Mapping[str, Sequence[tuple[float, float]]], *, title: st
         title: Words above.
     """
     figure, axes = new_figure(title, height=3.6)
-    styles = zip(list(COLORS.values()), "sov^", strict=False)
+    styles = zip(LINES, "sov^", strict=False)
     for (name, points), (color, marker) in zip(figures.items(), styles, strict=False):
         sizes, ratios = zip(*points, strict=True)
         off = [100 * (ratio - 1) for ratio in ratios]

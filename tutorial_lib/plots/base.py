@@ -39,6 +39,11 @@ HATCHES = {
     "inputs": "\\\\",
     "other": "++",
 }
+# Lines and marks have no edge: each colour stands out from white by 3:1 or more.
+LINES = (
+    *("#0072B2", "#D55E00", "#009E73", "#A14B80", "#8A6D00"),
+    *("#222222", "#3A87B7", "#B22222", "#767676"),
+)
 CARDS_GIB = (16, 24, 80)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import Any
 
 from matplotlib.patches import Patch
 
@@ -15,33 +15,11 @@ _COLUMNS = 500  # of a curve; each shows the most that its events held
 _KINDS = {"activations": "kept", "recomputed": "run again in backward"}
 
 
-class Stage(Protocol):
-    """Of `plan.Stage`, what is drawn."""
-
-    @property
-    def saved_bytes(self) -> int: ...  # noqa: D102
-
-
-class Plan(Protocol):
-    """Of `plan.Plan`, what is drawn."""
-
-    @property
-    def stages(self) -> Sequence[Stage]: ...  # noqa: D102
-    @property
-    def names(self) -> Sequence[str]: ...  # noqa: D102
-    @property
-    def peak_bytes(self) -> int: ...  # noqa: D102
-    @property
-    def overhead(self) -> float: ...  # noqa: D102
-    @property
-    def forward_executions(self) -> Sequence[int]: ...  # noqa: D102
-
-
-def plans(found: Sequence[Plan], chosen: Plan, budget: str) -> CourseFigure:
+def plans(found: Sequence[Any], chosen: Any, budget: str) -> CourseFigure:
     """Draw what each plan costs, and of one of them which stages it keeps.
 
     Args:
-        found: Plans of one chain for several budgets.
+        found: Plans of one chain for several budgets, as `plan.solve` makes them.
         chosen: The one to look at; it stands out.
         budget: Words for its budget.
     """

@@ -2,33 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
-from tutorial_lib.plots.base import COLORS, CourseFigure, new_figure
+from tutorial_lib.plots.base import LINES, CourseFigure, new_figure
 from tutorial_lib.units import GIB, human_bytes, human_seconds
 
 _MARKERS = "osD^vP"
 
 
-class Fit(Protocol):
-    """What `plan.fit` gives."""
-
-    @property
-    def model(self) -> str: ...  # noqa: D102
-    @property
-    def budget_bytes(self) -> int: ...  # noqa: D102
-    @property
-    def effective_batch(self) -> int: ...  # noqa: D102
-    @property
-    def choices(self) -> Sequence[Any]: ...  # noqa: D102
-    @property
-    def best(self) -> Any: ...  # noqa: D102
-    @property
-    def smallest_bytes(self) -> int: ...  # noqa: D102
-
-
-def fits(found: Fit) -> CourseFigure:
+def fits(found: Any) -> CourseFigure:
     """Draw every choice that fits: its predicted peak, and its predicted time of an update.
 
     Args:
@@ -53,7 +35,7 @@ def fits(found: Fit) -> CourseFigure:
             [choice.seconds for choice in mine],
             linestyle="--",
             marker=_MARKERS[number % len(_MARKERS)],
-            color=list(COLORS.values())[number % len(COLORS)],
+            color=LINES[number % len(LINES)],
             label=", ".join(kind),
         )
     axes.axvline(found.budget_bytes / GIB, color="black", linewidth=1)

@@ -10,6 +10,7 @@ from matplotlib.ticker import LogLocator
 
 from tutorial_lib.plots.base import (
     COLORS,
+    LINES,
     CourseFigure,
     category_legend,
     fill,
@@ -141,7 +142,7 @@ def growth(
     """
     unit, size = binary_unit(max(max(curve.values()) for curve in curves.values()))
     figure, axes = new_figure(title, height=3.6)
-    styles = zip(list(COLORS.values()), "os^Dv<>ph", strict=True)
+    styles = zip(LINES, "os^Dv<>ph", strict=True)
     for (name, curve), (color, marker) in zip(curves.items(), styles, strict=False):
         dashes = "--" if name in predicted else "-"
         heights = [value / size for value in curve.values()]
@@ -177,7 +178,7 @@ def tradeoff(curves: Mapping[str, Mapping[float, float]], *, title: str = "") ->
     """
     unit, size = binary_unit(max(max(curve) for curve in curves.values()))
     figure, axes = new_figure(title, height=3.6)
-    styles = zip(list(COLORS.values()), "os^Dv<>ph", strict=True)
+    styles = zip(LINES, "os^Dv<>ph", strict=True)
     for (name, curve), (color, marker) in zip(curves.items(), styles, strict=False):
         places = sorted(curve)
         at, extra = [place / size for place in places], [100 * curve[place] for place in places]

@@ -8,6 +8,8 @@ from matplotlib.patches import Rectangle
 
 from tutorial_lib.plots.base import CourseFigure, fill, new_figure
 
+# Of forward and backward: a rank's first stage, and its others.
+_SHADES = {"F": ("#56B4E9", "#C8E6F7"), "B": ("#D55E00", "#F0B98F")}
 Run = tuple[int, float, float, str, int, int]
 """Rank, start, duration, `F` or `B`, micro-batch, and which of the rank's stages: 0, 1, ..."""
 
@@ -28,7 +30,7 @@ def who_holds_what(
         for rank, held in enumerate(by_rank):
             for part in range(num_parts):
                 corner = (rank * (num_parts + 1.5) + part, row - 0.35)
-                empty = {"facecolor": "white", "edgecolor": "#bbb"}
+                empty = {"facecolor": "white", "edgecolor": "#777"}
                 look = fill(category) if part in held else empty
                 axes.add_patch(Rectangle(corner, 0.88, 0.7, **look))
     middles = [rank * (num_parts + 1.5) + num_parts / 2 for rank in range(num_ranks)]
@@ -56,11 +58,12 @@ def timetable(runs: Sequence[Run], *, title: str) -> CourseFigure:
     end = max(start + duration for _, start, duration, *_ in runs)
     figure, axes = new_figure(title, height=0.8 + 0.34 * num_ranks)
     for rank, start, duration, kind, micro_batch, stage in runs:
-        color = {"F": "#56B4E9", "B": "#E69F00"}[kind]
-        box = Rectangle((start, rank - 0.4), duration, 0.8, facecolor=color, edgecolor="white",
-                        alpha=1.0 if stage == 0 else 0.55)  # fmt: skip
+        color = _SHADES[kind][min(stage, 1)]
+        box = Rectangle((start, rank - 0.4), duration, 0.8, facecolor=color, edgecolor="#222222",
+                        linewidth=0.5)  # fmt: skip
         axes.add_patch(box)
-        axes.text(start + duration / 2, rank, str(micro_batch), ha="center", va="center", size=6)
+        axes.text(start + duration / 2, rank, str(micro_batch), ha="center", va="center", size=6,
+                  color="white" if (kind, stage) == ("B", 0) else "black")  # fmt: skip
     axes.set(xlim=(0, end), ylim=(num_ranks - 0.5, -0.5))
     axes.set_yticks(range(num_ranks), [f"rank {rank}" for rank in range(num_ranks)])
     axes.set_xlabel("time; blue forward, orange backward, paler: the rank's second stage", size=8)

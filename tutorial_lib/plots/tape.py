@@ -12,6 +12,7 @@ from tutorial_lib.plots.base import COLORS, CourseFigure, fill
 from tutorial_lib.timeline import Life, StepMemory
 from tutorial_lib.units import human_bytes
 
+_THIN = COLORS | {"temporary": "#8A6D00"}  # a bar that is all edge: yellow would not be seen
 Row = tuple[float, float]  # where it begins and how high it is, in bytes
 _LABELS = {
     "activations": "kept by forward for backward",
@@ -66,8 +67,8 @@ def _draw(axes: Axes, bars: list[tuple[Life, Row]], report: StepMemory) -> None:
         box = Rectangle((life.born, bottom), max(right - life.born, 1), height)
         axes.add_patch(box)
         box.set(**fill(life.category) | {"linewidth": 0.2}, hatch_linewidth=0.3)
-        if height < total / 100:  # a thin line of its own colour: a white edge would cover it
-            box.set(edgecolor=COLORS[life.category], linewidth=0.6)
+        if height < total / 100:  # a thin line of its own colour: the dark edge would cover it
+            box.set(edgecolor=_THIN[life.category], linewidth=0.6)
     axes.autoscale_view()
     axes.spines[["top", "right"]].set_visible(False)
     axes.set(xticks=[], yticks=[])

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tutorial_lib.plots.base import COLORS, CourseFigure, new_figure
+from tutorial_lib.plots.base import LINES, CourseFigure, new_figure
 
 
 def training_curves(
@@ -36,7 +36,7 @@ def training_curves(
         if not curve:
             raise ValueError(f"curve {name!r} has no point: give it at least one.")
     figure, axes = new_figure(title, height=3.2)
-    for (name, curve), color in zip(curves.items(), COLORS.values(), strict=False):
+    for (name, curve), color in zip(curves.items(), LINES, strict=False):
         style = "--" if name in dashed else "-"
         axes.plot(list(curve), list(curve.values()), style, color=color, label=name)
     if "x" in log:

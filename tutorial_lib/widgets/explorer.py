@@ -79,12 +79,10 @@ class Explorer:
 
     def _show(self, shown: CourseFigure | str, error: Exception | None = None) -> None:
         self.error = error
-        self.sentence = shown if isinstance(shown, str) else shown.alt
-        words = escape(self.sentence)
-        is_figure = not isinstance(shown, str)
-        self.html = (
-            f"{as_html(shown)}<p>{words}</p>" if is_figure else f'<p role="alert">{words}</p>'
-        )
+        if isinstance(shown, str):
+            self.sentence, self.html = shown, f'<p role="alert">{escape(shown)}</p>'
+        else:
+            self.sentence, self.html = shown.alt, f"{as_html(shown)}<p>{escape(shown.alt)}</p>"
 
     def set(self, **values: Any) -> None:
         """Move controls by name, as a learner's hand would; the figure is drawn once.
