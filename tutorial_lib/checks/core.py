@@ -29,6 +29,8 @@ Case = Mapping[str, Any]
 Result = Mapping[str, Any]
 
 SEED_VARIABLE = "TUTORIAL_LIB_CHECK_SEED"
+# In the case of a memory exam: what the step may use beyond what is there before it.
+EXAM_BYTES = "exam_bytes"
 
 # Where an answer raises, its process knows no more: the check that asked puts words in its place.
 _CALL = "(how to call it)"
@@ -45,8 +47,11 @@ class CheckError(AssertionError):
 class RemoteAnswer(Protocol):
     """Stands where the learner's function was while a grader runs the check."""
 
-    def run_remotely(self, check: str, case: Case) -> Result:
-        """Run the check's `run` half next to the learner's function, elsewhere."""
+    def run_remotely(self, check: str, case: Case) -> Result | None:
+        """Run the check's `run` half next to the learner's function, elsewhere.
+
+        None for a memory exam where the machine can hold none.
+        """
 
 
 @dataclass(frozen=True)
@@ -54,6 +59,21 @@ class Opaque:
     """A value that is not plain data: only the name of its type is kept."""
 
     type_name: str
+
+
+@dataclass(frozen=True)
+class Exam:
+    """The memory exam of a check (see `checks.exam`); only a grader can hold it.
+
+    Args:
+        case: From a seed to the exam's case, which has `EXAM_BYTES`.
+        run: As a check's `run`.
+        judge: As a check's `judge`, without an oracle.
+    """
+
+    case: Callable[[int], Case]
+    run: Callable[[Callable[..., Any], Case], Result]
+    judge: Callable[[Case, Result], None]
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,6 +90,7 @@ class Check:
             oracle, that is its third argument.
         oracle: Made from a case, and kept for the next time that this case is judged: a class
             whose cached properties compute what is right when the judge first asks.
+        exam: A training step that must fit into little memory; only graders hold it.
     """
 
     name: str
@@ -79,6 +100,7 @@ class Check:
     run: Callable[[Callable[..., Any], Case], Result]
     judge: Callable[..., None]
     oracle: Callable[[Case], Any] | None = None
+    exam: Exam | None = None
 
     def __post_init__(self) -> None:
         """Give the judge its oracle, so that who calls it need not know of one."""
@@ -115,6 +137,11 @@ class Check:
                     ) from error
                 with _usual_settings():
                     self.judge(case, result)
+            if remote is not None and self.exam is not None:
+                case = self.exam.case(seed)
+                result = remote(answer, self.name, case)
+                if result is not None:
+                    self.exam.judge(case, result)
         print(f"{self.exercise} passed: {self.passed}")
 
     def _how_to_call(self, number: int, seed: int) -> str:
@@ -201,7 +228,8 @@ def run_in_place(check: Check, answer: Callable[..., Any], case: Case) -> Result
         )
     with quietly() as printed:
         try:
-            return {key: plain(value) for key, value in check.run(answer, case).items()}
+            run = check.exam.run if check.exam and EXAM_BYTES in case else check.run
+            return {key: plain(value) for key, value in run(answer, case).items()}
         except CheckError:
             raise
         except Exception as error:

@@ -10,7 +10,7 @@ from typing import Any
 from unittest import mock
 
 from tutorial_lib import memory
-from tutorial_lib.checks import expect, read
+from tutorial_lib.checks import exam, expect, read
 from tutorial_lib.checks.core import Case, Check, CheckError, Result
 from tutorial_lib.checks.lab03 import chain
 
@@ -106,4 +106,5 @@ discard = Check(
     _run,
     _judge,
     oracle=partial(chain.run, chain.without_checkpoint),
+    exam=exam.of_checkpoint(lambda answer: answer.apply),
 )

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import cached_property
 from typing import Any
 
-from tutorial_lib.checks import expect, read
+from tutorial_lib.checks import exam, expect, read
 from tutorial_lib.checks.core import Case, Check, CheckError, Result
 from tutorial_lib.checks.lab03 import chain
 
@@ -87,4 +87,5 @@ hooked = Check(
     _run,
     _judge,
     oracle=_Exact,
+    exam=exam.of_checkpoint(),
 )

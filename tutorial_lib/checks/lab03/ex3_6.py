@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tutorial_lib.checks import expect, observe, read
+from tutorial_lib.checks import exam, expect, observe, read
 from tutorial_lib.checks.core import Case, Check, CheckError, Result
 from tutorial_lib.checks.lab03 import chain
 from tutorial_lib.models.gpt import GPT, GPTConfig
@@ -251,4 +251,5 @@ checkpoint = Check(
     _run,
     _judge,
     oracle=_exact,
+    exam=exam.of_checkpoint(),
 )

@@ -190,11 +190,13 @@ ALLOWED: dict[str, tuple[int | None, int | None]] = {
 }
 
 _NEW_NAMESPACES = 0x7E02_0000  # all CLONE_NEW* bits that clone knows
+_THREAD = 0x1_0000  # CLONE_THREAD
 _SET_NAME, _GET_NAME = 15, 16
 _AF_UNIX, _SOCK_STREAM = 1, 1  # spelt out: not every system's socket module has them
 
 # What must hold for arguments: the number of one, the bits of it that matter, and their values.
-CONDITIONS: dict[str, tuple[tuple[int, int, tuple[int, ...]], ...]] = {
+Conditions = tuple[tuple[int, int, tuple[int, ...]], ...]
+CONDITIONS: dict[str, Conditions] = {
     "clone": ((0, _NEW_NAMESPACES, (0,)),),
     "prctl": ((0, 0xFFFF_FFFF, (_SET_NAME, _GET_NAME)),),
     # A stream stays with its other end. A datagram socket could be sent from to any path.
@@ -203,3 +205,10 @@ CONDITIONS: dict[str, tuple[tuple[int, int, tuple[int, ...]], ...]] = {
         (1, 0xF, (_SOCK_STREAM,)),
     ),
 }
+
+# In a memory exam: threads, but no other process, and no name on disk that holds a tensor's bytes.
+_NEVER: Conditions = ((0, 0, (1,)),)
+ALONE: dict[str, Conditions] = dict.fromkeys(
+    ("fork", "vfork", "execve", "symlink", "symlinkat"), _NEVER
+)
+ALONE["clone"] = ((0, _NEW_NAMESPACES | _THREAD, (_THREAD,)),)

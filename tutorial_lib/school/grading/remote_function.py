@@ -9,7 +9,15 @@ import socket
 import time
 
 from tutorial_lib.checks.core import Case, CheckError, Result
-from tutorial_lib.school.grading.wire import TIMED_OUT, WireError, decode, encode, frame, read_frame
+from tutorial_lib.school.grading.wire import (
+    NOT_HELD,
+    TIMED_OUT,
+    WireError,
+    decode,
+    encode,
+    frame,
+    read_frame,
+)
 
 # An oracle that measures collects garbage dozens of times, 0.1 s each with torch's objects in view.
 gc.freeze()
@@ -38,7 +46,7 @@ class RemoteFunction:
         self.exercise = exercise
         self.name = name
 
-    def run_remotely(self, check: str, case: Case) -> Result:
+    def run_remotely(self, check: str, case: Case) -> Result | None:
         """Have the `run` half of a check done in the student's process.
 
         Args:
@@ -46,7 +54,8 @@ class RemoteFunction:
             case: Plain data.
 
         Returns:
-            What `run` returned there: plain data that may be anything, even malicious.
+            What `run` returned there: plain data that may be anything, even malicious. None for
+            a memory exam that could not be held.
 
         Raises:
             CheckError: When the answer gave nothing usable; says why.
@@ -64,6 +73,8 @@ class RemoteFunction:
             raise CheckError(content.decode("utf-8", "replace"))
         if kind == TIMED_OUT:
             raise OutOfTime(content.decode("utf-8", "replace"))
+        if kind == NOT_HELD:
+            return None
         if kind != b"R":
             raise SessionLost("it ended without an answer.")
         try:
@@ -93,3 +104,10 @@ def _connection() -> socket.socket:
             time.sleep(0.02)  # the other side is still being started
         else:
             return connection
+
+
+def hang_up() -> None:
+    """End this process's session; the next request opens the one that is then named."""
+    if _connection.cache_info().currsize:
+        _connection().close()
+    _connection.cache_clear()

@@ -14,7 +14,7 @@ import struct
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tutorial_lib.school.grading import seccomp
@@ -36,18 +36,28 @@ _SCRATCH_BYTES, _SCRATCH_FILES = 64 * 1024**2, 4096
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_CAPBSET_DROP = 1, 4, 24
 _PR_SET_SECCOMP, _PR_SET_CHILD_SUBREAPER, _PR_SET_NO_NEW_PRIVS, _PR_CAP_AMBIENT = 22, 36, 38, 47
 _MS_NOSUID, _MS_NODEV, _MS_REC, _MS_PRIVATE, _MNT_DETACH = 2, 4, 0x4000, 1 << 18, 2
+_TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8  # of mallopt
 _SYS_LANDLOCK = 444  # create_ruleset, add_rule (445), restrict_self (446) on every architecture
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What one run of a student's code may use."""
+    """What one run of a student's code may use.
+
+    `exam_bytes` makes it a memory exam: so many bytes of address space beyond what is mapped
+    already, no other process, no file that could hold a tensor. 0 is for any other run.
+    """
 
     seconds: float
     memory_bytes: int
     file_bytes: int = _SCRATCH_BYTES
     open_files: int = 256
     processes: int = 64
+    exam_bytes: int = 0
+
+    def in_exam(self, exam_bytes: int) -> Limits:
+        """Give the limits of a memory exam; pipes hold data too, so there are few of them."""
+        return replace(self, exam_bytes=exam_bytes, file_bytes=0, open_files=32)
 
 
 def _libc() -> ctypes.CDLL:
@@ -143,7 +153,7 @@ def confine(limits: Limits, readable: Sequence[Path], scratch: Path, *, flags: i
             ("no new privileges", _give_up_new_privileges),
             ("landlock", lambda: _landlock(readable, scratch)),
             ("capabilities", _drop_capabilities),
-            ("seccomp", _filter_calls),
+            ("seccomp", lambda: _filter_calls(alone=bool(limits.exam_bytes))),
         ]
     for name, step in steps:
         with contextlib.suppress(OSError, ValueError):
@@ -164,8 +174,11 @@ def _set_limits(limits: Limits, flags: int) -> None:
         "RLIMIT_FSIZE": limits.file_bytes,
         "RLIMIT_NOFILE": limits.open_files,
         # Data and not address space: torch maps far more than it uses.
-        "RLIMIT_DATA": _data_bytes() + limits.memory_bytes,
+        "RLIMIT_DATA": _mapped_bytes("VmData") + limits.memory_bytes,
     }
+    if limits.exam_bytes:
+        _map_each_tensor()
+        wanted["RLIMIT_AS"] = _mapped_bytes("VmSize") + limits.exam_bytes
     if flags & _NEW_USER:  # elsewhere it would count the user's other processes too
         wanted["RLIMIT_NPROC"] = 4 * limits.processes
     for name, value in wanted.items():
@@ -178,11 +191,18 @@ def _set_limits(limits: Limits, flags: int) -> None:
             resource.setrlimit(kind, (soft, ceiling))
 
 
-def _data_bytes() -> int:
+def _map_each_tensor() -> None:
+    """Have malloc give each large block back to the system as soon as it is free (glibc)."""
+    with contextlib.suppress(AttributeError):
+        for option, value in ((_TRIM_THRESHOLD, 2**16), (_MMAP_THRESHOLD, 2**16), (_ARENA_MAX, 1)):
+            _libc().mallopt(option, value)
+
+
+def _mapped_bytes(kind: str) -> int:
     if not ON_LINUX:
         return 0
     status = Path("/proc/self/status").read_text()
-    return int(status.split("VmData:")[1].split()[0]) * 1024
+    return int(status.split(f"{kind}:")[1].split()[0]) * 1024
 
 
 def _drop_capabilities() -> None:
@@ -194,8 +214,11 @@ def _drop_capabilities() -> None:
     _succeed(_libc().capset(header, ctypes.create_string_buffer(24)))
 
 
-def _filter_calls() -> None:
+def _filter_calls(*, alone: bool) -> None:
     """Allow the system calls that Python and torch need, and no others.
+
+    Args:
+        alone: Refuse other processes too: each would bring an address space of its own.
 
     No limit and no watch counts memory that belongs to no process, no Landlock stops sockets that
     other programs listen on, and a call that is never needed may hold the kernel's next fault.
@@ -203,7 +226,7 @@ def _filter_calls() -> None:
     Raises:
         OSError: When the kernel has no seccomp, or the machine is of another kind.
     """
-    program = seccomp.program()
+    program = seccomp.program(alone=alone)
     code = ctypes.create_string_buffer(program, len(program))
     header = struct.pack("HxxxxxxQ", len(program) // 8, ctypes.addressof(code))
     place = ctypes.create_string_buffer(header)

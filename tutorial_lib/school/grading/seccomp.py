@@ -6,7 +6,7 @@ import errno
 import os
 import struct
 
-from tutorial_lib.school.grading.calls import ALLOWED, CONDITIONS, MACHINES
+from tutorial_lib.school.grading.calls import ALLOWED, ALONE, CONDITIONS, MACHINES, Conditions
 
 # Instructions of classic BPF: put a word into the register, mask the register, compare it, return.
 _LOAD, _AND, _EQUAL, _AT_LEAST, _RETURN = 0x20, 0x54, 0x15, 0x35, 0x06
@@ -19,8 +19,11 @@ _NEW_CALLS = 424
 _Line = tuple[int, int, int, int]  # instruction, lines to skip when true, when false, value
 
 
-def program() -> bytes:
+def program(*, alone: bool = False) -> bytes:
     """Assemble the filter for this machine.
+
+    Args:
+        alone: Refuse what `ALONE` refuses, too.
 
     Raises:
         OSError: When the machine's numbers are not known.
@@ -34,19 +37,20 @@ def program() -> bytes:
     lines += [(_EQUAL, 1, 0, MACHINES[machine]), refuse]
     lines += [(_LOAD, 0, 0, _CALL_OFFSET)]
     place = list(MACHINES).index(machine)
+    conditions = CONDITIONS | (ALONE if alone else {})
     for name, numbers in ALLOWED.items():
         number = numbers[place]
         if number is not None:
-            verdict = [*_conditions(name), (_RETURN, 0, 0, _ALLOW)]
+            verdict = [*_checked(conditions.get(name, ())), (_RETURN, 0, 0, _ALLOW)]
             lines += [(_EQUAL, 0, len(verdict), number), *verdict]
     lines += [(_AT_LEAST, 0, 1, _NEW_CALLS), (_RETURN, 0, 0, _FAIL | errno.ENOSYS), refuse]
     return b"".join(struct.pack("HBBI", *line) for line in lines)
 
 
-def _conditions(name: str) -> list[_Line]:
+def _checked(conditions: Conditions) -> list[_Line]:
     """Refuse a call whose arguments are not as they must be; else go on behind these lines."""
     lines: list[_Line] = []
-    for argument, mask, values in CONDITIONS.get(name, ()):
+    for argument, mask, values in conditions:
         # the lower half: what is looked at has no more than 32 bits
         lines += [(_LOAD, 0, 0, _ARGUMENTS_OFFSET + 8 * argument), (_AND, 0, 0, mask)]
         lines += [(_EQUAL, len(values) - i, 0, value) for i, value in enumerate(values)]

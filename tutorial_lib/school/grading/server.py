@@ -18,10 +18,14 @@ import sys
 import sysconfig
 import traceback
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from tutorial_lib.school.grading import sandbox, session
+from tutorial_lib.units import MIB
 
 # What Python and torch read on any Linux; never a home, never the course folder itself.
 _SYSTEM = (
@@ -29,6 +33,7 @@ _SYSTEM = (
     *("/etc/ld.so.cache", "/etc/localtime", "/dev/zero", "/dev/urandom", "/dev/random"),
     *("/proc/cpuinfo", "/proc/meminfo", "/sys/devices/system/cpu"),
 )
+_PROBE_BYTES = 64 * MIB
 
 
 def serve() -> None:
@@ -57,6 +62,7 @@ def serve() -> None:
         namespaces=usable_namespaces(),
     )
     layers = _probe(setting, Path(order["forbidden"]))
+    setting = replace(setting, holds_exams="memory exam" in layers)
     print(json.dumps(layers), file=answering, flush=True)
     gc.freeze()  # what was imported is shared by all forks, and collected by none
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # sessions are reaped by the kernel
@@ -136,11 +142,23 @@ def _probe(setting: session.Setting, forbidden: Path) -> list[str]:
                 layers.append("network reachable")
         return layers
 
+    def sits_exam() -> bool:
+        limits = setting.limits.in_exam(_PROBE_BYTES)
+        layers = sandbox.confine(limits, setting.readable, scratch, flags=setting.namespaces)
+        torch.empty(_PROBE_BYTES // 2, dtype=torch.uint8)
+        try:
+            torch.empty(2 * _PROBE_BYTES, dtype=torch.uint8)
+        except (MemoryError, RuntimeError):
+            return "seccomp" in layers  # else another process could lend its memory
+        return False
+
     def outside() -> Any:
         sandbox.enter_namespaces(setting.namespaces)
-        return _in_child(inside)
+        # in one more child: the first of a process namespace must outlive the others
+        return _in_child(lambda: [_in_child(inside), _in_child(sits_exam)])
 
-    return list(_in_child(outside) or [])
+    layers, holds_exams = _in_child(outside) or ([], False)
+    return [*(layers or []), *(["memory exam"] if holds_exams else [])]
 
 
 def isolation(layers: Sequence[str]) -> str:

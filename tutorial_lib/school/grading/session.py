@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tutorial_lib.checks.core import EXAM_BYTES
 from tutorial_lib.school.grading import processes, sandbox, student
 from tutorial_lib.school.grading.watch import Spent, Watch
-from tutorial_lib.school.grading.wire import TIMED_OUT, decode, frame, read_frame
+from tutorial_lib.school.grading.wire import NOT_HELD, TIMED_OUT, decode, frame, read_frame
 
 _ACCEPT_SECONDS = 120
 
@@ -28,12 +29,14 @@ class Setting:
         readable: What a student's code may read.
         package: Where checks are found.
         namespaces: One of `sandbox.NAMESPACE_CHOICES`, tried beforehand.
+        holds_exams: Whether this machine can hold a memory exam.
     """
 
     limits: sandbox.Limits
     readable: Sequence[Path]
     package: str
     namespaces: int
+    holds_exams: bool = False
 
 
 def start_session(folder: Path, setting: Setting) -> None:
@@ -105,6 +108,8 @@ class Session:
 
     def _answer(self, request: dict[str, Any]) -> tuple[bytes, bytes]:
         exercise, check = request["exercise"], request["check"]
+        if EXAM_BYTES in request["case"] and not self.setting.holds_exams:
+            return NOT_HELD, b""
         if exercise in self.problems:
             return self._failure([exercise]), self.problems[exercise].encode("utf-8", "replace")
         upto = next(i for i, step in enumerate(self.steps) if step["exercise"] == exercise)
@@ -141,12 +146,15 @@ class Session:
         """Fork, wait, clean up; what comes back is `Watch.outcome`."""
         scratch = self._fresh_scratch()
         reading, writing = os.pipe()
+        limits = self.setting.limits
+        if exam_bytes := request["case"].get(EXAM_BYTES):
+            limits = limits.in_exam(exam_bytes)
         child = os.fork()
         if not child:
             os.close(reading)
-            self._run_as_student(writing, scratch, steps, request)
+            self._run_as_student(writing, scratch, steps, request, limits)
         os.close(writing)
-        watch = Watch(reading, child, len(steps), spent, self.setting.limits)
+        watch = Watch(reading, child, len(steps), spent, limits)
         try:
             return watch.outcome()
         finally:
@@ -162,6 +170,7 @@ class Session:
         scratch: Path,
         steps: Sequence[Mapping[str, Any]],
         request: dict[str, Any],
+        limits: sandbox.Limits,
     ) -> None:
         try:
             os.setsid()  # a signal to its own group must reach nobody else
@@ -170,7 +179,7 @@ class Session:
             os.closerange(3, writing)
             os.closerange(writing + 1, 2**20)
             setting = self.setting
-            sandbox.confine(setting.limits, setting.readable, scratch, flags=setting.namespaces)
+            sandbox.confine(limits, setting.readable, scratch, flags=setting.namespaces)
             student.work(writing, steps, request, setting.package)
         finally:
             os._exit(1)

@@ -1,0 +1,137 @@
+"""The memory exam: a training step that must fit where plain backpropagation does not.
+
+A meter inside the answer's process can be changed by the answer. The limit of an exam is set by the
+operating system before any line of the answer runs, and the gradients are compared with those of
+fresh data. So only a step that needs little memory passes. A grader on Linux holds the exam; a
+notebook does not, since it would limit the learner's own process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tutorial_lib.checks import expect, read
+from tutorial_lib.checks.core import EXAM_BYTES, Case, CheckError, Exam, Result
+from tutorial_lib.units import MIB, human_bytes
+
+ROWS, _WIDTH, _DEPTH = 1024, 512, 4
+_BLOCKS = 16
+# Each round of a block saves three storages of the size of its input.
+_PLAIN_BYTES = _BLOCKS * _DEPTH * 3 * ROWS * _WIDTH * 4
+# A checkpointed step of this chain takes 66 MiB; the rest is for what an answer imports.
+_ALLOWED_BYTES = 150 * MIB
+_TOLERANCE = 1e-5  # float32, summed over the rows in any order
+_LOOKED_AT = 8  # columns; unknown to the answer, so all must be right
+
+
+class Block(nn.Module):
+    """Adds to each entry what depends on that entry alone, so that columns can be checked singly.
+
+    Args:
+        weights: `(depth, columns)`.
+    """
+
+    def __init__(self, weights: Tensor) -> None:
+        super().__init__()
+        self.weights = nn.Parameter(weights)
+
+    def forward(self, h: Tensor, *_: Any) -> Tensor:
+        """Map `(rows, columns)` to the same shape."""
+        for weight in self.weights.unbind():
+            h = h + weight * (h / (1 + h.square()))
+        return h
+
+
+class Chain(nn.Sequential):
+    """Blocks in a row, with a loss whose gradient in one column depends on that column alone."""
+
+    def loss_sum(self, rows: Tensor) -> Tensor:
+        """Give half the sum of all squares that come out."""
+        out: Tensor = self(rows)
+        return out.square().sum() / 2
+
+
+def make(case: Case, columns: Sequence[int] | None = None) -> tuple[Chain, Tensor]:
+    """Build the blocks and the rows of an exam, or some columns of both."""
+    generator = torch.Generator().manual_seed(case["seed"])
+    chosen = slice(None) if columns is None else torch.tensor(columns)
+    draws = (torch.randn(_DEPTH, _WIDTH, generator=generator) / 2 for _ in range(_BLOCKS))
+    chain = Chain(*[Block(weights[:, chosen].clone()) for weights in draws])
+    return chain, torch.randn(ROWS, _WIDTH, generator=generator)[:, chosen]
+
+
+def gradients(chain: nn.Module) -> dict[str, Any]:
+    """Give the result of an exam: the gradients of all blocks."""
+    return {"gradients": [parameter.grad for parameter in chain.parameters()]}
+
+
+def of(step: Callable[[Callable[..., Any], Case], Result]) -> Exam:
+    """Make the exam of a check.
+
+    Args:
+        step: Has the answer take a training step with `make(case)`; returns `gradients(chain)`.
+    """
+
+    def run(answer: Callable[..., Any], case: Case) -> Result:
+        with _said_in_words():
+            return step(answer, case)
+
+    return Exam(_case, run, _judge)
+
+
+def of_checkpoint(call_of: Callable[[Any], Callable[..., Any]] = lambda answer: answer) -> Exam:
+    """Make the exam of a checkpoint.
+
+    Args:
+        call_of: From the answer to a function that is called with a block and its arguments.
+    """
+
+    def step(answer: Callable[..., Any], case: Case) -> Result:
+        call, (chain, h) = call_of(answer), make(case)
+        h.requires_grad_()
+        unused = torch.zeros(())
+        for block in chain:
+            h = call(block, h, unused)
+        (h.square().sum() / 2).backward()  # type: ignore[no-untyped-call]
+        return gradients(chain)
+
+    return of(step)
+
+
+def _case(seed: int) -> Case:
+    return {"seed": random.Random(seed).randrange(10**6), EXAM_BYTES: _ALLOWED_BYTES}
+
+
+@contextlib.contextmanager
+def _said_in_words() -> Iterator[None]:
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and "allocate" not in str(error):
+            raise
+        raise CheckError(
+            f"memory exam: with {human_bytes(_ALLOWED_BYTES)} beyond what the program itself "
+            f"needs, the training step ran out of memory. Plain backpropagation saves "
+            f"{human_bytes(_PLAIN_BYTES)} here. What does your step keep until backward?"
+        ) from error
+
+
+def _judge(case: Case, result: Result) -> None:
+    seen = read.tensors(result.get("gradients"), _BLOCKS, "gradients")
+    columns = random.SystemRandom().sample(range(_WIDTH), _LOOKED_AT)
+    chain, rows = make(case, columns)
+    chain.loss_sum(rows).backward()  # type: ignore[no-untyped-call]
+    for found, wanted in zip(seen, chain.parameters(), strict=True):
+        is_whole = found is not None and found.shape == (_DEPTH, _WIDTH)
+        part = found[:, columns] if is_whole else None  # type: ignore[index]
+        if not expect.is_close(part, wanted.grad, _TOLERANCE):
+            raise CheckError(
+                "memory exam: the training step fitted into memory, and its gradients differ from "
+                "those of plain backpropagation. Each must be exact, whatever is left out."
+            )
