@@ -15,15 +15,16 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim import SGD, Optimizer
 
 from tutorial_lib.checks import expect, read
 from tutorial_lib.checks.core import EXAM_BYTES, Case, CheckError, Exam, Result
 from tutorial_lib.units import MIB, human_bytes
 
-ROWS, _WIDTH, _DEPTH = 1024, 512, 4
-_BLOCKS = 16
+ROWS, NUM_BLOCKS = 1024, 16
+_WIDTH, _DEPTH = 512, 4
 # Each round of a block saves three storages of the size of its input.
-_PLAIN_BYTES = _BLOCKS * _DEPTH * 3 * ROWS * _WIDTH * 4
+_PLAIN_BYTES = NUM_BLOCKS * _DEPTH * 3 * ROWS * _WIDTH * 4
 # A checkpointed step of this chain takes 66 MiB; the rest is for what an answer imports.
 _ALLOWED_BYTES = 150 * MIB
 _TOLERANCE = 1e-5  # float32, summed over the rows in any order
@@ -48,20 +49,35 @@ class Block(nn.Module):
         return h
 
 
+class HalfSquares(nn.Module):
+    """The loss of one or more outputs: half the sum of all squares, so columns stay apart."""
+
+    def forward(self, *outputs: Tensor) -> Tensor:
+        """Give a scalar."""
+        return torch.stack([out.square().sum() for out in outputs]).sum() / 2
+
+
+half_squares = HalfSquares()
+
+
 class Chain(nn.Sequential):
-    """Blocks in a row, with a loss whose gradient in one column depends on that column alone."""
+    """Blocks in a row, with a loss."""
 
     def loss_sum(self, rows: Tensor) -> Tensor:
-        """Give half the sum of all squares that come out."""
-        out: Tensor = self(rows)
-        return out.square().sum() / 2
+        """Add up the losses of all rows."""
+        loss: Tensor = half_squares(self(rows))
+        return loss
+
+    def loss(self, rows: Tensor, *_: Tensor) -> Tensor:
+        """Give the mean over the rows."""
+        return self.loss_sum(rows) / len(rows)
 
 
 def make(case: Case, columns: Sequence[int] | None = None) -> tuple[Chain, Tensor]:
     """Build the blocks and the rows of an exam, or some columns of both."""
     generator = torch.Generator().manual_seed(case["seed"])
     chosen = slice(None) if columns is None else torch.tensor(columns)
-    draws = (torch.randn(_DEPTH, _WIDTH, generator=generator) / 2 for _ in range(_BLOCKS))
+    draws = (torch.randn(_DEPTH, _WIDTH, generator=generator) / 2 for _ in range(NUM_BLOCKS))
     chain = Chain(*[Block(weights[:, chosen].clone()) for weights in draws])
     return chain, torch.randn(ROWS, _WIDTH, generator=generator)[:, chosen]
 
@@ -98,8 +114,27 @@ def of_checkpoint(call_of: Callable[[Any], Callable[..., Any]] = lambda answer: 
         unused = torch.zeros(())
         for block in chain:
             h = call(block, h, unused)
-        (h.square().sum() / 2).backward()  # type: ignore[no-untyped-call]
+        half_squares(h).backward()  # type: ignore[no-untyped-call]
         return gradients(chain)
+
+    return of(step)
+
+
+def of_update(train: Callable[[Any, Chain, Optimizer, Tensor], Any]) -> Exam:
+    """Make the exam of an answer that trains: of one update, by the mean over all rows.
+
+    Args:
+        train: Has the answer train a chain with an optimizer on rows.
+    """
+
+    def step(answer: Callable[..., Any], case: Case) -> Result:
+        chain, rows = make(case)
+        optimizer, found = SGD(chain.parameters(), lr=0.1), list[Tensor]()
+        optimizer.register_step_pre_hook(
+            lambda *_: found.extend(ROWS * p.grad for p in chain.parameters() if p.grad is not None)
+        )
+        train(answer, chain, optimizer, rows)
+        return {"gradients": found}
 
     return of(step)
 
@@ -123,7 +158,7 @@ def _said_in_words() -> Iterator[None]:
 
 
 def _judge(case: Case, result: Result) -> None:
-    seen = read.tensors(result.get("gradients"), _BLOCKS, "gradients")
+    seen = read.tensors(result.get("gradients"), NUM_BLOCKS, "gradients")
     columns = random.SystemRandom().sample(range(_WIDTH), _LOOKED_AT)
     chain, rows = make(case, columns)
     chain.loss_sum(rows).backward()  # type: ignore[no-untyped-call]

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from tutorial_lib import plan
-from tutorial_lib.checks import expect, observe, read
+from tutorial_lib.checks import exam, expect, observe, read
 from tutorial_lib.checks.core import Case, Check, CheckError, Result, plain
 from tutorial_lib.checks.lab04 import models
 from tutorial_lib.plan.simulate import Tree
@@ -157,6 +157,13 @@ def _floats(numbers: list[int]) -> Tensor:
     return torch.tensor(numbers, dtype=torch.float64)
 
 
+def _exam(answer: Callable[..., Any], case: Case) -> Result:
+    chain, rows = exam.make(case)
+    each_dropped = tuple((number,) for number in range(len(chain)))
+    exam.half_squares(answer(chain, each_dropped, rows)).backward()  # type: ignore[no-untyped-call]
+    return exam.gradients(chain)
+
+
 run_tree = Check(
     "lab04.run_tree",
     "4.2",
@@ -165,4 +172,5 @@ run_tree = Check(
     _run,
     _judge,
     oracle=Planned,
+    exam=exam.of(_exam),
 )

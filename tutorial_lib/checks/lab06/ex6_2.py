@@ -10,13 +10,14 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.optim import SGD
+from torch.optim import SGD, Optimizer
 
-from tutorial_lib.checks import accumulation, expect, observe, read, surroundings
+from tutorial_lib.checks import accumulation, exam, expect, observe, read, surroundings
 from tutorial_lib.checks.core import Case, Check, CheckError, Result
 from tutorial_lib.checks.lab06 import models
 
 _RATE = 0.1
+_EXAM_PARTS = 16  # micro-batches of its one window
 
 
 def _cases(seed: int) -> list[Case]:
@@ -202,6 +203,13 @@ def _judge_count(case: Case, wanted: int, seen: int) -> None:
     raise CheckError(f"the optimizer made {seen} updates, and there are {wanted} windows: {advice}")
 
 
+def _one_window(
+    answer: Callable[..., Any], chain: exam.Chain, optimizer: Optimizer, rows: Tensor
+) -> None:
+    parts = rows.tensor_split(_EXAM_PARTS)
+    answer(chain, optimizer, ((part, part) for part in parts), _EXAM_PARTS)
+
+
 train_epoch = Check(
     "lab06.train_epoch",
     "6.2",
@@ -210,4 +218,5 @@ train_epoch = Check(
     _run,
     _judge,
     oracle=_Oracle,
+    exam=exam.of_update(_one_window),
 )

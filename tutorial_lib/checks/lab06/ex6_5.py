@@ -9,9 +9,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from tutorial_lib import memory
-from tutorial_lib.checks import accumulation, expect, observe, read, surroundings
+from tutorial_lib.checks import accumulation, exam, expect, observe, read, surroundings
 from tutorial_lib.checks.core import Case, Check, CheckError, Result
 from tutorial_lib.checks.lab06 import ex6_5_failures as failures
 from tutorial_lib.checks.lab06.models import TASKS, Task, make_optimizer, train
@@ -205,6 +206,12 @@ def _step_by(model: nn.Module, optimizer: str, gradient: Tensor) -> None:
     make_optimizer(optimizer, model).step()
 
 
+def _one_batch(
+    answer: Callable[..., Any], chain: exam.Chain, optimizer: Optimizer, rows: Tensor
+) -> None:
+    answer(chain, optimizer, (rows,), 16, loss_sum=exam.Chain.loss_sum, count_terms=len)
+
+
 exact_step = Check(
     "lab06.exact_step",
     "6.5",
@@ -213,4 +220,5 @@ exact_step = Check(
     _run,
     _judge,
     oracle=_Oracle,
+    exam=exam.of_update(_one_batch),
 )

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tutorial_lib.checks import expect, forbid, observe, read, surroundings
+from tutorial_lib.checks import exam, expect, forbid, observe, read, surroundings
 from tutorial_lib.checks.core import Case, Check, Result
 from tutorial_lib.checks.lab07 import expectations, models
 from tutorial_lib.checks.lab07.ex7_6_refusals import judge_refusal, refusal_cases, run_refusal
@@ -227,6 +227,13 @@ def _judge_peak(case: Case, result: Result) -> None:
     expect.no_fault(faults)
 
 
+def _exam(answer: Callable[..., Any], case: Case) -> Result:
+    chain, rows = exam.make(case)
+    halves = list(rows.tensor_split(2))
+    answer([chain, chain], halves, exam.HalfSquares(), len(rows) // 16)
+    return exam.gradients(chain)
+
+
 cached_backward = Check(
     "lab07.cached_backward",
     "7.6",
@@ -235,4 +242,5 @@ cached_backward = Check(
     _run,
     _judge,
     oracle=_OneGraph,
+    exam=exam.of(_exam),
 )
