@@ -10,6 +10,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -202,12 +203,12 @@ def test_only_cores_that_may_be_used_are_counted():
 
 
 def test_what_ran_out_of_time_is_graded_again_alone_and_the_second_result_stands(
-    lab, tmp_path, monkeypatch, capsys
+    lab, tmp_path, capsys
 ):
     active, order = [], []
 
-    def judged(this, answers):
-        name = answers.sources["1.1"]
+    def judged(content):
+        name = next(c["source"] for c in json.loads(content)["cells"] if c["id"] == "answer-area")
         active.append(name)
         alone_at_first, again = len(active) == 1, name in order
         time.sleep(0.3)
@@ -224,11 +225,10 @@ def test_what_ran_out_of_time_is_graded_again_alone_and_the_second_result_stands
     folder.mkdir()
     for name in names:
         (folder / name).with_suffix(".ipynb").write_text(json.dumps(toy.submission(a11=name)))
-    monkeypatch.setattr(marking, "_judge", judged)
     for round_ in ("graded", "taken over"):
         diary = journal.Journal(tmp_path / "out", ORDER, 1)
-        this = marking.Run(lab, folder, tmp_path, diary, 1.0, [], None)
-        results = marking.grade_all(this, [f"{name}.ipynb" for name in names], 3)
+        this = marking.Run(lab, folder, diary, SimpleNamespace(grade=judged), 3)
+        results = marking.grade_all(this, [f"{name}.ipynb" for name in names])
         assert [result.points(lab) for result in results] == [10, 10, 0], round_
         assert [result.alone for result in results] == [True, False, True]
         again = [any("second result" in note for note in result.notes) for result in results]

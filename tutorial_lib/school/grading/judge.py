@@ -11,20 +11,18 @@ import ast
 import contextlib
 import json
 import os
+import select
 import signal
-import site
-import subprocess
-import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tutorial_lib.checks.core import SEED_VARIABLE
 from tutorial_lib.school.grading.errors import NotGradable
 from tutorial_lib.school.grading.lab import Lab
+from tutorial_lib.school.grading.launch import Judges
 from tutorial_lib.school.grading.needs import needed, statements, used_names
 from tutorial_lib.school.grading.submission import Answers
 from tutorial_lib.school.grading.watch import longest
@@ -33,10 +31,6 @@ _SPARE_SECONDS = 60.0  # for the judge's own work in one cell, on a busy machine
 _POLL_SECONDS = 0.05
 _REMOTE_FUNCTION = "tutorial_lib.school.grading.remote_function"
 _OURS = "judge-"  # begins the id of every cell that is not the pristine notebook's
-_PACKAGE_FOLDER = Path(__file__).resolve().parents[3]
-# By the judge itself: between fork and exec, other threads may hold the locks that this needs.
-_START = "import sys; from tutorial_lib.school.grading.sandbox import die_with_parent; "
-_START += "die_with_parent(); import pytest; sys.exit(pytest.main(sys.argv[1:]))"
 
 
 @dataclass(frozen=True)
@@ -125,50 +119,16 @@ def prepare(folder: Path, lab: Lab, answers: Answers) -> None:
     (folder / "bundle.json").write_text(json.dumps(bundle), encoding="utf-8")
 
 
-def clean_environment(home: Path, import_path: Sequence[Path], **more: str) -> dict[str, str]:
-    """Make the environment of a process of ours: nothing of the caller's but the PATH."""
-    here = [str(path) for path in (_PACKAGE_FOLDER, *import_path)]
-    environment = {
-        "PATH": os.environ.get("PATH", os.defpath),
-        "PYTHONPATH": os.pathsep.join(here),
-        "PYTHONSAFEPATH": "1",
-        "PYTHONDONTWRITEBYTECODE": "1",
-        "PYTHONHASHSEED": "0",
-        "LANG": "C.UTF-8",
-        "MPLBACKEND": "Agg",
-        "HF_HUB_OFFLINE": "1",
-        "CUDA_VISIBLE_DEVICES": "",  # every submission on the same kind of device
-        "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
-    }
-    kept = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")  # some machines find torch's libraries there
-    environment |= {name: os.environ[name] for name in kept if name in os.environ}
-    if site.ENABLE_USER_SITE:  # packages below the real home stay importable
-        environment["PYTHONUSERBASE"] = site.getuserbase()
-    environment |= dict.fromkeys(
-        ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS"),
-        "1",
-    )
-    names = ("HOME", "TMPDIR", "IPYTHONDIR", "JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR")
-    return environment | dict.fromkeys((*names, "JUPYTER_RUNTIME_DIR"), str(home)) | more
-
-
 def run_judge(
-    folder: Path,
-    lab: Lab,
-    *,
-    seed: int,
-    seconds: float,
-    import_path: Sequence[Path],
-    stopped: threading.Event,
+    judges: Judges, folder: Path, lab: Lab, *, seconds: float, stopped: threading.Event
 ) -> Mapping[str, Verdict]:
     """Run nbval on a prepared folder, in a process of its own.
 
     Args:
+        judges: Forks it.
         folder: As `prepare` left it.
         lab: The lab.
-        seed: Goes to the checks, and to no process that runs a student's code.
         seconds: CPU time of a function in one check, all its cases together.
-        import_path: More places where Python looks for modules.
         stopped: Set when the whole run comes to an end.
 
     Returns:
@@ -178,35 +138,26 @@ def run_judge(
         NotGradable: When nbval did not come to an end, or left out a check.
     """
     outcomes = folder / "outcomes.jsonl"
-    outcomes.unlink(missing_ok=True)
     limit = longest(seconds) + _SPARE_SECONDS
-    flags = ["-q", "--color=no", "--noconftest", "-p", "no:cacheprovider"]
-    flags += ["-p", "tutorial_lib.school.grading.nbval_plugin", "-p", "nbval.plugin"]
-    flags += ["--nbval", "--nbval-current-env"]
-    flags += [f"--nbval-cell-timeout={limit}", f"--rootdir={folder}", "-c", "judge.ini"]
-    command = [sys.executable, "-c", _START, *flags, f"--outcomes={outcomes}", "judge.ipynb"]
-    more = {SEED_VARIABLE: str(seed), "TUTORIAL_LIB_GRADE_SOCKET": str(folder / "socket")}
+    arguments = ["-q", "--color=no", "--noconftest", "-p", "no:cacheprovider"]
+    arguments += ["-p", "tutorial_lib.school.grading.nbval_plugin", "-p", "nbval.plugin"]
+    arguments += ["--nbval", "--nbval-current-env", f"--nbval-cell-timeout={limit}"]
+    arguments += [f"--rootdir={folder}", "-c", "judge.ini", f"--outcomes={outcomes}"]
     give_up = time.monotonic() + _SPARE_SECONDS + limit * len(lab.checks)
-    with (folder / "judge.log").open("wb") as log:
-        judge = subprocess.Popen(
-            command,
-            cwd=folder,
-            env=clean_environment(folder, import_path, **more),
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-        )
-        try:
-            while judge.poll() is None:
-                if time.monotonic() > give_up:
-                    raise NotGradable("timed out", "Grading this file took too long.")
-                if stopped.wait(_POLL_SECONDS):
-                    raise NotGradable("stopped", "Grading was stopped.")
-        finally:
+    judge, alive = judges.fork(folder, [*arguments, "judge.ipynb"])
+    ended = False
+    try:
+        while not ended:
+            ended = bool(select.select([alive], [], [], _POLL_SECONDS)[0])
+            if time.monotonic() > give_up:
+                raise NotGradable("timed out", "Grading this file took too long.")
+            if stopped.is_set():
+                raise NotGradable("stopped", "Grading was stopped.")
+    finally:
+        os.close(alive)
+        if not ended:
             with contextlib.suppress(ProcessLookupError):
-                os.killpg(judge.pid, signal.SIGKILL)
-            judge.wait()
+                os.killpg(judge, signal.SIGKILL)
     return _verdicts(outcomes, lab)
 
 

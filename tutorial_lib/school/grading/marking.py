@@ -2,36 +2,44 @@
 
 from __future__ import annotations
 
-import secrets
-import shutil
-import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Protocol
 
+from tutorial_lib.school.grading.bench import blank, solution
 from tutorial_lib.school.grading.class_folder import (
     check_is_notebook,
     notebooks_in,
-    parse_notebook,
     read_content,
 )
 from tutorial_lib.school.grading.errors import GradingError, NotGradable
 from tutorial_lib.school.grading.journal import Journal
-from tutorial_lib.school.grading.judge import prepare, run_judge
 from tutorial_lib.school.grading.lab import Lab
-from tutorial_lib.school.grading.launch import start_session
 from tutorial_lib.school.grading.results import Graded
-from tutorial_lib.school.grading.submission import Answers, explain_missing_names, match_answers
+from tutorial_lib.school.grading.submission import Answers
 
 _AGAIN = (
     "A check ran out of time when this file was graded beside others. It was graded again with no "
     "other beside it, and this is the second result."
 )
+
+
+class Grader(Protocol):
+    """What judges: a bench on this machine, or a cluster of them."""
+
+    def stop(self) -> None:
+        """End all that is under way."""
+
+    def judge(self, answers: Answers) -> Graded:
+        """Judge answers."""
+
+    def grade(self, content: bytes) -> Graded:
+        """Judge a submitted file."""
 
 
 @dataclass(frozen=True)
@@ -41,50 +49,37 @@ class Run:
     Args:
         lab: The lab.
         folder: Of the class.
-        run_directory: Where each submission gets a folder.
         journal: Keeps the results so far.
-        seconds: CPU time of a function in one check.
-        import_path: More places where Python looks for modules.
-        server: The fork server.
-        stopped: Set when the whole run comes to an end.
+        grader: Judges the submissions.
+        workers: How many are judged at the same time.
     """
 
     lab: Lab
     folder: Path
-    run_directory: Path
     journal: Journal
-    seconds: float
-    import_path: Sequence[Path]
-    server: subprocess.Popen[str]
-    stopped: threading.Event = field(default_factory=threading.Event)
+    grader: Grader
+    workers: int
 
 
-def self_test(this: Run, workers: int) -> None:
+def self_test(this: Run) -> None:
     """Grade the solution and a blank one: a lab that fails this would wrong everybody.
 
     Raises:
         GradingError: When the solution does not get all points, or the blank one gets some.
     """
-    answers = this.lab.answers.values()
-    full = Answers({answer.exercise: answer.reference for answer in answers})
-    blanks = {
-        answer.exercise: "\n".join(
-            f"def {name}(*_, **__):\n    raise NotImplementedError" for name in answer.names
-        )
-        for answer in answers
-    }
-    with ThreadPoolExecutor(min(2, workers)) as pool, _stopping(this, pool):
-        solved, blank = pool.map(lambda answers: _judge(this, answers), [full, Answers(blanks)])
+    full = solution(this.lab)
+    with ThreadPoolExecutor(min(2, this.workers)) as pool, _stopping(this, pool):
+        solved, empty = pool.map(this.grader.judge, [full, blank(this.lab)])
         if solved.ran_out_of_time:
-            solved = pool.submit(_judge, this, full).result()
+            solved = pool.submit(this.grader.judge, full).result()
     if solved.status != "graded" or solved.points(this.lab) != this.lab.maximum:
         failed = [verdict.evidence for verdict in solved.verdicts.values() if not verdict.passed]
         raise GradingError(
             f"the solution of {this.lab.name} itself gets {solved.points(this.lab)} of "
             f"{this.lab.maximum} points, so nobody was graded. {' '.join(failed)}{solved.reason}"
         )
-    if blank.points(this.lab):
-        free = [c.id for c in this.lab.checks if (v := blank.verdicts.get(c.id)) and v.passed]
+    if empty.points(this.lab):
+        free = [c.id for c in this.lab.checks if (v := empty.verdicts.get(c.id)) and v.passed]
         raise GradingError(
             f"a blank answer passes {', '.join(free)} of {this.lab.name}, so nobody was graded: "
             "make these checks look at the answer."
@@ -98,21 +93,19 @@ def _stopping(this: Run, pool: ThreadPoolExecutor) -> Iterator[None]:
         yield
     except BaseException:
         this.journal.close()
-        this.stopped.set()
         pool.shutdown(wait=False, cancel_futures=True)
-        this.server.kill()
+        this.grader.stop()
         if this.journal.path.exists():
             print(f"Stopped; {this.journal.path} keeps what is graded so far.", file=sys.stderr)
         raise
 
 
-def grade_all(this: Run, names: Sequence[str], workers: int) -> list[Graded]:
+def grade_all(this: Run, names: Sequence[str]) -> list[Graded]:
     """Grade submissions, several at a time; then alone, one by one, those that ran out of time.
 
     Args:
         this: The run.
         names: Of the submissions.
-        workers: How many are graded at the same time.
 
     Returns:
         A result for each name, in their order; of two, the second.
@@ -124,8 +117,8 @@ def grade_all(this: Run, names: Sequence[str], workers: int) -> list[Graded]:
     with Progress(console=console, disable=not console.is_terminal) as progress:
         task = progress.add_task(f"grading {this.lab.name}", total=len(names))
         results = []
-        alone = min(workers, len(names)) == 1
-        with ThreadPoolExecutor(workers) as pool, _stopping(this, pool):
+        alone = min(this.workers, len(names)) == 1
+        with ThreadPoolExecutor(this.workers) as pool, _stopping(this, pool):
             for result in pool.map(lambda name: _grade_one(this, name, alone=alone), names):
                 results.append(result)
                 progress.advance(task)
@@ -149,8 +142,7 @@ def _grade_one(this: Run, name: str, *, alone: bool, notes: Sequence[str] = ()) 
         content = read_content(this.folder / name)
         result = this.journal.earlier(content)
         if result is None:
-            answers = match_answers(this.lab, parse_notebook(content))
-            result = _judge(this, answers)
+            result = this.grader.grade(content)
             seconds = round(time.monotonic() - started, 2)
             result = replace(
                 result,
@@ -162,6 +154,8 @@ def _grade_one(this: Run, name: str, *, alone: bool, notes: Sequence[str] = ()) 
             this.journal.add(content, result)
     except NotGradable as finding:
         result = Graded(name, finding.status, reason=finding.reason)
+    except GradingError:  # it stops all
+        raise
     except Exception as error:  # one submission must never stop a class
         reason = f"Grading stopped with {type(error).__name__}: tell the instructor."
         result = Graded(name, "crashed", reason=reason)
@@ -175,33 +169,3 @@ def _beside(folder: Path, name: str) -> list[str]:
     if not others:
         return []
     return [f"The folder {student} holds other notebooks, each with a row: {', '.join(others)}."]
-
-
-def _judge(this: Run, answers: Answers) -> Graded:
-    """Judge answers; once more in a fresh folder when the judge itself did not finish."""
-    for attempt in (1, 2):
-        folder = this.run_directory / secrets.token_hex(
-            8
-        )  # no other submission can guess its socket
-        try:
-            prepare(folder, this.lab, answers)
-            start_session(this.server, folder)
-            verdicts = run_judge(
-                folder,
-                this.lab,
-                seed=this.journal.seed,
-                seconds=this.seconds,
-                import_path=this.import_path,
-                stopped=this.stopped,
-            )
-            evidence = [one.evidence for one in verdicts.values() if not one.passed]
-            notes = [*answers.notes, *explain_missing_names(evidence, answers)]
-            return Graded(
-                "", "graded", verdicts, notes=notes, review=answers.review, sources=answers.sources
-            )
-        except NotGradable as finding:
-            if attempt == 2 or finding.status != "crashed":
-                return Graded("", finding.status, reason=finding.reason)
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
-    raise AssertionError("unreachable: the second attempt returns")

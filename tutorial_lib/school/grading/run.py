@@ -16,11 +16,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tutorial_lib.school.grading import report
+from tutorial_lib.school.grading.bench import Order, open_bench
 from tutorial_lib.school.grading.class_folder import find_submissions
 from tutorial_lib.school.grading.journal import Journal, as_data, course_version, results_to_keep
-from tutorial_lib.school.grading.judge import preload
 from tutorial_lib.school.grading.lab import Lab, load_lab
-from tutorial_lib.school.grading.launch import fork_server, run_directory
 from tutorial_lib.school.grading.marking import Run, grade_all, self_test
 from tutorial_lib.school.grading.processes import interruptible
 from tutorial_lib.school.grading.request import check_limits, check_tools, default_workers
@@ -92,15 +91,15 @@ def grade(
     version = course_version(course, paths)
     kept = results_to_keep(out, course, version, names) if only else []
     journal = Journal(out, {"lab": course.name, "version": version, "limits": limits}, seed)
-    order = limits | _order(course, checks_package, paths)
-    workers = workers or default_workers()
+    order = Order(course, journal.seed, seconds, memory_bytes, checks_package, paths)
+    num_workers = workers or default_workers()
     started = time.monotonic()
-    with interruptible(), run_directory() as place, fork_server(place, order) as (server, layers):
-        this = Run(course, submissions, place, journal, seconds, tuple(paths), server)
-        self_test(this, workers)
-        results = grade_all(this, names, workers)
-    facts = {"lab": course.name, "version": version, "workers": workers, "limits": limits}
-    facts |= {"seconds": round(time.monotonic() - started, 1), "layers": layers}
+    with interruptible(), open_bench(order) as bench:
+        this = Run(course, submissions, journal, bench, num_workers)
+        self_test(this)
+        results = grade_all(this, names)
+    facts = {"lab": course.name, "version": version, "workers": num_workers, "limits": limits}
+    facts |= {"seconds": round(time.monotonic() - started, 1), "layers": bench.layers}
     return _write(this, out, results, kept, facts)
 
 
@@ -118,16 +117,6 @@ def _write(
     report.write_report(out, this.lab, everybody, said, facts, kept={one.name for one in kept})
     this.journal.remove()
     return _table(this.lab, everybody)
-
-
-def _order(lab: Lab, package: str, import_path: Sequence[Path]) -> dict[str, Any]:
-    """Say what the fork server needs to know; the seed is no part of it."""
-    return {
-        "package": package,
-        "import_path": [str(path) for path in import_path],
-        "preload": [*preload(lab), f"{package}.{lab.name.split('_')[0]}"],
-        "forbidden": str(lab.path),
-    }
 
 
 def _facts(journal: Journal, layers: Sequence[str], results: Sequence[Graded]) -> dict[str, Any]:

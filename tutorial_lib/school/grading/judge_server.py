@@ -1,0 +1,158 @@
+"""The judges' server: has torch, the checks and their oracles in memory, and forks judges.
+
+A judge is pytest with nbval, and a Jupyter kernel. Started from nothing, the two of them import for
+three seconds and compute every oracle again. Forked from here, they begin at once. No line of a
+submission runs in here, nor in any judge.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import io
+import json
+import os
+import pkgutil
+import signal
+import socket
+import sys
+import tempfile
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+# Before nbval: it says which parts of its imports are left out.
+from tutorial_lib.school.grading import remote_function, sandbox  # isort: skip
+
+import pytest
+from ipykernel.kernelapp import IPKernelApp
+from jupyter_client.localinterfaces import local_ips
+from jupyter_client.provisioning import local_provisioner
+
+from tutorial_lib.school.grading.launch import FOLDER_VARIABLES
+
+_MOST_BYTES = 2**16
+
+
+def serve() -> None:
+    """Prepare, say so, then fork a judge for each folder that comes.
+
+    Standard input is a socket, and each message a line of JSON. The first is the order: `preload`,
+    and `rehearsal`, a prepared folder with a session of the solution. Every other is a judge's
+    `folder` and its `arguments` for pytest, with a pipe that the judge holds open while it lives;
+    the answer is its process number.
+    """
+    channel = socket.socket(fileno=os.dup(0))
+    order = json.loads(channel.recv(_MOST_BYTES))
+    for name in order["preload"]:
+        with contextlib.suppress(Exception):  # each judge will say what cannot be imported
+            pkgutil.resolve_name(name)
+    _rehearse(Path(order["rehearsal"]))
+    gc.collect()
+    gc.freeze()
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # judges are reaped by the kernel
+    channel.sendall(b"ready\n")
+    while True:
+        message, pipes, *_ = socket.recv_fds(channel, _MOST_BYTES, 1)
+        if not message:
+            return
+        asked = json.loads(message)
+        judge = os.fork()
+        if not judge:
+            channel.close()
+            _become_judge(pipes[0], Path(asked["folder"]), asked["arguments"])
+        os.close(pipes[0])
+        channel.sendall(f"{judge}\n".encode())
+
+
+def _rehearse(folder: Path) -> None:
+    """Run the judge's notebook here, with the solution's answers: the oracles stay in memory."""
+    local_ips()  # asks the system, once
+    os.environ[remote_function.SOCKET_VARIABLE] = str(folder / "socket")
+    names: dict[str, Any] = {}
+    for cell in json.loads((folder / "judge.ipynb").read_text(encoding="utf-8"))["cells"]:
+        with contextlib.suppress(Exception), contextlib.redirect_stdout(io.StringIO()):
+            exec("".join(cell["source"]), names)  # a check that fails is the self-test's business
+    remote_function.hang_up()
+
+
+def _become_judge(alive: int, folder: Path, arguments: Sequence[str]) -> NoReturn:
+    """Run pytest in a judge's folder, beside the kernel that it will ask for."""
+    try:
+        sandbox.die_with_parent()
+        os.setsid()
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        os.chdir(folder)
+        os.environ.update(dict.fromkeys(FOLDER_VARIABLES, str(folder)))
+        os.environ[remote_function.SOCKET_VARIABLE] = str(folder / "socket")
+        tempfile.tempdir = None
+        for descriptor in (1, 2):
+            os.dup2(os.open("judge.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND), descriptor)
+        kernel = Kernel(alive)
+        local_provisioner.launch_kernel = kernel.launch  # type: ignore[assignment,attr-defined]
+        pytest.main([*arguments])
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)
+
+
+class Kernel:
+    """A kernel's process, forked before pytest has threads and sockets; waits to be launched.
+
+    It has as much of `subprocess.Popen` as jupyter_client asks for.
+    """
+
+    stdin = stdout = stderr = None
+
+    def __init__(self, alive: int) -> None:
+        reading, self._writing = os.pipe()
+        self.returncode: int | None = None
+        self.pid = os.fork()
+        if not self.pid:
+            os.close(alive)
+            os.close(self._writing)
+            _become_kernel(reading)
+        os.close(reading)
+
+    def launch(self, command: Sequence[str], **options: Any) -> Kernel:
+        """Start it with the arguments of a command that would start one from nothing."""
+        words = command[command.index("-f") :]
+        os.write(self._writing, json.dumps(words).encode())
+        os.close(self._writing)
+        return self
+
+    def poll(self) -> int | None:
+        """Give its exit code, None while it lives."""
+        if self.returncode is None:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            if pid:
+                self.returncode = os.waitstatus_to_exitcode(status)
+        return self.returncode
+
+    def wait(self) -> int | None:
+        """Give its exit code; jupyter_client asks when it has ended."""
+        return self.poll()
+
+    def send_signal(self, number: int) -> None:
+        """Signal it."""
+        os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        """End it."""
+        self.send_signal(signal.SIGKILL)
+
+
+def _become_kernel(reading: int) -> NoReturn:
+    try:
+        sandbox.die_with_parent()
+        os.setsid()  # jupyter_client signals its group, in which pytest must not be
+        with os.fdopen(reading) as pipe:
+            words = pipe.read()
+        if words:
+            IPKernelApp.launch_instance([*json.loads(words), "--HistoryManager.enabled=False"])
+    finally:
+        os._exit(0)
