@@ -23,10 +23,12 @@ from tutorial_lib.checks.core import Opaque  # noqa: E402
 from tutorial_lib.school.grading import GradingError, grade, report, student, wire  # noqa: E402
 from tutorial_lib.school.grading.cells import read_cells  # noqa: E402
 from tutorial_lib.school.grading.class_folder import find_submissions, read_submission  # noqa: E402
+from tutorial_lib.school.grading.class_list import Entry  # noqa: E402
 from tutorial_lib.school.grading.errors import NotGradable  # noqa: E402
 from tutorial_lib.school.grading.judge import Verdict, judge_notebook, student_steps  # noqa: E402
 from tutorial_lib.school.grading.lab import load_lab  # noqa: E402
 from tutorial_lib.school.grading.needs import needed  # noqa: E402
+from tutorial_lib.school.grading.report import pages, scores  # noqa: E402
 from tutorial_lib.school.grading.results import Graded  # noqa: E402
 from tutorial_lib.school.grading.submission import match_answers  # noqa: E402
 
@@ -197,7 +199,7 @@ def test_every_submission_has_a_page_of_its_own_that_runs_nothing(graded):
     table, out, *_ = graded
     for name in table["name"]:
         page = (out / "feedback" / f"{name}.html").read_text(encoding="utf-8")
-        assert "isolation: " in page
+        assert "landlock" not in page
         assert "<img" not in page
         assert "<script" not in page
         assert "\x1b" not in page
@@ -267,8 +269,8 @@ def test_bad_requests_leave_nothing_behind(course, tmp_path):
         (tmp_path / "missing", tmp_path / "out", "is not a folder", {}),
         (tmp_path / "class" / "a.ipynb", tmp_path / "out", "is not a folder", {}),
         (tmp_path / "empty", tmp_path / "out", "holds no .ipynb file", {}),
-        (tmp_path / "class", tmp_path / "class", "in the folder of submissions", {}),
-        (tmp_path / "class", tmp_path / "class" / "report", "in the folder of submissions", {}),
+        (tmp_path / "class", tmp_path / "class", "which is only read", {}),
+        (tmp_path / "class", tmp_path / "class" / "report", "which is only read", {}),
         (tmp_path / "class", tmp_path, "holds other files", {}),
         (tmp_path / "class", tmp_path / "file", "is not a folder", {}),
         (tmp_path / "class", tmp_path / "marked", "holds other files", {}),
@@ -375,7 +377,7 @@ def test_an_answer_that_could_ask_the_oracle_is_named_for_a_person_to_read(lab, 
     assert answers.review == ["1.1"]
     assert "the instructor is asked to read it" in answers.notes[0]
     graded = Graded("a", "graded", review=answers.review)
-    assert report.scores_csv(lab, [graded]).splitlines()[1].endswith(",1.1")
+    assert scores.scores_csv(lab, [Entry(graded)]).splitlines()[1].endswith(",1.1")
 
 
 def test_an_ordinary_answer_is_not_named(lab):
@@ -472,7 +474,7 @@ def test_frames_have_a_longest_length():
 def test_a_page_escapes_everything_and_drops_colours(lab):
     evil = "\x1b[31m<script>alert(1)</script>\u202e\x00\ud800"
     verdicts = {check.id: Verdict(False, evil) for check in lab.checks}
-    page = report.feedback_page(lab, Graded(evil, "graded", verdicts, notes=[evil]), evil)
+    page = pages.feedback_page(lab, Entry(Graded(evil, "graded", verdicts, notes=[evil])), evil)
     page.encode()
     assert "&lt;script&gt;" in page
     for part in ("<script", "\x1b", "\x00", "\u202e", "[31m"):
@@ -482,15 +484,15 @@ def test_a_page_escapes_everything_and_drops_colours(lab):
 def test_two_names_never_share_a_page():
     names = ["a.ipynb", "a/b.ipynb", "a_b.ipynb", "x" * 250, "x" * 251]
     names += ["a.ipynb.html/b.ipynb", "a.ipynb.html_/b.ipynb"]  # a folder where a page should go
-    pages = [report.feedback_name(name) for name in names]
-    assert len(set(pages)) == len(names)
-    assert {str(Path(page).parent) for page in pages}.isdisjoint(pages)
-    assert all(len(page) <= 255 for page in pages)
+    places = [pages.feedback_name(name) for name in names]
+    assert len(set(places)) == len(names)
+    assert {str(Path(place).parent) for place in places}.isdisjoint(places)
+    assert all(len(place) <= 255 for place in places)
 
 
 @pytest.mark.parametrize("name", ["=1+1", "+1", "-1", "@x", "\t=1"])
 def test_names_that_a_spreadsheet_would_compute_are_quoted(lab, name):
-    line = report.scores_csv(lab, [Graded(name, "graded")]).splitlines()[1]
+    line = scores.scores_csv(lab, [Entry(Graded(name, "graded"))]).splitlines()[1]
     assert line.lstrip('"')[0] in ("'", "\ufffd")
 
 
@@ -498,6 +500,6 @@ def test_an_older_report_is_replaced_whole(lab, tmp_path):
     out = tmp_path / "report"
     for name in ("first.ipynb", "second.ipynb"):
         report.check_place(out, tmp_path / "class")
-        report.write_report(out, lab, [Graded(name, "graded")], "isolation: none", {"a": 1})
+        report.write_report(out, lab, [Entry(Graded(name, "graded"))], ["isolation: none"], {})
     assert [path.name for path in (out / "feedback").iterdir()] == ["second.ipynb.html"]
     assert [path.name for path in tmp_path.iterdir()] == ["report"]

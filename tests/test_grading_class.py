@@ -22,6 +22,7 @@ import toy  # noqa: E402
 
 from tutorial_lib.school import cli, grading  # noqa: E402
 from tutorial_lib.school.grading import GradingError, grade, journal, marking  # noqa: E402
+from tutorial_lib.school.grading.class_list import Entry  # noqa: E402
 from tutorial_lib.school.grading.judge import Verdict  # noqa: E402
 from tutorial_lib.school.grading.lab import load_lab  # noqa: E402
 from tutorial_lib.school.grading.report import write_report  # noqa: E402
@@ -128,7 +129,7 @@ def test_a_stopped_run_leaves_no_process_and_its_results(stopped):
     }
     assert table.loc["bob.zip", "status"] == "no notebook found"
     page = (folder / "report" / "feedback" / "ann" / "1.ipynb.html").read_text()
-    assert "holds other notebooks, each with a row: 2.ipynb" in page
+    assert "holds other notebooks (2.ipynb): each has a row" in page
     assert not (folder / "report.unfinished.jsonl").exists()
 
     if number == "SIGTERM":
@@ -185,7 +186,7 @@ def test_a_few_are_not_put_into_a_report_of_another_course(lab, tmp_path):
     assert journal.results_to_keep(out, lab, "1", ["a"]) == []
     results = [Graded(name, "unreadable", reason="r", notes=[], review=[]) for name in "ab"]
     facts = {"lab": lab.name, "version": "1", "submissions": list(map(journal.as_data, results))}
-    write_report(out, lab, results, "none", facts)
+    write_report(out, lab, list(map(Entry, results)), [], facts)
     assert journal.results_to_keep(out, lab, "1", ["a"]) == results[1:]
     for version, spoil in (("2", {}), ("1", {"lab": "lab91"}), ("1", {"submissions": [{}]})):
         (out / "run.json").write_text(json.dumps(facts | spoil))

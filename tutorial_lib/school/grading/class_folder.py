@@ -50,9 +50,9 @@ def find_submissions(folder: Path, only: Sequence[str] = ()) -> list[str]:
     if not any(_is_notebook_name(name) for name in names):
         raise GradingError(f"{folder} holds no .ipynb file, neither itself nor one folder down.")
     for wanted in only:
-        if not any(_is_called(name, wanted) for name in names):
+        if not any(is_called(name, wanted) for name in names):
             raise GradingError(f"no submission in {folder} is called {wanted!r}.")
-    chosen = [name for name in names if not only or any(_is_called(name, one) for one in only)]
+    chosen = [name for name in names if not only or any(is_called(name, one) for one in only)]
     return sorted(chosen)
 
 
@@ -78,7 +78,8 @@ def _is_notebook_name(name: str) -> bool:
     return name.lower().endswith(".ipynb")
 
 
-def _is_called(name: str, wanted: str) -> bool:
+def is_called(name: str, wanted: str) -> bool:
+    """Tell whether a submission may be meant: by name, by stem, by file or by folder."""
     stem = name[: -len(".ipynb")] if _is_notebook_name(name) else name
     return wanted in (name, stem, Path(name).name, name.split("/")[0])
 

@@ -14,9 +14,9 @@ from typing import Protocol
 from tutorial_lib.school.grading.bench import blank, solution
 from tutorial_lib.school.grading.class_folder import (
     check_is_notebook,
-    notebooks_in,
     read_content,
 )
+from tutorial_lib.school.grading.dates import handed_in
 from tutorial_lib.school.grading.errors import GradingError, NotGradable
 from tutorial_lib.school.grading.journal import Journal
 from tutorial_lib.school.grading.lab import Lab
@@ -159,13 +159,5 @@ def _grade_one(this: Run, name: str, *, alone: bool, notes: Sequence[str] = ()) 
     except Exception as error:  # one submission must never stop a class
         reason = f"Grading stopped with {type(error).__name__}: tell the instructor."
         result = Graded(name, "crashed", reason=reason)
-    return replace(result, name=name, notes=[*result.notes, *_beside(this.folder, name)])
-
-
-def _beside(folder: Path, name: str) -> list[str]:
-    """Note the other notebooks of a student's folder: each has a row, and none is preferred."""
-    student, _, file = name.rpartition("/")
-    others = [other for other in notebooks_in(folder / student) if other != file] if student else []
-    if not others:
-        return []
-    return [f"The folder {student} holds other notebooks, each with a row: {', '.join(others)}."]
+    when, dated_by = handed_in(this.folder / name)
+    return replace(result, name=name, handed_in=when, dated_by=dated_by)

@@ -24,6 +24,8 @@ class Graded:
         seconds: What grading it took.
         seed: The one that the checks' cases were drawn from.
         alone: Whether no other submission was graded at the same time.
+        handed_in: When, in ISO 8601.
+        dated_by: How that is known.
     """
 
     name: str
@@ -36,6 +38,8 @@ class Graded:
     seconds: float = 0.0
     seed: int | None = None
     alone: bool = False
+    handed_in: str = ""
+    dated_by: str = ""
 
     @property
     def ran_out_of_time(self) -> bool:

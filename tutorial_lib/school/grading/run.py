@@ -18,10 +18,12 @@ from typing import TYPE_CHECKING, Any
 from tutorial_lib.school.grading import report
 from tutorial_lib.school.grading.bench import Order, open_bench
 from tutorial_lib.school.grading.class_folder import find_submissions
+from tutorial_lib.school.grading.class_list import ClassList, Rules
 from tutorial_lib.school.grading.journal import Journal, as_data, course_version, results_to_keep
-from tutorial_lib.school.grading.lab import Lab, load_lab
+from tutorial_lib.school.grading.lab import load_lab
 from tutorial_lib.school.grading.marking import Run, grade_all, self_test
 from tutorial_lib.school.grading.processes import interruptible
+from tutorial_lib.school.grading.report import scores
 from tutorial_lib.school.grading.request import check_limits, check_tools, default_workers
 from tutorial_lib.school.grading.results import Graded
 from tutorial_lib.school.grading.server import isolation
@@ -54,6 +56,7 @@ def grade(
     seed: int | None = None,
     checks_package: str = "tutorial_lib.checks",
     import_path: Sequence[Path] = (),
+    rules: Rules | None = None,
 ) -> pd.DataFrame:
     """Grade a folder of submissions of one lab, and write scores and feedback.
 
@@ -73,10 +76,10 @@ def grade(
         seed: For repeating a run; by default a secret one is drawn, or that of the stopped run.
         checks_package: Where the names of checks are looked up.
         import_path: More places where Python looks for modules.
+        rules: Roster, overrides, deadline, and which of several notebooks counts.
 
     Returns:
-        The table of `scores.csv`: name, status, points, maximum, one column an exercise, and
-        `review`, the exercises whose answer a person should read.
+        The table of `scores.csv`; its `attrs["said"]` lists what the instructor should know.
 
     Raises:
         GradingError: When the request cannot be met; nothing has been written then.
@@ -86,6 +89,7 @@ def grade(
     course = load_lab(root.resolve(), lab)
     names = find_submissions(submissions, only)
     report.check_place(out, submissions)
+    class_list = ClassList(rules or Rules(), course, find_submissions(submissions), out)
     limits = {"seconds": seconds, "memory_bytes": memory_bytes}
     paths = [path.resolve() for path in import_path]
     version = course_version(course, paths)
@@ -100,23 +104,26 @@ def grade(
         results = grade_all(this, names)
     facts = {"lab": course.name, "version": version, "workers": num_workers, "limits": limits}
     facts |= {"seconds": round(time.monotonic() - started, 1), "layers": bench.layers}
-    return _write(this, out, results, kept, facts)
+    everybody = sorted([*kept, *results], key=lambda result: result.name)
+    facts |= _facts(journal, bench.layers, everybody)
+    table = _write(class_list, out, everybody, facts)
+    journal.remove()
+    return table
 
 
 def _write(
-    this: Run,
-    out: Path,
-    results: Sequence[Graded],
-    kept: Sequence[Graded],
-    facts: dict[str, Any],
+    class_list: ClassList, out: Path, results: Sequence[Graded], facts: dict[str, Any]
 ) -> pd.DataFrame:
     """Write the report of what was graded and what is kept of an older one."""
-    everybody = sorted([*kept, *results], key=lambda result: result.name)
-    facts |= _facts(this.journal, facts["layers"], everybody)
-    said = f"isolation: {facts['isolation']}.{_ADVICE.get(facts['isolation'], '')}"
-    report.write_report(out, this.lab, everybody, said, facts, kept={one.name for one in kept})
-    this.journal.remove()
-    return _table(this.lab, everybody)
+    import pandas as pd
+
+    lab, entries = class_list.lab, class_list.entries(results)
+    isolated = f"isolation: {facts['isolation']}.{_ADVICE.get(facts['isolation'], '')}"
+    said = [isolated, *class_list.warnings(entries)]
+    report.write_report(out, lab, entries, said, facts)
+    table = pd.DataFrame(scores.rows(lab, entries), columns=scores.columns(lab))
+    table.attrs["said"] = said
+    return table
 
 
 def _facts(journal: Journal, layers: Sequence[str], results: Sequence[Graded]) -> dict[str, Any]:
@@ -128,9 +135,3 @@ def _facts(journal: Journal, layers: Sequence[str], results: Sequence[Graded]) -
         "versions": versions | {"python": platform.python_version(), "system": platform.platform()},
         "submissions": [as_data(one) for one in results],
     }
-
-
-def _table(lab: Lab, results: Sequence[Graded]) -> pd.DataFrame:
-    import pandas as pd
-
-    return pd.DataFrame(report.rows(lab, results), columns=report.columns(lab))

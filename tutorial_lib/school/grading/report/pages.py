@@ -1,0 +1,80 @@
+"""The pages: one a submission, one an exercise with all answers, and one for the class."""
+
+from __future__ import annotations
+
+import base64
+import functools
+import hashlib
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import jinja2
+from markupsafe import Markup
+
+from tutorial_lib.school.grading.class_list import NOTHING, Entry
+from tutorial_lib.school.grading.lab import Lab
+from tutorial_lib.school.grading.report.summary import by_exercise, histogram
+from tutorial_lib.school.grading.tables import readable
+
+_TEMPLATES = Path(__file__).resolve().parents[1] / "pages"
+
+
+def feedback_name(name: str) -> str:
+    """Choose a page's place below `feedback/`: the submission's own, so that none share one."""
+    folder, _, file = name.rpartition("/")
+    if len(os.fsencode(file)) > 240:  # with .html it would be too long for most file systems
+        file = f"{file[:50]}-{hashlib.sha256(os.fsencode(name)).hexdigest()[:16]}"
+    if folder.rstrip("_").endswith(".html"):  # it must not stand where a file's page goes
+        folder += "_"
+    return f"{folder}/{file}.html" if folder else f"{file}.html"
+
+
+def feedback_page(lab: Lab, entry: Entry, version: str) -> str:
+    """Write a student's page: points, messages, the code they are about. All is escaped."""
+    title = f"{lab.name}: {entry.result.name}"
+    return _page("feedback.html", title=title, lab=lab, entry=entry, version=version)
+
+
+def answers_page(lab: Lab, exercise: str, entries: Sequence[Entry]) -> str:
+    """Write the instructor's page of one exercise: all answers side by side, like beside like."""
+    answers = [entry for entry in entries if exercise in entry.result.sources]
+    answers.sort(key=lambda one: (one.points(lab, exercise), one.message(lab, exercise)))
+    groups = {"Answers": answers}
+    facts = {"lab": lab, "exercise": exercise, "groups": groups, "link": _link}
+    return _page("answers.html", title=f"{lab.name}, exercise {exercise}", **facts)
+
+
+def index_page(lab: Lab, entries: Sequence[Entry], said: Sequence[str]) -> str:
+    """Write the instructor's page: the class at a glance, and a row a submission."""
+    there = [entry for entry in entries if entry.result.status != NOTHING]
+    facts = {"lab": lab, "entries": entries, "said": said, "link": _link, "num_there": len(there)}
+    facts |= {"bars": histogram(lab, there), "summary": by_exercise(lab, there)}
+    return _page("index.html", title=lab.name, **facts)
+
+
+def _link(name: str) -> str:
+    return quote(os.fsencode(f"feedback/{feedback_name(name)}"))
+
+
+def _page(template: str, **facts: Any) -> str:
+    return _pages().get_template(template).render(facts)
+
+
+@functools.cache
+def _pages() -> jinja2.Environment:
+    pages = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(_TEMPLATES),
+        autoescape=True,
+        finalize=lambda value: readable(value) if isinstance(value, str) else value,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    script = (_TEMPLATES / "sort.js").read_text(encoding="utf-8")
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    # by its hash: a browser runs this script, and none that a submission may have brought in
+    pages.globals |= {"script": Markup(script), "script_hash": digest}
+    return pages

@@ -1,0 +1,112 @@
+"""The score sheets: the instructor's own, and those that Canvas and Moodle import."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from tutorial_lib.school.grading.class_list import NOTHING, Entry, several_rows
+from tutorial_lib.school.grading.lab import Lab
+from tutorial_lib.school.grading.roster import Student
+from tutorial_lib.school.grading.tables import as_csv, readable
+
+# As Canvas exports its gradebook, and wants it back. A student is found by one of the first four.
+_CANVAS = ["Student", "ID", "SIS User ID", "SIS Login ID", "Section"]
+# As Moodle exports grades; its import asks which column says who, and which holds the grade.
+_MOODLE = ["First name", "Last name", "ID number", "Email address"]
+
+Grades = Sequence[tuple[Student, Mapping[str, float]]]
+
+
+def columns(lab: Lab) -> list[str]:
+    """Name the columns of `scores.csv`."""
+    before = ["name", "student", "id", "status", "points", "maximum"]
+    after = ["handed_in", "dated_by", "late_days", "overridden", "review"]
+    return [*before, *lab.exercises, *after]
+
+
+def rows(lab: Lab, entries: Sequence[Entry]) -> list[dict[str, Any]]:
+    """Make the lines of `scores.csv`."""
+    return [
+        {
+            "name": readable(entry.result.name),
+            "student": readable(entry.student.name if entry.student else ""),
+            "id": readable(entry.student.id if entry.student else ""),
+            "status": entry.result.status,
+            "points": entry.points(lab),
+            "maximum": lab.maximum,
+            **{exercise: entry.points(lab, exercise) for exercise in lab.exercises},
+            "handed_in": entry.result.handed_in,
+            "dated_by": entry.result.dated_by,
+            "late_days": entry.late_days,
+            "overridden": " ".join(entry.overrides),
+            "review": " ".join(entry.result.review),
+        }
+        for entry in entries
+    ]
+
+
+def scores_csv(lab: Lab, entries: Sequence[Entry]) -> str:
+    """Write the score sheet."""
+    return as_csv(columns(lab), rows(lab, entries))
+
+
+def canvas_csv(maxima: Mapping[str, int], grades: Grades) -> str:
+    """Write what Canvas' gradebook imports: a line of maxima, then a line a student.
+
+    Args:
+        maxima: The points of each lab.
+        grades: Each student with the points by lab; absent where nothing was handed in.
+    """
+    first = {"Student": "    Points Possible", **maxima}
+    lines = [
+        {
+            "Student": student.name,
+            "SIS User ID": student.id,
+            "ID": student.canvas_id,
+            "SIS Login ID": student.folder,
+            "Section": student.section,
+            **points,
+        }
+        for student, points in grades
+    ]
+    return as_csv([*_CANVAS, *maxima], [first, *lines])
+
+
+def moodle_csv(maxima: Mapping[str, int], grades: Grades) -> str:
+    """Write what Moodle's gradebook imports; arguments as for Canvas."""
+    lines = [
+        {
+            "First name": student.name.partition(" ")[0],
+            "Last name": student.name.partition(" ")[2],
+            "ID number": student.id,
+            "Email address": student.email,
+            **points,
+        }
+        for student, points in grades
+    ]
+    return as_csv([*_MOODLE, *maxima], lines)
+
+
+def grades_of(lab: Lab, entries: Sequence[Entry]) -> Grades:
+    """List each student who has one row, with the points of this lab."""
+    several = several_rows(entries)
+    return [
+        (entry.student, {} if entry.result.status == NOTHING else {lab.name: entry.points(lab)})
+        for entry in entries
+        if entry.student and entry.student not in several
+    ]
+
+
+def rows_of(lab: Lab, entries: Sequence[Entry]) -> list[dict[str, Any]]:
+    """Make what `run.json` says of the rows, for `merge` and other programs."""
+    return [
+        {
+            "name": entry.result.name,
+            "student": asdict(entry.student) if entry.student else None,
+            "status": entry.result.status,
+            "points": entry.points(lab),
+        }
+        for entry in entries
+    ]

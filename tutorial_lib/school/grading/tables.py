@@ -1,0 +1,81 @@
+"""CSV files: those that instructors write by hand or export, and those that they open."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tutorial_lib.school.grading.errors import GradingError
+
+_ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[@-Z\\-_]|\][^\x07]*\x07)")
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+_COMPUTED = ("=", "+", "-", "@", "\t", "\r", "\n")  # so begins what a spreadsheet would compute
+
+
+def readable(text: str) -> str:
+    """Take out colours, control characters and what no encoding can write."""
+    plain = _CONTROL.sub("\ufffd", _ANSI.sub("", text))
+    return plain.encode("utf-8", "backslashreplace").decode()
+
+
+def as_csv(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> str:
+    """Write a table; a text that a spreadsheet would compute gets an apostrophe."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, columns, restval="", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows({name: _guarded(value) for name, value in row.items()} for row in rows)
+    return text.getvalue()
+
+
+def _guarded(value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    return "'" * value.startswith(_COMPUTED) + readable(value)
+
+
+def unguarded(text: str) -> str:
+    """Take off the apostrophe that `as_csv` put before a text."""
+    return (
+        text[1:] if text.startswith("'") and text[1:].startswith((*_COMPUTED, "\ufffd")) else text
+    )
+
+
+def read_table(path: Path, wanted: Sequence[Sequence[str]]) -> list[tuple[int, dict[str, str]]]:
+    """Read a table that a person wrote or a spreadsheet exported.
+
+    Args:
+        path: A CSV file, separated by commas, semicolons or tabs.
+        wanted: Columns that it must have, each in any of several spellings.
+
+    Returns:
+        For each line that is not empty its number, and its cells by column in small letters.
+
+    Raises:
+        GradingError: When the file cannot be read, or a column is missing.
+    """
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise GradingError(f"{path} is not in UTF-8: save it as CSV UTF-8.") from error
+    except OSError as error:
+        raise GradingError(f"{path} cannot be read ({error.strerror}): give a CSV file.") from error
+    head = text.partition("\n")[0]
+    reader = csv.DictReader(io.StringIO(text), delimiter=max(",;\t", key=head.count))
+    there = [name.strip().lower() for name in reader.fieldnames or ()]
+    for names in wanted:
+        if not set(names) & set(there):
+            raise GradingError(
+                f"{path} has the columns {', '.join(there) or 'of no table'}: it needs one called "
+                f"{' or '.join(names)} in its first line."
+            )
+    lines = []
+    for row in reader:
+        cells = {str(name).strip().lower(): (value or "").strip()
+                 for name, value in row.items() if not isinstance(value, list)}  # fmt: skip
+        if any(cells.values()):
+            lines.append((reader.line_num, cells))
+    return lines
