@@ -246,7 +246,9 @@ def test_the_seed_of_an_appeal_can_be_given(monkeypatch, tmp_path):
 
     def grade(*words, **options):
         asked.update(options)
-        return pd.DataFrame({"name": ["a"], "status": ["graded"], "review": [""]})
+        table = pd.DataFrame({"name": ["a"], "status": ["graded"], "review": [""]})
+        table.attrs["said"] = ["isolation: none."]
+        return table
 
     monkeypatch.setattr(grading, "grade", grade, raising=False)
     words = ["grade", "lab01", str(tmp_path), "--out", "report", "--only", "a", "--seed", "7"]

@@ -23,13 +23,33 @@ def grade(
     seed: Annotated[
         int | None, typer.Option(help="As in an older run.json: draws the same cases again.")
     ] = None,
+    roster: Annotated[Path | None, typer.Option(help="CSV: name or folder, id, email.")] = None,
+    overrides: Annotated[
+        Path | None,
+        typer.Option(help="CSV: name, exercise, points, comment; else overrides.csv in --out."),
+    ] = None,
+    deadline: Annotated[str | None, typer.Option(help="As in 2026-11-30T23:59.")] = None,
+    take: Annotated[
+        str | None, typer.Option(help="best or last of a student's several notebooks.")
+    ] = None,
+    merge: Annotated[
+        bool, typer.Option("--merge", help="Grade nothing; the folders named are reports.")
+    ] = False,
+    more: Annotated[list[Path] | None, typer.Argument(help="With --merge: more reports.")] = None,
 ) -> None:
     """Grade a folder of submissions: scores.csv, and a page of feedback for each.
 
     A run that was stopped goes on where it was when the same command is given again.
+    `grade --merge REPORT1 REPORT2 --out FOLDER` makes one table of several labs.
     """
     from tutorial_lib.school import grading
 
+    if merge:
+        num_students = grading.merge([Path(lab), submissions, *(more or ())], out)
+        print(f"{num_students} students: {out / 'scores.csv'}")
+        return
+    if more:
+        raise ValueError(f"{more[0]} is one folder too many: without --merge, give one.")
     table = grading.grade(
         lab,
         submissions,
@@ -39,7 +59,10 @@ def grade(
         seconds=seconds,
         only=only or (),
         seed=seed,
+        rules=grading.Rules(overrides, roster, deadline, take),
     )
+    for sentence in table.attrs["said"]:
+        print(sentence)
     counts = table["status"].value_counts()
     print(", ".join(f"{count} {status}" for status, count in counts.items()))
     if read := list(table["name"][table["review"] != ""]):
