@@ -57,9 +57,12 @@ guesses.keep("before", answers)
 
 # %% id="model"
 torch.manual_seed(0)
-config = GPTConfig(vocab_size=1000, seq_len=128, num_layers=12, num_heads=4, d_model=256)
+config = GPTConfig(
+    vocab_size=1000, seq_len=128, num_layers=12, num_heads=4, d_model=256
+)
 model = GPT(config)
-# foreach updates all parameters together. A GPU does so by default; a CPU has to be told.
+# foreach updates all parameters together. A GPU does so by default; a CPU has to be
+# told.
 optimizer = torch.optim.AdamW(model.parameters(), foreach=True)
 tokens = torch.randint(0, config.vocab_size, (8, config.seq_len))  # (batch, sequence)
 f"{sum(p.numel() for p in model.parameters()):,} parameters"
@@ -91,8 +94,13 @@ report
 
 # %% id="in-units-of-p"
 P = report.at_peak["parameters"]
-in_p = {name: round(size / P, 2) for name, size in report.at_peak.items() if size >= P / 100}
-print(f"the peak is {report.peak_bytes / P:.1f} P{guesses.beside(guess, report.peak_bytes / P)}")
+in_p = {
+    name: round(size / P, 2) for name, size in report.at_peak.items() if size >= P / 100
+}
+print(
+    f"the peak is {report.peak_bytes / P:.1f} "
+    f"P{guesses.beside(guess, report.peak_bytes / P)}"
+)
 pd.DataFrame({"P": in_p})
 
 # %% [markdown] id="read-in-p"
@@ -129,7 +137,9 @@ guess = None  # per cent of the peak
 
 # %% id="flatten"
 with strategies.applied(model, "per-block"):
-    frugal = memory.measure(step, model=model, optimizer=optimizer, label="per-block checkpointing")
+    frugal = memory.measure(
+        step, model=model, optimizer=optimizer, label="per-block checkpointing"
+    )
 frugal.figure()
 
 # %% id="flatten-ratio"
@@ -263,7 +273,11 @@ if torch.cuda.is_available():
     model.to(here)
     tokens = tokens.to(here)
     optimizer = torch.optim.AdamW(model.parameters(), foreach=True)
-    print(memory.measure(step, model=model, optimizer=optimizer, label="small GPT on the GPU"))
+    print(
+        memory.measure(
+            step, model=model, optimizer=optimizer, label="small GPT on the GPU"
+        )
+    )
 
 # %% [markdown] id="next"
 # ## Where to go

@@ -55,10 +55,15 @@ few_tokens = torch.zeros(1, 8, dtype=torch.long)
 
 
 def bytes_per_parameter(make_optimizer, precision):
-    step, model, optimizer = make_step(GPT(GPTConfig()), make_optimizer, few_tokens, precision)
+    step, model, optimizer = make_step(
+        GPT(GPTConfig()), make_optimizer, few_tokens, precision
+    )
     held = memory.measure(step, model=model, optimizer=optimizer).at_peak
     count = sum(p.numel() for p in model.parameters())
-    return {name: held[name] / count for name in ("parameters", "gradients", "optimizer_state")}
+    return {
+        name: held[name] / count
+        for name in ("parameters", "gradients", "optimizer_state")
+    }
 
 
 # %% [markdown] id="predict-residents"
@@ -118,7 +123,9 @@ table.round(2)
 guess = None  # units
 
 # %% id="saved-block"
-config = GPTConfig(vocab_size=1000, seq_len=128, num_layers=12, num_heads=4, d_model=256)
+config = GPTConfig(
+    vocab_size=1000, seq_len=128, num_layers=12, num_heads=4, d_model=256
+)
 block = GPT(config).blocks[0]
 x = torch.randn(8, 128, config.d_model, requires_grad=True)  # (batch, sequence, width)
 saved = memory.saved(lambda: block(x), params_of=block)
@@ -155,13 +162,18 @@ pd.DataFrame({"on paper": on_paper, "counted": counted}).round(2)
 
 # %% id="waiting"
 def waiting_units(layers, width, strategy):
-    """The most that activations take during a step, in units of (batch, sequence, width)."""
+    """Most that activations take in a step, in units of (batch, sequence, width)."""
     sizes = {"num_layers": layers, "d_model": width, "num_heads": width // 64}
-    gpt, ids = GPT(GPTConfig(vocab_size=1000, seq_len=128, **sizes)), few_tokens.new_zeros(2, 128)
+    gpt, ids = (
+        GPT(GPTConfig(vocab_size=1000, seq_len=128, **sizes)),
+        few_tokens.new_zeros(2, 128),
+    )
     with strategies.applied(gpt, strategy):
         step = partial(lambda: gpt.loss(ids).backward())
         report = memory.measure(step, model=gpt, warmup=0)
-    most = max(moment["activations"] + moment["recomputed"] for moment in report.curve())
+    most = max(
+        moment["activations"] + moment["recomputed"] for moment in report.curve()
+    )
     return most / (4 * 2 * 128 * width)
 
 
@@ -172,7 +184,9 @@ for layers, width in [(4, 256), (16, 256), (4, 512)]:
     for strategy, paper in formula.items():
         seen = waiting_units(layers, width, strategy)
         rows.append((layers, width, strategy, paper, seen, f"{paper / seen - 1:+.2%}"))
-theory = pd.DataFrame(rows, columns=["L", "C", "checkpoints", "formula", "counted", "off"])
+theory = pd.DataFrame(
+    rows, columns=["L", "C", "checkpoints", "formula", "counted", "off"]
+)
 theory.round(2)
 
 # %% [markdown] id="read-theory"
@@ -241,12 +255,17 @@ def one_step(micro_batch, strategy="none", accumulation_steps=1):
         return memory.measure(step, model=gpt, optimizer=adamw, warmup=0)
 
 
-P = one_step(1).at_peak["parameters"]  # this first step also makes the optimizer's state
+# this first step also makes the optimizer's state
+P = one_step(1).at_peak["parameters"]
 
 # %% id="batch-sweep"
 batches = (1, 2, 4, 8)
-sweep = {name: {b: one_step(b, name) for b in batches} for name in ("none", "per-block")}
-peaks = {name: {b: run.peak_bytes for b, run in runs.items()} for name, runs in sweep.items()}
+sweep = {
+    name: {b: one_step(b, name) for b in batches} for name in ("none", "per-block")
+}
+peaks = {
+    name: {b: run.peak_bytes for b, run in runs.items()} for name, runs in sweep.items()
+}
 title = "Peak of the whole step, by checkpointing (both axes linear)"
 plots.growth(peaks, xlabel="micro-batch", title=title, log=False)
 
@@ -257,7 +276,9 @@ plots.growth(peaks, xlabel="micro-batch", title=title, log=False)
 
 # %% id="panacea"
 before, after = sweep["none"][8], sweep["per-block"][8]
-plots.ledger_bars({"none": before.at_peak, "per-block": after.at_peak}, title="Peak, counted")
+plots.ledger_bars(
+    {"none": before.at_peak, "per-block": after.at_peak}, title="Peak, counted"
+)
 
 # %% [markdown] id="read-panacea"
 # Parameters and states are the same in both bars. The gradients appear in the second bar because
@@ -282,7 +303,9 @@ guess = None  # per cent
 
 # %% id="accumulation-table"
 shapes = [(8, 1), (4, 2), (4, 4)]
-in_p = {shape: one_step(*shape[:1], "none", shape[1]).peak_bytes / P for shape in shapes}
+in_p = {
+    shape: one_step(*shape[:1], "none", shape[1]).peak_bytes / P for shape in shapes
+}
 grown = 100 * (in_p[4, 4] / in_p[4, 2] - 1)
 constant = in_p[4, 2] - peaks["none"][4] / P
 print(f"from 2 to 4 accumulation steps: {grown:+.0f} %{beside(guess, grown)}")
@@ -317,7 +340,9 @@ parts = {
     "+ larger blocks": on_card["peak_bytes"] - on_card["requested_bytes"],
     "+ reserve": on_card["reserved_bytes"] - on_card["peak_bytes"],
 }
-pd.DataFrame({"emulated A100": {name: str(Bytes(size)) for name, size in parts.items()}})
+pd.DataFrame(
+    {"emulated A100": {name: str(Bytes(size)) for name, size in parts.items()}}
+)
 
 # %% [markdown] id="read-workspace"
 # In a report from your own GPU, `other` is workspace and larger blocks together, and `reserved` is
@@ -355,7 +380,9 @@ def ledger(num_parameters, precision, optimizer):
 # %% id="ledger-7b"
 options = ("bfloat16", "float32")
 stays = {f"AdamW, {precision}": ledger(N, precision, "AdamW") for precision in options}
-plots.ledger_bars(stays, title=f"Llama-2-7B, {N:,} parameters", cards_gib=plots.CARDS_GIB)
+plots.ledger_bars(
+    stays, title=f"Llama-2-7B, {N:,} parameters", cards_gib=plots.CARDS_GIB
+)
 
 # %% id="verdict-7b-numbers"
 gigabytes = pd.DataFrame(stays).T / GB  # decimal, as in the sum at the top
@@ -378,12 +405,15 @@ gigabytes.round(1)
 guess = None  # GiB
 
 # %% id="two-points"
-llama_step = Recipe("llama-2-7b", 1, seq=4096, precision="bf16")  # a step, by its choices
+# a step, by its choices
+llama_step = Recipe("llama-2-7b", 1, seq=4096, precision="bf16")
 
 
 def activations(layers):
     recipe = replace(llama_step, overrides={"num_hidden_layers": layers})
-    return max(moment["activations"] for moment in memory.predict(recipe.make_step).curve())
+    return max(
+        moment["activations"] for moment in memory.predict(recipe.make_step).curve()
+    )
 
 
 one, two = activations(1), activations(2)
@@ -405,10 +435,14 @@ levers = {
     "both": {"checkpointing": "per-block", "optimizer": "adamw-fused"},
 }
 title = "Llama-2-7B, 1 x 4096, all bfloat16, predicted for CUDA kernels"
-labels = {name: replace(llama_step, **changes).label() for name, changes in levers.items()}
+labels = {
+    name: replace(llama_step, **changes).label() for name, changes in levers.items()
+}
 ledgers = {name: table[label]["report"]["at_peak"] for name, label in labels.items()}
 print(f"the line is off by {paper / ledgers['fused AdamW']['activations'] - 1:+.3%}")
-plots.ledger_bars(ledgers, title=title, cards_gib=plots.CARDS_GIB, predicted=list(levers))
+plots.ledger_bars(
+    ledgers, title=title, cards_gib=plots.CARDS_GIB, predicted=list(levers)
+)
 
 # %% [markdown] id="read-levers"
 # The line through two toy models gives the 32-layer model exactly, because every block keeps the
@@ -433,7 +467,8 @@ claims.Verdicts(
     claims.Verdict(
         "A01",
         "wrong",
-        "Gradients are as large as the parameters; optimizer states are 0 to 2 times as large.",
+        "Gradients are as large as the parameters; optimizer states are 0 to 2 times "
+        "as large.",
         f"{multiples.min():.2f} to {multiples.max():.2f} times the parameters",
         "counted",
         "verdict-states",
@@ -441,7 +476,8 @@ claims.Verdicts(
     claims.Verdict(
         "C01",
         "holds",
-        "A GPU needs workspace and larger blocks beside the tensors, and keeps a reserve.",
+        "A GPU needs workspace and larger blocks beside the tensors, and keeps a "
+        "reserve.",
         ", ".join(f"{name} {Bytes(size)}" for name, size in parts.items()),
         "emulated",
         "workspace",
@@ -468,7 +504,8 @@ claims.Verdicts(
         "D07",
         "wrong",
         "AdamW's states have the type of the parameters and take twice their bytes.",
-        f"{seven.parameters:.1f} + {seven.gradients:.1f} + {seven.optimizer_state:.1f} GB",
+        f"{seven.parameters:.1f} + {seven.gradients:.1f} + {seven.optimizer_state:.1f} "
+        "GB",
         "counted",
         "verdict-7b-numbers",
     ),

@@ -75,10 +75,12 @@ def estimate(shape, precision, optimizer, *, micro_batch, seq_len, checkpointing
     positions = micro_batch * seq_len
     held = {"parameters": weights, "optimizer_state": STATES[optimizer] * weights}
     waiting = activations(shape, precision, positions, checkpointing)
-    flowing = positions * vocab * (8 if precision == "float32" else 4)  # gradients of the scores
+    # gradients of the scores
+    flowing = positions * vocab * (8 if precision == "float32" else 4)
     copy = weights if optimizer == "AdamW" else 0  # foreach
     if waiting + flowing > weights + copy:
-        return held | {"activations": waiting, "temporary": flowing}  # start of the backward pass
+        # start of the backward pass
+        return held | {"activations": waiting, "temporary": flowing}
     return held | {"gradients": weights, "temporary": copy}  # the update
 
 
@@ -93,14 +95,19 @@ guess = None  # per cent
 # %% id="make-wide"
 def make_wide(precision, strategy="none"):
     sizes = {"num_layers": 4, "d_model": 1600, "num_heads": 25, "seq_len": 1024}
-    model, ids = GPT(GPTConfig(vocab_size=50257, **sizes)), torch.zeros(8, 1024, dtype=torch.long)
+    model, ids = (
+        GPT(GPTConfig(vocab_size=50257, **sizes)),
+        torch.zeros(8, 1024, dtype=torch.long),
+    )
     model.to(torch.bfloat16 if precision == "bfloat16" else torch.float32)
     optimizer = gpu_adamw(model.parameters())
 
     def step():
         optimizer.zero_grad()
         with strategies.applied(model, strategy):
-            with torch.autocast("cuda", torch.bfloat16, enabled=precision == "bf16 autocast"):
+            with torch.autocast(
+                "cuda", torch.bfloat16, enabled=precision == "bf16 autocast"
+            ):
                 loss = model.loss(ids)
             loss.backward()
         optimizer.step()
@@ -116,7 +123,9 @@ for precision in ("float32", "bf16 autocast", "bfloat16"):
     seen = memory.predict(partial(make_wide, precision)).peak_bytes
     off[precision] = 100 * (paper / seen - 1)
     rows.append((precision, f"{Bytes(paper)}", f"{seen}", f"{off[precision]:+.1f} %"))
-print(f"autocast: {off['bf16 autocast']:+.1f} % off{beside(guess, off['bf16 autocast'])}")
+print(
+    f"autocast: {off['bf16 autocast']:+.1f} % off{beside(guess, off['bf16 autocast'])}"
+)
 pd.DataFrame(rows, columns=["precision", "estimate", "predicted", "off"])
 
 # %% [markdown] id="calculator-read"
@@ -135,7 +144,9 @@ widgets.memory_calculator(estimate, precision="bfloat16", seq_len=4096, **choice
 # How much of a card can you use? A little less than its label says:
 
 # %% id="cards"
-offered = {card.name: (str(Bytes(card.memory)), card.capability) for card in CARDS.values()}
+offered = {
+    card.name: (str(Bytes(card.memory)), card.capability) for card in CARDS.values()
+}
 pd.DataFrame(offered, index=["offers", "compute capability"]).T
 
 # %% [markdown] id="lora"
@@ -174,12 +185,19 @@ def with_lora(model):
 guess = None  # per cent
 
 # %% id="measure-lora"
-config = GPTConfig(vocab_size=1000, seq_len=128, num_layers=12, num_heads=4, d_model=256)
+config = GPTConfig(
+    vocab_size=1000, seq_len=128, num_layers=12, num_heads=4, d_model=256
+)
 ids = torch.zeros(4, 128, dtype=torch.long)
 held = {}
-for name, model in {"all trained": GPT(config), "LoRA, rank 8": with_lora(GPT(config))}.items():
+for name, model in {
+    "all trained": GPT(config),
+    "LoRA, rank 8": with_lora(GPT(config)),
+}.items():
     optimizer = gpu_adamw(model.parameters())
-    step = partial(lambda m, o: (o.zero_grad(), m.loss(ids).backward(), o.step()), model, optimizer)
+    step = partial(
+        lambda m, o: (o.zero_grad(), m.loss(ids).backward(), o.step()), model, optimizer
+    )
     held[name] = memory.measure(step, model=model, optimizer=optimizer)
 plots.ledger_bars({n: r.at_peak for n, r in held.items()}, title="At the peak, counted")
 
@@ -285,8 +303,13 @@ for strategy in ("none", "per-block", "sqrt"):
     report, card = table[label]["report"], a100[label]["report"]
     ramps[strategy] = (report["phases"]["forward"] - report["baseline_bytes"]) / GB
     tops = {phase: report["phases"][phase] / GB for phase in ("backward", "optimizer")}
-    fifty[strategy] = {"forward adds": ramps[strategy], **tops, "A100": card["peak_bytes"] / GB}
-pd.DataFrame(fifty).T.round(1)  # GB; the last column is emulated, the others are predicted
+    fifty[strategy] = {
+        "forward adds": ramps[strategy],
+        **tops,
+        "A100": card["peak_bytes"] / GB,
+    }
+# GB; the last column is emulated, the others are predicted
+pd.DataFrame(fifty).T.round(1)
 
 # %% [markdown] id="read-fifty"
 # Without checkpointing, the table's figures come out. With it, both are wrong. Checkpointing leaves
@@ -308,7 +331,11 @@ pd.DataFrame(fifty).T.round(1)  # GB; the last column is emulated, the others ar
 models = [
     *((2018, "GPT", 117e6), (2018, "BERT-Large", 340e6), (2019, "GPT-2", 1.5e9)),
     *((2019, "T5", 11e9), (2020, "GPT-3", 175e9), (2022, "PaLM", 540e9)),
-    *((2023, "Llama 2", 70e9), (2024, "Llama 3.1", 405e9), (2024, "DeepSeek-V3", 671e9)),
+    *(
+        (2023, "Llama 2", 70e9),
+        (2024, "Llama 3.1", 405e9),
+        (2024, "DeepSeek-V3", 671e9),
+    ),
 ]
 cards = [(2018, "V100", 32), (2020, "A100", 40), (2021, "A100", 80), (2022, "H100", 80),
          (2024, "H200", 141)]  # fmt: skip
@@ -324,14 +351,17 @@ plots.models_and_cards(models, cards)
 
 # %% id="verdicts"
 growth = models[-1][2] / models[0][2], cards[-1][2] / cards[0][2]
-eight_bit = table[llama.label().replace("adamw-fused", "adamw-8bit")]["report"]["at_peak"]
+eight_bit = table[llama.label().replace("adamw-fused", "adamw-8bit")]["report"][
+    "at_peak"
+]
 ratio = eight_bit["optimizer_state"] / (2 * eight_bit["parameters"])
 lora_peaks = [report.peak_bytes for report in held.values()]
 claims.Verdicts(
     claims.Verdict(
         "C02",
         "holds",
-        "From 2018 to 2024 models grew some thousand times as much as the memory of a card.",
+        "From 2018 to 2024 models grew some thousand times as much as the memory of a "
+        "card.",
         f"models {growth[0]:,.0f}-fold, one card {growth[1]:.1f}-fold",
         "cited",
         "history-figure",
@@ -339,8 +369,10 @@ claims.Verdicts(
     claims.Verdict(
         "D08",
         "holds",
-        "8-bit AdamW shrinks the states, and paged AdamW moves what does not fit to the host.",
-        f"8-bit states {ratio:.2f} times as large; paged {Bytes(paged['none'])} on the host",
+        "8-bit AdamW shrinks the states, and paged AdamW moves what does not fit to "
+        "the host.",
+        f"8-bit states {ratio:.2f} times as large; paged {Bytes(paged['none'])} on the "
+        "host",
         "predicted",
         "paged-table",
         device="CUDA kernels, A100 80 GB",
@@ -356,7 +388,8 @@ claims.Verdicts(
     claims.Verdict(
         "E01",
         "wrong",
-        "Without checkpoints it comes out; with them far less is left, and the update is the peak.",
+        "Without checkpoints it comes out; with them far less is left, and the update "
+        "is the peak.",
         f"activations {ramps['none']:.1f} to {ramps['per-block']:.1f} GB, "
         f"total {fifty['none']['A100']:.1f} to {fifty['per-block']['A100']:.1f} GB",
         "emulated",

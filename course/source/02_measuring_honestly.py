@@ -63,7 +63,10 @@ all(map(torch.equal, gradients("none"), gradients("per-block")))
 # %% id="published"
 def profile_memory(model, strategy):
     # There: torch.cuda.reset_peak_memory_stats()
-    with memory.watch(strategy, model=model) as report, strategies.applied(model, strategy):
+    with (
+        memory.watch(strategy, model=model) as report,
+        strategies.applied(model, strategy),
+    ):
         loss = model.loss(tokens)
         loss.backward()
     return report  # there: torch.cuda.max_memory_allocated()
@@ -100,7 +103,10 @@ print(f"in the other order it saves {swapped} %{beside(guess, swapped)}")
 # something. The categories show what:
 
 # %% id="leftover-gradients"
-bars = {"first run: none": standard.at_peak, "second run: per block": checkpointed.at_peak}
+bars = {
+    "first run: none": standard.at_peak,
+    "second run: per block": checkpointed.at_peak,
+}
 plots.ledger_bars(bars, title="As published, at the peak, counted")
 
 # %% [markdown] id="read-leftover"
@@ -137,7 +143,8 @@ report = memory.measure(careless_step, model=model, warmup=0, steps=3)
 largest = sorted(report.leaks(), key=lambda life: -life.num_bytes)[:4]
 history.clear()
 pd.DataFrame(
-    {"bytes": str(Bytes(life.num_bytes)), "made by": life.op, "in": life.module} for life in largest
+    {"bytes": str(Bytes(life.num_bytes)), "made by": life.op, "in": life.module}
+    for life in largest
 )
 
 # %% [markdown] id="read-kept"
@@ -256,7 +263,10 @@ def traced_peak(strategy):
 
 
 plain, recomputing = traced_peak("none"), traced_peak("per-block")
-print(f"seen: less than 1 % of the peak: {max(plain, recomputing) < steady.peak_bytes / 100}")
+print(
+    "seen: less than 1 % of the peak: "
+    f"{max(plain, recomputing) < steady.peak_bytes / 100}"
+)
 print(f"the checkpointed step looks larger: {recomputing > plain}")
 
 # %% [markdown] id="read-traced"
@@ -282,9 +292,13 @@ calls = []
 blocks[0].register_forward_pre_hook(lambda module, args: calls.append(module))
 runs = {
     "none": lambda: blocks(x),
-    "checkpoint_sequential, 1": lambda: checkpoint_sequential(blocks, 1, x, use_reentrant=False),
+    "checkpoint_sequential, 1": lambda: checkpoint_sequential(
+        blocks, 1, x, use_reentrant=False
+    ),
     "checkpoint, around all": lambda: checkpoint(blocks, x, use_reentrant=False),
-    "checkpoint_sequential, 8": lambda: checkpoint_sequential(blocks, 8, x, use_reentrant=False),
+    "checkpoint_sequential, 8": lambda: checkpoint_sequential(
+        blocks, 8, x, use_reentrant=False
+    ),
 }
 
 
@@ -297,7 +311,9 @@ def step(forward):
 # %% id="segments-table"
 reports, rows = {}, {}
 for name, forward in runs.items():
-    reports[name] = report = memory.measure(partial(step, forward), model=blocks, flops=True)
+    reports[name] = report = memory.measure(
+        partial(step, forward), model=blocks, flops=True
+    )
     factor = report.flops / reports["none"].flops
     rows[name] = str(report.peak_bytes), f"{factor:.2f}", len(calls)
 fallen = saving(reports["none"], reports["checkpoint, around all"])
@@ -354,7 +370,10 @@ if torch.cuda.is_available():
             torch.cuda.synchronize()
 
     products(wait=True)  # warm
-    unwaited, peak = seconds(partial(products, wait=False)), torch.cuda.max_memory_allocated()
+    unwaited, peak = (
+        seconds(partial(products, wait=False)),
+        torch.cuda.max_memory_allocated(),
+    )
     torch.cuda.synchronize()
     waited = seconds(partial(products, wait=True))
     print(f"without synchronise {1000 * unwaited:.2f} ms, with {1000 * waited:.1f} ms")
@@ -381,7 +400,9 @@ def in_blocks(num):
 methods = {
     "each once": lambda: in_blocks(1),
     "ten, then ten, means": lambda: in_blocks(10),
-    "ten pairs, median ratio": lambda: statistics.median(in_blocks(1) for _ in range(10)),
+    "ten pairs, median ratio": lambda: statistics.median(
+        in_blocks(1) for _ in range(10)
+    ),
 }
 answers = {name: sorted(method() for _ in range(7)) for name, method in methods.items()}
 pd.DataFrame(answers, index=["lowest", *[""] * 5, "highest"]).T.round(2)
@@ -456,7 +477,9 @@ plots.growth(curves, xlabel="step", title="GPT-2, reserved, emulated A100", log=
 # %% id="at-the-peak"
 totals = [sum(moment.values()) for moment in steady.curve()]
 peak = totals.index(max(totals))
-alive = [n for n in steady.timeline if n.born <= peak and (n.died is None or n.died >= peak)]
+alive = [
+    n for n in steady.timeline if n.born <= peak and (n.died is None or n.died >= peak)
+]
 rows = [(life.category, life.op or "", life.num_bytes) for life in alive]
 holders = pd.DataFrame(rows, columns=["category", "made by", "bytes"])
 holders = holders.groupby(["category", "made by"]).sum().nlargest(6, "bytes")
@@ -484,9 +507,10 @@ claims.Verdicts(
     claims.Verdict(
         "D17",
         "holds if",
-        "Allocated against reserved shows fragmentation; longer batches first or growing segments "
-        "cure it, and empty_cache only helps between two runs.",
-        f"reserved up to {worst:.1f} times allocated, {growing:.2f} times with growing segments",
+        "Allocated against reserved shows fragmentation; longer batches first or "
+        "growing segments cure it, and empty_cache only helps between two runs.",
+        f"reserved up to {worst:.1f} times allocated, {growing:.2f} times with growing "
+        "segments",
         "emulated",
         "orders",
         device="emulated A100",
@@ -494,7 +518,8 @@ claims.Verdicts(
     claims.Verdict(
         "E13",
         "holds if",
-        "Reset, step, read gives the right peak after a warm-up and with no gradients left over.",
+        "Reset, step, read gives the right peak after a warm-up and with no gradients "
+        "left over.",
         f"saves {savings['as published']} or {swapped} % by order, "
         f"{savings['with AdamW, steady']} % of a steady step",
         "counted",

@@ -50,7 +50,7 @@ torch.set_num_threads(1)
 
 # %% id="allocate"
 class Allocator:
-    """Segments, each a list of blocks (bytes, owner); the owner of a free block is None."""
+    """Segments: lists of blocks (bytes, owner); the owner of a free block is None."""
 
     def __init__(self):
         self.segments = []
@@ -59,7 +59,7 @@ class Allocator:
         return sum(size for blocks in self.segments for size, _ in blocks)
 
     def allocate(self, owner, size):
-        """Take the smallest free block that fits; where there is none, a new segment."""
+        """Take the smallest free block that fits; if there is none, a new segment."""
         fits = [(block[0], number, place)
                 for number, blocks in enumerate(self.segments)
                 for place, block in enumerate(blocks)
@@ -89,7 +89,9 @@ class FreeingAllocator(Allocator):
 
     def empty_cache(self):
         """Give segments back to the driver that hold no tensor."""
-        self.segments = [s for s in self.segments if any(owner is not None for _, owner in s)]
+        self.segments = [
+            s for s in self.segments if any(owner is not None for _, owner in s)
+        ]
 
 
 # %% [markdown] id="predict-holes"
@@ -134,7 +136,7 @@ pd.DataFrame({"reserved": {when: f"{Bytes(size)}" for when, size in reserved.ite
 
 # %% id="read-snapshot"
 def held_bytes(trace):
-    """Bytes that the events of a trace hold, after each of them, and what is held at the most."""
+    """Bytes held after each event of a trace, and what is held at the most."""
     held, curve, fullest = {}, [0], {}
     for event in trace:
         if event["action"] == "alloc":
@@ -240,7 +242,9 @@ def profiled_bytes(work):
     with quiet_stderr(), torch.profiler.profile(profile_memory=True) as profiler:
         work()
     events = profiler.profiler.kineto_results.events()
-    requests = sorted((e.start_ns(), e.nbytes()) for e in events if e.name() == "[memory]")
+    requests = sorted(
+        (e.start_ns(), e.nbytes()) for e in events if e.name() == "[memory]"
+    )
     return max(np.cumsum([num_bytes for _, num_bytes in requests]))
 
 
@@ -291,7 +295,8 @@ with tracker:
     step()
 theirs = tracker.get_tracker_snapshot("peak")[torch.device("cpu")]["Total"]
 print(
-    f"peak {ours.peak_bytes}; equal but for the loss, 4 bytes: {abs(ours.peak_bytes - theirs) <= 4}"
+    f"peak {ours.peak_bytes}; equal but for the loss, 4 bytes: "
+    f"{abs(ours.peak_bytes - theirs) <= 4}"
 )
 
 # %% [markdown] id="two-instruments"
@@ -306,13 +311,24 @@ print(
 guess = None  # times
 
 # %% id="flop-counter"
-with strategies.applied(model, "per-block"), warnings.catch_warnings(record=True) as said:
+with (
+    strategies.applied(model, "per-block"),
+    warnings.catch_warnings(record=True) as said,
+):
     warnings.simplefilter("always")
     alone = memory.measure(step, model=model).forward_backward_bytes
     with FlopCounterMode(display=False):
         together = memory.measure(step, model=model).forward_backward_bytes
-print(f"{alone} alone, {together} under a FLOP counter{beside(guess, together / alone)}")
-print(*{str(warning.message) for warning in said if warning.category is memory.MeterWarning})
+print(
+    f"{alone} alone, {together} under a FLOP counter{beside(guess, together / alone)}"
+)
+print(
+    *{
+        str(warning.message)
+        for warning in said
+        if warning.category is memory.MeterWarning
+    }
+)
 
 # %% [markdown] id="read-together"
 # It nearly doubles them. The FLOP counter wraps tensors and keeps them alive too long, and a
@@ -328,9 +344,10 @@ claims.Verdicts(
     claims.Verdict(
         "D17",
         "holds if",
-        "A snapshot explains a peak by line; empty_cache returns only segments without a tensor.",
-        f"{len(trace)} events, {Bytes(max(curve))} at most, {Bytes(abs(max(curve) - above))} from "
-        "the prediction",
+        "A snapshot explains a peak by line; empty_cache returns only segments without "
+        "a tensor.",
+        f"{len(trace)} events, {Bytes(max(curve))} at most, "
+        f"{Bytes(abs(max(curve) - above))} from the prediction",
         "emulated",
         "snapshot-control",
         device="emulated A100",

@@ -41,7 +41,8 @@ def packed(forward):
     tensors = []
 
     def pack(tensor):
-        tensors.append(tensor.detach())  # the tensor without its graph, or the two form a cycle
+        # the tensor without its graph, or the two form a cycle
+        tensors.append(tensor.detach())
         return tensors[-1]
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
@@ -49,7 +50,9 @@ def packed(forward):
     return tensors
 
 
-config = GPTConfig(vocab_size=1000, seq_len=128, num_layers=12, num_heads=4, d_model=256)
+config = GPTConfig(
+    vocab_size=1000, seq_len=128, num_layers=12, num_heads=4, d_model=256
+)
 model = GPT(config)
 tokens = torch.zeros(8, 128, dtype=torch.long)  # (batch, sequence)
 tensors = packed(lambda: model.loss(tokens))
@@ -211,10 +214,14 @@ x = torch.randn(4, 64, 32, 32)
 
 
 def conv_chain(inplace):
-    triples = [(nn.Conv2d(64, 64, 1), nn.BatchNorm2d(64), nn.ReLU(inplace)) for _ in range(6)]
+    triples = [
+        (nn.Conv2d(64, 64, 1), nn.BatchNorm2d(64), nn.ReLU(inplace)) for _ in range(6)
+    ]
     net = nn.Sequential(*(layer for triple in triples for layer in triple))
     saved = memory.saved(lambda: net(x), params_of=net).num_bytes
-    report = memory.measure(lambda: (net.zero_grad(), net(x).sum().backward()), model=net)
+    report = memory.measure(
+        lambda: (net.zero_grad(), net(x).sum().backward()), model=net
+    )
     return pd.Series({"saved": saved, **report.phases}) / x.nbytes
 
 
@@ -265,7 +272,9 @@ curves = {
     "written out": {t: attention_saved(t, "eager").num_bytes for t in lengths},
     "fused": {t: attention_saved(t, "sdpa").num_bytes for t in lengths},
 }
-plots.growth(curves, xlabel="tokens", title="Kept by one attention layer", predicted=list(curves))
+plots.growth(
+    curves, xlabel="tokens", title="Kept by one attention layer", predicted=list(curves)
+)
 
 # %% id="scores"
 long = attention_saved(32768, "eager")
@@ -294,7 +303,9 @@ print(f"fused, all included: {attention_saved(32768, 'sdpa').num_bytes} a layer"
 # %% id="block-saved"
 def block_saved(b, s, h, a, *, kernels="cuda", autocast=False):
     with memory.predicting(kernels):
-        shape = GPTConfig(num_heads=a, d_model=h, seq_len=s, dropout=0.1, attention="eager")
+        shape = GPTConfig(
+            num_heads=a, d_model=h, seq_len=s, dropout=0.1, attention="eager"
+        )
         dtype = torch.float32 if autocast else torch.bfloat16
         block = Block(shape, causal=False).to(dtype)
         x = torch.zeros(b, s, h, dtype=dtype, requires_grad=True)
@@ -319,8 +330,12 @@ pd.DataFrame({"paper": paper, "counted": counted}).round(3)
 rows = []
 for b, s, h, a in [(1, 1024, 1024, 16), (2, 2048, 2048, 16), (1, 2048, 12288, 96)]:
     theory = s * b * h * (34 + 5 * a * s / h)
-    on_gpu, on_cpu = (block_saved(b, s, h, a, kernels=k).num_bytes for k in ("cuda", "cpu"))
-    rows.append((b, s, h, a, f"{on_gpu / theory - 1:+.3%}", f"{on_cpu / theory - 1:+.1%}"))
+    on_gpu, on_cpu = (
+        block_saved(b, s, h, a, kernels=k).num_bytes for k in ("cuda", "cpu")
+    )
+    rows.append(
+        (b, s, h, a, f"{on_gpu / theory - 1:+.3%}", f"{on_cpu / theory - 1:+.1%}")
+    )
 masks = s * b * h * (a * s / h + 2)  # one on the scores, two on hidden states
 print(f"CPU - GPU: {(on_cpu - on_gpu) / masks:.3f} bytes for each element of a mask")
 pd.DataFrame(rows, columns=["b", "s", "h", "a", "GPU kernels off", "CPU kernels off"])
@@ -341,7 +356,9 @@ guess = None  # bytes per element
 
 # %% id="autocast"
 b, s, h, a = 1, 1024, 1024, 16
-one, two = (block_saved(samples, s, h, a, autocast=True).num_bytes for samples in (1, 2))
+one, two = (
+    block_saved(samples, s, h, a, autocast=True).num_bytes for samples in (1, 2)
+)
 per_element, constant = (two - one) / (s * h), 2 * one - two
 print(f"each sample: {per_element:.1f} bytes an element{beside(guess, per_element)}")
 print(f"once: {Bytes(constant)}; in 16 bits the weights are {Bytes(2 * 12 * h**2)}")
@@ -383,19 +400,27 @@ guess = None  # per cent of the step
 
 # %% id="lives"
 def lives(report, place):
-    """Mean life of the activations of each place, weighted by bytes, as a share of the step."""
+    """Mean life of each place's activations, weighted by bytes, as a share."""
     end = max(life.died or life.born for life in report.timeline)
     rows = [
         (place(n.module), n.num_bytes, n.num_bytes * (n.died - n.born) / end)
         for n in report.timeline
         if n.category == "activations" and n.died and place(n.module)
     ]
-    sums = pd.DataFrame(rows, columns=["place", "bytes", "held"]).groupby("place", sort=False).sum()
+    sums = (
+        pd.DataFrame(rows, columns=["place", "bytes", "held"])
+        .groupby("place", sort=False)
+        .sum()
+    )
     share = (100 * sums["held"] / sums["bytes"]).round().astype(int)
-    return pd.DataFrame({"bytes": sums["bytes"].map(lambda n: f"{Bytes(n)}"), "life, %": share})
+    return pd.DataFrame(
+        {"bytes": sums["bytes"].map(lambda n: f"{Bytes(n)}"), "life, %": share}
+    )
 
 
-blocks = lives(plain, lambda module: ".".join(module.split(".")[:2]) if "blocks" in module else "")
+blocks = lives(
+    plain, lambda module: ".".join(module.split(".")[:2]) if "blocks" in module else ""
+)
 first, last = blocks["life, %"]["blocks.0"], blocks["life, %"]["blocks.7"]
 print(f"first block: {first} % of the step{beside(guess, first)}")
 blocks
@@ -421,7 +446,10 @@ def unet_step():
 
 report = memory.measure(unet_step, model=unet, label="U-Net")
 levels = ("down.0", "down.1", "down.2", "middle", "up.0", "up.1", "up.2")
-lives(report, lambda module: next((level for level in levels if module.startswith(level)), ""))
+lives(
+    report,
+    lambda module: next((level for level in levels if module.startswith(level)), ""),
+)
 
 # %% [markdown] id="read-unet-lives"
 # In the blocks of the way down at full resolution (`down.0`). The way up at the same resolution
@@ -446,10 +474,15 @@ rows = []
 for name, report in {"none": plain, "per-block": frugal}.items():
     backward = next(tick for tick, phase in report.phase_starts if phase == "backward")
     for life in report.timeline:
-        if life.module == "blocks.2.mlp.up" and life.category not in ("parameters", "gradients"):
+        if life.module == "blocks.2.mlp.up" and life.category not in (
+            "parameters",
+            "gradients",
+        ):
             until = "backward" if life.died >= backward else "forward"
             rows.append((name, life.category, life.phase, until, life.died - life.born))
-ticks = pd.DataFrame(rows, columns=["checkpoints", "category", "from", "until", "operations"])
+ticks = pd.DataFrame(
+    rows, columns=["checkpoints", "category", "from", "until", "operations"]
+)
 ticks
 
 # %% [markdown] id="read-one-tensor"
@@ -532,7 +565,8 @@ claims.Verdicts(
     claims.Verdict(
         "C03",
         "holds",
-        "A checkpointed tensor has two short lives: one in forward, one when backward needs it.",
+        "A checkpointed tensor has two short lives: one in forward, one when backward "
+        "needs it.",
         f"{ticks.operations[0]} operations without a checkpoint, "
         f"{ticks.operations[1]} and {ticks.operations[2]} with it",
         "counted",
@@ -558,8 +592,10 @@ claims.Verdicts(
     claims.Verdict(
         "E11",
         "holds if",
-        "Self-attention ranks high only if its scores are written out; cross-attention never does.",
-        f"self-attention {self_attention.iloc[1]} % written out, {self_attention.iloc[0]} % fused",
+        "Self-attention ranks high only if its scores are written out; cross-attention "
+        "never does.",
+        f"self-attention {self_attention.iloc[1]} % written out, "
+        f"{self_attention.iloc[0]} % fused",
         "predicted",
         "kinds-table",
         device="CUDA kernels",

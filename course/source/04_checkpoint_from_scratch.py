@@ -89,7 +89,10 @@ y.sum().backward()
 # %% id="saved"
 plain = memory.saved(lambda: block(x), params_of=block)
 frugal = memory.saved(lambda: TenLines.apply(block, x), params_of=block)
-{"plain": round(plain.num_bytes / x.nbytes, 2), "ten lines": frugal.num_bytes / x.nbytes}
+{
+    "plain": round(plain.num_bytes / x.nbytes, 2),
+    "ten lines": frugal.num_bytes / x.nbytes,
+}
 
 # %% [markdown] id="bench-text"
 # One unit: the block's input. It is the output of the block before, and was there anyway.
@@ -132,13 +135,16 @@ def compare(checkpoint, model, loss):
         return f"{missing} of {len(seen)} gradients are missing"
     if all(torch.equal(seen[name], expected[name]) for name in seen):
         return "equal, bit for bit"
-    close = all(torch.allclose(seen[n], expected[n], rtol=1e-3, atol=1e-6) for n in seen)
+    close = all(
+        torch.allclose(seen[n], expected[n], rtol=1e-3, atol=1e-6) for n in seen
+    )
     return "equal up to rounding" if close else "gradients differ"
 
 
 # %% id="gpt"
 torch.manual_seed(0)
-tokens = next(data.text_batches(4, 128))  # (batch, sequence) bytes of Python's own source
+# (batch, sequence) bytes of Python's own source
+tokens = next(data.text_batches(4, 128))
 gpt = GPT(config)
 compare(TenLines.apply, gpt, lambda: gpt.loss(tokens))
 
@@ -155,8 +161,13 @@ guess_peak = None  # per cent
 
 # %% id="measure-gpt"
 def measured(model, loss, checkpoint=None, modules=None):
-    with through(checkpoint, modules or model.blocks) if checkpoint else contextlib.nullcontext():
-        step = partial(gradients, model, loss)  # no optimizer: the first step is like any other
+    with (
+        through(checkpoint, modules or model.blocks)
+        if checkpoint
+        else contextlib.nullcontext()
+    ):
+        # no optimizer: the first step is like any other
+        step = partial(gradients, model, loss)
         return memory.measure(step, model=model, warmup=0)
 
 
@@ -374,11 +385,15 @@ class Discard(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, *grads):
-        tensors = [t.detach().requires_grad_(t.requires_grad) for t in ctx.saved_tensors]
+        tensors = [
+            t.detach().requires_grad_(t.requires_grad) for t in ctx.saved_tensors
+        ]
         with torch.enable_grad(), ctx.as_it_was():
             y = ctx.function(*tensors)
         outputs = zip(y if isinstance(y, tuple) else (y,), grads, strict=True)
-        needed = [(out, grad) for out, grad in outputs if getattr(out, "requires_grad", False)]
+        needed = [
+            (out, grad) for out, grad in outputs if getattr(out, "requires_grad", False)
+        ]
         torch.autograd.backward(*zip(*needed, strict=True))
         return None, *(tensor.grad for tensor in tensors)
 
@@ -423,8 +438,14 @@ def rows(checkpoint):
     yield "1 dropout", compare(checkpoint, gpt, gpt_loss)
     yield "2 autocast", compare(checkpoint, no_dropout, mixed_loss)
     yield "3 two tensors", compare(checkpoint, unet, unet_loss)
-    yield "3 a keyword", compare(lambda f, x, t: checkpoint(f, x, time=t), unet, unet_loss)
-    yield "3 a tuple", compare(lambda f, *xt: checkpoint(lambda p: f(*p), xt), unet, unet_loss)
+    yield (
+        "3 a keyword",
+        compare(lambda f, x, t: checkpoint(f, x, time=t), unet, unet_loss),
+    )
+    yield (
+        "3 a tuple",
+        compare(lambda f, *xt: checkpoint(lambda p: f(*p), xt), unet, unet_loss),
+    )
     yield "4 a number", compare(partial(with_second, 1.0, checkpoint), gpt, gpt_loss)
     yield "4 a mask", compare(partial(with_second, mask, checkpoint), gpt, gpt_loss)
     yield "5 frozen input", compare(checkpoint, frozen, frozen_loss)
@@ -436,7 +457,9 @@ outcomes = {}
 with warnings.catch_warnings(record=True) as heard:
     warnings.simplefilter("always")
     for name, implementation in implementations.items():
-        outcomes[name] = {row: words.partition(":")[0] for row, words in rows(implementation)}
+        outcomes[name] = {
+            row: words.partition(":")[0] for row, words in rows(implementation)
+        }
 messages = {str(warning.message).partition(".")[0] for warning in heard}
 {message for message in messages if "requires_grad" in message}
 
@@ -588,25 +611,30 @@ claims.Verdicts(
     claims.Verdict(
         "A07",
         "holds if",
-        "A checkpoint around each block cuts the peak; one around the whole model does not.",
+        "A checkpoint around each block cuts the peak; one around the whole model does "
+        "not.",
         f"peak {peaks['one a block']:.0f} % of plain with one a block, "
-        f"{wrapped:.0f} % with one around the model, for {more_flops:.2f} times the FLOPs",
+        f"{wrapped:.0f} % with one around the model, for {more_flops:.2f} times the "
+        "FLOPs",
         "counted",
         "whole-model",
     ),
     claims.Verdict(
         "C04",
         "holds",
-        "Without the random state of the forward, dropout gives wrong gradients and no error.",
-        f"gradients equal to the bit: {without_rng.startswith('equal')} without the RNG state, "
-        f"{all(words == 'equal, bit for bit' for words in restored)} with it",
+        "Without the random state of the forward, dropout gives wrong gradients and no "
+        "error.",
+        f"gradients equal to the bit: {without_rng.startswith('equal')} without the "
+        f"RNG state, {all(words == 'equal, bit for bit' for words in restored)} with "
+        "it",
         "computed",
         "table",
     ),
     claims.Verdict(
         "C15",
         "holds",
-        "Keywords, tuples, numbers, masks and several outputs need a few lines each, and work.",
+        "Keywords, tuples, numbers, masks and several outputs need a few lines each, "
+        "and work.",
         f"{sum(passed)} of {len(passed)} kinds of call have the right gradients",
         "computed",
         "table",
@@ -614,18 +642,22 @@ claims.Verdicts(
     claims.Verdict(
         "E14",
         "wrong",
-        "A checkpoint restores the random state; a seed by hand drops the same units every step.",
-        f"{seeded['restored']['masks']} different masks restored, {masks} seeded by hand",
+        "A checkpoint restores the random state; a seed by hand drops the same units "
+        "every step.",
+        f"{seeded['restored']['masks']} different masks restored, {masks} seeded by "
+        "hand",
         "counted",
         "seed-measure",
     ),
     claims.Verdict(
         "E15",
         "holds if",
-        "Autocast must be entered inside only if the checkpoint does not restore the outer one.",
+        "Autocast must be entered inside only if the checkpoint does not restore the "
+        "outer one.",
         f"autocast around the model, gradients equal to the bit: ten lines "
         f"{autocast['ten lines']['autocast around the model'].startswith('equal')}, "
-        f"PyTorch {autocast['with hooks']['autocast around the model'].startswith('equal')}",
+        "PyTorch "
+        f"{autocast['with hooks']['autocast around the model'].startswith('equal')}",
         "computed",
         "autocast-inside",
     ),

@@ -69,7 +69,8 @@ def equal(seen, expected):
 # %% id="models"
 torch.manual_seed(0)
 gpt = GPT(GPTConfig(num_layers=8, dropout=0.1))
-tokens = next(data.text_batches(4, 128))  # (batch, sequence) bytes of Python's own source
+# (batch, sequence) bytes of Python's own source
+tokens = next(data.text_batches(4, 128))
 gpt_loss = partial(gpt.loss, tokens)
 unet = UNet(UNetConfig(dropout=0.1))
 images, noise = data.image_batch(4, 1, 16), data.image_batch(4, 1, 16, seed=1)
@@ -95,7 +96,10 @@ with saved_tensors_hooks(lambda tensor: next(numbers), lambda number: number):
 try:
     y.sum().backward()
 except TypeError as error:
-    print(f"{type(error).__name__} after {next(numbers)} tensors:", str(error).split(" (")[0])
+    print(
+        f"{type(error).__name__} after {next(numbers)} tensors:",
+        str(error).split(" (")[0],
+    )
 
 # %% [markdown] id="a-lie-read"
 # Forward was content with twenty-odd numbers, and kept no tensor. Backward got a number where it
@@ -114,7 +118,10 @@ def recomputing_each(function, *args, **kwargs):
             again.append(tensor.detach())
             return again[-1]
 
-        with torch.enable_grad(), saved_tensors_hooks(pack_again, lambda tensor: tensor):
+        with (
+            torch.enable_grad(),
+            saved_tensors_hooks(pack_again, lambda tensor: tensor),
+        ):
             function(*args, **kwargs)
         return again[number]
 
@@ -176,7 +183,10 @@ def remember():
 
     @contextlib.contextmanager
     def as_it_was():
-        with torch.random.fork_rng(devices=[]), torch.autocast("cpu", dtype, enabled=enabled):
+        with (
+            torch.random.fork_rng(devices=[]),
+            torch.autocast("cpu", dtype, enabled=enabled),
+        ):
             torch.set_rng_state(rng_state)
             yield
 
@@ -196,7 +206,11 @@ def recomputing_once(function, *args, alias=torch.Tensor.detach, **kwargs):
                 store[place] = alias(tensor)
                 return store[place]
 
-            with torch.enable_grad(), as_it_was(), saved_tensors_hooks(pack_again, lambda t: t):
+            with (
+                torch.enable_grad(),
+                as_it_was(),
+                saved_tensors_hooks(pack_again, lambda t: t),
+            ):
                 function(*args, **kwargs)
         return store.pop(number)
 
@@ -379,8 +393,12 @@ def outcome(scenario, checkpoint):
 torch_old = partial(torch_checkpoint, use_reentrant=True)
 ways = {"reentrant": torch_old, "PyTorch's": torch_new, "ours": recomputing_once}
 scenarios = (by_autograd_grad, backward_twice, gradient_penalty, frozen_input)
-with warnings.catch_warnings(record=True):  # of the reentrant one, and of create_graph's memory
-    table = {name: {s.__name__: outcome(s, way) for s in scenarios} for name, way in ways.items()}
+# of the reentrant one, and of create_graph's memory
+with warnings.catch_warnings(record=True):
+    table = {
+        name: {s.__name__: outcome(s, way) for s in scenarios}
+        for name, way in ways.items()
+    }
 failed = sum(words != "equal" for words in table["reentrant"].values())
 print(f"reentrant: {failed} of 4{beside(guess_backwards, failed)}")
 pd.DataFrame(table)
@@ -461,7 +479,8 @@ def small_llama(use_cache, **options):
 
 
 expected, llama_rows = gradients(*small_llama(use_cache=False)), {}
-with warnings.catch_warnings(record=True):  # newer versions have another name for the option
+# newer versions have another name for the option
+with warnings.catch_warnings(record=True):
     for cache, reentrant in itertools.product((False, True), (False, True)):
         llama, loss = small_llama(cache)
         llama.gradient_checkpointing_enable({"use_reentrant": reentrant})
@@ -542,7 +561,8 @@ claims.Verdicts(
     claims.Verdict(
         "C05",
         "holds",
-        "PyTorch's checkpoint gives the gradients of the plain model; ours reaches its peak.",
+        "PyTorch's checkpoint gives the gradients of the plain model; ours reaches its "
+        "peak.",
         f"equal to the bit: {same}; peak {peaks[theirs] / peaks['none']:.1%} of plain, "
         f"ours / PyTorch's {peaks[ours] / peaks[theirs]:.3f}; "
         f"FLOPs x {worked[theirs][1] / plain_flops:.3f}",
@@ -552,10 +572,11 @@ claims.Verdicts(
     claims.Verdict(
         "D06",
         "holds if",
-        "The switch works with any of these settings; use_cache=False matters in layers that you "
-        "wrap yourself.",
-        f"{sum(row['equal'] == 'True' for row in llama_rows.values())} of {len(llama_rows)} "
-        f"combinations equal; by hand with the cache: {by_hand[True].startswith('equal')}",
+        "The switch works with any of these settings; use_cache=False matters in "
+        "layers that you wrap yourself.",
+        f"{sum(row['equal'] == 'True' for row in llama_rows.values())} of "
+        f"{len(llama_rows)} combinations equal; by hand with the cache: "
+        f"{by_hand[True].startswith('equal')}",
         "computed",
         "llama",
     ),

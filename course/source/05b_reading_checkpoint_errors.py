@@ -89,7 +89,9 @@ jittered, plain = Jittered(GPTConfig(dropout=0.1)), Block(GPTConfig(dropout=0.1)
 random.seed(0)
 print("checkpoint:", complaint(jittered))
 x = torch.ones(4, 128, 128)
-print("same twice:", {"plain": same_twice(plain, x), "jittered": same_twice(jittered, x)})
+print(
+    "same twice:", {"plain": same_twice(plain, x), "jittered": same_twice(jittered, x)}
+)
 
 # %% [markdown] id="python-random-read"
 # The shapes are right and the gradients are wrong. The short test before training finds it: run

@@ -23,7 +23,16 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 from torch.utils.flop_counter import FlopCounterMode
 
-from tutorial_lib import claims, data, memory, plan, plots, recorded, strategies, widgets
+from tutorial_lib import (
+    claims,
+    data,
+    memory,
+    plan,
+    plots,
+    recorded,
+    strategies,
+    widgets,
+)
 from tutorial_lib.guesses import beside
 from tutorial_lib.models.gpt import GPT, Block, GPTConfig
 from tutorial_lib.models.unet import UNet, UNetConfig
@@ -38,7 +47,12 @@ from tutorial_lib.units import human_bytes
 # a forward that runs again.
 
 # %% id="first-tape"
-block = {"forward_seconds": 1, "backward_seconds": 2, "input_bytes": 1, "saved_bytes": 5}
+block = {
+    "forward_seconds": 1,
+    "backward_seconds": 2,
+    "input_bytes": 1,
+    "saved_bytes": 5,
+}
 blocks = [plan.Stage(**block)] * 12
 in_threes = plan.simulate(blocks, ((0, 1, 2, 3), (4, 5, 6, 7), 8, 9, 10, 11))
 plots.schedule(in_threes.events, title="three segments of four", unit=1)
@@ -96,7 +110,9 @@ def on_paper(segment, num_blocks, ratio, input_bytes=x.nbytes):
 
 
 lengths = [1, 2, 4, 8, 12, 24]
-curves = {f"r = {ratio}": {s: on_paper(s, 24, ratio) for s in lengths} for ratio in (1, 4, 16)}
+curves = {
+    f"r = {ratio}": {s: on_paper(s, 24, ratio) for s in lengths} for ratio in (1, 4, 16)
+}
 plots.growth(
     curves,
     xlabel="blocks in a segment",
@@ -131,13 +147,18 @@ def measured(strategy):
 
 def held_for_backward(strategy):
     kinds = ("activations", "recomputed", "temporary")
-    return max(sum(point[kind] for kind in kinds) for point in measured(strategy).curve())
+    return max(
+        sum(point[kind] for kind in kinds) for point in measured(strategy).curve()
+    )
 
 
 names = {s: "per-block" if s == 1 else f"every-{s}" for s in lengths}
 curve = {s: held_for_backward(name) for s, name in names.items()}
 sqrt_ratio = held_for_backward("sqrt") / curve[1]
-print(f"sqrt needs {sqrt_ratio:.1f} times the memory of per-block{beside(guess, sqrt_ratio)}")
+print(
+    f"sqrt needs {sqrt_ratio:.1f} times the memory of "
+    f"per-block{beside(guess, sqrt_ratio)}"
+)
 
 # %% id="measured-figure"
 static = {"on paper": {s: on_paper(s, 24, r) for s in lengths}, "counted": curve}
@@ -175,7 +196,9 @@ def sines(depth, num_segments):
     forwards = 0
 
     def run():
-        way = partial(checkpoint_sequential, [sine] * depth, num_segments, use_reentrant=False)
+        way = partial(
+            checkpoint_sequential, [sine] * depth, num_segments, use_reentrant=False
+        )
         way(wave).sum().backward()
 
     peak = memory.measure(run, warmup=0).peak_bytes / wave.nbytes
@@ -184,11 +207,21 @@ def sines(depth, num_segments):
 
 # %% id="sines-tables"
 depths = (4, 16, 64, 256)
-by_depth = {n: {"none": sines(n, 1)[0], "sqrt": sines(n, math.isqrt(n))[0]} for n in depths}
+by_depth = {
+    n: {"none": sines(n, 1)[0], "sqrt": sines(n, math.isqrt(n))[0]} for n in depths
+}
 by_length = {s: dict(zip(("units", "forwards"), sines(64, 64 // s), strict=True))
              for s in (1, 2, 4, 8, 16, 32)}  # fmt: skip
-slopes = {way: math.log(by_depth[256][way] / by_depth[16][way], 16) for way in ("none", "sqrt")}
-print({way: f"grows like depth to the power of {slope:.2f}" for way, slope in slopes.items()})
+slopes = {
+    way: math.log(by_depth[256][way] / by_depth[16][way], 16)
+    for way in ("none", "sqrt")
+}
+print(
+    {
+        way: f"grows like depth to the power of {slope:.2f}"
+        for way, slope in slopes.items()
+    }
+)
 pd.DataFrame(by_length).rename_axis(columns="64 sines, segments of")
 
 # %% [markdown] id="sines-read"
@@ -202,7 +235,9 @@ pd.DataFrame(by_length).rename_axis(columns="64 sines, segments of")
 # %% id="all-cuts"
 def cut(lengths):
     ends = list(itertools.accumulate(lengths))
-    *before, last = [tuple(range(end - s, end)) for s, end in zip(lengths, ends, strict=True)]
+    *before, last = [
+        tuple(range(end - s, end)) for s, end in zip(lengths, ends, strict=True)
+    ]
     return (*before, *last)  # the last segment is kept: its backward comes first
 
 
@@ -212,7 +247,9 @@ def all_cuts(n):
 
 best_cuts = {}
 for ratio in (1, 4, 16):
-    each = plan.Stage(forward_seconds=1, backward_seconds=2, input_bytes=1, saved_bytes=ratio)
+    each = plan.Stage(
+        forward_seconds=1, backward_seconds=2, input_bytes=1, saved_bytes=ratio
+    )
     peaks = {way: plan.Plan((each,) * 10, cut(way)).peak_bytes for way in all_cuts(10)}
     best = min(peaks, key=peaks.get)
     best_cuts[f"r = {ratio}"] = {"best lengths": str(best), "units": peaks[best]}
@@ -275,7 +312,10 @@ pd.DataFrame(ways).T
 # %% id="last-free"
 def all_but_last(num_blocks, segment):
     starts = range(0, num_blocks - segment, segment)
-    return (*(tuple(range(at, at + segment)) for at in starts), *range(num_blocks)[-segment:])
+    return (
+        *(tuple(range(at, at + segment)) for at in starts),
+        *range(num_blocks)[-segment:],
+    )
 
 
 for name, tree in {
@@ -304,8 +344,10 @@ def seconds(strategy):
     return time.process_time() - start
 
 
-pairs = [(seconds("per-block"), seconds("none")) for _ in range(4)][1:]  # one to warm up
-f"per-block: {statistics.median(frugal / plain for frugal, plain in pairs) - 1:+.0%} of the time"
+# one to warm up
+pairs = [(seconds("per-block"), seconds("none")) for _ in range(4)][1:]
+ratio = statistics.median(frugal / plain for frugal, plain in pairs)
+f"per-block: {ratio - 1:+.0%} of the time"
 
 # %% [markdown] id="nothing-text"
 # ## Nothing kept
@@ -320,7 +362,8 @@ guess = None  # forwards
 
 
 # %% id="nothing-kept"
-def nothing_kept(num_blocks):  # the last block is kept, all before it are one segment, and so on
+# the last block is kept, all before it are one segment, and so on
+def nothing_kept(num_blocks):
     *before, last = range(num_blocks)
     return (nothing_kept(num_blocks - 1), last) if before else (last,)
 
@@ -348,12 +391,16 @@ print(f"{runs} forwards, peak {lazy.peak_bytes} units{beside(guess, runs)}")
 # %% id="revolve"
 def one_inside_at_a_time(num_blocks, slots):
     inside = slots + 3  # so large that a second one never fits
-    stage = plan.Stage(forward_seconds=1, backward_seconds=1, input_bytes=1, saved_bytes=inside)
+    stage = plan.Stage(
+        forward_seconds=1, backward_seconds=1, input_bytes=1, saved_bytes=inside
+    )
     return plan.solve([stage] * num_blocks, budget_bytes=slots + inside + 2)
 
 
 def binomial(num_blocks, slots):
-    times = next(t for t in range(num_blocks) if math.comb(slots + t, slots) >= num_blocks)
+    times = next(
+        t for t in range(num_blocks) if math.comb(slots + t, slots) >= num_blocks
+    )
     return num_blocks + times * num_blocks - math.comb(slots + times, slots + 1)
 
 
@@ -373,9 +420,13 @@ schedules = {
     "Revolve, 3 boundaries": one_inside_at_a_time(12, 3),
     "Revolve, 2 boundaries": one_inside_at_a_time(12, 2),
     "nothing kept": plan.Plan((plan.Stage(**block),) * 12, nothing_kept(12)),
-    "segments of four": plan.Plan(tuple(blocks), ((0, 1, 2, 3), (4, 5, 6, 7), 8, 9, 10, 11)),
+    "segments of four": plan.Plan(
+        tuple(blocks), ((0, 1, 2, 3), (4, 5, 6, 7), 8, 9, 10, 11)
+    ),
 }
-widgets.schedule_stepper({name: each.simulation.events for name, each in schedules.items()}, unit=1)
+widgets.schedule_stepper(
+    {name: each.simulation.events for name, each in schedules.items()}, unit=1
+)
 
 # %% [markdown] id="stepper-read"
 # Revolve comes from simulations of weather and flow: there a state is a gigabyte, and the inside
@@ -427,11 +478,14 @@ pd.DataFrame(columns, index=profile.names)
 guess = None  # per cent
 
 # %% id="plans"
-everything = plan.solve(profile, budget_bytes=2**40)  # room for all: nothing is recomputed
+# room for all: nothing is recomputed
+everything = plan.solve(profile, budget_bytes=2**40)
 half = plan.solve(profile, budget_bytes=everything.peak_bytes // 2)
 print(f"{100 * half.overhead:.0f} %{beside(guess, 100 * half.overhead)}")
 for item in half.tree:
-    names = [profile.names[index] for index in (item if isinstance(item, tuple) else (item,))]
+    names = [
+        profile.names[index] for index in (item if isinstance(item, tuple) else (item,))
+    ]
     print("recomputed" if isinstance(item, tuple) else "kept      ", *names)
 
 # %% [markdown] id="plans-read"
@@ -458,15 +512,21 @@ before = [parameter.grad.clone() for parameter in unet.parameters()]
 plan.apply(unet, half)
 unet.zero_grad()
 unet_step()
-same = all(map(torch.equal, before, (parameter.grad for parameter in unet.parameters())))
+same = all(
+    map(torch.equal, before, (parameter.grad for parameter in unet.parameters()))
+)
 unet.zero_grad(set_to_none=False)
 held = above_the_start(memory.measure(unet_and_zero, model=unet, warmup=0))
-print(f"same gradients: {same}; counted peak {held / half.peak_bytes:.0%} of the planned one")
+print(
+    f"same gradients: {same}; counted peak {held / half.peak_bytes:.0%} of the planned "
+    "one"
+)
 
 
 # %% id="tradeoff"
 def cost():
-    report = memory.measure(unet_and_zero, model=unet, warmup=0)  # the gradients stay, as zeros
+    # the gradients stay, as zeros
+    report = memory.measure(unet_and_zero, model=unet, warmup=0)
     return above_the_start(report), flops(unet_and_zero)
 
 
@@ -474,14 +534,21 @@ plan.undo(unet)
 none = cost()
 points = {"plans": [none]}
 for share in (0.8, 0.6, 0.5, 0.4):
-    plan.apply(unet, plan.solve(profile, budget_bytes=int(everything.peak_bytes * share)))
+    plan.apply(
+        unet, plan.solve(profile, budget_bytes=int(everything.peak_bytes * share))
+    )
     points["plans"].append(cost())
 plan.undo(unet)
 for name in ("per-block", "attention-only"):
     with strategies.applied(unet, name):
         points[name] = [cost()]
-curves = {name: {held: count / none[1] - 1 for held, count in way} for name, way in points.items()}
-plots.tradeoff(curves, title="U-Net: what a step holds above its model, and FLOPs recomputed")
+curves = {
+    name: {held: count / none[1] - 1 for held, count in way}
+    for name, way in points.items()
+}
+plots.tradeoff(
+    curves, title="U-Net: what a step holds above its model, and FLOPs recomputed"
+)
 
 # %% [markdown] id="tradeoff-read"
 # Between "none" and "every block" there was nothing; now there is every budget. (The planner knows
@@ -566,8 +633,10 @@ def saved_at(depth):
         step(model, partial(model.loss, tokens), strategy)
         optimizer.step()
 
-    peaks = [memory.measure(partial(train, way), model=model, optimizer=optimizer).peak_bytes
-             for way in ("per-block", "none")]  # fmt: skip
+    peaks = [
+        memory.measure(partial(train, way), model=model, optimizer=optimizer).peak_bytes
+        for way in ("per-block", "none")
+    ]
     return 1 - peaks[0] / peaks[1]
 
 
@@ -595,8 +664,10 @@ choices = {
     "every second": range(0, 32, 2),
 }
 plans = {name: choosing(set(chosen)) for name, chosen in choices.items()}
-sixteen = {name: {"peak, units": run.peak_bytes, "forwards": sum(run.forward_executions)}
-           for name, run in plans.items()}  # fmt: skip
+sixteen = {
+    name: {"peak, units": run.peak_bytes, "forwards": sum(run.forward_executions)}
+    for name, run in plans.items()
+}
 pd.DataFrame(sixteen).T
 
 # %% [markdown] id="which-sixteen-read"
@@ -618,18 +689,29 @@ def added_by_the_pass(report):  # what forward and backward add to what was ther
 pairs = {}
 for row in recorded.load("predicted").rows.values():
     if "report" in row:
-        way, rest = row["recipe"]["checkpointing"], {**row["recipe"], "checkpointing": ""}
+        way, rest = (
+            row["recipe"]["checkpointing"],
+            {**row["recipe"], "checkpointing": ""},
+        )
         both = added_by_the_pass(row["report"]), row["report"]["peak_bytes"]
         pairs.setdefault((rest["model"], str(rest)), {})[way] = both
-pairs = {key: ways for key, ways in pairs.items() if {"none", "per-block"} <= ways.keys()}
+pairs = {
+    key: ways for key, ways in pairs.items() if {"none", "per-block"} <= ways.keys()
+}
 shares = sorted(1 - ways["per-block"][0] / ways["none"][0] for ways in pairs.values())
 in_range = sum(0.5 <= share <= 0.8 for share in shares)
-print(f"{len(shares)} pairs, {in_range} between 50 and 80 %, median {shares[len(shares) // 2]:.0%}")
+print(
+    f"{len(shares)} pairs, {in_range} between 50 and 80 %, median "
+    f"{shares[len(shares) // 2]:.0%}"
+)
 
 # %% id="pairs-table"
 largest, factors = {}, {}
 for (model, _), ways in sorted(pairs.items(), key=lambda item: item[1]["none"][1]):
-    (plain_pass, plain_peak), (frugal_pass, frugal_peak) = ways["none"], ways["per-block"]
+    (plain_pass, plain_peak), (frugal_pass, frugal_peak) = (
+        ways["none"],
+        ways["per-block"],
+    )
     factors[model] = plain_pass / frugal_pass
     row = {"activations, saved": f"{1 - frugal_pass / plain_pass:.0%}"}
     row["factor"] = f"{factors[model]:.1f}"
@@ -649,15 +731,18 @@ claims.Verdicts(
     claims.Verdict(
         "A03",
         "holds if",
-        "Memory grows with the depth, and with its root where a layer keeps its input alone.",
-        f"depth to the power of {slopes['none']:.2f} without, {slopes['sqrt']:.2f} with",
+        "Memory grows with the depth, and with its root where a layer keeps its input "
+        "alone.",
+        f"depth to the power of {slopes['none']:.2f} without, {slopes['sqrt']:.2f} "
+        "with",
         "counted",
         "sines-tables",
     ),
     claims.Verdict(
         "A04",
         "holds if",
-        "It depends on model, batch and kernel: part of the published models lie in that range.",
+        "It depends on model, batch and kernel: part of the published models lie in "
+        "that range.",
         f"{in_range} of {len(shares)} pairs, from {shares[0]:.0%} to {shares[-1]:.0%}",
         "predicted",
         "pairs",
@@ -667,33 +752,38 @@ claims.Verdicts(
         "A05",
         "holds if",
         "One more forward is at most a third of a step; early stop makes it less.",
-        f"{min(adds['per-block'], adds['sqrt']):.0f} to {max(adds.values()):.0f} % more FLOPs",
+        f"{min(adds['per-block'], adds['sqrt']):.0f} to {max(adds.values()):.0f} % "
+        "more FLOPs",
         "counted",
         "flops",
     ),
     claims.Verdict(
         "A06",
         "holds if",
-        "Every sqrt(n) layers is best where a layer keeps its input alone, not in a transformer.",
-        f"r = {r:.0f}: {sqrt_ratio:.1f} times the memory of a checkpoint around each block",
+        "Every sqrt(n) layers is best where a layer keeps its input alone, not in a "
+        "transformer.",
+        f"r = {r:.0f}: {sqrt_ratio:.1f} times the memory of a checkpoint around each "
+        "block",
         "counted",
         "measured",
     ),
     claims.Verdict(
         "A14",
         "wrong",
-        "Memory has a valley at a middle length; recomputation is at most one forward everywhere.",
-        f"64 sines: {by_length[1]['units']}, {by_length[8]['units']}, {by_length[32]['units']} "
-        "units and "
-        f"{by_length[1]['forwards']}, {by_length[8]['forwards']}, {by_length[32]['forwards']} "
-        "forwards at segments of 1, 8, 32",
+        "Memory has a valley at a middle length; recomputation is at most one forward "
+        "everywhere.",
+        f"64 sines: {by_length[1]['units']}, {by_length[8]['units']}, "
+        f"{by_length[32]['units']} units and "
+        f"{by_length[1]['forwards']}, {by_length[8]['forwards']}, "
+        f"{by_length[32]['forwards']} forwards at segments of 1, 8, 32",
         "counted",
         "sines-tables",
     ),
     claims.Verdict(
         "A15",
         "holds",
-        "What counts is the number of blocks, and how much of the peak was activations.",
+        "What counts is the number of blocks, and how much of the peak was "
+        "activations.",
         f"{shallow[1]} saved with 1 block, {shallow[4]} with 4, {shallow[16]} with 16",
         "counted",
         "shallow",
@@ -709,23 +799,28 @@ claims.Verdicts(
     claims.Verdict(
         "C11",
         "holds",
-        "Dynamic programming finds Revolve's schedules, with the forwards of the formula.",
-        f"equal for {sum(map(int.__eq__, found, formula))} of {len(places)} numbers of places",
+        "Dynamic programming finds Revolve's schedules, with the forwards of the "
+        "formula.",
+        f"equal for {sum(map(int.__eq__, found, formula))} of {len(places)} numbers of "
+        "places",
         "counted",
         "revolve",
     ),
     claims.Verdict(
         "D05",
         "holds if",
-        "A third is the limit of long segments; with short ones early stop saves a good part.",
-        f"{adds['per-block']:.0f} % more FLOPs per block, {adds['every-4']:.0f} % every four",
+        "A third is the limit of long segments; with short ones early stop saves a "
+        "good part.",
+        f"{adds['per-block']:.0f} % more FLOPs per block, {adds['every-4']:.0f} % "
+        "every four",
         "counted",
         "flops",
     ),
     claims.Verdict(
         "D10",
         "wrong",
-        "The memory part holds on one side of the valley; the recomputation does not change.",
+        "The memory part holds on one side of the valley; the recomputation does not "
+        "change.",
         f"{by_length[8]['units']} units at 8, {by_length[32]['units']} at 32, forwards "
         f"{by_length[8]['forwards']} and {by_length[32]['forwards']}",
         "counted",
@@ -735,7 +830,8 @@ claims.Verdicts(
         "D13",
         "wrong",
         "For equal layers it hardly matters which sixteen are checkpointed.",
-        f"peaks of four choices between {min(everything_sixteen)} and {max(everything_sixteen)}",
+        f"peaks of four choices between {min(everything_sixteen)} and "
+        f"{max(everything_sixteen)}",
         "counted",
         "which-sixteen",
     ),
@@ -752,8 +848,9 @@ claims.Verdicts(
         "E03",
         "holds if",
         "The best number of segments is sqrt(n r), which is sqrt(n) for r = 1 alone.",
-        f"r = 1: best at segments of {min(by_length, key=lambda s: by_length[s]['units'])} of 64; "
-        f"r = {r:.0f}: of {min(curve, key=curve.get)}",
+        "r = 1: best at segments of "
+        f"{min(by_length, key=lambda s: by_length[s]['units'])} of 64; r = {r:.0f}: of "
+        f"{min(curve, key=curve.get)}",
         "counted",
         "sines-tables",
     ),
@@ -768,16 +865,18 @@ claims.Verdicts(
     claims.Verdict(
         "E05",
         "holds if",
-        "The segments' code is right only if each segment is bound when the loop passes it.",
-        f"{unbound.count(False)} of {len(unbound)} layers wrong with the closure; bound: "
-        f"{all(bound)}",
+        "The segments' code is right only if each segment is bound when the loop "
+        "passes it.",
+        f"{unbound.count(False)} of {len(unbound)} layers wrong with the closure; "
+        f"bound: {all(bound)}",
         "computed",
         "mended",
     ),
     claims.Verdict(
         "E12",
         "wrong",
-        "Each block saves most, for fewer FLOPs than longer segments; attention only saves little.",
+        "Each block saves most, for fewer FLOPs than longer segments; attention only "
+        "saves little.",
         f"% saved / % more FLOPs: {table_order}",
         "counted",
         "flops",

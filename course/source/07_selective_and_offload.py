@@ -76,7 +76,8 @@ class Makers(TorchDispatchMode):
         module = max(self.tracker.parents - {"Global"}, key=len)
         note = f"{module} {op.overloadpacket.__name__}", flops, storages(args)
         for storage in storages(out):
-            self.notes.setdefault(storage, note)  # the first one made it, a view comes later
+            # the first one made it, a view comes later
+            self.notes.setdefault(storage, note)
         self.alive.append(out)  # so that no address is used twice
         return out
 
@@ -102,14 +103,16 @@ Price = namedtuple("Price", "made_by num_bytes flops")
 def prices(block, x):
     kept, notes = watched(block, x)
 
-    def to_make(storage):  # its own operation, and those before it whose results nobody kept
+    # its own operation, and those before it whose results nobody kept
+    def to_make(storage):
         _, flops, inputs = notes[storage]
         missing = [one for one in set(inputs) - {storage} if one not in kept]
         return flops + sum(to_make(one) for one in missing)
 
     made = {}
     for storage, num_bytes in kept.items():
-        if name := notes[storage][0].removeprefix("Block").lstrip(". "):  # inputs have none
+        # inputs have none
+        if name := notes[storage][0].removeprefix("Block").lstrip(". "):
             before = made.get(name, Price(name, 0, 0))
             made[name] = Price(name, num_bytes + before.num_bytes, to_make(storage))
     return list(made.values())
@@ -118,7 +121,11 @@ def prices(block, x):
 # %% id="wide-block"
 def wide_block(attention="sdpa", d_model=4096, seq_len=2048, **others):
     config = GPTConfig(
-        d_model=d_model, num_heads=d_model // 128, seq_len=seq_len, attention=attention, **others
+        d_model=d_model,
+        num_heads=d_model // 128,
+        seq_len=seq_len,
+        attention=attention,
+        **others,
     )
     with memory.predicting():  # a GPU's kernels, and no memory
         block = Block(config).to(torch.bfloat16)
@@ -138,9 +145,13 @@ print(f"{share:.0f} % without a product{beside(guess, share)}")
 def price_list(rows):
     table = []
     for row in sorted(rows, key=lambda row: row.flops / row.num_bytes):
-        freed = str(Bytes(row.num_bytes / (row.flops / 1e6))) if row.flops else "no product"
+        freed = (
+            str(Bytes(row.num_bytes / (row.flops / 1e6))) if row.flops else "no product"
+        )
         table.append((row.made_by, str(row.num_bytes), human_flops(row.flops), freed))
-    return pd.DataFrame(table, columns=["made by", "kept", "to make again", "freed per MFLOP"])
+    return pd.DataFrame(
+        table, columns=["made by", "kept", "to make again", "freed per MFLOP"]
+    )
 
 
 price_list(fused)
@@ -167,7 +178,8 @@ written, written_flops = wide_block("eager")
 def dropped_in_order(rows, forward_flops):
     kept, flops, points = sum(row.num_bytes for row in rows), 0, {}
     for row in sorted(rows, key=lambda row: row.flops / row.num_bytes):
-        points[100 * flops / forward_flops + 1e-6 * len(points)] = kept  # no two at one place
+        # no two at one place
+        points[100 * flops / forward_flops + 1e-6 * len(points)] = kept
         kept, flops = kept - row.num_bytes, flops + row.flops
     return points | {100 * flops / forward_flops: kept}
 
@@ -194,11 +206,16 @@ plots.growth(
 gpt3 = {"d_model": 12288, "seq_len": 2048, "dropout": 0.1}
 for kind in ("eager", "sdpa"):
     rows, flops = wide_block(kind, **gpt3)
-    kept = 2 * 2048 * 12288 + sum(row.num_bytes for row in rows)  # with the block's input
+    # with the block's input
+    kept = 2 * 2048 * 12288 + sum(row.num_bytes for row in rows)
     scores = [row for row in rows if row.made_by.split()[0] == "attention"]
-    scores = [row for row in scores if "clone" not in row.made_by]  # the layout of its result
+    # the layout of its result
+    scores = [row for row in scores if "clone" not in row.made_by]
     freed, again = sum(r.num_bytes for r in scores), max(r.flops for r in scores)
-    print(f"{kind} frees {freed / kept:.0%} of the bytes for {again / flops:.1%} of the FLOPs")
+    print(
+        f"{kind} frees {freed / kept:.0%} of the bytes for {again / flops:.1%} of the "
+        "FLOPs"
+    )
 print(f"paper: {80 / (34 + 80):.0%} of the bytes")
 
 # %% [markdown] id="selective-read"
@@ -266,7 +283,9 @@ def products(number, q, k, v):  # shapes (batch, heads, sequence, width)
 kernel = "_scaled_dot_product_flash_attention_for_cpu"
 cpu_attention = {
     getattr(aten, kernel): lambda q, k, v, *_, **__: products(2, q, k, v),
-    getattr(aten, kernel + "_backward"): lambda grad, q, k, v, *_, **__: products(5, q, k, v),
+    getattr(aten, kernel + "_backward"): lambda grad, q, k, v, *_, **__: products(
+        5, q, k, v
+    ),
 }
 
 
@@ -288,7 +307,9 @@ def result_of(gpt):
     report = memory.measure(step, model=gpt, warmup=0)
     backward = next(tick for tick, phase in report.phase_starts if phase == "backward")
     waiting = report.curve()[backward]["activations"] / unit
-    peak = max(sum(point[name] for name in ACTIVATIONS) for point in report.curve()) / unit
+    peak = (
+        max(sum(point[name] for name in ACTIVATIONS) for point in report.curve()) / unit
+    )
     with FlopCounterMode(display=False, custom_mapping=cpu_attention) as counter:
         step()
     gradients = [parameter.grad for parameter in gpt.parameters()]
@@ -363,7 +384,8 @@ class Store(TorchDispatchMode):
 
     def __torch_dispatch__(self, op, types, args=(), kwargs=None):
         out = op(*args, **(kwargs or {}))
-        if name_of(op, args) in self.keep:  # without its history: see the alias of chapter 05
+        # without its history: see the alias of chapter 05
+        if name_of(op, args) in self.keep:
             self.store.append(tree_map_only(torch.Tensor, torch.Tensor.detach, out))
         return out
 
@@ -393,7 +415,12 @@ guess = None  # per cent
 
 # %% id="policies"
 PRODUCTS = {"qkv", "attention", "out", "up"}
-policies = {"nothing": set(), "attention": {"attention"}, "out": {"out"}, "qkv, up": {"qkv", "up"}}
+policies = {
+    "nothing": set(),
+    "attention": {"attention"},
+    "out": {"out"},
+    "qkv, up": {"qkv", "up"},
+}
 policies |= {"all but down": PRODUCTS, "all products": PRODUCTS | {"down"}}
 plain = result_of(make_gpt(none))
 table = {}
@@ -440,7 +467,10 @@ for name in ("qkv, up", "all but down"):
     theirs = result_of(make_gpt(partial(by_torch, partial(named, policies[name]))))
     same = [a == b for a, b in zip(ours[:3], theirs[:3], strict=True)]
     equal = all(map(torch.equal, theirs.gradients, plain.gradients))
-    print(f"{name:<13} waiting, peak and FLOPs as ours: {same}, gradients of none: {equal}")
+    print(
+        f"{name:<13} waiting, peak and FLOPs as ours: {same}, gradients of none: "
+        f"{equal}"
+    )
 
 # %% [markdown] id="torch-policy-read"
 # The same bytes, the same FLOPs, the same gradients. PyTorch's version also looks after views,
@@ -485,7 +515,8 @@ def offloaded(choice):
             return loss(tokens)
 
     gpt.loss = loss_with_host
-    return result_of(gpt), host.copied // 2  # two steps: one for the meter, one for FLOPs
+    # two steps: one for the meter, one for FLOPs
+    return result_of(gpt), host.copied // 2
 
 
 # %% id="offload-table"
@@ -525,7 +556,8 @@ pd.DataFrame(table).T
 # direction, half of what the data sheets give for both.
 
 # %% id="cards"
-CARDS = {  # FLOP/s and bytes/s to the host: data sheets of T4, A100 80GB SXM, H100 SXM, GH200
+# FLOP/s and bytes/s to the host: data sheets of T4, A100 80GB SXM, H100 SXM, GH200
+CARDS = {
     "T4, PCIe 3": (65e12, 16e9),
     "A100, PCIe 4": (312e12, 32e9),
     "H100, PCIe 5": (989e12, 64e9),
@@ -547,7 +579,8 @@ guess = None  # channels
 @cache
 def flops_per_byte(width):
     rows, flops = wide_block(d_model=width)
-    return flops / (sum(row.num_bytes for row in rows) + 2 * 2048 * width)  # and its input
+    # and its input
+    return flops / (sum(row.num_bytes for row in rows) + 2 * 2048 * width)
 
 
 widths = [2**power for power in range(9, 17)]
@@ -556,14 +589,20 @@ for card, (flops_per_second, bytes_per_second) in CARDS.items():
     needed = flops_per_second / bytes_per_second
     enough = next(width for width in widths if flops_per_byte(width) >= needed)
     hidden = f"{min(flops_per_byte(4096) / needed, 1):.0%}"
-    table[card] = {"FLOPs a byte": round(needed), "from width": enough, "at 4096": hidden}
+    table[card] = {
+        "FLOPs a byte": round(needed),
+        "from width": enough,
+        "at 4096": hidden,
+    }
 width = table["A100, PCIe 4"]["from width"]
 print(f"A100: from width {width}{beside(guess, width)}")
 pd.DataFrame(table).T
 
 # %% id="width-figure"
 lines = {"a block": {width: flops_per_byte(width) for width in widths}}
-lines |= {card: dict.fromkeys(widths, fast / bus) for card, (fast, bus) in CARDS.items()}
+lines |= {
+    card: dict.fromkeys(widths, fast / bus) for card, (fast, bus) in CARDS.items()
+}
 plots.training_curves(
     lines,
     xlabel="width of the block",
@@ -594,7 +633,8 @@ claims.Verdicts(
     claims.Verdict(
         "C10",
         "holds",
-        "Dropping norms and GELU alone repeats no product and frees a good part of the memory.",
+        "Dropping norms and GELU alone repeats no product and frees a good part of the "
+        "memory.",
         f"{1 - policy.waiting / plain.waiting:.0%} of the waiting bytes for "
         f"{policy.flops / plain.flops - 1:.1%} more FLOPs",
         "counted",
@@ -603,20 +643,22 @@ claims.Verdicts(
     claims.Verdict(
         "C13",
         "holds if",
-        "Offload frees what waits and recomputes nothing; behind PCIe only a part of it is hidden.",
-        f"{plain.waiting:.0f} waiting units become {offloaded(none)[0].waiting:.0f}; an A100 hides "
-        f"{table['A100, PCIe 4']['at 4096']} of the copies at width 4096",
+        "Offload frees what waits and recomputes nothing; behind PCIe only a part of "
+        "it is hidden.",
+        f"{plain.waiting:.0f} waiting units become {offloaded(none)[0].waiting:.0f}; "
+        f"an A100 hides {table['A100, PCIe 4']['at 4096']} of the copies at width 4096",
         "counted",
         "offload-table",
     ),
     claims.Verdict(
         "D11",
         "wrong",
-        "Two segments a block save a little with few blocks, cost memory with many, and recompute "
-        "less.",
-        f"{results[4, halves].peak / results[4, per_block].peak:.2f} of the peak with 4 blocks, "
-        f"{ratio:.2f} with 16; FLOPs {results[16, halves].flops / results[16, none].flops:.2f} "
-        f"and {results[16, per_block].flops / results[16, none].flops:.2f} of plain",
+        "Two segments a block save a little with few blocks, cost memory with many, "
+        "and recompute less.",
+        f"{results[4, halves].peak / results[4, per_block].peak:.2f} of the peak with "
+        f"4 blocks, {ratio:.2f} with 16; FLOPs "
+        f"{results[16, halves].flops / results[16, none].flops:.2f} and "
+        f"{results[16, per_block].flops / results[16, none].flops:.2f} of plain",
         "counted",
         "modules-table",
     ),

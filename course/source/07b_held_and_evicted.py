@@ -73,13 +73,20 @@ def with_log(part, hand, strategy="per-block"):
 # %% id="references-table"
 _, plain = with_log("", None, strategy="none")
 logs = {("nothing", ""): ("", None)}
-for part, hand in [("", itself), ("mlp.up", detached), ("mlp.up", itself), ("norm_1", mean)]:
+for part, hand in [
+    ("", itself),
+    ("mlp.up", detached),
+    ("mlp.up", itself),
+    ("norm_1", mean),
+]:
     logs[part or "block", hand.__name__] = part, hand
 seen = {name: with_log(*log) for name, log in logs.items()}
 peaks = {name: 100 * peak / plain for name, (_, peak) in seen.items()}
 inside = peaks["mlp.up", "itself"]
 print(f"from inside: {inside:.0f} %{beside(guess, inside)}")
-columns = {"waiting, units": {name: f"{waiting:.1f}" for name, (waiting, _) in seen.items()}}
+columns = {
+    "waiting, units": {name: f"{waiting:.1f}" for name, (waiting, _) in seen.items()}
+}
 columns["peak, % of plain"] = {name: f"{peak:.0f}" for name, peak in peaks.items()}
 pd.DataFrame(columns).rename_axis(["logged", "kept as"])
 
@@ -115,10 +122,15 @@ def measured_on_gpu(around):
 
 
 if device.has_gpu():
-    for name, around in {"kept": nullcontext, "moved": partial(save_on_cpu, True)}.items():
+    for name, around in {
+        "kept": nullcontext,
+        "moved": partial(save_on_cpu, True),
+    }.items():
         print(name, measured_on_gpu(around), sep="\n")  # no times on an emulated card
 else:
-    print("no GPU here: chapter 07 counts the bytes, and its section on the bus the time")
+    print(
+        "no GPU here: chapter 07 counts the bytes, and its section on the bus the time"
+    )
 
 # %% [markdown] id="on-demand-text"
 # ## Can it be decided while it runs?
@@ -135,7 +147,7 @@ else:
 
 # %% id="on-demand"
 class OnDemand:
-    """Results 0, 1, 2, ... of a chain, at most `room` of them in memory; 0 is the input."""
+    """Results of a chain, at most `room` of them in memory; result 0 is the input."""
 
     def __init__(self, room):
         self.room, self.clock, self.runs = room, 0, 0
@@ -183,7 +195,10 @@ def best(length, room):
     if length <= 2:
         return length
     ways = range(1, length) if room >= 3 else ()
-    return min((k - 1 + best(length - k, room - 1) + best(k, room) for k in ways), default=10**9)
+    return min(
+        (k - 1 + best(length - k, room - 1) + best(k, room) for k in ways),
+        default=10**9,
+    )
 
 
 runs, planned = forward_and_backward(64, 12), best(64, 12)
@@ -216,7 +231,8 @@ claims.Verdicts(
     claims.Verdict(
         "C21",
         "holds",
-        "Evicting on demand stays close to the best plan on a chain, and needs no plan beforehand.",
+        "Evicting on demand stays close to the best plan on a chain, and needs no plan "
+        "beforehand.",
         f"{runs} runs, {planned} planned: {more:+.0f} %",
         "counted",
         "on-demand-runs",
@@ -224,9 +240,11 @@ claims.Verdicts(
     claims.Verdict(
         "E16",
         "holds if",
-        "Keeping the blocks' outputs costs little; keeping tensors from inside undoes the saving.",
+        "Keeping the blocks' outputs costs little; keeping tensors from inside undoes "
+        "the saving.",
         f"peak {peaks['nothing', '']:.0f} % of plain with nothing kept, "
-        f"{peaks['block', 'itself']:.0f} % with outputs, {inside:.0f} % with the inside",
+        f"{peaks['block', 'itself']:.0f} % with outputs, {inside:.0f} % with the "
+        "inside",
         "counted",
         "references-table",
     ),

@@ -19,7 +19,11 @@
 # %% id="imports"
 import pandas as pd
 import torch
-from functorch.compile import aot_module, make_boxed_func, min_cut_rematerialization_partition
+from functorch.compile import (
+    aot_module,
+    make_boxed_func,
+    min_cut_rematerialization_partition,
+)
 from torch import nn
 from torch._functorch import config as compiler_config
 from torch.utils.checkpoint import checkpoint_sequential
@@ -42,14 +46,21 @@ def products(number, q, k, v):  # shapes (batch, heads, sequence, width)
 kernel = "_scaled_dot_product_flash_attention_for_cpu"
 cpu_attention = {  # as in chapter 07: the FLOP counter does not know this kernel
     getattr(aten, kernel): lambda q, k, v, *_, **__: products(2, q, k, v),
-    getattr(aten, kernel + "_backward"): lambda grad, q, k, v, *_, **__: products(5, q, k, v),
+    getattr(aten, kernel + "_backward"): lambda grad, q, k, v, *_, **__: products(
+        5, q, k, v
+    ),
 }
 
 # %% id="sides-models"
 GPT2 = {"n_embd": 128, "n_head": 4, "vocab_size": 512, "n_positions": 128}
 GPT2 |= dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0)
-GPT2 |= {"tie_word_embeddings": False}  # the compiler's front end wants each weight once
-UNET = {"block_out_channels": (32, 64, 128, 128), "cross_attention_dim": 64, "sample_size": 16}
+# the compiler's front end wants each weight once
+GPT2 |= {"tie_word_embeddings": False}
+UNET = {
+    "block_out_channels": (32, 64, 128, 128),
+    "cross_attention_dim": 64,
+    "sample_size": 16,
+}
 UNET |= {"norm_num_groups": 8, "attention_head_dim": 4}
 
 
@@ -57,12 +68,17 @@ class WithLoss(nn.Module):
     def __init__(self, name, micro_batch, sizes):
         super().__init__()
         torch.manual_seed(0)
-        self.name, self.model = name, published.build(name, device="cpu", **sizes).train()
+        self.name, self.model = (
+            name,
+            published.build(name, device="cpu", **sizes).train(),
+        )
         for key, tensor in published.batch(name, micro_batch, **sizes).items():
             self.register_buffer(key, tensor.clone())  # else two names have one tensor
 
     def forward(self):
-        return published.loss(self.name, self.model, dict(self.named_buffers(recurse=False)))
+        return published.loss(
+            self.name, self.model, dict(self.named_buffers(recurse=False))
+        )
 
 
 # %% id="sides-cost"
@@ -84,7 +100,9 @@ class InSequence(nn.Module):  # takes the place of a model's blocks
         self.blocks, self.num_segments = blocks, num_segments
 
     def forward(self, x, *args, **kwargs):
-        calls = [lambda x, block=block: block(x, *args, **kwargs) for block in self.blocks]
+        calls = [
+            lambda x, block=block: block(x, *args, **kwargs) for block in self.blocks
+        ]
         return checkpoint_sequential(calls, self.num_segments, x, use_reentrant=False)
 
 
@@ -98,7 +116,8 @@ def cost_in_sequence(whole, num_segments):
 
 
 # %% id="sides-compiled"
-def as_it_is(graph, inputs):  # no code generated: each operation of the graph runs as it stands
+# no code generated: each operation of the graph runs as it stands
+def as_it_is(graph, inputs):
     return make_boxed_func(graph.forward)
 
 
@@ -136,7 +155,10 @@ def side_by_side(whole, seen):
         held, planned_flops = cost_planned(whole, profile, peak)
         planned[held] = planned_flops / base - 1
         row = {"peak": human_bytes(peak), "recomputed": f"{flops / base - 1:+.1%}"}
-        plans = {"plan's peak": human_bytes(held), "plan recomputes": f"{planned[held]:+.1%}"}
+        plans = {
+            "plan's peak": human_bytes(held),
+            "plan recomputes": f"{planned[held]:+.1%}",
+        }
         rows[name] = row | plans
     return planned, pd.DataFrame(rows).T
 
@@ -144,7 +166,15 @@ def side_by_side(whole, seen):
 # %% id="sides-gpt"
 gpt2 = WithLoss("gpt2", 2, GPT2)
 gpt2().backward()  # from here on there are gradients
-ways = ("none", "per-block", "every-2", "sqrt", "attention-only", "mlp-only", "library-switch")
+ways = (
+    "none",
+    "per-block",
+    "every-2",
+    "sqrt",
+    "attention-only",
+    "mlp-only",
+    "library-switch",
+)
 seen_gpt = {}
 for way in ways:
     with strategies.applied(gpt2.model, way):
@@ -163,7 +193,10 @@ for way in ("none", "per-block", "attention-only", "mlp-only", "library-switch")
 plan_unet, table = side_by_side(unet, seen_unet)
 switch, base = seen_unet["library-switch"][1], seen_unet["none"][1]
 share = 100 * list(plan_unet.values())[-1] / (switch / base - 1)
-print(f"in the switch's bytes: {share:.0f} % of its recomputed FLOPs{beside(guess, share)}")
+print(
+    f"in the switch's bytes: {share:.0f} % of its recomputed "
+    f"FLOPs{beside(guess, share)}"
+)
 table
 
 # %% id="sides-compiler"
@@ -191,7 +224,9 @@ better
 base = seen_gpt["none"][1]
 points = {name: {held: flops / base - 1} for name, (held, flops) in seen_gpt.items()}
 points["compiler"] = {held: flops / base - 1 for held, flops in by_compiler.values()}
-plots.tradeoff({"plan": plan_gpt | more_plan, **points}, title="GPT-2's layout: bytes and FLOPs")
+plots.tradeoff(
+    {"plan": plan_gpt | more_plan, **points}, title="GPT-2's layout: bytes and FLOPs"
+)
 
 # %% [markdown] id="sides-read"
 # The plan has no more bytes and no more FLOPs than any other way, on both models. The reason is
@@ -214,9 +249,10 @@ claims.Verdicts(
     claims.Verdict(
         "C09",
         "holds",
-        "A planner and the compiler choose by themselves; no rule by hand beats the plan.",
-        f"{sum(map(len, better))} of {len(seen_gpt) + len(seen_unet)} ways beat the plan in bytes "
-        "and FLOPs",
+        "A planner and the compiler choose by themselves; no rule by hand beats the "
+        "plan.",
+        f"{sum(map(len, better))} of {len(seen_gpt) + len(seen_unet)} ways beat the "
+        "plan in bytes and FLOPs",
         "counted",
         "sides-dominated",
     ),

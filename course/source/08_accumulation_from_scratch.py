@@ -29,7 +29,8 @@ from tutorial_lib.models.vit import ViT, ViTConfig
 from tutorial_lib.training import Recipe
 from tutorial_lib.units import GIB
 
-torch.set_num_threads(1)  # small steps lose more by waiting for a second core than they gain
+# small steps lose more by waiting for a second core than they gain
+torch.set_num_threads(1)
 
 # %% [markdown] id="one-update"
 # ## One update in four pieces
@@ -100,23 +101,32 @@ def measured_gpt(num, micro_batch):
         optimizer.step()
         optimizer.zero_grad()
 
-    return memory.measure(step, model=model, optimizer=optimizer, label=f"{num} x {micro_batch}")
+    return memory.measure(
+        step, model=model, optimizer=optimizer, label=f"{num} x {micro_batch}"
+    )
 
 
 # %% id="measure-memory"
 big, small, alone = measured_gpt(1, 32), measured_gpt(4, 8), measured_gpt(1, 8)
 reports = {report.label: report for report in (big, small, alone)}
-plots.ledger_bars({name: r.at_peak for name, r in reports.items()}, title="At the peak, counted")
+plots.ledger_bars(
+    {name: r.at_peak for name, r in reports.items()}, title="At the peak, counted"
+)
 
 # %% id="memory-table"
 P = big.at_peak["parameters"]
 held = pd.DataFrame({
     "activations": {name: r.at_peak["activations"] for name, r in reports.items()},
-    "forward and backward": {name: r.forward_backward_bytes for name, r in reports.items()},
+    "forward and backward": {
+        name: r.forward_backward_bytes for name, r in reports.items()
+    },
     "whole step": {name: r.peak_bytes for name, r in reports.items()},
 })  # fmt: skip
 fell = 100 * (1 - held.loc["4 x 8"] / held.loc["1 x 32"])
-print(f"the whole step fell by {fell['whole step']:.1f} %{beside(guess, fell['whole step'])}")
+print(
+    f"the whole step fell by {fell['whole step']:.1f} "
+    f"%{beside(guess, fell['whole step'])}"
+)
 (held / P).round(2)  # in P, the bytes of all parameters
 
 # %% id="timeline"
@@ -188,7 +198,9 @@ def by_hand(model, num=4, lr=0.1):
     total = [torch.zeros_like(p) for p in parameters]
     for micro_batch in tokens.chunk(num):
         gradients = torch.autograd.grad(model.loss(micro_batch) / num, parameters)
-        total = [ours + gradient for ours, gradient in zip(total, gradients, strict=True)]
+        total = [
+            ours + gradient for ours, gradient in zip(total, gradients, strict=True)
+        ]
     with torch.no_grad():
         for p, gradient in zip(parameters, total, strict=True):
             p.sub_(gradient, alpha=lr)
@@ -221,7 +233,10 @@ def error(seen, wanted):
 distances = {}
 for dtype in (torch.float64, torch.float32, torch.bfloat16):
     wanted = gradient(big_batch, dtype)
-    off = {n: error(gradient(partial(accumulated, num=n), dtype), wanted) for n in (2, 4, 8, 16)}
+    off = {
+        n: error(gradient(partial(accumulated, num=n), dtype), wanted)
+        for n in (2, 4, 8, 16)
+    }
     distances[str(dtype)] = off | {"bound": summation_tolerance(dtype, tokens.numel())}
 pd.DataFrame(distances).T.map("{:.0e}".format)
 
@@ -244,7 +259,9 @@ pd.DataFrame(distances).T.map("{:.0e}".format)
 # %% id="same"
 for dtype in (torch.float64, torch.float32):
     for optimizer in (plain_sgd, adamw):
-        assert_same_training(big_batch, accumulated, make=partial(make_gpt, dtype, optimizer))
+        assert_same_training(
+            big_batch, accumulated, make=partial(make_gpt, dtype, optimizer)
+        )
 exact = distances["torch.float64"][4] < distances["torch.float64"]["bound"]
 
 # %% [markdown] id="forgotten"
@@ -373,9 +390,12 @@ lines = [line for line in data.text().splitlines() if 2 <= len(line) <= 63][100:
 
 def loss_sum(model, lines):
     rows = [data.encode(line) for line in lines]
-    targets = nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=-100)  # (B, T)
+    # (B, T)
+    targets = nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=-100)
     logits = model(targets.clamp(min=0))[:, :-1]  # (B, T - 1, V)
-    return F.cross_entropy(logits.flatten(0, 1), targets[:, 1:].flatten(), reduction="sum")
+    return F.cross_entropy(
+        logits.flatten(0, 1), targets[:, 1:].flatten(), reduction="sum"
+    )
 
 
 def num_targets(lines):
@@ -407,10 +427,15 @@ guess = None  # per cent
 
 # %% id="measure-ragged"
 def mean_of_means_off(lines, size):
-    whole, parts = (partial(ragged, lines=lines, size=n, weighted=n == 32) for n in (32, size))
+    whole, parts = (
+        partial(ragged, lines=lines, size=n, weighted=n == 32) for n in (32, size)
+    )
     loss, wanted_loss = (step(*make_gpt(torch.float64)) for step in (parts, whole))
     off = error(gradient(parts, torch.float64), gradient(whole, torch.float64))
-    return {"gradient off by, %": 100 * off, "loss off by, %": 100 * abs(loss / wanted_loss - 1)}
+    return {
+        "gradient off by, %": 100 * off,
+        "loss off by, %": 100 * abs(loss / wanted_loss - 1),
+    }
 
 
 by_length = sorted(lines, key=len)  # as samplers do, to save padding
@@ -418,7 +443,9 @@ ragged_errors = {"4, as they come": mean_of_means_off(lines, 4),
                  "4, by length": mean_of_means_off(by_length, 4),
                  "1, as they come": mean_of_means_off(lines, 1)}  # fmt: skip
 ragged_off = ragged_errors["4, as they come"]["gradient off by, %"]
-print(f"micro-batches of 4, as they come: {ragged_off:.0f} %{beside(guess, ragged_off)}")
+print(
+    f"micro-batches of 4, as they come: {ragged_off:.0f} %{beside(guess, ragged_off)}"
+)
 pd.DataFrame(ragged_errors).round(1).T
 
 # %% [markdown] id="read-ragged"
@@ -466,7 +493,8 @@ def update(model, optimizer, scheduler, scaler, num=4, wrong=""):
 # %% id="finish"
 def finish(model, optimizer, scheduler, scaler, wrong):
     if wrong == "never unscaled":
-        nn.utils.clip_grad_norm_(model.parameters(), 0.1)  # 0.1 of what is 1024 times too large
+        # 0.1 of what is 1024 times too large
+        nn.utils.clip_grad_norm_(model.parameters(), 0.1)
     scaler.unscale_(optimizer)
     if wrong != "clip each":
         nn.utils.clip_grad_norm_(model.parameters(), 0.1)
@@ -479,7 +507,13 @@ def finish(model, optimizer, scheduler, scaler, wrong):
 # %% id="mistakes"
 # NBVAL_IGNORE_OUTPUT
 assert_same_training(partial(update, num=1), update, make=make_all)
-for wrong in ("no division", "log of means", "clip each", "never unscaled", "schedule each"):
+for wrong in (
+    "no division",
+    "log of means",
+    "clip each",
+    "never unscaled",
+    "schedule each",
+):
     print(f"{wrong}: ", end="")
     verdict(partial(update, num=1), partial(update, wrong=wrong), make_all)
 
@@ -493,7 +527,9 @@ for wrong in ("no division", "log of means", "clip each", "never unscaled", "sch
 
 # %% id="clip-hides"
 no_division = partial(update, wrong="no division")
-assert_same_training(partial(update, num=1), no_division, make=make_all, ignore=["loss"])
+assert_same_training(
+    partial(update, num=1), no_division, make=make_all, ignore=["loss"]
+)
 
 # %% [markdown] id="time"
 # ## The other price: time
@@ -504,13 +540,18 @@ assert_same_training(partial(update, num=1), no_division, make=make_all, ignore=
 
 # %% id="flops"
 def gpt_step(model, num):
-    ids = torch.zeros(32, config.seq_len, dtype=torch.long, device=model.head.weight.device)
+    ids = torch.zeros(
+        32, config.seq_len, dtype=torch.long, device=model.head.weight.device
+    )
     for micro_batch in ids.chunk(num):
         (model.loss(micro_batch) / num).backward()
 
 
 model, _ = make_gpt()
-one, many = (memory.measure(partial(gpt_step, model, n), model=model, flops=True) for n in (1, 32))
+one, many = (
+    memory.measure(partial(gpt_step, model, n), model=model, flops=True)
+    for n in (1, 32)
+)
 flops_ratio = many.flops / one.flops
 f"{flops_ratio:.2f} times the FLOPs"
 
@@ -526,10 +567,18 @@ guess = None  # times as long
 place, pieces = device.pick(), (1, 4, 8, 32)
 names = {"gpt_step": gpt_step, "model": model.to(place)}
 timers = {num: Timer(f"gpt_step(model, {num})", globals=names) for num in pieces}
-rounds = pd.DataFrame([{num: timers[num].timeit(1).mean for num in pieces} for _ in range(3)])
-slower = rounds.div(rounds[1], axis="index").median()  # in turn, so that both see the same machine
-print(f"{device.describe(place)}: {slower[32]:.1f} times as long{beside(guess, slower[32])}")
-pd.DataFrame({"times as long as one batch of 32": slower.round(2)}).rename_axis("micro-batches")
+rounds = pd.DataFrame(
+    [{num: timers[num].timeit(1).mean for num in pieces} for _ in range(3)]
+)
+# in turn, so that both see the same machine
+slower = rounds.div(rounds[1], axis="index").median()
+print(
+    f"{device.describe(place)}: {slower[32]:.1f} times as "
+    f"long{beside(guess, slower[32])}"
+)
+pd.DataFrame({"times as long as one batch of 32": slower.round(2)}).rename_axis(
+    "micro-batches"
+)
 
 # %% [markdown] id="read-time"
 # The FLOPs are the same, and the clock disagrees. Each call has a fixed cost, and small matrices
@@ -542,29 +591,34 @@ pd.DataFrame({"times as long as one batch of 32": slower.round(2)}).rename_axis(
 claims.Verdicts(
     claims.Verdict(
         "A02", "holds if",
-        "The micro-batch decides the memory, and the global batch does not, if you leave out the "
-        "one copy of the gradients that a second micro-batch adds.",
-        f"{gpt2_peaks['8 x 2']:.2f} and {gpt2_peaks['8 x 4']:.2f} GiB for batches of 16 and 32 in "
-        f"pieces of 8; {gpt2_peaks['4 x 8']:.2f} GiB in pieces of 4",
+        "The micro-batch decides the memory, and the global batch does not, if you "
+        "leave out the one copy of the gradients that a second micro-batch adds.",
+        f"{gpt2_peaks['8 x 2']:.2f} and {gpt2_peaks['8 x 4']:.2f} GiB for batches of "
+        f"16 and 32 in pieces of 8; {gpt2_peaks['4 x 8']:.2f} GiB in pieces of 4",
         "predicted", "only-micro-batch", device="CUDA kernels",
     ),
     claims.Verdict(
         "A08", "holds if",
-        "The plain loop equals the big batch if every window is full and all micro-batches count "
-        "the same number of terms.",
-        f"within float64's rounding: {exact}; {len(labels) % 256} of {len(labels)} images left",
+        "The plain loop equals the big batch if every window is full and all "
+        "micro-batches count the same number of terms.",
+        f"within float64's rounding: {exact}; {len(labels) % 256} of {len(labels)} "
+        "images left",
         "computed", "distances",
     ),
     claims.Verdict(
         "A09", "holds if",
-        "The mean of micro-batch gradients is the big batch's gradient if each loss depends on "
-        "one sample and each micro-batch is weighed by its share of the window.",
-        f"{ragged_off:.0f} % off where rows differ in length", "computed", "measure-ragged",
+        "The mean of micro-batch gradients is the big batch's gradient if each loss "
+        "depends on one sample and each micro-batch is weighed by its share of the "
+        "window.",
+        f"{ragged_off:.0f} % off where rows differ in length", "computed",
+        "measure-ragged",
     ),
     claims.Verdict(
         "D01", "holds if",
-        "The accumulated gradient is exact, up to the order of adding, under the same condition.",
-        f"within float64's rounding: {exact}; {ragged_off:.0f} % off where rows differ in length",
+        "The accumulated gradient is exact, up to the order of adding, under the same "
+        "condition.",
+        f"within float64's rounding: {exact}; {ragged_off:.0f} % off where rows differ "
+        "in length",
         "computed", "measure-ragged",
     ),
 )  # fmt: skip
@@ -573,26 +627,28 @@ claims.Verdicts(
 claims.Verdicts(
     claims.Verdict(
         "A10", "holds if",
-        "Four micro-batches of 8 cut the activations of a batch of 32 by 75 %, and the peak by "
-        "less, unless activations are nearly all of it.",
-        f"{fell['activations']:.1f} % of the activations, {fell['whole step']:.1f} % of the peak",
+        "Four micro-batches of 8 cut the activations of a batch of 32 by 75 %, and the "
+        "peak by less, unless activations are nearly all of it.",
+        f"{fell['activations']:.1f} % of the activations, {fell['whole step']:.1f} % "
+        "of the peak",
         "counted", "memory-table",
     ),
     claims.Verdict(
         "D03", "holds if",
-        "Accumulation does not reduce the peak if you compare at one micro-batch: it adds a copy "
-        "of the gradients to forward and backward.",
+        "Accumulation does not reduce the peak if you compare at one micro-batch: it "
+        "adds a copy of the gradients to forward and backward.",
         f"{(small.forward_backward_bytes - alone.forward_backward_bytes) / P:+.2f} P",
         "counted", "memory-table",
     ),
     claims.Verdict(
         "A11", "holds if",
-        "Accumulation adds no FLOPs; it adds no time only if each micro-batch still fills the "
-        "machine.",
+        "Accumulation adds no FLOPs; it adds no time only if each micro-batch still "
+        "fills the machine.",
         f"{flops_ratio:.2f} times the FLOPs with 32 micro-batches", "counted", "flops",
     ),
     claims.Verdict(
-        "B03", "holds", "The loop needs no framework: a sum and a subtraction give the same bits.",
+        "B03", "holds", "The loop needs no framework: a sum and a subtraction give the "
+                        "same bits.",
         f"same bits: {same_bits}", "computed", "by-hand",
     ),
 )  # fmt: skip

@@ -29,7 +29,8 @@ from tutorial_lib.guesses import beside
 from tutorial_lib.models.gpt import GPT, GPTConfig
 from tutorial_lib.models.vit import ViT, ViTConfig
 
-torch.set_num_threads(1)  # small steps lose more by waiting for a second core than they gain
+# small steps lose more by waiting for a second core than they gain
+torch.set_num_threads(1)
 
 # %% [markdown] id="trainers"
 # ## The trainers of 2024
@@ -49,7 +50,9 @@ class OwnModel(nn.Module):
         self.gpt = GPT(GPTConfig(num_layers=2, num_heads=4, d_model=64, seq_len=64))
 
     def forward(self, input_ids, labels):
-        return {"loss": self.weigh(self.gpt(input_ids)[:, :-1].flatten(0, 1), labels[:, 1:])}
+        return {
+            "loss": self.weigh(self.gpt(input_ids)[:, :-1].flatten(0, 1), labels[:, 1:])
+        }
 
     def weigh(self, logits, targets):
         return F.cross_entropy(logits, targets.flatten())
@@ -60,7 +63,8 @@ lines = [line for line in data.text().splitlines() if 2 <= len(line) <= 63][100:
 
 def collate(part):
     rows = [data.encode(line) for line in part]
-    labels = nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=-100)  # (B, T)
+    # (B, T)
+    labels = nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=-100)
     return {"input_ids": labels.clamp(min=0), "labels": labels}
 
 
@@ -72,13 +76,16 @@ def collate(part):
 # %% id="trainer-settings"
 class KeepGradient(transformers.TrainerCallback):
     def on_pre_optimizer_step(self, args, state, control, model, **_):
-        self.gradient = torch.cat([p.grad.double().flatten() for p in model.parameters()])
+        self.gradient = torch.cat(
+            [p.grad.double().flatten() for p in model.parameters()]
+        )
 
 
 def settings(folder, size):
     return transformers.TrainingArguments(
-        folder, max_steps=1, max_grad_norm=0, report_to="none", disable_tqdm=True, use_cpu=True,
-        per_device_train_batch_size=size, gradient_accumulation_steps=len(lines) // size,
+        folder, max_steps=1, max_grad_norm=0, report_to="none", disable_tqdm=True,
+        use_cpu=True, per_device_train_batch_size=size,
+        gradient_accumulation_steps=len(lines) // size,
         remove_unused_columns=False, dataloader_pin_memory=False, save_strategy="no",
     )  # fmt: skip
 
@@ -118,9 +125,17 @@ class TakesAnything(OwnModel):
 
 
 wanted = trainer_gradient(OwnModel(), 32)
-own, anything = (error(trainer_gradient(kind(), 1), wanted) for kind in (OwnModel, TakesAnything))
-print(f"transformers {transformers.__version__}, micro-batches of 1 against one batch of 32")
-print(f"OwnModel off by {own:.2f}; TakesAnything off by {anything:.1f}{beside(guess, anything)}")
+own, anything = (
+    error(trainer_gradient(kind(), 1), wanted) for kind in (OwnModel, TakesAnything)
+)
+print(
+    f"transformers {transformers.__version__}, micro-batches of 1 against one batch of "
+    "32"
+)
+print(
+    f"OwnModel off by {own:.2f}; TakesAnything off by "
+    f"{anything:.1f}{beside(guess, anything)}"
+)
 
 # %% [markdown] id="read-trainer"
 # `OwnModel` gets the mean of means, today, from the repaired `Trainer`. `TakesAnything` gets a
@@ -147,7 +162,10 @@ def collate_masked(part):
 
 
 for how in (collate, collate_masked):
-    print(f"{how.__name__:<15} off by {error(trainer_gradient(Counts(), 1, how), wanted):.0e}")
+    print(
+        f"{how.__name__:<15} off by "
+        f"{error(trainer_gradient(Counts(), 1, how), wanted):.0e}"
+    )
 
 # %% [markdown] id="read-mended-trainer"
 # The first row is nearly right. The `Trainer` counted all labels, and the first label of each row
@@ -192,7 +210,10 @@ def make_vit(dtype=torch.float32):
 
 def gradient(model, x, y):
     return torch.cat(
-        [g.flatten() for g in torch.autograd.grad(model.loss(x, y), [*model.parameters()])]
+        [
+            g.flatten()
+            for g in torch.autograd.grad(model.loss(x, y), [*model.parameters()])
+        ]
     )
 
 
@@ -228,7 +249,11 @@ def unscaled(model, optimizer, scaler):
 
 def make_scaled(scale=65536.0):
     model = make_vit()
-    return model, SGD(model.parameters(), lr=0.05), torch.amp.GradScaler("cpu", init_scale=scale)
+    return (
+        model,
+        SGD(model.parameters(), lr=0.05),
+        torch.amp.GradScaler("cpu", init_scale=scale),
+    )
 
 
 assert_same_training(unscaled, autocast_update, make=make_scaled, bitwise=True,
@@ -265,7 +290,9 @@ guess = None  # per cent
 model = make_vit()
 exact, errors = 0.0, {"bfloat16": {}, "float16": {}, "float32": {}}
 sums = dict.fromkeys(errors, 0.0)
-for place, (x, y) in enumerate(zip(images[:1792].split(7), labels[:1792].split(7), strict=True)):
+for place, (x, y) in enumerate(
+    zip(images[:1792].split(7), labels[:1792].split(7), strict=True)
+):
     flat = gradient(model, x, y)
     exact = exact + flat.double()
     for name in sums:
@@ -321,7 +348,9 @@ def measured_update(fused):
 
 reports = {"plain": measured_update(False), "in backward": measured_update(True)}
 P = reports["plain"].at_peak["parameters"]
-gradients = {name: max(at["gradients"] for at in r.curve()) / P for name, r in reports.items()}
+gradients = {
+    name: max(at["gradients"] for at in r.curve()) / P for name, r in reports.items()
+}
 peaks = {name: report.peak_bytes / P for name, report in reports.items()}
 pd.DataFrame({"peak, P": peaks, "gradients, P": gradients}).round(2)
 
@@ -336,7 +365,9 @@ model = OwnModel().gpt
 optimizers = in_backward(model, AdamW)
 for micro_batch in next(data.text_batches(16, 64)).chunk(4):
     (model.loss(micro_batch) / 4).backward()
-(counted,) = {int(state["step"]) for o in optimizers.values() for state in o.state.values()}
+(counted,) = {
+    int(state["step"]) for o in optimizers.values() for state in o.state.values()
+}
 f"{counted} updates{beside(guess, counted)}"
 
 # %% [markdown] id="losses"
@@ -370,7 +401,11 @@ def train(num, factor=1, dtype=torch.float32, epochs=4, size=64):
 
 # %% id="training-figure"
 # NBVAL_IGNORE_OUTPUT
-runs = {"one batch of 64": train(1), "4 x 16": train(4), "4 x 16, not divided": train(4, 4)}
+runs = {
+    "one batch of 64": train(1),
+    "4 x 16": train(4),
+    "4 x 16, not divided": train(4, 4),
+}
 plots.training_curves(
     runs, xlabel="samples seen", ylabel="loss of the window", dashed=["4 x 16"],
     title="Digits, ViT, AdamW: one effective batch, three loops",
@@ -388,14 +423,20 @@ exact_runs = [train(num, dtype=torch.float64) for num in (1, 4)]
 
 def apart(one, other):
     so_far = accumulate((abs(other[seen] - loss) for seen, loss in one.items()), max)
-    return {seen: distance for seen, distance in zip(one, so_far, strict=True) if distance}
+    return {
+        seen: distance for seen, distance in zip(one, so_far, strict=True) if distance
+    }
 
 
 one, right, undivided = runs.values()
-distances = {"not divided, float32": apart(one, undivided), "4 x 16, float32": apart(one, right)}
+distances = {
+    "not divided, float32": apart(one, undivided),
+    "4 x 16, float32": apart(one, right),
+}
 distances["4 x 16, float64"] = apart(*exact_runs)
 plots.training_curves(
-    distances, xlabel="samples seen", ylabel="distance from the big batch's loss", log="y",
+    distances, log="y",
+    xlabel="samples seen", ylabel="distance from the big batch's loss",
     title="Rounding grows as a bug does (logarithmic)",
 )  # fmt: skip
 
@@ -449,10 +490,10 @@ for distance in (1.0, 1e-4):
 claims.Verdicts(
     claims.Verdict(
         "D02", "holds if",
-        "The scaler steps once an update, and only float16 needs it: around bfloat16 it changes no "
-        "bit.",
-        f"{lost['float16']:.1f} % of small gradients lost in float16, {lost['bfloat16']:.1f} % in "
-        "bfloat16",
+        "The scaler steps once an update, and only float16 needs it: around bfloat16 "
+        "it changes no bit.",
+        f"{lost['float16']:.1f} % of small gradients lost in float16, "
+        f"{lost['bfloat16']:.1f} % in bfloat16",
         "computed", "underflow",
     ),
 )  # fmt: skip

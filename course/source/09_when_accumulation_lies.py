@@ -28,7 +28,8 @@ from tutorial_lib.checks import CheckError, assert_same_training
 from tutorial_lib.guesses import beside
 from tutorial_lib.models.resnet import ResNet, ResNetConfig
 
-torch.set_num_threads(1)  # small steps lose more by waiting for a second core than they gain
+# small steps lose more by waiting for a second core than they gain
+torch.set_num_threads(1)
 
 # %% [markdown] id="premise"
 # ## The premise, as a picture
@@ -58,9 +59,11 @@ def make_net(norm=nn.Identity, p=0.0, dtype=torch.float64):
 def influence(losses_of, batch):
     batch = batch.clone().requires_grad_()
     rows = [
-        torch.autograd.grad(loss, batch, retain_graph=True)[0] for loss in losses_of(batch)
+        torch.autograd.grad(loss, batch, retain_graph=True)[0]
+        for loss in losses_of(batch)
     ]  # one (B, 1, 8, 8) for each loss
-    return torch.stack([row.flatten(1).norm(dim=1) for row in rows])  # (losses, samples)
+    # (losses, samples)
+    return torch.stack([row.flatten(1).norm(dim=1) for row in rows])
 
 
 def losses(model, pixels, targets=y):
@@ -81,7 +84,9 @@ def in_pieces(losses_of, num=2):
 guess = None  # squares
 
 # %% id="picture"
-layer, batch = (partial(losses, make_net(norm)[0]) for norm in (nn.LayerNorm, nn.BatchNorm1d))
+layer, batch = (
+    partial(losses, make_net(norm)[0]) for norm in (nn.LayerNorm, nn.BatchNorm1d)
+)
 pictures = {
     "LayerNorm": influence(layer, x[:8]),
     "BatchNorm": influence(batch, x[:8]),
@@ -136,7 +141,9 @@ def error(seen, wanted):
 
 def make_resnet(dtype=torch.float64):
     torch.manual_seed(0)
-    model = ResNet(ResNetConfig(in_channels=1, stage_depths=(1, 1, 1), base_channels=4)).to(dtype)
+    model = ResNet(
+        ResNetConfig(in_channels=1, stage_depths=(1, 1, 1), base_channels=4)
+    ).to(dtype)
     return model, SGD(model.parameters(), lr=0.1)
 
 
@@ -151,13 +158,19 @@ guess = None  # per cent
 # %% id="batch-norm-errors"
 norms = {"LayerNorm": nn.LayerNorm, "GroupNorm": partial(nn.GroupNorm, 8)}
 norms["BatchNorm"] = nn.BatchNorm1d
-subjects = {name: partial(make_net, norm) for name, norm in norms.items()} | {"ResNet": make_resnet}
-errors = pd.DataFrame(index=list(subjects), columns=["2 x 32", "4 x 16", "8 x 8", "32 x 2"])
+subjects = {name: partial(make_net, norm) for name, norm in norms.items()} | {
+    "ResNet": make_resnet
+}
+errors = pd.DataFrame(
+    index=list(subjects), columns=["2 x 32", "4 x 16", "8 x 8", "32 x 2"]
+)
 for name, make in subjects.items():
     wanted = gradient(big_batch, make)
     for split in errors:
         num = int(split.split()[0])
-        errors.loc[name, split] = error(gradient(partial(accumulated, num=num), make), wanted)
+        errors.loc[name, split] = error(
+            gradient(partial(accumulated, num=num), make), wanted
+        )
 resnet_off = 100 * errors.loc["ResNet", "4 x 16"]
 print(f"ResNet, 4 x 16: {resnet_off:.0f} %{beside(guess, resnet_off)}")
 errors.map(lambda e: f"{e:.0%}" if e > 1e-12 else "rounding")
@@ -208,7 +221,8 @@ shares.rename_axis("micro-batches")
 def frozen(model):
     for module in model.modules():
         if isinstance(module, nn.modules.batchnorm._BatchNorm):
-            module.eval()  # weight and bias still train; call it again after each model.train()
+            # weight and bias still train; call it again after each model.train()
+            module.eval()
     return model
 
 
@@ -278,7 +292,9 @@ assert_same_training(big_batch, accumulated, make=make_same_masks)
 def draw(model, num):
     parts = [part.sort().values for part in torch.randperm(len(x)).chunk(num)]
     total = sum(losses(model, x[part], y[part]).sum() / len(x) for part in parts)
-    return torch.cat([g.flatten() for g in torch.autograd.grad(total, list(model.parameters()))])
+    return torch.cat(
+        [g.flatten() for g in torch.autograd.grad(total, list(model.parameters()))]
+    )
 
 
 def averages(make, num, repeats):
@@ -294,12 +310,16 @@ def averages(make, num, repeats):
 # %% id="averages-figure"
 # NBVAL_IGNORE_OUTPUT
 curves = {}
-for name, make in {"dropout": partial(make_net, p=0.2), "BatchNorm": subjects["BatchNorm"]}.items():
+for name, make in {
+    "dropout": partial(make_net, p=0.2),
+    "BatchNorm": subjects["BatchNorm"],
+}.items():
     wanted = averages(make, num=1, repeats=256)[256]
     found = averages(make, num=4, repeats=128)
     curves[name] = {repeats: error(mean, wanted) for repeats, mean in found.items()}
 plots.training_curves(
-    curves, xlabel="repeats averaged", log="xy", ylabel="error of the averaged gradient",
+    curves, xlabel="repeats averaged", log="xy", ylabel="error of the averaged "
+                                                        "gradient",
     title="Noise averages out, a bias stays (both axes logarithmic)",
 )  # fmt: skip
 
@@ -322,7 +342,9 @@ plots.training_curves(
 # %% id="encoders"
 def encoder(width, p):
     def layer(size):
-        return nn.Sequential(nn.Linear(size, width), nn.GELU(), nn.LayerNorm(width), nn.Dropout(p))
+        return nn.Sequential(
+            nn.Linear(size, width), nn.GELU(), nn.LayerNorm(width), nn.Dropout(p)
+        )
 
     return nn.Sequential(nn.Flatten(), layer(32), layer(width), nn.Linear(width, 32))
 
@@ -335,7 +357,9 @@ class TwoEncoders(nn.Module):
 
     def forward(self, images):  # (B, 1, 8, 8) -> (B, 2, 32), of length 1
         left, right = images.split(4, dim=-1)
-        return F.normalize(torch.stack([self.left(left), self.right(right)], dim=1), dim=-1)
+        return F.normalize(
+            torch.stack([self.left(left), self.right(right)], dim=1), dim=-1
+        )
 
 
 # %% id="contrastive"
@@ -360,7 +384,10 @@ def contrast(model, pixels):
 # %% id="contrastive-picture"
 whole = partial(contrast, make_encoders()[0])
 plots.influence(
-    {"contrastive": influence(whole, x[:8]), "in 2 x 4": influence(in_pieces(whole), x[:8])}
+    {
+        "contrastive": influence(whole, x[:8]),
+        "in 2 x 4": influence(in_pieces(whole), x[:8]),
+    }
 )
 
 # %% [markdown] id="predict-naive"
@@ -404,7 +431,11 @@ for name, make in {"new": make_encoders, "trained": make_trained}.items():
     for num in (1, 4, 16):
         step, size = partial(naive, num=num), 128 // num
         off = error(gradient(step, make), gradient(big, make))
-        rows[f"{name}, {num} x {size}"] = {"negatives": size - 1, "loss": step(*make()), "off": off}
+        rows[f"{name}, {num} x {size}"] = {
+            "negatives": size - 1,
+            "loss": step(*make()),
+            "off": off,
+        }
 pd.DataFrame(rows).T.round(2)
 
 # %% [markdown] id="read-naive"
@@ -442,7 +473,9 @@ def cached(model, optimizer, pixels=images[:128], size=8, replay=True):
     embedded = torch.cat(embedded).requires_grad_()
     loss = pair_losses(embedded, model.log_scale).mean()
     loss.backward()  # fills embedded.grad, and the scale's own gradient
-    for part, state, cache_part in zip(parts, states, embedded.grad.split(size), strict=True):
+    for part, state, cache_part in zip(
+        parts, states, embedded.grad.split(size), strict=True
+    ):
         if replay:
             torch.set_rng_state(state)
         model(part).backward(cache_part)
@@ -462,7 +495,9 @@ for dtype in (torch.float64, torch.float32):
 
 
 # %% id="replay"
-def in_memory(model, optimizer, pixels=images[:128], size=8, embed=lambda model, part: model(part)):
+def in_memory(
+    model, optimizer, pixels=images[:128], size=8, embed=lambda model, part: model(part)
+):
     optimizer.zero_grad()
     parts = pixels.to(model.log_scale.dtype).split(size)
     embedded = torch.cat([embed(model, part) for part in parts])
@@ -493,7 +528,10 @@ def mean_gradients(step, seed, repeats=64):
 wanted = mean_gradients(in_memory, seed=0)[64]
 loops = {"with replay": cached, "without": partial(cached, replay=False)}
 found = {name: mean_gradients(step, seed=1) for name, step in loops.items()}
-draws = {name: {n: error(means[n], wanted) for n in (1, 8, 64)} for name, means in found.items()}
+draws = {
+    name: {n: error(means[n], wanted) for n in (1, 8, 64)}
+    for name, means in found.items()
+}
 pd.DataFrame(draws).T.map("{:.0%}".format).rename_axis(columns="off after n draws")
 
 # %% [markdown] id="read-replay"
@@ -526,7 +564,9 @@ def naive_by_32(model, optimizer, pixels):
 
 
 loops = {"whole batch": big, "naive": naive_by_32, "cached": partial(cached, size=32)}
-peaks = pd.DataFrame({n: {name: peak(step, n) for name, step in loops.items()} for n in (64, 256)})
+peaks = pd.DataFrame(
+    {n: {name: peak(step, n) for name, step in loops.items()} for n in (64, 256)}
+)
 factor = peaks.loc["cached", 256] / peaks.loc["cached", 64]
 print(f"cached: {factor:.2f} times{beside(guess, factor)}")
 (peaks / 2**20).round(2).rename_axis(columns="MiB, by pairs")
@@ -558,7 +598,10 @@ steps = {"big": big, "cached": cached, "checkpointed": checkpointed}
 costs = {}
 for name, step in steps.items():
     report = memory.measure(partial(step, model, optimizer), model=model, flops=True)
-    costs[name] = {"FLOPs": report.flops, "peak, MiB": report.forward_backward_bytes / 2**20}
+    costs[name] = {
+        "FLOPs": report.flops,
+        "peak, MiB": report.forward_backward_bytes / 2**20,
+    }
 table = pd.DataFrame(costs).T
 table["FLOPs"] /= table.loc["big", "FLOPs"]
 more = 100 * (table.loc["cached", "FLOPs"] - 1)
@@ -598,12 +641,18 @@ def train(step, lr, batch=128, epochs=6):
     generator = torch.Generator().manual_seed(0)
     for _ in range(epochs):
         rows = torch.randperm(len(training), generator=generator).split(batch)
-        reported = sum(step(model, optimizer, training[part]) for part in rows) / len(rows)
+        reported = sum(step(model, optimizer, training[part]) for part in rows) / len(
+            rows
+        )
     return reported, score(model)
 
 
 loops = {"whole batch of 128": big, "naive, 8 x 16": partial(naive, num=8)}
-runs = {(name, lr): train(step, lr) for name, step in loops.items() for lr in (1e-3, 2e-3, 4e-3)}
+runs = {
+    (name, lr): train(step, lr)
+    for name, step in loops.items()
+    for lr in (1e-3, 2e-3, 4e-3)
+}
 results = pd.DataFrame(runs, index=["reported loss", "found"]).T.unstack().round(2)
 results.rename_axis(columns=["", "learning rate"])
 
@@ -619,17 +668,19 @@ results.rename_axis(columns=["", "learning rate"])
 claims.Verdicts(
     claims.Verdict(
         "B04", "holds if",
-        "Larger batches help contrastive learning if the loss compares all their pairs, as with "
-        "cached gradients; plain accumulation leaves the number of negatives as it was.",
+        "Larger batches help contrastive learning if the loss compares all their "
+        "pairs, as with cached gradients; plain accumulation leaves the number of "
+        "negatives as it was.",
         f"16 x 8 makes {kept:.1f} % of the comparisons of one batch of 128",
         "counted", "naive-errors",
     ),
     claims.Verdict(
         "D04", "holds",
-        "Accumulation changes the gradient of a model with BatchNorm by tens of per cent, and "
-        "with LayerNorm only by rounding.",
-        f"4 x 16: BatchNorm {errors.loc['BatchNorm', '4 x 16']:.0%}, ResNet {resnet_off:.0f} %, "
-        f"LayerNorm below 1e-12: {errors.loc['LayerNorm', '4 x 16'] < 1e-12}",
+        "Accumulation changes the gradient of a model with BatchNorm by tens of per "
+        "cent, and with LayerNorm only by rounding.",
+        f"4 x 16: BatchNorm {errors.loc['BatchNorm', '4 x 16']:.0%}, ResNet "
+        f"{resnet_off:.0f} %, LayerNorm below 1e-12: "
+        f"{errors.loc['LayerNorm', '4 x 16'] < 1e-12}",
         "computed", "batch-norm-errors",
     ),
 )  # fmt: skip

@@ -24,7 +24,8 @@ from torch.optim import SGD, Adam
 from tutorial_lib import claims, data, plots
 from tutorial_lib.guesses import beside
 
-torch.set_num_threads(1)  # small steps lose more by waiting for a second core than they gain
+# small steps lose more by waiting for a second core than they gain
+torch.set_num_threads(1)
 
 # %% [markdown] id="networks"
 # ## Four networks, one set of samples
@@ -45,16 +46,23 @@ class FourNets(nn.Module):
     def __init__(self, sizes=(64, 64, 64, 10), num=4):
         super().__init__()
         pairs = list(pairwise(sizes))
-        self.weights = nn.ParameterList(torch.randn(num, i, o) * math.sqrt(2 / i) for i, o in pairs)
+        self.weights = nn.ParameterList(
+            torch.randn(num, i, o) * math.sqrt(2 / i) for i, o in pairs
+        )
         self.biases = nn.ParameterList(torch.zeros(num, 1, o) for _, o in pairs)
 
-    def losses(self, rows):  # one loss a network: their sum has four independent gradients
+    # one loss a network: their sum has four independent gradients
+    def losses(self, rows):
         h = images[rows].flatten(1).expand(4, -1, -1)  # (4, B, 64)
         for weight, bias in zip(self.weights, self.biases, strict=True):
             out = torch.baddbmm(bias, h, weight)
             h = F.relu(out)
         targets = labels[rows].repeat(4)
-        return F.cross_entropy(out.flatten(0, 1), targets, reduction="none").view(4, -1).mean(1)
+        return (
+            F.cross_entropy(out.flatten(0, 1), targets, reduction="none")
+            .view(4, -1)
+            .mean(1)
+        )
 
 
 # %% id="one-run"
@@ -104,7 +112,10 @@ pd.DataFrame({kind.__name__: {b: best[kind, b] for b in batches} for kind in rat
 # %% id="sweep-figure-sgd"
 # NBVAL_IGNORE_OUTPUT
 def valleys(kind):
-    curves = {f"batch {b}": {rate: final(kind, b, rate) for rate in rates[kind]} for b in batches}
+    curves = {
+        f"batch {b}": {rate: final(kind, b, rate) for rate in rates[kind]}
+        for b in batches
+    }
     title = f"{kind.__name__}, the same {4 * 1536} samples (both axes logarithmic)"
     words = {"xlabel": "learning rate", "ylabel": "final loss", "title": title}
     return plots.training_curves(curves, log="xy", **words)
@@ -209,7 +220,8 @@ for batch in (16, 256):
     rate = base * batch / 16
     lengths = {"none": 0, "1536 samples": 1536, "96 updates": 96 * batch}
     rows[f"SGD, batch {batch}"] = {
-        name: final(SGD, batch, rate, warm_up=samples) for name, samples in lengths.items()
+        name: final(SGD, batch, rate, warm_up=samples)
+        for name, samples in lengths.items()
     }
 warm = pd.DataFrame(rows).T
 warm.round(3)
@@ -223,28 +235,34 @@ warm.round(3)
 # ## Verdicts
 
 # %% id="verdicts"
-safer = rules.loc[("SGD", "bold", 256), "root"] < rules.loc[("SGD", "bold", 256), "linear"]
+safer = (
+    rules.loc[("SGD", "bold", 256), "root"] < rules.loc[("SGD", "bold", 256), "linear"]
+)
 faster = rules.loc[("SGD", "careful", 256)].idxmin() == "linear"
 slow = ends["256, same rate"] > 2 * ends["256, linear"]
 claims.Verdicts(
     claims.Verdict(
         "A16", "holds if",
-        "The linear rule holds for SGD if the scaled rate stays far below the largest stable one.",
-        f"careful rate, batch 256: linear ends lowest: {faster}; bold rate: root beats it: {safer}",
+        "The linear rule holds for SGD if the scaled rate stays far below the largest "
+        "stable one.",
+        f"careful rate, batch 256: linear ends lowest: {faster}; bold rate: root beats "
+        f"it: {safer}",
         "computed", "rules",
     ),
     claims.Verdict(
         "B05", "holds if",
-        "A larger effective batch converges more slowly per sample if the learning rate is left "
-        "as it was; accumulation itself delays nothing.",
-        f"batch 256: loss more than halved by the linear rule, from the same samples: {slow}",
+        "A larger effective batch converges more slowly per sample if the learning "
+        "rate is left as it was; accumulation itself delays nothing.",
+        "batch 256: loss more than halved by the linear rule, from the same samples: "
+        f"{slow}",
         "computed", "delayed",
     ),
     claims.Verdict(
         "D15", "holds if",
-        "The square root is safer if the rate was bold, and slower if it was careful; a warm-up "
-        "keeps its length in samples.",
-        f"root beats linear from a bold rate: {safer}, and loses from a careful one: {faster}",
+        "The square root is safer if the rate was bold, and slower if it was careful; "
+        "a warm-up keeps its length in samples.",
+        f"root beats linear from a bold rate: {safer}, and loses from a careful one: "
+        f"{faster}",
         "computed", "rules",
     ),
 )  # fmt: skip

@@ -16,7 +16,9 @@ from tutorial_lib.guesses import beside
 from tutorial_lib.recorded.published import KINDS, misses, published_peaks, summary
 
 peaks = published_peaks()
-for source, number in Counter(peak.source.partition(" (")[0] for peak in peaks).most_common():
+for source, number in Counter(
+    peak.source.partition(" (")[0] for peak in peaks
+).most_common():
     print(f"{number:>3}  {source}")
 
 # %% [markdown] id="how-text"
@@ -48,13 +50,22 @@ for kind in KINDS:
         cells += f"{statistics.median(off):>10.2%}, most {max(off):>4.0%}"
     print(f"{kind:<16}{len(ours):>5}{cells}")
     if kind == "allocated":
-        print(beside(guess, 100 * statistics.median(map(abs, misses(ours, "emulated")))), end="")
+        print(
+            beside(guess, 100 * statistics.median(map(abs, misses(ours, "emulated")))),
+            end="",
+        )
 
 # %% id="figure"
 ALLOCATOR = [peak for peak in peaks if peak.kind == "allocated"]
-FIGURES = {"predicted": "predicted", "emulated": "emulated", "emulated, as then": "then"}
+FIGURES = {
+    "predicted": "predicted",
+    "emulated": "emulated",
+    "emulated, as then": "then",
+}
 points = {
-    words: [(peak.published, getattr(peak, name) / peak.published) for peak in ALLOCATOR]
+    words: [
+        (peak.published, getattr(peak, name) / peak.published) for peak in ALLOCATOR
+    ]
     for words, name in FIGURES.items()
 }
 plots.agreement(points, title="max_memory_allocated: ours against published")

@@ -36,7 +36,8 @@ from tutorial_lib.checks import CheckError, assert_same_training
 from tutorial_lib.training import Recipe
 from tutorial_lib.units import GIB, MIB, Bytes
 
-torch.set_num_threads(1)  # small steps lose more by waiting for a second core than they gain
+# small steps lose more by waiting for a second core than they gain
+torch.set_num_threads(1)
 
 # %% [markdown] id="levels-text"
 # ## Where are the bytes?
@@ -69,11 +70,15 @@ with memory.predicting():
     levels = {
         f"{name}, {side} x {side}": {
             "parameters": sum(p.nbytes for p in part.parameters()),
-            "activations": sum(r.num_bytes for r in kept.rows if r.module.startswith(name)),
+            "activations": sum(
+                r.num_bytes for r in kept.rows if r.module.startswith(name)
+            ),
         }
         for side, (name, part) in zip(sides, level_names(unet), strict=True)
     }
-plots.opposite_bars(levels, title="SD 2.1's U-Net, one image of 768 pixels, float32, predicted")
+plots.opposite_bars(
+    levels, title="SD 2.1's U-Net, one image of 768 pixels, float32, predicted"
+)
 
 # %% [markdown] id="read-levels"
 # Parameters and activations lie in different places. Most parameters lie deep, where an image is
@@ -100,7 +105,9 @@ def gradients():
 
 
 # %% id="runs"
-runs = dict.fromkeys((name for name, m in small.named_modules() if not list(m.children())), 0)
+runs = dict.fromkeys(
+    (name for name, m in small.named_modules() if not list(m.children())), 0
+)
 
 
 def count(name, module, args):
@@ -181,13 +188,15 @@ sizes, flops = {}, {}
 with memory.predicting():
     loss, unet = Recipe("sd21-unet", NUM).make_loss()
     for p in unet.parameters():
-        p.grad = torch.zeros_like(p)  # as when accumulating: gradients are there throughout
+        # as when accumulating: gradients are there throughout
+        p.grad = torch.zeros_like(p)
     for name, way in ways_of(unet).items():
         with way:
             sizes[name] = beyond(loss, unet)
             if name in ("plain", "the line"):
                 flops[name] = num_flops(loss)
-    unet.set_attn_processor(AttnProcessor())  # scores written out, as before fused kernels
+    # scores written out, as before fused kernels
+    unet.set_attn_processor(AttnProcessor())
     for name in ("plain", "the line"):
         with ways_of(unet)[name]:
             sizes[f"{name}, eager"] = beyond(loss, unet)
@@ -218,7 +227,9 @@ table = recorded.load("predicted").rows
 
 
 def predicted_step(model, num, optimizer, strategy=""):
-    key = f"{model}, batch {num}, fp32, {optimizer}" + (f", {strategy}" if strategy else "")
+    key = f"{model}, batch {num}, fp32, {optimizer}" + (
+        f", {strategy}" if strategy else ""
+    )
     return table[key]["report"]
 
 
@@ -246,14 +257,23 @@ for model, num in {"sd21-unet": 4, "sdxl-unet": 1}.items():
     for precision in ("fp32", "bf16-amp"):
         for attention in ("sdpa", "eager"):
             plain, frugal = (
-                Recipe(model, num, precision=precision, attention=attention, checkpointing=way)
+                Recipe(
+                    model,
+                    num,
+                    precision=precision,
+                    attention=attention,
+                    checkpointing=way,
+                )
                 for way in ("none", "per-block")
             )
             before, after = (table[r.label()]["report"] for r in (plain, frugal))
-            saves[model, precision, attention] = 1 - after["peak_bytes"] / before["peak_bytes"]
+            saves[model, precision, attention] = (
+                1 - after["peak_bytes"] / before["peak_bytes"]
+            )
             of_pass = 1 - added(after) / added(before)
-            print(f"{plain.label():<44} saves {saves[model, precision, attention]:4.0%} "
-                  f"of the peak, {of_pass:4.0%} of the pass")  # fmt: skip
+            print(f"{plain.label():<44} saves "
+                  f"{saves[model, precision, attention]:4.0%} of the peak, "
+                  f"{of_pass:4.0%} of the pass")  # fmt: skip
 
 # %% [markdown] id="read-full-step"
 # "About 40 % less" is right for SD 2.1, batch 4, 768 pixels, float32, fused attention. SD 1.5 has
@@ -267,7 +287,9 @@ ledgers = {
     "adamw": plain["at_peak"],
     "adamw, the line": switched["at_peak"],
     "fused adamw": predicted_step("sdxl-unet", 1, "adamw-fused")["at_peak"],
-    "fused adamw, blocks": predicted_step("sdxl-unet", 1, "adamw-fused", "per-block")["at_peak"],
+    "fused adamw, blocks": predicted_step("sdxl-unet", 1, "adamw-fused", "per-block")[
+        "at_peak"
+    ],
 }
 title = "SDXL's U-Net, one image of 1024 pixels, float32, at the peak of the step"
 plots.ledger_bars(ledgers, title=title, cards_gib=(40, 80), predicted=list(ledgers))
@@ -307,7 +329,9 @@ print(f"written-out scores, batch 4: the line saves {saved:.0%} of the peak")
 a100 = recorded.load("emulated NVIDIA A100-SXM4-80GB")
 for key, row in a100.rows.items():
     if key.startswith("sd21-unet, largest batch, fp32, adamw-fused"):
-        print(f"{a100.device}: {row['micro_batch']:>2}  {key.removeprefix('sd21-unet, ')}")
+        print(
+            f"{a100.device}: {row['micro_batch']:>2}  {key.removeprefix('sd21-unet, ')}"
+        )
 
 # %% id="your-card"
 # NBVAL_IGNORE_OUTPUT
@@ -337,13 +361,17 @@ if torch.cuda.is_available():  # yours, if you have one
 resident = 4 * plain["at_peak"]["parameters"]  # with gradients and two states
 for kernel in ("", "eager"):
     way = f"{kernel}, per-block" if kernel else "per-block"
-    before, after = (predicted_step("sdxl-unet", 1, "adamw", how) for how in (kernel, way))
+    before, after = (
+        predicted_step("sdxl-unet", 1, "adamw", how) for how in (kernel, way)
+    )
     ramp = before["phases"]["forward"] - before["baseline_bytes"]
     turn = after["phases"]["backward"] - after["baseline_bytes"]
     first = int((80 * GIB - resident) / ramp)
     then = int((80 * GIB - after["baseline_bytes"]) / turn)
     sdxl_batches = first, then
-    print(f"80 GiB, {kernel or 'fused':<5}: batch {first}, checkpointed at least {then}")
+    print(
+        f"80 GiB, {kernel or 'fused':<5}: batch {first}, checkpointed at least {then}"
+    )
 
 # %% [markdown] id="read-sdxl-batch"
 # With written-out scores we get the table's 1, and its 4 or more. But "68 %" is no share of a peak
@@ -361,7 +389,8 @@ for kernel in ("", "eager"):
 
 # %% id="image-sizes"
 def saved_bytes(side, attention):
-    recipe = Recipe("sd21-unet", size=side // 8, attention=attention)  # eight pixels to a latent
+    # eight pixels to a latent
+    recipe = Recipe("sd21-unet", size=side // 8, attention=attention)
     with memory.predicting():
         loss, unet = recipe.make_loss()
         return memory.saved(loss, params_of=unet).num_bytes
@@ -385,7 +414,10 @@ plots.growth(curves, xlabel="side of the image in pixels", predicted=list(curves
 per_pixel = {way: sizes[way] / NUM / 768**2 for way in ("plain", "the line")}
 for way, size in per_pixel.items():
     side = int(((80 * GIB - 4 * P) / size) ** 0.5) // 64 * 64
-    print(f"{way:<9} {size / 1024:.2f} KiB a pixel; on 80 GiB one image of {side} x {side}")
+    print(
+        f"{way:<9} {size / 1024:.2f} KiB a pixel; on 80 GiB one image of {side} x "
+        f"{side}"
+    )
 
 # %% [markdown] id="throughput-text"
 # ## 2.7 times the throughput?
@@ -397,7 +429,10 @@ for way, size in per_pixel.items():
 
 # %% id="throughput-flops"
 ratio = 3 * flops["the line"] / flops["plain"]
-print(f"a step of 12 with the line has {ratio:.1f} times the FLOPs of a step of 4 without;")
+print(
+    f"a step of 12 with the line has {ratio:.1f} times the FLOPs of a step of 4 "
+    "without;"
+)
 print(f"a machine that is busy in both does {3 / ratio:.2f} times the images a second")
 
 # %% [markdown] id="predict-throughput"
@@ -427,18 +462,24 @@ for num, way in ((4, "none"), (12, "library-switch")):
     loss, unet = Recipe("sd21-unet", num, seq=8, size=16, overrides=narrow).make_loss()
     with strategies.applied(unet, way):
         rates[num] = per_second(lambda loss=loss: loss().backward(), num)
-f"CPU, narrow U-Net: 12 with the line against 4 without, {rates[12] / rates[4]:.2f} x the images/s"
+faster = rates[12] / rates[4]
+f"CPU, narrow U-Net: 12 with the line against 4 without, {faster:.2f} x the images/s"
 
 # %% id="on-a-gpu"
 # NBVAL_IGNORE_OUTPUT
 if torch.cuda.is_available():
-    choices = device.pick_by_tier(cpu={}, small_gpu={"size": 32, "optimizer": "adamw-8bit"},
-                                  large_gpu={"size": 64, "optimizer": "adamw-fused"})  # fmt: skip
+    choices = device.pick_by_tier(
+        cpu={},
+        small_gpu={"size": 32, "optimizer": "adamw-8bit"},
+        large_gpu={"size": 64, "optimizer": "adamw-fused"},
+    )
     for num, way in ((4, "none"), (4, "library-switch"), (12, "library-switch")):
         recipe = Recipe("sd21-unet", num, checkpointing=way, **choices)
         try:
             step, model, optimizer = recipe.make_step(device.pick())
-            report = memory.measure(step, model=model, optimizer=optimizer, label=recipe.label())
+            report = memory.measure(
+                step, model=model, optimizer=optimizer, label=recipe.label()
+            )
             print(report)
             print(f"  {per_second(step, num):.2f} images a second")
         except torch.OutOfMemoryError:
@@ -453,9 +494,9 @@ if torch.cuda.is_available():
 # %% id="recorded-gpus"
 for gpu in [*recorded.emulated(), *recorded.measured()]:
     for key, row in gpu.rows.items():
-        if key.startswith(("sd21-unet, largest batch, bf16", "sdxl-unet, l")) and "micro" in str(
-            row
-        ):
+        if key.startswith(
+            ("sd21-unet, largest batch, bf16", "sdxl-unet, l")
+        ) and "micro" in str(row):
             print(f"batch {row['micro_batch']:>3}  {key}  ({gpu.device})")
 
 # %% [markdown] id="trainer"
@@ -475,7 +516,8 @@ def make(size=8, channels=1):
     torch.manual_seed(0)
     unet = UNet2DModel(
         sample_size=size, in_channels=channels, out_channels=channels,
-        block_out_channels=(32, 32), layers_per_block=1, norm_num_groups=8, attention_head_dim=16,
+        block_out_channels=(32, 32), layers_per_block=1,
+        norm_num_groups=8, attention_head_dim=16,
         down_block_types=("DownBlock2D", "AttnDownBlock2D"),
         up_block_types=("AttnUpBlock2D", "UpBlock2D"), num_class_embeds=10,
     )  # fmt: skip
@@ -488,7 +530,9 @@ def update(unet, optimizer, clean, digit, num=1):
     times = torch.randint(noising.config.num_train_timesteps, digit.shape)
     optimizer.zero_grad()
     total = 0.0
-    for x, y, e, t in zip(*(v.chunk(num) for v in (clean, digit, noise, times)), strict=True):
+    for x, y, e, t in zip(
+        *(v.chunk(num) for v in (clean, digit, noise, times)), strict=True
+    ):
         guess = unet(noising.add_noise(x, e, t), t, class_labels=y).sample
         loss = F.mse_loss(guess, e) * len(x) / len(clean)
         loss.backward()
@@ -527,7 +571,10 @@ def drawn_late(unet, optimizer, clean, digit, num=4):
     total = 0.0
     for x, y in zip(clean.chunk(num), digit.chunk(num), strict=True):
         e, t = torch.randn_like(x), torch.randint(1000, y.shape)
-        loss = F.mse_loss(unet(noising.add_noise(x, e, t), t, class_labels=y).sample, e) / num
+        loss = (
+            F.mse_loss(unet(noising.add_noise(x, e, t), t, class_labels=y).sample, e)
+            / num
+        )
         loss.backward()
         total += loss.item()
     optimizer.step()
@@ -546,8 +593,10 @@ except CheckError as error:
 
 # %% id="trainer-peaks"
 peaks = {}
-for name, step, num in [("plain", update, 1), ("the line", frugal, 1),
-                        ("4 micro-batches", update, 4), ("both", frugal, 4)]:  # fmt: skip
+for name, step, num in [
+    ("plain", update, 1), ("the line", frugal, 1),
+    ("4 micro-batches", update, 4), ("both", frugal, 4),
+]:  # fmt: skip
     unet, optimizer = make()
     whole = partial(step, unet, optimizer, **window, num=num)
     report = memory.measure(whole, model=unet, optimizer=optimizer)
@@ -585,8 +634,10 @@ short = {
     "both": train(frugal, images, until=15, num=2)[1],
 }
 curves = {"the line": losses, **short}
-plots.training_curves({name: dict(enumerate(c, 1)) for name, c in curves.items()}, log="xy",
-                      xlabel="updates", ylabel="loss", dashed=list(short))  # fmt: skip
+numbered = {name: dict(enumerate(c, 1)) for name, c in curves.items()}
+plots.training_curves(
+    numbered, log="xy", xlabel="updates", ylabel="loss", dashed=list(short)
+)
 
 
 # %% id="training-verdict"
@@ -595,7 +646,10 @@ def apart(one, other):
 
 
 print("plain and the line, 15 losses equal to the bit:", short["plain"] == losses[:15])
-print("all four within 0.01 for 15 updates:", all(apart(c, losses) < 0.01 for c in short.values()))
+print(
+    "all four within 0.01 for 15 updates:",
+    all(apart(c, losses) < 0.01 for c in short.values()),
+)
 print("mean of the last 50 losses below 0.13:", statistics.mean(losses[-50:]) < 0.13)
 
 # %% [markdown] id="sample-text"
@@ -623,7 +677,9 @@ asked = torch.arange(50) % 10
 
 
 def share_read(drawn):
-    return float((torch.from_numpy(reader.predict(drawn.flatten(1))) == asked).float().mean())
+    return float(
+        (torch.from_numpy(reader.predict(drawn.flatten(1))) == asked).float().mean()
+    )
 
 
 # %% id="samples"
@@ -633,7 +689,9 @@ print(f"read as asked: {share_read(before):.0%} before, {share_read(after):.0%} 
 rows = {"true": images[[int((labels == d).nonzero()[0]) for d in range(10)]],
         "before": before[:10], "after": after[:10], "again": after[10:20],
         "and again": after[20:30]}  # fmt: skip
-plots.image_rows(rows, title="Digits 0 to 9: from the data, drawn before and after training")
+plots.image_rows(
+    rows, title="Digits 0 to 9: from the data, drawn before and after training"
+)
 
 # %% id="samples-verdict"
 print("before, at most three of ten are read as asked:", share_read(before) <= 0.3)
@@ -652,7 +710,10 @@ with memory.predicting():
     encoder, image = Recipe("sd-vae").make_model(), torch.randn(1, 3, 512, 512)
     for way in ("trainable", "frozen", "no_grad"):
         encoder.requires_grad_(way == "trainable")
-        with memory.watch(way, model=encoder) as report, torch.set_grad_enabled(way != "no_grad"):
+        with (
+            memory.watch(way, model=encoder) as report,
+            torch.set_grad_enabled(way != "no_grad"),
+        ):
             latent = encoder.encode(image).latent_dist.sample()
         most, left = report.peak_bytes - report.baseline_bytes, report.leaked_bytes
         print(f"{way:<10} peak {most:>8}, left behind {left:>8}")
@@ -712,21 +773,27 @@ for name, clean, sizes in [
 ]:
     model, optimizer = make(**sizes)
     step = partial(update, model, optimizer, clean[:64], labels[:64])
-    kept[name] = memory.measure(step, model=model, optimizer=optimizer).at_peak["activations"]
+    kept[name] = memory.measure(step, model=model, optimizer=optimizer).at_peak[
+        "activations"
+    ]
 f"activations at the peak: {kept['pixels'] / kept['latents']:.1f} times less"
 
 # %% id="train-latent"
 # NBVAL_IGNORE_OUTPUT
 latent_unet, latent_losses = train(update, latents, **latent_shape)
-drawn = sample(latent_unet, asked, DDPMScheduler(clip_sample=False))  # latents have no limits
+# latents have no limits
+drawn = sample(latent_unet, asked, DDPMScheduler(clip_sample=False))
 drawn = vae.decode(drawn * deviation + mean).sample.clamp(-1, 1)
 print(f"read as asked: {share_read(drawn):.0%}")
-rows = {"encoded, decoded": vae.decode(vae.encode(rows["true"]).latent_dist.mean).sample,
-        "drawn": drawn[:10], "again": drawn[10:20]}  # fmt: skip
+decoded = vae.decode(vae.encode(rows["true"]).latent_dist.mean).sample
+rows = {"encoded, decoded": decoded, "drawn": drawn[:10], "again": drawn[10:20]}
 plots.image_rows(rows, title="Digits 0 to 9 by way of latents")
 
 # %% id="latent-verdict"
-print("mean of the last 50 losses below 0.25:", statistics.mean(latent_losses[-50:]) < 0.25)
+print(
+    "mean of the last 50 losses below 0.25:",
+    statistics.mean(latent_losses[-50:]) < 0.25,
+)
 print("at least half are read as asked:", share_read(drawn) >= 0.5)
 
 # %% [markdown] id="read-latent"
@@ -740,37 +807,42 @@ print("at least half are read as asked:", share_read(drawn) >= 0.5)
 # %% id="verdicts"
 shares = [share for (model, *_), share in saves.items() if model == "sd21-unet"]
 xl_shares = [share for (model, *_), share in saves.items() if model == "sdxl-unet"]
-refused = [row["micro_batch"] for key, row in a100.rows.items()
-           if key.startswith("sd21-unet, largest batch, fp32, adamw-fused, eager")]  # fmt: skip
+eager_rows = "sd21-unet, largest batch, fp32, adamw-fused, eager"
+refused = [
+    row["micro_batch"] for key, row in a100.rows.items() if key.startswith(eager_rows)
+]
 predicted = {"how": "predicted", "device": "CUDA kernels"}
 claims.Verdicts(
     claims.Verdict(
         "E02", "wrong",
-        "Three times the batch costs more than three times the arithmetic, so a busy GPU gets "
-        "slower; only one that idled at batch 4 could gain, and never 2.7-fold without idling.",
-        f"{ratio:.1f} times the FLOPs: {3 / ratio:.2f} times the images a second when busy",
+        "Three times the batch costs more than three times the arithmetic, so a busy "
+        "GPU gets slower; only one that idled at batch 4 could gain, and never "
+        "2.7-fold without idling.",
+        f"{ratio:.1f} times the FLOPs: {3 / ratio:.2f} times the images a second when "
+        "busy",
         "computed", "throughput-flops",
     ),
     claims.Verdict(
         "E06", "holds if",
-        "40 % of the peak is right for float32 and fused attention; 62 % is a share of what "
-        "forward and backward add; the batches 4 and 12 were a little too large even with "
-        "written-out scores.",
-        f"batch 4 saves {min(shares):.0%} to {max(shares):.0%}; largest batches on an emulated "
-        f"A100: {min(refused)} and {max(refused)}", cell="sides", **predicted,
+        "40 % of the peak is right for float32 and fused attention; 62 % is a share of "
+        "what forward and backward add; the batches 4 and 12 were a little too large "
+        "even with written-out scores.",
+        f"batch 4 saves {min(shares):.0%} to {max(shares):.0%}; largest batches on an "
+        f"emulated A100: {min(refused)} and {max(refused)}", cell="sides", **predicted,
     ),
     claims.Verdict(
         "E07", "wrong",
-        "The batches 1 and 4 are possible with written-out scores, and no setting saves 68 % of "
-        "SDXL's step at batch 1, since parameters and states are most of it.",
-        f"batch 1 saves {min(xl_shares):.0%} to {max(xl_shares):.0%}; with written-out scores "
-        f"batch {sdxl_batches[0]}, checkpointed at least {sdxl_batches[1]}",
+        "The batches 1 and 4 are possible with written-out scores, and no setting "
+        "saves 68 % of SDXL's step at batch 1, since parameters and states are most of "
+        "it.",
+        f"batch 1 saves {min(xl_shares):.0%} to {max(xl_shares):.0%}; with written-out "
+        f"scores batch {sdxl_batches[0]}, checkpointed at least {sdxl_batches[1]}",
         cell="sides", **predicted,
     ),
     claims.Verdict(
         "E10", "holds",
-        "A diffusion trainer with scheduler noise, epsilon loss and a checkpointed U-Net is the "
-        "same training, learns, and takes less memory.",
+        "A diffusion trainer with scheduler noise, epsilon loss and a checkpointed "
+        "U-Net is the same training, learns, and takes less memory.",
         f"{peaks['plain']:.1f} MiB, with both techniques {peaks['both']:.1f} MiB",
         "counted", "trainer-peaks",
     ),

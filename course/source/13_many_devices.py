@@ -76,7 +76,9 @@ two = ranks.start(2)
 def add_up():
     mine = torch.tensor(10.0 + dist.get_rank())
     dist.all_reduce(mine)
-    return f"rank {dist.get_rank()} of {dist.get_world_size()}: the sum is {mine.item():g}"
+    return (
+        f"rank {dist.get_rank()} of {dist.get_world_size()}: the sum is {mine.item():g}"
+    )
 
 
 two.run(add_up)
@@ -149,7 +151,9 @@ synced, skipped = (two.run(all_reduces, 4, skip)[0] for skip in (False, True))
 buckets = len(two.run(all_reduces, 1, False)[0])
 for name, sizes, passes in (("without", synced, 4), ("no_sync", skipped, 1)):
     formula = f"{buckets} buckets x {passes} = {buckets * passes}"
-    print(f"{name:<8} {len(sizes)} all-reduces (formula: {formula}), {sum(sizes) / P:g} P")
+    print(
+        f"{name:<8} {len(sizes)} all-reduces (formula: {formula}), {sum(sizes) / P:g} P"
+    )
 print(f"without no_sync: {len(synced)}{beside(guess, len(synced))}")
 
 # %% [markdown] id="measured-text"
@@ -197,7 +201,8 @@ def one_process(num_parts=1, num_lines=8):
 
 
 def ddp(num_parts=1):
-    # A view: .grad is a part of the bucket. A copy would cost one more P (companion 13b).
+    # A view: .grad is a part of the bucket. A copy would cost one more P (companion
+    # 13b).
     model = DistributedDataParallel(make_gpt(), gradient_as_bucket_view=True)
     return training_step(model, my_lines(), num_parts=num_parts)
 
@@ -218,7 +223,9 @@ two.stop()
 print("micro-batch  steps  ranks   activations      peak")
 for (micro, steps, world), one in settings.items():
     activations = one.ledger["activations"] / P
-    print(f"{micro:>11}{steps:>7}{world:>7}{activations:>12.2f} P{one.peak / P:>8.2f} P")
+    print(
+        f"{micro:>11}{steps:>7}{world:>7}{activations:>12.2f} P{one.peak / P:>8.2f} P"
+    )
 
 # %% [markdown] id="global-batch-read"
 # Only the micro-batch moves the activations. Accumulation and DDP add a constant to the peak: the
@@ -295,8 +302,15 @@ formula = {
 
 # %% id="show"
 def on_the_wire(sent, num_ranks=4):
-    passes = {"all_reduce": 2, "send": num_ranks / (num_ranks - 1), "recv": 0, "barrier": 0}
-    return sum(passes.get(name, 1) * size for name, size in sent.items()) * (1 - 1 / num_ranks)
+    passes = {
+        "all_reduce": 2,
+        "send": num_ranks / (num_ranks - 1),
+        "recv": 0,
+        "barrier": 0,
+    }
+    return sum(passes.get(name, 1) * size for name, size in sent.items()) * (
+        1 - 1 / num_ranks
+    )
 
 
 def show(names):
@@ -308,7 +322,8 @@ def show(names):
     return pd.DataFrame(columns, index=list(names)).round(2)  # in P
 
 
-def least(by_rank):  # gloo's threads let go of a tensor late now and then: other ranks did not
+# gloo's threads let go of a tensor late now and then: other ranks did not
+def least(by_rank):
     return min(by_rank, key=lambda one: one.peak)
 
 
@@ -348,8 +363,12 @@ class Part(nn.Module):
         self.embeddings = gpt.token_embedding if stage == 0 else None
         self.positions = gpt.position_embedding if stage == 0 else None
         self.blocks = gpt.blocks[stage * length : (stage + 1) * length]
-        self.end = nn.Sequential(gpt.norm, gpt.head) if stage == num_stages - 1 else None
-        self.run = partial(checkpoint, use_reentrant=False) if again else nn.Module.__call__
+        self.end = (
+            nn.Sequential(gpt.norm, gpt.head) if stage == num_stages - 1 else None
+        )
+        self.run = (
+            partial(checkpoint, use_reentrant=False) if again else nn.Module.__call__
+        )
 
     def forward(self, x):
         if self.embeddings is not None:
@@ -431,12 +450,20 @@ runs = {
     for name, schedule in SCHEDULES.items()
     for again in (False, True)
 }
-print("rank 0 to 3   in flight       activations, P       peak, P              with checkpointing")
+print(
+    "rank 0 to 3   in flight       activations, P       peak, P              with "
+    "checkpointing"
+)
 for name in SCHEDULES:
     kept, again = runs[name, False], runs[name, True]
     waiting = " ".join(f"{one.ledger['activations'] / P:.2f}" for one, _ in kept)
-    peaks = [" ".join(f"{one.peak / P:.2f}" for one, _ in rows) for rows in (kept, again)]
-    print(f"{name:<13} {[flight for _, flight in kept]!s:<15} {waiting}  {peaks[0]}  {peaks[1]}")
+    peaks = [
+        " ".join(f"{one.peak / P:.2f}" for one, _ in rows) for rows in (kept, again)
+    ]
+    print(
+        f"{name:<13} {[flight for _, flight in kept]!s:<15} {waiting}  {peaks[0]}  "
+        f"{peaks[1]}"
+    )
 flight = runs["1F1B", False][0][1]
 print(f"1F1B, rank 0: {flight}{beside(guess, flight)}")
 
@@ -509,7 +536,9 @@ def tensor_parallel(sequence=False):
         parallelize_module(block, mesh, PAIRS | (SEQUENCE if sequence else {}))
     if sequence:
         begin = PrepareModuleInput(
-            input_layouts=Replicate(), desired_input_layouts=TOKENS, use_local_output=True
+            input_layouts=Replicate(),
+            desired_input_layouts=TOKENS,
+            use_local_output=True,
         )
         end = ColwiseParallel(input_layouts=TOKENS, output_layouts=Replicate())
         parallelize_module(model, mesh, {"blocks.0": begin, "norm": norm, "head": end})
@@ -531,7 +560,10 @@ for name, matrices, units in (
 tensor_ways = {"TP": False, "TP + sequence": True}
 for name, sequence in tensor_ways.items():
     seen[name] = least(four.run(measured, tensor_parallel, sequence))
-    print(f"{name:<14} same loss as one process: {abs(seen[name].loss - alone.loss) < 1e-4}")
+    print(
+        f"{name:<14} same loss as one process: "
+        f"{abs(seen[name].loss - alone.loss) < 1e-4}"
+    )
 share = 100 * seen["TP"].ledger["activations"] / alone.ledger["activations"]
 print(f"TP: {share:.0f} % of one process's activations{beside(guess, share)}")
 show(tensor_ways)
@@ -581,8 +613,15 @@ for rank in (0, 3):
     seen[f"1F1B + checkpoint, rank {rank}"] = runs["1F1B", True][rank][0]
 four.stop()
 rows = {"one process": alone, **seen}
-columns = {"weights": "parameters", "gradients": "gradients", "states": "optimizer_state"}
-table = {word: [one.ledger[name] / P for one in rows.values()] for word, name in columns.items()}
+columns = {
+    "weights": "parameters",
+    "gradients": "gradients",
+    "states": "optimizer_state",
+}
+table = {
+    word: [one.ledger[name] / P for one in rows.values()]
+    for word, name in columns.items()
+}
 table["activations"] = [one.ledger["activations"] / P for one in rows.values()]
 table["peak"] = [one.peak / P for one in rows.values()]
 table["sent"] = [on_the_wire(one.sent) / P for one in rows.values()]
@@ -590,7 +629,8 @@ pd.DataFrame(table, index=list(rows)).round(2)
 
 # %% id="all-rows-figure"
 plots.ledger_bars(
-    {name: one.ledger for name, one in rows.items()}, title="What one rank holds at its peak"
+    {name: one.ledger for name, one in rows.items()},
+    title="What one rank holds at its peak",
 )
 
 # %% [markdown] id="touches"
@@ -651,25 +691,27 @@ kept, again = runs["1F1B", False][0][0], runs["1F1B", True][0][0]
 peaks = {name: f"{one.peak / P:.1f}" for name, one in rows.items()}
 claims.Verdicts(
     claims.Verdict(
-        "C12", "holds", "Checkpointing works inside pipeline stages; then boundaries alone wait "
-        "for the micro-batches in flight.",
-        f"1F1B, rank 0: activations {kept.ledger['activations'] / P:.2f} P, checkpointed "
-        f"{again.ledger['activations'] / P:.2f} P; {flight} of 8 micro-batches in flight",
+        "C12", "holds", "Checkpointing works inside pipeline stages; then boundaries "
+        "alone wait for the micro-batches in flight.",
+        f"1F1B, rank 0: activations {kept.ledger['activations'] / P:.2f} P, "
+        f"checkpointed {again.ledger['activations'] / P:.2f} P; {flight} of 8 "
+        "micro-batches in flight",
         "counted", "pipeline-table",
     ),
     claims.Verdict(
-        "C20", "holds", "No lever does it all: ranks divide weights, gradients and states, and "
-        "checkpointing, offload and 16 bits cut activations.",
-        f"peaks in P: DDP {peaks['DDP']}, ZeRO 3 {peaks['ZeRO 3']}, TP {peaks['TP']}, 1F1B "
-        f"{peaks['1F1B, rank 0']}, DDP with checkpointing {peaks['DDP + checkpoint']}, offload "
-        f"{peaks['DDP + offload']}, autocast {peaks['DDP + bf16 autocast']}",
+        "C20", "holds", "No lever does it all: ranks divide weights, gradients and "
+        "states, and checkpointing, offload and 16 bits cut activations.",
+        f"peaks in P: DDP {peaks['DDP']}, ZeRO 3 {peaks['ZeRO 3']}, TP {peaks['TP']}, "
+        f"1F1B {peaks['1F1B, rank 0']}, DDP with checkpointing "
+        f"{peaks['DDP + checkpoint']}, offload {peaks['DDP + offload']}, autocast "
+        f"{peaks['DDP + bf16 autocast']}",
         "counted", "all-rows",
     ),
     claims.Verdict(
-        "D09", "holds if", "With no_sync DDP makes one all-reduce per update for each bucket: it "
-        "is one in all if the gradients fit into one bucket.",
-        f"{len(skipped)} with no_sync, {len(synced)} without, for {buckets} buckets and 4 "
-        "micro-batches", "counted", "no-sync-table",
+        "D09", "holds if", "With no_sync DDP makes one all-reduce per update for each "
+        "bucket: it is one in all if the gradients fit into one bucket.",
+        f"{len(skipped)} with no_sync, {len(synced)} without, for {buckets} buckets "
+        "and 4 micro-batches", "counted", "no-sync-table",
     ),
 )  # fmt: skip
 

@@ -49,7 +49,10 @@ os.environ["OMP_NUM_THREADS"] = "1"  # the processes that we start share a few c
 
 
 # %% id="torchrun"
-IN_USE = "Another program uses this port. Leave the port out: the launcher then takes a free one."
+IN_USE = (
+    "Another program uses this port. Leave the port out: the launcher then takes a "
+    "free one."
+)
 
 
 def torchrun(script, *options):
@@ -61,7 +64,9 @@ def torchrun(script, *options):
     if "EADDRINUSE" in done.stderr:
         raise RuntimeError(IN_USE)
     if done.returncode:
-        raise RuntimeError(f"torchrun ended with {done.returncode}:\n{done.stderr[-3000:]}")
+        raise RuntimeError(
+            f"torchrun ended with {done.returncode}:\n{done.stderr[-3000:]}"
+        )
     return done.stdout.strip()
 
 
@@ -101,16 +106,22 @@ def with_accelerate():
     accelerator = Accelerator(cpu=True)
     model = accelerator.prepare(nn.Linear(2, 2))
     if accelerator.is_main_process:
-        print(f"{accelerator.num_processes} ranks, the model is a {type(model).__name__}")
+        print(
+            f"{accelerator.num_processes} ranks, the model is a {type(model).__name__}"
+        )
 
 
 def launched(function, port=0):
     handlers = {number: signal.getsignal(number) for number in signal.valid_signals()}
     where = {"rdzv_backend": "c10d", "rdzv_endpoint": "localhost:0"}
     try:
-        notebook_launcher(function, num_processes=2, **({"use_port": str(port)} if port else where))
+        notebook_launcher(
+            function, num_processes=2, **({"use_port": str(port)} if port else where)
+        )
     except RuntimeError as error:
-        raise RuntimeError(IN_USE if "EADDRINUSE" in str(error) else str(error)) from None
+        raise RuntimeError(
+            IN_USE if "EADDRINUSE" in str(error) else str(error)
+        ) from None
     finally:  # the launcher leaves its own handlers behind
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
             signal.signal(number, handlers[number])
@@ -186,7 +197,7 @@ NUM_RANKS, NUM_MICRO = 4, 8
 
 
 def order(first, forwards, backwards):
-    """`first` forwards, then a forward and a backward in turn, then the backwards that are left."""
+    """`first` forwards, then forward and backward in turn, then the backwards left."""
     done = [("F", *run) for run in forwards[:first]]
     for place, run in enumerate(backwards):
         later = forwards[first + place : first + place + 1]
@@ -195,11 +206,20 @@ def order(first, forwards, backwards):
 
 
 def interleaved(rank, stages):
-    groups = [range(start, start + NUM_RANKS) for start in range(0, NUM_MICRO, NUM_RANKS)]
-    return [(micro, rank + s * NUM_RANKS) for group in groups for s in stages for micro in group]
+    groups = [
+        range(start, start + NUM_RANKS) for start in range(0, NUM_MICRO, NUM_RANKS)
+    ]
+    return [
+        (micro, rank + s * NUM_RANKS)
+        for group in groups
+        for s in stages
+        for micro in group
+    ]
 
 
-plain = {rank: [(micro, rank) for micro in range(NUM_MICRO)] for rank in range(NUM_RANKS)}
+plain = {
+    rank: [(micro, rank) for micro in range(NUM_MICRO)] for rank in range(NUM_RANKS)
+}
 SCHEDULES = {
     "GPipe": [order(8, plain[rank], plain[rank]) for rank in range(4)],
     "1F1B": [order(3 - rank, plain[rank], plain[rank]) for rank in range(4)],
@@ -233,7 +253,10 @@ def clock(orders):
                 before = ("F", micro, stage)
             if not queue or (before not in done and (kind, stage) != ("F", 0)):
                 continue
-            start, duration = max(free[rank], done.get(before, 0)), length * (1 + (kind == "B"))
+            start, duration = (
+                max(free[rank], done.get(before, 0)),
+                length * (1 + (kind == "B")),
+            )
             free[rank] = done[kind, micro, stage] = start + duration
             runs.append((rank, start, duration, kind, micro, stage // len(orders)))
             queue.pop(0)

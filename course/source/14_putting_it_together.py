@@ -82,7 +82,10 @@ def first_rung(model, budget_bytes):
 guess = None  # pairs of 51
 
 # %% id="ladder"
-found = {model: {gib: first_rung(model, gib * GIB) for gib in plots.CARDS_GIB} for model in MODELS}
+found = {
+    model: {gib: first_rung(model, gib * GIB) for gib in plots.CARDS_GIB}
+    for model in MODELS
+}
 plain = sum(rung == 0 for cards in found.values() for rung in cards.values())
 print(f"{plain} of {3 * len(MODELS)} pairs fit as they are{beside(guess, plain)}")
 pd.DataFrame(found).T.map(lambda rung: RUNGS[rung]).rename(columns="{} GiB".format)
@@ -111,7 +114,10 @@ def added(report):  # what the pass adds to what was there before it
 
 def shares(model, budget_bytes):
     plain = report_of(model, {})
-    return [4 * plain["at_peak"]["parameters"] / budget_bytes, added(plain) / budget_bytes]
+    return [
+        4 * plain["at_peak"]["parameters"] / budget_bytes,
+        added(plain) / budget_bytes,
+    ]
 
 
 pairs = [(model, gib) for model in MODELS for gib in plots.CARDS_GIB]
@@ -162,7 +168,8 @@ def in_words(plan):
         return f"nothing fits; the smallest is {Bytes(plan.smallest_bytes)}"
     batch = f"{plan.micro_batch:.0f} x {plan.accumulation:.0f}"
     extra = f"{abs(plan.overhead):.0%} more FLOPs"
-    return f"{batch}, {plan.precision}, {plan.optimizer}: {Bytes(int(plan.peak_bytes))}, {extra}"
+    choices = f"{batch}, {plan.precision}, {plan.optimizer}"
+    return f"{choices}: {Bytes(int(plan.peak_bytes))}, {extra}"
 
 
 plans.apply(in_words, axis=1).unstack().rename(columns="{} GiB".format)
@@ -188,7 +195,8 @@ plans.apply(in_words, axis=1).unstack().rename(columns="{} GiB".format)
 # %% id="lines"
 WAYS = {
     "neither": {"micro_batch": 16},
-    "accumulation": {"micro_batch": 1, "accumulation": 2},  # the second one peaks as the 16th
+    # the second one peaks as the 16th
+    "accumulation": {"micro_batch": 1, "accumulation": 2},
     "checkpointing": {"micro_batch": 16, "checkpointing": "per-block"},
     "both": {"micro_batch": 1, "accumulation": 2, "checkpointing": "per-block"},
 }
@@ -227,7 +235,9 @@ guess = None  # times
 depths = {way: deepest(choices) for way, choices in WAYS.items()}
 weights = {way: gpt(WAYS[way], layers).num_parameters for way, layers in depths.items()}
 deeper = {way: layers / depths["neither"] for way, layers in depths.items()}
-print(f"both against neither: {deeper['both']:.1f} times{beside(guess, deeper['both'])}")
+print(
+    f"both against neither: {deeper['both']:.1f} times{beside(guess, deeper['both'])}"
+)
 pd.DataFrame(
     {
         "layers": depths,
@@ -242,8 +252,13 @@ pd.DataFrame(
 # the 16 GiB is weights and states. So the factor should fall when the update is smaller.
 
 # %% id="by-batch"
-factors = {batch: depths["both"] / deepest({"micro_batch": batch}) for batch in (1, 2, 4, 8, 16)}
-pd.DataFrame({"times as deep": {batch: f"{times:.1f}" for batch, times in factors.items()}}).T
+factors = {
+    batch: depths["both"] / deepest({"micro_batch": batch})
+    for batch in (1, 2, 4, 8, 16)
+}
+pd.DataFrame(
+    {"times as deep": {batch: f"{times:.1f}" for batch, times in factors.items()}}
+).T
 
 # %% [markdown] id="by-batch-read"
 # Here is the condition of the claim. The factor is not a property of the techniques: it grows with
@@ -258,14 +273,21 @@ pd.DataFrame({"times as deep": {batch: f"{times:.1f}" for batch, times in factor
 def widest(choices, layers=6):
     """Find the widest model that fits; the peak is a parabola in the width."""
     at = (256, 512, 1024)
-    curve = np.polyfit(at, [peak(choices, layers, width) for width in at], 2) - [0, 0, BUDGET]
+    curve = np.polyfit(at, [peak(choices, layers, width) for width in at], 2) - [
+        0,
+        0,
+        BUDGET,
+    ]
     return 64 * int(max(np.roots(curve).real) // 64)
 
 
 wide = {way: widest(WAYS[way]) for way in ("neither", "both")}
 counts = {way: gpt(WAYS[way], 6, width).num_parameters for way, width in wide.items()}
 wider = counts["both"] / counts["neither"]
-print(f"six layers: width {wide['neither']} or {wide['both']}, {wider:.1f} times the parameters")
+print(
+    f"six layers: width {wide['neither']} or {wide['both']}, {wider:.1f} times the "
+    "parameters"
+)
 
 # %% [markdown] id="triage-text"
 # ## Why did it die?
@@ -306,7 +328,9 @@ def by_line(name, top=5):
         size[line_of(event)] += event["size"]
         count[line_of(event)] += 1
     largest = dict(size.most_common(top))
-    table = pd.DataFrame({"GiB": largest, "tensors": {line: count[line] for line in largest}})
+    table = pd.DataFrame(
+        {"GiB": largest, "tensors": {line: count[line] for line in largest}}
+    )
     return table.assign(GiB=table.GiB.map(lambda size: f"{size / GIB:.2f}"))
 
 
@@ -326,7 +350,11 @@ guess = None  # forward passes
 
 # %% id="second"
 per_pass = Counter(map(line_of, alive("oom_1")))["transformers/activations.py:66"] // 24
-passes = Counter(map(line_of, alive("oom_2")))["transformers/activations.py:66"] / per_pass / 12
+passes = (
+    Counter(map(line_of, alive("oom_2")))["transformers/activations.py:66"]
+    / per_pass
+    / 12
+)
 print(f"{passes:.1f} forward passes are alive{beside(guess, passes)}")
 by_line("oom_2")
 
@@ -370,9 +398,10 @@ claims.Verdicts(
     claims.Verdict(
         "A17",
         "holds if",
-        "How much larger a model may be is decided by the samples in an update: the more there "
-        "are, the more both techniques gain.",
-        f"{factors[1]:.1f} to {factors[16]:.1f} times as deep for 1 to 16 samples an update",
+        "How much larger a model may be is decided by the samples in an update: the "
+        "more there are, the more both techniques gain.",
+        f"{factors[1]:.1f} to {factors[16]:.1f} times as deep for 1 to 16 samples an "
+        "update",
         "predicted",
         "by-batch",
         device="CUDA kernels",

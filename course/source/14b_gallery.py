@@ -72,7 +72,13 @@ HF = "transformers 5.23, torch 2.13"
 
 def case(number, asks, caught_by, shows, **about):
     def add(run):
-        row = {"number": number, "asks": asks, "caught_by": caught_by, "shows": shows, "run": run}
+        row = {
+            "number": number,
+            "asks": asks,
+            "caught_by": caught_by,
+            "shows": shows,
+            "run": run,
+        }
         CASES[run.__name__] = {"seen_in": TORCH, **row, **about}
         return run
 
@@ -109,7 +115,9 @@ def forwards(modules):
     def add(place, *_):
         counts[place] += 1
 
-    handles = [m.register_forward_pre_hook(partial(add, i)) for i, m in enumerate(modules)]
+    handles = [
+        m.register_forward_pre_hook(partial(add, i)) for i, m in enumerate(modules)
+    ]
     yield counts
     for handle in handles:
         handle.remove()
@@ -129,7 +137,9 @@ def gpt_loss(model, run, tokens=None):
     x = model.token_embedding(tokens) + model.position_embedding.weight
     for block in model.blocks:
         x = run(block, x)
-    return F.cross_entropy(model.head(model.norm(x))[:, :-1].transpose(1, 2), tokens[:, 1:])
+    return F.cross_entropy(
+        model.head(model.norm(x))[:, :-1].transpose(1, 2), tokens[:, 1:]
+    )
 
 
 @cache
@@ -191,10 +201,13 @@ def evaluation_mode(cured):
 @case(14, MEMORY, COUNT, (r"^\[2, 2, 1, 2, 2\]$", r"^\[2, 2, 2, 2, 2\]$"),
       reports="huggingface/diffusers#6388 huggingface/diffusers#4377",
       symptom="less is saved than the release notes promise",
-      cause="the flag reaches the blocks on the way down and up, and not the middle one",
+      cause="the flag reaches the blocks on the way down and up, and not the middle "
+            "one",
       cure="reach all blocks; count one step's forwards of each")  # fmt: skip
 def middle_forgotten(cured):
-    unet = UNet(UNetConfig(base_channels=8, channel_multipliers=(1, 2), attention_levels=()))
+    unet = UNet(
+        UNetConfig(base_channels=8, channel_multipliers=(1, 2), attention_levels=())
+    )
     blocks = [m for m in unet.blocks if cured or m is not unet.middle]
     for block in blocks:
         block.forward = partial(non_reentrant, type(block).forward, block)
@@ -243,7 +256,8 @@ def one_checkpoint(cured):
 @case(16, MEMORY, COUNT, (r"^\[2, 2, 2, 2, 1, 1\]$", r"^\[2, 2, 2, 2, 2, 1\]$"),
       reports="",
       symptom="`checkpoint_sequential` saves less than the formula says",
-      cause="its last segment is never checkpointed: 6 layers in 3 segments leave two layers kept",
+      cause="its last segment is never checkpointed: 6 layers in 3 segments leave two "
+            "layers kept",
       cure="more segments, so that the last is short")  # fmt: skip
 def last_segment(cured):
     layers = nn.Sequential(*(nn.Linear(8, 8) for _ in range(6)))
@@ -259,7 +273,8 @@ def last_segment(cured):
       reports="pytorch/pytorch#64586 horovod/horovod#641",
       symptom="memory grows from batch to batch of the validation loop",
       cause="`total += loss` keeps every batch's graph alive",
-      cure="`loss.item()`, and `torch.no_grad()` where nothing goes backward")  # fmt: skip
+      cure="`loss.item()`, and `torch.no_grad()` where nothing goes backward"
+      )  # fmt: skip
 def kept_graphs(cured):
     lstm, total = LSTM(LSTMConfig(d_model=32)).eval(), 0.0
     one = memory.saved(lambda: lstm.loss(draw_tokens(4)), params_of=lstm).num_bytes
@@ -273,8 +288,10 @@ def kept_graphs(cured):
 # %% id="no-sync"
 @case(30, MEMORY, COUNT, ("^4 all-reduces$", "^1 all-reduces$"),
       reports="meta-pytorch/tnt#1057 pytorch/pytorch#72185 huggingface/accelerate#2531",
-      symptom="accumulation under DDP is no faster: all ranks talk in every micro-batch",
-      cause="`no_sync` is around backward, and forward decides whether backward exchanges",
+      symptom="accumulation under DDP is no faster: all ranks talk in every "
+              "micro-batch",
+      cause="`no_sync` is around backward, and forward decides whether backward "
+            "exchanges",
       cure="`no_sync` around forward and backward")  # fmt: skip
 def no_sync_around_backward(cured):
     models = [make_gpt()[0] for _ in range(2)]
@@ -303,8 +320,10 @@ def no_sync_around_backward(cured):
 @case(2, LOSS, JUDGE, ("^gradients", SAME),
       reports="pytorch/pytorch#11944",
       symptom="no error, and the model learns next to nothing",
-      cause="`lambda t: block(t)` looks `block` up when it runs; recomputation runs after the loop",
-      cure="pass `block` itself, or bind it: `lambda t, block=block: block(t)`")  # fmt: skip
+      cause="`lambda t: block(t)` looks `block` up when it runs; recomputation runs "
+            "after the loop",
+      cure="pass `block` itself, or bind it: `lambda t, block=block: block(t)`"
+      )  # fmt: skip
 def late_lambda(cured):
     def step(model, optimizer, how=non_reentrant):
         x = model.token_embedding(draw_tokens(4))
@@ -324,14 +343,15 @@ def late_lambda(cured):
       cure="`preserve_rng_state=True`, the default")  # fmt: skip
 def other_dropout(cured):
     run = partial(non_reentrant, preserve_rng_state=cured)
-    step = lambda model, optimizer: update(optimizer, gpt_loss(model, run))  # noqa: E731
+    step = lambda model, how: update(how, gpt_loss(model, run))  # noqa: E731
     return verdict(plain_step, step, partial(make_gpt, dropout=0.1))
 
 
 # %% id="layer-drop"
 @case(4, LOSS, ERROR, ("CheckpointError.*different number of tensors", NOTHING_RAISED),
       reports="",
-      symptom="an error in some steps, and none in others, when layers are dropped at random",
+      symptom="an error in some steps, and none in others, when layers are dropped at "
+              "random",
       cause="PyTorch restores its own random state, and neither Python's nor NumPy's",
       cure="draw outside the checkpointed part, and pass what was drawn")  # fmt: skip
 def layer_drop(cured):
@@ -351,10 +371,13 @@ def layer_drop(cured):
 
 # %% id="batch-counted-twice"
 @case(5, LOSS, JUDGE, ("^buffers", SAME),
-      reports="pytorch/pytorch#96136 pytorch/pytorch#62471 pfnet/pytorch-pfn-extras#117",
+      reports="pytorch/pytorch#96136 pytorch/pytorch#62471 "
+              "pfnet/pytorch-pfn-extras#117",
       symptom="training is equal, and the accuracy in evaluation is not",
-      cause="BatchNorm's running mean sees each batch twice, in forward and in recomputation",
-      cure="put the statistics back after recomputing (`context_fn`), or GroupNorm")  # fmt: skip
+      cause="BatchNorm's running mean sees each batch twice, in forward and in "
+            "recomputation",
+      cure="put the statistics back after recomputing (`context_fn`), or GroupNorm"
+      )  # fmt: skip
 def batch_counted_twice(cured):
     @contextmanager
     def put_back(model):
@@ -367,7 +390,9 @@ def batch_counted_twice(cured):
 
     def step(model, optimizer, how=non_reentrant):
         x = model.stem(data.image_batch(8, 3, 8).double())
-        context = {"context_fn": lambda: (nullcontext(), put_back(model))} if cured else {}
+        context = (
+            {"context_fn": lambda: (nullcontext(), put_back(model))} if cured else {}
+        )
         for block in model.blocks:
             x = how(block, x, **context)
         return update(optimizer, model.head(x.mean((2, 3))).logsumexp(-1).mean())
@@ -412,7 +437,8 @@ def changed_meanwhile(cured):
 # %% id="memory-budget"
 @case(19, LOSS, COUNT, ("^some", "^no"),
       reports="pytorch/pytorch#190758 pytorch/pytorch#190717",
-      symptom="a compiled model with an activation budget below 1 and dropout learns worse",
+      symptom="a compiled model with an activation budget below 1 and dropout learns "
+              "worse",
       cause="the recomputation draws another mask than the forward",
       cure="a budget of 1, or dropout 0")  # fmt: skip
 def memory_budget(cured):
@@ -437,7 +463,8 @@ def memory_budget(cured):
 @case(20, LOSS, COUNT, ("^gradients", "^the same gradients$"),
       reports="pytorch/pytorch#193671",
       symptom="gradients are huge, or nan, in some runs of a model with RReLU",
-      cause="recomputation stops before the noise is drawn, and backward reads old memory",
+      cause="recomputation stops before the noise is drawn, and backward reads old "
+            "memory",
       cure="`set_checkpoint_early_stop(False)`")  # fmt: skip
 def noise_not_drawn(cured):
     torch.manual_seed(0)
@@ -451,7 +478,9 @@ def noise_not_drawn(cured):
         del trash
         return torch.autograd.grad(out.sum(), x)[0]
 
-    equal = all(torch.equal(gradient(plain), gradient(non_reentrant)) for _ in range(20))
+    equal = all(
+        torch.equal(gradient(plain), gradient(non_reentrant)) for _ in range(20)
+    )
     return "the same gradients" if equal else "gradients differ"
 
 
@@ -463,13 +492,19 @@ def noise_not_drawn(cured):
       cure="add sums, and divide by the targets of the whole window")  # fmt: skip
 def mean_of_means(cured):
     rows = draw_tokens(8)
-    targets = rows[:, 1:].masked_fill(torch.arange(15) >= torch.arange(1, 16, 2)[:, None], -100)
+    targets = rows[:, 1:].masked_fill(
+        torch.arange(15) >= torch.arange(1, 16, 2)[:, None], -100
+    )
 
     def step(model, optimizer, num=4):
         optimizer.zero_grad()
         total = 0.0
         for x, y in zip(rows.chunk(num), targets.chunk(num), strict=True):
-            count = (targets != -100).sum() if cured or num == 1 else num * (y != -100).sum()
+            count = (
+                (targets != -100).sum()
+                if cured or num == 1
+                else num * (y != -100).sum()
+            )
             logits = model(x)[:, :-1].transpose(1, 2)
             loss = F.cross_entropy(logits, y, reduction="sum") / count
             loss.backward()
@@ -482,8 +517,10 @@ def mean_of_means(cured):
 
 # %% id="not-divided"
 @case(24, LOSS, JUDGE, ("^gradients", SAME),
-      reports="karpathy/nanoGPT#206 karpathy/nanoGPT#207 huggingface/transformers#37766",
-      symptom="the learning rate that worked for the big batch diverges, or AdamW hides it",
+      reports="karpathy/nanoGPT#206 karpathy/nanoGPT#207 "
+              "huggingface/transformers#37766",
+      symptom="the learning rate that worked for the big batch diverges, or AdamW "
+              "hides it",
       cause="the loss of a micro-batch is not divided by their number",
       cure="divide before `backward`")  # fmt: skip
 def not_divided(cured):
@@ -504,7 +541,8 @@ def not_divided(cured):
 # %% id="logged-loss"
 @case(25, LOSS, JUDGE, ("^loss", SAME),
       reports="Lightning-AI/pytorch-lightning#2569 huggingface/transformers#35438",
-      symptom="the logged loss is N times too large, or too small, and the model is fine",
+      symptom="the logged loss is N times too large, or too small, and the model is "
+              "fine",
       cause="what is logged is not what the update minimised",
       cure="log the sum of the divided losses of the window")  # fmt: skip
 def logged_loss(cured):
@@ -524,9 +562,11 @@ def logged_loss(cured):
 # %% id="last-window"
 @case(26, LOSS, JUDGE, ("^updates", SAME),
       reports="Lightning-AI/pytorch-lightning#19987 huggingface/accelerate#1847",
-      symptom="an epoch makes fewer updates than it should, and leaks into the next one",
+      symptom="an epoch makes fewer updates than it should, and leaks into the next "
+              "one",
       cause="`if (i + 1) % num == 0` never updates with the last, shorter window",
-      cure="update after the last one too, divided by that window's own length")  # fmt: skip
+      cure="update after the last one too, divided by that window's own length"
+      )  # fmt: skip
 def last_window(cured):
     def step(model, optimizer, num=4):
         optimizer.zero_grad()
@@ -570,7 +610,8 @@ def clipped_pieces(cured):
       reports="luyug/GradCache#7 mlfoundations/open_clip#267",
       symptom="accumulating a contrastive loss reaches a lower loss and a worse model",
       cause="each sample is compared with its micro-batch alone: fewer negatives",
-      cure="cached gradients, as in lab 07: embed all, then embed again in pieces")  # fmt: skip
+      cure="cached gradients, as in lab 07: embed all, then embed again in pieces"
+      )  # fmt: skip
 def contrastive(cured):
     images = data.digits()[0][:16].double()
 
@@ -582,7 +623,9 @@ def contrastive(cured):
         return F.cross_entropy(logits, torch.arange(len(logits)))
 
     def pieces(model, optimizer, num=4):
-        return update(optimizer, sum(loss_of(pair(model, x)) / num for x in images.chunk(num)))
+        return update(
+            optimizer, sum(loss_of(pair(model, x)) / num for x in images.chunk(num))
+        )
 
     def cached(model, optimizer):
         optimizer.zero_grad()
@@ -590,7 +633,9 @@ def contrastive(cured):
             views = torch.cat([pair(model, x) for x in images.chunk(4)], dim=1)
         loss = loss_of(views.requires_grad_())
         loss.backward()
-        for x, gradient in zip(images.chunk(4), views.grad.chunk(4, dim=1), strict=True):
+        for x, gradient in zip(
+            images.chunk(4), views.grad.chunk(4, dim=1), strict=True
+        ):
             pair(model, x).backward(gradient)
         optimizer.step()
         return loss.item()
@@ -608,7 +653,8 @@ def make_vit():
 # %% id="batch-statistics"
 @case(32, LOSS, JUDGE, ("^(loss|gradients)", SAME),
       reports="google-research/tuning_playbook#69 run-ai/runai#14",
-      symptom="the same effective batch in smaller pieces is worse, and nothing is misweighted",
+      symptom="the same effective batch in smaller pieces is worse, and nothing is "
+              "misweighted",
       cause="BatchNorm normalises each micro-batch by its own statistics",
       cure="GroupNorm, SyncBatchNorm for ranks, or frozen statistics")  # fmt: skip
 def batch_statistics(cured):
@@ -654,10 +700,14 @@ def low_precision_sum(cured):
 
 # %% id="frozen-input"
 @case(1, FLAG, ERROR, ("element 0 of tensors does not require grad", NOTHING_RAISED),
-      reports="huggingface/transformers#21381 huggingface/transformers#23170 pytorch/pytorch#7617",
-      symptom="LoRA or frozen embeddings with checkpointing: nothing requires a gradient",
-      cause="the reentrant checkpoint looks at its inputs alone, and none needs a gradient",
-      cure="`use_reentrant=False`, or transformers' `enable_input_require_grads()`")  # fmt: skip
+      reports="huggingface/transformers#21381 huggingface/transformers#23170 "
+              "pytorch/pytorch#7617",
+      symptom="LoRA or frozen embeddings with checkpointing: nothing requires a "
+              "gradient",
+      cause="the reentrant checkpoint looks at its inputs alone, and none needs a "
+            "gradient",
+      cure="`use_reentrant=False`, or transformers' `enable_input_require_grads()`"
+      )  # fmt: skip
 def frozen_input(cured):
     gpt, _ = make_gpt()
     gpt.requires_grad_(False)
@@ -669,7 +719,8 @@ def frozen_input(cured):
 # %% id="growing-cache"
 @case(6, FLAG, ERROR, ("CheckpointError.*different metadata", NOTHING_RAISED),
       reports="pytorch/pytorch#155171",
-      symptom="the recomputed tensors have another shape, after a first step that worked",
+      symptom="the recomputed tensors have another shape, after a first step that "
+              "worked",
       cause="forward appends to a cache of keys, and recomputation appends once more",
       cure="no cache in training")  # fmt: skip
 def growing_cache(cured):
@@ -681,7 +732,9 @@ def growing_cache(cured):
 
     cache = []  # of one layer
     gpt, _ = make_gpt(num_layers=1)
-    return raised(lambda: gpt_loss(gpt, lambda b, x: non_reentrant(run, b, x, cache)).backward())
+    return raised(
+        lambda: gpt_loss(gpt, lambda b, x: non_reentrant(run, b, x, cache)).backward()
+    )
 
 
 # %% id="popped-inside"
@@ -709,32 +762,37 @@ def popped_inside(cured):
 @case(10, FLAG, ERROR, ("RuntimeError", NOTHING_RAISED),
       reports="pytorch/pytorch#51743 pytorch/pytorch#102223",
       symptom="`torch.autograd.grad`, or `backward(inputs=...)`, is refused",
-      cause="the reentrant checkpoint runs a backward of its own, which knows of no `inputs`",
+      cause="the reentrant checkpoint runs a backward of its own, which knows of no "
+            "`inputs`",
       cure="`use_reentrant=False`")  # fmt: skip
 def functional_gradient(cured):
     gpt, _ = make_gpt()
     run = partial(checkpoint, use_reentrant=not cured)
-    return raised(lambda: torch.autograd.grad(gpt_loss(gpt, run), list(gpt.parameters())))
+    return raised(
+        lambda: torch.autograd.grad(gpt_loss(gpt, run), list(gpt.parameters()))
+    )
 
 
 # %% id="dictionary"
 @case(11, LOSS, JUDGE, ("^gradients", SAME),
       reports="",
       symptom="some layers keep their first weights: they never get a gradient",
-      cause="the reentrant checkpoint sees tensors among its arguments, and none inside a dict",
+      cause="the reentrant checkpoint sees tensors among its arguments, and none "
+            "inside a dict",
       cure="`use_reentrant=False`")  # fmt: skip
 def dictionary(cured):
     def run(block, x):
         return checkpoint(lambda d: block(d["x"]), {"x": x}, use_reentrant=not cured)
 
-    step = lambda model, optimizer: update(optimizer, gpt_loss(model, run))  # noqa: E731
+    step = lambda model, how: update(how, gpt_loss(model, run))  # noqa: E731
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return verdict(plain_step, step, make_gpt)
 
 
 # %% id="flag-left-out"
-@case(12, FLAG, ERROR, ("use_reentrant parameter should be passed explicitly", "^no warning$"),
+@case(12, FLAG, ERROR, ("use_reentrant parameter should be passed explicitly",
+"^no warning$"),
       reports="pytorch/pytorch#65537",
       symptom="a warning in every run: pass `use_reentrant` explicitly",
       cause="the flag was left out; without it the older implementation runs",
@@ -750,9 +808,12 @@ def flag_left_out(cured):
 # %% id="cache-asked-for"
 @case(15, FLAG, COUNT, ("^None$", "^DynamicCache$"), seen_in=HF,
       reports="huggingface/transformers#28056 huggingface/trl#3683",
-      symptom="`use_cache=True` is incompatible with gradient checkpointing, says a warning",
-      cause="the library turns the cache off while it checkpoints, so `generate()` crawls",
-      cure="`use_cache=False` in training; turn checkpointing off before `generate()`")  # fmt: skip
+      symptom="`use_cache=True` is incompatible with gradient checkpointing, says a "
+              "warning",
+      cause="the library turns the cache off while it checkpoints, so `generate()` "
+            "crawls",
+      cure="`use_cache=False` in training; turn checkpointing off before `generate()`"
+      )  # fmt: skip
 def cache_asked_for(cured):
     llama = make_llama(switched_on=not cured)
     cache = llama(torch.arange(24).view(2, 12), use_cache=True).past_key_values
@@ -772,7 +833,9 @@ def ready_twice(cured):
             self.gpt = make_gpt()[0]
 
         def forward(self, tokens):
-            return gpt_loss(self.gpt, partial(checkpoint, use_reentrant=not cured), tokens)
+            return gpt_loss(
+                self.gpt, partial(checkpoint, use_reentrant=not cured), tokens
+            )
 
     replicas = [Checkpointed() for _ in range(2)]
 
@@ -786,12 +849,16 @@ def ready_twice(cured):
 # %% id="shared-weight"
 @case(21, FLAG, ERROR, ("_to_copy.*not.*found in storage", NOTHING_RAISED),
       reports="pytorch/pytorch#193338",
-      symptom="selective checkpointing under autocast: `_to_copy` is not found in storage",
-      cause="autocast keeps one cast copy of a weight that two checkpointed regions share",
+      symptom="selective checkpointing under autocast: `_to_copy` is not found in "
+              "storage",
+      cause="autocast keeps one cast copy of a weight that two checkpointed regions "
+            "share",
       cure="`autocast(..., cache_enabled=False)`")  # fmt: skip
 def shared_weight(cured):
     layer, x = nn.Linear(16, 16), torch.ones(4, 16, requires_grad=True)
-    save = partial(create_selective_checkpoint_contexts, [torch.ops.aten._to_copy.default])
+    save = partial(
+        create_selective_checkpoint_contexts, [torch.ops.aten._to_copy.default]
+    )
 
     def train():
         with torch.autocast("cpu", torch.bfloat16, cache_enabled=not cured):
@@ -803,7 +870,8 @@ def shared_weight(cured):
 
 
 # %% id="unscaled-twice"
-@case(28, FLAG, ERROR, ("RuntimeError: unscale_.. has already been called", NOTHING_RAISED),
+@case(28, FLAG, ERROR,
+      ("RuntimeError: unscale_.. has already been called", NOTHING_RAISED),
       reports="huggingface/transformers#23905 pytorch/examples#1196",
       symptom="`unscale_()` has already been called on this optimizer",
       cause="gradients are unscaled, and clipped, in each micro-batch",
@@ -831,7 +899,7 @@ def unscaled_twice(cured):
 
 # %% id="try"
 def changed(name):
-    """Say what a case shows now that is not in its registry; empty when nothing has changed."""
+    """Say what a case shows now and its registry does not; empty if nothing changed."""
     about = CASES[name]
     for cured, pattern in enumerate(about["shows"]):
         try:
@@ -839,10 +907,12 @@ def changed(name):
         except Exception as error:
             seen = repr(error)
         if not re.search(pattern, seen):
-            versions = f"PyTorch {torch.__version__}, transformers {transformers.__version__}"
+            versions = (
+                f"PyTorch {torch.__version__}, transformers {transformers.__version__}"
+            )
             state = "cured" if cured else "as reported"
-            return (f"{versions} changed case {about['number']} ({name}): {state} it shows "
-                    f"{seen!r}, and {pattern!r} is what it showed.")  # fmt: skip
+            return (f"{versions} changed case {about['number']} ({name}): {state} it "
+                    f"shows {seen!r}, and {pattern!r} is what it showed.")  # fmt: skip
     return ""
 
 
@@ -866,7 +936,10 @@ show(middle_forgotten)
 
 # %% id="table"
 def table(asks):
-    lines = ["| symptom | cause | cure | shown by | script | reports | seen in |", "|" + 7 * "---|"]
+    lines = [
+        "| symptom | cause | cure | shown by | script | reports | seen in |",
+        "|" + 7 * "---|",
+    ]
     for name, about in CASES.items():
         if about["asks"] == asks:
             links = [f"[{report}](https://github.com/{report.replace('#', '/issues/')})"

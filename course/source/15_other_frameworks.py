@@ -36,7 +36,8 @@ from tutorial_lib.guesses import beside
 from tutorial_lib.models.gpt import GPT, Block, GPTConfig
 
 torch.set_num_threads(1)
-os.environ |= {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_ENABLE_ONEDNN_OPTS": "0"}  # a quiet TensorFlow
+# a quiet TensorFlow
+os.environ |= {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_ENABLE_ONEDNN_OPTS": "0"}
 os.environ["KERAS_BACKEND"] = "tensorflow"
 
 # %% [markdown] id="needs-text"
@@ -57,7 +58,9 @@ def say_once(missing):
 
 def left_out(lines):
     mark, _, names = lines[0].partition("# needs ") if lines else ("no", "", "")
-    missing = {name for name in names.strip().split(", ") if name and find_spec(name) is None}
+    missing = {
+        name for name in names.strip().split(", ") if name and find_spec(name) is None
+    }
     return [f"say_once({missing})\n"] if missing and not mark else lines
 
 
@@ -81,7 +84,11 @@ get_ipython().input_transformers_cleanup.append(left_out)
 BATCH, SEQ, WIDTH, HEADS = 4, 128, 128, 4
 UNIT = BATCH * SEQ * WIDTH * 4  # bytes of a block's input, float32
 torch.manual_seed(0)
-gpt = GPT(GPTConfig(num_layers=3, d_model=WIDTH, num_heads=HEADS, seq_len=SEQ, attention="eager"))
+gpt = GPT(
+    GPTConfig(
+        num_layers=3, d_model=WIDTH, num_heads=HEADS, seq_len=SEQ, attention="eager"
+    )
+)
 tokens = next(data.text_batches(BATCH, SEQ + 1))
 vectors = gpt.token_embedding(tokens).detach()
 positions = gpt.position_embedding.weight.detach()
@@ -195,7 +202,8 @@ def jax_norm(x, scale, shift):
 
 def attend(qkv):
     q, k, v = qkv.reshape(*qkv.shape[:2], 3, HEADS, -1).transpose(2, 0, 3, 1, 4)
-    scores = q @ k.swapaxes(-1, -2) / math.sqrt(WIDTH // HEADS)  # (batch, heads, seq, seq)
+    # (batch, heads, seq, seq)
+    scores = q @ k.swapaxes(-1, -2) / math.sqrt(WIDTH // HEADS)
     scores = jnp.where(jnp.tri(SEQ, dtype=bool), scores, -jnp.inf)
     mixed = jax.nn.softmax(scores) @ v
     return mixed.swapaxes(1, 2).reshape(*qkv.shape[:2], WIDTH)
@@ -238,7 +246,9 @@ guess = None
 def jax_kept(loss, w):
     _, backward = jax.vjp(loss, w)
     ours = {array.unsafe_buffer_pointer() for array in jax.tree.leaves(w)}
-    residuals = [leaf for leaf in jax.tree.leaves(backward) if isinstance(leaf, jax.Array)]
+    residuals = [
+        leaf for leaf in jax.tree.leaves(backward) if isinstance(leaf, jax.Array)
+    ]
     buffers = {array.unsafe_buffer_pointer(): array.nbytes for array in residuals}
     return sum(num_bytes for place, num_bytes in buffers.items() if place not in ours)
 
@@ -279,7 +289,10 @@ def by_operation(lines):
 
 for line, times in by_operation(residuals(jax_block)).most_common():
     print(f"{times} x {line}")
-print("per block:", by_operation(residuals(jax.checkpoint(jax_block))) or "no output at all")
+print(
+    "per block:",
+    by_operation(residuals(jax.checkpoint(jax_block))) or "no output at all",
+)
 
 # %% [markdown] id="policies-text"
 # ### Policies
@@ -344,7 +357,9 @@ def temporary(program):
 programs = {name: compiled(loss, jax_weights) for name, loss in losses.items()}
 for name, program in programs.items():
     flops = program.cost_analysis()["flops"]
-    print(f"{name:<10}{temporary(program) / UNIT:>6.1f} units   {flops / 1e9:.2f} GFLOP")
+    print(
+        f"{name:<10}{temporary(program) / UNIT:>6.1f} units   {flops / 1e9:.2f} GFLOP"
+    )
 ratio = temporary(programs["per block"]) / temporary(programs["none"])
 print(f"ratio {ratio:.2f}{beside(guess, ratio)}")
 
@@ -358,7 +373,10 @@ print(f"ratio {ratio:.2f}{beside(guess, ratio)}")
 lowered = jax.jit(jax.grad(losses["per block"])).lower(jax_weights)
 handed_over = lowered.as_text().count("optimization_barrier")
 left = lowered.compile().as_text().count("opt-barrier")
-print(f"barriers handed to the compiler: {handed_over}, left in the program for the CPU: {left}")
+print(
+    f"barriers handed to the compiler: {handed_over}, left in the program for the CPU: "
+    f"{left}"
+)
 
 # %% [markdown] id="scan-text"
 # The CPU compiler drops them. Then nothing makes the recomputation wait for backward. (We did not
@@ -376,14 +394,17 @@ def scan_loss(run_block, stacked):
 
 
 stack = jax.tree.map(lambda *arrays: jnp.stack(arrays), *jax_weights)
-scanned = partial(jax.checkpoint, prevent_cse=False)  # the documentation's advice inside a scan
+# the documentation's advice inside a scan
+scanned = partial(jax.checkpoint, prevent_cse=False)
 loops = {"none": jax_block, "per block": scanned(jax_block),
          "dots": scanned(jax_block, policy=policies.dots_saveable)}  # fmt: skip
 for name, run_block in loops.items():
     program = compiled(partial(scan_loss, run_block), stack)
     print(f"{name:<10}{temporary(program) / UNIT:>6.1f} units")
 gradient = jax.grad(partial(scan_loss, loops["per block"]))(stack)
-per_block = [{part: [array[i] for array in gradient[part]] for part in PARTS} for i in range(3)]
+per_block = [
+    {part: [array[i] for array in gradient[part]] for part in PARTS} for i in range(3)
+]
 print("gradients equal to 1e-5:", relative_error(per_block) < 1e-5)
 
 # %% [markdown] id="flax-text"
@@ -431,19 +452,29 @@ def flax_names(part):
 
 
 def flax_loss(block, parameters):
-    return jnp.square(FlaxModel(block).apply({"params": parameters}, jax_x) - jax_y).mean()
+    return jnp.square(
+        FlaxModel(block).apply({"params": parameters}, jax_x) - jax_y
+    ).mean()
 
 
 parameters = {
-    str(i): {part: dict(zip(flax_names(part), pair, strict=True)) for part, pair in block.items()}
+    str(i): {
+        part: dict(zip(flax_names(part), pair, strict=True))
+        for part, pair in block.items()
+    }
     for i, block in enumerate(jax_weights)
 }
 classes = {"none": FlaxBlock, "per block": nn.remat(FlaxBlock)}
 losses = {name: partial(flax_loss, block) for name, block in classes.items()}
 kept = {name: jax_kept(loss, parameters) for name, loss in losses.items()}
 gradient = jax.grad(losses["per block"])(parameters)
-back = [{part: [gradient[str(i)][part][name] for name in flax_names(part)] for part in PARTS}
-        for i in range(3)]  # fmt: skip
+back = [
+    {
+        part: [gradient[str(i)][part][name] for name in flax_names(part)]
+        for part in PARTS
+    }
+    for i in range(3)
+]
 report("Flax", kept, back)
 
 # %% id="haiku-block"
@@ -456,7 +487,9 @@ def haiku_block(i, x):
         return hk.Linear(width, name=f"{i}_{part}")(x)
 
     def norm(part, x):
-        return hk.LayerNorm(-1, create_scale=True, create_offset=True, name=f"{i}_{part}")(x)
+        return hk.LayerNorm(
+            -1, create_scale=True, create_offset=True, name=f"{i}_{part}"
+        )(x)
 
     x = x + linear("out", WIDTH, attend(linear("qkv", 3 * WIDTH, norm("norm_1", x))))
     h = linear("up", 4 * WIDTH, norm("norm_2", x))
@@ -526,7 +559,7 @@ def place(tensor):
 
 
 class TensorFlowMeter:
-    """Bytes of the results that are alive, each buffer once, the variables' own left out."""
+    """Bytes of the results that are alive, each buffer once, without the variables."""
 
     def __init__(self, variables):
         self.alive, self.peak, self.products = {}, 0, 0
@@ -535,7 +568,11 @@ class TensorFlowMeter:
     def __call__(self, op_type, inputs, attrs, outputs, op_name=None, graph=None):
         self.products += "MatMul" in str(op_type)
         for tensor in outputs:
-            if tensor.dtype.size and tensor.dtype != tf.resource and place(tensor) not in self.ours:
+            if (
+                tensor.dtype.size
+                and tensor.dtype != tf.resource
+                and place(tensor) not in self.ours
+            ):
                 size = tensor.dtype.size * math.prod(tensor.shape)
                 self.alive[id(tensor)] = place(tensor), size
                 weakref.finalize(tensor, self.alive.pop, id(tensor), None)
@@ -548,7 +585,7 @@ class TensorFlowMeter:
 # %% id="tf-measured"
 # needs tensorflow
 def tf_step(loss, variables):
-    """Bytes that wait when forward ends, the meter with the step's peak, and the gradients."""
+    """Bytes that wait when forward ends, the meter with the peak, and the gradients."""
     meter = TensorFlowMeter(variables)
     op_callbacks.add_op_callback(meter)
     try:
@@ -589,8 +626,10 @@ def tf_block(w, x):
 
 # %% id="tf"
 # needs tensorflow
-tf_weights = [{part: [tf.Variable(array) for array in pair] for part, pair in block.items()}
-              for block in weights]  # fmt: skip
+tf_weights = [
+    {part: [tf.Variable(array) for array in pair] for part, pair in block.items()}
+    for block in weights
+]
 variables = [one for block in tf_weights for pair in block.values() for one in pair]
 
 
@@ -607,7 +646,10 @@ def in_parts(flat):
 
 
 wrappers = {"none": lambda block: block, "per block": tf.recompute_grad}
-steps = {name: tf_step(partial(tf_loss, wrapper), variables) for name, wrapper in wrappers.items()}
+steps = {
+    name: tf_step(partial(tf_loss, wrapper), variables)
+    for name, wrapper in wrappers.items()
+}
 kept = {name: step[0] for name, step in steps.items()}
 peaks = {name: step[1].peak for name, step in steps.items()}
 report("TensorFlow", kept, in_parts(steps["per block"][2]), peaks)
@@ -643,7 +685,11 @@ WIDTHS = {"qkv": 3 * WIDTH, "out": WIDTH, "up": 4 * WIDTH, "down": WIDTH}
 
 
 def keras_part(part):
-    return layers.Dense(WIDTHS[part]) if part in WIDTHS else layers.LayerNormalization(epsilon=1e-5)
+    return (
+        layers.Dense(WIDTHS[part])
+        if part in WIDTHS
+        else layers.LayerNormalization(epsilon=1e-5)
+    )
 
 
 class KerasBlock(layers.Layer):
@@ -679,7 +725,9 @@ NAMES = ["block_0", "block_1", "block_2"]
 
 def keras_step(at_creation=None, at_call=None):
     with keras.RematScope(**at_creation or {"mode": None}):
-        blocks = [KerasBlock(pairs, name=n) for pairs, n in zip(weights, NAMES, strict=True)]
+        blocks = [
+            KerasBlock(pairs, name=n) for pairs, n in zip(weights, NAMES, strict=True)
+        ]
 
     def loss():
         hidden = tf.constant(x)
@@ -688,7 +736,9 @@ def keras_step(at_creation=None, at_call=None):
                 hidden = block(hidden)
         return tf.reduce_mean(tf.square(hidden - y))
 
-    variables = [v for b in blocks for part in PARTS for v in b.part[part].trainable_variables]
+    variables = [
+        v for b in blocks for part in PARTS for v in b.part[part].trainable_variables
+    ]
     return tf_step(loss, [variable.value for variable in variables])
 
 
@@ -777,27 +827,30 @@ fell = {
 }
 claims.Verdicts(
     claims.Verdict(
-        "C06", "holds if", "Both wrappers run and free what they should, if Keras' scope stands "
-        "where the layers are made.",
-        f"units that wait: tf.recompute_grad {fell['TensorFlow']}, Keras {fell['Keras']}",
+        "C06", "holds if", "Both wrappers run and free what they should, if Keras' "
+        "scope stands where the layers are made.",
+        f"units that wait: tf.recompute_grad {fell['TensorFlow']}, Keras "
+        f"{fell['Keras']}",
         "counted", "side-by-side",
     ),
     claims.Verdict(
-        "C07", "holds if", "jax.checkpoint keeps what its policy says; whether the compiled "
-        "program needs less memory is up to the compiler.",
+        "C07", "holds if", "jax.checkpoint keeps what its policy says; whether the "
+        "compiled program needs less memory is up to the compiler.",
         f"units that wait: {policy_units['everything_saveable']:.0f} of everything, "
         f"{policy_units['dots_saveable']:.0f} of products, "
-        f"{policy_units['nothing_saveable']:.0f} of boundaries alone", "counted", "policies",
+        f"{policy_units['nothing_saveable']:.0f} of boundaries alone", "counted",
+        "policies",
     ),
     claims.Verdict(
-        "C08", "holds", "Flax and Haiku have wrappers of their own, which end in jax.checkpoint "
-        "and keep the same boundaries.",
-        f"units that wait: Flax {fell['Flax']}, Haiku {fell['Haiku']}, JAX {fell['JAX']}",
+        "C08", "holds", "Flax and Haiku have wrappers of their own, which end in "
+        "jax.checkpoint and keep the same boundaries.",
+        f"units that wait: Flax {fell['Flax']}, Haiku {fell['Haiku']}, JAX "
+        f"{fell['JAX']}",
         "counted", "side-by-side",
     ),
     claims.Verdict(
-        "C22", "holds", "Compilers take part in the choice, and may undo it: read the compiler's "
-        "report, not the wrapper's name.",
+        "C22", "holds", "Compilers take part in the choice, and may undo it: read the "
+        "compiler's report, not the wrapper's name.",
         f"{handed_over} barriers handed to XLA, {left} left in the CPU's program",
         "counted", "barriers",
     ),

@@ -29,7 +29,8 @@ from tutorial_lib import data
 from tutorial_lib.guesses import beside
 
 torch.set_num_threads(1)
-os.environ |= {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_ENABLE_ONEDNN_OPTS": "0"}  # a quiet TensorFlow
+# a quiet TensorFlow
+os.environ |= {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_ENABLE_ONEDNN_OPTS": "0"}
 os.environ["KERAS_BACKEND"] = "tensorflow"
 
 # %% [markdown] id="needs-text"
@@ -48,7 +49,9 @@ def say_once(missing):
 
 def left_out(lines):
     mark, _, names = lines[0].partition("# needs ") if lines else ("no", "", "")
-    missing = {name for name in names.strip().split(", ") if name and find_spec(name) is None}
+    missing = {
+        name for name in names.strip().split(", ") if name and find_spec(name) is None
+    }
     return [f"say_once({missing})\n"] if missing and not mark else lines
 
 
@@ -90,7 +93,9 @@ def torch_loss(w):
 
 
 torch_weights = [torch.from_numpy(w).requires_grad_() for w in weights]
-wanted = [w.numpy() for w in torch.autograd.grad(torch_loss(torch_weights), torch_weights)]
+wanted = [
+    w.numpy() for w in torch.autograd.grad(torch_loss(torch_weights), torch_weights)
+]
 
 
 def relative_error(gradients):
@@ -100,16 +105,20 @@ def relative_error(gradients):
 
 # %% id="parts"
 def micro_batches(sizes):
-    """Slices of the batch, and the weight that makes each mean loss count by its rows."""
+    """Slices of the batch, and the weight by which each mean loss counts its rows."""
     slices = [slice(a, b) for a, b in pairwise(np.cumsum([0, *sizes]))]
-    return [(part, len(sizes) * size / 32) for part, size in zip(slices, sizes, strict=True)]
+    return [
+        (part, len(sizes) * size / 32) for part, size in zip(slices, sizes, strict=True)
+    ]
 
 
 def show(gradients_of):
     for sizes, weighted in ((EQUAL, False), (UNEQUAL, False), (UNEQUAL, True)):
         error = relative_error(gradients_of(sizes, weighted))
         words = "equal to the big batch" if error < 1e-4 else f"wrong by {error:.0%}"
-        mark = beside(guess, 100 * error) if (sizes, weighted) == (UNEQUAL, False) else ""
+        mark = (
+            beside(guess, 100 * error) if (sizes, weighted) == (UNEQUAL, False) else ""
+        )
         print(f"{sizes}, weighted by rows: {weighted!s:<5}  {words}{mark}")
 
 
@@ -148,7 +157,8 @@ def with_optax(sizes, weighted):
     state = optimizer.init(jax_weights)
     for part, weight in micro_batches(sizes):
         gradient = jax.grad(jax_loss)(jax_weights, part, weight if weighted else 1.0)
-        updates, state = optimizer.update(gradient, state)  # zeros until the window is full
+        # zeros until the window is full
+        updates, state = optimizer.update(gradient, state)
     return jax.tree.map(jnp.negative, updates)
 
 
@@ -181,9 +191,13 @@ def with_keras(sizes, weighted, lr=1000.0):  # a step that is large beside its r
             hidden = tf.constant(x[part])
             for matrix in matrices[:-1]:
                 hidden = hidden + tf.tanh(hidden @ matrix.value)
-            loss = cross_entropy(y[part], hidden @ matrices[-1].value) * (weight if weighted else 1)
+            loss = cross_entropy(y[part], hidden @ matrices[-1].value) * (
+                weight if weighted else 1
+            )
         optimizer.apply(tape.gradient(loss, [m.value for m in matrices]), matrices)
-    return [(old - new.numpy()) / lr for old, new in zip(weights, matrices, strict=True)]
+    return [
+        (old - new.numpy()) / lr for old, new in zip(weights, matrices, strict=True)
+    ]
 
 
 show(with_keras)
@@ -213,7 +227,9 @@ guess = None
 
 # %% id="windows"
 # needs tensorflow, keras
-schedule = keras.optimizers.schedules.PolynomialDecay(1.0, decay_steps=12, end_learning_rate=0.0)
+schedule = keras.optimizers.schedules.PolynomialDecay(
+    1.0, decay_steps=12, end_learning_rate=0.0
+)
 optimizer = keras.optimizers.SGD(schedule, gradient_accumulation_steps=4)
 weight = keras.Variable([1.0])
 for epoch in (1, 2):
@@ -226,7 +242,9 @@ for epoch in (1, 2):
 
 # %% id="optax-windows"
 # needs jax, optax
-optimizer = optax.MultiSteps(optax.sgd(optax.linear_schedule(1.0, 0.0, 12)), every_k_schedule=4)
+optimizer = optax.MultiSteps(
+    optax.sgd(optax.linear_schedule(1.0, 0.0, 12)), every_k_schedule=4
+)
 state = optimizer.init(jnp.ones(1))
 for epoch in (1, 2):
     for _ in range(6):
@@ -275,7 +293,9 @@ for policy in (policies.save_only_these_names("boundary"), offload):
     loss = jax.checkpoint(partial(marked_loss), policy=policy)
     _, backward = jax.vjp(loss, jax_weights)
     leaves = [leaf for leaf in jax.tree.leaves(backward) if isinstance(leaf, jax.Array)]
-    places = Counter(leaf.sharding.memory_kind for leaf in leaves if leaf.shape == x.shape)
+    places = Counter(
+        leaf.sharding.memory_kind for leaf in leaves if leaf.shape == x.shape
+    )
     equal = relative_error(jax.grad(loss)(jax_weights)) < 1e-4
     print(f"kept, of a boundary's shape: {dict(places)}   equal: {equal}")
 
@@ -290,13 +310,17 @@ for policy in (policies.save_only_these_names("boundary"), offload):
 
 # %% id="names"
 IDEAS = {
-    "run again in backward": "torch.utils.checkpoint.checkpoint jax.checkpoint jax.remat "
-    "flax.linen.remat flax.nnx.remat haiku.remat tensorflow.recompute_grad keras.remat",
-    "choose by operation": "torch.utils.checkpoint.create_selective_checkpoint_contexts "
-    "jax.checkpoint_policies.dots_saveable",
+    "run again in backward": "torch.utils.checkpoint.checkpoint jax.checkpoint "
+    "jax.remat flax.linen.remat flax.nnx.remat haiku.remat tensorflow.recompute_grad "
+    "keras.remat",
+    "choose by operation": (
+        "torch.utils.checkpoint.create_selective_checkpoint_contexts "
+        "jax.checkpoint_policies.dots_saveable"
+    ),
     "move to the host": "torch.autograd.graph.save_on_cpu "
     "jax.checkpoint_policies.save_and_offload_only_these_names",
-    "see what waits": "tutorial_lib.memory.saved jax.ad_checkpoint.print_saved_residuals",
+    "see what waits": "tutorial_lib.memory.saved "
+    "jax.ad_checkpoint.print_saved_residuals",
     "accumulate": "torch.Tensor.grad optax.MultiSteps keras.optimizers.Optimizer",
 }
 for idea, names in IDEAS.items():

@@ -54,7 +54,9 @@ cards = {card.device.removeprefix("emulated "): card for card in recorded.emulat
 card = cards.get(mine.device) or recorded.load("emulated NVIDIA A100-SXM4-80GB")
 print(f"{'':<54}{'predicted':>11}{'emulated':>15}{'measured':>15}")
 for row in SELECTION:
-    print(f"{row.key:<54}{Bytes(predicted[row.key]['report']['peak_bytes']):>11}", end="")
+    print(
+        f"{row.key:<54}{Bytes(predicted[row.key]['report']['peak_bytes']):>11}", end=""
+    )
     for results in (card.rows.get(row.key, {}), mine.rows.get(row.key, {})):
         peak = results.get("report", {}).get("requested_bytes")
         print(f"{Bytes(peak) if peak else results.get('status', '-'):>15}", end="")

@@ -95,8 +95,8 @@ def parameter_bytes(model: nn.Module) -> int:
     """Count the bytes of a model's parameters.
 
     Args:
-        model: Any module. Frozen parameters count as well; a tensor that several modules share
-            counts once; buffers do not count.
+        model: Any module. Frozen parameters count as well; a tensor that several
+            modules share counts once; buffers do not count.
 
     Returns:
         Bytes, exactly.
@@ -159,8 +159,10 @@ def gradient_and_state_bytes(model: nn.Module, optimizer: str) -> dict[str, int]
     """Count what stays in memory after an update, beside the parameters.
 
     Args:
-        model: Any module; some of its parameters may be frozen, shared, or of another dtype.
-        optimizer: "sgd" (without momentum), "momentum" (SGD with it) or "adamw", PyTorch's own.
+        model: Any module; some of its parameters may be frozen, shared, or of another
+            dtype.
+        optimizer: "sgd" (without momentum), "momentum" (SGD with it) or "adamw",
+            PyTorch's own.
 
     Returns:
         Bytes under the keys "gradients" and "optimizer_state".
@@ -239,10 +241,10 @@ def chain_saved_bytes(chain: nn.Sequential, input_shape: tuple[int, ...]) -> int
     """Count the bytes that autograd saves when a chain of layers runs forward.
 
     Args:
-        chain: Any sequence of nn.Linear, nn.LayerNorm (over the last dimension), nn.ReLU and
-            nn.GELU, float32, all trainable. The first layer is a Linear.
-        input_shape: Shape of the input, as in (batch, features) or (batch, sequence, features).
-            The input itself needs no gradient.
+        chain: Any sequence of nn.Linear, nn.LayerNorm (over the last dimension),
+            nn.ReLU and nn.GELU, float32, all trainable. The first layer is a Linear.
+        input_shape: Shape of the input, as in (batch, features) or (batch, sequence,
+            features). The input itself needs no gradient.
 
     Returns:
         Bytes of all saved tensors. One storage counts once; the weights do not count.
@@ -255,7 +257,9 @@ def chain_saved_bytes(chain: nn.Sequential, input_shape: tuple[int, ...]) -> int
         # tensor number `place` goes into this layer, the next one comes out of it
         kept.add(place + 1 if isinstance(layer, nn.ReLU) else place)
         statistics += 2 * num_rows if isinstance(layer, nn.LayerNorm) else 0
-        widths.append(layer.out_features if isinstance(layer, nn.Linear) else widths[-1])
+        widths.append(
+            layer.out_features if isinstance(layer, nn.Linear) else widths[-1]
+        )
     return 4 * (num_rows * sum(widths[place] for place in kept) + statistics)
     ### END SOLUTION
 
@@ -309,7 +313,11 @@ checks.lab01.chain_saved_bytes(chain_saved_bytes)
 # %% id="answer-1-4"
 # exercise 1.4
 def bytes_per_parameter(
-    weights: torch.dtype, optimizer: str, *, autocast: bool = False, master_copy: bool = False
+    weights: torch.dtype,
+    optimizer: str,
+    *,
+    autocast: bool = False,
+    master_copy: bool = False,
 ) -> int:
     """Count the bytes that one trained parameter takes between two steps.
 
@@ -317,7 +325,8 @@ def bytes_per_parameter(
         weights: Dtype of the model's parameters, as in torch.bfloat16.
         optimizer: "sgd", "momentum" or "adamw".
         autocast: Whether forward runs under torch.autocast; `weights` is float32 then.
-        master_copy: Whether the optimizer works on a float32 copy of half-precision weights.
+        master_copy: Whether the optimizer works on a float32 copy of half-precision
+            weights.
 
     Returns:
         Bytes for weight, gradient, optimizer state and copy.
@@ -327,7 +336,8 @@ def bytes_per_parameter(
     weight_and_gradient = 2 * weights.itemsize
     if master_copy:
         return weight_and_gradient + 4 * (1 + num_states)
-    return weight_and_gradient + num_states * weights.itemsize  # autocast leaves nothing behind
+    # autocast leaves nothing behind
+    return weight_and_gradient + num_states * weights.itemsize
     ### END SOLUTION
 
 
@@ -377,7 +387,11 @@ def llama_ledger(weights, optimizer, switches):
     weight_bytes = LLAMA_2_7B * weights.itemsize
     total = LLAMA_2_7B * bytes_per_parameter(weights, optimizer, **switches)
     rest = total - 2 * weight_bytes  # states, and the copy where there is one
-    return {"parameters": weight_bytes, "gradients": weight_bytes, "optimizer_state": rest}
+    return {
+        "parameters": weight_bytes,
+        "gradients": weight_bytes,
+        "optimizer_state": rest,
+    }
 
 
 # %% id="llama-bars"
@@ -418,14 +432,17 @@ plots.ledger_bars(bars, title="Llama-2-7B between two steps", cards_gib=(16, 24,
 
 # %% id="given-1-5"
 def gradients_left(model: nn.Module) -> dict[str, int]:
-    """Give the bytes of gradients that are there when backward comes to a module, by its name.
+    """Give the bytes of gradients there when backward comes to a module, by its name.
 
-    Modules with modules inside have no entry: their own operations stand at no one place. A weight
-    that two modules share counts at both. The model must run its modules in the order in which it
-    declares them.
+    Modules with modules inside have no entry: their own operations stand at no one
+        place. A weight
+    that two modules share counts at both. The model must run its modules in the order
+    in which it declares them.
     """
     leaves = [(name, m) for name, m in model.named_modules() if not [*m.children()]]
-    sizes = [sum(p.nbytes for p in m.parameters() if p.requires_grad) for _, m in leaves]
+    sizes = [
+        sum(p.nbytes for p in m.parameters() if p.requires_grad) for _, m in leaves
+    ]
     return {name: sum(sizes[place:]) for place, (name, _) in enumerate(leaves)}
 
 
@@ -450,7 +467,9 @@ for row in memory.saved(lambda: gpt.loss(tokens), params_of=gpt).rows[-5:]:
 
 # %% id="answer-1-5"
 # exercise 1.5
-def predict_peak(model: nn.Module, loss_fn: Callable[[], Tensor], optimizer: str) -> int:
+def predict_peak(
+    model: nn.Module, loss_fn: Callable[[], Tensor], optimizer: str
+) -> int:
     """Predict the peak memory of a steady training step from one forward pass.
 
     Args:
@@ -469,7 +488,8 @@ def predict_peak(model: nn.Module, loss_fn: Callable[[], Tensor], optimizer: str
     still_saved = sum(row.num_bytes for row in rows)
     in_backward, left, left_by = 0, 0, gradients_left(model)
     for row in reversed(rows):
-        left = left_by.get(row.module, left)  # a block's own row stands at no place: as before
+        # a block's own row stands at no place: as before
+        left = left_by.get(row.module, left)
         in_backward = max(in_backward, still_saved + left + 2 * row.num_bytes)
         still_saved -= row.num_bytes
     in_update = after["gradients"] * (2 if optimizer == "adamw" else 1)
@@ -523,7 +543,9 @@ guess = None  # GiB
 # %% id="predict-large"
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-XL = GPTConfig(vocab_size=50257, seq_len=1024, num_layers=48, num_heads=25, d_model=1600)
+XL = GPTConfig(
+    vocab_size=50257, seq_len=1024, num_layers=48, num_heads=25, d_model=1600
+)
 
 
 def predict_xl():
@@ -571,7 +593,9 @@ plots.ledger_bars({judged.label: judged.at_peak}, cards_gib=(16, 24, 80))
 # %% id="gpu-peak"
 # NBVAL_IGNORE_OUTPUT
 if torch.cuda.is_available():
-    large = GPTConfig(vocab_size=8192, seq_len=256, num_layers=8, num_heads=8, d_model=512)
+    large = GPTConfig(
+        vocab_size=8192, seq_len=256, num_layers=8, num_heads=8, d_model=512
+    )
     model = GPT(large).cuda()
     optimizer = torch.optim.AdamW(model.parameters(), foreach=True)
     words = torch.randint(0, large.vocab_size, (8, large.seq_len), device="cuda")

@@ -62,7 +62,8 @@ torch.set_num_threads(1)  # the models are small: more threads only disturb each
 # second. What do the two give?
 
 # %% id="patient-2-1"
-SLOWNESS = [30, 4, 1.0, 1.04, 1.02, 8, 1.06]  # cold, cold, fine, fine, fine, a neighbour, fine
+# cold, cold, fine, fine, fine, a neighbour, fine
+SLOWNESS = [30, 4, 1.0, 1.04, 1.02, 8, 1.06]
 
 
 def quarter_second_step(gpu):
@@ -81,7 +82,9 @@ def seconds_per_step(step, gpu, clock, *, wait, repeats=5):
 pretended = {}
 for wait in (False, True):
     gpu = PretendGPU(slowness=SLOWNESS)
-    pretended[wait] = seconds_per_step(quarter_second_step(gpu), gpu, gpu.now, wait=wait)
+    pretended[wait] = seconds_per_step(
+        quarter_second_step(gpu), gpu, gpu.now, wait=wait
+    )
 pd.DataFrame({"pretended seconds": pretended}).rename_axis("waits")
 
 
@@ -95,13 +98,19 @@ pd.DataFrame({"pretended seconds": pretended}).rename_axis("waits")
 # %% id="answer-2-1"
 # exercise 2.1
 def step_seconds(
-    step: Callable[[], object], gpu, clock: Callable[[], float], *, warmup: int, repeats: int
+    step: Callable[[], object],
+    gpu,
+    clock: Callable[[], float],
+    *,
+    warmup: int,
+    repeats: int,
 ) -> float:
     """Time a step.
 
     Args:
         step: Launches one step's work.
-        gpu: Its `synchronize()` waits until all that was launched is done, as torch.cuda's does.
+        gpu: Its `synchronize()` waits until all that was launched is done, as
+            torch.cuda's does.
         clock: Gives the time in seconds.
         warmup: How many steps to run, to their end, before the first one is timed.
         repeats: How many steps to time, one by one.
@@ -296,8 +305,9 @@ def steady_peak(step: Callable[[], object], gpu, *, warmup: int) -> int:
 
     Args:
         step: Does one full training step.
-        gpu: Has `memory_allocated()`, bytes there now, `max_memory_allocated()`, the most since the
-            last reset, and `reset_peak_memory_stats()`, as torch.cuda has them.
+        gpu: Has `memory_allocated()`, bytes there now, `max_memory_allocated()`, the
+            most since the last reset, and `reset_peak_memory_stats()`, as torch.cuda
+            has them.
         warmup: How many steps to run before the measured one.
 
     Returns:
@@ -337,7 +347,10 @@ checks.lab02.steady_peak(steady_peak)
 
 # %% id="mended-2-3"
 with counted:
-    peaks = [steady_peak(lambda n=n: train_on(tokens[:n]), counted, warmup=1) for n in (4, 8, 4)]
+    peaks = [
+        steady_peak(lambda n=n: train_on(tokens[:n]), counted, warmup=1)
+        for n in (4, 8, 4)
+    ]
 [Bytes(size) for size in peaks]
 
 # %% [markdown] id="text-2-4"
@@ -357,7 +370,13 @@ packed = []
 
 def show(tensor):
     packed.append(tensor.detach())
-    print(tuple(tensor.shape), "shows", tensor.nbytes, "of", tensor.untyped_storage().nbytes())
+    print(
+        tuple(tensor.shape),
+        "shows",
+        tensor.nbytes,
+        "of",
+        tensor.untyped_storage().nbytes(),
+    )
     return tensor
 
 
@@ -389,7 +408,8 @@ def activation_bytes(forward: Callable[[], object], model: nn.Module) -> int:
         model: Its parameters and buffers do not count.
 
     Returns:
-        Bytes of all storages of saved tensors, each once. All of it can be freed afterwards.
+        Bytes of all storages of saved tensors, each once. All of it can be freed
+        afterwards.
     """
     ### BEGIN SOLUTION
     resident = {t.untyped_storage() for t in [*model.parameters(), *model.buffers()]}
@@ -505,13 +525,15 @@ class Births(TorchDispatchMode):
         self.made_by = weakref.WeakKeyDictionary()  # from storage to operation
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        """Run an operation; its results may be a tensor, or several in a list or tuple."""
+        """Run an operation; it gives a tensor, or several in a list or tuple."""
         out = func(*args, **(kwargs or {}))
         ### BEGIN SOLUTION
         known = {t.untyped_storage() for t in tensors_in((args, kwargs))}
         for tensor in tensors_in(out):
             if tensor.untyped_storage() not in known:
-                self.made_by.setdefault(tensor.untyped_storage(), func.overloadpacket.__name__)
+                self.made_by.setdefault(
+                    tensor.untyped_storage(), func.overloadpacket.__name__
+                )
         ### END SOLUTION
         return out
 
@@ -532,16 +554,22 @@ def find_leaks(
         optimizer: Its state, `optimizer.state`, is no leak.
 
     Returns:
-        For each storage the operation that made it, as in "addmm", and its bytes, in any order.
+        For each storage the operation that made it, as in "addmm", and its bytes, in
+        any order.
     """
     ### BEGIN SOLUTION
     with Births() as births:
         step()
     gc.collect()
     gradients = [parameter.grad for parameter in model.parameters()]
-    meant = {t.untyped_storage() for t in tensors_in([gradients, list(optimizer.state.values())])}
+    meant = {
+        t.untyped_storage()
+        for t in tensors_in([gradients, list(optimizer.state.values())])
+    }
     return [
-        (op, storage.nbytes()) for storage, op in births.made_by.items() if storage not in meant
+        (op, storage.nbytes())
+        for storage, op in births.made_by.items()
+        if storage not in meant
     ]
     ### END SOLUTION
 
@@ -629,8 +657,8 @@ def profile_step(
         repeats: How many steps to time, after one of warm-up.
 
     Returns:
-        "forward_bytes" and "backward_bytes", the most that was allocated during these phases of a
-        steady step, as ints, and "samples_per_second".
+        "forward_bytes" and "backward_bytes", the most that was allocated during these
+        phases of a steady step, as ints, and "samples_per_second".
     """
     ### BEGIN SOLUTION
     peaks = {}
@@ -687,10 +715,15 @@ def profile(strategy):
         return profile_step(loss_fn, adamw, counted, time.perf_counter, **options)
 
 
-table = pd.DataFrame({strategy: profile(strategy) for strategy in ("none", "per-block")})
+table = pd.DataFrame(
+    {strategy: profile(strategy) for strategy in ("none", "per-block")}
+)
 table = table.drop("samples_per_second").T.astype(int)
 saved = 100 * (1 - table.loc["per-block"] / table.loc["none"])
-print(f"backward: {saved['backward_bytes']:.0f} % less{beside(guess, saved['backward_bytes'])}")
+print(
+    f"backward: {saved['backward_bytes']:.0f} % "
+    f"less{beside(guess, saved['backward_bytes'])}"
+)
 table
 
 
@@ -742,14 +775,21 @@ print(f"a checkpointed step takes {ratio:.2f} times as long")
 # %% id="gpu-profile"
 # NBVAL_IGNORE_OUTPUT
 if torch.cuda.is_available():
-    large = GPTConfig(vocab_size=8192, seq_len=512, num_layers=12, num_heads=8, d_model=512)
+    large = GPTConfig(
+        vocab_size=8192, seq_len=512, num_layers=12, num_heads=8, d_model=512
+    )
     model = GPT(large).cuda()
     optimizer = torch.optim.AdamW(model.parameters())
     words = torch.randint(0, large.vocab_size, (8, large.seq_len), device="cuda")
     for strategy in ("none", "per-block"):
         with strategies.applied(model, strategy):
-            loss_fn, options = lambda: model.loss(words), {"num_samples": 8, "repeats": 5}
-            result = profile_step(loss_fn, optimizer, torch.cuda, time.perf_counter, **options)
+            loss_fn, options = (
+                lambda: model.loss(words),
+                {"num_samples": 8, "repeats": 5},
+            )
+            result = profile_step(
+                loss_fn, optimizer, torch.cuda, time.perf_counter, **options
+            )
         print(strategy, *(Bytes(result[phase]) for phase in list(result)[:2]))
         print(f"  {result['samples_per_second']:.1f} samples/s")
     print(f"reserved by now: {Bytes(torch.cuda.memory_reserved())}")
@@ -757,12 +797,15 @@ if torch.cuda.is_available():
 
 # %% id="verdicts"
 plain, frugal = profile("none"), profile("per-block")
-peaks = {phase: f"{Bytes(plain[phase])} to {Bytes(frugal[phase])}" for phase in table.columns}
+peaks = {
+    phase: f"{Bytes(plain[phase])} to {Bytes(frugal[phase])}" for phase in table.columns
+}
 claims.Verdicts(
     claims.Verdict(
         "E17",
         "holds",
-        "Checkpointing lowers the peak of forward and the peak of backward, and takes longer.",
+        "Checkpointing lowers the peak of forward and the peak of backward, and takes "
+        "longer.",
         f"forward {peaks['forward_bytes']}, backward {peaks['backward_bytes']}",
         "counted",
         "profile-table",

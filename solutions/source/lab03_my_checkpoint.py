@@ -95,7 +95,10 @@ def plain(function, *args):
 
 
 torch_checkpoint = partial(torch.utils.checkpoint.checkpoint, use_reentrant=False)
-goal = {"plain": peak_bytes(plain), "PyTorch's checkpoint": peak_bytes(torch_checkpoint)}
+goal = {
+    "plain": peak_bytes(plain),
+    "PyTorch's checkpoint": peak_bytes(torch_checkpoint),
+}
 left = 100 * goal["PyTorch's checkpoint"] / goal["plain"]
 print(f"{left:.0f} %{beside(guess_mark, left)}")
 goal
@@ -129,8 +132,8 @@ class Discard(torch.autograd.Function):
         """Run the function; autograd records nothing in here.
 
         Args:
-            ctx: Carries what backward will need: attributes of your choice, and the tensors that
-                `ctx.save_for_backward` is given.
+            ctx: Carries what backward will need: attributes of your choice, and the
+                tensors that `ctx.save_for_backward` is given.
             function: Maps the tensors to one tensor.
             tensors: Its inputs; some may need no gradient.
         """
@@ -144,7 +147,8 @@ class Discard(torch.autograd.Function):
     def backward(ctx, grad_output: Tensor) -> tuple:
         """Recompute, and go backward through the recomputation.
 
-        Gradients of the function's parameters are accumulated on the way, as in any backward.
+        Gradients of the function's parameters are accumulated on the way, as in any
+        backward.
 
         Args:
             ctx: The same object; `ctx.saved_tensors` gives the tensors back.
@@ -202,7 +206,8 @@ except RuntimeError as error:
     print(error)
 reached = sum(parameter.grad is not None for parameter in blocks.parameters())
 print(
-    f"{reached} parameters{beside(guess_cut, reached)}; the output needs one: {out.requires_grad}"
+    f"{reached} parameters{beside(guess_cut, reached)}; the output needs one: "
+    f"{out.requires_grad}"
 )
 
 # %% [markdown] id="read-cut-graph"
@@ -239,7 +244,12 @@ weights = {parameter.data_ptr() for parameter in mlp.parameters()}
 
 
 def show(tensor):
-    seen.append((tuple(tensor.shape), "weight" if tensor.data_ptr() in weights else "activation"))
+    seen.append(
+        (
+            tuple(tensor.shape),
+            "weight" if tensor.data_ptr() in weights else "activation",
+        )
+    )
     return tensor
 
 
@@ -259,7 +269,7 @@ seen
 # %% id="answer-3-2"
 # exercise 3.2
 def hooked(function, *args):
-    """Run a function so that autograd keeps no tensor of it; recompute on demand, and stop early.
+    """Run a function so that autograd keeps nothing; recompute on demand, stop early.
 
     Args:
         function: Any function of tensors; it computes the same every time.
@@ -280,7 +290,7 @@ def hooked(function, *args):
         ### END SOLUTION
 
     def collect(tensor: Tensor) -> Tensor:
-        """In the recomputation: store the tensor under its number; return what its graph keeps.
+        """In the recomputation: store the tensor; return what its graph keeps.
 
         Raises:
             StopEarlyError: When this was the last one.
@@ -297,7 +307,7 @@ def hooked(function, *args):
         function(*args)
 
     def unpack(number: int) -> Tensor:
-        """In backward: recompute if nothing is there, then hand out the tensor and let it go."""
+        """In backward: recompute if nothing is there; hand the tensor out, once."""
         ### BEGIN SOLUTION
         if not recomputed:
             hooks = saved_tensors_hooks(collect, lambda kept: kept)
@@ -382,7 +392,7 @@ def write_rng(states):
 
 
 def read_autocast():
-    """Read the settings of torch.autocast: for each device type, its keyword arguments."""
+    """Read the settings of torch.autocast: keyword arguments by device type."""
     accelerator = torch.accelerator.current_accelerator()
     kinds = ["cpu", accelerator.type] if accelerator is not None else ["cpu"]
     cache = torch.is_autocast_cache_enabled()
@@ -398,7 +408,7 @@ def read_autocast():
 
 
 def batch_norms(function):
-    """List the BatchNorms that would count a batch, in a module or in the owner of a method."""
+    """List BatchNorms that would count a batch, in a module or a method's owner."""
     owner = getattr(function, "__self__", function)
     modules = owner.modules() if isinstance(owner, nn.Module) else ()
     norms = (m for m in modules if isinstance(m, nn.modules.batchnorm._BatchNorm))
@@ -429,9 +439,10 @@ def remember_surroundings(function, devices=(), preserve_rng_state=True):
         preserve_rng_state: Leave the random state alone when False.
 
     Returns:
-        A function without arguments that gives a context manager. Inside it, random state and
-        autocast are as they were when `remember_surroundings` was called, and BatchNorms do not
-        count. When the context ends, even by an exception, all is what it was on entry.
+        A function without arguments that gives a context manager. Inside it, random
+        state and autocast are as they were when `remember_surroundings` was called, and
+        BatchNorms do not count. When the context ends, even by an exception, all is
+        what it was on entry.
     """
     default_device = torch.get_default_device()
     ### BEGIN SOLUTION
@@ -450,7 +461,8 @@ def remember_surroundings(function, devices=(), preserve_rng_state=True):
                 write_rng(rng)
             now = read_autocast()
             for kind, settings in autocast.items():
-                if settings != now[kind]:  # entering what is there already would cost time
+                # entering what is there already would cost time
+                if settings != now[kind]:
                     stack.enter_context(torch.autocast(kind, **settings))
             if norms:
                 stack.enter_context(uncounted(norms))
@@ -527,7 +539,7 @@ class SaveInputs(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, anchor, *tensors):
-        """Save the tensors; the anchor is there to need a gradient, so that a node is made."""
+        """Save the tensors; the anchor needs a gradient, so that a node is made."""
         ctx.save_for_backward(*tensors)
         return torch.empty(0)
 
@@ -538,11 +550,13 @@ class SaveInputs(torch.autograd.Function):
 
 
 def anchor():
-    """Make the empty tensor that needs a gradient (the *dummy tensor* of chapter 04)."""
+    """Make the empty tensor that needs a gradient (chapter 04's *dummy tensor*)."""
     return torch.empty(0, requires_grad=True)
 
 
-leaves, structure = tree_flatten((([torch.zeros(2), "name"], 3), {"mask": torch.ones(2)}))
+leaves, structure = tree_flatten(
+    (([torch.zeros(2), "name"], 3), {"mask": torch.ones(2)})
+)
 leaves
 
 
@@ -552,12 +566,14 @@ def save_arguments(args: tuple, kwargs: dict):
     """Have autograd keep the arguments of a call.
 
     Args:
-        args: Positional arguments: tensors, anything else, and lists, tuples and dicts of those.
+        args: Positional arguments: tensors, anything else, and lists, tuples and dicts
+            of those.
         kwargs: Keyword arguments, of the same kinds.
 
     Returns:
-        A function without arguments that gives `(args, kwargs)` back as they were. Tensors are
-        the very tensors, and no tensor is held but by `SaveInputs`; containers are new.
+        A function without arguments that gives `(args, kwargs)` back as they were.
+        Tensors are the very tensors, and no tensor is held but by `SaveInputs`;
+        containers are new.
     """
     ### BEGIN SOLUTION
     leaves, structure = tree_flatten((args, kwargs))
@@ -638,7 +654,7 @@ class CheckpointError(RuntimeError):
 
 
 class Slot:
-    """Stands for a saved tensor; holds it from the recomputation of a backward to its use."""
+    """Stands for a saved tensor; holds it from its recomputation to its use."""
 
     __slots__ = ("__weakref__", "tensors")
 
@@ -647,7 +663,7 @@ class Slot:
 
 
 def current_backward():
-    """Name the backward that is running; outside of any, give a new name at each call."""
+    """Name the backward that is running; outside of any, give a new name each time."""
     group, task = torch._C._get_graph_exec_group(), torch._C._current_graph_task_id()
     return group or (task if task != -1 else object())
 
@@ -655,14 +671,15 @@ def current_backward():
 # %% id="answer-3-5"
 # exercise 3.5
 class Region:
-    """The part of a graph that one call of checkpoint made: gives slots, recomputes on demand.
+    """The part of a graph that one call made: gives slots, recomputes on demand.
 
     Args:
         run: Runs the function; its result is dropped.
         bring_back: Gives `(args, kwargs)` for `run`.
         early_stop: Leave `run` when the last slot is filled.
         describe: Gives what to compare of a saved tensor.
-        compare: Called with the descriptions of forward and of a recomputation that has ended.
+        compare: Called with the descriptions of forward and of a recomputation that has
+            ended.
     """
 
     def __init__(self, run, bring_back, early_stop=True, describe=id, compare=None):
@@ -681,7 +698,7 @@ class Region:
         return slot
 
     def unpack(self, slot: Slot) -> Tensor:
-        """In backward: recompute once for this backward, and take the tensor out of its slot.
+        """In backward: recompute once for it, and take the tensor out of its slot.
 
         Raises:
             CheckpointError: When this backward has taken it out before.
@@ -693,8 +710,9 @@ class Region:
             self.recomputed_for.add(backward)
         if backward not in slot.tensors:
             raise CheckpointError(
-                "Unpack is being triggered for a tensor that was already unpacked once in this "
-                "backward: read ctx.saved_tensors once and keep the result in a variable."
+                "Unpack is being triggered for a tensor that was already unpacked once "
+                "in this backward: read ctx.saved_tensors once and keep the result in "
+                "a variable."
             )
         return slot.tensors.pop(backward)
         ### END SOLUTION
@@ -702,8 +720,10 @@ class Region:
     def recompute(self, backward) -> None:
         """Run the function again, and fill the slots that are still alive.
 
-        A function may go backward inside itself, before it has saved its last tensor: then there
-        are fewer slots than tensors. What has no slot is kept by the recomputation's own graph.
+        A function may go backward inside itself, before it has saved its last tensor:
+            then there
+        are fewer slots than tensors. What has no slot is kept by the recomputation's
+        own graph.
         """
         again = []  # descriptions
 
@@ -764,15 +784,20 @@ checks.lab03.region(Region)
 
 # %% id="given-3-6"
 def describe(tensor):
-    """Give the operation that made a tensor, and what a recomputation must reproduce."""
-    made_by = type(tensor.grad_fn).__name__.removesuffix("0") if tensor.grad_fn else "no operation"
+    """Give the operation that made a tensor, and what must come out again."""
+    made_by = (
+        type(tensor.grad_fn).__name__.removesuffix("0")
+        if tensor.grad_fn
+        else "no operation"
+    )
     return made_by, tensor.shape, tensor.dtype, tensor.device
 
 
 def say(description):
     """Put a description into words."""
     made_by, shape, dtype, where = description
-    return f"{str(dtype).removeprefix('torch.')} {tuple(shape)} on {where}, made by {made_by}"
+    kind = str(dtype).removeprefix("torch.")
+    return f"{kind} {tuple(shape)} on {where}, made by {made_by}"
 
 
 def no_contexts():
@@ -788,7 +813,7 @@ def gpus_of(args, kwargs):
 
 
 def switch(name, value):
-    """Follow `set_checkpoint_early_stop` and `set_checkpoint_debug_enabled`, PyTorch's own."""
+    """Follow PyTorch's `set_checkpoint_early_stop` and `..._debug_enabled`."""
     everywhere = getattr(torch.utils.checkpoint, name, None)
     return value if everywhere is None else everywhere
 
@@ -801,14 +826,19 @@ class OpLog(TorchDispatchMode):
         self.lines = []
 
     def __enter__(self):
-        """Begin a new list: each recomputation is compared with the forward by itself."""
+        """Begin a new list: each recomputation is compared by itself."""
         self.lines = []
         return super().__enter__()
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         """Run the operation and note its name and the shapes of its arguments."""
-        shapes = [tuple(leaf.shape) for leaf in tree_flatten(args)[0] if isinstance(leaf, Tensor)]
-        if func is not torch.ops.aten.detach.default:  # a recomputation detaches what it keeps
+        shapes = [
+            tuple(leaf.shape)
+            for leaf in tree_flatten(args)[0]
+            if isinstance(leaf, Tensor)
+        ]
+        # a recomputation detaches what it keeps
+        if func is not torch.ops.aten.detach.default:
             self.lines.append(f"{func}{shapes}")
         return func(*args, **(kwargs or {}))
 
@@ -819,29 +849,39 @@ def compare_logs(logs, first, again):
         compare(first, again)
     except CheckpointError as error:
         pairs = zip_longest(*(log.lines for log in logs), fillvalue="nothing")
-        told = next((pair for pair in pairs if pair[0] != pair[1]), ("the same", "the same"))
+        told = next(
+            (pair for pair in pairs if pair[0] != pair[1]), ("the same", "the same")
+        )
         raise CheckpointError(
-            f"{error}\nYou are seeing this error because you passed `debug=True` to checkpoint. "
-            "The first operation that differs was {} in forward, and {} in the "
-            "recomputation.".format(*told)
+            f"{error}\nYou are seeing this error because you passed `debug=True` to "
+            "checkpoint. The first operation that differs was {} in forward, and {} in "
+            "the recomputation.".format(*told)
         ) from error
 
 
 # %% id="given-settings"
 def settings(function, use_reentrant, determinism_check, context_fn, early_stop, debug):
-    """Refuse what checkpoint does not do; give context_fn, describes, compares and early_stop."""
+    """Refuse what is not done; give context_fn, describes, compares and early_stop."""
     if not callable(function):
         kind = type(function).__name__
-        raise TypeError(f"checkpoint calls its first argument, and got a {kind}: pass a function.")
+        raise TypeError(
+            f"checkpoint calls its first argument, and got a {kind}: pass a function."
+        )
     if use_reentrant:
-        raise ValueError("use_reentrant (=True) is not written here: pass use_reentrant=False.")
+        raise ValueError(
+            "use_reentrant (=True) is not written here: pass use_reentrant=False."
+        )
     if determinism_check not in ("default", "none"):
-        raise ValueError(f"determinism_check (={determinism_check!r}) is 'default' or 'none'.")
+        raise ValueError(
+            f"determinism_check (={determinism_check!r}) is 'default' or 'none'."
+        )
     describes = describe if determinism_check == "default" else (lambda tensor: ())
     compares, early_stop = compare, switch("_enable_checkpoint_early_stop", early_stop)
     if switch("_checkpoint_debug_enabled", debug):
         if context_fn is not no_contexts:
-            raise ValueError("debug=True is incompatible with non-default context_fn: pass one.")
+            raise ValueError(
+                "debug=True is incompatible with non-default context_fn: pass one."
+            )
         logs = OpLog(), OpLog()
         context_fn, compares = partial(tuple, logs), partial(compare_logs, logs)
     return context_fn, describes, compares, early_stop
@@ -857,22 +897,26 @@ def compare(first: list, again: list) -> None:
         again: Of the recomputation, which may have stopped early.
 
     Raises:
-        CheckpointError: "trying to save more tensors during recomputation ..." or "A different
-            number of tensors was saved ...", with both numbers; or "... tensors have different
-            metadata ...", with the number of the first such tensor and both its descriptions,
-            as `say` words them. The operations may differ, the rest may not.
+        CheckpointError: "trying to save more tensors during recomputation ..." or "A
+            different number of tensors was saved ...", with both numbers; or "...
+            tensors have different metadata ...", with the number of the first such
+            tensor and both its descriptions, as `say` words them. The operations may
+            differ, the rest may not.
     """
     ### BEGIN SOLUTION
     numbers = f"{len(first)} in forward, {len(again)} in the recomputation"
     if len(again) > len(first):
-        raise CheckpointError(f"trying to save more tensors during recomputation: {numbers}.")
+        raise CheckpointError(
+            f"trying to save more tensors during recomputation: {numbers}."
+        )
     if len(again) < len(first):
         raise CheckpointError(f"A different number of tensors was saved: {numbers}.")
     for number, (one, other) in enumerate(zip(first, again, strict=True)):
         if one[1:] != other[1:]:
             raise CheckpointError(
-                "Recomputed values for the following tensors have different metadata: number "
-                f"{number} was {say(one)}, and is {say(other)} in the recomputation."
+                "Recomputed values for the following tensors have different metadata: "
+                f"number {number} was {say(one)}, and is {say(other)} in the "
+                "recomputation."
             )
     ### END SOLUTION
 
@@ -896,7 +940,8 @@ def checkpoint(
         use_reentrant: False, the only form that is written here.
         preserve_rng_state: Recompute with the random state of the forward.
         determinism_check: "none" compares only how many tensors were saved.
-        context_fn: Gives two context managers: around the forward, around the recomputation.
+        context_fn: Gives two context managers: around the forward, around the
+            recomputation.
         early_stop: Recompute no further than the last tensor that backward needs.
         debug: Let a CheckpointError name the first operation that differs.
         kwargs: The function's keyword arguments.
@@ -910,7 +955,9 @@ def checkpoint(
     if not torch.is_grad_enabled():
         return function(*args, **kwargs)
     around_forward, around_again = context_fn()
-    restored = remember_surroundings(function, gpus_of(args, kwargs), preserve_rng_state)
+    restored = remember_surroundings(
+        function, gpus_of(args, kwargs), preserve_rng_state
+    )
 
     def run(*args, **kwargs):
         with restored(), around_again:
@@ -996,7 +1043,8 @@ def seconds(call):
 
 pairs = [(seconds(checkpoint), seconds(torch_checkpoint)) for _ in range(21)]
 ratios = sorted(mine / theirs for mine, theirs in pairs)
-f"mine / PyTorch's: {ratios[10]:.3f}, half of them between {ratios[5]:.3f} and {ratios[15]:.3f}"
+half = f"half of them between {ratios[5]:.3f} and {ratios[15]:.3f}"
+f"mine / PyTorch's: {ratios[10]:.3f}, {half}"
 
 # %% [markdown] id="gpu"
 # ## On a GPU
@@ -1006,7 +1054,9 @@ f"mine / PyTorch's: {ratios[10]:.3f}, half of them between {ratios[5]:.3f} and {
 # %% id="gpu-compare"
 # NBVAL_IGNORE_OUTPUT
 if torch.cuda.is_available():
-    gpu_blocks = GPT(GPTConfig(seq_len=256, num_layers=12, d_model=256, dropout=0.1)).blocks.cuda()
+    gpu_blocks = GPT(
+        GPTConfig(seq_len=256, num_layers=12, d_model=256, dropout=0.1)
+    ).blocks.cuda()
     blocks, x = gpu_blocks, torch.randn(16, 256, 256, device="cuda")
     wanted = gradients(plain)
     for name, call in calls.items():

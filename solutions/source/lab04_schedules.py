@@ -82,21 +82,26 @@ def output_bytes(stages, index):
 
 
 def waiting_bytes(stages, end):
-    """Give the bytes of the gradient that waits while a part that ends with `end` runs forward."""
+    """Give the bytes of the gradient that waits while a part up to `end` runs."""
     return 0 if end + 1 == len(stages) else output_bytes(stages, end)
 
 
 def kept_needs(stages, index, end):
-    """Give what one kept stage needs besides its input, as part of stages up to `end`."""
+    """Give what a kept stage needs besides its input, in a part up to `end`."""
     stage, output = stages[index], output_bytes(stages, index)
     dropping = output + stage.forward_temporary_bytes
     forward = max(stage.saved_bytes + stage.kept_temporary_bytes, dropping)
-    backward = stage.saved_bytes - stage.handed_on_bytes + output + stage.backward_temporary_bytes
+    backward = (
+        stage.saved_bytes
+        - stage.handed_on_bytes
+        + output
+        + stage.backward_temporary_bytes
+    )
     return max(forward + waiting_bytes(stages, end), backward)
 
 
 def dropped_needs(stages, start, stop, end):
-    """Give what dropping stages `start` to `stop - 1` needs besides the first one's input."""
+    """Give what dropping stages `start` to `stop - 1` needs besides its input."""
     most = 0
     for index in range(start, stop):
         own_input = stages[index].input_bytes if index > start else 0
@@ -128,7 +133,9 @@ def make_layers(widths):  # widths: of each block's input, its middle and its ou
 
 
 def chain_of(layers, x):
-    found = plan.profile(layers, lambda: layers(x), stages=list(layers), speed=plan.Speed())
+    found = plan.profile(
+        layers, lambda: layers(x), stages=list(layers), speed=plan.Speed()
+    )
     # PyTorch stops a recomputation a little early; this lab leaves that out
     stages = [replace(stage, early_stop_seconds=0.0) for stage in found.stages]
     *first, last = stages[1:-1]  # without what lies before and after the layers
@@ -151,7 +158,9 @@ def segments(num_stages, length):
 
 run = plan.simulate(unequal, segments(6, 2))
 backwards = [i for i, event in enumerate(run.events, 1) if event.kind == "backward"]
-plots.schedule(run.events, step=backwards[2], title="the middle segment goes backward", unit=1)
+plots.schedule(
+    run.events, step=backwards[2], title="the middle segment goes backward", unit=1
+)
 
 # %% [markdown] id="text-4-1"
 # ## 4.1 Segments of one length
@@ -171,7 +180,7 @@ plots.schedule(run.events, step=backwards[2], title="the middle segment goes bac
 # %% id="answer-4-1"
 # exercise 4.1
 def segments_cost(stages: list[plan.Stage], length: int) -> tuple[int, float]:
-    """Give peak and time of a step with checkpointed segments of one length, the last one kept.
+    """Give peak and time of a step in segments of one length, the last one kept.
 
     Args:
         stages: The chain.
@@ -234,8 +243,10 @@ plain_seconds = sum(stage.forward_seconds + stage.backward_seconds for stage in 
 on_paper = {length: segments_cost(equal, length) for length in lengths}
 best_length = min(lengths, key=lambda length: on_paper[length][0])
 print(f"least memory: segments of {best_length}{beside(guess_length, best_length)}")
-table = {length: {"peak": human_bytes(peak), "time": f"{seconds / plain_seconds - 1:+.1%}"}
-         for length, (peak, seconds) in on_paper.items()}  # fmt: skip
+table = {
+    length: {"peak": human_bytes(peak), "time": f"{seconds / plain_seconds - 1:+.1%}"}
+    for length, (peak, seconds) in on_paper.items()
+}
 pd.DataFrame(table).T.rename_axis("segments of")
 
 # %% [markdown] id="read-intervals"
@@ -265,7 +276,8 @@ def run_tree(layers: nn.Sequential, tree: tuple, x: torch.Tensor) -> torch.Tenso
 
     Args:
         layers: As many as the whole tree has numbers; a number is an index into them.
-        tree: A number is a layer that runs plainly; a tuple is a checkpoint around what is in it.
+        tree: A number is a layer that runs plainly; a tuple is a checkpoint around what
+            is in it.
         x: Input of the tree's first layer. The batch itself needs no gradient.
 
     Returns:
@@ -333,7 +345,9 @@ plots.growth(
 
 # %% id="sweet-spot"
 def point(length):
-    return {counted_segments(length): segments_cost(equal, length)[1] / plain_seconds - 1}
+    return {
+        counted_segments(length): segments_cost(equal, length)[1] / plain_seconds - 1
+    }
 
 
 plots.tradeoff(
@@ -372,11 +386,12 @@ guess_forwards = None  # forwards
 # %% id="answer-4-3"
 # exercise 4.3
 def fewest_forwards(num_stages: int, num_places: int) -> int:
-    """Give the fewest forwards with which a chain can go backward, one stage kept at a time.
+    """Give the fewest forwards that take a chain backward, one stage kept at a time.
 
     Args:
         num_stages: Stages of the chain, from 1 on.
-        num_places: Boundaries that may be held at once, the chain's input among them; from 1 on.
+        num_places: Boundaries that may be held at once, the chain's input among them;
+            from 1 on.
 
     Returns:
         Forwards in all: each stage's first one, and all that run again.
@@ -418,7 +433,9 @@ checks.lab04.fewest_forwards(fewest_forwards)
 few = fewest_forwards(32, 4)
 print(f"4 places: {few} forwards{beside(guess_forwards, few)}")
 for places in (1, 2, 4, 8, 16, 32):
-    print(f"{places:>2} places: {fewest_forwards(32, places) / 32:.1f} forwards a stage")
+    print(
+        f"{places:>2} places: {fewest_forwards(32, places) / 32:.1f} forwards a stage"
+    )
 
 # %% [markdown] id="text-4-4"
 # ## 4.4 Revolve's schedule
@@ -440,10 +457,12 @@ def revolve_tree(num_stages: int, num_places: int) -> tuple:
 
     Args:
         num_stages: Stages of the chain, from 1 on.
-        num_places: Boundaries that may be held at once, the chain's input among them; from 1 on.
+        num_places: Boundaries that may be held at once, the chain's input among them;
+            from 1 on.
 
     Returns:
-        The tree. Every tuple in it, and the tree itself, has segments first and one number last.
+        The tree. Every tuple in it, and the tree itself, has segments first and one
+        number last.
     """
 
     ### BEGIN SOLUTION
@@ -500,7 +519,10 @@ for places in (16, 8, 4, 2):
     tree = revolve_tree(32, places)
     shares[places] = counted_peak(equal_layers, tree, x) / counted_segments(2)
     extra = plan.Plan(tuple(equal), tree).overhead
-    table[places] = {"of segments of two": f"{shares[places]:.0%}", "time": f"{extra:+.0%}"}
+    table[places] = {
+        "of segments of two": f"{shares[places]:.0%}",
+        "time": f"{extra:+.0%}",
+    }
 print(f"4 places: {shares[4]:.0%}{beside(guess_share, shares[4])}")
 pd.DataFrame(table).T.rename_axis("places")
 
@@ -639,8 +661,8 @@ def fastest_tree(stages: list[plan.Stage], budget_bytes: int) -> tuple:
     floor = smallest_budget(stages)
     if budget_bytes < floor:
         raise ValueError(
-            f"budget_bytes (={budget_bytes}) is too small: this chain needs at least {floor} "
-            "bytes. Try finer stages or a smaller micro-batch."
+            f"budget_bytes (={budget_bytes}) is too small: this chain needs at least "
+            f"{floor} bytes. Try finer stages or a smaller micro-batch."
         )
 
     @cache
@@ -717,15 +739,21 @@ def counted_plan(share):
 
 
 shares = (0.0, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
-largest = max(abs(counted_plan(share) / planned(share).peak_bytes - 1) for share in shares)
+largest = max(
+    abs(counted_plan(share) / planned(share).peak_bytes - 1) for share in shares
+)
 print(f"{len(shares)} plans, counted against predicted: off by {largest:.1%} at most")
 assert largest < 0.03
 
 # %% id="plans-figure"
-in_equal_segments = [plan.Plan(tuple(narrowing), segments(9, length)) for length in (1, 2, 3, 4)]
+in_equal_segments = [
+    plan.Plan(tuple(narrowing), segments(9, length)) for length in (1, 2, 3, 4)
+]
 plots.tradeoff(
     {
-        "your planner": {counted_plan(share): planned(share).overhead for share in shares},
+        "your planner": {
+            counted_plan(share): planned(share).overhead for share in shares
+        },
         "equal segments": {p.peak_bytes: p.overhead for p in in_equal_segments},
     },
     title="nine unequal blocks: memory against extra time",
@@ -752,7 +780,9 @@ def gpu_plan(share, num_rows):
     most = plan.simulate(stages, tuple(range(9))).peak_bytes
     budget = max(smallest_budget(stages), int(share * most))
     tree = fastest_tree(stages, budget)
-    report = memory.measure(lambda: run_tree(layers, tree, rows).backward(), model=layers)
+    report = memory.measure(
+        lambda: run_tree(layers, tree, rows).backward(), model=layers
+    )
     return budget, report.peak_bytes
 
 
@@ -768,10 +798,13 @@ claims.Verdicts(
     claims.Verdict(
         "E18",
         "holds",
-        "Of the intervals 1, 2, 4 and 8, the sweet spot is the valley of memory, or just after it.",
-        f"least memory at segments of {best_length}: {human_bytes(counted_segments(best_length))} "
-        f"for {on_paper[best_length][1] / plain_seconds - 1:+.0%} time; "
-        f"{human_bytes(counted_segments(1))} at 1, {human_bytes(counted_segments(8))} at 8",
+        "Of the intervals 1, 2, 4 and 8, the sweet spot is the valley of memory, or "
+        "just after it.",
+        f"least memory at segments of {best_length}: "
+        f"{human_bytes(counted_segments(best_length))} for "
+        f"{on_paper[best_length][1] / plain_seconds - 1:+.0%} time; "
+        f"{human_bytes(counted_segments(1))} at 1, {human_bytes(counted_segments(8))} "
+        "at 8",
         "counted",
         "given-counted",
     ),

@@ -66,7 +66,13 @@ torch.set_num_threads(1)
 
 # %% id="gpt2"
 ROWS = 4
-SIZES = {"vocab_size": 50257, "seq_len": 1024, "num_layers": 12, "num_heads": 12, "d_model": 768}
+SIZES = {
+    "vocab_size": 50257,
+    "seq_len": 1024,
+    "num_layers": 12,
+    "num_heads": 12,
+    "d_model": 768,
+}
 FUSED = GPTConfig(**SIZES, dropout=0.1, attention="sdpa")
 WRITTEN = GPTConfig(**SIZES, dropout=0.1, attention="eager")
 UNIT = ROWS * 1024 * 768 * 4  # bytes of a block's input
@@ -155,7 +161,9 @@ def predicted(config):
             with checkpoint_only(modules(gpt)):
                 with FlopCounterMode(display=False) as counter:  # the warm-up step
                     gpt.loss(tokens).backward()
-                report = memory.measure(lambda: gpt.loss(tokens).backward(), model=gpt, warmup=0)
+                report = memory.measure(
+                    lambda: gpt.loss(tokens).backward(), model=gpt, warmup=0
+                )
             peaks[part] = report.peak_bytes - report.baseline_bytes
             flops[part] = counter.get_total_flops()
     return peaks, {part: count / flops["none"] - 1 for part, count in flops.items()}
@@ -168,8 +176,12 @@ for name, config in configs.items():
     for part in PARTS:
         row = {"peak": human_bytes(peaks[part]), "FLOPs": f"{extra_flops[part]:+.1%}"}
         table[name, part] = row
-share = 100 * (peaks["none"] - peaks["attention only"]) / (peaks["none"] - peaks["block"])
-print(f"fused: attention only frees {share:.0f} % of it{beside(guess_attention, share)}")
+share = (
+    100 * (peaks["none"] - peaks["attention only"]) / (peaks["none"] - peaks["block"])
+)
+print(
+    f"fused: attention only frees {share:.0f} % of it{beside(guess_attention, share)}"
+)
 pd.DataFrame(table).T
 
 # %% id="attention-figure"
@@ -267,20 +279,28 @@ Tape = namedtuple("Tape", "ops num_bytes needed")
 
 def storages(nested):
     tensors = [leaf for leaf in tree_leaves(nested) if isinstance(leaf, torch.Tensor)]
-    return {storage_key(t.untyped_storage()): t.untyped_storage().nbytes() for t in tensors}
+    return {
+        storage_key(t.untyped_storage()): t.untyped_storage().nbytes() for t in tensors
+    }
 
 
 class Recorder(TorchDispatchMode):
     def __init__(self, given, tracker):
         super().__init__()
-        self.given, self.tracker, self.names, self.alive = storages(given), tracker, {}, []
+        self.given, self.tracker, self.names, self.alive = (
+            storages(given),
+            tracker,
+            {},
+            [],
+        )
         self.tape = Tape([], {}, set())
 
     def __torch_dispatch__(self, op, types, args=(), kwargs=None):
         out = op(*args, **(kwargs or {}))
         self.alive.append(out)  # so that no address is used twice
         made = {s: size for s, size in storages(out).items() if s not in self.given}
-        if made.keys() - self.names.keys() or op._schema.is_mutable:  # else it is a view
+        # else it is a view
+        if made.keys() - self.names.keys() or op._schema.is_mutable:
             count = flop_registry.get(op.overloadpacket)
             flops = count(*args, **(kwargs or {}), out_val=out) if count else 0
             reads = tuple(self.names[s] for s in storages(args) if s in self.names)
@@ -290,7 +310,9 @@ class Recorder(TorchDispatchMode):
 
     def named(self, storage, num_bytes, op):
         if storage not in self.names:
-            module = max(self.tracker.parents - {"Global"}, key=len).removeprefix("Block")
+            module = max(self.tracker.parents - {"Global"}, key=len).removeprefix(
+                "Block"
+            )
             name = module.lstrip(".") or op.overloadpacket.__name__
             taken = sum(other.split()[0] == name for other in self.tape.num_bytes)
             self.names[storage] = f"{name} {taken + 1}" if taken else name
@@ -307,7 +329,9 @@ def record(config):
         recorder = Recorder([x, *block.parameters()], tracker)
 
         def pack(tensor):
-            recorder.tape.needed.update(recorder.names.get(s, "") for s in storages(tensor))
+            recorder.tape.needed.update(
+                recorder.names.get(s, "") for s in storages(tensor)
+            )
             return tensor.detach()
 
         with recorder, saved_tensors_hooks(pack, lambda tensor: tensor):
@@ -373,12 +397,17 @@ def frontier(choices):  # of the sizes that no smaller one beats
 # %% id="exact-figure"
 exact, greedy = all_choices(tape), greedy_choices(tape)
 ratio = fewest(greedy, 4.1 * UNIT) / fewest(exact, 4.1 * UNIT)
-print(f"{len(exact)} sets; 4 units: greedy / exact = {ratio:.2f}{beside(guess_exact, ratio)}")
+print(
+    f"{len(exact)} sets; 4 units: greedy / exact = "
+    f"{ratio:.2f}{beside(guess_exact, ratio)}"
+)
 forward = sum(op.flops for op in tape.ops)
 plots.tradeoff(
     {
         "dropped by price": {size: flops / forward for size, flops in greedy},
-        "best of all sets": {size: flops / forward for size, flops in frontier(exact).items()},
+        "best of all sets": {
+            size: flops / forward for size, flops in frontier(exact).items()
+        },
     },
     title="One block of GPT-2: kept bytes against its forward FLOPs again",
 )
@@ -430,7 +459,8 @@ def keep_products(numbers: set[int]):
 
     ### BEGIN SOLUTION
     def contexts():
-        seen = {False: 0, True: 0}  # products so far, in forward and in the recomputation
+        # products so far, in forward and in the recomputation
+        seen = {False: 0, True: 0}
 
         def policy(context, op, *args, **kwargs):
             if not is_product(op):
@@ -438,7 +468,11 @@ def keep_products(numbers: set[int]):
             number = seen[context.is_recompute]
             seen[context.is_recompute] += 1
             keep = number in numbers
-            return CheckpointPolicy.MUST_SAVE if keep else CheckpointPolicy.PREFER_RECOMPUTE
+            return (
+                CheckpointPolicy.MUST_SAVE
+                if keep
+                else CheckpointPolicy.PREFER_RECOMPUTE
+            )
 
         return create_selective_checkpoint_contexts(policy)
 
@@ -473,7 +507,8 @@ checks.lab05.keep_products(keep_products)
 
 
 # %% id="run-block"
-def run_block(block, keep, x):  # keep: the numbers of products, or None for no checkpoint
+# keep: the numbers of products, or None for no checkpoint
+def run_block(block, keep, x):
     forward = partial(Block.forward, block)
     if keep is None:
         return forward(x)
@@ -529,9 +564,10 @@ def fewest_flops(parts: list[list], target_bytes: int) -> list[int]:
     """Choose an option for each part, with the fewest FLOPs in all within a target.
 
     Args:
-        parts: In the order of forward; each a list of options with `kept_bytes`, `working_bytes`
-            and `flops`.
-        target_bytes: For what the parts before keep and what one part holds at work, at any time.
+        parts: In the order of forward; each a list of options with `kept_bytes`,
+            `working_bytes` and `flops`.
+        target_bytes: For what the parts before keep and what one part holds at work, at
+            any time.
 
     Returns:
         The number of each part's option.
@@ -551,7 +587,9 @@ def fewest_flops(parts: list[list], target_bytes: int) -> list[int]:
                     longer[total] = min(way, longer.get(total, way))
         best = longer
     if not best:
-        raise ValueError(f"target_bytes (={target_bytes}) is too small: try finer options.")
+        raise ValueError(
+            f"target_bytes (={target_bytes}) is too small: try finer options."
+        )
     return list(min(best.values())[1])
     ### END SOLUTION
 
@@ -656,7 +694,9 @@ def executed(choices):
         for numbers in choices:
             for layer, number in zip(gpt.blocks, numbers[1:-1], strict=True):
                 layer.forward = partial(run_block, layer, KEEPS[number])
-            report = memory.measure(lambda: gpt.loss(tokens).backward(), model=gpt, warmup=0)
+            report = memory.measure(
+                lambda: gpt.loss(tokens).backward(), model=gpt, warmup=0
+            )
             peaks[numbers] = report.peak_bytes - report.baseline_bytes
     return peaks
 
@@ -685,8 +725,13 @@ targets = [least + (most - least) * step // 12 for step in range(1, 13)]
 ends = {plain_peaks[part]: plain_extra[part] for part in ("none", "block")}
 plots.tradeoff(
     {
-        "your solver, at its target": {size: extra(fewest_flops(parts, size)) for size in targets},
-        "all blocks alike": {**ends, **{peaks[numbers]: extra(numbers) for numbers in alike}},
+        "your solver, at its target": {
+            size: extra(fewest_flops(parts, size)) for size in targets
+        },
+        "all blocks alike": {
+            **ends,
+            **{peaks[numbers]: extra(numbers) for numbers in alike},
+        },
     },
     title="GPT-2, micro-batch 4, predicted: peak against FLOPs again",
 )
@@ -752,10 +797,18 @@ def offloading(host, model: torch.nn.Module, min_bytes: int):
         copy = copies.get(key)
         if copy is None:
             copy = copies[key] = host.put(tensor)
-        return copy, tensor.dtype, tensor.size(), tensor.stride(), tensor.storage_offset()
+        return (
+            copy,
+            tensor.dtype,
+            tensor.size(),
+            tensor.stride(),
+            tensor.storage_offset(),
+        )
 
     def unpack(packed):
-        return packed if isinstance(packed, torch.Tensor) else packed[0].get(*packed[1:])
+        return (
+            packed if isinstance(packed, torch.Tensor) else packed[0].get(*packed[1:])
+        )
 
     return saved_tensors_hooks(pack, unpack)
     ### END SOLUTION
@@ -813,7 +866,10 @@ del loss
 with offloading(once, gpt, min_bytes=16384), memory.watch(model=gpt) as moved:
     loss = gpt.loss(batch)
 ratio = each.copied_bytes / once.copied_bytes
-print(f"waiting: {Bytes(kept.leaked_bytes)} kept, {Bytes(moved.leaked_bytes)} with offload")
+print(
+    f"waiting: {Bytes(kept.leaked_bytes)} kept, {Bytes(moved.leaked_bytes)} with "
+    "offload"
+)
 print(f"copied: {Bytes(once.copied_bytes)} once, {Bytes(each.copied_bytes)} each")
 print(f"{ratio:.2f} times as many{beside(guess_copies, ratio)}")
 del loss
@@ -850,7 +906,9 @@ if device.has_gpu():
     levers = {"keep all": (None, nullcontext), "products": ({0, 1, 2, 3}, nullcontext)}
     for name, lever in {**levers, "offload": (None, moved_to_host)}.items():
         report = measured(*lever, rows)
-        print(f"{name:<9} peak {report.peak_bytes}, {1e3 * (report.seconds or 0):.1f} ms")
+        print(
+            f"{name:<9} peak {report.peak_bytes}, {1e3 * (report.seconds or 0):.1f} ms"
+        )
 else:
     print("no GPU here: the bytes above are predicted and counted")
 
@@ -865,7 +923,8 @@ claims.Verdicts(
     claims.Verdict(
         "E19",
         "holds if",
-        "Attention only frees most of it where attention is written out, and little where fused.",
+        "Attention only frees most of it where attention is written out, and little "
+        "where fused.",
         f"of what whole blocks free: {freed_by_attention(WRITTEN):.0%} written out, "
         f"{freed_by_attention(FUSED):.0%} fused",
         "predicted",

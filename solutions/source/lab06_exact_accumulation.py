@@ -45,7 +45,8 @@ from tutorial_lib.models.gpt import GPT, GPTConfig
 from tutorial_lib.models.unet import UNet, UNetConfig
 from tutorial_lib.models.vit import ViT, ViTConfig
 
-torch.set_num_threads(1)  # small steps lose more by waiting for a second core than they gain
+# small steps lose more by waiting for a second core than they gain
+torch.set_num_threads(1)
 
 # %% [markdown] id="the-subject"
 # ## The subject
@@ -132,8 +133,10 @@ def vector(tensors):
 
 
 def gradient_vector(model):
-    """Put a model's gradients into one vector; a parameter without one counts as zeros."""
-    return vector(torch.zeros_like(p) if p.grad is None else p.grad for p in model.parameters())
+    """Put a model's gradients into one vector; where there is none stand zeros."""
+    return vector(
+        torch.zeros_like(p) if p.grad is None else p.grad for p in model.parameters()
+    )
 
 
 def relative(seen, wanted):
@@ -157,26 +160,30 @@ def first_difference(
     Args:
         step_a: The step to trust: makes one update, and returns its loss.
         step_b: The step in question.
-        model: Where both start. It stays as it is, its gradients too, and so does the random state.
+        model: Where both start. It stays as it is, its gradients too, and so does the
+            random state.
         make_optimizer: Makes an optimizer for parameters.
         tolerance: Largest relative difference that is rounding.
 
     Returns:
-        The first of "loss", "gradients" (as optimizer.step() finds them) and "parameters" (after
-        it) that is not within the tolerance, and its relative difference; else "nothing", and the
-        largest of the three differences.
+        The first of "loss", "gradients" (as optimizer.step() finds them) and
+        "parameters" (after it) that is not within the tolerance, and its relative
+        difference; else "nothing", and the largest of the three differences.
     """
     random_state = torch.get_rng_state()
 
     def observe(step):
-        """Run a step on a copy; gives a vector for each part, in the order of the parts."""
+        """Run a step on a copy; gives a vector for each part, in their order."""
         ### BEGIN SOLUTION
         torch.set_rng_state(random_state)
         twin, gradients = copy.deepcopy(model), []
         optimizer = make_optimizer(twin.parameters())
-        optimizer.register_step_pre_hook(lambda *_: gradients.append(gradient_vector(twin)))
+        optimizer.register_step_pre_hook(
+            lambda *_: gradients.append(gradient_vector(twin))
+        )
         loss = torch.tensor([step(twin, optimizer)], dtype=torch.float64)
-        return {"loss": loss, "gradients": gradients[0], "parameters": vector(twin.parameters())}
+        weights = vector(twin.parameters())
+        return {"loss": loss, "gradients": gradients[0], "parameters": weights}
         ### END SOLUTION
 
     ### BEGIN SOLUTION
@@ -214,7 +221,9 @@ checks.lab06.first_difference(first_difference)
 # </details>
 
 # %% id="judge-blind"
-judge = partial(first_difference, model=make_vit(), make_optimizer=adamw, tolerance=1e-12)
+judge = partial(
+    first_difference, model=make_vit(), make_optimizer=adamw, tolerance=1e-12
+)
 part, difference = judge(big_batch, four_pieces)
 print(f"not clipped: {part}, {difference:.4g}")
 clipped = [partial(step, max_norm=0.1) for step in (big_batch, four_pieces)]
@@ -239,14 +248,18 @@ print(f"clipped: {part}, below 1e-5: {difference < 1e-5}")
 # %% id="answer-6-2"
 # exercise 6.2
 def train_epoch(
-    model: nn.Module, optimizer: Optimizer, micro_batches: Iterable[tuple[Tensor, Tensor]], num: int
+    model: nn.Module,
+    optimizer: Optimizer,
+    micro_batches: Iterable[tuple[Tensor, Tensor]],
+    num: int,
 ) -> list[float]:
     """Train on all micro-batches once, with one update for each window.
 
     Args:
         model: Its `loss(images, labels)` is the mean over a micro-batch's images.
         optimizer: What lies in its parameters' `.grad` before is of no interest.
-        micro_batches: Gives pairs of images `(B, 1, 8, 8)` and labels `(B,)`, B from 1 on.
+        micro_batches: Gives pairs of images `(B, 1, 8, 8)` and labels `(B,)`, B from 1
+            on.
         num: How many micro-batches are a window; the last window may have fewer.
 
     Returns:
@@ -288,7 +301,8 @@ checks.lab06.train_epoch(train_epoch)
 
 
 # %% id="judge-6-2"
-# Eleven images as micro-batches of 5, 5 and 1 are one window; the step to trust has them at once.
+# Eleven images as micro-batches of 5, 5 and 1 are one window; the step to trust has
+# them at once.
 def one_window(model, optimizer, size):
     parts = zip(images[:11].split(size), labels[:11].split(size), strict=True)
     return train_epoch(model, optimizer, parts, num=3)[0]
@@ -316,7 +330,7 @@ judge(whole, ragged)[0]
 
 # %% id="rows"
 def token_rows(lines, width=48):
-    """Give tokens and labels `(B, T)` of lines: indentation and padding have the label -100."""
+    """Give tokens and labels `(B, T)`: indentation and padding have the label -100."""
     rows = [data.encode(line[:width]) for line in lines]
     tokens = nn.utils.rnn.pad_sequence(rows, batch_first=True)
     labels = nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=-100)
@@ -338,10 +352,11 @@ def token_step(
     """Make one update with the mean loss over all targets of a window.
 
     Args:
-        model: Maps tokens `(B, T)` to logits `(B, T, V)`; those at t are for the label at t + 1.
+        model: Maps tokens `(B, T)` to logits `(B, T, V)`; those at t are for the label
+            at t + 1.
         optimizer: Updates it.
-        window: Micro-batches of tokens and labels `(B, T)`; labels of -100 are no targets. One of
-            them may have no target, the window has some.
+        window: Micro-batches of tokens and labels `(B, T)`; labels of -100 are no
+            targets. One of them may have no target, the window has some.
 
     Returns:
         The mean loss over the window's targets.
@@ -452,12 +467,12 @@ def scaled_step(
         scaler: May be switched off (`enabled=False`).
         window: Micro-batches of images `(B, 1, 8, 8)` and labels `(B,)`; B differs.
         max_norm: Limit for the norm of the window's whole, unscaled gradient.
-        loss_of: `loss_of(model, images, labels)` is the mean loss of a micro-batch, under
-            whatever autocast is wanted.
+        loss_of: `loss_of(model, images, labels)` is the mean loss of a micro-batch,
+            under whatever autocast is wanted.
 
     Returns:
-        The mean loss of the window's images, unscaled, and the norm of its gradient, unscaled and
-        before it was clipped.
+        The mean loss of the window's images, unscaled, and the norm of its gradient,
+        unscaled and before it was clipped.
     """
     ### BEGIN SOLUTION
     num_images = sum(len(y) for _, y in window)
@@ -509,12 +524,15 @@ def eight_windows(model, window, scale):
     scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, gamma=0.9)
     scaler = torch.amp.GradScaler(window[0][0].device.type, init_scale=scale)
     for _ in range(8):
-        loss, _ = scaled_step(model, optimizer, scheduler, scaler, window, 1.0, half_loss)
+        loss, _ = scaled_step(
+            model, optimizer, scheduler, scaler, window, 1.0, half_loss
+        )
     return len(made), scheduler.last_epoch, scaler.get_scale(), loss
 
 
 # %% id="lost-windows"
-# In real float16: a scale of 2**24 is too large, so windows are lost until it has fallen.
+# In real float16: a scale of 2**24 is too large, so windows are lost until it has
+# fallen.
 parts = list(zip(images[:32].split(12), labels[:32].split(12), strict=True))
 made, scheduled, *_ = eight_windows(make_vit(torch.float32), parts, 2.0**24)
 print(f"some lost: {0 < made < 8}; as many scheduled as made: {scheduled == made}")
@@ -535,7 +553,7 @@ print(f"some lost: {0 < made < 8}; as many scheduled as made: {scheduled == made
 
 # %% id="given-6-5"
 def remember(model):
-    """Give a function that puts a model's buffers and the random state back to what they are now.
+    """Give a function that puts a model's buffers and the random state back as now.
 
     The buffers are few; with CUDA the random state is one more.
     """
@@ -576,7 +594,7 @@ def exact_step(
     count_terms: Callable[..., int],
     max_norm: float = math.inf,
 ) -> float:
-    """Make one update with a batch in micro-batches, or raise and leave everything as it was.
+    """Make one update in micro-batches, or raise and leave everything as it was.
 
     Args:
         model: Any model.
@@ -584,36 +602,45 @@ def exact_step(
         batch: Tensors with one row for each sample, all with the same number of rows.
         num_steps: How many micro-batches to make of it, as equal as they can be.
         loss_sum: `loss_sum(model, *micro_batch)` adds up the losses of all terms.
-        count_terms: `count_terms(*micro_batch)` says how many terms that sum has; perhaps none.
+        count_terms: `count_terms(*micro_batch)` says how many terms that sum has;
+            perhaps none.
         max_norm: Limit for the norm of the whole gradient.
 
     Returns:
         The mean loss over all terms of the batch.
 
     Raises:
-        ValueError: When num_steps is not between 1 and the number of rows (both are named), when
-            the batch has no term, or when the loss of a micro-batch is not finite (its number is
-            named).
+        ValueError: When num_steps is not between 1 and the number of rows (both are
+            named), when the batch has no term, or when the loss of a micro-batch is not
+            finite (its number is named).
         BaseException: What the model raises.
     """
     ### BEGIN SOLUTION
     num_rows, num_terms = len(batch[0]), count_terms(*batch)
     if not 1 <= num_steps <= num_rows:
-        raise ValueError(f"num_steps (={num_steps}) must be between 1 and the {num_rows} rows.")
+        raise ValueError(
+            f"num_steps (={num_steps}) must be between 1 and the {num_rows} rows."
+        )
     if not num_terms:
-        raise ValueError("no row of the batch has a target, so its loss has no mean: skip it.")
+        raise ValueError(
+            "no row of the batch has a target, so its loss has no mean: skip it."
+        )
     parameters = list(model.parameters())
     gradients = [parameter.grad for parameter in parameters]
     put_back = remember(model)
     total = 0.0
     try:
         optimizer.zero_grad(set_to_none=True)
-        micro_batches = zip(*(tensor.tensor_split(num_steps) for tensor in batch), strict=True)
+        micro_batches = zip(
+            *(tensor.tensor_split(num_steps) for tensor in batch), strict=True
+        )
         for number, micro_batch in enumerate(micro_batches, start=1):
             loss = loss_sum(model, *micro_batch) / num_terms
             total += loss.item()
             if not math.isfinite(total):
-                raise ValueError(f"micro-batch {number} of {num_steps} has the loss {loss.item()}.")
+                raise ValueError(
+                    f"micro-batch {number} of {num_steps} has the loss {loss.item()}."
+                )
             loss.backward()
         nn.utils.clip_grad_norm_(parameters, max_norm)
     except BaseException:
@@ -674,14 +701,25 @@ def noise_loss_sum(model, images, times, noise):
 
 
 # %% id="tasks"
-unet_sizes = UNetConfig(base_channels=8, channel_multipliers=(1, 2), attention_levels=(1,))
+unet_sizes = UNetConfig(
+    base_channels=8, channel_multipliers=(1, 2), attention_levels=(1,)
+)
 make_unet = partial(UNet, unet_sizes)
 torch.manual_seed(0)
-pixels, noise, times = images[:12], torch.randn_like(images[:12]), torch.randint(1000, (12,))
+pixels, noise, times = (
+    images[:12],
+    torch.randn_like(images[:12]),
+    torch.randint(1000, (12,)),
+)
 TASKS = {
     "GPT": (make_gpt, token_rows(lines[100:112]), token_loss_sum, count_tokens),
     "ViT": (make_vit, (pixels, labels[:12]), image_loss_sum, lambda x, y: len(x)),
-    "U-Net": (make_unet, (pixels, times, noise), noise_loss_sum, lambda x, t, n: x.numel()),
+    "U-Net": (
+        make_unet,
+        (pixels, times, noise),
+        noise_loss_sum,
+        lambda x, t, n: x.numel(),
+    ),
 }
 
 
@@ -741,7 +779,8 @@ two = ranks.start(2)
 print(two.run(dist.get_rank), two.run(dist.get_world_size))
 
 # %% id="accumulate-ways"
-WAYS = {  # no_sync around forward? around backward? in how many of the four micro-batches?
+# no_sync around forward? around backward? in how many of the four micro-batches?
+WAYS = {
     "without it": (False, False, 0),
     "backward only": (False, True, 3),
     "forward only": (True, False, 3),
@@ -752,9 +791,13 @@ WAYS = {  # no_sync around forward? around backward? in how many of the four mic
 
 def measure_way(around_forward, around_backward, how_many):
     torch.manual_seed(0)
-    model = DistributedDataParallel(ViT(ViTConfig(num_layers=2, num_heads=2, d_model=32)))
+    model = DistributedDataParallel(
+        ViT(ViTConfig(num_layers=2, num_heads=2, d_model=32))
+    )
     at = 32 * dist.get_rank()
-    parts = zip(data.digits()[0][at:].split(8), data.digits()[1][at:].split(8), strict=True)
+    parts = zip(
+        data.digits()[0][at:].split(8), data.digits()[1][at:].split(8), strict=True
+    )
     with ranks.traffic() as seen:
         for place, (x, y) in enumerate(islice(parts, 4)):
             skip = model.no_sync if place < how_many else contextlib.nullcontext
@@ -772,7 +815,10 @@ P = sum(p.nbytes for p in model.parameters())
 bound = summation_tolerance(torch.float32, images[:64].numel())
 for name, way in WAYS.items():
     (sizes, mine), (_, theirs) = two.run(measure_way, *way)
-    same, right = torch.equal(mine, theirs), relative(mine, gradient_vector(model)) < bound
+    same, right = (
+        torch.equal(mine, theirs),
+        relative(mine, gradient_vector(model)) < bound,
+    )
     print(f"{name:<21} {len(sizes)} all-reduces, {sum(sizes) / P:.0f} P", end="; ")
     note = beside(guess, len(sizes)) if name == "backward only" else ""
     print(f"same on both {same}, right {right}{note}")
@@ -810,8 +856,8 @@ def rank_step(
     Args:
         model: Averages gradients over the ranks.
         optimizer: Updates this rank's copy.
-        window: This rank's micro-batches, at least one. Other ranks may have more or fewer, and a
-            rank may have no term at all; all ranks together have some.
+        window: This rank's micro-batches, at least one. Other ranks may have more or
+            fewer, and a rank may have no term at all; all ranks together have some.
         loss_sum: `loss_sum(model, *micro_batch)` adds up the losses of all terms.
         count_terms: `count_terms(*micro_batch)` says how many terms that sum has.
 
@@ -820,7 +866,9 @@ def rank_step(
     """
     ### BEGIN SOLUTION
     place = next(model.parameters()).device  # nccl reduces what is on the GPU
-    num_terms = torch.tensor(float(sum(count_terms(*part) for part in window)), device=place)
+    num_terms = torch.tensor(
+        float(sum(count_terms(*part) for part in window)), device=place
+    )
     dist.all_reduce(num_terms)
     optimizer.zero_grad()
     total = torch.zeros((), dtype=torch.float64, device=place)
@@ -891,7 +939,9 @@ for rank, (their_loss, weights, sizes) in enumerate(found):
     same_loss = math.isclose(loss, their_loss, rel_tol=1e-12)
     same_weights = relative(weights, alone) < 1e-12
     sent = max(sizes) / alone.nbytes
-    print(f"rank {rank}: same loss {same_loss}, weights {same_weights}; {sent:.0f} P sent")
+    print(
+        f"rank {rank}: same loss {same_loss}, weights {same_weights}; {sent:.0f} P sent"
+    )
 two.stop()
 
 # %% [markdown] id="gpu"

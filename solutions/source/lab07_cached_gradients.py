@@ -48,7 +48,8 @@ from tutorial_lib.training import Recipe
 # its dropout matters from 7.5 on.
 
 # %% id="halves"
-torch.set_num_threads(1)  # small steps lose more by waiting for a second core than they gain
+# small steps lose more by waiting for a second core than they gain
+torch.set_num_threads(1)
 digits, _ = data.digits()  # (1797, 1, 8, 8)
 digits = digits[torch.randperm(len(digits), generator=torch.Generator().manual_seed(0))]
 left, right = digits[..., :4], digits[..., 4:]  # (1797, 1, 8, 4) each
@@ -107,8 +108,8 @@ def contrastive_loss(images: Tensor, texts: Tensor, log_scale: Tensor) -> Tensor
     ### BEGIN SOLUTION
     if len(images) != len(texts) or len(images) < 2:
         raise ValueError(
-            f"{len(images)} images and {len(texts)} texts came, and at least 2 of each are needed, "
-            "as many of one as of the other: try a larger batch."
+            f"{len(images)} images and {len(texts)} texts came, and at least 2 of each "
+            "are needed, as many of one as of the other: try a larger batch."
         )
     images, texts = F.normalize(images, dim=1), F.normalize(texts, dim=1)
     logits = log_scale.exp() * images @ texts.T  # (pairs, pairs)
@@ -159,11 +160,16 @@ def make(side=8, tower=make_tower):
 
 def first_loss(pairs):
     towers, _ = make()
-    out = [tower(rows[:pairs]) for tower, rows in zip(towers, (left, right), strict=True)]
+    out = [
+        tower(rows[:pairs]) for tower, rows in zip(towers, (left, right), strict=True)
+    ]
     return round(contrastive_loss(*out, torch.tensor(0.0)).item(), 1)  # at a scale of 1
 
 
-print(f"64 pairs: loss {first_loss(64)}, ln 64 = {math.log(64):.1f}{beside(guess, first_loss(64))}")
+print(
+    f"64 pairs: loss {first_loss(64)}, ln 64 = "
+    f"{math.log(64):.1f}{beside(guess, first_loss(64))}"
+)
 
 # %% [markdown] id="accumulate-text"
 # ## Why accumulation does not help
@@ -186,7 +192,9 @@ def accumulate(towers, inputs, loss_of, micro_batch):
     """Go backward from the loss of each micro-batch: another loss."""
     total, num_rows = 0.0, len(inputs[0])
     for parts in zip(*[rows.split(micro_batch) for rows in inputs], strict=True):
-        loss = loss_of(*[tower(part) for tower, part in zip(towers, parts, strict=True)])
+        loss = loss_of(
+            *[tower(part) for tower, part in zip(towers, parts, strict=True)]
+        )
         (loss * len(parts[0]) / num_rows).backward()
         total += loss.item() * len(parts[0]) / num_rows
     return total
@@ -204,8 +212,11 @@ def gradients(backward, inputs, micro_batch=16, training=True, make=make):
 
 
 def off(seen, exact):
-    """Give the largest relative error of these gradients; no gradient is an error of 1."""
-    pairs = [(torch.zeros_like(e) if s is None else s, e) for s, e in zip(seen, exact, strict=True)]
+    """Give the largest relative error of gradients; a missing one is an error of 1."""
+    pairs = [
+        (torch.zeros_like(e) if s is None else s, e)
+        for s, e in zip(seen, exact, strict=True)
+    ]
     return max(((s - e).norm() / e.norm()).item() for s, e in pairs)
 
 
@@ -216,7 +227,10 @@ whole, exact = gradients(as_one, pairs, training=False)
 parts, seen = gradients(accumulate, pairs, training=False)
 kept = 100 * (4 * 16 * 15) / (64 * 63)
 print(f"{kept:.0f} % of the comparisons")
-print(f"loss {parts:.2f} instead of {whole:.2f}, gradients off by up to {off(seen, exact):.0%}")
+print(
+    f"loss {parts:.2f} instead of {whole:.2f}, gradients off by up to "
+    f"{off(seen, exact):.0%}"
+)
 
 # %% [markdown] id="read-accumulation"
 # Less than a quarter of the comparisons are left. Accumulation is exact for a loss that is a sum
@@ -258,7 +272,9 @@ def forget(tower):
 
 # %% id="answer-7-2"
 # exercise 7.2
-def embed(tower: nn.Module, micro_batches: list[Tensor], remember) -> tuple[Tensor, list]:
+def embed(
+    tower: nn.Module, micro_batches: list[Tensor], remember
+) -> tuple[Tensor, list]:
     """Embed all rows, without a graph.
 
     Args:
@@ -314,28 +330,34 @@ checks.lab07.embed(embed)
 
 # %% id="answer-7-3"
 # exercise 7.3
-def cache_gradients(loss_of: nn.Module, embeddings: list[Tensor]) -> tuple[float, list[Tensor]]:
+def cache_gradients(
+    loss_of: nn.Module, embeddings: list[Tensor]
+) -> tuple[float, list[Tensor]]:
     """Go backward from the loss to the embeddings, and no further.
 
-    Gradients of the loss's own parameters are added to their `.grad`, as in any backward.
+    Gradients of the loss's own parameters are added to their `.grad`, as in any
+    backward.
 
     Args:
         loss_of: Called with all embeddings, one tensor a tower; gives a scalar.
-        embeddings: A tensor `(rows, features)` for each tower, without a graph; left as they are.
+        embeddings: A tensor `(rows, features)` for each tower, without a graph; left as
+            they are.
 
     Returns:
-        The loss as a float, and for each tower the loss's gradient, shaped as its embeddings.
+        The loss as a float, and for each tower the loss's gradient, shaped as its
+        embeddings.
 
     Raises:
-        FloatingPointError: When the loss is not finite; it names the loss, and no gradient was
-            touched.
+        FloatingPointError: When the loss is not finite; it names the loss, and no
+            gradient was touched.
     """
     ### BEGIN SOLUTION
     leaves = [rows.detach().requires_grad_() for rows in embeddings]
     loss = loss_of(*leaves)
     if not torch.isfinite(loss):
         raise FloatingPointError(
-            f"the loss is {loss.item()}, and a finite one is needed: look at the towers' outputs."
+            f"the loss is {loss.item()}, and a finite one is needed: look at the "
+            "towers' outputs."
         )
     loss.backward()
     return loss.item(), [leaf.grad for leaf in leaves]
@@ -372,8 +394,10 @@ checks.lab07.cache_gradients(cache_gradients)
 
 # %% id="answer-7-4"
 # exercise 7.4
-def push(tower: nn.Module, micro_batches: list[Tensor], gradients: Tensor, moments: list) -> None:
-    """Carry cached gradients on to the tower's parameters, whose `.grad` they are added to.
+def push(
+    tower: nn.Module, micro_batches: list[Tensor], gradients: Tensor, moments: list
+) -> None:
+    """Carry cached gradients on to the `.grad` of the tower's parameters.
 
     Args:
         tower: The tower that embedded these rows.
@@ -416,7 +440,9 @@ def three_stages(towers, inputs, loss_of, micro_batch, remember=forget):
     parts = [rows.split(micro_batch) for rows in inputs]
     embedded = [embed(*pair, remember) for pair in zip(towers, parts, strict=True)]
     loss, cached = cache_gradients(loss_of, [rows for rows, _ in embedded])
-    for tower, part, gradient, (_, moments) in zip(towers, parts, cached, embedded, strict=True):
+    for tower, part, gradient, (_, moments) in zip(
+        towers, parts, cached, embedded, strict=True
+    ):
         push(tower, part, gradient, moments)
     return loss
 
@@ -448,7 +474,9 @@ for dtype in (torch.float32, torch.float64):
 def one_graph(towers, inputs, loss_of, micro_batch):
     """Go backward once from the loss of all rows, the towers run by micro-batches."""
     parts = [rows.split(micro_batch) for rows in inputs]
-    embeddings = [[*map(tower, part)] for tower, part in zip(towers, parts, strict=True)]
+    embeddings = [
+        [*map(tower, part)] for tower, part in zip(towers, parts, strict=True)
+    ]
     loss = loss_of(*map(torch.cat, embeddings))
     loss.backward()
     return loss.item()
@@ -490,7 +518,7 @@ compare_kinds(three_stages)
 
 # %% id="given-rng"
 def read_rng(*modules):
-    """Read the random state of the CPU and of each GPU that a parameter of these lives on."""
+    """Read the random state of the CPU and of each GPU that holds a parameter."""
     places = {p.device for module in modules for p in module.parameters()}
     gpus = [place for place in places if place.type != "cpu"]
     states = {gpu: torch.get_device_module(gpu).get_rng_state(gpu) for gpu in gpus}
@@ -507,15 +535,17 @@ def write_rng(states):
 # %% id="answer-7-5"
 # exercise 7.5
 def remember(tower: nn.Module):
-    """Remember what a run of the tower depends on beside weights and rows, as it is now.
+    """Remember what a run of the tower depends on beside weights and rows.
 
     Args:
-        tower: Its parameters are not remembered: they stay as they are until the optimizer's step.
+        tower: Its parameters are not remembered: they stay as they are until the
+            optimizer's step.
 
     Returns:
-        A function without arguments that gives a context manager. Inside it, random state and
-        all buffers are as they were when `remember` was called. After it, all is as it was before
-        it, also when the inside raised. It can be used more than once.
+        A function without arguments that gives a context manager. Inside it, random
+        state and all buffers are as they were when `remember` was called. After it, all
+        is as it was before it, also when the inside raised. It can be used more than
+        once.
     """
 
     ### BEGIN SOLUTION
@@ -591,7 +621,9 @@ compare_kinds(partial(three_stages, remember=remember))
 def undone_on_error(towers):
     """Put random state and buffers back as they were, if the inside raises."""
     rng = read_rng(*towers)
-    buffers = [{name: b.clone() for name, b in tower.named_buffers()} for tower in towers]
+    buffers = [
+        {name: b.clone() for name, b in tower.named_buffers()} for tower in towers
+    ]
     try:
         yield
     except BaseException:
@@ -617,13 +649,15 @@ def batch_norms(towers):
 def cached_backward(
     towers: list[nn.Module], inputs: list[Tensor], loss_of: nn.Module, micro_batch: int
 ) -> float:
-    """Add the gradient of the whole batch's loss to `.grad`, one micro-batch in memory at a time.
+    """Add the gradient of the batch's loss to `.grad`, one micro-batch at a time.
 
-    In both passes the towers run one after the other, each over its micro-batches in order.
+    In both passes the towers run one after the other, each over its micro-batches in
+    order.
 
     Args:
         towers: One for each input; the same one may come more than once.
-        inputs: For each tower a tensor `(rows, ...)`; row i of one belongs to row i of the others.
+        inputs: For each tower a tensor `(rows, ...)`; row i of one belongs to row i of
+            the others.
         loss_of: Called with all embeddings, one tensor a tower; gives a scalar.
         micro_batch: Rows in memory at once; the last micro-batch may have fewer.
 
@@ -631,31 +665,35 @@ def cached_backward(
         The loss of the whole batch.
 
     Raises:
-        ValueError: When the inputs have different numbers of rows (names them), or fewer than 2;
-            when micro_batch is below 1; when a BatchNorm is in training (names it). No tower has
-            run by then.
-        FloatingPointError: When the loss is not finite. Gradients, buffers and random state are
-            as they were.
+        ValueError: When the inputs have different numbers of rows (names them), or
+            fewer than 2; when micro_batch is below 1; when a BatchNorm is in training
+            (names it). No tower has run by then.
+        FloatingPointError: When the loss is not finite. Gradients, buffers and random
+            state are as they were.
     """
     ### BEGIN SOLUTION
     num_rows = [len(rows) for rows in inputs]
     if len(set(num_rows)) != 1 or num_rows[0] < 2:
         raise ValueError(
-            f"the inputs have {num_rows} rows, and as many of each are needed, at least 2."
+            f"the inputs have {num_rows} rows, and as many of each are needed, at "
+            "least 2."
         )
     if micro_batch < 1:
         raise ValueError(f"micro_batch (={micro_batch}) must be at least 1: try 1.")
     if norms := batch_norms(towers):
         raise ValueError(
-            f"{norms[0]} is a BatchNorm in training, whose statistics would be a micro-batch's: "
-            "take GroupNorm, or put it into eval()."
+            f"{norms[0]} is a BatchNorm in training, whose statistics would be a "
+            "micro-batch's: take GroupNorm, or put it into eval()."
         )
     parts = [rows.split(micro_batch) for rows in inputs]
     with undone_on_error(towers):
         embedded = [embed(*pair, remember) for pair in zip(towers, parts, strict=True)]
         loss, cached = cache_gradients(loss_of, [rows for rows, _ in embedded])
-    torch.clear_autocast_cache()  # older versions keep weights there that were cast without a graph
-    for tower, part, gradient, (_, moments) in zip(towers, parts, cached, embedded, strict=True):
+    # older versions keep weights there that were cast without a graph
+    torch.clear_autocast_cache()
+    for tower, part, gradient, (_, moments) in zip(
+        towers, parts, cached, embedded, strict=True
+    ):
         push(tower, part, gradient, moments)
     return loss
     ### END SOLUTION
@@ -713,13 +751,18 @@ def peak_bytes(backward, num_pairs):
 
 # %% id="table-of-bytes"
 ways = {"one graph": as_one, "cached gradients": cached_backward}
-peaks = {name: {n: peak_bytes(way, n) for n in (16, 64, 256)} for name, way in ways.items()}
+peaks = {
+    name: {n: peak_bytes(way, n) for n in (16, 64, 256)} for name, way in ways.items()
+}
 factor = peaks["cached gradients"][256] / peaks["cached gradients"][64]
 print(f"cached gradients: {factor:.2f} times{beside(guess, factor)}")
 grown = peaks["cached gradients"][256] - peaks["cached gradients"][64]
-narrow = (256 - 64) * 2 * 2 * 32 * 4  # pairs x halves x (embedding and gradient) x floats x bytes
+# pairs x halves x (embedding and gradient) x floats x bytes
+narrow = (256 - 64) * 2 * 2 * 32 * 4
 print(f"grown by {grown:d} bytes, of which embeddings and their gradients: {narrow}")
-plots.growth(peaks, xlabel="pairs in the batch", title="Peak of a step, micro-batch 16, counted")
+plots.growth(
+    peaks, xlabel="pairs in the batch", title="Peak of a step, micro-batch 16, counted"
+)
 
 # %% [markdown] id="checkpoint-text"
 # One line has a slope, the other has nearly none. What still grows is embeddings and their
@@ -824,7 +867,7 @@ def halves_of(clip):
 
 # %% id="gpu-step"
 def clip_step(place, num_pairs, micro_batch=None):
-    """Make a step of CLIP: in one graph, or with cached gradients where a micro-batch is given."""
+    """Make a step of CLIP: in one graph, or cached where a micro-batch is given."""
     clip, loss_of = Recipe("clip-two-tower").make_model(place), Contrastive().to(place)
     rows = [torch.randn(num_pairs, 3, 224, 224, device=place),
             torch.randint(49_408, (num_pairs, 77), device=place)]  # fmt: skip

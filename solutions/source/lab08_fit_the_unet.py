@@ -42,7 +42,8 @@ from tutorial_lib import checks, data, device, memory, plots
 from tutorial_lib.training.adamw_8bit import AdamW8bit
 from tutorial_lib.units import MIB, Bytes
 
-torch.set_num_threads(1)  # small steps lose more by waiting for a second core than they gain
+# small steps lose more by waiting for a second core than they gain
+torch.set_num_threads(1)
 gc.freeze()  # a meter collects garbage: not again, each time, what the imports left
 
 # %% [markdown] id="subject-text"
@@ -77,7 +78,8 @@ def make(make_optimizer=fused):
 
 # %% id="picture"
 unet, optimizer = make()
-batch = images[:NUM].clone()  # a view would count as all the images that it is a view of
+# a view would count as all the images that it is a view of
+batch = images[:NUM].clone()
 noise, times = torch.randn(NUM, 1, 8, 8), torch.randint(100, (NUM,))
 first = [tensor[:1].clone() for tensor in (batch, times, noise)]
 
@@ -88,7 +90,9 @@ def plain_step():
     optimizer.zero_grad()
 
 
-whole = memory.measure(plain_step, model=unet, optimizer=optimizer, label=f"{NUM} images")
+whole = memory.measure(
+    plain_step, model=unet, optimizer=optimizer, label=f"{NUM} images"
+)
 whole.figure()
 
 # %% [markdown] id="cap-text"
@@ -147,19 +151,21 @@ def draw_update(
     Args:
         images: All of them, `(N, channels, side, side)`.
         num: How many to draw, with repetition.
-        update: The update's number, from 0 on. It alone decides what is drawn; the global random
-            state is neither read nor moved.
-        scheduler: Mixes images and noise; its `config.num_train_timesteps` says how many times
-            there are, from 0 on.
+        update: The update's number, from 0 on. It alone decides what is drawn; the
+            global random state is neither read nor moved.
+        scheduler: Mixes images and noise; its `config.num_train_timesteps` says how
+            many times there are, from 0 on.
 
     Returns:
-        Noisy images `(num, channels, side, side)`, their times `(num,)`, int64, and the noise in
-        them, of deviation 1.
+        Noisy images `(num, channels, side, side)`, their times `(num,)`, int64, and the
+        noise in them, of deviation 1.
     """
     ### BEGIN SOLUTION
     generator = torch.Generator().manual_seed(update)
     rows = torch.randint(len(images), (num,), generator=generator)
-    times = torch.randint(scheduler.config.num_train_timesteps, (num,), generator=generator)
+    times = torch.randint(
+        scheduler.config.num_train_timesteps, (num,), generator=generator
+    )
     noise = torch.randn((num, *images.shape[1:]), generator=generator)
     return scheduler.add_noise(images[rows], noise, times), times, noise
     ### END SOLUTION
@@ -200,7 +206,7 @@ checks.lab08.draw_update(draw_update)
 def backward_in_pieces(
     unet: nn.Module, drawn: tuple[Tensor, Tensor, Tensor], micro_batch: int
 ) -> float:
-    """Add the gradient of an update's loss to `.grad`, one micro-batch in memory at a time.
+    """Add the gradient of an update's loss to `.grad`, one micro-batch at a time.
 
     Args:
         unet: `unet(noisy, times).sample` is its guess of the noise.
@@ -212,7 +218,9 @@ def backward_in_pieces(
     """
     ### BEGIN SOLUTION
     total, num = 0.0, len(drawn[0])
-    for noisy, times, noise in zip(*(part.split(micro_batch) for part in drawn), strict=True):
+    for noisy, times, noise in zip(
+        *(part.split(micro_batch) for part in drawn), strict=True
+    ):
         loss = F.mse_loss(unet(noisy, times).sample, noise) * (len(noisy) / num)
         loss.backward()
         total += loss.item()
@@ -253,7 +261,7 @@ FULL = 32
 
 
 def peak_of_update(micro_batch):
-    """Count the peak of an update: the second micro-batch, with gradients there, shows it."""
+    """Count the peak of an update: the second micro-batch shows it."""
     drawn = [part[: 2 * micro_batch] for part in draw_update(images, NUM, 0, scheduler)]
     with memory.capped(10**12, model=unet, optimizer=optimizer) as cap:
         backward_in_pieces(unet, drawn, micro_batch)
@@ -265,8 +273,14 @@ def peak_of_update(micro_batch):
 # %% id="print-8-2"
 for micro_batch in (64, 32, 16, 8, 4, 2, 1):
     peak = peak_of_update(micro_batch)
-    fits, slower = "fits" if peak <= CAP else "    ", max(micro_batch, FULL) / micro_batch
-    print(f"{micro_batch:2} images at once: {peak / MIB:5.2f} MiB, {fits}  time x {slower:.0f}")
+    fits, slower = (
+        "fits" if peak <= CAP else "    ",
+        max(micro_batch, FULL) / micro_batch,
+    )
+    print(
+        f"{micro_batch:2} images at once: {peak / MIB:5.2f} MiB, {fits}  time x "
+        f"{slower:.0f}"
+    )
 
 # %% [markdown] id="read-8-2"
 # 32 images exceed the cap. 16 fit and take twice as long. At the other end of the table each
@@ -298,7 +312,8 @@ except torch.OutOfMemoryError as error:
     print(error)
 moved = [not torch.equal(a, b) for a, b in zip(before, fresh.parameters(), strict=True)]
 (moment,) = {float(state["step"]) for state in by_foreach.state.values()}
-f"{sum(moved)} of {len(moved)} parameters changed; updates by the optimizer's count: {moment:.0f}"
+changed = f"{sum(moved)} of {len(moved)} parameters changed"
+f"{changed}; updates by the optimizer's count: {moment:.0f}"
 
 # %% [markdown] id="goal-8-3"
 # Weight decay has shrunk the parameters, the moments contain the gradient, the counter says one
@@ -316,30 +331,37 @@ f"{sum(moved)} of {len(moved)} parameters changed; updates by the optimizer's co
 
 # %% id="answer-8-3"
 # exercise 8.3
-def room_for_activations(unet: nn.Module, side: int, state_bytes, cap_bytes: int) -> int:
+def room_for_activations(
+    unet: nn.Module, side: int, state_bytes, cap_bytes: int
+) -> int:
     """Give the bytes that a cap leaves above the floor, or refuse.
 
     Args:
-        unet: Its `config.in_channels` and `config.block_out_channels` (one number a level) tell
-            of its input; it is of float32. Some parameters may be frozen. Nothing is run.
+        unet: Its `config.in_channels` and `config.block_out_channels` (one number a
+            level) tell of its input; it is of float32. Some parameters may be frozen.
+            Nothing is run.
         side: Height and width of the images, a positive number.
-        state_bytes: Maps a parameter that is trained to the bytes that the optimizer keeps for it.
+        state_bytes: Maps a parameter that is trained to the bytes that the optimizer
+            keeps for it.
         cap_bytes: The cap.
 
     Returns:
-        The cap without parameters, buffers, gradients, optimizer state and one sample: a noisy
+        The cap without parameters, buffers, gradients, optimizer state and one sample:
+            a noisy
         image and its noise, float32, and its time, int64.
 
     Raises:
-        ValueError: When the side is no multiple of what the levels need: names the side, that
-            number and a side to try. When the cap is below the floor: names both, in bytes.
+        ValueError: When the side is no multiple of what the levels need: names the
+            side, that number and a side to try. When the cap is below the floor: names
+            both, in bytes.
     """
     ### BEGIN SOLUTION
     multiple = 2 ** (len(unet.config.block_out_channels) - 1)
     if side % multiple:
         raise ValueError(
-            f"side (={side}) must be a multiple of {multiple}, since the U-Net halves the image "
-            f"at each level but the last: try {side // multiple * multiple + multiple}."
+            f"side (={side}) must be a multiple of {multiple}, since the U-Net halves "
+            "the image at each level but the last: try "
+            f"{side // multiple * multiple + multiple}."
         )
     trained = [p for p in unet.parameters() if p.requires_grad]
     floor = sum(tensor.nbytes for tensor in [*unet.parameters(), *unet.buffers()])
@@ -347,9 +369,9 @@ def room_for_activations(unet: nn.Module, side: int, state_bytes, cap_bytes: int
     floor += 2 * unet.config.in_channels * side**2 * 4 + 8
     if cap_bytes < floor:
         raise ValueError(
-            f"the cap ({cap_bytes} bytes) is below the floor ({floor} bytes) of parameters, "
-            "gradients, optimizer state and one sample: take an optimizer with a smaller state, "
-            "or a smaller U-Net."
+            f"the cap ({cap_bytes} bytes) is below the floor ({floor} bytes) of "
+            "parameters, gradients, optimizer state and one sample: take an optimizer "
+            "with a smaller state, or a smaller U-Net."
         )
     return cap_bytes - floor
     ### END SOLUTION
@@ -385,12 +407,14 @@ def adamw_bytes(parameter):
 
 
 def states_of(make_optimizer):
-    """Count by parameter what an optimizer keeps, from one update of a U-Net of its own."""
+    """Count by parameter what an optimizer keeps after one update."""
     model, trained_by = make(make_optimizer)
     F.mse_loss(model(first[0], first[1]).sample, first[2]).backward()
     trained_by.step()
-    return {p: sum(v.nbytes for v in trained_by.state[p].values() if isinstance(v, Tensor))
-            for p in model.parameters()}  # fmt: skip
+    return {
+        p: sum(v.nbytes for v in trained_by.state[p].values() if isinstance(v, Tensor))
+        for p in model.parameters()
+    }
 
 
 # %% id="print-8-3"
@@ -399,7 +423,10 @@ for name, kind in kinds.items():
     sizes = states_of(kind)
     by_place = dict(zip(unet.parameters(), sizes.values(), strict=True))
     room = room_for_activations(unet, 8, by_place.get, CAP)
-    print(f"{name:<22} states {sum(sizes.values()) / MIB:.2f} MiB, room {room / MIB:.2f} MiB")
+    print(
+        f"{name:<22} states {sum(sizes.values()) / MIB:.2f} MiB, room {room / MIB:.2f} "
+        "MiB"
+    )
 
 # %% id="refused"
 try:
@@ -435,7 +462,8 @@ def recomputing(modules):
     `torch.utils.checkpoint.checkpoint` does the recomputation.
 
     Args:
-        modules: A list of modules, each once; none is inside another. A module may have a `forward`
+        modules: A list of modules, each once; none is inside another. A module may have
+            a `forward`
             of its own, set on the instance: it has the same one again afterwards.
     """
     ### BEGIN SOLUTION
@@ -478,8 +506,10 @@ checks.lab08.recomputing(recomputing)
 # library's switch. One block alone saves nothing, or even costs. Which one?
 
 # %% id="table-8-4"
-blocks = {"down 0": unet.down_blocks[0], "down 1": unet.down_blocks[1], "mid": unet.mid_block,
-          "up 0": unet.up_blocks[0], "up 1": unet.up_blocks[1]}  # fmt: skip
+blocks = {
+    "down 0": unet.down_blocks[0], "down 1": unet.down_blocks[1],
+    "mid": unet.mid_block, "up 0": unet.up_blocks[0], "up 1": unet.up_blocks[1],
+}  # fmt: skip
 
 
 def peak_with(choice):
@@ -517,10 +547,11 @@ def cheapest_fit(prices: dict[str, int], peak_of, limit_bytes: int) -> tuple[str
     """Find the choice of blocks with the lowest price whose peak is within the limit.
 
     Args:
-        prices: For each block the FLOPs that are recomputed when it is chosen; those of a choice
-            add up. No two choices cost the same.
-        peak_of: Called with a choice, a tuple of names, measures its peak in bytes. It is called
-            once for a choice, and never for one that is dearer than the answer.
+        prices: For each block the FLOPs that are recomputed when it is chosen; those of
+            a choice add up. No two choices cost the same.
+        peak_of: Called with a choice, a tuple of names, measures its peak in bytes. It
+            is called once for a choice, and never for one that is dearer than the
+            answer.
         limit_bytes: A peak may be as high as this.
 
     Returns:
@@ -532,14 +563,16 @@ def cheapest_fit(prices: dict[str, int], peak_of, limit_bytes: int) -> tuple[str
     ### BEGIN SOLUTION
     choices = [c for size in range(len(prices) + 1) for c in combinations(prices, size)]
     lowest = None
-    for choice in sorted(choices, key=lambda choice: sum(prices[name] for name in choice)):
+    for choice in sorted(
+        choices, key=lambda choice: sum(prices[name] for name in choice)
+    ):
         peak = peak_of(choice)
         if peak <= limit_bytes:
             return choice
         lowest = peak if lowest is None else min(peak, lowest)
     raise ValueError(
-        f"no choice of blocks brings the peak to {limit_bytes} bytes, the lowest is {lowest}: "
-        "take a smaller micro-batch."
+        f"no choice of blocks brings the peak to {limit_bytes} bytes, the lowest is "
+        f"{lowest}: take a smaller micro-batch."
     )
     ### END SOLUTION
 
@@ -571,7 +604,10 @@ checks.lab08.cheapest_fit(cheapest_fit)
 
 # %% id="prices"
 def flops_with(choice=()):
-    with recomputing([blocks[name] for name in choice]), FlopCounterMode(display=False) as counter:
+    with (
+        recomputing([blocks[name] for name in choice]),
+        FlopCounterMode(display=False) as counter,
+    ):
         F.mse_loss(unet(batch[:FULL], times[:FULL]).sample, noise[:FULL]).backward()
     unet.zero_grad()
     return counter.get_total_flops()
@@ -583,14 +619,19 @@ def choose():
     """Search; gives the names of the blocks, and how many measurements it took."""
     plain, tried = flops_with(), []
     prices = {name: flops_with((name,)) - plain for name in blocks}
-    chosen = cheapest_fit(prices, lambda choice: tried.append(choice) or peak_with(choice), CAP)
+    chosen = cheapest_fit(
+        prices, lambda choice: tried.append(choice) or peak_with(choice), CAP
+    )
     return chosen, len(tried)
 
 
 chosen, num_measured = choose()
 plain = flops_with()
 print(f"{' and '.join(chosen)}, after {num_measured} measurements")
-print(f"peak {peak_with(chosen) / MIB:.2f} MiB, {flops_with(chosen) / plain - 1:.0%} more FLOPs")
+print(
+    f"peak {peak_with(chosen) / MIB:.2f} MiB, {flops_with(chosen) / plain - 1:.0%} "
+    "more FLOPs"
+)
 unet.enable_gradient_checkpointing()
 print(f"the switch: {flops_with() / plain - 1:.0%} more FLOPs")
 unet.disable_gradient_checkpointing()
@@ -639,14 +680,15 @@ with memory.capped(CAP, model=victim) as cap:
 # %% id="answer-8-6"
 # exercise 8.6
 def update_that_fits(unet, optimizer, drawn, micro_batch: int) -> tuple[float, int]:
-    """Make one update, at the first micro-batch that fits: the one given, its half, and so on.
+    """Make one update, at the first micro-batch that fits: as given, halved, and so on.
 
-    Calls `backward_in_pieces`. Gradients that are there before are of no interest, and none are
-    there afterwards. The random state ends as if no attempt had failed.
+    Calls `backward_in_pieces`. Gradients that are there before are of no interest, and
+    none are there afterwards. The random state ends as if no attempt had failed.
 
     Args:
         unet: The U-Net, its optimizer's state being there already.
-        optimizer: Updates it in place (fused), so that what fits in backward fits in the update.
+        optimizer: Updates it in place (fused), so that what fits in backward fits in
+            the update.
         drawn: Noisy images, times and noise.
         micro_batch: Where to begin; halves are rounded down, and 1 is the last.
 
@@ -654,9 +696,11 @@ def update_that_fits(unet, optimizer, drawn, micro_batch: int) -> tuple[float, i
         The loss, and the micro-batch that fitted.
 
     Raises:
-        torch.OutOfMemoryError: When a micro-batch of 1 does not fit: says so, and what to try.
+        torch.OutOfMemoryError: When a micro-batch of 1 does not fit: says so, and what
+        to try.
             Parameters, optimizer and random state are as before, gradients None.
-            Out of the optimizer's step it comes at once: some parameters have moved by then.
+            Out of the optimizer's step it comes at once: some parameters have moved by
+            then.
         Exception: Any other error of the U-Net, at once.
     """
     ### BEGIN SOLUTION
@@ -675,8 +719,8 @@ def update_that_fits(unet, optimizer, drawn, micro_batch: int) -> tuple[float, i
         if micro_batch == 1:
             optimizer.zero_grad()
             raise torch.OutOfMemoryError(
-                "a micro-batch of 1 does not fit: make more blocks segments, or free memory; "
-                "nothing has been changed."
+                "a micro-batch of 1 does not fit: make more blocks segments, or free "
+                "memory; nothing has been changed."
             )
         micro_batch //= 2
     ### END SOLUTION
@@ -724,7 +768,9 @@ def caps():
 
 
 def set_learning_rate(optimizer, update):
-    optimizer.param_groups[0]["lr"] = 8e-3 * min((update + 1) / 10, 1.1 - update / UPDATES)
+    optimizer.param_groups[0]["lr"] = 8e-3 * min(
+        (update + 1) / 10, 1.1 - update / UPDATES
+    )
 
 
 # %% id="one-update"
@@ -745,19 +791,29 @@ def one_update(unet, optimizer, update, cap_bytes, micro_batch):
 losses, sizes, within, micro_batch = {}, {}, True, FULL
 chosen, _ = choose()
 unet, optimizer = make()
-blocks = dict(zip(blocks, [*unet.down_blocks, unet.mid_block, *unet.up_blocks], strict=True))
+blocks = dict(
+    zip(blocks, [*unet.down_blocks, unet.mid_block, *unet.up_blocks], strict=True)
+)
 with recomputing([blocks[name] for name in chosen]):
     for update, cap_bytes in caps():
         try:
-            loss, micro_batch, peak = one_update(unet, optimizer, update, cap_bytes, micro_batch)
+            loss, micro_batch, peak = one_update(
+                unet, optimizer, update, cap_bytes, micro_batch
+            )
         except torch.OutOfMemoryError as error:
             print(f"update {update}: {error}")
             continue
-        losses[update], sizes[update], within = loss, micro_batch, within and peak <= cap_bytes
+        losses[update], sizes[update], within = (
+            loss,
+            micro_batch,
+            within and peak <= cap_bytes,
+        )
 changes = {u: n for u, n in sizes.items() if sizes.get(u - 1) != n}
 print("micro-batches, from which update on:", changes)
 print("every update's peak below its cap:", within)
-print("mean loss of the last 20 below 0.25:", sum(list(losses.values())[-20:]) / 20 < 0.25)
+print(
+    "mean loss of the last 20 below 0.25:", sum(list(losses.values())[-20:]) / 20 < 0.25
+)
 
 # %% [markdown] id="read-run"
 # The failed update cost one line of text. Is it the same training? Here is the run with all the
@@ -772,7 +828,9 @@ def without_a_cap():
     (unet, optimizer), losses = make(), {}
     for update in range(25):
         set_learning_rate(optimizer, update)
-        losses[update] = backward_in_pieces(unet, draw_update(images, NUM, update, scheduler), NUM)
+        losses[update] = backward_in_pieces(
+            unet, draw_update(images, NUM, update, scheduler), NUM
+        )
         optimizer.step()
         optimizer.zero_grad()
     return losses
@@ -806,7 +864,12 @@ def sample(unet, num=20):
 # %% id="samples"
 # NBVAL_IGNORE_OUTPUT
 after = sample(unet)
-rows = {"true": images[:10], "before": sample(make()[0], 10), "after": after[:10], "": after[10:]}
+rows = {
+    "true": images[:10],
+    "before": sample(make()[0], 10),
+    "after": after[:10],
+    "": after[10:],
+}
 plots.image_rows(rows, title="Digits: from the data, drawn before and after training")
 
 # %% [markdown] id="gpu-text"
@@ -831,7 +894,8 @@ if torch.cuda.is_available():
 
 
 def drawn_on_gpu(num, update=0):
-    drawn = draw_update(large_images, num, update, scheduler)  # on the CPU: the same on every GPU
+    # on the CPU: the same on every GPU
+    drawn = draw_update(large_images, num, update, scheduler)
     return tuple(part.to(gpu) for part in drawn)
 
 
@@ -852,7 +916,10 @@ def seconds_of(micro_batch, drawn):
 if torch.cuda.is_available():
     print(device.describe(gpu))
     for n in (1, 2, 4, 8, 16, 32, 64):
-        print(f"{n:2} at once: {seconds_of(n, drawn_on_gpu(64)) / 64 * 1e3:.2f} ms an image")
+        print(
+            f"{n:2} at once: {seconds_of(n, drawn_on_gpu(64)) / 64 * 1e3:.2f} ms an "
+            "image"
+        )
 
 # %% [markdown] id="gpu-half-text"
 # Then the cap: an eighth of the card, or 2 GiB where that is less, in 16 bits. A T4 says it
@@ -868,14 +935,25 @@ if torch.cuda.is_available():
     gpu_cap = min(2 * 2**30, torch.cuda.get_device_properties(gpu).total_memory // 8)
     room = room_for_activations(large, side, adamw_bytes, gpu_cap)
     print(f"cap {Bytes(gpu_cap)}, room for activations {Bytes(room)}")
-    drawn, levels = drawn_on_gpu(256), [*large.down_blocks, large.mid_block, *large.up_blocks[:-1]]
-    for name, segments in {"no segments": [], "all levels but the last": levels}.items():
-        with recomputing(segments), torch.autocast("cuda", half, enabled=half == torch.bfloat16):
+    drawn, levels = (
+        drawn_on_gpu(256),
+        [*large.down_blocks, large.mid_block, *large.up_blocks[:-1]],
+    )
+    for name, segments in {
+        "no segments": [],
+        "all levels but the last": levels,
+    }.items():
+        with (
+            recomputing(segments),
+            torch.autocast("cuda", half, enabled=half == torch.bfloat16),
+        ):
             step = partial(update_that_fits, large, large_optimizer, drawn, 256)
             with memory.capped(gpu_cap, model=large, optimizer=large_optimizer):
                 loss, n = step()
             step = partial(update_that_fits, large, large_optimizer, drawn, n)
-            report = memory.measure(step, model=large, optimizer=large_optimizer, label=name)
+            report = memory.measure(
+                step, model=large, optimizer=large_optimizer, label=name
+            )
         peaks = f"{report.peak_bytes}, counted {report.counted_bytes}"
         print(f"{name}: micro-batch {n}, loss {loss:.3f}, allocator {peaks}")
 

@@ -60,7 +60,8 @@ from tutorial_lib.models.unet import UNet, UNetConfig
 from tutorial_lib.models.vit import ViT, ViTConfig
 
 transformers.logging.set_verbosity_error()
-torch.set_num_threads(1)  # small steps lose more by waiting for a second core than they gain
+# small steps lose more by waiting for a second core than they gain
+torch.set_num_threads(1)
 
 # %% [markdown] id="causes-text"
 # ## What you answer
@@ -92,7 +93,9 @@ def forwards(modules):
     def add(place, *_):
         counts[place] += 1
 
-    handles = [m.register_forward_pre_hook(partial(add, i)) for i, m in enumerate(modules)]
+    handles = [
+        m.register_forward_pre_hook(partial(add, i)) for i, m in enumerate(modules)
+    ]
     yield counts
     for handle in handles:
         handle.remove()
@@ -140,18 +143,23 @@ def on(step, *batch):
 
 
 def off_by(step, make, *batch):
-    """Give the difference of a step's gradient from that of the plain step, as a share."""
+    """Give how far a step's gradient is from the plain step's, as a share."""
     found = []
     for each in (step, plain_step):
         model, optimizer = make()
         each(model, optimizer, *batch)
-        gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in model.parameters()]
+        gradients = [
+            torch.zeros_like(p) if p.grad is None else p.grad
+            for p in model.parameters()
+        ]
         found.append(nn.utils.parameters_to_vector(gradients))
     return float((found[0] - found[1]).norm() / found[1].norm())
 
 
 def made(model):
-    return model.double(), SGD([p for p in model.parameters() if p.requires_grad], lr=0.1)
+    return model.double(), SGD(
+        [p for p in model.parameters() if p.requires_grad], lr=0.1
+    )
 
 
 @cache
@@ -176,7 +184,10 @@ def make_a():
 
 
 def broken_a(model, optimizer, tokens):
-    x = model.token_embedding(tokens) + model.position_embedding.weight[: tokens.size(1)]
+    x = (
+        model.token_embedding(tokens)
+        + model.position_embedding.weight[: tokens.size(1)]
+    )
     for block in model.blocks:
         x = checkpoint(lambda t: block(t), x, use_reentrant=False)
     logits = model.head(model.norm(x))[:, :-1]
@@ -229,13 +240,18 @@ def changed_in_between() -> dict[str, tuple[str, float, Callable]]:
     """Give the findings of cases A and B.
 
     Returns:
-        For "A" and for "B" the cause (a word of the list), the reading (a number), and a mended
-        function: `(model, optimizer, tokens) -> loss` for A, with `settings` as a fourth for B.
+        For "A" and for "B" the cause (a word of the list), the reading (a number), and
+        a mended
+        function: `(model, optimizer, tokens) -> loss` for A, with `settings` as a
+            fourth for B.
     """
 
     ### BEGIN SOLUTION
     def mended_a(model, optimizer, tokens):
-        h = model.token_embedding(tokens) + model.position_embedding.weight[: tokens.size(1)]
+        h = (
+            model.token_embedding(tokens)
+            + model.position_embedding.weight[: tokens.size(1)]
+        )
         for block in model.blocks:
             h = checkpoint(block, h, use_reentrant=False)
         logits = model.head(model.norm(h))[:, :-1]
@@ -247,7 +263,8 @@ def changed_in_between() -> dict[str, tuple[str, float, Callable]]:
         hidden = cell = x.new_zeros(2, len(tokens), x.size(-1))
         outputs = []
         for part in x.split(model.config.chunk_len, dim=1):
-            output, hidden, cell = checkpoint(model.chunk, part, hidden, cell, use_reentrant=False)
+            state = part, hidden, cell
+            output, hidden, cell = checkpoint(model.chunk, *state, use_reentrant=False)
             outputs.append(output)
         logits = model.head(torch.cat(outputs, dim=1))
         settings["scale"] = scale / 2
@@ -292,7 +309,11 @@ checks.lab09.changed_in_between(changed_in_between)
 # %% id="broken-c"
 def make_c():
     torch.manual_seed(0)
-    sizes = {"base_channels": 8, "channel_multipliers": (1, 2), "attention_levels": (1,)}
+    sizes = {
+        "base_channels": 8,
+        "channel_multipliers": (1, 2),
+        "attention_levels": (1,),
+    }
     return made(UNet(UNetConfig(**sizes, dropout=0.2)))
 
 
@@ -327,7 +348,11 @@ def broken_d(model, optimizer, images, labels):
 def batch_c():
     generator = torch.Generator().manual_seed(0)
     noise = torch.randn(8, 1, 8, 8, generator=generator).double()
-    return data.digits()[0][:8].double(), torch.randint(1000, (8,), generator=generator), noise
+    return (
+        data.digits()[0][:8].double(),
+        torch.randint(1000, (8,), generator=generator),
+        noise,
+    )
 
 
 def batch_d():
@@ -378,7 +403,10 @@ def repeated_work() -> dict[str, tuple[str, float, Callable]]:
 
     def mended_d(model, optimizer, images, labels):
         for block in model.blocks:
-            contexts = lambda block=block: (contextlib.nullcontext(), put_back(block))  # noqa: E731
+
+            def contexts(block=block):
+                return contextlib.nullcontext(), put_back(block)
+
             checkpointed(block, context_fn=contexts)
         return update(optimizer, model.loss(images, labels))
 
@@ -435,7 +463,10 @@ def make_e():
 
 
 def broken_e(model, optimizer, tokens):
-    x = model.token_embedding(tokens) + model.position_embedding.weight[: tokens.size(1)]
+    x = (
+        model.token_embedding(tokens)
+        + model.position_embedding.weight[: tokens.size(1)]
+    )
     for block in model.blocks:
         x = checkpoint(block, x, use_reentrant=True)
     logits = model.head(model.norm(x))[:, :-1]
@@ -447,9 +478,12 @@ def make_f():
     torch.manual_seed(0)
     sizes = {"hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 2}
     image = {"image_size": 8, "patch_size": 2, "num_channels": 1, "num_labels": 10}
-    config = transformers.ViTConfig(num_hidden_layers=2, hidden_dropout_prob=0.2, **sizes, **image)
+    config = transformers.ViTConfig(
+        num_hidden_layers=2, hidden_dropout_prob=0.2, **sizes, **image
+    )
     model = transformers.ViTForImageClassification(config)
-    new = getattr(model, "activation_checkpointing_enable", None)  # its name from version 5 on
+    # its name from version 5 on
+    new = getattr(model, "activation_checkpointing_enable", None)
     (new or model.gradient_checkpointing_enable)({"use_reentrant": False})
     return made(model)
 
@@ -466,13 +500,16 @@ def untrained_parts() -> dict[str, tuple[str, float, Callable]]:
 
     Returns:
         For "E" and for "F" the cause, the reading, and a mended function:
-        `(model, optimizer, tokens) -> loss` for E, `(model, optimizer, images, labels) -> loss`
-        for F.
+        `(model, optimizer, tokens) -> loss` for E, `(model, optimizer, images, labels)
+        -> loss` for F.
     """
 
     ### BEGIN SOLUTION
     def mended_e(model, optimizer, tokens):
-        h = model.token_embedding(tokens) + model.position_embedding.weight[: tokens.size(1)]
+        h = (
+            model.token_embedding(tokens)
+            + model.position_embedding.weight[: tokens.size(1)]
+        )
         for block in model.blocks:
             h = checkpoint(block, h, use_reentrant=False)
         logits = model.head(model.norm(h))[:, :-1]
@@ -571,8 +608,8 @@ def memory_and_windows() -> dict[str, tuple[str, float, Callable]]:
 
     Returns:
         For "G" and for "H" the cause, the reading, and a mended function:
-        `(model, batches) -> mean loss` for G, `(model, optimizer, micro_batches) -> loss` for H,
-        with pairs of tokens and labels `(B, T)`.
+        `(model, batches) -> mean loss` for G, `(model, optimizer, micro_batches) ->
+        loss` for H, with pairs of tokens and labels `(B, T)`.
     """
 
     ### BEGIN SOLUTION
@@ -586,7 +623,10 @@ def memory_and_windows() -> dict[str, tuple[str, float, Callable]]:
         logged = 0.0
         for tokens, labels in micro_batches:
             logits, targets = model(tokens)[:, :-1], labels[:, 1:]
-            loss = F.cross_entropy(logits.transpose(1, 2), targets, reduction="sum") / count
+            loss = (
+                F.cross_entropy(logits.transpose(1, 2), targets, reduction="sum")
+                / count
+            )
             loss.backward()
             logged += loss.item()
         optimizer.step()
@@ -641,7 +681,8 @@ def broken_i(model, optimizer, images, loss_of, num):
     optimizer.zero_grad()
     logged = 0.0
     for part in images.chunk(num):
-        loss = loss_of(model(part), model(part.flip(-1))) / num  # an image and its mirror image
+        # an image and its mirror image
+        loss = loss_of(model(part), model(part.flip(-1))) / num
         loss.backward()
         logged += loss.item()
     optimizer.step()
@@ -657,7 +698,9 @@ guess = None
 
 # %% id="symptom-i"
 images = data.digits()[0][:16].double()
-share_i = broken_i(*make_i(), images, contrastive, 4) / broken_i(*make_i(), images, contrastive, 1)
+share_i = broken_i(*make_i(), images, contrastive, 4) / broken_i(
+    *make_i(), images, contrastive, 1
+)
 print(f"case I: {share_i:.2f} of the loss{beside(guess, share_i)}")
 
 # %% [markdown] id="goal-9-5"
@@ -684,7 +727,9 @@ def contrastive_batch() -> dict[str, tuple[str, float, Callable]]:
         loss = loss_of(one, other)
         loss.backward()
         optimizer.zero_grad()
-        for part, g, h in zip(parts, one.grad.chunk(num), other.grad.chunk(num), strict=True):
+        for part, g, h in zip(
+            parts, one.grad.chunk(num), other.grad.chunk(num), strict=True
+        ):
             model(part).backward(g)
             model(part.flip(-1)).backward(h)
         optimizer.step()
@@ -752,8 +797,15 @@ def on_two_ranks(step):
 
     def work(rank):
         optimizer = SGD(replicas[rank].parameters(), lr=0.1)
-        parts = digits[16 * rank :][:16].double().split(4), labels[16 * rank :][:16].split(4)
-        step(DistributedDataParallel(replicas[rank]), optimizer, list(zip(*parts, strict=True)))
+        parts = (
+            digits[16 * rank :][:16].double().split(4),
+            labels[16 * rank :][:16].split(4),
+        )
+        step(
+            DistributedDataParallel(replicas[rank]),
+            optimizer,
+            list(zip(*parts, strict=True)),
+        )
 
     return ranks.in_threads(work, 2)[1]
 
@@ -764,8 +816,8 @@ def rank_traffic() -> dict[str, tuple[str, float, Callable]]:
     """Give the finding of case J.
 
     Returns:
-        For "J" the cause, the reading, and a mended function: `(model, optimizer, window) -> loss`,
-        with a model in DistributedDataParallel.
+        For "J" the cause, the reading, and a mended function: `(model, optimizer,
+        window) -> loss`, with a model in DistributedDataParallel.
     """
 
     ### BEGIN SOLUTION
@@ -820,8 +872,11 @@ def whole_window(model, optimizer):
 
 
 def trials():
-    """For each case that is another training: the step to trust, the broken one, how to begin."""
-    tokens, scaled = text(4, 32), lambda m, o: broken_b(m, o, text(4, 33), {"scale": 1.0})
+    """For each other training: the step to trust, the broken one, how to begin."""
+    tokens, scaled = (
+        text(4, 32),
+        lambda m, o: broken_b(m, o, text(4, 33), {"scale": 1.0}),
+    )
     batch = {"images": data.digits()[0][:16].double(), "loss_of": contrastive}
     return {
         "A": (on(plain_step, tokens), on(broken_a, tokens), make_a),
@@ -830,7 +885,11 @@ def trials():
         "D": (on(plain_step, *batch_d()), on(broken_d, *batch_d()), make_d),
         "E": (on(plain_step, tokens), on(broken_e, tokens), make_e),
         "H": (whole_window, partial(broken_h, micro_batches=window_h()), make_h),
-        "I": (partial(broken_i, **batch, num=1), partial(broken_i, **batch, num=4), make_i),
+        "I": (
+            partial(broken_i, **batch, num=1),
+            partial(broken_i, **batch, num=4),
+            make_i,
+        ),
     }
 
 
@@ -846,8 +905,10 @@ claims.Verdicts(
     claims.Verdict(
         "C18",
         "holds",
-        "Faults of real bug reports fit into a few lines, and one judge and a few counts find all.",
-        f"{len(by_judge)} of {num_cases} broken runs are found by the judge, the others by a count",
+        "Faults of real bug reports fit into a few lines, and one judge and a few "
+        "counts find all.",
+        f"{len(by_judge)} of {num_cases} broken runs are found by the judge, the "
+        "others by a count",
         "computed",
         "found",
     ),
