@@ -10,6 +10,7 @@ from pathlib import Path
 from tutorial_lib.school.grading.class_folder import is_called
 from tutorial_lib.school.grading.errors import GradingError
 from tutorial_lib.school.grading.lab import Lab
+from tutorial_lib.school.grading.roster import student_key
 from tutorial_lib.school.grading.tables import read_table, unguarded
 
 OVERRIDES = "overrides.csv"
@@ -62,7 +63,7 @@ def _name(wanted: str, names: Sequence[str]) -> str:
         return called[0]
     if called:
         raise ValueError(f"{wanted!r} may be {' or '.join(called)}")
-    near = difflib.get_close_matches(wanted, names, 1, cutoff=0.5)
+    near = difflib.get_close_matches(wanted, [*names, *map(student_key, names)], 1)
     hint = f" (did you mean {near[0]!r}?)" if near else ""
     raise ValueError(f"no submission is called {wanted!r}{hint}")
 
