@@ -25,7 +25,7 @@ from tutorial_lib.school.grading.launch import (
     start_session,
 )
 from tutorial_lib.school.grading.results import Graded
-from tutorial_lib.school.grading.submission import Answers, explain_missing_names, match_answers
+from tutorial_lib.school.grading.submission import Answers, match_answers, one_part_each
 
 
 @dataclass(frozen=True)
@@ -91,16 +91,7 @@ class Bench:
                 if attempt == 2 or finding.status != "crashed":
                     return Graded("", finding.status, reason=finding.reason)
             else:
-                evidence = [one.evidence for one in verdicts.values() if not one.passed]
-                notes = [*answers.notes, *explain_missing_names(evidence, answers)]
-                return Graded(
-                    "",
-                    "graded",
-                    verdicts,
-                    notes=notes,
-                    review=answers.review,
-                    sources=answers.sources,
-                )
+                return Graded("", "graded", verdicts, notes=answers.notes, sources=answers.sources)
         raise AssertionError("unreachable: the second attempt returns")
 
     def _verdicts(self, answers: Answers) -> Mapping[str, Verdict]:
@@ -145,12 +136,12 @@ def open_bench(order: Order) -> Iterator[Bench]:
 
 def solution(lab: Lab) -> Answers:
     """Give the solution's own answers."""
-    return Answers({answer.exercise: answer.reference for answer in lab.answers.values()})
+    return one_part_each({answer.exercise: answer.reference for answer in lab.answers.values()})
 
 
 def blank(lab: Lab) -> Answers:
     """Give answers that define what is asked for and do nothing."""
-    return Answers(
+    return one_part_each(
         {
             answer.exercise: "\n".join(
                 f"def {name}(*_, **__):\n    raise NotImplementedError" for name in answer.names

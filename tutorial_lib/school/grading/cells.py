@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -49,4 +49,33 @@ def read_cells(notebook: Any) -> list[Cell] | None:
 
 def make_cell(kind: str, source: str, names: Iterable[str], *, raw: Mapping[str, Any]) -> Cell:
     """Make a cell out of what `reader.essentials` gives."""
+    source = source.replace("\r\n", "\n").replace("\r", "\n")
     return Cell(kind, source, tuple(names), cell_mark(source), raw)
+
+
+def split_at_marks(cell: Cell) -> list[Cell]:
+    """Take apart a code cell into which cells with marks of their own were merged."""
+    lines = cell.source.splitlines(keepends=True)
+    starts = [0]
+    for number in range(1, 0 if cell.kind != "code" or cell.is_too_long else len(lines)):
+        if lines[number].startswith("# ") and _begins_a_cell(
+            lines[starts[-1] :], number - starts[-1]
+        ):
+            starts.append(number)
+    if len(starts) == 1:
+        return [cell]
+    parts = ["".join(lines[a:b]) for a, b in zip(starts, [*starts[1:], None], strict=True)]
+    return [
+        make_cell(cell.kind, part, () if i else cell.names, raw={}) for i, part in enumerate(parts)
+    ]
+
+
+def _begins_a_cell(lines: Sequence[str], number: int) -> bool:
+    """Tell whether a line is the mark of another cell, and stands in no function and no text."""
+    above = "".join(lines[:number])
+    if cell_mark(lines[number]) in (None, cell_mark(above)):
+        return False
+    below = next((line for line in lines[number + 1 :] if line.strip()), "")
+    in_text = above.count('"""') % 2 or above.count("'''") % 2
+    has_code = any(line.strip() and not line.startswith("#") for line in lines[:number])
+    return has_code and not in_text and not below.startswith((" ", "\t"))

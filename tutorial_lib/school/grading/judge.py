@@ -24,7 +24,7 @@ from tutorial_lib.school.grading.errors import NotGradable
 from tutorial_lib.school.grading.lab import Lab
 from tutorial_lib.school.grading.launch import Judges
 from tutorial_lib.school.grading.needs import needed, statements, used_names
-from tutorial_lib.school.grading.submission import Answers
+from tutorial_lib.school.grading.submission import Answers, student_steps
 from tutorial_lib.school.grading.watch import longest
 
 _SPARE_SECONDS = 60.0  # for the judge's own work in one cell, on a busy machine
@@ -40,24 +40,6 @@ class Verdict:
     passed: bool
     evidence: str
     timed_out: bool = False
-
-
-def student_steps(lab: Lab, answers: Answers) -> list[dict[str, Any]]:
-    """List the cells that a student's process has: the course's set-up and the answers."""
-    steps: list[dict[str, Any]] = []
-    for cell in lab.cells:
-        if cell.kind != "code":
-            continue
-        if cell.mark is None:
-            steps.append(_step(None, cell.source, f"<set-up {len(steps)}>"))
-        elif cell.number in answers.sources:
-            answer = answers.sources[cell.number]
-            steps.append(_step(cell.number, answer, f"<exercise {cell.number}>"))
-    return steps
-
-
-def _step(exercise: str | None, source: str, file: str) -> dict[str, Any]:
-    return {"exercise": exercise, "source": source, "file": file}
 
 
 def judge_notebook(lab: Lab) -> dict[str, Any]:

@@ -51,6 +51,7 @@ class Lab:
         cells: All its cells in order.
         answers: By exercise, in order.
         checks: In order; their points make up the maximum.
+        setup_names: What the set-up cells define, all cells that answer and check nothing.
     """
 
     name: str
@@ -58,6 +59,7 @@ class Lab:
     cells: Sequence[Cell]
     answers: Mapping[str, AnswerCell]
     checks: Sequence[CheckCell]
+    setup_names: frozenset[str]
 
     @property
     def maximum(self) -> int:
@@ -92,11 +94,13 @@ def load_lab(root: Path, name: str) -> Lab:
         blanks = {cell.names[:1]: cell.source for cell in _read(twin)}
     answers: dict[str, AnswerCell] = {}
     checks = []
+    setup_names: set[str] = set()
     for cell in cells:
         if cell.kind != "code":
             continue
         defined = _defined(path, cell)
         if cell.mark is None:
+            setup_names |= set(defined)
             continue
         if not cell.names:
             raise GradingError(f"{path.name} has a marked cell without an id: build it again.")
@@ -111,7 +115,7 @@ def load_lab(root: Path, name: str) -> Lab:
         answers[number] = AnswerCell(cell_id, number, cell.source, blank, defined)
     if not checks:
         raise GradingError(f"{path.name} has no check cell, so there is nothing to grade.")
-    return Lab(path.stem, path, cells, answers, checks)
+    return Lab(path.stem, path, cells, answers, checks, frozenset(setup_names))
 
 
 def _find(root: Path, name: str) -> Path:

@@ -1,7 +1,8 @@
 """What a piece of code needs from the cells above it: grading runs that, and no measurement.
 
-A lab measures, plots and tries things out between its exercises. None of that is repeated for
-every check of every submission: only the statements whose names are used, and what those use.
+A lab measures, plots and tries things out between its exercises, and so do students. None of that
+is repeated for every check of every submission: only the statements whose names are used, and what
+those use.
 """
 
 from __future__ import annotations
@@ -9,21 +10,54 @@ from __future__ import annotations
 import ast
 import re
 import symtable
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any
 
-_MAGIC_LINE = re.compile(r"^([ \t]*)[%!?].*$", re.MULTILINE)
+# IPython's own lines. Python stands behind `%time` and below the first line of most cell magics.
+_TIMED = re.compile(r"^([ \t]*)%time[ \t]+", re.MULTILINE)
+_MAGIC_LINE = re.compile(
+    r"^([ \t]*)([\w.]+[ \t]*=[ \t]*)?(?:[%!?].*|[\w.]+\?\??[ \t]*)$", re.MULTILINE
+)
+_NO_PYTHON = {
+    *("bash", "sh", "script", "cmd", "system", "sx", "!", "perl", "ruby", "python", "python3"),
+    *("html", "HTML", "javascript", "js", "svg", "SVG", "latex", "markdown", "writefile", "file"),
+}
+WRITES_A_FILE = ("%%writefile", "%%file")
+_RUNS_A_FILE = re.compile(r"^[ \t]*%run\b", re.MULTILINE)
 _IDENTIFIER = re.compile(r"[^\W\d]\w*")
 _EVERYTHING = "*"
+_UNREADABLE = (SyntaxError, ValueError, RecursionError, MemoryError)
 
 
 def statements(source: str) -> list[ast.stmt]:
-    """Parse a cell of the pristine notebook into its statements; magics are left out.
+    """Parse a cell into its statements; magics are left out.
 
-    Only for the course's own cells: parsing hostile text can end the process.
+    Parsing hostile text can end the process: of a student's cell, only where it will be run, or in
+    a process that can be thrown away.
+
+    Raises:
+        SyntaxError: When it is not Python.
     """
-    if source.lstrip().startswith("%%"):
-        return []
-    return ast.parse(_MAGIC_LINE.sub(r"\1pass", source)).body
+    return ast.parse(plain_python(source)).body
+
+
+def untimed(source: str) -> str:
+    """Take cell magics such as `%%time` off a cell; empty when it is in another language."""
+    while source.lstrip().startswith("%%"):
+        magic, _, source = source.lstrip().partition("\n")
+        if not _NO_PYTHON.isdisjoint(magic[2:].split()[:1]):
+            return ""
+    return _TIMED.sub(r"\1", source)
+
+
+def plain_python(source: str) -> str:
+    """Take all of IPython's own lines out of a cell; one that is Python comes back unchanged."""
+    source = untimed(source)
+    try:
+        ast.parse(source)
+    except _UNREADABLE:
+        return _MAGIC_LINE.sub(lambda line: f"{line[1]}{line[2] or ''}None", source)
+    return source
 
 
 def possible_names(source: str) -> set[str]:
@@ -39,7 +73,7 @@ def used_names(source: str) -> set[str]:
     """
     try:
         top = symtable.symtable(source, "<cell>", "exec")
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+    except _UNREADABLE:
         return possible_names(source)
     names = {symbol.get_name() for symbol in top.get_symbols() if symbol.is_referenced()}
     tables = top.get_children()
@@ -76,8 +110,18 @@ def _base_name(node: ast.expr) -> set[str]:
     return {node.id} if isinstance(node, ast.Name) else set()
 
 
+def _changed_by_methods(statement: ast.stmt) -> set[str]:
+    """List the names whose methods a statement calls for their effect, as in `table.append(1)`."""
+    calls = (
+        node.value.func
+        for node in ast.walk(statement)
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)
+    )
+    return set().union(*(_base_name(func) for func in calls if isinstance(func, ast.Attribute)))
+
+
 def needed(cells: Sequence[str], wanted: Iterable[Iterable[str]]) -> list[str]:
-    """Cut every cell down to the statements that later code needs.
+    """Cut every cell of the course down to the statements that later code needs.
 
     Args:
         cells: Sources in notebook order. An empty one stands for a cell that is run elsewhere.
@@ -90,14 +134,83 @@ def needed(cells: Sequence[str], wanted: Iterable[Iterable[str]]) -> list[str]:
     kept: list[str] = []
     for source, used_here in reversed(list(zip(cells, wanted, strict=True))):
         names |= set(used_here)
-        parts = []
-        for statement in reversed(statements(source)):
-            bound = bound_names(statement)
-            if bound & names or _EVERYTHING in bound or _is_future(statement):
-                parts.append(ast.unparse(_trimmed(statement, names)))
-                names |= used_names(parts[-1])
-        kept.append("\n".join(reversed(parts)))
+        kept.append(_needed_part(statements(source), names))
     return kept[::-1]
+
+
+def cut(
+    steps: Sequence[Mapping[str, Any]],
+    begin: Callable[[int], None] = lambda number: None,
+    whole: bool = False,
+) -> list[str]:
+    """Cut the set-up and a student's own cells down to what the answers need.
+
+    Args:
+        steps: As `judge.student_steps` makes them. Answers stay whole; so do cells that write a
+            file or run one.
+        begin: Called with the number of a step before its text is parsed, which may end the
+            process.
+        whole: Leave the student's own cells whole.
+
+    Returns:
+        One source a step, possibly empty.
+    """
+    wanted, parsed = [], []
+    for number, step in enumerate(steps):
+        begin(number)
+        source = step["source"]
+        wanted.append(used_names(plain_python(source)) if step["exercise"] else set())
+        parsed.append([] if step["exercise"] else _statements_of_anybody(source))
+    everywhere = (node for body in parsed for top in body for node in ast.walk(top))
+    imports = (node for node in everywhere if isinstance(node, ast.Import | ast.ImportFrom))
+    modules: set[str] = set().union(*map(bound_names, imports))
+    names: set[str] = set()
+    kept: list[str] = []
+    for step, used_here, body in reversed(list(zip(steps, wanted, parsed, strict=True))):
+        names |= used_here
+        if step["exercise"] or ("keep" in step and (whole or _uses_files(step["source"]))):
+            kept.append(step["source"])
+        else:
+            kept.append(_needed_part(body, names, step.get("keep"), modules))
+    return kept[::-1]
+
+
+def _statements_of_anybody(source: str) -> list[ast.stmt]:
+    try:
+        return statements(source)
+    except _UNREADABLE:  # in a notebook it does not run either
+        return []
+
+
+def _uses_files(source: str) -> bool:
+    return source.lstrip().startswith(WRITES_A_FILE) or bool(_RUNS_A_FILE.search(source))
+
+
+def _needed_part(
+    body: Sequence[ast.stmt],
+    names: set[str],
+    keep: Collection[str] | None = None,
+    modules: Collection[str] = (),
+) -> str:
+    """Keep the statements that define or change one of `names`, which grow by what those use.
+
+    Args:
+        body: A cell.
+        names: What later code uses.
+        keep: For a student's own cell, the names that it may not define anew.
+        modules: Names of imports: calling a module's function does not change it.
+    """
+    parts = []
+    for statement in reversed(body):
+        bound = bound_names(statement)
+        if keep is not None:
+            if bound and bound <= set(keep):
+                continue
+            bound = (bound | _changed_by_methods(statement) - set(modules)) - set(keep)
+        if bound & names or _EVERYTHING in bound or _is_future(statement):
+            parts.append(ast.unparse(_trimmed(statement, names)))
+            names |= used_names(parts[-1])
+    return "\n".join(reversed(parts))
 
 
 def _trimmed(statement: ast.stmt, names: set[str]) -> ast.stmt:

@@ -80,7 +80,8 @@ class Session:
     Args:
         connection: To the judge.
         folder: The submission's own, in the run's directory.
-        bundle: `steps` (cells in order) and `problems` (exercises without an answer).
+        bundle: `steps` (as `submission.student_steps` makes them) and `problems` (exercises without
+            an answer).
         setting: The class's setting.
     """
 
@@ -95,7 +96,7 @@ class Session:
         self.steps: list[dict[str, Any]] = bundle["steps"]
         self.problems: dict[str, str] = dict(bundle["problems"])
         self.spent: dict[str, Spent] = {}
-        self.late: set[str] = set()  # exercises among the problems that ran out of time
+        self.late: set[str] = set()  # what among the problems ran out of time
         self.runs = 0
 
     def serve(self) -> None:
@@ -112,17 +113,24 @@ class Session:
             return NOT_HELD, b""
         if exercise in self.problems:
             return self._failure([exercise]), self.problems[exercise].encode("utf-8", "replace")
-        upto = next(i for i, step in enumerate(self.steps) if step["exercise"] == exercise)
-        steps = [step for step in self.steps[: upto + 1] if step["exercise"] not in self.problems]
+        upto = max(i for i, step in enumerate(self.steps) if step.get("group") == exercise)
+        steps = [step for step in self.steps[: upto + 1] if _name(step) not in self.problems]
         spent = self.spent.setdefault(check, Spent())
         kind, content, last = self._run(steps, request, spent)
+        own = any("keep" in step for step in steps)
+        if kind == student.FAILURE and own and "whole" not in request and b"not define" in content:
+            # a name that no statement of an own cell seems to define: now these cells run whole
+            return self._answer(request | {"whole": True})
         if kind in (student.RESULT, student.FAILURE):
-            left_out = [step["exercise"] for step in self.steps[:upto] if step not in steps]
+            left_out = [_name(step) for step in self.steps[:upto] if step not in steps]
             if kind == student.FAILURE and left_out:
-                content += f"\n(Left out above it: exercise {', '.join(left_out)}.)".encode()
+                said = ", ".join(
+                    f"exercise {name}" if name[0] != "<" else name for name in left_out
+                )
+                content += f"\n(Left out above it: {said}.)".encode("utf-8", "replace")
                 kind = self._failure(left_out)
             return kind, content
-        culprit = steps[last]["exercise"] if last < len(steps) else None
+        culprit = _name(steps[last]) if last < len(steps) else None
         what = (
             f"answer cell of exercise {culprit}" if culprit else f"function of exercise {exercise}"
         )
@@ -136,9 +144,9 @@ class Session:
                 return self._answer(request)
         return kind or student.FAILURE, message.encode()
 
-    def _failure(self, exercises: Sequence[str]) -> bytes:
-        """Choose the kind of an answer that exercises which were left out are to blame for."""
-        return student.FAILURE if self.late.isdisjoint(exercises) else TIMED_OUT
+    def _failure(self, names: Sequence[str]) -> bytes:
+        """Choose the kind of an answer that cells which were left out are to blame for."""
+        return student.FAILURE if self.late.isdisjoint(names) else TIMED_OUT
 
     def _run(
         self, steps: Sequence[Mapping[str, Any]], request: dict[str, Any], spent: Spent
@@ -192,3 +200,8 @@ class Session:
         scratch = self.folder / "scratch" / str(self.runs)
         scratch.mkdir(parents=True)
         return scratch
+
+
+def _name(step: Mapping[str, Any]) -> str | None:
+    """Name an exercise, or a cell of the student's own; None for a cell of the course."""
+    return step["exercise"] or (step["file"] if "keep" in step else None)

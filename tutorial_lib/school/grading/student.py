@@ -5,38 +5,31 @@ weighs elsewhere; a student's code may therefore change whatever it likes in her
 """
 
 from __future__ import annotations
+import __future__
 
+import ast
+import asyncio
 import contextlib
 import importlib
+import inspect
 import linecache
 import os
 import signal
 import sys
 import types
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NoReturn
 
 from IPython.core.inputtransformer2 import TransformerManager
 
 from tutorial_lib.checks.core import Check, CheckError, run_in_place
-from tutorial_lib.school.grading.needs import needed, used_names
+from tutorial_lib.school.grading.needs import WRITES_A_FILE, cut, untimed
 from tutorial_lib.school.grading.wire import encode, frame
 
 STEP, RESULT, FAILURE = b"S", b"R", b"F"
 ERROR_CHARACTERS = 4000
-
-_NO_PYTHON = (
-    "bash",
-    "sh",
-    "script",
-    "html",
-    "HTML",
-    "javascript",
-    "js",
-    "svg",
-    "latex",
-    "markdown",
-)
+_FUTURE = __future__.annotations.compiler_flag  # the others are no choice any more
 
 
 class Shell:
@@ -45,21 +38,42 @@ class Shell:
     def __init__(self, namespace: dict[str, Any]) -> None:
         self.user_ns = namespace
 
-    def run_cell_magic(self, name: str, line: str, body: str) -> None:
-        """Run the body of `%%time` and the like; leave out cells in another language."""
-        if name not in (*_NO_PYTHON, "writefile"):
-            run_cell(body, f"<%%{name}>", self.user_ns)
+    def run_line_magic(self, name: str, line: str) -> None:
+        """Run a file that an earlier cell has written; do nothing for any other magic."""
+        if name == "run":
+            run_cell(Path(line.split()[0]).read_text("utf-8"), line.split()[0], self.user_ns)
 
     def __getattr__(self, name: str) -> Callable[..., None]:
-        """Take any other call, such as a line magic or `!command`, and do nothing."""
+        """Take any other call, such as `!command`, and do nothing."""
         return lambda *arguments, **options: None
 
 
-def run_cell(source: str, name: str, namespace: dict[str, Any]) -> None:
-    """Execute a cell as a notebook would; `inspect.getsource` works on what it defines."""
-    python = TransformerManager().transform_cell(source)  # magics become calls
+def run_cell(source: str, name: str, namespace: dict[str, Any], flags: int = 0) -> int:
+    """Execute a cell as a notebook would; `inspect.getsource` works on what it defines.
+
+    Args:
+        source: Its text.
+        name: Stands for a file's name.
+        namespace: Of the notebook.
+        flags: What the cells above imported from `__future__`.
+
+    Returns:
+        The flags for the cells below.
+    """
+    if source.lstrip().startswith(WRITES_A_FILE):
+        magic, _, text = source.lstrip().partition("\n")
+        with Path(magic.split()[-1]).open("a" if "-a" in magic.split() else "w") as file:
+            file.write(text)
+        return flags
+    python = TransformerManager().transform_cell(untimed(source))  # magics become calls
     linecache.cache[name] = (len(python), None, python.splitlines(keepends=True), name)
-    exec(compile(python, name, "exec", dont_inherit=True), namespace)
+    awaits = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+    code = compile(python, name, "exec", flags | awaits, dont_inherit=True)
+    if code.co_flags & inspect.CO_COROUTINE:
+        asyncio.run(eval(code, namespace))
+    else:
+        exec(code, namespace)
+    return flags | code.co_flags & _FUTURE
 
 
 def find_check(package: str, name: str) -> Check:
@@ -117,10 +131,13 @@ def _result(
     namespace["get_ipython"] = lambda: Shell(namespace)
     namespace["display"] = lambda *things, **options: None
     stopped = ""
-    for number, (step, source) in enumerate(zip(steps, _cut(steps, send), strict=True)):
+    sys.path.append("")  # for modules that a cell writes
+    flags = 0
+    sources = cut(steps, lambda number: send(STEP, str(number).encode()), request.get("whole"))
+    for number, (step, source) in enumerate(zip(steps, sources, strict=True)):
         send(STEP, str(number).encode())
         try:
-            run_cell(source, step["file"], namespace)
+            flags = run_cell(source, step["file"], namespace, flags)
         except BaseException as error:  # sys.exit() included: later cells still run in a notebook
             if step["exercise"] == request["exercise"]:
                 stopped = describe(error)
@@ -130,28 +147,6 @@ def _result(
         reason = f"stopped with {stopped}" if stopped else f"does not define {name}"
         raise CheckError(f"your answer cell for exercise {request['exercise']} {reason}.")
     return run_in_place(check, namespace[name], request["case"])
-
-
-def _cut(steps: Sequence[Mapping[str, Any]], send: Callable[[bytes, bytes], None]) -> list[str]:
-    """Cut the set-up down to what the answers need; the answers stay whole."""
-    used = []
-    for number, step in enumerate(steps):
-        send(STEP, str(number).encode())  # hostile text may end the process that parses it
-        used.append(set() if step["exercise"] is None else used_names(_python(step["source"])))
-    setup = needed(["" if step["exercise"] else step["source"] for step in steps], used)
-    return [
-        step["source"] if step["exercise"] else part
-        for step, part in zip(steps, setup, strict=True)
-    ]
-
-
-def _python(source: str) -> str:
-    while source.lstrip().startswith("%%"):  # what stands below a cell magic is looked at too
-        source = source.lstrip().partition("\n")[2]
-    try:
-        return str(TransformerManager().transform_cell(source))
-    except Exception:  # running the cell will say what is wrong with it
-        return source
 
 
 def describe(error: BaseException) -> str:

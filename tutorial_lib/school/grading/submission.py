@@ -5,20 +5,32 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
-from tutorial_lib.school.grading.cells import MOST_CHARACTERS, Cell
+from tutorial_lib.school.grading.cells import MOST_CHARACTERS, Cell, split_at_marks
 from tutorial_lib.school.grading.errors import NotGradable
 from tutorial_lib.school.grading.lab import AnswerCell, Lab
 from tutorial_lib.school.grading.needs import possible_names
-from tutorial_lib.school.grading.review import unusual_words
 
-_ALMOST_A_MARK = re.compile(r"#+[ \t]*exercise[ \t]*(\d+(?:\.\d+)*)[ \t]*[:.]?", re.IGNORECASE)
 # By lines, without parsing: parsing hostile text can end the process.
 _DEFINITION = re.compile(r"(?:async )?(?:def|class) +(\w+)")
 _IMPORT = re.compile(r"(?:import|from) .+")
 _ASSIGNMENT = re.compile(r"(\w+(?:[ \t]*,[ \t]*\w+)*)[ \t]*(?::[^=\n]*)?=(?!=)")
-_NOT_DEFINED = re.compile(r"name '(\w+)' is not defined")
-_MOST_NOTES, _MOST_NAMES = 20, 1000
+_MOST_NOTES = 20
+_MOST_OWN_CHARACTERS = 4 * MOST_CHARACTERS  # of cells that answer no exercise, together
+
+
+@dataclass(frozen=True)
+class Part:
+    """A cell of the student's that is run for an exercise.
+
+    Args:
+        source: Its text.
+        own: Whether it stands beside the answer, such as a cell of helper functions.
+    """
+
+    source: str
+    own: bool = False
 
 
 @dataclass(frozen=True)
@@ -26,188 +38,221 @@ class Answers:
     """What a submission says.
 
     Args:
-        sources: The student's answer by exercise; absent where there is none.
+        parts: What is run for an exercise, in order; absent where there is no answer.
         problems: Why there is none, by exercise.
         notes: What the student should know about the rest of the notebook.
-        review: Exercises whose answer a person should read.
-        elsewhere: Names that cells define which were not graded, with how that cell begins.
+        edited: Set-up cells of the course that the student changed, by their id.
     """
 
-    sources: dict[str, str] = field(default_factory=dict)
+    parts: dict[str, list[Part]] = field(default_factory=dict)
     problems: dict[str, str] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
-    review: list[str] = field(default_factory=list)
-    elsewhere: dict[str, str] = field(default_factory=dict)
+    edited: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def sources(self) -> dict[str, str]:
+        """Give the student's answer by exercise, without the cells beside it."""
+        return {
+            number: "\n\n".join(part.source for part in parts if not part.own)
+            for number, parts in self.parts.items()
+        }
+
+
+def one_part_each(sources: dict[str, str]) -> Answers:
+    """Make answers of one cell each, by exercise."""
+    return Answers({number: [Part(source)] for number, source in sources.items()})
+
+
+@dataclass(frozen=True)
+class _Placed:
+    """A code cell of a submission, and what it is: an answer, a cell of the course, or neither."""
+
+    cell: Cell
+    exercise: str | None
+    course: Cell | None
 
 
 def match_answers(lab: Lab, cells: Sequence[Cell]) -> Answers:
-    """Find the student's answers; every other cell of the submission is ignored.
+    """Find the student's answers, and the cells of their own that go before them.
 
     A cell belongs to an exercise by its cell id, else by nbgrader's grade_id, else by Colab's
-    id, else by the mark in its first line. Where several cells belong to one exercise, the last
-    one that is filled in and defines what is asked for counts, as it would when the notebook is
-    run from the top. Where none does, a single cell with a misspelt mark is taken. A code cell
-    that is too long is not read, and as an answer it is named for a person to read.
+    id, else by the mark in its first line, also where several cells were merged into one. All
+    that are filled in are run, in their order, as when the notebook is run from the top. Where
+    none of them defines what is asked for, the last other cell that does is the answer. Before an
+    answer go all cells of the student's own that stand above it, and up to the next cell of the
+    course. A cell that is too long is not read.
 
     Raises:
         NotGradable: When no cell belongs to any exercise.
     """
-    by_name = {answer.id: answer for answer in lab.answers.values()}
-    candidates: dict[str, list[Cell]] = {number: [] for number in lab.answers}
-    for cell in cells:
-        named = next((by_name[name] for name in cell.names if name in by_name), None)
-        number = named.exercise if named else cell.number
-        if number in candidates:
-            candidates[number].append(cell)
-    misspelt = _misspelt(lab, cells)
+    cells = [part for cell in cells for part in split_at_marks(cell)]
+    placed = list(_placed(lab, cells))
     answers = Answers()
-    for number, found in candidates.items():
-        if not found and len(misspelt.get(number, ())) == 1:
-            found += misspelt[number]
-            first = found[0].source.strip().splitlines()[0]
+    own = _own_cells(placed)
+    for number, answer in lab.answers.items():
+        found = _answering(answer, placed)
+        if not found:
+            answers.problems[number] = _what_is_missing(number, lab, cells)
+            continue
+        if all(placed[i].exercise != number for i in found):
             answers.notes.append(
-                f"The first line {first!r} was read as `# exercise {number}`: write it like that."
+                f"The answer to exercise {number} was found by the name that it defines: begin "
+                f"its cell with the line `# exercise {number}`."
             )
-    if not any(candidates.values()):
+        elif len(found) > 1:
+            answers.notes.append(
+                f"{len(found)} cells belong to exercise {number}: they were run in their order."
+            )
+        last = max(found)
+        taken = (i for i in range(last + 1, len(placed)) if placed[i].exercise or placed[i].course)
+        end = next(taken, len(placed))
+        beside = [i for i in own if i < end and i not in found]
+        own = [i for i in own if i >= end]
+        answers.parts[number] = [
+            Part(placed[i].cell.source, own=i not in found) for i in sorted([*beside, *found])
+        ]
+    if not answers.parts and not any(one.exercise for one in _placed(lab, cells, kinds=None)):
         raise NotGradable("nothing to grade", f"No answer cell of {lab.name} is in this file.")
-    for number, found in candidates.items():
-        code = [cell for cell in found if cell.kind == "code" and not cell.is_too_long]
-        if code:
-            answers.sources[number] = _one_that_counts(lab.answers[number], code).source
-        elif found and found[-1].kind == "code":
-            answers.problems[number] = (
-                f"the answer cell of exercise {number} has more than {MOST_CHARACTERS:,} "
-                "characters, and no more are read: keep only what the exercise asks for."
-            )
-        elif found:
-            answers.problems[number] = (
-                f"the answer cell of exercise {number} is {found[-1].kind} and not code: "
-                "change the type of the cell back."
-            )
-        else:
-            answers.problems[number] = (
-                f"no answer cell of exercise {number} is in this file: it is found by its cell "
-                f"id, or by the first line `# exercise {number}`."
-            )
-    _note(lab, cells, candidates, answers)
-    _review(lab, candidates, answers)
+    _compare_with_the_course(placed, answers)
     return answers
 
 
-def _misspelt(lab: Lab, cells: Sequence[Cell]) -> dict[str, list[Cell]]:
-    """Collect the code cells whose first line is almost a mark, by exercise."""
-    known = {name for cell in lab.cells for name in cell.names}
-    found: dict[str, list[Cell]] = {}
+def _placed(
+    lab: Lab, cells: Iterable[Cell], kinds: Sequence[str] | None = ("code",)
+) -> Iterable[_Placed]:
+    """Say of each cell what it is; of those of all kinds when None."""
+    exercises = {answer.id: answer.exercise for answer in lab.answers.values()}
+    of_course = [cell for cell in lab.cells if cell.kind == "code" and not cell.number]
+    pristine = {name: cell for cell in of_course for name in cell.names}
+    unmarked = {_words(cell.source): cell for cell in of_course if cell.mark is None}
     for cell in cells:
-        if cell.kind == "code" and cell.mark is None and known.isdisjoint(cell.names):
-            match = _ALMOST_A_MARK.fullmatch(cell.source.strip().split("\n", 1)[0].rstrip())
-            if match:
-                found.setdefault(match[1], []).append(cell)
-    return found
+        if kinds is None or cell.kind in kinds:
+            number = next(
+                (exercises[name] for name in cell.names if name in exercises), cell.number
+            )
+            course = next((pristine[name] for name in cell.names if name in pristine), None)
+            if course is None and cell.mark and not cell.number:
+                course = cell
+            if course is None and not cell.is_too_long:
+                course = unmarked.get(_words(cell.source))
+            known = number in lab.answers
+            yield _Placed(cell, number if known else None, None if known else course)
 
 
-def _one_that_counts(answer: AnswerCell, code: Sequence[Cell]) -> Cell:
-    filled = [cell for cell in code if not _is_blank(answer, cell)]
-    wanted = set(answer.names)
-    defining = [cell for cell in filled if wanted & _defined_in(cell.source.splitlines())]
-    return (defining or filled or code)[-1]
+def _words(source: str) -> tuple[str, ...]:
+    return tuple(source.split())
+
+
+def _own_cells(placed: Sequence[_Placed]) -> list[int]:
+    """List the student's own cells, by place; not more of them than are worth reading."""
+    own, characters = [], 0
+    for i, one in enumerate(placed):
+        if not one.exercise and not one.course and one.cell.source.strip():
+            characters += len(one.cell.source)
+            if characters <= _MOST_OWN_CHARACTERS and not one.cell.is_too_long:
+                own.append(i)
+    return own
+
+
+def _answering(answer: AnswerCell, placed: Sequence[_Placed]) -> list[int]:
+    """List the cells that answer an exercise, by place; of blank ones the last, if no other."""
+    readable = [i for i, one in enumerate(placed) if not one.cell.is_too_long]
+    marked = [i for i in readable if placed[i].exercise == answer.exercise]
+    filled = [i for i in marked if not _is_blank(answer, placed[i].cell)]
+    if any(_defines(answer, placed[i].cell) for i in filled):
+        return filled
+    unmarked = [
+        i
+        for i in readable
+        if not placed[i].course
+        # the answer to another exercise only where two cells were merged into one
+        and (not placed[i].exercise or not marked)
+        and _defines(answer, placed[i].cell)
+    ]
+    return sorted({*filled, *unmarked[-1:]}) or marked[-1:]
 
 
 def _is_blank(answer: AnswerCell, cell: Cell) -> bool:
-    return answer.blank is not None and cell.source.split() == answer.blank.split()
+    return answer.blank is not None and _words(cell.source) == _words(answer.blank)
 
 
-def _defined_in(lines: Iterable[str]) -> set[str]:
-    """List the names that lines define at the top level, by their looks: a few too many."""
+def _defines(answer: AnswerCell, cell: Cell) -> bool:
+    """Tell whether a cell seems to define what an exercise asks for: by its lines, not parsed."""
     names: set[str] = set()
-    for line in lines:
+    for line in cell.source.splitlines():
         if found := _DEFINITION.match(line) or _ASSIGNMENT.match(line):
             names |= possible_names(found[1])
         elif _IMPORT.match(line):
-            names |= possible_names(line) - {"import", "from", "as"}
-    return names
+            names |= possible_names(line)
+    return not names.isdisjoint(answer.names)
 
 
-def _is_lasting(line: str) -> bool:
-    """Tell whether a line defines something that other cells are meant to use."""
-    constant = (found := _ASSIGNMENT.match(line)) and found[1].isupper()
-    return bool(constant or _DEFINITION.match(line) or _IMPORT.match(line))
+def _what_is_missing(number: str, lab: Lab, cells: Sequence[Cell]) -> str:
+    found = [one.cell for one in _placed(lab, cells, kinds=None) if one.exercise == number]
+    if found and found[-1].kind == "code":
+        return (
+            f"the answer cell of exercise {number} has more than {MOST_CHARACTERS:,} "
+            "characters, and no more are read: keep only what the exercise asks for."
+        )
+    if found:
+        return (
+            f"the answer cell of exercise {number} is {found[-1].kind} and not code: "
+            "change the type of the cell back."
+        )
+    return (
+        f"no answer cell of exercise {number} is in this file: it is found by its cell "
+        f"id, by the first line `# exercise {number}`, or by the name that it defines."
+    )
 
 
-def _review(lab: Lab, candidates: dict[str, list[Cell]], answers: Answers) -> None:
-    for number, cells in candidates.items():
-        sources = [cell.source for cell in cells if cell.kind == "code" and cell.is_too_long]
-        sources.append(answers.sources.get(number, ""))
-        found: set[str] = set().union(*map(unusual_words, sources))
-        found -= unusual_words(lab.answers[number].reference)
-        if found:
-            answers.review.append(number)
-            answers.notes.append(
-                f"The answer to exercise {number} uses {', '.join(sorted(found))}, which few "
-                "answers need: the instructor is asked to read it."
-            )
-
-
-def _note(
-    lab: Lab, cells: Sequence[Cell], candidates: dict[str, list[Cell]], answers: Answers
-) -> None:
-    notes = [
-        f"{len(found)} cells belong to exercise {number}: the last one that is filled in counts, "
-        "among those that define what is asked for."
-        for number, found in candidates.items()
-        if len(found) > 1
-    ]
-    own = {id(cell) for found in candidates.values() for cell in found}
-    pristine = {name: cell for cell in lab.cells for name in cell.names}
-    known_sources = {cell.source.strip() for cell in lab.cells}
-    checks_differ = False
-    for cell in cells:
-        if cell.kind != "code" or id(cell) in own or cell.source.strip() in known_sources:
-            continue
-        if cell.is_too_long:
+def _compare_with_the_course(placed: Sequence[_Placed], answers: Answers) -> None:
+    """Collect changed set-up cells, and say what was not read or not used."""
+    notes, checks_differ = [], False
+    for one in placed:
+        if one.cell.is_too_long and not one.exercise:
             notes.append(f"A cell of more than {MOST_CHARACTERS:,} characters was not read.")
-            continue
-        course = next((pristine[name] for name in cell.names if name in pristine), None)
-        if course and course.mark:
-            checks_differ |= cell.source.split() != course.source.split()
-            continue
-        lines = cell.source.strip().splitlines()
-        first = lines[0][:60] if lines else ""
-        if course:
-            there = set(course.source.splitlines())
-            lines = [line for line in lines if line not in there]
-        if len(answers.elsewhere) < _MOST_NAMES:
-            answers.elsewhere.update(dict.fromkeys(_defined_in(lines), first))
-        lasting = [line for line in lines if _is_lasting(line)]
-        if lasting and course:
-            notes.append(
-                f"A cell of the course was changed ({lasting[0][:60]!r}), and the course's own "
-                "was used: put imports and constants into the answer cell that uses them."
-            )
-        elif lasting:
-            notes.append(
-                f"A helper cell was not graded (it begins with {first!r}): "
-                "put helpers into the answer cell that uses them."
-            )
+        elif one.course and _words(one.cell.source) != _words(one.course.source):
+            if one.course.mark:
+                checks_differ = True
+            elif one.course.names:
+                answers.edited[one.course.names[0]] = one.cell.source
     if checks_differ:
         notes.append("Check cells of this file differ from the course's; the course's were used.")
     answers.notes.extend(notes[:_MOST_NOTES])
 
 
-def explain_missing_names(evidence: Iterable[str], answers: Answers) -> list[str]:
-    """Say where a name was defined that an answer missed: in a cell that was not graded.
-
-    Args:
-        evidence: What the checks said.
-        answers: Of the submission.
+def student_steps(lab: Lab, answers: Answers) -> list[dict[str, Any]]:
+    """List the cells that a student's process has: the course's set-up, and the student's.
 
     Returns:
-        Notes for the student.
+        Steps in order: `exercise` (None for all but answers), `source`, `file`; for the student's
+        cells the exercise that they are run for, `group`; and for those that answer nothing `keep`,
+        the names that they may not define anew, since a cell of the course or an answer has.
     """
-    missing = dict.fromkeys(name for text in evidence for name in _NOT_DEFINED.findall(text))
-    return [
-        f"{name} is defined in a cell that was not graded (it begins with "
-        f"{answers.elsewhere[name]!r}): put it into the answer cell that uses it."
-        for name in list(missing)[:_MOST_NOTES]
-        if name in answers.elsewhere
-    ]
+    steps: list[dict[str, Any]] = []
+    answered: set[str] = set()
+    for cell in lab.cells:
+        if cell.kind != "code":
+            continue
+        if cell.mark is None:
+            steps.append(_step(cell.source, f"<set-up {len(steps)}>"))
+            if edited := answers.edited.get(cell.names[0] if cell.names else ""):
+                steps.append(
+                    _step(edited, f"<own cell {len(steps)}>", keep=lab.setup_names | answered)
+                )
+        for number, part in enumerate(answers.parts.get(cell.number or "", ())):
+            if part.own:
+                step = _step(part.source, f"<own cell {len(steps)}>", keep=answered)
+            else:
+                more = f", cell {number + 1}" if number else ""
+                step = _step(part.source, f"<exercise {cell.number}{more}>", cell.number)
+                answered |= set(lab.answers[str(cell.number)].names)
+            steps.append(step | {"group": cell.number})
+    return steps
+
+
+def _step(
+    source: str, file: str, exercise: str | None = None, keep: Iterable[str] | None = None
+) -> dict[str, Any]:
+    step = {"exercise": exercise, "source": source, "file": file}
+    return step if keep is None else step | {"keep": sorted(keep)}
