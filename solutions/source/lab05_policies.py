@@ -467,12 +467,9 @@ def keep_products(numbers: set[int]):
                 return CheckpointPolicy.PREFER_RECOMPUTE
             number = seen[context.is_recompute]
             seen[context.is_recompute] += 1
-            keep = number in numbers
-            return (
-                CheckpointPolicy.MUST_SAVE
-                if keep
-                else CheckpointPolicy.PREFER_RECOMPUTE
-            )
+            if number in numbers:
+                return CheckpointPolicy.MUST_SAVE
+            return CheckpointPolicy.PREFER_RECOMPUTE
 
         return create_selective_checkpoint_contexts(policy)
 

@@ -178,9 +178,8 @@ def first_difference(
         torch.set_rng_state(random_state)
         twin, gradients = copy.deepcopy(model), []
         optimizer = make_optimizer(twin.parameters())
-        optimizer.register_step_pre_hook(
-            lambda *_: gradients.append(gradient_vector(twin))
-        )
+        look = lambda *_: gradients.append(gradient_vector(twin))  # noqa: E731
+        optimizer.register_step_pre_hook(look)
         loss = torch.tensor([step(twin, optimizer)], dtype=torch.float64)
         weights = vector(twin.parameters())
         return {"loss": loss, "gradients": gradients[0], "parameters": weights}

@@ -689,8 +689,7 @@ def cached_backward(
     with undone_on_error(towers):
         embedded = [embed(*pair, remember) for pair in zip(towers, parts, strict=True)]
         loss, cached = cache_gradients(loss_of, [rows for rows, _ in embedded])
-    # older versions keep weights there that were cast without a graph
-    torch.clear_autocast_cache()
+    torch.clear_autocast_cache()  # older versions keep weights cast without a graph
     for tower, part, gradient, (_, moments) in zip(
         towers, parts, cached, embedded, strict=True
     ):
