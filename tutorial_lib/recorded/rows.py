@@ -125,6 +125,9 @@ def _claimed() -> Iterator[Row]:
     for strategy in STRATEGIES:
         recipe = Recipe("gpt2-medium", 8, precision="bf16-amp", checkpointing=strategy)
         yield Row(recipe, ("E12",))
+    for strategy in ("none", "library-switch"):
+        lora: dict[str, Any] = {"precision": "bf16", "optimizer": "adamw-fused", "lora_rank": 16}
+        yield Row(Recipe("llama-2-7b", 4, 2048, checkpointing=strategy, **lora), ("E08",))
     for strategy in ("none", "per-block", "sqrt"):
         yield Row(Recipe("transformer-50", 11, 512, checkpointing=strategy), ("E01",))
     yield from _conditions()
@@ -150,6 +153,9 @@ def _conditions() -> Iterator[Row]:
         for precision in ("fp32", "bf16-amp"):
             row = Recipe("vit-l-16", 96, precision=precision, checkpointing=strategy)
             yield Row(row, ("E09",))
+            for attention in ("sdpa", "eager"):
+                choices = {"precision": precision, "attention": attention}
+                yield Row(Recipe("sdxl-unet", 4, checkpointing=strategy, **choices), ("E07",))
 
 
 def _accumulated() -> Iterator[Row]:
@@ -159,6 +165,7 @@ def _accumulated() -> Iterator[Row]:
     yield Row(Recipe("gpt2-xl", 8, 1024, precision="bf16", **two), ("A12",))
     for optimizer in ("adamw", "adamw-8bit"):
         yield Row(Recipe("bert-large", 4, 512, optimizer=optimizer, **lean), ("A13",))
+    yield Row(Recipe("vit-b-16", 8, precision="bf16-amp", **two), ("A19",))
     for micro_batch, accumulation in ((8, 1), (8, 2), (8, 4), (32, 1), (16, 2), (4, 8)):
         window: dict[str, Any] = {"accumulation": accumulation, "precision": "bf16-amp"}
         yield Row(Recipe("gpt2", micro_batch, **window), ("A08",))
