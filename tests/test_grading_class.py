@@ -164,18 +164,19 @@ def test_a_journal_gives_back_what_was_written_even_after_a_cut(lab, tmp_path):
         "é\udcff", "graded", {"check-1-1": Verdict(True, "\x1b")}, notes=["n"], review=[], seed=3
     )
     first = journal.Journal(out, ORDER, None)
-    first.add(b"a", done)
+    done = first.add(b"a", done)
+    assert done.file
     first.add(b"crash", Graded("c", "crashed"))
     with first.path.open("a") as file:
         file.write('\n{"order": {"la')
     second = journal.Journal(out, ORDER, None)
-    assert second.seed == first.seed
+    assert second.seed == done.seed
     assert second.earlier(b"a") == done
     assert second.earlier(b"crash") is None
     second.add(b"b", done)
-    assert journal.Journal(out, ORDER, first.seed).earlier(b"b") == done
-    assert journal.Journal(out, ORDER, first.seed + 1).earlier(b"a") is None
-    assert journal.Journal(out, ORDER | {"version": "2"}, first.seed).earlier(b"a") is None
+    assert journal.Journal(out, ORDER, done.seed).earlier(b"b") == done
+    assert journal.Journal(out, ORDER, done.seed + 1).earlier(b"a") is None
+    assert journal.Journal(out, ORDER | {"version": "2"}, None).earlier(b"a") is None
     second.remove()
     second.add(b"late", done)
     assert [path.name for path in tmp_path.iterdir()] == ["course"]
@@ -183,15 +184,16 @@ def test_a_journal_gives_back_what_was_written_even_after_a_cut(lab, tmp_path):
 
 def test_a_few_are_not_put_into_a_report_of_another_course(lab, tmp_path):
     out = tmp_path / "report"
-    assert journal.results_to_keep(out, lab, "1", ["a"]) == []
+    order = ORDER | {"lab": lab.name}
+    assert journal.Journal(out, order, None).kept(["a"]) == []
     results = [Graded(name, "unreadable", reason="r", notes=[], review=[]) for name in "ab"]
     facts = {"lab": lab.name, "version": "1", "submissions": list(map(journal.as_data, results))}
     write_report(out, lab, list(map(Entry, results)), [], facts)
-    assert journal.results_to_keep(out, lab, "1", ["a"]) == results[1:]
+    assert journal.Journal(out, order, None).kept(["a"]) == results[1:]
     for version, spoil in (("2", {}), ("1", {"lab": "lab91"}), ("1", {"submissions": [{}]})):
         (out / "run.json").write_text(json.dumps(facts | spoil))
         with pytest.raises(GradingError, match=r"grade all, or give another folder"):
-            journal.results_to_keep(out, lab, version, ["a"])
+            journal.Journal(out, order | {"version": version}, None).kept(["a"])
 
 
 def test_only_cores_that_may_be_used_are_counted():

@@ -82,11 +82,16 @@ class Bench:
             return Graded("", finding.status, reason=finding.reason)
         return self.judge(answers)
 
-    def judge(self, answers: Answers) -> Graded:
-        """Judge answers; once more in a fresh folder when the judge itself did not finish."""
+    def judge(self, answers: Answers, lab: Lab | None = None) -> Graded:
+        """Judge answers; once more in a fresh folder when the judge itself did not finish.
+
+        Args:
+            answers: Of one submission.
+            lab: A part of the lab, as in `Lab.only`; all of it when None.
+        """
         for attempt in (1, 2):
             try:
-                verdicts = self._verdicts(answers)
+                verdicts = self._verdicts(answers, lab or self.order.lab)
             except NotGradable as finding:
                 if attempt == 2 or finding.status != "crashed":
                     return Graded("", finding.status, reason=finding.reason)
@@ -94,8 +99,8 @@ class Bench:
                 return Graded("", "graded", verdicts, notes=answers.notes, sources=answers.sources)
         raise AssertionError("unreachable: the second attempt returns")
 
-    def _verdicts(self, answers: Answers) -> Mapping[str, Verdict]:
-        lab, seconds = self.order.lab, self.order.seconds
+    def _verdicts(self, answers: Answers, lab: Lab) -> Mapping[str, Verdict]:
+        seconds = self.order.seconds
         folder = self.place / secrets.token_hex(8)  # no other submission can guess its socket
         try:
             prepare(folder, lab, answers)

@@ -10,6 +10,7 @@ import os
 import secrets
 import threading
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -45,59 +46,42 @@ def _from_data(data: Mapping[str, Any]) -> Graded:
     return Graded(**{**data, "verdicts": verdicts})
 
 
-def results_to_keep(out: Path, lab: Lab, version: str, names: Collection[str]) -> list[Graded]:
-    """Read the results of an older report that a new run leaves as they are.
-
-    Args:
-        out: The folder of the report, which may not exist yet.
-        lab: The lab of the new run.
-        version: Of the course, in the new run.
-        names: What is graded anew.
-
-    Raises:
-        GradingError: When the older report cannot go on in the new one.
-    """
-    facts = out / "run.json"
-    if not facts.exists():
-        return []
-    try:
-        older = json.loads(facts.read_text(encoding="utf-8"))
-        same = (older["lab"], older["version"]) == (lab.name, version)
-        results = [_from_data(entry) for entry in older["submissions"]] if same else None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        results = None
-    if results is None:
-        raise GradingError(
-            f"{out} holds a report of another lab or another version of the course, and only some "
-            "submissions were asked for: grade all, or give another folder."
-        )
-    return [result for result in results if result.name not in names]
+def digest_of(content: bytes) -> str:
+    """Name a file by its content."""
+    return hashlib.sha256(content).hexdigest()
 
 
 class Journal:
-    """The results of a run so far, in a file beside its report, a line each.
+    """The results that a run need not find again, and its own so far, in a file beside its report.
 
-    A run takes over what an earlier one of the same order left there, and its seed.
+    A run takes over what an earlier one of the same order found out about the same content, be it
+    in its report or, if it was stopped, in that file. A result keeps its own seed.
 
     Args:
         out: The folder of the report.
         order: What a result depends on besides the submission and the seed.
-        seed: None for that of the earlier run; without one, a secret one is drawn.
+        seed: Of all results; None for that of the run that was stopped, else a new and secret one.
+        again: Whether what stands in the report is graded once more.
     """
 
-    def __init__(self, out: Path, order: Mapping[str, Any], seed: int | None) -> None:
+    def __init__(
+        self, out: Path, order: Mapping[str, Any], seed: int | None, *, again: bool = False
+    ) -> None:
         self.path = out.with_name(f"{out.name}.unfinished.jsonl")
-        self._order = dict(order)
-        lines = [line for line in self._lines() if line["order"] == self._order]
+        self._out, self._order = out, dict(order)
+        lines = list(self._lines())
         if seed is None:
-            seed = lines[-1]["seed"] if lines else secrets.randbelow(2**31)
-        self.seed: int = seed
-        self._done = {line["file"]: line["result"] for line in lines if line["seed"] == seed}
+            drawn = secrets.randbelow(2**31)
+            self.seed: int = next((one.seed for one in lines[::-1] if one.seed is not None), drawn)
+        else:
+            self.seed = seed
+        earlier = [*([] if again else self._report("limits", "lab", "version") or ()), *lines]
+        self._done = {one.file: one for one in earlier if one.file and seed in (None, one.seed)}
         self.taken_over = 0
         self._open = True
         self._lock = threading.Lock()
 
-    def _lines(self) -> Iterator[dict[str, Any]]:
+    def _lines(self) -> Iterator[Graded]:
         try:
             lines = self.path.read_text(encoding="utf-8").splitlines()
         except (OSError, ValueError):
@@ -106,24 +90,55 @@ class Journal:
             # the last one may have been cut off
             with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError):
                 data = json.loads(line)
-                data["result"] = _from_data(data["result"])
-                yield {name: data[name] for name in ("order", "seed", "file", "result")}
+                if data["order"] == self._order:
+                    yield _from_data(data["result"])
+
+    def _report(self, *alike: str) -> list[Graded] | None:
+        """Read the older report's results; None unless it agrees in these parts of the order."""
+        try:
+            facts = json.loads((self._out / "run.json").read_text(encoding="utf-8"))
+            if all(facts[name] == self._order[name] for name in alike):
+                return [_from_data(entry) for entry in facts["submissions"]]
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            pass
+        return None
+
+    def kept(self, names: Collection[str]) -> list[Graded]:
+        """Give the results of the older report that a run of a few submissions leaves alone.
+
+        Args:
+            names: What is graded anew.
+
+        Raises:
+            GradingError: When the older report cannot go on in the new one.
+        """
+        if not (self._out / "run.json").exists():
+            return []
+        results = self._report("lab", "version")
+        if results is None:
+            raise GradingError(
+                f"{self._out} holds a report of another lab or another version of the course, and "
+                "only some submissions were asked for: grade all, or give another folder."
+            )
+        return [result for result in results if result.name not in names]
 
     def earlier(self, content: bytes) -> Graded | None:
-        """Find the result of a file that was graded before the earlier run was stopped."""
-        result = self._done.get(hashlib.sha256(content).hexdigest())
+        """Find the result of a file that an earlier run has graded."""
+        result = self._done.get(digest_of(content))
         with self._lock:
             self.taken_over += result is not None
         return result
 
-    def add(self, content: bytes, result: Graded) -> None:
-        """Write a result down; one that says more of the machine than of the file is left out."""
+    def add(self, content: bytes, result: Graded) -> Graded:
+        """Write a result down, and give it back with the name of the file's content.
+
+        One that says more of the machine than of the file has no such name, and is not written.
+        """
         if result.status != "graded" or (result.ran_out_of_time and not result.alone):
-            return
-        line = {"order": self._order, "seed": self.seed}
-        line |= {"file": hashlib.sha256(content).hexdigest(), "result": as_data(result)}
+            return result
+        result = replace(result, file=digest_of(content))
         # a line feed first: what an earlier run wrote last may have been cut off
-        text = f"\n{json.dumps(line)}".encode()
+        text = f"\n{json.dumps({'order': self._order, 'result': as_data(result)})}".encode()
         # a full disk is no reason to stop: the report will say so
         with self._lock, contextlib.suppress(OSError):
             if self._open:
@@ -132,6 +147,7 @@ class Journal:
                     os.write(file, text)
                 finally:
                     os.close(file)
+        return result
 
     def close(self) -> None:
         """Write no more: what ends from now on was stopped."""

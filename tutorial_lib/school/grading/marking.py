@@ -131,7 +131,7 @@ def grade_all(this: Run, names: Sequence[str]) -> list[Graded]:
     if late:
         console.print(f"Graded again, alone, since they ran out of time: {len(late)}.")
     if this.journal.taken_over:
-        console.print(f"{this.journal.taken_over} results were taken over from a stopped run.")
+        console.print(f"Graded before, and unchanged: {this.journal.taken_over}.")
     return results
 
 
@@ -151,7 +151,7 @@ def _grade_one(this: Run, name: str, *, alone: bool, notes: Sequence[str] = ()) 
                 alone=alone,
                 notes=[*notes, *result.notes],
             )
-            this.journal.add(content, result)
+            result = this.journal.add(content, result)
     except NotGradable as finding:
         result = Graded(name, finding.status, reason=finding.reason)
     except GradingError:  # it stops all

@@ -24,6 +24,7 @@ class Graded:
         seconds: What grading it took.
         seed: The one that the checks' cases were drawn from.
         alone: Whether no other submission was graded at the same time.
+        file: Names the content that was graded; empty where it should be graded again.
         handed_in: When, in ISO 8601.
         dated_by: How that is known.
     """
@@ -38,6 +39,7 @@ class Graded:
     seconds: float = 0.0
     seed: int | None = None
     alone: bool = False
+    file: str = ""
     handed_in: str = ""
     dated_by: str = ""
 

@@ -19,7 +19,7 @@ from tutorial_lib.school.grading import report
 from tutorial_lib.school.grading.bench import Order, open_bench
 from tutorial_lib.school.grading.class_folder import find_submissions
 from tutorial_lib.school.grading.class_list import ClassList, Rules
-from tutorial_lib.school.grading.journal import Journal, as_data, course_version, results_to_keep
+from tutorial_lib.school.grading.journal import Journal, as_data, course_version
 from tutorial_lib.school.grading.lab import load_lab
 from tutorial_lib.school.grading.marking import Run, grade_all, self_test
 from tutorial_lib.school.grading.processes import interruptible
@@ -62,6 +62,7 @@ def grade(
 
     The solution itself and a blank answer are graded first: they must get all points and none.
     A run that is stopped keeps its results beside `out`, and the same request goes on from there.
+    So does one where a report stands: what has not changed since is not graded again.
 
     Args:
         lab: As in `lab01`.
@@ -93,8 +94,9 @@ def grade(
     limits = {"seconds": seconds, "memory_bytes": memory_bytes}
     paths = [path.resolve() for path in import_path]
     version = course_version(course, paths)
-    kept = results_to_keep(out, course, version, names) if only else []
-    journal = Journal(out, {"lab": course.name, "version": version, "limits": limits}, seed)
+    identity = {"lab": course.name, "version": version, "limits": limits}
+    journal = Journal(out, identity, seed, again=bool(only))
+    kept = journal.kept(names) if only else []
     order = Order(course, journal.seed, seconds, memory_bytes, checks_package, paths)
     num_workers = workers or default_workers()
     started = time.monotonic()
@@ -102,8 +104,8 @@ def grade(
         this = Run(course, submissions, journal, bench, num_workers)
         self_test(this)
         results = grade_all(this, names)
-    facts = {"lab": course.name, "version": version, "workers": num_workers, "limits": limits}
-    facts |= {"seconds": round(time.monotonic() - started, 1), "layers": bench.layers}
+    facts = identity | {"workers": num_workers, "layers": bench.layers}
+    facts |= {"seconds": round(time.monotonic() - started, 1)}
     everybody = sorted([*kept, *results], key=lambda result: result.name)
     facts |= _facts(journal, bench.layers, everybody)
     table = _write(class_list, out, everybody, facts)

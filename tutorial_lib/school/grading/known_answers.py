@@ -1,0 +1,131 @@
+"""Answers to a lab whose verdict is known: tests/wrong_answers/labNN, as answer cells."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+from pathlib import Path
+
+from tutorial_lib.school.grading.lab import Lab
+from tutorial_lib.school.grading.needs import bound_names, statements, used_names
+
+_PACKAGE = "wrong_answers"
+_MARKS = ("wrong", "right")
+
+
+@dataclass(frozen=True)
+class KnownAnswer:
+    """An answer to one exercise.
+
+    Args:
+        exercise: As in `1.2`.
+        name: Says what it does, as in `counts_elements`.
+        refused_with: A part of the message that it must get; None where it must pass.
+        cell: The source of an answer cell.
+    """
+
+    exercise: str
+    name: str
+    refused_with: str | None
+    cell: str
+
+
+def known_answers(root: Path, lab: Lab) -> list[KnownAnswer]:
+    """Read the wrong and right answers to a lab; none where the course folder has no tests."""
+    folder = root / "tests" / _PACKAGE / lab.name.split("_")[0]
+    found = []
+    for number in lab.exercises:
+        file = folder / f"ex{number.replace('.', '_')}.py"
+        if file.is_file():
+            body = ast.parse(file.read_text(encoding="utf-8")).body
+            plain = _plain(folder.parent, deepcopy(body))
+            for name, mark in marked_in(body):
+                words = mark.args[0] if isinstance(mark, ast.Call) else ast.Constant(None)
+                cell = _cell(lab, number, plain, name)
+                found.append(KnownAnswer(number, name, ast.literal_eval(words), cell))
+    return found
+
+
+def marked_in(body: Sequence[ast.stmt]) -> Iterator[tuple[str, ast.expr]]:
+    """Find what is decorated with a mark, `@right`, or made by one, `f = wrong("...")(...)`."""
+    for node in body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            yield from ((node.name, mark) for mark in node.decorator_list if _is_mark(mark))
+        elif isinstance(node, ast.Assign) and (mark := _mark_around(node.value)):
+            yield from ((ast.unparse(target), mark) for target in node.targets)
+
+
+def _is_mark(node: ast.expr) -> bool:
+    return ast.unparse(node).partition("(")[0] in _MARKS
+
+
+def _mark_around(value: ast.expr) -> ast.expr | None:
+    return value.func if isinstance(value, ast.Call) and _is_mark(value.func) else None
+
+
+def _plain(folder: Path, body: Sequence[ast.stmt]) -> list[ast.stmt]:
+    """Take the marks off, and put what is imported from a lab's `__init__` in its place."""
+    kept: list[ast.stmt] = []
+    for node in body:
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(_PACKAGE):
+            if node.module != _PACKAGE:
+                shared = folder / (node.module or "").split(".")[1] / "__init__.py"
+                kept += _plain(folder, ast.parse(shared.read_text(encoding="utf-8")).body)
+            continue
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            node.decorator_list = [mark for mark in node.decorator_list if not _is_mark(mark)]
+        elif isinstance(node, ast.Assign) and _mark_around(node.value):
+            (node.value,) = node.value.args  # type: ignore[attr-defined]
+        kept.append(node)
+    return kept
+
+
+def _cell(lab: Lab, number: str, body: Sequence[ast.stmt], name: str) -> str:
+    """Write an answer cell that holds one answer, and of its file what that needs."""
+    own = "\n\n".join(map(ast.unparse, _needed_for(name, body)))
+    asked = _asked(lab, number)
+    lines = [f"# exercise {number}"]
+    if "solved(" in own:
+        lines += _solved(lab, number, own)
+    return "\n".join([*lines, own, *([] if name == asked else [f"{asked} = {name}"])]) + "\n"
+
+
+def _needed_for(name: str, body: Sequence[ast.stmt]) -> list[ast.stmt]:
+    """List the statements that an answer needs, of those below it too."""
+    names, kept, before = {name}, set[int](), -1
+    while before < len(kept):
+        before = len(kept)
+        for place, node in enumerate(body):
+            if place not in kept and names & bound_names(node):
+                kept.add(place)
+                names |= used_names(ast.unparse(node))
+    return [node for place, node in enumerate(body) if place in kept]
+
+
+def _asked(lab: Lab, number: str) -> str:
+    """Name what the checks of an exercise ask for, of all that its answer cell defines."""
+    used: set[str] = set()
+    for cell in lab.cells:
+        if cell.mark and cell.mark.kind != "exercise" and cell.mark.number == number:
+            used |= used_names(cell.source)
+    (name,) = used & set(lab.answers[number].names)
+    return name
+
+
+def _solved(lab: Lab, number: str, text: str) -> list[str]:
+    """Define `solved`: what the solution defines up to here, as far as an answer asks for it."""
+    attributes = {
+        node.attr for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Attribute)
+    }
+    there: set[str] = set()
+    for cell in lab.cells:
+        if cell.kind == "code" and (cell.mark is None or cell.number):
+            there |= set().union(*map(bound_names, statements(cell.source)))
+        if cell.number == number:
+            break
+    given = ", ".join(f"{name}={name}" for name in sorted(attributes & there))
+    answer = lab.answers[number]
+    own = [answer.reference] if attributes & set(answer.names) else []
+    return [*own, "import types", f"solved = lambda lab: types.SimpleNamespace({given})"]

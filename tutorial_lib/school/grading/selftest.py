@@ -1,0 +1,114 @@
+"""Does a lab grade fairly? Every answer whose verdict is known is graded, and must get it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tutorial_lib.school.grading.bench import Order, blank, open_bench, solution
+from tutorial_lib.school.grading.known_answers import KnownAnswer, known_answers
+from tutorial_lib.school.grading.lab import Lab
+from tutorial_lib.school.grading.processes import interruptible
+from tutorial_lib.school.grading.results import Graded
+from tutorial_lib.school.grading.submission import Answers, one_part_each
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True, eq=False)
+class Case:
+    """One answer to one exercise, the solution's to all others.
+
+    Args:
+        exercise: As in `1.2`.
+        kind: `solution`, `blank`, `wrong` or `right`.
+        name: Of a known answer.
+        answers: What is judged.
+        words: Parts of the message: the first must be in it, and none of the others.
+    """
+
+    exercise: str
+    kind: str
+    name: str
+    answers: Answers
+    words: Sequence[str] = ()
+
+    def fault(self, lab: Lab, graded: Graded) -> str:
+        """Say what is wrong with the verdict; empty when nothing is."""
+        points, full = graded.points(lab, self.exercise), lab.maximum_of(self.exercise)
+        wanted = full if self.kind in ("solution", "right") else 0
+        verdicts = [graded.verdicts[c.id] for c in lab.checks if c.id in graded.verdicts]
+        said = " ".join(one.evidence for one in verdicts if not one.passed) or graded.reason
+        if graded.status != "graded" or points != wanted:
+            return f"{points} of {full} points, and {wanted} are right. {said}".strip()
+        if self.words and self.words[0] not in said:
+            return f"the message lacks {self.words[0]!r}: {said}"
+        others = [words for words in self.words[1:] if words in said]
+        return f"the message is that of another answer ({others[0]!r}): {said}" if others else ""
+
+
+def selftest(lab: Lab, root: Path, order: Order, workers: int) -> tuple[pd.DataFrame, list[str]]:
+    """Grade all answers of a lab whose verdict is known; of each kind one is graded twice.
+
+    Args:
+        lab: The lab.
+        root: The course folder; its tests hold the known answers.
+        order: As for a class.
+        workers: How many are judged at the same time.
+
+    Returns:
+        A table, a line an exercise: how many answers of each kind got what they should get. And
+        every fault, in a sentence.
+    """
+    cases = list(_cases(lab, known_answers(root, lab)))
+    twice = {(case.exercise, case.kind): case for case in reversed(cases)}
+    views = {number: lab.only(number) for number in lab.exercises}
+    with interruptible(), open_bench(order) as bench, ThreadPoolExecutor(workers) as pool:
+
+        def judge(case: Case) -> Graded:
+            return bench.judge(case.answers, views[case.exercise])
+
+        try:
+            first = list(pool.map(judge, cases))
+            second = dict(zip(twice.values(), pool.map(judge, twice.values()), strict=True))
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            bench.stop()
+            raise
+    faults = {case: case.fault(lab, graded) for case, graded in zip(cases, first, strict=True)}
+    for case, graded in zip(cases, first, strict=True):
+        if case in second and second[case].verdicts != graded.verdicts:
+            faults[case] = faults[case] or "two runs with one seed gave two verdicts."
+    said = [f"{case.exercise} {case.name or case.kind}: {text}" for case, text in faults.items()]
+    return _table(lab, faults), [line for line in said if not line.endswith(": ")]
+
+
+def _table(lab: Lab, faults: Mapping[Case, str]) -> pd.DataFrame:
+    import pandas as pd
+
+    rows = [
+        {"exercise": case.exercise, "kind": case.kind, "good": not fault}
+        for case, fault in faults.items()
+    ]
+    counted = pd.DataFrame(rows).groupby(["exercise", "kind"])["good"].agg(["sum", "count"])
+    text = counted["sum"].astype(str) + " of " + counted["count"].astype(str)
+    table = text.unstack("kind", fill_value="none")
+    order = [kind for kind in ("solution", "blank", "wrong", "right") if kind in table]
+    return table.loc[lab.exercises, order]
+
+
+def _cases(lab: Lab, known: Sequence[KnownAnswer]) -> Iterable[Case]:
+    solved, empty = solution(lab).sources, blank(lab).sources
+    for number in lab.exercises:
+        yield Case(number, "solution", "", one_part_each(solved))
+        yield Case(number, "blank", "", one_part_each(solved | {number: empty[number]}))
+        here = [one for one in known if one.exercise == number]
+        for one in here:
+            others = {other.refused_with for other in here} - {one.refused_with, None}
+            words = [one.refused_with, *sorted(filter(None, others))] if one.refused_with else []
+            kind = "wrong" if one.refused_with else "right"
+            yield Case(number, kind, one.name, one_part_each(solved | {number: one.cell}), words)
