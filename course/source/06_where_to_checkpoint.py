@@ -423,6 +423,8 @@ schedules = {
     "segments of four": plan.Plan(
         tuple(blocks), ((0, 1, 2, 3), (4, 5, 6, 7), 8, 9, 10, 11)
     ),
+    "every block": plan.Plan(tuple(blocks), tuple((number,) for number in range(12))),
+    "no checkpoint": plan.Plan(tuple(blocks), tuple(range(12))),
 }
 widgets.schedule_stepper(
     {name: each.simulation.events for name, each in schedules.items()}, unit=1
@@ -554,9 +556,18 @@ plots.tradeoff(
 # Between "none" and "every block" there was nothing; now there is every budget. (The planner knows
 # of the early stop: `profile` noted for each stage what comes after the last tensor that it saves.)
 #
-# Two points lie a little below the line. These stages are whole blocks, and attention-only cuts
-# inside one; and the plans were made for predicted seconds, while the figure counts FLOPs. Chapter
-# 07 gives the planner a third choice for each stage, and then no other way lies below its line.
+# Drag the budget: which stages does the plan give up first?
+
+# %% id="plan-explorer"
+percents = range(35, 105, 5)
+budgets = [everything.peak_bytes * percent // 100 for percent in percents]
+widgets.plan_explorer(lambda size: plan.solve(profile, budget_bytes=size), budgets)
+
+# %% [markdown] id="plan-explorer-read"
+# Two points of the figure before lie a little below the line. These stages are whole blocks, and
+# attention-only cuts inside one; and the plans were made for predicted seconds, while the figure
+# counts FLOPs. Chapter 07 gives the planner a third choice for each stage, and then no other way
+# lies below its line.
 #
 # ## A bug in many tutorials
 #

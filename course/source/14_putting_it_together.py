@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 from sklearn.tree import DecisionTreeClassifier
 
-from tutorial_lib import claims, memory, plots, recorded
+from tutorial_lib import claims, memory, plots, recorded, widgets
 from tutorial_lib.guesses import beside
 from tutorial_lib.recorded.rows import SIZES, Row
 from tutorial_lib.recorded.snapshots import SNAPSHOTS
@@ -93,8 +93,12 @@ pd.DataFrame(found).T.map(lambda rung: RUNGS[rung]).rename(columns="{} GiB".form
 # %% [markdown] id="ladder-read"
 # Read along a line: a larger card asks for fewer levers. Read down a column: the levers differ by
 # *what* a model holds. Where weights and states nearly fill the card, only smaller states or more
-# devices help; where activations do, a checkpoint is enough.
-#
+# devices help; where activations do, a checkpoint is enough. Pull the levers yourself:
+
+# %% id="calculator"
+widgets.published_calculator(rows, micro_batch=8, card_gib=24)
+
+# %% [markdown] id="tree-text"
 # ## The tree that these numbers give
 #
 # You do not want to look a model up; you want to ask two things of your own. Both are shares of the
@@ -386,6 +390,16 @@ print((SNAPSHOTS / "oom_3.py").read_text().splitlines()[13].strip())
 # temporaries beside them. No checkpoint and no smaller batch touches that. The cures are
 # `fused=True`, 8-bit states, or states divided over devices.
 #
+# Now go through the three runs in time. At which moment could you have known?
+
+# %% id="triage"
+runs = {}
+for name in ("oom_1", "oom_2", "oom_3"):
+    snapshot = pickle.loads((SNAPSHOTS / f"{name}.pickle").read_bytes())
+    runs[name] = snapshot["device_traces"][0]
+widgets.snapshot_triage(runs)
+
+# %% [markdown] id="triage-read"
 # | what is alive when it dies | diagnosis | cure |
 # |---|---|---|
 # | lines of the model, once for each block | activations | fewer samples, then checkpoints |
