@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import gc
+import math
 import random
 import sys
 import warnings
@@ -278,24 +279,53 @@ def test_plain_keeps_values_and_cuts_every_tie():
     assert copy.data_ptr() != graph.data_ptr()
 
 
-def test_a_forbidden_call_is_refused_and_comes_back():
-    def uses_random(x):
-        return 2 * x + 0 * random.randint(0, 1)
+def test_a_forbidden_call_is_refused_under_any_name_and_comes_back():
+    no_luck = forbid.Forbidden("do it without luck.", ("random:randint", "math:factorial"))
+    under_another_name = random.randint
 
-    def run(answer, case):
-        with forbid.attribute(random, "randint", "do it without luck."):
-            return {"seen": answer(case["x"])}
+    def uses_random(x):
+        return 2 * x + 0 * under_another_name(0, 1)
+
+    def uses_what_is_written_in_c(x):
+        return 2 * x * math.factorial(1)
 
     def hides_it(x):
         with contextlib.suppress(Exception):
             uses_random(x)
         return 2 * x
 
-    original = random.randint
-    for answer in (uses_random, hides_it):
-        assert refusal(answer, run=run) == "do it without luck."
-    make_check(run=run)(double)
-    assert random.randint == original
+    for answer in (uses_random, uses_what_is_written_in_c, hides_it):
+        assert refusal(answer, forbidden=[no_luck]) == "do it without luck."
+    make_check(forbidden=[no_luck])(double)
+    assert under_another_name(3, 3) == 3
+    assert math.factorial(3) == 6
+
+
+def test_a_forbidden_module_is_refused_with_all_that_it_is_made_of():
+    """Aliases, decorated functions, methods, internals: what an everyday line imports goes on."""
+    from torch.autograd.graph import saved_tensors_hooks
+    from torch.utils.checkpoint import CheckpointFunction, checkpoint, checkpoint_sequential
+
+    x = torch.ones(2, requires_grad=True)
+    calls = [
+        lambda: checkpoint(torch.sin, x, use_reentrant=False),
+        lambda: checkpoint(torch.sin, x, use_reentrant=True),
+        lambda: checkpoint_sequential([torch.sin], 1, x, use_reentrant=False),
+        lambda: CheckpointFunction.apply(torch.sin, True, x),
+        lambda: torch.utils.checkpoint._checkpoint_hook(None),
+        lambda: next(torch.utils.checkpoint._checkpoint_without_reentrant_generator(torch.sin)),
+    ]
+    undo = forbid.remove([forbid.checkpointing("not this")], CheckError)
+    try:
+        with saved_tensors_hooks(lambda t: t, lambda t: t):
+            x.sin().sum().backward()
+        for call in calls:
+            with pytest.raises(CheckError, match="not this"):
+                call()
+    finally:
+        for put_back in undo:
+            put_back()
+    assert torch.equal(calls[0](), calls[1]())
 
 
 def test_a_notebook_shows_a_refusal_in_one_line(capsys):

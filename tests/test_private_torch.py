@@ -5,6 +5,7 @@ What only a PyTorch built for CUDA has is looked up in the stubs, which every bu
 """
 
 import inspect
+import pkgutil
 import re
 import subprocess
 import sys
@@ -14,7 +15,6 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
-from torch.utils import checkpoint as torch_checkpoint
 
 from tutorial_lib import private_torch as private
 from tutorial_lib.private_torch import operations, patches
@@ -117,11 +117,13 @@ def test_backward_is_told_from_forward():
     assert seen == [False, True]
 
 
-def test_pytorchs_own_checkpoint_can_be_refused_by_its_name():
-    """Else labs 03 to 08 accept an answer that calls what it should build."""
-    assert callable(getattr(torch_checkpoint, private.CHECKPOINT_GENERATOR))
-    called = inspect.getsource(torch_checkpoint.checkpoint)
-    assert f"{private.CHECKPOINT_GENERATOR}(" in called
+def test_hooks_of_saved_tensors_are_pushed_by_these_functions():
+    """Else lab 01 accepts an answer that counts what it should work out."""
+    for name in private.PUSHES_SAVED_TENSOR_HOOKS:
+        assert callable(pkgutil.resolve_name(name))
+    assert "_push_saved_tensors_default_hooks(" in inspect.getsource(
+        torch.autograd.graph.saved_tensors_hooks.__enter__
+    )
 
 
 def test_chosen_modules_are_wrapped_in_pytorchs_checkpoint():

@@ -25,6 +25,8 @@ from typing import Any, Protocol
 import torch
 import torch.utils.checkpoint as torch_checkpoint
 
+from tutorial_lib.checks.forbid import Forbidden, refused
+
 Case = Mapping[str, Any]
 Result = Mapping[str, Any]
 
@@ -90,6 +92,7 @@ class Check:
             oracle, that is its third argument.
         oracle: Made from a case, and kept for the next time that this case is judged: a class
             whose cached properties compute what is right when the judge first asks.
+        forbidden: What the answer may not call.
         exam: A training step that must fit into little memory; only graders hold it.
     """
 
@@ -100,6 +103,7 @@ class Check:
     run: Callable[[Callable[..., Any], Case], Result]
     judge: Callable[..., None]
     oracle: Callable[[Case], Any] | None = None
+    forbidden: Sequence[Forbidden] = ()
     exam: Exam | None = None
 
     def __post_init__(self) -> None:
@@ -229,7 +233,9 @@ def run_in_place(check: Check, answer: Callable[..., Any], case: Case) -> Result
     with quietly() as printed:
         try:
             run = check.exam.run if check.exam and EXAM_BYTES in case else check.run
-            return {key: plain(value) for key, value in run(answer, case).items()}
+            with refused(check.forbidden, CheckError):
+                result = run(answer, case)
+            return {key: plain(value) for key, value in result.items()}
         except CheckError:
             raise
         except Exception as error:

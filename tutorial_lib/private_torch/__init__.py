@@ -60,8 +60,11 @@ __all__ = [
 # torch/_subclasses/fake_tensor.py: an operation's result, or its shape, depends on values.
 LOOKS_AT_VALUES = (DataDependentOutputException, DynamicOutputShapeException)
 _DEVICE_OF = torch.ops.prim.device.default
-# torch/utils/checkpoint.py: what `checkpoint(use_reentrant=False)` calls, whoever imported it.
-CHECKPOINT_GENERATOR = "_checkpoint_without_reentrant_generator"
+# torch/autograd/graph.py: what `saved_tensors_hooks` calls, under both of its names.
+PUSHES_SAVED_TENSOR_HOOKS = (
+    "torch._C._autograd:_push_saved_tensors_default_hooks",
+    "torch.autograd:_push_saved_tensors_default_hooks",
+)
 
 
 # ---- tensors, modules, modes ----

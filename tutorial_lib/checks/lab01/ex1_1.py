@@ -30,8 +30,7 @@ def model_cases(seed: int) -> list[Case]:
 
 def _run(answer: Callable[..., Any], case: Case) -> Result:
     model = models.TiedEmbeddingModel(case)
-    with models.forbid_meter():
-        return {"bytes": answer(model)}
+    return {"bytes": answer(model)}
 
 
 def _judge(case: Case, result: Result, sizes: models.Sizes) -> None:
@@ -65,4 +64,5 @@ parameter_bytes = Check(
     _run,
     _judge,
     oracle=models.at_rest,
+    forbidden=[models.NO_METER],
 )

@@ -31,8 +31,7 @@ def _cases(seed: int) -> list[Case]:
 
 def _run(answer: Callable[..., Any], case: Case) -> Result:
     model = models.TiedEmbeddingModel(case)
-    with models.forbid_meter():
-        return {"ledger": answer(model, case["optimizer"])}
+    return {"ledger": answer(model, case["optimizer"])}
 
 
 def _judge(case: Case, result: Result, sizes: models.Sizes) -> None:
@@ -83,4 +82,5 @@ gradient_and_state_bytes = Check(
     _run,
     _judge,
     oracle=models.after_step,
+    forbidden=[models.NO_METER],
 )

@@ -9,11 +9,20 @@ from typing import Any
 import torch
 from torch import nn
 
-from tutorial_lib import memory
+from tutorial_lib import memory, private_torch
 from tutorial_lib.checks import expect, forbid
 from tutorial_lib.checks.core import Case, Check, Result
-from tutorial_lib.checks.lab01.models import forbid_meter
+from tutorial_lib.checks.lab01.models import NO_METER
 
+_ADVICE = "Go through the layers yourself."
+_NO_HOOKS = forbid.Forbidden(
+    "autograd's hooks lie below memory.saved, the oracle here, so your function may not use "
+    f"them. {_ADVICE}",
+    (
+        "torch.autograd.graph:saved_tensors_hooks.__enter__",
+        *private_torch.PUSHES_SAVED_TENSOR_HOOKS,
+    ),
+)
 _LAYERS = {"relu": nn.ReLU, "gelu": nn.GELU}
 
 
@@ -65,15 +74,7 @@ def output_bytes(case: Case) -> list[int]:
 
 
 def _run(answer: Callable[..., Any], case: Case) -> Result:
-    chain, advice = _make_chain(case), "Go through the layers yourself."
-    no_hooks = forbid.attribute(  # under whatever name they were imported
-        torch.autograd.graph.saved_tensors_hooks,
-        "__enter__",
-        "autograd's hooks lie below memory.saved, the oracle here, so your function may not use "
-        f"them. {advice}",
-    )
-    with forbid.saved(advice), no_hooks, forbid_meter():
-        return {"bytes": answer(chain, tuple(case["shape"]))}
+    return {"bytes": answer(_make_chain(case), tuple(case["shape"]))}
 
 
 def _judge(case: Case, result: Result, saved: int) -> None:
@@ -122,4 +123,5 @@ chain_saved_bytes = Check(
     _run,
     _judge,
     oracle=saved_by,
+    forbidden=[forbid.saved(_ADVICE), _NO_HOOKS, NO_METER],
 )

@@ -12,7 +12,7 @@ from torch import nn
 from tutorial_lib import memory
 from tutorial_lib.checks import expect
 from tutorial_lib.checks.core import Case, Check, Result
-from tutorial_lib.checks.lab01.models import OPTIMIZERS, forbid_meter, make_optimizer
+from tutorial_lib.checks.lab01.models import NO_METER, OPTIMIZERS, make_optimizer
 
 SWITCHED_OFF = {"autocast": False, "master_copy": False}
 
@@ -66,8 +66,7 @@ def per_parameter(case: Case, side: int = 64) -> int:
 def _run(answer: Callable[..., Any], case: Case) -> Result:
     weights = getattr(torch, case["weights"])
     switches = {name: case[name] for name in SWITCHED_OFF}
-    with forbid_meter():
-        return {"bytes": answer(weights, case["optimizer"], **switches)}
+    return {"bytes": answer(weights, case["optimizer"], **switches)}
 
 
 def _judge(case: Case, result: Result, wanted: int) -> None:
@@ -126,4 +125,5 @@ bytes_per_parameter = Check(
     _run,
     _judge,
     oracle=per_parameter,
+    forbidden=[NO_METER],
 )

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Mapping
-from functools import partial
 from typing import Any
 
 import torch
@@ -24,7 +23,7 @@ from tutorial_lib.models.unet import UNet, UNetConfig
 
 Sizes = Mapping[str, int]
 OPTIMIZERS = ("sgd", "momentum", "adamw")
-forbid_meter = partial(forbid.meter, "Account for the tensors yourself.")
+NO_METER = forbid.meter("Account for the tensors yourself.")
 
 
 def make_optimizer(name: str, parameters: Iterable[Tensor]) -> torch.optim.Optimizer:

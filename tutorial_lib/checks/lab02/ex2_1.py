@@ -11,6 +11,7 @@ from tutorial_lib.checks import expect, read
 from tutorial_lib.checks.core import Case, Check, CheckError, Result
 from tutorial_lib.checks.lab02.machine import (
     LAUNCH_SECONDS,
+    NO_INSTRUMENTS,
     PretendGPU,
     expect_time,
     without_instruments,
@@ -102,4 +103,5 @@ step_seconds = Check(
     _cases,
     _run,
     _judge,
+    forbidden=NO_INSTRUMENTS,
 )

@@ -9,7 +9,12 @@ from typing import Any
 
 from tutorial_lib.checks import expect, read
 from tutorial_lib.checks.core import Case, Check, Result
-from tutorial_lib.checks.lab02.machine import PretendGPU, expect_time, without_instruments
+from tutorial_lib.checks.lab02.machine import (
+    NO_INSTRUMENTS,
+    PretendGPU,
+    expect_time,
+    without_instruments,
+)
 
 PAIRS = 7
 _COLD = 20.0, 12.0
@@ -96,4 +101,5 @@ slowdown = Check(
     _cases,
     _run,
     _judge,
+    forbidden=NO_INSTRUMENTS,
 )

@@ -11,7 +11,7 @@ import torch
 from tutorial_lib import memory
 from tutorial_lib.checks import expect
 from tutorial_lib.checks.core import Case, Check, Result
-from tutorial_lib.checks.lab02.machine import PretendGPU, without_instruments
+from tutorial_lib.checks.lab02.machine import NO_INSTRUMENTS, PretendGPU, without_instruments
 from tutorial_lib.checks.lab02.steps import ColdStep
 
 
@@ -104,4 +104,5 @@ steady_peak = Check(
     _run,
     _judge,
     oracle=_peak,
+    forbidden=NO_INSTRUMENTS,
 )

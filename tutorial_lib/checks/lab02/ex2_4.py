@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from tutorial_lib import memory
 from tutorial_lib.checks import expect, read
 from tutorial_lib.checks.core import Case, Check, CheckError, Result
-from tutorial_lib.checks.lab02.machine import PretendGPU, without_instruments
+from tutorial_lib.checks.lab02.machine import NO_INSTRUMENTS, PretendGPU, without_instruments
 from tutorial_lib.checks.lab02.steps import Picker
 from tutorial_lib.models.gpt import GPT, GPTConfig
 
@@ -127,4 +127,5 @@ activation_bytes = Check(
     _run,
     _judge,
     oracle=_saved,
+    forbidden=NO_INSTRUMENTS,
 )

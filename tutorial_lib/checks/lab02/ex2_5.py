@@ -10,7 +10,7 @@ from typing import Any
 from tutorial_lib import memory
 from tutorial_lib.checks import read
 from tutorial_lib.checks.core import Case, Check, CheckError, Result
-from tutorial_lib.checks.lab02.machine import without_instruments
+from tutorial_lib.checks.lab02.machine import NO_INSTRUMENTS, without_instruments
 from tutorial_lib.checks.lab02.steps import LeakyTraining
 
 
@@ -125,4 +125,5 @@ find_leaks = Check(
     _run,
     _judge,
     oracle=_Measured,
+    forbidden=NO_INSTRUMENTS,
 )

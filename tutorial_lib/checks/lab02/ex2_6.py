@@ -9,7 +9,12 @@ from typing import Any
 from tutorial_lib import memory
 from tutorial_lib.checks import expect, observe, read
 from tutorial_lib.checks.core import Case, Check, CheckError, Result
-from tutorial_lib.checks.lab02.machine import PretendGPU, expect_time, without_instruments
+from tutorial_lib.checks.lab02.machine import (
+    NO_INSTRUMENTS,
+    PretendGPU,
+    expect_time,
+    without_instruments,
+)
 from tutorial_lib.checks.lab02.steps import TimedTraining
 
 _PHASES = ("forward_bytes", "backward_bytes")
@@ -157,4 +162,5 @@ profile_step = Check(
     _run,
     _judge,
     oracle=phases_of,
+    forbidden=NO_INSTRUMENTS,
 )

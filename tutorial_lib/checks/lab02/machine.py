@@ -9,23 +9,26 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from torch import nn
 
 from tutorial_lib.checks import expect, forbid
+from tutorial_lib.checks.core import CheckError
 from tutorial_lib.memory.storages import StorageLog
 
 LAUNCH_SECONDS = 2e-5
+_ADVICE = "Build the instrument from what PyTorch gives you."
+NO_INSTRUMENTS = [forbid.meter(_ADVICE), forbid.saved(_ADVICE)]
 _TOLERANCE = 1e-3  # a step takes at least a thousand launches
 
 
-@contextlib.contextmanager
-def without_instruments() -> Iterator[None]:
-    """Refuse the course's own instruments while an answer runs."""
-    advice = "Build the instrument from what PyTorch gives you."
-    with forbid.meter(advice), forbid.saved(advice):
-        yield
+def without_instruments() -> contextlib.AbstractContextManager[None]:
+    """Refuse another PretendGPU while an answer runs: it would be a meter."""
+    log = forbid.Forbidden(
+        NO_INSTRUMENTS[0].message, ("tutorial_lib.memory.storages:StorageLog.__init__",)
+    )
+    return forbid.refused([log], CheckError)
 
 
 def expect_time(value: float, wanted: float, name: str, faults: expect.Faults) -> None:

@@ -34,11 +34,9 @@ torch_checkpoint: Call = functools.partial(checkpoints.checkpoint, use_reentrant
 torch_without_early_stop: Call = functools.partial(torch_checkpoint, early_stop=False)
 
 
-def forbid_torch_checkpoint() -> contextlib.AbstractContextManager[None]:
-    """Refuse PyTorch's checkpoint while an answer runs."""
-    return forbid.checkpointing(
-        "torch.utils.checkpoint is what you are writing, so your answer may not call it."
-    )
+NO_TORCH_CHECKPOINT = forbid.checkpointing(
+    "torch.utils.checkpoint is what you are writing, so your answer may not call it."
+)
 
 
 class CountingBlock(nn.Module):

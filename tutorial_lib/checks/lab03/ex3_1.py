@@ -25,7 +25,7 @@ def _run(answer: Callable[..., Any], case: Case) -> Result:
     apply = getattr(answer, "apply", None)
     if apply is None:
         raise CheckError("Discard has no apply: it is a subclass of torch.autograd.Function.")
-    with chain.forbid_torch_checkpoint(), _forbid_recursion(answer):
+    with _forbid_recursion(answer):
         try:
             seen = chain.run(apply, case)
         except RuntimeError as error:
@@ -107,4 +107,5 @@ discard = Check(
     _judge,
     oracle=partial(chain.run, chain.without_checkpoint),
     exam=exam.of_checkpoint(lambda answer: answer.apply),
+    forbidden=[chain.NO_TORCH_CHECKPOINT],
 )

@@ -19,8 +19,7 @@ def _cases(seed: int) -> list[Case]:
 
 
 def _run(answer: Callable[..., Any], case: Case) -> Result:
-    with chain.forbid_torch_checkpoint():
-        return chain.run(answer, case)
+    return chain.run(answer, case)
 
 
 class _Exact:
@@ -88,4 +87,5 @@ hooked = Check(
     _judge,
     oracle=_Exact,
     exam=exam.of_checkpoint(),
+    forbidden=[chain.NO_TORCH_CHECKPOINT],
 )

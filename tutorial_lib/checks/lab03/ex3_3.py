@@ -35,8 +35,7 @@ def _run(answer: Callable[..., Any], case: Case) -> Result:
     torch.manual_seed(case["seed"])
     x = torch.randn(case["rows"], case["width"])
     runs = {"random": _random, "devices": _devices, "autocast": _autocast, "norm": _norm}
-    with chain.forbid_torch_checkpoint():
-        return runs[case["kind"]](answer, case, x)
+    return runs[case["kind"]](answer, case, x)
 
 
 def _random(answer: Callable[..., Any], case: Case, x: Tensor) -> Result:
@@ -195,4 +194,5 @@ remember_surroundings = Check(
     _cases,
     _run,
     _judge,
+    forbidden=[chain.NO_TORCH_CHECKPOINT],
 )

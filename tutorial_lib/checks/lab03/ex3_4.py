@@ -35,8 +35,7 @@ def _arguments(case: Case) -> tuple[dict[str, Tensor], tuple[Any, ...], dict[str
 
 def _run(answer: Callable[..., Any], case: Case) -> Result:
     runs = {"kept": _kept, "in place": _in_place, "again": _again, "let go": _kept}
-    with chain.forbid_torch_checkpoint():
-        return runs[case["kind"]](answer, case)
+    return runs[case["kind"]](answer, case)
 
 
 def _in_place(answer: Callable[..., Any], case: Case) -> Result:
@@ -169,4 +168,5 @@ save_arguments = Check(
     _cases,
     _run,
     _judge,
+    forbidden=[chain.NO_TORCH_CHECKPOINT],
 )

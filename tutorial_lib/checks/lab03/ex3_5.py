@@ -66,8 +66,7 @@ def _cases(seed: int) -> list[Case]:
 
 
 def _run(answer: Callable[..., Any], case: Case) -> Result:
-    with chain.forbid_torch_checkpoint():
-        return _RUNS[case["kind"]](_through(answer), _through(answer, early_stop=False), case)
+    return _RUNS[case["kind"]](_through(answer), _through(answer, early_stop=False), case)
 
 
 def _exact(case: Case) -> Result:
@@ -200,4 +199,5 @@ region = Check(
     _judge,
     oracle=_exact,
     exam=exam.of_checkpoint(_through),
+    forbidden=[chain.NO_TORCH_CHECKPOINT],
 )

@@ -36,8 +36,7 @@ def _cases(seed: int) -> list[Case]:
 
 
 def _run(answer: Callable[..., Any], case: Case) -> Result:
-    with chain.forbid_torch_checkpoint():
-        return _RUNS[case["kind"]](answer, case)
+    return _RUNS[case["kind"]](answer, case)
 
 
 def _exact(case: Case) -> Result:
@@ -252,4 +251,5 @@ checkpoint = Check(
     _judge,
     oracle=_exact,
     exam=exam.of_checkpoint(),
+    forbidden=[chain.NO_TORCH_CHECKPOINT],
 )

@@ -42,8 +42,7 @@ class OnPaper:
 
 
 def _run(answer: Callable[..., Any], case: Case) -> Result:
-    with models.no_simulation(), models.no_solver():
-        returned = answer(models.stages_of(case), case["length"])
+    returned = answer(models.stages_of(case), case["length"])
     peak, seconds = read.several(returned, 2, "the peak and the seconds")
     return {"peak": peak, "seconds": seconds}
 
@@ -163,4 +162,5 @@ segments_cost = Check(
     _run,
     _judge,
     oracle=OnPaper,
+    forbidden=[models.NO_SIMULATION, models.NO_SOLVER],
 )

@@ -71,19 +71,18 @@ def _run(answer: Callable[..., Any], case: Case) -> Result:
         return note
 
     handles = [layer.register_forward_pre_hook(count(i)) for i, layer in enumerate(layers)]
-    with models.no_runner():
-        loss = answer(layers, tree, rows)
-        if not isinstance(loss, Tensor):
-            raise CheckError(f"a tensor is wanted, and {type(loss).__name__} came: return x.")
-        has_graph, value = loss.requires_grad, float(loss.detach())
-        said = observe.error_said(loss.backward) if has_graph else ""
-        # a copy: the second step adds to the same gradients
-        gradients = plain(observe.gradients_of(layers))
-        del loss
-        for handle in handles:
-            handle.remove()
-        is_wrong = bool(said) or gradients[0] is None
-        peak = 0 if is_wrong else _peak(answer, layers, tree, rows)
+    loss = answer(layers, tree, rows)
+    if not isinstance(loss, Tensor):
+        raise CheckError(f"a tensor is wanted, and {type(loss).__name__} came: return x.")
+    has_graph, value = loss.requires_grad, float(loss.detach())
+    said = observe.error_said(loss.backward) if has_graph else ""
+    # a copy: the second step adds to the same gradients
+    gradients = plain(observe.gradients_of(layers))
+    del loss
+    for handle in handles:
+        handle.remove()
+    is_wrong = bool(said) or gradients[0] is None
+    peak = 0 if is_wrong else _peak(answer, layers, tree, rows)
     return {"said": said, "loss": value, "gradients": gradients, "runs": runs, "peak": peak}
 
 
@@ -173,4 +172,5 @@ run_tree = Check(
     _judge,
     oracle=Planned,
     exam=exam.of(_exam),
+    forbidden=[models.NO_RUNNER],
 )

@@ -43,8 +43,7 @@ class Floor:
 
 
 def _run(answer: Callable[..., Any], case: Case) -> Result:
-    with models.no_solver():
-        return {"floor": answer(models.stages_of(case))}
+    return {"floor": answer(models.stages_of(case))}
 
 
 def _judge(case: Case, result: Result, floor: Floor) -> None:
@@ -91,4 +90,5 @@ smallest_budget = Check(
     _run,
     _judge,
     oracle=Floor,
+    forbidden=[models.NO_SOLVER],
 )

@@ -78,8 +78,7 @@ class Best:
 
 def _run(answer: Callable[..., Any], case: Case) -> Result:
     stages, trees = models.stages_of(case), []
-    with models.no_solver():
-        said = observe.error_said(lambda: trees.append(answer(stages, case["budget"])), ValueError)
+    said = observe.error_said(lambda: trees.append(answer(stages, case["budget"])), ValueError)
     return {"said": said, "tree": trees[0] if trees else None}
 
 
@@ -160,4 +159,5 @@ fastest_tree = Check(
     _run,
     _judge,
     oracle=Best,
+    forbidden=[models.NO_SOLVER],
 )

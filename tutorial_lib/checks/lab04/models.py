@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import math
 import random
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -17,37 +15,23 @@ from torch import Tensor, nn
 from tutorial_lib import plan
 from tutorial_lib.checks import forbid
 from tutorial_lib.checks.core import Case, CheckError
-from tutorial_lib.plan.costs import Costs
-from tutorial_lib.plan.execute import Execution
 from tutorial_lib.plan.simulate import Tree, leaves
 
 _DEEPEST = 200  # of a tree; no case has as many stages
-NO_SIMULATION = (
+NO_SIMULATION = forbid.Forbidden(
     "plan.simulate and plan.Plan are the oracle here, so your function may not call them: add up "
-    "what is held, stage by stage."
+    "what is held, stage by stage.",
+    ("tutorial_lib.plan.simulate:simulate", "tutorial_lib.plan.simulate:_Machine"),
 )
-NO_SOLVER = (
+NO_SOLVER = forbid.Forbidden(
     "plan.solve and plan.floor_bytes are the library's solver, and the solver is what you write "
-    "here: your function may call neither them nor what is below them."
+    "here: your function may call neither them nor what is below them.",
+    forbid.SOLVER,
 )
-NO_RUNNER = "plan.apply runs a tree, and that is what you write here: use torch.utils.checkpoint."
-
-
-def no_simulation() -> contextlib.AbstractContextManager[None]:
-    """Refuse to run a tree on paper, whatever the function was imported as."""
-    return forbid.attribute(sys.modules[plan.simulate.__module__], "_Machine", NO_SIMULATION)
-
-
-def no_runner() -> contextlib.AbstractContextManager[None]:
-    """Refuse to run a tree with the library's own means."""
-    return forbid.attribute(Execution, "run", NO_RUNNER)
-
-
-@contextlib.contextmanager
-def no_solver() -> Iterator[None]:
-    """Refuse the solver and the floor: each begins with `Costs`, whatever it was imported as."""
-    with forbid.attribute(Costs, "of", NO_SOLVER):
-        yield
+NO_RUNNER = forbid.Forbidden(
+    "plan.apply runs a tree, and that is what you write here: use torch.utils.checkpoint.",
+    ("tutorial_lib.plan.execute", "tutorial_lib.plan.apply"),
+)
 
 
 def draw_stages(draw: random.Random, count: int) -> list[dict[str, Any]]:

@@ -10,14 +10,14 @@ from typing import Any, NamedTuple
 
 from tutorial_lib.checks import expect, forbid, observe, read
 from tutorial_lib.checks.core import Case, Check, CheckError, Result
-from tutorial_lib.plan.costs import Costs
 
 # Parts, options of each, and the budget: a share of the way from the smallest possible one to one
 # that allows every part its fewest FLOPs.
 _SHAPES = ((4, 3, 0.5), (6, 3, 0.3), (5, 4, 0.6), (7, 2, 0.5), (5, 3, 0.0), (4, 3, 1.0))
-_NO_SOLVER = (
+_NO_SOLVER = forbid.Forbidden(
     "plan.solve is the library's solver, and the solver is what you write here: your function may "
-    "call neither it nor what is below it."
+    "call neither it nor what is below it.",
+    forbid.SOLVER,
 )
 
 
@@ -62,11 +62,16 @@ def _telling(draw: random.Random) -> Case:
             return case
 
 
+def options_of(case: Case) -> list[list[Option]]:
+    """Give the options of each part of a case."""
+    return [[Option(*option) for option in part] for part in case["parts"]]
+
+
 class Best:
     """All choices of a case, tried one after the other."""
 
     def __init__(self, case: Case) -> None:
-        self.parts = [[Option(*option) for option in part] for part in case["parts"]]
+        self.parts = options_of(case)
         self.budget: int = case["budget"]
 
     def choices(self) -> Iterator[list[Option]]:
@@ -111,9 +116,8 @@ def _ends(case: Case) -> tuple[int, int]:
 
 
 def _run(answer: Callable[..., Any], case: Case) -> Result:
-    given, chosen = Best(case).parts, []
-    with forbid.attribute(Costs, "of", _NO_SOLVER):
-        said = observe.error_said(lambda: chosen.append(answer(given, case["budget"])), ValueError)
+    given, chosen = options_of(case), []
+    said = observe.error_said(lambda: chosen.append(answer(given, case["budget"])), ValueError)
     return {"said": said, "chosen": chosen[0] if chosen else None}
 
 
@@ -208,4 +212,5 @@ fewest_flops = Check(
     _run,
     _judge,
     oracle=Best,
+    forbidden=[_NO_SOLVER],
 )

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import SGD, AdamW, Optimizer
 
-from tutorial_lib.checks import expect, forbid, observe, read, same_training, surroundings
+from tutorial_lib.checks import expect, forbid, observe, read, surroundings
 from tutorial_lib.checks.core import Case, Check, CheckError, Result
 from tutorial_lib.checks.training_record import Recorder
 
@@ -127,16 +127,16 @@ _MESSAGES = {
     "from the training that it looks at. Put it back.",
 }
 
+_NOT_ITSELF = forbid.Forbidden(
+    "assert_same_training is what you are writing, so your answer may not call it.",
+    ("tutorial_lib.checks.same_training", "tutorial_lib.checks.training_record:Recorder"),
+)
+
 
 def _run(answer: Callable[..., Any], case: Case) -> Result:
     model = _model(case)
     observe.fill_gradients(model)
-    message = "assert_same_training is what you are writing, so your answer may not call it."
-    with (
-        forbid.attribute(same_training, "_two_trainings", message),
-        forbid.attribute(Recorder, "call", message),
-        surroundings.watched(model, only=_KEPT) as changed,
-    ):
+    with surroundings.watched(model, only=_KEPT) as changed:
         answered = answer(*_steps(case), model, _make_optimizer(case), case["tolerance"])
     is_pair = isinstance(answered, tuple) and len(answered) == 2
     part, difference = answered if is_pair else (answered, None)
@@ -205,4 +205,5 @@ first_difference = Check(
     _run,
     _judge,
     oracle=_Oracle,
+    forbidden=[_NOT_ITSELF],
 )

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tutorial_lib.checks import expect, forbid, observe, read, surroundings
+from tutorial_lib.checks import expect, observe, read, surroundings
 from tutorial_lib.checks.core import Case, Check, CheckError, Result
 from tutorial_lib.checks.lab07 import models
 from tutorial_lib.checks.lab07.expectations import expect_runs
@@ -31,16 +31,15 @@ def _run(answer: Callable[..., Any], case: Case) -> Result:
         asked_after.append(len(tower.rows_seen))
         return len(asked_after) - 1
 
-    with forbid.checkpointing(models.NO_CHECKPOINT):
-        if case["kind"] == "peak":
-            calls = {
-                name: partial(answer, tower, models.parts_of(case, times), note_moment)
-                for name, times in models.TIMES.items()
-            }
-            return {name: observe.peak_above(call, tower)[0] for name, call in calls.items()}
-        parts = models.parts_of(case)
-        with surroundings.watched(tower, parts, but=["random state"]) as changed:
-            returned = answer(tower, parts, note_moment)
+    if case["kind"] == "peak":
+        calls = {
+            name: partial(answer, tower, models.parts_of(case, times), note_moment)
+            for name, times in models.TIMES.items()
+        }
+        return {name: observe.peak_above(call, tower)[0] for name, call in calls.items()}
+    parts = models.parts_of(case)
+    with surroundings.watched(tower, parts, but=["random state"]) as changed:
+        returned = answer(tower, parts, note_moment)
     embeddings, moments = read.several(returned, 2, "embeddings and moments")
     if not isinstance(embeddings, Tensor):
         raise CheckError(
@@ -117,4 +116,5 @@ embed = Check(
     _cases,
     _run,
     _judge,
+    forbidden=[models.NO_CHECKPOINT],
 )

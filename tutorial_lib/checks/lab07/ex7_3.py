@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from tutorial_lib import memory
-from tutorial_lib.checks import expect, forbid, observe, read, surroundings
+from tutorial_lib.checks import expect, observe, read, surroundings
 from tutorial_lib.checks.core import Case, Check, Result
 from tutorial_lib.checks.lab07 import expectations, models
 
@@ -50,7 +50,6 @@ def _run(answer: Callable[..., Any], case: Case) -> Result:
         return {"said": said, "gradients": observe.gradients_of(loss_of)}
     with (
         surroundings.watched(loss_of, embeddings, but=["gradients"]) as changed,
-        forbid.checkpointing(models.NO_CHECKPOINT),
         memory.watch(model=loss_of) as report,
     ):
         loss, gradients = read.several(
@@ -120,4 +119,5 @@ cache_gradients = Check(
     _cases,
     _run,
     _judge,
+    forbidden=[models.NO_CHECKPOINT],
 )

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tutorial_lib.checks import expect, forbid, observe, read, surroundings
+from tutorial_lib.checks import expect, observe, read, surroundings
 from tutorial_lib.checks.core import Case, Check, CheckError, Result
 from tutorial_lib.checks.lab07 import models
 from tutorial_lib.checks.lab07.expectations import expect_gradients, expect_runs, times_in
@@ -68,17 +68,16 @@ def _call(answer: Callable[..., Any], handed: Sequence[Any]) -> None:
 
 
 def _run(answer: Callable[..., Any], case: Case) -> Result:
-    with forbid.checkpointing(models.NO_CHECKPOINT):
-        if case["kind"] == "peak":
-            all_handed = {name: _handed(case, times) for name, times in models.TIMES.items()}
-            return {
-                name: observe.peak_above(partial(_call, answer, handed), handed[0])[0]
-                for name, handed in all_handed.items()
-            }
-        tower, parts, cached, _ = handed = _handed(case)
-        but = ["gradients", "random state"]
-        with surroundings.watched(tower, [*parts, cached], but=but) as changed:
-            _call(answer, handed)
+    if case["kind"] == "peak":
+        all_handed = {name: _handed(case, times) for name, times in models.TIMES.items()}
+        return {
+            name: observe.peak_above(partial(_call, answer, handed), handed[0])[0]
+            for name, handed in all_handed.items()
+        }
+    tower, parts, cached, _ = handed = _handed(case)
+    but = ["gradients", "random state"]
+    with surroundings.watched(tower, [*parts, cached], but=but) as changed:
+        _call(answer, handed)
     return {
         "gradients": observe.gradients_of(tower),
         "changed": changed,
@@ -167,4 +166,5 @@ push = Check(
     _cases,
     _run,
     _judge,
+    forbidden=[models.NO_CHECKPOINT],
 )

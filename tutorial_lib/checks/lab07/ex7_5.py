@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from tutorial_lib import memory
-from tutorial_lib.checks import expect, forbid, observe, read
+from tutorial_lib.checks import expect, observe, read
 from tutorial_lib.checks.core import Case, Check, CheckError, Result
 from tutorial_lib.checks.lab07 import models
 from tutorial_lib.private_torch import FakeTensorMode
@@ -31,12 +31,11 @@ def _cases(seed: int) -> list[Case]:
 
 def _run(answer: Callable[..., Any], case: Case) -> Result:
     tower = models.seeded_tower(case, models.CountingTower)
-    with forbid.checkpointing(models.NO_CHECKPOINT):
-        if case["kind"] == "bytes":
-            return _bytes_kept(answer, tower)
-        if case["kind"] == "devices":
-            return _on_a_gpu(answer, tower, case["seed"] % 100)
-        return _used(answer, tower, models.parts_of(case))
+    if case["kind"] == "bytes":
+        return _bytes_kept(answer, tower)
+    if case["kind"] == "devices":
+        return _on_a_gpu(answer, tower, case["seed"] % 100)
+    return _used(answer, tower, models.parts_of(case))
 
 
 def _bytes_kept(answer: Callable[..., Any], tower: nn.Module) -> Result:
@@ -200,4 +199,5 @@ remember = Check(
     _cases,
     _run,
     _judge,
+    forbidden=[models.NO_CHECKPOINT],
 )

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tutorial_lib.checks import exam, expect, forbid, observe, read, surroundings
+from tutorial_lib.checks import exam, expect, observe, read, surroundings
 from tutorial_lib.checks.core import Case, Check, Result
 from tutorial_lib.checks.lab07 import expectations, models
 from tutorial_lib.checks.lab07.ex7_6_refusals import judge_refusal, refusal_cases, run_refusal
@@ -70,13 +70,12 @@ def _observe(backward: Callable[..., Any], case: Case) -> dict[str, Any]:
 
 
 def _run(answer: Callable[..., Any], case: Case) -> Result:
-    with forbid.checkpointing(models.NO_CHECKPOINT):
-        if case["kind"] == "peak":
-            (few, _), (many, left) = (_peak(answer, {**case, "rows": n}) for n in _ROWS.values())
-            return {"few": few, "many": many, "left": left}
-        if case["kind"] == "refusal":
-            return run_refusal(answer, case, *_make(case))
-        return _observe(answer, case)
+    if case["kind"] == "peak":
+        (few, _), (many, left) = (_peak(answer, {**case, "rows": n}) for n in _ROWS.values())
+        return {"few": few, "many": many, "left": left}
+    if case["kind"] == "refusal":
+        return run_refusal(answer, case, *_make(case))
+    return _observe(answer, case)
 
 
 def _peak(answer: Callable[..., Any], case: Case) -> tuple[int, int]:
@@ -243,4 +242,5 @@ cached_backward = Check(
     _judge,
     oracle=_OneGraph,
     exam=exam.of(_exam),
+    forbidden=[models.NO_CHECKPOINT],
 )

@@ -11,13 +11,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from tutorial_lib.checks import observe
+from tutorial_lib.checks import forbid, observe
 from tutorial_lib.checks.core import Case
 
 Tower = TypeVar("Tower", bound="CountingTower")
 
 TIMES = {"few": 1, "many": 4}  # how often a case's micro-batches come, where peaks are compared
-NO_CHECKPOINT = (
+NO_CHECKPOINT = forbid.checkpointing(
     "torch.utils.checkpoint does this lab's work by itself, as its end shows: here your answer "
     "may not call it."
 )

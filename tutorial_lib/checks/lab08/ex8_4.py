@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils import checkpoint as torch_checkpoint
 
 from tutorial_lib.checks import expect, forbid, observe, read
 from tutorial_lib.checks.core import Case, Check, CheckError, Result
@@ -18,9 +17,10 @@ from tutorial_lib.private_torch import checkpoint_modules
 
 _NUM = 8
 _SLACK = 1.03  # a recomputation that goes on to its end holds a little more
-_REENTRANT = (
+_REENTRANT = forbid.Forbidden(
     "that is checkpoint's old form, use_reentrant=True, which takes no keyword arguments and loses "
-    "gradients where the input needs none: say use_reentrant=False."
+    "gradients where the input needs none: say use_reentrant=False.",
+    ("torch.utils.checkpoint:CheckpointFunction.forward",),
 )
 _CHOICES = {
     "residual blocks": ["down_blocks.0.resnets.0", "down_blocks.0.resnets.1"],
@@ -107,8 +107,7 @@ def _observe(answer: Callable[..., Any], case: Case) -> dict[str, Any]:
 
 def _run(answer: Callable[..., Any], case: Case) -> Result:
     try:
-        with forbid.attribute(torch_checkpoint.CheckpointFunction, "apply", _REENTRANT):
-            return _observe(answer, case)
+        return _observe(answer, case)
     except TypeError as error:
         if "context manager" not in str(error):
             raise
@@ -205,4 +204,5 @@ recomputing = Check(
     _run,
     _judge,
     oracle=_Wanted,
+    forbidden=[_REENTRANT],
 )
