@@ -41,6 +41,10 @@ _ADVICE = {
     "of people you trust, or use Linux 5.13 or later.",
     "none": " Nothing holds a submission back: grade only files of people you trust.",
 }
+_UNWATCHED = (
+    " This machine has no /proc: each answer has one process, whose memory the system limits, and "
+    "an answer that starts processes gets an error."
+)
 
 
 def grade(
@@ -121,6 +125,7 @@ def _write(
 
     lab, entries = class_list.lab, class_list.entries(results)
     isolated = f"isolation: {facts['isolation']}.{_ADVICE.get(facts['isolation'], '')}"
+    isolated += _UNWATCHED if "unwatched" in facts["layers"] else ""
     said = [isolated, *class_list.warnings(entries)]
     report.write_report(out, lab, entries, said, facts)
     table = pd.DataFrame(scores.rows(lab, entries), columns=scores.columns(lab))

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tutorial_lib.school.grading import seccomp
+from tutorial_lib.school.grading import mapped, seccomp
 
 try:
     import resource
@@ -141,19 +141,21 @@ def confine(limits: Limits, readable: Sequence[Path], scratch: Path, *, flags: i
         flags: The namespaces that it is already in.
 
     Returns:
-        The layers in place: some of `limits`, `namespaces`, `landlock`, `capabilities`, `seccomp`.
+        The layers in place: some of `limits`, `namespaces`, `landlock`, `capabilities`, `seccomp`;
+        and `unwatched` where no watch sees memory, so that no process may start another.
     """
     os.chdir(scratch)
     os.environ.update(HOME=str(scratch), TMPDIR=str(scratch), MPLCONFIGDIR=str(scratch))
     tempfile.tempdir = None  # what was imported before may have settled on another folder
-    layers = ["namespaces"] if flags else []
+    alone = bool(limits.exam_bytes) or not mapped.sees_memory()
+    layers = ["namespaces"] * bool(flags) + ["unwatched"] * (not mapped.sees_memory())
     steps: list[tuple[str, Callable[[], None]]] = [("limits", lambda: _set_limits(limits, flags))]
     if ON_LINUX:
         steps += [
             ("no new privileges", _give_up_new_privileges),
             ("landlock", lambda: _landlock(readable, scratch)),
             ("capabilities", _drop_capabilities),
-            ("seccomp", lambda: _filter_calls(alone=bool(limits.exam_bytes))),
+            ("seccomp", lambda: _filter_calls(alone=alone)),
         ]
     for name, step in steps:
         with contextlib.suppress(OSError, ValueError):
@@ -174,11 +176,13 @@ def _set_limits(limits: Limits, flags: int) -> None:
         "RLIMIT_FSIZE": limits.file_bytes,
         "RLIMIT_NOFILE": limits.open_files,
         # Data and not address space: torch maps far more than it uses.
-        "RLIMIT_DATA": _mapped_bytes("VmData") + limits.memory_bytes,
+        "RLIMIT_DATA": mapped.mapped_bytes("VmData") + limits.memory_bytes,
     }
+    if not mapped.sees_memory():  # no watch counts what is shared
+        wanted["RLIMIT_AS"] = mapped.mapped_bytes("VmSize") + limits.memory_bytes
     if limits.exam_bytes:
         _map_each_tensor()
-        wanted["RLIMIT_AS"] = _mapped_bytes("VmSize") + limits.exam_bytes
+        wanted["RLIMIT_AS"] = mapped.mapped_bytes("VmSize") + limits.exam_bytes
     if flags & _NEW_USER:  # elsewhere it would count the user's other processes too
         wanted["RLIMIT_NPROC"] = 4 * limits.processes
     for name, value in wanted.items():
@@ -196,13 +200,6 @@ def _map_each_tensor() -> None:
     with contextlib.suppress(AttributeError):
         for option, value in ((_TRIM_THRESHOLD, 2**16), (_MMAP_THRESHOLD, 2**16), (_ARENA_MAX, 1)):
             _libc().mallopt(option, value)
-
-
-def _mapped_bytes(kind: str) -> int:
-    if not ON_LINUX:
-        return 0
-    status = Path("/proc/self/status").read_text()
-    return int(status.split(f"{kind}:")[1].split()[0]) * 1024
 
 
 def _drop_capabilities() -> None:

@@ -84,7 +84,7 @@ class Watch:
         self.in_function = False
         self.number = processes.number_outside()
         self.began = self._now([])  # of the child itself, all counts
-        self.started_with = processes.held_bytes(psutil.Process(self.number))
+        self.started_with = processes.held_bytes(self.number)
         self.last = 0
         self.broken = ""
         self.timed_out = False
@@ -128,7 +128,7 @@ class Watch:
         self.began = now
 
     def _now(self, below: list[psutil.Process]) -> Time:
-        return Time(processes.cpu_seconds(below), time.monotonic())
+        return Time(processes.cpu_seconds(below, self.child), time.monotonic())
 
     def _read(self, length: int) -> bytes:
         while not self.broken:
