@@ -200,7 +200,9 @@ def test_grade_passes_its_options_on(capsys, monkeypatch, tmp_path):
     def grade(lab, submissions, out, **options):
         asked.update(options, lab=lab)
         statuses = ["graded", "graded", "unreadable"]
-        return pd.DataFrame({"name": list("abc"), "status": statuses, "review": ["", "1.1", ""]})
+        table = pd.DataFrame({"name": list("abc"), "status": statuses, "review": ["", "1.1", ""]})
+        table.attrs["said"] = ["isolation: none."]
+        return table
 
     monkeypatch.setattr(grading, "grade", grade, raising=False)
     words = ["grade", "lab01", str(tmp_path), "--out", "report", "--workers", "2", "--only", "ann"]
@@ -209,6 +211,26 @@ def test_grade_passes_its_options_on(capsys, monkeypatch, tmp_path):
     said = capsys.readouterr().out
     assert "2 graded, 1 unreadable" in said
     assert "a person should read (column review): b\n" in said
+
+
+def test_a_lab_whose_self_test_finds_a_fault_ends_with_1(capsys, monkeypatch):
+    import pandas as pd
+
+    from tutorial_lib.school import grading
+
+    for faults, code in (([], 0), (["1.1 doubles: the message lacks 'twice'"], 1)):
+        found = (pd.DataFrame({"wrong": ["3 of 3"]}, index=["1.1"]), faults)
+        monkeypatch.setattr(grading, "selftest", lambda *_, f=found, **__: f, raising=False)
+        assert cli.run(["grade", "--selftest", "lab01"]) == code
+        said = capsys.readouterr().out
+        assert "3 of 3" in said
+        assert (faults or ["No fault."])[0] in said
+
+
+@pytest.mark.parametrize("words", ["", "class", "class other --out r", "--selftest class"])
+def test_grade_says_what_it_needs(capsys, words):
+    assert cli.run(["grade", "lab01", *words.split()]) == 2
+    assert "one folder of submissions and --out" in capsys.readouterr().err
 
 
 LLAMA = {

@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
 
 def grade(
     lab: Annotated[str, typer.Argument(help="The lab, as in lab01.")],
-    submissions: Annotated[Path, typer.Argument(help="Folder of notebooks, or of folders.")],
-    out: Annotated[Path, typer.Option(help="Folder for the report: new, or an older report.")],
+    folders: Annotated[
+        list[Path] | None, typer.Argument(help="Folder of notebooks, or of folders.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for the report: new, or an older report.")
+    ] = None,
     workers: Annotated[int | None, typer.Option(help="Submissions at once; one a core.")] = None,
+    dask: Annotated[
+        str | None, typer.Option(help="Grade on a Dask cluster: address of its scheduler.")
+    ] = None,
     seconds: Annotated[float, typer.Option(help="CPU time of a function in one check.")] = 20.0,
     only: Annotated[
         list[str] | None,
@@ -35,32 +45,54 @@ def grade(
     merge: Annotated[
         bool, typer.Option("--merge", help="Grade nothing; the folders named are reports.")
     ] = False,
-    more: Annotated[list[Path] | None, typer.Argument(help="With --merge: more reports.")] = None,
+    selftest: Annotated[
+        bool, typer.Option("--selftest", help="Grade answers whose verdict is known.")
+    ] = False,
+    example: Annotated[
+        bool, typer.Option("--example", help="Write a class of thirty into the folder.")
+    ] = False,
 ) -> None:
     """Grade a folder of submissions: scores.csv, and a page of feedback for each.
 
-    A run that was stopped goes on where it was when the same command is given again.
+    A run that was stopped goes on where it was when the same command is given again, and what has
+    not changed since an older report is not graded again. See solutions/GRADING.md.
+
+    `grade --selftest LAB` grades the solution, the blank and all known answers.
+    `grade --example LAB FOLDER` writes a class to try it on.
     `grade --merge REPORT1 REPORT2 --out FOLDER` makes one table of several labs.
     """
     from tutorial_lib.school import grading
 
-    if merge:
-        num_students = grading.merge([Path(lab), submissions, *(more or ())], out)
+    given = folders or []
+    if merge and given and out:
+        num_students = grading.merge([Path(lab), *given], out)
         print(f"{num_students} students: {out / 'scores.csv'}")
-        return
-    if more:
-        raise ValueError(f"{more[0]} is one folder too many: without --merge, give one.")
-    table = grading.grade(
-        lab,
-        submissions,
-        out,
-        root=ROOT,
-        workers=workers,
-        seconds=seconds,
-        only=only or (),
-        seed=seed,
-        rules=grading.Rules(overrides, roster, deadline, take),
-    )
+    elif selftest and not given:
+        _selftest(*grading.selftest(lab, root=ROOT, workers=workers, seconds=seconds))
+    elif example and len(given) == 1:
+        print(f"{grading.write_example(lab, given[0], root=ROOT)} submissions: {given[0]}")
+    elif merge or selftest or example or len(given) != 1 or not out:
+        raise ValueError(
+            "grade takes a lab, one folder of submissions and --out FOLDER; "
+            "`grade --help` shows what goes with --merge, --selftest and --example."
+        )
+    else:
+        table = grading.grade(
+            lab,
+            given[0],
+            out,
+            root=ROOT,
+            workers=workers,
+            dask=dask,
+            seconds=seconds,
+            only=only or (),
+            seed=seed,
+            rules=grading.Rules(overrides, roster, deadline, take),
+        )
+        _say(table, out)
+
+
+def _say(table: pd.DataFrame, out: Path) -> None:
     for sentence in table.attrs["said"]:
         print(sentence)
     counts = table["status"].value_counts()
@@ -68,6 +100,14 @@ def grade(
     if read := list(table["name"][table["review"] != ""]):
         print(f"Answers that a person should read (column review): {', '.join(read)}")
     print(f"Scores: {out / 'scores.csv'}. Feedback: {out / 'index.html'}.")
+
+
+def _selftest(table: pd.DataFrame, faults: list[str]) -> None:
+    print("Answers that got the points and the message that they should get:")
+    print(table.to_string())
+    print("\n".join(faults) or "No fault.")
+    if faults:
+        raise typer.Exit(1)
 
 
 def build(

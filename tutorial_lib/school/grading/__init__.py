@@ -10,11 +10,19 @@ from tutorial_lib.school.grading.errors import GradingError
 
 if TYPE_CHECKING:
     from tutorial_lib.school.grading.class_list import Rules
+    from tutorial_lib.school.grading.example import write_example
     from tutorial_lib.school.grading.merging import merge
     from tutorial_lib.school.grading.run import grade
+    from tutorial_lib.school.grading.selftest import selftest
 
-__all__ = ["GradingError", "Rules", "grade", "merge"]
-_PLACES = {"Rules": "class_list", "merge": "merging", "grade": "run"}
+__all__ = ["GradingError", "Rules", "grade", "merge", "selftest", "write_example"]
+_PLACES = {
+    "Rules": "class_list",
+    "grade": "run",
+    "merge": "merging",
+    "selftest": "selftest",
+    "write_example": "example",
+}
 
 
 def __getattr__(name: str) -> object:

@@ -24,6 +24,7 @@ from tutorial_lib.school.grading.launch import (
     run_directory,
     start_session,
 )
+from tutorial_lib.school.grading.request import default_workers
 from tutorial_lib.school.grading.results import Graded
 from tutorial_lib.school.grading.submission import Answers, match_answers, one_part_each
 
@@ -68,6 +69,11 @@ class Bench:
     judges: Judges
     layers: Sequence[str]
     stopped: threading.Event = field(default_factory=threading.Event)
+
+    @property
+    def workers(self) -> int:
+        """Say how many submissions it should judge at the same time."""
+        return default_workers(self.order.memory_bytes)
 
     def stop(self) -> None:
         """End every judge and every session."""

@@ -10,7 +10,7 @@ from typing import Any
 
 from tutorial_lib.school.grading.errors import GradingError
 from tutorial_lib.school.grading.known_answers import KnownAnswer, known_answers
-from tutorial_lib.school.grading.lab import Lab
+from tutorial_lib.school.grading.lab import Lab, load_lab
 
 _NAMES = (
     *("ann", "bob", "chloé", "david", "émile", "fatma", "grace", "hùng", "ines", "jürgen"),
@@ -35,13 +35,15 @@ def handed_in(lab: Lab, answers: Mapping[str, str]) -> dict[str, Any]:
     return notebook
 
 
-def write_example(root: Path, lab: Lab, folder: Path, num_students: int = 30, seed: int = 0) -> int:
+def write_example(
+    name: str, folder: Path, *, root: Path, num_students: int = 30, seed: int = 0
+) -> int:
     """Write an example class: the solution, the blank, one broken file, and mixtures.
 
     Args:
-        root: The course folder.
-        lab: The lab.
+        name: Of the lab, as in `lab01`.
         folder: A folder that is new or empty.
+        root: The course folder.
         num_students: How many submissions.
         seed: Of the mixture.
 
@@ -53,6 +55,7 @@ def write_example(root: Path, lab: Lab, folder: Path, num_students: int = 30, se
     """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise GradingError(f"{folder} is not empty: give a new folder for the example.")
+    lab = load_lab(root.resolve(), name)
     known, draw = known_answers(root, lab), random.Random(seed)
     solved = {number: answer.reference for number, answer in lab.answers.items()}
     folder.mkdir(parents=True, exist_ok=True)

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from importlib import metadata
+from pathlib import Path
 
 import joblib  # type: ignore[import-untyped]
+import psutil
 
 from tutorial_lib.school.grading.errors import GradingError
+from tutorial_lib.units import GIB
 
 _DAY = 86_400.0
 _MOST_WORKERS = 8
+_JUDGE_BYTES = GIB // 4
 _NEEDED = ("nbval", "pytest", "ipykernel", "pandas", "rich", "psutil", "jinja2")
 
 
@@ -27,12 +32,27 @@ def check_limits(seconds: float, memory_bytes: int, workers: int | None) -> None
         )
 
 
-def default_workers() -> int:
+def default_workers(memory_bytes: int) -> int:
     """Give the number of submissions to grade at once: one for each core, but not too many.
 
-    Only cores that this process may use count, by its affinity and by its container's quota.
+    Only cores that this process may use count, by its affinity and by its container's quota. And
+    only as many as find room in the free memory, should all of them use what they may.
+
+    Args:
+        memory_bytes: What one submission may use.
     """
-    return min(_MOST_WORKERS, int(joblib.cpu_count()))
+    cores = int(joblib.cpu_count())
+    return max(1, min(_MOST_WORKERS, cores, _free_bytes() // (memory_bytes + _JUDGE_BYTES)))
+
+
+def _free_bytes() -> int:
+    """Read how much memory is free, on the machine and in this process's container."""
+    free = int(psutil.virtual_memory().available)
+    group = Path("/sys/fs/cgroup")
+    with contextlib.suppress(OSError, ValueError):  # no container, or no limit: "max"
+        limit = int((group / "memory.max").read_text())
+        free = min(free, limit - int((group / "memory.current").read_text()))
+    return free
 
 
 def check_tools() -> None:

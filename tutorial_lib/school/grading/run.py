@@ -19,12 +19,13 @@ from tutorial_lib.school.grading import report
 from tutorial_lib.school.grading.bench import Order, open_bench
 from tutorial_lib.school.grading.class_folder import find_submissions
 from tutorial_lib.school.grading.class_list import ClassList, Rules
+from tutorial_lib.school.grading.cluster import open_cluster
 from tutorial_lib.school.grading.journal import Journal, as_data, course_version
 from tutorial_lib.school.grading.lab import load_lab
 from tutorial_lib.school.grading.marking import Run, grade_all, self_test
 from tutorial_lib.school.grading.processes import interruptible
 from tutorial_lib.school.grading.report import scores
-from tutorial_lib.school.grading.request import check_limits, check_tools, default_workers
+from tutorial_lib.school.grading.request import check_limits, check_tools
 from tutorial_lib.school.grading.results import Graded
 from tutorial_lib.school.grading.server import isolation
 from tutorial_lib.units import GIB
@@ -54,6 +55,7 @@ def grade(
     *,
     root: Path,
     workers: int | None = None,
+    dask: str | None = None,
     seconds: float = 20.0,
     memory_bytes: int = 2 * GIB,
     only: Sequence[str] = (),
@@ -74,7 +76,8 @@ def grade(
         out: Folder for `scores.csv`, `feedback/`, `index.html` and `run.json`. It must be new,
             empty, or hold an older report, which is replaced.
         root: The course folder.
-        workers: Submissions graded at the same time; `default_workers()` when None.
+        workers: Submissions graded at the same time; as many as cores and memory allow when None.
+        dask: Address of a Dask scheduler, whose workers grade in place of this machine.
         seconds: CPU time of a function in one check, all its cases together.
         memory_bytes: What a student's process may use beyond its imports.
         only: Names of the few to grade; an older report keeps the others. All when empty.
@@ -102,16 +105,17 @@ def grade(
     journal = Journal(out, identity, seed, again=bool(only))
     kept = journal.kept(names) if only else []
     order = Order(course, journal.seed, seconds, memory_bytes, checks_package, paths)
-    num_workers = workers or default_workers()
     started = time.monotonic()
-    with interruptible(), open_bench(order) as bench:
-        this = Run(course, submissions, journal, bench, num_workers)
+    grader = open_cluster(dask, order) if dask else open_bench(order)
+    with interruptible(), grader as judging:
+        num_workers = workers or judging.workers
+        this = Run(course, submissions, journal, judging, num_workers)
         self_test(this)
         results = grade_all(this, names)
-    facts = identity | {"workers": num_workers, "layers": bench.layers}
+    facts = identity | {"workers": num_workers, "layers": judging.layers}
     facts |= {"seconds": round(time.monotonic() - started, 1)}
     everybody = sorted([*kept, *results], key=lambda result: result.name)
-    facts |= _facts(journal, bench.layers, everybody)
+    facts |= _facts(journal, judging.layers, everybody)
     table = _write(class_list, out, everybody, facts)
     journal.remove()
     return table

@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING
 
 from tutorial_lib.school.grading.bench import Order, blank, open_bench, solution
 from tutorial_lib.school.grading.known_answers import KnownAnswer, known_answers
-from tutorial_lib.school.grading.lab import Lab
+from tutorial_lib.school.grading.lab import Lab, load_lab
 from tutorial_lib.school.grading.processes import interruptible
+from tutorial_lib.school.grading.request import check_limits, check_tools
 from tutorial_lib.school.grading.results import Graded
 from tutorial_lib.school.grading.submission import Answers, one_part_each
+from tutorial_lib.units import GIB
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -51,23 +53,46 @@ class Case:
         return f"the message is that of another answer ({others[0]!r}): {said}" if others else ""
 
 
-def selftest(lab: Lab, root: Path, order: Order, workers: int) -> tuple[pd.DataFrame, list[str]]:
+def selftest(
+    lab: str,
+    *,
+    root: Path,
+    workers: int | None = None,
+    seconds: float = 20.0,
+    memory_bytes: int = 2 * GIB,
+    seed: int = 0,
+    checks_package: str = "tutorial_lib.checks",
+    import_path: Sequence[Path] = (),
+) -> tuple[pd.DataFrame, list[str]]:
     """Grade all answers of a lab whose verdict is known; of each kind one is graded twice.
 
-    Args:
-        lab: The lab.
-        root: The course folder; its tests hold the known answers.
-        order: As for a class.
-        workers: How many are judged at the same time.
+    The arguments are those of `grade`; the known answers stand in the course folder's tests.
 
     Returns:
         A table, a line an exercise: how many answers of each kind got what they should get. And
         every fault, in a sentence.
+
+    Raises:
+        GradingError: When the request cannot be met.
     """
+    check_limits(seconds, memory_bytes, workers)
+    check_tools()
+    course = load_lab(root.resolve(), lab)
+    order = Order(course, seed, seconds, memory_bytes, checks_package, list(import_path))
+    return _selftest(course, root, order, workers)
+
+
+def _selftest(
+    lab: Lab, root: Path, order: Order, workers: int | None
+) -> tuple[pd.DataFrame, list[str]]:
     cases = list(_cases(lab, known_answers(root, lab)))
     twice = {(case.exercise, case.kind): case for case in reversed(cases)}
     views = {number: lab.only(number) for number in lab.exercises}
-    with interruptible(), open_bench(order) as bench, ThreadPoolExecutor(workers) as pool:
+    with (
+        interruptible(),
+        open_bench(order) as bench,
+        ThreadPoolExecutor(workers or bench.workers) as pool,
+    ):
 
         def judge(case: Case) -> Graded:
             return bench.judge(case.answers, views[case.exercise])

@@ -19,7 +19,6 @@ from tutorial_lib.school.authoring.frame import read_settings
 HERE = Path(__file__).parent
 PARTS = {"Chapters": "course", "Labs": "labs", "Solutions": "solutions"}
 _FOLDED = ("setup", "imports")
-_ATTACHED = re.compile(r"\(attachment:([\w.-]+)\.png\)")
 _PAGE = re.compile(r"(href=['\"][^'\"]*)\.ipynb")
 
 
@@ -85,7 +84,7 @@ def _as_page(notebook: NotebookNode) -> NotebookNode:
         if cell.id in _FOLDED:
             cell.metadata["tags"] = ["hide-input"]
         if cell.pop("attachments", None):  # MyST knows files only
-            cell.source = _ATTACHED.sub(r"(../figures/\1.svg)", cell.source)
+            cell.source = cell.source.replace("(attachment:", "(../figures/")
         for output in cell.get("outputs", []):
             html = output.get("data", {}).get("text/html")
             if html:

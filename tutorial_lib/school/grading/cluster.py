@@ -1,0 +1,143 @@
+"""Judging on a Dask cluster: a bench in each of its workers, a task for each submission."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tutorial_lib.school.grading.bench import Bench, Order, open_bench
+from tutorial_lib.school.grading.errors import GradingError
+from tutorial_lib.school.grading.journal import library_version
+from tutorial_lib.school.grading.results import Graded
+from tutorial_lib.school.grading.submission import Answers
+
+try:
+    import distributed
+    from distributed.diagnostics.plugin import WorkerPlugin
+except ImportError:  # the extra `dask` is not installed
+    distributed = None
+    WorkerPlugin = object
+
+_NAME = "tutorial_lib-grading"
+_CONNECT_SECONDS = 20
+
+
+class BenchPlugin(WorkerPlugin):  # type: ignore[misc]
+    """Opens a bench when a worker starts or joins, and closes it with the run.
+
+    Args:
+        order: What is the same for all submissions.
+        version: Of the library, where the run was started.
+    """
+
+    name = _NAME
+
+    def __init__(self, order: Order, version: str) -> None:
+        self.order, self.version = order, version
+
+    def setup(self, worker: Any) -> None:
+        """Start the worker's own servers."""
+        if library_version(self.order.import_path) != self.version:
+            raise GradingError(
+                f"the Dask worker {worker.address} has another version of the course: install "
+                "the same one on every machine."
+            )
+        self.closing = contextlib.ExitStack()
+        self.bench = self.closing.enter_context(open_bench(self.order))
+
+    def teardown(self, worker: Any) -> None:
+        """End them, and what they are still doing."""
+        self.bench.stop()
+        self.closing.close()
+
+
+def _bench() -> Bench:
+    plugins: dict[str, Any] = distributed.get_worker().plugins
+    bench: Bench = plugins[_NAME].bench
+    return bench
+
+
+def _grade(content: bytes) -> Graded:
+    return _bench().grade(content)
+
+
+def _judge(answers: Answers) -> Graded:
+    return _bench().judge(answers)
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Judges submissions on the workers of a cluster; what a lost worker had is done by another.
+
+    Args:
+        client: Connected to the scheduler.
+        layers: What holds a submission back on every worker.
+        workers: How many submissions the cluster can judge at the same time.
+    """
+
+    client: Any
+    layers: Sequence[str]
+    workers: int
+
+    def grade(self, content: bytes) -> Graded:
+        """Judge a submitted file."""
+        return self._done(_grade, content)
+
+    def judge(self, answers: Answers) -> Graded:
+        """Judge answers."""
+        return self._done(_judge, answers)
+
+    def _done(self, task: Any, what: Any) -> Graded:
+        # not pure: what ran out of time is judged a second time
+        result: Graded = self.client.submit(task, what, pure=False).result()
+        return result
+
+    def stop(self) -> None:
+        """Give up all that is under way."""
+        threading.Thread(target=self.client.close, daemon=True).start()
+
+
+@contextlib.contextmanager
+def open_cluster(address: str, order: Order) -> Iterator[Cluster]:
+    """Open a bench on every worker of a Dask cluster, and close them afterwards.
+
+    Args:
+        address: Of the scheduler, as in `tcp://10.0.0.1:8786`.
+        order: What is the same for all submissions.
+
+    Raises:
+        GradingError: When Dask is missing, nobody answers there, or a bench cannot be opened.
+    """
+    if distributed is None:
+        raise GradingError("--dask needs a package: install with pip install -e '.[dask]'.")
+    try:
+        client = distributed.Client(address, timeout=_CONNECT_SECONDS)
+    except (OSError, ValueError) as error:
+        raise GradingError(
+            f"no Dask scheduler answers at {address} ({error}): start one with `dask scheduler`, "
+            "and `dask worker ADDRESS` on each machine."
+        ) from error
+    with client:
+        threads = client.nthreads()
+        if not threads:
+            raise GradingError(f"the Dask scheduler at {address} has no worker: start some.")
+        try:
+            client.register_plugin(BenchPlugin(order, library_version(order.import_path)))
+        except Exception as error:  # whatever a worker could not do
+            raise GradingError(f"a Dask worker cannot grade: {error}") from error
+        layers = client.run(_layers)
+        common = [
+            one for one in next(iter(layers.values())) if all(one in x for x in layers.values())
+        ]
+        try:
+            yield Cluster(client, common, sum(threads.values()))
+        finally:
+            with contextlib.suppress(Exception):  # the client of a stopped run is closed
+                client.unregister_worker_plugin(_NAME)
+
+
+def _layers(dask_worker: Any) -> list[str]:
+    return list(dask_worker.plugins[_NAME].bench.layers)
