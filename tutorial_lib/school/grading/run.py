@@ -19,13 +19,12 @@ from tutorial_lib.school.grading import report
 from tutorial_lib.school.grading.bench import Order, open_bench
 from tutorial_lib.school.grading.class_folder import find_submissions
 from tutorial_lib.school.grading.class_list import ClassList, Rules
-from tutorial_lib.school.grading.cluster import open_cluster
 from tutorial_lib.school.grading.journal import Journal, as_data, course_version
 from tutorial_lib.school.grading.lab import load_lab
 from tutorial_lib.school.grading.marking import Run, grade_all, self_test
 from tutorial_lib.school.grading.processes import interruptible
 from tutorial_lib.school.grading.report import scores
-from tutorial_lib.school.grading.request import check_limits, check_tools
+from tutorial_lib.school.grading.request import check_limits, check_tools, default_workers
 from tutorial_lib.school.grading.results import Graded
 from tutorial_lib.school.grading.server import isolation
 from tutorial_lib.units import GIB
@@ -55,7 +54,6 @@ def grade(
     *,
     root: Path,
     workers: int | None = None,
-    dask: str | None = None,
     seconds: float = 20.0,
     memory_bytes: int = 2 * GIB,
     only: Sequence[str] = (),
@@ -76,8 +74,7 @@ def grade(
         out: Folder for `scores.csv`, `feedback/`, `index.html` and `run.json`. It must be new,
             empty, or hold an older report, which is replaced.
         root: The course folder.
-        workers: Submissions graded at the same time; as many as cores and memory allow when None.
-        dask: Address of a Dask scheduler, whose workers grade in place of this machine.
+        workers: Submissions graded at the same time; `default_workers()` when None.
         seconds: CPU time of a function in one check, all its cases together.
         memory_bytes: What a student's process may use beyond its imports.
         only: Names of the few to grade; an older report keeps the others. All when empty.
@@ -98,27 +95,39 @@ def grade(
     names = find_submissions(submissions, only)
     report.check_place(out, submissions)
     class_list = ClassList(rules or Rules(), course, find_submissions(submissions), out)
-    limits = {"seconds": seconds, "memory_bytes": memory_bytes}
     paths = [path.resolve() for path in import_path]
+    limits = {"seconds": seconds, "memory_bytes": memory_bytes}
     version = course_version(course, paths)
     identity = {"lab": course.name, "version": version, "limits": limits}
     journal = Journal(out, identity, seed, again=bool(only))
     kept = journal.kept(names) if only else []
     order = Order(course, journal.seed, seconds, memory_bytes, checks_package, paths)
-    started = time.monotonic()
-    grader = open_cluster(dask, order) if dask else open_bench(order)
-    with interruptible(), grader as judging:
-        num_workers = workers or judging.workers
-        this = Run(course, submissions, journal, judging, num_workers)
-        self_test(this)
-        results = grade_all(this, names)
-    facts = identity | {"workers": num_workers, "layers": judging.layers}
-    facts |= {"seconds": round(time.monotonic() - started, 1)}
-    everybody = sorted([*kept, *results], key=lambda result: result.name)
-    facts |= _facts(journal, judging.layers, everybody)
-    table = _write(class_list, out, everybody, facts)
+    num_workers = workers or default_workers()
+    results, facts = _judged(order, submissions, names, journal, num_workers)
+    table = _write(class_list, out, [*kept, *results], identity | facts)
     journal.remove()
     return table
+
+
+def _judged(
+    order: Order, submissions: Path, names: Sequence[str], journal: Journal, workers: int
+) -> tuple[list[Graded], dict[str, Any]]:
+    """Judge the solution, a blank one and then the class; gives also what to say of the run."""
+    started = time.monotonic()
+    with interruptible(), open_bench(order) as bench:
+        this = Run(order.lab, submissions, journal, bench, workers)
+        self_test(this)
+        results = grade_all(this, names)
+    versions = {name: metadata.version(name) for name in ("torch", "nbval", "pytest")}
+    return results, {
+        "seed": journal.seed,
+        "workers": workers,
+        "seconds": round(time.monotonic() - started, 1),
+        "taken_over": journal.taken_over,
+        "layers": bench.layers,
+        "isolation": isolation(bench.layers),
+        "versions": versions | {"python": platform.python_version(), "system": platform.platform()},
+    }
 
 
 def _write(
@@ -127,22 +136,13 @@ def _write(
     """Write the report of what was graded and what is kept of an older one."""
     import pandas as pd
 
-    lab, entries = class_list.lab, class_list.entries(results)
+    everybody = sorted(results, key=lambda result: result.name)
+    lab, entries = class_list.lab, class_list.entries(everybody)
     isolated = f"isolation: {facts['isolation']}.{_ADVICE.get(facts['isolation'], '')}"
     isolated += _UNWATCHED if "unwatched" in facts["layers"] else ""
     said = [isolated, *class_list.warnings(entries)]
+    facts["submissions"] = [as_data(one) for one in everybody]
     report.write_report(out, lab, entries, said, facts)
     table = pd.DataFrame(scores.rows(lab, entries), columns=scores.columns(lab))
     table.attrs["said"] = said
     return table
-
-
-def _facts(journal: Journal, layers: Sequence[str], results: Sequence[Graded]) -> dict[str, Any]:
-    versions = {name: metadata.version(name) for name in ("torch", "nbval", "pytest")}
-    return {
-        "seed": journal.seed,
-        "taken_over": journal.taken_over,
-        "isolation": isolation(layers),
-        "versions": versions | {"python": platform.python_version(), "system": platform.platform()},
-        "submissions": [as_data(one) for one in results],
-    }
