@@ -100,7 +100,7 @@ def write_course(root, *, chapter=None, lab=None):
     (root / "course/source").mkdir(parents=True)
     (root / "solutions/source").mkdir(parents=True)
     (root / "course/figures").mkdir()
-    (root / "course/figures/colab-badge.svg").write_text("<svg/>")
+    (root / "course/figures/colab-badge.png").write_text("<svg/>")
     (root / "pyproject.toml").write_text(PYPROJECT)
     if chapter is not None:
         (root / "course/source/00_toy.py").write_text(chapter)
@@ -186,7 +186,7 @@ def test_ids_are_cell_ids_and_badge_and_setup_follow_the_title(built_once):
         assert [cell.id for cell in cells[:3]] == ["title", "colab-badge", "setup"]
         assert all("id" not in cell.metadata for cell in cells)
         place = path.relative_to(built_once).as_posix().replace("course/00", "course/blank/00")
-        assert cells[1].attachments["colab-badge.svg"] == {"image/svg+xml": "PHN2Zy8+"}
+        assert cells[1].attachments["colab-badge.png"] == {"image/png": "PHN2Zy8+"}
         assert f"/github/COURSE-OWNER/COURSE-REPOSITORY/blob/v0.1.0/{place})" in cells[1].source
         assert cells[2].source.startswith("# @title Set-up: run this cell first\n")
         assert cells[2].source.count("\n") <= 25
@@ -730,7 +730,7 @@ def test_setup_never_calls_pip_and_a_stamped_cell_has_no_placeholder():
 
 def test_a_figure_without_a_file_is_refused(tmp_path):
     shown = CHAPTER.replace("Costs", "![a bar](figures/bar.svg) costs")
-    assert "figure bar.svg is not in " in refusal(write_course(tmp_path, chapter=shown))
+    assert "figure bar.png is not in " in refusal(write_course(tmp_path, chapter=shown))
 
 
 # --- the zip -------------------------------------------------------------------------------------
@@ -753,7 +753,7 @@ def test_the_zip_holds_the_course_and_no_solution(built, tmp_path):
             "course/00_toy.ipynb",
             "course/blank/00_toy.ipynb",
             "course/figures/a.svg",
-            "course/figures/colab-badge.svg",
+            "course/figures/colab-badge.png",
             "labs/lab90_toy.ipynb",
             "pyproject.toml",
             "tutorial_lib/__init__.py",

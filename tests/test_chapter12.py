@@ -12,19 +12,19 @@ def chapter(root):
     return authoring.load_definitions(root / "course" / "12_deep_and_recurrent.ipynb")
 
 
-def gradients(chapter, read):
+def gradients(read):
     torch.manual_seed(0)
-    chapter.cell = nn.LSTMCell(2, 8)
+    cell = nn.LSTMCell(2, 8)
     xs, zeros = torch.randn(4, 13, 2).unbind(dim=1), torch.zeros(4, 8)
-    read(xs, (zeros, zeros))[0].square().mean().backward()
-    return [parameter.grad for parameter in chapter.cell.parameters()]
+    read(cell, xs, (zeros, zeros))[0].square().mean().backward()
+    return [parameter.grad for parameter in cell.parameters()]
 
 
-def test_every_plan_over_time_has_the_gradients_of_none(chapter):
-    wanted = gradients(chapter, chapter.unrolled)
-    flat = [lambda xs, state: chapter.flat_halving(xs, *state)]
-    for read in [chapter.segments, chapter.halving, *flat]:
-        assert all(map(torch.equal, gradients(chapter, read), wanted))
+def test_every_plan_over_time_has_the_gradients_of_none(root):
+    companion = authoring.load_definitions(root / "course" / "12b_back_through_time.ipynb")
+    wanted = gradients(companion.unrolled)
+    for read in (companion.segments, companion.halving, companion.halving_flat):
+        assert all(map(torch.equal, gradients(read), wanted))
 
 
 def test_copies_are_thrown_away_and_the_buffers_are_the_same_objects(chapter):
@@ -45,9 +45,9 @@ def test_copies_are_thrown_away_and_the_buffers_are_the_same_objects(chapter):
 
 @pytest.mark.parametrize("momentum", [0.01, 0.1, 0.5])
 def test_a_momentum_of_none_comes_out_right_when_each_batch_counts_twice(chapter, momentum):
-    wanted = chapter.statistics_after(chapter.once, momentum=None)
-    seen = chapter.statistics_after(chapter.twice, momentum=None)
-    assert chapter.verdict(seen, wanted) == "equal to rounding"
-    cured = chapter.statistics_after(chapter.twice, momentum=1 - (1 - momentum) ** 0.5)
-    wanted = chapter.statistics_after(chapter.once, momentum=momentum)
-    assert chapter.verdict(cured, wanted) == "equal to rounding"
+    def compare(momentum, wanted_momentum):
+        seen = chapter.statistics_after(chapter.checkpoint, momentum)
+        return chapter.compared(seen, chapter.statistics_after(chapter.plainly, wanted_momentum))
+
+    assert compare(None, None) == "equal to rounding"
+    assert compare(1 - (1 - momentum) ** 0.5, momentum) == "equal to rounding"

@@ -90,7 +90,7 @@ def test_nbval_leaves_the_chapters_out_and_says_why(root, run_python):
 def toy(root, needs):
     for folder in ("source", "figures"):
         (root / "course" / folder).mkdir(parents=True, exist_ok=True)
-    (root / "course/figures/colab-badge.svg").write_text("<svg/>")
+    (root / "course/figures/colab-badge.png").write_text("<svg/>")
     (root / "pyproject.toml").write_text('[tool.tutorial]\nrepository = "a/b"\ntag = "v1"\n')
     text = f'# %% [markdown] id="title"\n# # Toy\n\n# %% id="one"\n# needs {needs}\n1 + 1\n'
     (root / "course/source/15_toy.py").write_text(text)

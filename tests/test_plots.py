@@ -2,6 +2,7 @@ import re
 
 import pytest
 import torch
+from browser.figures import FIGURES, is_current
 from matplotlib.colors import to_rgb
 from matplotlib.patches import Rectangle
 from sklearn.tree import DecisionTreeClassifier
@@ -143,3 +144,8 @@ def test_a_decision_tree_asks_in_its_boxes_and_answers_in_its_leaves():
     shown = {text.get_text() for text in figure.axes[0].texts if text.get_visible()}
     assert shown == {"states\nbelow 50%?", "batch\nbelow 50%?", *answers[::2], "another card"}
     assert "batch >  0.50" in figure.alt
+
+
+@pytest.mark.parametrize("drawing", sorted(FIGURES.glob("*.svg")), ids=lambda path: path.stem)
+def test_the_picture_of_a_drawing_is_of_today(drawing):
+    assert is_current(drawing), "python tests/browser/figures.py makes it anew"

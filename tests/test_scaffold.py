@@ -21,7 +21,7 @@ def test_the_source_gives_a_lab_and_a_solution(written):
     root, paths = written
     assert paths[0] == root / "solutions/source/lab94_plans.py"
     (root / "course/figures").mkdir(parents=True)
-    (root / "course/figures/colab-badge.svg").write_text("<svg/>")
+    (root / "course/figures/colab-badge.png").write_text("<svg/>")
     notebooks = notebooks_of(paths[0], root, Settings("owner/name", "v1"))
     lab, solution = (
         "".join(cell.source for cell in notebooks[root / folder / "lab94_plans.ipynb"].cells)

@@ -7,7 +7,7 @@ from tutorial_lib.school.site import make_site
 
 PYPROJECT = '[tool.tutorial]\nrepository = "someone/course"\ntag = "v1"\n'
 BODY = (
-    "A root of $\\sqrt{n}$, and [the lab](../labs/lab01_toy.ipynb).\n\n![a bar](attachment:bar.svg)"
+    "A root of $\\sqrt{n}$, and [the lab](../labs/lab01_toy.ipynb).\n\n![a bar](attachment:bar.png)"
 )
 ROW = "<table><tr><td><a href='../course/00_toy.ipynb'>here</a></td></tr></table>"
 
@@ -19,9 +19,7 @@ def pages(tmp_path_factory):
         (root / folder).mkdir(parents=True)
     (root / "pyproject.toml").write_text(PYPROJECT)
     (root / "course/figures/bar.svg").write_text("<svg xmlns='http://www.w3.org/2000/svg'/>")
-    body = nbformat.v4.new_markdown_cell(
-        BODY, attachments={"bar.svg": {"image/svg+xml": "PHN2Zy8+"}}
-    )
+    body = nbformat.v4.new_markdown_cell(BODY, attachments={"bar.png": {"image/png": "PHN2Zy8+"}})
     output = nbformat.v4.new_output("execute_result", {"text/html": ROW}, execution_count=1)
     cells = [
         nbformat.v4.new_markdown_cell("# A chapter"),

@@ -15,7 +15,7 @@ from tutorial_lib.school.authoring.files import ZIP_NAME, AuthoringError
 
 PLACEHOLDER = "COURSE-OWNER/COURSE-REPOSITORY"
 _REPOSITORY = re.compile(r"[A-Za-z0-9-]+/[A-Za-z0-9._-]+")
-_FIGURE = re.compile(r"(?<=\]\()figures/([\w.-]+\.svg)(?=\))")
+_FIGURE = re.compile(r"(?<=\]\()figures/([\w.-]+)\.svg(?=\))")
 _TAG = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 # Colab: pip must never see torch there, so the course is fetched and put on sys.path. The three
@@ -133,6 +133,7 @@ def attach_figures(cell: NotebookNode, folder: Path) -> None:
     """Put the pictures of `course/figures` that a text shows into its cell.
 
     A path would lead nowhere on Colab, in a working copy and in a notebook that travels alone.
+    JupyterLab shows no attached SVG, so that the PNG beside the drawing is what travels.
 
     Args:
         cell: A Markdown cell with `![what it shows](figures/name.svg)`; changed in place.
@@ -143,13 +144,15 @@ def attach_figures(cell: NotebookNode, folder: Path) -> None:
     """
     attached = {}
     for name in _FIGURE.findall(cell.source):
-        path = folder / name
+        path = folder / f"{name}.png"
         if not path.is_file():
-            raise AuthoringError(f"cell {cell.id!r}: figure {name} is not in {folder}.")
-        data = base64.b64encode(path.read_bytes()).decode()
-        attached[name] = {"image/svg+xml": data}
+            raise AuthoringError(
+                f"cell {cell.id!r}: figure {path.name} is not in {folder}. It is made from "
+                f"{name}.svg there by tests/browser/figures.py."
+            )
+        attached[path.name] = {"image/png": base64.b64encode(path.read_bytes()).decode()}
     if attached:
-        cell.source = _FIGURE.sub(r"attachment:\1", cell.source)
+        cell.source = _FIGURE.sub(r"attachment:\1.png", cell.source)
         cell.attachments = attached
 
 

@@ -19,6 +19,7 @@ from tutorial_lib.school.authoring.frame import read_settings
 HERE = Path(__file__).parent
 PARTS = {"Chapters": "course", "Labs": "labs", "Solutions": "solutions"}
 _FOLDED = ("setup", "imports")
+_ATTACHED = re.compile(r"\(attachment:([\w.-]+)\.png\)")
 _PAGE = re.compile(r"(href=['\"][^'\"]*)\.ipynb")
 
 
@@ -84,7 +85,7 @@ def _as_page(notebook: NotebookNode) -> NotebookNode:
         if cell.id in _FOLDED:
             cell.metadata["tags"] = ["hide-input"]
         if cell.pop("attachments", None):  # MyST knows files only
-            cell.source = cell.source.replace("(attachment:", "(../figures/")
+            cell.source = _ATTACHED.sub(r"(../figures/\1.svg)", cell.source)
         for output in cell.get("outputs", []):
             html = output.get("data", {}).get("text/html")
             if html:

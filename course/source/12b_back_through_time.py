@@ -1,0 +1,346 @@
+# %% [markdown] id="title"
+# # Back through time
+#
+# This companion of chapter 12 is optional: no lab and no later chapter needs it. A recurrent
+# network has one layer for every time step, with shared weights and separate activations. So a
+# sequence of hundreds of steps is as deep as the thousand-layer ResNet. Two questions:
+#
+# 1. Can memory grow with the logarithm of the number of steps?
+# 2. Is truncated backpropagation, the usual way to save memory here, the same training?
+#
+# **Budget:** 25 minutes, 1 GiB of memory, no GPU needed.
+
+# %% id="imports"
+import statistics
+import time
+from functools import partial
+
+import pandas as pd
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.optim import Adam
+from torch.utils.checkpoint import checkpoint as torch_checkpoint
+from torch.utils.flop_counter import FlopCounterMode
+
+from tutorial_lib import claims, device, memory, plots
+from tutorial_lib.guesses import beside
+
+torch.set_num_threads(1)  # small steps lose by waiting for a second core
+
+
+def checkpoint(function, *args, **options):
+    return torch_checkpoint(function, *args, use_reentrant=False, **options)
+
+
+# %% [markdown] id="halving-text"
+# ## Can memory grow with $\log T$?
+#
+# ![Each level of halving checkpoints the left half of eight steps and cuts the right half again.
+# While backward is in the last step, three states wait. The steps run 4, 3, 3, 2, 3, 2, 2 and 1
+# times.](figures/12-halving.svg)
+#
+# Segments of $\sqrt T$ steps are those of chapter 06, over time. Chen et al. (2016) also have a
+# plan for $O(\log T)$ memory: cut the sequence in the middle, checkpoint the left half, run the
+# right half, and treat each half in the same way. While backward is in the last step, only the
+# inputs of $\log_2 T$ left halves wait. The price: each level runs its left halves once more, so a
+# step runs $1 + \frac12 \log_2 T$ times on average.
+
+
+# %% id="segments"
+def unrolled(cell, xs, state):
+    for x in xs:
+        state = cell(x, state)
+    return state
+
+
+def segments(cell, xs, state):
+    size = round(len(xs) ** 0.5)
+    for start in range(0, len(xs), size):
+        state = checkpoint(unrolled, cell, xs[start : start + size], state)
+    return state
+
+
+def halving(cell, xs, state):
+    if len(xs) == 1:
+        return unrolled(cell, xs, state)
+    middle = len(xs) // 2
+    state = checkpoint(halving, cell, xs[:middle], state)
+    return halving(cell, xs[middle:], state)
+
+
+# %% [markdown] id="units-text"
+# We count the peak of one forward and backward pass through a plain `nn.LSTMCell`. One unit is the
+# bytes of one hidden state; what was in memory before is not counted. Beside it, in parentheses, is
+# how often a step runs on average.
+
+
+# %% id="units"
+def make_step(read, length, width=64):
+    torch.manual_seed(0)
+    cell = nn.LSTMCell(2, width)
+    xs, zeros = torch.randn(32, length, 2).unbind(dim=1), torch.zeros(32, width)
+
+    def step():
+        read(cell, xs, (zeros, zeros))[0].square().mean().backward()
+        cell.zero_grad()
+
+    return step, cell
+
+
+def units(read, length):
+    (step, cell), runs = make_step(read, length), []
+    cell.register_forward_pre_hook(lambda module, args: runs.append(1))
+    report = memory.measure(step, model=cell, warmup=0)
+    unit = 32 * 64 * 4  # bytes of one hidden state
+    return (report.peak_bytes - report.baseline_bytes) / unit, len(runs) / length
+
+
+# %% [markdown] id="predict-log"
+# **Predict.** From 64 steps to 256, by how many units does the peak of `halving` grow?
+
+# %% id="guess-log"
+guess = None  # units
+
+# %% id="log-table"
+LENGTHS = (16, 64, 256)
+plans = {"everything kept": unrolled, "segments": segments, "halving": halving}
+table = {name: {n: units(read, n) for n in LENGTHS} for name, read in plans.items()}
+grown = table["halving"][256][0] - table["halving"][64][0]
+print(f"halving grows by {grown:g} units{beside(guess, grown)}")
+as_text = {
+    name: {f"T = {n}": f"{peak:.1f} ({runs:g})" for n, (peak, runs) in row.items()}
+    for name, row in table.items()
+}
+pd.DataFrame(as_text).T.rename_axis("units (runs)")
+
+# %% [markdown] id="log-read"
+# The runs are as computed: 3, 4, 5 for each step. But the memory of `halving` is not logarithmic.
+# It grows by one unit a step, and soon exceeds that of mere segments. Every gradient is right; only
+# the meter shows it.
+#
+# Half of the states stay in memory. `checkpoint` tracks only tensors passed directly as arguments,
+# and an LSTM's state is a tuple of two. A state inside a tuple stays referenced by the inner
+# checkpoint, so the outer one cannot free it. One level of checkpoints does not suffer from this;
+# nested levels do. So pass `h` and `c` as two arguments:
+
+
+# %% id="flat-state"
+def flat_halving(cell, xs, h, c):
+    if len(xs) == 1:
+        return unrolled(cell, xs, (h, c))
+    middle = len(xs) // 2
+    h, c = checkpoint(flat_halving, cell, xs[:middle], h, c)
+    return flat_halving(cell, xs[middle:], h, c)
+
+
+def halving_flat(cell, xs, state):
+    return flat_halving(cell, xs, *state)
+
+
+# %% id="flat-table"
+table["halving, flat"] = {n: units(halving_flat, n) for n in LENGTHS}
+row = table["halving, flat"]
+flat = {f"T = {n}": f"{peak:.1f} ({runs:g})" for n, (peak, runs) in row.items()}
+pd.DataFrame({"halving, flat": flat}).T.rename_axis("units (runs)")
+
+# %% [markdown] id="flat-read"
+# Now four times the length costs four units: two more halvings, each with an `h` and a `c`. That is
+# logarithmic.
+
+# %% id="log-figure"
+unit = 32 * 64 * 4
+curves = {
+    name: {n: peak * unit for n, (peak, _) in row.items()}
+    for name, row in table.items()
+}
+plots.growth(
+    curves, xlabel="steps", title="An LSTM over time: peak of forward and backward"
+)
+
+# %% [markdown] id="price-text"
+# ### What does it cost?
+#
+# A step that runs $k$ times instead of once adds $k - 1$ forwards to a forward and a backward. Here
+# are 16 steps of a cell with 1,024 units: the FLOPs, which are counted, and the time, which is of
+# your machine. The cell is wide, so that its matrix products take most of the time. In the narrow
+# cell above, starting small operations and the Python code of each checkpoint would.
+
+# %% id="log-flops"
+wide = {
+    read.__name__: make_step(read, 16, width=1024)[0]
+    for read in (unrolled, segments, halving_flat)
+}
+flops = {}
+for name, step in wide.items():
+    with FlopCounterMode(display=False) as counter:
+        step()
+    flops[name] = counter.get_total_flops()
+more = {name: f"{count / flops['unrolled']:.2f}" for name, count in flops.items()}
+pd.DataFrame({"FLOPs, times": more})
+
+
+# %% id="log-time"
+# NBVAL_IGNORE_OUTPUT
+def seconds(name):
+    start = time.perf_counter()
+    wide[name]()
+    return time.perf_counter() - start
+
+
+for name in ("segments", "halving_flat"):
+    ratios = [seconds(name) / seconds("unrolled") for _ in range(3)]
+    print(f"{name:<13} {statistics.median(ratios):.1f} times as long")
+
+# %% [markdown] id="price-read"
+# Segments are the usual tool; halving is for when nothing else fits. With the same number of states
+# in memory, Revolve needs fewer runs than halving (chapter 06).
+#
+# On a GPU nobody unrolls cell by cell: `nn.LSTM` runs a whole stretch of steps in one cuDNN call
+# and keeps its intermediates in one buffer. A checkpoint goes around each stretch. This cell needs
+# a GPU, and its numbers depend on it:
+
+# %% id="gpu-lstm"
+# NBVAL_IGNORE_OUTPUT
+if torch.cuda.is_available():
+    length = device.pick_by_tier(cpu=256, small_gpu=4096, large_gpu=16384)
+    lstm = nn.LSTM(256, 256, batch_first=True).cuda()
+    text = torch.randn(32, length, 256, device="cuda")
+
+    def read_on_gpu(stretch):
+        h = c = torch.zeros(1, 32, 256, device="cuda")
+        for part in text.split(stretch, dim=1):
+            read = lstm if stretch == length else partial(checkpoint, lstm)
+            output, (h, c) = read(part, (h, c))
+        output[:, -1].square().mean().backward()
+        lstm.zero_grad()
+
+    for label, stretch in {"whole": length, "stretches of 128": 128}.items():
+        gpu_step = partial(read_on_gpu, stretch)
+        print(memory.measure(gpu_step, model=lstm, label=label, repeats=3))
+
+# %% [markdown] id="truncated-text"
+# ## Is truncated backpropagation the same?
+#
+# Many people shorten long sequences with *truncated* backpropagation instead. They `detach` the
+# state every $K$ steps, so that gradients flow inside one window only. Its memory does not grow
+# with the length, and it recomputes nothing. What does it lose?
+#
+# Here is a task to find out. Fifty numbers go by, each +1 or -1, and one of the first ten carries a
+# mark. After the last one, the network must say which sign was marked. (The forget gates begin open
+# for 1 to 49 steps, after Tallec and Ollivier, 2018, so that the signal lives long enough.)
+
+# %% id="task"
+STEPS, WIDTH, WINDOW = 50, 32, 10
+
+
+def sequences(batch, generator):
+    values = torch.randint(2, (batch, STEPS), generator=generator) * 2.0 - 1
+    marked = torch.randint(10, (batch,), generator=generator)
+    marks = F.one_hot(marked, STEPS).float()
+    return torch.stack([values, marks], dim=2).unbind(dim=1), (values * marks).sum(
+        1
+    ).gt(0).long()
+
+
+def make_reader():
+    torch.manual_seed(0)
+    reader = nn.ModuleDict({"cell": nn.LSTMCell(2, WIDTH), "head": nn.Linear(WIDTH, 2)})
+    with torch.no_grad():
+        memory_length = torch.empty(WIDTH).uniform_(1, STEPS - 1).log()
+        nn.init.zeros_(reader["cell"].bias_hh)
+        reader["cell"].bias_ih[:WIDTH] = -memory_length  # write
+        reader["cell"].bias_ih[WIDTH : 2 * WIDTH] = memory_length  # keep
+    return reader
+
+
+# %% [markdown] id="ways-text"
+# The three ways differ in one line for each window of ten steps:
+
+
+# %% id="ways"
+def task_loss(way, reader, xs, answers):
+    h = c = torch.zeros(len(answers), WIDTH)
+    for start in range(0, STEPS, WINDOW):
+        window = xs[start : start + WINDOW]
+        if way == "truncated":
+            h, c = h.detach(), c.detach()
+        if way == "checkpointed":
+            h, c = checkpoint(unrolled, reader["cell"], window, (h, c))
+        else:
+            h, c = unrolled(reader["cell"], window, (h, c))
+    return F.cross_entropy(reader["head"](h), answers)
+
+
+# %% [markdown] id="predict-truncated"
+# **Predict.** How far is the truncated gradient from the true one, in per cent of the true one's
+# length?
+
+# %% id="guess-truncated"
+guess = None  # per cent
+
+# %% id="first-gradient"
+reader = make_reader()
+xs, answers = sequences(32, torch.Generator().manual_seed(1))
+
+
+def first_step(way):
+    reader.zero_grad()
+    task_loss(way, reader, xs, answers).backward()
+
+
+peaks, gradients = {}, {}
+for way in ("whole", "checkpointed", "truncated"):
+    peaks[way] = memory.measure(
+        partial(first_step, way), model=reader, warmup=0
+    ).peak_bytes
+    gradients[way] = torch.cat([p.grad.flatten() for p in reader["cell"].parameters()])
+true = gradients["whole"]
+print("checkpointed equal:", torch.equal(gradients["checkpointed"], true))
+off = 100 * float((gradients["truncated"] - true).norm() / true.norm())
+print(f"truncated off by {off:.0f} % of its length{beside(guess, off)}")
+pd.DataFrame({"peak": {way: str(peak) for way, peak in peaks.items()}})
+
+# %% [markdown] id="gradient-read"
+# The checkpointed version needs hardly more memory than the truncated one: it also keeps the state
+# at the start of each window. It has the true gradient, to the last bit. The truncated gradient has
+# only the part from the last ten steps, in which no mark ever stands. Can it learn the task? Both
+# train for 120 updates with Adam on the same batches:
+
+# %% id="train-readers"
+# NBVAL_IGNORE_OUTPUT
+history = {}
+for way in ("checkpointed", "truncated"):
+    reader, generator = make_reader(), torch.Generator().manual_seed(0)
+    optimizer, history[way] = Adam(reader.parameters(), lr=1e-2), {}
+    for update in range(1, 121):
+        loss = task_loss(way, reader, *sequences(32, generator))
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        history[way][update] = loss.item()
+title = "Which of fifty numbers was marked? (0.69 is guessing)"
+plots.training_curves(history, xlabel="updates", ylabel="loss", title=title)
+
+# %% [markdown] id="train-read"
+# The truncated one stays at 0.69, the logarithm of two, which is guessing. It would stay there
+# forever, since the gradient that could teach it was cut off. The other one guesses for half of the
+# training, and then learns the task, with hardly more memory.
+#
+# Truncation is right where a short horizon is meant, as in much text. But it is another training.
+# Checkpointing over time is the same training, for one more forward.
+#
+# ## Verdicts
+
+# %% id="verdicts"
+longest = max(LENGTHS)
+units_of = {name: table[name][longest][0] for name in table}
+claims.Verdicts(
+    claims.Verdict(
+        "C17", "holds",
+        "Over a long sequence segments need the square root of the steps, and halving its "
+        "logarithm if the state is passed flat; truncation is another training.",
+        f"{longest} steps: {units_of['everything kept']:.1f}, {units_of['segments']:.1f} and "
+        f"{units_of['halving, flat']:.1f} units", "counted", "flat-table",
+    ),
+)  # fmt: skip

@@ -1,0 +1,166 @@
+"""Chapters, labs, widgets and the site in a real browser; skipped where there is none.
+
+Every notebook, light and dark, is looked at in the weekly run; with the environment variable
+`SCREENSHOTS` set to a folder, its pictures are kept there.
+"""
+
+import functools
+import http.server
+import os
+import shutil
+import threading
+from pathlib import Path
+
+import nbformat
+import pytest
+from browser import ROOT, Notebook, chromium, find_browser, jupyterlab
+
+from tutorial_lib.school.site import make_site
+
+EXECUTABLE, WHY_NOT = find_browser()
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(not EXECUTABLE, reason=WHY_NOT)]
+CHAPTER, LAB = "10b_published_measurements", "lab01_ledger"
+
+# Each widget's own cell of its chapter, with the cells that it needs.
+WIDGETS = {
+    "01_where_memory_goes": ["explorer"],
+    "01b_more_levers": ["calculator-activations", "calculator-ledger", "calculator"],
+    "06_where_to_checkpoint": [
+        *("first-tape", "guess-nothing", "nothing-kept", "revolve", "stepper"),
+        *("unet", "guess-half", "plans", "plan-explorer"),
+    ],
+    "14_putting_it_together": ["rungs", "calculator", "triage"],
+}
+MOVES = [  # a cell, a slider in it, a key, and words of the sentence after it
+    ("batch_explorer", "accumulation steps", "ArrowRight", "8 x 5 x 2 = 80 samples"),
+    ("widgets.memory_calculator", "sequence length", "ArrowLeft", "x 2048 tokens"),
+    ("schedule_stepper", "step", "ArrowLeft", "Now stage"),
+    ("plan_explorer", "budget", "ArrowLeft", "peak 75"),
+    ("published_calculator", "micro-batch", "ArrowRight", "Not recorded: gpt2-xl, micro-batch 16"),
+    ("published_calculator", "card, GiB", "ArrowRight", "A card of 40 GiB has"),
+    ("snapshot_triage", "moment, %", "ArrowLeft", "event 1566 of 1582"),
+]
+
+
+def cells_of(stem):
+    return {cell.id: cell for cell in nbformat.read(ROOT / f"course/{stem}.ipynb", 4).cells}
+
+
+def widgets_notebook():
+    """One notebook of the cells in which the chapters show a widget, imports first."""
+    cells = []
+    for stem, names in WIDGETS.items():
+        there = cells_of(stem)
+        cells += [nbformat.v4.new_code_cell(there[name].source) for name in ("imports", *names)]
+    return nbformat.v4.new_notebook(cells=cells)
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with chromium(EXECUTABLE) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def open_notebook(browser, tmp_path_factory):
+    folder, home = tmp_path_factory.mktemp("course"), tmp_path_factory.mktemp("home")
+    shutil.copy(ROOT / f"course/blank/{CHAPTER}.ipynb", folder)
+    shutil.copy(ROOT / f"labs/{LAB}.ipynb", folder)
+    nbformat.write(widgets_notebook(), folder / "widgets.ipynb")
+    context = browser.new_context(viewport={"width": 800, "height": 900})
+    with jupyterlab(folder, home) as url_of:
+        yield lambda stem: Notebook(context, url_of(f"{stem}.ipynb"))
+
+
+def test_a_chapter_runs_and_shows_its_figures(open_notebook):
+    chapter = open_notebook(CHAPTER)
+    assert chapter.run() == []
+    assert chapter.page.locator(".jp-OutputArea-output img").count() > 0
+    assert chapter.faults() == chapter.complaints == []
+    chapter.close()
+
+
+def test_a_lab_says_which_answer_is_blank(open_notebook):
+    lab = open_notebook(LAB)
+    (error,) = lab.run()
+    assert "exercise 1.1" in error
+    assert lab.faults() == lab.complaints == []
+    lab.close()
+
+
+def test_every_widget_moves_by_keyboard(open_notebook):
+    notebook = open_notebook("widgets")
+    assert notebook.run() == []
+    for call, label, key, words in MOVES:
+        cell = notebook.page.locator(".jp-Cell", has_text=call)
+        row = cell.locator(".widget-inline-hbox", has_text=label).first
+        before = cell.locator(".widget-html img").get_attribute("src")
+        slider = row.get_by_role("slider")
+        slider.focus()
+        notebook.page.keyboard.press(key)
+        cell.locator(".widget-html p", has_text=words).wait_for()
+        after = cell.locator(".widget-html img")
+        assert not after.count() or after.get_attribute("src") != before
+        if not after.count():  # said to have no figure: and back
+            notebook.page.keyboard.press("ArrowLeft")
+            after.wait_for()
+    assert notebook.faults() == notebook.complaints == []
+    notebook.close()
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """Two pages of the site and its first one, behind an address."""
+    root = tmp_path_factory.mktemp("root")
+    for folder in ("course", "labs", "solutions"):
+        (root / folder).mkdir()
+    shutil.copy(ROOT / "pyproject.toml", root)
+    shutil.copytree(ROOT / "course/figures", root / "course/figures")
+    shutil.copy(ROOT / f"course/{CHAPTER}.ipynb", root / "course")
+    shutil.copy(ROOT / f"labs/{LAB}.ipynb", root / "labs")
+    folder = make_site(root, root / "site").parent
+    handler = functools.partial(QuietHandler, directory=folder)
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+class QuietHandler(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, *words):
+        pass
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("page", [f"course/{CHAPTER}", f"labs/{LAB}", "index", "player"])
+def test_axe_finds_nothing_on_a_page_of_the_site(browser, site, page, scheme):
+    from axe_playwright_python.sync_playwright import Axe
+
+    context = browser.new_context(viewport={"width": 1100, "height": 900}, color_scheme=scheme)
+    shown = context.new_page()
+    shown.goto(f"{site}/{page}.html")
+    found = Axe().run(shown).response["violations"]
+    assert [(one["id"], [node["html"][:120] for node in one["nodes"]]) for one in found] == []
+    context.close()
+
+
+NOTEBOOKS = sorted(
+    path.relative_to(ROOT).as_posix()
+    for folder in ("course", "labs", "solutions")
+    for path in ROOT.glob(f"{folder}/*.ipynb")
+)
+
+
+@pytest.mark.weekly
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_every_notebook_can_be_read_in_a_narrow_window(browser, tmp_path, theme):
+    pictures = Path(os.environ.get("SCREENSHOTS") or tmp_path)
+    context = browser.new_context(viewport={"width": 800, "height": 900}, color_scheme=theme)
+    found = {}
+    with jupyterlab(ROOT, tmp_path, theme) as url_of:
+        for name in NOTEBOOKS:
+            notebook = Notebook(context, url_of(name))
+            found[name] = notebook.faults() + notebook.complaints
+            notebook.picture(pictures / f"{Path(name).stem}-{theme}.png")
+            notebook.close()
+    assert {name: faults for name, faults in found.items() if faults} == {}
