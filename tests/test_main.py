@@ -189,6 +189,8 @@ def test_lab_opens_the_first_page_of_the_working_copy(started, root, monkeypatch
     assert f"--ServerApp.root_dir={root / 'workbook'}" in command
     assert "--LabApp.default_url=/lab/tree/course/00_start_here.ipynb" in command
     assert "--no-browser" in command
+    settings = next(word for word in command if "app_settings_dir" in word).partition("=")[2]
+    assert json.loads((Path(settings) / "overrides.json").read_text())
     assert more == []
 
 

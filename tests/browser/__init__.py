@@ -14,6 +14,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+SETTINGS = ROOT / "tutorial_lib" / "school" / "jupyterlab"  # as in `lab`
 SECONDS = 120
 NOTEBOOK = "const panel = window.jupyterapp.shell.currentWidget;"
 KERNEL = """() => {
@@ -97,6 +98,7 @@ def jupyterlab(folder, home, theme="light"):
     command = [sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root"]
     command += ["--ip=127.0.0.1", f"--port={port}", "--ServerApp.port_retries=0"]
     command += [f"--ServerApp.root_dir={folder}", "--LabApp.expose_app_in_browser=True"]
+    command += [f"--LabApp.app_settings_dir={SETTINGS}"]
     command += [f"--FileCheckpoints.checkpoint_dir={home / 'checkpoints'}"]
     environment = _environment(home, theme) | {"JUPYTER_TOKEN": token}
     with (home / "server.log").open("wb") as log:
@@ -134,7 +136,8 @@ class Notebook:
         self.settle()
 
     def _hear(self, message):
-        if message.type == "error":
+        # JupyterLab asks the browser for an attachment's name before it puts the picture there.
+        if message.type == "error" and "ERR_UNKNOWN_URL_SCHEME" not in message.text:
             self.complaints.append(message.text)
 
     def _until(self, done):
