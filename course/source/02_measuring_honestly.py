@@ -415,23 +415,25 @@ pd.DataFrame(answers, index=["lowest", *[""] * 5, "highest"]).T.round(2)
 #
 # ## Allocated, reserved, and what the driver says
 #
-# On a GPU three figures are called "memory used".
+# On a GPU three different figures are called "memory used". Which one is yours?
 #
 # | figure | what it holds | who says it |
 # |---|---|---|
-# | allocated | tensors, each rounded up | `torch.cuda.memory_allocated` |
-# | reserved | what PyTorch's allocator has taken from the driver | `torch.cuda.memory_reserved` |
-# | the driver's | reserved memory of all processes, and CUDA's own | `nvidia-smi` |
+# | allocated | all tensors, each rounded up a little | `torch.cuda.memory_allocated` |
+# | reserved | what PyTorch's allocator got from the driver | `torch.cuda.memory_reserved` |
+# | the driver's | reserved memory of all processes, plus CUDA's own | `nvidia-smi` |
 #
-# Reserved is where memory goes missing. A free piece between two tensors cannot hold a larger
-# tensor, so the allocator takes more from the driver. That is *fragmentation*. (Chapter 02b draws
-# its map.)
+# When a tensor is freed, its block stays reserved, so that the next tensor can use it. But a free
+# block of 10 MiB cannot hold a tensor of 12 MiB. Then the allocator gets one more block from the
+# driver. Reserved memory that no tensor can use is called *fragmentation*. (Chapter 02b draws a map
+# of it.)
 #
-# How much can it cost? `recorded/` holds a run of PyTorch's CUDA build on an *emulated* A100: the
-# allocator is PyTorch's own, and no kernel ran. GPT-2 is trained for thirty steps on batches of
-# eight texts. Each run has the same longest batch; only the order of the lengths differs.
+# How much memory can that cost? We train GPT-2 for thirty steps, each on a batch of eight texts.
+# Every run has the same longest batch; the lengths come in different orders. The runs are
+# *emulated* and were recorded: PyTorch's own allocator, on an A100 that is not there, and no kernel
+# ran.
 #
-# **Predict.** By what factor can *reserved* exceed *allocated*, in the worst order?
+# **Predict.** How many times as large as *allocated* does *reserved* get, in the worst order?
 
 # %% id="guess-orders"
 guess = None  # times
@@ -459,20 +461,25 @@ curves[f"ascending, {GROWING}"] = {step: row[2] for step, row in growing_rows}
 plots.growth(curves, xlabel="step", title="GPT-2, reserved, emulated A100", log=False)
 
 # %% [markdown] id="gpu-figures-text"
-# A block that was cut for one length is too small for a longer one, and is kept. When lengths
-# ascend, every step leaves its pieces behind and takes new ones, until the emulated card is full of
-# memory that nobody uses. Then the allocator itself gives the free memory back and begins anew:
-# slow, but no crash. A call of `empty_cache()` would do the same a little earlier. ([Issue
-# 1529](https://github.com/pytorch/pytorch/issues/1529) of PyTorch describes the case.)
+# In the worst order each batch is longer than the one before. Then no block of an earlier step is
+# large enough, so every step gets new blocks from the driver, and the old ones stay reserved. At
+# some step the card is full. The allocator then gives all free blocks back to the driver and starts
+# again. That is slow, but training goes on. `empty_cache()` gives the same blocks back, if you call
+# it before the card is full. ([Issue 1529](https://github.com/pytorch/pytorch/issues/1529) of
+# PyTorch reports this case.)
 #
-# Two cures cost nothing. Begin with the longest batch: much of the waste is gone. Or set
-# `PYTORCH_ALLOC_CONF=expandable_segments:True`, so that one piece of memory grows instead: nearly
-# all of the waste is gone.
+# Two cures cost nothing:
+#
+# - Begin with the longest batch. Its blocks are large enough for all others, and much of the waste
+#   is gone.
+# - Set `PYTORCH_ALLOC_CONF=expandable_segments:True`. The allocator then makes a block longer
+#   instead of getting another one, and nearly all of the waste is gone.
 #
 # ## Who holds the peak?
 #
-# Every report has a timeline: each storage with its allocation, release, operation and module. So
-# which operations made what is there at the fullest moment of the steady step?
+# Which operations made the tensors that exist at the peak? A report can tell, because it has a
+# timeline. For each storage the timeline says when it was allocated and released, and which
+# operation and module made it.
 
 # %% id="at-the-peak"
 totals = [sum(moment.values()) for moment in steady.curve()]
@@ -486,18 +493,19 @@ holders = holders.groupby(["category", "made by"]).sum().nlargest(6, "bytes")
 holders.map(lambda size: f"{Bytes(size)}")
 
 # %% [markdown] id="read-holders"
-# What the linear layers made (`addmm`) is the largest item, larger than Adam's states. On a GPU,
-# the allocator's own diary answers the same question; chapter 02b reads one.
+# The largest item is the results of the linear layers (`addmm`). They take more than Adam's states.
+# On a GPU the allocator can record such a history too, a *memory snapshot*; chapter 02b reads one.
 #
 # ## What this course's counter does not see
 #
-# The meter counts tensors. Three things escape it.
+# The meter counts tensors. It does not see three things:
 #
-# - **Workspace:** memory that a kernel takes and gives back inside one operation. Chapter 02b
-#   measures it on your machine, for a transformer, a convolution, an LSTM and a sort.
-# - **Compiled code:** PyTorch runs a compiled model uncompiled while a dispatch mode such as the
-#   meter is active. The meter warns, and counts the model as it was.
-# - **Libraries that allocate by themselves,** such as NCCL's buffers.
+# - **Workspace.** A kernel may allocate memory and release it again within one operation. Chapter
+#   02b measures that on your machine, for a transformer, a convolution, an LSTM and a sort.
+# - **Compiled code.** The meter is a dispatch mode. While one is active, PyTorch runs a compiled
+#   model without its compiled code. The meter warns you, and counts the model as if it had not been
+#   compiled.
+# - **Other allocators.** Some libraries allocate memory without PyTorch, such as NCCL its buffers.
 
 # %% [markdown] id="verdicts-text"
 # ## Verdicts
@@ -537,6 +545,6 @@ claims.Verdicts(
 # 5. What was paid: FLOPs, forward runs, time?
 # 6. Times in pairs, median, and an A/A test beside them.
 #
-# Lab 02, `lab02_measurement_clinic`, gives you benchmarks that break this list. Chapter 02b,
-# `02b_allocator_and_profilers`, is optional. Chapter 03 takes the largest item of the peak apart,
+# Lab 02, `lab02_measurement_clinic`, gives you benchmarks that break these rules. Chapter 02b,
+# `02b_allocator_and_profilers`, is optional. Chapter 03 looks at the largest item of the peak,
 # operation by operation.

@@ -81,7 +81,8 @@ def accumulated(model, optimizer, num=4, divisor=None):
 # %% [markdown] id="predict-memory"
 # ## Who was right about the memory?
 #
-# Take a batch of 32 in one piece (1 x 32), and as four micro-batches of 8 (4 x 8).
+# Take a batch of 32 in one piece (32 x 1), and as four micro-batches of 8 (8 x 4). In this course
+# that always means micro-batch x accumulation steps.
 #
 # **Predict.** By how many per cent does the peak of the *whole step* fall?
 
@@ -90,7 +91,7 @@ guess = None  # per cent
 
 
 # %% id="measured-gpt"
-def measured_gpt(num, micro_batch):
+def measured_gpt(micro_batch, num):
     model = GPT(GPTConfig(vocab_size=1000, num_layers=3, d_model=192))
     ids = torch.zeros(micro_batch, 64, dtype=torch.long)
     optimizer = AdamW(model.parameters(), foreach=True)  # a GPU's default
@@ -102,12 +103,12 @@ def measured_gpt(num, micro_batch):
         optimizer.zero_grad()
 
     return memory.measure(
-        step, model=model, optimizer=optimizer, label=f"{num} x {micro_batch}"
+        step, model=model, optimizer=optimizer, label=f"{micro_batch} x {num}"
     )
 
 
 # %% id="measure-memory"
-big, small, alone = measured_gpt(1, 32), measured_gpt(4, 8), measured_gpt(1, 8)
+big, small, alone = measured_gpt(32, 1), measured_gpt(8, 4), measured_gpt(8, 1)
 reports = {report.label: report for report in (big, small, alone)}
 plots.ledger_bars(
     {name: r.at_peak for name, r in reports.items()}, title="At the peak, counted"
@@ -122,7 +123,7 @@ held = pd.DataFrame({
     },
     "whole step": {name: r.peak_bytes for name, r in reports.items()},
 })  # fmt: skip
-fell = 100 * (1 - held.loc["4 x 8"] / held.loc["1 x 32"])
+fell = 100 * (1 - held.loc["8 x 4"] / held.loc["32 x 1"])
 print(
     f"the whole step fell by {fell['whole step']:.1f} "
     f"%{beside(guess, fell['whole step'])}"
@@ -148,7 +149,7 @@ guess = None  # GiB
 
 # %% [markdown] id="published-text"
 # The peaks below, of the published GPT-2 with AdamW, are *predicted* for the kernels of a GPU
-# (`course/recorded`). From here on, "8 x 4" is a micro-batch of 8 with 4 accumulation steps.
+# (`course/recorded`).
 
 
 # %% id="only-micro-batch"
@@ -188,8 +189,9 @@ long_short.round(2)  # GiB
 #
 # ## Is it the same update?
 #
-# First, nothing in the loop needs a training framework. Without `.grad`, `backward` and an
-# optimizer it is a sum and a subtraction, and it gives the same bits:
+# Accumulation saves memory only if the update stays the same. Does it? First, what is the update?
+# Here it is without `.grad`, `backward` and an optimizer: a sum of gradients, and one subtraction.
+# The weights are the same as the loop's, to the bit:
 
 
 # %% id="by-hand"
@@ -213,9 +215,10 @@ same_bits = all(map(torch.equal, ours.parameters(), theirs.parameters()))
 same_bits
 
 # %% [markdown] id="distances-text"
-# Now the big batch against 2 to 16 micro-batches. The table shows the distance of the two
-# gradients, relative to the gradient's norm. (Where a cell begins with `NBVAL_IGNORE_OUTPUT`, the
-# last digits depend on your machine. What the text says of them does not.)
+# Now compare the big batch with 2, 4, 8 and 16 micro-batches. The table shows how far the two
+# gradients are apart, as a share of the gradient's norm. (Where a cell begins with
+# `NBVAL_IGNORE_OUTPUT`, the last digits depend on your machine. What the text says of them does
+# not.)
 
 
 # %% id="distances"
@@ -241,20 +244,25 @@ for dtype in (torch.float64, torch.float32, torch.bfloat16):
 pd.DataFrame(distances).T.map("{:.0e}".format)
 
 # %% [markdown] id="read-distances"
-# The gradients are not equal to the last bit, because a sum of floats depends on its order. Each of
-# $n$ additions rounds by at most a share $u$, half of the type's epsilon. Measured against the sum
-# of the terms' *sizes*, two orders differ by at most
+# The gradients are not equal to the last bit, because both loops add the same numbers in different
+# orders, and floating-point addition rounds. How far apart may two correct loops be? A sum of $n$
+# terms is rounded $n$ times. Each rounding changes it by at most a share $u$, which is half of the
+# type's epsilon. Higham and Mary (2019, theorem 2.4) show that, in all but about one of a thousand
+# sums, two orders differ by less than this share of the sum of the terms' *sizes*:
 #
 # $$ 2 \, \lambda \sqrt{n} \, u, \qquad \lambda = 4 $$
 #
-# except once in some thousand sums (Higham and Mary, 2019, theorem 2.4). With one term per token,
-# $n = 16 \cdot 64$. That is the column "bound".
+# A gradient has one term per token here, so $n = 16 \cdot 64$. The column "bound" shows the result.
+# Every distance in the table is below its bound.
 #
-# `assert_same_training` compares two steps with this tolerance, twice in a row: number of updates,
-# loss, gradients, parameters, optimizer state, buffers and random state. In bfloat16 the tolerance
-# would be so loose that every loop passes, so the function refuses to compare. Compare in float64,
-# where a bug stands out from rounding, and early in training: near a minimum the terms cancel, and
-# a correct loop may be refused (`08b_trainers_and_precision` shows one).
+# `assert_same_training` uses this bound as its tolerance. It calls both loops twice and compares
+# all that training changes: loss, gradients, parameters, optimizer state, buffers, random
+# state and the number of updates. Two pieces of advice:
+#
+# - **Compare in float64.** There rounding is tiny and a bug is not. In bfloat16 the tolerance would
+#   be so loose that every loop passes, so the function refuses to compare.
+# - **Compare early in training.** Near a minimum the terms cancel: the sum is small, their sizes
+#   are not. Then the function may refuse a correct loop (`08b_trainers_and_precision` shows one).
 
 # %% id="same"
 for dtype in (torch.float64, torch.float32):

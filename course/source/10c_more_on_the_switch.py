@@ -1,0 +1,268 @@
+# %% [markdown] id="title"
+# # More on the library's switch
+#
+# This companion of chapter 10 is optional: no lab and no later chapter needs it. It looks at
+# `gradient_checkpointing_enable()` on four models where its effect is not what one expects, and
+# asks which of four strategies saves most.
+#
+# **Budget:** 20 minutes, 1 GiB of memory, no GPU needed.
+
+# %% id="imports"
+import warnings
+from functools import partial
+
+import pandas as pd
+import torch
+import transformers
+from peft import LoraConfig, get_peft_model
+from torch import nn
+from transformers import AutoModelForCausalLM, GPT2Config
+
+from tutorial_lib import data, memory, recorded
+from tutorial_lib.guesses import beside
+from tutorial_lib.models.libraries import making_lora
+from tutorial_lib.training import Recipe
+
+transformers.logging.set_verbosity_error()
+torch.set_num_threads(1)  # with small steps a second core is waited for
+
+
+def switch_on(model, **options):
+    # The newest transformers warns that the method has a second name.
+    with warnings.catch_warnings(action="ignore", category=FutureWarning):
+        model.gradient_checkpointing_enable(options or None)
+    return model
+
+
+# %% [markdown] id="swin"
+# ## Swin: what if layers that can be checkpointed stand inside each other?
+#
+# Swin is a vision transformer in four stages. In transformers both its stages and the blocks
+# inside them can be checkpointed. We compare the switch on a small Swin with checkpointing the
+# blocks alone.
+#
+# **Predict.** Forward is about a third of a step, and checkpointing repeats it. How many per cent
+# more FLOPs does the switch cost here?
+
+# %% id="guess-swin"
+guess = None  # per cent
+
+
+# %% id="swin-model"
+def small_swin():
+    sizes = {"embed_dim": 32, "depths": (2, 2, 6, 2), "num_heads": (1, 2, 4, 8)}
+    images = {"image_size": 64, "patch_size": 2, "num_channels": 1, "num_labels": 10}
+    config = transformers.SwinConfig(
+        window_size=4, drop_path_rate=0.0, **sizes, **images
+    )
+    return transformers.SwinForImageClassification(config).train()
+
+
+def blocks_alone(model):
+    for module in switch_on(model).modules():
+        if type(module).__name__ == "SwinStage":
+            module.gradient_checkpointing = False
+    return model
+
+
+# %% id="swin-measure"
+images, labels = (part[:2] for part in data.digits(64))
+
+
+def swin_backward(model):
+    model(pixel_values=images, labels=labels).loss.backward()
+
+
+reports = {}
+for name, change in {
+    "plain": nn.Identity(),
+    "the switch": switch_on,
+    "blocks alone": blocks_alone,
+}.items():
+    model = change(small_swin())
+    step = partial(swin_backward, model)
+    reports[name] = memory.measure(step, model=model, flops=True)
+flops = reports["plain"].flops
+more = {name: 100 * (report.flops / flops - 1) for name, report in reports.items()}
+print(f"the switch: {more['the switch']:.0f} % more{beside(guess, more['the switch'])}")
+peaks = {name: f"{report.peak_bytes}" for name, report in reports.items()}
+pd.DataFrame({"peak": peaks, "FLOPs more, %": more}).round(0)
+
+# %% [markdown] id="read-swin"
+# The switch nests. Backward runs a stage again, and inside it runs each block once more. That
+# costs nearly a whole forward pass and saves nothing: the peak is the same without the outer
+# level. No test of gradients can notice, because the gradients are right. So whenever you switch
+# something on, look at two numbers of a step: its peak and its FLOPs.
+#
+# ## LoRA: do the weights still learn?
+#
+# With `use_reentrant=True`, checkpointing cuts the graph when a segment's input needs no gradient
+# (chapter 04). With LoRA the embeddings are frozen, so the first block's input needs none. Here
+# peft adds LoRA weights to every linear layer of a small ViT, and trains the head as well.
+
+# %% id="lora-vit"
+SHAPE = {"image_size": 32, "patch_size": 4, "num_channels": 1, "num_labels": 10}
+SHAPE |= {"hidden_size": 64, "num_hidden_layers": 6, "num_attention_heads": 4}
+digit_images, digit_labels = (part[:32] for part in data.digits(32))
+
+
+def lora_vit():
+    torch.manual_seed(0)
+    config = transformers.ViTConfig(**SHAPE, intermediate_size=256)
+    vit = transformers.ViTForImageClassification(config)
+    lora = LoraConfig(r=8, target_modules="all-linear", modules_to_save=["classifier"])
+    with making_lora():  # peft warns of names, and refuses the torchao that Colab has
+        return get_peft_model(vit, lora).train()
+
+
+# %% id="lora-train"
+def train(model, updates=4):
+    learning = [p for p in model.parameters() if p.requires_grad]
+    optimizer = torch.optim.AdamW(learning, lr=3e-3)
+    losses = []
+    for _ in range(updates):
+        optimizer.zero_grad()
+        loss = model(pixel_values=digit_images, labels=digit_labels).loss
+        loss.backward()
+        losses.append(loss.item())
+        optimizer.step()
+    reached = sum(p.grad is not None for p in learning)
+    found = {"to train": len(learning), "with a gradient": reached}
+    return found | {"loss falls": losses[-1] < losses[0]}
+
+
+# %% [markdown] id="predict-frozen"
+# **Predict.** 74 tensors are to be trained. How many of them get a gradient with
+# `use_reentrant=True`?
+
+# %% id="guess-frozen"
+guess = None  # tensors
+
+# %% id="measure-frozen"
+asked = switch_on(lora_vit(), use_reentrant=True)
+asked.enable_input_require_grads()
+variants = {
+    "off": lora_vit(),
+    "use_reentrant=False": switch_on(lora_vit(), use_reentrant=False),
+    "use_reentrant=True": switch_on(lora_vit(), use_reentrant=True),
+    "True, inputs asked": asked,
+}
+table = {}
+for name, model in variants.items():
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        table[name] = train(model)
+    words = [str(warning.message) for warning in said]
+    table[name]["warned"] = any("requires_grad" in text for text in words)
+reached = table["use_reentrant=True"]["with a gradient"]
+print(f"use_reentrant=True: {reached} tensors{beside(guess, reached)}")
+pd.DataFrame(table).T
+
+# %% [markdown] id="read-frozen"
+# With `use_reentrant=True` the LoRA weights did not train. The head did, so the loss falls all the
+# same, and one warning ("None of the inputs have requires_grad=True") is all that tells. So count
+# the gradients, and do not watch the loss.
+#
+# The cure of the recipes, `enable_input_require_grads()`, hangs a hook on the embeddings that
+# calls `output.requires_grad_(True)`. For text models the library's switch does this by itself;
+# for image models it does not, as you see. `use_reentrant=False`, today's default of the library,
+# needs no cure.
+#
+# ## Is `use_cache=False` required?
+#
+# Every recipe sets it, "required with checkpointing". GPT-2's configuration says `True` from the
+# start.
+
+# %% id="cache"
+SIZES = {"vocab_size": 256, "n_positions": 128, "n_layer": 8, "n_head": 4}
+tokens = next(data.text_batches(2, 128))  # (batch, sequence)
+
+
+def peak(cache, change):
+    torch.manual_seed(0)
+    config = GPT2Config(**SIZES, n_embd=128, use_cache=cache)
+    model = change(AutoModelForCausalLM.from_config(config).train())
+    loss = partial(model, input_ids=tokens, labels=tokens)
+    return memory.measure(lambda: loss().loss.backward(), model=model).peak_bytes
+
+
+ways = {"plain": nn.Identity(), "checkpointed": switch_on}
+peaks = {
+    f"use_cache={cache}": {name: f"{peak(cache, way)}" for name, way in ways.items()}
+    for cache in (True, False)
+}
+pd.DataFrame(peaks).T
+
+# %% [markdown] id="read-cache"
+# The switch turns the cache off by itself, so with the switch the setting changes nothing.
+# *Without* the switch a training step builds a cache that nobody reads. So `use_cache=False` is
+# right in training, but for another reason than the recipes give.
+#
+# ## CLIP: two encoders, one peak
+#
+# CLIP has an encoder for images and one for text. Here are 64 pairs under autocast, predicted for
+# the kernels of a GPU and recorded before.
+
+# %% id="clip"
+rows = recorded.load("predicted").rows
+
+
+def found(*choice, **choices):
+    recipe = Recipe(*choice, precision="bf16-amp", **choices)
+    return rows[recipe.label()]["report"]
+
+
+clip = {}
+for strategy in ("none", "per-block", "library-switch"):
+    report = found("clip-two-tower", 64, checkpointing=strategy)
+    gib = report["peak_bytes"] / 2**30
+    clip[strategy] = {"peak, GiB": f"{gib:.2f}", "peak in": report["peak_phase"]}
+pd.DataFrame(clip).T
+
+# %% [markdown] id="read-clip"
+# Both ways of checkpointing stop at the same peak, that of the optimizer's update, which
+# checkpointing does not lower. (Accumulating a contrastive loss needs cached gradients: chapter
+# 09.)
+#
+# ## Which strategy saves most?
+#
+# Source 2 of chapter 10 ranks four strategies, for no model in particular, by the memory that they
+# save and the time that they cost. Here is GPT-2 Medium, 8 sequences of 1024: what backward adds
+# to memory at its peak, in per cent of the plain step.
+
+# %% id="strategy-table"
+said = {
+    "per-block": (70, 50),
+    "every-2": (50, 30),
+    "sqrt": (60, 25),
+    "attention-only": (40, 15),
+}
+
+
+def added(strategy):
+    report = found("gpt2-medium", 8, checkpointing=strategy)
+    return report["phases"]["backward"] - report["baseline_bytes"]
+
+
+ranking = pd.DataFrame(said, index=["claimed, %", "claimed time, %"]).T
+plain = added("none")
+ranking["predicted, %"] = [round(100 * (1 - added(way) / plain)) for way in said]
+ranking[["claimed, %", "predicted, %", "claimed time, %"]]
+
+# %% [markdown] id="read-strategy"
+# Three of the four save nearly the same. What remains at the peak is the head's logits and the
+# segment that is being recomputed. The inputs of blocks, which longer segments save, are a small
+# part. Attention alone saves a sixth of its claim, because a fused kernel leaves little there to
+# discard.
+#
+# The claimed times contradict each other. Every block, every two and sqrt(n) all run the same
+# blocks once more, so they add the same arithmetic, at most a third of a step. They cannot cost
+# 50, 30 and 25 % on one model. Chapter 06 finds the best segment length.
+
+# %% [markdown] id="end"
+# ## What you can now do
+#
+# - Find a switch that nests, from two numbers of one step: peak and FLOPs.
+# - Find weights that do not learn, by counting gradients.
+#
+# Back to the core: chapter 11, `11_diffusion_unets`.
