@@ -19,12 +19,13 @@ from tutorial_lib.school.grading import report
 from tutorial_lib.school.grading.bench import Order, open_bench
 from tutorial_lib.school.grading.class_folder import find_submissions
 from tutorial_lib.school.grading.class_list import ClassList, Rules
+from tutorial_lib.school.grading.cluster import open_cluster
 from tutorial_lib.school.grading.journal import Journal, as_data, course_version
 from tutorial_lib.school.grading.lab import load_lab
 from tutorial_lib.school.grading.marking import Run, grade_all, self_test
 from tutorial_lib.school.grading.processes import interruptible
 from tutorial_lib.school.grading.report import scores
-from tutorial_lib.school.grading.request import check_limits, check_tools, default_workers
+from tutorial_lib.school.grading.request import check_limits, check_tools
 from tutorial_lib.school.grading.results import Graded
 from tutorial_lib.school.grading.server import isolation
 from tutorial_lib.units import GIB
@@ -54,6 +55,7 @@ def grade(
     *,
     root: Path,
     workers: int | None = None,
+    dask: str | None = None,
     seconds: float = 20.0,
     memory_bytes: int = 2 * GIB,
     only: Sequence[str] = (),
@@ -65,16 +67,15 @@ def grade(
     """Grade a folder of submissions of one lab, and write scores and feedback.
 
     The solution itself and a blank answer are graded first: they must get all points and none.
-    A run that is stopped keeps its results beside `out`, and the same request goes on from there.
-    So does one where a report stands: what has not changed since is not graded again.
+    What a stopped run or an older report in `out` has graded, and is the same, is taken over.
 
     Args:
         lab: As in `lab01`.
         submissions: Folder with notebooks, or with one folder a student.
-        out: Folder for `scores.csv`, `feedback/`, `index.html` and `run.json`. It must be new,
-            empty, or hold an older report, which is replaced.
+        out: Folder for the report: a new one, or that of an older report, which is replaced.
         root: The course folder.
-        workers: Submissions graded at the same time; `default_workers()` when None.
+        workers: Submissions graded at the same time; as many as cores and memory allow when None.
+        dask: Address of a Dask scheduler, whose workers grade in place of this machine.
         seconds: CPU time of a function in one check, all its cases together.
         memory_bytes: What a student's process may use beyond its imports.
         only: Names of the few to grade; an older report keeps the others. All when empty.
@@ -96,36 +97,34 @@ def grade(
     report.check_place(out, submissions)
     class_list = ClassList(rules or Rules(), course, find_submissions(submissions), out)
     paths = [path.resolve() for path in import_path]
-    limits = {"seconds": seconds, "memory_bytes": memory_bytes}
-    version = course_version(course, paths)
-    identity = {"lab": course.name, "version": version, "limits": limits}
+    identity: dict[str, Any] = {"lab": course.name, "version": course_version(course, paths)}
+    identity["limits"] = {"seconds": seconds, "memory_bytes": memory_bytes}
     journal = Journal(out, identity, seed, again=bool(only))
     kept = journal.kept(names) if only else []
     order = Order(course, journal.seed, seconds, memory_bytes, checks_package, paths)
-    num_workers = workers or default_workers()
-    results, facts = _judged(order, submissions, names, journal, num_workers)
+    with interruptible(), open_cluster(dask, order) if dask else open_bench(order) as judging:
+        this = Run(course, submissions, journal, judging, workers or judging.workers)
+        results, facts = _judged(this, names, judging.layers)
     table = _write(class_list, out, [*kept, *results], identity | facts)
     journal.remove()
     return table
 
 
 def _judged(
-    order: Order, submissions: Path, names: Sequence[str], journal: Journal, workers: int
+    this: Run, names: Sequence[str], layers: Sequence[str]
 ) -> tuple[list[Graded], dict[str, Any]]:
     """Judge the solution, a blank one and then the class; gives also what to say of the run."""
     started = time.monotonic()
-    with interruptible(), open_bench(order) as bench:
-        this = Run(order.lab, submissions, journal, bench, workers)
-        self_test(this)
-        results = grade_all(this, names)
+    self_test(this)
+    results = grade_all(this, names)
     versions = {name: metadata.version(name) for name in ("torch", "nbval", "pytest")}
     return results, {
-        "seed": journal.seed,
-        "workers": workers,
+        "seed": this.journal.seed,
+        "workers": this.workers,
         "seconds": round(time.monotonic() - started, 1),
-        "taken_over": journal.taken_over,
-        "layers": bench.layers,
-        "isolation": isolation(bench.layers),
+        "taken_over": this.journal.taken_over,
+        "layers": list(layers),
+        "isolation": isolation(layers),
         "versions": versions | {"python": platform.python_version(), "system": platform.platform()},
     }
 
