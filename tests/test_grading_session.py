@@ -1,6 +1,7 @@
 """What a student's process can do, and cannot: sessions without nbval, so that many are cheap."""
 
 import contextlib
+import dataclasses
 import itertools
 import os
 import re
@@ -19,6 +20,7 @@ sys.path.insert(0, str(CORPUS))
 import toy  # noqa: E402
 from toychecks import lab90  # noqa: E402
 
+from tutorial_lib.checks import core  # noqa: E402
 from tutorial_lib.checks.core import CheckError  # noqa: E402
 from tutorial_lib.school.grading import (  # noqa: E402
     calls,
@@ -27,12 +29,13 @@ from tutorial_lib.school.grading import (  # noqa: E402
     processes,
     remote_function,
     sandbox,
+    view,
     watch,
     wire,
 )
 from tutorial_lib.school.grading.lab import load_lab  # noqa: E402
 from tutorial_lib.school.grading.server import isolation  # noqa: E402
-from tutorial_lib.school.grading.submission import Answers  # noqa: E402
+from tutorial_lib.school.grading.submission import one_part_each  # noqa: E402
 
 NUMBERS = itertools.count()
 SECONDS = 3.0
@@ -50,7 +53,7 @@ class Course:
     def session(self, **changed):
         answers = GOOD | {"1.1": changed.pop("area", toy.AREA)} | changed
         folder = self.folder / f"s{next(NUMBERS)}"
-        judge.prepare(folder, self.lab, Answers(answers))
+        judge.prepare(folder, self.lab, one_part_each(answers))
         launch.start_session(self.server, folder)
         remote_function._connection.cache_clear()
         self.patch.setenv(remote_function.SOCKET_VARIABLE, str(folder / "socket"))
@@ -140,7 +143,7 @@ PIPE = (
         ("import os\nos._exit(3)", "answer cell of exercise 1.1 ended.*exit code 3"),
         ("import ctypes\nctypes.string_at(0)", "SIGSEGV"),
         ("import os\nos.kill(os.getpid(), 40)", "signal 40"),
-        ("%%time\n" * 600 + "def area(w, h):\n    return 1", "RecursionError"),
+        ("%%time\n" * 600 + "def area(w, h):\n    return 1", "off by|RecursionError"),
         ("def area(w, h):\n    import os, signal\n    os.kill(os.getpid(), 9)", "SIGKILL"),
         ("def area(w, h):\n    import os\n    os.kill(0, 9)", "SIGKILL"),
         ("while True:\n    pass", "answer cell of exercise 1.1 was stopped after 3.00 s"),
@@ -580,3 +583,34 @@ def test_without_landlock_and_namespaces_grading_still_works_and_says_so(
         assert "2.1" in course.slope()
         assert course.area() == ""
         assert_nothing_runs(course)
+
+
+UNSEEN = {
+    "the grader": "import tutorial_lib.school.grading",
+    "its old name": "import tutorial_lib.grading",
+    "the judge": "from toychecks.lab90 import _judge_area",
+    "the check's judge": "from toychecks import lab90\n    lab90.area.judge({}, {})",
+    "its cases": "from toychecks import lab90\n    lab90.area.cases(0)",
+    "its source": "from toychecks import lab90 as m\n    assert 'off' in open(m.__file__).read()",
+    "the original": "open({original!r})",
+    "an oracle": "import tutorial_lib.checks.accumulation",
+    "memory": "import gc\n    gc.unfreeze()\n"
+    "    assert [f for f in gc.get_objects() if getattr(f, '__name__', '') == '_judge_area']",
+    "modules": "import sys\n    assert [m for m in sys.modules if 'school' in m]",
+}
+
+
+@pytest.mark.parametrize("look", UNSEEN)
+def test_the_process_of_an_answer_sees_no_judge_and_no_grader(course, running, look):
+    if "landlock" not in running[3]:
+        pytest.skip(f"this machine grants only {running[3]}")
+    line = UNSEEN[look].replace("{original!r}", repr(lab90.__file__))
+    course.session(area=f"def area(w, h):\n    {line}\n    return w * h")
+    assert re.search("ImportError|NoneType|Assertion|Permission|ModuleNotFound", course.area())
+
+
+def test_the_calls_that_the_view_blanks_have_these_arguments():
+    for kind in (core.Check, core.Exam):
+        fields = [field.name for field in dataclasses.fields(kind)]
+        for name, place in view.HIDDEN[kind.__name__].items():
+            assert fields[place] == name

@@ -159,7 +159,7 @@ def _floats(numbers: list[int]) -> Tensor:
 def _exam(answer: Callable[..., Any], case: Case) -> Result:
     chain, rows = exam.make(case)
     each_dropped = tuple((number,) for number in range(len(chain)))
-    exam.half_squares(answer(chain, each_dropped, rows)).backward()  # type: ignore[no-untyped-call]
+    exam.half_squares(answer(chain, each_dropped, rows)).backward()
     return exam.gradients(chain)
 
 

@@ -25,7 +25,7 @@ FOLDER_VARIABLES = (
     *("HOME", "TMPDIR", "IPYTHONDIR"),
     *("JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR"),
 )
-_LONGEST_PATH = 70  # a socket's path may have 104 bytes on macOS, and 24 come behind the folder
+_LONGEST_PATH = 68  # a socket's path may have 104 bytes on macOS, and 26 come behind the folder
 _START = "from tutorial_lib.school.grading.{} import serve; serve()"
 _ASKING = threading.Lock()
 _PACKAGE_FOLDER = Path(__file__).resolve().parents[3]
@@ -33,14 +33,19 @@ _PACKAGE_FOLDER = Path(__file__).resolve().parents[3]
 
 @contextlib.contextmanager
 def run_directory() -> Iterator[Path]:
-    """Make a folder that only this user can enter, and remove it whatever has been put there."""
+    """Make a folder that only this user can enter, and remove it whatever has been put there.
+
+    Submissions get folders in the one that is given. An answer's process finds something else in
+    its place, and sees the course's copy, which lies beside it.
+    """
     folder = Path(tempfile.mkdtemp(prefix="grade-")).resolve()
     try:
         if len(os.fsencode(folder)) > _LONGEST_PATH:
             raise GradingError(
                 f"{folder} is too long a name for the sockets in it: set TMPDIR to a shorter one."
             )
-        yield folder
+        (folder / "r").mkdir()
+        yield folder / "r"
     finally:
         try:
             shutil.rmtree(folder)
@@ -67,7 +72,7 @@ def fork_server(
     import_path = [Path(path) for path in order["import_path"]]
     with _process("server", folder, import_path, subprocess.PIPE) as server:
         with contextlib.suppress(GradingError):  # it has ended: its log says why
-            _tell(server, order)
+            _tell(server, order | {"view": str(folder.parent / "view")})
         assert server.stdout is not None
         answer = server.stdout.readline()
         if not answer:

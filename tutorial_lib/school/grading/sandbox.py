@@ -41,6 +41,19 @@ _SYS_LANDLOCK = 444  # create_ruleset, add_rule (445), restrict_self (446) on ev
 
 
 @dataclass(frozen=True)
+class Readable:
+    """What may be read.
+
+    Args:
+        paths: Files, and folders with all that is in them.
+        listed: Folders of which the names in them may be read.
+    """
+
+    paths: Sequence[Path]
+    listed: Sequence[Path] = ()
+
+
+@dataclass(frozen=True)
 class Limits:
     """What one run of a student's code may use.
 
@@ -131,12 +144,12 @@ def mount_scratch(folder: Path) -> bool:
     return bool(_libc().mount(b"tmpfs", place, b"tmpfs", _MS_NOSUID | _MS_NODEV, options) == 0)
 
 
-def confine(limits: Limits, readable: Sequence[Path], scratch: Path, *, flags: int) -> list[str]:
+def confine(limits: Limits, readable: Readable, scratch: Path, *, flags: int) -> list[str]:
     """Shut this process in for good, before it runs a line of a student's code.
 
     Args:
         limits: Seconds, bytes, files and processes that it may use.
-        readable: Files and folders that it may read.
+        readable: What it may read.
         scratch: The one folder it may write to; becomes its working folder and HOME.
         flags: The namespaces that it is already in.
 
@@ -244,7 +257,7 @@ def landlock_version() -> int:
     return max(0, int(_libc().syscall(_SYS_LANDLOCK, None, 0, 1)))
 
 
-def _landlock(readable: Sequence[Path], scratch: Path) -> None:
+def _landlock(readable: Readable, scratch: Path) -> None:
     version = landlock_version()
     if not version:
         raise OSError("this kernel has no Landlock")
@@ -256,8 +269,10 @@ def _landlock(readable: Sequence[Path], scratch: Path) -> None:
     ruleset = _succeed(_libc().syscall(_SYS_LANDLOCK, attributes, ctypes.c_size_t(size), 0))
     try:
         read_only = _EXECUTE | _READ_FILE | _READ_DIR
-        for path in readable:
+        for path in readable.paths:
             _allow(ruleset, path, read_only)
+        for path in readable.listed:
+            _allow(ruleset, path, _READ_DIR)
         _allow(ruleset, Path("/dev/null"), read_only | (everything & (_WRITE_FILE | _TRUNCATE)))
         _allow(ruleset, scratch, everything & ~_MAKE_DEVICES)
         _succeed(_libc().syscall(_SYS_LANDLOCK + 2, ruleset, 0))

@@ -1,164 +1,31 @@
-"""The fork server: imports torch and the checks once, then forks one session per submission.
+"""The start of the fork server: it leaves the installed course for its view before all else.
 
-Its standard input holds a line of JSON for what it needs to know, then one for each submission's
-folder; it ends with it. It never runs a line of a student's code itself, and knows neither the
-solution nor the seed nor any answer: what it holds in memory, all its forks inherit.
+Nothing of this library but the grader's own files may be imported above: what this process holds in
+memory, the process of every answer inherits.
 """
 
 from __future__ import annotations
 
-import contextlib
-import gc
 import json
 import os
-import pkgutil
-import signal
-import socket
 import sys
-import sysconfig
-import traceback
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-import torch
-
-from tutorial_lib.school.grading import sandbox, session
-from tutorial_lib.units import MIB
-
-# What Python and torch read on any Linux; never a home, never the course folder itself.
-_SYSTEM = (
-    *("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib", "/usr/share/zoneinfo"),
-    *("/etc/ld.so.cache", "/etc/localtime", "/dev/zero", "/dev/urandom", "/dev/random"),
-    *("/proc/cpuinfo", "/proc/meminfo", "/sys/devices/system/cpu"),
-)
-_PROBE_BYTES = 64 * MIB
+from tutorial_lib.school.grading import view
 
 
 def serve() -> None:
-    """Prepare, say what the sandbox can do, then serve.
-
-    The first line holds `seconds`, `memory_bytes`, `package`, `import_path`, `preload` (modules,
-    and names in them) and `forbidden` (a file that no student may read).
-    """
+    """Enter the view, then serve; see `forks.serve` for what its first line holds."""
     order = json.loads(sys.stdin.readline())
-    with contextlib.suppress(OSError):  # where memory runs out, the kernel ends these first
-        Path("/proc/self/oom_score_adj").write_text("1000")
     answering = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # an import may print, and must not answer in our place
-    with contextlib.suppress(Exception):
-        from tutorial_lib import private_torch
+    copy = Path(order["view"])
+    hidden = view.enter(copy, order["package"], order["preload"])
 
-        private_torch.import_compiler()
-    for name in order["preload"]:
-        # what cannot be imported here cannot be imported by the answer either, which says so
-        with contextlib.suppress(Exception):
-            pkgutil.resolve_name(name)  # a library may load a name only when it is asked for
-    setting = session.Setting(
-        limits=sandbox.Limits(order["seconds"], order["memory_bytes"]),
-        readable=readable_paths([Path(path) for path in order["import_path"]]),
-        package=order["package"],
-        namespaces=usable_namespaces(),
-    )
-    layers = _probe(setting, Path(order["forbidden"]))
-    setting = replace(setting, holds_exams="memory exam" in layers)
-    print(json.dumps(layers), file=answering, flush=True)
-    gc.freeze()  # what was imported is shared by all forks, and collected by none
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # sessions are reaped by the kernel
-    for line in sys.stdin:
-        folder = Path(json.loads(line))
-        if not os.fork():
-            try:
-                session.start_session(folder, setting)
-            except Exception:
-                traceback.print_exc()
-            finally:
-                os._exit(0)
+    from tutorial_lib.school.grading import forks
 
-
-def readable_paths(import_path: Sequence[Path]) -> list[Path]:
-    """List what a student's code may read: Python, its packages, this library, system files."""
-    own_package = Path(__file__).resolve().parents[2]
-    paths = {Path(path) for path in _SYSTEM} | {own_package, *import_path}
-    for name in ("stdlib", "platstdlib", "purelib", "platlib"):
-        paths.add(Path(sysconfig.get_path(name)))
-    for prefix in {sys.prefix, sys.base_prefix, sys.exec_prefix}:
-        paths |= {Path(prefix, "lib"), Path(prefix, "bin"), Path(prefix, "pyvenv.cfg")}
-    paths |= {Path(part) for part in os.environ.get("LD_LIBRARY_PATH", "").split(":") if part}
-    paths |= {Path(entry) for entry in sys.path if Path(entry).name.endswith("-packages")}
-    return sorted({place for path in paths for place in (path, path.resolve())})
-
-
-def _in_child(task: Callable[[], Any]) -> Any:
-    """Do something in a process that is thrown away; None when it failed."""
-    reading, writing = os.pipe()
-    child = os.fork()
-    if not child:
-        with contextlib.suppress(BaseException):
-            os.close(reading)
-            os.write(writing, json.dumps(task()).encode())
-        os._exit(0)
-    os.close(writing)
-    with os.fdopen(reading, "rb") as pipe:
-        answer = pipe.read()
-    os.waitpid(child, 0)
-    return json.loads(answer) if answer else None
-
-
-def usable_namespaces() -> int:
-    """Find the strongest namespaces that this machine grants, by trying them."""
-
-    def attempt(flags: int) -> bool:
-        sandbox.enter_namespaces(flags)
-        # a process must be able to live in there
-        return bool(_in_child(lambda: True))
-
-    if not sandbox.ON_LINUX:
-        return 0
-    for flags in sandbox.NAMESPACE_CHOICES:
-        if _in_child(lambda flags=flags: attempt(flags)):  # type: ignore[misc]
-            return flags
-    return 0
-
-
-def _probe(setting: session.Setting, forbidden: Path) -> list[str]:
-    """Shut a child in as a student would be, and see what it still can do."""
-    scratch = Path(os.environ["TMPDIR"])
-
-    def inside() -> list[str]:
-        layers = sandbox.confine(
-            setting.limits, setting.readable, scratch, flags=setting.namespaces
-        )
-        with contextlib.suppress(OSError):
-            forbidden.read_bytes()
-            layers.append("solutions readable")
-        with contextlib.suppress(OSError):
-            # the folder above the scratch folder stands for the whole machine
-            (scratch.parent / "written").write_text("")
-            layers.append("files writable")
-        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", 0)):
-            if not setting.namespaces:
-                layers.append("network reachable")
-        return layers
-
-    def sits_exam() -> bool:
-        limits = setting.limits.in_exam(_PROBE_BYTES)
-        layers = sandbox.confine(limits, setting.readable, scratch, flags=setting.namespaces)
-        torch.empty(_PROBE_BYTES // 2, dtype=torch.uint8)
-        try:
-            torch.empty(2 * _PROBE_BYTES, dtype=torch.uint8)
-        except (MemoryError, RuntimeError):
-            return "seccomp" in layers  # else another process could lend its memory
-        return False
-
-    def outside() -> Any:
-        sandbox.enter_namespaces(setting.namespaces)
-        # in one more child: the first of a process namespace must outlive the others
-        return _in_child(lambda: [_in_child(inside), _in_child(sits_exam)])
-
-    layers, holds_exams = _in_child(outside) or ([], False)
-    return [*(layers or []), *(["memory exam"] if holds_exams else [])]
+    forks.serve(order, copy, hidden, answering)
 
 
 def isolation(layers: Sequence[str]) -> str:

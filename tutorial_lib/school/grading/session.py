@@ -33,7 +33,7 @@ class Setting:
     """
 
     limits: sandbox.Limits
-    readable: Sequence[Path]
+    readable: sandbox.Readable
     package: str
     namespaces: int
     holds_exams: bool = False

@@ -10,6 +10,7 @@ import __future__
 import ast
 import asyncio
 import contextlib
+import dataclasses
 import importlib
 import inspect
 import linecache
@@ -23,6 +24,7 @@ from typing import Any, NoReturn
 
 from IPython.core.inputtransformer2 import TransformerManager
 
+from tutorial_lib.checks import forbid
 from tutorial_lib.checks.core import Check, CheckError, run_in_place
 from tutorial_lib.school.grading.needs import WRITES_A_FILE, cut, untimed
 from tutorial_lib.school.grading.wire import encode, frame
@@ -125,6 +127,9 @@ def _result(
     send: Callable[[bytes, bytes], None],
 ) -> Any:
     check = find_check(package, request["check"])
+    forbid.remove(check.forbidden, CheckError)  # for good, before any line of the student's
+    check = dataclasses.replace(check, forbidden=())
+    _forget_the_grader()
     main = types.ModuleType("__main__")
     sys.modules["__main__"] = main
     namespace = vars(main)
@@ -147,6 +152,13 @@ def _result(
         reason = f"stopped with {stopped}" if stopped else f"does not define {name}"
         raise CheckError(f"your answer cell for exercise {request['exercise']} {reason}.")
     return run_in_place(check, namespace[name], request["case"])
+
+
+def _forget_the_grader() -> None:
+    """Take this package out of what can be imported; its files cannot be read."""
+    for name in [name for name in sys.modules if name.startswith("tutorial_lib.school")]:
+        del sys.modules[name]
+    vars(sys.modules["tutorial_lib"]).pop("school", None)
 
 
 def describe(error: BaseException) -> str:

@@ -1,0 +1,191 @@
+"""The fork server: imports torch and a lab's run halves once, then forks a session a submission.
+
+Its standard input holds a line of JSON for what it needs to know, then one for each submission's
+folder; it ends with it. It never runs a line of a student's code itself, and knows neither the
+solution nor the seed nor any answer: what it holds in memory, all its forks inherit.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import json
+import os
+import pkgutil
+import signal
+import socket
+import sys
+import sysconfig
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TextIO
+
+import torch
+
+from tutorial_lib.checks.core import quietly
+from tutorial_lib.school.grading import sandbox, session, view
+from tutorial_lib.units import MIB
+
+# What Python and torch read on any Linux; never a home, never the course folder itself.
+_SYSTEM = (
+    *("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib", "/usr/share/zoneinfo"),
+    *("/etc/ld.so.cache", "/etc/localtime", "/dev/zero", "/dev/urandom", "/dev/random"),
+    *("/proc/cpuinfo", "/proc/meminfo", "/sys/devices/system/cpu"),
+)
+_PROBE_BYTES = 64 * MIB
+
+
+def serve(order: dict[str, Any], copy: Path, hidden: list[Path], answering: TextIO) -> None:
+    """Prepare, say what the sandbox can do, then serve.
+
+    Args:
+        order: The first line of the standard input: `seconds`, `memory_bytes`, `package`,
+            `import_path`, `view` (a folder to write), `preload` (modules, and names in them) and
+            `forbidden` (a file that no student may read).
+        copy: What is seen of the course.
+        hidden: What no answer may read.
+        answering: Gets one line, the sandbox's layers.
+    """
+    with contextlib.suppress(OSError):  # where memory runs out, the kernel ends these first
+        Path("/proc/self/oom_score_adj").write_text("1000")
+    with contextlib.suppress(Exception):
+        from tutorial_lib import private_torch
+
+        private_torch.import_compiler()
+    for name in order["preload"]:
+        # what cannot be imported here cannot be imported by the answer either, which says so
+        with contextlib.suppress(Exception):
+            pkgutil.resolve_name(name)  # a library may load a name only when it is asked for
+    with quietly():  # its first use imports the compiler, and calls what may be forbidden later
+        pass
+    hidden += view.without_forbidden(copy, order["package"])
+    setting = session.Setting(
+        limits=sandbox.Limits(order["seconds"], order["memory_bytes"]),
+        readable=readable_paths([copy, *map(Path, order["import_path"])], hidden),
+        package=order["package"],
+        namespaces=usable_namespaces(),
+    )
+    layers = _probe(setting, Path(order["forbidden"]))
+    setting = replace(setting, holds_exams="memory exam" in layers)
+    print(json.dumps(layers), file=answering, flush=True)
+    gc.freeze()  # what was imported is shared by all forks, and collected by none
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # sessions are reaped by the kernel
+    for line in sys.stdin:
+        folder = Path(json.loads(line))
+        if not os.fork():
+            try:
+                session.start_session(folder, setting)
+            except Exception:
+                traceback.print_exc()
+            finally:
+                os._exit(0)
+
+
+def readable_paths(import_path: Sequence[Path], hidden: Sequence[Path]) -> sandbox.Readable:
+    """List what a student's code may read: Python, its packages, system files, the view.
+
+    Args:
+        import_path: Where Python looks for modules, the view first.
+        hidden: Files and folders that are left out, with all that is in them.
+    """
+    paths = {Path(path) for path in _SYSTEM} | {*import_path}
+    for name in ("stdlib", "platstdlib", "purelib", "platlib"):
+        paths.add(Path(sysconfig.get_path(name)))
+    for prefix in {sys.prefix, sys.base_prefix, sys.exec_prefix}:
+        paths |= {Path(prefix, "lib"), Path(prefix, "bin"), Path(prefix, "pyvenv.cfg")}
+    paths |= {Path(part) for part in os.environ.get("LD_LIBRARY_PATH", "").split(":") if part}
+    paths |= {Path(entry) for entry in sys.path if Path(entry).name.endswith("-packages")}
+    out_of_sight = {path.resolve() for path in hidden}
+    parts = [_seen_parts(place, out_of_sight) for p in paths for place in (p, p.resolve())]
+    return sandbox.Readable(
+        sorted({path for whole, _ in parts for path in whole}),
+        sorted({folder for _, listed in parts for folder in listed}),
+    )
+
+
+def _seen_parts(path: Path, hidden: set[Path]) -> tuple[list[Path], list[Path]]:
+    """Take a folder apart around what is hidden in it: read parts and listed ones."""
+    real = path.resolve()
+    if real in hidden:
+        return [], []
+    if not any(real in other.parents for other in hidden):
+        return [path], []
+    whole: list[Path] = []
+    listed = [path]
+    for child in path.iterdir():
+        more_whole, more_listed = _seen_parts(child, hidden)
+        whole, listed = whole + more_whole, listed + more_listed
+    return whole, listed
+
+
+def _in_child(task: Callable[[], Any]) -> Any:
+    """Do something in a process that is thrown away; None when it failed."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if not child:
+        with contextlib.suppress(BaseException):
+            os.close(reading)
+            os.write(writing, json.dumps(task()).encode())
+        os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading, "rb") as pipe:
+        answer = pipe.read()
+    os.waitpid(child, 0)
+    return json.loads(answer) if answer else None
+
+
+def usable_namespaces() -> int:
+    """Find the strongest namespaces that this machine grants, by trying them."""
+
+    def attempt(flags: int) -> bool:
+        sandbox.enter_namespaces(flags)
+        # a process must be able to live in there
+        return bool(_in_child(lambda: True))
+
+    if not sandbox.ON_LINUX:
+        return 0
+    for flags in sandbox.NAMESPACE_CHOICES:
+        if _in_child(lambda flags=flags: attempt(flags)):  # type: ignore[misc]
+            return flags
+    return 0
+
+
+def _probe(setting: session.Setting, forbidden: Path) -> list[str]:
+    """Shut a child in as a student would be, and see what it still can do."""
+    scratch = Path(os.environ["TMPDIR"])
+
+    def inside() -> list[str]:
+        layers = sandbox.confine(
+            setting.limits, setting.readable, scratch, flags=setting.namespaces
+        )
+        with contextlib.suppress(OSError):
+            forbidden.read_bytes()
+            layers.append("solutions readable")
+        with contextlib.suppress(OSError):
+            # the folder above the scratch folder stands for the whole machine
+            (scratch.parent / "written").write_text("")
+            layers.append("files writable")
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", 0)):
+            if not setting.namespaces:
+                layers.append("network reachable")
+        return layers
+
+    def sits_exam() -> bool:
+        limits = setting.limits.in_exam(_PROBE_BYTES)
+        layers = sandbox.confine(limits, setting.readable, scratch, flags=setting.namespaces)
+        torch.empty(_PROBE_BYTES // 2, dtype=torch.uint8)
+        try:
+            torch.empty(2 * _PROBE_BYTES, dtype=torch.uint8)
+        except (MemoryError, RuntimeError):
+            return "seccomp" in layers  # else another process could lend its memory
+        return False
+
+    def outside() -> Any:
+        sandbox.enter_namespaces(setting.namespaces)
+        # in one more child: the first of a process namespace must outlive the others
+        return _in_child(lambda: [_in_child(inside), _in_child(sits_exam)])
+
+    layers, holds_exams = _in_child(outside) or ([], False)
+    return [*(layers or []), *(["memory exam"] if holds_exams else [])]
