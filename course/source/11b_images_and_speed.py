@@ -1,0 +1,162 @@
+# %% [markdown] id="title"
+# # Images and speed
+#
+# This companion of chapter 11 is optional: no lab and no later chapter needs it. Three questions
+# about diffusion training:
+#
+# 1. How large may the image be?
+# 2. What does an autoencoder keep that should be frozen and is not?
+# 3. How many images a second does your GPU do, at which batch?
+#
+# **Budget:** 20 minutes, 1 GiB of memory, no GPU needed.
+
+# %% id="imports"
+import statistics
+
+import pandas as pd
+import torch
+
+from tutorial_lib import device, memory, plots
+from tutorial_lib.guesses import beside
+from tutorial_lib.training import Recipe
+from tutorial_lib.units import GIB, Bytes
+
+# %% [markdown] id="sizes-text"
+# ## How large may the image be?
+#
+# Twice the side means four times the pixels, and sixteen times the *pairs* of pixels. A fused
+# attention kernel keeps something for each pixel. Written-out scores keep something for each pair.
+#
+# **Predict.** With written-out scores, by which factor do SD 2.1's saved bytes grow from 512 to
+# 1024 pixels to a side?
+
+# %% id="guess-factor"
+guess = None  # times
+
+
+# %% id="image-sizes"
+def saved_bytes(side, attention):
+    recipe = Recipe(
+        "sd21-unet", size=side // 8, attention=attention
+    )  # eight pixels to a latent
+    with memory.predicting():
+        loss, unet = recipe.make_loss()
+        return memory.saved(loss, params_of=unet).num_bytes
+
+
+sides = (256, 512, 768, 1024)
+fused = {side: saved_bytes(side, "sdpa") for side in sides}
+eager = {side: saved_bytes(side, "eager") for side in sides}
+factor = eager[1024] / eager[512]
+print(
+    f"fused: {fused[1024] / fused[512]:.1f} times; written out: {factor:.1f} times"
+    f"{beside(guess, factor)}"
+)
+curves = {"fused attention": fused, "scores written out": eager}
+plots.growth(
+    curves,
+    xlabel="side of the image in pixels (both axes logarithmic)",
+    predicted=list(curves),
+    title="SD 2.1's U-Net, saved for one image, float32",
+)
+
+# %% [markdown] id="read-sizes"
+# Both axes are logarithmic, so a power is a straight line. The fused line is straight: four times
+# the bytes for four times the pixels. The other bends upwards. Where images are small, most of
+# its bytes belong to pixels; where they are large, most belong to pairs.
+#
+# So with fused attention one number describes this U-Net, its bytes per pixel. The largest image
+# follows as a square root:
+
+# %% id="largest-image"
+room = (
+    80 * GIB - 16 * Recipe("sd21-unet").num_parameters
+)  # parameters, gradients, two states
+per_pixel = fused[1024] / 1024**2
+side = int((room / per_pixel) ** 0.5) // 64 * 64
+print(f"{per_pixel / 1024:.2f} KiB a pixel; on 80 GiB one image of {side} x {side}")
+
+# %% [markdown] id="frozen-text"
+# The largest lever on a U-Net's memory is therefore the image's size. That is why Stable Diffusion
+# trains on latents: 64 x 64 x 4 numbers in place of 512 x 512 x 3.
+#
+# ## What does the frozen autoencoder cost?
+#
+# The tutorial's trainer freezes the autoencoder only `if use_checkpointing`, and encodes under
+# `no_grad`. Is either enough? One image is encoded at the published size: with trainable weights,
+# with `requires_grad_(False)`, and under `no_grad`.
+#
+# **Predict.** With trainable weights, how many GiB are left behind for backward?
+
+# %% id="guess-frozen"
+guess = None  # GiB
+
+# %% id="frozen"
+rows = {}
+with memory.predicting():
+    encoder, image = Recipe("sd-vae").make_model(), torch.randn(1, 3, 512, 512)
+    for way in ("trainable", "frozen", "no_grad"):
+        encoder.requires_grad_(way == "trainable")
+        with (
+            memory.watch(way, model=encoder) as report,
+            torch.set_grad_enabled(way != "no_grad"),
+        ):
+            latent = encoder.encode(image).latent_dist.sample()
+        most = Bytes(report.peak_bytes - report.baseline_bytes)
+        rows[way] = {"peak": str(most), "left behind": str(report.leaked_bytes)}
+        if way == "trainable":
+            print(f"{report.leaked_bytes}{beside(guess, report.leaked_bytes / GIB)}")
+        del latent
+pd.DataFrame(rows).T
+
+# %% [markdown] id="read-frozen"
+# Each of the two alone is enough: nothing is saved, because neither weights nor images ask for a
+# gradient. Left trainable by mistake, the autoencoder keeps gigabytes for gradients that nobody
+# applies. What remains is a passing peak, and chapter 11 shows when it is the highest of the step.
+#
+# ## Images a second
+#
+# Chapter 11 counts FLOPs: a GPU that is busy at batch 4 cannot gain from batch 12 with
+# checkpointing. Is yours busy? This cell needs a GPU. It measures SD 2.1's training step at
+# growing batches, with and without the library's call.
+
+
+# %% id="on-a-gpu"
+# NBVAL_IGNORE_OUTPUT
+def reading(recipe):
+    step, model, optimizer = recipe.make_step("cuda")
+    report = memory.measure(step, model=model, optimizer=optimizer, repeats=5)
+    speed = recipe.micro_batch / statistics.median(
+        report.step_seconds or [float("nan")]
+    )
+    return {"peak": str(report.peak_bytes), "images a second": round(speed, 2)}
+
+
+speeds = {}
+if torch.cuda.is_available():
+    choices = device.pick_by_tier(
+        cpu={},
+        small_gpu={"size": 32, "optimizer": "adamw-8bit"},
+        large_gpu={"size": 64, "optimizer": "adamw-fused"},
+    )
+    for num in (1, 2, 4, 8, 12, 16):
+        for way in ("none", "library-switch"):
+            try:
+                speeds[num, way] = reading(
+                    Recipe("sd21-unet", num, checkpointing=way, **choices)
+                )
+            except torch.OutOfMemoryError:
+                speeds[num, way] = {"peak": "does not fit"}
+            torch.cuda.empty_cache()
+pd.DataFrame(speeds).T
+
+# %% [markdown] id="read-speed"
+# (The table is empty without a GPU.) Compare batch 12 with the call against batch 4 without: the
+# tutorial says 2.7 times. Images a second that still grow with the batch mean that the GPU was
+# underused before.
+#
+# ## What you can now do
+#
+# - Say how a U-Net's memory grows with the image, for each kind of attention kernel.
+# - See at once when a frozen model is not frozen.
+# - Find the batch from which on your GPU is busy.
