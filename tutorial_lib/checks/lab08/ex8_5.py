@@ -1,194 +1,198 @@
-"""The check of 8.5, the search: the cheapest choice of segments that fits."""
+"""The check of 8.5, the search: micro-batch and segments together, the fastest plan that fits."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable
-from functools import cache, partial
-from itertools import combinations
+from collections.abc import Callable
+from functools import cache, cached_property, partial
+from itertools import combinations, product
 from typing import Any
 
 from tutorial_lib.checks import expect, observe, read
 from tutorial_lib.checks.core import Case, Check, CheckError, Result
 from tutorial_lib.checks.lab08 import models
 
-_BLOCKS = ("down 0", "down 1", "mid", "up 0", "up 1")
-Choice = tuple[str, ...]
+_BLOCKS = ("down", "mid", "up 0", "up 1")
+Plan = tuple[int, tuple[str, ...]]  # images at once, blocks that are segments
 
 
-@cache  # a second or so: hardly any draw leads all shortcuts astray
+@cache  # hardly any draw leads all shortcuts astray
 def _cases(seed: int) -> list[Case]:
     draw = random.Random(seed)
     while True:  # until every shortcut leads astray
         case: dict[str, Any] = {
-            "prices": {name: draw.randrange(10**4, 10**5) for name in _BLOCKS},
-            "saved": {name: draw.randrange(10**5, 10**6) for name in _BLOCKS},
-            "whole": {name: draw.randrange(10**4, 10**6) for name in _BLOCKS},
+            "num": draw.randrange(24, 65),
+            "full": draw.randrange(6, 17),
+            "plain": 5 * 10**5,
+            "prices": {name: draw.randrange(10**3, 10**5) for name in _BLOCKS},
+            "saved": {name: draw.randrange(10**3, 12 * 10**3) for name in _BLOCKS},
+            "whole": {name: draw.randrange(10**2, 10**4) for name in _BLOCKS},
         }
-        choices = Choices(case)
-        case["limit"] = choices.peak(draw.choice(choices.just_met()))
-        if Choices(case).is_tricky():
+        plans = Plans(case)
+        enough = plans.peak(draw.choice(plans.all))
+        case["limit"] = next(peak for peak in map(plans.peak, plans.all) if peak <= enough)
+        if plans.is_tricky():
             break
     # all blocks have the lowest peak, or not all: one is larger than what the others save
-    small = {**case, "whole": dict.fromkeys(_BLOCKS, 10**4)}
-    large = {**case, "whole": {**case["whole"], draw.choice(_BLOCKS): 4 * 10**6}}
+    small = {**case, "whole": dict.fromkeys(_BLOCKS, 100)}
+    large = {**case, "whole": {**case["whole"], draw.choice(_BLOCKS): 4 * 10**4}}
     return [
         case,
-        {**case, "limit": choices.peak(()) + 1},
-        {**case, "limit": case["limit"] + 1},
-        *({**each, "limit": Choices(each).least - 1, "refused": True} for each in (small, large)),
+        {**case, "limit": plans.peak((plans.sizes[-1], ())) + 1},
+        *({**each, "limit": Plans(each).least - 1, "refused": True} for each in (small, large)),
     ]
 
 
-class Choices:
-    """All choices of segments in a case, the cheapest first; those that fit; the lowest peak."""
+class Plans:
+    """All plans of a case that are worth a measurement, the fastest first, and the lowest peak."""
 
     def __init__(self, case: Case) -> None:
-        self.case, self.prices = case, case["prices"]
-        sizes = range(len(self.prices) + 1)
-        drawn = (choice for size in sizes for choice in combinations(self.prices, size))
-        self.all: list[Choice] = sorted(drawn, key=self.price)
-        self.fitting = [choice for choice in self.all if self.fits(choice)]
+        self.case, self.blocks, num = case, tuple(case["prices"]), case["num"]
+        lengths = range(len(self.blocks) + 1)
+        choices = [choice for length in lengths for choice in combinations(self.blocks, length)]
+        self.sizes: list[int] = []  # of micro-batches; a larger one must take less time
+        for size in range(1, num + 1):
+            if not self.sizes or self._work(size) < self._work(self.sizes[-1]):
+                self.sizes.append(size)
+        self.all: list[Plan] = sorted(product(self.sizes, choices), key=self.time)
         self.least = min(map(self.peak, self.all))
 
-    def price(self, choice: Iterable[str]) -> int:
-        """Add up the recomputed FLOPs."""
-        return sum(self.prices[name] for name in choice)
+    @cached_property
+    def fitting(self) -> list[Plan]:
+        """List the plans that fit, the fastest first."""
+        return [plan for plan in self.all if self.fits(plan)]
 
-    def peak(self, choice: Iterable[str]) -> int:
+    def _work(self, size: int) -> int:
+        return int(-(-self.case["num"] // size) * max(size, self.case["full"]))
+
+    def time(self, plan: Plan) -> int:
+        """Give the time of an update, in FLOPs at full speed."""
+        per_image = self.case["plain"] + sum(self.case["prices"][name] for name in plan[1])
+        return int(self._work(plan[0]) * per_image)
+
+    def peak(self, plan: Plan) -> int:
         """Give a peak as a real one behaves: savings add up, and one whole segment comes back."""
-        saved = sum(self.case["saved"][name] for name in choice)
-        back = max((self.case["whole"][name] for name in choice), default=0)
-        return int(6 * 10**6 - saved + back)
+        saved = sum(self.case["saved"][name] for name in plan[1])
+        back = max((self.case["whole"][name] for name in plan[1]), default=0)
+        return int(10**5 + plan[0] * (5 * 10**4 - saved + back))
 
-    def fits(self, choice: Iterable[str]) -> bool:
-        """Tell whether a peak is within the limit of the case, where that is known."""
-        return bool(self.peak(choice) <= self.case.get("limit", 0))
-
-    def just_met(self) -> list[Choice]:
-        """List the choices whose peak is below that of all cheaper ones: limits just met."""
-        found: list[Choice] = []
-        for choice in self.all:
-            if not found or self.peak(choice) < self.peak(found[-1]):
-                found.append(choice)
-        return found
+    def fits(self, plan: Plan) -> bool:
+        """Tell whether a peak is within the limit of the case."""
+        return self.peak(plan) <= int(self.case["limit"])
 
     def is_tricky(self) -> bool:
-        """Tell whether no shortcut finds the cheapest choice, or the next one."""
-        best, below = self.fitting[0], self.fitting[1:2]
-        alone = {name: self.peak(()) - self.peak((name,)) for name in self.prices}
-        additive = [
-            choice
-            for choice in self.all
-            if self.peak(()) - sum(alone[name] for name in choice) <= self.case["limit"]
-        ]
+        """Tell whether no lever alone and no greedy order finds the fastest plan, or the next."""
+        best, *others = self.fitting
+        alone = {name: self.peak((1, ())) - self.peak((1, (name,))) for name in self.blocks}
         shortcuts = [
-            self._greedy(lambda name: self.prices[name]),
-            self._greedy(lambda name: -self.case["saved"][name]),
-            self._greedy(lambda name: self.prices[name] / (alone[name] or 1)),
+            next((plan for plan in self.fitting if not plan[1]), None),
+            max(self.fitting, key=lambda plan: (plan[0], -self.time(plan))),
             min(self.fitting, key=self.peak),
-            min(self.fitting, key=len),
-            additive[0] if additive else (),
+            self._greedy(lambda name: self.case["prices"][name]),
+            self._greedy(lambda name: -self.case["saved"][name]),
+            self._greedy(lambda name: self.case["prices"][name] / (alone[name] or 1)),
         ]
-        is_led_astray = below and not {best, *below} & set(shortcuts)
-        one_price_each = len(set(map(self.price, self.all))) == len(self.all)
-        return bool(len(best) >= 2 and is_led_astray and one_price_each)
+        one_time_each = len(set(map(self.time, self.all))) == len(self.all)
+        is_led_astray = not {best, *others[:1]} & set(shortcuts)
+        return bool(best[1] and others and is_led_astray and one_time_each)
 
-    def _greedy(self, key: Callable[[str], float]) -> Choice:
-        chosen: set[str] = set()
-        for name in sorted(self.prices, key=key):
-            if self.fits(chosen):
-                break
-            chosen.add(name)
-        return tuple(name for name in self.prices if name in chosen)
+    def _greedy(self, key: Callable[[str], float]) -> Plan | None:
+        ranked = sorted(self.blocks, key=key)
+        taken = [tuple(sorted(ranked[:length])) for length in range(len(ranked) + 1)]
+        return next((plan for plan in self.fitting if plan[1] in taken), None)
+
+
+def _plan(returned: Any, case: Case) -> Plan:
+    size, names = read.several(returned, 2, "a micro-batch and a tuple of blocks")
+    if not isinstance(names, list | tuple | set | frozenset):
+        raise CheckError(f"a tuple of blocks is wanted, and {type(names).__name__} came.")
+    size, names = read.integer(size, "the micro-batch"), tuple(sorted(map(str, names)))
+    if not 1 <= size <= case["num"] or set(names) - set(case["prices"]):
+        raise CheckError(
+            f"{size} images at once with {names} is no plan: there are {case['num']} images and "
+            f"the blocks {sorted(case['prices'])}."
+        )
+    return size, names
 
 
 def _run(answer: Callable[..., Any], case: Case) -> Result:
-    asked: list[list[str]] = []
-    choices = Choices(case)
+    asked: list[Plan] = []
+    plans = Plans(case)
 
-    def peak_of(choice: Iterable[str]) -> int:
-        names = list(choice)
-        unknown = [name for name in names if name not in case["prices"]]
-        if unknown:
-            raise CheckError(f"peak_of was asked about {unknown[0]!r}, which is no block.")
-        asked.append(names)
-        return choices.peak(names)
+    def peak_of(micro_batch: int, choice: Any) -> int:
+        asked.append(_plan((micro_batch, choice), case))
+        return plans.peak(asked[-1])
 
-    call = partial(answer, dict(case["prices"]), peak_of, case["limit"])
+    known = case["num"], case["full"], case["plain"], dict(case["prices"])
+    call = partial(answer, *known, peak_of, case["limit"])
     if case.get("refused"):
-        return {"said": observe.error_said(call, ValueError), "asked": asked, "chosen": []}
-    chosen = call()
-    if not isinstance(chosen, list | tuple | set | frozenset):
-        raise CheckError(f"a tuple of blocks is wanted, and {type(chosen).__name__} came.")
-    return {"chosen": list(chosen), "asked": asked, "said": ""}
+        return {"said": observe.error_said(call, ValueError), "asked": asked}
+    return {"chosen": _plan(call(), case), "asked": asked}
 
 
-def _judge(case: Case, result: Result, choices: Choices) -> None:
-    asked = [
-        frozenset(map(str, read.items(names, "a question to peak_of")))
-        for names in read.items(result.get("asked"), "asked")
-    ]
+def _judge(case: Case, result: Result, plans: Plans) -> None:
+    asked = [_plan(plan, case) for plan in read.items(result.get("asked"), "asked")]
     if case.get("refused"):
-        least, limit = choices.least, case["limit"]
-        where = f"where no choice fits a limit of {limit} and the lowest peak is {least}"
+        least, limit = plans.least, case["limit"]
+        where = f"where no plan fits a limit of {limit} and the lowest peak is {least}"
         models.expect_error(str(result.get("said")), "ValueError", [limit, least], where)
-        _judge_asked(asked, 0)
+        _judge_asked(asked, [], plans)
         return
-    chosen = frozenset(map(str, read.items(result.get("chosen"), "chosen")))
-    names, best = sorted(chosen), frozenset(choices.fitting[0])
-    if chosen - case["prices"].keys():
-        raise CheckError(f"{names} are not all blocks: give names of prices.")
-    price, least_price = choices.price(chosen), choices.price(best)
+    chosen, best = _plan(result.get("chosen"), case), plans.fitting[0]
+    time, least_time = plans.time(chosen), plans.time(best)
     faults = {
-        f"{names} has a peak of {choices.peak(chosen):,}, and the limit is {case['limit']:,}: "
+        f"{chosen} has a peak of {plans.peak(chosen):,}, and the limit is {case['limit']:,}: "
         "savings do not add up, since a whole segment comes back in backward. Ask peak_of.": (
-            not choices.fits(chosen)
+            not plans.fits(chosen)
         ),
-        f"{names} fits for {price:,} recomputed FLOPs, and another choice fits for "
-        f"{least_price:,}. {_why_dearer(chosen, choices)}": chosen != best,
+        f"{chosen} fits and takes {time:,}, and another plan fits and takes {least_time:,}. "
+        f"{_why_slower(chosen, plans)}": chosen != best,
     }
     expect.no_fault(faults)
-    _judge_asked(asked, sum(choices.price(names) > least_price for names in asked))
+    _judge_asked(asked, [plan for plan in asked if plans.time(plan) > least_time], plans)
     if best not in asked:
-        raise CheckError("the choice that was returned was never measured.")
+        raise CheckError("the plan that was returned was never measured.")
 
 
-def _judge_asked(asked: list[frozenset[str]], dearer: int) -> None:
+def _judge_asked(asked: list[Plan], slower: list[Plan], plans: Plans) -> None:
+    idle = [plan for plan in asked if plan[0] not in plans.sizes]
     again = len(asked) - len(set(asked))
-    if dearer or again:
-        faults = f"{dearer} of them dearer than the answer" if dearer else f"{again} of them again"
-        raise CheckError(
-            f"{len(asked)} choices were measured, {faults}: a measurement is a training step. Go "
-            "from the cheapest on, each once, and stop."
-        )
+    faults = {
+        f"{len(idle)} of them although a smaller micro-batch takes no longer": idle,
+        f"{len(slower)} of them slower than the answer": slower,
+        f"{again} of them again": again,
+    }
+    for words, is_so in faults.items():
+        if is_so:
+            raise CheckError(
+                f"{len(asked)} plans were measured, {words}: a measurement is a training step. "
+                "Go from the fastest on, each once, and stop."
+            )
 
 
-def _why_dearer(chosen: frozenset[str], choices: Choices) -> str:
-    fitting, limit = choices.fitting, choices.case["limit"]
-    cheaper = [choice for choice in fitting if choices.price(choice) < choices.price(chosen)]
+def _why_slower(chosen: Plan, plans: Plans) -> str:
+    best, limit = plans.fitting[0], plans.case["limit"]
+    below = next((plan for plan in plans.fitting if plans.peak(plan) < limit), None)
     reasons = {
-        "The limit is above the peak without segments: no block at all is a choice too.": (
-            () in fitting
-        ),
+        "A peak equal to the limit fits.": chosen == below,
         "Yours has the lowest peak of all, and nobody asked for that.": (
-            choices.peak(chosen) == choices.least
+            plans.peak(chosen) == plans.least
         ),
-        "Yours has the fewest blocks, which do not all cost the same.": (
-            len(chosen) == min(map(len, fitting))
-        ),
-        "A peak equal to the limit fits.": all(choices.peak(c) == limit for c in cheaper),
+        "The fastest plan needs no segment: no block at all is a choice too.": not best[1],
+        "Micro-batches alone fit: a few segments beside them cost less.": not chosen[1],
+        "A smaller micro-batch takes no longer.": chosen[0] not in plans.sizes,
+        "A smaller micro-batch with fewer segments is faster.": chosen[0] > best[0],
     }
     found = (words for words, is_so in reasons.items() if is_so)
-    return next(found, "Were all choices looked at, the cheapest first?")
+    return next(found, "Were all micro-batches and blocks tried together, the fastest first?")
 
 
 cheapest_fit = Check(
     "lab08.cheapest_fit",
     "8.5",
-    "the cheapest choice that fits, and no measurement beyond it",
+    "the fastest plan that fits, and no measurement beyond it",
     _cases,
     _run,
     _judge,
-    oracle=Choices,
+    oracle=Plans,
 )
