@@ -92,7 +92,10 @@ plots.ledger_bars(per_parameter, title="Bytes per parameter that stay, counted")
 all_bf16 = sum(per_parameter["AdamW, all bfloat16"].values())
 print(f"AdamW, all bfloat16: {all_bf16:.0f} bytes{beside(guess, all_bf16)}")
 table = pd.DataFrame(per_parameter).T
-table["states / parameters"] = table["optimizer_state"] / table["parameters"]
+multiples = table["optimizer_state"] / table["parameters"]
+unit = "bytes per parameter"
+table.columns = [f"{name.replace('_', ' ')}, {unit}" for name in table]
+table["states / parameters"] = multiples
 table.round(2)
 
 # %% [markdown] id="read-residents"
@@ -138,7 +141,7 @@ for row in saved.rows:
     counted[row.module.split(".")[0].split("_")[0]] += row.num_bytes / x.nbytes
 units = sum(counted.values())
 print(f"one block keeps {units:.1f} units{beside(guess, units)}")
-pd.DataFrame({"on paper": on_paper, "counted": counted}).round(2)
+pd.DataFrame({"on paper, units": on_paper, "counted, units": counted}).round(2)
 
 # %% [markdown] id="theory-text"
 # (In the list above, a name such as `ViewBackward` says which operation made the tensor.)
@@ -185,7 +188,7 @@ for layers, width in [(4, 256), (16, 256), (4, 512)]:
         seen = waiting_units(layers, width, strategy)
         rows.append((layers, width, strategy, paper, seen, f"{paper / seen - 1:+.2%}"))
 theory = pd.DataFrame(
-    rows, columns=["L", "C", "checkpoints", "formula", "counted", "off"]
+    rows, columns=["L", "C", "checkpoints", "formula, units", "counted, units", "off"]
 )
 theory.round(2)
 
@@ -461,7 +464,7 @@ plots.ledger_bars(
 # course's list):
 
 # %% id="verdicts"
-multiples = pd.DataFrame(per_parameter).T.eval("optimizer_state / parameters")
+paper, counted = theory["formula, units"], theory["counted, units"]
 seven = gigabytes.loc["AdamW, bfloat16"]
 claims.Verdicts(
     claims.Verdict(
@@ -487,7 +490,7 @@ claims.Verdicts(
         "C14",
         "holds",
         "16 L + 2 units without checkpoints and L + 15 with them are what a GPT keeps.",
-        f"off by at most {abs(theory.formula / theory.counted - 1).max():.2%}",
+        f"off by at most {(paper / counted - 1).abs().max():.2%}",
         "counted",
         "theory-against-count",
     ),

@@ -139,7 +139,7 @@ operations = {
 kept = table(operations, (8, 128, 256))
 by_hand = kept.CPU["gelu written by hand"]
 print(f"by hand: {by_hand:.0f}{beside(guess, by_hand)}")
-kept  # in units of the input
+kept.add_suffix(", inputs")  # 1 is as many bytes as the operation's input
 
 # %% [markdown] id="read-ops"
 # Each row follows from a backward formula.
@@ -319,7 +319,8 @@ paper = {"attention": 11 + 5 * a * s / h, "mlp": 19, "norm": 4}
 counted = dict.fromkeys(paper, 0)
 for row in block_saved(b, s, h, a).rows:
     counted[row.module.split(".")[0].split("_")[0]] += row.num_bytes / (s * b * h)
-pd.DataFrame({"paper": paper, "counted": counted}).round(3)
+unit = "bytes an element"
+pd.DataFrame({f"paper, {unit}": paper, f"counted, {unit}": counted}).round(3)
 
 # %% [markdown] id="read-parts"
 # They agree term by term. The small rest in the norms is their float32 statistics, two numbers a

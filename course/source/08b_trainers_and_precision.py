@@ -380,7 +380,7 @@ f"{counted} updates{beside(guess, counted)}"
 # ## What losses prove
 #
 # Train digits with AdamW and an effective batch of 64, three times from one start: the big batch, a
-# right loop (4 x 16), and a loop without the division, which logs its loss correctly. **Which of
+# right loop (16 x 4), and a loop without the division, which logs its loss correctly. **Which of
 # the loss curves lie on each other?**
 
 
@@ -403,11 +403,11 @@ def train(num, factor=1, dtype=torch.float32, epochs=4, size=64):
 # NBVAL_IGNORE_OUTPUT
 runs = {
     "one batch of 64": train(1),
-    "4 x 16": train(4),
-    "4 x 16, not divided": train(4, 4),
+    "16 x 4": train(4),
+    "16 x 4, not divided": train(4, 4),
 }
 plots.training_curves(
-    runs, xlabel="samples seen", ylabel="loss of the window", dashed=["4 x 16"],
+    runs, xlabel="samples seen", ylabel="loss of the window", dashed=["16 x 4"],
     title="Digits, ViT, AdamW: one effective batch, three loops",
 )  # fmt: skip
 
@@ -431,9 +431,9 @@ def apart(one, other):
 one, right, undivided = runs.values()
 distances = {
     "not divided, float32": apart(one, undivided),
-    "4 x 16, float32": apart(one, right),
+    "16 x 4, float32": apart(one, right),
 }
-distances["4 x 16, float64"] = apart(*exact_runs)
+distances["16 x 4, float64"] = apart(*exact_runs)
 plots.training_curves(
     distances, log="y",
     xlabel="samples seen", ylabel="distance from the big batch's loss",

@@ -76,7 +76,8 @@ def in_pieces(losses_of, num=2):
 
 
 # %% [markdown] id="predict-picture"
-# Eight images give a picture of 8 x 8 squares. A square is filled where a loss depends on a sample.
+# Eight images give a picture of 8 rows and 8 columns. A square is filled where a loss depends on a
+# sample. ("4 x 2" is a micro-batch of 4 with 2 accumulation steps, as in chapter 08.)
 #
 # **Predict.** With a BatchNorm and two micro-batches of 4, how many of the 64 squares are filled?
 
@@ -90,10 +91,10 @@ layer, batch = (
 pictures = {
     "LayerNorm": influence(layer, x[:8]),
     "BatchNorm": influence(batch, x[:8]),
-    "BatchNorm, 2 x 4": influence(in_pieces(batch), x[:8]),
+    "BatchNorm, 4 x 2": influence(in_pieces(batch), x[:8]),
 }
-filled = int(pictures["BatchNorm, 2 x 4"].count_nonzero())
-print(f"BatchNorm, 2 x 4: {filled} squares{beside(guess, filled)}")
+filled = int(pictures["BatchNorm, 4 x 2"].count_nonzero())
+print(f"BatchNorm, 4 x 2: {filled} squares{beside(guess, filled)}")
 plots.influence(pictures)
 
 # %% [markdown] id="read-picture"
@@ -162,17 +163,17 @@ subjects = {name: partial(make_net, norm) for name, norm in norms.items()} | {
     "ResNet": make_resnet
 }
 errors = pd.DataFrame(
-    index=list(subjects), columns=["2 x 32", "4 x 16", "8 x 8", "32 x 2"]
+    index=list(subjects), columns=["32 x 2", "16 x 4", "8 x 8", "2 x 32"]
 )
 for name, make in subjects.items():
     wanted = gradient(big_batch, make)
     for split in errors:
-        num = int(split.split()[0])
+        num = int(split.split()[2])
         errors.loc[name, split] = error(
             gradient(partial(accumulated, num=num), make), wanted
         )
-resnet_off = 100 * errors.loc["ResNet", "4 x 16"]
-print(f"ResNet, 4 x 16: {resnet_off:.0f} %{beside(guess, resnet_off)}")
+resnet_off = 100 * errors.loc["ResNet", "16 x 4"]
+print(f"ResNet, 16 x 4: {resnet_off:.0f} %{beside(guess, resnet_off)}")
 errors.map(lambda e: f"{e:.0%}" if e > 1e-12 else "rounding")
 
 # %% [markdown] id="read-batch-norm"
@@ -386,7 +387,7 @@ whole = partial(contrast, make_encoders()[0])
 plots.influence(
     {
         "contrastive": influence(whole, x[:8]),
-        "in 2 x 4": influence(in_pieces(whole), x[:8]),
+        "in 4 x 2": influence(in_pieces(whole), x[:8]),
     }
 )
 
@@ -425,25 +426,25 @@ def make_trained(updates=30):
 # %% id="naive-errors"
 # NBVAL_IGNORE_OUTPUT
 kept = 100 * 16 * 8 * 7 / (128 * 127)
-print(f"16 x 8: {kept:.1f} % of the comparisons{beside(guess, kept)}")
+print(f"8 x 16: {kept:.1f} % of the comparisons{beside(guess, kept)}")
 rows = {}
 for name, make in {"new": make_encoders, "trained": make_trained}.items():
     for num in (1, 4, 16):
         step, size = partial(naive, num=num), 128 // num
         off = error(gradient(step, make), gradient(big, make))
-        rows[f"{name}, {num} x {size}"] = {
-            "negatives": size - 1,
-            "loss": step(*make()),
-            "off": off,
+        rows[f"{name}, {size} x {num}"] = {
+            "negatives a pair": size - 1,
+            "loss, nats": step(*make()),
+            "gradient off, %": 100 * off,
         }
 pd.DataFrame(rows).T.round(2)
 
 # %% [markdown] id="read-naive"
 # To find a partner among 8 is easier than among 128, so the naive loop reports a *lower* loss. Its
-# gradient is the exact gradient of that easier task (`off`: distance over the true one's norm). The
-# better the encoders get, the less the easy task has to do with the hard one. The same holds for
-# other losses over pairs or triplets: a batch-hard triplet loss finds the hardest negative of its
-# micro-batch only.
+# gradient is the exact gradient of that easier task (the distance of the two, over the true one's
+# norm). The better the encoders get, the less the easy task has to do with the hard one. The same
+# holds for other losses over pairs or triplets: a batch-hard triplet loss finds the hardest
+# negative of its micro-batch only.
 #
 # ### Cached gradients
 #
@@ -647,13 +648,13 @@ def train(step, lr, batch=128, epochs=6):
     return reported, score(model)
 
 
-loops = {"whole batch of 128": big, "naive, 8 x 16": partial(naive, num=8)}
+loops = {"whole batch of 128": big, "naive, 16 x 8": partial(naive, num=8)}
 runs = {
     (name, lr): train(step, lr)
     for name, step in loops.items()
     for lr in (1e-3, 2e-3, 4e-3)
 }
-results = pd.DataFrame(runs, index=["reported loss", "found"]).T.unstack().round(2)
+results = pd.DataFrame(runs, index=["loss, nats", "found, share"]).T.unstack().round(2)
 results.rename_axis(columns=["", "learning rate"])
 
 # %% [markdown] id="read-train"
@@ -671,16 +672,16 @@ claims.Verdicts(
         "Larger batches help contrastive learning if the loss compares all their "
         "pairs, as with cached gradients; plain accumulation leaves the number of "
         "negatives as it was.",
-        f"16 x 8 makes {kept:.1f} % of the comparisons of one batch of 128",
+        f"8 x 16 makes {kept:.1f} % of the comparisons of one batch of 128",
         "counted", "naive-errors",
     ),
     claims.Verdict(
         "D04", "holds",
         "Accumulation changes the gradient of a model with BatchNorm by tens of per "
         "cent, and with LayerNorm only by rounding.",
-        f"4 x 16: BatchNorm {errors.loc['BatchNorm', '4 x 16']:.0%}, ResNet "
+        f"16 x 4: BatchNorm {errors.loc['BatchNorm', '16 x 4']:.0%}, ResNet "
         f"{resnet_off:.0f} %, LayerNorm below 1e-12: "
-        f"{errors.loc['LayerNorm', '4 x 16'] < 1e-12}",
+        f"{errors.loc['LayerNorm', '16 x 4'] < 1e-12}",
         "computed", "batch-norm-errors",
     ),
 )  # fmt: skip
