@@ -22,13 +22,12 @@ import toy  # noqa: E402
 from tutorial_lib.checks.core import Opaque  # noqa: E402
 from tutorial_lib.school.grading import GradingError, grade, report, wire  # noqa: E402
 from tutorial_lib.school.grading.cells import read_cells  # noqa: E402
-from tutorial_lib.school.grading.class_folder import find_submissions, read_submission  # noqa: E402
+from tutorial_lib.school.grading.class_folder import find_submissions  # noqa: E402
 from tutorial_lib.school.grading.class_list import Entry  # noqa: E402
-from tutorial_lib.school.grading.errors import NotGradable  # noqa: E402
 from tutorial_lib.school.grading.judge import Verdict, judge_notebook  # noqa: E402
 from tutorial_lib.school.grading.lab import load_lab  # noqa: E402
 from tutorial_lib.school.grading.needs import cut, needed  # noqa: E402
-from tutorial_lib.school.grading.report import pages, scores  # noqa: E402
+from tutorial_lib.school.grading.report import pages  # noqa: E402
 from tutorial_lib.school.grading.results import Graded  # noqa: E402
 from tutorial_lib.school.grading.submission import match_answers, student_steps  # noqa: E402
 
@@ -292,33 +291,6 @@ def test_submissions_are_found_one_folder_down_and_named_by_path(tmp_path):
     assert find_submissions(tmp_path, only=["b"]) == ["b.ipynb"]
 
 
-def test_files_that_are_no_notebook_are_named_for_what_they_are(tmp_path):
-    (tmp_path / "large").write_bytes(b" " * (20 * 1024**2 + 1))
-    if hasattr(os, "mkfifo"):  # not on Windows
-        os.mkfifo(tmp_path / "pipe")
-    (tmp_path / "latin").write_bytes('{"cells": "é"}'.encode("latin-1"))
-    (tmp_path / "null").write_text("null")
-    expected = {
-        "large": "too large",
-        "pipe": "not a notebook",
-        "latin": "unreadable",
-        "null": "not a notebook",
-        "gone": "unreadable",
-    }
-    for name, status in expected.items():
-        with pytest.raises(NotGradable) as caught:
-            read_submission(tmp_path / name)
-        assert caught.value.status == status, name
-
-
-@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16"])
-def test_a_byte_order_mark_does_not_matter(tmp_path, course, encoding):
-    path = tmp_path / "a.ipynb"
-    path.write_text(json.dumps(toy.full()), encoding=encoding)
-    answers = match_answers(load_lab(course, "lab90"), read_submission(path))
-    assert toy.AREA in answers.sources["1.1"]
-
-
 @pytest.fixture
 def lab(course):
     return load_lab(course, "lab90")
@@ -462,12 +434,6 @@ def test_two_names_never_share_a_page():
     assert len(set(places)) == len(names)
     assert {str(Path(place).parent) for place in places}.isdisjoint(places)
     assert all(len(place) <= 255 for place in places)
-
-
-@pytest.mark.parametrize("name", ["=1+1", "+1", "-1", "@x", "\t=1"])
-def test_names_that_a_spreadsheet_would_compute_are_quoted(lab, name):
-    line = scores.scores_csv(lab, [Entry(Graded(name, "graded"))]).splitlines()[1]
-    assert line.lstrip('"')[0] in ("'", "\ufffd")
 
 
 def test_an_older_report_is_replaced_whole(lab, tmp_path):

@@ -18,6 +18,8 @@ from tutorial_lib.units import MIB, human_bytes
 MAX_BYTES = 20 * MIB
 # What an operating system leaves behind; hidden files are left out by their leading dot.
 _LEFT_BEHIND = {"__macosx", "thumbs.db", "desktop.ini", "__pycache__"}
+_KINDS = {stat.S_IFLNK: "a link", stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe"}
+_KINDS[stat.S_IFSOCK] = "a socket"
 _MISSING = "no notebook found"
 _READ_SECONDS = 120  # on the clock, for a machine that is busy; of CPU time it has 20
 _NAMED = 5  # entries that a reason lists
@@ -111,15 +113,6 @@ def check_is_notebook(path: Path) -> None:
     )
 
 
-def read_submission(path: Path) -> list[Cell]:
-    """Read the cells of a submitted file.
-
-    Raises:
-        NotGradable: When it is no regular file, too large, unreadable, or no notebook.
-    """
-    return parse_notebook(read_content(path))
-
-
 def read_content(path: Path) -> bytes:
     """Read a submitted file.
 
@@ -131,7 +124,7 @@ def read_content(path: Path) -> bytes:
         flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
         status = path.lstat()
         if not stat.S_ISREG(status.st_mode):
-            what = "a link" if stat.S_ISLNK(status.st_mode) else "no regular file"
+            what = _KINDS.get(stat.S_IFMT(status.st_mode), "a device")
             raise NotGradable("not a notebook", f"This is {what}: hand in the notebook itself.")
         with os.fdopen(os.open(path, flags), "rb") as file:
             content = file.read(MAX_BYTES + 1)

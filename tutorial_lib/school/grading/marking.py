@@ -73,7 +73,9 @@ def self_test(this: Run) -> None:
         if solved.ran_out_of_time:
             solved = pool.submit(this.grader.judge, full).result()
     if solved.status != "graded" or solved.points(this.lab) != this.lab.maximum:
-        failed = [verdict.evidence for verdict in solved.verdicts.values() if not verdict.passed]
+        failed = [
+            f"{name}: {one.evidence}" for name, one in solved.verdicts.items() if not one.passed
+        ]
         raise GradingError(
             f"the solution of {this.lab.name} itself gets {solved.points(this.lab)} of "
             f"{this.lab.maximum} points, so nobody was graded. {' '.join(failed)}{solved.reason}"

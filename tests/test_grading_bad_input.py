@@ -1,0 +1,151 @@
+"""Whatever lies in a class's folder gets a row, with a status that a teacher understands."""
+
+import csv
+import json
+import os
+import socket
+import sys
+from pathlib import Path
+from urllib.parse import unquote
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent / "grading_corpus"))
+
+import toy
+
+from tutorial_lib.school.grading import Rules, report
+from tutorial_lib.school.grading.class_folder import (
+    check_is_notebook,
+    find_submissions,
+    parse_notebook,
+    read_content,
+)
+from tutorial_lib.school.grading.class_list import ClassList
+from tutorial_lib.school.grading.errors import GradingError, NotGradable
+from tutorial_lib.school.grading.judge import Verdict
+from tutorial_lib.school.grading.lab import load_lab
+from tutorial_lib.school.grading.results import Graded
+from tutorial_lib.school.grading.submission import match_answers
+
+FULL = json.dumps(toy.full())
+CELLS = toy.full()["cells"]
+OLD = {"nbformat": 4, "nbformat_minor": 0, "cells": [{**cell, "id": None} for cell in CELLS]}
+SHEETS = [{"cells": [{"cell_type": cell["cell_type"], "input": cell["source"]} for cell in CELLS]}]
+
+pytestmark = pytest.mark.skipif(os.name != "posix", reason="grading needs Linux or macOS")
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory):
+    return load_lab(toy.make_course(tmp_path_factory.mktemp("course")), "lab90")
+
+
+def status_of(lab, folder, name):
+    """What becomes of a file before it is judged, and why."""
+    try:
+        check_is_notebook(folder / name)
+        match_answers(lab, parse_notebook(read_content(folder / name)))
+    except NotGradable as finding:
+        return finding.status, finding.reason
+    return "graded", ""
+
+
+@pytest.mark.parametrize(
+    ("content", "status", "said"),
+    [
+        (FULL.encode(), "graded", ""),
+        (json.dumps(OLD).encode(), "graded", ""),
+        (json.dumps({"nbformat": 3, "worksheets": SHEETS}).encode(), "graded", ""),
+        (FULL.encode("utf-8-sig"), "graded", ""),
+        (FULL.encode("utf-16"), "graded", ""),
+        (FULL.replace("Toy", "Tö").encode("utf-16-le"), "graded", ""),
+        (FULL.replace("Toy", "Tö").encode("latin-1"), "unreadable", "not in UTF-8"),
+        (b"", "unreadable", "is empty"),
+        (b"\x89PNG\r\n\x1a\n" + bytes(range(256)), "unreadable", "not in UTF-8"),
+        (b"PK\x03\x04 a zip file", "unreadable", "is not valid JSON"),
+        (FULL[:-100].encode(), "unreadable", "is not valid JSON"),
+        (b"[]", "not a notebook", "no list of cells"),
+        (b'{"cells": []}', "nothing to grade", "No answer cell"),
+    ],
+)
+def test_a_file_of_any_kind_is_read_or_explained(lab, tmp_path, content, status, said):
+    (tmp_path / "a.ipynb").write_bytes(content)
+    found, reason = status_of(lab, tmp_path, "a.ipynb")
+    assert found == status
+    assert said in reason
+
+
+def make_link(path):
+    path.symlink_to(Path(toy.__file__))
+
+
+def make_socket(path):
+    with socket.socket(socket.AF_UNIX) as made:
+        made.bind(os.path.relpath(path))  # the whole name may be too long for a socket's
+
+
+def make_60_mb(path):
+    with path.open("wb") as file:
+        file.truncate(60 * 10**6)
+
+
+@pytest.mark.parametrize(
+    ("make", "status", "said"),
+    [
+        (make_link, "not a notebook", "This is a link"),
+        (Path.mkdir, "not a notebook", "This is a folder"),
+        (os.mkfifo, "not a notebook", "This is a pipe"),
+        (make_socket, "not a notebook", "This is a socket"),
+        (make_60_mb, "too large", "has 57.2 MiB, and 20.0 MiB are allowed: clear the outputs"),
+    ],
+)
+def test_what_is_no_file_or_too_large_is_explained(lab, tmp_path, monkeypatch, make, status, said):
+    monkeypatch.chdir(tmp_path)
+    make(tmp_path / "a.ipynb")
+    assert find_submissions(tmp_path) == ["a.ipynb"]
+    found, reason = status_of(lab, tmp_path, "a.ipynb")
+    assert found == status
+    assert said in reason
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("with a space.ipynb", "Zoë 日本.ipynb", "-x.ipynb", "a::b.ipynb", "p[1].ipynb"),
+        *("two\nlines.ipynb", "=1+1.ipynb", "+1.ipynb", "@a.ipynb", "\t=1.ipynb", "\r=1.ipynb"),
+        *("?#%41.ipynb", "<script>.ipynb", "'\"&.ipynb", "--only.ipynb", "%s{0}.ipynb"),
+        *("\udcff.ipynb", "$(touch x).ipynb", "..ipynb", "=ann/=a.ipynb", "x" * 240 + ".ipynb"),
+    ],
+)
+def test_a_file_of_any_name_has_a_row_a_page_and_no_formula(lab, tmp_path, name):
+    folder, out = tmp_path / "class", tmp_path / "report"
+    (folder / name).parent.mkdir(parents=True)
+    (folder / name).write_text(FULL)
+    if name.startswith("."):
+        (folder / "a.ipynb").write_text(FULL)
+        assert find_submissions(folder) == ["a.ipynb"]  # hidden, as what editors leave behind
+        return
+    assert find_submissions(folder) == [name]
+    assert status_of(lab, folder, name)[0] == "graded"
+    verdicts = {check.id: Verdict(False, "=1+1") for check in lab.checks}
+    entries = ClassList(Rules(), lab, [name], out).entries([Graded(name, "graded", verdicts)])
+    report.write_report(out, lab, entries, [], {"lab": lab.name})
+    (page,) = [path for path in (out / "feedback").rglob("*") if path.is_file()]
+    index = (out / "index.html").read_text()
+    link = index.split('<td class="name"><a href="')[1].split('"')[0]
+    assert page.samefile(out / unquote(link, errors="surrogateescape"))
+    assert "<script>." not in index + page.read_text()
+    tables = list(out.glob("*.csv"))
+    assert len(tables) == 3
+    for table in tables:
+        with table.open(newline="", encoding="utf-8") as file:
+            lines = list(csv.reader(file))
+        assert len({len(line) for line in lines}) == 1
+        assert not [cell for line in lines for cell in line if cell.startswith(tuple("=+-@\t\r\n"))]
+
+
+def test_a_report_that_cannot_be_written_is_refused_before_anything_runs(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(GradingError, match=r"cannot be written \(.*\): choose another"):
+        report.check_place(tmp_path / "file" / "report", tmp_path / "class")
