@@ -16,6 +16,7 @@ from wrong_answers import ROOT, solved
 
 from tutorial_lib.checks.core import SEED_VARIABLE, CheckError, run_in_place
 from tutorial_lib.school import authoring
+from tutorial_lib.school.grading.known_answers import marked_in
 from tutorial_lib.school.grading.student import find_check
 from tutorial_lib.school.grading.wire import decode, encode
 from tutorial_lib.school.marks import cell_mark
@@ -70,7 +71,8 @@ class Exercise:
     def names(self):
         """The names of all answers in the exercise's file, by mark; read, and not imported."""
         tree = ast.parse(self.file.read_text(encoding="utf-8")) if self.file.exists() else None
-        return dict(marked_in(tree.body)) if tree else {}
+        marked = marked_in(tree.body) if tree else ()
+        return {name: ast.unparse(mark).partition("(")[0] for name, mark in marked}
 
     @functools.cached_property
     def answers(self):
@@ -83,19 +85,6 @@ class Exercise:
 
     def right(self):
         return [name for name, mark in self.names.items() if mark == "right"]
-
-
-def marked_in(body):
-    """Find what is decorated with a mark, `@right`, or made by one, `f = wrong("...")(...)`."""
-    for node in body:
-        marks = getattr(node, "decorator_list", [])
-        names = [getattr(node, "name", None)]
-        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
-            marks, names = [node.value.func], [target.id for target in node.targets]
-        for mark in marks:
-            kind = ast.unparse(mark).partition("(")[0]
-            if kind in ("wrong", "right"):
-                yield from ((name, kind) for name in names)
 
 
 @functools.cache

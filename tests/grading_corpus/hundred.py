@@ -94,7 +94,8 @@ HOSTILE = {
     ),
     "half a message": (
         "import os, struct\nfor fd in range(3, 50):\n"
-        "    try: os.write(fd, struct.pack('<cQ', b'R', 2**40))\n    except OSError: pass\nos._exit(0)"
+        "    try: os.write(fd, struct.pack('<cQ', b'R', 2**40))\n    except OSError: pass\n"
+        "os._exit(0)"
     ),
     "at exit": "import atexit, os; atexit.register(os.abort)",
     "frames": "import sys; f = sys._getframe(1); f.f_locals.clear()",

@@ -128,4 +128,5 @@ def _solved(lab: Lab, number: str, text: str) -> list[str]:
     given = ", ".join(f"{name}={name}" for name in sorted(attributes & there))
     answer = lab.answers[number]
     own = [answer.reference] if attributes & set(answer.names) else []
-    return [*own, "import types", f"solved = lambda lab: types.SimpleNamespace({given})"]
+    made = [f"solution = types.SimpleNamespace({given})", "solved = lambda lab: solution"]
+    return [*own, "import types", *made]
