@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -158,9 +159,5 @@ class ClassList:
 
 def several_rows(entries: Sequence[Entry]) -> list[Student]:
     """List the students who have more than one row, each once."""
-    known = [entry.student for entry in entries if entry.student]
-    found = []
-    for number, student in enumerate(known):
-        if student in known[:number] and student not in found:
-            found.append(student)
-    return found
+    rows = Counter(entry.student for entry in entries if entry.student)
+    return [student for student, count in rows.items() if count > 1]

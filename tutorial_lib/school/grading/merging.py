@@ -11,6 +11,7 @@ from tutorial_lib.school.grading.class_list import NOTHING
 from tutorial_lib.school.grading.errors import GradingError
 from tutorial_lib.school.grading.report import check_place
 from tutorial_lib.school.grading.report.place import replacing, write, write_exports
+from tutorial_lib.school.grading.report.scores import Grades
 from tutorial_lib.school.grading.roster import Student, student_key
 from tutorial_lib.school.grading.tables import as_csv
 
@@ -31,53 +32,48 @@ def merge(reports: Sequence[Path], out: Path) -> int:
         GradingError: When a folder holds no report, a lab comes twice, or a student has two rows.
     """
     maxima: dict[str, int] = {}
-    students: dict[str, Student] = {}
-    points: dict[str, dict[str, float]] = {}
+    grades_by_key: dict[str, tuple[Student, dict[str, float]]] = {}
     for folder in reports:
         check_place(out, folder)
         facts = _facts(folder)
         lab = facts["lab"]
         if lab in maxima:
             raise GradingError(f"{folder} is of {lab}, as an earlier report is: give one a lab.")
-        maxima[lab] = facts["maximum"]
+        maxima[lab] = facts["rows"][0]["maximum"]
         for row in facts["rows"]:
             student = Student(**(row["student"] or {"name": student_key(row["name"])}))
-            key = student.id or student.name
-            students.setdefault(key, student)
-            of_student = points.setdefault(key, {})
-            if lab in of_student:
+            _, points = grades_by_key.setdefault(student.id or student.name, (student, {}))
+            if lab in points:
                 raise GradingError(
                     f"{student.name} has several rows in {folder}: grade it again with --take best "
                     "or --take last."
                 )
             if row["status"] != NOTHING:
-                of_student[lab] = row["points"]
-    order = sorted(students, key=lambda key: students[key].name)
+                points[lab] = row["points"]
+    grades = sorted(grades_by_key.values(), key=lambda grade: grade[0].name)
     with replacing(out) as new:
-        write(new / "scores.csv", _scores([(students[key], points[key]) for key in order], maxima))
-        write_exports(new, maxima, [(students[key], points[key]) for key in order])
+        write(new / "scores.csv", _scores(grades, maxima))
+        write_exports(new, maxima, grades)
         write(new / "run.json", json.dumps({"merged": maxima}) + "\n")
-    return len(order)
+    return len(grades)
 
 
-def _scores(
-    grades: Sequence[tuple[Student, Mapping[str, float]]], maxima: Mapping[str, int]
-) -> str:
-    columns = ["student", "id", "email", *maxima, "points", "maximum"]
+def _scores(grades: Grades, maxima: Mapping[str, int]) -> str:
     totals = {"maximum": sum(maxima.values())}
     return as_csv(
-        columns,
         [
-            {"student": student.name, "id": student.id, "email": student.email, **points}
+            {"student": student.name, "id": student.id, "email": student.email}
+            | dict.fromkeys(maxima, "")
+            | points
             | {"points": sum(points.values()), **totals}
             for student, points in grades
-        ],
+        ]
     )
 
 
 def _facts(folder: Path) -> dict[str, Any]:
     try:
         facts = json.loads((folder / "run.json").read_text(encoding="utf-8"))
-        return {name: facts[name] for name in ("lab", "maximum", "rows")}
+        return {name: facts[name] for name in ("lab", "rows")}
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise GradingError(f"{folder} holds no report of a lab: give a run's --out.") from error

@@ -142,6 +142,6 @@ def _write(
     said = [isolated, *class_list.warnings(entries)]
     facts["submissions"] = [as_data(one) for one in everybody]
     report.write_report(out, lab, entries, said, facts)
-    table = pd.DataFrame(scores.rows(lab, entries), columns=scores.columns(lab))
+    table = pd.DataFrame(scores.rows(lab, entries))
     table.attrs["said"] = said
     return table

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +22,14 @@ def readable(text: str) -> str:
     return plain.encode("utf-8", "backslashreplace").decode()
 
 
-def as_csv(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> str:
-    """Write a table; a text that a spreadsheet would compute gets an apostrophe."""
+def as_csv(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Write a table; a text that a spreadsheet would compute gets an apostrophe.
+
+    Args:
+        rows: The first has all columns.
+    """
     text = io.StringIO()
-    writer = csv.DictWriter(text, columns, restval="", lineterminator="\n")
+    writer = csv.DictWriter(text, list(rows[0]) if rows else [], restval="", lineterminator="\n")
     writer.writeheader()
     writer.writerows({name: _guarded(value) for name, value in row.items()} for row in rows)
     return text.getvalue()
@@ -59,10 +63,9 @@ def read_table(path: Path, wanted: Sequence[Sequence[str]]) -> list[tuple[int, d
     """
     try:
         text = path.read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise GradingError(f"{path} is not in UTF-8: save it as CSV UTF-8.") from error
-    except OSError as error:
-        raise GradingError(f"{path} cannot be read ({error.strerror}): give a CSV file.") from error
+    except (OSError, UnicodeDecodeError) as error:
+        why = getattr(error, "strerror", "it is not in UTF-8")
+        raise GradingError(f"{path} cannot be read ({why}): give a CSV file in UTF-8.") from error
     head = text.partition("\n")[0]
     reader = csv.DictReader(io.StringIO(text), delimiter=max(",;\t", key=head.count))
     there = [name.strip().lower() for name in reader.fieldnames or ()]

@@ -7,6 +7,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -74,8 +75,11 @@ def write_report(
         write(folder / "scores.csv", scores.scores_csv(lab, entries))
         write_exports(folder, {lab.name: lab.maximum}, scores.grades_of(lab, entries))
         write(folder / "index.html", pages.index_page(lab, entries, said))
-        rows = {"maximum": lab.maximum, "rows": scores.rows_of(lab, entries)}
-        write(folder / "run.json", json.dumps({**facts, **rows}, indent=2) + "\n")
+        rows = [
+            {**row, "student": asdict(entry.student) if entry.student else None}
+            for row, entry in zip(scores.rows(lab, entries), entries, strict=True)
+        ]
+        write(folder / "run.json", json.dumps({**facts, "rows": rows}, indent=2) + "\n")
 
 
 def write_exports(folder: Path, maxima: Mapping[str, int], grades: scores.Grades) -> None:

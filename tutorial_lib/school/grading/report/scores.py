@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from typing import Any
 
 from tutorial_lib.school.grading.class_list import NOTHING, Entry, several_rows
@@ -16,14 +15,7 @@ _CANVAS = ["Student", "ID", "SIS User ID", "SIS Login ID", "Section"]
 # As Moodle exports grades; its import asks which column says who, and which holds the grade.
 _MOODLE = ["First name", "Last name", "ID number", "Email address"]
 
-Grades = Sequence[tuple[Student, Mapping[str, float]]]
-
-
-def columns(lab: Lab) -> list[str]:
-    """Name the columns of `scores.csv`."""
-    before = ["name", "student", "id", "status", "points", "maximum"]
-    after = ["handed_in", "dated_by", "late_days", "overridden", "review"]
-    return [*before, *lab.exercises, *after]
+Grades = Sequence[tuple[Student, dict[str, float]]]
 
 
 def rows(lab: Lab, entries: Sequence[Entry]) -> list[dict[str, Any]]:
@@ -49,7 +41,7 @@ def rows(lab: Lab, entries: Sequence[Entry]) -> list[dict[str, Any]]:
 
 def scores_csv(lab: Lab, entries: Sequence[Entry]) -> str:
     """Write the score sheet."""
-    return as_csv(columns(lab), rows(lab, entries))
+    return as_csv(rows(lab, entries))
 
 
 def canvas_csv(maxima: Mapping[str, int], grades: Grades) -> str:
@@ -59,34 +51,22 @@ def canvas_csv(maxima: Mapping[str, int], grades: Grades) -> str:
         maxima: The points of each lab.
         grades: Each student with the points by lab; absent where nothing was handed in.
     """
-    first = {"Student": "    Points Possible", **maxima}
-    lines = [
-        {
-            "Student": student.name,
-            "SIS User ID": student.id,
-            "ID": student.canvas_id,
-            "SIS Login ID": student.folder,
-            "Section": student.section,
-            **points,
-        }
-        for student, points in grades
-    ]
-    return as_csv([*_CANVAS, *maxima], [first, *lines])
+    first = dict.fromkeys(_CANVAS, "") | {"Student": "    Points Possible", **maxima}
+    lines = []
+    for one, points in grades:
+        who = (one.name, one.canvas_id, one.id, one.folder, one.section)
+        lines.append(dict(zip(_CANVAS, who, strict=True)) | points)
+    return as_csv([first, *lines])
 
 
 def moodle_csv(maxima: Mapping[str, int], grades: Grades) -> str:
     """Write what Moodle's gradebook imports; arguments as for Canvas."""
-    lines = [
-        {
-            "First name": student.name.partition(" ")[0],
-            "Last name": student.name.partition(" ")[2],
-            "ID number": student.id,
-            "Email address": student.email,
-            **points,
-        }
-        for student, points in grades
-    ]
-    return as_csv([*_MOODLE, *maxima], lines)
+    lines = []
+    for one, points in grades:
+        first, _, last = one.name.partition(" ")
+        who = dict(zip(_MOODLE, (first, last, one.id, one.email), strict=True))
+        lines.append(who | dict.fromkeys(maxima, "") | points)
+    return as_csv(lines)
 
 
 def grades_of(lab: Lab, entries: Sequence[Entry]) -> Grades:
@@ -96,17 +76,4 @@ def grades_of(lab: Lab, entries: Sequence[Entry]) -> Grades:
         (entry.student, {} if entry.result.status == NOTHING else {lab.name: entry.points(lab)})
         for entry in entries
         if entry.student and entry.student not in several
-    ]
-
-
-def rows_of(lab: Lab, entries: Sequence[Entry]) -> list[dict[str, Any]]:
-    """Make what `run.json` says of the rows, for `merge` and other programs."""
-    return [
-        {
-            "name": entry.result.name,
-            "student": asdict(entry.student) if entry.student else None,
-            "status": entry.result.status,
-            "points": entry.points(lab),
-        }
-        for entry in entries
     ]
