@@ -15,7 +15,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent.parent
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 SETTINGS = ROOT / "tutorial_lib" / "school" / "jupyterlab"  # as in `lab`
-SECONDS = 120
+SECONDS = 300  # far more than an idle machine needs
 NOTEBOOK = "const panel = window.jupyterapp.shell.currentWidget;"
 KERNEL = """() => {
     const panel = window.jupyterapp?.shell.currentWidget;
