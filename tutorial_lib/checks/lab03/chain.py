@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.utils import checkpoint as checkpoints
 
 from tutorial_lib import memory
-from tutorial_lib.checks import expect, forbid, read
+from tutorial_lib.checks import expect, forbid, outside, read
 from tutorial_lib.checks.core import Case, CheckError, Result
 
 Call = Callable[..., Any]
@@ -53,17 +53,25 @@ class CountingBlock(nn.Module):
         self.narrow, self.narrow_2 = nn.Linear(5 * width, width), nn.Linear(4 * width, width)
         self.dropout = nn.Dropout(dropout)
         self.begun = self.ended = 0
+        self.number, self.run_name = 0, ""  # what its reports begin and end with
         self.in_forward: int | None = None  # runs until backward began
         self.runs: list[tuple[bool, bool]] = []  # gradients on? does the input need one?
 
     def forward(self, x: Tensor, gate: Tensor) -> Tensor:
         """Map `(rows, width)` and a gate `(width,)` of zeros and ones to `(rows, width)`."""
         self.begun += 1
+        self._report("begun")
+        if self.in_forward is not None:
+            self._report("again")
         self.runs.append((torch.is_grad_enabled(), x.requires_grad))
         x = x + self.narrow(self.dropout(self.wide(x * gate).softmax(-1)))
         y: Tensor = x + self.narrow_2(self.wide_2(x).softmax(-1))
         self.ended += 1
+        self._report("ended")
         return y
+
+    def _report(self, event: str) -> None:
+        outside.report(f"{event}{self.run_name} {self.number}")
 
 
 def draw_case(draw: random.Random, dropout: float = 0.0) -> dict[str, Any]:
@@ -76,16 +84,18 @@ def make_chain(case: Case) -> tuple[list[CountingBlock], Tensor, Tensor]:
     """Build a case's blocks, its input, and the gate, which is of integers."""
     torch.manual_seed(case["seed"])
     blocks = [CountingBlock(case["width"], case["dropout"]) for _ in range(case["num_blocks"])]
-    for block in blocks:
+    for number, block in enumerate(blocks):
         block.train(case.get("training", True))
+        block.number = number
     x = torch.randn(case["rows"], case["width"], requires_grad=case["input_needs_grad"])
     return blocks, x, torch.arange(case["width"]) % 2
 
 
-def run(call: Call, case: Case) -> Result:
+def run(call: Call, case: Case, run_name: str = "") -> Result:
     """Run the blocks forward and backward, each by `call(block, h, gate)`.
 
     Where the case has a `group`, so many blocks are called one by one inside a call of their own.
+    `run_name` stands in the reports of the blocks, where a check runs the chain twice.
 
     Returns:
         `gradients` (of all parameters, then of the input), `peak` in bytes above what was there
@@ -94,6 +104,8 @@ def run(call: Call, case: Case) -> Result:
     """
     blocks, x, gate = make_chain(case)
     model, size = nn.ModuleList(blocks), case.get("group", 1)
+    for block in blocks:
+        block.run_name = run_name
     for parameter in model.parameters():  # steady state: else their arrival would hide the rest
         parameter.grad = torch.zeros_like(parameter)
     with memory.watch(model=model) as report, _explained_failures(blocks):
@@ -117,7 +129,7 @@ def run(call: Call, case: Case) -> Result:
 
 def run_with_and_without_early_stop(stopping: Call, to_the_end: Call, case: Case) -> Result:
     """Give what `run` gives, and under `ended_without_stop` how often the blocks ended then."""
-    ended = run(to_the_end, case)["ended"]
+    ended = run(to_the_end, case, "_without_stop")["ended"]
     return {**run(stopping, case), "ended_without_stop": ended}
 
 

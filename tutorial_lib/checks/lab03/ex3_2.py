@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import cached_property
 from typing import Any
 
-from tutorial_lib.checks import exam, expect, read
+from tutorial_lib.checks import exam, expect, outside, read
 from tutorial_lib.checks.core import Case, Check, CheckError, Result
 from tutorial_lib.checks.lab03 import chain
 
@@ -38,7 +38,7 @@ class _Exact:
 
 
 def _judge(case: Case, result: Result, exact: _Exact) -> None:
-    begun = read.integers(result.get("begun"), "runs of each block", case["num_blocks"])
+    begun = outside.counts(result, "begun", case["num_blocks"], "runs of each block")
     first, *_ = read.tensors(result.get("gradients"), len(exact.gradients), "gradients")
     faults = {
         "the first block's parameters got no gradient where the input is data and needs none: "
@@ -63,7 +63,7 @@ def _judge(case: Case, result: Result, exact: _Exact) -> None:
             "garbage collector came by, and the gradients were right: what was collected holds "
             "its own graph. Store and return an alias without one."
         )
-    ended = read.integers(result.get("ended"), "runs to the end", case["num_blocks"])
+    ended = outside.counts(result, "ended", case["num_blocks"], "runs to the end")
     if max(ended) > 1:
         raise CheckError(
             f"the blocks came to their end {ended} times, and once is enough: what comes after the "

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
 from tutorial_lib import memory
-from tutorial_lib.checks import exam, expect, observe, read
+from tutorial_lib.checks import exam, expect, observe, outside, read
 from tutorial_lib.checks.core import Case, Check, CheckError, Result
 from tutorial_lib.checks.lab03 import chain
 
@@ -139,7 +139,7 @@ def _judge(case: Case, result: Result, exact: Result) -> None:
         return
     if "begun" in exact:
         wanted = exact["begun"]
-        begun = read.integers(result.get("begun"), "runs of each block", len(wanted))
+        begun = outside.counts(result, "begun", len(wanted), "runs of each block")
         if begun != wanted:
             side = "once for each backward" if max(begun) > max(wanted) else "for each backward"
             raise CheckError(

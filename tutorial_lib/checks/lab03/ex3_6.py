@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tutorial_lib.checks import exam, expect, observe, read
+from tutorial_lib.checks import exam, expect, observe, outside, read
 from tutorial_lib.checks.core import Case, Check, CheckError, Result
 from tutorial_lib.checks.lab03 import chain
 from tutorial_lib.models.gpt import GPT, GPTConfig
@@ -183,9 +183,9 @@ _ADVICE = {
 
 def _judge_chain(case: Case, result: Result, exact: Result) -> None:
     number, wanted = case["num_blocks"], exact["ended_without_stop"]
-    begun = read.integers(result.get("begun"), "runs of each block", number)
+    begun = outside.counts(result, "begun", number, "runs of each block")
     name = "ends of each block, with early_stop=False"
-    ended = read.integers(result.get("ended_without_stop"), name, number)
+    ended = outside.counts(result, "ended_without_stop", number, name)
     faults = {
         "in eval mode nothing was checkpointed: gradients are on, so tensors are saved, and "
         "training flags have no say in it.": max(begun) < 2 and not case["training"],

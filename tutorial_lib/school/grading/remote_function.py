@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import functools
 import gc
+import json
 import os
 import socket
 import time
 
+from tutorial_lib.checks import outside
 from tutorial_lib.checks.core import Case, CheckError, Result
 from tutorial_lib.school.grading.wire import (
     NOT_HELD,
+    TEXT_BYTES,
     TIMED_OUT,
     WireError,
     decode,
@@ -66,6 +69,7 @@ class RemoteFunction:
         try:
             connection = _connection()
             connection.sendall(frame(b"Q", encode(request)))
+            counts = read_frame(connection.recv, TEXT_BYTES)[1]
             kind, content = read_frame(connection.recv)
         except (OSError, WireError) as error:
             raise SessionLost(str(error)) from error
@@ -83,7 +87,7 @@ class RemoteFunction:
             raise CheckError(f"the result of your code cannot be read: {error}") from error
         if not isinstance(result, dict):
             raise CheckError("your code gave no result.")
-        return result
+        return result | {outside.COUNTS: json.loads(counts)}
 
     def __call__(self, *arguments: object, **options: object) -> None:
         """Refuse to be called: a student's code never runs in the judge's process."""

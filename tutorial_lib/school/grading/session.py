@@ -15,7 +15,7 @@ from typing import Any
 from tutorial_lib.checks.core import EXAM_BYTES
 from tutorial_lib.school.grading import processes, sandbox, student
 from tutorial_lib.school.grading.watch import Spent, Watch
-from tutorial_lib.school.grading.wire import NOT_HELD, TIMED_OUT, decode, frame, read_frame
+from tutorial_lib.school.grading.wire import COUNTS, NOT_HELD, TIMED_OUT, decode, frame, read_frame
 
 _ACCEPT_SECONDS = 120
 
@@ -98,6 +98,7 @@ class Session:
         self.spent: dict[str, Spent] = {}
         self.late: set[str] = set()  # what among the problems ran out of time
         self.runs = 0
+        self.counts: Mapping[str, int] = {}  # what the last run has reported
 
     def serve(self) -> None:
         """Answer requests until the judge hangs up."""
@@ -105,7 +106,8 @@ class Session:
             kind, content = read_frame(self.connection.recv)
             if not kind:
                 return
-            self.connection.sendall(frame(*self._answer(decode(content))))
+            answer = frame(*self._answer(decode(content)))
+            self.connection.sendall(frame(COUNTS, json.dumps(self.counts).encode()) + answer)
 
     def _answer(self, request: dict[str, Any]) -> tuple[bytes, bytes]:
         exercise, check = request["exercise"], request["check"]
@@ -166,6 +168,7 @@ class Session:
         try:
             return watch.outcome()
         finally:
+            self.counts = watch.counts
             watch.charge()
             os.close(reading)
             with contextlib.suppress(OSError):

@@ -24,12 +24,12 @@ from typing import Any, NoReturn
 
 from IPython.core.inputtransformer2 import TransformerManager
 
-from tutorial_lib.checks import forbid
+from tutorial_lib.checks import forbid, outside
 from tutorial_lib.checks.core import Check, CheckError, run_in_place
 from tutorial_lib.school.grading.needs import WRITES_A_FILE, cut, untimed
 from tutorial_lib.school.grading.wire import encode, frame
 
-STEP, RESULT, FAILURE = b"S", b"R", b"F"
+STEP, RESULT, FAILURE, REPORT = b"S", b"R", b"F", b"C"
 ERROR_CHARACTERS = 4000
 _FUTURE = __future__.annotations.compiler_flag  # the others are no choice any more
 
@@ -130,6 +130,7 @@ def _result(
     forbid.remove(check.forbidden, CheckError)  # for good, before any line of the student's
     check = dataclasses.replace(check, forbidden=())
     _forget_the_grader()
+    outside.listen(lambda name: send(REPORT, name.encode()))
     main = types.ModuleType("__main__")
     sys.modules["__main__"] = main
     namespace = vars(main)

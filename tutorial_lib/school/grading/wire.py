@@ -17,6 +17,7 @@ import torch
 from tutorial_lib.checks.core import Opaque
 
 TIMED_OUT = b"T"  # a failure that another attempt may mend; only a session says so
+COUNTS = b"C"  # goes before each answer of a session: what the process has reported, counted
 NOT_HELD = b"N"  # a memory exam that this machine cannot hold; only a session says so
 TEXT_BYTES = 2**20
 VALUE_BYTES = 2**26
