@@ -1,6 +1,8 @@
 """What instructors get: rows, overrides, roster, dates, pages, and files for other programs."""
 
+import base64
 import csv
+import hashlib
 import io
 import json
 import os
@@ -256,7 +258,10 @@ def test_the_page_of_the_class_runs_its_own_script_alone(lab, tmp_path):
     entries, _ = entries_of(lab, tmp_path, deadline="2026-11-22T00:00+00:00")
     page = pages.index_page(lab, entries, ["isolation: <none>"])
     assert page.count("<script>") == 1
-    assert "script-src 'sha256-" in page
+    script = page.split("<script>")[1].split("</script>")[0]
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert f"script-src 'sha256-{digest}'" in page
+    assert "(row) => row.cells[column].textContent" in script
     assert "isolation: &lt;none&gt;" in page
     assert 'aria-label="Submissions by points: 0 points: 1; 2 points: 1; 7 points: 1;' in page
     assert [entry.late_days for entry in entries] == [0, 0, 1, 2]

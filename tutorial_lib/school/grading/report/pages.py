@@ -68,7 +68,7 @@ def _pages() -> jinja2.Environment:
     pages = jinja2.Environment(
         loader=jinja2.FileSystemLoader(_TEMPLATES),
         autoescape=True,
-        finalize=lambda value: readable(value) if isinstance(value, str) else value,
+        finalize=lambda value: readable(value) if type(value) is str else value,  # not our script
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
