@@ -13,44 +13,54 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parent.parent.parent
 
 
+_Folders = Annotated[list[Path] | None, typer.Argument(help="Folder of notebooks, or of folders.")]
+_Out = Annotated[Path | None, typer.Option(help="Folder for the report: new, or an older report.")]
+_Workers = Annotated[
+    int | None, typer.Option(help="Submissions at once; by cores and free memory.")
+]
+_Dask = Annotated[str | None, typer.Option(help="Grade on a Dask cluster: its address.")]
+_Seconds = Annotated[float, typer.Option(help="CPU time of a function in one check.")]
+_Only = Annotated[
+    list[str] | None,
+    typer.Option(help="One submission; may be repeated. A report in --out keeps the others."),
+]
+_Seed = Annotated[
+    int | None, typer.Option(help="As in an older run.json: draws the same cases again.")
+]
+_Roster = Annotated[Path | None, typer.Option(help="CSV: name or folder, id, email.")]
+_Overrides = Annotated[
+    Path | None,
+    typer.Option(help="CSV: name, exercise, points, comment; else overrides.csv in --out."),
+]
+_Deadline = Annotated[str | None, typer.Option(help="As in 2026-11-30T23:59.")]
+_Take = Annotated[str | None, typer.Option(help="best or last of a student's several notebooks.")]
+_Merge = Annotated[
+    bool, typer.Option("--merge", help="Grade nothing; the folders named are reports.")
+]
+_Selftest = Annotated[
+    bool, typer.Option("--selftest", help="Grade answers whose verdict is known.")
+]
+_Example = Annotated[
+    bool, typer.Option("--example", help="Write a class of thirty into the folder.")
+]
+
+
 def grade(
     lab: Annotated[str, typer.Argument(help="The lab, as in lab01.")],
-    folders: Annotated[
-        list[Path] | None, typer.Argument(help="Folder of notebooks, or of folders.")
-    ] = None,
-    out: Annotated[
-        Path | None, typer.Option(help="Folder for the report: new, or an older report.")
-    ] = None,
-    workers: Annotated[int | None, typer.Option(help="Submissions at once; one a core.")] = None,
-    dask: Annotated[
-        str | None, typer.Option(help="Grade on a Dask cluster: address of its scheduler.")
-    ] = None,
-    seconds: Annotated[float, typer.Option(help="CPU time of a function in one check.")] = 20.0,
-    only: Annotated[
-        list[str] | None,
-        typer.Option(help="One submission; may be repeated. A report in --out keeps the others."),
-    ] = None,
-    seed: Annotated[
-        int | None, typer.Option(help="As in an older run.json: draws the same cases again.")
-    ] = None,
-    roster: Annotated[Path | None, typer.Option(help="CSV: name or folder, id, email.")] = None,
-    overrides: Annotated[
-        Path | None,
-        typer.Option(help="CSV: name, exercise, points, comment; else overrides.csv in --out."),
-    ] = None,
-    deadline: Annotated[str | None, typer.Option(help="As in 2026-11-30T23:59.")] = None,
-    take: Annotated[
-        str | None, typer.Option(help="best or last of a student's several notebooks.")
-    ] = None,
-    merge: Annotated[
-        bool, typer.Option("--merge", help="Grade nothing; the folders named are reports.")
-    ] = False,
-    selftest: Annotated[
-        bool, typer.Option("--selftest", help="Grade answers whose verdict is known.")
-    ] = False,
-    example: Annotated[
-        bool, typer.Option("--example", help="Write a class of thirty into the folder.")
-    ] = False,
+    folders: _Folders = None,
+    out: _Out = None,
+    workers: _Workers = None,
+    dask: _Dask = None,
+    seconds: _Seconds = 20.0,
+    only: _Only = None,
+    seed: _Seed = None,
+    roster: _Roster = None,
+    overrides: _Overrides = None,
+    deadline: _Deadline = None,
+    take: _Take = None,
+    merge: _Merge = False,
+    selftest: _Selftest = False,
+    example: _Example = False,
 ) -> None:
     """Grade a folder of submissions: scores.csv, and a page of feedback for each.
 
