@@ -547,7 +547,7 @@ errors = os.dup(2)  # TensorFlow's import writes there that it found no GPU driv
 os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
 import tensorflow as tf
 
-os.dup2(errors, 2)
+_ = os.dup2(errors, 2)
 
 # %% id="tf-meter"
 # needs tensorflow
