@@ -563,8 +563,9 @@ plots.ledger_bars(bars, title=title, cards_gib=plots.CARDS_GIB, predicted=list(b
 # ## Claim against prediction
 #
 # Which published figure is true under some condition? The table has the least and the most that we
-# predicted, and the condition that comes nearest to the claim, predicted and emulated. (Chapter 01b
-# settles the transformer of 50 layers; here it has 11 sequences of 512.)
+# predicted, and the condition that comes nearest to the claim, predicted and emulated. A dash means
+# that the step does not fit on the card, or that the card did not run it. (Chapter 01b settles the
+# transformer of 50 layers; here it has 11 sequences of 512.)
 
 # %% id="figures"
 fifty = {way: {"sdpa, fp32": gigabytes("transformer-50", 11, 512, checkpointing=way)}
