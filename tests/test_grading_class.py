@@ -161,7 +161,7 @@ ORDER = {"lab": "lab90_toy", "version": "1", "limits": {"seconds": 4.0}}
 def test_a_journal_gives_back_what_was_written_even_after_a_cut(lab, tmp_path):
     out = tmp_path / "report"
     done = Graded(
-        "é\udcff", "graded", {"check-1-1": Verdict(True, "\x1b")}, notes=["n"], review=[], seed=3
+        "é\udcff", "graded", {"check-1-1": Verdict(True, "\x1b")}, notes=["n"], seed=3
     )
     first = journal.Journal(out, ORDER, None)
     done = first.add(b"a", done)
@@ -186,7 +186,7 @@ def test_a_few_are_not_put_into_a_report_of_another_course(lab, tmp_path):
     out = tmp_path / "report"
     order = ORDER | {"lab": lab.name}
     assert journal.Journal(out, order, None).kept(["a"]) == []
-    results = [Graded(name, "unreadable", reason="r", notes=[], review=[]) for name in "ab"]
+    results = [Graded(name, "unreadable", reason="r", notes=[]) for name in "ab"]
     facts = {"lab": lab.name, "version": "1", "submissions": list(map(journal.as_data, results))}
     write_report(out, lab, list(map(Entry, results)), [], facts)
     assert journal.Journal(out, order, None).kept(["a"]) == results[1:]

@@ -47,6 +47,7 @@ class Entry:
         late_days: Days behind the deadline that have begun.
         overrides: The instructor's points, by exercise.
         notes: What the student should know, beside the notes of the result.
+        alike: Names of other submissions whose answer is nearly the same, by exercise.
     """
 
     result: Graded
@@ -54,6 +55,12 @@ class Entry:
     late_days: int = 0
     overrides: Mapping[str, Override] = field(default_factory=dict)
     notes: Sequence[str] = ()
+    alike: Mapping[str, Sequence[str]] = field(default_factory=dict)
+
+    @property
+    def review(self) -> list[str]:
+        """List the exercises whose answer a person should read."""
+        return sorted({*self.result.findings, *self.alike})
 
     def points(self, lab: Lab, exercise: str | None = None) -> float:
         """Sum the points of one exercise or of all; the instructor's stand for the checks'."""

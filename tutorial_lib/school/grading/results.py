@@ -19,7 +19,7 @@ class Graded:
         verdicts: By check cell; empty when not graded.
         reason: One sentence when not graded.
         notes: What the student should know about the notebook.
-        review: Exercises whose answer a person should read.
+        findings: Why a person should read an answer, by exercise: for the instructor alone.
         sources: The student's own code, by exercise.
         seconds: What grading it took.
         seed: The one that the checks' cases were drawn from.
@@ -34,7 +34,7 @@ class Graded:
     verdicts: Mapping[str, Verdict] = field(default_factory=dict)
     reason: str = ""
     notes: Sequence[str] = ()
-    review: Sequence[str] = ()
+    findings: Mapping[str, Sequence[str]] = field(default_factory=dict)
     sources: Mapping[str, str] = field(default_factory=dict)
     seconds: float = 0.0
     seed: int | None = None

@@ -19,6 +19,7 @@ from tutorial_lib.school.grading.lab import Lab
 from tutorial_lib.school.grading.report.summary import by_exercise, histogram
 from tutorial_lib.school.grading.tables import readable
 
+_OTHERS = "Answers"
 _TEMPLATES = Path(__file__).resolve().parents[1] / "pages"
 
 
@@ -42,7 +43,12 @@ def answers_page(lab: Lab, exercise: str, entries: Sequence[Entry]) -> str:
     """Write the instructor's page of one exercise: all answers side by side, like beside like."""
     answers = [entry for entry in entries if exercise in entry.result.sources]
     answers.sort(key=lambda one: (one.points(lab, exercise), one.message(lab, exercise)))
-    groups = {"Answers": answers}
+    groups: dict[str, list[Entry]] = {}
+    for entry in answers:
+        names = sorted([*entry.alike.get(exercise, ()), entry.result.name])
+        heading = f"Nearly the same: {', '.join(names)}" if len(names) > 1 else _OTHERS
+        groups.setdefault(heading, []).append(entry)
+    groups[_OTHERS] = groups.pop(_OTHERS, [])  # behind the others
     facts = {"lab": lab, "exercise": exercise, "groups": groups, "link": _link}
     return _page("answers.html", title=f"{lab.name}, exercise {exercise}", **facts)
 

@@ -33,7 +33,7 @@ def rows(lab: Lab, entries: Sequence[Entry]) -> list[dict[str, Any]]:
             "dated_by": entry.result.dated_by,
             "late_days": entry.late_days,
             "overridden": " ".join(entry.overrides),
-            "review": " ".join(entry.result.review),
+            "review": " ".join(entry.review),
         }
         for entry in entries
     ]
