@@ -109,6 +109,11 @@ HOSTILE = {
     "recursion limit": "import sys; sys.setrecursionlimit(10**9)\nf = lambda: f()\nf()",
     "signal": "import signal\nfor s in (2, 15): signal.signal(s, signal.SIG_IGN)\nwhile True: pass",
 }
+# These break their own process for the answers below them, too: points are lost, and none are won.
+HARM_THEMSELVES = {
+    *("patched builtins", "patched json", "modules"),
+    *("forged result", "half a message"),
+}
 # In place of the answer to 1.1.
 LIES = {
     "equal to all": (
@@ -223,7 +228,7 @@ def submissions():
     found = {}
     for name, code in HOSTILE.items():
         text = _text(toy.submission(a11=code + WRONG, a12=toy.DOUBLED, a21=toy.CUBE))
-        found[f"hostile {name}"] = text, FIRST_LOST
+        found[f"hostile {name}"] = text, NOTHING if name in HARM_THEMSELVES else FIRST_LOST
     for name, code in LIES.items():
         text = _text(toy.submission(a11=code, a12=toy.DOUBLED, a21=toy.CUBE))
         found[f"lie {name}"] = text, FIRST_LOST
