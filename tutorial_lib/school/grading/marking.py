@@ -113,10 +113,11 @@ def grade_all(this: Run, names: Sequence[str]) -> list[Graded]:
         A result for each name, in their order; of two, the second.
     """
     from rich.console import Console
-    from rich.progress import Progress
+    from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
 
     console = Console(stderr=True)
-    with Progress(console=console, disable=not console.is_terminal) as progress:
+    shown = (*Progress.get_default_columns(), TimeElapsedColumn(), MofNCompleteColumn())
+    with Progress(*shown, console=console, disable=not console.is_terminal) as progress:
         task = progress.add_task(f"grading {this.lab.name}", total=len(names))
         results = []
         alone = min(this.workers, len(names)) == 1
