@@ -247,12 +247,15 @@ def test_a_date_is_of_nbgraders_file_or_of_the_file_itself(tmp_path):
 
 def test_a_page_an_exercise_holds_all_answers_and_runs_nothing(lab, tmp_path):
     entries, _ = entries_of(lab, tmp_path)
+    blank = replace(entries[1].result, sources={"1.2": lab.answers["1.2"].blank})
+    entries[1] = replace(entries[1], result=blank)
     page = pages.answers_page(lab, "1.2", entries)
-    assert page.count("<article>") == 4
+    assert page.count("<article>") == 3
+    assert "Without an answer of their own: 1." in page
     assert page.index("bob.ipynb") > page.index("ann/a.ipynb")  # full points come last
     assert "return FACTOR * x" in page
     assert "<script" not in page
-    assert page.count("area(3, 4) is 7") == 3
+    assert page.count("area(3, 4) is 7") == 2
     assert "Nearly" not in page
 
 

@@ -41,7 +41,10 @@ def feedback_page(lab: Lab, entry: Entry, version: str) -> str:
 
 def answers_page(lab: Lab, exercise: str, entries: Sequence[Entry]) -> str:
     """Write the instructor's page of one exercise: all answers side by side, like beside like."""
-    answers = [entry for entry in entries if exercise in entry.result.sources]
+    blank = (lab.answers[exercise].blank or "").split()
+    answers = [
+        one for one in entries if one.result.sources.get(exercise, "").split() not in ([], blank)
+    ]
     answers.sort(key=lambda one: (one.points(lab, exercise), one.message(lab, exercise)))
     groups: dict[str, list[Entry]] = {}
     for entry in answers:
@@ -50,6 +53,7 @@ def answers_page(lab: Lab, exercise: str, entries: Sequence[Entry]) -> str:
         groups.setdefault(heading, []).append(entry)
     groups[_OTHERS] = groups.pop(_OTHERS, [])  # behind the others
     facts = {"lab": lab, "exercise": exercise, "groups": groups, "link": _link}
+    facts["num_blank"] = len(entries) - len(answers)
     return _page("answers.html", title=f"{lab.name}, exercise {exercise}", **facts)
 
 
