@@ -170,7 +170,7 @@ def helper(): return SIDES"""
     assert [part.own for part in parts["1.1"]] == [True, False, True]
     assert kept(lab, notebook) == [
         "FACTOR = 2",
-        "import math\nSIDES = []\nSIDES.append(math.pi)\n\ndef helper():\n    return SIDES",
+        "import math\nSIDES = []\nSIDES.append(math.pi)\ndef helper():\n    return SIDES",
     ]
 
 

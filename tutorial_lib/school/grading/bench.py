@@ -24,6 +24,7 @@ from tutorial_lib.school.grading.launch import (
     run_directory,
     start_session,
 )
+from tutorial_lib.school.grading.look import looked_through
 from tutorial_lib.school.grading.request import default_workers
 from tutorial_lib.school.grading.results import Graded
 from tutorial_lib.school.grading.submission import Answers, match_answers, one_part_each
@@ -86,7 +87,7 @@ class Bench:
             answers = match_answers(self.order.lab, parse_notebook(content))
         except NotGradable as finding:
             return Graded("", finding.status, reason=finding.reason)
-        return self.judge(answers)
+        return looked_through(self.order.lab, answers, self.judge(answers))
 
     def judge(self, answers: Answers, lab: Lab | None = None) -> Graded:
         """Judge answers; once more in a fresh folder when the judge itself did not finish.

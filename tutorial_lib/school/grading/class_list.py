@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 
+from tutorial_lib.school.grading.copies import alike
 from tutorial_lib.school.grading.dates import late_days, read_deadline
 from tutorial_lib.school.grading.errors import GradingError
 from tutorial_lib.school.grading.lab import Lab
@@ -103,7 +104,8 @@ class ClassList:
 
     def entries(self, results: Sequence[Graded]) -> list[Entry]:
         """Make the rows of the class; behind them those who handed in nothing."""
-        found = [self._entry(result) for result in results]
+        same = alike({result.name: result.parts for result in results})
+        found = [self._entry(result, same[result.name]) for result in results]
         if self.rules.take:
             found = self._taken(found)
         there = [self.roster.find(name) for name in self.names]
@@ -114,13 +116,14 @@ class ClassList:
         ]
         return [*found, *nothing]
 
-    def _entry(self, result: Graded) -> Entry:
+    def _entry(self, result: Graded, same: Mapping[str, Sequence[str]]) -> Entry:
         return Entry(
             result,
             self.roster.find(result.name),
             late_days(result.handed_in, self.deadline),
             self.overrides.get(result.name, {}),
             self._beside(result.name),
+            same,
         )
 
     def _beside(self, name: str) -> list[str]:

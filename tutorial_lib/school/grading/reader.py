@@ -111,13 +111,18 @@ def _what_is_wrong(content: bytes, error: BaseException) -> str:
     return "is not valid JSON"
 
 
-def main() -> None:
-    """Answer for one file, and be ended by the system where it would take too much."""
+def limit_this_process() -> None:
+    """Be ended by the system where too much memory or time would be taken."""
     with contextlib.suppress(ImportError, OSError, ValueError):
         import resource
 
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
         resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS))
+
+
+def main() -> None:
+    """Answer for one file."""
+    limit_this_process()
     gc.disable()  # JSON holds no circles, and looking for them takes seconds
     json.dump(read(sys.stdin.buffer.read()), sys.stdout)
 

@@ -20,6 +20,7 @@ class Graded:
         reason: One sentence when not graded.
         notes: What the student should know about the notebook.
         findings: Why a person should read an answer, by exercise: for the instructor alone.
+        parts: A fingerprint of each answer, for comparing it with others.
         sources: The student's own code, by exercise.
         seconds: What grading it took.
         seed: The one that the checks' cases were drawn from.
@@ -35,6 +36,7 @@ class Graded:
     reason: str = ""
     notes: Sequence[str] = ()
     findings: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    parts: Mapping[str, Sequence[int]] = field(default_factory=dict)
     sources: Mapping[str, str] = field(default_factory=dict)
     seconds: float = 0.0
     seed: int | None = None

@@ -1,9 +1,8 @@
 """Grading a class: reads every submission, judges it, writes the report.
 
 What an answer returns is judged in another process, on cases drawn from a secret seed. How the
-answer came by it is not known: in its own process it can call the library's meters by a detour,
-and what it says about itself there (how often it called something) is a claim. Answers with words
-that hint at it are named in the column `review`, for a person to read.
+answer came by it is not known. Answers with lines that few answers need, and near-copies of another
+submission, are named in the column `review`, for a person to read.
 """
 
 from __future__ import annotations

@@ -205,6 +205,6 @@ class Session:
         return scratch
 
 
-def _name(step: Mapping[str, Any]) -> str | None:
-    """Name an exercise, or a cell of the student's own; None for a cell of the course."""
-    return step["exercise"] or (step["file"] if "keep" in step else None)
+def _name(step: Mapping[str, Any]) -> str:
+    """Name an exercise, or a cell of the student's own; empty for a cell of the course."""
+    return str(step["exercise"] or (step["file"] if "keep" in step else ""))

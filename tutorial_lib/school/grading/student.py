@@ -75,7 +75,7 @@ def run_cell(source: str, name: str, namespace: dict[str, Any], flags: int = 0) 
         asyncio.run(eval(code, namespace))
     else:
         exec(code, namespace)
-    return flags | code.co_flags & _FUTURE
+    return flags | int(code.co_flags & _FUTURE)
 
 
 def find_check(package: str, name: str) -> Check:
@@ -139,7 +139,9 @@ def _result(
     stopped = ""
     sys.path.append("")  # for modules that a cell writes
     flags = 0
-    sources = cut(steps, lambda number: send(STEP, str(number).encode()), request.get("whole"))
+    sources = cut(
+        steps, lambda number: send(STEP, str(number).encode()), bool(request.get("whole"))
+    )
     for number, (step, source) in enumerate(zip(steps, sources, strict=True)):
         send(STEP, str(number).encode())
         try:

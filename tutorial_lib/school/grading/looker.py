@@ -1,0 +1,127 @@
+"""Looks at what a submission's cells say: findings, fingerprints and notes.
+
+Parsing hostile text can end the process that does it. So the grader runs this file as a program,
+which reads one line of JSON, limits its own memory and time, and writes one line of JSON. It
+imports nothing but a few small modules, so that it starts in a hundredth of a second.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
+
+from tutorial_lib.school.grading import reader
+from tutorial_lib.school.grading.copies import fingerprint
+from tutorial_lib.school.grading.needs import (
+    WRITES_A_FILE,
+    bound_names,
+    cut,
+    plain_python,
+    used_names,
+)
+from tutorial_lib.school.grading.review import DENIED, HIDDEN, Finding, findings, imported
+
+NOT_PYTHON = "not Python"
+
+
+def _tree(source: str) -> ast.Module | None:
+    try:
+        return ast.parse(plain_python(source))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+
+
+def _look(task: Mapping[str, Any]) -> dict[str, Any]:
+    course = [tree for tree in map(_tree, task["course"]) if tree]
+    references = {number: _tree(source) for number, source in task["references"].items()}
+    cells = _cells(task["steps"])
+    trees = [tree for _, _, tree in cells if tree]
+    known = {name: path for tree in [*course, *trees] for name, path in imported(tree).items()}
+    allowed = {path for tree in course for path in imported(tree).values()} - HIDDEN
+    allowed -= {path for path in allowed for denied in DENIED if path.startswith(denied)}
+    allowed |= _written(task["steps"])
+    solved = [findings(tree, known, allowed) for tree in references.values() if tree]
+    usual = {finding.what for some in solved for finding in some}
+    allowed |= {denied for denied in DENIED if any(what.startswith(denied) for what in usual)}
+    found: dict[str, list[Finding]] = {}
+    parts: dict[str, set[int]] = {}
+    for number, is_answer, tree in cells:
+        if tree is None:
+            new = [Finding(1, NOT_PYTHON, "nobody sees what it does")]
+        else:
+            new = [one for one in findings(tree, known, allowed) if one.what not in usual]
+        if new:  # of a cell beside the answer only a part is run, so its lines have other numbers
+            new = new if is_answer else [one._replace(line=0) for one in new]
+            found.setdefault(number, []).extend(new)
+        if tree and is_answer:
+            parts.setdefault(number, set()).update(fingerprint(tree, known))
+    for number in parts:
+        for tree in (references[number], _tree(task["blanks"][number])):
+            parts[number] -= fingerprint(tree, known) if tree else set()
+    return {
+        "findings": found,
+        "parts": {number: sorted(some) for number, some in parts.items()},
+        "notes": _notes(course, task["steps"]),
+    }
+
+
+def _cells(steps: Sequence[Mapping[str, Any]]) -> list[tuple[str, bool, ast.Module | None]]:
+    """List what is run of the student's cells: for which exercise, whether as answer, parsed."""
+    cells: list[tuple[str, bool, ast.Module | None]] = []
+    group = ""
+    for step, source in reversed(list(zip(steps, cut(steps), strict=True))):
+        group = step.get("group", group)
+        if source and (step["exercise"] or "keep" in step):
+            if source.lstrip().startswith(WRITES_A_FILE):
+                source = source.lstrip().partition("\n")[2]
+            cells.append((group, bool(step["exercise"]), _tree(source)))
+    return cells[::-1]
+
+
+def _written(steps: Sequence[Mapping[str, Any]]) -> set[str]:
+    """List the modules that cells write into files."""
+    heads = [step["source"].lstrip().split("\n", 1)[0] for step in steps]
+    return {Path(head.split()[-1]).stem for head in heads if head.startswith(WRITES_A_FILE)}
+
+
+def _notes(course: Sequence[ast.Module], steps: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Say which changes of set-up cells had no effect, though an answer uses what was changed."""
+    own = {ast.dump(statement) for tree in course for statement in tree.body}
+    set_up = {name for tree in course for statement in tree.body for name in bound_names(statement)}
+    used = {
+        name
+        for step in steps
+        if step["exercise"]
+        for name in used_names(plain_python(step["source"]))
+    }
+    changed: set[str] = set()
+    for step in steps:
+        tree = _tree(step["source"]) if "keep" in step and "group" not in step else None
+        for statement in tree.body if tree else ():
+            if (
+                not isinstance(statement, ast.Import | ast.ImportFrom)
+                and ast.dump(statement) not in own
+            ):
+                changed |= bound_names(statement) & set_up & used
+    return [
+        f"{name} was changed in a cell of the course, and the course's own was used: give it "
+        "another name in a cell of your own."
+        for name in sorted(changed)
+    ]
+
+
+def main() -> None:
+    """Look at one submission, and be ended by the system where it would take too much."""
+    reader.limit_this_process()
+    json.dump(_look(json.load(sys.stdin)), sys.stdout)
+
+
+if __name__ == "__main__":
+    main()
