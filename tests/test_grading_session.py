@@ -83,11 +83,11 @@ def running(tmp_path_factory):
 
 
 @contextlib.contextmanager
-def start(tmp_path_factory, seconds=SECONDS):
+def start(tmp_path_factory, seconds=SECONDS, *more):
     root = toy.make_course(tmp_path_factory.mktemp("course"))
     lab = load_lab(root, "lab90")
     order = {"seconds": seconds, "memory_bytes": MEMORY, "package": "toychecks"}
-    order |= {"import_path": [str(CORPUS)], "preload": judge.preload(lab)}
+    order |= {"import_path": [str(CORPUS)], "preload": [*judge.preload(lab), *more]}
     order |= {"forbidden": str(lab.path)}
     with (
         launch.run_directory() as folder,

@@ -14,6 +14,7 @@ import shutil
 import sys
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from tutorial_lib.school.grading.needs import needed, used_names
 
@@ -60,6 +61,13 @@ def enter(folder: Path, package: str, names: Sequence[str]) -> list[Path]:
     return [_LIBRARY, *originals.values()]
 
 
+def checks_of(package: str) -> list[Any]:
+    """List the checks that this process has imported, each of the type `Check`."""
+    modules = [module for name, module in sys.modules.items() if name.startswith(f"{package}.")]
+    values = [value for module in modules for value in vars(module).values()]
+    return [value for value in values if type(value).__name__ == "Check"]
+
+
 def without_forbidden(folder: Path, package: str) -> list[Path]:
     """Import what the checks forbid, and take its files out of the copy.
 
@@ -70,15 +78,9 @@ def without_forbidden(folder: Path, package: str) -> list[Path]:
     Returns:
         Files outside the copy that no answer may read either.
     """
-    checks = [
-        check
-        for name, module in list(sys.modules.items())
-        if name.startswith(f"{package}.")
-        for check in vars(module).values()
-        if type(check).__name__ == "Check"
-    ]
     outside = []
-    for name in {n for check in checks for one in check.forbidden for n in one.modules}:
+    everything = (one for check in checks_of(package) for one in check.forbidden)
+    for name in {name for one in everything for name in one.modules}:
         file = Path(str(importlib.import_module(name).__file__)).resolve()
         outside += [file, *file.parent.glob(f"__pycache__/{file.stem}.*.pyc")]
     for path in [path for path in outside if path.is_relative_to(folder)]:

@@ -1,0 +1,63 @@
+"""The memory exam against answers that keep what they should recompute, and against honest ones."""
+
+import sys
+from pathlib import Path
+
+import pytest
+from test_grading_session import start, using
+
+sys.path.insert(0, str(Path(__file__).parent / "grading_corpus"))
+
+import cheats
+from toychecks import lab91
+
+IN_CI = (
+    "patched meters",
+    "an alias",
+    "bytes",
+    "a child holds it",
+    "a hook that recomputes for show",
+)
+PASSES_IN_CI = ("a Function", "hooks")
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory):
+    with start(tmp_path_factory, 20.0, "toychecks.lab91") as everything:
+        if "memory exam" not in everything[3]:
+            pytest.skip(f"this machine holds no memory exam: {everything[3]}")
+        yield everything
+
+
+@pytest.fixture
+def sits(running, monkeypatch):
+    """Has an answer sit the exam; gives what is said about it, nothing where it passes."""
+
+    def sit(answer):
+        with using(running, monkeypatch) as course:
+            course.session(**{"2.1": answer})
+            return course.says(lab91.frugal, "2.1", "checkpoint")
+
+    return sit
+
+
+def some(names, in_ci):
+    return [n if n in in_ci else pytest.param(n, marks=pytest.mark.weekly) for n in names]
+
+
+@pytest.mark.parametrize("name", some(cheats.CHEATS, IN_CI))
+def test_a_cheat_fails_the_memory_exam(sits, name):
+    assert sits(cheats.CHEATS[name])
+
+
+@pytest.mark.parametrize("name", some(cheats.HONEST, PASSES_IN_CI))
+def test_an_honest_checkpoint_passes_the_memory_exam(sits, name):
+    assert sits(cheats.HONEST[name]) == ""
+
+
+@pytest.mark.weekly
+def test_twenty_exams_end_alike(sits):
+    for _ in range(20):
+        assert sits(cheats.HONEST["hooks"]) == ""
+        assert "384 MiB" in sits(cheats.CHEATS["patched meters"])
+        assert "384 MiB" in sits(cheats.CHEATS["bytes"])
