@@ -160,9 +160,7 @@ ORDER = {"lab": "lab90_toy", "version": "1", "limits": {"seconds": 4.0}}
 
 def test_a_journal_gives_back_what_was_written_even_after_a_cut(lab, tmp_path):
     out = tmp_path / "report"
-    done = Graded(
-        "é\udcff", "graded", {"check-1-1": Verdict(True, "\x1b")}, notes=["n"], seed=3
-    )
+    done = Graded("é\udcff", "graded", {"check-1-1": Verdict(True, "\x1b")}, notes=["n"], seed=3)
     first = journal.Journal(out, ORDER, None)
     done = first.add(b"a", done)
     assert done.file
