@@ -20,6 +20,8 @@ NOTEBOOK = "const panel = window.jupyterapp.shell.currentWidget;"
 KERNEL = """() => {
     const panel = window.jupyterapp?.shell.currentWidget;
     if (!panel?.context?.isReady) return 'opening';
+    const drawn = document.querySelectorAll('.jp-Notebook .jp-Cell:not(.jp-Cell-Placeholder)');
+    if (drawn.length < panel.context.model.cells.length) return 'drawing';
     return panel.sessionContext.session?.kernel?.status ?? 'starting';
 }"""
 RUN = f"""() => {{ {NOTEBOOK}
@@ -127,7 +129,7 @@ class Notebook:
     def __init__(self, context, url):
         self.complaints = []
         self.page = context.new_page()
-        self.page.set_default_timeout(SECONDS * 1000)
+        self.page.set_default_timeout(90_000)
         self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
         self.page.on("console", self._hear)
         self.page.goto(url)
