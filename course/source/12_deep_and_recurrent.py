@@ -606,21 +606,22 @@ pd.DataFrame({"the step adds": above}).rename_axis("pieces")
 claims.Verdicts(
     claims.Verdict(
         "A18", "holds if",
-        "A block may be checkpointed if it does nothing besides its output and reads nothing "
-        "besides its input; otherwise the training differs, often in silence.",
+        "A block may be checkpointed if it does nothing besides its output and reads "
+        "nothing besides its input; otherwise the training differs, often in silence.",
         f"{silent} of {len(seen)} functions give wrong gradients without an error",
         "computed", "besides-table",
     ),
     claims.Verdict(
         "C16", "holds",
-        "A ResNet of a thousand layers fits in several times less memory; its BatchNorm statistics "
-        "need a cure.",
-        f"{measured['none']} against {measured['every-8']}", "counted", "thousand-measured",
+        "A ResNet of a thousand layers fits in several times less memory; its "
+        "BatchNorm statistics need a cure.",
+        f"{measured['none']} against {measured['every-8']}", "counted",
+        "thousand-measured",
     ),
     claims.Verdict(
         "E20", "holds if",
-        "Long contexts gain several times, and a 3-D U-Net little, since two of its blocks hold "
-        "nearly everything.",
+        "Long contexts gain several times, and a 3-D U-Net little, since two of its "
+        "blocks hold nearly everything.",
         f"128^3 voxels {volume_gain[128]:.2f} times less, 131,072 tokens "
         f"{context_gain:.1f} times less",
         "predicted", "context", device="CUDA kernels",

@@ -338,9 +338,10 @@ units_of = {name: table[name][longest][0] for name in table}
 claims.Verdicts(
     claims.Verdict(
         "C17", "holds",
-        "Over a long sequence segments need the square root of the steps, and halving its "
-        "logarithm if the state is passed flat; truncation is another training.",
-        f"{longest} steps: {units_of['everything kept']:.1f}, {units_of['segments']:.1f} and "
-        f"{units_of['halving, flat']:.1f} units", "counted", "flat-table",
+        "Over a long sequence segments need the square root of the steps, and halving "
+        "its logarithm if the state is passed flat; truncation is another training.",
+        f"{longest} steps: {units_of['everything kept']:.1f}, "
+        f"{units_of['segments']:.1f} and {units_of['halving, flat']:.1f} units",
+        "counted", "flat-table",
     ),
 )  # fmt: skip

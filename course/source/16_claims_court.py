@@ -38,7 +38,9 @@ guesses.keep("after", answers)
 # The right letters, beside yours from before the course and from today:
 
 # %% id="before-and-after"
-mine = pd.DataFrame(guesses.kept(), index=map(str, asked.index), columns=["before", "after"])
+mine = pd.DataFrame(
+    guesses.kept(), index=map(str, asked.index), columns=["before", "after"]
+)
 mine.index = asked.index
 for when, letters in mine.items():
     if letters.notna().any():
