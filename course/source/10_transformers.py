@@ -20,7 +20,6 @@ import pandas as pd
 import torch
 import transformers
 from accelerate import Accelerator
-from torch import nn
 from transformers import AutoModelForCausalLM, GPT2Config, Trainer, TrainingArguments
 from transformers.modeling_layers import GradientCheckpointingLayer
 
@@ -172,7 +171,7 @@ def run_accelerate(micro_batch, checkpointed):
             accelerator.backward(model(**batch).loss)
             optimizer.step()
             optimizer.zero_grad()
-    return nn.utils.parameters_to_vector(model.parameters()).detach()
+    return torch.nn.utils.parameters_to_vector(model.parameters()).detach()
 
 
 # %% id="accelerate-table"
@@ -279,8 +278,8 @@ print(*(warning.message for warning in said if warning.category is memory.MeterW
 # last line above is a warning of this course's meter. So stay in `train()`, and set dropout to 0 in
 # the configuration, as here.
 #
-# Companion `10c_more_on_the_switch` is optional. It has three more traps (a Swin that checkpoints
-# twice, LoRA weights that get no gradient, a cache that nobody reads), and CLIP.
+# Companion `10c_more_on_the_switch`, which is optional, has more traps: a Swin that checkpoints
+# twice, and LoRA weights that get no gradient.
 #
 # ## Six published figures: when are they true?
 #
@@ -310,10 +309,9 @@ print(*(warning.message for warning in said if warning.category is memory.MeterW
 #   everything in bfloat16, optimizer states too;
 # - *optimizer*: PyTorch's AdamW.
 #
-# The numbers are *predicted* for the kernels of a GPU and were recorded before, so that nothing
-# has to run now. Beside them stand *emulated* ones: PyTorch's own allocator, on a card of 80 GiB
-# that is not there. Measured ones join them where a reader hands in what
-# `extra_record_your_gpu` writes.
+# The numbers were *predicted* before, for the kernels of a GPU. Beside them stand *emulated* ones:
+# PyTorch's own allocator, on a card of 80 GiB that is not there. Measured ones join them where a
+# reader hands in what `extra_record_your_gpu` writes.
 
 # %% id="gigabytes"
 predicted = recorded.load("predicted")
@@ -485,7 +483,7 @@ guide.round(1)
 # `10b_published_measurements`). The predictor counts today's tensors.
 #
 # Today's defaults alone save more than accumulation had to save in 2022: they take less than the
-# second row. The copied table cannot tell you that.
+# second row.
 #
 # ### "Saves 58 %", "saves 71 %": of what?
 #
@@ -564,8 +562,8 @@ plots.ledger_bars(bars, title=title, cards_gib=plots.CARDS_GIB, predicted=list(b
 #
 # Which published figure is true under some condition? The table has the least and the most that we
 # predicted, and the condition that comes nearest to the claim, predicted and emulated. A dash means
-# that the step does not fit on the card, or that the card did not run it. (Chapter 01b settles the
-# transformer of 50 layers; here it has 11 sequences of 512.)
+# that the step does not fit on the card, or that the card did not run it. (The 50 layers have 11
+# sequences of 512, as in chapter 01b.)
 
 # %% id="figures"
 fifty = {way: {"sdpa, fp32": gigabytes("transformer-50", 11, 512, checkpointing=way)}
@@ -583,13 +581,12 @@ figures = [
     ("50 layers", "11 x 1: activations", 24, fifty.iloc[:, :1]),
     ("50 layers", "11 x 1", 40, fifty),
     ("50 layers", "11 x 1, checkpointed", 24, fifty_lean),
+    ("Llama-2-7B", "saved, %", 71, pd.DataFrame(llama).T[["saved, %"]]),
+    ("ViT-L", "saved, %", 58, pd.DataFrame(vit).T[["saved, %"]]),
 ]
 for name, (theirs, ours, _) in (guide * MIB / GB).iterrows():
     only = pd.DataFrame({"in all, GB": {"eager, fp32": ours}})
     figures.append(("BERT, the guide", name, theirs, only))
-for model, claimed, ways in (("Llama-2-7B", 71, llama), ("ViT-L", 58, vit)):
-    saved = pd.DataFrame(ways).T[["saved, %"]]
-    figures.append((model, "saved, %", claimed, saved))
 
 # %% id="against"
 lines, points = [], {}
@@ -599,9 +596,10 @@ for model, step, claimed, seen in figures:
     line = {"model": model, "step": step if "%" in step else f"{step}, GB"}
     line |= {"claimed": claimed, "least": ours.min(), "most": ours.max()}
     line |= {"nearest": nearest, "predicted": ours[nearest]}
-    lines.append(
-        line | {name[:-4]: seen[name][nearest] for name in gpus if name in seen}
-    )
+    for name in gpus:
+        if name in seen:
+            line[name.removesuffix(", GB")] = seen[name][nearest]
+    lines.append(line)
     if "%" not in step:
         near = [(claimed, each / claimed) for each in ours]
         points.setdefault(model, []).extend(near)

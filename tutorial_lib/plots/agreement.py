@@ -37,7 +37,8 @@ def agreement(
     axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axes.xaxis.set_major_formatter("{x:g}")
     axes.minorticks_off()
-    axes.set(xlabel=f"published, {unit}", ylabel="ours by theirs" if log else "ours less theirs, %")
+    ylabel = "ours by theirs (logarithmic)" if log else "ours less theirs, %"
+    axes.set(xlabel=f"published, {unit} (logarithmic)", ylabel=ylabel)
     if log:
         axes.set_yscale("log", base=2)
         axes.yaxis.set_major_formatter("{x:g}")
