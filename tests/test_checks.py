@@ -8,6 +8,7 @@ import random
 import sys
 import warnings
 
+import numpy as np
 import pytest
 import torch
 from IPython.core.interactiveshell import InteractiveShell
@@ -271,9 +272,10 @@ def test_an_int_of_another_class_is_made_plain():
 
 def test_plain_keeps_values_and_cuts_every_tie():
     graph = torch.ones(2, requires_grad=True) * 2
-    made = plain({"t": graph, 3: (1, 2.5, None, "s", True), "odd": object()})
+    made = plain({"t": graph, 3: (1, 2.5, None, "s", True), "odd": object(), "n": np.int64(7)})
     assert torch.equal(made.pop("t"), torch.tensor([2.0, 2.0]))
-    assert made == {"3": [1, 2.5, None, "s", True], "odd": Opaque("object")}
+    assert made == {"3": [1, 2.5, None, "s", True], "odd": Opaque("object"), "n": 7}
+    assert type(made["n"]) is int
     copy = plain(graph)
     assert copy.grad_fn is None
     assert copy.data_ptr() != graph.data_ptr()

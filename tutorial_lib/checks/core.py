@@ -12,6 +12,7 @@ import gc
 import inspect
 import io
 import json
+import operator
 import os
 import random
 import re
@@ -290,8 +291,6 @@ def plain(value: Any) -> Any:
     """Reduce a value to what may cross between processes: numbers, text, tensors, containers."""
     if value is None or isinstance(value, bool | str):
         return value
-    if isinstance(value, int):
-        return int(value)
     if isinstance(value, float):
         return float(value)
     if isinstance(value, torch.Tensor):
@@ -300,4 +299,6 @@ def plain(value: Any) -> Any:
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [plain(item) for item in value]
+    with contextlib.suppress(TypeError):
+        return operator.index(value)  # an int, or one of numpy's
     return Opaque(type(value).__name__)
