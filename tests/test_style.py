@@ -3,6 +3,7 @@
 import subprocess
 import sys
 
+import jupytext
 import pytest
 
 
@@ -16,6 +17,24 @@ def test_nothing_to_complain_about(root, words):
         [sys.executable, "-m", *words], cwd=root, capture_output=True, text=True, timeout=300
     )
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
+
+
+def long_lines(notebook):
+    """Lines of code that a reader would not see whole; the formatter leaves text as it is."""
+    code = (cell.source for cell in notebook.cells if cell.cell_type == "code")
+    return [line for source in code for line in source.splitlines() if len(line) > 88]
+
+
+def test_code_in_notebooks_is_not_cut_off(root):
+    sources = [*root.glob("course/source/*.py"), *root.glob("solutions/source/*.py")]
+    found = {path.name: long_lines(jupytext.read(path)) for path in sources}
+    assert {name: lines for name, lines in found.items() if lines} == {}
+
+
+def test_a_long_line_of_code_is_found_and_one_of_prose_is_not():
+    line = f"x = '{'a' * 85}'"
+    text = f"# %% [markdown]\n# {line}\n\n# %%\n{line}\n"
+    assert long_lines(jupytext.reads(text, fmt="py:percent")) == [line]
 
 
 def test_a_fault_is_found(root, tmp_path):

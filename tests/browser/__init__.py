@@ -107,7 +107,9 @@ def jupyterlab(folder, home, theme="light"):
         server = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
         try:
             _wait_for(f"http://127.0.0.1:{port}/api/status?token={token}", server, home)
-            yield lambda name: f"http://127.0.0.1:{port}/lab/tree/{name}?token={token}"
+            # A workspace of its own: else the notebooks of before open beside it.
+            lab = f"http://127.0.0.1:{port}/lab/workspaces"
+            yield lambda name: f"{lab}/{Path(name).stem}/tree/{name}?token={token}"
         finally:
             server.terminate()  # which ends its kernels
             server.wait(20)
