@@ -1,24 +1,21 @@
 """The memory exam against answers that keep what they should recompute, and against honest ones."""
 
+import importlib
 import sys
 from pathlib import Path
 
 import pytest
-from test_grading_session import start, using
+from test_grading_session import ROOT, start, start_lab, using
 
 sys.path.insert(0, str(Path(__file__).parent / "grading_corpus"))
 
 import cheats
 from toychecks import lab91
 
-IN_CI = (
-    "patched meters",
-    "an alias",
-    "bytes",
-    "a child holds it",
-    "a hook that recomputes for show",
-)
-PASSES_IN_CI = ("a Function", "hooks")
+from tutorial_lib.checks.core import Check
+
+IN_CI = ("patched meters", "an alias", "its source, run again", "files", "a child holds it")
+PASSES_IN_CI = ("hooks",)
 
 
 @pytest.fixture(scope="module")
@@ -61,3 +58,22 @@ def test_twenty_exams_end_alike(sits):
         assert sits(cheats.HONEST["hooks"]) == ""
         assert "384 MiB" in sits(cheats.CHEATS["patched meters"])
         assert "384 MiB" in sits(cheats.CHEATS["bytes"])
+
+
+@pytest.mark.weekly
+@pytest.mark.parametrize("lab", sorted({lab for lab, *_ in cheats.IN_LABS.values()}))
+def test_the_oracles_of_a_lab_are_out_of_reach(lab, monkeypatch):
+    checks = vars(importlib.import_module(f"tutorial_lib.checks.{lab}")).values()
+    by_exercise = {check.exercise: check for check in checks if isinstance(check, Check)}
+    with (
+        start_lab(
+            ROOT, lab, "tutorial_lib.checks", [], 20.0, [f"tutorial_lib.checks.{lab}"]
+        ) as running,
+        using(running, monkeypatch) as course,
+    ):
+        known = {number: one.reference for number, one in running[2].answers.items()}
+        for name, (_, exercise, answer) in cheats.IN_LABS.items():
+            if cheats.IN_LABS[name][0] == lab:
+                asked = by_exercise[exercise].name.split(".")[1]
+                course.open(known | {exercise: answer})
+                assert course.says(by_exercise[exercise], exercise, asked), name

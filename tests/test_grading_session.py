@@ -15,6 +15,7 @@ import psutil
 import pytest
 
 CORPUS = Path(__file__).parent / "grading_corpus"
+ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(CORPUS))
 
 import toy  # noqa: E402
@@ -51,7 +52,9 @@ class Course:
         self.patch = monkeypatch_context
 
     def session(self, **changed):
-        answers = GOOD | {"1.1": changed.pop("area", toy.AREA)} | changed
+        self.open(GOOD | {"1.1": changed.pop("area", toy.AREA)} | changed)
+
+    def open(self, answers):
         folder = self.folder / f"s{next(NUMBERS)}"
         judge.prepare(folder, self.lab, one_part_each(answers))
         launch.start_session(self.server, folder)
@@ -85,9 +88,15 @@ def running(tmp_path_factory):
 @contextlib.contextmanager
 def start(tmp_path_factory, seconds=SECONDS, *more):
     root = toy.make_course(tmp_path_factory.mktemp("course"))
-    lab = load_lab(root, "lab90")
-    order = {"seconds": seconds, "memory_bytes": MEMORY, "package": "toychecks"}
-    order |= {"import_path": [str(CORPUS)], "preload": [*judge.preload(lab), *more]}
+    with start_lab(root, "lab90", "toychecks", [str(CORPUS)], seconds, more) as everything:
+        yield everything
+
+
+@contextlib.contextmanager
+def start_lab(root, lab, package, import_path, seconds, more):
+    lab = load_lab(root, lab)
+    order = {"seconds": seconds, "memory_bytes": MEMORY, "package": package}
+    order |= {"import_path": import_path, "preload": [*judge.preload(lab), *more]}
     order |= {"forbidden": str(lab.path)}
     with (
         launch.run_directory() as folder,

@@ -234,3 +234,97 @@ HONEST = {
     "a debug print": IMPORTS
     + FILLING.replace("    def again():\n", "    def again():\n        print('again')\n"),
 }
+
+WATCH = (
+    "with {watch}(model=model) as report:\n        pass\n    return report.at_peak['parameters']\n"
+)
+LOG = (
+    "    log = {log}\n    with log:\n        log.label_module(model)\n    log.finish()\n"
+    "    return sum(life.num_bytes for life in log.lives())\n"
+)
+COUNT = (
+    "    total = {}\n    def pack(t):\n"
+    "        total[t.untyped_storage().data_ptr()] = t.untyped_storage().nbytes()\n"
+    "        return t\n"
+    "    own = {p.untyped_storage().data_ptr() for p in chain.parameters()}\n"
+    "    x = torch.randn(shape)\n"
+)
+SUM = "    return sum(n for place, n in total.items() if place not in own)\n"
+# Of real labs: the oracle of an exercise by a detour. From a name to lab, exercise and answer.
+IN_LABS = {
+    "the meter": (
+        *("lab01", "1.1"),
+        "from tutorial_lib.memory import watch\ndef parameter_bytes(model):\n    "
+        + WATCH.format(watch="watch"),
+    ),
+    "the meter's module": (
+        *("lab01", "1.1"),
+        "import sys\ndef parameter_bytes(model):\n    "
+        + WATCH.format(watch="sys.modules['tutorial_lib.memory.meter'].watch"),
+    ),
+    "the meter without its wrapper": (
+        *("lab01", "1.1"),
+        "from tutorial_lib.memory import watch\ndef parameter_bytes(model):\n    "
+        + WATCH.format(watch="__import__('contextlib').contextmanager(watch.__wrapped__)"),
+    ),
+    "the meter's log": (
+        *("lab01", "1.1"),
+        "from tutorial_lib.memory.storages import StorageLog\ndef parameter_bytes(model):\n"
+        + LOG.format(log="StorageLog('cpu')"),
+    ),
+    "the oracle": (
+        *("lab01", "1.1"),
+        "from tutorial_lib.checks.lab01 import models\ndef parameter_bytes(model):\n"
+        "    models.TiedEmbeddingModel = lambda case: model\n"
+        "    return models.at_rest({})['parameters']\n",
+    ),
+    "saved": (
+        *("lab01", "1.3"),
+        "import torch\nfrom tutorial_lib import memory\ndef chain_saved_bytes(chain, shape):\n"
+        "    return memory.saved(lambda: chain(torch.randn(shape)), params_of=chain).num_bytes\n",
+    ),
+    "hooks, imported before": (
+        *("lab01", "1.3"),
+        "import torch\nfrom torch.autograd.graph import saved_tensors_hooks\n"
+        "def chain_saved_bytes(chain, shape):\n"
+        + COUNT
+        + "    with saved_tensors_hooks(pack, lambda t: t):\n        chain(x)\n"
+        + SUM,
+    ),
+    "hooks of C": (
+        *("lab01", "1.3"),
+        "import torch\ndef chain_saved_bytes(chain, shape):\n"
+        + COUNT
+        + "    torch._C._autograd._push_saved_tensors_default_hooks(pack, lambda t: t)\n"
+        "    chain(x)\n    torch._C._autograd._pop_saved_tensors_default_hooks()\n" + SUM,
+    ),
+    "the solver": (
+        *("lab04", "4.5"),
+        "from tutorial_lib import plan\ndef smallest_budget(stages):\n"
+        "    return plan.floor_bytes(stages)\n",
+    ),
+    "the solver's source": (
+        *("lab04", "4.5"),
+        "import inspect, tutorial_lib.plan.floor as floor\n"
+        "exec(inspect.getsource(floor))\ndef smallest_budget(stages):\n"
+        "    return floor_bytes(stages)\n",
+    ),
+    "the oracle of 5.4": (
+        *("lab05", "5.4"),
+        "from tutorial_lib.checks.lab05.ex5_4 import Best\n"
+        "def fewest_flops(parts, budget):\n    return Best({'parts': parts, 'budget': budget})\n",
+    ),
+    "the comparison that is to be written": (
+        *("lab06", "6.1"),
+        "from tutorial_lib.checks import assert_same_training as same\n"
+        "def first_difference(step_a, step_b, model, optimizer, tolerance):\n"
+        "    same(step_a, step_b, model, optimizer)\n    return 'nothing', 0.0\n",
+    ),
+    "counters put back": (
+        *("lab03", "3.2"),
+        "import torch\ndef hooked(function, *args):\n    y = function(*args)\n"
+        "    def hook(grad):\n        with torch.enable_grad():\n"
+        "            function(*[a.detach() for a in args])\n        function.ended = 1\n"
+        "    y.register_hook(hook)\n    return y\n",
+    ),
+}

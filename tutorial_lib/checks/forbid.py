@@ -17,6 +17,8 @@ from operator import attrgetter
 from types import FunctionType, MethodType, ModuleType
 from typing import Any, NoReturn
 
+METERS = ("tutorial_lib.memory.meter", "tutorial_lib.memory.predict")
+LOG = "tutorial_lib.memory.storages:StorageLog"  # what they are made of
 # All that the library's solver of plans is made of.
 SOLVER = tuple(
     f"tutorial_lib.plan.{name}" for name in ("solve", "costs", "floor", "exact", "nested", "single")
@@ -47,14 +49,14 @@ def checkpointing(message: str) -> Forbidden:
     return Forbidden(message, ("torch.utils.checkpoint",))
 
 
-def meter(advice: str) -> Forbidden:
+def meter(advice: str, names: tuple[str, ...] = (*METERS, LOG)) -> Forbidden:
     """Forbid to measure and to predict memory.
 
     Args:
         advice: What to do instead.
+        names: Some of what does it.
     """
     several = "memory.measure, memory.watch and memory.predict are the oracle here, so your"
-    names = ("tutorial_lib.memory.meter", "tutorial_lib.memory.predict")
     return Forbidden(f"{several} function may not call them. {advice}", names)
 
 

@@ -19,16 +19,14 @@ from tutorial_lib.memory.storages import StorageLog
 
 LAUNCH_SECONDS = 2e-5
 _ADVICE = "Build the instrument from what PyTorch gives you."
-NO_INSTRUMENTS = [forbid.meter(_ADVICE), forbid.saved(_ADVICE)]
+NO_INSTRUMENTS = [forbid.meter(_ADVICE, forbid.METERS), forbid.saved(_ADVICE)]
 _TOLERANCE = 1e-3  # a step takes at least a thousand launches
 
 
 def without_instruments() -> contextlib.AbstractContextManager[None]:
     """Refuse another PretendGPU while an answer runs: it would be a meter."""
-    log = forbid.Forbidden(
-        NO_INSTRUMENTS[0].message, ("tutorial_lib.memory.storages:StorageLog.__init__",)
-    )
-    return forbid.refused([log], CheckError)
+    begun = forbid.meter(_ADVICE, (f"{forbid.LOG}.__init__",))
+    return forbid.refused([begun], CheckError)
 
 
 def expect_time(value: float, wanted: float, name: str, faults: expect.Faults) -> None:

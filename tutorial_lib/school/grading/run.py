@@ -1,8 +1,9 @@
 """Grading a class: reads every submission, judges it, writes the report.
 
 What an answer returns is judged in another process, on cases drawn from a secret seed. How the
-answer came by it is not known. Answers with lines that few answers need, and near-copies of another
-submission, are named in the column `review`, for a person to read.
+answer came by it is not known, but what its exercise forbids is gone from its process, and memory
+is judged by a limit that the process cannot lift. Answers with lines that few answers need, and
+near-copies of another submission, are named in the column `review`, for a person to read.
 """
 
 from __future__ import annotations
@@ -44,6 +45,10 @@ _ADVICE = {
 _UNWATCHED = (
     " This machine has no /proc: each answer has one process, whose memory the system limits, and "
     "an answer that starts processes gets an error."
+)
+_NO_EXAM = (
+    " Memory exam not held: this machine cannot limit what one process maps. Memory was judged by "
+    "meters alone, which an answer can change, and nobody lost points."
 )
 
 
@@ -138,6 +143,7 @@ def _write(
     lab, entries = class_list.lab, class_list.entries(everybody)
     isolated = f"isolation: {facts['isolation']}.{_ADVICE.get(facts['isolation'], '')}"
     isolated += _UNWATCHED if "unwatched" in facts["layers"] else ""
+    isolated += "" if "memory exam" in facts["layers"] else _NO_EXAM
     said = [isolated, *class_list.warnings(entries)]
     facts["submissions"] = [as_data(one) for one in everybody]
     report.write_report(out, lab, entries, said, facts)
