@@ -138,11 +138,14 @@ def test_the_student_is_not_told_what_was_noticed(lab):
     assert result.notes == []
 
 
-def test_cells_of_the_students_own_are_looked_at_as_far_as_they_are_run(lab):
+def test_cells_of_the_students_own_are_looked_at_too(lab):
     notebook = toy.submission(a21=f"helper()\n{toy.CUBE}")
     own = "def helper(): return eval('1')\nexec('print(1)')"
     notebook["cells"].insert(7, toy.code("mine", own))
-    assert [line.split(": ")[1] for line in looked(lab, notebook).findings["2.1"]] == ["eval"]
+    assert [line.split(": ")[1] for line in looked(lab, notebook).findings["2.1"]] == [
+        "eval",
+        "exec",
+    ]
     files = toy.submission(a11=f"import helpers\nhelpers.f()\n{toy.AREA}")
     files["cells"].insert(2, toy.code("mine", "%%writefile helpers.py\nimport ctypes\nctypes.x"))
     assert [line.split(": ")[1] for line in looked(lab, files).findings["1.1"]] == ["ctypes.x"]

@@ -289,6 +289,8 @@ def _raises_blank(code: types.CodeType) -> bool:
 
 def plain(value: Any) -> Any:
     """Reduce a value to what may cross between processes: numbers, text, tensors, containers."""
+    if type(value).__module__ == "numpy" and getattr(value, "shape", None) == ():
+        value = value.item()  # as good as Python's own number
     if value is None or isinstance(value, bool | str):
         return value
     if isinstance(value, float):

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from tutorial_lib.checks.core import CheckError, Opaque, Result
@@ -14,12 +15,13 @@ _TOO_LARGE = 2**63
 
 
 def integer(value: Any, name: str) -> int:
-    """Read an int from 0 on.
+    """Read an int from 0 on, which may come as a tensor of one whole number.
 
     Raises:
         CheckError: For anything but an int (a bool is none), a negative one, or one that no
             machine's memory could be.
     """
+    value = _whole(value)
     if isinstance(value, bool) or not isinstance(value, int):
         hint = ": bytes are whole, so use // and int" if isinstance(value, float) else ""
         raise CheckError(f"{name} should be an int, and is {_told(value)}{hint}.")
@@ -36,9 +38,9 @@ def integers(value: Any, name: str, number: int | None = None) -> list[int]:
     Raises:
         CheckError: When it is anything else.
     """
-    is_list = isinstance(value, list) and all(type(n) is int for n in value)
-    if is_list and number in (None, len(value)):
-        return value  # type: ignore[no-any-return]
+    numbers: list[Any] = [_whole(n) for n in value] if isinstance(value, list) else [None]
+    if all(type(n) is int for n in numbers) and number in (None, len(numbers)):
+        return numbers
     wanted = "a list of" if number is None else number
     raise CheckError(f"{name}: {wanted} whole numbers are wanted, and something else came.")
 
@@ -176,6 +178,13 @@ def vector(value: Any, size: int, name: str) -> Tensor:
 
 def _is_vector(value: Any, size: int) -> bool:
     return isinstance(value, Tensor) and value.shape == (size,) and value.is_floating_point()
+
+
+def _whole(value: Any) -> Any:
+    is_one = isinstance(value, Tensor) and value.dim() == 0
+    if is_one and value.dtype in (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8):
+        return int(value)
+    return value
 
 
 def _told(value: Any) -> str:

@@ -22,7 +22,6 @@ from tutorial_lib.school.grading.copies import fingerprint
 from tutorial_lib.school.grading.needs import (
     WRITES_A_FILE,
     bound_names,
-    cut,
     plain_python,
     used_names,
 )
@@ -49,18 +48,20 @@ def _look(task: Mapping[str, Any]) -> dict[str, Any]:
     allowed |= _written(task["steps"])
     solved = [findings(tree, known, allowed) for tree in references.values() if tree]
     usual = {finding.what for some in solved for finding in some}
+    of_course = {finding.what for tree in course for finding in findings(tree, known, allowed)}
     allowed |= {denied for denied in DENIED if any(what.startswith(denied) for what in usual)}
     found: dict[str, list[Finding]] = {}
     parts: dict[str, set[int]] = {}
-    for number, is_answer, tree in cells:
+    for number, step, tree in cells:
         if tree is None:
             new = [Finding(1, NOT_PYTHON, "nobody sees what it does")]
         else:
-            new = [one for one in findings(tree, known, allowed) if one.what not in usual]
-        if new:  # of a cell beside the answer only a part is run, so its lines have other numbers
-            new = new if is_answer else [one._replace(line=0) for one in new]
+            same = usual if "group" in step else usual | of_course
+            new = [one for one in findings(tree, known, allowed) if one.what not in same]
+        if new:
+            new = new if step["exercise"] else [one._replace(line=0) for one in new]
             found.setdefault(number, []).extend(new)
-        if tree and is_answer:
+        if tree and step["exercise"]:
             parts.setdefault(number, set()).update(fingerprint(tree, known))
     for number in parts:
         for tree in (references[number], _tree(task["blanks"][number])):
@@ -72,16 +73,19 @@ def _look(task: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _cells(steps: Sequence[Mapping[str, Any]]) -> list[tuple[str, bool, ast.Module | None]]:
-    """List what is run of the student's cells: for which exercise, whether as answer, parsed."""
-    cells: list[tuple[str, bool, ast.Module | None]] = []
+def _cells(
+    steps: Sequence[Mapping[str, Any]],
+) -> list[tuple[str, Mapping[str, Any], ast.Module | None]]:
+    """List the student's cells, whole: for which exercise, the step, and parsed."""
+    cells: list[tuple[str, Mapping[str, Any], ast.Module | None]] = []
     group = ""
-    for step, source in reversed(list(zip(steps, cut(steps), strict=True))):
+    for step in reversed(steps):
         group = step.get("group", group)
-        if source and (step["exercise"] or "keep" in step):
+        source = step["source"]
+        if step["exercise"] or "keep" in step:
             if source.lstrip().startswith(WRITES_A_FILE):
                 source = source.lstrip().partition("\n")[2]
-            cells.append((group, bool(step["exercise"]), _tree(source)))
+            cells.append((group, step, _tree(source)))
     return cells[::-1]
 
 

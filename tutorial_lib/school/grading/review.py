@@ -20,8 +20,8 @@ def _words(text: str) -> frozenset[str]:
 
 
 HARMLESS = _words(
-    "__future__ abc array bisect cmath collections contextlib copy dataclasses datetime decimal "
-    "enum fractions functools heapq itertools json math numbers operator pprint random re "
+    "__future__ abc array asyncio bisect cmath collections contextlib copy dataclasses datetime "
+    "decimal enum fractions functools heapq itertools json math numbers operator pprint random re "
     "statistics string textwrap time timeit types typing typing_extensions warnings weakref "
     "torch numpy scipy pandas matplotlib tqdm IPython"
 )

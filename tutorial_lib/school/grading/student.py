@@ -136,9 +136,10 @@ def _result(
     namespace = vars(main)
     namespace["get_ipython"] = lambda: Shell(namespace)
     namespace["display"] = lambda *things, **options: None
-    stopped = ""
+    # A student's cell may call a check, which has nothing to judge by in here.
+    Check.__call__ = lambda self, answer: None  # type: ignore[method-assign]
     sys.path.append("")  # for modules that a cell writes
-    flags = 0
+    stopped, flags = "", 0
     sources = cut(
         steps, lambda number: send(STEP, str(number).encode()), bool(request.get("whole"))
     )

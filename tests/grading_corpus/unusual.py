@@ -1,0 +1,224 @@
+"""Unusual but honest submissions: what students and their editors do to a notebook.
+
+`ANY` changes the cells of any solved lab, and must cost no point. `TOY` are answers to the toy
+lab, each with the cells that stand before the answer to 1.2; all are worth all points.
+"""
+
+import copy
+import random
+
+from toy import code, full, notebook, text
+
+
+def is_answer(cell):
+    return "".join(cell["source"]).startswith("# exercise")
+
+
+def source_of(cell):
+    return "".join(cell["source"])
+
+
+def without_ids(cells):
+    return [{k: v for k, v in cell.items() if k != "id"} | {"metadata": {}} for cell in cells]
+
+
+def colab(cells):
+    bare = without_ids(cells)
+    return [new | {"metadata": {"id": old["id"]}} for new, old in zip(bare, cells, strict=True)]
+
+
+def without_marks(cells):
+    for cell in cells:
+        if is_answer(cell):
+            cell["source"] = source_of(cell).split("\n", 1)[1]
+    return without_ids(cells)
+
+
+def answers_only(cells):
+    return [cell for cell in cells if is_answer(cell)]
+
+
+def merged(cells):
+    return [code("all", "\n\n".join(source_of(c) for c in cells if c["cell_type"] == "code"))]
+
+
+def shuffled(cells):
+    random.Random(0).shuffle(cells)
+    return cells
+
+
+def each_line(change):
+    def changed(cells):
+        for cell in cells:
+            cell["source"] = change(source_of(cell))
+        return cells
+
+    return changed
+
+
+def before_each_answer(source):
+    def changed(cells):
+        for i in reversed([i for i, cell in enumerate(cells) if is_answer(cell)]):
+            cells.insert(i, code(f"own-{i}", source))
+        return cells
+
+    return changed
+
+
+def in_each_answer(source):
+    def changed(cells):
+        for cell in filter(is_answer, cells):
+            cell["source"] = source_of(cell) + "\n" + source
+        return cells
+
+    return changed
+
+
+def answers_twice(cells):
+    return [twin for cell in cells for twin in ([cell, dict(cell)] if is_answer(cell) else [cell])]
+
+
+def first_try_is_broken(cells):
+    tried = []
+    for cell in cells:
+        if is_answer(cell):
+            mark = source_of(cell).split("\n")[0]
+            tried.append(cell | {"source": f"{mark}\ndef unfinished("})
+        tried.append(cell)
+    return tried
+
+
+def setup_reformatted(cells):
+    for cell in cells:
+        if cell["cell_type"] == "code" and not source_of(cell).startswith("#"):
+            cell["source"] = "# my notes\n" + source_of(cell).replace(" = ", "  =  ")
+    return cells
+
+
+ANY = {
+    "ids lost": without_ids,
+    "colab": colab,
+    "marks and ids lost": without_marks,
+    "answers only": answers_only,
+    "all in one cell": merged,
+    "shuffled": shuffled,
+    "line ends of Windows": each_line(lambda source: source.replace("\n", "\r\n")),
+    "line ends of old Macs": each_line(lambda source: source.replace("\n", "\r")),
+    "blank lines around": each_line(lambda source: f"\n\n{source}\n\n"),
+    "source as lines": each_line(lambda source: source.splitlines(keepends=True)),
+    "trials that raise": before_each_answer("print(undefined)\nraise ValueError"),
+    "trials that never end": before_each_answer("while True:\n    pass"),
+    "trials that exit": before_each_answer("import sys\nsys.exit()"),
+    "trials that plot": before_each_answer("import matplotlib.pyplot as plt\nplt.plot([1])"),
+    "shell and magics": before_each_answer("!pip install x\n%matplotlib inline\n%timeit 1\n?print"),
+    "bash": before_each_answer("%%bash\necho 'def f(:'"),
+    "prints in an answer": in_each_answer("print('done')"),
+    "magics in an answer": in_each_answer("%time x_ = 1\n!ls"),
+    "an answer awaits": in_each_answer("import asyncio\nawait asyncio.sleep(0)"),
+    "answers twice": answers_twice,
+    "a broken try before": first_try_is_broken,
+    "set-up reformatted": setup_reformatted,
+}
+
+# Cells before 1.2, and the answer to it.
+TOY = {
+    "helper above": (
+        ["def twice(v):\n    return FACTOR * v"],
+        "def doubled(x):\n    return twice(x)",
+    ),
+    "import above": (["import operator as o"], "def doubled(x):\n    return o.mul(FACTOR, x)"),
+    "constant above": (["A, B = 1, 1"], "def doubled(x):\n    return (A + B) * x"),
+    "chain of helpers": (
+        ["K = 2", "def inner(v):\n    return K * v", "outer = lambda v: inner(v)"],
+        "doubled = outer",
+    ),
+    "table filled in a loop": (
+        ["T = {}\nfor i in range(3):\n    T[i] = i", "L = []\nL.append(T[2])"],
+        "def doubled(x):\n    return L[0] * x",
+    ),
+    "table filled by a function": (
+        ["T = {}", "def fill():\n    global TWO\n    TWO = 2", "fill()"],
+        "def doubled(x):\n    return TWO * x",
+    ),
+    "class": (
+        [],
+        "class S:\n    @staticmethod\n    def f(x):\n        return 2 * x\ndoubled = S.f",
+    ),
+    "decorator above": (
+        [
+            "import functools\ndef loud(f):\n    @functools.wraps(f)\n    def g(*a):\n"
+            "        print(a)\n        return f(*a)\n    return g"
+        ],
+        "@loud\ndef doubled(x):\n    return 2 * x",
+    ),
+    "future annotations above": (
+        ["from __future__ import annotations"],
+        "def doubled(x: Undefined) -> Nothing:\n    return 2 * x",
+    ),
+    "type alias above": (
+        ["from typing import Any\nVector = Any"],
+        "def doubled(x: Vector) -> Vector:\n    return 2 * x",
+    ),
+    "module written by a cell": (
+        ["%%writefile mine.py\ndef f(v):\n    return 2 * v", "import mine"],
+        "def doubled(x):\n    return mine.f(x)",
+    ),
+    "module run by a cell": (
+        ["%%writefile mine2.py\ndef f(v):\n    return 2 * v", "%run mine2.py"],
+        "def doubled(x):\n    return f(x)",
+    ),
+    "walrus": ([], "(doubled := lambda x: (y := 2) * x)"),
+    "partial": (["import functools, operator"], "doubled = functools.partial(operator.mul, 2)"),
+    "unicode": (["größe = 2"], "def doubled(x):\n    return größe * x"),
+    "tabs": ([], "def doubled(x):\n\tif True:\n\t\treturn 2 * x"),
+    "timed": ([], "%%time\ndef doubled(x):\n    return 2 * x"),
+    "timed helper": (["%%time\nTWO = 2"], "def doubled(x):\n    return TWO * x"),
+    "line timed": (["%time TWO = 2"], "def doubled(x):\n    return TWO * x"),
+    "half an answer above": (["def doubled(x):\n    return 2 * x"], "plain = doubled"),
+    "answer wraps the one above": (
+        ["def doubled(x):\n    return 2 * x"],
+        "_first = doubled\ndef doubled(x):\n    return _first(x)",
+    ),
+    "check in the answer": ([], "def doubled(x):\n    return 2 * x\nlab90.doubled(doubled)"),
+    "check before the answer": ([], "lab90.doubled(None)\ndef doubled(x):\n    return 2 * x"),
+    "guarded": ([], "if True:\n    def doubled(x):\n        return 2 * x"),
+    "try import": (
+        ["try:\n    import cupy as xp\nexcept ImportError:\n    import torch as xp"],
+        "def doubled(x):\n    return xp.add(x, x)",
+    ),
+    "deleted trial": (["tmp = 3\ndel tmp"], "def doubled(x):\n    return 2 * x"),
+    "names in a namespace": (
+        ["import types\ncfg = types.SimpleNamespace()\ncfg.two = 2"],
+        "def doubled(x):\n    return cfg.two * x",
+    ),
+    "defined through globals": (
+        ["globals()['TWO'] = 2"],
+        "def doubled(x):\n    return TWO * x",
+    ),
+    "a slow trial": (["big = sum(range(10**9))"], "def doubled(x):\n    return 2 * x"),
+}
+AREAS = {
+    "numpy integer": "import numpy as np\ndef area(w, h):\n    return np.int64(w) * h",
+    "torch integer": "def area(w, h):\n    return torch.tensor(w) * h",
+    "numpy array of one": "import numpy as np\ndef area(w, h):\n    return np.prod([w, h])",
+    "own integer": "class Int(int): pass\ndef area(w, h):\n    return Int(w * h)",
+}
+
+
+def toy_submission(name):
+    """One of `ANY`, `TOY` or `AREAS`, as an answer to the toy lab."""
+    if name in ANY:
+        return notebook(ANY[name](copy.deepcopy(full()["cells"])))
+    whole = full()
+    if name in AREAS:
+        whole["cells"][2]["source"] = f"# exercise 1.1\n{AREAS[name]}"
+        return whole
+    own, answer = TOY[name]
+    place = next(i for i, cell in enumerate(whole["cells"]) if cell["id"] == "answer-doubled")
+    whole["cells"][place]["source"] = f"# exercise 1.2\n{answer}"
+    whole["cells"][place:place] = [code(f"own-{i}", source) for i, source in enumerate(own)]
+    whole["cells"].insert(place, text("why", "# My notes"))
+    return whole
+
+
+ALL = [*ANY, *TOY, *AREAS]

@@ -1,0 +1,65 @@
+"""Unusual but honest submissions, each with exactly its points; five now, all of them weekly."""
+
+import copy
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+CORPUS = Path(__file__).parent / "grading_corpus"
+sys.path.insert(0, str(CORPUS))
+
+import toy  # noqa: E402
+import unusual  # noqa: E402
+
+from tutorial_lib.school.grading import grade  # noqa: E402
+
+FEW = ["all in one cell", "marks and ids lost", "trials that raise", "module written by a cell"]
+FEW.append("numpy integer")
+
+
+def points(folder, submissions, lab, root, **options):
+    """Grade notebooks by name; their points as a share of the maximum, and their review."""
+    (folder / "class").mkdir()
+    for name, content in submissions.items():
+        (folder / "class" / f"{name}.ipynb").write_text(json.dumps(content))
+    table = grade(lab, folder / "class", folder / "report", root=root, seed=3, **options)
+    table["name"] = table["name"].str.removesuffix(".ipynb")
+    table = table.set_index("name")
+    return (table["points"] / table["maximum"]).to_dict(), table["review"].to_dict()
+
+
+def toy_points(folder, names):
+    root = toy.make_course(folder / "course")
+    options = {"seconds": 4.0, "checks_package": "toychecks", "import_path": [CORPUS]}
+    submissions = {name: unusual.toy_submission(name) for name in names}
+    return points(folder, submissions, "lab90", root, **options)
+
+
+@pytest.mark.slow
+def test_a_few_unusual_submissions_get_all_points(tmp_path):
+    shares, review = toy_points(tmp_path, FEW)
+    assert shares == dict.fromkeys(FEW, 1.0)
+    assert review == dict.fromkeys(FEW, "")
+
+
+@pytest.mark.weekly
+def test_every_unusual_submission_gets_all_points(tmp_path):
+    shares, review = toy_points(tmp_path, unusual.ALL)
+    assert {name: share for name, share in shares.items() if share < 1} == {}
+    to_read = {"defined through globals", "a broken try before", "trials that exit"}
+    assert {name for name, numbers in review.items() if numbers} <= to_read
+
+
+@pytest.mark.weekly
+@pytest.mark.parametrize("name", ["lab01", "lab03", "lab06"])
+def test_what_editors_do_to_a_lab_costs_nothing(root, tmp_path, name):
+    (path,) = (root / "solutions").glob(f"{name}_*.ipynb")
+    solved = json.loads(path.read_text(encoding="utf-8"))
+    changes = {
+        kind: solved | {"cells": change(copy.deepcopy(solved["cells"]))}
+        for kind, change in unusual.ANY.items()
+    }
+    shares, _ = points(tmp_path, changes, name, root)
+    assert {kind: share for kind, share in shares.items() if share < 1} == {}
