@@ -17,7 +17,7 @@ from tutorial_lib.school.grading.judge import Verdict  # noqa: E402
 from tutorial_lib.school.grading.known_answers import known_answers  # noqa: E402
 from tutorial_lib.school.grading.lab import load_lab  # noqa: E402
 from tutorial_lib.school.grading.results import Graded  # noqa: E402
-from tutorial_lib.school.grading.selftest import Case  # noqa: E402
+from tutorial_lib.school.grading.self_test import Case  # noqa: E402
 from tutorial_lib.school.grading.submission import Answers  # noqa: E402
 
 KNOWN = """

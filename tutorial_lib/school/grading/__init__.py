@@ -13,14 +13,14 @@ if TYPE_CHECKING:
     from tutorial_lib.school.grading.example import write_example
     from tutorial_lib.school.grading.merging import merge
     from tutorial_lib.school.grading.run import grade
-    from tutorial_lib.school.grading.selftest import selftest
+    from tutorial_lib.school.grading.self_test import selftest
 
 __all__ = ["GradingError", "Rules", "grade", "merge", "selftest", "write_example"]
 _PLACES = {
     "Rules": "class_list",
     "grade": "run",
     "merge": "merging",
-    "selftest": "selftest",
+    "selftest": "self_test",
     "write_example": "example",
 }
 
