@@ -81,7 +81,7 @@ def test_what_the_floor_refuses_could_not_have_fitted(drawn):
         LAB().room_for_activations(unet, 7, state, cap.peak_bytes)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_the_search_case_has_one_answer_and_no_shortcut(seed):
     first, *_, last = ex8_5._cases(seed)
     plans, refused = ex8_5.Plans(first), ex8_5.Plans(last)

@@ -1,13 +1,11 @@
 # %% [markdown] id="title"
 # # Lab 08: fit the U-Net
 #
-# A diffusion U-Net is to learn handwritten digits, 64 images an update. It needs 15 MiB, and you
-# get half of that, in the end a third. On a GPU the same problem comes in gigabytes. You make it
-# fit with micro-batches, with segments of your own choice, and by counting what cannot be saved at
-# all. The training must stay the same: the same loss at every update as the run that had all the
-# memory.
+# A diffusion U-Net learns handwritten digits, 64 images an update. It needs 15 MiB, and you get
+# half of that, in the end a third. You make it fit with micro-batches, and with segments of your
+# own choice. The training must stay the same: the same loss at every update as with all the memory.
 #
-# **Budget:** 80 minutes, 1 GiB of memory, no GPU needed.
+# **Budget:** 95 minutes, 1 GiB of memory, no GPU needed.
 #
 # | exercise | you write | points |
 # |---|---|---|
@@ -15,12 +13,12 @@
 # | 8.2 | its gradient, a micro-batch at a time | 2 |
 # | 8.3 | the floor: what no technique removes, and what to refuse | 3 |
 # | 8.4 | a strategy of your own: any modules as segments | 2 |
-# | 8.5 | the cheapest strategy that fits | 3 |
+# | 8.5 | the fastest plan that fits: both levers at once | 3 |
 # | 8.6 | an update that survives running out of memory | 4 |
 #
-# Each answer goes into a cell that begins with `# exercise`, and its check stands right below.
-# Only those cells travel to grading: keep your helper functions, imports and constants inside
-# them. Chapters 08 and 11 lead up to this lab.
+# Each answer goes into a cell that begins with `# exercise`; its check stands right below. Only
+# those cells travel to grading: keep helper functions, imports and constants inside them. Chapters
+# 08 and 11 lead up to this lab.
 
 # %% id="imports"
 import contextlib
@@ -28,8 +26,9 @@ import gc
 import time
 import warnings
 from functools import cache, partial
-from itertools import combinations
+from itertools import combinations, product
 
+import pandas as pd
 import torch
 from diffusers import DDPMScheduler, UNet2DModel
 from torch import Tensor, nn
@@ -96,9 +95,8 @@ whole = memory.measure(
 whole.figure()
 
 # %% [markdown] id="cap-text"
-# Activations are by far the most. Now the cap: `capped(limit)` counts as the meter does. The
-# operation that would need more raises `torch.OutOfMemoryError` in the middle of the step, as on a
-# GPU. (On a GPU it uses PyTorch's own limit for a process.)
+# Activations are by far the most. Now the cap: `capped(limit)` counts as the meter does, and the
+# operation that would need more raises `torch.OutOfMemoryError` in the middle of the step.
 
 # %% id="cap"
 CAP = int(7.5 * MIB)
@@ -113,13 +111,12 @@ except torch.OutOfMemoryError as error:
 #
 # Difficulty 1/5 · importance 4/5 · 8 minutes
 #
-# Images are chosen at random, and each gets a random time and random noise. The scheduler mixes
-# them, and the U-Net has to predict the noise. To fit a training under a cap you split it
-# differently, retry updates, or resume it another day, and it must stay the same training each
-# time.
+# Each image of an update gets a random time and random noise. The scheduler mixes them, and the
+# U-Net predicts the noise. You will split updates, repeat them and resume them, and the training
+# must stay the same each time.
 #
-# **Predict.** One seeded generator draws noise and times, once for 64 images together, once for
-# four times 16 in turn. How many of the 64 noises agree?
+# **Predict.** One seeded generator draws noise and times, once for 64 images together, once for 16
+# images four times in turn. How many of the 64 noises agree?
 
 
 # %% id="two-ways"
@@ -136,9 +133,8 @@ int((drawn_in(1) == drawn_in(4)).all(1).sum())
 
 # %% [markdown] id="goal-8-1"
 # Only those of the first micro-batch agree. So draw for the whole update, and let the update's
-# *number* decide what is drawn. Then the micro-batch size changes nothing, an attempt can be
-# repeated, and training can resume at any update without a saved generator state. The goal: the
-# same tensors, to the bit, whenever the same number comes.
+# *number* decide what is drawn. Then the micro-batch size changes nothing, and no generator state
+# must be saved. The goal: the same tensors, to the last bit, whenever the same number comes.
 
 
 # %% id="answer-8-1"
@@ -184,21 +180,19 @@ checks.lab08.draw_update(draw_update)
 # <details><summary>Hint 2: three draws</summary>
 #
 # Which rows, which times, which noise: `torch.randint(high, (num,))` gives numbers below `high`.
-# The noise has the shape of the chosen images.
 # </details>
 # <details><summary>Hint 3: the mixture</summary>
 #
 # `scheduler.add_noise(images, noise, times)`, with the noise that you return.
 # </details>
-
-# %% [markdown] id="text-8-2"
+#
 # ## 8.2 A micro-batch at a time
 #
 # Difficulty 2/5 · importance 5/5 · 8 minutes
 #
-# The first technique is accumulation. Add the gradient of the mean over all images to `.grad`,
-# with no more than `micro_batch` images in the U-Net at once. The last micro-batch may be smaller;
-# no optimizer is involved. The goal: equal to the gradient of one batch within 1e-9 in float64.
+# The first lever is accumulation. Add the gradient of the mean over all images to `.grad`, with at
+# most `micro_batch` images in the U-Net at once. The last micro-batch may be smaller; no optimizer
+# is involved. The goal: equal to the gradient of one batch within 1e-9 in float64.
 
 
 # %% id="answer-8-2"
@@ -240,19 +234,16 @@ checks.lab08.backward_in_pieces(backward_in_pieces)
 # </details>
 # <details><summary>Hint 2: the weight</summary>
 #
-# `F.mse_loss` is a mean over its micro-batch. In the mean over all images it counts by its share of
-# them.
+# `F.mse_loss` is a mean over its micro-batch. Weight it by the micro-batch's share of all images.
 # </details>
 # <details><summary>Hint 3: the peak</summary>
 #
-# `backward` inside the loop, and a number kept of the loss, not the tensor.
+# `backward` inside the loop, and keep the loss as a number, not as a tensor.
 # </details>
-
-# %% [markdown] id="after-8-2"
-# How far does this bring us? A small micro-batch costs time, because a GPU works on many images at
-# once and otherwise waits. Say that ours is full from 32 images on, so that 16 take as long as 32.
-# (The last section measures where yours is full.) An update then takes `max(micro_batch, FULL) /
-# micro_batch` times as long as at best.
+#
+# A small micro-batch costs time, because a GPU works on many images at once. Say that ours is full
+# from 32 images on, so that 16 take as long as 32. (The last section measures yours.) An update
+# then takes `max(micro_batch, FULL) / micro_batch` times as long.
 #
 # **Predict.** Which is the largest micro-batch that fits under 7.5 MiB?
 
@@ -270,36 +261,29 @@ def peak_of_update(micro_batch):
     return cap.peak_bytes
 
 
-# %% id="print-8-2"
+table = {}
 for micro_batch in (64, 32, 16, 8, 4, 2, 1):
     peak = peak_of_update(micro_batch)
-    fits, slower = (
-        "fits" if peak <= CAP else "    ",
-        max(micro_batch, FULL) / micro_batch,
-    )
-    print(
-        f"{micro_batch:2} images at once: {peak / MIB:5.2f} MiB, {fits}  time x "
-        f"{slower:.0f}"
-    )
+    slower = max(micro_batch, FULL) / micro_batch
+    table[micro_batch] = f"{peak / MIB:.2f}", peak <= CAP, f"{slower:.0f}"
+columns = ["peak, MiB", "fits", "times as long"]
+pd.DataFrame(table, index=columns).T.rename_axis("images at once")
 
 # %% [markdown] id="read-8-2"
-# 32 images exceed the cap. 16 fit and take twice as long. At the other end of the table each
-# halving saves less than the one before, so some of the memory does not depend on images.
-
-# %% [markdown] id="text-8-3"
+# Each halving saves less than the one before, so some of the memory does not depend on images.
+#
 # ## 8.3 The floor
 #
 # Difficulty 2/5 · importance 4/5 · 15 minutes
 #
-# Parameters, buffers, gradients, optimizer state, and one sample (a noisy image, its noise, its
-# time) are the floor: no technique of this lab removes a byte of it. Why compute the floor, when a
-# run that does not fit raises an error anyway? Because the error may come at a bad moment. Here is
-# a new training with AdamW as GPUs run it by default (`foreach`: all parameters at once, with
-# temporaries as large as they are). Forward and backward fit, and the states fit. Then `step()`
-# needs its temporaries, and the update fails in the middle.
+# Parameters, buffers, gradients, optimizer state and one sample (a noisy image, its noise, its
+# time) are the floor: nothing in this lab removes a byte of it. Why compute the floor, when a run
+# that does not fit raises an error anyway? The error may come at a bad moment. Here is a new
+# training with AdamW as GPUs run it by default (`foreach`: all parameters at once, with temporaries
+# as large as they are). Forward and backward fit. Then `step()` needs its temporaries, and the
+# update fails in the middle.
 #
 # **Predict.** How many of the 104 parameters have changed by then?
-
 
 # %% id="torn"
 fresh, by_foreach = make(partial(AdamW, foreach=True))
@@ -317,16 +301,14 @@ f"{changed}; updates by the optimizer's count: {moment:.0f}"
 
 # %% [markdown] id="goal-8-3"
 # Weight decay has shrunk the parameters, the moments contain the gradient, the counter says one
-# update, and the update itself never happened. (Biases that are zero cannot shrink.) A loop that
-# catches the error and tries again does all of that twice. With `fused=True` the update is one
-# kernel without temporaries, and the optimizer's peak is what it keeps.
+# update, and the update itself never happened. A loop that catches the error and tries again does
+# all of that twice. With `fused=True` the update is one kernel without temporaries.
 #
-# So count first. `state_bytes` gives, for one parameter, the bytes that the optimizer keeps for
-# it. The U-Net may be on the `meta` device, where it has shapes and no memory.
+# So count first. `state_bytes` gives, for one parameter, the bytes that the optimizer keeps for it.
+# The U-Net may be on the `meta` device, where it has shapes and no memory.
 #
-# Also refuse a wrong image size before the run. A U-Net of L levels halves an image L - 1 times; a
-# side that cannot be halved so often fails somewhere deep inside the model. The number to reach:
-# the floor, to the byte.
+# Also refuse a wrong image size. A U-Net of L levels halves an image L - 1 times; a side that
+# cannot be halved so often fails deep inside the model. The goal: the floor, to the byte.
 
 
 # %% id="answer-8-3"
@@ -396,8 +378,7 @@ checks.lab08.room_for_activations(room_for_activations)
 # `len(unet.config.block_out_channels)` levels: one less than that is how often a side is halved. A
 # cap that equals the floor leaves a room of 0 and is not refused.
 # </details>
-
-# %% [markdown] id="after-8-3"
+#
 # How much do three optimizers keep, and how much do they leave for images under our cap?
 
 
@@ -411,22 +392,17 @@ def states_of(make_optimizer):
     model, trained_by = make(make_optimizer)
     F.mse_loss(model(first[0], first[1]).sample, first[2]).backward()
     trained_by.step()
-    return {
-        p: sum(v.nbytes for v in trained_by.state[p].values() if isinstance(v, Tensor))
-        for p in model.parameters()
-    }
+    states = [trained_by.state[parameter].values() for parameter in model.parameters()]
+    return [sum(t.nbytes for t in state if isinstance(t, Tensor)) for state in states]
 
 
-# %% id="print-8-3"
-kinds = {"SGD": SGD, "AdamW, a byte a number": AdamW8bit, "AdamW": fused}
+kinds, table = {"SGD": SGD, "AdamW, a byte a number": AdamW8bit, "AdamW": fused}, {}
 for name, kind in kinds.items():
     sizes = states_of(kind)
-    by_place = dict(zip(unet.parameters(), sizes.values(), strict=True))
+    by_place = dict(zip(unet.parameters(), sizes, strict=True))
     room = room_for_activations(unet, 8, by_place.get, CAP)
-    print(
-        f"{name:<22} states {sum(sizes.values()) / MIB:.2f} MiB, room {room / MIB:.2f} "
-        "MiB"
-    )
+    table[name] = f"{sum(sizes) / MIB:.2f}", f"{room / MIB:.2f}"
+pd.DataFrame(table, index=["states, MiB", "room, MiB"]).T
 
 # %% id="refused"
 try:
@@ -435,20 +411,17 @@ except ValueError as error:
     print(error)
 
 # %% [markdown] id="read-8-3"
-# A third of the cap is gone before the first image, half of that for AdamW. Another optimizer
-# would leave more room, but SGD does not learn the same. Segments do. So this lab first uses what
-# changes no number.
-
-# %% [markdown] id="text-8-4"
+# A third of the cap is gone before the first image, half of that for AdamW. Another optimizer would
+# leave more room, but SGD does not learn the same. Segments do.
+#
 # ## 8.4 A strategy of your own
 #
 # Difficulty 2/5 · importance 4/5 · 10 minutes
 #
-# The second technique is checkpointing. diffusers has one switch,
-# `unet.enable_gradient_checkpointing()`, which makes nearly all residual blocks segments. You may
-# not need all of them. Write a context manager that lets you choose. Inside its `with` block, each
-# of the given modules is a segment, which keeps its inputs and runs again in backward. Afterwards,
-# also after an error, everything is as before.
+# The second lever is checkpointing. diffusers' switch, `unet.enable_gradient_checkpointing()`,
+# makes nearly all residual blocks segments. Write a context manager that lets you choose. Inside
+# its `with` block, each of the given modules is a segment, which keeps its inputs and runs again in
+# backward. Afterwards, also after an error, everything is as before.
 #
 # U-Nets call some of their blocks with keyword arguments, and some return tuples.
 
@@ -492,18 +465,16 @@ checks.lab08.recomputing(recomputing)
 # </details>
 # <details><summary>Hint 2: in a loop</summary>
 #
-# A function defined in a loop sees the loop variable's *last* value when it is called.
-# `functools.partial` binds the value of now, and passes keywords on.
+# A function defined in a loop sees the loop variable's *last* value. `functools.partial` binds the
+# value of now, and passes keywords on.
 # </details>
 # <details><summary>Hint 3: putting back</summary>
 #
 # `vars(module).get("forward")` is None where the class's forward is in use. Then deleting the
 # instance's attribute brings that back. `try`, `yield`, `finally`.
 # </details>
-
-# %% [markdown] id="after-8-4"
-# A first look, at 32 images: each of the five blocks as the only segment, all five, and the
-# library's switch. One block alone saves nothing, or even costs. Which one?
+#
+# Here are peaks at 32 images. One block alone saves nothing, or even costs. Which one?
 
 # %% id="table-8-4"
 blocks = {
@@ -512,67 +483,86 @@ blocks = {
 }  # fmt: skip
 
 
-def peak_with(choice):
-    """Count an update's peak with some of the blocks as segments, at FULL images."""
+@cache
+def peak_with(choice, micro_batch=FULL):
+    """Count an update's peak with some of the blocks as segments."""
     with recomputing([blocks[name] for name in choice]):
-        return peak_of_update(FULL)
+        return peak_of_update(micro_batch)
 
 
-# %% id="print-8-4"
-for choice in [(), *((name,) for name in blocks), tuple(blocks)]:
-    words = ", ".join(choice) or "nothing"
-    print(f"{words:<30} {peak_with(choice) / MIB:.2f} MiB")
+choices = [(), *((name,) for name in blocks), tuple(blocks)]
+peaks = {", ".join(choice) or "nothing": peak_with(choice) for choice in choices}
 unet.enable_gradient_checkpointing()
-print(f"{'the switch':<30} {peak_of_update(FULL) / MIB:.2f} MiB")
+peaks["the switch"] = peak_of_update(FULL)
 unet.disable_gradient_checkpointing()
-
-# %% [markdown] id="read-8-4"
-# It is the last block on the way up, which is the first in backward. What it discards is
-# recomputed before anything else has been freed, so the peak stays where it was. No single block
-# brings the step under the cap. The switch does, and recomputes more than we need.
+pd.DataFrame({"peak, MiB": {name: f"{peak / MIB:.2f}" for name, peak in peaks.items()}})
 
 # %% [markdown] id="text-8-5"
-# ## 8.5 The cheapest that fits
+# It is the last block on the way up, which is the first in backward. What it discards is recomputed
+# before anything else has been freed. No single block brings the step under the cap. The switch
+# does, and recomputes more than we need.
 #
-# Difficulty 3/5 · importance 4/5 · 12 minutes
+# ## 8.5 Both levers at once
 #
-# Five blocks give 32 choices. The price of a choice is the FLOPs that it recomputes, and prices
-# add up. Peaks do not add up, as you have just seen; each must be measured, which takes a training
-# step. The goal: the cheapest choice that fits, and not one measurement of a dearer one.
+# Difficulty 3/5 · importance 4/5 · 18 minutes
+#
+# A *plan* is a micro-batch and a choice of blocks. An update of `num` images runs `ceil(num /
+# micro_batch)` micro-batches, each as long as `max(micro_batch, full)` images. So a plan takes
+#
+# $$ \lceil \text{num} / \text{micro-batch} \rceil \cdot \max(\text{micro-batch}, \text{full}) \cdot
+# (\text{FLOPs of an image} + \text{prices of the blocks}) $$
+#
+# One lever alone is too slow, and so is any fixed order of the two. Many micro-batches are not
+# worth a try: 40 of 64 images take two rounds, and 32 do that with less memory. Peaks do not add
+# up, as you have just seen: each is measured, which takes a training step. The goal: the fastest
+# plan that fits, and not one measurement too many.
 
 
 # %% id="answer-8-5"
 # exercise 8.5
-def cheapest_fit(prices: dict[str, int], peak_of, limit_bytes: int) -> tuple[str, ...]:
-    """Find the choice of blocks with the lowest price whose peak is within the limit.
+def cheapest_fit(
+    num: int, full: int, plain: int, prices: dict[str, int], peak_of, limit_bytes: int
+) -> tuple[int, tuple[str, ...]]:
+    """Find the plan that takes least time and whose peak is within the limit.
 
     Args:
-        prices: For each block the FLOPs that are recomputed when it is chosen; those of
-            a choice add up. No two choices cost the same.
-        peak_of: Called with a choice, a tuple of names, measures its peak in bytes. It
-            is called once for a choice, and never for one that is dearer than the
-            answer.
+        num: Images of an update.
+        full: The images at once that fill the GPU; fewer take as long as these.
+        plain: FLOPs of a step without segments, for each image.
+        prices: For each block the FLOPs that are added for each image when it is a segment;
+            those of several blocks add up. No two plans worth a try take equally long.
+        peak_of: `peak_of(micro_batch, choice)`, with a tuple of names, measures a peak in
+            bytes. It is called once for a plan, never for one that is slower than the answer,
+            and never where a smaller micro-batch takes no longer.
         limit_bytes: A peak may be as high as this.
 
     Returns:
-        The names of the choice; none, when the peak without segments fits.
+        The micro-batch, from 1 to `num`, and the names of the blocks.
 
     Raises:
-        ValueError: When no choice fits: names the limit and the lowest peak, in bytes.
+        ValueError: When no plan fits: names the limit and the lowest peak, in bytes.
     """
     ### BEGIN SOLUTION
-    choices = [c for size in range(len(prices) + 1) for c in combinations(prices, size)]
+
+    def work(size):
+        return -(-num // size) * max(size, full)
+
+    def time(plan):
+        return work(plan[0]) * (plain + sum(prices[name] for name in plan[1]))
+
+    sizes = [
+        n for n in range(1, num + 1) if all(work(m) > work(n) for m in range(1, n))
+    ]
+    choices = [c for k in range(len(prices) + 1) for c in combinations(prices, k)]
     lowest = None
-    for choice in sorted(
-        choices, key=lambda choice: sum(prices[name] for name in choice)
-    ):
-        peak = peak_of(choice)
+    for plan in sorted(product(sizes, choices), key=time):
+        peak = peak_of(*plan)
         if peak <= limit_bytes:
-            return choice
+            return plan
         lowest = peak if lowest is None else min(peak, lowest)
     raise ValueError(
-        f"no choice of blocks brings the peak to {limit_bytes} bytes, the lowest is "
-        f"{lowest}: take a smaller micro-batch."
+        f"no plan brings the peak to {limit_bytes} bytes, the lowest is {lowest}: take a "
+        "smaller model, or an optimizer that keeps less."
     )
     ### END SOLUTION
 
@@ -582,79 +572,82 @@ def cheapest_fit(prices: dict[str, int], peak_of, limit_bytes: int) -> tuple[str
 checks.lab08.cheapest_fit(cheapest_fit)
 
 # %% [markdown] id="hints-8-5"
-# <details><summary>Hint 1: all choices</summary>
+# <details><summary>Hint 1: micro-batches worth a try</summary>
 #
-# `itertools.combinations(names, size)` gives those of one size; sizes go from 0 to the number of
-# blocks.
+# Write `work(size)`, the first two factors of the time. A size is worth a try if its work is less
+# than that of every smaller size.
 # </details>
-# <details><summary>Hint 2: in which order</summary>
+# <details><summary>Hint 2: all plans, in which order</summary>
 #
-# Sorted by price, the first that fits is the answer. Nothing after it needs to be looked at.
+# `itertools.combinations(prices, k)` gives the choices of `k` blocks. `itertools.product` pairs
+# them with the sizes. Sorted by time, the first plan that fits is the answer.
 # </details>
 # <details><summary>Hint 3: none fits</summary>
 #
-# Then all have been measured. Keep the lowest peak as you go: it belongs into the error.
+# Then all have been measured. Keep the lowest peak as you go.
 # </details>
-
-# %% [markdown] id="after-8-5"
-# Now the search with the counted prices of our blocks.
 #
-# **Predict.** How many per cent more FLOPs does the cheapest choice that fits cost?
+# Now the search with the counted prices of our blocks, for 7.5 MiB and for 6.
+#
+# **Predict.** 16 images at once fit into 6 MiB, for 100 % more time. How many per cent more does
+# the fastest plan for 6 MiB take?
 
 
 # %% id="prices"
 def flops_with(choice=()):
-    with (
-        recomputing([blocks[name] for name in choice]),
-        FlopCounterMode(display=False) as counter,
-    ):
+    modules = [blocks[name] for name in choice]
+    with recomputing(modules), FlopCounterMode(display=False) as counter:
         F.mse_loss(unet(batch[:FULL], times[:FULL]).sample, noise[:FULL]).backward()
     unet.zero_grad()
-    return counter.get_total_flops()
+    return counter.get_total_flops() // FULL
 
 
-# %% id="search"
-@cache  # the run below asks again
-def choose():
-    """Search; gives the names of the blocks, and how many measurements it took."""
-    plain, tried = flops_with(), []
-    prices = {name: flops_with((name,)) - plain for name in blocks}
-    chosen = cheapest_fit(
-        prices, lambda choice: tried.append(choice) or peak_with(choice), CAP
-    )
-    return chosen, len(tried)
-
-
-chosen, num_measured = choose()
 plain = flops_with()
-print(f"{' and '.join(chosen)}, after {num_measured} measurements")
-print(
-    f"peak {peak_with(chosen) / MIB:.2f} MiB, {flops_with(chosen) / plain - 1:.0%} "
-    "more FLOPs"
-)
+prices = {name: flops_with((name,)) - plain for name in blocks}
 unet.enable_gradient_checkpointing()
 print(f"the switch: {flops_with() / plain - 1:.0%} more FLOPs")
 unet.disable_gradient_checkpointing()
 
-# %% [markdown] id="read-8-5"
-# It costs a tenth more work, where a micro-batch of half the size would have doubled the time, and
-# half of what the switch recomputes. The search took a dozen training steps. That is little beside
-# a whole training, and it is fewer than the 32 of all choices.
+
+# %% id="search"
+@cache  # the run below asks again
+def choose(limit_bytes):
+    """Search; gives the plan, and how many measurements it took."""
+    tried = []
+
+    def peak_of(micro_batch, choice):
+        tried.append(choice)
+        return peak_with(tuple(choice), micro_batch)
+
+    return cheapest_fit(NUM, FULL, plain, prices, peak_of, limit_bytes), len(tried)
+
+
+table = {}
+for limit_bytes in (CAP, 6 * MIB):
+    (size, choice), num_measured = choose(limit_bytes)
+    peak, rounds = peak_with(tuple(choice), size), -(-NUM // size)
+    slower = rounds * max(size, FULL) / NUM * flops_with(choice) / plain - 1
+    cells = size, ", ".join(choice), f"{peak / MIB:.2f}", f"{slower:.0%}", num_measured
+    table[f"{limit_bytes / MIB} MiB"] = cells
+columns = ["micro-batch", "segments", "peak, MiB", "more time", "measurements"]
+pd.DataFrame(table, index=columns).T
 
 # %% [markdown] id="text-8-6"
+# The switch recomputes more than the first plan. The second one pulls both levers, and uses a
+# micro-batch that is no power of two.
+#
 # ## 8.6 When it runs out all the same
 #
 # Difficulty 4/5 · importance 5/5 · 18 minutes
 #
-# Somebody starts a second program on your GPU, and a step that used to fit fails in the middle.
-# The usual advice is to halve the micro-batch and try again. But first you must undo what the
-# failed attempt left:
+# Somebody starts a second program on your GPU, and a step that used to fit fails in the middle. The
+# usual advice is to halve the micro-batch and try again. But first you must undo what the failed
+# attempt left:
 #
 # - gradients of some of its micro-batches;
 # - a random state that dropout has moved;
 # - the graph of the micro-batch that failed. An exception refers to the frames that it passed
-#   through, and each frame to its local variables. While the error is being handled, they all stay
-#   in memory.
+#   through, and each frame to its local variables. While the error is handled, they stay in memory.
 #
 # How much memory is held inside the `except` clause, and how much after it?
 
@@ -670,8 +663,7 @@ with memory.capped(CAP, model=victim) as cap:
 {moment: Bytes(size) for moment, size in held.items()}
 
 # %% [markdown] id="goal-8-6"
-# A retry inside the `except` clause runs with the memory still full. It halves again and again,
-# and finds that not even one image fits. (After the clause, only images and times remain.)
+# A retry inside the `except` clause runs with the memory still full, so not even one image fits.
 #
 # The goal: an update equal to one that began with the right micro-batch, dropout included. Where
 # nothing fits, the training must be as it was before.
@@ -733,8 +725,8 @@ checks.lab08.update_that_fits(update_that_fits)
 # %% [markdown] id="hints-8-6"
 # <details><summary>Hint 1: the frame</summary>
 #
-# A `while True` around an attempt. In the `except torch.OutOfMemoryError` clause do nothing but
-# note that it failed; what follows from it comes after the clause.
+# A `while True` around an attempt. In the `except torch.OutOfMemoryError` clause only note that it
+# failed; everything else comes after the clause.
 # </details>
 # <details><summary>Hint 2: as if it had not been</summary>
 #
@@ -746,14 +738,12 @@ checks.lab08.update_that_fits(update_that_fits)
 # After a failure at 1: clear the gradients, and raise a new `torch.OutOfMemoryError("...")` with
 # words that help. `optimizer.step()` is called once, when all gradients are there.
 # </details>
-
-# %% [markdown] id="run-text"
+#
 # ## The run
 #
-# Everything together: 120 updates, drawn by number, under the cap, with the segments that you
-# chose. At update 100 another program takes memory, and the cap falls to 5 MiB. At update 110
-# there is for a moment less than the floor: the update fails, you end the other program, and go
-# on.
+# Everything together: 120 updates under the cap, with the plan that you found. At update 100
+# another program takes memory, and the cap falls to 5 MiB. At update 110 there is for a moment less
+# than the floor: the update fails, and comes again.
 
 # %% id="train"
 UPDATES, LOW = 120, 5 * MIB
@@ -773,7 +763,6 @@ def set_learning_rate(optimizer, update):
     )
 
 
-# %% id="one-update"
 def one_update(unet, optimizer, update, cap_bytes, micro_batch):
     """Make an update under a cap; gives loss, micro-batch and counted peak."""
     drawn = draw_update(images, NUM, update, scheduler)
@@ -783,13 +772,9 @@ def one_update(unet, optimizer, update, cap_bytes, micro_batch):
     return loss, fitted, cap.peak_bytes
 
 
-# %% [markdown] id="predict-run"
-# Which micro-batch will fit from update 100 on? (A U-Net that predicts "no noise" has a loss of
-# 1.)
-
 # %% id="run"
-losses, sizes, within, micro_batch = {}, {}, True, FULL
-chosen, _ = choose()
+losses, sizes, within = {}, {}, True
+(micro_batch, chosen), _ = choose(CAP)
 unet, optimizer = make()
 blocks = dict(
     zip(blocks, [*unet.down_blocks, unet.mid_block, *unet.up_blocks], strict=True)
@@ -816,9 +801,8 @@ print(
 )
 
 # %% [markdown] id="read-run"
-# The failed update cost one line of text. Is it the same training? Here is the run with all the
-# memory, 64 images at once and no segments, for its first 25 updates. Rounding errors grow during
-# a training, slowly at first; we allow a thousandth.
+# Is it the same training? Here is the run with all the memory, 64 images at once and no segments,
+# for its first 25 updates. Rounding errors grow during a training; we allow a thousandth.
 
 
 # %% id="uncapped"
@@ -846,11 +830,12 @@ plots.training_curves(curves, xlabel="updates", ylabel="loss", log="y",
                       title="Loss", dashed=["with all the memory"])  # fmt: skip
 
 # %% [markdown] id="samples-text"
-# What did it learn? To draw, begin with noise alone and remove, step by step, what the U-Net
-# predicts as noise. An untrained U-Net's drawings stand beside.
+# What did it learn? To draw, begin with noise alone, and remove step by step what the U-Net
+# predicts as noise.
 
 
-# %% id="sample"
+# %% id="samples"
+# NBVAL_IGNORE_OUTPUT
 @torch.no_grad()
 def sample(unet, num=20):
     generator = torch.Generator().manual_seed(2)
@@ -861,8 +846,6 @@ def sample(unet, num=20):
     return x
 
 
-# %% id="samples"
-# NBVAL_IGNORE_OUTPUT
 after = sample(unet)
 rows = {
     "true": images[:10],
@@ -877,7 +860,6 @@ plots.image_rows(rows, title="Digits: from the data, drawn before and after trai
 #
 # The same functions, a larger U-Net, and a cap that PyTorch's allocator enforces. (Without a GPU
 # these cells print nothing. They are never graded.) First, from how many images on is yours full?
-# Here is the time per image, against the number of images at once:
 
 # %% id="gpu-unet"
 # NBVAL_IGNORE_OUTPUT
@@ -922,9 +904,8 @@ if torch.cuda.is_available():
         )
 
 # %% [markdown] id="gpu-half-text"
-# Then the cap: an eighth of the card, or 2 GiB where that is less, in 16 bits. A T4 says it
-# supports bfloat16 and only emulates it, so `device.half_dtype` warns and gives float16, which in
-# a real training needs a gradient scaler. The counted peak stands beside the allocator's.
+# Then the cap: an eighth of the card, or 2 GiB where that is less, in 16 bits. The counted peak
+# stands beside the allocator's.
 
 # %% id="gpu-cap"
 # NBVAL_IGNORE_OUTPUT
@@ -960,9 +941,7 @@ if torch.cuda.is_available():
 # %% [markdown] id="end"
 # ## What you can now do
 #
-# - Decide a training's random numbers by the update's number, so that you can split, retry and
-#   resume it without changing it.
-# - Compute before a run what a cap leaves for activations, and refuse in time what would fail in
-#   the middle of an update.
-# - Choose segments by price and measured peak, instead of one switch.
+# - Let the update's number decide its random numbers, so that you can split, retry and resume.
+# - Compute what a cap leaves for activations, and refuse in time what would fail in an update.
+# - Choose micro-batch and segments together, by time and measured peak.
 # - Survive running out of memory, with nothing changed and nothing held.

@@ -83,7 +83,7 @@ def greedily(num, full, plain, prices, peak_of, limit, column):
     return first_fit(in_order(num, full, plain, prices, blocks=taken), peak_of, limit)
 
 
-@wrong("and another plan fits and takes")
+@wrong("in the order of their prices alone")
 def by_price_alone(num, full, plain, prices, peak_of, limit):
     return greedily(num, full, plain, prices, peak_of, limit, prices.get)
 
@@ -117,11 +117,6 @@ def below_the_limit(num, full, plain, prices, peak_of, limit):
 def every_micro_batch(num, full, plain, prices, peak_of, limit):
     plans = in_order(num, full, plain, prices, sizes=range(1, num + 1))
     return first_fit(plans, peak_of, limit)
-
-
-@wrong("and another plan fits and takes")
-def takes_the_gpu_to_be_full(num, full, plain, prices, peak_of, limit):
-    return all_in_order(num, 1, plain, prices, peak_of, limit)
 
 
 @wrong("no block at all is a choice too")
