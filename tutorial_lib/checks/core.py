@@ -37,6 +37,7 @@ EXAM_BYTES = "exam_bytes"
 
 # Where an answer raises, its process knows no more: the check that asked puts words in its place.
 _CALL = "(how to call it)"
+_IN_EXAM = "That was in the memory exam, which only graders hold."
 _BLANK = re.compile(r"exercise (?P<number>\d+(?:\.\d+)*):")
 
 
@@ -51,10 +52,7 @@ class RemoteAnswer(Protocol):
     """Stands where the learner's function was while a grader runs the check."""
 
     def run_remotely(self, check: str, case: Case) -> Result | None:
-        """Run the check's `run` half next to the learner's function, elsewhere.
-
-        None for a memory exam where the machine can hold none.
-        """
+        """Run the `run` half elsewhere; None for a memory exam that cannot be held."""
 
 
 @dataclass(frozen=True)
@@ -129,7 +127,8 @@ class Check:
         # Judging draws random numbers too, so the caller's state is kept around both halves.
         with torch.random.fork_rng(devices=[]), _quick_collections() as freeze:
             seed = int(os.environ.get(SEED_VARIABLE, "0"))
-            for number, case in enumerate(self.cases(seed)):
+            exams = [self.exam.case(seed)] if remote is not None and self.exam else []
+            for number, case in enumerate([*self.cases(seed), *exams]):
                 freeze()
                 try:
                     if remote is not None:
@@ -139,16 +138,11 @@ class Check:
                 except CheckError as error:
                     if _CALL not in str(error):
                         raise
-                    raise CheckError(
-                        str(error).replace(_CALL, self._how_to_call(number, seed))
-                    ) from error
-                with _usual_settings():
-                    self.judge(case, result)
-            if remote is not None and self.exam is not None:
-                case = self.exam.case(seed)
-                result = remote(answer, self.name, case)
+                    how = _IN_EXAM if case in exams else self._how_to_call(number, seed)
+                    raise CheckError(str(error).replace(_CALL, how)) from error
                 if result is not None:
-                    self.exam.judge(case, result)
+                    with _usual_settings():
+                        (self.exam.judge if case in exams else self.judge)(case, result)  # type: ignore[union-attr]
         print(f"{self.exercise} passed: {self.passed}")
 
     def _how_to_call(self, number: int, seed: int) -> str:
@@ -235,10 +229,9 @@ def run_in_place(check: Check, answer: Callable[..., Any], case: Case) -> Result
         )
     with quietly() as printed:
         try:
-            run = check.exam.run if check.exam and EXAM_BYTES in case else check.run
+            half = check.exam if check.exam and EXAM_BYTES in case else check
             with refused(check.forbidden, CheckError):
-                result = run(answer, case)
-            return {key: plain(value) for key, value in result.items()}
+                return {key: plain(value) for key, value in half.run(answer, case).items()}
         except CheckError:
             raise
         except Exception as error:
