@@ -12,7 +12,6 @@ import gc
 import inspect
 import io
 import json
-import operator
 import os
 import random
 import re
@@ -286,6 +285,8 @@ def plain(value: Any) -> Any:
         value = value.item()  # as good as Python's own number
     if value is None or isinstance(value, bool | str):
         return value
+    if isinstance(value, int):
+        return int(value)
     if isinstance(value, float):
         return float(value)
     if isinstance(value, torch.Tensor):
@@ -294,6 +295,4 @@ def plain(value: Any) -> Any:
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [plain(item) for item in value]
-    with contextlib.suppress(TypeError):
-        return operator.index(value)  # an int, or one of numpy's
     return Opaque(type(value).__name__)
