@@ -627,27 +627,29 @@ claims.Verdicts(
     claims.Verdict(
         "A12",
         "wrong",
-        "Without checkpointing no kernel and no precision gets by with 40 GB of activations; the "
-        "second pair, 12 and 32 GB, is nearly right with everything in bfloat16.",
-        f"at least {smallest:.0f} GB of activations; checkpointed {kept:.1f} of {peak:.1f} GB",
+        "Without checkpointing no kernel and no precision gets by with 40 GB of "
+        "activations; the second pair, 12 and 32 GB, is nearly right with everything "
+        "in bfloat16.",
+        f"at least {smallest:.0f} GB of activations; checkpointed {kept:.1f} of "
+        f"{peak:.1f} GB",
         cell="xl-table",
         **predicted_here,
     ),
     claims.Verdict(
         "A13",
         "holds if",
-        "8 GB are one micro-batch without the window's gradients, 5 GB need 8-bit states, and no "
-        "kernel and precision that we tried gives 24 GB.",
-        f"{once.min():.1f} to {once.max():.1f} GB at once, {window.min():.1f} GB as 4 x 4, "
-        f"{least.min():.1f} GB with 8-bit states",
+        "8 GB are one micro-batch without the window's gradients, 5 GB need 8-bit "
+        "states, and no kernel and precision that we tried gives 24 GB.",
+        f"{once.min():.1f} to {once.max():.1f} GB at once, {window.min():.1f} GB as 4 "
+        f"x 4, {least.min():.1f} GB with 8-bit states",
         cell="bert-16",
         **predicted_here,
     ),
     claims.Verdict(
         "A19",
         "holds if",
-        "Vision transformers take both techniques as they are; a contrastive loss needs cached "
-        "gradients, since plain accumulation compares fewer pairs.",
+        "Vision transformers take both techniques as they are; a contrastive loss "
+        "needs cached gradients, since plain accumulation compares fewer pairs.",
         f"ViT-B, 32 images: {vit_whole:.1f} GB to {vit_part:.1f} GB",
         cell="vit-both",
         **predicted_here,
@@ -655,7 +657,8 @@ claims.Verdicts(
     claims.Verdict(
         "B01",
         "holds if",
-        "The published drop is right for written-out attention in float32, read off the driver.",
+        "The published drop is right for written-out attention in float32, read off "
+        "the driver.",
         f"the two rows again, by tensors: {off['4 x 1']} and {off['1 x 4']}",
         cell="guide-predicted",
         **predicted_here,
@@ -671,7 +674,8 @@ claims.Verdicts(
     claims.Verdict(
         "E08",
         "holds if",
-        "71 % is nearly reached with frozen weights (LoRA); in full training the states stay.",
+        "71 % is nearly reached with frozen weights (LoRA); in full training the "
+        "states stay.",
         f"LoRA saves {lora_saves:.0f} %, full training at most {full_saves:.0f} %",
         cell="llama",
         **predicted_here,
@@ -679,8 +683,8 @@ claims.Verdicts(
     claims.Verdict(
         "E09",
         "holds if",
-        "58 % lies between the two attention kernels in float32, and 96 images then take less than "
-        "32 did.",
+        "58 % lies between the two attention kernels in float32, and 96 images then "
+        "take less than 32 did.",
         f"{min(vit_saves):.0f} % and {max(vit_saves):.0f} %",
         cell="vit",
         **predicted_here,
