@@ -18,7 +18,7 @@
 # | 1.5 | the peak of a step, from one forward pass | 3 |
 #
 # Each answer goes into a cell that begins with `# exercise`, and the check stands right below it.
-# Only those cells are graded: keep your helper functions, imports and constants inside them. Where
+# Helper functions, imports and constants may also stand in cells of your own above it. Where
 # a cell says `guess = None`, write a number before you go on.
 
 # %% id="imports"

@@ -16,8 +16,9 @@
 # | 2.5 | a leak detector | 3 |
 # | 2.6 | forward peak, backward peak, samples per second | 3 |
 #
-# Only cells that begin with `# exercise` are graded: keep your helper functions, imports and
-# constants inside them. The checks refuse answers that call the course's own meters.
+# Each answer goes into a cell that begins with `# exercise`. Helper functions, imports and
+# constants may also stand in cells of your own above it. The checks refuse answers that
+# call the course's own meters.
 
 # %% id="imports"
 import gc

@@ -17,8 +17,8 @@
 # | 3.5 | several backwards, and tensors that live no longer than needed | 3 |
 # | 3.6 | a check of the recomputation, and `checkpoint` itself | 3 |
 #
-# Each answer goes into a cell that begins with `# exercise`, with its check right below. Only those
-# cells travel to grading: keep your helper functions, imports and constants inside them. The checks
+# Each answer goes into a cell that begins with `# exercise`, with its check right below. Helper
+# functions, imports and constants may also stand in cells of your own above it. The checks
 # look at gradients, at counted bytes and at how often each block ran. They refuse
 # `torch.utils.checkpoint`. Chapters 04 and 05 lead up to this lab.
 

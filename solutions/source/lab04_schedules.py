@@ -16,9 +16,9 @@
 # | 4.5 | the smallest budget that a chain can be trained in | 3 |
 # | 4.6 | the fastest schedule within a budget | 4 |
 #
-# Only the cells that begin with `# exercise` travel to grading: keep your helper functions, imports
-# and constants inside them. The checks refuse `plan.solve`, the library's own planner, and in 4.1
-# `plan.simulate` too. Chapter 06 leads up to this lab.
+# Each answer goes into a cell that begins with `# exercise`. Helper functions, imports and
+# constants may also stand in cells of your own above it. The checks refuse `plan.solve`,
+# the library's own planner, and in 4.1 `plan.simulate` too. Chapter 06 leads up to this lab.
 
 # %% id="imports"
 import math

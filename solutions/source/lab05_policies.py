@@ -14,9 +14,9 @@
 # | 5.4 | the fewest FLOPs within a target in bytes | 4 |
 # | 5.5 | saved tensors that wait on the host | 4 |
 #
-# Only the cells that begin with `# exercise` travel to grading: keep your helper functions and
-# imports inside them. In 5.4 the check refuses `plan.solve`, the library's own solver. Chapter 07
-# leads up to this lab.
+# Each answer goes into a cell that begins with `# exercise`. Helper functions, imports and
+# constants may also stand in cells of your own above it. In 5.4 the check refuses
+# `plan.solve`, the library's own solver. Chapter 07 leads up to this lab.
 
 # %% id="imports"
 import itertools

@@ -18,7 +18,7 @@
 # | 6.6 | several ranks, and one exchange of gradients | 3 |
 #
 # Each answer goes into a cell that begins with `# exercise`, and the check stands right below it.
-# Only those cells travel to grading: keep your helper functions, imports and constants inside them.
+# Helper functions, imports and constants may also stand in cells of your own above it.
 # Chapter 08 leads up to this lab. The checks refuse its `assert_same_training`, because that is the
 # first thing you write.
 

@@ -16,8 +16,8 @@
 # | 8.5 | the fastest plan that fits: both levers at once | 3 |
 # | 8.6 | an update that survives running out of memory | 4 |
 #
-# Each answer goes into a cell that begins with `# exercise`; its check stands right below. Only
-# those cells travel to grading: keep helper functions, imports and constants inside them. Chapters
+# Each answer goes into a cell that begins with `# exercise`; its check stands right below. Helper
+# functions, imports and constants may also stand in cells of your own above it. Chapters
 # 08 and 11 lead up to this lab.
 
 # %% id="imports"

@@ -32,7 +32,7 @@
 # | 9.6 | J two ranks | 2 |
 #
 # Each answer goes into a cell that begins with `# exercise`, and the check stands right below it.
-# Only those cells travel to grading: keep your helper functions, imports and constants inside them.
+# Helper functions, imports and constants may also stand in cells of your own above it.
 # Chapters 04 to 13 and labs 01 to 08 lead up to this. The reports are in the
 # [gallery](../course/14b_gallery.ipynb), with their cures: look there afterwards.
 
