@@ -340,7 +340,8 @@ torch.manual_seed(0)
 vae = AutoencoderKL(
     in_channels=1, out_channels=1, latent_channels=2, block_out_channels=(8, 16, 16),
     norm_num_groups=4, mid_block_add_attention=False,
-    down_block_types=("DownEncoderBlock2D",) * 3, up_block_types=("UpDecoderBlock2D",) * 3,
+    down_block_types=("DownEncoderBlock2D",) * 3,
+    up_block_types=("UpDecoderBlock2D",) * 3,
 )  # fmt: skip
 optimizer = AdamW(vae.parameters(), lr=4e-3)
 schedule = schedules.get_cosine_schedule_with_warmup(optimizer, 10, 100)
@@ -383,7 +384,8 @@ def make():
     torch.manual_seed(0)
     unet = UNet2DConditionModel(
         sample_size=8, in_channels=2, out_channels=2, block_out_channels=(32, 32),
-        layers_per_block=1, norm_num_groups=8, cross_attention_dim=32, attention_head_dim=4,
+        layers_per_block=1, norm_num_groups=8,
+        cross_attention_dim=32, attention_head_dim=4,
         down_block_types=("DownBlock2D", "CrossAttnDownBlock2D"),
         up_block_types=("CrossAttnUpBlock2D", "UpBlock2D"), mid_block_type=None,
     )  # fmt: skip
@@ -438,8 +440,12 @@ guess = None  # per cent
 
 # %% id="trainer-peaks"
 peaks, rows = {}, {}
-for name, step, num in [("plain", update, 1), ("checkpointed", checkpointed, 1),
-                        ("4 micro-batches", update, 4), ("both", checkpointed, 4)]:  # fmt: skip
+for name, step, num in [
+    ("plain", update, 1),
+    ("checkpointed", checkpointed, 1),
+    ("4 micro-batches", update, 4),
+    ("both", checkpointed, 4),
+]:
     unet, optimizer, ema = make()
     whole = partial(step, unet, optimizer, ema, **window, num=num)
     report = memory.measure(whole, model=unet, optimizer=optimizer)
@@ -581,30 +587,35 @@ predicted = {"how": "predicted", "device": "CUDA kernels"}
 claims.Verdicts(
     claims.Verdict(
         "E02", "wrong",
-        "Three times the batch costs more than three times the arithmetic, so a busy GPU gets "
-        "slower; only one that idled at batch 4 could gain, and never 2.7-fold without idling.",
-        f"{ratio:.1f} times the FLOPs: {3 / ratio:.2f} times the images a second when busy",
+        "Three times the batch costs more than three times the arithmetic, so a busy "
+        "GPU gets slower; only one that idled at batch 4 could gain, and never "
+        "2.7-fold without idling.",
+        f"{ratio:.1f} times the FLOPs: {3 / ratio:.2f} times the images a second when "
+        "busy",
         "computed", "throughput-flops",
     ),
     claims.Verdict(
         "E06", "holds if",
-        "40 % of the peak is right for float32 and fused attention; at batch 4 no setting saves "
-        "62 %; the batches 4 and 12 were a little too large even with written-out scores.",
+        "40 % of the peak is right for float32 and fused attention; at batch 4 no "
+        "setting saves 62 %; the batches 4 and 12 were a little too large even with "
+        "written-out scores.",
         f"batch 4 saves {min(sd):.0%} to {max(sd):.0%}; largest batches on an emulated "
         f"A100: {min(eager)} and {max(eager)}", cell="sides", **predicted,
     ),
     claims.Verdict(
         "E07", "wrong",
-        "At batch 1 and 4 no setting saves 68 % of SDXL's step: parameters and states are too "
-        "large a part of it; with today's kernels batch 4 needs no checkpointing.",
-        f"saves {min(xl):.0%} to {max(xl):.0%}; largest batches on an emulated A100, bf16 "
-        f"autocast: {fits_xl[0]}, checkpointed {fits_xl[1]}", cell="sides", **predicted,
+        "At batch 1 and 4 no setting saves 68 % of SDXL's step: parameters and states "
+        "are too large a part of it; with today's kernels batch 4 needs no "
+        "checkpointing.",
+        f"saves {min(xl):.0%} to {max(xl):.0%}; largest batches on an emulated A100, "
+        f"bf16 autocast: {fits_xl[0]}, checkpointed {fits_xl[1]}",
+        cell="sides", **predicted,
     ),
     claims.Verdict(
         "E10", "holds",
-        "A latent diffusion trainer with a frozen autoencoder in the step, scheduler noise, "
-        "epsilon loss and a checkpointed U-Net is the same training, learns, and takes less "
-        "memory.",
+        "A latent diffusion trainer with a frozen autoencoder in the step, scheduler "
+        "noise, epsilon loss and a checkpointed U-Net is the same training, learns, "
+        "and takes less memory.",
         f"{peaks['plain']:.1f} MiB, with both techniques {peaks['both']:.1f} MiB",
         "counted", "trainer-peaks",
     ),
