@@ -529,11 +529,12 @@ def cheapest_fit(
         num: Images of an update.
         full: The images at once that fill the GPU; fewer take as long as these.
         plain: FLOPs of a step without segments, for each image.
-        prices: For each block the FLOPs that are added for each image when it is a segment;
-            those of several blocks add up. No two plans worth a try take equally long.
-        peak_of: `peak_of(micro_batch, choice)`, with a tuple of names, measures a peak in
-            bytes. It is called once for a plan, never for one that is slower than the answer,
-            and never where a smaller micro-batch takes no longer.
+        prices: For each block the FLOPs that are added for each image when it is a
+            segment; those of several blocks add up. No two plans worth a try take
+            equally long.
+        peak_of: `peak_of(micro_batch, choice)`, with a tuple of names, measures a peak
+            in bytes. It is called once for a plan, never for one that is slower than
+            the answer, and never where a smaller micro-batch takes no longer.
         limit_bytes: A peak may be as high as this.
 
     Returns:
@@ -561,8 +562,8 @@ def cheapest_fit(
             return plan
         lowest = peak if lowest is None else min(peak, lowest)
     raise ValueError(
-        f"no plan brings the peak to {limit_bytes} bytes, the lowest is {lowest}: take a "
-        "smaller model, or an optimizer that keeps less."
+        f"no plan brings the peak to {limit_bytes} bytes, the lowest is {lowest}: take "
+        "a smaller model, or an optimizer that keeps less."
     )
     ### END SOLUTION
 
