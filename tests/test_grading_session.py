@@ -506,8 +506,10 @@ def test_the_time_of_threads_and_of_other_processes_counts(course, body):
 
 
 def with_patch(monkeypatch, patch):
-    """Have the fork server run a line before it starts."""
-    monkeypatch.setattr(launch, "_START", f"{patch}; {launch._START}")
+    """Have the fork server run a line as soon as it has entered its view."""
+    line = f"import tutorial_lib.school.grading.view as v; enter = v.enter; patch = {patch!r}; "
+    line += "v.enter = lambda *asked: (enter(*asked), exec(patch))[0]"
+    monkeypatch.setattr(launch, "_START", f"{line}; {launch._START}")
 
 
 def test_what_waits_for_ever_is_stopped_by_the_clock(tmp_path_factory, monkeypatch):
