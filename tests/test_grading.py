@@ -21,15 +21,15 @@ import toy  # noqa: E402
 
 from tutorial_lib.checks.core import Opaque  # noqa: E402
 from tutorial_lib.school.grading import GradingError, grade, report, wire  # noqa: E402
-from tutorial_lib.school.grading.cells import read_cells  # noqa: E402
-from tutorial_lib.school.grading.class_folder import find_submissions  # noqa: E402
-from tutorial_lib.school.grading.class_list import Entry  # noqa: E402
-from tutorial_lib.school.grading.judge import Verdict, judge_notebook  # noqa: E402
+from tutorial_lib.school.grading.judging.judge import Verdict, judge_notebook  # noqa: E402
 from tutorial_lib.school.grading.lab import load_lab  # noqa: E402
-from tutorial_lib.school.grading.needs import cut, needed  # noqa: E402
 from tutorial_lib.school.grading.report import pages  # noqa: E402
+from tutorial_lib.school.grading.report.class_list import Entry  # noqa: E402
 from tutorial_lib.school.grading.results import Graded  # noqa: E402
-from tutorial_lib.school.grading.submission import match_answers, student_steps  # noqa: E402
+from tutorial_lib.school.grading.submissions.cells import read_cells  # noqa: E402
+from tutorial_lib.school.grading.submissions.class_folder import find_submissions  # noqa: E402
+from tutorial_lib.school.grading.submissions.needs import cut, needed  # noqa: E402
+from tutorial_lib.school.grading.submissions.submission import match_answers, student_steps  # noqa: E402
 
 
 def edit(notebook, cell_id, **changes):

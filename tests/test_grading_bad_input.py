@@ -15,18 +15,18 @@ sys.path.insert(0, str(Path(__file__).parent / "grading_corpus"))
 import toy
 
 from tutorial_lib.school.grading import Rules, report
-from tutorial_lib.school.grading.class_folder import (
+from tutorial_lib.school.grading.errors import GradingError, NotGradable
+from tutorial_lib.school.grading.judging.judge import Verdict
+from tutorial_lib.school.grading.lab import load_lab
+from tutorial_lib.school.grading.report.class_list import ClassList
+from tutorial_lib.school.grading.results import Graded
+from tutorial_lib.school.grading.submissions.class_folder import (
     check_is_notebook,
     find_submissions,
     parse_notebook,
     read_content,
 )
-from tutorial_lib.school.grading.class_list import ClassList
-from tutorial_lib.school.grading.errors import GradingError, NotGradable
-from tutorial_lib.school.grading.judge import Verdict
-from tutorial_lib.school.grading.lab import load_lab
-from tutorial_lib.school.grading.results import Graded
-from tutorial_lib.school.grading.submission import match_answers
+from tutorial_lib.school.grading.submissions.submission import match_answers
 
 FULL = json.dumps(toy.full())
 CELLS = toy.full()["cells"]

@@ -22,10 +22,10 @@ import toy  # noqa: E402
 
 from tutorial_lib.school import cli, grading  # noqa: E402
 from tutorial_lib.school.grading import GradingError, grade, journal, marking  # noqa: E402
-from tutorial_lib.school.grading.class_list import Entry  # noqa: E402
-from tutorial_lib.school.grading.judge import Verdict  # noqa: E402
+from tutorial_lib.school.grading.judging.judge import Verdict  # noqa: E402
 from tutorial_lib.school.grading.lab import load_lab  # noqa: E402
 from tutorial_lib.school.grading.report import write_report  # noqa: E402
+from tutorial_lib.school.grading.report.class_list import Entry  # noqa: E402
 from tutorial_lib.school.grading.results import Graded  # noqa: E402
 
 RUN = """

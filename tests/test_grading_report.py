@@ -17,13 +17,13 @@ sys.path.insert(0, str(Path(__file__).parent / "grading_corpus"))
 import toy
 
 from tutorial_lib.school.grading import GradingError, Rules, merge, report
-from tutorial_lib.school.grading.class_list import ClassList
-from tutorial_lib.school.grading.dates import handed_in, late_days, read_deadline
-from tutorial_lib.school.grading.judge import Verdict
+from tutorial_lib.school.grading.judging.judge import Verdict
 from tutorial_lib.school.grading.lab import load_lab
 from tutorial_lib.school.grading.report import pages, scores, summary
+from tutorial_lib.school.grading.report.class_list import ClassList
+from tutorial_lib.school.grading.report.dates import handed_in, late_days, read_deadline
+from tutorial_lib.school.grading.report.tables import as_csv, readable, unguarded
 from tutorial_lib.school.grading.results import Graded
-from tutorial_lib.school.grading.tables import as_csv, readable, unguarded
 
 NAMES = ["ann/a.ipynb", "ann/b.ipynb", "bob.ipynb", "=cmd().ipynb"]
 

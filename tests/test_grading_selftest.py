@@ -13,12 +13,12 @@ sys.path.insert(0, str(CORPUS))
 import toy  # noqa: E402
 
 from tutorial_lib.school.grading import GradingError, selftest, write_example  # noqa: E402
-from tutorial_lib.school.grading.judge import Verdict  # noqa: E402
+from tutorial_lib.school.grading.judging.judge import Verdict  # noqa: E402
 from tutorial_lib.school.grading.known_answers import known_answers  # noqa: E402
 from tutorial_lib.school.grading.lab import load_lab  # noqa: E402
 from tutorial_lib.school.grading.results import Graded  # noqa: E402
 from tutorial_lib.school.grading.self_test import Case  # noqa: E402
-from tutorial_lib.school.grading.submission import Answers  # noqa: E402
+from tutorial_lib.school.grading.submissions.submission import Answers  # noqa: E402
 
 KNOWN = """
 from wrong_answers import right, solved, wrong

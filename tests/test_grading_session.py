@@ -23,20 +23,12 @@ from toychecks import lab90  # noqa: E402
 
 from tutorial_lib.checks import core  # noqa: E402
 from tutorial_lib.checks.core import CheckError  # noqa: E402
-from tutorial_lib.school.grading import (  # noqa: E402
-    calls,
-    judge,
-    launch,
-    processes,
-    remote_function,
-    sandbox,
-    view,
-    watch,
-    wire,
-)
+from tutorial_lib.school.grading import launch, wire  # noqa: E402
+from tutorial_lib.school.grading.inside import calls, processes, sandbox, view, watch  # noqa: E402
+from tutorial_lib.school.grading.inside.server import isolation  # noqa: E402
+from tutorial_lib.school.grading.judging import judge, remote_function  # noqa: E402
 from tutorial_lib.school.grading.lab import load_lab  # noqa: E402
-from tutorial_lib.school.grading.server import isolation  # noqa: E402
-from tutorial_lib.school.grading.submission import one_part_each  # noqa: E402
+from tutorial_lib.school.grading.submissions.submission import one_part_each  # noqa: E402
 
 NUMBERS = itertools.count()
 SECONDS = 3.0
@@ -195,7 +187,7 @@ SPOILERS = {
     "allclose": "import torch\ntorch.allclose = lambda *a, **k: True",
     "frames": "import os\nfor fd in range(3, 60):\n    try: os.write(fd, b'R' + b'\\0' * 8)\n"
     "    except OSError: pass",
-    "a claim": "import tutorial_lib.school.grading.student as s\n"
+    "a claim": "import tutorial_lib.school.grading.inside.student as s\n"
     "s.run_in_place = lambda *a: {'area': True, 'passed': True}",
 }
 
@@ -507,13 +499,15 @@ def test_the_time_of_threads_and_of_other_processes_counts(course, body):
 
 def with_patch(monkeypatch, patch):
     """Have the fork server run a line as soon as it has entered its view."""
-    line = f"import tutorial_lib.school.grading.view as v; enter = v.enter; patch = {patch!r}; "
+    line = "import tutorial_lib.school.grading.inside.view as v; enter = v.enter; "
+    line += f"patch = {patch!r}; "
     line += "v.enter = lambda *asked: (enter(*asked), exec(patch))[0]"
     monkeypatch.setattr(launch, "_START", f"{line}; {launch._START}")
 
 
 def test_what_waits_for_ever_is_stopped_by_the_clock(tmp_path_factory, monkeypatch):
-    with_patch(monkeypatch, "import tutorial_lib.school.grading.watch as w; w._CLOCK_MORE = -13.0")
+    patch = "import tutorial_lib.school.grading.inside.watch as w; w._CLOCK_MORE = -13.0"
+    with_patch(monkeypatch, patch)
     wait = "import threading\ndef area(w, h):\n    threading.Event().wait()"
     with start(tmp_path_factory) as running, using(running, monkeypatch) as course:
         course.session(area=wait)
@@ -526,7 +520,7 @@ def test_what_waits_for_ever_is_stopped_by_the_clock(tmp_path_factory, monkeypat
 def test_where_no_cpu_time_is_seen_the_kernel_ends_a_loop(tmp_path_factory, monkeypatch):
     with_patch(
         monkeypatch,
-        "import tutorial_lib.school.grading.processes as p; p.cpu_seconds = lambda *_: 0.0",
+        "import tutorial_lib.school.grading.inside.processes as p; p.cpu_seconds = lambda *_: 0.0",
     )
     with start(tmp_path_factory, 1.0) as running, using(running, monkeypatch) as course:
         course.session(area="def area(w, h):\n    while True: pass")
@@ -580,8 +574,8 @@ def test_layers_that_were_found_are_named(running):
 def test_without_landlock_and_namespaces_grading_still_works_and_says_so(
     tmp_path_factory, monkeypatch
 ):
-    weak = "import tutorial_lib.school.grading.sandbox as s; s.landlock_version = lambda: 0; "
-    with_patch(monkeypatch, weak + "s.NAMESPACE_CHOICES = (0,)")
+    weak = "import tutorial_lib.school.grading.inside.sandbox as s; "
+    with_patch(monkeypatch, weak + "s.landlock_version = lambda: 0; s.NAMESPACE_CHOICES = (0,)")
     with start(tmp_path_factory) as running, using(running, monkeypatch) as course:
         layers = running[3]
         assert isolation(layers) == "limits only"

@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).parent / "grading_corpus"))
 
 import toy
 
-from tutorial_lib.school.grading import mapped, processes
+from tutorial_lib.school.grading.inside import mapped, processes
 
 RUN = """
 import sys

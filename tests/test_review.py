@@ -12,13 +12,13 @@ sys.path.insert(0, str(Path(__file__).parent / "grading_corpus"))
 
 import toy
 
-from tutorial_lib.school.grading.cells import read_cells
-from tutorial_lib.school.grading.copies import alike, fingerprint, near_copies
 from tutorial_lib.school.grading.lab import load_lab
-from tutorial_lib.school.grading.look import looked_through
 from tutorial_lib.school.grading.results import Graded
-from tutorial_lib.school.grading.review import findings, imported
-from tutorial_lib.school.grading.submission import match_answers
+from tutorial_lib.school.grading.submissions.cells import read_cells
+from tutorial_lib.school.grading.submissions.copies import alike, fingerprint, near_copies
+from tutorial_lib.school.grading.submissions.look import looked_through
+from tutorial_lib.school.grading.submissions.review import findings, imported
+from tutorial_lib.school.grading.submissions.submission import match_answers
 
 LABS = ("lab01", "lab02", "lab03", "lab04", "lab05", "lab06", "lab07", "lab08", "lab09")
 # What the set-up of a lab imports.

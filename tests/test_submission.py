@@ -13,16 +13,16 @@ sys.path.insert(0, str(Path(__file__).parent / "grading_corpus"))
 
 import toy
 
-from tutorial_lib.school.grading.cells import read_cells
-from tutorial_lib.school.grading.class_folder import (
+from tutorial_lib.school.grading.errors import GradingError, NotGradable
+from tutorial_lib.school.grading.lab import load_lab
+from tutorial_lib.school.grading.submissions.cells import read_cells
+from tutorial_lib.school.grading.submissions.class_folder import (
     check_is_notebook,
     find_submissions,
     parse_notebook,
 )
-from tutorial_lib.school.grading.errors import GradingError, NotGradable
-from tutorial_lib.school.grading.lab import load_lab
-from tutorial_lib.school.grading.needs import cut
-from tutorial_lib.school.grading.submission import match_answers, student_steps
+from tutorial_lib.school.grading.submissions.needs import cut
+from tutorial_lib.school.grading.submissions.submission import match_answers, student_steps
 
 LABS = ("lab01", "lab02", "lab03", "lab04", "lab05", "lab06", "lab07", "lab08", "lab09")
 

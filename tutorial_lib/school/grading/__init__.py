@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 from tutorial_lib.school.grading.errors import GradingError
 
 if TYPE_CHECKING:
-    from tutorial_lib.school.grading.class_list import Rules
     from tutorial_lib.school.grading.example import write_example
-    from tutorial_lib.school.grading.merging import merge
+    from tutorial_lib.school.grading.report.class_list import Rules
+    from tutorial_lib.school.grading.report.merging import merge
     from tutorial_lib.school.grading.run import grade
     from tutorial_lib.school.grading.self_test import selftest
 

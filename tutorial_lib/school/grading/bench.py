@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from tutorial_lib.checks.core import SEED_VARIABLE
-from tutorial_lib.school.grading.class_folder import parse_notebook
 from tutorial_lib.school.grading.errors import NotGradable
-from tutorial_lib.school.grading.judge import Verdict, preload, prepare, run_judge
+from tutorial_lib.school.grading.judging.judge import Verdict, preload, prepare, run_judge
 from tutorial_lib.school.grading.lab import Lab
 from tutorial_lib.school.grading.launch import (
     Judges,
@@ -24,10 +23,11 @@ from tutorial_lib.school.grading.launch import (
     run_directory,
     start_session,
 )
-from tutorial_lib.school.grading.look import looked_through
 from tutorial_lib.school.grading.request import default_workers
 from tutorial_lib.school.grading.results import Graded
-from tutorial_lib.school.grading.submission import Answers, match_answers, one_part_each
+from tutorial_lib.school.grading.submissions.class_folder import parse_notebook
+from tutorial_lib.school.grading.submissions.look import looked_through
+from tutorial_lib.school.grading.submissions.submission import Answers, match_answers, one_part_each
 
 
 @dataclass(frozen=True)

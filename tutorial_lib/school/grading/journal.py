@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from tutorial_lib.school.grading.errors import GradingError
-from tutorial_lib.school.grading.judge import Verdict
+from tutorial_lib.school.grading.judging.judge import Verdict
 from tutorial_lib.school.grading.lab import Lab
 from tutorial_lib.school.grading.results import Graded
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tutorial_lib.school.grading.lab import Lab
-from tutorial_lib.school.grading.needs import bound_names, statements, used_names
+from tutorial_lib.school.grading.submissions.needs import bound_names, statements, used_names
 
 _PACKAGE = "wrong_answers"
 _MARKS = ("wrong", "right")

@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tutorial_lib.school.grading.cells import Cell, read_cells
 from tutorial_lib.school.grading.errors import GradingError
-from tutorial_lib.school.grading.needs import bound_names, statements
+from tutorial_lib.school.grading.submissions.cells import Cell, read_cells
+from tutorial_lib.school.grading.submissions.needs import bound_names, statements
 
 
 @dataclass(frozen=True)

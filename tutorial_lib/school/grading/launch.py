@@ -70,13 +70,13 @@ def fork_server(
         GradingError: When it does not start.
     """
     import_path = [Path(path) for path in order["import_path"]]
-    with _process("server", folder, import_path, subprocess.PIPE) as server:
+    with _process("inside.server", folder, import_path, subprocess.PIPE) as server:
         with contextlib.suppress(GradingError):  # it has ended: its log says why
             _tell(server, order | {"view": str(folder.parent / "view")})
         assert server.stdout is not None
         answer = server.stdout.readline()
         if not answer:
-            raise _did_not_start("the process for submissions", folder / "server")
+            raise _did_not_start("the process for submissions", folder / "inside.server")
         yield server, json.loads(answer)
 
 
@@ -181,11 +181,11 @@ def judge_server(
         GradingError: When it does not start.
     """
     ours, theirs = socket.socketpair()
-    with ours, _process("judge_server", folder, import_path, theirs, **environment):
+    with ours, _process("judging.judge_server", folder, import_path, theirs, **environment):
         theirs.close()
         ours.sendall(json.dumps(order).encode())
         if not ours.recv(64):
-            raise _did_not_start("the process for judges", folder / "judge_server")
+            raise _did_not_start("the process for judges", folder / "judging.judge_server")
         yield Judges(ours)
 
 

@@ -12,16 +12,16 @@ from pathlib import Path
 from typing import Protocol
 
 from tutorial_lib.school.grading.bench import blank, solution
-from tutorial_lib.school.grading.class_folder import (
-    check_is_notebook,
-    read_content,
-)
-from tutorial_lib.school.grading.dates import handed_in
 from tutorial_lib.school.grading.errors import GradingError, NotGradable
 from tutorial_lib.school.grading.journal import Journal
 from tutorial_lib.school.grading.lab import Lab
+from tutorial_lib.school.grading.report.dates import handed_in
 from tutorial_lib.school.grading.results import Graded
-from tutorial_lib.school.grading.submission import Answers
+from tutorial_lib.school.grading.submissions.class_folder import (
+    check_is_notebook,
+    read_content,
+)
+from tutorial_lib.school.grading.submissions.submission import Answers
 
 _AGAIN = (
     "A check ran out of time when this file was graded beside others. It was graded again with no "

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from tutorial_lib.school.grading.judge import Verdict
+from tutorial_lib.school.grading.judging.judge import Verdict
 from tutorial_lib.school.grading.lab import Lab
 
 

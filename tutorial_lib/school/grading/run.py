@@ -17,17 +17,17 @@ from typing import TYPE_CHECKING, Any
 
 from tutorial_lib.school.grading import report
 from tutorial_lib.school.grading.bench import Order, open_bench
-from tutorial_lib.school.grading.class_folder import find_submissions
-from tutorial_lib.school.grading.class_list import ClassList, Rules
 from tutorial_lib.school.grading.cluster import open_cluster
+from tutorial_lib.school.grading.inside.processes import interruptible
+from tutorial_lib.school.grading.inside.server import isolation
 from tutorial_lib.school.grading.journal import Journal, as_data, course_version
 from tutorial_lib.school.grading.lab import load_lab
 from tutorial_lib.school.grading.marking import Run, grade_all, self_test
-from tutorial_lib.school.grading.processes import interruptible
 from tutorial_lib.school.grading.report import scores
+from tutorial_lib.school.grading.report.class_list import ClassList, Rules
 from tutorial_lib.school.grading.request import check_limits, check_tools
 from tutorial_lib.school.grading.results import Graded
-from tutorial_lib.school.grading.server import isolation
+from tutorial_lib.school.grading.submissions.class_folder import find_submissions
 from tutorial_lib.units import GIB
 
 if TYPE_CHECKING:

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tutorial_lib.school.grading.bench import Order, blank, open_bench, solution
+from tutorial_lib.school.grading.inside.processes import interruptible
 from tutorial_lib.school.grading.known_answers import KnownAnswer, known_answers
 from tutorial_lib.school.grading.lab import Lab, load_lab
-from tutorial_lib.school.grading.processes import interruptible
 from tutorial_lib.school.grading.request import check_limits, check_tools
 from tutorial_lib.school.grading.results import Graded
-from tutorial_lib.school.grading.submission import Answers, one_part_each
+from tutorial_lib.school.grading.submissions.submission import Answers, one_part_each
 from tutorial_lib.units import GIB
 
 if TYPE_CHECKING:

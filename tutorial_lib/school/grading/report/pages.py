@@ -14,10 +14,10 @@ from urllib.parse import quote
 import jinja2
 from markupsafe import Markup
 
-from tutorial_lib.school.grading.class_list import NOTHING, Entry
 from tutorial_lib.school.grading.lab import Lab
+from tutorial_lib.school.grading.report.class_list import NOTHING, Entry
 from tutorial_lib.school.grading.report.summary import by_exercise, histogram
-from tutorial_lib.school.grading.tables import readable
+from tutorial_lib.school.grading.report.tables import readable
 
 _OTHERS = "Answers"
 _TEMPLATES = Path(__file__).resolve().parents[1] / "pages"

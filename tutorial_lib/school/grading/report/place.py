@@ -11,11 +11,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from tutorial_lib.school.grading.class_list import Entry
 from tutorial_lib.school.grading.errors import GradingError
 from tutorial_lib.school.grading.lab import Lab
-from tutorial_lib.school.grading.overrides import OVERRIDES
 from tutorial_lib.school.grading.report import pages, scores
+from tutorial_lib.school.grading.report.class_list import Entry
+from tutorial_lib.school.grading.report.overrides import OVERRIDES
 
 _OURS = {"scores.csv", "scores-canvas.csv", "scores-moodle.csv", "index.html", "run.json"}
 _REPORT = {*_OURS, "feedback", "answers", OVERRIDES}

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tutorial_lib.school.grading.class_list import NOTHING, Entry, several_rows
 from tutorial_lib.school.grading.lab import Lab
-from tutorial_lib.school.grading.roster import Student
-from tutorial_lib.school.grading.tables import as_csv, readable
+from tutorial_lib.school.grading.report.class_list import NOTHING, Entry, several_rows
+from tutorial_lib.school.grading.report.roster import Student
+from tutorial_lib.school.grading.report.tables import as_csv, readable
 
 # As Canvas exports its gradebook, and wants it back. A student is found by one of the first four.
 _CANVAS = ["Student", "ID", "SIS User ID", "SIS Login ID", "Section"]

@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from tutorial_lib.school.grading.class_list import Entry
 from tutorial_lib.school.grading.lab import Lab
+from tutorial_lib.school.grading.report.class_list import Entry
 
 _MOST_BARS = 20
 _NUMBER = re.compile(r"\d[\d,.]*")

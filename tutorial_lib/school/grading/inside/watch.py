@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import psutil
 
-from tutorial_lib.school.grading import processes, sandbox, student
+from tutorial_lib.school.grading.inside import processes, sandbox, student
 from tutorial_lib.school.grading.wire import TIMED_OUT, VALUE_BYTES, WireError, read_frame
 from tutorial_lib.units import human_bytes, human_seconds
 

@@ -10,9 +10,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from tutorial_lib.school.grading import reader
-from tutorial_lib.school.grading.cells import Cell, make_cell
 from tutorial_lib.school.grading.errors import GradingError, NotGradable
+from tutorial_lib.school.grading.submissions import reader
+from tutorial_lib.school.grading.submissions.cells import Cell, make_cell
 from tutorial_lib.units import MIB, human_bytes
 
 MAX_BYTES = 20 * MIB

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from tutorial_lib.school.grading.needs import bound_names
+from tutorial_lib.school.grading.submissions.needs import bound_names
 
 
 def _words(text: str) -> frozenset[str]:
@@ -68,7 +68,7 @@ _MODULES = (
     "gc",
 )
 _HIDDEN_NAME = re.compile(r"\.__\w+__")
-_PACKAGE = Path(__file__).resolve().parents[2]
+_PACKAGE = Path(__file__).resolve().parents[3]
 _CHANGES = "changes what the checks use too"
 _OUTSIDE = "is outside what the lab and its solution use"
 _COMPUTED = "hides which name it reaches"

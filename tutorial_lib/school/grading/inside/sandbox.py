@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tutorial_lib.school.grading import mapped, seccomp
+from tutorial_lib.school.grading.inside import mapped, seccomp
 
 try:
     import resource

@@ -15,17 +15,23 @@ from pathlib import Path
 from typing import Any
 
 if __name__ == "__main__":
-    sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
+    sys.path.insert(0, str(Path(__file__).resolve().parents[4]))
 
-from tutorial_lib.school.grading import reader
-from tutorial_lib.school.grading.copies import fingerprint
-from tutorial_lib.school.grading.needs import (
+from tutorial_lib.school.grading.submissions import reader
+from tutorial_lib.school.grading.submissions.copies import fingerprint
+from tutorial_lib.school.grading.submissions.needs import (
     WRITES_A_FILE,
     bound_names,
     plain_python,
     used_names,
 )
-from tutorial_lib.school.grading.review import DENIED, HIDDEN, Finding, findings, imported
+from tutorial_lib.school.grading.submissions.review import (
+    DENIED,
+    HIDDEN,
+    Finding,
+    findings,
+    imported,
+)
 
 NOT_PYTHON = "not Python"
 

@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 
-from tutorial_lib.school.grading.copies import alike
-from tutorial_lib.school.grading.dates import late_days, read_deadline
 from tutorial_lib.school.grading.errors import GradingError
 from tutorial_lib.school.grading.lab import Lab
-from tutorial_lib.school.grading.overrides import OVERRIDES, Override, read_overrides
+from tutorial_lib.school.grading.report.dates import late_days, read_deadline
+from tutorial_lib.school.grading.report.overrides import OVERRIDES, Override, read_overrides
+from tutorial_lib.school.grading.report.roster import Roster, Student, student_key
 from tutorial_lib.school.grading.results import Graded
-from tutorial_lib.school.grading.roster import Roster, Student, student_key
+from tutorial_lib.school.grading.submissions.copies import alike
 
 NOTHING = "nothing handed in"
 _NAMED = 10  # names that a sentence lists

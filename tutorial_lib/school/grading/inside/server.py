@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from tutorial_lib.school.grading import view
+from tutorial_lib.school.grading.inside import view
 
 
 def serve() -> None:
@@ -23,7 +23,7 @@ def serve() -> None:
     copy = Path(order["view"])
     hidden = view.enter(copy, order["package"], order["preload"])
 
-    from tutorial_lib.school.grading import forks
+    from tutorial_lib.school.grading.inside import forks
 
     forks.serve(order, copy, hidden, answering)
 

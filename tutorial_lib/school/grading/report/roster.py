@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tutorial_lib.school.grading.errors import GradingError
-from tutorial_lib.school.grading.tables import read_table
+from tutorial_lib.school.grading.report.tables import read_table
 
 # In these spellings, the first that is there and filled in: Canvas' and Moodle's exports fit.
 _NAME = ("name", "student", "full name")

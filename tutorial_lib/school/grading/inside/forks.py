@@ -26,7 +26,7 @@ from typing import Any, TextIO
 import torch
 
 from tutorial_lib.checks.core import quietly
-from tutorial_lib.school.grading import sandbox, session, view
+from tutorial_lib.school.grading.inside import sandbox, session, view
 from tutorial_lib.units import MIB
 
 # What Python and torch read on any Linux; never a home, never the course folder itself.

@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tutorial_lib.school.grading.class_list import NOTHING
 from tutorial_lib.school.grading.errors import GradingError
 from tutorial_lib.school.grading.report import check_place
+from tutorial_lib.school.grading.report.class_list import NOTHING
 from tutorial_lib.school.grading.report.place import replacing, write, write_exports
+from tutorial_lib.school.grading.report.roster import Student, student_key
 from tutorial_lib.school.grading.report.scores import Grades
-from tutorial_lib.school.grading.roster import Student, student_key
-from tutorial_lib.school.grading.tables import as_csv
+from tutorial_lib.school.grading.report.tables import as_csv
 
 
 def merge(reports: Sequence[Path], out: Path) -> int:

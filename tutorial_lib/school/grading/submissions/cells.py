@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tutorial_lib.school.grading import reader
+from tutorial_lib.school.grading.submissions import reader
 from tutorial_lib.school.marks import Mark, cell_mark
 
 MOST_CHARACTERS = reader.MOST_CHARACTERS

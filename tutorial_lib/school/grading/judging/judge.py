@@ -21,15 +21,15 @@ from pathlib import Path
 from typing import Any
 
 from tutorial_lib.school.grading.errors import NotGradable
+from tutorial_lib.school.grading.inside.watch import longest
 from tutorial_lib.school.grading.lab import Lab
 from tutorial_lib.school.grading.launch import Judges
-from tutorial_lib.school.grading.needs import needed, statements, used_names
-from tutorial_lib.school.grading.submission import Answers, student_steps
-from tutorial_lib.school.grading.watch import longest
+from tutorial_lib.school.grading.submissions.needs import needed, statements, used_names
+from tutorial_lib.school.grading.submissions.submission import Answers, student_steps
 
 _SPARE_SECONDS = 60.0  # for the judge's own work in one cell, on a busy machine
 _POLL_SECONDS = 0.05
-_REMOTE_FUNCTION = "tutorial_lib.school.grading.remote_function"
+_REMOTE_FUNCTION = "tutorial_lib.school.grading.judging.remote_function"
 _OURS = "judge-"  # begins the id of every cell that is not the pristine notebook's
 
 
@@ -122,7 +122,7 @@ def run_judge(
     outcomes = folder / "outcomes.jsonl"
     limit = longest(seconds) + _SPARE_SECONDS
     arguments = ["-q", "--color=no", "--noconftest", "-p", "no:cacheprovider"]
-    arguments += ["-p", "tutorial_lib.school.grading.nbval_plugin", "-p", "nbval.plugin"]
+    arguments += ["-p", "tutorial_lib.school.grading.judging.nbval_plugin", "-p", "nbval.plugin"]
     arguments += ["--nbval", "--nbval-current-env", f"--nbval-cell-timeout={limit}"]
     arguments += [f"--rootdir={folder}", "-c", "judge.ini", f"--outcomes={outcomes}"]
     give_up = time.monotonic() + _SPARE_SECONDS + limit * len(lab.checks)

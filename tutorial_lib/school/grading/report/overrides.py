@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tutorial_lib.school.grading.class_folder import is_called
 from tutorial_lib.school.grading.errors import GradingError
 from tutorial_lib.school.grading.lab import Lab
-from tutorial_lib.school.grading.roster import student_key
-from tutorial_lib.school.grading.tables import read_table, unguarded
+from tutorial_lib.school.grading.report.roster import student_key
+from tutorial_lib.school.grading.report.tables import read_table, unguarded
+from tutorial_lib.school.grading.submissions.class_folder import is_called
 
 OVERRIDES = "overrides.csv"
 _COLUMNS = ("name", "exercise", "points", "comment")

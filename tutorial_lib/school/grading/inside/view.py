@@ -16,9 +16,9 @@ from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from tutorial_lib.school.grading.needs import needed, used_names
+from tutorial_lib.school.grading.submissions.needs import needed, used_names
 
-_LIBRARY = Path(__file__).resolve().parents[2]
+_LIBRARY = Path(__file__).resolve().parents[3]
 # Arguments that no run half needs, by name and position. The last two are lab 09's diagnoses.
 HIDDEN = {
     "Check": {"cases": 3, "judge": 5, "oracle": 6},

@@ -7,10 +7,10 @@ import subprocess
 import sys
 from dataclasses import replace
 
-from tutorial_lib.school.grading import looker
 from tutorial_lib.school.grading.lab import Lab
 from tutorial_lib.school.grading.results import Graded
-from tutorial_lib.school.grading.submission import Answers, student_steps
+from tutorial_lib.school.grading.submissions import looker
+from tutorial_lib.school.grading.submissions.submission import Answers, student_steps
 
 _SECONDS = 120  # on the clock; of CPU time it has what a reader has
 

@@ -6,7 +6,13 @@ import errno
 import os
 import struct
 
-from tutorial_lib.school.grading.calls import ALLOWED, ALONE, CONDITIONS, MACHINES, Conditions
+from tutorial_lib.school.grading.inside.calls import (
+    ALLOWED,
+    ALONE,
+    CONDITIONS,
+    MACHINES,
+    Conditions,
+)
 
 # Instructions of classic BPF: put a word into the register, mask the register, compare it, return.
 _LOAD, _AND, _EQUAL, _AT_LEAST, _RETURN = 0x20, 0x54, 0x15, 0x35, 0x06

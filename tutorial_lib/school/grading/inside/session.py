@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from tutorial_lib.checks.core import EXAM_BYTES
-from tutorial_lib.school.grading import processes, sandbox, student
-from tutorial_lib.school.grading.watch import Spent, Watch
+from tutorial_lib.school.grading.inside import processes, sandbox, student
+from tutorial_lib.school.grading.inside.watch import Spent, Watch
 from tutorial_lib.school.grading.wire import COUNTS, NOT_HELD, TIMED_OUT, decode, frame, read_frame
 
 _ACCEPT_SECONDS = 120

@@ -1,0 +1,1 @@
+"""What stands around a student's code: the processes that it runs in, and what holds it there."""
