@@ -425,8 +425,8 @@ def test_cells_have_their_time_for_each_case_and_a_sum_for_all(monkeypatch, prog
     reading, writing = os.pipe()  # nothing is ever written
     spent = watch.Spent(in_cells=watch.Time(*spent))
     limits = sandbox.Limits(seconds=0.2, memory_bytes=MEMORY)
-    seen = watch.Watch(reading, os.getpid(), 1, spent, limits)
     with subprocess.Popen([sys.executable, "-c", program]) as child:
+        seen = watch.Watch(reading, child.pid, 1, spent, limits)
         monkeypatch.setattr(processes, "descendants", lambda _: [psutil.Process(child.pid)])
         kind, content, _ = seen.outcome()
         seen.charge()
@@ -456,7 +456,9 @@ def test_processes_are_seen_with_their_time_and_memory(tmp_path):
     with subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, text=True) as parent:
         assert [parent.stdout.readline() for _ in range(2)] == ["ready\n"] * 2
         below = [one for one in processes.descendants(number) if one.pid not in before]
-        cpu = processes.cpu_seconds(below) - processes.cpu_seconds([])
+        reaped = os.times()
+        cpu = processes.cpu_seconds(below, parent.pid)
+        cpu -= reaped.children_user + reaped.children_system
         held = [processes.held_bytes(one) for one in below]
         for one in reversed(below):
             one.kill()

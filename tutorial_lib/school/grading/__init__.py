@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 __all__ = ["GradingError", "Rules", "grade", "merge", "selftest", "write_example"]
 _PLACES = {
-    "Rules": "class_list",
+    "Rules": "report.class_list",
     "grade": "run",
-    "merge": "merging",
+    "merge": "report.merging",
     "selftest": "self_test",
     "write_example": "example",
 }
