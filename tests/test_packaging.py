@@ -21,7 +21,7 @@ from tutorial_lib.school import bootstrap, pythons
 # Colab has none of these, so an install of an extra there may bring any version.
 NOT_ON_COLAB = {
     *("jupyterlab", "nbval", "pytest-xdist", "ruff", "mypy", "checkpoint-schedules", "dm-haiku"),
-    *("myst-nb", "sphinx-book-theme", "latex2mathml"),
+    *("myst-nb", "sphinx-book-theme", "latex2mathml", "playwright", "axe-playwright-python"),
 }
 # Colab's ipywidgets is 7.7.1, and JupyterLab brings 8: hence not among the base dependencies.
 LEFT_AS_THEY_ARE = {"ipywidgets", "ipython", "ipykernel", "jupyterlab", "notebook"}
