@@ -351,7 +351,7 @@ def both_ways(*choice, way="per-block", **choices):
 
 def shown(table):
     table = pd.DataFrame(table)
-    return table.round(1).astype(object).fillna("does not fit")
+    return table.round(1).map(lambda size: "does not fit" if pd.isna(size) else size)
 
 
 # %% [markdown] id="xl"
