@@ -12,6 +12,7 @@
 # **Budget:** 60 minutes, 1 GiB of memory, no GPU needed.
 
 # %% id="imports"
+import inspect
 from functools import partial
 
 import pandas as pd
@@ -390,10 +391,12 @@ for epoch in (published_epoch, with_extra_step, mended_epoch):
 # ## Ragged rows: the mean of means
 #
 # A language model's loss is a mean over *tokens*, and rows have different lengths. Below, a row is
-# a line of code, padded to the longest. Padding has the target -100, which the loss leaves out.
+# a line of the model's own code, padded to the longest. Padding has the target -100, which the loss
+# leaves out.
 
 # %% id="rows"
-lines = [line for line in data.text().splitlines() if 2 <= len(line) <= 63][100:132]
+source = inspect.getsource(inspect.getmodule(GPT)).splitlines()
+lines = [line for line in source if 2 <= len(line) <= 63][-32:]
 
 
 def loss_sum(model, lines):
