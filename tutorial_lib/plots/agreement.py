@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from matplotlib.ticker import LogLocator
 
-from tutorial_lib.plots.base import LINES, CourseFigure, new_figure
+from tutorial_lib.plots.base import MARKED_LINES, CourseFigure, new_figure
 
 
 def agreement(
@@ -26,12 +26,11 @@ def agreement(
         log: For figures that are many times off: a logarithmic axis of ours by theirs.
     """
     figure, axes = new_figure(title, height=3.6)
-    styles = zip(LINES, "sov^", strict=False)
-    for (name, points), (color, marker) in zip(figures.items(), styles, strict=False):
+    for (name, points), look in zip(figures.items(), MARKED_LINES, strict=False):
         sizes, ratios = zip(*points, strict=True)
         heights = ratios if log else [100 * (ratio - 1) for ratio in ratios]
         words = f"{name} ({len(points)})"
-        axes.plot(sizes, heights, marker, color=color, fillstyle="none", label=words)
+        axes.plot(sizes, heights, linestyle="none", fillstyle="none", label=words, **look)
     axes.axhline(1 if log else 0, color="black", linewidth=0.8)
     axes.set_xscale("log")
     axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))

@@ -44,6 +44,10 @@ LINES = (
     *("#0072B2", "#D55E00", "#009E73", "#A14B80", "#8A6D00"),
     *("#222222", "#3A87B7", "#B22222", "#767676"),
 )
+# Each line has its colour and its mark, so that lines are told apart in grey too.
+MARKED_LINES: tuple[dict[str, Any], ...] = tuple(
+    {"color": color, "marker": marker} for color, marker in zip(LINES, "os^Dv<>ph", strict=True)
+)
 CARDS_GIB = (16, 24, 80)
 
 
@@ -89,6 +93,13 @@ def category_legend(axes: Axes, categories: Sequence[str]) -> None:
     handles = [Patch(label=name.replace("_", " "), **fill(name)) for name in categories]
     beside = {"loc": "upper left", "bbox_to_anchor": (1.0, 1.0)}
     axes.legend(handles=handles, frameon=False, fontsize=8, **beside)
+
+
+def line_legend(axes: Axes) -> None:
+    """Name the lines: inside, or to the right where more than four would hide the lines."""
+    many = len(axes.get_legend_handles_labels()[1]) > 4
+    where: dict[str, Any] = {"loc": "upper left", "bbox_to_anchor": (1.0, 1.0)} if many else {}
+    axes.legend(frameon=False, fontsize=8 if many else 9, **where)
 
 
 def how_measured(report: StepMemory) -> str:

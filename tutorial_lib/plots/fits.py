@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
-from tutorial_lib.plots.base import LINES, CourseFigure, new_figure
+from tutorial_lib.plots.base import MARKED_LINES, CourseFigure, line_legend, new_figure
 from tutorial_lib.units import GIB, human_bytes, human_seconds
-
-_MARKERS = "osD^vP"
 
 
 def fits(found: Any) -> CourseFigure:
@@ -28,22 +27,21 @@ def fits(found: Any) -> CourseFigure:
     title = f"{found.model}, {found.effective_batch} samples an update (predicted)"
     figure, axes = new_figure(title, height=3.6)
     kinds = dict.fromkeys((choice.precision, choice.optimizer) for choice in fitting)
-    for number, kind in enumerate(kinds):
+    for kind, look in zip(kinds, itertools.cycle(MARKED_LINES)):
         mine = [choice for choice in fitting if (choice.precision, choice.optimizer) == kind]
         axes.plot(
             [choice.peak_bytes / GIB for choice in mine],
             [choice.seconds for choice in mine],
             linestyle="--",
-            marker=_MARKERS[number % len(_MARKERS)],
-            color=LINES[number % len(LINES)],
             label=", ".join(kind),
+            **look,
         )
     axes.axvline(found.budget_bytes / GIB, color="black", linewidth=1)
     axes.plot(found.best.peak_bytes / GIB, found.best.seconds, "*", color="black", markersize=12)
     axes.set_xlabel("peak, GiB (line: the budget)")
     axes.set_ylabel("seconds an update (star: the fastest)")
     axes.set_ylim(bottom=0)
-    axes.legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1.0, 1.0))
+    line_legend(axes)
     best = found.best
     figure.alt = (
         f"{title}: {len(fitting)} of {len(found.choices)} choices fit "

@@ -10,12 +10,13 @@ from matplotlib.ticker import LogLocator
 
 from tutorial_lib.plots.base import (
     COLORS,
-    LINES,
+    MARKED_LINES,
     CourseFigure,
     category_legend,
     fill,
     how_measured,
     in_words,
+    line_legend,
     new_figure,
 )
 from tutorial_lib.timeline import StepMemory
@@ -142,11 +143,10 @@ def growth(
     """
     unit, size = binary_unit(max(max(curve.values()) for curve in curves.values()))
     figure, axes = new_figure(title, height=3.6)
-    styles = zip(LINES, "os^Dv<>ph", strict=True)
-    for (name, curve), (color, marker) in zip(curves.items(), styles, strict=False):
+    for (name, curve), look in zip(curves.items(), MARKED_LINES, strict=False):
         dashes = "--" if name in predicted else "-"
         heights = [value / size for value in curve.values()]
-        axes.plot(list(curve), heights, dashes, color=color, marker=marker, label=name)
+        axes.plot(list(curve), heights, dashes, label=name, **look)
     if log:
         axes.set_xscale("log", base=2)
         axes.set_yscale("log")
@@ -158,7 +158,7 @@ def growth(
     else:
         axes.set_ylim(bottom=0)
     axes.set(xlabel=xlabel, ylabel=unit)
-    axes.legend(frameon=False, fontsize=9)
+    line_legend(axes)
     each = "; ".join(
         f"{name}: {human_bytes(curve[min(curve)])} at {min(curve):g} to "
         f"{human_bytes(curve[max(curve)])} at {max(curve):g}"
@@ -178,14 +178,13 @@ def tradeoff(curves: Mapping[str, Mapping[float, float]], *, title: str = "") ->
     """
     unit, size = binary_unit(max(max(curve) for curve in curves.values()))
     figure, axes = new_figure(title, height=3.6)
-    styles = zip(LINES, "os^Dv<>ph", strict=True)
-    for (name, curve), (color, marker) in zip(curves.items(), styles, strict=False):
+    for (name, curve), look in zip(curves.items(), MARKED_LINES, strict=False):
         places = sorted(curve)
         at, extra = [place / size for place in places], [100 * curve[place] for place in places]
         dashes = "-" if len(places) > 1 else "none"
-        axes.plot(at, extra, linestyle=dashes, color=color, marker=marker, label=name)
+        axes.plot(at, extra, linestyle=dashes, label=name, **look)
     axes.set(xlabel=unit, ylabel="extra work, %", xlim=(0, None), ylim=(0, None))
-    axes.legend(frameon=False, fontsize=9)
+    line_legend(axes)
     each = "; ".join(
         f"{name}: "
         + ", ".join(f"{human_bytes(place)} {curve[place]:+.0%}" for place in sorted(curve))

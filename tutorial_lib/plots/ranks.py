@@ -8,8 +8,8 @@ from matplotlib.patches import Rectangle
 
 from tutorial_lib.plots.base import CourseFigure, fill, new_figure
 
-# Of forward and backward: a rank's first stage, and its others.
-_SHADES = {"F": ("#56B4E9", "#C8E6F7"), "B": ("#D55E00", "#F0B98F")}
+_COLORS = {"F": "#56B4E9", "B": "#D55E00"}
+_KEY = "time; blue (light): forward, orange (dark): backward, low: the rank's second stage"
 Run = tuple[int, float, float, str, int, int]
 """Rank, start, duration, `F` or `B`, micro-batch, and which of the rank's stages: 0, 1, ..."""
 
@@ -58,15 +58,15 @@ def timetable(runs: Sequence[Run], *, title: str) -> CourseFigure:
     end = max(start + duration for _, start, duration, *_ in runs)
     figure, axes = new_figure(title, height=0.8 + 0.34 * num_ranks)
     for rank, start, duration, kind, micro_batch, stage in runs:
-        color = _SHADES[kind][min(stage, 1)]
-        box = Rectangle((start, rank - 0.4), duration, 0.8, facecolor=color, edgecolor="#222222",
-                        linewidth=0.5)  # fmt: skip
+        height = 0.44 if stage else 0.8
+        box = Rectangle((start, rank - height / 2), duration, height, facecolor=_COLORS[kind],
+                        edgecolor="#222222", linewidth=0.5)  # fmt: skip
         axes.add_patch(box)
         axes.text(start + duration / 2, rank, str(micro_batch), ha="center", va="center", size=6,
-                  color="white" if (kind, stage) == ("B", 0) else "black")  # fmt: skip
+                  color="white" if kind == "B" else "black")  # fmt: skip
     axes.set(xlim=(0, end), ylim=(num_ranks - 0.5, -0.5))
     axes.set_yticks(range(num_ranks), [f"rank {rank}" for rank in range(num_ranks)])
-    axes.set_xlabel("time; blue forward, orange backward, paler: the rank's second stage", size=8)
+    axes.set_xlabel(_KEY, size=8)
     axes.tick_params(labelsize=8)
     busy = sum(duration for _, _, duration, *_ in runs) / (num_ranks * end)
     figure.alt = f"{title}: {num_ranks} ranks, {end:g} units of time, busy {busy:.0%} of it."

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tutorial_lib.plots.base import LINES, CourseFigure, new_figure
+from tutorial_lib.plots.base import MARKED_LINES, CourseFigure, line_legend, new_figure
 
 
 def training_curves(
@@ -36,15 +36,17 @@ def training_curves(
         if not curve:
             raise ValueError(f"curve {name!r} has no point: give it at least one.")
     figure, axes = new_figure(title, height=3.2)
-    for (name, curve), color in zip(curves.items(), LINES, strict=False):
+    for (name, curve), look in zip(curves.items(), MARKED_LINES, strict=False):
         style = "--" if name in dashed else "-"
-        axes.plot(list(curve), list(curve.values()), style, color=color, label=name)
+        # One mark in each eighth of the figure, at another place for each line.
+        every = (0.02 * (1 + len(axes.lines)), 0.125)
+        axes.plot(list(curve), list(curve.values()), style, label=name, **look, markevery=every)
     if "x" in log:
         axes.set_xscale("log", base=2)
     if "y" in log:
         axes.set_yscale("log")
     axes.set(xlabel=xlabel, ylabel=ylabel)
-    axes.legend(frameon=False, fontsize=9)
+    line_legend(axes)
     ends = "; ".join(
         f"{name}: from {curve[min(curve)]:.2g} to {curve[max(curve)]:.2g}"
         for name, curve in curves.items()
