@@ -3,11 +3,11 @@
 #
 # A training step that fails says "out of memory" and gives one number. In this lab you write the
 # ledger behind that number: five functions, each compared with a meter that counts real tensors to
-# the byte. The last one takes a model that it has never seen, runs **one forward pass**, and gives
-# the peak of the whole training step within 2 %. At the end you apply it to a GPT with 1.56 billion
-# parameters, without allocating one byte of it.
+# the byte. The last one takes any model, runs **one forward pass**, and gives the peak of the whole
+# training step within 2 %. At the end you apply it to a GPT with 1.56 billion parameters, without
+# allocating one byte of it.
 #
-# **Budget:** 75 minutes, 1 GiB of memory, no GPU needed.
+# **Budget:** 85 minutes, 1 GiB of memory, no GPU needed.
 #
 # | exercise | you write | points |
 # |---|---|---|
@@ -17,9 +17,9 @@
 # | 1.4 | bytes per parameter for seven billion of them | 2 |
 # | 1.5 | the peak of a step, from one forward pass | 3 |
 #
-# Each answer goes into a cell that begins with `# exercise`, and the check stands right below it.
-# Helper functions, imports and constants may also stand in cells of your own above it. Where
-# a cell says `guess = None`, write a number before you go on.
+# Each answer goes into a cell that begins with `# exercise`; its check stands below. Helper
+# functions may also stand in cells of your own above it. Where a cell says `guess = None`, write a
+# number before you go on.
 
 # %% id="imports"
 from collections.abc import Callable
@@ -35,8 +35,7 @@ from tutorial_lib.units import GIB, Bytes
 # %% [markdown] id="the-step"
 # ## The step to explain
 #
-# A GPT of four blocks, AdamW, eight sequences of 64 tokens. The output matrix of this GPT *is* its
-# embedding matrix.
+# A GPT of four blocks, AdamW, eight sequences of 64 tokens.
 
 # %% id="the-model"
 torch.manual_seed(0)
@@ -66,17 +65,17 @@ print(f"activations: {share:.0f} %{beside(guess, share)}\n{report}")
 report.figure()
 
 # %% [markdown] id="read-step"
-# Activations are the largest part, and gradients are missing: at the peak, the backward pass has
-# hardly begun. Every part of this picture is one of your exercises. The two areas at the bottom are
-# 1.1 and 1.2, the ramp is 1.3, and the peak on top of the ramp is 1.5.
+# Activations are the largest part. Gradients are missing: at the peak, the backward pass has hardly
+# begun. The two areas at the bottom are exercises 1.1 and 1.2, the ramp is 1.3, and the peak on top
+# of the ramp is 1.5.
 
 # %% [markdown] id="text-1-1"
 # ## 1.1 The parameters
 #
 # Difficulty 1/5 · importance 4/5 · 8 minutes
 #
-# Write `parameter_bytes`. It must work for any model: parameters of any dtype, some of them frozen,
-# some shared by two modules. For this GPT:
+# Write `parameter_bytes` for any model: parameters of any dtype, some of them frozen, some shared
+# by two modules. The number to reach for this GPT:
 
 # %% id="goal-1-1"
 goal = int(report.at_peak["parameters"])  # as digits: here each byte counts
@@ -84,9 +83,8 @@ on_file = sum(tensor.nbytes for tensor in gpt.state_dict().values())
 print(f"the meter counts {goal}; the state_dict has {on_file - goal} more")
 
 # %% [markdown] id="read-1-1"
-# What the model would write to a file, its `state_dict`, is larger by exactly one tensor. Divide
-# the difference by four bytes and you can name its shape. Find out which tensor it is before you
-# write.
+# The model's `state_dict`, which it would write to a file, is larger by exactly one tensor. Divide
+# the difference by four bytes, find out which tensor it is, then write.
 
 
 # %% id="answer-1-1"
@@ -113,18 +111,16 @@ checks.lab01.parameter_bytes(parameter_bytes)
 # %% [markdown] id="hints-1-1"
 # <details><summary>Hint 1: which tensor was too many?</summary>
 #
-# A state_dict has an entry for every *name*. `gpt.head.weight is gpt.token_embedding.weight` is
-# true: two names, one tensor.
+# A state_dict has an entry for every *name*. In this GPT the output matrix `gpt.head.weight` is the
+# embedding matrix: two names, one tensor.
 # </details>
-# <details><summary>Hint 2: where to look for each tensor once</summary>
+# <details><summary>Hint 2: where each tensor comes once</summary>
 #
-# One of the module's own iterators gives learnable tensors only, and none twice. See
-# `help(gpt.parameters)`.
+# See `help(gpt.parameters)`.
 # </details>
 # <details><summary>Hint 3: bytes of one tensor</summary>
 #
-# A tensor knows its number of elements, the size of one element, and the product of both. Nothing
-# here needs a table of dtypes.
+# A tensor knows its number of elements, the size of one element, and the product of both.
 # </details>
 
 # %% [markdown] id="text-1-2"
@@ -132,9 +128,8 @@ checks.lab01.parameter_bytes(parameter_bytes)
 #
 # Difficulty 2/5 · importance 4/5 · 12 minutes
 #
-# Two more things stay: the gradients that the backward pass leaves, and what the optimizer
-# remembers from update to update. Which tensors does AdamW keep for a weight of shape (96,) in
-# bfloat16?
+# Two more things stay after a step: the gradients, and what the optimizer remembers from update to
+# update. Which tensors does AdamW keep for a weight of shape (96,) in bfloat16?
 
 # %% id="look-at-state"
 weight = nn.Parameter(torch.zeros(96, dtype=torch.bfloat16))
@@ -144,9 +139,9 @@ one.step()
 {name: (tuple(value.shape), value.dtype) for name, value in one.state[weight].items()}
 
 # %% [markdown] id="read-1-2"
-# Two averages in the weight's own bfloat16 (many published tables assume float32 here), and a third
+# Two averages in the weight's own bfloat16 (many published tables assume float32), and a third
 # tensor that no table mentions. To be exact to the byte, you need it. The numbers to reach for the
-# GPT of this lab:
+# GPT:
 
 # %% id="goal-1-2"
 end_of_step = report.curve()[-1]
@@ -183,18 +178,18 @@ checks.lab01.gradient_and_state_bytes(gradient_and_state_bytes)
 # %% [markdown] id="hints-1-2"
 # <details><summary>Hint 1: who gets a gradient?</summary>
 #
-# A frozen parameter has `requires_grad=False`. Backward leaves nothing for it, and an optimizer
-# skips whatever has no gradient.
+# A frozen parameter has `requires_grad=False`. Backward leaves nothing for it, and the optimizer
+# skips it.
 # </details>
 # <details><summary>Hint 2: states in units of a gradient</summary>
 #
-# A gradient has the shape and the dtype of its parameter, and so has each tensor that momentum or
-# Adam keeps for it. How many are there for each of the three optimizers?
+# A gradient has the shape and dtype of its parameter. So has each tensor that momentum or Adam
+# keeps for it: how many are there for each of the three optimizers?
 # </details>
 # <details><summary>Hint 3: the third tensor</summary>
 #
-# AdamW counts its updates. `step` has shape () and dtype float32 whatever the weight's dtype is,
-# and there is one for each parameter *tensor* that is trained.
+# AdamW counts its updates: one float32 `step` of shape () for each parameter *tensor* that is
+# trained.
 # </details>
 
 # %% [markdown] id="text-1-3"
@@ -202,10 +197,9 @@ checks.lab01.gradient_and_state_bytes(gradient_and_state_bytes)
 #
 # Difficulty 3/5 · importance 5/5 · 20 minutes
 #
-# Now the ramp. Forward computes tensors, and most are freed at once. Autograd keeps those that a
-# backward formula will need. Which ones, depends on the operation. `memory.saved` calls a function
-# and lists every tensor that autograd keeps. Here for Linear, ReLU, Linear, on 32 rows of 64
-# floats, 256 wide inside:
+# Now the ramp. Of the tensors that forward computes, autograd keeps those that a backward formula
+# will need. `memory.saved` calls a function and lists them. Here for Linear, ReLU, Linear, on 32
+# rows of 64 floats, 256 wide inside:
 
 # %% id="saved-relu"
 rows = torch.randn(32, 64)
@@ -228,11 +222,12 @@ print(f"{more:.0f} KiB more{beside(guess, more)}")
 gelu_saved
 
 # %% [markdown] id="read-1-3"
-# Two storages for ReLU, three for GELU. The column *made by* says who made a tensor, not who asked
-# for it. And the output of the last layer is in neither list.
+# Two storages for ReLU, three for GELU. The column *made by* says which operation made a tensor,
+# not which one needs it. The output of the last layer is in neither list.
 #
 # Ask `memory.saved` about LayerNorm too, in a cell of your own. Then write `chain_saved_bytes`
-# without it: to go through the layers is the exercise, and the check refuses the instrument.
+# without it: the check refuses the instrument. For Linear, GELU, Linear the number to reach is the
+# total above, to the byte.
 
 
 # %% id="answer-1-3"
@@ -280,9 +275,9 @@ checks.lab01.chain_saved_bytes(chain_saved_bytes)
 # </details>
 # <details><summary>Hint 2: never twice</summary>
 #
-# Number the tensors: 0 is the input of the chain, 1 what comes out of the first layer, and so on.
-# Each layer asks for one of its two neighbours. Collect the numbers in a set, so that two layers
-# that ask for the same tensor count once.
+# Number the tensors: 0 is the input of the chain, 1 the output of the first layer, and so on. Each
+# layer keeps its input or its output. Collect the numbers in a set: two layers that keep the same
+# tensor then count once.
 # </details>
 # <details><summary>Hint 3: sizes</summary>
 #
@@ -296,18 +291,17 @@ checks.lab01.chain_saved_bytes(chain_saved_bytes)
 #
 # Difficulty 2/5 · importance 5/5 · 12 minutes
 #
-# For a large model the parameters, gradients and states come to one number: bytes *per parameter*.
-# Four recipes:
+# For a large model, parameters, gradients and states come to one number: bytes *per parameter*.
 #
-# - **plain**: weights, gradients and states in one dtype, PyTorch's optimizers;
-# - **autocast**: float32 weights, and `torch.autocast` around forward. The operations run in
-#   bfloat16, on copies that are freed within the step;
+# - **plain**: weights, gradients and states in one dtype;
+# - **autocast**: float32 weights. Under `torch.autocast` the operations of forward run on bfloat16
+#   copies, which are freed within the step;
 # - **pure half**: `model.to(torch.bfloat16)` and nothing else;
-# - **master copy**: weights and gradients in half precision, and a float32 copy of the weights, on
-#   which the optimizer works. The copy's own gradient is made for the update and freed at once.
+# - **master copy**: weights and gradients in half precision, and a float32 copy of the weights that
+#   the optimizer updates. The copy's own gradient is freed after the update.
 #
-# Count what is there between two steps: weights, gradients, states, and the copy. (Ignore step
-# counts: four bytes for a tensor of millions.)
+# Count what is there between two steps, without Adam's step counts. The check compares fifteen
+# numbers: five recipes, three optimizers.
 
 
 # %% id="answer-1-4"
@@ -348,21 +342,21 @@ checks.lab01.bytes_per_parameter(bytes_per_parameter)
 # %% [markdown] id="hints-1-4"
 # <details><summary>Hint 1: begin with float32 and AdamW</summary>
 #
-# One weight, one gradient, two averages, four bytes each.
+# It comes to 16: one weight, one gradient, two averages, four bytes each.
 # </details>
 # <details><summary>Hint 2: autocast</summary>
 #
-# `layer.weight.dtype` inside an autocast block is still float32, and a gradient has its parameter's
-# dtype. What did autocast change that is still there after the step?
+# Inside an autocast block `layer.weight.dtype` is still float32, and a gradient has its parameter's
+# dtype. Is anything in bfloat16 left after the step?
 # </details>
 # <details><summary>Hint 3: the master copy</summary>
 #
-# The optimizer sees a float32 parameter, so its states are float32. Beside them lie the
+# The optimizer updates a float32 tensor, so its states are float32. Beside them lie the
 # half-precision weight, its gradient, and the copy.
 # </details>
 
 # %% [markdown] id="llama"
-# Now apply it. Llama-2-7B has exactly 6,738,415,616 parameters.
+# Llama-2-7B has exactly 6,738,415,616 parameters.
 #
 # **Predict.** How many of the five recipes below fit into 80 GiB, before a single activation is
 # stored?
@@ -401,43 +395,38 @@ print(f"{fits} of {len(bars)} fit into 80 GiB{beside(guess, fits)}")
 plots.ledger_bars(bars, title="Llama-2-7B between two steps", cards_gib=(16, 24, 80))
 
 # %% [markdown] id="read-llama"
-# The other three have very different names and one price. Mixed precision as it is usually done
-# saves activations and time, and not one byte of these. And what is left free on the large card is
-# not all for activations: the update itself needs memory, as 1.5 shows.
+# The other three recipes all take the same number of bytes. Mixed precision as it is usually done
+# saves activations and time, and not one byte of these.
 
 # %% [markdown] id="text-1-5"
 # ## 1.5 The peak, from one forward pass
 #
 # Difficulty 4/5 · importance 5/5 · 20 minutes
 #
-# You have all entries. Which of them are there *at the same time*? Two phases compete for the peak.
-# Parameters, buffers and optimizer state are there in both.
+# You have all entries. Which of them are there *at the same time*? Parameters, buffers and
+# optimizer state always are. Two phases compete for the peak:
 #
 # - **Backward.** It goes through the saved tensors from the last to the first, and frees each after
-#   its use. At each of them there are: all that is still saved; two flowing gradients, the one that
-#   arrives and the one that leaves (take both to be as large as the saved tensor); and the
-#   gradients of the weights of all layers that have gone backward.
-# - **The update.** There are no activations, and all gradients. AdamW (`foreach`) makes temporaries
-#   as large as all gradients together; SGD makes none.
+#   its use. At each of them these are there: (a) all that is still saved; (b) two flowing
+#   gradients, the one that arrives and the one that leaves, both taken to be as large as this
+#   tensor; (c) the gradients of the weights of this module and of all modules after it.
+# - **The update.** All gradients are there. AdamW (`foreach`) makes temporaries as large as all
+#   gradients together; SGD makes none.
 #
 # You may run `loss_fn` once, inside `memory.saved(loss_fn, params_of=model)`, and use your own
 # functions. Its `rows` stand in the order of forward, each with its `num_bytes` and the name of the
-# `module` that saved it. You may not call `memory.measure`, `watch` or `predict`, because the check
-# compares with them. It asks for five peaks, each within 2 %: a GPT, a U-Net, a VGG, and a wide MLP
-# with two different optimizers.
+# `module` that saved it. The check refuses `memory.measure`, `watch` and `predict`. It asks for
+# five peaks, each within 2 %: a GPT, a U-Net, a VGG, and a wide MLP with two different optimizers.
 #
-# Which gradients of weights are there when the backward pass comes to a row? Those of its module
-# and of all modules after it. This function adds them up:
+# The gradients of weights are added up for you:
 
 
 # %% id="given-1-5"
 def gradients_left(model: nn.Module) -> dict[str, int]:
     """Give the bytes of gradients there when backward comes to a module, by its name.
 
-    Modules with modules inside have no entry: their own operations stand at no one
-        place. A weight
-    that two modules share counts at both. The model must run its modules in the order
-    in which it declares them.
+    Modules that contain modules have no entry. The model must run its modules in the
+    order in which it declares them.
     """
     leaves = [(name, m) for name, m in model.named_modules() if not [*m.children()]]
     sizes = [
@@ -447,8 +436,8 @@ def gradients_left(model: nn.Module) -> dict[str, int]:
 
 
 # %% [markdown] id="predict-1-5"
-# Activations are fullest at the start of the backward pass. Is that where the peak is? Look at the
-# last tensors that forward saved:
+# At the start of the backward pass everything is saved. Is that where the peak is? Look at the last
+# tensors that forward saved:
 
 # %% id="last-saved"
 for row in memory.saved(lambda: gpt.loss(tokens), params_of=gpt).rows[-5:]:
@@ -456,13 +445,12 @@ for row in memory.saved(lambda: gpt.loss(tokens), params_of=gpt).rows[-5:]:
 
 # %% [markdown] id="read-1-5"
 # In this GPT it is. The scores for every word, 512 rows of 1024, are the largest tensor of the step
-# and among the last to be saved. So backward meets them first: two gradients of their size flow
-# while nothing has been freed yet, and no gradient of a weight is there.
+# and among the last to be saved. So two gradients of their size flow while nothing has been freed
+# yet.
 #
 # Other models differ. A U-Net saves its largest tensors some layers before its last. A wide MLP on
-# a handful of rows saves hardly anything. A VGG has most of its weights in the layer that backward
-# comes to first, and most of its activations in the convolutions before that layer. So most
-# gradients and most activations are there together. Where are their peaks?
+# a handful of rows saves hardly anything. A VGG has most of its weights in its last layers, and
+# most of its activations in the convolutions before them. Where are their peaks?
 
 
 # %% id="answer-1-5"
@@ -504,26 +492,23 @@ checks.lab01.predict_peak(predict_peak)
 # %% [markdown] id="hints-1-5"
 # <details><summary>Hint 1: what never leaves</summary>
 #
-# Parameters, buffers and optimizer state are part of both moments. Add them once, at the end, to
-# the larger of the two.
+# Parameters, buffers and optimizer state are part of both phases: add them once, to the larger one.
 # </details>
 # <details><summary>Hint 2: the walk</summary>
 #
-# Begin with everything saved. Take the rows in reverse. At each: note what is still saved, plus two
-# gradients of this row's size, plus what `gradients_left` says of its module. Keep the largest
-# note, then subtract the row. Where a row's module has no entry, take the number of the row before.
-# A GPT's largest tensor comes at the very beginning of that walk, a U-Net's later.
+# Begin with everything saved and take the rows in reverse. At each row: add up (a), (b) and (c),
+# keep the largest sum, then subtract the row from what is saved. Where `gradients_left` has no
+# entry for a row's module, use the last number that it gave.
 # </details>
 # <details><summary>Hint 3: the update</summary>
 #
-# For AdamW count the gradients twice, once for themselves and once for the temporaries. For SGD,
-# with or without momentum, once.
+# For AdamW count the gradients twice, once for themselves and once for the temporaries.
 # </details>
 
 # %% [markdown] id="own-step"
 # ## What it is good for
 #
-# First the step at the beginning of this lab, predicted by your function and counted by the meter:
+# First the step at the beginning of this lab:
 
 # %% id="compare-own-step"
 own = predict_peak(gpt, lambda: gpt.loss(tokens), "adamw")
@@ -531,9 +516,9 @@ f"predicted {Bytes(own)}, counted {report.peak_bytes}"
 
 # %% [markdown] id="large-model"
 # Now a model that few machines can hold: the course's GPT with the sizes of GPT-2 XL, four
-# sequences of 1024 tokens. (GPT-2 XL as transformers builds it keeps 1.8 times the activations;
-# chapter 01b says why.) Under `FakeTensorMode` tensors have a shape, a dtype and no memory. If your
-# function looks at nothing else, it works unchanged.
+# sequences of 1024 tokens. (Chapter 01b says why GPT-2 XL as transformers builds it keeps more.)
+# Under `FakeTensorMode` tensors have a shape, a dtype and no memory, so your function works
+# unchanged.
 #
 # **Predict.** 1.56 billion parameters in float32, AdamW: how many GiB does the step need?
 
@@ -580,15 +565,14 @@ print(judged)
 plots.ledger_bars({judged.label: judged.at_peak}, cards_gib=(16, 24, 80))
 
 # %% [markdown] id="read-xl"
-# It fits on the largest card only. Parameters and optimizer state alone exceed 16 GiB, and no
-# choice of batch changes that. But half of the bar is activations, for a micro-batch of four: that
-# half is what this course takes apart.
+# It fits on the largest card only. Parameters and optimizer state alone exceed 16 GiB, whatever the
+# batch. But half of the bar is activations: reducing them is what this course is about.
 
 # %% [markdown] id="gpu"
 # ## On a GPU
 #
-# Never graded, never compared. The same function against CUDA's own allocator, on a larger GPT.
-# Expect a few per cent for rounding and workspace.
+# Never graded. The same function against CUDA's allocator, on a larger GPT: a few per cent off, for
+# rounding and workspace.
 
 # %% id="gpu-peak"
 # NBVAL_IGNORE_OUTPUT
@@ -610,6 +594,5 @@ if torch.cuda.is_available():
     print(f"predicted {Bytes(predicted)}, measured {measured}")
 
 # %% [markdown] id="end"
-# You can now account for every byte of a training step: what stays, what autograd saves and why,
-# and what is there at the same time. Chapter 02 asks when a measurement deserves to be believed,
-# and chapter 03 goes on with what autograd saves.
+# You can now account for every byte of a training step. Chapter 02 asks when a measurement deserves
+# to be believed, and chapter 03 goes on with what autograd saves.
