@@ -1,24 +1,24 @@
 # %% [markdown] id="title"
 # # Lab 04: schedules
 #
-# A training does not fit. In this lab you write a planner that makes it fit. You give it a model as
-# a chain of stages, and a budget in bytes. It answers with the fastest schedule within the budget.
-# You run that schedule on real layers, and the peak is the one that your planner predicted.
+# A training does not fit. You write a planner that finds the fastest schedule within a budget in
+# bytes, and run it on real layers: the peak is the predicted one.
 #
-# **Budget:** 80 minutes, 1 GiB of memory, no GPU needed.
+# **Budget:** 90 minutes, 1 GiB of memory, no GPU needed.
 #
 # | exercise | you write | points |
 # |---|---|---|
-# | 4.1 | peak and time of segments of one length, from a chain's numbers | 2 |
-# | 4.2 | a runner: any schedule, on real layers | 3 |
-# | 4.3 | the fewest forwards with a fixed number of boundaries: Revolve | 2 |
+# | 4.1 | peak and time of equal segments | 2 |
+# | 4.2 | a runner for any schedule | 3 |
+# | 4.3 | Revolve's fewest forwards | 2 |
 # | 4.4 | Revolve's schedule | 3 |
-# | 4.5 | the smallest budget that a chain can be trained in | 3 |
+# | 4.5 | a chain's smallest budget | 3 |
 # | 4.6 | the fastest schedule within a budget | 4 |
 #
 # Each answer goes into a cell that begins with `# exercise`. Helper functions, imports and
-# constants may also stand in cells of your own above it. The checks refuse `plan.solve`,
-# the library's own planner, and in 4.1 `plan.simulate` too. Chapter 06 leads up to this lab.
+# constants may also stand in cells of your own above it. Where a cell says `guess = None`, write a
+# number before you go on. The checks refuse the library's planner, `plan.solve`, and in 4.1
+# `plan.simulate`. Chapter 06 leads up to this lab.
 
 # %% id="imports"
 import math
@@ -39,11 +39,11 @@ from tutorial_lib.units import Bytes, human_bytes
 # ## Schedules are trees
 #
 # A schedule is a **tree** of tuples and numbers. A number is a stage that is *kept*: what its
-# backward needs stays. A tuple is a *segment*: only its input stays, and its stages run again when
-# their backward comes. Segments may lie inside segments.
+# backward needs stays. A tuple is a *segment*: only its input stays, and its stages run again for
+# their backward. Segments may lie inside segments.
 #
-# Here are three schedules of the same six stages. Move the slider: a triangle that points up is a
-# forward, a hollow one a forward that runs again, and one that points down is a backward.
+# Three schedules of six stages. Triangles that point up are forwards, hollow ones run again, and
+# those that point down are backwards.
 
 # %% id="three-trees"
 unequal = [
@@ -61,24 +61,20 @@ widgets.schedule_stepper(events, unit=1)
 # %% [markdown] id="moments-text"
 # ## What a stage holds while it runs
 #
-# `plan.Stage` has the seconds and bytes of a stage. Two functions give what it holds at most,
-# *besides its own input*. Use them in all exercises.
+# Two functions give what a `plan.Stage` holds at most, *besides its own input*:
 #
-# - `kept_needs`: a stage that is **kept** holds most when its forward ends, or when its backward
-#   runs: all it saved, the gradient of its output, and temporary tensors.
-# - `dropped_needs`: stages that are **dropped** hold an input, an output and temporary tensors,
-#   one stage after the other.
+# - `kept_needs`: a **kept** stage holds most when its forward ends, or while its backward runs.
+# - `dropped_needs`: **dropped** stages hold an input and an output, one stage after the other.
 #
-# A forward that runs *again* runs in the middle of backward, while the gradient of the segment's
-# output is waiting. That is why both ask for `end`, the last stage of the part that runs. Only a
-# part that ends with the chain's last stage runs before there is any gradient.
+# Where a forward runs *again*, the gradient of the segment's output is waiting. So both ask for
+# `end`, the last stage of the part that runs.
 
 
 # %% id="given-waiting"
 def output_bytes(stages, index):
-    is_last = index + 1 == len(stages)
-    own = stages[index].output_bytes
-    return (own or 0) if is_last else stages[index + 1].input_bytes
+    if index + 1 < len(stages):
+        return stages[index + 1].input_bytes
+    return stages[index].output_bytes or 0
 
 
 def waiting_bytes(stages, end):
@@ -86,17 +82,14 @@ def waiting_bytes(stages, end):
     return 0 if end + 1 == len(stages) else output_bytes(stages, end)
 
 
+# %% id="given-needs"
 def kept_needs(stages, index, end):
     """Give what a kept stage needs besides its input, in a part up to `end`."""
     stage, output = stages[index], output_bytes(stages, index)
-    dropping = output + stage.forward_temporary_bytes
-    forward = max(stage.saved_bytes + stage.kept_temporary_bytes, dropping)
-    backward = (
-        stage.saved_bytes
-        - stage.handed_on_bytes
-        + output
-        + stage.backward_temporary_bytes
-    )
+    saving = stage.saved_bytes + stage.kept_temporary_bytes
+    forward = max(saving, output + stage.forward_temporary_bytes)
+    held = stage.saved_bytes - stage.handed_on_bytes
+    backward = held + output + stage.backward_temporary_bytes
     return max(forward + waiting_bytes(stages, end), backward)
 
 
@@ -111,9 +104,8 @@ def dropped_needs(stages, start, stop, end):
 
 
 # %% [markdown] id="layers-text"
-# Numbers of a real model: 32 blocks, the last with the loss. `plan.profile` counts the bytes of
-# each block. Its seconds are predicted from FLOPs and bytes, so they are the same on every
-# machine.
+# A real model: 32 blocks, the last with the loss. `plan.profile` counts each block's bytes. Its
+# seconds are predicted.
 
 
 # %% id="given-layers"
@@ -132,6 +124,7 @@ def make_layers(widths):  # widths: of each block's input, its middle and its ou
     return nn.Sequential(*blocks[:-1], nn.Sequential(blocks[-1], MeanSquare()))
 
 
+# %% id="given-chain"
 def chain_of(layers, x):
     found = plan.profile(
         layers, lambda: layers(x), stages=list(layers), speed=plan.Speed()
@@ -165,16 +158,15 @@ plots.schedule(
 # %% [markdown] id="text-4-1"
 # ## 4.1 Segments of one length
 #
-# Difficulty 2/5 · importance 4/5 · 12 minutes
+# Difficulty 2/5 · importance 4/5 · 15 minutes
 #
-# Cut a chain into segments of `length` stages. All are checkpointed but the last, which is kept:
-# its backward comes first. The last one is shorter where the length does not divide the number of
-# stages. What is the peak, and how long does a step take? The figure above shows what is held while
-# the middle segment of three goes backward.
+# Cut a chain into segments of `length` stages. All are checkpointed but the last, which is kept,
+# since its backward comes first. The figure shows the backward of the middle one of three. What is
+# the peak of a step, and how long does it take?
 #
-# The numbers to reach are those of `plan.simulate`, to the byte. Go through the segments from
-# left to right and keep in a variable what is **held** for each of them: the inputs of all
-# segments up to this one. Later boundaries are free by then.
+# Reach the numbers of `plan.simulate`, to the byte. Go through the segments from left to right,
+# and add up the inputs of all segments so far: the boundaries further right are free again by
+# then.
 
 
 # %% id="answer-4-1"
@@ -190,9 +182,8 @@ def segments_cost(stages: list[plan.Stage], length: int) -> tuple[int, float]:
         The most bytes held at once, and the seconds of all forwards and backwards.
     """
     ### BEGIN SOLUTION
-    last = len(stages) - 1
+    last, held, peak = len(stages) - 1, 0, 0
     seconds = sum(stage.forward_seconds + stage.backward_seconds for stage in stages)
-    held = peak = 0
     for start in range(0, len(stages), length):
         end = min(start + length, len(stages)) - 1
         held += stages[start].input_bytes
@@ -214,35 +205,32 @@ checks.lab04.segments_cost(segments_cost)
 # %% [markdown] id="hints-4-1"
 # <details><summary>Hint 1: two loops</summary>
 #
-# The outer loop is over the segments' first stages, `range(0, len(stages), length)`. The inner
-# loop is over the stages of a segment, in order, and adds up what they save.
+# Over the segments' first stages, `range(0, len(stages), length)`; and over the stages of a
+# segment.
 # </details>
-# <details><summary>Hint 2: what is held when</summary>
+# <details><summary>Hint 2: a segment's backward</summary>
 #
-# When stage `index` of a segment runs, three things are there: the boundaries up to this
-# segment's own, what the segment's earlier stages saved, and `kept_needs(stages, index, end)`,
-# where `end` is the segment's last stage.
+# While stage `index` runs, there are the inputs of the segments so far, what the segment's earlier
+# stages saved, and `kept_needs(stages, index, end)`.
 # </details>
 # <details><summary>Hint 3: the first forward</summary>
 #
-# A segment that is not the last one is dropped in the first forward: the boundaries and
-# `dropped_needs(stages, start, end + 1, len(stages) - 1)` are held. Its forward seconds count
-# twice.
+# Every segment but the last one is dropped first: `dropped_needs(stages, start, end + 1,
+# len(stages) - 1)`. Its forward seconds count twice.
 # </details>
-
-# %% [markdown] id="predict-intervals"
+#
 # **Predict.** For our 32 equal blocks, which of the lengths 1, 2, 4 and 8 has the smallest peak?
 # (One block saves nine times its input.)
 
 # %% id="guess-interval"
-guess_length = None  # blocks
+guess = None  # blocks
 
 # %% id="intervals-on-paper"
 lengths = (1, 2, 4, 8)
 plain_seconds = sum(stage.forward_seconds + stage.backward_seconds for stage in equal)
 on_paper = {length: segments_cost(equal, length) for length in lengths}
 best_length = min(lengths, key=lambda length: on_paper[length][0])
-print(f"least memory: segments of {best_length}{beside(guess_length, best_length)}")
+print(f"least memory: segments of {best_length}{beside(guess, best_length)}")
 table = {
     length: {"peak": human_bytes(peak), "time": f"{seconds / plain_seconds - 1:+.1%}"}
     for length, (peak, seconds) in on_paper.items()
@@ -250,23 +238,18 @@ table = {
 pd.DataFrame(table).T.rename_axis("segments of")
 
 # %% [markdown] id="read-intervals"
-# Memory has a valley, near $\sqrt{32 / 9}$. Time goes down all the way: the longer the segments,
-# the longer the last one, which costs nothing. Left of the valley you pay more memory *and* more
-# time. So the sweet spot is the valley, or a little to the right of it.
-#
-# All this is paper. Does it come true?
+# Memory has a valley, near $\sqrt{32 / 9}$. Time falls all the way, because the last segment costs
+# nothing and gets longer. So the sweet spot is the valley, or a little to the right of it.
 #
 # ## 4.2 Run a tree
 #
-# Difficulty 3/5 · importance 5/5 · 12 minutes
+# Difficulty 3/5 · importance 5/5 · 10 minutes
 #
-# Write the function that runs any tree on real layers. It is short, because PyTorch's checkpoint
-# may be nested.
+# Write the function that runs any tree on real layers. PyTorch's checkpoint may be nested.
 #
 # The numbers to reach: gradients equal to those without checkpoints, **to the last bit**, dropout
-# included; each layer runs as often as the plan says; the counted peak is within 3 % of the planned
-# one. One trap: a `lambda` in a loop looks up the loop's variable when it is *called*, and a
-# segment is called again long after the loop has ended.
+# included; each layer runs as often as the plan says; the counted peak is within 3 % of the
+# planned one.
 
 
 # %% id="answer-4-2"
@@ -300,21 +283,19 @@ checks.lab04.run_tree(run_tree)
 # %% [markdown] id="hints-4-2"
 # <details><summary>Hint 1: the shape</summary>
 #
-# A loop over the items of the tree. `isinstance(item, int)` tells a layer from a segment.
+# A loop over the tree's items. `isinstance(item, int)` tells a layer from a segment.
 # </details>
 # <details><summary>Hint 2: the inside of a segment</summary>
 #
-# A segment is a tree as well, so it is run by the function that you are writing.
+# A segment is a tree as well: your function runs it.
 # </details>
 # <details><summary>Hint 3: the call</summary>
 #
-# `checkpoint(function, *arguments, use_reentrant=False)` calls `function(*arguments)` now and
-# again in backward. Hand the segment over as an argument, and no `lambda` is needed.
+# `checkpoint(function, *arguments, use_reentrant=False)`. Hand the segment over as an argument: a
+# `lambda` would look up the loop's variable after the loop.
 # </details>
-
-# %% [markdown] id="measure-intervals-text"
-# Now the same four lengths in real memory. `memory.watch` counts the bytes of all tensors; what
-# was there before the step is subtracted.
+#
+# The same four lengths, with all tensors' bytes counted.
 
 
 # %% id="given-counted"
@@ -356,31 +337,30 @@ plots.tradeoff(
 )
 
 # %% [markdown] id="read-sweet-spot"
-# Segments of two need less memory *and* less time than single blocks. The other lengths are a
-# choice.
+# Segments of two need less memory *and* less time than single blocks.
 #
 # ## 4.3 Revolve: the fewest forwards
 #
-# Difficulty 3/5 · importance 3/5 · 10 minutes
+# Difficulty 3/5 · importance 3/5 · 8 minutes
 #
-# Now memory is scarcer. There are $c$ **places** for boundaries, one of them always for the chain's
-# input, and only *one* stage may be kept at a time. (The input of the stage that runs takes no
-# place.) So a stage can go backward only right after its own forward. How often must forwards run?
+# Now there are $c$ **places** for boundaries, one of them always for the chain's input, and only
+# *one* stage may be kept at a time. (The input of the stage that runs takes no place.) How often
+# must forwards run?
 #
-# Say a part has $n$ stages and $c$ places, one of which holds its input. Run $k$ stages and put
-# what comes out into a place. Now the later part has $n - k$ stages and $c - 1$ places. When it
-# is done, those places are free again, and the first part has $k$ stages and $c$ places:
+# Say a part has $n$ stages and $c$ places. Run $k$ stages and put what comes out into a place. The
+# later part has $n - k$ stages and $c - 1$ places. When it is done, its places are free again, and
+# the first part has $k$ stages and $c$ places:
 #
-# $$ F(n, c) = \min_{1 \le k < n} \Big( k + F(n - k,\, c - 1) + F(k,\, c) \Big),
-#    \qquad F(1, c) = 1 $$
+# $$ F(n, c) = \min_{1 \le k < n} \Big( k + F(n - k,\, c - 1) + F(k,\, c) \Big) $$
 #
-# Without a place, $c = 0$, only a single stage can be done: $F(n, 0) = \infty$ for $n > 1$.
-
-# %% [markdown] id="predict-revolve"
-# **Predict.** 32 stages: a plain step runs 32 forwards. How many are needed with 4 places?
+# A single stage needs one forward, $F(1, c) = 1$, and without a place nothing else can be done:
+# $F(n, 0) = \infty$.
+#
+# **Predict.** A plain step runs 32 stages forward once. How many forwards are needed with 4
+# places?
 
 # %% id="guess-revolve"
-guess_forwards = None  # forwards
+guess = None  # forwards
 
 
 # %% id="answer-4-3"
@@ -417,21 +397,20 @@ checks.lab04.fewest_forwards(fewest_forwards)
 # %% [markdown] id="hints-4-3"
 # <details><summary>Hint 1: the recursion is the program</summary>
 #
-# A function of `n` and `c` inside yours: two cases that need no recursion, then a `min` over `k`.
+# A function of `n` and `c` inside yours: two cases, then a `min` over `k`.
 # </details>
 # <details><summary>Hint 2: it never ends</summary>
 #
-# Without a memory, the same parts are solved over and over. `functools.cache` on the inner
-# function keeps each answer.
+# The same parts are solved over and over. `functools.cache` keeps each answer.
 # </details>
-# <details><summary>Hint 3: one value by hand</summary>
+# <details><summary>Hint 3: by hand</summary>
 #
-# Three stages, two places: k = 1 gives 1 + F(2, 1) + F(1, 2) = 1 + 3 + 1 = 5.
+# Three stages, two places: k = 1 gives 1 + F(2, 1) + F(1, 2) = 1 + 3 + 1.
 # </details>
 
 # %% id="revolve-numbers"
 few = fewest_forwards(32, 4)
-print(f"4 places: {few} forwards{beside(guess_forwards, few)}")
+print(f"4 places: {few} forwards{beside(guess, few)}")
 for places in (1, 2, 4, 8, 16, 32):
     print(
         f"{places:>2} places: {fewest_forwards(32, places) / 32:.1f} forwards a stage"
@@ -442,12 +421,11 @@ for places in (1, 2, 4, 8, 16, 32):
 #
 # Difficulty 3/5 · importance 4/5 · 10 minutes
 #
-# A number says what is possible. Now the tree that does it. The recursion says how: the first $k$
-# stages are a segment, and their inside is a schedule with $c$ places; what follows is a schedule
-# with $c - 1$ places.
+# Now the tree that does it: the first $k$ stages are a segment, whose inside is a schedule with
+# $c$ places. What follows is a schedule with $c - 1$ places.
 #
-# The numbers to reach: as many forwards as 4.3 says, one stage kept at a time, and no more than
-# $c$ places taken. For four stages and one place the tree is `((((0,), 1), 2), 3)`.
+# The numbers to reach: the forwards of 4.3, one stage kept at a time, at most $c$ places taken.
+# For four stages and one place the tree is `((((0,), 1), 2), 3)`.
 
 
 # %% id="answer-4-4"
@@ -457,12 +435,10 @@ def revolve_tree(num_stages: int, num_places: int) -> tuple:
 
     Args:
         num_stages: Stages of the chain, from 1 on.
-        num_places: Boundaries that may be held at once, the chain's input among them;
-            from 1 on.
+        num_places: As in 4.3.
 
     Returns:
-        The tree. Every tuple in it, and the tree itself, has segments first and one
-        number last.
+        The tree. Every tuple in it has segments first and one number last.
     """
 
     ### BEGIN SOLUTION
@@ -490,28 +466,22 @@ checks.lab04.revolve_tree(revolve_tree)
 # %% [markdown] id="hints-4-4"
 # <details><summary>Hint 1: which k</summary>
 #
-# 4.3 takes the `min` of numbers. With pairs `(forwards, k)` the `min` says which k it was. (Copy
-# what you need from 4.3 into this cell.)
+# Copy 4.3's inner function. With pairs `(forwards, k)` its `min` also says which k it was.
 # </details>
 # <details><summary>Hint 2: a second recursion</summary>
 #
-# `tree(start, n, c)` gives the tree of n stages that begin with stage `start`. One stage alone is
-# `(start,)`.
+# `tree(start, n, c)` gives the tree of n stages from `start` on. One alone is `(start,)`.
 # </details>
 # <details><summary>Hint 3: putting it together</summary>
 #
-# The segment is one item of the result, the later part's items follow it side by side: `(segment,
-# *later)`.
+# The segment is one item, and the later part's items follow it: `(segment, *later)`.
 # </details>
-
-# %% [markdown] id="predict-revolve-real"
-# Now on the 32 real blocks.
 #
-# **Predict.** Segments of two were the best of the equal lengths. What share of their peak does
-# Revolve need with 4 places? (A block saves nine times its input.)
+# **Predict.** On the 32 real blocks, what share of the peak of segments of two does Revolve with 4
+# places need?
 
 # %% id="guess-share"
-guess_share = None  # share, as 0.5
+guess = None  # share, as 0.5
 
 # %% id="revolve-real"
 shares, table = {}, {}
@@ -519,44 +489,37 @@ for places in (16, 8, 4, 2):
     tree = revolve_tree(32, places)
     shares[places] = counted_peak(equal_layers, tree, x) / counted_segments(2)
     extra = plan.Plan(tuple(equal), tree).overhead
-    table[places] = {
-        "of segments of two": f"{shares[places]:.0%}",
-        "time": f"{extra:+.0%}",
-    }
-print(f"4 places: {shares[4]:.0%}{beside(guess_share, shares[4])}")
+    row = {"of segments of two": f"{shares[places]:.0%}", "time": f"{extra:+.0%}"}
+    table[places] = row
+print(f"4 places: {shares[4]:.0%}{beside(guess, shares[4])}")
 pd.DataFrame(table).T.rename_axis("places")
 
 # %% [markdown] id="read-revolve-real"
-# Memory falls far below what segments can do, and the step gets longer. Revolve runs every block at
-# least twice, because it never keeps two at once, even where there is room.
-#
-# So two questions are left. What is the *least* memory that a chain needs? And what is the
-# *fastest* schedule for the memory that you have? For stages that are not equal, too.
+# Memory falls far below what segments can do, and the step gets longer: Revolve never keeps two
+# blocks at once, even where there is room.
 #
 # ## 4.5 The smallest budget
 #
 # Difficulty 4/5 · importance 3/5 · 15 minutes
 #
-# Unequal stages, real bytes. Take a part of the chain, stages `start` to `end`, whose input is
-# held already. There are two kinds of ways to begin:
+# Take a part of a chain of unequal stages, `start` to `end`, whose input is held already. It can
+# begin in two kinds of ways:
 #
 # - **keep** stage `start`. While it runs, `kept_needs(stages, start, end)` must fit. While the
 #   rest runs, what `start` saved is held, and the rest needs what it needs.
-# - **drop** stages `start` to `split - 1` as a segment, for any `split` in the part. While they
-#   are dropped, `dropped_needs(stages, start, split, end)` must fit. While the rest runs, the
-#   boundary is held: the input of stage `split`. When the segment's turn comes, its inside is a
-#   part of its own, `start` to `split - 1`, and nothing else is held.
+# - **drop** stages `start` to `split - 1` as a segment, for any `split` in the part. Meanwhile
+#   `dropped_needs(stages, start, split, end)` must fit. While the rest runs, the input of stage
+#   `split` is held. Then the segment's inside, `start` to `split - 1`, is a part of its own, and
+#   nothing else is held.
 #
-# A way needs the *largest* of its moments; the part needs the *smallest* of all ways. A part of a
-# single stage can only be kept. Chains of ten stages have more than a million trees, so trying
-# all of them is no answer.
-
-# %% [markdown] id="predict-floor"
-# Here is a chain whose blocks get narrower. **Predict.** All kept, it needs a certain peak. What
-# share of that peak is the smallest possible?
+# A way needs the *largest* of its moments; the part needs the *smallest* of all ways. A part of
+# one stage can only be kept. Ten stages have a million trees.
+#
+# **Predict.** In the chain below, blocks get narrower. What share of the peak with all kept is the
+# smallest possible?
 
 # %% id="guess-floor"
-guess_floor = None  # share, as 0.5
+guess = None  # share, as 0.5
 
 # %% id="given-narrowing"
 widths = [64, 64, 48, 48, 32, 32, 24, 24, 16, 16]
@@ -601,58 +564,44 @@ checks.lab04.smallest_budget(smallest_budget)
 # %% [markdown] id="hints-4-5"
 # <details><summary>Hint 1: the recursion</summary>
 #
-# An inner function `needs(start, end)` with `@cache`. It makes a list of ways and returns its
-# `min`.
+# An inner function `needs(start, end)` with `@cache` returns the `min` of a list of ways.
 # </details>
 # <details><summary>Hint 2: one way</summary>
 #
-# To keep: the `max` of `kept_needs(...)` and, where there is a rest, `saved_bytes` of `start`
-# plus `needs(start + 1, end)`. To drop, for each split: the `max` of three terms.
+# To keep: the `max` of `kept_needs(...)` and, where there is a rest, `saved_bytes` of `start` plus
+# `needs(start + 1, end)`. To drop: the `max` of three terms for each split.
 # </details>
 # <details><summary>Hint 3: what is outside</summary>
 #
-# The part's own input is in none of these numbers. The whole chain's input is added once, at the
-# end.
+# Add the chain's own input once, at the end.
 # </details>
 
 # %% id="floor-share"
 floor = smallest_budget(narrowing)
 share = floor / everything
-print(f"{Bytes(floor)} of {Bytes(everything)}: {share:.0%}{beside(guess_floor, share)}")
+print(f"{Bytes(floor)} of {Bytes(everything)}: {share:.0%}{beside(guess, share)}")
 
 # %% [markdown] id="read-floor"
 # Nothing goes below: the first block alone, with all that its backward holds, takes most of it.
-# To get lower, one would need finer stages or a smaller micro-batch.
+# Only finer stages or a smaller micro-batch would help.
 #
 # ## 4.6 The fastest schedule within a budget
 #
 # Difficulty 5/5 · importance 5/5 · 20 minutes
 #
-# The same ways, another question. Now `room` is given, the bytes that a part may use besides its
-# input, and you look for the least *extra time*: forwards that run again. A way is possible only
-# if its moment fits into the room; the rest then has less room, and a segment's inside has all of
-# it.
+# The same ways, but `room` is given, the bytes that a part may use besides its input. You look for
+# the least *extra time*, that of forwards that run again. A way is possible only if its first
+# moment fits into the room. The rest then has less room, by what is held meanwhile; a segment's
+# inside has all of it again.
 #
-# $$ T(s, e, m) = \min\Big( \underbrace{T(s{+}1, e, m - \bar a_s)}_{\text{keep } s},\;
-#    \min_{p} \underbrace{\textstyle\sum_{i=s}^{p-1} f_i + T(p, e, m - a_p) + T(s, p{-}1, m)}
-#    _{\text{drop } s \text{ to } p - 1} \Big) $$
-#
-# Give the tree, not the time. The numbers to reach: never over the budget, and as fast as
-# `plan.solve`. A budget that no tree fits into is a `ValueError` that names the smallest budget
-# in bytes.
+# The numbers to reach: never over the budget, and as fast as `plan.solve`. A budget that no tree
+# fits into is a `ValueError` that names the smallest budget in bytes.
 
 
 # %% id="answer-4-6"
 # exercise 4.6
 def fastest_tree(stages: list[plan.Stage], budget_bytes: int) -> tuple:
-    """Give the fastest tree whose peak fits a budget.
-
-    Args:
-        stages: The chain, of up to ten unequal stages.
-        budget_bytes: For all that is held at once, the chain's own input among it.
-
-    Returns:
-        The tree.
+    """Give the fastest tree whose peak fits a budget, the chain's own input included.
 
     Raises:
         ValueError: When no tree fits; the message has the smallest budget, in bytes.
@@ -660,15 +609,11 @@ def fastest_tree(stages: list[plan.Stage], budget_bytes: int) -> tuple:
     ### BEGIN SOLUTION
     floor = smallest_budget(stages)
     if budget_bytes < floor:
-        raise ValueError(
-            f"budget_bytes (={budget_bytes}) is too small: this chain needs at least "
-            f"{floor} bytes. Try finer stages or a smaller micro-batch."
-        )
+        raise ValueError(f"{budget_bytes} bytes are too few: at least {floor} bytes.")
 
     @cache
     def fastest(start, end, room):
-        """Give extra seconds and tree; infinite seconds where nothing fits."""
-        ways = [(math.inf, ())]
+        ways = [(math.inf, ())]  # extra seconds and tree, where nothing fits
         if kept_needs(stages, start, end) <= room:
             if start == end:
                 return 0.0, (start,)
@@ -693,29 +638,24 @@ checks.lab04.fastest_tree(fastest_tree)
 # %% [markdown] id="hints-4-6"
 # <details><summary>Hint 1: time and tree together</summary>
 #
-# Let the inner function `fastest(start, end, room)` return a pair, extra seconds and tree. Where
-# nothing fits it returns `(math.inf, ())`: a sum with infinity is never the minimum.
+# An inner `fastest(start, end, room)` with `@cache` returns extra seconds and tree, or `(math.inf,
+# ())` where nothing fits.
 # </details>
 # <details><summary>Hint 2: room</summary>
 #
-# After a kept stage the rest has `room - saved_bytes`. After a segment it has `room` minus the
-# input of stage `split`. The segment's inside has `room` again. `@cache` over the three arguments
-# makes it quick.
+# After a kept stage the rest has `room - saved_bytes`, after a segment `room` minus the input of
+# stage `split`.
 # </details>
 # <details><summary>Hint 3: the tree</summary>
 #
-# To keep: `(start, *rest)`. To drop: `(inside, *rest)`, since the inside is one item, a tuple.
-# The refusal comes first, from `smallest_budget(stages)`.
+# To keep: `(start, *rest)`. To drop: `(inside, *rest)`, since the inside is one item. The refusal
+# comes first, from `smallest_budget(stages)`.
 # </details>
-
-# %% [markdown] id="predict-plans-text"
-# Now everything together: budgets from the smallest to the largest, each planned, run and
-# counted.
 #
-# **Predict.** With half of the memory of "all kept", how many per cent is a step longer?
+# **Predict.** With half of the memory of "all kept", how many per cent longer is a step?
 
 # %% id="guess-half"
-guess_half = None  # per cent
+guess = None  # per cent
 
 
 # %% id="plans"
@@ -729,7 +669,7 @@ def planned(share):
 
 half = planned(0.5)
 print(half.tree)
-print(f"{half.overhead:+.1%}{beside(guess_half, 100 * half.overhead)}")
+print(f"{half.overhead:+.1%}{beside(guess, 100 * half.overhead)}")
 
 
 # %% id="plans-counted"
@@ -760,16 +700,12 @@ plots.tradeoff(
 )
 
 # %% [markdown] id="read-plans"
-# Every point of the lower curve is a schedule that runs, and its peak was known before it ran.
-# Where the equal segments stand, your planner is faster with the same memory.
-#
-# It is exact, and meant for short chains: a part is solved for every room that occurs. Solvers for
-# long chains, `plan.solve` too, round bytes up to slots.
+# Each point of the lower curve is a schedule that runs, and its peak was known before. For long
+# chains, solvers such as `plan.solve` round bytes up to slots.
 #
 # ## On a GPU
 #
-# Optional, and never graded: profile, plan and run on the GPU itself, with a larger batch. The
-# seconds are measured there, so the trees may differ.
+# Optional, never graded: a larger batch, and measured seconds, so the trees may differ.
 
 
 # %% id="gpu"
@@ -813,10 +749,10 @@ claims.Verdicts(
 # %% [markdown] id="end"
 # ## What you can now do
 #
-# - Say from a chain's numbers what a schedule costs, in bytes and in seconds, before it runs.
-# - Run any schedule on real layers: a tree of checkpoints, gradients equal to the bit.
-# - Find the fewest forwards for so many boundaries, the smallest budget of a chain, and the
-#   fastest schedule in between. All three are one recursion: keep, or drop up to a boundary.
+# - Say what a schedule costs before it runs.
+# - Run any schedule on real layers, gradients equal to the bit.
+# - Find the fewest forwards, the smallest budget, and the fastest schedule in between. All are one
+#   recursion: keep, or drop up to a boundary.
 #
-# The library does the rest: `plan.profile` finds the stages of a model, U-Nets with skips included,
-# and `plan.apply` runs the plan on it. Chapter 07 looks inside a stage.
+# `plan.profile` finds the stages of any model, and `plan.apply` runs the plan on it. Chapter 07
+# looks inside a stage.
