@@ -2,10 +2,10 @@
 # # Lab 02: the measurement clinic
 #
 # Many posted numbers are wrong: read too early, taken on a cold machine, or with something of the
-# run before in them. In this lab you mend three broken benchmarks, build two instruments that
-# PyTorch does not have, and profile a transformer of twelve layers with and without checkpointing.
+# run before in them. You mend three broken benchmarks, build two instruments that PyTorch does not
+# have, and profile a transformer with and without checkpointing.
 #
-# **Budget:** 110 minutes, 1 GiB of memory, no GPU needed.
+# **Budget:** 90 minutes, 1 GiB of memory, no GPU needed.
 #
 # | exercise | you write | points |
 # |---|---|---|
@@ -16,9 +16,9 @@
 # | 2.5 | a leak detector | 3 |
 # | 2.6 | forward peak, backward peak, samples per second | 3 |
 #
-# Each answer goes into a cell that begins with `# exercise`. Helper functions, imports and
-# constants may also stand in cells of your own above it. The checks refuse answers that
-# call the course's own meters.
+# Each answer goes into a cell that begins with `# exercise`; helper functions may also stand in
+# cells of your own above it. The checks refuse the course's own meters. Where a cell says
+# `guess = None`, write a number before you go on.
 
 # %% id="imports"
 import gc
@@ -47,72 +47,66 @@ torch.set_num_threads(1)  # the models are small: more threads only disturb each
 #
 # Real seconds differ from machine to machine, so you measure on a `PretendGPU`. Like `torch.cuda`
 # it has `synchronize`, `memory_allocated`, `max_memory_allocated` and `reset_peak_memory_stats`.
-# Its bytes are real, those of tensors on your CPU. Its seconds are pretended: they pass as a script
-# says, so that everybody gets the same number.
+# Its bytes are real, those of tensors on your CPU. Its seconds pass as a script says, so that
+# everybody gets the same number. Like a GPU it has a queue: `launch` returns after 20 µs, and the
+# work goes on while Python runs ahead.
 #
-# Like a GPU it has a queue. `launch` puts work into it and returns after 20 µs, and the work goes
-# on while Python runs ahead. Here is a step that takes a quarter of a second on an idle, warm
-# machine. `slowness` says by which factor each launch takes longer.
+# ```text
+# Python   launch launch launch ........ synchronize waits ........ reads the clock
+# GPU             [   step 1   ][   step 2   ][   step 3   ]
+# ```
 #
 # ## 2.1 The seconds of a step
 #
-# Difficulty 1/5 · importance 5/5 · 10 minutes
+# Difficulty 1/5 · importance 5/5 · 8 minutes
 #
-# Start the clock, run some steps, divide: everybody has written this benchmark. The second version
-# waits for the queue before it reads the clock again. The right answer is about a quarter of a
-# second. What do the two give?
+# Start the clock, run five steps, divide: everybody has written this benchmark. A step takes 0.25 s
+# on an idle, warm machine. `SLOWNESS` says by which factor each launch takes longer.
 
 # %% id="patient-2-1"
 # cold, cold, fine, fine, fine, a neighbour, fine
 SLOWNESS = [30, 4, 1.0, 1.04, 1.02, 8, 1.06]
 
 
-def quarter_second_step(gpu):
-    return lambda: gpu.launch(0.25)
-
-
-def seconds_per_step(step, gpu, clock, *, wait, repeats=5):
-    start = clock()
+def seconds_per_step(gpu, *, wait, repeats=5):
+    start = gpu.now()
     for _ in range(repeats):
-        step()
+        gpu.launch(0.25)
     if wait:
         gpu.synchronize()
-    return (clock() - start) / repeats
+    return (gpu.now() - start) / repeats
 
 
-pretended = {}
-for wait in (False, True):
-    gpu = PretendGPU(slowness=SLOWNESS)
-    pretended[wait] = seconds_per_step(
-        quarter_second_step(gpu), gpu, gpu.now, wait=wait
-    )
-pd.DataFrame({"pretended seconds": pretended}).rename_axis("waits")
+# %% [markdown] id="predict-2-1"
+# **Predict.** What does the version that waits give?
+
+# %% id="guess-2-1"
+guess = None  # seconds
+
+# %% id="measure-2-1"
+at_once = seconds_per_step(PretendGPU(slowness=SLOWNESS), wait=False)
+waited = seconds_per_step(PretendGPU(slowness=SLOWNESS), wait=True)
+print(f"pretended seconds without waiting: {at_once:.5f}")
+print(f"pretended seconds with waiting: {waited:.2f}{beside(guess, waited)}")
 
 
 # %% [markdown] id="goal-2-1"
-# The first has timed the *launch*. The second is about seven times too slow: the cold steps are in
-# it, and a mean believes every one of them. So there are three faults: no waiting, no warm-up, a
-# mean. With two steps of warm-up, five timed ones and their median, the answer for this machine is
-# **0.26 s**.
+# The first has timed the *launch*. The second has the cold steps in its mean. So there are three
+# faults: no waiting, no warm-up, a mean. With two steps of warm-up, five timed ones and their
+# median, the number to reach for this machine is **0.26 s**.
 
 
 # %% id="answer-2-1"
 # exercise 2.1
 def step_seconds(
-    step: Callable[[], object],
-    gpu,
-    clock: Callable[[], float],
-    *,
-    warmup: int,
-    repeats: int,
+    step: Callable[[], object], gpu, clock, *, warmup: int, repeats: int
 ) -> float:
     """Time a step.
 
     Args:
         step: Launches one step's work.
-        gpu: Its `synchronize()` waits until all that was launched is done, as
-            torch.cuda's does.
-        clock: Gives the time in seconds.
+        gpu: Its `synchronize()` waits until all that was launched is done.
+        clock: A function that gives the time in seconds.
         warmup: How many steps to run, to their end, before the first one is timed.
         repeats: How many steps to time, one by one.
 
@@ -140,28 +134,26 @@ checks.lab02.step_seconds(step_seconds)
 # %% [markdown] id="hints-2-1"
 # <details><summary>Hint 1: where to wait</summary>
 #
-# At two places: before the clock starts, so that nothing of an earlier step is in the queue, and
-# before it is read again.
+# Before the clock starts, so that nothing of an earlier step is in the queue, and before it is read
+# again.
 # </details>
 # <details><summary>Hint 2: what to keep</summary>
 #
 # A list with the time of each step. Warm-up steps do not enter it.
 # </details>
-# <details><summary>Hint 3: why the median</summary>
+# <details><summary>Hint 3: the median</summary>
 #
-# One step in five was slowed down by another program. The mean is then off by more than a factor of
-# two, the median hardly.
+# `statistics.median`. One slow step in five moves it hardly, and the mean by a factor of two.
 # </details>
 
 # %% [markdown] id="text-2-2"
 # ## 2.2 How much slower?
 #
-# Difficulty 2/5 · importance 5/5 · 10 minutes
+# Difficulty 2/5 · importance 5/5 · 8 minutes
 #
-# "Checkpointing costs a third of the time" is a ratio. Here the machine is hot after seven
-# launches, and from then on everything takes 2.2 times as long. The *other* step really takes 1.25
-# times as long as the plain one. The benchmark below runs seven plain steps, then seven others, and
-# divides the averages.
+# "Checkpointing costs a third of the time" is a ratio. This machine is hot after seven launches,
+# and then everything takes 2.2 times as long. The *other* step really takes 1.25 times as long as
+# the plain one. The benchmark runs seven plain steps, then seven others, and divides the averages.
 #
 # **Predict.** What ratio does it give?
 
@@ -188,9 +180,8 @@ print(f"{ratio:.2f} times{beside(guess, ratio)}")
 
 
 # %% [markdown] id="read-2-2"
-# 1.25 times 2.2: the heat is all in the second number, and medians in place of averages would
-# change nothing. Run the two *in turn* instead, so that the two steps of a pair meet the same
-# machine, and compare within each pair. The number to reach is 1.25.
+# The heat is all in the second average, and medians would not help. Run the two *in turn* instead,
+# so that both steps of a pair meet the same machine. The number to reach is 1.25.
 
 
 # %% id="answer-2-2"
@@ -199,7 +190,7 @@ def slowdown(
     plain: Callable[[], object],
     other: Callable[[], object],
     gpu,
-    clock: Callable[[], float],
+    clock,
     *,
     repeats: int,
 ) -> float:
@@ -208,8 +199,8 @@ def slowdown(
     Args:
         plain: Launches one step's work.
         other: Launches the work of the step to compare with it.
-        gpu: Has `synchronize()`.
-        clock: Gives the time in seconds.
+        gpu: As in 2.1.
+        clock: As in 2.1.
         repeats: How many pairs to time, in turn, after one untimed run of each.
 
     Returns:
@@ -234,28 +225,26 @@ checks.lab02.slowdown(slowdown)
 # %% [markdown] id="hints-2-2"
 # <details><summary>Hint 1: the order</summary>
 #
-# Plain, other, plain, other, and so on. The change from cold to hot then falls into one pair at
-# most.
+# Plain, other, plain, other, and so on. Then the machine grows hot in one pair at most.
 # </details>
 # <details><summary>Hint 2: one step, timed</summary>
 #
-# You have a function that times steps. With which `warmup` and `repeats` does it time one?
+# With which `warmup` and `repeats` does your `step_seconds` time one step?
 # </details>
 # <details><summary>Hint 3: divide first</summary>
 #
-# The median of the plain times and the median of the other times may come from different pairs.
-# Take a ratio for each pair, and the median last.
+# Take a ratio for each pair, and the median last: the medians of the two lists may come from
+# different pairs.
 # </details>
 
 # %% [markdown] id="text-2-3"
 # ## 2.3 The peak of a steady step
 #
-# Difficulty 2/5 · importance 5/5 · 10 minutes
+# Difficulty 2/5 · importance 5/5 · 8 minutes
 #
-# Now memory, with the transformer of this lab. There is no queue to wait for. `PretendGPU(gpt)`
-# counts the bytes of this model and of all that is made inside its `with` block. The benchmark
-# below measures a step on four sequences, one on all eight, and the same four again. Which of the
-# three numbers is right?
+# Now memory, with the transformer of this lab. `PretendGPU(gpt)` counts the bytes of this model and
+# of all that is made inside its `with` block. The benchmark measures a step on four sequences, one
+# on all eight, and the same four again. Which of the three numbers is right?
 
 # %% id="the-model"
 torch.manual_seed(0)
@@ -286,13 +275,12 @@ with counted:
 
 # %% [markdown] id="read-2-3"
 # None. The last two are equal for steps of different sizes, because nobody reset the peak. The
-# first number belongs to the very first step, in which AdamW has no state yet during backward. And
-# all three contain what is there between two steps, above all the parameters.
+# first belongs to the very first step, in which AdamW has no state yet during backward. And all
+# three contain what is there between two steps, above all the parameters.
 #
-# So the number wanted is the *increase* over what is there before a steady step. It depends on
-# where `zero_grad` stands. `train_on` calls it first, so the old gradients are there before the
-# step and are freed in it. Called last, it would leave less there before, and the increase would be
-# larger by the gradients, at the same peak. For four sequences, by the course's meter:
+# You want the *increase* over what is there before a steady step. (`train_on` calls `zero_grad`
+# first, so old gradients are there before. Called last, it would make the increase larger.) The
+# number to reach for four sequences:
 
 # %% id="goal-2-3"
 report = memory.measure(lambda: train_on(tokens[:4]), model=gpt, optimizer=adamw)
@@ -335,16 +323,14 @@ checks.lab02.steady_peak(steady_peak)
 # </details>
 # <details><summary>Hint 2: when to reset</summary>
 #
-# A first step tries out kernels, and some need much workspace. If the peak is reset before the
-# warm-up, you read theirs.
+# A first step tries out kernels, and some need much workspace. Reset the peak after it.
 # </details>
 # <details><summary>Hint 3: when to read what was there before</summary>
 #
 # The warm-up leaves gradients and optimizer state. They are there before the measured step.
 # </details>
 #
-# Once more with your function: the same step should give the same number. (Eight sequences take
-# more than twice as much as four, because the old gradients are subtracted from both.)
+# With your function, the same step gives the same number twice:
 
 # %% id="mended-2-3"
 with counted:
@@ -359,10 +345,14 @@ with counted:
 #
 # Difficulty 3/5 · importance 5/5 · 15 minutes
 #
-# A peak says how much. To know *what*, ask autograd. It calls a pair of hooks: `pack` for each
-# tensor that it saves in forward, and `unpack` when backward needs the tensor. It keeps what `pack`
-# returns. Here are a linear layer, a softmax, and a product of the two halves of its result. How
-# many tensors are packed, and how many *storages*, pieces of memory, are behind them?
+# To know *what* is kept, ask autograd. It calls `pack` for each tensor that it saves in forward,
+# keeps what `pack` returns, and calls `unpack` when backward needs the tensor. Here are a linear
+# layer, a softmax, and a product of the two halves of its result. Four tensors are packed.
+#
+# **Predict.** How many *storages*, pieces of memory, are behind the four?
+
+# %% id="guess-2-4"
+guess = None  # storages
 
 # %% id="measure-2-4"
 linear, rows = nn.Linear(64, 128), torch.randn(32, 64)
@@ -371,26 +361,21 @@ packed = []
 
 def show(tensor):
     packed.append(tensor.detach())
-    print(
-        tuple(tensor.shape),
-        "shows",
-        tensor.nbytes,
-        "of",
-        tensor.untyped_storage().nbytes(),
-    )
+    whole = tensor.untyped_storage().nbytes()
+    print(tuple(tensor.shape), "shows", tensor.nbytes, "of", whole)
     return tensor
 
 
 with torch.autograd.graph.saved_tensors_hooks(show, lambda tensor: tensor):
     left, right = linear(rows).softmax(dim=-1).chunk(2, dim=-1)
     product = left * right
-len(packed), len({tensor.untyped_storage() for tensor in packed})
+behind = len({tensor.untyped_storage() for tensor in packed})
+print(f"{behind} storages{beside(guess, behind)}")
 
 # %% [markdown] id="read-2-4"
-# Adding up all these sizes would count the softmax's result twice: whole, and as two halves. The
-# memory behind a tensor is its storage, and `tensor.untyped_storage()` is the same object for all
-# views of it. A view of half of a storage keeps all of it alive. (`show` has a fault that none of
-# its numbers shows. If yours has it too, the check will say so.)
+# `tensor.untyped_storage()` is the same object for all views of one memory. A view of half of a
+# storage keeps all of it alive. (`show` has a fault that none of its numbers shows. If yours has it
+# too, the check will say so.)
 #
 # Write `activation_bytes`. Weights and buffers are there anyway and do not count, in whatever shape
 # they are saved. For the transformer on eight sequences the number to reach is
@@ -442,14 +427,14 @@ checks.lab02.activation_bytes(activation_bytes)
 # </details>
 # <details><summary>Hint 3: what pack may return</summary>
 #
-# A softmax saves its own result, and that tensor's `grad_fn` is the node that saves it. If you
-# return the tensor itself, each holds the other for ever. An alias without a graph does not.
+# A softmax saves its own result, and that tensor's `grad_fn` is the node that saves it. If `pack`
+# returns the tensor itself, each holds the other for ever. `tensor.detach()` has no graph.
 # </details>
 
 # %% [markdown] id="text-2-5"
 # ## 2.5 A leak detector
 #
-# Difficulty 4/5 · importance 4/5 · 35 minutes
+# Difficulty 3/5 · importance 4/5 · 25 minutes
 #
 # "It ran for three hours, then it ran out of memory." Here is such a step. It trains, then it notes
 # a validation loss, one number of four bytes.
@@ -482,9 +467,9 @@ print(f"each step: {grown}{beside(guess, grown[-1] / MIB)}")
 # %% [markdown] id="read-2-5"
 # The number keeps its graph, and the graph keeps all that it saved for a backward pass that never
 # comes. A common way to look for leaks, `gc.get_objects()`, misses tensors that never were Python
-# objects, such as the log-probabilities that `cross_entropy` makes for itself, the largest tensor
-# here. So you catch a tensor when an operation makes it, and follow it without holding it. There is
-# a tool for each:
+# objects: here the largest, the log-probabilities that `cross_entropy` makes for itself. So you
+# catch a tensor when an operation makes it, and follow it without holding it. There is a tool for
+# each:
 
 
 # %% id="tool-dispatch"
@@ -507,17 +492,15 @@ while_it_lives, list(followed.values())
 
 
 # %% [markdown] id="goal-2-5"
-# A `WeakKeyDictionary` forgets what is freed. With these two, write `find_leaks`: list every
-# storage that the step made and that is still alive after it. Leave out gradients and optimizer
-# state, even if this step created them: a step is meant to leave those. Of the spy's four
-# operations only two made memory: arguments and result tell you which. And some objects refer to
-# themselves, so that only Python's garbage collector frees them.
-#
-# The number to reach: the sizes that you list for the step above add up to what was counted there.
+# The dictionary forgets what is freed. Together they follow every storage that a step makes:
 
 
-# %% id="answer-2-5"
-# exercise 2.5
+# %% id="given-2-5"
+def tensors_in(tree) -> list[Tensor]:
+    """List the tensors in nested lists, tuples and dicts."""
+    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor)]
+
+
 class Births(TorchDispatchMode):
     """Follows every storage that an operation makes, and does not hold it."""
 
@@ -526,27 +509,32 @@ class Births(TorchDispatchMode):
         self.made_by = weakref.WeakKeyDictionary()  # from storage to operation
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        """Run an operation; it gives a tensor, or several in a list or tuple."""
         out = func(*args, **(kwargs or {}))
-        ### BEGIN SOLUTION
-        known = {t.untyped_storage() for t in tensors_in((args, kwargs))}
-        for tensor in tensors_in(out):
-            if tensor.untyped_storage() not in known:
-                self.made_by.setdefault(
-                    tensor.untyped_storage(), func.overloadpacket.__name__
-                )
-        ### END SOLUTION
+        for storage in made(tensors_in((args, kwargs)), tensors_in(out)):
+            self.made_by.setdefault(storage, func.overloadpacket.__name__)
         return out
 
 
-def tensors_in(tree) -> list[Tensor]:
-    """List the tensors in nested lists, tuples and dicts."""
-    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor)]
+# %% [markdown] id="task-2-5"
+# Write `made`: of the spy's four operations only two made memory. Then write `find_leaks`, which
+# lists every storage that the step made and that is alive after it. Leave out gradients and
+# optimizer state, since a step is meant to leave those. Some objects refer to themselves, and only
+# Python's garbage collector frees them.
+#
+# The number to reach: the sizes that you list for the step above add up to what was counted there.
 
 
-def find_leaks(
-    step: Callable[[], object], model: nn.Module, optimizer: torch.optim.Optimizer
-) -> list[tuple[str, int]]:
+# %% id="answer-2-5"
+# exercise 2.5
+def made(arguments: list[Tensor], results: list[Tensor]) -> set:
+    """Give the storages that an operation with these arguments and results has made."""
+    ### BEGIN SOLUTION
+    known = {tensor.untyped_storage() for tensor in arguments}
+    return {tensor.untyped_storage() for tensor in results} - known
+    ### END SOLUTION
+
+
+def find_leaks(step, model: nn.Module, optimizer) -> list[tuple[str, int]]:
     """List what a step has made and left behind.
 
     Args:
@@ -555,23 +543,17 @@ def find_leaks(
         optimizer: Its state, `optimizer.state`, is no leak.
 
     Returns:
-        For each storage the operation that made it, as in "addmm", and its bytes, in
-        any order.
+        Of each storage the operation that made it, as in "addmm", and its bytes.
     """
     ### BEGIN SOLUTION
     with Births() as births:
         step()
     gc.collect()
     gradients = [parameter.grad for parameter in model.parameters()]
-    meant = {
-        t.untyped_storage()
-        for t in tensors_in([gradients, list(optimizer.state.values())])
-    }
-    return [
-        (op, storage.nbytes())
-        for storage, op in births.made_by.items()
-        if storage not in meant
-    ]
+    meant = tensors_in([gradients, list(optimizer.state.values())])
+    meant = {tensor.untyped_storage() for tensor in meant}
+    left = [(op, s) for s, op in births.made_by.items() if s not in meant]
+    return [(op, storage.nbytes()) for op, storage in left]
     ### END SOLUTION
 
 
@@ -583,8 +565,7 @@ checks.lab02.find_leaks(find_leaks)
 # <details><summary>Hint 1: made here, or only passed on?</summary>
 #
 # A result whose storage is among the storages of the arguments is a view, or was changed in place.
-# Its storage was made before. Ask `tensors_in` for the tensors on both sides, because some
-# operations take and give lists.
+# Its storage was made before.
 # </details>
 # <details><summary>Hint 2: what is still there</summary>
 #
@@ -592,8 +573,8 @@ checks.lab02.find_leaks(find_leaks)
 # </details>
 # <details><summary>Hint 3: what is meant to stay</summary>
 #
-# `parameter.grad`, where it is not None, and for each parameter a dict of tensors in
-# `optimizer.state`. Compare storages once more.
+# `parameter.grad`, and for each parameter a dict of tensors in `optimizer.state`. Compare storages
+# once more.
 # </details>
 #
 # Now examine the step, as it is and cured:
@@ -615,21 +596,18 @@ find_leaks(train_and_validate_cured, gpt, adamw)
 
 
 # %% [markdown] id="read-patient"
-# The first line has the scores for every word, and more: a complete forward pass. Its cure is
-# `loss.item()`, `loss.detach()`, or `torch.no_grad()` around the validation. Only the last also
-# saves memory *while* the validation runs. It leaves four bytes, made on purpose.
+# The first line is a complete forward pass. Its cure is `loss.item()`, `loss.detach()`, or
+# `torch.no_grad()` around the validation. Only the last also saves memory *while* the validation
+# runs. It leaves four bytes, made on purpose.
 
 # %% [markdown] id="text-2-6"
 # ## 2.6 The profile
 #
 # Difficulty 3/5 · importance 5/5 · 15 minutes
 #
-# The last benchmark gives forward peak, backward peak and samples per second. For the peaks run a
-# steady step and report *total* bytes, parameters and state included (not the increase, as in 2.3).
-# For the rate take the median of whole steps, waited for.
-#
-# `strategies.applied(gpt, "per-block")` checkpoints each of the twelve blocks: a block keeps only
-# its input and runs again in backward. Without it, the meter gives these numbers to reach:
+# The last benchmark gives forward peak, backward peak and samples per second. The peaks are *total*
+# bytes of a steady step, parameters and state included (not the increase, as in 2.3). The rate
+# comes from the median of whole steps. The numbers to reach:
 
 # %% id="goal-2-6"
 report = memory.measure(lambda: train_on(tokens), model=gpt, optimizer=adamw)
@@ -639,27 +617,17 @@ report = memory.measure(lambda: train_on(tokens), model=gpt, optimizer=adamw)
 # %% id="answer-2-6"
 # exercise 2.6
 def profile_step(
-    loss_fn: Callable[[], Tensor],
-    optimizer: torch.optim.Optimizer,
-    gpu,
-    clock: Callable[[], float],
-    *,
-    num_samples: int,
-    repeats: int,
+    loss_fn: Callable[[], Tensor], optimizer, gpu, clock, *, num_samples, repeats
 ) -> dict[str, float]:
     """Profile a training step: zero_grad, forward, backward, update.
 
     Args:
-        loss_fn: Runs forward on one batch and gives the loss.
-        optimizer: Updates the model.
-        gpu: Has the four methods of torch.cuda that this lab uses.
-        clock: Gives the time in seconds.
-        num_samples: Samples in a batch.
+        loss_fn: Runs forward on a batch of `num_samples` and gives the loss.
         repeats: How many steps to time, after one of warm-up.
 
     Returns:
         "forward_bytes" and "backward_bytes", the most that was allocated during these
-        phases of a steady step, as ints, and "samples_per_second".
+        phases of a steady step, and "samples_per_second".
     """
     ### BEGIN SOLUTION
     peaks = {}
@@ -686,22 +654,22 @@ checks.lab02.profile_step(profile_step)
 # %% [markdown] id="hints-2-6"
 # <details><summary>Hint 1: a step with readings in it</summary>
 #
-# Write the four parts of a step as an inner function. Reset and read the peak around forward, then
+# Write the four parts of a step as an inner function, with resets and readings around forward and
 # around backward.
 # </details>
 # <details><summary>Hint 2: from the inner function to the result</summary>
 #
-# Let the inner function write its readings into a dictionary outside. The last step overwrites
-# those of the first.
+# Let the inner function write its readings into a dictionary outside. Later steps overwrite those
+# of the first.
 # </details>
 # <details><summary>Hint 3: samples per second</summary>
 #
-# Time the inner function with your own `step_seconds`. A step sees `num_samples` samples.
+# Time the inner function with your own `step_seconds`.
 # </details>
 
 # %% [markdown] id="profile-text"
-# The twelve layers, plain and checkpointed. Only bytes here: counting takes time, so this run's
-# samples per second would be unfair.
+# Now the twelve layers, plain and checkpointed. `strategies.applied(gpt, "per-block")` checkpoints
+# each block: it keeps only its input and runs again in backward.
 #
 # **Predict.** By how many per cent does checkpointing lower the backward peak?
 
@@ -721,10 +689,8 @@ table = pd.DataFrame(
 )
 table = table.drop("samples_per_second").T.astype(int)
 saved = 100 * (1 - table.loc["per-block"] / table.loc["none"])
-print(
-    f"backward: {saved['backward_bytes']:.0f} % "
-    f"less{beside(guess, saved['backward_bytes'])}"
-)
+lower = saved["backward_bytes"]
+print(f"backward: {lower:.0f} % less{beside(guess, lower)}")
 table
 
 
@@ -736,14 +702,13 @@ with strategies.applied(gpt, "per-block"):
 checkpointed.figure()
 
 # %% [markdown] id="read-profile"
-# Plain, it is what the meter gave, to the byte. The two peaks are nearly equal: when forward ends,
-# everything is saved, and backward begins by adding two flowing gradients. Checkpointed, they
-# differ. Forward ends with twelve inputs of blocks and little else. Backward computes one block at
-# a time again, while the gradients of all parameters pile up beside it.
+# Plain, the two peaks are nearly equal: when forward ends, everything is saved. Checkpointed,
+# forward ends with twelve inputs of blocks. Backward computes one block at a time again, while the
+# gradients of all parameters pile up beside it.
 #
-# And the price in time? `torch.cpu` has a `synchronize` too, so your functions run on this machine
-# as they are. Backward is about twice the work of forward, so one more forward should cost a third.
-# (The output depends on your machine.)
+# And the price in time? `torch.cpu` has a `synchronize` too, so your functions run on this machine.
+# Backward is about twice the work of forward, so one more forward should cost a third. (The output
+# depends on your machine.)
 
 # %% id="real-seconds"
 # NBVAL_IGNORE_OUTPUT
@@ -764,14 +729,12 @@ print(f"a checkpointed step takes {ratio:.2f} times as long")
 
 # %% [markdown] id="read-price"
 # PyTorch stops a recomputation at the last tensor that backward needs, which saves the last matrix
-# product of every block. But twelve checkpoints have work of their own, which shows in a small
-# model.
+# product of every block. But a checkpoint has work of its own, which shows in a small model.
 #
 # ## On a GPU
 #
-# Never graded, never compared. `torch.cuda` has all four methods, so it takes the place of the
-# `PretendGPU`. What the allocator has *reserved* is more than what is allocated, and is not what
-# your step needs.
+# Never graded. `torch.cuda` takes the place of the `PretendGPU`. What the allocator has *reserved*
+# is more than what is allocated, and is not what your step needs.
 
 # %% id="gpu-profile"
 # NBVAL_IGNORE_OUTPUT
@@ -782,14 +745,11 @@ if torch.cuda.is_available():
     model = GPT(large).cuda()
     optimizer = torch.optim.AdamW(model.parameters())
     words = torch.randint(0, large.vocab_size, (8, large.seq_len), device="cuda")
+    tools, options = (torch.cuda, time.perf_counter), {"num_samples": 8, "repeats": 5}
     for strategy in ("none", "per-block"):
         with strategies.applied(model, strategy):
-            loss_fn, options = (
-                lambda: model.loss(words),
-                {"num_samples": 8, "repeats": 5},
-            )
             result = profile_step(
-                loss_fn, optimizer, torch.cuda, time.perf_counter, **options
+                lambda: model.loss(words), optimizer, *tools, **options
             )
         print(strategy, *(Bytes(result[phase]) for phase in list(result)[:2]))
         print(f"  {result['samples_per_second']:.1f} samples/s")
