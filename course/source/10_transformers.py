@@ -1,9 +1,9 @@
 # %% [markdown] id="title"
 # # Transformers, as published
 #
-# Which lines do you set so that a published transformer trains in less memory, and what does each
-# of them do? That comes first. Then come six figures that are copied from tutorial to tutorial,
-# such as "GPT-2 XL: 40 GB" and "ViT-L saves 58 %". Under which conditions is each of them true?
+# Which lines make a published transformer train in less memory, and what does each of them do? That
+# comes first. Then come six figures that are copied from tutorial to tutorial, such as "GPT-2 XL:
+# 40 GB" and "ViT-L saves 58 %". Under which conditions is each of them true?
 #
 # **Budget:** 60 minutes, 2 GiB of memory, no GPU needed.
 
@@ -20,7 +20,10 @@ import pandas as pd
 import torch
 import transformers
 from accelerate import Accelerator
-from transformers import AutoModelForCausalLM, GPT2Config, Trainer, TrainingArguments
+from transformers import (
+    AutoModelForCausalLM, BertConfig, BertForSequenceClassification, GPT2Config, Trainer,
+    TrainingArguments,
+)  # fmt: skip
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from tutorial_lib import claims, data, device, memory, plots, recorded, strategies
@@ -42,8 +45,8 @@ torch.set_num_threads(1)  # with small steps a second core is waited for
 # | accumulation from the Trainer | `TrainingArguments(..., gradient_accumulation_steps=4)` |
 # | accumulation in your own loop | `Accelerator(gradient_accumulation_steps=4)` |
 #
-# (`from_pretrained` in place of `from_config` loads trained weights. The newest transformers also
-# says `activation_checkpointing`, does the same, and warns of the old name.)
+# (`from_pretrained` in place of `from_config` loads trained weights. The newest transformers calls
+# the switch `activation_checkpointing` too, and warns of the old name.)
 #
 # Here is the model: a GPT-2, and as text the source of Python's standard library, byte by byte. On
 # a CPU the model is small. On a small GPU it is GPT-2, on a large one GPT-2 Medium.
@@ -71,6 +74,7 @@ def new_model(checkpointed=False, **sizes):
 # %% id="text"
 where = device.pick()
 half = device.half_dtype(where) if torch.cuda.is_available() else None
+mixed_precision = {torch.bfloat16: "bf16", torch.float16: "fp16", None: "no"}[half]
 sizes, seq, batch_size = device.pick_by_tier(
     cpu=(TINY, 64, 16), small_gpu=({}, 512, 8), large_gpu=(MEDIUM, 1024, 8)
 )
@@ -82,32 +86,39 @@ rows = [{"input_ids": row, "labels": row} for row in text[: 2 * batch_size]]
 # takes bfloat16, and float16 on a T4, which only emulates bfloat16 and is slow with it. For float16
 # Trainer and Accelerate add the gradient scaler.
 
-
 # %% id="run-trainer"
+SILENT = {"report_to": "none", "save_strategy": "no", "logging_strategy": "no"}
+
+
 def run_trainer(micro_batch, checkpointed):
     quiet = warnings.catch_warnings(action="ignore", category=FutureWarning)
     with tempfile.TemporaryDirectory() as folder, quiet:
         arguments = TrainingArguments(
-            folder,
+            folder, num_train_epochs=1, learning_rate=2e-3,
             per_device_train_batch_size=micro_batch,
             gradient_accumulation_steps=batch_size // micro_batch,
             gradient_checkpointing=checkpointed,
-            bf16=half is torch.bfloat16,
-            fp16=half is torch.float16,
-            num_train_epochs=1,
-            learning_rate=2e-3,
-            use_cpu=not torch.cuda.is_available(),
-            **{"report_to": "none", "save_strategy": "no"},
-            **{"logging_strategy": "no", "disable_tqdm": True},
-        )
+            bf16=half is torch.bfloat16, fp16=half is torch.float16,
+            use_cpu=not torch.cuda.is_available(), disable_tqdm=True, **SILENT,
+        )  # fmt: skip
         trainer = Trainer(new_model(**sizes), arguments, train_dataset=rows)
         trainer.remove_callback(transformers.PrinterCallback)
         return trainer.train().metrics
 
 
+# %% id="own-settings"
+quarter = batch_size // 4
+settings = {
+    f"{batch_size} x 1": (batch_size, False),
+    f"{quarter} x 4": (quarter, False),
+    f"{batch_size} x 1, checkpointed": (batch_size, True),
+    f"{quarter} x 4, checkpointed": (quarter, True),
+}
+
 # %% [markdown] id="predict-own"
-# Four settings with the same effective batch: all samples at once or a quarter of them four times,
-# plain or checkpointed. In this course "4 x 4" is a micro-batch of 4 with 4 accumulation steps.
+# These are four settings with the same effective batch: all samples at once or a quarter of them
+# four times, plain or checkpointed. In this course "4 x 4" is a micro-batch of 4 with 4
+# accumulation steps.
 #
 # **Predict.** How many per cent of the peak do both lines together save?
 
@@ -116,13 +127,6 @@ guess = None  # per cent
 
 # %% id="own-figure"
 # NBVAL_IGNORE_OUTPUT
-quarter = batch_size // 4
-settings = {
-    f"{batch_size} x 1": (batch_size, False),
-    f"{quarter} x 4": (quarter, False),
-    f"{batch_size} x 1, checkpointed": (batch_size, True),
-    f"{quarter} x 4, checkpointed": (quarter, True),
-}
 reports = {}
 for name, setting in settings.items():
     with memory.watch() as reports[name]:
@@ -145,9 +149,9 @@ pd.DataFrame(times).T.round(3)
 # %% [markdown] id="read-own"
 # (These outputs are one machine's, and yours differ. The times are medians of three runs in turn,
 # without the meter, which costs time.) The mean losses agree, so it is the same training. Each line
-# alone takes away most of the activations. Accumulation leaves the gradients beside them, and
-# checkpointing needs one block's inside again. Whether accumulation costs time depends on whether a
-# micro-batch fills the machine.
+# alone takes away most of the activations. Accumulation keeps gradients beside them. Checkpointing
+# recomputes one block's activations at a time. Accumulation costs time where a micro-batch does not
+# fill the machine.
 #
 # With Accelerate you keep your own loop. `backward` divides the loss, and `accumulate` lets
 # `optimizer.step()` through only at every fourth micro-batch and at the end of an epoch.
@@ -157,9 +161,7 @@ pd.DataFrame(times).T.round(3)
 def run_accelerate(micro_batch, checkpointed):
     accelerator = Accelerator(
         gradient_accumulation_steps=batch_size // micro_batch,
-        mixed_precision={torch.bfloat16: "bf16", torch.float16: "fp16", None: "no"}[
-            half
-        ],
+        mixed_precision=mixed_precision,
         cpu=not torch.cuda.is_available(),
     )
     model = new_model(checkpointed, **sizes)
@@ -180,20 +182,18 @@ weights, peaks = {}, {}
 for name, setting in settings.items():
     with memory.watch() as report:
         weights[name] = run_accelerate(*setting)
-    peaks[name] = {
-        "Trainer": f"{reports[name].peak_bytes}",
-        "Accelerate": f"{report.peak_bytes}",
-    }
-accumulated = f"{quarter} x 4"
-same = torch.equal(weights[accumulated], weights[f"{accumulated}, checkpointed"])
+    in_trainer, in_loop = str(reports[name].peak_bytes), str(report.peak_bytes)
+    peaks[name] = {"Trainer": in_trainer, "Accelerate": in_loop}
+_, accumulated, _, both = weights.values()
+same = torch.equal(accumulated, both)
 print("checkpointed, the same weights to the bit:", same)
 pd.DataFrame(peaks).T
 
 # %% [markdown] id="switch"
-# On a CPU checkpointing changes no bit of the learned weights. Checkpointed, the peaks are the
-# Trainer's, because the Trainer is such a loop underneath. Without checkpointing this loop keeps a
-# little more: GPT-2 builds a cache for generating text that nobody reads in training. The Trainer
-# and the switch turn that cache off; in a loop of your own, set `use_cache=False`.
+# On a CPU checkpointing changes no bit of the learned weights. With checkpointing the peaks are the
+# Trainer's. Without it, this loop keeps a little more: GPT-2 builds a cache for generating text,
+# which nobody reads in training. The Trainer and the switch turn that cache off; in a loop of your
+# own, set `use_cache=False`.
 #
 # ## What does the switch wrap?
 #
@@ -202,14 +202,8 @@ pd.DataFrame(peaks).T
 
 # %% id="switch-on"
 wraps = {}
-for name in (
-    "gpt2",
-    "gpt2-xl",
-    "bert-large",
-    "llama-2-7b",
-    "vit-l-16",
-    "clip-two-tower",
-):
+published = ["gpt2", "gpt2-xl", "bert-large", "llama-2-7b", "vit-l-16"]
+for name in (*published, "clip-two-tower"):
     modules = switch_on(Recipe(name).make_model("meta")).modules()
     layers = [m for m in modules if isinstance(m, GradientCheckpointingLayer)]
     names = Counter(type(m).__name__ for m in layers if m.gradient_checkpointing)
@@ -255,22 +249,18 @@ guess = None  # per cent
 tokens = next(data.text_batches(16, 64))  # (batch, sequence)
 
 
-def peak(model):
+def peak(mode, checkpointed):
+    model = getattr(new_model(checkpointed, **TINY), mode)()
     loss = partial(model, input_ids=tokens, labels=tokens)
     return memory.measure(lambda: loss().loss.backward(), model=model).peak_bytes
 
 
-peaks = {}
-for mode, checkpointed in product(("train", "eval"), (False, True)):
-    model = getattr(new_model(checkpointed, **TINY), mode)()
-    with warnings.catch_warnings(record=True) as said:
-        warnings.simplefilter("always")
-        peaks[mode, checkpointed] = peak(model)
-in_train, in_eval = (
-    100 * (1 - peaks[mode, True] / peaks[mode, False]) for mode in ("train", "eval")
-)
+in_train = 100 * (1 - peak("train", True) / peak("train", False))
+with warnings.catch_warnings(record=True) as said:
+    warnings.simplefilter("always")
+    in_eval = 100 * (1 - peak("eval", True) / peak("eval", False))
 print(f"train() {in_train:.0f} %, eval() {in_eval:.0f} %{beside(guess, in_eval)}")
-print(*(warning.message for warning in said if warning.category is memory.MeterWarning))
+print(*{str(one.message) for one in said if one.category is memory.MeterWarning})
 
 # %% [markdown] id="read-eval"
 # In `eval()` the switch is on and nothing is checkpointed, because each layer asks `if
@@ -300,7 +290,7 @@ print(*(warning.message for warning in said if warning.category is memory.MeterW
 # `08_systems_and_optimization`. [3] The [performance guide of transformers
 # 4.18](https://huggingface.co/docs/transformers/v4.18.0/en/performance).
 #
-# Sources 1 and 2 name no attention kernel, precision or optimizer. So we try all that is usual, in
+# Sources 1 and 2 name no attention kernel, precision or optimizer. So we try the usual ones, in
 # decimal gigabytes like the figures:
 #
 # - *kernel*: `eager` writes the attention scores out, `sdpa` is PyTorch's fused attention and
@@ -310,8 +300,8 @@ print(*(warning.message for warning in said if warning.category is memory.MeterW
 # - *optimizer*: PyTorch's AdamW.
 #
 # The numbers were *predicted* before, for the kernels of a GPU. Beside them stand *emulated* ones:
-# PyTorch's own allocator, on a card of 80 GiB that is not there. Measured ones join them where a
-# reader hands in what `extra_record_your_gpu` writes.
+# PyTorch's own allocator, on a card of 80 GiB that is not there. Measured ones join them when a
+# reader hands them in (`extra_record_your_gpu`).
 
 # %% id="gigabytes"
 predicted = recorded.load("predicted")
@@ -322,8 +312,8 @@ gpus |= {f"{gpu.device.partition(',')[0]}, GB": gpu for gpu in recorded.measured
 def gigabytes(*choice, **choices):
     key = Recipe(*choice, **choices).label()
     report = predicted.rows[key]["report"]
-    kept, peak = report["at_peak"]["activations"], report["peak_bytes"]
-    found = {"activations, GB": kept / GB, "in all, GB": peak / GB}
+    found = {"activations, GB": report["at_peak"]["activations"] / GB}
+    found["in all, GB"] = report["peak_bytes"] / GB
     for name, gpu in gpus.items():
         seen = gpu.rows.get(key, {}).get("report", {})
         found[name] = seen.get("peak_bytes", math.nan) / GB
@@ -331,27 +321,18 @@ def gigabytes(*choice, **choices):
 
 
 # %% id="conditions"
-def conditions(*choice, precisions=("fp32", "bf16-amp"), **choices):
+def conditions(*choice, kernels=("eager", "sdpa"), precisions=("fp32", "bf16-amp"),
+               **choices):  # fmt: skip
     found = {}
-    for kernel, precision in product(("eager", "sdpa"), precisions):
-        under = choices | {"attention": kernel, "precision": precision}
-        found[f"{kernel}, {precision}"] = gigabytes(*choice, **under)
+    for kernel, precision in product(kernels, precisions):
+        under = {"attention": kernel, "precision": precision}
+        found[f"{kernel}, {precision}"] = gigabytes(*choice, **under, **choices)
     return pd.DataFrame(found).T
 
 
-def both_ways(*choice, way="per-block", **choices):
-    without = gigabytes(*choice, checkpointing="none", **choices)
-    after = gigabytes(*choice, checkpointing=way, **choices)
-    found = {}
-    for name in list(without)[1:]:
-        found |= {name: without[name], f"{name}, checkpointed": after[name]}
-    saved = 100 * (1 - after["in all, GB"] / without["in all, GB"])
-    return found | {"saved, %": saved}
-
-
 def shown(table):
-    table = pd.DataFrame(table)
-    return table.round(1).map(lambda size: "does not fit" if pd.isna(size) else size)
+    table = pd.DataFrame(table).round(1)
+    return table.map(lambda size: "does not fit" if pd.isna(size) else size)
 
 
 # %% [markdown] id="xl"
@@ -384,15 +365,17 @@ shown(pd.concat({"without": xl, "checkpointed": xl_lean}, axis=1))
 # one set of gradients through the peak (chapter 08).
 
 # %% id="xl-accumulated"
-window = {"checkpointing": "per-block", "accumulation": 2}
-xl_both = {"sdpa, bf16": gigabytes("gpt2-xl", 8, 1024, precision="bf16", **window)}
-xl_both = pd.DataFrame(xl_both).T
 layers, width = 48, 1600
 elements = 16 * layers * 32 * 1024 * width
 print(f"16 tensors in each of {layers} blocks: {elements / 1e9:.1f} billion elements")
 floor = 16 * Recipe("gpt2-xl").num_parameters / GB
 print(f"float32 parameters, gradients and two states alone: {floor:.1f} GB")
-shown(xl_both)  # 8 x 2 peaks as 8 x 4: the gradients wait from the second one on
+# 8 x 2 peaks as 8 x 4: the gradients wait from the second one on
+window = {"checkpointing": "per-block", "accumulation": 2}
+xl_both = conditions(
+    "gpt2-xl", 8, 1024, kernels=["sdpa"], precisions=["bf16"], **window
+)
+shown(xl_both)
 
 # %% [markdown] id="bert"
 # With everything in bfloat16 the claim of 22 GB is on the safe side. With float32 parameters it
@@ -405,15 +388,14 @@ shown(xl_both)  # 8 x 2 peaks as 8 x 4: the gradients wait from the second one o
 
 # %% id="bert-16"
 gradients = 4 * Recipe("bert-large").num_parameters / GB
+print(f"AdamW in float32, 16 bytes a parameter: {4 * gradients:.1f} GB")
 bert = conditions("bert-large", 16, 512)
 bert_window = conditions("bert-large", 4, 512) + gradients
-window["accumulation"] = 4
-bert_lean = {
-    f"sdpa, fp32, {name}": gigabytes("bert-large", 4, 512, optimizer=name, **window)
+lean = {"checkpointing": "per-block", "accumulation": 4}
+bert_lean = pd.DataFrame({
+    f"sdpa, fp32, {name}": gigabytes("bert-large", 4, 512, optimizer=name, **lean)
     for name in ("adamw", "adamw-8bit")
-}
-bert_lean = pd.DataFrame(bert_lean).T
-print(f"AdamW in float32, 16 bytes a parameter: {4 * gradients:.1f} GB")
+}).T  # fmt: skip
 steps = {"16 x 1": bert, "4 x 4": bert_window, "4 x 4, checkpointed": bert_lean}
 shown(pd.concat(steps).drop(columns="activations, GB"))
 
@@ -430,18 +412,19 @@ shown(pd.concat(steps).drop(columns="activations, GB"))
 # the Trainer of 2022. That Trainer used written-out attention, an AdamW that loops over the
 # parameters, and gradients set to zero, not to None. The guide reads the memory from the driver,
 # and notes that CUDA itself takes 1343 MB. All of that can be given to the predictor. The line
-# above the table has the first row's batch with today's defaults: fused attention, fused AdamW,
-# gradients set to None.
+# above the table is the first row with today's defaults: fused attention, fused AdamW, gradients
+# set to None.
 
 
 # %% id="guide-step"
+BERT_LARGE = {"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16,
+              "intermediate_size": 4096}  # fmt: skip
+
+
 def guide_step(micro_batch, strategy="none", attention="eager", **adamw):
     def make_step():
-        config = transformers.BertConfig(
-            hidden_size=1024, num_hidden_layers=24, num_attention_heads=16,
-            intermediate_size=4096, attn_implementation=attention,
-        )  # fmt: skip
-        model = transformers.BertForSequenceClassification(config).train()
+        config = BertConfig(**BERT_LARGE, attn_implementation=attention)
+        model = BertForSequenceClassification(config).train()
         optimizer = torch.optim.AdamW(model.parameters(), **adamw)
         ids = torch.zeros(micro_batch, 512, dtype=torch.long)
 
@@ -449,9 +432,7 @@ def guide_step(micro_batch, strategy="none", attention="eager", **adamw):
             with strategies.applied(model, strategy):
                 model(input_ids=ids, labels=ids[:, 0]).loss.backward()
             optimizer.step()
-            optimizer.zero_grad(
-                set_to_none=attention != "eager"
-            )  # zeros stay, as in a window
+            optimizer.zero_grad(set_to_none=attention != "eager")  # 2022 kept zeros
 
         return step, model, optimizer
 
@@ -459,21 +440,25 @@ def guide_step(micro_batch, strategy="none", attention="eager", **adamw):
 
 
 # %% id="guide-predicted"
-CUDA_ITSELF = 1343  # MB, as the guide measured it; its MB are MiB
-steps = {
-    # These two peak in backward, whatever the AdamW; fused is quick to predict.
+# 4 x 1 and 1 x 4 peak in backward, whatever the AdamW; fused is quick to predict
+guide_steps = {
     "4 x 1": (14949, guide_step(4, fused=True)),
     "1 x 4": (8681, guide_step(1, fused=True)),
     "1 x 4, checkpointed": (6775, guide_step(1, "library-switch", foreach=False)),
 }
-guide = {}
-for name, (theirs, make_step) in steps.items():
-    ours = memory.predict(make_step).peak_bytes / MIB + CUDA_ITSELF
-    off = 100 * (ours / theirs - 1)
-    guide[name] = {"the guide, MB": theirs, "predicted, MB": ours, "off, %": off}
-today = memory.predict(guide_step(4, attention="sdpa", fused=True)).peak_bytes
-print(f"4 x 1 with today's defaults: {today / MIB + CUDA_ITSELF:.0f} MB")
-guide = pd.DataFrame(guide).T
+
+
+def with_cuda(make_step):  # 1343 MB, as the guide measured CUDA itself; its MB are MiB
+    return memory.predict(make_step).peak_bytes / MIB + 1343
+
+
+today = with_cuda(guide_step(4, attention="sdpa", fused=True))
+print(f"4 x 1 with today's defaults: {today:.0f} MB")
+guide = pd.DataFrame(
+    {name: (theirs, with_cuda(step)) for name, (theirs, step) in guide_steps.items()},
+    index=["the guide, MB", "predicted, MB"],
+).T
+guide["off, %"] = 100 * (guide["predicted, MB"] / guide["the guide, MB"] - 1)
 guide.round(1)
 
 # %% [markdown] id="read-guide"
@@ -492,20 +477,26 @@ guide.round(1)
 
 
 # %% id="vit"
+def both_ways(*choice, way="per-block", **choices):
+    without = gigabytes(*choice, checkpointing="none", **choices)
+    after = gigabytes(*choice, checkpointing=way, **choices)
+    found = {}
+    for name in list(without)[1:]:
+        found |= {name: without[name], f"{name}, checkpointed": after[name]}
+    saved = 100 * (1 - after["in all, GB"] / without["in all, GB"])
+    return found | {"saved, %": saved}
+
+
 vit = {}
-for images, kernel, precision in (
-    *product([32], ["eager", "sdpa"], ["fp32", "bf16-amp"]),
-    *product([96], ["sdpa"], ["fp32", "bf16-amp"]),
-):
-    under = {"attention": kernel, "precision": precision}
-    vit[f"{images} images, {kernel}, {precision}"] = both_ways(
-        "vit-l-16", images, **under
-    )
+for images, kernel in ((32, "eager"), (32, "sdpa"), (96, "sdpa")):
+    for precision in ("fp32", "bf16-amp"):
+        under = {"attention": kernel, "precision": precision}
+        found = both_ways("vit-l-16", images, **under)
+        vit[f"{images} images, {kernel}, {precision}"] = found
 shown(vit).T
 
 # %% id="vit-both"
 amp = {"precision": "bf16-amp"}
-window["accumulation"] = 2  # 8 x 2 peaks as 8 x 4
 vit_b = {
     "32 x 1": gigabytes("vit-b-16", 32, **amp),
     "8 x 4, checkpointed": gigabytes("vit-b-16", 8, **amp, **window),
@@ -529,22 +520,17 @@ guess = None  # per cent
 four = {"model": "llama-2-7b", "micro_batch": 4, "seq": 2048, "precision": "bf16"}
 fused = four | {"optimizer": "adamw-fused"}
 lora = fused | {"lora_rank": 16}
-llama = {
-    "AdamW": both_ways(**fused),
-    "8-bit AdamW": both_ways(**four, optimizer="adamw-8bit"),
-    "LoRA": both_ways(**lora, way="library-switch"),
-}
+llama = {"AdamW": both_ways(**fused),
+         "8-bit AdamW": both_ways(**four, optimizer="adamw-8bit"),
+         "LoRA": both_ways(**lora, way="library-switch")}  # fmt: skip
 lora_saves = llama["LoRA"]["saved, %"]
 print(f"LoRA: {lora_saves:.0f} %{beside(guess, lora_saves)}")
 shown(llama).T
 
 # %% id="llama-figure"
-bars = {
-    "AdamW": fused,
-    "checkpointed": fused | {"checkpointing": "per-block"},
-    "LoRA": lora,
-    "LoRA, checkpointed": lora | {"checkpointing": "library-switch"},
-}
+bars = {"AdamW": fused, "checkpointed": fused | {"checkpointing": "per-block"},
+        "LoRA": lora,
+        "LoRA, checkpointed": lora | {"checkpointing": "library-switch"}}  # fmt: skip
 for name, choices in bars.items():
     row = predicted.rows[Recipe(**choices).label()]
     bars[name] = row["report"]["at_peak"]
@@ -555,20 +541,20 @@ plots.ledger_bars(bars, title=title, cards_gib=plots.CARDS_GIB, predicted=list(b
 # Half of the claim holds in full training: four sequences do not fit on the card, and checkpointed
 # they do. But parameters, gradients and states are most of what is left, so 71 % is out of reach.
 # It is nearly right for *frozen* weights, which the source does not mention. LoRA alone removes
-# states and gradients, and activations remain. Checkpointing alone removes activations, and the
-# rest remains. Both together take a 7B model from a data-center card to a workstation's.
+# states and gradients. Checkpointing alone removes activations. Both together take a 7B model from
+# a data-center card to a workstation's.
 #
 # ## Claim against prediction
 #
 # Which published figure is true under some condition? The table has the least and the most that we
-# predicted, and the condition that comes nearest to the claim, predicted and emulated. A dash means
-# that the step does not fit on the card, or that the card did not run it. (The 50 layers have 11
-# sequences of 512, as in chapter 01b.)
+# predicted. Then comes the condition nearest to the claim, predicted and emulated. A dash means
+# that the step does not fit on the card, or was not run. (The 50 layers have 11 sequences of 512,
+# as in chapter 01b.)
 
 # %% id="figures"
-fifty = {way: {"sdpa, fp32": gigabytes("transformer-50", 11, 512, checkpointing=way)}
-         for way in ("none", "per-block")}  # fmt: skip
-fifty, fifty_lean = (pd.DataFrame(found).T for found in fifty.values())
+one = {"kernels": ["sdpa"], "precisions": ["fp32"]}
+fifty, fifty_lean = (conditions("transformer-50", 11, 512, **one, checkpointing=way)
+                     for way in ("none", "per-block"))  # fmt: skip
 figures = [
     ("GPT-2 XL", "32 x 1: activations", 40, xl.iloc[:, :1]),
     ("GPT-2 XL", "32 x 1", 60, xl),
@@ -589,116 +575,87 @@ for name, (theirs, ours, _) in (guide * MIB / GB).iterrows():
     figures.append(("BERT, the guide", name, theirs, only))
 
 # %% id="against"
-lines, points = [], {}
+lines = []
 for model, step, claimed, seen in figures:
     ours = seen.get("in all, GB", seen.iloc[:, 0])
     nearest = (ours / claimed).map(math.log).abs().idxmin()
     line = {"model": model, "step": step if "%" in step else f"{step}, GB"}
     line |= {"claimed": claimed, "least": ours.min(), "most": ours.max()}
     line |= {"nearest": nearest, "predicted": ours[nearest]}
-    for name in gpus:
-        if name in seen:
-            line[name.removesuffix(", GB")] = seen[name][nearest]
-    lines.append(line)
-    if "%" not in step:
-        near = [(claimed, each / claimed) for each in ours]
-        points.setdefault(model, []).extend(near)
+    on_gpus = {name.removesuffix(", GB"): seen[name][nearest]
+               for name in gpus if name in seen}  # fmt: skip
+    lines.append(line | on_gpus)
 pd.DataFrame(lines).round(1).astype(object).fillna("-").set_index(["model", "step"])
 
 # %% id="against-figure"
+points = {}
+for model, step, claimed, seen in figures:
+    if "%" not in step:
+        ours = seen.get("in all, GB", seen.iloc[:, 0])
+        points.setdefault(model, []).extend((claimed, each / claimed) for each in ours)
 title = "Each point is one condition; at 1 the published figure is true"
 plots.agreement(points, title=title, unit="GB", log=True)
 
 # %% [markdown] id="summary"
-# The picture leaves out the two percentages. Most figures come near to 1 under some condition. The
-# two largest, GPT-2 XL without checkpointing, come near under none.
+# (The two percentages are left out.) Most figures come near to 1 under some condition. The two
+# largest, GPT-2 XL without checkpointing, never do.
 #
 # ## Verdicts
 
 # %% id="verdicts"
 kept, peak = xl_lean.loc["sdpa, bf16"].iloc[:2]
 once, window, least = (steps["in all, GB"] for steps in (bert, bert_window, bert_lean))
-full_saves = max(llama[name]["saved, %"] for name in ("AdamW", "8-bit AdamW"))
-vit_saves = [vit[f"32 images, {kind}, fp32"]["saved, %"] for kind in ("sdpa", "eager")]
-vit_whole, vit_part = (step["in all, GB"] for step in vit_b.values())
 off = {name: f"{miss:+.0f} %" for name, miss in guide["off, %"].items()}
 predicted_here = {"how": "predicted", "device": "CUDA kernels"}
 claims.Verdicts(
     claims.Verdict(
-        "A12",
-        "wrong",
-        "Without checkpointing no kernel and no precision gets by with 40 GB of "
-        "activations; the second pair, 12 and 32 GB, is nearly right with everything "
-        "in bfloat16.",
-        f"at least {smallest:.0f} GB of activations; checkpointed {kept:.1f} of "
-        f"{peak:.1f} GB",
-        cell="xl-table",
-        **predicted_here,
-    ),
+        "A12", "wrong", "Without checkpointing no kernel and no precision gets by with "
+        "40 GB of activations; the second pair, 12 and 32 GB, is nearly right with "
+        "everything in bfloat16.", f"at least {smallest:.0f} GB of activations; "
+        f"checkpointed {kept:.1f} of {peak:.1f} GB", cell="xl-table", **predicted_here),
     claims.Verdict(
-        "A13",
-        "holds if",
-        "8 GB are one micro-batch without the window's gradients, 5 GB need 8-bit "
-        "states, and no kernel and precision that we tried gives 24 GB.",
-        f"{once.min():.1f} to {once.max():.1f} GB at once, {window.min():.1f} GB as 4 "
-        f"x 4, {least.min():.1f} GB with 8-bit states",
-        cell="bert-16",
-        **predicted_here,
-    ),
+        "A13", "holds if", "8 GB are one micro-batch without the window's gradients, "
+        "5 GB need 8-bit states, and no kernel and precision that we tried gives 24 "
+        "GB.", f"{once.min():.1f} to {once.max():.1f} GB at once, {window.min():.1f} "
+        f"GB as 4 x 4, {least.min():.1f} GB with 8-bit states",
+        cell="bert-16", **predicted_here),
     claims.Verdict(
-        "A19",
-        "holds if",
-        "Vision transformers take both techniques as they are; a contrastive loss "
-        "needs cached gradients, since plain accumulation compares fewer pairs.",
-        f"ViT-B, 32 images: {vit_whole:.1f} GB to {vit_part:.1f} GB",
-        cell="vit-both",
-        **predicted_here,
-    ),
+        "B01", "holds if", "The published drop is right for written-out attention in "
+        "float32, read off the driver.", f"the two rows again, by tensors: "
+        f"{off['4 x 1']} and {off['1 x 4']}", cell="guide-predicted", **predicted_here),
     claims.Verdict(
-        "B01",
-        "holds if",
-        "The published drop is right for written-out attention in float32, read off "
-        "the driver.",
-        f"the two rows again, by tensors: {off['4 x 1']} and {off['1 x 4']}",
-        cell="guide-predicted",
-        **predicted_here,
-    ),
+        "B02", "holds if", "Right under the same conditions as the row before it.",
+        f"{off['1 x 4, checkpointed']}", cell="guide-predicted", **predicted_here),
+)  # fmt: skip
+
+# %% id="verdicts-shares"
+full_saves = max(llama[name]["saved, %"] for name in ("AdamW", "8-bit AdamW"))
+vit_saves = [vit[f"32 images, {kind}, fp32"]["saved, %"] for kind in ("sdpa", "eager")]
+vit_whole, vit_part = (step["in all, GB"] for step in vit_b.values())
+claims.Verdicts(
     claims.Verdict(
-        "B02",
-        "holds if",
-        "Right under the same conditions as the row before it.",
-        f"{off['1 x 4, checkpointed']}",
-        cell="guide-predicted",
-        **predicted_here,
-    ),
+        "A19", "holds if", "Vision transformers take both techniques as they are; a "
+        "contrastive loss needs cached gradients, since plain accumulation compares "
+        "fewer pairs.", f"ViT-B, 32 images: {vit_whole:.1f} GB to {vit_part:.1f} GB",
+        cell="vit-both", **predicted_here),
     claims.Verdict(
-        "E08",
-        "holds if",
-        "71 % is nearly reached with frozen weights (LoRA); in full training the "
-        "states stay.",
-        f"LoRA saves {lora_saves:.0f} %, full training at most {full_saves:.0f} %",
-        cell="llama",
-        **predicted_here,
-    ),
+        "E08", "holds if", "71 % is nearly reached with frozen weights (LoRA); in full "
+        "training the states stay.", f"LoRA saves {lora_saves:.0f} %, full training at "
+        f"most {full_saves:.0f} %", cell="llama", **predicted_here),
     claims.Verdict(
-        "E09",
-        "holds if",
-        "58 % lies between the two attention kernels in float32, and 96 images then "
-        "take less than 32 did.",
+        "E09", "holds if", "58 % lies between the two attention kernels in float32, "
+        "and 96 images then take less than 32 did.",
         f"{min(vit_saves):.0f} % and {max(vit_saves):.0f} %",
-        cell="vit",
-        **predicted_here,
-    ),
-)
+        cell="vit", **predicted_here),
+)  # fmt: skip
 
 # %% [markdown] id="end"
 # ## What you can now do
 #
-# - Set checkpointing and accumulation in transformers, the Trainer and Accelerate, and make your
-#   own before/after table.
+# - Set checkpointing and accumulation in transformers, the Trainer and Accelerate.
 # - Say what a library's switch wraps and what it leaves, and notice a switch that does nothing.
-# - Ask of a published figure: which kernel, precision, optimizer and batch, and which peak? And
-#   try those conditions on a laptop.
+# - Ask of a published figure which kernel, precision, optimizer and batch it has, and try those
+#   conditions on a laptop.
 #
 # Two companions are optional: `10b_published_measurements` compares predictions with what others
 # measured on real GPUs, `10c_more_on_the_switch` has more traps. Chapter 11,
