@@ -38,21 +38,15 @@ os.environ["KERAS_BACKEND"] = "tensorflow"
 
 
 # %% id="needs"
-said = set()
+frameworks = ("jax", "optax", "tensorflow", "keras")
+missing = [name for name in frameworks if find_spec(name) is None]
+for name in missing:
+    print(f"{name} is not installed: its cells are left out.")
 
 
-def say_once(missing):
-    for name in sorted(missing - said):
-        print(f"{name} is not installed: its cells are left out.")
-    said.update(missing)
-
-
-def left_out(lines):
-    mark, _, names = lines[0].partition("# needs ") if lines else ("no", "", "")
-    missing = {
-        name for name in names.strip().split(", ") if name and find_spec(name) is None
-    }
-    return [f"say_once({missing})\n"] if missing and not mark else lines
+def left_out(lines):  # Jupyter asks it for the lines to run
+    needs = lines[0] if lines and lines[0].startswith("# needs ") else ""
+    return ["pass\n"] if any(name in needs for name in missing) else lines
 
 
 get_ipython().input_transformers_cleanup.append(left_out)
@@ -92,9 +86,9 @@ def torch_loss(w):
     return F.cross_entropy(hidden @ w[-1], torch.from_numpy(y))
 
 
-torch_weights = [torch.from_numpy(w).requires_grad_() for w in weights]
+leaves = [torch.from_numpy(w).requires_grad_() for w in weights]
 wanted = [
-    w.numpy() for w in torch.autograd.grad(torch_loss(torch_weights), torch_weights)
+    gradient.numpy() for gradient in torch.autograd.grad(torch_loss(leaves), leaves)
 ]
 
 
@@ -106,19 +100,16 @@ def relative_error(gradients):
 # %% id="parts"
 def micro_batches(sizes):
     """Slices of the batch, and the weight by which each mean loss counts its rows."""
-    slices = [slice(a, b) for a, b in pairwise(np.cumsum([0, *sizes]))]
-    return [
-        (part, len(sizes) * size / 32) for part, size in zip(slices, sizes, strict=True)
-    ]
+    slices = (slice(a, b) for a, b in pairwise(np.cumsum([0, *sizes])))
+    return [(part, len(sizes) * (part.stop - part.start) / 32) for part in slices]
 
 
 def show(gradients_of):
     for sizes, weighted in ((EQUAL, False), (UNEQUAL, False), (UNEQUAL, True)):
         error = relative_error(gradients_of(sizes, weighted))
         words = "equal to the big batch" if error < 1e-4 else f"wrong by {error:.0%}"
-        mark = (
-            beside(guess, 100 * error) if (sizes, weighted) == (UNEQUAL, False) else ""
-        )
+        is_asked = (sizes, weighted) == (UNEQUAL, False)
+        mark = beside(guess, 100 * error) if is_asked else ""
         print(f"{sizes}, weighted by rows: {weighted!s:<5}  {words}{mark}")
 
 
@@ -191,9 +182,8 @@ def with_keras(sizes, weighted, lr=1000.0):  # a step that is large beside its r
             hidden = tf.constant(x[part])
             for matrix in matrices[:-1]:
                 hidden = hidden + tf.tanh(hidden @ matrix.value)
-            loss = cross_entropy(y[part], hidden @ matrices[-1].value) * (
-                weight if weighted else 1
-            )
+            loss = cross_entropy(y[part], hidden @ matrices[-1].value)
+            loss = loss * (weight if weighted else 1)
         optimizer.apply(tape.gradient(loss, [m.value for m in matrices]), matrices)
     return [
         (old - new.numpy()) / lr for old, new in zip(weights, matrices, strict=True)
@@ -310,17 +300,15 @@ for policy in (policies.save_only_these_names("boundary"), offload):
 
 # %% id="names"
 IDEAS = {
-    "run again in backward": "torch.utils.checkpoint.checkpoint jax.checkpoint "
-    "jax.remat flax.linen.remat flax.nnx.remat haiku.remat tensorflow.recompute_grad "
-    "keras.remat",
-    "choose by operation": (
-        "torch.utils.checkpoint.create_selective_checkpoint_contexts "
-        "jax.checkpoint_policies.dots_saveable"
-    ),
-    "move to the host": "torch.autograd.graph.save_on_cpu "
-    "jax.checkpoint_policies.save_and_offload_only_these_names",
-    "see what waits": "tutorial_lib.memory.saved "
-    "jax.ad_checkpoint.print_saved_residuals",
+    "run again in backward": """torch.utils.checkpoint.checkpoint jax.checkpoint
+        jax.remat flax.linen.remat flax.nnx.remat haiku.remat
+        tensorflow.recompute_grad keras.remat""",
+    "choose by operation": """jax.checkpoint_policies.dots_saveable
+        torch.utils.checkpoint.create_selective_checkpoint_contexts""",
+    "move to the host": """torch.autograd.graph.save_on_cpu
+        jax.checkpoint_policies.save_and_offload_only_these_names""",
+    "see what waits": """tutorial_lib.memory.saved
+        jax.ad_checkpoint.print_saved_residuals""",
     "accumulate": "torch.Tensor.grad optax.MultiSteps keras.optimizers.Optimizer",
 }
 for idea, names in IDEAS.items():
