@@ -22,23 +22,11 @@ import pandas as pd
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed import pipelining
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.optim import ZeroRedundancyOptimizer
-from torch.distributed.pipelining import (
-    PipelineStage,
-    Schedule1F1B,
-    ScheduleGPipe,
-    ScheduleInterleaved1F1B,
-)
-from torch.distributed.tensor import Replicate, Shard
-from torch.distributed.tensor.parallel import (
-    ColwiseParallel,
-    PrepareModuleInput,
-    RowwiseParallel,
-    SequenceParallel,
-    parallelize_module,
-)
+from torch.distributed.tensor import Replicate, Shard, parallel
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import AdamW
@@ -74,11 +62,9 @@ two = ranks.start(2)
 
 
 def add_up():
-    mine = torch.tensor(10.0 + dist.get_rank())
+    rank, mine = dist.get_rank(), torch.tensor(10.0 + dist.get_rank())
     dist.all_reduce(mine)
-    return (
-        f"rank {dist.get_rank()} of {dist.get_world_size()}: the sum is {mine.item():g}"
-    )
+    return f"rank {rank} of {dist.get_world_size()}: the sum is {mine.item():g}"
 
 
 two.run(add_up)
@@ -151,9 +137,8 @@ synced, skipped = (two.run(all_reduces, 4, skip)[0] for skip in (False, True))
 buckets = len(two.run(all_reduces, 1, False)[0])
 for name, sizes, passes in (("without", synced, 4), ("no_sync", skipped, 1)):
     formula = f"{buckets} buckets x {passes} = {buckets * passes}"
-    print(
-        f"{name:<8} {len(sizes)} all-reduces (formula: {formula}), {sum(sizes) / P:g} P"
-    )
+    amount = f"{len(sizes)} all-reduces (formula: {formula}), {sum(sizes) / P:g} P"
+    print(f"{name:<8} {amount}")
 print(f"without no_sync: {len(synced)}{beside(guess, len(synced))}")
 
 # %% [markdown] id="measured-text"
@@ -220,12 +205,10 @@ settings = {
     (2, 2, 2): two.run(measured, ddp, 2)[0],
 }
 two.stop()
-print("micro-batch  steps  ranks   activations      peak")
-for (micro, steps, world), one in settings.items():
-    activations = one.ledger["activations"] / P
-    print(
-        f"{micro:>11}{steps:>7}{world:>7}{activations:>12.2f} P{one.peak / P:>8.2f} P"
-    )
+table = pd.DataFrame(list(settings), columns=["micro-batch", "steps", "ranks"])
+table["activations, P"] = [one.ledger["activations"] / P for one in settings.values()]
+table["peak, P"] = [one.peak / P for one in settings.values()]
+table.round(2)
 
 # %% [markdown] id="global-batch-read"
 # Only the micro-batch moves the activations. Accumulation and DDP add a constant to the peak: the
@@ -284,10 +267,6 @@ def fsdp(stage):
     return training_step(model, my_lines())
 
 
-# %% id="start-four"
-# NBVAL_IGNORE_OUTPUT
-four = ranks.start(4)  # the line below, if there is one, depends on your machine
-
 # %% id="zero-formula"
 A = measured(one_process, 1, 2).peak / P - 3  # less weights and states
 block = sum(p.nbytes for p in make_gpt().blocks[0].parameters()) / P
@@ -301,28 +280,26 @@ formula = {
 
 
 # %% id="show"
-def on_the_wire(sent, num_ranks=4):
-    passes = {
-        "all_reduce": 2,
-        "send": num_ranks / (num_ranks - 1),
-        "recv": 0,
-        "barrier": 0,
-    }
-    return sum(passes.get(name, 1) * size for name, size in sent.items()) * (
-        1 - 1 / num_ranks
-    )
+# NBVAL_IGNORE_OUTPUT
+four = ranks.start(4)  # the line below, if there is one, depends on your machine
+SENDS = {"all_reduce": 2, "send": 4 / 3, "recv": 0, "barrier": 0}  # else 1
 
 
-def show(names):
-    columns = {"between steps": [seen[name].held / P for name in names]}
+def on_the_wire(sent):  # by one of four ranks, in P
+    return 3 / 4 * sum(SENDS.get(name, 1) * size for name, size in sent.items()) / P
+
+
+def show(names):  # in P
+    rows = [seen[name] for name in names]
+    columns = {"between steps": [one.held / P for one in rows]}
     columns["formula"] = [formula[name][0] for name in names]
-    columns["peak"] = [seen[name].peak / P for name in names]
+    columns["peak"] = [one.peak / P for one in rows]
     columns["formula of the peak"] = [formula[name][1] for name in names]
-    columns["sent"] = [on_the_wire(seen[name].sent) / P for name in names]
-    return pd.DataFrame(columns, index=list(names)).round(2)  # in P
+    columns["sent"] = [on_the_wire(one.sent) for one in rows]
+    return pd.DataFrame(columns, index=list(names)).round(2)
 
 
-# gloo's threads let go of a tensor late now and then: other ranks did not
+# now and then gloo frees a tensor late on some rank, so take the rank with the least
 def least(by_rank):
     return min(by_rank, key=lambda one: one.peak)
 
@@ -360,22 +337,19 @@ class Part(nn.Module):
     def __init__(self, stage, num_stages, again):
         super().__init__()
         gpt, length = make_gpt(), 8 // num_stages
-        self.embeddings = gpt.token_embedding if stage == 0 else None
-        self.positions = gpt.position_embedding if stage == 0 else None
+        is_first, is_last = stage == 0, stage == num_stages - 1
+        self.embeddings = gpt.token_embedding if is_first else None
+        self.positions = gpt.position_embedding if is_first else None
         self.blocks = gpt.blocks[stage * length : (stage + 1) * length]
-        self.end = (
-            nn.Sequential(gpt.norm, gpt.head) if stage == num_stages - 1 else None
-        )
-        self.run = (
-            partial(checkpoint, use_reentrant=False) if again else nn.Module.__call__
-        )
+        self.end = nn.Sequential(gpt.norm, gpt.head) if is_last else nn.Identity()
+        self.again = again
 
     def forward(self, x):
         if self.embeddings is not None:
             x = self.embeddings(x) + self.positions.weight
         for block in self.blocks:
-            x = self.run(block, x)
-        return x if self.end is None else self.end(x)
+            x = checkpoint(block, x, use_reentrant=False) if self.again else block(x)
+        return self.end(x)
 
 
 # %% [markdown] id="schedules-text"
@@ -403,19 +377,16 @@ def noted(run, change, log):
 
 
 def pipeline(schedule, again, log):
-    rank, size = dist.get_rank(), dist.get_world_size()
-    num_stages = size * (2 if schedule is ScheduleInterleaved1F1B else 1)
-    numbers = range(rank, num_stages, size)
-    model = nn.ModuleList(Part(number, num_stages, again) for number in numbers)
-    stages = [
-        PipelineStage(part, number, num_stages, torch.device("cpu"))
-        for part, number in zip(model, numbers, strict=True)
-    ]
-    for stage in stages:
+    rank, size, stages = dist.get_rank(), dist.get_world_size(), []
+    num_stages = size * (2 if schedule is pipelining.ScheduleInterleaved1F1B else 1)
+    for number in range(rank, num_stages, size):
+        part, cpu = Part(number, num_stages, again), torch.device("cpu")
+        stage = pipelining.PipelineStage(part, number, num_stages, cpu)
         stage.forward_one_chunk = noted(stage.forward_one_chunk, 1, log)
         stage.backward_one_chunk = noted(stage.backward_one_chunk, -1, log)
+        stages.append(stage)
     runner = schedule(stages if len(stages) > 1 else stages[0], 8, loss_fn=loss_of)
-    return runner, model
+    return runner, nn.ModuleList(stage.submod for stage in stages)
 
 
 # %% id="measured-pipeline"
@@ -440,32 +411,26 @@ def measured_pipeline(schedule, again):
 
 
 # %% id="pipeline-table"
-SCHEDULES = {
-    "GPipe": ScheduleGPipe,
-    "1F1B": Schedule1F1B,
-    "interleaved": ScheduleInterleaved1F1B,
-}
-runs = {
-    (name, again): four.run(measured_pipeline, schedule, again)
-    for name, schedule in SCHEDULES.items()
-    for again in (False, True)
-}
-print(
-    "rank 0 to 3   in flight       activations, P       peak, P              with "
-    "checkpointing"
-)
-for name in SCHEDULES:
-    kept, again = runs[name, False], runs[name, True]
-    waiting = " ".join(f"{one.ledger['activations'] / P:.2f}" for one, _ in kept)
-    peaks = [
-        " ".join(f"{one.peak / P:.2f}" for one, _ in rows) for rows in (kept, again)
-    ]
-    print(
-        f"{name:<13} {[flight for _, flight in kept]!s:<15} {waiting}  {peaks[0]}  "
-        f"{peaks[1]}"
-    )
+def by_rank(sizes):
+    return "  ".join(f"{size / P:.2f}" for size in sizes)
+
+
+SCHEDULES = {"GPipe": pipelining.ScheduleGPipe, "1F1B": pipelining.Schedule1F1B,
+             "interleaved": pipelining.ScheduleInterleaved1F1B}  # fmt: skip
+runs, table = {}, {}
+for name, schedule in SCHEDULES.items():
+    for again in (False, True):
+        runs[name, again] = four.run(measured_pipeline, schedule, again)
+    kept, recomputed = runs[name, False], runs[name, True]
+    table[name] = {
+        "in flight": "  ".join(str(flight) for _, flight in kept),
+        "activations, P": by_rank(one.ledger["activations"] for one, _ in kept),
+        "peak, P": by_rank(one.peak for one, _ in kept),
+        "peak, checkpointed": by_rank(one.peak for one, _ in recomputed),
+    }
 flight = runs["1F1B", False][0][1]
 print(f"1F1B, rank 0: {flight}{beside(guess, flight)}")
+pd.DataFrame(table).T.rename_axis(columns="on ranks 0 to 3")
 
 # %% [markdown] id="pipeline-read"
 # - **GPipe** divides the layers only: a quarter of the layers times the whole batch.
@@ -508,20 +473,22 @@ print(f"1F1B, rank 0: {flight}{beside(guess, flight)}")
 guess = None
 
 # %% id="tensor-plan"
-PAIRS = {
-    "attention.qkv": ColwiseParallel(),
-    "attention.out": RowwiseParallel(),
-    "mlp.up": ColwiseParallel(),
-    "mlp.down": RowwiseParallel(),
-}
-TOKENS = Shard(1)  # of (batch, sequence, width)
-gather = PrepareModuleInput(input_layouts=TOKENS, desired_input_layouts=Replicate())
-scatter = RowwiseParallel(output_layouts=TOKENS)
-norm = SequenceParallel(use_local_output=True)
-SEQUENCE = {
-    **{"norm_1": norm, "attention": gather, "attention.out": scatter},
-    **{"norm_2": norm, "mlp": gather, "mlp.down": scatter},
-}
+by_columns, by_rows = parallel.ColwiseParallel, parallel.RowwiseParallel
+PAIRS = {"attention.qkv": by_columns(), "attention.out": by_rows(),
+         "mlp.up": by_columns(), "mlp.down": by_rows()}  # fmt: skip
+ALL_TOKENS, OWN_TOKENS = Replicate(), Shard(1)  # of (batch, sequence, width)
+gather = parallel.PrepareModuleInput(
+    input_layouts=OWN_TOKENS, desired_input_layouts=ALL_TOKENS
+)
+scatter = by_rows(output_layouts=OWN_TOKENS)
+norm = parallel.SequenceParallel(use_local_output=True)
+SEQUENCE = {"norm_1": norm, "attention": gather, "attention.out": scatter,
+            "norm_2": norm, "mlp": gather, "mlp.down": scatter}  # fmt: skip
+begin = parallel.PrepareModuleInput(
+    input_layouts=ALL_TOKENS, desired_input_layouts=OWN_TOKENS, use_local_output=True
+)
+end = by_columns(input_layouts=OWN_TOKENS, output_layouts=ALL_TOKENS)
+OUTSIDE = {"blocks.0": begin, "norm": norm, "head": end}
 
 
 # %% id="tensor-parallel"
@@ -533,15 +500,10 @@ def tensor_parallel(sequence=False):
             by_rank = parameter.data.unflatten(0, (3, size, -1)).transpose(0, 1)
             parameter.data = by_rank.flatten(0, 2).contiguous()
         block.attention.num_heads //= size
-        parallelize_module(block, mesh, PAIRS | (SEQUENCE if sequence else {}))
+        plan = PAIRS | (SEQUENCE if sequence else {})
+        parallel.parallelize_module(block, mesh, plan)
     if sequence:
-        begin = PrepareModuleInput(
-            input_layouts=Replicate(),
-            desired_input_layouts=TOKENS,
-            use_local_output=True,
-        )
-        end = ColwiseParallel(input_layouts=TOKENS, output_layouts=Replicate())
-        parallelize_module(model, mesh, {"blocks.0": begin, "norm": norm, "head": end})
+        parallel.parallelize_module(model, mesh, OUTSIDE)
     return training_step(model, lines)
 
 
@@ -560,10 +522,8 @@ for name, matrices, units in (
 tensor_ways = {"TP": False, "TP + sequence": True}
 for name, sequence in tensor_ways.items():
     seen[name] = least(four.run(measured, tensor_parallel, sequence))
-    print(
-        f"{name:<14} same loss as one process: "
-        f"{abs(seen[name].loss - alone.loss) < 1e-4}"
-    )
+    same_loss = abs(seen[name].loss - alone.loss) < 1e-4
+    print(f"{name:<14} same loss as one process: {same_loss}")
 share = 100 * seen["TP"].ledger["activations"] / alone.ledger["activations"]
 print(f"TP: {share:.0f} % of one process's activations{beside(guess, share)}")
 show(tensor_ways)
@@ -613,19 +573,11 @@ for rank in (0, 3):
     seen[f"1F1B + checkpoint, rank {rank}"] = runs["1F1B", True][rank][0]
 four.stop()
 rows = {"one process": alone, **seen}
-columns = {
-    "weights": "parameters",
-    "gradients": "gradients",
-    "states": "optimizer_state",
-}
-table = {
-    word: [one.ledger[name] / P for one in rows.values()]
-    for word, name in columns.items()
-}
-table["activations"] = [one.ledger["activations"] / P for one in rows.values()]
+table = pd.DataFrame({name: one.ledger for name, one in rows.items()}).T / P
+table = table[[*STATES, "activations"]]
 table["peak"] = [one.peak / P for one in rows.values()]
-table["sent"] = [on_the_wire(one.sent) / P for one in rows.values()]
-pd.DataFrame(table, index=list(rows)).round(2)
+table["sent"] = [on_the_wire(one.sent) for one in rows.values()]
+table.round(2)
 
 # %% id="all-rows-figure"
 plots.ledger_bars(
@@ -687,32 +639,28 @@ plots.ledger_bars(ledgers, title=title, cards_gib=(24, 80), predicted=[*ledgers]
 # - Mixed precision keeps weights and states in float32, which doubles them.
 
 # %% id="verdicts"
-kept, again = runs["1F1B", False][0][0], runs["1F1B", True][0][0]
+kept, again = (
+    runs["1F1B", way][0][0].ledger["activations"] / P for way in (False, True)
+)
 peaks = {name: f"{one.peak / P:.1f}" for name, one in rows.items()}
 claims.Verdicts(
     claims.Verdict(
         "C12", "holds", "Checkpointing works inside pipeline stages; then boundaries "
         "alone wait for the micro-batches in flight.",
-        f"1F1B, rank 0: activations {kept.ledger['activations'] / P:.2f} P, "
-        f"checkpointed {again.ledger['activations'] / P:.2f} P; {flight} of 8 "
-        "micro-batches in flight",
-        "counted", "pipeline-table",
-    ),
+        f"1F1B, rank 0: activations {kept:.2f} P, checkpointed {again:.2f} P; {flight} "
+        "of 8 micro-batches in flight", "counted", "pipeline-table"),
     claims.Verdict(
         "C20", "holds", "No lever does it all: ranks divide weights, gradients and "
         "states, and checkpointing, offload and 16 bits cut activations.",
         f"peaks in P: DDP {peaks['DDP']}, ZeRO 3 {peaks['ZeRO 3']}, TP {peaks['TP']}, "
         f"1F1B {peaks['1F1B, rank 0']}, DDP with checkpointing "
         f"{peaks['DDP + checkpoint']}, offload {peaks['DDP + offload']}, autocast "
-        f"{peaks['DDP + bf16 autocast']}",
-        "counted", "all-rows",
-    ),
+        f"{peaks['DDP + bf16 autocast']}", "counted", "all-rows"),
     claims.Verdict(
         "D09", "holds if", "With no_sync DDP makes one all-reduce per update for each "
         "bucket: it is one in all if the gradients fit into one bucket.",
         f"{len(skipped)} with no_sync, {len(synced)} without, for {buckets} buckets "
-        "and 4 micro-batches", "counted", "no-sync-table",
-    ),
+        "and 4 micro-batches", "counted", "no-sync-table"),
 )  # fmt: skip
 
 # %% [markdown] id="end"
