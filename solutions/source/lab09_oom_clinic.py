@@ -51,7 +51,6 @@ from torch.optim import SGD
 from torch.utils.checkpoint import checkpoint
 
 from tutorial_lib import checks, claims, data, memory, ranks
-from tutorial_lib.checks import CheckError, assert_same_training
 from tutorial_lib.guesses import beside
 from tutorial_lib.models.gpt import GPT, GPTConfig
 from tutorial_lib.models.lstm import LSTM, LSTMConfig
@@ -84,7 +83,7 @@ for cause, shows in checks.lab09.CAUSES.items():
     print(f"{cause:<19} {shows}")
 
 
-# %% id="instruments"
+# %% id="forwards"
 @contextlib.contextmanager
 def forwards(modules):
     """Count in a list how often each module runs."""
@@ -93,24 +92,26 @@ def forwards(modules):
     def add(place, *_):
         counts[place] += 1
 
-    handles = [
+    hooks = [
         m.register_forward_pre_hook(partial(add, i)) for i, m in enumerate(modules)
     ]
     yield counts
-    for handle in handles:
-        handle.remove()
+    for hook in hooks:
+        hook.remove()
 
 
+# %% id="verdict"
 def verdict(right, step, make):
     """Give the part of a training that is the first to differ from the right one."""
     try:
         with warnings.catch_warnings(action="ignore"):
-            assert_same_training(right, step, make=make)
-    except CheckError as error:
+            checks.assert_same_training(right, step, make=make)
+    except checks.CheckError as error:
         return str(error).split(":")[0].split(", ")[1]
     return "nothing"
 
 
+# %% id="bytes-left"
 def bytes_left(call, model):
     """Count what stays behind after a call, while its result is kept."""
     with memory.watch(model=model) as report:
@@ -127,39 +128,31 @@ def update(optimizer, loss):
     return loss.item()
 
 
-def next_token_loss(logits, tokens):
-    """Compare logits `(B, T - 1, V)` with the tokens `(B, T)` that come next."""
-    return F.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
-
-
 def plain_step(model, optimizer, *batch):
     """The training to trust: no checkpoint."""
     return update(optimizer, model.loss(*batch))
 
 
-def on(step, *batch):
-    """Give a step its batch; what is left takes a model and an optimizer."""
-    return lambda model, optimizer: step(model, optimizer, *batch)
+# %% id="off-by"
+def gradient_of(step, make, *batch):
+    model, optimizer = make()
+    step(model, optimizer, *batch)
+    grads = [
+        torch.zeros_like(p) if p.grad is None else p.grad for p in model.parameters()
+    ]
+    return nn.utils.parameters_to_vector(grads)
 
 
 def off_by(step, make, *batch):
     """Give how far a step's gradient is from the plain step's, as a share."""
-    found = []
-    for each in (step, plain_step):
-        model, optimizer = make()
-        each(model, optimizer, *batch)
-        gradients = [
-            torch.zeros_like(p) if p.grad is None else p.grad
-            for p in model.parameters()
-        ]
-        found.append(nn.utils.parameters_to_vector(gradients))
-    return float((found[0] - found[1]).norm() / found[1].norm())
+    seen, right = (gradient_of(each, make, *batch) for each in (step, plain_step))
+    return float((seen - right).norm() / right.norm())
 
 
+# %% id="made"
 def made(model):
-    return model.double(), SGD(
-        [p for p in model.parameters() if p.requires_grad], lr=0.1
-    )
+    trained = [p for p in model.parameters() if p.requires_grad]
+    return model.double(), SGD(trained, lr=0.1)
 
 
 @cache
@@ -175,6 +168,32 @@ def text(rows, length):
 # **Case A.** "I put every block of my GPT into a checkpoint. Memory fell as it should. The loss is
 # the same at step 0, but now the model hardly learns." **Case B.** "My LSTM has a noise schedule:
 # its embeddings are multiplied by a scale that is halved every step. With checkpoints it diverges."
+#
+# The goal: the plain model's gradients within 1e-12, with each block run twice. In case B the
+# schedule goes on as before. Your mended functions take and return what the broken ones do.
+#
+# **Predict.** In case A forward is right. By how much of its norm is the gradient off? Write a
+# share, such as `0.3`.
+
+# %% id="guess-a"
+guess = None  # case A's share
+
+
+# %% id="gpt-parts"
+def embedded(model, tokens):
+    positions = model.position_embedding.weight[: tokens.size(1)]
+    return model.token_embedding(tokens) + positions
+
+
+def next_token_loss(logits, tokens):
+    """Compare logits `(B, T - 1, V)` with the tokens `(B, T)` that come next."""
+    return F.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
+
+
+def finish(model, optimizer, x, tokens):
+    """Go on from the output of a GPT's last block."""
+    logits = model.head(model.norm(x))[:, :-1]
+    return update(optimizer, next_token_loss(logits, tokens))
 
 
 # %% id="broken-a"
@@ -184,15 +203,21 @@ def make_a():
 
 
 def broken_a(model, optimizer, tokens):
-    x = (
-        model.token_embedding(tokens)
-        + model.position_embedding.weight[: tokens.size(1)]
-    )
+    x = embedded(model, tokens)
     for block in model.blocks:
         x = checkpoint(lambda t: block(t), x, use_reentrant=False)
-    logits = model.head(model.norm(x))[:, :-1]
-    loss = next_token_loss(logits, tokens)
-    return update(optimizer, loss)
+    return finish(model, optimizer, x, tokens)
+
+
+# %% id="lstm-parts"
+def through_chunks(model, x, run):
+    """Map embeddings to logits; `run(part, hidden, cell)` does a chunk of time."""
+    hidden = cell = x.new_zeros(2, len(x), x.size(-1))
+    outputs = []
+    for part in x.split(model.config.chunk_len, dim=1):
+        output, hidden, cell = run(part, hidden, cell)
+        outputs.append(output)
+    return model.head(torch.cat(outputs, dim=1))
 
 
 # %% id="broken-b"
@@ -202,36 +227,19 @@ def make_b():
 
 
 def broken_b(model, optimizer, tokens, settings):
-    x = model.embedding(tokens[:, :-1])
-    hidden = cell = x.new_zeros(2, len(tokens), x.size(-1))
-
     def run(part, hidden, cell):
         return model.chunk(part * settings["scale"], hidden, cell)
 
-    outputs = []
-    for part in x.split(model.config.chunk_len, dim=1):
-        output, hidden, cell = checkpoint(run, part, hidden, cell, use_reentrant=False)
-        outputs.append(output)
-    logits = model.head(torch.cat(outputs, dim=1))
+    x = model.embedding(tokens[:, :-1])
+    logits = through_chunks(model, x, partial(checkpoint, run, use_reentrant=False))
     loss = next_token_loss(logits, tokens)
     settings["scale"] /= 2  # for the next step
     return update(optimizer, loss)
 
 
-# %% [markdown] id="predict-a"
-# **Predict.** In case A forward is right. By how much of its norm is the gradient off? Write a
-# share, such as `0.3`.
-
-# %% id="guess-a"
-guess = None
-
 # %% id="symptom-a"
 off_a = off_by(broken_a, make_a, text(4, 32))
 print(f"case A: off by {off_a:.0%}{beside(guess, off_a)}")
-
-# %% [markdown] id="goal-9-1"
-# Your mended functions take and return what the broken ones do. The goal: the plain model's
-# gradients within 1e-12, with each block run twice. In case B the schedule goes on as before.
 
 
 # %% id="answer-9-1"
@@ -241,33 +249,22 @@ def changed_in_between() -> dict[str, tuple[str, float, Callable]]:
 
     Returns:
         For "A" and for "B" the cause (a word of the list), the reading (a number), and
-        a mended
-        function: `(model, optimizer, tokens) -> loss` for A, with `settings` as a
-            fourth for B.
+        a mended function: `(model, optimizer, tokens) -> loss` for A, with `settings`
+        as a fourth for B.
     """
 
     ### BEGIN SOLUTION
     def mended_a(model, optimizer, tokens):
-        h = (
-            model.token_embedding(tokens)
-            + model.position_embedding.weight[: tokens.size(1)]
-        )
+        x = embedded(model, tokens)
         for block in model.blocks:
-            h = checkpoint(block, h, use_reentrant=False)
-        logits = model.head(model.norm(h))[:, :-1]
-        return update(optimizer, next_token_loss(logits, tokens))
+            x = checkpoint(block, x, use_reentrant=False)
+        return finish(model, optimizer, x, tokens)
 
     def mended_b(model, optimizer, tokens, settings):
         scale = settings["scale"]
-        x = model.embedding(tokens[:, :-1]) * scale
-        hidden = cell = x.new_zeros(2, len(tokens), x.size(-1))
-        outputs = []
-        for part in x.split(model.config.chunk_len, dim=1):
-            state = part, hidden, cell
-            output, hidden, cell = checkpoint(model.chunk, *state, use_reentrant=False)
-            outputs.append(output)
-        logits = model.head(torch.cat(outputs, dim=1))
         settings["scale"] = scale / 2
+        run = partial(checkpoint, model.chunk, use_reentrant=False)
+        logits = through_chunks(model, model.embedding(tokens[:, :-1]) * scale, run)
         return update(optimizer, next_token_loss(logits, tokens))
 
     return {"A": ("late binding", 5, mended_a), "B": ("changed state", 0.5, mended_b)}
@@ -278,7 +275,7 @@ def changed_in_between() -> dict[str, tuple[str, float, Callable]]:
 # check 9.1 (3 points)
 checks.lab09.changed_in_between(changed_in_between)
 
-# %% [markdown] id="hints-9-1"
+# %% [markdown] id="text-9-2"
 # <details><summary>Hint 1: two instruments</summary>
 #
 # `model, optimizer = make_a()`, then `with forwards(list(model.blocks)) as counts:` around one call
@@ -295,8 +292,7 @@ checks.lab09.changed_in_between(changed_in_between)
 # What a checkpointed function reads must not change before backward: read the scale once, into a
 # name that nobody changes.
 # </details>
-
-# %% [markdown] id="text-9-2"
+#
 # ## 9.2 Running twice leaves a trace
 #
 # Difficulty 3/5 · importance 4/5 · 15 minutes
@@ -304,19 +300,18 @@ checks.lab09.changed_in_between(changed_in_between)
 # **Case C.** "Our diffusion U-Net has its own checkpoint, a little faster than PyTorch's. With
 # dropout it ends at a higher loss." **Case D.** "A checkpointed ResNet has the training loss of the
 # plain one to the last digit. Its accuracy in evaluation differs."
+#
+# The goal: the plain model's gradients, and in case D its running means and variances too, with
+# each block run twice. Layers, modes and parameters stay as given.
+#
+# **Predict.** One element in five is dropped, in every block. By how much of its norm is the
+# gradient of case C off?
+
+# %% id="guess-c"
+guess = None  # case C's share
 
 
-# %% id="broken-c"
-def make_c():
-    torch.manual_seed(0)
-    sizes = {
-        "base_channels": 8,
-        "channel_multipliers": (1, 2),
-        "attention_levels": (1,),
-    }
-    return made(UNet(UNetConfig(**sizes, dropout=0.2)))
-
-
+# %% id="checkpointed"
 def checkpointed(module, **options):
     """Put a checkpoint inside a module; every call of it is then a segment."""
     plain = type(module).forward
@@ -325,6 +320,13 @@ def checkpointed(module, **options):
         return checkpoint(plain, module, *args, use_reentrant=False, **options)
 
     module.forward = forward
+
+
+# %% id="broken-c"
+def make_c():
+    torch.manual_seed(0)
+    sizes = {"channel_multipliers": (1, 2), "attention_levels": (1,), "dropout": 0.2}
+    return made(UNet(UNetConfig(base_channels=8, **sizes)))
 
 
 def broken_c(model, optimizer, images, times, noise):
@@ -345,34 +347,21 @@ def broken_d(model, optimizer, images, labels):
     return update(optimizer, model.loss(images, labels))
 
 
+# %% id="batches"
 def batch_c():
     generator = torch.Generator().manual_seed(0)
     noise = torch.randn(8, 1, 8, 8, generator=generator).double()
-    return (
-        data.digits()[0][:8].double(),
-        torch.randint(1000, (8,), generator=generator),
-        noise,
-    )
+    times = torch.randint(1000, (8,), generator=generator)
+    return data.digits()[0][:8].double(), times, noise
 
 
 def batch_d():
     return data.image_batch(8, 3, 8).double(), data.digits()[1][:8]
 
 
-# %% [markdown] id="predict-c"
-# **Predict.** One element in five is dropped, in every block. By how much of its norm is the
-# gradient of case C off?
-
-# %% id="guess-c"
-guess = None
-
 # %% id="symptom-c"
 off_c = off_by(broken_c, make_c, *batch_c())
 print(f"case C: off by {off_c:.0%}{beside(guess, off_c)}")
-
-# %% [markdown] id="goal-9-2"
-# The goal: the plain model's gradients, and in case D its running means and variances too, with
-# each block run twice. Layers, modes and parameters stay as given.
 
 
 # %% id="answer-9-2"
@@ -418,7 +407,7 @@ def repeated_work() -> dict[str, tuple[str, float, Callable]]:
 # check 9.2 (3 points)
 checks.lab09.repeated_work(repeated_work)
 
-# %% [markdown] id="hints-9-2"
+# %% [markdown] id="text-9-3"
 # <details><summary>Hint 1: two instruments</summary>
 #
 # `block.res.register_forward_pre_hook(lambda *_: states.add(bytes(torch.get_rng_state())))`, with
@@ -435,8 +424,7 @@ checks.lab09.repeated_work(repeated_work)
 # A running mean that moves twice by the share s moves by 1 - (1 - s)² in all. Choose s so that this
 # is the momentum. Only checkpointed layers move twice, and the momentum has to be put back.
 # </details>
-
-# %% [markdown] id="text-9-3"
+#
 # ## 9.3 Parts without gradients, or without checkpoints
 #
 # Difficulty 2/5 · importance 5/5 · 12 minutes
@@ -457,30 +445,26 @@ def make_e():
     torch.manual_seed(0)
     sizes = {"seq_len": 32, "num_layers": 4, "num_heads": 2, "d_model": 32}
     model = GPT(GPTConfig(**sizes, tie_weights=False))
-    model.token_embedding.requires_grad_(False)
-    model.position_embedding.requires_grad_(False)
+    for embedding in (model.token_embedding, model.position_embedding):
+        embedding.requires_grad_(False)
     return made(model)
 
 
 def broken_e(model, optimizer, tokens):
-    x = (
-        model.token_embedding(tokens)
-        + model.position_embedding.weight[: tokens.size(1)]
-    )
+    x = embedded(model, tokens)
     for block in model.blocks:
         x = checkpoint(block, x, use_reentrant=True)
-    logits = model.head(model.norm(x))[:, :-1]
-    return update(optimizer, next_token_loss(logits, tokens))
+    return finish(model, optimizer, x, tokens)
 
 
 # %% id="broken-f"
 def make_f():
     torch.manual_seed(0)
-    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 2}
-    image = {"image_size": 8, "patch_size": 2, "num_channels": 1, "num_labels": 10}
     config = transformers.ViTConfig(
-        num_hidden_layers=2, hidden_dropout_prob=0.2, **sizes, **image
-    )
+        hidden_size=32, intermediate_size=64, num_attention_heads=2, num_labels=10,
+        num_hidden_layers=2, hidden_dropout_prob=0.2,
+        image_size=8, patch_size=2, num_channels=1,
+    )  # fmt: skip
     model = transformers.ViTForImageClassification(config)
     # its name from version 5 on
     new = getattr(model, "activation_checkpointing_enable", None)
@@ -506,14 +490,10 @@ def untrained_parts() -> dict[str, tuple[str, float, Callable]]:
 
     ### BEGIN SOLUTION
     def mended_e(model, optimizer, tokens):
-        h = (
-            model.token_embedding(tokens)
-            + model.position_embedding.weight[: tokens.size(1)]
-        )
+        x = embedded(model, tokens)
         for block in model.blocks:
-            h = checkpoint(block, h, use_reentrant=False)
-        logits = model.head(model.norm(h))[:, :-1]
-        return update(optimizer, next_token_loss(logits, tokens))
+            x = checkpoint(block, x, use_reentrant=False)
+        return finish(model, optimizer, x, tokens)
 
     def mended_f(model, optimizer, images, labels):
         model.train()
@@ -530,7 +510,7 @@ def untrained_parts() -> dict[str, tuple[str, float, Callable]]:
 # check 9.3 (3 points)
 checks.lab09.untrained_parts(untrained_parts)
 
-# %% [markdown] id="hints-9-3"
+# %% [markdown] id="text-9-4"
 # <details><summary>Hint 1: two instruments</summary>
 #
 # `sum(p.requires_grad and p.grad is None for p in model.parameters())` after one `broken_e`. For F
@@ -546,8 +526,7 @@ checks.lab09.untrained_parts(untrained_parts)
 # The library checkpoints while a layer is in training mode. Dropout looks at the mode of its own
 # module, `nn.Dropout`.
 # </details>
-
-# %% [markdown] id="text-9-4"
+#
 # ## 9.4 What is kept, and what counts
 #
 # Difficulty 2/5 · importance 5/5 · 12 minutes
@@ -561,7 +540,7 @@ checks.lab09.untrained_parts(untrained_parts)
 # batch, with labels of -100 too. Only one micro-batch is in the model at a time.
 
 
-# %% id="broken-g-h"
+# %% id="broken-g"
 def make_g():
     torch.manual_seed(0)
     return LSTM(LSTMConfig(d_model=32)).double()
@@ -574,12 +553,7 @@ def broken_g(model, batches):
     return total / len(batches)
 
 
-def micro_batch(num_targets):
-    """Give two rows with so many targets together."""
-    tokens = text(2, num_targets // 2 + 1)
-    return tokens, tokens  # each token is the label of its place
-
-
+# %% id="broken-h"
 def make_h():
     torch.manual_seed(0)
     return made(GPT(GPTConfig(seq_len=32, num_layers=1, num_heads=2, d_model=32)))
@@ -597,8 +571,11 @@ def broken_h(model, optimizer, micro_batches):
     return logged
 
 
+# %% id="window-h"
 def window_h():
-    return [micro_batch(num_targets) for num_targets in (6, 12, 30, 48)]
+    """Give four micro-batches of two rows; each token is the label of its place."""
+    counts = 6, 12, 30, 48  # of targets
+    return [(text(2, count // 2 + 1),) * 2 for count in counts]
 
 
 # %% id="answer-9-4"
@@ -622,11 +599,8 @@ def memory_and_windows() -> dict[str, tuple[str, float, Callable]]:
         optimizer.zero_grad()
         logged = 0.0
         for tokens, labels in micro_batches:
-            logits, targets = model(tokens)[:, :-1], labels[:, 1:]
-            loss = (
-                F.cross_entropy(logits.transpose(1, 2), targets, reduction="sum")
-                / count
-            )
+            logits, targets = model(tokens)[:, :-1].transpose(1, 2), labels[:, 1:]
+            loss = F.cross_entropy(logits, targets, reduction="sum") / count
             loss.backward()
             logged += loss.item()
         optimizer.step()
@@ -640,7 +614,7 @@ def memory_and_windows() -> dict[str, tuple[str, float, Callable]]:
 # check 9.4 (3 points)
 checks.lab09.memory_and_windows(memory_and_windows)
 
-# %% [markdown] id="hints-9-4"
+# %% [markdown] id="text-9-5"
 # <details><summary>Hint 1: an instrument for case G</summary>
 #
 # `bytes_left(lambda: broken_g(model, batches), model)`, over the bytes of one batch's graph:
@@ -655,17 +629,25 @@ checks.lab09.memory_and_windows(memory_and_windows)
 # Count the targets of the whole window first, after the shift: `labels[:, 1:]`. Then
 # `reduction="sum"`, divided by that count.
 # </details>
-
-# %% [markdown] id="text-9-5"
+#
 # ## 9.5 A batch that is a batch
 #
 # Difficulty 4/5 · importance 4/5 · 15 minutes
 #
 # **Case I.** "Contrastive training with 16 images at once does not fit. In four micro-batches the
 # loss is much lower, and retrieval much worse."
+#
+# The goal: gradient and loss of the whole batch, with no more than a micro-batch in the model at a
+# time. `loss_of` may be another contrastive loss.
+#
+# **Predict.** The same images and weights: what share of the whole batch's loss does the broken
+# step report? Think of a model that knows nothing, and guesses among 16 or among 4.
+
+# %% id="guess-i"
+guess = None  # case I's share
 
 
-# %% id="broken-i"
+# %% id="contrastive"
 def make_i():
     torch.manual_seed(0)
     return made(ViT(ViTConfig(num_layers=1, num_heads=2, d_model=32)))
@@ -677,6 +659,7 @@ def contrastive(one, other):
     return F.cross_entropy(logits, torch.arange(len(one)))
 
 
+# %% id="broken-i"
 def broken_i(model, optimizer, images, loss_of, num):
     optimizer.zero_grad()
     logged = 0.0
@@ -689,23 +672,10 @@ def broken_i(model, optimizer, images, loss_of, num):
     return logged
 
 
-# %% [markdown] id="predict-i"
-# **Predict.** The same images and weights: what share of the whole batch's loss does the broken
-# step report? Think of a model that knows nothing, and guesses among 16 or among 4.
-
-# %% id="guess-i"
-guess = None
-
 # %% id="symptom-i"
 images = data.digits()[0][:16].double()
-share_i = broken_i(*make_i(), images, contrastive, 4) / broken_i(
-    *make_i(), images, contrastive, 1
-)
-print(f"case I: {share_i:.2f} of the loss{beside(guess, share_i)}")
-
-# %% [markdown] id="goal-9-5"
-# The goal: gradient and loss of the whole batch, with no more than a micro-batch in the model at a
-# time. `loss_of` may be another contrastive loss.
+whole, pieces = (broken_i(*make_i(), images, contrastive, num) for num in (1, 4))
+print(f"case I: {pieces / whole:.2f} of the loss{beside(guess, pieces / whole)}")
 
 
 # %% id="answer-9-5"
@@ -743,7 +713,7 @@ def contrastive_batch() -> dict[str, tuple[str, float, Callable]]:
 # check 9.5 (2 points)
 checks.lab09.contrastive_batch(contrastive_batch)
 
-# %% [markdown] id="hints-9-5"
+# %% [markdown] id="text-9-6"
 # <details><summary>Hint 1: what has to be there at once</summary>
 #
 # All embeddings, which are small, and not their graphs. Embed everything under `torch.no_grad()`.
@@ -757,8 +727,7 @@ checks.lab09.contrastive_batch(contrastive_batch)
 #
 # `model(part).backward(gradient)` takes that gradient through the model, one micro-batch at a time.
 # </details>
-
-# %% [markdown] id="text-9-6"
+#
 # ## 9.6 Two ranks
 #
 # Difficulty 3/5 · importance 4/5 · 9 minutes
@@ -774,11 +743,6 @@ checks.lab09.contrastive_batch(contrastive_batch)
 
 
 # %% id="broken-j"
-def make_j():
-    torch.manual_seed(0)
-    return ViT(ViTConfig(num_layers=1, num_heads=2, d_model=16)).double()
-
-
 def broken_j(model, optimizer, window):
     optimizer.zero_grad()
     logged = 0.0
@@ -791,21 +755,21 @@ def broken_j(model, optimizer, window):
     return logged
 
 
+# %% id="two-ranks"
+def make_j():
+    torch.manual_seed(0)
+    return ViT(ViTConfig(num_layers=1, num_heads=2, d_model=16)).double()
+
+
 def on_two_ranks(step):
     """Take a step on two ranks; gives what each rank sent."""
     replicas, (digits, labels) = [make_j() for _ in range(2)], data.digits()
 
     def work(rank):
+        own = slice(16 * rank, 16 * rank + 16)
+        window = zip(digits[own].double().split(4), labels[own].split(4), strict=True)
         optimizer = SGD(replicas[rank].parameters(), lr=0.1)
-        parts = (
-            digits[16 * rank :][:16].double().split(4),
-            labels[16 * rank :][:16].split(4),
-        )
-        step(
-            DistributedDataParallel(replicas[rank]),
-            optimizer,
-            list(zip(*parts, strict=True)),
-        )
+        step(DistributedDataParallel(replicas[rank]), optimizer, list(window))
 
     return ranks.in_threads(work, 2)[1]
 
@@ -840,7 +804,7 @@ def rank_traffic() -> dict[str, tuple[str, float, Callable]]:
 # check 9.6 (2 points)
 checks.lab09.rank_traffic(rank_traffic)
 
-# %% [markdown] id="hints-9-6"
+# %% [markdown] id="discharge"
 # <details><summary>Hint 1: when it is decided</summary>
 #
 # Forward makes DDP ready to exchange, or not. Backward only does what was decided.
@@ -853,17 +817,16 @@ checks.lab09.rank_traffic(rank_traffic)
 #
 # Its forward and its backward stand outside `no_sync`: that is the one exchange.
 # </details>
-
-# %% [markdown] id="discharge"
+#
 # ## Who would have noticed?
 #
 # **Predict.** Of the ten broken runs, how many does one call of `assert_same_training` find?
 
 # %% id="guess-found"
-guess = None
+guess = None  # of ten
 
 
-# %% id="trials"
+# %% id="whole-window"
 def whole_window(model, optimizer):
     """Case H as one batch: all targets of the window in one mean."""
     logits = [model(tokens)[:, :-1].flatten(0, 1) for tokens, _ in window_h()]
@@ -871,25 +834,30 @@ def whole_window(model, optimizer):
     return update(optimizer, F.cross_entropy(torch.cat(logits), torch.cat(targets)))
 
 
+def trial(broken, make, *batch):
+    """Give the step to trust, the broken one, and how to begin."""
+
+    def on_batch(step):
+        return lambda model, optimizer: step(model, optimizer, *batch)
+
+    return on_batch(plain_step), on_batch(broken), make
+
+
+# %% id="trials"
 def trials():
-    """For each other training: the step to trust, the broken one, how to begin."""
-    tokens, scaled = (
-        text(4, 32),
-        lambda m, o: broken_b(m, o, text(4, 33), {"scale": 1.0}),
+    """Give a trial for each case that trains something else."""
+    tokens, longer = text(4, 32), text(4, 33)
+    whole, pieces = (
+        partial(broken_i, images=images, loss_of=contrastive, num=n) for n in (1, 4)
     )
-    batch = {"images": data.digits()[0][:16].double(), "loss_of": contrastive}
     return {
-        "A": (on(plain_step, tokens), on(broken_a, tokens), make_a),
-        "B": (on(plain_step, text(4, 33)), scaled, make_b),
-        "C": (on(plain_step, *batch_c()), on(broken_c, *batch_c()), make_c),
-        "D": (on(plain_step, *batch_d()), on(broken_d, *batch_d()), make_d),
-        "E": (on(plain_step, tokens), on(broken_e, tokens), make_e),
+        "A": trial(broken_a, make_a, tokens),
+        "B": trial(lambda m, o, t: broken_b(m, o, t, {"scale": 1.0}), make_b, longer),
+        "C": trial(broken_c, make_c, *batch_c()),
+        "D": trial(broken_d, make_d, *batch_d()),
+        "E": trial(broken_e, make_e, tokens),
         "H": (whole_window, partial(broken_h, micro_batches=window_h()), make_h),
-        "I": (
-            partial(broken_i, **batch, num=1),
-            partial(broken_i, **batch, num=4),
-            make_i,
-        ),
+        "I": (whole, pieces, make_i),
     }
 
 
