@@ -31,7 +31,6 @@ needs_compiler = pytest.mark.skipif(
 @pytest.fixture(scope="module")
 def cuda_torch():
     try:
-        build.check_system()
         return environment.find_cuda_torch(ROOT)
     except ValueError as error:
         pytest.skip(f"no PyTorch built for CUDA to run on an emulated card: {error}")
@@ -338,6 +337,7 @@ def test_a_command_is_run_on_each_card_that_it_names(monkeypatch):
 def result(status=0, refused="", **process):
     peaks = {"requested": MIB, "allocated": MIB, "reserved": 2 * MIB}
     data = {"torch": "2.13.0", "peaks": peaks, "updates": 3, "out_of_memory": 0, "moment": None}
+    data["error_after_reading"] = ""
     return run.Emulated(cards.CARDS["t4"], status, [{**data, **process}], refused)
 
 
@@ -347,6 +347,9 @@ def result(status=0, refused="", **process):
         (result(), 0, "reserved peak  2.00 MiB"),
         (result(out_of_memory=1), 0, "requested peak  1.00 MiB"),  # the program went on
         (result(1, out_of_memory=1), run.OUT_OF_MEMORY, "The card's memory ran out"),
+        (result(1, error_after_reading="ValueError"), 2, "values from the card, which are zeros"),
+        (result(0, error_after_reading="ValueError"), 0, "requested peak"),  # a child's, mended
+        (result(1, out_of_memory=1, error_after_reading="OutOfMemoryError"), 3, "memory ran out"),
         (result(7), 7, "ended with status 7: its own error stands above. On an emulated card"),
         (result(1, "NCCL"), 2, "asked for NCCL, which cannot be emulated"),
         (result(-11), 2, "was ended by SIGSEGV"),
@@ -728,6 +731,21 @@ def test_a_snapshot_is_kept_for_the_viewer(emulate, tmp_path):
     status, _, said = emulate(TRAIN.format(steps=2, batch=8), "--snapshot", str(path))
     assert status == 0, said
     assert b"device_traces" in path.read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("end", "status"),
+    [
+        ("1 / x.sum().item()", 2),
+        ("open(f'/no/such/file{x.any()}')", 1),  # whatever the values are
+        ("raise ValueError('nothing was read')", 1),
+        ("sys.exit(int(x.sum()) + 5)", 5),
+    ],
+)
+def test_a_script_that_needs_values_is_told_apart(emulate, end, status):
+    ended, _, said = emulate(f"import sys, torch\nx = torch.ones(3, device='cuda')\n{end}")
+    assert ended == status, said
+    assert ("reads values from the card, which are zeros here" in said) == (status == 2)
 
 
 def test_a_process_that_is_killed_is_counted(emulate):

@@ -96,7 +96,6 @@ def make_library(torch: CudaTorch) -> Path:
     Raises:
         ValueError: When there is no compiler, or a library or a header is not as expected.
     """
-    check_system()
     if not _cache().as_posix().isascii() or " " in str(_cache()):
         raise ValueError(
             f"The compiled library is kept in {_cache()}, and the loader takes no path with spaces "

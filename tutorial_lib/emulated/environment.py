@@ -23,8 +23,9 @@ def find_cuda_torch(root: Path) -> build.CudaTorch:
         root: The clone: the folder that holds pyproject.toml.
 
     Raises:
-        ValueError: When there is none; says what this Python has.
+        ValueError: When there is none; says what this Python has. On another system than Linux.
     """
+    build.check_system()
     folders = [*_own_packages(), *_packages(root / ".venv")]
     if is_complete(root):
         folders += _packages(root / FOLDER)

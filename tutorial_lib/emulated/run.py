@@ -45,12 +45,20 @@ class Emulated:
         return self.status != 0 and any(process["out_of_memory"] for process in self.processes)
 
     @property
+    def misread(self) -> str:
+        """Name the error that ended the program after it had read values; nothing else."""
+        errors = [process["error_after_reading"] for process in self.processes]
+        return next(filter(None, errors), "") if self.status else ""
+
+    @property
     def exit_status(self) -> int:
         """Give what the command returns: 0, `OUT_OF_MEMORY`, the program's own status, or 2."""
         unused = self.status == 0 and not self.processes and not self.silent
         if self.refused or self.status < 0 or unused:
             return 2
-        return OUT_OF_MEMORY if self.ran_out else self.status
+        if self.ran_out:
+            return OUT_OF_MEMORY
+        return 2 if self.misread else self.status
 
     def as_data(self) -> dict[str, Any]:
         """Give the result as plain data, for JSON."""
@@ -178,6 +186,11 @@ def explain(result: Emulated) -> str:
         )
     if result.ran_out:
         return "The card's memory ran out, by PyTorch's own allocator: see the error above."
+    if result.misread:
+        return (
+            "The program reads values from the card, which are zeros here, and ended with "
+            f"{result.misread}: leave out what decides by them."
+        )
     if result.status:
         return (
             f"The program ended with status {result.status}: its own error stands above. On an "

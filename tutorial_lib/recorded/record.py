@@ -44,7 +44,8 @@ def record_rows(
     path = path or store.path_of(store.PREDICTED if device is None else recording.device)
     if not anew:
         recording.resume(path)
-    rows = [row for row in rows if device is None or row.recipe.shard is None]
+    if device is not None and not devices.is_emulated(device):  # the other ranks are not there
+        rows = [row for row in rows if row.recipe.shard is None]
     start = time.monotonic()
     left = [row for row in rows if again or row.key not in recording.rows]
     for number, row in enumerate(left, 1):

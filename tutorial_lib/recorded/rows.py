@@ -174,7 +174,7 @@ def _accumulated() -> Iterator[Row]:
 
 
 def _divided() -> Iterator[Row]:
-    """Give one rank of eight, which is predicted alone: a GPU records rows of one rank."""
+    """Give one rank of eight, predicted and emulated; a GPU records rows of one rank."""
     lean: dict[str, Any] = {"precision": "bf16", "optimizer": "adamw-fused"}
     for model, shard in product(("gpt2-xl", "llama-2-7b", "llama-2-70b"), ("ddp", "fsdp", "tp")):
         if (model, shard) != ("gpt2-xl", "tp"):  # its 25 heads are not divided by 8

@@ -35,7 +35,7 @@ def measured(row: Row, device: torch.device) -> dict[str, Any]:
     """
 
     def measure() -> dict[str, Any]:
-        with _card_of(row.card_gib, device):
+        with _card_of(row.card_gib, device), _ranks_of(row, device):
             return _largest(row, device) if row.largest else _step(row, device)
 
     devices.seed_everything(0)
@@ -60,8 +60,7 @@ def predicted(row: Row) -> dict[str, Any]:
     start = time.process_time()
 
     def predict() -> dict[str, Any]:
-        several = ranks.pretend(row.recipe.ranks) if row.recipe.shard else contextlib.nullcontext()
-        with several:
+        with _ranks_of(row):
             report = memory.predict(row.recipe.make_step, label=row.key)
         return {"status": "predicted", "report": as_data(report)}
 
@@ -82,7 +81,12 @@ def _attempt(work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
 
 
 def _step(row: Row, device: torch.device) -> dict[str, Any]:
-    step, model, optimizer = row.recipe.make_step(device)
+    try:
+        step, model, optimizer = row.recipe.make_step(device)
+    except torch.OutOfMemoryError:
+        if row.recipe.shard is None:
+            raise
+        raise ValueError("The whole model is on the card before it is divided.") from None
     report = memory.measure(step, model=model, optimizer=optimizer, label=row.key, repeats=REPEATS)
     samples = row.recipe.micro_batch * row.recipe.accumulation
     rates = [samples / seconds for seconds in report.step_seconds]
@@ -123,6 +127,24 @@ def _fits(recipe: Recipe, device: torch.device) -> float | None:
     finally:
         step = None  # type: ignore[assignment]
         _release(device)
+
+
+def _ranks_of(
+    row: Row, device: torch.device | None = None
+) -> contextlib.AbstractContextManager[None]:
+    """Make this process one of a row's ranks.
+
+    Raises:
+        ValueError: For DDP on a device, which is an emulated card: it crashes there.
+    """
+    if row.recipe.shard is None:
+        return contextlib.nullcontext()
+    if device is not None and row.recipe.shard == "ddp":
+        raise ValueError(
+            "After its first step DDP reads the order of its buckets back from the card, and on an "
+            "emulated card that is zeros."
+        )
+    return ranks.pretend(row.recipe.ranks)
 
 
 def _card_of(gib: int | None, device: torch.device) -> contextlib.AbstractContextManager[None]:

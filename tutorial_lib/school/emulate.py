@@ -74,7 +74,6 @@ def _parse(words: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
 
 
 def _emulate(options: argparse.Namespace, program: list[str], root: Path) -> int:
-    check_system()
     if not options.card or not program:
         missing = "a program behind `--`" if options.card else "--card"
         raise ValueError(f"emulate needs {missing}, as in: emulate --card t4 -- python train.py")
@@ -110,17 +109,7 @@ def on_cards(words: Sequence[str], root: Path = ROOT) -> int | None:
     options, others = parser.parse_known_args(words)
     if options.emulated is None:
         return None
-    check_system()
-    cards = [find_card(key) for key in options.emulated.split(",")]
-    torch = environment.find_cuda_torch(root)
-    command = ["python", "-m", "tutorial_lib", *others]
-    statuses = []
-    for card in cards:
-        result = run.emulate(command, card, torch, watch=False)
-        if result.refused or result.status < 0:
-            print(run.explain(result), file=sys.stderr)
-        statuses.append(2 if result.refused or result.status < 0 else result.status)
-    return max(statuses)
+    return _on_each(options.emulated, ["tutorial_lib", *others], root)
 
 
 def run_gpu_cells(notebooks: Sequence[str], root: Path = ROOT) -> int:
@@ -134,17 +123,23 @@ def run_gpu_cells(notebooks: Sequence[str], root: Path = ROOT) -> int:
         0 when nothing failed.
     """
     try:
-        check_system()
-        torch = environment.find_cuda_torch(root)
+        return _on_each("t4,a100", ["tutorial_lib.school.emulated_tests", *notebooks], root)
     except ValueError as error:
         print(error, file=sys.stderr)
         return 2
-    cells = ["python", "-m", "tutorial_lib.school.emulated_tests", *notebooks]
+
+
+def _on_each(keys: str, words: list[str], root: Path) -> int:
+    """Run a module of the course on each of some cards; give the highest exit status."""
+    cards = [find_card(key) for key in keys.split(",")]
+    torch = environment.find_cuda_torch(root)
     statuses = []
-    for key in ("t4", "a100"):
-        print(f"emulated {CARDS[key].name}", flush=True)
-        result = run.emulate(cells, CARDS[key], torch, watch=False)
-        statuses.append(abs(result.status))
+    for card in cards:
+        result = run.emulate(["python", "-m", *words], card, torch, watch=False)
+        crashed = result.refused or result.status < 0
+        if crashed:
+            print(run.explain(result), file=sys.stderr)
+        statuses.append(2 if crashed else result.status)
     return max(statuses)
 
 

@@ -16,6 +16,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from tutorial_lib import device
+
 ROOT = Path(__file__).resolve().parent.parent.parent
 _ON_A_GPU = re.compile(r"cuda\b|has_gpu|device\.pick\(|\bTrainer\(|\bAccelerator\(|import ")
 # An error's name or its words: of zeros, and of a report that has no times.
@@ -35,6 +37,7 @@ def main(words: Sequence[str]) -> int:
     Returns:
         1 when a test failed, or a cell that no value explains, else 0.
     """
+    print(device.describe("cuda"), flush=True)
     paths = [*sorted(ROOT.glob("course/*.ipynb")), *sorted(ROOT.glob("solutions/*.ipynb"))]
     chosen = [path for path in paths if not words or path.stem.startswith(tuple(words))]
     return max([*([] if words else [_tests()]), *map(_run, chosen)], default=0)

@@ -76,7 +76,7 @@ def plan(
         budget_bytes=parse_bytes(budget),
         effective_batch=effective_batch,
         precisions=precision or planning.PRECISIONS,
-        optimizers=optimizer or planning.OPTIMIZERS,
+        optimizers=optimizer,
     )
     rows = [_on_card(found, card) for card in cards if found.best]
     if as_json:
@@ -96,9 +96,7 @@ _PEAKS = ("requested", "peak", "reserved")
 def _on_card(found: planning.Fit, card: Card) -> dict[str, str | int]:
     """Run the best plan on an emulated card, and give the peaks of PyTorch's allocator."""
     from tutorial_lib.emulated import environment, run
-    from tutorial_lib.emulated.build import check_system
 
-    check_system()
     torch = environment.find_cuda_torch(ROOT)
     assert found.best is not None
     recipe = found.recipe_of(found.best)

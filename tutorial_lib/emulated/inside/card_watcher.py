@@ -7,6 +7,7 @@ stands in variables that `tutorial_lib.emulated.run` sets.
 from __future__ import annotations
 
 import atexit
+import ctypes
 import importlib.abc
 import importlib.util
 import json
@@ -21,6 +22,8 @@ from typing import Any
 
 MAX_EVENTS = 100_000
 KINDS = ("requested", "allocated", "reserved")
+# What ends a program whatever the card's values are.
+NOT_OF_VALUES = (OSError, ImportError, NameError, AttributeError, TypeError, KeyboardInterrupt)
 
 
 def install() -> None:
@@ -120,11 +123,21 @@ class Watcher:
             "updates": len(self.step_times),
             "out_of_memory": stats.get("num_ooms", 0),
             "moment": moment,
+            "error_after_reading": error_after_reading(),
         }
         path = self.out / f"{self.process}.json"
         path.write_text(json.dumps(data), encoding="utf-8")
         if self.wants_snapshot:
             self.private.write_snapshot(str(path.with_suffix(".pickle")))
+
+
+def error_after_reading() -> str:
+    """Name the error that ended the program, where values that it read may be the cause."""
+    error = getattr(sys, "last_type", None)
+    if error is None or issubclass(error, NOT_OF_VALUES):
+        return ""
+    read = ctypes.c_size_t.in_dll(ctypes.CDLL(None), "values_read").value
+    return error.__name__ if read else ""
 
 
 def describe_peak(
