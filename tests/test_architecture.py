@@ -4,6 +4,7 @@ Docstrings and annotations of public functions are ruff's business (D, ANN): see
 """
 
 import ast
+import functools
 import re
 import subprocess
 from graphlib import TopologicalSorter
@@ -147,10 +148,15 @@ MAY_NAME_PATHS = (
 )
 
 
+@functools.cache
+def tree_of(path):
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
 def imports_of(path, *, types=False):
     """Names of our modules that a file imports, lazily too; for the type checker, where asked."""
     found = set()
-    pending = [ast.parse(path.read_text(encoding="utf-8"))]
+    pending = [tree_of(path)]
     while pending:
         node = pending.pop()
         if not types and isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
@@ -230,24 +236,28 @@ def test_a_lazy_import_is_seen(tmp_path):
     assert imports_of(path) == {"school.grading", "school.cli"}
 
 
+@functools.cache
 def own_names():
-    """Names that begin with an underscore and are defined in the library."""
+    """Names that are defined in the library."""
+    return frozenset(_own_names())
+
+
+def _own_names():
     for path in MODULES:
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in ast.walk(tree_of(path)):
             if isinstance(node, ast.FunctionDef | ast.ClassDef):
                 yield node.name
             elif isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Store):
                 yield node.id if isinstance(node, ast.Name) else node.attr
 
 
-OWN_NAMES = set(own_names())
 NOT_OF_PYTORCH = {"_exit", "_getframe", "_replace", "_asdict", "_fields"}  # Python's
 NOT_OF_PYTORCH |= {"_supports_sdpa"}  # transformers'
 
 
 def private_names_of_others(path):
     """Names behind an underscore that stand after a dot, or in words, and are not the library's."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(tree_of(path)):
         words = []
         if isinstance(node, ast.Attribute):
             words = [node.attr]
@@ -260,7 +270,7 @@ def private_names_of_others(path):
             first, *second = (text if isinstance(text, str) else "" for text in (*texts, ""))
             words = [*(first.split(".") if first.startswith("torch.") else []), *second]
         names = {word for word in words if re.match(r"_[a-zA-Z]", word)}
-        yield from names - OWN_NAMES - NOT_OF_PYTORCH
+        yield from names - own_names() - NOT_OF_PYTORCH
 
 
 @pytest.mark.parametrize("path", MODULES, ids=NAMES)
@@ -288,9 +298,8 @@ def test_a_private_name_is_seen(line, tmp_path):
 
 @pytest.mark.parametrize("path", MODULES, ids=NAMES)
 def test_sizes(path):
-    text = path.read_text(encoding="utf-8")
-    assert len(text.splitlines()) <= 300
-    for node in ast.walk(ast.parse(text)):
+    assert len(path.read_text(encoding="utf-8").splitlines()) <= 300
+    for node in ast.walk(tree_of(path)):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             lines = node.end_lineno - node.lineno + 1
             assert lines <= 60, f"{node.name} has {lines} lines"
@@ -323,7 +332,7 @@ def answers_of_the_labs():
 def test_the_library_holds_no_answer():
     forbidden = ANSWERS | set(answers_of_the_labs())
     for path in MODULES:
-        found = defined_in(ast.parse(path.read_text(encoding="utf-8"))) & forbidden
+        found = defined_in(tree_of(path)) & forbidden
         assert not found, f"{path}: {found} is what learners write"
 
 

@@ -13,7 +13,6 @@ from types import SimpleNamespace
 import pytest
 import torch
 from torch import nn
-from torch.distributed.pipelining import PipelineStage, ScheduleInterleaved1F1B
 
 from tutorial_lib import memory, ranks, recorded
 from tutorial_lib.recorded import run
@@ -114,6 +113,9 @@ def test_a_timetable_has_the_bubble_of_the_textbook(companion, name):
 
 
 def test_the_interleaved_order_is_pytorchs(companion):
+    # a second to import
+    from torch.distributed.pipelining import PipelineStage, ScheduleInterleaved1F1B
+
     with ranks.pretend(4):
         stages = [PipelineStage(nn.Identity(), n, 8, torch.device("cpu")) for n in (0, 4)]
         theirs = ScheduleInterleaved1F1B(stages, 8, loss_fn=len).pipeline_order

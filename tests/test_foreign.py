@@ -12,7 +12,6 @@ import pytest
 import torch
 from foreign_models import KINDS, QUICK
 from torch import nn
-from torch.distributed._tools.mem_tracker import MemTracker
 
 from tutorial_lib import memory, ranks
 from tutorial_lib.device import seed_everything
@@ -85,6 +84,8 @@ def _measured(build):
 
 
 def _tracked(build):
+    from torch.distributed._tools.mem_tracker import MemTracker  # a second to import
+
     seed_everything(0)
     step, model, optimizer = build()
     step()

@@ -5,7 +5,6 @@ import torch
 from browser.figures import FIGURES, is_current
 from matplotlib.colors import to_rgb
 from matplotlib.patches import Rectangle
-from sklearn.tree import DecisionTreeClassifier
 from test_meter import gpt_step
 
 from tutorial_lib import memory, plots
@@ -137,6 +136,8 @@ def test_tradeoff_has_a_line_for_many_points_and_a_mark_for_one():
 
 
 def test_a_decision_tree_asks_in_its_boxes_and_answers_in_its_leaves():
+    from sklearn.tree import DecisionTreeClassifier  # a second to import
+
     tree = DecisionTreeClassifier(max_leaf_nodes=3, random_state=0)
     tree.fit([[0.1, 0.2], [0.1, 0.8], [0.9, 0.2], [0.9, 0.8]], [0, 2, 3, 3])
     answers = ["as it is", "never", "accumulate", "another card"]
