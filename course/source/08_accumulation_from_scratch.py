@@ -103,32 +103,26 @@ def measured_gpt(micro_batch, num):
         optimizer.step()
         optimizer.zero_grad()
 
-    return memory.measure(
-        step, model=model, optimizer=optimizer, label=f"{micro_batch} x {num}"
-    )
+    name = f"{micro_batch} x {num}"
+    return memory.measure(step, model=model, optimizer=optimizer, label=name)
 
 
 # %% id="measure-memory"
 big, small, alone = measured_gpt(32, 1), measured_gpt(8, 4), measured_gpt(8, 1)
 reports = {report.label: report for report in (big, small, alone)}
-plots.ledger_bars(
-    {name: r.at_peak for name, r in reports.items()}, title="At the peak, counted"
-)
+bars = {name: report.at_peak for name, report in reports.items()}
+plots.ledger_bars(bars, title="At the peak, counted")
 
 # %% id="memory-table"
 P = big.at_peak["parameters"]
-held = pd.DataFrame({
-    "activations": {name: r.at_peak["activations"] for name, r in reports.items()},
-    "forward and backward": {
-        name: r.forward_backward_bytes for name, r in reports.items()
-    },
-    "whole step": {name: r.peak_bytes for name, r in reports.items()},
-})  # fmt: skip
+held = pd.DataFrame(
+    {name: (r.at_peak["activations"], r.forward_backward_bytes, r.peak_bytes)
+     for name, r in reports.items()},
+    index=["activations", "forward and backward", "whole step"],
+).T  # fmt: skip
 fell = 100 * (1 - held.loc["8 x 4"] / held.loc["32 x 1"])
-print(
-    f"the whole step fell by {fell['whole step']:.1f} "
-    f"%{beside(guess, fell['whole step'])}"
-)
+whole = fell["whole step"]
+print(f"the whole step fell by {whole:.1f} %{beside(guess, whole)}")
 (held / P).round(2)  # in P, the bytes of all parameters
 
 # %% id="timeline"
@@ -176,10 +170,13 @@ pd.DataFrame({"GiB": gpt2_peaks}).round(2).T
 
 # %% id="published-table"
 lengths = {"1024 tokens": None, "16 tokens": 16}  # None: as published
-long_short = pd.DataFrame({
-    "32 x 1": {name: gpt2(32, 1, seq=seq) for name, seq in lengths.items()},
-    "8 x 4": {name: gpt2(8, 4, seq=seq) for name, seq in lengths.items()},
-})  # fmt: skip
+long_short = pd.DataFrame(
+    {
+        name: (gpt2(32, 1, seq=seq), gpt2(8, 4, seq=seq))
+        for name, seq in lengths.items()
+    },
+    index=["32 x 1", "8 x 4"],
+).T
 long_short["fell by, %"] = 100 * (1 - long_short["8 x 4"] / long_short["32 x 1"])
 long_short.round(2)  # GiB
 
@@ -201,9 +198,7 @@ def by_hand(model, num=4, lr=0.1):
     total = [torch.zeros_like(p) for p in parameters]
     for micro_batch in tokens.chunk(num):
         gradients = torch.autograd.grad(model.loss(micro_batch) / num, parameters)
-        total = [
-            ours + gradient for ours, gradient in zip(total, gradients, strict=True)
-        ]
+        total = [old + new for old, new in zip(total, gradients, strict=True)]
     with torch.no_grad():
         for p, gradient in zip(parameters, total, strict=True):
             p.sub_(gradient, alpha=lr)
@@ -236,11 +231,9 @@ def error(seen, wanted):
 
 distances = {}
 for dtype in (torch.float64, torch.float32, torch.bfloat16):
-    wanted = gradient(big_batch, dtype)
-    off = {
-        n: error(gradient(partial(accumulated, num=n), dtype), wanted)
-        for n in (2, 4, 8, 16)
-    }
+    wanted, off = gradient(big_batch, dtype), {}
+    for n in (2, 4, 8, 16):
+        off[n] = error(gradient(partial(accumulated, num=n), dtype), wanted)
     distances[str(dtype)] = off | {"bound": summation_tolerance(dtype, tokens.numel())}
 pd.DataFrame(distances).T.map("{:.0e}".format)
 
@@ -268,9 +261,8 @@ pd.DataFrame(distances).T.map("{:.0e}".format)
 # %% id="same"
 for dtype in (torch.float64, torch.float32):
     for optimizer in (plain_sgd, adamw):
-        assert_same_training(
-            big_batch, accumulated, make=partial(make_gpt, dtype, optimizer)
-        )
+        make = partial(make_gpt, dtype, optimizer)
+        assert_same_training(big_batch, accumulated, make=make)
 exact = distances["torch.float64"][4] < distances["torch.float64"]["bound"]
 
 # %% [markdown] id="forgotten"
@@ -399,18 +391,16 @@ source = inspect.getsource(inspect.getmodule(GPT)).splitlines()
 lines = [line for line in source if 2 <= len(line) <= 63][-32:]
 
 
+def num_targets(lines):
+    return sum(len(line) - 1 for line in lines)
+
+
 def loss_sum(model, lines):
     rows = [data.encode(line) for line in lines]
     # (B, T)
     targets = nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=-100)
-    logits = model(targets.clamp(min=0))[:, :-1]  # (B, T - 1, V)
-    return F.cross_entropy(
-        logits.flatten(0, 1), targets[:, 1:].flatten(), reduction="sum"
-    )
-
-
-def num_targets(lines):
-    return sum(len(line) - 1 for line in lines)
+    logits = model(targets.clamp(min=0))[:, :-1].flatten(0, 1)  # (B * (T - 1), V)
+    return F.cross_entropy(logits, targets[:, 1:].flatten(), reduction="sum")
 
 
 # %% id="ragged-steps"
@@ -437,27 +427,24 @@ guess = None  # per cent
 
 
 # %% id="measure-ragged"
-def mean_of_means_off(lines, size):
-    whole, parts = (
-        partial(ragged, lines=lines, size=n, weighted=n == 32) for n in (32, size)
-    )
-    loss, wanted_loss = (step(*make_gpt(torch.float64)) for step in (parts, whole))
+def percent_off(lines, size):  # of the gradient, and of the loss
+    whole = partial(ragged, lines=lines, size=32, weighted=True)
+    parts = partial(ragged, lines=lines, size=size, weighted=False)
     off = error(gradient(parts, torch.float64), gradient(whole, torch.float64))
-    return {
-        "gradient off by, %": 100 * off,
-        "loss off by, %": 100 * abs(loss / wanted_loss - 1),
-    }
+    loss, wanted_loss = (step(*make_gpt(torch.float64)) for step in (parts, whole))
+    return 100 * off, 100 * abs(loss / wanted_loss - 1)
 
 
 by_length = sorted(lines, key=len)  # as samplers do, to save padding
-ragged_errors = {"4, as they come": mean_of_means_off(lines, 4),
-                 "4, by length": mean_of_means_off(by_length, 4),
-                 "1, as they come": mean_of_means_off(lines, 1)}  # fmt: skip
-ragged_off = ragged_errors["4, as they come"]["gradient off by, %"]
+ragged_errors = {"4, as they come": percent_off(lines, 4),
+                 "4, by length": percent_off(by_length, 4),
+                 "1, as they come": percent_off(lines, 1)}  # fmt: skip
+ragged_off = ragged_errors["4, as they come"][0]
 print(
     f"micro-batches of 4, as they come: {ragged_off:.0f} %{beside(guess, ragged_off)}"
 )
-pd.DataFrame(ragged_errors).round(1).T
+heads = ["gradient off by, %", "loss off by, %"]
+pd.DataFrame(ragged_errors, index=heads).round(1).T
 
 # %% [markdown] id="read-ragged"
 # The gradient is wrong by many times more than the loss, and nobody sees one per cent in a loss. In
@@ -517,16 +504,12 @@ def finish(model, optimizer, scheduler, scaler, wrong):
 
 # %% id="mistakes"
 # NBVAL_IGNORE_OUTPUT
-assert_same_training(partial(update, num=1), update, make=make_all)
-for wrong in (
-    "no division",
-    "log of means",
-    "clip each",
-    "never unscaled",
-    "schedule each",
-):
+big_window = partial(update, num=1)
+assert_same_training(big_window, update, make=make_all)
+mistakes = ("no division", "log of means", "clip each", "never unscaled")
+for wrong in (*mistakes, "schedule each"):
     print(f"{wrong}: ", end="")
-    verdict(partial(update, num=1), partial(update, wrong=wrong), make_all)
+    verdict(big_window, partial(update, wrong=wrong), make_all)
 
 # %% [markdown] id="read-mistakes"
 # - *Clip each* is the only one that turns the gradient: it shortens the long gradients of single
@@ -538,9 +521,7 @@ for wrong in (
 
 # %% id="clip-hides"
 no_division = partial(update, wrong="no division")
-assert_same_training(
-    partial(update, num=1), no_division, make=make_all, ignore=["loss"]
-)
+assert_same_training(big_window, no_division, make=make_all, ignore=["loss"])
 
 # %% [markdown] id="time"
 # ## The other price: time
@@ -551,19 +532,17 @@ assert_same_training(
 
 # %% id="flops"
 def gpt_step(model, num):
-    ids = torch.zeros(
-        32, config.seq_len, dtype=torch.long, device=model.head.weight.device
-    )
+    place = model.head.weight.device
+    ids = torch.zeros(32, config.seq_len, dtype=torch.long, device=place)
     for micro_batch in ids.chunk(num):
         (model.loss(micro_batch) / num).backward()
 
 
-model, _ = make_gpt()
-one, many = (
-    memory.measure(partial(gpt_step, model, n), model=model, flops=True)
-    for n in (1, 32)
-)
-flops_ratio = many.flops / one.flops
+model, flops = make_gpt()[0], {}
+for num in (1, 32):
+    step = partial(gpt_step, model, num)
+    flops[num] = memory.measure(step, model=model, flops=True).flops
+flops_ratio = flops[32] / flops[1]
 f"{flops_ratio:.2f} times the FLOPs"
 
 # %% [markdown] id="predict-time"
@@ -575,21 +554,17 @@ guess = None  # times as long
 
 # %% id="seconds"
 # NBVAL_IGNORE_OUTPUT
-place, pieces = device.pick(), (1, 4, 8, 32)
+place, rounds = device.pick(), []
 names = {"gpt_step": gpt_step, "model": model.to(place)}
-timers = {num: Timer(f"gpt_step(model, {num})", globals=names) for num in pieces}
-rounds = pd.DataFrame(
-    [{num: timers[num].timeit(1).mean for num in pieces} for _ in range(3)]
-)
-# in turn, so that both see the same machine
+timers = {num: Timer(f"gpt_step(model, {num})", globals=names) for num in (1, 4, 8, 32)}
+for _ in range(3):  # in turn, so that all see the same machine
+    rounds.append({num: timer.timeit(1).mean for num, timer in timers.items()})
+rounds = pd.DataFrame(rounds)
 slower = rounds.div(rounds[1], axis="index").median()
-print(
-    f"{device.describe(place)}: {slower[32]:.1f} times as "
-    f"long{beside(guess, slower[32])}"
-)
-pd.DataFrame({"times as long as one batch of 32": slower.round(2)}).rename_axis(
-    "micro-batches"
-)
+times = f"{slower[32]:.1f} times as long{beside(guess, slower[32])}"
+print(f"{device.describe(place)}: {times}")
+table = pd.DataFrame({"times as long as one batch of 32": slower.round(2)})
+table.rename_axis("micro-batches")
 
 # %% [markdown] id="read-time"
 # The FLOPs are the same, and the clock disagrees. Each call has a fixed cost, and small matrices
@@ -601,67 +576,47 @@ pd.DataFrame({"times as long as one batch of 32": slower.round(2)}).rename_axis(
 # %% id="verdicts"
 claims.Verdicts(
     claims.Verdict(
-        "A02", "holds if",
-        "The micro-batch decides the memory, and the global batch does not, if you "
-        "leave out the one copy of the gradients that a second micro-batch adds.",
-        f"{gpt2_peaks['8 x 2']:.2f} and {gpt2_peaks['8 x 4']:.2f} GiB for batches of "
-        f"16 and 32 in pieces of 8; {gpt2_peaks['4 x 8']:.2f} GiB in pieces of 4",
-        "predicted", "only-micro-batch", device="CUDA kernels",
-    ),
+        "A02", "holds if", "The micro-batch decides the memory, and the global batch "
+        "does not, if you leave out the one copy of the gradients that a second "
+        "micro-batch adds.", f"{gpt2_peaks['8 x 2']:.2f} and {gpt2_peaks['8 x 4']:.2f} "
+        f"GiB for batches of 16 and 32 in pieces of 8; {gpt2_peaks['4 x 8']:.2f} GiB "
+        "in pieces of 4", "predicted", "only-micro-batch", device="CUDA kernels"),
     claims.Verdict(
-        "A08", "holds if",
-        "The plain loop equals the big batch if every window is full and all "
-        "micro-batches count the same number of terms.",
+        "A08", "holds if", "The plain loop equals the big batch if every window is "
+        "full and all micro-batches count the same number of terms.",
         f"within float64's rounding: {exact}; {len(labels) % 256} of {len(labels)} "
-        "images left",
-        "computed", "distances",
-    ),
+        "images left", "computed", "distances"),
     claims.Verdict(
-        "A09", "holds if",
-        "The mean of micro-batch gradients is the big batch's gradient if each loss "
-        "depends on one sample and each micro-batch is weighed by its share of the "
-        "window.",
+        "A09", "holds if", "The mean of micro-batch gradients is the big batch's "
+        "gradient if each loss depends on one sample and each micro-batch is weighed "
+        "by its share of the window.", f"{ragged_off:.0f} % off where rows differ in "
+        "length", "computed", "measure-ragged"),
+    claims.Verdict(
+        "D01", "holds if", "The accumulated gradient is exact, up to the order of "
+        "adding, under the same condition.", f"within float64's rounding: {exact}; "
         f"{ragged_off:.0f} % off where rows differ in length", "computed",
-        "measure-ragged",
-    ),
-    claims.Verdict(
-        "D01", "holds if",
-        "The accumulated gradient is exact, up to the order of adding, under the same "
-        "condition.",
-        f"within float64's rounding: {exact}; {ragged_off:.0f} % off where rows differ "
-        "in length",
-        "computed", "measure-ragged",
-    ),
+        "measure-ragged"),
 )  # fmt: skip
 
 # %% id="verdicts-memory"
 claims.Verdicts(
     claims.Verdict(
-        "A10", "holds if",
-        "Four micro-batches of 8 cut the activations of a batch of 32 by 75 %, and the "
-        "peak by less, unless activations are nearly all of it.",
+        "A10", "holds if", "Four micro-batches of 8 cut the activations of a batch of "
+        "32 by 75 %, and the peak by less, unless activations are nearly all of it.",
         f"{fell['activations']:.1f} % of the activations, {fell['whole step']:.1f} % "
-        "of the peak",
-        "counted", "memory-table",
-    ),
+        "of the peak", "counted", "memory-table"),
     claims.Verdict(
-        "D03", "holds if",
-        "Accumulation does not reduce the peak if you compare at one micro-batch: it "
-        "adds a copy of the gradients to forward and backward.",
+        "D03", "holds if", "Accumulation does not reduce the peak if you compare at "
+        "one micro-batch: it adds a copy of the gradients to forward and backward.",
         f"{(small.forward_backward_bytes - alone.forward_backward_bytes) / P:+.2f} P",
-        "counted", "memory-table",
-    ),
+        "counted", "memory-table"),
     claims.Verdict(
-        "A11", "holds if",
-        "Accumulation adds no FLOPs; it adds no time only if each micro-batch still "
-        "fills the machine.",
-        f"{flops_ratio:.2f} times the FLOPs with 32 micro-batches", "counted", "flops",
-    ),
+        "A11", "holds if", "Accumulation adds no FLOPs; it adds no time only if each "
+        "micro-batch still fills the machine.",
+        f"{flops_ratio:.2f} times the FLOPs with 32 micro-batches", "counted", "flops"),
     claims.Verdict(
         "B03", "holds", "The loop needs no framework: a sum and a subtraction give the "
-                        "same bits.",
-        f"same bits: {same_bits}", "computed", "by-hand",
-    ),
+        "same bits.", f"same bits: {same_bits}", "computed", "by-hand"),
 )  # fmt: skip
 
 # %% [markdown] id="summary"
