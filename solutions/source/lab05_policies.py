@@ -26,6 +26,7 @@ from collections import namedtuple
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import cache, partial
+from typing import NamedTuple
 
 import pandas as pd
 import torch
@@ -579,8 +580,12 @@ checks.lab05.fewest_flops(fewest_flops)
 #
 # Real numbers come from GPT-2's parts, each alone under the meter.
 
+
 # %% id="readings"
-Option = namedtuple("Option", "kept_bytes working_bytes flops")  # flops that run again
+class Option(NamedTuple):
+    kept_bytes: int
+    working_bytes: int
+    flops: int  # that run again
 
 
 def reading(module, run, x):

@@ -2,31 +2,30 @@
 # # Lab 06: exact accumulation
 #
 # "The accumulated gradient is mathematically exact", says nearly every tutorial. Most loops that
-# follow the sentence are not. In this lab you write the loop that is: for ragged micro-batches, for
-# masked tokens, under a scaler, and on several ranks. And if there cannot be an update, everything
-# stays as it was.
+# follow it are not. You write the loop that is: for ragged micro-batches, for masked tokens, under
+# a scaler, and on several ranks. And if there cannot be an update, everything stays as it was.
 #
-# **Budget:** 110 minutes, 1 GiB of memory, no GPU needed.
+# **Budget:** 90 minutes, 1 GiB of memory, no GPU needed.
 #
 # | exercise | you write | points |
 # |---|---|---|
 # | 6.1 | a comparison: where do two training steps first differ? | 3 |
 # | 6.2 | an epoch in windows, the last one too | 2 |
 # | 6.3 | tokens: shifted, masked, ragged | 2 |
-# | 6.4 | what happens once an update: scaler, clip, scheduler, log | 3 |
-# | 6.5 | all of it for any model, and nothing at all when it fails | 4 |
+# | 6.4 | once an update: scaler, clip, scheduler, log | 3 |
+# | 6.5 | all of it for any model, and nothing when it fails | 4 |
 # | 6.6 | several ranks, and one exchange of gradients | 3 |
 #
-# Each answer goes into a cell that begins with `# exercise`, and the check stands right below it.
-# Helper functions, imports and constants may also stand in cells of your own above it.
-# Chapter 08 leads up to this lab. The checks refuse its `assert_same_training`, because that is the
-# first thing you write.
+# Each answer goes into a cell that begins with `# exercise`. Helper functions, imports and
+# constants may also stand in cells of your own above it. Where a cell says `guess = None`, write a
+# number before you go on. Chapter 08 leads up to this lab; the checks refuse its
+# `assert_same_training`.
 
 # %% id="imports"
 import contextlib
 import copy
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from functools import partial
 from itertools import islice
 
@@ -51,9 +50,8 @@ torch.set_num_threads(1)
 # %% [markdown] id="the-subject"
 # ## The subject
 #
-# A small ViT on images of digits, in float64. Rounding is at 1e-16 there, so a difference above
-# 1e-12 is a bug. Two steps: 64 images at once, and in four micro-batches, by somebody who forgot to
-# divide. The second one's log is right, and both clip if you ask them to.
+# A small ViT on digits, in float64. Rounding is at 1e-16 there, so a difference above 1e-12 is a
+# bug. Two steps: 64 images at once, and in four micro-batches, by somebody who forgot to divide.
 
 # %% id="subject"
 images, labels = data.digits()
@@ -84,11 +82,10 @@ def four_pieces(model, optimizer, max_norm=math.inf, num=4):
 
 
 # %% [markdown] id="predict-blind"
-# People check a loop by its loss, by the norm of its gradient, or by the parameters after an
-# update.
+# People check a loop by its loss, its gradient's norm, or the parameters after an update.
 #
-# **Predict.** With AdamW and gradients clipped at 0.1, how many of the three are off by more than 1
-# %?
+# **Predict.** With AdamW and gradients clipped at 0.1, how many of the three are off by more than
+# 1 %?
 
 # %% id="guess-blind"
 guess = None  # of the three
@@ -113,17 +110,16 @@ print(f"clipped at 0.1: {number} of three{beside(guess, number)}")
 pd.DataFrame(off).map("{:.0e}".format).T
 
 # %% [markdown] id="text-6-1"
-# None shows the bug once gradients are clipped. So compare the gradient itself, at the moment the
-# optimizer gets it.
+# None shows the bug once gradients are clipped. So compare the gradient itself, when the optimizer
+# gets it.
 #
 # ## 6.1 Where do two steps first differ?
 #
-# Difficulty 3/5 · importance 5/5 · 15 minutes
+# Difficulty 3/5 · importance 5/5 · 10 minutes
 #
 # Run two steps from one start, each on a copy of the model, and name the first of three parts that
-# differs: the loss, the gradients, the parameters. The goal: the check has eight pairs of steps,
-# and your function tells all eight apart. In two of them the steps differ by no more than they may,
-# one of these with dropout on.
+# differs: the loss, the gradients, the parameters. The goal: tell nine pairs of steps apart. In
+# two of them the steps differ by no more than they may, one of these with dropout on.
 
 
 # %% id="given-6-1"
@@ -134,9 +130,8 @@ def vector(tensors):
 
 def gradient_vector(model):
     """Put a model's gradients into one vector; where there is none stand zeros."""
-    return vector(
-        torch.zeros_like(p) if p.grad is None else p.grad for p in model.parameters()
-    )
+    pairs = [(p, p.grad) for p in model.parameters()]
+    return vector(torch.zeros_like(p) if g is None else g for p, g in pairs)
 
 
 def relative(seen, wanted):
@@ -146,19 +141,26 @@ def relative(seen, wanted):
     return float((seen - wanted).norm() / wanted.norm())
 
 
+# %% id="given-first-beyond"
+def first_beyond(seen, wanted, tolerance):
+    """Name the first part of two dicts of vectors that differs, and by how much."""
+    differences = {part: relative(seen[part], wanted[part]) for part in wanted}
+    for part, difference in differences.items():
+        if not difference <= tolerance:  # `difference > tolerance` is False for nan
+            return part, difference
+    return "nothing", max(differences.values())
+
+
 # %% id="answer-6-1"
 # exercise 6.1
 def first_difference(
-    step_a: Callable[[nn.Module, Optimizer], float],
-    step_b: Callable[[nn.Module, Optimizer], float],
-    model: nn.Module,
-    make_optimizer: Callable[[Iterable[nn.Parameter]], Optimizer],
-    tolerance: float,
+    step_a, step_b, model: nn.Module, make_optimizer, tolerance: float
 ) -> tuple[str, float]:
     """Run two training steps from one start, and say where they first differ.
 
     Args:
-        step_a: The step to trust: makes one update, and returns its loss.
+        step_a: The step to trust: `step_a(model, optimizer)` makes one update, and
+            returns its loss, a float.
         step_b: The step in question.
         model: Where both start. It stays as it is, its gradients too, and so does the
             random state.
@@ -166,15 +168,13 @@ def first_difference(
         tolerance: Largest relative difference that is rounding.
 
     Returns:
-        The first of "loss", "gradients" (as optimizer.step() finds them) and
-        "parameters" (after it) that is not within the tolerance, and its relative
-        difference; else "nothing", and the largest of the three differences.
+        What `first_beyond` gives for the parts "loss", "gradients" (as
+        optimizer.step() finds them) and "parameters" (after it), in this order.
     """
+    ### BEGIN SOLUTION
     random_state = torch.get_rng_state()
 
     def observe(step):
-        """Run a step on a copy; gives a vector for each part, in their order."""
-        ### BEGIN SOLUTION
         torch.set_rng_state(random_state)
         twin, gradients = copy.deepcopy(model), []
         optimizer = make_optimizer(twin.parameters())
@@ -183,16 +183,10 @@ def first_difference(
         loss = torch.tensor([step(twin, optimizer)], dtype=torch.float64)
         weights = vector(twin.parameters())
         return {"loss": loss, "gradients": gradients[0], "parameters": weights}
-        ### END SOLUTION
 
-    ### BEGIN SOLUTION
     wanted, seen = observe(step_a), observe(step_b)
     torch.set_rng_state(random_state)
-    differences = {part: relative(seen[part], wanted[part]) for part in wanted}
-    for part, difference in differences.items():
-        if not difference <= tolerance:  # nan is not small
-            return part, difference
-    return "nothing", max(differences.values())
+    return first_beyond(seen, wanted, tolerance)
     ### END SOLUTION
 
 
@@ -201,47 +195,52 @@ def first_difference(
 checks.lab06.first_difference(first_difference)
 
 # %% [markdown] id="hints-6-1"
-# <details><summary>Hint 1: the moment to look</summary>
+# <details><summary>Hint 1: an inner function</summary>
 #
-# A step may clear its gradients before it returns. `optimizer.register_step_pre_hook(function)` has
-# the function called with `(optimizer, args, kwargs)` each time `step()` begins; let it append
-# `gradient_vector` of the copy to a list.
+# `observe(step)` runs one step on a copy and gives a dict of three vectors. `torch.tensor([loss],
+# dtype=torch.float64)` makes the loss a vector.
 # </details>
-# <details><summary>Hint 2: one start</summary>
+# <details><summary>Hint 2: the moment to look</summary>
 #
-# For each step `copy.deepcopy(model)` and a new optimizer. `torch.set_rng_state(random_state)`
-# before each step and once at the end. `torch.tensor([loss], dtype=torch.float64)` makes the loss a
-# vector.
+# A step may clear its gradients before it returns. `optimizer.register_step_pre_hook(function)`
+# has the function called with `(optimizer, args, kwargs)` when `step()` begins; let it append to a
+# list.
 # </details>
-# <details><summary>Hint 3: nan</summary>
+# <details><summary>Hint 3: one start</summary>
 #
-# `nan > tolerance` is False, and so is `nan <= tolerance`. One of the two, turned round with `not`,
-# shows the nan.
+# For each step `copy.deepcopy(model)`, a new optimizer, and `torch.set_rng_state` with the first
+# state; at the end once more.
 # </details>
+#
+# **Predict.** The faulty step did not divide by 4. What difference does your function give,
+# without clipping?
+
+# %% id="guess-difference"
+guess = None  # relative difference
 
 # %% id="judge-blind"
 judge = partial(
     first_difference, model=make_vit(), make_optimizer=adamw, tolerance=1e-12
 )
 part, difference = judge(big_batch, four_pieces)
-print(f"not clipped: {part}, {difference:.4g}")
+print(f"not clipped: {part}, {difference:.4g}{beside(guess, difference)}")
 clipped = [partial(step, max_norm=0.1) for step in (big_batch, four_pieces)]
 part, difference = judge(*clipped)
 print(f"clipped: {part}, below 1e-5: {difference < 1e-5}")
 
 # %% [markdown] id="text-6-2"
-# A difference of 3 is a factor of 4: found. Clipped, only a trace is left, because
-# `clip_grad_norm_` divides by the norm plus 1e-6. So compare steps without clipping, in float64.
+# A factor of 4 is a difference of 3. Clipped, only a trace is left, because `clip_grad_norm_`
+# divides by the norm plus 1e-6. So compare without clipping.
 #
 # ## 6.2 Windows
 #
-# Difficulty 2/5 · importance 5/5 · 12 minutes
+# Difficulty 2/5 · importance 5/5 · 10 minutes
 #
-# An epoch comes as an iterator, as from a loader: it has no length and does not fit into memory. A
-# window is the next `num` micro-batches, or as many as are left. Micro-batches may differ in size.
+# An epoch comes as an iterator: it has no length and does not fit into memory. A window is the
+# next `num` micro-batches, or as many as are left.
 #
 # The goal: for every window, a gradient within 1e-12 of the one that its images would give as one
-# batch. Read at most one window ahead, and keep at most one micro-batch in the model.
+# batch. Read at most one window ahead; keep one micro-batch in the model.
 
 
 # %% id="answer-6-2"
@@ -256,10 +255,9 @@ def train_epoch(
 
     Args:
         model: Its `loss(images, labels)` is the mean over a micro-batch's images.
-        optimizer: What lies in its parameters' `.grad` before is of no interest.
-        micro_batches: Gives pairs of images `(B, 1, 8, 8)` and labels `(B,)`, B from 1
-            on.
-        num: How many micro-batches are a window; the last window may have fewer.
+        optimizer: Its parameters may have an old `.grad`, which counts for nothing.
+        micro_batches: Gives images `(B, 1, 8, 8)` and labels `(B,)`, B from 1 on.
+        num: Micro-batches in a window; the last window may have fewer.
 
     Returns:
         For each update the mean loss of its window's images.
@@ -286,12 +284,12 @@ checks.lab06.train_epoch(train_epoch)
 # %% [markdown] id="hints-6-2"
 # <details><summary>Hint 1: reading a window</summary>
 #
-# `list(islice(iterator, num))` takes the next `num`, or what is left, and is empty at the end. It
-# needs an iterator: call `iter` once, before the loop.
+# `list(islice(iterator, num))` takes the next `num`, or what is left. Call `iter` once, before the
+# loop.
 # </details>
 # <details><summary>Hint 2: the weight of a micro-batch</summary>
 #
-# Multiply its mean loss by its share of the window's images. The shares of a window add up to 1.
+# Its share of the window's images.
 # </details>
 # <details><summary>Hint 3: what belongs where</summary>
 #
@@ -313,18 +311,28 @@ judge(whole, ragged)[0]
 # %% [markdown] id="text-6-3"
 # ## 6.3 Tokens
 #
-# Difficulty 3/5 · importance 5/5 · 12 minutes
+# Difficulty 3/5 · importance 5/5 · 8 minutes
 #
 # For a language model the unit is the *target*, a token that has to be guessed. Labels are the
-# tokens themselves, with -100 where nothing is to be learned: in padding, and in a prompt. The
-# model's output at one position is for the label at the next, so a row's first label is never a
-# target. Below, a row is a line of code. Its indentation is given, as a prompt is, and has no
-# label.
+# tokens, with -100 in padding and in a prompt. The output at one position is for the label at the
+# next, so a row's first label is never a target:
 #
-# A count before the shift is one too large for each row that begins unmasked, and no loss curve
-# shows it. And a micro-batch may have no target at all: then a mean is nan, and a sum is 0.
+# ```text
+# tokens   t0   t1   t2   t3   pad
+# labels   t0   t1   t2   t3  -100
+# targets       t1   t2   t3             three, and four labels that are not -100
+# ```
 #
-# The goal: within 1e-12 of the mean over all targets of the window, in every case.
+# Below, a row is a line of code, and its indentation is a prompt. A micro-batch may have no target
+# at all: then a mean is nan, and a sum is 0.
+#
+# The goal: within 1e-12 of the mean over all targets of the window.
+#
+# **Predict.** Counted before the shift, how many per cent too many are the targets of sixteen
+# lines?
+
+# %% id="guess-6-3"
+guess = None  # per cent
 
 
 # %% id="rows"
@@ -338,9 +346,15 @@ def token_rows(lines, width=48):
     return tokens, labels
 
 
+# %% id="window"
 lines = [line for line in data.text().splitlines() if line.strip()]
 window = [token_rows(lines[at : at + 4]) for at in range(100, 116, 4)]
 make_gpt = partial(GPT, GPTConfig(seq_len=48, num_layers=2, num_heads=2, d_model=32))
+
+before = sum(int((row_labels != -100).sum()) for _, row_labels in window)
+after = sum(int((row_labels[:, 1:] != -100).sum()) for _, row_labels in window)
+too_many = 100 * (before / after - 1)
+print(f"{before} for {after} targets: {too_many:.1f} %{beside(guess, too_many)}")
 
 
 # %% id="answer-6-3"
@@ -351,11 +365,10 @@ def token_step(
     """Make one update with the mean loss over all targets of a window.
 
     Args:
-        model: Maps tokens `(B, T)` to logits `(B, T, V)`; those at t are for the label
-            at t + 1.
+        model: Maps tokens `(B, T)` to logits `(B, T, V)`.
         optimizer: Updates it.
-        window: Micro-batches of tokens and labels `(B, T)`; labels of -100 are no
-            targets. One of them may have no target, the window has some.
+        window: Micro-batches of tokens and labels `(B, T)`. One of them may have no
+            target, the window has some.
 
     Returns:
         The mean loss over the window's targets.
@@ -386,8 +399,8 @@ checks.lab06.token_step(token_step)
 # </details>
 # <details><summary>Hint 2: the sum</summary>
 #
-# `F.cross_entropy` wants `(N, V)` and `(N,)`, so flatten the first two dimensions. It leaves out
-# targets of -100. With `reduction="sum"` it does not divide.
+# `F.cross_entropy` wants `(N, V)` and `(N,)`, and leaves out targets of -100. With
+# `reduction="sum"` it does not divide.
 # </details>
 # <details><summary>Hint 3: the count</summary>
 #
@@ -408,13 +421,13 @@ judge_gpt(*steps, make_optimizer=sgd)[0]
 # Difficulty 3/5 · importance 5/5 · 15 minutes
 #
 # A loop in float16 has five more things to do: scale the loss, unscale the gradients, clip, update
-# the scale, step the scheduler. All but the first happen once a window, in an order that matters.
-# And a gradient that became infinite in *one* micro-batch makes `scaler.step` skip the window's
-# update. Then the scheduler's step must be skipped, too.
+# the scale, step the scheduler. All but the first happen once a window. An infinite gradient in
+# *one* micro-batch makes `scaler.step` skip the window's update. Then the scheduler's step must be
+# skipped, too.
 #
 # `scaler.step` does not say whether it skipped. The scale does: after a skipped update, `update`
-# halves it. Watch it, on the CPU: four updates, the second with an infinite gradient. The scale
-# begins at 1024 and doubles after two good updates in a row (`growth_interval=2`).
+# halves it. Here are four updates, the second with an infinite gradient. The scale begins at 1024
+# and doubles after two good updates in a row.
 #
 # **Predict.** What is the scale after the fourth update?
 
@@ -439,35 +452,26 @@ watched = list(scales([1.0, math.inf, 1.0, 1.0]))
 print(f"{watched}{beside(guess, watched[-1])}")
 
 # %% [markdown] id="read-scaler"
-# It fell once and grew once, so only a scale that has *fallen* means a skipped update. A scaler
-# that is switched off always says 1 and skips nothing.
+# So only a scale that has *fallen* means a skipped update. A scaler that is switched off always
+# says 1 and skips nothing.
 #
-# The goal: every window's gradient within 1e-12 of the big batch's, clipped as a whole. After three
-# windows, the second of them lost, the scheduler has made two steps.
+# The goal: every window's gradient within 1e-12 of the big batch's, clipped as a whole, and no
+# step of the scheduler for a lost window.
 
 
 # %% id="answer-6-4"
 # exercise 6.4
 def scaled_step(
-    model: nn.Module,
-    optimizer: Optimizer,
-    scheduler: torch.optim.lr_scheduler.LRScheduler,
-    scaler: torch.amp.GradScaler,
-    window: list[tuple[Tensor, Tensor]],
-    max_norm: float,
-    loss_of: Callable[[nn.Module, Tensor, Tensor], Tensor],
+    model, optimizer, scheduler, scaler, window, max_norm: float, loss_of
 ) -> tuple[float, float]:
     """Make one update of a window in mixed precision, or skip it as a whole.
 
     Args:
-        model: Trains on images.
-        optimizer: Updates it, through the scaler.
         scheduler: Makes a step after each update that was made.
-        scaler: May be switched off (`enabled=False`).
-        window: Micro-batches of images `(B, 1, 8, 8)` and labels `(B,)`; B differs.
+        scaler: A `torch.amp.GradScaler`, perhaps switched off (`enabled=False`).
+        window: A list of micro-batches, images `(B, 1, 8, 8)` and labels `(B,)`.
         max_norm: Limit for the norm of the window's whole, unscaled gradient.
-        loss_of: `loss_of(model, images, labels)` is the mean loss of a micro-batch,
-            under whatever autocast is wanted.
+        loss_of: `loss_of(model, images, labels)` is a micro-batch's mean loss.
 
     Returns:
         The mean loss of the window's images, unscaled, and the norm of its gradient,
@@ -503,7 +507,7 @@ checks.lab06.scaled_step(scaled_step)
 # </details>
 # <details><summary>Hint 2: two numbers to return</summary>
 #
-# The loss is read before it is scaled. `clip_grad_norm_` returns the norm that it found.
+# Read the loss before it is scaled. `clip_grad_norm_` returns the norm that it found.
 # </details>
 # <details><summary>Hint 3: was it skipped?</summary>
 #
@@ -539,23 +543,29 @@ print(f"some lost: {0 < made < 8}; as many scheduled as made: {scheduled == made
 # %% [markdown] id="text-6-5"
 # ## 6.5 All or nothing
 #
-# Difficulty 4/5 · importance 5/5 · 20 minutes
+# Difficulty 4/5 · importance 5/5 · 15 minutes
 #
-# Now one step for any model. What a model's loss is a mean *of* differs (tokens, images, pixels),
-# so two functions say it: `loss_sum(model, *micro_batch)` and `count_terms(*micro_batch)`.
+# Now one step for any model. Losses are means of tokens, images or pixels, so two functions say
+# it: `loss_sum(model, *micro_batch)` and `count_terms(*micro_batch)`.
 #
-# The harder half is failure. On a batch with no target, more micro-batches than rows, a loss of
-# nan, or an out-of-memory error, a good step says what came. It leaves model, optimizer, gradients,
-# buffers and random state as they were, so the caller may try smaller pieces. Buffers and random
-# state are given:
+# The harder half is failure: a batch with no target, more micro-batches than rows, a loss of nan,
+# an out-of-memory error. A good step says what came, and leaves model, optimizer, gradients,
+# buffers and random state as they were. Two parts of that are given:
 
 
 # %% id="given-6-5"
-def remember(model):
-    """Give a function that puts a model's buffers and the random state back as now.
+def refuse_impossible(num_steps, num_rows, num_terms):
+    """Raise an error where no update can be made, before anything has run."""
+    if not 1 <= num_steps <= num_rows:
+        raise ValueError(
+            f"num_steps (={num_steps}) must be between 1 and the {num_rows} rows."
+        )
+    if not num_terms:
+        raise ValueError("no row has a target, so the loss has no mean: skip it.")
 
-    The buffers are few; with CUDA the random state is one more.
-    """
+
+def remember(model):
+    """Give a function that puts a model's buffers and the random state back as now."""
     buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
     random_state = torch.get_rng_state()
     gpu_states = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
@@ -570,77 +580,47 @@ def remember(model):
 
 
 # %% [markdown] id="goal-6-5"
-# The window's own `.grad` must survive a failure. That costs one set of gradients while the new
-# ones grow, whether you hold the old tensors or copy them. Holding is simpler, and costs nothing
-# where `.grad` was None. Hold them, and call `zero_grad()`: it sets `.grad` to None, so the new
-# gradient is another tensor. (`zero_grad(set_to_none=False)` would fill the tensors you hold with
-# zeros.)
+# The old `.grad` must survive a failure. Hold the tensors in a list, and call `zero_grad()`: it
+# sets `.grad` to None, so the new gradient is another tensor. (`set_to_none=False` would fill the
+# tensors that you hold with zeros.)
 #
 # The goal: GPT, ViT and U-Net within 1e-12 of the whole batch after an update with SGD and with
-# AdamW; in float32 within what summation explains; and five failures of which nothing remains.
-# Count micro-batches from 1.
+# AdamW; in float32 within what summation explains; and failures of which nothing remains.
 
 
 # %% id="answer-6-5"
 # exercise 6.5
 def exact_step(
-    model: nn.Module,
-    optimizer: Optimizer,
-    batch: tuple[Tensor, ...],
-    num_steps: int,
-    *,
-    loss_sum: Callable[..., Tensor],
-    count_terms: Callable[..., int],
-    max_norm: float = math.inf,
+    model, optimizer, batch, num_steps, *, loss_sum, count_terms, max_norm=math.inf
 ) -> float:
     """Make one update in micro-batches, or raise and leave everything as it was.
 
     Args:
-        model: Any model.
-        optimizer: Updates it.
-        batch: Tensors with one row for each sample, all with the same number of rows.
+        batch: A tuple of tensors with one row for each sample.
         num_steps: How many micro-batches to make of it, as equal as they can be.
-        loss_sum: `loss_sum(model, *micro_batch)` adds up the losses of all terms.
-        count_terms: `count_terms(*micro_batch)` says how many terms that sum has;
-            perhaps none.
         max_norm: Limit for the norm of the whole gradient.
 
     Returns:
         The mean loss over all terms of the batch.
 
     Raises:
-        ValueError: When num_steps is not between 1 and the number of rows (both are
-            named), when the batch has no term, or when the loss of a micro-batch is not
-            finite (its number is named).
-        BaseException: What the model raises.
+        ValueError: From `refuse_impossible`, or naming the micro-batch, from 1 on,
+            whose loss is not finite. What the model raises is passed on.
     """
     ### BEGIN SOLUTION
-    num_rows, num_terms = len(batch[0]), count_terms(*batch)
-    if not 1 <= num_steps <= num_rows:
-        raise ValueError(
-            f"num_steps (={num_steps}) must be between 1 and the {num_rows} rows."
-        )
-    if not num_terms:
-        raise ValueError(
-            "no row of the batch has a target, so its loss has no mean: skip it."
-        )
-    parameters = list(model.parameters())
-    gradients = [parameter.grad for parameter in parameters]
-    put_back = remember(model)
+    num_terms, parameters = count_terms(*batch), list(model.parameters())
+    refuse_impossible(num_steps, len(batch[0]), num_terms)
+    gradients, put_back = [p.grad for p in parameters], remember(model)
     total = 0.0
     try:
-        optimizer.zero_grad(set_to_none=True)
-        micro_batches = zip(
-            *(tensor.tensor_split(num_steps) for tensor in batch), strict=True
-        )
-        for number, micro_batch in enumerate(micro_batches, start=1):
+        optimizer.zero_grad()
+        pieces = zip(*(t.tensor_split(num_steps) for t in batch), strict=True)
+        for number, micro_batch in enumerate(pieces, start=1):
             loss = loss_sum(model, *micro_batch) / num_terms
-            total += loss.item()
-            if not math.isfinite(total):
-                raise ValueError(
-                    f"micro-batch {number} of {num_steps} has the loss {loss.item()}."
-                )
+            if not math.isfinite(loss.item()):
+                raise ValueError(f"micro-batch {number} of {num_steps}: {loss.item()}.")
             loss.backward()
+            total += loss.item()
         nn.utils.clip_grad_norm_(parameters, max_norm)
     except BaseException:
         put_back()
@@ -657,38 +637,32 @@ def exact_step(
 checks.lab06.exact_step(exact_step)
 
 # %% [markdown] id="hints-6-5"
-# <details><summary>Hint 1: what is known before anything runs</summary>
+# <details><summary>Hint 1: before anything runs</summary>
 #
-# The number of rows and the number of terms, `count_terms(*batch)`: raise both errors first.
+# Count, refuse, make the list of all `.grad`, and call `remember`.
 # `tensor.tensor_split(num_steps)` cuts into exactly so many.
 # </details>
-# <details><summary>Hint 2: hold, and put back</summary>
+# <details><summary>Hint 2: put back</summary>
 #
-# A list of all `.grad`, and what `remember` returns, before the first micro-batch. In `except
-# BaseException`: put both back, then `raise` with nothing behind it.
+# In `except BaseException`: put buffers, random state and gradients back, then `raise`.
 # </details>
 # <details><summary>Hint 3: the loss of a micro-batch</summary>
 #
-# `loss_sum(...) / num_terms`, looked at with `math.isfinite(loss.item())` before `backward`. After
-# the loop clip, and after the `try` update: from there on nothing can fail.
+# Look at it with `math.isfinite(loss.item())` before `backward`. After the loop clip, and after
+# the `try` update.
 # </details>
 
 # %% [markdown] id="after-6-5"
 # ### The proof
 #
-# Three models. For each one the sum of its losses, the number of terms, and a batch of 12 rows.
-# Five micro-batches (3, 3, 2, 2, 2 rows) are compared with one: in float64 by your function, in
-# float32 by `assert_same_training`, whose bound follows from the number of terms that are summed.
+# Five micro-batches of 12 rows are compared with one: in float64 by your function, in float32 by
+# `assert_same_training`, whose bound follows from the number of terms that are summed.
 
 
 # %% id="loss-sums"
 def token_loss_sum(model, tokens, labels):
     logits, targets = model(tokens)[:, :-1], labels[:, 1:]
     return F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="sum")
-
-
-def count_tokens(tokens, labels):
-    return int((labels[:, 1:] != -100).sum())
 
 
 def image_loss_sum(model, images, labels):
@@ -699,26 +673,28 @@ def noise_loss_sum(model, images, times, noise):
     return model.loss(images, times, noise) * images.numel()
 
 
+def count_tokens(tokens, labels):
+    return int((labels[:, 1:] != -100).sum())
+
+
+def count_images(images, labels):
+    return len(images)
+
+
+def count_pixels(images, times, noise):
+    return images.numel()
+
+
 # %% id="tasks"
-unet_sizes = UNetConfig(
-    base_channels=8, channel_multipliers=(1, 2), attention_levels=(1,)
-)
-make_unet = partial(UNet, unet_sizes)
+levels = {"channel_multipliers": (1, 2), "attention_levels": (1,)}
+make_unet = partial(UNet, UNetConfig(base_channels=8, **levels))
 torch.manual_seed(0)
-pixels, noise, times = (
-    images[:12],
-    torch.randn_like(images[:12]),
-    torch.randint(1000, (12,)),
-)
+pixels, noise = images[:12], torch.randn_like(images[:12])
+times = torch.randint(1000, (12,))
 TASKS = {
     "GPT": (make_gpt, token_rows(lines[100:112]), token_loss_sum, count_tokens),
-    "ViT": (make_vit, (pixels, labels[:12]), image_loss_sum, lambda x, y: len(x)),
-    "U-Net": (
-        make_unet,
-        (pixels, times, noise),
-        noise_loss_sum,
-        lambda x, t, n: x.numel(),
-    ),
+    "ViT": (make_vit, (pixels, labels[:12]), image_loss_sum, count_images),
+    "U-Net": (make_unet, (pixels, times, noise), noise_loss_sum, count_pixels),
 }
 
 
@@ -752,30 +728,24 @@ for name in TASKS:
         assert_same_training(*steps, make=partial(make_float32, name, optimizer))
 
 # %% [markdown] id="text-6-6"
-# "Exact" has three parts: the same sum, another order of adding, and a bound that the order
-# explains. (A BatchNorm would break the first part.)
+# "Exact" means the same sum, in another order, within a bound that the order explains.
 #
 # ## 6.6 Several ranks
 #
 # Difficulty 4/5 · importance 4/5 · 15 minutes
 #
-# On several GPUs each rank has a copy of the model and a window of its own.
-# `DistributedDataParallel` averages the gradients over the ranks during `backward`, by an
-# all-reduce. With accumulation that is one exchange for each micro-batch, where one for the window
-# is enough. `model.no_sync()` leaves them out.
+# Each rank has a copy of the model and a window of its own. `DistributedDataParallel` averages the
+# gradients over the ranks during `backward`, by an all-reduce. One for the window is enough;
+# `model.no_sync()` leaves the others out.
 #
-# Here are two real ranks, processes on your machine. Four micro-batches on each rank, and five
-# ideas of what `no_sync` has to be around. `ranks.traffic` counts what the rank sends.
+# Here are two real ranks, processes on your machine, with four micro-batches each, and five ideas
+# of what `no_sync` has to be around.
 #
 # **Predict.** With `no_sync` around *backward only*, in all micro-batches but the last: how many
 # all-reduces?
 
 # %% id="guess-ways"
 guess = None  # all-reduces
-
-# %% id="start-ranks"
-two = ranks.start(2)
-print(two.run(dist.get_rank), two.run(dist.get_world_size))
 
 # %% id="accumulate-ways"
 # no_sync around forward? around backward? in how many of the four micro-batches?
@@ -786,19 +756,17 @@ WAYS = {
     "forward and backward": (True, True, 3),
     "the last one too": (True, True, 4),
 }
+two = ranks.start(2)
+print(two.run(dist.get_rank), two.run(dist.get_world_size))
 
 
+# %% id="measure-way"
 def measure_way(around_forward, around_backward, how_many):
-    torch.manual_seed(0)
-    model = DistributedDataParallel(
-        ViT(ViTConfig(num_layers=2, num_heads=2, d_model=32))
-    )
+    model = DistributedDataParallel(make_vit(torch.float32))
     at = 32 * dist.get_rank()
-    parts = zip(
-        data.digits()[0][at:].split(8), data.digits()[1][at:].split(8), strict=True
-    )
+    parts = [tensor[at : at + 32].split(8) for tensor in data.digits()]
     with ranks.traffic() as seen:
-        for place, (x, y) in enumerate(islice(parts, 4)):
+        for place, (x, y) in enumerate(zip(*parts, strict=True)):
             skip = model.no_sync if place < how_many else contextlib.nullcontext
             with skip() if around_forward else contextlib.nullcontext():
                 loss = F.cross_entropy(model(x), y)
@@ -810,30 +778,23 @@ def measure_way(around_forward, around_backward, how_many):
 # %% id="measure-ways"
 model = make_vit(torch.float32)
 F.cross_entropy(model(images[:64].float()), labels[:64]).backward()
-P = sum(p.nbytes for p in model.parameters())
+wanted, P = gradient_vector(model), sum(p.nbytes for p in model.parameters())
 bound = summation_tolerance(torch.float32, images[:64].numel())
 for name, way in WAYS.items():
     (sizes, mine), (_, theirs) = two.run(measure_way, *way)
-    same, right = (
-        torch.equal(mine, theirs),
-        relative(mine, gradient_vector(model)) < bound,
-    )
+    same, right = torch.equal(mine, theirs), relative(mine, wanted) < bound
     print(f"{name:<21} {len(sizes)} all-reduces, {sum(sizes) / P:.0f} P", end="; ")
     note = beside(guess, len(sizes)) if name == "backward only" else ""
     print(f"same on both {same}, right {right}{note}")
 
 # %% [markdown] id="read-ways"
-# P is one copy of the parameters. Around backward alone `no_sync` does nothing, and raises no
-# error: *forward* decides whether a backward will exchange. The documentation asks for both, so put
-# it around both.
+# P is one copy of the parameters. Around backward alone `no_sync` does nothing: *forward* decides
+# whether a backward will exchange. The documentation asks for both. The fifth way is wrong in
+# silence: each rank steps by a gradient of its own.
 #
-# The first four end with the right gradient; the extra exchanges only cost time. The fifth is wrong
-# in silence: each rank steps by a gradient of its own.
-#
-# Now the arithmetic. An average over ranks is right if all ranks have the same number of targets,
-# which with tokens never happens. So the count must be the count of *all ranks*: an all-reduce of
-# one number before the first backward. And since DDP divides the sum by the number of ranks, each
-# rank multiplies its loss by it.
+# Now the arithmetic. An average over ranks is right only if all have the same number of targets.
+# So the count must be that of *all ranks*: an all-reduce of one number before the first backward.
+# And since DDP divides the sum by the number of ranks, each rank multiplies its loss by it.
 #
 # The goal: on two and three ranks the gradient of the whole batch, within 1e-12, with P bytes of
 # gradients sent by each rank, also when windows differ in length and when a rank has no target at
@@ -843,31 +804,23 @@ for name, way in WAYS.items():
 # %% id="answer-6-6"
 # exercise 6.6
 def rank_step(
-    model: DistributedDataParallel,
-    optimizer: Optimizer,
-    window: list[tuple[Tensor, ...]],
-    *,
-    loss_sum: Callable[..., Tensor],
-    count_terms: Callable[..., int],
+    model: DistributedDataParallel, optimizer, window, *, loss_sum, count_terms
 ) -> float:
     """Make this rank's part of one update, together with the other ranks.
 
     Args:
-        model: Averages gradients over the ranks.
-        optimizer: Updates this rank's copy.
-        window: This rank's micro-batches, at least one. Other ranks may have more or
-            fewer, and a rank may have no term at all; all ranks together have some.
-        loss_sum: `loss_sum(model, *micro_batch)` adds up the losses of all terms.
-        count_terms: `count_terms(*micro_batch)` says how many terms that sum has.
+        window: A list of this rank's micro-batches, at least one. Other ranks may have
+            more or fewer, and a rank may have no term at all; all together have some.
+        loss_sum: As in 6.5.
+        count_terms: As in 6.5.
 
     Returns:
         The mean loss over all terms of all ranks.
     """
     ### BEGIN SOLUTION
     place = next(model.parameters()).device  # nccl reduces what is on the GPU
-    num_terms = torch.tensor(
-        float(sum(count_terms(*part) for part in window)), device=place
-    )
+    counts = [count_terms(*part) for part in window]
+    num_terms = torch.tensor(float(sum(counts)), device=place)
     dist.all_reduce(num_terms)
     optimizer.zero_grad()
     total = torch.zeros((), dtype=torch.float64, device=place)
@@ -890,25 +843,25 @@ checks.lab06.rank_step(rank_step)
 # %% [markdown] id="hints-6-6"
 # <details><summary>Hint 1: the count of all ranks</summary>
 #
-# `dist.all_reduce(tensor)` replaces a tensor by the sum over the ranks, in place. Every rank has to
-# call it, also one whose own count is 0.
+# `dist.all_reduce(tensor)` replaces a tensor by the sum over the ranks, in place. Every rank has
+# to call it.
 # </details>
 # <details><summary>Hint 2: where no_sync goes</summary>
 #
-# Every micro-batch goes forward and backward inside one context: for the last it is
-# `contextlib.nullcontext()`, which does nothing, and for the others `model.no_sync()`.
+# Every micro-batch goes forward and backward inside one context: for the last
+# `contextlib.nullcontext()`, which does nothing, for the others `model.no_sync()`.
 # </details>
 # <details><summary>Hint 3: two scales</summary>
 #
-# What is differentiated: the sum over the count of all ranks, times `dist.get_world_size()`. What
-# is logged: the same without the last factor, added up over the window, then over the ranks.
+# Differentiate the sum over the count of all ranks, times `dist.get_world_size()`. Log the same
+# without that factor, added up over the window, then over the ranks.
 # </details>
 
 # %% [markdown] id="after-6-6"
 # ### On real ranks
 #
 # The sixteen lines of 6.3, eight on each rank, in two micro-batches. In one process your
-# `exact_step` makes the same update. **Equal to the last bit, or to rounding?**
+# `exact_step` makes the same update, to rounding: the sum is the same, and its order is not.
 
 
 # %% id="real-step"
@@ -936,20 +889,15 @@ loss, alone = single_step(lines[100:116])
 found = two.run(real_step, rank_step, lines[100:116])
 for rank, (their_loss, weights, sizes) in enumerate(found):
     same_loss = math.isclose(loss, their_loss, rel_tol=1e-12)
-    same_weights = relative(weights, alone) < 1e-12
-    sent = max(sizes) / alone.nbytes
-    print(
-        f"rank {rank}: same loss {same_loss}, weights {same_weights}; {sent:.0f} P sent"
-    )
+    same, sent = relative(weights, alone) < 1e-12, max(sizes) / alone.nbytes
+    print(f"rank {rank}: same loss {same_loss}, weights {same}; {sent:.0f} P sent")
 two.stop()
 
 # %% [markdown] id="gpu"
-# To rounding: the sum is the same, and its order is not.
-#
 # ## On a GPU
 #
-# Never graded. Float16 with a real `GradScaler` on CUDA, your `scaled_step` on it, and the peak of
-# the same effective batch in one piece and in eight.
+# Never graded: float16 with a real `GradScaler`, and the peak of one effective batch in one piece
+# and in eight.
 
 # %% id="gpu-scaled"
 # NBVAL_IGNORE_OUTPUT
