@@ -156,9 +156,8 @@ def train(model, batches, strategy="none"):
 
 # %% id="train-twins"
 losses = {name: train(model, batches, name) for name, model in twins.items()}
-weights = [
-    nn.utils.parameters_to_vector(model.parameters()) for model in twins.values()
-]
+vector = nn.utils.parameters_to_vector
+weights = [vector(model.parameters()) for model in twins.values()]
 print("every loss equal:  ", losses["none"] == losses["every-6"])
 print("every weight equal:", torch.equal(*weights))
 
@@ -184,18 +183,16 @@ guess = None  # percentage points
 
 # %% id="evaluate"
 # NBVAL_IGNORE_OUTPUT
-def accuracy(model):
-    model = copy.deepcopy(model).eval()
-    with torch.no_grad():
-        return (
-            (model(images[1500:]).argmax(dim=1) == labels[1500:]).float().mean().item()
-        )
+@torch.no_grad()
+def percent_right(model):
+    found = copy.deepcopy(model).eval()(images[1500:]).argmax(dim=1)
+    return 100 * float((found == labels[1500:]).float().mean())
 
 
-right = {name: 100 * accuracy(model) for name, model in twins.items()}
+right = {name: percent_right(model) for name, model in twins.items()}
 apart = right["every-6"] - right["none"]
 print(f"{apart:.0f} points apart{beside(guess, apart)}")
-pd.DataFrame({"% right": [f"{each:.0f}" for each in right.values()]}, index=list(right))
+pd.DataFrame({"% right": right}).map("{:.0f}".format)
 
 # %% [markdown] id="evaluate-read"
 # The losses and weights are equal, and yet the accuracies are far apart. (Your numbers may differ a
@@ -203,10 +200,8 @@ pd.DataFrame({"% right": [f"{each:.0f}" for each in right.values()]}, index=list
 # lie in something that is not a weight:
 
 # %% id="what-differs"
-states = [model.state_dict() for model in twins.values()]
-differing = [
-    name for name in states[0] if not torch.equal(*(state[name] for state in states))
-]
+plain, twice = (model.state_dict() for model in twins.values())
+differing = [name for name in plain if not torch.equal(plain[name], twice[name])]
 sorted({name.rpartition(".")[2] for name in differing})
 
 # %% [markdown] id="double-update"
@@ -278,9 +273,8 @@ print("0.1 twice is 0.19:", compared(twice, statistics_after(plainly, momentum=0
 # %% id="cures"
 @contextmanager
 def on_copies(block):
-    owned = [
-        (m, n, b) for m in block.modules() for n, b in m.named_buffers(recurse=False)
-    ]
+    owned = [(module, name, buffer) for module in block.modules()
+             for name, buffer in module.named_buffers(recurse=False)]  # fmt: skip
     for module, name, buffer in owned:
         setattr(module, name, buffer.clone())
     try:
@@ -360,13 +354,9 @@ if torch.cuda.is_available():
     for strategy in ("none", "every-8", "sqrt"):
         recipe = Recipe("resnet1000", micro_batch, checkpointing=strategy)
         gpu_step, model, optimizer = recipe.make_step("cuda")
-        label = recipe.label()
-        print(
-            memory.measure(
-                gpu_step, model=model, optimizer=optimizer, label=label, repeats=3
-            )
-        )
-        del gpu_step, model, optimizer
+        options = {"model": model, "optimizer": optimizer, "label": recipe.label()}
+        print(memory.measure(gpu_step, **options, repeats=3))
+        del gpu_step, model, optimizer, options
 
 # %% [markdown] id="besides-text"
 # ## What else does a forward do?
@@ -387,7 +377,7 @@ layer = nn.Linear(8, 8)
 
 
 def make_functions():
-    counter, cache = itertools.count(1), []
+    counter, cache, toss = itertools.count(1), [], random.random
 
     def with_cache(x):
         cache.append(x)
@@ -395,10 +385,8 @@ def make_functions():
 
     return {
         "dropout": lambda x: F.dropout(layer(x).tanh(), 0.5),
-        "Python's random": lambda x: layer(x * random.random()).tanh(),
-        "random depth": lambda x: layer(
-            layer(x) if random.random() < 0.5 else x
-        ).tanh(),
+        "Python's random": lambda x: layer(x * toss()).tanh(),
+        "random depth": lambda x: layer(layer(x) if toss() < 0.5 else x).tanh(),
         "branch on the data": lambda x: layer(x).tanh() if x.mean() > 0 else layer(x),
         "temperature by a counter": lambda x: layer(x / next(counter)).tanh(),
         "cache of inputs": with_cache,
@@ -452,10 +440,10 @@ pd.DataFrame({"gradient": seen})
 
 # %% id="volumes"
 def volume_peak(side, strategy):
-    recipe = Recipe(
-        "unet3d", 1, size=side, optimizer="adamw-fused", checkpointing=strategy
-    )
-    return memory.predict(recipe.make_step).peak_bytes
+    choices = {"optimizer": "adamw-fused", "checkpointing": strategy}
+    return memory.predict(
+        Recipe("unet3d", 1, size=side, **choices).make_step
+    ).peak_bytes
 
 
 volume_gain, table = {}, {}
@@ -469,12 +457,10 @@ pd.DataFrame(table, index=["none", "per block", "times less"]).T
 with memory.predicting():
     loss, unet = Recipe("unet3d").make_loss()
     kept = memory.saved(loss, params_of=unet)
-sizes = {
-    resolution: size for resolution, size in kept.by("resolution").items() if resolution
+shares = {
+    size: f"{n / kept.num_bytes:.0%}" for size, n in kept.by("resolution").items()
 }
-pd.DataFrame(
-    {"of what is saved": {k: f"{n / kept.num_bytes:.0%}" for k, n in sizes.items()}}
-)
+pd.DataFrame({"of what is saved": {size: shares[size] for size in shares if size}})
 
 # %% [markdown] id="volumes-read"
 # Hardly a quarter less. Checkpointing helps where bytes are *spread out* over many segments. Here
@@ -497,19 +483,14 @@ guess = None  # times less
 
 # %% id="at-depth"
 def llama(tokens, strategy, depth):
-    choices = {
-        "precision": "bf16",
-        "optimizer": "adamw-fused",
-        "checkpointing": strategy,
-    }
+    choices = {"precision": "bf16", "optimizer": "adamw-fused"}
     sizes = {"max_position_embeddings": tokens, "num_hidden_layers": depth}
-    return Recipe("llama-2-7b", 1, tokens, **choices, overrides=sizes)
+    choices |= {"checkpointing": strategy, "overrides": sizes}
+    return memory.predict(Recipe("llama-2-7b", 1, tokens, **choices).make_step).at_peak
 
 
 def at_full_depth(tokens, strategy):
-    two, three = (
-        memory.predict(llama(tokens, strategy, n).make_step).at_peak for n in (2, 3)
-    )
+    two, three = (llama(tokens, strategy, depth) for depth in (2, 3))
     return {name: two[name] + (three[name] - two[name]) * 30 for name in two}
 
 
@@ -518,19 +499,14 @@ line = sum(at_full_depth(2048, "per-block").values())
 f"the line is off by {line / whole['peak_bytes'] - 1:.2%}"
 
 # %% id="context"
-ledgers = {
-    f"{tokens:,} tokens, {strategy}": at_full_depth(tokens, strategy)
-    for tokens in (32_768, 131_072)
-    for strategy in ("none", "per-block")
-}
-plain, frugal = (
-    sum(ledgers[f"131,072 tokens, {way}"].values()) for way in ("none", "per-block")
-)
+ledgers = {}
+for tokens, strategy in itertools.product((32_768, 131_072), ("none", "per-block")):
+    ledgers[f"{tokens:,} tokens, {strategy}"] = at_full_depth(tokens, strategy)
+*_, plain, frugal = (sum(ledger.values()) for ledger in ledgers.values())
 context_gain = plain / frugal
 print(f"131,072 tokens: {context_gain:.1f} times less{beside(guess, context_gain)}")
-plots.ledger_bars(
-    ledgers, title="Llama 2 7B by context", cards_gib=[80], predicted=list(ledgers)
-)
+title = "Llama 2 7B by context"
+plots.ledger_bars(ledgers, title=title, cards_gib=[80], predicted=list(ledgers))
 
 # %% [markdown] id="context-read"
 # Thirty-two equal blocks are the best case for checkpointing. (Fused attention keeps memory linear
@@ -576,11 +552,10 @@ def make_head_step(num_pieces):
 
 
 # %% id="pieces-measured"
-reports = {n: memory.predict(partial(make_head_step, n)) for n in (1, 32)}
-above = {
-    n: str(Bytes(report.peak_bytes - report.baseline_bytes))
-    for n, report in reports.items()
-}
+above = {}
+for num_pieces in (1, 32):
+    report = memory.predict(partial(make_head_step, num_pieces))
+    above[num_pieces] = str(Bytes(report.peak_bytes - report.baseline_bytes))
 pd.DataFrame({"the step adds": above}).rename_axis("pieces")
 
 # %% [markdown] id="pieces-read"
@@ -605,25 +580,19 @@ pd.DataFrame({"the step adds": above}).rename_axis("pieces")
 # %% id="verdicts"
 claims.Verdicts(
     claims.Verdict(
-        "A18", "holds if",
-        "A block may be checkpointed if it does nothing besides its output and reads "
-        "nothing besides its input; otherwise the training differs, often in silence.",
-        f"{silent} of {len(seen)} functions give wrong gradients without an error",
-        "computed", "besides-table",
-    ),
+        "A18", "holds if", "A block may be checkpointed if it does nothing besides its "
+        "output and reads nothing besides its input; otherwise the training differs, "
+        "often in silence.", f"{silent} of {len(seen)} functions give wrong gradients "
+        "without an error", "computed", "besides-table"),
     claims.Verdict(
-        "C16", "holds",
-        "A ResNet of a thousand layers fits in several times less memory; its "
-        "BatchNorm statistics need a cure.",
+        "C16", "holds", "A ResNet of a thousand layers fits in several times less "
+        "memory; its BatchNorm statistics need a cure.",
         f"{measured['none']} against {measured['every-8']}", "counted",
-        "thousand-measured",
-    ),
+        "thousand-measured"),
     claims.Verdict(
-        "E20", "holds if",
-        "Long contexts gain several times, and a 3-D U-Net little, since two of its "
-        "blocks hold nearly everything.",
+        "E20", "holds if", "Long contexts gain several times, and a 3-D U-Net little, "
+        "since two of its blocks hold nearly everything.",
         f"128^3 voxels {volume_gain[128]:.2f} times less, 131,072 tokens "
-        f"{context_gain:.1f} times less",
-        "predicted", "context", device="CUDA kernels",
-    ),
+        f"{context_gain:.1f} times less", "predicted", "context",
+        device="CUDA kernels"),
 )  # fmt: skip
