@@ -7,7 +7,6 @@ that looks at either may fail rightly: such cells are named apart, with their er
 
 from __future__ import annotations
 
-import ast
 import re
 import subprocess
 import sys
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from tutorial_lib import device
+from tutorial_lib.school.grading.submissions import needs
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 _ON_A_GPU = re.compile(r"cuda\b|has_gpu|device\.pick\(|\bTrainer\(|\bAccelerator\(|import ")
@@ -89,33 +89,15 @@ def needed(sources: Sequence[str]) -> list[int]:
     Returns:
         Their numbers, in order.
     """
-    names = [_names(source) for source in sources]
-    chosen = {number for number, source in enumerate(sources) if _ON_A_GPU.search(source)}
-    for number in range(len(sources) - 1, -1, -1):
-        if number in chosen:
-            wanted = set(names[number][1])
-            for earlier in range(number - 1, -1, -1):
-                if names[earlier][0] & wanted:
-                    chosen.add(earlier)
-    return sorted(chosen)
-
-
-def _names(source: str) -> tuple[set[str], set[str]]:
-    """Give the names that a cell makes and those that it uses."""
-    try:
-        tree = ast.parse("\n".join(line for line in source.splitlines() if line[:1] not in "%!"))
-    except SyntaxError:
-        return set(), set()
-    made: set[str] = set()
-    used: set[str] = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Name):
-            (used if isinstance(node.ctx, ast.Load) else made).add(node.id)
-        elif isinstance(node, ast.FunctionDef | ast.ClassDef):
-            made.add(node.name)
-        elif isinstance(node, ast.alias):
-            made.add((node.asname or node.name).partition(".")[0])
-    return made, used
+    chosen: list[int] = []
+    names: set[str] = set()
+    for number in reversed(range(len(sources))):
+        source = sources[number]
+        made: set[str] = set().union(*map(needs.bound_names, needs.statements(source)))
+        if _ON_A_GPU.search(source) or made & names:
+            chosen.append(number)
+            names |= needs.used_names(needs.plain_python(source))
+    return chosen[::-1]
 
 
 if __name__ == "__main__":
