@@ -21,7 +21,6 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils._pytree import tree_flatten, tree_unflatten
 from torch.utils.checkpoint import checkpoint as torch_checkpoint
-from torch.utils.flop_counter import FlopCounterMode
 
 from tutorial_lib import claims, data, memory, plots
 from tutorial_lib.guesses import beside
@@ -156,25 +155,20 @@ compare(TenLines.apply, gpt, lambda: gpt.loss(tokens))
 # `None`.
 
 # %% id="guess-peak"
-guess_peak = None  # per cent
+guess = None  # per cent
 
 
 # %% id="measure-gpt"
-def measured(model, loss, checkpoint=None, modules=None):
-    with (
-        through(checkpoint, modules or model.blocks)
-        if checkpoint
-        else contextlib.nullcontext()
-    ):
-        # no optimizer: the first step is like any other
-        step = partial(gradients, model, loss)
-        return memory.measure(step, model=model, warmup=0)
+def measured(model, loss, checkpoint=None, modules=(), flops=False):
+    step = partial(gradients, model, loss)  # no optimizer: every step is like the first
+    with through(checkpoint, modules):
+        return memory.measure(step, model=model, warmup=0, flops=flops)
 
 
 plain = measured(gpt, lambda: gpt.loss(tokens))
-frugal = measured(gpt, lambda: gpt.loss(tokens), TenLines.apply)
+frugal = measured(gpt, lambda: gpt.loss(tokens), TenLines.apply, gpt.blocks)
 fall = 100 * (1 - frugal.peak_bytes / plain.peak_bytes)
-print(f"the peak falls by {fall:.0f} %{beside(guess_peak, fall)}")
+print(f"the peak falls by {fall:.0f} %{beside(guess, fall)}")
 bars = {"none": plain.at_peak, "per block, ten lines": frugal.at_peak}
 plots.ledger_bars(bars, title="Peak of forward and backward, counted")
 
@@ -208,7 +202,6 @@ without_rng
 #
 # In mixed precision, forward runs under autocast, and backward runs outside it. The second forward
 # of each block happens *in* backward. Does anything complain?
-
 
 # %% id="autocast-fails"
 no_dropout = GPT(GPTConfig(num_layers=4))
@@ -294,13 +287,13 @@ class ManyArguments(torch.autograd.Function):
         return None, *(tensor.grad for tensor in args)
 
 
-def with_second(second, checkpoint, function, x):
-    return checkpoint(lambda x, second: function(x) * second, x, second)
+def with_second(checkpoint, second):
+    return lambda function, x: checkpoint(lambda x, by: function(x) * by, x, second)
 
 
 mask = torch.ones(128, 1, dtype=torch.bool)
 for second in (1.0, mask):
-    print(compare(partial(with_second, second, ManyArguments.apply), gpt, gpt_loss))
+    print(compare(with_second(ManyArguments.apply, second), gpt, gpt_loss))
 
 # %% [markdown] id="others-why"
 # A number cannot be saved for backward, and a mask of booleans cannot need a gradient.
@@ -315,7 +308,7 @@ for second in (1.0, mask):
 # **Predict.** The model has 51 gradients to compute. How many of them are missing?
 
 # %% id="guess-missing"
-guess_missing = None  # gradients
+guess = None  # gradients
 
 # %% id="frozen-fails"
 frozen = GPT(GPTConfig(num_layers=4, tie_weights=False))
@@ -325,7 +318,7 @@ frozen_loss = partial(frozen.loss, tokens)
 with through(TenLines.apply, frozen.blocks):
     seen = gradients(frozen, frozen_loss)
 missing = sum(gradient is None for gradient in seen.values())
-print(f"{missing} of {len(seen)} are missing{beside(guess_missing, missing)}")
+print(f"{missing} of {len(seen)} are missing{beside(guess, missing)}")
 
 # %% [markdown] id="frozen-why"
 # All gradients of the blocks. Only the last norm and the head get theirs. The training would run
@@ -372,7 +365,9 @@ print(compare(TenLines.apply, penalised, penalised_loss))
 #
 # ## All six mended
 #
-# First the Function. It takes a function of tensors.
+# First the Function. It takes a function of tensors. Then the function around it, which sorts the
+# arguments. `tree_flatten` is PyTorch's own. The underscore in its module's name says that it may
+# move one day.
 
 
 # %% id="discard"
@@ -398,11 +393,6 @@ class Discard(torch.autograd.Function):
         return None, *(tensor.grad for tensor in tensors)
 
 
-# %% [markdown] id="checkpoint-text"
-# Then the function around it, which sorts the arguments. `tree_flatten` is PyTorch's own. The
-# underscore in its module's name says that it may move one day.
-
-
 # %% id="checkpoint"
 def checkpoint(function, *args, **kwargs):
     leaves, structure = tree_flatten((args, kwargs))
@@ -425,7 +415,7 @@ def checkpoint(function, *args, **kwargs):
 # A backward runs inside a backward, hence the name. `use_reentrant=False` is the new one, built
 # with hooks (chapter 05).
 
-# %% id="rows"
+# %% id="implementations"
 implementations = {
     "ten lines": TenLines.apply,
     "ours, mended": checkpoint,
@@ -434,22 +424,25 @@ implementations = {
 }
 
 
+def by_keyword(checkpoint):
+    return lambda function, x, time: checkpoint(function, x, time=time)
+
+
+def in_a_tuple(checkpoint):
+    return lambda function, *pair: checkpoint(lambda both: function(*both), pair)
+
+
+# %% id="rows"
 def rows(checkpoint):
-    yield "1 dropout", compare(checkpoint, gpt, gpt_loss)
-    yield "2 autocast", compare(checkpoint, no_dropout, mixed_loss)
-    yield "3 two tensors", compare(checkpoint, unet, unet_loss)
-    yield (
-        "3 a keyword",
-        compare(lambda f, x, t: checkpoint(f, x, time=t), unet, unet_loss),
-    )
-    yield (
-        "3 a tuple",
-        compare(lambda f, *xt: checkpoint(lambda p: f(*p), xt), unet, unet_loss),
-    )
-    yield "4 a number", compare(partial(with_second, 1.0, checkpoint), gpt, gpt_loss)
-    yield "4 a mask", compare(partial(with_second, mask, checkpoint), gpt, gpt_loss)
-    yield "5 frozen input", compare(checkpoint, frozen, frozen_loss)
-    yield "6 several outputs", compare(checkpoint, penalised, penalised_loss)
+    yield "1 dropout", checkpoint, gpt, gpt_loss
+    yield "2 autocast", checkpoint, no_dropout, mixed_loss
+    yield "3 two tensors", checkpoint, unet, unet_loss
+    yield "3 a keyword", by_keyword(checkpoint), unet, unet_loss
+    yield "3 a tuple", in_a_tuple(checkpoint), unet, unet_loss
+    yield "4 a number", with_second(checkpoint, 1.0), gpt, gpt_loss
+    yield "4 a mask", with_second(checkpoint, mask), gpt, gpt_loss
+    yield "5 frozen input", checkpoint, frozen, frozen_loss
+    yield "6 several outputs", checkpoint, penalised, penalised_loss
 
 
 # %% id="table"
@@ -457,9 +450,8 @@ outcomes = {}
 with warnings.catch_warnings(record=True) as heard:
     warnings.simplefilter("always")
     for name, implementation in implementations.items():
-        outcomes[name] = {
-            row: words.partition(":")[0] for row, words in rows(implementation)
-        }
+        found = {row: compare(*case) for row, *case in rows(implementation)}
+        outcomes[name] = {row: words.partition(":")[0] for row, words in found.items()}
 messages = {str(warning.message).partition(".")[0] for warning in heard}
 {message for message in messages if "requires_grad" in message}
 
@@ -481,20 +473,40 @@ pd.DataFrame(outcomes)
 #
 # Is that needed? Here is a model that does so, with both of our implementations.
 
+# %% id="verdicts-mended"
+mended, hooks = outcomes["ours, mended"], outcomes["with hooks"]
+restored = {mended["1 dropout"], hooks["1 dropout"]} == {"equal, bit for bit"}
+equal = sum(words.startswith("equal") for words in mended.values())
+claims.Verdicts(
+    claims.Verdict(
+        "C04",
+        "holds",
+        "Without the forward's random state, dropout gives wrong gradients and no error.",
+        f"gradients equal to the bit: {without_rng.startswith('equal')} without the "
+        f"RNG state, {restored} with it",
+        "computed",
+        "table",
+    ),
+    claims.Verdict(
+        "C15",
+        "holds",
+        "Keywords, tuples, numbers, masks, several outputs: a few lines each, and right.",
+        f"{equal} of {len(mended)} kinds of call have the right gradients",
+        "computed",
+        "table",
+    ),
+)
+
 
 # %% id="autocast-inside"
-class Inside(nn.Module):
-    def __init__(self, block):
-        super().__init__()
-        self.block = block
-
+class Inside(Block):
     def forward(self, x):
         with torch.autocast("cpu", torch.bfloat16):
-            return self.block(x)
+            return super().forward(x)
 
 
 inside = GPT(no_dropout.config)
-inside.blocks = nn.ModuleList(map(Inside, inside.blocks))
+inside.blocks = nn.ModuleList(Inside(inside.config) for _ in range(4))
 autocast = {}
 for name, implementation in implementations.items():
     around = compare(implementation, no_dropout, mixed_loss)
@@ -515,39 +527,57 @@ pd.DataFrame(autocast).T
 # per cent of the peak without checkpointing?
 
 # %% id="guess-wrapped"
-guess_wrapped = None  # per cent of the plain peak
+guess = None  # per cent of the plain peak
 
 # %% id="whole-model"
 gpt = GPT(GPTConfig(num_layers=8, dropout=0.1))
 gpt_loss = partial(gpt.loss, tokens)
+wrapped = {"none": (), "one a block": gpt.blocks, "one around the model": [gpt]}
 reports = {
-    "none": measured(gpt, gpt_loss),
-    "one a block": measured(gpt, gpt_loss, checkpoint),
-    "one around the model": measured(gpt, gpt_loss, checkpoint, modules=[gpt]),
+    name: measured(gpt, gpt_loss, checkpoint, modules, flops=True)
+    for name, modules in wrapped.items()
 }
-base = reports["none"].peak_bytes
-peaks = {name: 100 * report.peak_bytes / base for name, report in reports.items()}
-wrapped = peaks["one around the model"]
-print(f"around the model: {wrapped:.0f} %{beside(guess_wrapped, wrapped)}")
 plots.tape(reports)
 
-# %% [markdown] id="whole-model-read"
-# A row is a tensor of the forward, input below, loss on top. A bar is its life. Without
-# checkpointing each tensor waits for its turn in backward. With one checkpoint a block only the
-# thin lines wait, and small hills are computed again, one at a time. With one around the model
-# nothing waits, and then the *whole* hill is built up again at once.
-
-# %% id="whole-model-flops"
-with FlopCounterMode(display=False) as counter:
-    gradients(gpt, gpt_loss)
-with through(checkpoint, [gpt]), FlopCounterMode(display=False) as wrapped_counter:
-    gradients(gpt, gpt_loss)
-more_flops = wrapped_counter.get_total_flops() / counter.get_total_flops()
-print(f"around the model: {more_flops:.2f} times the FLOPs")
+# %% id="whole-model-peaks"
+none, a_block, whole = reports.values()
+peaks = [100 * report.peak_bytes / none.peak_bytes for report in reports.values()]
+print(f"around the model: {peaks[-1]:.0f} %{beside(guess, peaks[-1])}")
+more_flops = whole.flops / none.flops
+print(f"and {more_flops:.2f} times the FLOPs")
 phases = {name: report.phases for name, report in reports.items()}
 pd.DataFrame(phases).T.map(human_bytes)
 
+# %% id="verdicts-advice"
+around = {name: row["autocast around the model"] for name, row in autocast.items()}
+claims.Verdicts(
+    claims.Verdict(
+        "E15",
+        "holds if",
+        "Needed inside only if the checkpoint does not restore the outer autocast.",
+        f"autocast around the model, equal to the bit: ten lines "
+        f"{around['ten lines'].startswith('equal')}, PyTorch "
+        f"{around['with hooks'].startswith('equal')}",
+        "computed",
+        "autocast-inside",
+    ),
+    claims.Verdict(
+        "A07",
+        "holds if",
+        "One around each block cuts the peak; one around the whole model does not.",
+        f"peak {peaks[1]:.0f} % of plain with one a block, {peaks[2]:.0f} % with one "
+        f"around the model, for {more_flops:.2f} times the FLOPs",
+        "counted",
+        "whole-model-peaks",
+    ),
+)
+
 # %% [markdown] id="whole-model-verdict"
+# In the figure a row is a tensor of the forward, input below, loss on top. A bar is its life.
+# Without checkpointing each tensor waits for its turn in backward. With one checkpoint a block only
+# the thin lines wait, and small hills are computed again, one at a time. With one around the model
+# nothing waits, and then the *whole* hill is built up again at once.
+#
 # The table has the peak of each phase. Its forward column looks like a triumph, and a script that
 # reads memory after the forward reports one. The peak is where it was. What is recomputed as one
 # has to fit as one, so cut the model up.
@@ -561,7 +591,7 @@ pd.DataFrame(phases).T.map(human_bytes)
 # **Predict.** With the RNG state restored there are 16 different masks. With a seed by hand?
 
 # %% id="guess-masks"
-guess_masks = None  # masks
+guess = None  # masks
 
 
 # %% id="seed-blocks"
@@ -571,9 +601,14 @@ class SelfSeeded(Block):
         return super().forward(x)
 
 
-def randomness(make_block):
+def four_blocks(make_block):
     model = GPT(GPTConfig(num_layers=4, dropout=0.1))
     model.blocks = nn.ModuleList(make_block(model.config) for _ in range(4))
+    return model
+
+
+# %% id="seed-randomness"
+def randomness(model):
     masks, draws = set(), set()
 
     def look(module, args, out):
@@ -589,9 +624,10 @@ def randomness(make_block):
 
 
 # %% id="seed-measure"
-seeded = {"restored": randomness(Block), "seeded by hand": randomness(SelfSeeded)}
+ways = {"restored": Block, "seeded by hand": SelfSeeded}
+seeded = {way: randomness(four_blocks(block)) for way, block in ways.items()}
 masks = seeded["seeded by hand"]["masks"]
-print(f"seeded by hand: {masks}{beside(guess_masks, masks)}")
+print(f"seeded by hand: {masks}{beside(guess, masks)}")
 pd.DataFrame(seeded).T
 
 # %% [markdown] id="seed-read"
@@ -604,41 +640,7 @@ pd.DataFrame(seeded).T
 # What became of the sources' claims. Each number comes from a cell above.
 
 # %% id="verdicts"
-hooks = outcomes["with hooks"]
-restored = [outcomes["ours, mended"]["1 dropout"], hooks["1 dropout"]]
-passed = [words.startswith("equal") for words in outcomes["ours, mended"].values()]
 claims.Verdicts(
-    claims.Verdict(
-        "A07",
-        "holds if",
-        "A checkpoint around each block cuts the peak; one around the whole model does "
-        "not.",
-        f"peak {peaks['one a block']:.0f} % of plain with one a block, "
-        f"{wrapped:.0f} % with one around the model, for {more_flops:.2f} times the "
-        "FLOPs",
-        "counted",
-        "whole-model",
-    ),
-    claims.Verdict(
-        "C04",
-        "holds",
-        "Without the random state of the forward, dropout gives wrong gradients and no "
-        "error.",
-        f"gradients equal to the bit: {without_rng.startswith('equal')} without the "
-        f"RNG state, {all(words == 'equal, bit for bit' for words in restored)} with "
-        "it",
-        "computed",
-        "table",
-    ),
-    claims.Verdict(
-        "C15",
-        "holds",
-        "Keywords, tuples, numbers, masks and several outputs need a few lines each, "
-        "and work.",
-        f"{sum(passed)} of {len(passed)} kinds of call have the right gradients",
-        "computed",
-        "table",
-    ),
     claims.Verdict(
         "E14",
         "wrong",
@@ -648,18 +650,6 @@ claims.Verdicts(
         "hand",
         "counted",
         "seed-measure",
-    ),
-    claims.Verdict(
-        "E15",
-        "holds if",
-        "Autocast must be entered inside only if the checkpoint does not restore the "
-        "outer one.",
-        f"autocast around the model, gradients equal to the bit: ten lines "
-        f"{autocast['ten lines']['autocast around the model'].startswith('equal')}, "
-        "PyTorch "
-        f"{autocast['with hooks']['autocast around the model'].startswith('equal')}",
-        "computed",
-        "autocast-inside",
     ),
 )
 

@@ -22,20 +22,17 @@ from functools import partial
 
 import pandas as pd
 import torch
+import transformers
 from torch import nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.checkpoint import checkpoint as torch_checkpoint
 from torch.utils.checkpoint import checkpoint_sequential
 from torch.utils.flop_counter import FlopCounterMode
-from transformers import LlamaConfig, LlamaForCausalLM
-from transformers import logging as transformers_logging
 
 from tutorial_lib import claims, data, memory, plots
 from tutorial_lib.guesses import beside
 from tutorial_lib.models.gpt import GPT, Block, GPTConfig
 from tutorial_lib.models.unet import UNet, UNetConfig
-
-transformers_logging.set_verbosity_error()
 
 # %% [markdown] id="bench-text"
 # First the tools of chapter 04. `through` sends modules through a checkpoint function, `gradients`
@@ -45,16 +42,21 @@ transformers_logging.set_verbosity_error()
 # %% id="bench"
 @contextlib.contextmanager
 def through(checkpoint, modules):
-    for module in modules if checkpoint else ():
+    for module in modules:
         module.forward = partial(checkpoint, module.forward)
     try:
         yield
     finally:
-        for module in modules if checkpoint else ():
+        for module in modules:
             del module.forward
 
 
-def gradients(model, loss, checkpoint=None, modules=None):
+def plainly(function, *args, **kwargs):
+    return function(*args, **kwargs)
+
+
+# %% id="gradients"
+def gradients(model, loss, checkpoint=plainly, modules=None):
     model.zero_grad()
     torch.manual_seed(7)
     with through(checkpoint, modules or model.blocks):
@@ -96,10 +98,8 @@ with saved_tensors_hooks(lambda tensor: next(numbers), lambda number: number):
 try:
     y.sum().backward()
 except TypeError as error:
-    print(
-        f"{type(error).__name__} after {next(numbers)} tensors:",
-        str(error).split(" (")[0],
-    )
+    words = str(error).split(" (")[0]
+    print(f"{type(error).__name__} after {next(numbers)} tensors: {words}")
 
 # %% [markdown] id="a-lie-read"
 # Forward was content with twenty-odd numbers, and kept no tensor. Backward got a number where it
@@ -136,23 +136,20 @@ def recomputing_each(function, *args, **kwargs):
 # **Predict.** Dropout is off. How often does each block of the GPT run in one step?
 
 # %% id="guess-runs"
-guess_runs = None  # runs
+guess = None  # runs
 
 
 # %% id="work"
-def work(model, loss, checkpoint=None, modules=None):
-    runs, handles = Counter(), []
+def work(model, loss, checkpoint=plainly, modules=None):
+    runs = Counter()
 
-    def count(number, module, args):
-        runs[number] += 1
+    def count(module, args):
+        runs[module] += 1
 
-    blocks = [module for module in model.modules() if isinstance(module, Block)]
-    for number, block in enumerate(blocks):
-        handles.append(block.norm_1.register_forward_pre_hook(partial(count, number)))
-    with FlopCounterMode(display=False) as counter:
+    with contextlib.ExitStack() as hooks, FlopCounterMode(display=False) as counter:
+        for block in filter(lambda module: isinstance(module, Block), model.modules()):
+            hooks.callback(block.norm_1.register_forward_pre_hook(count).remove)
         seen = gradients(model, loss, checkpoint, modules)
-    for handle in handles:
-        handle.remove()
     return seen, counter.get_total_flops(), list(runs.values())
 
 
@@ -163,7 +160,7 @@ seen, _, runs = work(gpt, gpt_loss, recomputing_each)
 print("GPT equal:", equal(seen, gradients(gpt, gpt_loss)))
 same = equal(gradients(unet, unet_loss, recomputing_each), gradients(unet, unet_loss))
 print("U-Net equal:", same)
-print(f"{runs[0]} runs of a block{beside(guess_runs, runs[0])}")
+print(f"{runs[0]} runs of a block{beside(guess, runs[0])}")
 
 # %% [markdown] id="every-read"
 # The U-Net is right to the bit, where chapter 04's Function was right up to rounding. Backward goes
@@ -225,7 +222,7 @@ def recomputing_once(function, *args, alias=torch.Tensor.detach, **kwargs):
 # **Predict.** With `alias` returning the tensor itself: by how many per cent does the peak rise?
 
 # %% id="guess-alias"
-guess_alias = None  # per cent
+guess = None  # per cent
 
 
 # %% id="alias"
@@ -233,12 +230,13 @@ def itself(tensor):
     return tensor
 
 
-def peak_bytes(model, loss, checkpoint=None, modules=None):
+def peak_bytes(model, loss, checkpoint=plainly, modules=None):
     model.zero_grad()  # gradients of an earlier run that we keep are not this step's
     step = partial(gradients, model, loss, checkpoint, modules)
     return memory.measure(step, model=model, warmup=0).peak_bytes
 
 
+# %% id="alias-measure"
 gpt.train()
 expected, history = gradients(gpt, gpt_loss), partial(recomputing_once, alias=itself)
 for name, way in {"detach": recomputing_once, "itself": history}.items():
@@ -246,7 +244,7 @@ for name, way in {"detach": recomputing_once, "itself": history}.items():
     print(f"{name}: equal {equal(seen, expected)}, {runs[0]} runs of a block")
 rise = peak_bytes(gpt, gpt_loss, history) / peak_bytes(gpt, gpt_loss, recomputing_once)
 rise = 100 * (rise - 1)
-print(f"itself: {rise:+.0f} % of the peak{beside(guess_alias, rise)}")
+print(f"itself: {rise:+.0f} % of the peak{beside(guess, rise)}")
 
 # %% [markdown] id="alias-read"
 # Both are right to the bit, and much of the saving is gone. The tensor itself brings its history,
@@ -284,25 +282,28 @@ nested = GPT(gpt.config)
 inner = list(nested.blocks)
 outer = [nn.Sequential(*inner[:4]), nn.Sequential(*inner[4:])]
 nested.blocks = nn.ModuleList(outer)
-nested_loss = partial(nested.loss, tokens)
+plans = {"two segments": outer, "per block": inner, "nested": inner + outer}
 
 
-def measured(checkpoint=None, modules=None):
-    step = partial(gradients, nested, nested_loss, checkpoint, modules)
+def measured(checkpoint=plainly, modules=()):
+    loss = partial(nested.loss, tokens)
+    step = partial(gradients, nested, loss, checkpoint, modules)
     return memory.measure(step, model=nested, warmup=0)
 
 
+# %% id="nesting-table"
 def waiting(report):
     start = next(tick for tick, phase in report.phase_starts if phase == "backward")
     return report.curve()[start]["activations"] / x.nbytes
 
 
-plans = {"two segments": outer, "per block": inner, "nested": inner + outer}
 ours = {name: measured(recomputing_once, modules) for name, modules in plans.items()}
 theirs = {name: measured(torch_new, modules) for name, modules in plans.items()}
-units = {who: {name: f"{waiting(r):.1f}" for name, r in reports.items()}
-         for who, reports in {"ours": ours, "PyTorch's": theirs}.items()}  # fmt: skip
-pd.DataFrame(units)
+units = {
+    "ours": map(waiting, ours.values()),
+    "PyTorch's": map(waiting, theirs.values()),
+}
+pd.DataFrame(units, index=plans).round(1)
 
 # %% [markdown] id="nesting-read"
 # Five units in each row belong to the head and the loss. PyTorch's two segments wait with their two
@@ -339,7 +340,7 @@ plots.tape({"none": measured(), **theirs})
 # give the gradients of the plain block?
 
 # %% id="guess-backwards"
-guess_backwards = None  # of 4
+guess = None  # of 4
 
 # %% id="backwards"
 block = Block(GPTConfig(attention="eager"))  # the fused kernel has no second derivative
@@ -357,6 +358,7 @@ def backward_twice(checkpoint):
     return x.grad, weight.grad
 
 
+# %% id="backwards-more"
 def gradient_penalty(checkpoint):
     loss = checkpoint(block, x).square().mean()
     loss.backward(create_graph=True)
@@ -370,38 +372,34 @@ def frozen_input(checkpoint):
 
 
 # %% id="outcome"
-def plainly(function, *args):
-    return function(*args)
+def results(scenario, checkpoint):
+    x.grad = None
+    block.zero_grad()
+    head.zero_grad()
+    return scenario(checkpoint)
 
 
 def outcome(scenario, checkpoint):
-    results = []
-    for implementation in (plainly, checkpoint):
-        x.grad = None
-        block.zero_grad()
-        head.zero_grad()
-        try:
-            results.append(scenario(implementation))
-        except RuntimeError as error:
-            return type(error).__name__
-    if any(gradient is None for gradient in results[1]):
+    expected = results(scenario, plainly)
+    try:
+        seen = results(scenario, checkpoint)
+    except RuntimeError as error:
+        return type(error).__name__
+    if any(gradient is None for gradient in seen):
         return "missing"
-    return "equal" if all(map(torch.equal, *results)) else "WRONG"
+    return "equal" if all(map(torch.equal, seen, expected)) else "WRONG"
 
 
 # %% id="backwards-table"
 torch_old = partial(torch_checkpoint, use_reentrant=True)
 ways = {"reentrant": torch_old, "PyTorch's": torch_new, "ours": recomputing_once}
 scenarios = (by_autograd_grad, backward_twice, gradient_penalty, frozen_input)
-# of the reentrant one, and of create_graph's memory
-with warnings.catch_warnings(record=True):
-    table = {
-        name: {s.__name__: outcome(s, way) for s in scenarios}
-        for name, way in ways.items()
-    }
-failed = sum(words != "equal" for words in table["reentrant"].values())
-print(f"reentrant: {failed} of 4{beside(guess_backwards, failed)}")
-pd.DataFrame(table)
+with warnings.catch_warnings(record=True):  # the reentrant one and create_graph warn
+    found = [[outcome(s, way) for way in ways.values()] for s in scenarios]
+table = pd.DataFrame(found, [s.__name__ for s in scenarios], list(ways))
+failed = int((table["reentrant"] != "equal").sum())
+print(f"reentrant: {failed} of 4{beside(guess, failed)}")
+table
 
 # %% [markdown] id="backwards-read"
 # The gradient penalty is the worst. The gradient comes out of an inner backward without a graph, so
@@ -424,19 +422,40 @@ def sequential(forward, x):
     return checkpoint_sequential(blocks, 4, x, use_reentrant=False)
 
 
-cases = {"none": (None, None)}
+cases = {"none": (plainly, blocks), "checkpoint_sequential": (sequential, chain.blocks)}
 cases |= {f"per block, {name}": (way, blocks) for name, way in ways.items()}
-cases["checkpoint_sequential"] = (sequential, [chain.blocks[0]])
-worked = {name: work(chain, chain_loss, *case) for name, case in cases.items()}
-peaks = {name: peak_bytes(chain, chain_loss, *case) for name, case in cases.items()}
 
 # %% id="side-by-side-table"
+worked = {name: work(chain, chain_loss, *case) for name, case in cases.items()}
+peaks = {name: peak_bytes(chain, chain_loss, *case) for name, case in cases.items()}
 plain_gradients, plain_flops, _ = worked["none"]
-table = {}
-for name, (seen, flops, runs) in worked.items():
-    row = {"equal": str(equal(seen, plain_gradients)), "peak": f"{peaks[name]:,}"}
-    table[name] = {**row, "FLOPs": f"{flops / plain_flops:.3f}", "runs": str(runs)}
+table = {
+    name: {
+        "equal": str(equal(seen, plain_gradients)),
+        "peak": f"{peaks[name]:,}",
+        "FLOPs": f"{flops / plain_flops:.3f}",
+        "runs": str(runs),
+    }
+    for name, (seen, flops, runs) in worked.items()
+}
 pd.DataFrame(table).T
+
+# %% id="verdicts-side-by-side"
+ours, theirs = "per block, ours", "per block, PyTorch's"
+same = equal(worked[theirs][0], plain_gradients)
+claims.Verdicts(
+    claims.Verdict(
+        "C05",
+        "holds",
+        "PyTorch's checkpoint gives the gradients of the plain model; ours reaches its "
+        "peak.",
+        f"equal to the bit: {same}; peak {peaks[theirs] / peaks['none']:.1%} of plain, "
+        f"ours / PyTorch's {peaks[ours] / peaks[theirs]:.3f}; "
+        f"FLOPs x {worked[theirs][1] / plain_flops:.3f}",
+        "counted",
+        "side-by-side-table",
+    ),
+)
 
 # %% [markdown] id="side-by-side-read"
 # Ours and PyTorch's: the same bits and the same bytes. (With dropout early stop leaves out hardly
@@ -456,7 +475,7 @@ def step_seconds(way):
     return time.perf_counter() - start
 
 
-pairs = [(step_seconds(recomputing_once), step_seconds(torch_new)) for _ in range(5)]
+pairs = [(step_seconds(recomputing_once), step_seconds(torch_new)) for _ in range(3)]
 f"ours / PyTorch's: {statistics.median(ours / theirs for ours, theirs in pairs):.2f}"
 
 # %% [markdown] id="library-text"
@@ -466,29 +485,37 @@ f"ours / PyTorch's: {statistics.median(ours / theirs for ours, theirs in pairs):
 # `use_reentrant=False`, and set `use_cache=False`, which "is required". Is it? A small Llama, with
 # each combination of the two:
 
-
 # %% id="llama"
+transformers.logging.set_verbosity_error()
+
+
 def small_llama(use_cache, **options):
     sizes = {"hidden_size": 128, "intermediate_size": 512, "num_hidden_layers": 4}
     torch.manual_seed(0)
-    config = LlamaConfig(vocab_size=256, num_attention_heads=4, **sizes, **options)
-    llama = LlamaForCausalLM(config)
+    config = transformers.LlamaConfig(
+        vocab_size=256, num_attention_heads=4, **sizes, **options
+    )
+    llama = transformers.LlamaForCausalLM(config)
     llama.config.use_cache = use_cache
     llama.blocks = list(llama.model.layers)
     return llama, lambda: llama(input_ids=tokens, labels=tokens).loss
 
 
-expected, llama_rows = gradients(*small_llama(use_cache=False)), {}
-# newer versions have another name for the option
-with warnings.catch_warnings(record=True):
-    for cache, reentrant in itertools.product((False, True), (False, True)):
-        llama, loss = small_llama(cache)
-        llama.gradient_checkpointing_enable({"use_reentrant": reentrant})
-        same = equal(gradients(llama, loss), expected)
-        peak = memory.measure(partial(gradients, llama, loss), warmup=0).peak_bytes
-        row = {"equal": str(same), "peak": f"{peak:,}"}
-        llama_rows[f"use_cache={cache}, use_reentrant={reentrant}"] = row
-pd.DataFrame(llama_rows).T
+# %% id="llama-table"
+def switched_on(use_cache, use_reentrant):
+    llama, loss = small_llama(use_cache)
+    llama.gradient_checkpointing_enable({"use_reentrant": use_reentrant})
+    same = equal(gradients(llama, loss), expected)
+    report = memory.measure(partial(gradients, llama, loss), warmup=0)
+    return {"equal": str(same), "peak": f"{report.peak_bytes:,}"}
+
+
+expected = gradients(*small_llama(use_cache=False))
+settings = [(False, False), (False, True), (True, False), (True, True)]
+with warnings.catch_warnings(record=True):  # newer versions rename the option
+    llama_rows = [switched_on(*setting) for setting in settings]
+index = pd.MultiIndex.from_tuples(settings, names=["use_cache", "use_reentrant"])
+pd.DataFrame(llama_rows, index)
 
 # %% [markdown] id="llama-by-hand"
 # No combination fails. While it checkpoints, the library passes no cache to its layers. So neither
@@ -518,11 +545,11 @@ for cache in (False, True):
 # **Predict.** A checkpoint forgets the RNG state. How many of the three notice?
 
 # %% id="guess-verify"
-guess_verify = None  # of 3
+guess = None  # of 3
 
 
 # %% id="verify"
-def one_update(model, batch, checkpoint=None):
+def one_update(model, batch, checkpoint=plainly):
     twin = copy.deepcopy(model)
     optimizer = torch.optim.AdamW(twin.parameters())
     torch.manual_seed(7)
@@ -535,17 +562,17 @@ def one_update(model, batch, checkpoint=None):
     return {"loss": loss.detach(), "gradient norm": norm, "parameters": flat}
 
 
+# %% id="verify-measure"
 def same_step(model, batch, checkpoint):
     plain, frugal = one_update(model, batch), one_update(model, batch, checkpoint)
     return {name: torch.equal(plain[name], frugal[name]) for name in plain}
 
 
-# %% id="verify-measure"
 forgetful = partial(torch_new, preserve_rng_state=False)
-verified = {"ours": same_step(gpt, [tokens], recomputing_once),
-            "forgetful": same_step(gpt, [tokens], forgetful)}  # fmt: skip
+ways = {"ours": recomputing_once, "forgetful": forgetful}
+verified = {name: same_step(gpt, [tokens], way) for name, way in ways.items()}
 noticed = sum(not same for same in verified["forgetful"].values())
-print(f"{noticed} of 3 notice{beside(guess_verify, noticed)}")
+print(f"{noticed} of 3 notice{beside(guess, noticed)}")
 pd.DataFrame(verified).T.map(str)
 
 # %% [markdown] id="verify-read"
@@ -555,30 +582,17 @@ pd.DataFrame(verified).T.map(str)
 # ## Verdicts
 
 # %% id="verdicts"
-ours, theirs = "per block, ours", "per block, PyTorch's"
-same = equal(worked[theirs][0], plain_gradients)
 claims.Verdicts(
-    claims.Verdict(
-        "C05",
-        "holds",
-        "PyTorch's checkpoint gives the gradients of the plain model; ours reaches its "
-        "peak.",
-        f"equal to the bit: {same}; peak {peaks[theirs] / peaks['none']:.1%} of plain, "
-        f"ours / PyTorch's {peaks[ours] / peaks[theirs]:.3f}; "
-        f"FLOPs x {worked[theirs][1] / plain_flops:.3f}",
-        "counted",
-        "side-by-side-table",
-    ),
     claims.Verdict(
         "D06",
         "holds if",
         "The switch works with any of these settings; use_cache=False matters in "
         "layers that you wrap yourself.",
-        f"{sum(row['equal'] == 'True' for row in llama_rows.values())} of "
+        f"{sum(row['equal'] == 'True' for row in llama_rows)} of "
         f"{len(llama_rows)} combinations equal; by hand with the cache: "
         f"{by_hand[True].startswith('equal')}",
         "computed",
-        "llama",
+        "llama-table",
     ),
     claims.Verdict(
         "D16",

@@ -1,0 +1,326 @@
+# %% [markdown] id="title"
+# # Common advice
+#
+# This companion of chapter 06 is optional: no lab and no later chapter needs it. It tests what
+# people say and copy about segments:
+#
+# 1. a loop that many tutorials use, and that trains with wrong gradients;
+# 2. four sentences of advice, each beside what is counted.
+#
+# **Budget:** 20 minutes, 1 GiB of memory, no GPU needed.
+
+# %% id="imports"
+import itertools
+import statistics
+import time
+from functools import partial
+
+import pandas as pd
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint, checkpoint_sequential
+
+from tutorial_lib import claims, data, memory, plan, recorded, strategies
+from tutorial_lib.guesses import beside
+from tutorial_lib.models.gpt import GPT, Block, GPTConfig
+
+# %% [markdown] id="late-binding-text"
+# ## A bug in many tutorials
+#
+# Segments are often written by hand, as a loop that wraps each part of the model in a function.
+# Here is the usual code. It runs, the loss is finite, and it falls.
+#
+# **Predict.** Eight layers in two segments. How many layers get a wrong gradient?
+
+# %% id="guess-wrong"
+guess = None  # layers
+
+
+# %% id="late-binding"
+def in_segments(blocks, x, length):
+    for start in range(0, len(blocks), length):
+        segment = blocks[start : start + length]
+
+        def run(x):
+            for layer in segment:  # noqa: B023  this is the bug
+                x = layer(x)
+            return x
+
+        x = checkpoint(run, x, use_reentrant=False)
+    return x
+
+
+# %% id="wrong-gradients"
+torch.manual_seed(0)
+layers = nn.Sequential(*(nn.Sequential(nn.Linear(16, 16), nn.Tanh()) for _ in range(8)))
+x = torch.randn(4, 16, requires_grad=True)
+
+
+def gradients(forward):
+    layers.zero_grad()
+    forward(x).square().sum().backward()
+    return [layer[0].weight.grad for layer in layers]
+
+
+right = gradients(layers)
+seen = gradients(lambda x: in_segments(layers, x, length=4))
+unbound = list(map(torch.equal, seen, right))
+print(f"{unbound.count(False)} wrong{beside(guess, unbound.count(False))}: {unbound}")
+
+# %% [markdown] id="late-binding-read"
+# The gradients of the first four layers are wrong. `run` does not remember its segment; it looks
+# the name `segment` up when it is called. In forward that is right. In backward the loop has ended,
+# and every recomputation runs the *last* segment: the first layers' backward gets another segment's
+# tensors. PyTorch cannot notice, since both segments have equal shapes.
+#
+# The mend is to hand the segment over as an argument: its value is then fixed at the call.
+
+
+# %% id="mended"
+def in_bound_segments(blocks, x, length):
+    for start in range(0, len(blocks), length):
+        x = checkpoint(blocks[start : start + length], x, use_reentrant=False)
+    return x
+
+
+by_library = partial(checkpoint_sequential, layers, 2, use_reentrant=False)
+forwards = (lambda x: in_bound_segments(layers, x, 4), lambda x: by_library(input=x))
+bound = [all(map(torch.equal, gradients(forward), right)) for forward in forwards]
+bound
+
+# %% id="verdicts-bug"
+claims.Verdicts(
+    claims.Verdict(
+        "E05",
+        "holds if",
+        "The segments' code is right only if each segment is bound when the loop passes.",
+        f"{unbound.count(False)} of {len(unbound)} layers wrong with the closure; "
+        f"bound: {all(bound)}",
+        "computed",
+        "mended",
+    ),
+)
+
+# %% [markdown] id="equal-text"
+# ## Must segments be equally long?
+#
+# All 512 ways to cut ten blocks, on paper. A block keeps $r$ times its input.
+
+
+# %% id="all-cuts"
+def cut(lengths):
+    blocks = iter(range(sum(lengths)))
+    *before, last = [tuple(itertools.islice(blocks, length)) for length in lengths]
+    return (*before, *last)  # the last segment is kept: its backward comes first
+
+
+def all_cuts(n):
+    return [(s, *rest) for s in range(1, n) for rest in all_cuts(n - s)] + [(n,)]
+
+
+# %% id="best-cuts"
+best_cuts = {}
+for ratio in (1, 4, 16):
+    block = plan.Stage(
+        forward_seconds=1, backward_seconds=2, input_bytes=1, saved_bytes=ratio
+    )
+    peaks = {way: plan.Plan((block,) * 10, cut(way)).peak_bytes for way in all_cuts(10)}
+    best = min(peaks, key=peaks.get)
+    best_cuts[f"r = {ratio}"] = {"best lengths": str(best), "units": peaks[best]}
+pd.DataFrame(best_cuts).T
+
+# %% [markdown] id="seconds-text"
+# Nearly equal is best. Later segments may be longer, since fewer boundaries wait by then.
+#
+# ## Is it a third slower?
+#
+# A third more FLOPs need not be a third more time: where kernels wait for memory, for Python or for
+# a slow data loader, it is less. Blocks of width 512 keep a CPU busy with products. Pairs of steps
+# in turn, and the median ratio; this time depends on your machine.
+
+# %% id="seconds"
+# NBVAL_IGNORE_OUTPUT
+wide = nn.Sequential(*(Block(GPTConfig(d_model=512, num_heads=8)) for _ in range(2)))
+rows = torch.randn(4, 128, 512)
+
+
+def seconds(strategy):
+    start = time.process_time()
+    with strategies.applied(wide, strategy):
+        wide(rows).sum().backward()
+    return time.process_time() - start
+
+
+seconds("per-block")  # to warm up
+pairs = [(seconds("per-block"), seconds("none")) for _ in range(3)]
+ratio = statistics.median(frugal / plain for frugal, plain in pairs)
+f"per-block: {ratio - 1:+.0%} of the time"
+
+# %% [markdown] id="folklore-text"
+# ## Does it help shallow networks?
+#
+# "It does little for shallow networks," says a source. Here is what per-block saves of a step's
+# peak, weights, gradients and optimizer included, for GPTs of growing depth.
+
+
+# %% id="shallow"
+def peak_bytes(depth, strategy):
+    model = GPT(GPTConfig(num_layers=depth))
+    optimizer = torch.optim.AdamW(model.parameters())
+
+    def step():
+        model.loss(tokens).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    with strategies.applied(model, strategy):
+        return memory.measure(step, model=model, optimizer=optimizer).peak_bytes
+
+
+# %% id="shallow-table"
+tokens = next(data.text_batches(2, 128))  # (batch, sequence)
+shallow = {
+    depth: f"{1 - peak_bytes(depth, 'per-block') / peak_bytes(depth, 'none'):.0%}"
+    for depth in (1, 2, 4, 8, 16)
+}
+pd.DataFrame({"saved of the peak": shallow}).T
+
+# %% [markdown] id="shallow-read"
+# One block saves next to nothing: its inside comes back whole. From four blocks on the saving is
+# there. What matters is the number of blocks, and how much of the peak was activations.
+#
+# ## Which layers?
+#
+# "Checkpoint only the first and the last 8 of 32 layers: the highest leverage." Sixteen of 32 equal
+# blocks, chosen in four ways, on paper:
+
+# %% id="which-sixteen"
+choices = {
+    "first 16": range(16),
+    "last 16": range(16, 32),
+    "first and last 8": [*range(8), *range(24, 32)],
+    "every second": range(0, 32, 2),
+}
+block = plan.Stage(forward_seconds=1, backward_seconds=2, input_bytes=1, saved_bytes=5)
+sixteen = {}
+for name, chosen in choices.items():
+    tree = tuple((index,) if index in chosen else index for index in range(32))
+    run = plan.Plan((block,) * 32, tree)
+    sixteen[name] = {"peak": run.peak_bytes, "forwards": sum(run.forward_executions)}
+pd.DataFrame(sixteen).T
+
+# %% [markdown] id="which-sixteen-read"
+# All four cost the same time, and their peaks hardly differ: for equal layers it hardly matters
+# *which* sixteen. The first sixteen are a little better, because the peak comes when backward
+# begins, and a late block that is recomputed then adds its inside on top.
+
+# %% id="verdicts"
+peaks = [row["peak"] for row in sixteen.values()]
+claims.Verdicts(
+    claims.Verdict(
+        "A15",
+        "holds",
+        "What counts is the number of blocks, and how much of the peak was activations.",
+        f"{shallow[1]} saved with 1 block, {shallow[4]} with 4, {shallow[16]} with 16",
+        "counted",
+        "shallow-table",
+    ),
+    claims.Verdict(
+        "D13",
+        "wrong",
+        "For equal layers it hardly matters which sixteen are checkpointed.",
+        f"peaks of four choices between {min(peaks)} and {max(peaks)}",
+        "counted",
+        "which-sixteen",
+    ),
+)
+
+# %% [markdown] id="pairs-text"
+# ## How much does it save?
+#
+# "50 to 80 % of the activations", "4 to 8 times less". Chapter 10 has predictions for published
+# models, with CUDA's kernels. Here is each recipe with and without `per-block`: what forward and
+# backward add to what was there, and the whole peak of a step.
+#
+# **Predict.** How many per cent of these pairs save 50 to 80 % of what a pass adds?
+
+# %% id="guess-in-range"
+guess = None  # per cent
+
+
+# %% id="pairs"
+def numbers(recipe, report):
+    phases = report["phases"]
+    added = max(phases["forward"], phases["backward"]) - report["baseline_bytes"]
+    way, same = recipe["checkpointing"], str({**recipe, "checkpointing": ""})
+    return recipe["model"], same, way, added, report["peak_bytes"]
+
+
+rows = [row for row in recorded.load("predicted").rows.values() if "report" in row]
+table = pd.DataFrame(
+    [numbers(row["recipe"], row["report"]) for row in rows],
+    columns=["model", "recipe", "way", "pass", "peak"],
+)
+table.way.value_counts()[["none", "per-block"]]
+
+# %% id="pairs-share"
+pairs = table.pivot_table(["pass", "peak"], ["model", "recipe"], "way", aggfunc="last")
+pairs = pairs.dropna(subset=[("pass", "none"), ("pass", "per-block")])
+shares = (1 - pairs["pass", "per-block"] / pairs["pass", "none"]).sort_values()
+in_range = shares.between(0.5, 0.8)
+seen = 100 * in_range.mean()
+print(f"{len(pairs)} pairs: {seen:.0f} % save 50 to 80 %{beside(guess, seen)}")
+print(f"median {shares.median():.0%}")
+
+# %% [markdown] id="pairs-table-text"
+# And each model at its largest batch:
+
+# %% id="pairs-table"
+largest = pairs.sort_values(("peak", "none")).groupby("model").tail(1)
+passes, peaks = largest["pass"].droplevel("recipe"), largest["peak"].droplevel("recipe")
+factors = passes["none"] / passes["per-block"]
+columns = {
+    "activations, saved %": 100 * (1 - 1 / factors),
+    "factor": factors,
+    "whole peak, saved %": 100 * (1 - peaks["per-block"] / peaks["none"]),
+}
+pd.DataFrame(columns).round(1)
+
+# %% [markdown] id="pairs-read"
+# Both ranges describe part of the models. What is saved is a property of model, batch and
+# attention kernel, and no number stands for all.
+
+# %% id="verdicts-pairs"
+low, high = shares.iloc[0], shares.iloc[-1]
+claims.Verdicts(
+    claims.Verdict(
+        "A04",
+        "holds if",
+        "It depends on model, batch and kernel: part of the models lie in that range.",
+        f"{in_range.sum()} of {len(pairs)} pairs, from {low:.0%} to {high:.0%}",
+        "predicted",
+        "pairs-share",
+        device="CUDA kernels",
+    ),
+    claims.Verdict(
+        "D14",
+        "holds if",
+        "The factor depends on the model: some save more, some nearly nothing.",
+        f"a factor of {factors.min():.1f} to {factors.max():.1f}",
+        "predicted",
+        "pairs-table",
+        device="CUDA kernels",
+    ),
+)
+
+# %% [markdown] id="end"
+# ## What to remember
+#
+# | advice | what we found |
+# |---|---|
+# | a closure for each segment | bind the segment as an argument, or gradients are wrong |
+# | equal segments | nearly best; later ones may be longer |
+# | a third slower | at most; measure yours |
+# | deep networks only | what counts is the number of blocks |
+# | the first and the last 8 | *which* layers hardly matters |
+# | 50 to 80 % | depends on model, batch and kernel |
