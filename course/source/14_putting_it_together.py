@@ -12,6 +12,7 @@
 import pickle
 from collections import Counter
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pandas as pd
@@ -45,14 +46,8 @@ pd.set_option("display.max_colwidth", None)  # show answers whole
 # The recordings hold the predicted peak of 17 models on each rung.
 
 # %% id="rungs"
-RUNGS = (
-    "as it is",
-    "autocast",
-    "checkpoint each block",
-    "one sample at a time",
-    "8-bit states",
-    "devices or LoRA",
-)
+RUNGS = ("as it is", "autocast", "checkpoint each block", "one sample at a time",
+         "8-bit states", "devices or LoRA")  # fmt: skip
 half = {"precision": "bf16-amp"}
 frugal = half | {"checkpointing": "per-block"}
 lone = frugal | {"micro_batch": 1}
@@ -118,10 +113,8 @@ def added(report):  # what the pass adds to what was there before it
 
 def shares(model, budget_bytes):
     plain = report_of(model, {})
-    return [
-        4 * plain["at_peak"]["parameters"] / budget_bytes,
-        added(plain) / budget_bytes,
-    ]
+    states = 4 * plain["at_peak"]["parameters"]
+    return states / budget_bytes, added(plain) / budget_bytes
 
 
 pairs = [(model, gib) for model in MODELS for gib in plots.CARDS_GIB]
@@ -197,6 +190,7 @@ plans.apply(in_words, axis=1).unstack().rename(columns="{} GiB".format)
 # the number of layers: two predictions draw it, and a third shows how straight it is.
 
 # %% id="lines"
+LEAN = {"precision": "bf16-amp", "optimizer": "adamw-fused"}
 WAYS = {
     "neither": {"micro_batch": 16},
     # the second one peaks as the 16th
@@ -204,30 +198,31 @@ WAYS = {
     "checkpointing": {"micro_batch": 16, "checkpointing": "per-block"},
     "both": {"micro_batch": 1, "accumulation": 2, "checkpointing": "per-block"},
 }
-BUDGET = 16 * GIB
 
 
-def gpt(choices, layers, width=768):
+def gpt(layers, width=768, **choices):
     shape = {"n_layer": layers, "n_embd": width, "n_head": width // 64}
-    lean = {"precision": "bf16-amp", "optimizer": "adamw-fused"}
-    return Recipe("gpt2", **choices, **lean, overrides=shape)
+    return Recipe("gpt2", **choices, **LEAN, overrides=shape)
 
 
-def peak(choices, layers, width=768):
-    return memory.predict(gpt(choices, layers, width).make_step).peak_bytes
+@cache
+def peak(layers, width=768, **choices):
+    return memory.predict(gpt(layers, width, **choices).make_step).peak_bytes
 
 
 # %% id="depth"
-def deepest(choices):
+BUDGET = 16 * GIB
+
+
+def deepest(**choices):
     """How many layers fit: the peak is a straight line in their number."""
-    four, eight = peak(choices, 4), peak(choices, 8)
+    four, eight = peak(4, **choices), peak(8, **choices)
     slope = (eight - four) / 4
     return int((BUDGET - eight) // slope) + 8
 
 
-six = peak(WAYS["both"], 6)
-bend = 2 * six / (peak(WAYS["both"], 4) + peak(WAYS["both"], 8)) - 1
-print(f"at six layers the line is off by {bend:+.2%}")
+four, six, eight = (peak(layers, **WAYS["both"]) for layers in (4, 6, 8))
+print(f"at six layers the line is off by {2 * six / (four + eight) - 1:+.2%}")
 
 # %% [markdown] id="guess-larger-text"
 # **Predict.** Both together, against neither: how many times as many layers fit in 16 GiB?
@@ -236,19 +231,15 @@ print(f"at six layers the line is off by {bend:+.2%}")
 guess = None  # times
 
 # %% id="depths"
-depths = {way: deepest(choices) for way, choices in WAYS.items()}
-weights = {way: gpt(WAYS[way], layers).num_parameters for way, layers in depths.items()}
+depths = {way: deepest(**choices) for way, choices in WAYS.items()}
+sizes = {way: gpt(layers, **WAYS[way]).num_parameters for way, layers in depths.items()}
 deeper = {way: layers / depths["neither"] for way, layers in depths.items()}
-print(
-    f"both against neither: {deeper['both']:.1f} times{beside(guess, deeper['both'])}"
-)
-pd.DataFrame(
-    {
-        "layers": depths,
-        "times as deep": {way: f"{times:.1f}" for way, times in deeper.items()},
-        "parameters": {way: f"{count / 1e6:.0f} M" for way, count in weights.items()},
-    }
-)
+times = deeper["both"]
+print(f"both against neither: {times:.1f} times{beside(guess, times)}")
+table = pd.DataFrame({"layers": depths})
+table["times as deep"] = pd.Series(deeper).map("{:.1f}".format)
+table["parameters"] = [f"{count / 1e6:.0f} M" for count in sizes.values()]
+table
 
 # %% [markdown] id="depths-read"
 # Far more than ten times. The reason is the update: without a lever, all 16 sequences are in memory
@@ -256,13 +247,9 @@ pd.DataFrame(
 # the 16 GiB is weights and states. So the factor should fall when the update is smaller.
 
 # %% id="by-batch"
-factors = {
-    batch: depths["both"] / deepest({"micro_batch": batch})
-    for batch in (1, 2, 4, 8, 16)
-}
-pd.DataFrame(
-    {"times as deep": {batch: f"{times:.1f}" for batch, times in factors.items()}}
-).T
+factors = {n: depths["both"] / deepest(micro_batch=n) for n in (1, 2, 4, 8, 16)}
+by_batch = {n: f"{times:.1f}" for n, times in factors.items()}
+pd.DataFrame({"times as deep": by_batch}).T
 
 # %% [markdown] id="by-batch-read"
 # Here is the condition of the claim. The factor is not a property of the techniques: it grows with
@@ -274,24 +261,16 @@ pd.DataFrame(
 
 
 # %% id="widths"
-def widest(choices, layers=6):
+def widest(layers=6, **choices):
     """Find the widest model that fits; the peak is a parabola in the width."""
     at = (256, 512, 1024)
-    curve = np.polyfit(at, [peak(choices, layers, width) for width in at], 2) - [
-        0,
-        0,
-        BUDGET,
-    ]
-    return 64 * int(max(np.roots(curve).real) // 64)
+    curve = np.polyfit(at, [peak(layers, width, **choices) for width in at], 2)
+    return 64 * int(max(np.roots(curve - [0, 0, BUDGET]).real) // 64)
 
 
-wide = {way: widest(WAYS[way]) for way in ("neither", "both")}
-counts = {way: gpt(WAYS[way], 6, width).num_parameters for way, width in wide.items()}
-wider = counts["both"] / counts["neither"]
-print(
-    f"six layers: width {wide['neither']} or {wide['both']}, {wider:.1f} times the "
-    "parameters"
-)
+plain, both = widest(**WAYS["neither"]), widest(**WAYS["both"])
+wider = gpt(6, both).num_parameters / gpt(6, plain).num_parameters
+print(f"six layers: width {plain} or {both}, {wider:.1f} times the parameters")
 
 # %% [markdown] id="triage-text"
 # ## Why did it die?
@@ -331,11 +310,8 @@ def by_line(name, top=5):
     for event in alive(name):
         size[line_of(event)] += event["size"]
         count[line_of(event)] += 1
-    largest = dict(size.most_common(top))
-    table = pd.DataFrame(
-        {"GiB": largest, "tensors": {line: count[line] for line in largest}}
-    )
-    return table.assign(GiB=table.GiB.map(lambda size: f"{size / GIB:.2f}"))
+    table = {line: (f"{n / GIB:.2f}", count[line]) for line, n in size.most_common(top)}
+    return pd.DataFrame(table, index=["GiB", "tensors"]).T
 
 
 by_line("oom_1")
@@ -353,12 +329,10 @@ by_line("oom_1")
 guess = None  # forward passes
 
 # %% id="second"
-per_pass = Counter(map(line_of, alive("oom_1")))["transformers/activations.py:66"] // 24
-passes = (
-    Counter(map(line_of, alive("oom_2")))["transformers/activations.py:66"]
-    / per_pass
-    / 12
-)
+first, second = (Counter(map(line_of, alive(name))) for name in ("oom_1", "oom_2"))
+line = "transformers/activations.py:66"
+per_block = first[line] // 24  # GPT-2 medium has 24 blocks, and one pass was alive
+passes = second[line] / per_block / 12
 print(f"{passes:.1f} forward passes are alive{beside(guess, passes)}")
 by_line("oom_2")
 
@@ -410,17 +384,11 @@ widgets.snapshot_triage(runs)
 # %% id="verdicts"
 claims.Verdicts(
     claims.Verdict(
-        "A17",
-        "holds if",
-        "How much larger a model may be is decided by the samples in an update: the "
-        "more there are, the more both techniques gain.",
+        "A17", "holds if", "How much larger a model may be is decided by the samples "
+        "in an update: the more there are, the more both techniques gain.",
         f"{factors[1]:.1f} to {factors[16]:.1f} times as deep for 1 to 16 samples an "
-        "update",
-        "predicted",
-        "by-batch",
-        device="CUDA kernels",
-    ),
-)
+        "update", "predicted", "by-batch", device="CUDA kernels"),
+)  # fmt: skip
 
 # %% [markdown] id="end"
 # ## What you can now do
