@@ -24,8 +24,10 @@ class Base(LAB.Region):
     def is_last(self, number):
         return self.early_stop and number + 1 == len(self.slots)
 
-    def alias(self, tensor):
-        return tensor.detach() if tensor.requires_grad else tensor
+    def fill(self, number, alias, name):
+        self.store(number, alias, name)
+        if self.is_last(number):
+            raise LAB.StopEarlyError
 
     def unpack(self, slot):
         name = self.name()
@@ -38,21 +40,6 @@ class Base(LAB.Region):
         if name not in slot.tensors:
             raise LAB.CheckpointError("this backward has read that tensor before")
         return slot.tensors.pop(name)
-
-    def recompute(self, name):
-        numbers = iter(range(10**6))
-
-        def collect(tensor):
-            alias, number = self.alias(tensor), next(numbers)
-            self.store(number, alias, name)
-            if self.is_last(number):
-                raise LAB.StopEarlyError
-            return alias
-
-        args, kwargs = self.bring_back()
-        hooks = saved_tensors_hooks(collect, lambda alias: alias)
-        with contextlib.suppress(LAB.StopEarlyError), torch.enable_grad(), hooks:
-            self.run(*args, **kwargs)
 
 
 @wrong("recompute once for each backward, and note its name")
@@ -137,8 +124,17 @@ class HoldsItsSlots(Base):
 
 @wrong("does anything beside its slot hold a recomputed tensor?")
 class KeepsTheTensorItself(Base):
-    def alias(self, tensor):
-        return tensor
+    def recompute(self, name):
+        numbers = iter(range(10**6))
+
+        def collect(tensor):
+            self.fill(next(numbers), tensor, name)
+            return tensor
+
+        args, kwargs = self.bring_back()
+        hooks = saved_tensors_hooks(collect, lambda tensor: tensor)
+        with contextlib.suppress(LAB.StopEarlyError), torch.enable_grad(), hooks:
+            self.run(*args, **kwargs)
 
 
 @wrong("mat1 and mat2 shapes cannot be multiplied")

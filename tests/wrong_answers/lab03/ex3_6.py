@@ -1,7 +1,6 @@
 """A check of the recomputation, and checkpoint itself."""
 
 import contextlib
-from functools import partial
 
 import torch
 from torch.autograd.graph import saved_tensors_hooks
@@ -10,16 +9,6 @@ from torch.utils.checkpoint import checkpoint as torchs
 from wrong_answers import right, solved, wrong
 
 LAB = solved("lab03")
-
-
-def given(determinism_check, early_stop, context_fn, debug):
-    """The lines above the blank: what to describe, how to compare, when to stop, which contexts."""
-    describes = LAB.describe if determinism_check == "default" else (lambda tensor: ())
-    compares, early_stop = LAB.compare, LAB.switch("_enable_checkpoint_early_stop", early_stop)
-    if LAB.switch("_checkpoint_debug_enabled", debug):
-        logs = LAB.OpLog(), LAB.OpLog()
-        context_fn, compares = partial(tuple, logs), partial(LAB.compare_logs, logs)
-    return describes, compares, early_stop, context_fn
 
 
 def with_faults(
@@ -35,23 +24,12 @@ def with_faults(
 ):
     """The solution, with each of its pieces to choose."""
 
-    def checkpoint(
-        function,
-        *args,
-        preserve_rng_state=True,
-        determinism_check="default",
-        context_fn=LAB.no_contexts,
-        early_stop=True,
-        debug=False,
-        **kwargs,
-    ):
-        describes, compares, early_stop, context_fn = given(
-            determinism_check, early_stop, context_fn, debug
-        )
+    def checkpoint(function, *args, **kwargs):
+        options = LAB.read_options(function, kwargs)
         if plain(function):
             return function(*args, **kwargs)
-        first, second = contexts(context_fn)
-        restored = surroundings(function, (), preserve_rng_state)
+        first, second = contexts(options.context_fn)
+        restored = surroundings(function, (), options.preserve_rng_state)
         again = rerun(function) if rerun else function
 
         def run(*args, **kwargs):
@@ -59,9 +37,8 @@ def with_faults(
                 again(*args, **kwargs)
 
         bring_back = arguments(args, kwargs)
-        region = LAB.Region(
-            run, bring_back, stops(early_stop), describe(describes), compare(compares)
-        )
+        comparison = describe(options.describe), compare(options.compare)
+        region = LAB.Region(run, bring_back, stops(options.early_stop), *comparison)
         with saved_tensors_hooks(region.pack, region.unpack), first:
             output = function(*args, **kwargs)
         region.forward_is_done = finished
@@ -151,7 +128,7 @@ keeps_arguments_in_a_closure = wrong("saves nothing while a closure holds its in
 loses_keywords = wrong("missing 2 required keyword-only arguments")(
     with_faults(arguments=positional)
 )
-always_stops_early = wrong("hand early_stop to the region")(with_faults(stops=lambda _: True))
+always_stops_early = wrong("hand options.early_stop to")(with_faults(stops=lambda _: True))
 ignores_contexts = wrong("the contexts of context_fn and the function came in the order")(
     with_faults(contexts=lambda context_fn: LAB.no_contexts())
 )
@@ -168,15 +145,15 @@ names_no_shape = wrong("does not name (3,):")(with_faults(compare=always(without
 compares_operations_too = wrong("operations may differ, so compare what comes after them")(
     with_faults(compare=always(with_operations))
 )
-ignores_the_determinism_check = wrong("hand describes to the region")(
+ignores_the_determinism_check = wrong("hand options.describe to")(
     with_faults(describe=always(LAB.describe))
 )
-ignores_preserve_rng_state = wrong("hand that argument to remember_surroundings")(
+ignores_preserve_rng_state = wrong("hand that option to remember_surroundings")(
     with_faults(
         surroundings=lambda function, devices, preserve: LAB.remember_surroundings(function)
     )
 )
-ignores_debug = wrong("hand compares to the region")(with_faults(compare=always(LAB.compare)))
+ignores_debug = wrong("hand options.compare to")(with_faults(compare=always(LAB.compare)))
 
 
 @wrong("torch.utils.checkpoint is what you are writing")
@@ -193,30 +170,19 @@ def run_again(restored, around, function, args, kwargs):
 
 
 @right
-def without_a_closure(
-    function,
-    *args,
-    preserve_rng_state=True,
-    determinism_check="default",
-    context_fn=LAB.no_contexts,
-    early_stop=True,
-    debug=False,
-    **kwargs,
-):
-    describes, compares, early_stop, context_fn = given(
-        determinism_check, early_stop, context_fn, debug
-    )
+def without_a_closure(function, *args, **kwargs):
+    options = LAB.read_options(function, kwargs)
     if not torch.is_grad_enabled():
         return function(*args, **kwargs)
-    first, second = context_fn()
+    first, second = options.context_fn()
     gpus = LAB.gpus_of(args, kwargs)
-    restored = LAB.remember_surroundings(function, gpus, preserve_rng_state)
+    restored = LAB.remember_surroundings(function, gpus, options.preserve_rng_state)
     region = LAB.Region(
         lambda *a, **k: run_again(restored, second, function, a, k),
         LAB.save_arguments(args, kwargs),
-        early_stop=early_stop,
-        describe=describes,
-        compare=compares,
+        early_stop=options.early_stop,
+        describe=options.describe,
+        compare=options.compare,
     )
     with contextlib.ExitStack() as stack:
         stack.enter_context(saved_tensors_hooks(region.pack, region.unpack))

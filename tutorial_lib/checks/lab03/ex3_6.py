@@ -161,7 +161,7 @@ def _judge(case: Case, result: Result, exact: Result) -> None:
         if read.flag(result, "random_state_kept"):
             raise CheckError(
                 "preserve_rng_state=False was passed, and the recomputation kept the random state "
-                "all the same: hand that argument to remember_surroundings."
+                "all the same: hand that option to remember_surroundings."
             )
         return
     if kind == "call":
@@ -192,7 +192,7 @@ def _judge_chain(case: Case, result: Result, exact: Result) -> None:
         f"the blocks ran {begun} times: one was recomputed in another's place. What a "
         "recomputation runs must belong to its own call.": min(begun) < 2,
         f"with early_stop=False the blocks came to their end {ended} times, and {wanted} are "
-        "wanted: hand early_stop to the region.": ended != wanted,
+        "wanted: hand options.early_stop to the region.": ended != wanted,
     }
     expect.no_fault(faults)
 
@@ -224,9 +224,9 @@ def _judge_differs(case: Case, result: Result) -> None:
         f"a recomputation that saved another thing ({how}) went through: call compare when it "
         "is over, which takes forward_is_done.": not said,
         "debug=True was passed, and the error does not name the first operation that differs: hand "
-        "compares to the region, which is compare_logs then.": debug and words not in said,
+        "options.compare to the region.": debug and words not in said,
         f"the recomputation differed ({how}), and the error says {said[:200]!r}: the three "
-        "messages of compare begin as its docstring says.": words not in said,
+        "messages of compare begin as those of the given one.": words not in said,
         f"the error for a recomputation that differs ({how}) does not name "
         f"{' and '.join(missing)}: whoever reads it must find the line at fault.": bool(missing),
         "the random state was left changed by a recomputation that failed.": not kept,
@@ -237,8 +237,8 @@ def _judge_differs(case: Case, result: Result) -> None:
 _MAY_PASS = {
     "operation": "another operation made a tensor of the same shape, dtype and device, and the "
     "error says {!r}: operations may differ, so compare what comes after them.",
-    "dtype": 'determinism_check="none" was passed, and the error says {!r}: hand describes to the '
-    "region, which gives nothing to compare then.",
+    "dtype": 'determinism_check="none" was passed, and the error says {!r}: hand '
+    "options.describe to the region, which gives nothing to compare then.",
 }
 
 
