@@ -10,7 +10,7 @@ from tutorial_lib import memory, plan, plots, ranks
 from tutorial_lib.models import published
 from tutorial_lib.school import cli
 from tutorial_lib.training import Recipe
-from tutorial_lib.units import KIB, MIB, parse_bytes
+from tutorial_lib.units import GIB, KIB, MIB, parse_bytes
 
 SIZES = {"n_layer": 6, "n_embd": 32, "n_head": 2, "vocab_size": 64, "n_positions": 64}
 
@@ -93,7 +93,9 @@ def test_one_of_stages_that_are_alike_stands_for_all(tiny, monkeypatch):
         assert found == pytest.approx(full, rel=1e-9)
 
 
-@pytest.mark.parametrize("more", [{"lora_rank": 2}, {"ranks": 2, "shard": "ddp"}])
+@pytest.mark.parametrize(
+    "more", [{"lora_rank": 2}, {"ranks": 2, "shard": "ddp"}, {"ranks": 2, "shard": "zero2"}]
+)
 def test_lora_and_ranks_are_planned_for(tiny, more):
     recipe = Recipe(tiny, **more)
     samples = 2 * recipe.ranks
@@ -111,8 +113,18 @@ def test_what_cannot_be_planned_for_several_ranks_is_refused(tiny):
     of_two = {"budget_bytes": MIB, "effective_batch": 3}
     with pytest.raises(ValueError, match="a multiple of the ranks"):
         plan.fit(Recipe(tiny, ranks=2, shard="ddp"), **of_two)
-    with pytest.raises(ValueError, match=r"shard \(=fsdp\)"):
-        plan.fit(Recipe(tiny, ranks=3, shard="fsdp"), **of_two)
+    with pytest.raises(ValueError, match="try adamw-fused"):
+        plan.fit(Recipe(tiny, ranks=3, shard="zero3"), **of_two, optimizers=["adamw-8bit"])
+
+
+@pytest.mark.weekly
+@pytest.mark.parametrize("gib", [24, 80])
+def test_llama_is_planned_for_one_of_eight_cards(gib):
+    recipe = Recipe("llama-2-7b", ranks=8, shard="fsdp")
+    found = plan.fit(recipe, budget_bytes=gib * GIB, effective_batch=64, precisions=["bf16"])
+    assert found.best.is_verified
+    assert 0.6 * gib * GIB < found.best.peak_bytes <= gib * GIB
+    assert (found.best.overhead > 0.01) == (gib == 24)  # 80 GiB have room for all activations
 
 
 def test_the_command(tiny, capsys):

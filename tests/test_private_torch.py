@@ -106,6 +106,15 @@ def test_a_compiled_module_is_known_by_either_way():
     assert private.is_compiled(by_call)
 
 
+def test_a_whole_call_is_replaced_hooks_included():
+    """Else plans run a stage without its hooks: FSDP gathers weights in one."""
+    module, seen = nn.Identity(), []
+    module.register_forward_pre_hook(lambda *of: seen.append("hook"))
+    whole = getattr(module, private.CALL)
+    vars(module)[private.CALL] = lambda x: whole(x) + 1
+    assert (module(1), seen) == (2, ["hook"])
+
+
 def test_backward_is_told_from_forward():
     """Else every phase is called forward, and nothing is ever called recomputed."""
     seen = []

@@ -246,7 +246,9 @@ def one_of_two(model, shard):
         return recipe, memory.predict(recipe.make_step)
 
 
-@pytest.mark.parametrize(("shard", "part"), [("ddp", 1.0), ("fsdp", 0.5), ("tp", 0.5)])
+@pytest.mark.parametrize(
+    ("shard", "part"), [("ddp", 1.0), ("fsdp", 0.5), ("tp", 0.5), ("zero1", 0.5), ("zero2", 0.5)]
+)
 def test_one_rank_keeps_its_part_of_the_states(shard, part):
     recipe, report = one_of_two("vit-b-16", shard)
     whole = 2 * 4 * recipe.num_parameters
@@ -269,9 +271,9 @@ def test_one_rank_keeps_its_part_of_the_states(shard, part):
     ],
 )
 def test_what_cannot_be_divided_is_refused(model, choices, says):
-    recipe = Recipe(model, 2, overrides=TINY.get(model, {}), **{"ranks": 2, **choices})
-    with ranks.pretend(recipe.ranks), pytest.raises(ValueError, match=says):
-        memory.predict(recipe.make_step)
+    choices = {"ranks": 2, **choices}
+    with ranks.pretend(choices["ranks"]), pytest.raises(ValueError, match=says):
+        memory.predict(Recipe(model, 2, overrides=TINY.get(model, {}), **choices).make_step)
 
 
 def test_a_rank_that_is_none_of_so_many_is_refused():

@@ -8,7 +8,6 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
-from unittest import mock
 
 import torch
 from torch import Tensor, nn
@@ -208,15 +207,6 @@ def _install(
     def accumulated(parameter: Tensor) -> None:
         log.label_storages([parameter.grad], "gradients", of=parameter)
 
-    plain_resize = torch.UntypedStorage.resize_
-
-    def resize(storage: torch.UntypedStorage, size: int) -> Any:
-        before = storage.nbytes()
-        out = plain_resize(storage, size)
-        log.resized(storage, before)
-        return out
-
-    stack.enter_context(mock.patch.object(torch.UntypedStorage, "resize_", resize))
     handles = [
         module_hooks.register_module_forward_pre_hook(enter),
         # Recomputation may stop a module early by raising: leave() must be called all the same.

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any
+from unittest import mock
 
 import torch
 from torch import Tensor, nn
@@ -106,6 +107,26 @@ class StorageLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.records.append(lost)
         self.clock -= len(self.records) == before
         return out
+
+    def __enter__(self) -> StorageLog:
+        """Begin, and see the resizes too that no operation makes: FSDP's."""
+        plain = torch.UntypedStorage.resize_
+
+        def resize(storage: torch.UntypedStorage, size: int) -> Any:
+            before = storage.nbytes()
+            out = plain(storage, size)
+            self._resized(storage, before)
+            return out
+
+        self._watch_resizes = mock.patch.object(torch.UntypedStorage, "resize_", resize)
+        self._watch_resizes.start()
+        super().__enter__()  # type: ignore[no-untyped-call]
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        """End, also after an error."""
+        self._watch_resizes.stop()
+        super().__exit__(*error)  # type: ignore[no-untyped-call]
 
     def label_storages(
         self, tensors: Iterable[Tensor | None], label: str, *, of: Tensor | None = None
@@ -211,8 +232,7 @@ class StorageLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.records.append(record)
         self._alive[key] = (record, weakref.ref(storage, self._on_death(key)))
 
-    def resized(self, storage: torch.UntypedStorage, before: int) -> None:
-        """Note that a storage had so many bytes before, and was resized outside any operation."""
+    def _resized(self, storage: torch.UntypedStorage, before: int) -> None:
         if storage.nbytes() == before:
             return
         self.clock += 1

@@ -9,11 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tutorial_lib.plan.calls import Call, find_stages, kind_of, replace
+from tutorial_lib.plan.calls import Call, find_stages, kind_of, replaced
 from tutorial_lib.plan.execute import Execution, Observe
 from tutorial_lib.plan.schedule import Plan
 from tutorial_lib.plan.simulate import Tree
 from tutorial_lib.plan.tape import Tape, in_place_of_stand_ins
+from tutorial_lib.private_torch import CALL
 
 _applied: weakref.WeakKeyDictionary[nn.Module, Callable[[], None]] = weakref.WeakKeyDictionary()
 
@@ -22,9 +23,8 @@ def apply(model: nn.Module, plan: Plan) -> nn.Module:
     """Let a model run by a plan from now on, in training.
 
     Gradients are the same, bit for bit, dropout included. What a stage changes besides its output,
-    it changes each time it runs: BatchNorm's running averages move with every recomputation. Hooks
-    on a stage itself, not on what is inside it, see stand-ins for its tensors. Without gradients,
-    as in evaluation, the model runs as before.
+    it changes each time it runs: BatchNorm's running averages move with every recomputation. Its
+    hooks run as often. Without gradients, as in evaluation, the model runs as before.
 
     Args:
         model: The one that was profiled, or one like it. Of a plan without a profile, a model with
@@ -91,38 +91,32 @@ def install(
     undo(model)
     stages = {name: model.get_submodule(name) for name in dict.fromkeys(c.name for c in calls)}
     running = _Running(calls, tree, observe)
-    undo_stages = replace(stages, running.stage)
-    undo_whole = replace({"": model}, running.whole)
+    changes = replaced(stages, running.stage)
+    changes.enter_context(replaced({"": model}, running.whole, "forward"))
     config: Any = getattr(model, "config", None)
     # keys and values for generation would be stored by every recomputation
     uses_cache = getattr(config, "use_cache", None) is True
     if uses_cache:
         config.use_cache = False
-
-    def undo_all() -> None:
-        undo_whole()
-        undo_stages()
-        if uses_cache:
-            config.use_cache = True
-
-    _applied[model] = undo_all
+        changes.callback(setattr, config, "use_cache", True)
+    _applied[model] = changes.close
 
 
 class _Running:
-    """The forwards that take the place of a model's own, and the tapes of those that run now."""
+    """The calls that take the place of a model's own, and the tapes of those that run now."""
 
     def __init__(self, calls: Sequence[Call], tree: Tree, observe: Observe | None) -> None:
         self.calls, self.tree, self.observe = calls, tree, observe
         self.tapes: list[Tape] = []
 
     def stage(self, name: str, module: nn.Module) -> Callable[..., Any]:
-        """Make a forward that only notes the call."""
-        forward = module.forward
+        """Make a call that is only noted."""
+        call = getattr(module, CALL)
 
         def stage(*args: Any, **kwargs: Any) -> Any:
             if not self.tapes or not torch.is_grad_enabled():
-                return forward(*args, **kwargs)
-            return self.tapes[-1].stage(name, forward, args, kwargs)
+                return call(*args, **kwargs)
+            return self.tapes[-1].stage(name, call, args, kwargs)
 
         return stage
 

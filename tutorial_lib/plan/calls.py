@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from tutorial_lib import strategies
-from tutorial_lib.private_torch import tree_leaves, tree_map_only, without_modes
+from tutorial_lib.private_torch import CALL, tree_leaves, tree_map_only, without_modes
 
 # What lies between the blocks of a U-Net of diffusers, at the same level as they.
 _BETWEEN = {"Downsample2D", "Upsample2D"}
@@ -145,31 +145,20 @@ def _looked_for(model: nn.Module) -> list[nn.Module]:
     return [block for block in dict.fromkeys(blocks) if block not in inside]
 
 
-@contextlib.contextmanager
 def replaced(
-    stages: dict[str, nn.Module], make: Callable[[str, nn.Module], Callable[..., Any]]
-) -> Iterator[None]:
-    """Give stages another forward until the block ends; `make` gets the name and the module."""
-    undo = replace(stages, make)
-    try:
-        yield
-    finally:
-        undo()
+    stages: dict[str, nn.Module],
+    make: Callable[[str, nn.Module], Callable[..., Any]],
+    method: str = CALL,
+) -> contextlib.ExitStack:
+    """Give modules another method until what is returned closes.
 
-
-def replace(
-    stages: dict[str, nn.Module], make: Callable[[str, nn.Module], Callable[..., Any]]
-) -> Callable[[], None]:
-    """Give stages another forward; what is returned puts back what was there."""
-    before = {name: vars(module).get("forward") for name, module in stages.items()}
+    Args:
+        stages: The modules, by name.
+        make: Gets the name and the module, and gives what takes the method's place.
+        method: `CALL` is the whole call, hooks included: FSDP gathers weights in one.
+    """
     made = {name: make(name, module) for name, module in stages.items()}
+    undo = contextlib.ExitStack()
     for name, module in stages.items():
-        vars(module)["forward"] = made[name]
-
-    def undo() -> None:
-        for name, module in stages.items():
-            vars(module).pop("forward", None)
-            if before[name] is not None:
-                vars(module)["forward"] = before[name]
-
+        strategies.replace_method(module, made[name], undo, method)
     return undo

@@ -17,6 +17,7 @@ from tutorial_lib import device as devices
 from tutorial_lib.plan.apply import install, undo
 from tutorial_lib.plan.calls import Call, replaced
 from tutorial_lib.plan.tape import tensors_of
+from tutorial_lib.private_torch import CALL
 
 if TYPE_CHECKING:
     from tutorial_lib.plan.execute import Execution
@@ -236,7 +237,7 @@ def check_repeatable(
     """
 
     def twice(name: str, module: nn.Module) -> Callable[..., Any]:
-        forward = module.forward
+        forward = getattr(module, CALL)
 
         def run(*args: Any, **kwargs: Any) -> Any:
             if name in keep:

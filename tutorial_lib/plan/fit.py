@@ -15,6 +15,7 @@ from tutorial_lib.plan.roofline import Speed
 from tutorial_lib.plan.solve import floor_bytes, solve
 from tutorial_lib.plan.stages import Skip, Stage
 from tutorial_lib.training import Recipe, Shard
+from tutorial_lib.training.choices import COPYING, UNDIVIDED
 
 PRECISIONS = ("bf16-amp", "bf16")
 OPTIMIZERS = ("adamw-fused", "adamw-8bit")
@@ -27,7 +28,7 @@ def fit(
     budget_bytes: int,
     effective_batch: int,
     precisions: Sequence[str] = PRECISIONS,
-    optimizers: Sequence[str] = OPTIMIZERS,
+    optimizers: Sequence[str] | None = None,
     speed: Speed | None = None,
 ) -> Fit:
     """Search micro-batch, accumulation, checkpointing plan, precision and optimizer.
@@ -44,7 +45,8 @@ def fit(
             A GPU's allocator, kernels and CUDA itself need more on top.
         effective_batch: Samples for each update, of all ranks together.
         precisions: Which to try, as in `Recipe`.
-        optimizers: Which to try, as in `Recipe`.
+        optimizers: Which to try, as in `Recipe`; `None` tries `OPTIMIZERS`, but for those that
+            cannot update what the ranks divide.
         speed: What to predict times with; `None` takes that of an A100.
 
     Returns:
@@ -62,13 +64,10 @@ def fit(
             f"least 1, and effective_batch a multiple of the ranks with samples of their own "
             f"(={together})."
         )
-    if recipe.shard == Shard.FSDP:
-        raise ValueError(
-            "plan cannot divide a model by shard (=fsdp): FSDP gathers weights where the model "
-            "calls a block, and a plan runs the block later. Predict one rank instead, `predict "
-            "MODEL --ranks N --shard fsdp --fits BUDGET --checkpointing per-block`, or try ddp."
-        )
     speed = speed or Speed()
+    if optimizers is None:
+        is_divided = recipe.shard not in (None, *COPYING)
+        optimizers = [name for name in OPTIMIZERS if not (is_divided and name in UNDIVIDED)]
     jobs = [delayed(Parts.of)(replace(recipe, precision=p), optimizers, speed) for p in precisions]
     choices = [
         _choice(parts, optimizer, micro_batch, effective_batch // together, budget_bytes, speed)

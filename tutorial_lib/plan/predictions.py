@@ -18,7 +18,8 @@ from tutorial_lib.plan.apply import apply
 from tutorial_lib.plan.profile import Profile, profile
 from tutorial_lib.plan.roofline import Speed
 from tutorial_lib.plan.schedule import Plan
-from tutorial_lib.training import Recipe, Shard
+from tutorial_lib.training import Recipe
+from tutorial_lib.training.choices import COPYING
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,7 @@ class Parts:
     @classmethod
     def of(cls, recipe: Recipe, optimizers: Sequence[str], speed: Speed) -> Parts:
         """Profile the stages with one and with two samples, and each update by itself."""
+        recipes = {name: replace(recipe, optimizer=name) for name in optimizers}
         with _one_rank(recipe), memory.predicting():
             profiles = []
             for samples in (1, 2):
@@ -62,10 +64,9 @@ class Parts:
                 found = profile(model, loss, gradients="made", speed=speed, selective=True)
                 profiles.append(found)
             updates = {
-                name: _update(model, replace(recipe, optimizer=name).make_optimizer(model))
-                for name in optimizers
+                name: _update(model, recipes[name].make_optimizer(model)) for name in optimizers
             }
-        if recipe.shard == Shard.DDP:  # its buckets hold all gradients, all the time
+        if recipe.shard in COPYING:  # DDP's buckets hold all gradients, all the time
             extra = sum(p.nbytes for p in model.parameters() if p.requires_grad)
             updates = {
                 name: replace(update, resident_bytes=update.resident_bytes + extra)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass, replace
@@ -12,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from tutorial_lib import device as devices
-from tutorial_lib.memory.storages import StorageLog
+from tutorial_lib.memory.storages import StorageLog, list_tensors
 from tutorial_lib.plan.calls import Call, find_stages, replaced
 from tutorial_lib.plan.course import (
     Course,
@@ -27,7 +28,7 @@ from tutorial_lib.plan.readings import LABEL, Flow, chain
 from tutorial_lib.plan.roofline import Roofline, Speed
 from tutorial_lib.plan.simulate import Selective
 from tutorial_lib.plan.stages import Skip, Stage
-from tutorial_lib.private_torch import FakeTensor
+from tutorial_lib.private_torch import is_fake as is_fake_tensor
 from tutorial_lib.timeline import Life
 from tutorial_lib.units import human_bytes, human_seconds
 
@@ -104,7 +105,7 @@ def profile(
     """
     found = find_stages(model, stages)
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
-    is_fake = any(isinstance(p, FakeTensor) for p in model.parameters())
+    is_fake = any(map(is_fake_tensor, list_tensors(model.parameters())))  # FSDP's parts too
     method: Method = "predicted" if speed or is_fake else "measured"
     with model_untouched(model, device):
         _set_gradients(model, gradients)
@@ -145,13 +146,11 @@ def _first_alike(calls: Sequence[Call], stages: Sequence[Stage]) -> list[int]:
     return first
 
 
-def _left_out(
-    stages: dict[str, nn.Module], calls: Sequence[Call]
-) -> contextlib.AbstractContextManager[None]:
+def _left_out(stages: dict[str, nn.Module], calls: Sequence[Call]) -> contextlib.ExitStack:
     """Let some stages do no work, on tensors without memory."""
     absent = {call.name: call for call in calls}
     parts = {name: stages[name] for name in absent}
-    return replaced(parts, lambda name, _: absent[name].without_work)
+    return replaced(parts, lambda name, _: functools.partial(absent[name].without_work))
 
 
 def _set_gradients(model: nn.Module, gradients: str) -> None:
@@ -278,6 +277,10 @@ def _forward_alone(
     finally:
         for handle in handles:
             handle.remove()
+    for module in model.modules():
+        reshard: Any = getattr(module, "reshard", None)
+        if reshard is not None:  # FSDP keeps some of what it gathered until a backward
+            reshard()
     log.finish()
     return calls, log.lives(), [*ends, log.clock]
 

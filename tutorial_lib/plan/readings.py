@@ -114,7 +114,15 @@ def chain(
         dropped: Those of a forward that kept nothing.
         ends: Where each stage's forward ended in that one.
     """
-    curve = Curve(kept)
+    # weights that FSDP gathers and keeps are no stage's to drop: they count as there from the start
+    curve = Curve(
+        [
+            replace(life, born=1)
+            if life.category == "parameters" and alive([life], course.forward[-1])
+            else life
+            for life in kept
+        ]
+    )
     flow = flow.priced(course, curve)
     forwards, backwards = course.forward_spans(0), course.backward_spans()
     free = _needs_of_forwards(Curve(dropped), [0, *ends])

@@ -45,6 +45,7 @@ from torch.utils._pytree import (
 )
 
 __all__ = [
+    "CALL",
     "DataDependentOutputException",
     "DynamicOutputShapeException",
     "FakeTensor",
@@ -60,6 +61,8 @@ __all__ = [
 # torch/_subclasses/fake_tensor.py: an operation's result, or its shape, depends on values.
 LOOKS_AT_VALUES = (DataDependentOutputException, DynamicOutputShapeException)
 _DEVICE_OF = torch.ops.prim.device.default
+# torch/nn/modules/module.py: what calling a module runs, its hooks and then `forward`.
+CALL = "_call_impl"
 # torch/autograd/graph.py: what `saved_tensors_hooks` calls, under both of its names.
 PUSHES_SAVED_TENSOR_HOOKS = (
     "torch._C._autograd:_push_saved_tensors_default_hooks",

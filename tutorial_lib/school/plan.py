@@ -111,7 +111,7 @@ def _on_card(found: planning.Fit, card: Card) -> dict[str, str | int]:
         if result.status:
             raise ValueError(
                 f"The plan did not run on the emulated {card.name} "
-                f"({human_bytes(card.memory)}): see above. {run.explain(result)}"
+                f"({human_bytes(card.memory)}): see above. {result.reason}"
             )
         return {"card": card.name, **json.loads(path.read_text(encoding="utf-8"))}
 

@@ -26,7 +26,7 @@ from torch import nn
 from tutorial_lib.strategies.chain import Chain, Forward, checkpointed
 from tutorial_lib.strategies.find import find_blocks, find_chain, find_parts
 
-__all__ = ["STRATEGIES", "Applied", "applied", "find_blocks", "possible"]
+__all__ = ["STRATEGIES", "Applied", "applied", "find_blocks", "possible", "replace_method"]
 
 STRATEGIES = {
     "none": "keep everything",
@@ -199,7 +199,7 @@ def _each(modules: list[nn.Module], method: str = "forward") -> Change:
             def segment(*args: Any, forward: Forward = forward, **kwargs: Any) -> Any:
                 return checkpointed(forward, args, kwargs)
 
-            _replace(module, segment, undo, method)
+            replace_method(module, segment, undo, method)
         return [[module] for module in distinct]
 
     return change
@@ -212,7 +212,7 @@ def _segments(segments: list[list[nn.Module]]) -> Change:
         for blocks in segments:
             chain = Chain([block.forward for block in blocks])
             for index, block in enumerate(blocks):
-                _replace(block, functools.partial(chain.call, index), undo)
+                replace_method(block, functools.partial(chain.call, index), undo)
         return segments
 
     return change
@@ -248,9 +248,10 @@ def _unhook(model: Any, before: Any) -> None:
         model.disable_input_require_grads()
 
 
-def _replace(
+def replace_method(
     module: nn.Module, forward: Forward, undo: contextlib.ExitStack, method: str = "forward"
 ) -> None:
+    """Give a module another method until a stack closes."""
     before = {method: vars(module)[method]} if method in vars(module) else {}
     undo.callback(_put_back, module, (method,), before)
     vars(module)[method] = functools.wraps(getattr(module, method))(forward)

@@ -49,14 +49,23 @@ class OptimizerName(enum.StrEnum):
 class Shard(enum.StrEnum):
     """How several ranks share the work.
 
-    `ddp`: each holds the whole model, and gradients are averaged in buckets. `fsdp`: FSDP2, each
-    holds a part of every parameter, gathered block by block. `tp`: tensor parallelism, each runs a
-    part of every layer, on the same samples.
+    `ddp`: each holds the whole model, and gradients are averaged in buckets. `zero1`: the same, and
+    each holds the optimizer's states of a part of the parameters. `fsdp`: FSDP2, each holds a part
+    of every parameter, gathered block by block; `zero3` is another name for it. `zero2`: FSDP2 that
+    keeps what forward gathered until backward. `tp`: tensor parallelism, each runs a part of every
+    layer, on the same samples.
     """
 
     DDP = "ddp"
     FSDP = "fsdp"
     TP = "tp"
+    ZERO1 = "zero1"
+    ZERO2 = "zero2"
+    ZERO3 = "zero3"
+
+
+COPYING = (Shard.DDP, Shard.ZERO1)  # every rank holds all parameters, and buckets of gradients
+UNDIVIDED = (OptimizerName.ADAMW_8BIT, OptimizerName.ADAFACTOR)  # they fail on DTensors
 
 
 @dataclass(frozen=True)
@@ -95,6 +104,13 @@ class Choices:
         choices |= {"shard": Shard} if self.shard is not None else {}
         for name, kind in choices.items():
             object.__setattr__(self, name, _chosen(name, getattr(self, name), kind))
+        if self.shard == Shard.ZERO3:
+            object.__setattr__(self, "shard", Shard.FSDP)
+        if self.shard not in (None, *COPYING) and self.optimizer in UNDIVIDED:
+            raise ValueError(
+                f"optimizer (={self.optimizer}) cannot update parameters that shard "
+                f"(={self.shard}) divides: try adamw-fused, or shard ddp."
+            )
 
     def label(self) -> str:
         """Name the step in a report's first line; choices that are PyTorch's defaults unsaid."""

@@ -1,4 +1,4 @@
-"""Divide a recipe's model over ranks: DDP, FSDP2 or tensor parallelism.
+"""Divide a recipe's model over ranks: DDP, ZeRO, FSDP2 or tensor parallelism.
 
 with ranks.pretend(8):
     report = memory.predict(Recipe("llama-2-7b", ranks=8, shard="fsdp").make_step)
@@ -23,7 +23,7 @@ from torch.distributed.tensor.parallel import (
 from torch.nn.parallel import DistributedDataParallel
 
 from tutorial_lib import strategies
-from tutorial_lib.training.choices import Shard
+from tutorial_lib.training.choices import COPYING, Shard
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ def sharded(model: nn.Module, num_ranks: int, shard: str) -> nn.Module:
     Gradients are brought together after every micro-batch, without `no_sync`.
 
     Args:
-        model: Changed in place by `fsdp` and `tp`.
+        model: Changed in place but by `ddp` and `zero1`.
         num_ranks: How many ranks share it; this process must be one of them.
         shard: A name of `Shard`.
 
@@ -78,16 +78,15 @@ def sharded(model: nn.Module, num_ranks: int, shard: str) -> nn.Module:
             f"The recipe is for one of {num_ranks} ranks, and this process is one of {size}: "
             f"build it inside `with ranks.pretend({num_ranks})`, or on that many real ranks."
         )
-    if shard == Shard.DDP:
+    if shard in COPYING:
         return DistributedDataParallel(model, gradient_as_bucket_view=True)
     device = next(model.parameters()).device.type
     mesh = init_device_mesh(device, (num_ranks,))
     blocks = strategies.find_blocks(model)
     if shard == Shard.TP:
         return _tensor_parallel(model, blocks, mesh)
-    for block in blocks:
-        fully_shard(block, mesh=mesh)
-    fully_shard(model, mesh=mesh)
+    for part in (*blocks, model):  # the last call takes what no block has
+        fully_shard(part, mesh=mesh, reshard_after_forward=False if shard == Shard.ZERO2 else None)
     return model
 
 

@@ -24,7 +24,6 @@ Loss = tuple[Callable[[], Tensor], nn.Module]
 LEARNING_RATE = 1e-4
 # PyTorch begins at 65536, and an update that overflows is skipped: the state would come late.
 FIRST_SCALE = 1024.0
-_UNDIVIDED = (OptimizerName.ADAMW_8BIT, OptimizerName.ADAFACTOR)  # they fail on DTensors
 _AUTOCAST = {Precision.BF16_AMP: torch.bfloat16, Precision.FP16_AMP: torch.float16}
 
 
@@ -104,11 +103,6 @@ def _divided(recipe: Choices, model: nn.Module) -> nn.Module:
             f"{recipe.model} cannot be divided: its loss calls other methods than forward, and "
             "DDP and FSDP gather in forward alone. Try another model."
         )
-    if recipe.shard != Shard.DDP and recipe.optimizer in _UNDIVIDED:
-        raise ValueError(
-            f"optimizer (={recipe.optimizer}) cannot update parameters that shard "
-            f"(={recipe.shard}) divides: try adamw-fused, or shard ddp."
-        )
     if recipe.shard == Shard.TP and recipe.lora_rank is not None:
         raise ValueError(
             f"shard (=tp) divides plain linear layers, and LoRA (of rank {recipe.lora_rank}) "
@@ -172,16 +166,23 @@ def _trained(model: nn.Module) -> list[dict[str, Any]]:
 
 def make_optimizer(recipe: Choices, model: nn.Module) -> Optimizer:
     """Make the optimizer of a recipe: see `Recipe.make_optimizer`."""
-    name = recipe.optimizer
-    parameters: Any = _trained(model)
-    if name in (OptimizerName.SGD, OptimizerName.MOMENTUM):
-        momentum = 0.9 if name == OptimizerName.MOMENTUM else 0.0
-        return SGD(parameters, lr=LEARNING_RATE, momentum=momentum)
-    if name == OptimizerName.ADAFACTOR:
-        return Adafactor(parameters, lr=LEARNING_RATE)
-    if name == OptimizerName.ADAMW_8BIT:
-        return AdamW8bit(parameters, lr=LEARNING_RATE)
-    return AdamW(parameters, lr=LEARNING_RATE, fused=name == OptimizerName.ADAMW_FUSED or None)
+    settings: dict[str, Any] = {}
+    kind: Any = SGD
+    if recipe.optimizer == OptimizerName.ADAFACTOR:
+        kind = Adafactor
+    elif recipe.optimizer == OptimizerName.ADAMW_8BIT:
+        kind = AdamW8bit
+    elif recipe.optimizer == OptimizerName.MOMENTUM:
+        settings["momentum"] = 0.9
+    elif recipe.optimizer != OptimizerName.SGD:
+        kind = AdamW
+        settings["fused"] = recipe.optimizer == OptimizerName.ADAMW_FUSED or None
+    if recipe.shard == Shard.ZERO1:
+        from torch.distributed.optim import ZeroRedundancyOptimizer
+
+        kind = functools.partial(ZeroRedundancyOptimizer, optimizer_class=kind)
+    made: Optimizer = kind(_trained(model), lr=LEARNING_RATE, **settings)
+    return made
 
 
 def _cast(
