@@ -58,7 +58,7 @@ ALLOWED = {
     "school.authoring": {"units", "claims", "school.marks"},
     "school.site": {"plan", "widgets", "school.authoring"},
     "school.grading": {"units", "private_torch", "checks", "school.marks"},
-    "school.emulate": {"emulated", "school.bootstrap"},
+    "school.emulate": {"emulated", "school.bootstrap", "school.installer"},
     "school.emulated_tests": {"device", "school.grading"},
     "school.record": {"device", "recorded", "school.emulate"},
     "school.changed": {"school.bootstrap"},

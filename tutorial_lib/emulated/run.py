@@ -45,20 +45,52 @@ class Emulated:
         return self.status != 0 and any(process["out_of_memory"] for process in self.processes)
 
     @property
-    def misread(self) -> str:
-        """Name the error that ended the program after it had read values; nothing else."""
-        errors = [process["error_after_reading"] for process in self.processes]
-        return next(filter(None, errors), "") if self.status else ""
-
-    @property
     def exit_status(self) -> int:
         """Give what the command returns: 0, `OUT_OF_MEMORY`, the program's own status, or 2."""
-        unused = self.status == 0 and not self.processes and not self.silent
-        if self.refused or self.status < 0 or unused:
-            return 2
+        return self._end()[0]
+
+    @property
+    def reason(self) -> str:
+        """Say in a sentence why the program ended as it did; nothing when all went well."""
+        return self._end()[1]
+
+    def _end(self) -> tuple[int, str]:
+        if self.refused:
+            return (
+                2,
+                f"The program asked for {self.refused}, which cannot be emulated: run it without.",
+            )
+        if self.status < 0:
+            return 2, (
+                f"The program was ended by {signal.Signals(-self.status).name}: a crash means that "
+                "it uses something that is not emulated, such as CUDA code of its own."
+            )
         if self.ran_out:
-            return OUT_OF_MEMORY
-        return 2 if self.misread else self.status
+            return OUT_OF_MEMORY, (
+                "The card's memory ran out, by PyTorch's own allocator: see the error above."
+            )
+        errors = {process["error_after_reading"] for process in self.processes} - {""}
+        if self.status and errors:
+            return 2, (
+                "The program reads values from the card, which are zeros here, and ended with "
+                f"{errors.pop()}: leave out what decides by them."
+            )
+        if self.status:
+            return self.status, (
+                f"The program ended with status {self.status}: its own error stands above. On an "
+                "emulated card every value is zero, so leave out what checks values."
+            )
+        if self.silent:
+            return 0, (
+                f"{self.silent} of the processes that used the card were killed before they could "
+                "report, so their peaks are not known: run the script without what kills them."
+            )
+        if not self.processes:
+            return 2, (
+                "The program never used the card: it must put a tensor on `cuda`, and run in an "
+                "environment whose PyTorch was built for CUDA."
+            )
+        return 0, ""
 
     def as_data(self) -> dict[str, Any]:
         """Give the result as plain data, for JSON."""
@@ -150,9 +182,8 @@ def as_text(result: Emulated) -> str:
         Peaks of the largest process, their moment and line; or the sentence that says why there
         are none.
     """
-    reason = explain(result)
     if not result.processes:
-        return reason
+        return result.reason
     process = result.processes[0]
     size = human_bytes(result.card.memory)
     lines = [f"emulated {result.card.name} ({size}), torch {process['torch']}: no kernel ran"]
@@ -162,7 +193,7 @@ def as_text(result: Emulated) -> str:
         lines.append(
             f"  processes on a card of their own  {len(result.processes)}, the largest shown"
         )
-    return "\n".join([*lines, reason] if reason else lines)
+    return "\n".join(filter(None, [*lines, result.reason]))
 
 
 def _moment(process: dict[str, Any]) -> list[str]:
@@ -172,38 +203,3 @@ def _moment(process: dict[str, Any]) -> list[str]:
     lines = [f"  moment of the peak  update {moment['update']}, {moment['phase']}"]
     words = [text for text in (moment["line"], moment["caller"]) if text]
     return lines + ([f"  line  {', called from '.join(words)}"] if words else [])
-
-
-def explain(result: Emulated) -> str:
-    """Say in a sentence why a program ended as it did; nothing when all went well."""
-    if result.refused:
-        return f"The program asked for {result.refused}, which cannot be emulated: run it without."
-    if result.status < 0:
-        name = signal.Signals(-result.status).name
-        return (
-            f"The program was ended by {name}: a crash means that it uses something that is not "
-            "emulated, such as CUDA code of its own."
-        )
-    if result.ran_out:
-        return "The card's memory ran out, by PyTorch's own allocator: see the error above."
-    if result.misread:
-        return (
-            "The program reads values from the card, which are zeros here, and ended with "
-            f"{result.misread}: leave out what decides by them."
-        )
-    if result.status:
-        return (
-            f"The program ended with status {result.status}: its own error stands above. On an "
-            "emulated card every value is zero, so leave out what checks values."
-        )
-    if result.silent:
-        return (
-            f"{result.silent} of the processes that used the card were killed before they could "
-            "report, so their peaks are not known: run the script without what kills them."
-        )
-    if not result.processes:
-        return (
-            "The program never used the card: it must put a tensor on `cuda`, and run in an "
-            "environment whose PyTorch was built for CUDA."
-        )
-    return ""

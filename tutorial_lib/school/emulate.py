@@ -14,7 +14,7 @@ from pathlib import Path
 from tutorial_lib.emulated import environment, run
 from tutorial_lib.emulated.build import TRIED, CudaTorch, check_system
 from tutorial_lib.emulated.cards import CARDS, find_card
-from tutorial_lib.school import bootstrap
+from tutorial_lib.school import bootstrap, installer
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 NEEDED_GB = 9  # for .venv-cuda: 6 GB unpacked, and the downloads beside them
@@ -138,7 +138,7 @@ def _on_each(keys: str, words: list[str], root: Path) -> int:
         result = run.emulate(["python", "-m", *words], card, torch, watch=False)
         crashed = result.refused or result.status < 0
         if crashed:
-            print(run.explain(result), file=sys.stderr)
+            print(result.reason, file=sys.stderr)
         statuses.append(2 if crashed else result.status)
     return max(statuses)
 
@@ -172,20 +172,12 @@ def make(root: Path) -> CudaTorch:
         f"Making {venv}: about 6 GB, once. Stopped by Ctrl-C, it goes on the next time.", flush=True
     )
     python = str(bootstrap.venv_python(venv))
-    if not _has_pip(python):
+    if installer.run([python, "-m", "pip", "--version"], root)[0]:  # none, or half made
         _run([sys.executable, "-m", "venv", "--clear", str(venv)], root)
     options = ["--no-input", "--disable-pip-version-check", "-c", "constraints.txt"]
     _run([python, "-m", "pip", "install", *options, environment.TORCH, "-e", ".[test]"], root)
     (venv / environment.STAMP).write_text(environment.fingerprint(root), encoding="utf-8")
     return environment.find_cuda_torch(root)
-
-
-def _has_pip(python: str) -> bool:
-    """Tell whether an environment is there, and was not stopped while it was made."""
-    command = [python, "-m", "pip", "--version"]
-    return (
-        bool(shutil.which(python)) and not subprocess.run(command, capture_output=True).returncode
-    )
 
 
 def _run(command: list[str], root: Path) -> None:

@@ -62,6 +62,7 @@ def _run(path: Path) -> int:
                 notebook,
                 timeout=CELL_SECONDS,
                 allow_errors=True,
+                extra_arguments=["--log-level=ERROR"],
                 resources={"metadata": {"path": folder}},
             ).execute()
         faults = [fault for cell in notebook.cells for fault in _errors(cell)]
