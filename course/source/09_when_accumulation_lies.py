@@ -19,6 +19,7 @@ from functools import partial
 import pandas as pd
 import torch
 from torch import nn
+from torch.autograd import grad
 from torch.nn import functional as F
 from torch.optim import SGD, AdamW
 from torch.utils.checkpoint import checkpoint
@@ -56,13 +57,9 @@ def make_net(norm=nn.Identity, p=0.0, dtype=torch.float64):
 
 
 # %% id="influence"
-def influence(losses_of, batch):
+def influence(losses_of, batch):  # (losses, samples)
     batch = batch.clone().requires_grad_()
-    rows = [
-        torch.autograd.grad(loss, batch, retain_graph=True)[0]
-        for loss in losses_of(batch)
-    ]  # one (B, 1, 8, 8) for each loss
-    # (losses, samples)
+    rows = [grad(loss, batch, retain_graph=True)[0] for loss in losses_of(batch)]
     return torch.stack([row.flatten(1).norm(dim=1) for row in rows])
 
 
@@ -85,9 +82,8 @@ def in_pieces(losses_of, num=2):
 guess = None  # squares
 
 # %% id="picture"
-layer, batch = (
-    partial(losses, make_net(norm)[0]) for norm in (nn.LayerNorm, nn.BatchNorm1d)
-)
+layer = partial(losses, make_net(nn.LayerNorm)[0])
+batch = partial(losses, make_net(nn.BatchNorm1d)[0])
 pictures = {
     "LayerNorm": influence(layer, x[:8]),
     "BatchNorm": influence(batch, x[:8]),
@@ -122,13 +118,6 @@ def accumulated(model, optimizer, num=4):
 big_batch = partial(accumulated, num=1)
 
 
-def verdict(step_a, step_b, make, **options):
-    try:
-        assert_same_training(step_a, step_b, make=make, **options)
-    except CheckError as refusal:
-        print(str(refusal).partition(" (")[0])
-
-
 # %% id="gradients"
 def gradient(step, make):
     model, *rest = make()
@@ -140,11 +129,10 @@ def error(seen, wanted):
     return float((seen - wanted).norm() / wanted.norm())
 
 
-def make_resnet(dtype=torch.float64):
+def make_resnet():
     torch.manual_seed(0)
-    model = ResNet(
-        ResNetConfig(in_channels=1, stage_depths=(1, 1, 1), base_channels=4)
-    ).to(dtype)
+    config = ResNetConfig(in_channels=1, stage_depths=(1, 1, 1), base_channels=4)
+    model = ResNet(config).to(torch.float64)
     return model, SGD(model.parameters(), lr=0.1)
 
 
@@ -157,10 +145,11 @@ def make_resnet(dtype=torch.float64):
 guess = None  # per cent
 
 # %% id="batch-norm-errors"
-norms = {"LayerNorm": nn.LayerNorm, "GroupNorm": partial(nn.GroupNorm, 8)}
-norms["BatchNorm"] = nn.BatchNorm1d
-subjects = {name: partial(make_net, norm) for name, norm in norms.items()} | {
-    "ResNet": make_resnet
+subjects = {
+    "LayerNorm": partial(make_net, nn.LayerNorm),
+    "GroupNorm": partial(make_net, partial(nn.GroupNorm, 8)),
+    "BatchNorm": partial(make_net, nn.BatchNorm1d),
+    "ResNet": make_resnet,
 }
 errors = pd.DataFrame(
     index=list(subjects), columns=["32 x 2", "16 x 4", "8 x 8", "2 x 32"]
@@ -168,10 +157,8 @@ errors = pd.DataFrame(
 for name, make in subjects.items():
     wanted = gradient(big_batch, make)
     for split in errors:
-        num = int(split.split()[2])
-        errors.loc[name, split] = error(
-            gradient(partial(accumulated, num=num), make), wanted
-        )
+        step = partial(accumulated, num=int(split.split()[2]))
+        errors.loc[name, split] = error(gradient(step, make), wanted)
 resnet_off = 100 * errors.loc["ResNet", "16 x 4"]
 print(f"ResNet, 16 x 4: {resnet_off:.0f} %{beside(guess, resnet_off)}")
 errors.map(lambda e: f"{e:.0%}" if e > 1e-12 else "rounding")
@@ -243,11 +230,18 @@ def make_mended(mend):
     return model, SGD(model.parameters(), lr=0.1)
 
 
+def verdict(make):
+    try:
+        assert_same_training(big_batch, accumulated, make=make)
+    except CheckError as refusal:
+        print(str(refusal).partition(" (")[0])
+
+
 mends = {"SyncBatchNorm": nn.SyncBatchNorm.convert_sync_batchnorm, "frozen": frozen,
          "GroupNorm": with_groups}  # fmt: skip
 for name, mend in mends.items():
     print(f"{name:<14}", end="")
-    verdict(big_batch, accumulated, partial(make_mended, mend))
+    verdict(partial(make_mended, mend))
 
 # %% [markdown] id="read-mends"
 # SyncBatchNorm combines processes that run at the same moment. The micro-batches of one process
@@ -293,9 +287,7 @@ assert_same_training(big_batch, accumulated, make=make_same_masks)
 def draw(model, num):
     parts = [part.sort().values for part in torch.randperm(len(x)).chunk(num)]
     total = sum(losses(model, x[part], y[part]).sum() / len(x) for part in parts)
-    return torch.cat(
-        [g.flatten() for g in torch.autograd.grad(total, list(model.parameters()))]
-    )
+    return torch.cat([g.flatten() for g in grad(total, list(model.parameters()))])
 
 
 def averages(make, num, repeats):
@@ -311,18 +303,14 @@ def averages(make, num, repeats):
 # %% id="averages-figure"
 # NBVAL_IGNORE_OUTPUT
 curves = {}
-for name, make in {
-    "dropout": partial(make_net, p=0.2),
-    "BatchNorm": subjects["BatchNorm"],
-}.items():
+makers = {"dropout": partial(make_net, p=0.2), "BatchNorm": subjects["BatchNorm"]}
+for name, make in makers.items():
     wanted = averages(make, num=1, repeats=256)[256]
-    found = averages(make, num=4, repeats=128)
-    curves[name] = {repeats: error(mean, wanted) for repeats, mean in found.items()}
+    found = averages(make, num=4, repeats=128).items()
+    curves[name] = {repeats: error(mean, wanted) for repeats, mean in found}
 plots.training_curves(
-    curves, xlabel="repeats averaged", log="xy", ylabel="error of the averaged "
-                                                        "gradient",
-    title="Noise averages out, a bias stays (both axes logarithmic)",
-)  # fmt: skip
+    curves, xlabel="repeats averaged", ylabel="error of the averaged gradient",
+    title="Noise averages out, a bias stays (logarithmic axes)", log="xy")  # fmt: skip
 
 # %% [markdown] id="read-averages"
 # Dropout's error falls along $1/\sqrt{n}$: each accumulated gradient is one more draw from the
@@ -343,9 +331,8 @@ plots.training_curves(
 # %% id="encoders"
 def encoder(width, p):
     def layer(size):
-        return nn.Sequential(
-            nn.Linear(size, width), nn.GELU(), nn.LayerNorm(width), nn.Dropout(p)
-        )
+        norm = nn.LayerNorm(width)
+        return nn.Sequential(nn.Linear(size, width), nn.GELU(), norm, nn.Dropout(p))
 
     return nn.Sequential(nn.Flatten(), layer(32), layer(width), nn.Linear(width, 32))
 
@@ -358,9 +345,8 @@ class TwoEncoders(nn.Module):
 
     def forward(self, images):  # (B, 1, 8, 8) -> (B, 2, 32), of length 1
         left, right = images.split(4, dim=-1)
-        return F.normalize(
-            torch.stack([self.left(left), self.right(right)], dim=1), dim=-1
-        )
+        both = torch.stack([self.left(left), self.right(right)], dim=1)
+        return F.normalize(both, dim=-1)
 
 
 # %% id="contrastive"
@@ -384,11 +370,9 @@ def contrast(model, pixels):
 
 # %% id="contrastive-picture"
 whole = partial(contrast, make_encoders()[0])
+pieces = in_pieces(whole)
 plots.influence(
-    {
-        "contrastive": influence(whole, x[:8]),
-        "in 4 x 2": influence(in_pieces(whole), x[:8]),
-    }
+    {"contrastive": influence(whole, x[:8]), "in 4 x 2": influence(pieces, x[:8])}
 )
 
 # %% [markdown] id="predict-naive"
@@ -416,6 +400,8 @@ def naive(model, optimizer, pixels=images[:128], num=16):
 big = partial(naive, num=1)
 
 
+# %% id="naive-errors"
+# NBVAL_IGNORE_OUTPUT
 def make_trained(updates=30):
     model, optimizer = make_encoders()
     for _ in range(updates):
@@ -423,21 +409,16 @@ def make_trained(updates=30):
     return model, optimizer
 
 
-# %% id="naive-errors"
-# NBVAL_IGNORE_OUTPUT
 kept = 100 * 16 * 8 * 7 / (128 * 127)
 print(f"8 x 16: {kept:.1f} % of the comparisons{beside(guess, kept)}")
 rows = {}
 for name, make in {"new": make_encoders, "trained": make_trained}.items():
     for num in (1, 4, 16):
         step, size = partial(naive, num=num), 128 // num
-        off = error(gradient(step, make), gradient(big, make))
-        rows[f"{name}, {size} x {num}"] = {
-            "negatives a pair": size - 1,
-            "loss, nats": step(*make()),
-            "gradient off, %": 100 * off,
-        }
-pd.DataFrame(rows).T.round(2)
+        off = 100 * error(gradient(step, make), gradient(big, make))
+        rows[f"{name}, {size} x {num}"] = size - 1, step(*make()), off
+heads = ["negatives a pair", "loss, nats", "gradient off, %"]
+pd.DataFrame.from_dict(rows, orient="index", columns=heads).round(2)
 
 # %% [markdown] id="read-naive"
 # To find a partner among 8 is easier than among 128, so the naive loop reports a *lower* loss. Its
@@ -474,9 +455,8 @@ def cached(model, optimizer, pixels=images[:128], size=8, replay=True):
     embedded = torch.cat(embedded).requires_grad_()
     loss = pair_losses(embedded, model.log_scale).mean()
     loss.backward()  # fills embedded.grad, and the scale's own gradient
-    for part, state, cache_part in zip(
-        parts, states, embedded.grad.split(size), strict=True
-    ):
+    cache = embedded.grad.split(size)
+    for part, state, cache_part in zip(parts, states, cache, strict=True):
         if replay:
             torch.set_rng_state(state)
         model(part).backward(cache_part)
@@ -496,9 +476,11 @@ for dtype in (torch.float64, torch.float32):
 
 
 # %% id="replay"
-def in_memory(
-    model, optimizer, pixels=images[:128], size=8, embed=lambda model, part: model(part)
-):
+def plainly(model, part):
+    return model(part)
+
+
+def in_memory(model, optimizer, pixels=images[:128], size=8, embed=plainly):
     optimizer.zero_grad()
     parts = pixels.to(model.log_scale.dtype).split(size)
     embedded = torch.cat([embed(model, part) for part in parts])
@@ -526,13 +508,11 @@ def mean_gradients(step, seed, repeats=64):
     return means
 
 
-wanted = mean_gradients(in_memory, seed=0)[64]
+wanted, draws = mean_gradients(in_memory, seed=0)[64], {}
 loops = {"with replay": cached, "without": partial(cached, replay=False)}
-found = {name: mean_gradients(step, seed=1) for name, step in loops.items()}
-draws = {
-    name: {n: error(means[n], wanted) for n in (1, 8, 64)}
-    for name, means in found.items()
-}
+for name, step in loops.items():
+    means = mean_gradients(step, seed=1)
+    draws[name] = {n: error(means[n], wanted) for n in (1, 8, 64)}
 pd.DataFrame(draws).T.map("{:.0%}".format).rename_axis(columns="off after n draws")
 
 # %% [markdown] id="read-replay"
@@ -565,12 +545,10 @@ def naive_by_32(model, optimizer, pixels):
 
 
 loops = {"whole batch": big, "naive": naive_by_32, "cached": partial(cached, size=32)}
-peaks = pd.DataFrame(
-    {n: {name: peak(step, n) for name, step in loops.items()} for n in (64, 256)}
-)
-factor = peaks.loc["cached", 256] / peaks.loc["cached", 64]
+peaks = {n: {name: peak(step, n) for name, step in loops.items()} for n in (64, 256)}
+factor = peaks[256]["cached"] / peaks[64]["cached"]
 print(f"cached: {factor:.2f} times{beside(guess, factor)}")
-(peaks / 2**20).round(2).rename_axis(columns="MiB, by pairs")
+(pd.DataFrame(peaks) / 2**20).round(2).rename_axis(columns="MiB, by pairs")
 
 # %% [markdown] id="read-peaks"
 # The whole batch pays for every pair's activations. Cached gradients pay for each pair's embedding
@@ -595,15 +573,11 @@ assert_same_training(cached, checkpointed, make=make_dropped)
 
 # %% id="as-checkpointing-costs"
 model, optimizer = make_dropped()
-steps = {"big": big, "cached": cached, "checkpointed": checkpointed}
-costs = {}
+steps, costs = {"big": big, "cached": cached, "checkpointed": checkpointed}, {}
 for name, step in steps.items():
     report = memory.measure(partial(step, model, optimizer), model=model, flops=True)
-    costs[name] = {
-        "FLOPs": report.flops,
-        "peak, MiB": report.forward_backward_bytes / 2**20,
-    }
-table = pd.DataFrame(costs).T
+    costs[name] = report.flops, report.forward_backward_bytes / 2**20
+table = pd.DataFrame(costs, index=["FLOPs", "peak, MiB"]).T
 table["FLOPs"] /= table.loc["big", "FLOPs"]
 more = 100 * (table.loc["cached", "FLOPs"] - 1)
 print(f"cached: {more:.0f} % more FLOPs{beside(guess, more)}")
@@ -641,19 +615,18 @@ def train(step, lr, batch=128, epochs=6):
     model, optimizer = make_encoders(p=0.1, lr=lr)
     generator = torch.Generator().manual_seed(0)
     for _ in range(epochs):
-        rows = torch.randperm(len(training), generator=generator).split(batch)
-        reported = sum(step(model, optimizer, training[part]) for part in rows) / len(
-            rows
-        )
-    return reported, score(model)
+        updates = torch.randperm(len(training), generator=generator).split(batch)
+        reported = [step(model, optimizer, training[rows]) for rows in updates]
+    return sum(reported) / len(reported), score(model)
 
 
-loops = {"whole batch of 128": big, "naive, 16 x 8": partial(naive, num=8)}
-runs = {
-    (name, lr): train(step, lr)
-    for name, step in loops.items()
-    for lr in (1e-3, 2e-3, 4e-3)
-}
+runs, rates = {}, (1e-3, 2e-3, 4e-3)
+for name, step in {
+    "whole batch of 128": big,
+    "naive, 16 x 8": partial(naive, num=8),
+}.items():
+    for lr in rates:
+        runs[name, lr] = train(step, lr)
 results = pd.DataFrame(runs, index=["loss, nats", "found, share"]).T.unstack().round(2)
 results.rename_axis(columns=["", "learning rate"])
 

@@ -3,7 +3,7 @@
 #
 # `unet.enable_gradient_checkpointing()`, says a [tutorial](https://github.com/Gaurav14cs17/GenAI)
 # (`08_systems_and_optimization`), "now training uses ~40 % less memory". Its table for an A100
-# with 80 GB has three claims:
+# with 80 GB makes three kinds of claims:
 #
 # | U-Net | largest batch | memory saved | throughput |
 # |---|---|---|---|
@@ -32,7 +32,6 @@ from sklearn.neighbors import KNeighborsClassifier
 from torch.nn import functional as F
 from torch.optim import AdamW
 from torch.utils.checkpoint import checkpoint
-from torch.utils.flop_counter import FlopCounterMode
 
 from tutorial_lib import claims, data, memory, plots, recorded, strategies
 from tutorial_lib.checks import assert_same_training
@@ -70,16 +69,15 @@ def level_names(unet):
 with memory.predicting():
     loss, unet = Recipe("sd21-unet").make_loss()
     kept = memory.saved(loss, params_of=unet)
-    P = sum(p.nbytes for p in unet.parameters())
-    sides, levels = (96, 48, 24, 12, 12, 12, 24, 48, 96), {}
-    for side, (name, part) in zip(sides, level_names(unet), strict=True):
-        levels[f"{name}, {side} x {side}"] = {
-            "parameters": sum(p.nbytes for p in part.parameters()),
-            "activations": sum(
-                row.num_bytes for row in kept.rows if row.module.startswith(name)
-            ),
-        }
-most = max(range(9), key=lambda i: list(levels.values())[i]["activations"]) + 1
+P = sum(p.nbytes for p in unet.parameters())
+sides, levels = (96, 48, 24, 12, 12, 12, 24, 48, 96), {}
+for side, (name, part) in zip(sides, level_names(unet), strict=True):
+    saved = [row.num_bytes for row in kept.rows if row.module.startswith(name)]
+    size = sum(p.nbytes for p in part.parameters())
+    level = {"parameters": size, "activations": sum(saved)}
+    levels[f"{name}, {side} x {side}"] = level
+activations = [level["activations"] for level in levels.values()]
+most = activations.index(max(activations)) + 1
 print(f"most activations: level {most}{beside(guess, most)}")
 title = "SD 2.1's U-Net, one image of 768 pixels, float32, predicted"
 plots.opposite_bars(levels, title=title)
@@ -100,24 +98,20 @@ narrow = {"block_out_channels": (32, 32, 64, 64), "attention_head_dim": 4,
           "cross_attention_dim": 32}  # fmt: skip
 torch.manual_seed(0)
 small_loss, small = Recipe("sd21-unet", 2, seq=8, size=16, overrides=narrow).make_loss()
-small_loss().backward()
-plain = [p.grad.clone() for p in small.parameters()]
-small.zero_grad()
-
-runs = Counter()
 
 
-def count(name, module, args):
-    runs[name] += 1
+def gradients():
+    small.zero_grad()
+    small_loss().backward()
+    return [p.grad for p in small.parameters()]
 
 
+plain, runs = gradients(), Counter()
 for name, module in small.named_modules():
     if not list(module.children()):
-        module.register_forward_pre_hook(partial(count, name))
+        module.register_forward_pre_hook(lambda *_, name=name: runs.update([name]))
 small.enable_gradient_checkpointing()
-small_loss().backward()
-again = [p.grad for p in small.parameters()]
-print("same gradients, bit for bit:", all(map(torch.equal, plain, again)))
+print("same gradients, bit for bit:", all(map(torch.equal, plain, gradients())))
 
 # %% id="run-once"
 once = Counter()
@@ -149,22 +143,10 @@ def through(modules):
             del module.forward
 
 
-def beyond(loss, unet):
-    report = memory.measure(lambda: loss().backward(), model=unet, warmup=0)
-    return report.peak_bytes - report.baseline_bytes
-
-
-def num_flops(loss):
-    with FlopCounterMode(display=False) as counter:
-        loss().backward()
-    return counter.get_total_flops()
-
-
 # %% [markdown] id="ways-text"
 # We cut the published U-Net in three ways: the library's call; residual blocks and *whole*
 # attention layers; the nine levels of the first figure. Counted is what one image adds to
 # parameters and gradients.
-
 
 # %% id="bench"
 NUM, sizes, flops = 16, {}, {}  # 16 images at once: tensors without memory are free
@@ -179,10 +161,13 @@ with memory.predicting():
         "the library's call": strategies.applied(unet, "library-switch"),
     }
     for name, way in ways.items():
+        counts = name in ("none", "the library's call")  # for the throughput below
         with way:
-            sizes[name] = beyond(loss, unet)
-            if name in ("none", "the library's call"):
-                flops[name] = num_flops(loss)
+            report = memory.measure(
+                lambda: loss().backward(), model=unet, warmup=0, flops=counts
+            )
+        sizes[name] = report.peak_bytes - report.baseline_bytes
+        flops[name] = report.flops
 each = {way: str(Bytes(size / NUM)) for way, size in sizes.items()}
 pd.DataFrame({"an image": each})
 
@@ -210,16 +195,17 @@ def predicted_step(model, num, checkpointing="none", **choices):
     return table[recipe.label()]["report"]
 
 
-def saving(model, num, checkpointing, **choices):
-    before, after = (predicted_step(model, num, way, **choices)["peak_bytes"]
-                     for way in ("none", checkpointing))  # fmt: skip
-    return 1 - after / before
+def saving(model, num, checkpointing, **choices):  # share of the step's peak
+    plain = predicted_step(model, num, **choices)["peak_bytes"]
+    return (
+        1 - predicted_step(model, num, checkpointing, **choices)["peak_bytes"] / plain
+    )
 
 
-models = {"sd15-unet": 4, "sd21-unet": 4, "sdxl-unet": 1}
-full = {way: {f"{model}, batch {num}": f"{saving(model, num, way):.0%}"
-              for model, num in models.items()}
-        for way in ("attention-only", "library-switch", "per-block")}  # fmt: skip
+full, models = {}, {"sd15-unet": 4, "sd21-unet": 4, "sdxl-unet": 1}
+for way in ("attention-only", "library-switch", "per-block"):
+    full[way] = {f"{model}, batch {num}": f"{saving(model, num, way):.0%}"
+                 for model, num in models.items()}  # fmt: skip
 xl = 100 * saving("sdxl-unet", 1, "library-switch")
 print(f"SDXL, batch 1: {xl:.0f} % less{beside(guess, xl)}")
 pd.DataFrame(full)
@@ -276,14 +262,14 @@ guess = None  # images
 
 
 # %% id="largest-batch"
-def largest_batch(way, memory_bytes, copies=4):
-    return max(0, int((memory_bytes - copies * P) / (sizes[way] / NUM)))
+def largest_batch(way, memory_bytes):
+    return max(0, int((memory_bytes - 4 * P) / (sizes[way] / NUM)))
 
 
 fits = {way: {f"{gib} GiB": largest_batch(way, gib * GIB) for gib in (16, 24, 80)}
         for way in sizes}  # fmt: skip
-print(f"4 P = {Bytes(4 * P)}; on 80 GiB {fits['none']['80 GiB']} images"
-      f"{beside(guess, fits['none']['80 GiB'])}")  # fmt: skip
+on_80 = fits["none"]["80 GiB"]
+print(f"4 P = {Bytes(4 * P)}; on 80 GiB {on_80} images{beside(guess, on_80)}")
 pd.DataFrame(fits).T
 
 # %% [markdown] id="refused-text"
@@ -430,6 +416,8 @@ window = {"pixels": images[:64].clone(), "digits": labels[:64].clone()}
 plain = partial(update, **window)
 assert_same_training(plain, partial(checkpointed, **window), make=make, bitwise=True)
 assert_same_training(plain, partial(checkpointed, **window, num=4), make=make)
+steps = {"plain": (update, 1), "checkpointed": (checkpointed, 1),
+         "4 micro-batches": (update, 4), "both": (checkpointed, 4)}  # fmt: skip
 
 # %% [markdown] id="peaks-text"
 # **Predict.** Both techniques together, four micro-batches of 16: what is left of the plain step's
@@ -439,21 +427,15 @@ assert_same_training(plain, partial(checkpointed, **window, num=4), make=make)
 guess = None  # per cent
 
 # %% id="trainer-peaks"
-peaks, rows = {}, {}
-for name, step, num in [
-    ("plain", update, 1),
-    ("checkpointed", checkpointed, 1),
-    ("4 micro-batches", update, 4),
-    ("both", checkpointed, 4),
-]:
+rows = {}
+for name, (step, num) in steps.items():
     unet, optimizer, ema = make()
     whole = partial(step, unet, optimizer, ema, **window, num=num)
     report = memory.measure(whole, model=unet, optimizer=optimizer)
-    peaks[name] = report.peak_bytes / MIB
     rows[name] = {"peak": report.peak_bytes} | report.at_peak
-left = 100 * peaks["both"] / peaks["plain"]
-print(f"both: {left:.0f} % of the plain peak{beside(guess, left)}")
 in_mib = pd.DataFrame(rows).T / MIB
+left = 100 * in_mib.peak["both"] / in_mib.peak["plain"]
+print(f"both: {left:.0f} % of the plain peak{beside(guess, left)}")
 in_mib.loc[:, in_mib.max() >= 0.05].map("{:.1f} MiB".format)
 
 # %% [markdown] id="read-trainer-peaks"
@@ -461,21 +443,29 @@ in_mib.loc[:, in_mib.max() >= 0.05].map("{:.1f} MiB".format)
 # the images and **the average: one more copy of the U-Net's weights**, which no technique of this
 # course makes smaller. (It is used once an update, so it may also lie in the host's memory.)
 #
-# Now train, with checkpointing and two micro-batches. The losses are your machine's, down to
-# rounding. Predicting "no noise" gives a loss of 1.
+# Now train, with checkpointing and two micro-batches. There is time for few updates, so the U-Net
+# sees the 30 most typical images of each digit: those nearest to their mean. The losses are your
+# machine's, down to rounding. Predicting "no noise" gives a loss of 1.
 
 # %% id="train"
 # NBVAL_IGNORE_OUTPUT
+means = torch.stack([images[labels == digit].mean(0) for digit in range(10)])
+off = (images - means[labels]).flatten(1).norm(dim=1)
+typical = torch.cat([
+    off.where(labels == digit, torch.inf).topk(30, largest=False).indices
+    for digit in range(10)
+])  # fmt: skip
+
 unet, optimizer, ema = make()
 schedule = schedules.get_constant_schedule_with_warmup(optimizer, 20)
 torch.manual_seed(1)
 losses = []
-for _ in range(260):
-    rows = torch.randint(len(labels), (32,))
+for _ in range(200):
+    rows = typical[torch.randint(len(typical), (32,))]
     loss = checkpointed(unet, optimizer, ema, images[rows], labels[rows], num=2)
     losses.append(loss)
     schedule.step()
-means = {n: statistics.mean(losses[n - 20 : n]) for n in range(20, 261, 20)}
+means = {n: statistics.mean(losses[n - 20 : n]) for n in range(20, 201, 20)}
 plots.training_curves({"both techniques": means}, xlabel="updates", ylabel="loss",
                       title="Loss, mean of 20 updates")  # fmt: skip
 
@@ -494,7 +484,7 @@ asked = torch.arange(50) % 10
 
 
 @torch.no_grad()
-def draw(unet, steps=20):
+def draw(unet, steps=10):
     scheduler = DDIMScheduler.from_config(noising.config, clip_sample=False)
     scheduler.set_timesteps(steps)
     x = torch.randn(len(asked), 2, 8, 8, generator=torch.Generator().manual_seed(1))
@@ -512,16 +502,14 @@ def share_read(drawn):
 
 # %% id="samples"
 # NBVAL_IGNORE_OUTPUT
-raw = draw(unet)
-ema.store(unet.parameters())
+untrained, raw = draw(make()[0]), draw(unet)
 ema.copy_to(unet.parameters())
-averaged, untrained = draw(unet), draw(make()[0])
-ema.restore(unet.parameters())
+averaged = draw(unet)
 shares = [share_read(drawn) for drawn in (untrained, raw, averaged)]
 print("read as asked: untrained {:.0%}, raw {:.0%}, averaged {:.0%}".format(*shares))
-rows = {"true": images[[int((labels == d).nonzero()[0]) for d in range(10)]],
-        "untrained": untrained[:10], "raw": raw[:10], "averaged": averaged[:10],
-        "again": averaged[10:20]}  # fmt: skip
+true = images[[int((labels == digit).nonzero()[0]) for digit in range(10)]]
+rows = {"true": true, "untrained": untrained[:10], "raw": raw[:10],
+        "averaged": averaged[:10], "again": averaged[10:20]}  # fmt: skip
 plots.image_rows(rows, title="Digits 0 to 9: from the data, and drawn")
 
 # %% id="training-verdict"
@@ -582,43 +570,37 @@ report
 sd, xl = ([share for (model, _), share in saves.items() if model.startswith(name)]
           for name in ("sd21", "sdxl"))  # fmt: skip
 eager = [num for (_, how), num in largest.items() if how.startswith("eager")]
-fits_xl = [num for (model, _), num in largest.items() if model.startswith("sdxl")]
-predicted = {"how": "predicted", "device": "CUDA kernels"}
+predicted = {"how": "predicted", "device": "CUDA kernels", "cell": "sides"}
 claims.Verdicts(
     claims.Verdict(
-        "E02", "wrong",
-        "Three times the batch costs more than three times the arithmetic, so a busy "
-        "GPU gets slower; only one that idled at batch 4 could gain, and never "
-        "2.7-fold without idling.",
-        f"{ratio:.1f} times the FLOPs: {3 / ratio:.2f} times the images a second when "
-        "busy",
-        "computed", "throughput-flops",
-    ),
+        "E06", "holds if", "40 % of the peak is right for float32 and fused attention; "
+        "at batch 4 no setting saves 62 %; the batches 4 and 12 were a little too "
+        "large even with written-out scores.", f"batch 4 saves {min(sd):.0%} to "
+        f"{max(sd):.0%}; largest batches on an emulated A100: {min(eager)} and "
+        f"{max(eager)}", **predicted),
     claims.Verdict(
-        "E06", "holds if",
-        "40 % of the peak is right for float32 and fused attention; at batch 4 no "
-        "setting saves 62 %; the batches 4 and 12 were a little too large even with "
-        "written-out scores.",
-        f"batch 4 saves {min(sd):.0%} to {max(sd):.0%}; largest batches on an emulated "
-        f"A100: {min(eager)} and {max(eager)}", cell="sides", **predicted,
-    ),
+        "E02", "wrong", "Three times the batch costs more than three times the "
+        "arithmetic, so a busy GPU gets slower; only one that idled at batch 4 could "
+        "gain, and never 2.7-fold without idling.", f"{ratio:.1f} times the FLOPs: "
+        f"{3 / ratio:.2f} times the images a second when busy", "computed",
+        "throughput-flops"),
+)  # fmt: skip
+
+# %% id="verdicts-sdxl"
+fits_xl = [num for (model, _), num in largest.items() if model.startswith("sdxl")]
+claims.Verdicts(
     claims.Verdict(
-        "E07", "wrong",
-        "At batch 1 and 4 no setting saves 68 % of SDXL's step: parameters and states "
-        "are too large a part of it; with today's kernels batch 4 needs no "
-        "checkpointing.",
-        f"saves {min(xl):.0%} to {max(xl):.0%}; largest batches on an emulated A100, "
-        f"bf16 autocast: {fits_xl[0]}, checkpointed {fits_xl[1]}",
-        cell="sides", **predicted,
-    ),
+        "E07", "wrong", "At batch 1 and 4 no setting saves 68 % of SDXL's step: "
+        "parameters and states are too large a part of it; with today's kernels batch "
+        "4 needs no checkpointing.", f"saves {min(xl):.0%} to {max(xl):.0%}; largest "
+        f"batches on an emulated A100, bf16 autocast: {fits_xl[0]}, checkpointed "
+        f"{fits_xl[1]}", **predicted),
     claims.Verdict(
-        "E10", "holds",
-        "A latent diffusion trainer with a frozen autoencoder in the step, scheduler "
-        "noise, epsilon loss and a checkpointed U-Net is the same training, learns, "
-        "and takes less memory.",
-        f"{peaks['plain']:.1f} MiB, with both techniques {peaks['both']:.1f} MiB",
-        "counted", "trainer-peaks",
-    ),
+        "E10", "holds", "A latent diffusion trainer with a frozen autoencoder in the "
+        "step, scheduler noise, epsilon loss and a checkpointed U-Net is the same "
+        "training, learns, and takes less memory.", f"{in_mib.peak['plain']:.1f} MiB, "
+        f"with both techniques {in_mib.peak['both']:.1f} MiB", "counted",
+        "trainer-peaks"),
 )  # fmt: skip
 
 # %% [markdown] id="end"
