@@ -22,7 +22,7 @@ from tutorial_lib.guesses import beside
 from tutorial_lib.models.gpt import GPT, GPTConfig
 from tutorial_lib.training import Recipe
 from tutorial_lib.training.adamw_8bit import AdamW8bit
-from tutorial_lib.units import GB, Bytes
+from tutorial_lib.units import GB, Bytes, human_bytes
 
 # %% [markdown] id="residents"
 # ## What stays: bytes per parameter
@@ -52,18 +52,15 @@ def make_step(model, make_optimizer, tokens, precision="float32"):
 
 # %% id="bytes-per-parameter"
 few_tokens = torch.zeros(1, 8, dtype=torch.long)
+STAY = ("parameters", "gradients", "optimizer_state")
 
 
 def bytes_per_parameter(make_optimizer, precision):
-    step, model, optimizer = make_step(
-        GPT(GPTConfig()), make_optimizer, few_tokens, precision
-    )
+    made = make_step(GPT(GPTConfig()), make_optimizer, few_tokens, precision)
+    step, model, optimizer = made
     held = memory.measure(step, model=model, optimizer=optimizer).at_peak
     count = sum(p.numel() for p in model.parameters())
-    return {
-        name: held[name] / count
-        for name in ("parameters", "gradients", "optimizer_state")
-    }
+    return {name: held[name] / count for name in STAY}
 
 
 # %% [markdown] id="predict-residents"
@@ -126,9 +123,8 @@ table.round(2)
 guess = None  # units
 
 # %% id="saved-block"
-config = GPTConfig(
-    vocab_size=1000, seq_len=128, num_layers=12, num_heads=4, d_model=256
-)
+sizes = {"num_layers": 12, "num_heads": 4, "d_model": 256}
+config = GPTConfig(vocab_size=1000, seq_len=128, **sizes)
 block = GPT(config).blocks[0]
 x = torch.randn(8, 128, config.d_model, requires_grad=True)  # (batch, sequence, width)
 saved = memory.saved(lambda: block(x), params_of=block)
@@ -167,17 +163,12 @@ pd.DataFrame({"on paper, units": on_paper, "counted, units": counted}).round(2)
 def waiting_units(layers, width, strategy):
     """Most that activations take in a step, in units of (batch, sequence, width)."""
     sizes = {"num_layers": layers, "d_model": width, "num_heads": width // 64}
-    gpt, ids = (
-        GPT(GPTConfig(vocab_size=1000, seq_len=128, **sizes)),
-        few_tokens.new_zeros(2, 128),
-    )
+    gpt = GPT(GPTConfig(vocab_size=1000, seq_len=128, **sizes))
+    ids = few_tokens.new_zeros(2, 128)
     with strategies.applied(gpt, strategy):
-        step = partial(lambda: gpt.loss(ids).backward())
-        report = memory.measure(step, model=gpt, warmup=0)
-    most = max(
-        moment["activations"] + moment["recomputed"] for moment in report.curve()
-    )
-    return most / (4 * 2 * 128 * width)
+        report = memory.measure(lambda: gpt.loss(ids).backward(), model=gpt, warmup=0)
+    curve = pd.DataFrame(report.curve())
+    return (curve.activations + curve.recomputed).max() / (4 * ids.numel() * width)
 
 
 # %% id="theory-against-count"
@@ -187,9 +178,8 @@ for layers, width in [(4, 256), (16, 256), (4, 512)]:
     for strategy, paper in formula.items():
         seen = waiting_units(layers, width, strategy)
         rows.append((layers, width, strategy, paper, seen, f"{paper / seen - 1:+.2%}"))
-theory = pd.DataFrame(
-    rows, columns=["L", "C", "checkpoints", "formula, units", "counted, units", "off"]
-)
+columns = ["L", "C", "checkpoints", "formula, units", "counted, units", "off"]
+theory = pd.DataFrame(rows, columns=columns)
 theory.round(2)
 
 # %% [markdown] id="read-theory"
@@ -212,12 +202,11 @@ def saved_bytes(seq, attention):
     return memory.saved(lambda: gpt.loss(ids), params_of=gpt).num_bytes
 
 
-lengths = (128, 256, 512, 1024)
-curves = {
-    "scores written out": {t: saved_bytes(t, "eager") for t in lengths},
-    "fused attention": {t: saved_bytes(t, "sdpa") for t in lengths},
-    "formula": {t: 4 * t * ((16 * 2 + 2) * 256 + 1000) for t in lengths},
-}
+curves = {"scores written out": {}, "fused attention": {}, "formula": {}}
+for T in (128, 256, 512, 1024):
+    curves["scores written out"][T] = saved_bytes(T, "eager")
+    curves["fused attention"][T] = saved_bytes(T, "sdpa")
+    curves["formula"][T] = 4 * T * ((16 * 2 + 2) * 256 + 1000)
 title = "Activations of 2 blocks, counted (both axes linear)"
 plots.growth(curves, xlabel="tokens", title=title, predicted=["formula"], log=False)
 
@@ -258,17 +247,12 @@ def one_step(micro_batch, strategy="none", accumulation_steps=1):
         return memory.measure(step, model=gpt, optimizer=adamw, warmup=0)
 
 
-# this first step also makes the optimizer's state
-P = one_step(1).at_peak["parameters"]
-
 # %% id="batch-sweep"
-batches = (1, 2, 4, 8)
-sweep = {
-    name: {b: one_step(b, name) for b in batches} for name in ("none", "per-block")
-}
-peaks = {
-    name: {b: run.peak_bytes for b, run in runs.items()} for name, runs in sweep.items()
-}
+P = one_step(1).at_peak["parameters"]  # this first step makes the optimizer's state
+sweep, peaks = {}, {}
+for name in ("none", "per-block"):
+    sweep[name] = {batch: one_step(batch, name) for batch in (1, 4, 8)}
+    peaks[name] = {batch: report.peak_bytes for batch, report in sweep[name].items()}
 title = "Peak of the whole step, by checkpointing (both axes linear)"
 plots.growth(peaks, xlabel="micro-batch", title=title, log=False)
 
@@ -279,9 +263,8 @@ plots.growth(peaks, xlabel="micro-batch", title=title, log=False)
 
 # %% id="panacea"
 before, after = sweep["none"][8], sweep["per-block"][8]
-plots.ledger_bars(
-    {"none": before.at_peak, "per-block": after.at_peak}, title="Peak, counted"
-)
+both = {"none": before.at_peak, "per-block": after.at_peak}
+plots.ledger_bars(both, title="Peak, counted")
 
 # %% [markdown] id="read-panacea"
 # Parameters and states are the same in both bars. The gradients appear in the second bar because
@@ -305,16 +288,14 @@ widgets.batch_explorer(micro_batch=8, accumulation_steps=4, num_gpus=2)
 guess = None  # per cent
 
 # %% id="accumulation-table"
-shapes = [(8, 1), (4, 2), (4, 4)]
-in_p = {
-    shape: one_step(*shape[:1], "none", shape[1]).peak_bytes / P for shape in shapes
-}
-grown = 100 * (in_p[4, 4] / in_p[4, 2] - 1)
-constant = in_p[4, 2] - peaks["none"][4] / P
+in_p = {"8 x 1": peaks["none"][8] / P}
+for steps in (2, 4):
+    in_p[f"4 x {steps}"] = one_step(4, accumulation_steps=steps).peak_bytes / P
+grown = 100 * (in_p["4 x 4"] / in_p["4 x 2"] - 1)
+constant = in_p["4 x 2"] - peaks["none"][4] / P
 print(f"from 2 to 4 accumulation steps: {grown:+.0f} %{beside(guess, grown)}")
 print(f"accumulated beside a single micro-batch of 4: {constant:+.2f} P")
-names = {"micro-batch x steps": [f"{b} x {k}" for b, k in shapes]}
-pd.DataFrame(names | {"peak in P": [round(peak, 2) for peak in in_p.values()]})
+pd.DataFrame({"peak in P": in_p}).round(2).rename_axis("micro-batch x steps")
 
 # %% [markdown] id="read-accumulation"
 # Twice the accumulation steps cost not one byte: the micro-batch alone moves the peak. Accumulation
@@ -335,16 +316,25 @@ pd.DataFrame(names | {"peak in P": [round(peak, 2) for peak in in_p.values()]})
 
 # %% id="workspace"
 rows = recorded.load("emulated NVIDIA A100-SXM4-80GB").rows
-fifty = Recipe("transformer-50", 11, seq=512)
-on_card = rows[fifty.label()]["report"]
-parts = {
-    "tensors": on_card["counted_bytes"],
-    "+ workspace": on_card["requested_bytes"] - on_card["counted_bytes"],
-    "+ larger blocks": on_card["peak_bytes"] - on_card["requested_bytes"],
-    "+ reserve": on_card["reserved_bytes"] - on_card["peak_bytes"],
-}
-pd.DataFrame(
-    {"emulated A100": {name: str(Bytes(size)) for name, size in parts.items()}}
+on_card = rows[Recipe("transformer-50", 11, seq=512).label()]["report"]
+levels = ["counted_bytes", "requested_bytes", "peak_bytes", "reserved_bytes"]
+sizes = pd.Series([on_card[level] for level in levels])
+sizes = sizes.diff().fillna(sizes).map(human_bytes)
+sizes.index = ["tensors", "+ workspace", "+ larger blocks", "+ reserve"]
+sizes.to_frame("emulated A100")
+
+# %% id="verdicts-unseen"
+claims.Verdicts(
+    claims.Verdict(
+        "C01",
+        "holds",
+        "A GPU needs workspace and larger blocks beside the tensors, and keeps a "
+        "reserve.",
+        ", ".join(f"{name} {size}" for name, size in sizes.items()),
+        "emulated",
+        "workspace",
+        device="emulated A100",
+    ),
 )
 
 # %% [markdown] id="read-workspace"
@@ -366,26 +356,18 @@ if torch.cuda.is_available():
 # has shapes and no memory. First what stays: the table from the top of the chapter, as a function.
 
 # %% id="ledger"
-STATES = {"SGD": 0, "SGD + momentum": 1, "AdamW": 2}
 llama = Recipe("llama-2-7b").make_model("meta")
 N = sum(p.numel() for p in llama.parameters())
 
 
-def ledger(num_parameters, precision, optimizer):
-    width = 2 if precision == "bfloat16" else 4  # bytes of a number
-    return {
-        "parameters": num_parameters * width,
-        "gradients": num_parameters * width,
-        "optimizer_state": num_parameters * width * STATES[optimizer],
-    }
+def ledger(num_parameters, bytes_per_number, states=2):  # AdamW has two states
+    each = num_parameters * bytes_per_number
+    return {"parameters": each, "gradients": each, "optimizer_state": states * each}
 
 
-# %% id="ledger-7b"
-options = ("bfloat16", "float32")
-stays = {f"AdamW, {precision}": ledger(N, precision, "AdamW") for precision in options}
-plots.ledger_bars(
-    stays, title=f"Llama-2-7B, {N:,} parameters", cards_gib=plots.CARDS_GIB
-)
+stays = {"AdamW, bfloat16": ledger(N, 2), "AdamW, float32": ledger(N, 4)}
+title = f"Llama-2-7B, {N:,} parameters"
+plots.ledger_bars(stays, title=title, cards_gib=plots.CARDS_GIB)
 
 # %% id="verdict-7b-numbers"
 gigabytes = pd.DataFrame(stays).T / GB  # decimal, as in the sum at the top
@@ -408,15 +390,13 @@ gigabytes.round(1)
 guess = None  # GiB
 
 # %% id="two-points"
-# a step, by its choices
 llama_step = Recipe("llama-2-7b", 1, seq=4096, precision="bf16")
 
 
 def activations(layers):
     recipe = replace(llama_step, overrides={"num_hidden_layers": layers})
-    return max(
-        moment["activations"] for moment in memory.predict(recipe.make_step).curve()
-    )
+    curve = memory.predict(recipe.make_step).curve()
+    return max(moment["activations"] for moment in curve)
 
 
 one, two = activations(1), activations(2)
@@ -430,22 +410,23 @@ print(f"on paper: {Bytes(paper)} of activations{beside(guess, paper / 2**30)}")
 # one kernel and needs no temporary copy?
 
 # %% id="llama-levers"
-table = recorded.load("predicted").rows
 levers = {
     "plain": {},
     "checkpointed": {"checkpointing": "per-block"},
     "fused AdamW": {"optimizer": "adamw-fused"},
     "both": {"checkpointing": "per-block", "optimizer": "adamw-fused"},
 }
+table, ledgers = recorded.load("predicted").rows, {}
+for name, changes in levers.items():
+    label = replace(llama_step, **changes).label()
+    ledgers[name] = table[label]["report"]["at_peak"]
+line = paper / ledgers["fused AdamW"]["activations"]
+print(f"the line is off by {line - 1:+.3%}")
+
+# %% id="llama-levers-figure"
 title = "Llama-2-7B, 1 x 4096, all bfloat16, predicted for CUDA kernels"
-labels = {
-    name: replace(llama_step, **changes).label() for name, changes in levers.items()
-}
-ledgers = {name: table[label]["report"]["at_peak"] for name, label in labels.items()}
-print(f"the line is off by {paper / ledgers['fused AdamW']['activations'] - 1:+.3%}")
-plots.ledger_bars(
-    ledgers, title=title, cards_gib=plots.CARDS_GIB, predicted=list(levers)
-)
+cards = plots.CARDS_GIB
+plots.ledger_bars(ledgers, title=title, cards_gib=cards, predicted=list(levers))
 
 # %% [markdown] id="read-levers"
 # The line through two toy models gives the 32-layer model exactly, because every block keeps the
@@ -463,8 +444,7 @@ plots.ledger_bars(
 # What the chapter says about claims from published courses and papers (A01 is a number in the
 # course's list):
 
-# %% id="verdicts"
-paper, counted = theory["formula, units"], theory["counted, units"]
+# %% id="verdicts-stays"
 seven = gigabytes.loc["AdamW, bfloat16"]
 claims.Verdicts(
     claims.Verdict(
@@ -477,20 +457,24 @@ claims.Verdicts(
         "verdict-states",
     ),
     claims.Verdict(
-        "C01",
-        "holds",
-        "A GPU needs workspace and larger blocks beside the tensors, and keeps a "
-        "reserve.",
-        ", ".join(f"{name} {Bytes(size)}" for name, size in parts.items()),
-        "emulated",
-        "workspace",
-        device="emulated A100",
+        "D07",
+        "wrong",
+        "AdamW's states have the type of the parameters and take twice their bytes.",
+        f"{seven.parameters:.1f} + {seven.gradients:.1f} + {seven.optimizer_state:.1f} "
+        "GB",
+        "counted",
+        "verdict-7b-numbers",
     ),
+)
+
+# %% id="verdicts"
+off = (theory["formula, units"] / theory["counted, units"] - 1).abs().max()
+claims.Verdicts(
     claims.Verdict(
         "C14",
         "holds",
         "16 L + 2 units without checkpoints and L + 15 with them are what a GPT keeps.",
-        f"off by at most {(paper / counted - 1).abs().max():.2%}",
+        f"off by at most {off:.2%}",
         "counted",
         "theory-against-count",
     ),
@@ -502,15 +486,6 @@ claims.Verdicts(
         f"states {before.at_peak['optimizer_state']} in both",
         "counted",
         "panacea",
-    ),
-    claims.Verdict(
-        "D07",
-        "wrong",
-        "AdamW's states have the type of the parameters and take twice their bytes.",
-        f"{seven.parameters:.1f} + {seven.gradients:.1f} + {seven.optimizer_state:.1f} "
-        "GB",
-        "counted",
-        "verdict-7b-numbers",
     ),
 )
 

@@ -24,7 +24,7 @@ from tutorial_lib.guesses import beside
 from tutorial_lib.models.gpt import GPT, Attention, Block, GPTConfig
 from tutorial_lib.models.unet import UNet, UNetConfig
 from tutorial_lib.training import Recipe
-from tutorial_lib.units import Bytes
+from tutorial_lib.units import Bytes, human_bytes
 
 torch.set_num_threads(1)  # small tensors: more threads would wait for each other
 
@@ -34,6 +34,10 @@ torch.set_num_threads(1)  # small tensors: more threads would wait for each othe
 # What does autograd keep between forward and backward? It will tell you. Whenever an operation
 # wants to keep a tensor for its backward pass, autograd calls a *pack* hook, if there is one, and
 # keeps what the hook returns. Ours writes down every tensor that it is given.
+#
+# There are three ways to add up the list: every tensor; every *storage* once, because many tensors
+# are views of one piece of memory; and every storage that is not a parameter. How far apart are the
+# three sums for a GPT of this size?
 
 
 # %% id="by-hand"
@@ -50,17 +54,10 @@ def packed(forward):
     return tensors
 
 
-config = GPTConfig(
-    vocab_size=1000, seq_len=128, num_layers=12, num_heads=4, d_model=256
-)
-model = GPT(config)
+sizes = {"num_layers": 12, "num_heads": 4, "d_model": 256}
+model = GPT(GPTConfig(vocab_size=1000, seq_len=128, **sizes))
 tokens = torch.zeros(8, 128, dtype=torch.long)  # (batch, sequence)
 tensors = packed(lambda: model.loss(tokens))
-
-# %% [markdown] id="predict-three"
-# There are three ways to add up the list: every tensor; every *storage* once, because many tensors
-# are views of one piece of memory; and every storage that is not a parameter. How far apart are the
-# three sums for a GPT of this size?
 
 # %% id="three-sums"
 sizes = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}
@@ -214,19 +211,16 @@ x = torch.randn(4, 64, 32, 32)
 
 
 def conv_chain(inplace):
-    triples = [
-        (nn.Conv2d(64, 64, 1), nn.BatchNorm2d(64), nn.ReLU(inplace)) for _ in range(6)
-    ]
-    net = nn.Sequential(*(layer for triple in triples for layer in triple))
+    net = nn.Sequential()
+    for _ in range(6):
+        net.extend([nn.Conv2d(64, 64, 1), nn.BatchNorm2d(64), nn.ReLU(inplace)])
     saved = memory.saved(lambda: net(x), params_of=net).num_bytes
-    report = memory.measure(
-        lambda: (net.zero_grad(), net(x).sum().backward()), model=net
-    )
+    report = memory.measure(lambda: net(x).sum().backward(), model=net)
     return pd.Series({"saved": saved, **report.phases}) / x.nbytes
 
 
 chains = pd.DataFrame({"new tensor": conv_chain(False), "in place": conv_chain(True)}).T
-fewer = chains.max(axis=1)["new tensor"] - chains.max(axis=1)["in place"]
+fewer = chains.backward["new tensor"] - chains.backward["in place"]
 print(f"the peak falls by {abs(fewer):.0f} feature maps{beside(guess, fewer)}")
 chains.round(1)  # in feature maps
 
@@ -267,14 +261,12 @@ def attention_saved(seq, kind):
         return memory.saved(lambda: layer(x), params_of=layer)
 
 
-lengths = [2**power for power in range(10, 16)]
-curves = {
-    "written out": {t: attention_saved(t, "eager").num_bytes for t in lengths},
-    "fused": {t: attention_saved(t, "sdpa").num_bytes for t in lengths},
-}
-plots.growth(
-    curves, xlabel="tokens", title="Kept by one attention layer", predicted=list(curves)
-)
+curves = {"written out": {}, "fused": {}}
+for tokens in [1024, 2048, 4096, 8192, 16384, 32768]:
+    curves["written out"][tokens] = attention_saved(tokens, "eager").num_bytes
+    curves["fused"][tokens] = attention_saved(tokens, "sdpa").num_bytes
+title = "Kept by one attention layer"
+plots.growth(curves, xlabel="tokens", title=title, predicted=list(curves))
 
 # %% id="scores"
 long = attention_saved(32768, "eager")
@@ -302,11 +294,10 @@ print(f"fused, all included: {attention_saved(32768, 'sdpa').num_bytes} a layer"
 
 # %% id="block-saved"
 def block_saved(b, s, h, a, *, kernels="cuda", autocast=False):
+    sizes = {"num_heads": a, "d_model": h, "seq_len": s}
+    dtype = torch.float32 if autocast else torch.bfloat16
     with memory.predicting(kernels):
-        shape = GPTConfig(
-            num_heads=a, d_model=h, seq_len=s, dropout=0.1, attention="eager"
-        )
-        dtype = torch.float32 if autocast else torch.bfloat16
+        shape = GPTConfig(dropout=0.1, attention="eager", **sizes)
         block = Block(shape, causal=False).to(dtype)
         x = torch.zeros(b, s, h, dtype=dtype, requires_grad=True)
         with torch.autocast("cuda", torch.bfloat16, enabled=autocast):
@@ -331,20 +322,18 @@ pd.DataFrame({f"paper, {unit}": paper, f"counted, {unit}": counted}).round(3)
 rows = []
 for b, s, h, a in [(1, 1024, 1024, 16), (2, 2048, 2048, 16), (1, 2048, 12288, 96)]:
     theory = s * b * h * (34 + 5 * a * s / h)
-    on_gpu, on_cpu = (
-        block_saved(b, s, h, a, kernels=k).num_bytes for k in ("cuda", "cpu")
-    )
-    rows.append(
-        (b, s, h, a, f"{on_gpu / theory - 1:+.3%}", f"{on_cpu / theory - 1:+.1%}")
-    )
+    on_gpu = block_saved(b, s, h, a).num_bytes
+    on_cpu = block_saved(b, s, h, a, kernels="cpu").num_bytes
+    off = [f"{on_gpu / theory - 1:+.3%}", f"{on_cpu / theory - 1:+.1%}"]
+    rows.append((b, s, h, a, *off))
 masks = s * b * h * (a * s / h + 2)  # one on the scores, two on hidden states
 print(f"CPU - GPU: {(on_cpu - on_gpu) / masks:.3f} bytes for each element of a mask")
 pd.DataFrame(rows, columns=["b", "s", "h", "a", "GPU kernels off", "CPU kernels off"])
 
 # %% [markdown] id="read-megatron"
-# A formula and a count, made by different people in different ways, agree to better than a tenth of
-# a per cent. The CPU is off by a sixth, and the first line says why: one byte more for each element
-# of a dropout mask, two for bfloat16 in place of one for bool.
+# Formula and count agree to better than a tenth of a per cent. The CPU is off by a sixth, and the
+# first line says why: one byte more for each element of a dropout mask, two for bfloat16 in place
+# of one for bool.
 #
 # The paper's "mixed precision" keeps 16-bit weights. PyTorch's `autocast` is something else:
 # float32 weights, cast on the fly.
@@ -357,9 +346,8 @@ guess = None  # bytes per element
 
 # %% id="autocast"
 b, s, h, a = 1, 1024, 1024, 16
-one, two = (
-    block_saved(samples, s, h, a, autocast=True).num_bytes for samples in (1, 2)
-)
+one = block_saved(1, s, h, a, autocast=True).num_bytes
+two = block_saved(2, s, h, a, autocast=True).num_bytes
 per_element, constant = (two - one) / (s * h), 2 * one - two
 print(f"each sample: {per_element:.1f} bytes an element{beside(guess, per_element)}")
 print(f"once: {Bytes(constant)}; in 16 bits the weights are {Bytes(2 * 12 * h**2)}")
@@ -367,8 +355,7 @@ print(f"once: {Bytes(constant)}; in 16 bits the weights are {Bytes(2 * 12 * h**2
 # %% [markdown] id="read-autocast"
 # More, because CUDA's autocast computes softmax and norms in float32, and what they keep is float32
 # too. The second line does not grow with the batch: the backward pass needs the weights in the type
-# in which the forward pass used them, so the 16-bit *copies* of all weights are kept as well. That
-# surprises people who turn autocast on for a large model and a small batch.
+# in which the forward pass used them, so the 16-bit *copies* of all weights are kept as well.
 #
 # ## How long each tensor lives
 #
@@ -404,25 +391,23 @@ def lives(report, place):
     """Mean life of each place's activations, weighted by bytes, as a share."""
     end = max(life.died or life.born for life in report.timeline)
     rows = [
-        (place(n.module), n.num_bytes, n.num_bytes * (n.died - n.born) / end)
-        for n in report.timeline
-        if n.category == "activations" and n.died and place(n.module)
+        (place(life.module), life.num_bytes, life.num_bytes * (life.died - life.born))
+        for life in report.timeline
+        if life.category == "activations" and life.died
     ]
-    sums = (
-        pd.DataFrame(rows, columns=["place", "bytes", "held"])
-        .groupby("place", sort=False)
-        .sum()
-    )
-    share = (100 * sums["held"] / sums["bytes"]).round().astype(int)
-    return pd.DataFrame(
-        {"bytes": sums["bytes"].map(lambda n: f"{Bytes(n)}"), "life, %": share}
-    )
+    table = pd.DataFrame(rows, columns=["place", "size", "held"])
+    sums = table[table.place != ""].groupby("place", sort=False).sum()
+    share = (100 * sums.held / sums["size"] / end).round().astype(int)
+    return pd.DataFrame({"bytes": sums["size"].map(human_bytes), "life, %": share})
 
 
-blocks = lives(
-    plain, lambda module: ".".join(module.split(".")[:2]) if "blocks" in module else ""
-)
-first, last = blocks["life, %"]["blocks.0"], blocks["life, %"]["blocks.7"]
+# %% id="lives-of-blocks"
+def of_blocks(module):
+    return module[: len("blocks.0")] if "blocks" in module else ""
+
+
+blocks = lives(plain, of_blocks)
+first, last = blocks["life, %"].iloc[0], blocks["life, %"].iloc[-1]
 print(f"first block: {first} % of the step{beside(guess, first)}")
 blocks
 
@@ -445,12 +430,12 @@ def unet_step():
     unet.loss(images, times, images).backward()
 
 
-report = memory.measure(unet_step, model=unet, label="U-Net")
-levels = ("down.0", "down.1", "down.2", "middle", "up.0", "up.1", "up.2")
-lives(
-    report,
-    lambda module: next((level for level in levels if module.startswith(level)), ""),
-)
+def level(module):
+    levels = ("down.0", "down.1", "down.2", "middle", "up.0", "up.1", "up.2")
+    return next((level for level in levels if module.startswith(level)), "")
+
+
+lives(memory.measure(unet_step, model=unet, label="U-Net"), level)
 
 # %% [markdown] id="read-unet-lives"
 # In the blocks of the way down at full resolution (`down.0`). The way up at the same resolution
@@ -459,38 +444,55 @@ lives(
 #
 # ### The same step, checkpointed
 #
-# What happens to the triangle with a checkpoint around each block?
+# What happens to the triangle with a checkpoint around each block? And what to one tensor, the wide
+# one that the MLP of block 2 makes?
 
 # %% id="checkpointed-lives"
 with strategies.applied(small, "per-block"):
     frugal = memory.measure(step, model=small, label="per-block")
 plots.tape({"none": plain, "per-block": frugal})
 
-# %% [markdown] id="step-through"
-# The inside of the triangle is empty now. Follow one tensor, the wide one that the MLP of block 2
-# makes:
-
 # %% id="one-tensor"
 rows = []
 for name, report in {"none": plain, "per-block": frugal}.items():
     backward = next(tick for tick, phase in report.phase_starts if phase == "backward")
-    for life in report.timeline:
-        if life.module == "blocks.2.mlp.up" and life.category not in (
-            "parameters",
-            "gradients",
-        ):
+    there = (life for life in report.timeline if life.module == "blocks.2.mlp.up")
+    for life in there:
+        if life.category not in ("parameters", "gradients"):
             until = "backward" if life.died >= backward else "forward"
             rows.append((name, life.category, life.phase, until, life.died - life.born))
-ticks = pd.DataFrame(
-    rows, columns=["checkpoints", "category", "from", "until", "operations"]
-)
+columns = ["checkpoints", "category", "from", "until", "operations"]
+ticks = pd.DataFrame(rows, columns=columns)
 ticks
 
+# %% id="verdicts-lives"
+claims.Verdicts(
+    claims.Verdict(
+        "C03",
+        "holds",
+        "A checkpointed tensor has two short lives: one in forward, one when backward "
+        "needs it.",
+        f"{ticks.operations[0]} operations without a checkpoint, "
+        f"{ticks.operations[1]} and {ticks.operations[2]} with it",
+        "counted",
+        "one-tensor",
+    ),
+    claims.Verdict(
+        "D18",
+        "holds",
+        "The earlier the block, the longer its activations live.",
+        f"{first} % of the step in the first block, {last} % in the last",
+        "counted",
+        "lives-of-blocks",
+    ),
+)
+
 # %% [markdown] id="read-one-tensor"
-# Without checkpointing the tensor is stored and waits through all later blocks. With it, the tensor
-# has two lives. The first ends within a few operations of forward. Then, when the gradient arrives
-# at block 2, the block runs again, and the tensor is *recomputed*, used and freed. You will write
-# these five steps in chapter 04: store the input, discard, trigger, run again, free.
+# The inside of the triangle is empty now. Without checkpointing the tensor is stored and waits
+# through all later blocks. With it, the tensor has two lives. The first ends within a few
+# operations of forward. Then, when the gradient arrives at block 2, the block runs again, and the
+# tensor is *recomputed*, used and freed. You will write these five steps in chapter 04: store the
+# input, discard, trigger, run again, free.
 #
 # ## By layer type
 #
@@ -564,16 +566,6 @@ pd.DataFrame({"bytes": {side: f"{saved.by('resolution')[side]}" for side in side
 self_attention = shares.loc["self-attention"]
 claims.Verdicts(
     claims.Verdict(
-        "C03",
-        "holds",
-        "A checkpointed tensor has two short lives: one in forward, one when backward "
-        "needs it.",
-        f"{ticks.operations[0]} operations without a checkpoint, "
-        f"{ticks.operations[1]} and {ticks.operations[2]} with it",
-        "counted",
-        "one-tensor",
-    ),
-    claims.Verdict(
         "D12",
         "wrong",
         "2 GB is the size of the scores of one head, and a fused kernel keeps none.",
@@ -581,14 +573,6 @@ claims.Verdicts(
         "predicted",
         "scores",
         device="CUDA kernels",
-    ),
-    claims.Verdict(
-        "D18",
-        "holds",
-        "The earlier the block, the longer its activations live.",
-        f"{first} % of the step in the first block, {last} % in the last",
-        "counted",
-        "lives",
     ),
     claims.Verdict(
         "E11",
