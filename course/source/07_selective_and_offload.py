@@ -11,6 +11,7 @@
 # **Budget:** 60 minutes, 1 GiB of memory, no GPU needed.
 
 # %% id="imports"
+import math
 from collections import namedtuple
 from functools import cache, partial
 
@@ -31,7 +32,7 @@ from tutorial_lib import claims, data, memory, plots
 from tutorial_lib.guesses import beside
 from tutorial_lib.memory import storage_key
 from tutorial_lib.models.gpt import GPT, Block, GPTConfig
-from tutorial_lib.units import Bytes, human_flops
+from tutorial_lib.units import Bytes, human_bytes, human_flops
 
 torch.set_num_threads(1)  # small tensors: more threads would wait for each other
 aten = torch.ops.aten
@@ -120,15 +121,9 @@ def prices(block, x):
 
 # %% id="wide-block"
 def wide_block(attention="sdpa", d_model=4096, seq_len=2048, **others):
-    config = GPTConfig(
-        d_model=d_model,
-        num_heads=d_model // 128,
-        seq_len=seq_len,
-        attention=attention,
-        **others,
-    )
+    sizes = {"d_model": d_model, "num_heads": d_model // 128, "seq_len": seq_len}
     with memory.predicting():  # a GPU's kernels, and no memory
-        block = Block(config).to(torch.bfloat16)
+        block = Block(GPTConfig(attention=attention, **sizes, **others)).bfloat16()
         x = torch.zeros(1, seq_len, d_model, dtype=torch.bfloat16, requires_grad=True)
         with FlopCounterMode(display=False) as counter:
             block(x)
@@ -142,19 +137,20 @@ print(f"{share:.0f} % without a product{beside(guess, share)}")
 
 
 # %% id="price-table"
-def price_list(rows):
-    table = []
-    for row in sorted(rows, key=lambda row: row.flops / row.num_bytes):
-        freed = (
-            str(Bytes(row.num_bytes / (row.flops / 1e6))) if row.flops else "no product"
-        )
-        table.append((row.made_by, str(row.num_bytes), human_flops(row.flops), freed))
-    return pd.DataFrame(
-        table, columns=["made by", "kept", "to make again", "freed per MFLOP"]
-    )
+def cheapest_first(rows):
+    return sorted(rows, key=lambda row: row.flops / row.num_bytes)
 
 
-price_list(fused)
+table = pd.DataFrame(
+    cheapest_first(fused), columns=["made by", "kept", "to make again"]
+)
+freed = (table["kept"] * 1e6 / table["to make again"]).replace(math.inf, None)
+table["freed per MFLOP"] = freed.map(human_bytes, na_action="ignore").fillna(
+    "no product"
+)
+table["kept"] = table["kept"].map(human_bytes)
+table["to make again"] = table["to make again"].map(human_flops)
+table
 
 # %% [markdown] id="price-read"
 # Read it from the top: that is the order in which to drop tensors.
@@ -171,30 +167,21 @@ price_list(fused)
 #
 # The next figure drops the tensors in this order. It shows attention fused, and written out.
 
+
 # %% id="price-figure"
-written, written_flops = wide_block("eager")
-
-
 def dropped_in_order(rows, forward_flops):
     kept, flops, points = sum(row.num_bytes for row in rows), 0, {}
-    for row in sorted(rows, key=lambda row: row.flops / row.num_bytes):
-        # no two at one place
-        points[100 * flops / forward_flops + 1e-6 * len(points)] = kept
+    for row in cheapest_first(rows):
+        points.setdefault(100 * flops / forward_flops + 1e-6 * len(points), kept)
         kept, flops = kept - row.num_bytes, flops + row.flops
     return points | {100 * flops / forward_flops: kept}
 
 
-curves = {
-    "written out": dropped_in_order(written, written_flops),
-    "fused": dropped_in_order(fused, fused_flops),
-}
-plots.growth(
-    curves,
-    xlabel="recomputed, % of the block's forward FLOPs",
-    title="Kept by one block, cheapest tensors dropped first",
-    predicted=list(curves),
-    log=False,
-)
+written = dropped_in_order(*wide_block("eager"))
+curves = {"written out": written, "fused": dropped_in_order(fused, fused_flops)}
+xlabel = "recomputed, % of the block's forward FLOPs"
+title = "Kept by one block, cheapest tensors dropped first"
+plots.growth(curves, xlabel=xlabel, title=title, predicted=list(curves), log=False)
 
 # %% [markdown] id="selective-text"
 # Written-out attention starts far higher, and falls almost straight down: its scores are many bytes
@@ -202,20 +189,19 @@ plots.growth(
 # 2022): drop the scores of attention, keep everything else. For GPT-3 their formula says that the
 # scores are $5as/h$ of $34 + 5as/h$ bytes (chapter 03). We can count that, dropout included.
 
+
 # %% id="selective"
-gpt3 = {"d_model": 12288, "seq_len": 2048, "dropout": 0.1}
+def is_score(row):  # made inside attention; the clone is the layout of its result
+    return row.made_by.startswith("attention ") and "clone" not in row.made_by
+
+
 for kind in ("eager", "sdpa"):
-    rows, flops = wide_block(kind, **gpt3)
-    # with the block's input
-    kept = 2 * 2048 * 12288 + sum(row.num_bytes for row in rows)
-    scores = [row for row in rows if row.made_by.split()[0] == "attention"]
-    # the layout of its result
-    scores = [row for row in scores if "clone" not in row.made_by]
-    freed, again = sum(r.num_bytes for r in scores), max(r.flops for r in scores)
-    print(
-        f"{kind} frees {freed / kept:.0%} of the bytes for {again / flops:.1%} of the "
-        "FLOPs"
-    )
+    rows, flops = wide_block(kind, d_model=12288, dropout=0.1)
+    kept = 2 * 2048 * 12288 + sum(row.num_bytes for row in rows)  # with the input
+    scores = list(filter(is_score, rows))
+    freed = sum(row.num_bytes for row in scores) / kept
+    again = max(row.flops for row in scores) / flops
+    print(f"{kind} frees {freed:.0%} of the bytes for {again:.1%} of the FLOPs")
 print(f"paper: {80 / (34 + 80):.0%} of the bytes")
 
 # %% [markdown] id="selective-read"
@@ -228,7 +214,6 @@ print(f"paper: {80 / (34 + 80):.0%} of the bytes")
 # From prices to whole modules. You can wrap attention, or the MLP, or both separately, or the
 # block. Here a choice is a function that runs one block. The last one, `halves`, takes each norm
 # into the segment of the module that follows it.
-
 
 # %% id="choices"
 remade = partial(checkpoint, use_reentrant=False)
@@ -272,20 +257,18 @@ def per_block(block, x):
 # %% id="result"
 tokens = next(data.text_batches(2, 128))  # (batch, sequence)
 unit = 2 * 128 * 128 * 4  # bytes of a block's input
-ACTIVATIONS = ("activations", "recomputed", "temporary")
 Result = namedtuple("Result", "waiting peak flops gradients")
 
 
-def products(number, q, k, v):  # shapes (batch, heads, sequence, width)
+def products(number, q, k):  # shapes (batch, heads, sequence, width)
     return number * 2 * q[0] * q[1] * q[2] * k[2] * q[3]
 
 
-kernel = "_scaled_dot_product_flash_attention_for_cpu"
+forward = aten._scaled_dot_product_flash_attention_for_cpu
+backward = aten._scaled_dot_product_flash_attention_for_cpu_backward
 cpu_attention = {
-    getattr(aten, kernel): lambda q, k, v, *_, **__: products(2, q, k, v),
-    getattr(aten, kernel + "_backward"): lambda grad, q, k, v, *_, **__: products(
-        5, q, k, v
-    ),
+    forward: lambda q, k, *_, **__: products(2, q, k),
+    backward: lambda grad, q, k, *_, **__: products(5, q, k),
 }
 
 
@@ -306,13 +289,12 @@ def result_of(gpt):
 
     report = memory.measure(step, model=gpt, warmup=0)
     backward = next(tick for tick, phase in report.phase_starts if phase == "backward")
-    waiting = report.curve()[backward]["activations"] / unit
-    peak = (
-        max(sum(point[name] for name in ACTIVATIONS) for point in report.curve()) / unit
-    )
+    curve = pd.DataFrame(report.curve()) / unit
+    peak = curve[["activations", "recomputed", "temporary"]].sum(axis=1).max()
     with FlopCounterMode(display=False, custom_mapping=cpu_attention) as counter:
         step()
     gradients = [parameter.grad for parameter in gpt.parameters()]
+    waiting = curve["activations"][backward]
     return Result(waiting, peak, counter.get_total_flops(), gradients)
 
 
@@ -341,6 +323,22 @@ for depth, choices in {4: CHOICES, 16: (none, *CHOICES[-3:])}.items():
 ratio = results[16, halves].peak / results[16, per_block].peak
 print(f"16 blocks: halves / per_block = {ratio:.2f}{beside(guess, ratio)}")
 pd.DataFrame(table).T
+
+# %% id="verdicts-modules"
+saved = {n: results[n, halves].peak / results[n, per_block].peak for n in (4, 16)}
+flops = {way: results[16, way].flops / results[16, none].flops for way in CHOICES[-2:]}
+claims.Verdicts(
+    claims.Verdict(
+        "D11",
+        "wrong",
+        "Two segments a block save a little with few blocks, cost memory with many, "
+        "and recompute less.",
+        f"{saved[4]:.2f} of the peak with 4 blocks, {saved[16]:.2f} with 16; FLOPs "
+        f"{flops[halves]:.2f} and {flops[per_block]:.2f} of plain",
+        "counted",
+        "modules-table",
+    ),
+)
 
 # %% [markdown] id="modules-read"
 # The advice does not hold, in either half:
@@ -462,15 +460,13 @@ def named(keep, op, args):
     return name_of(op, args) in keep
 
 
+# %% id="torch-policy-same"
 for name in ("qkv, up", "all but down"):
-    ours = results[name]
-    theirs = result_of(make_gpt(partial(by_torch, partial(named, policies[name]))))
-    same = [a == b for a, b in zip(ours[:3], theirs[:3], strict=True)]
+    ours, keep = results[name], partial(named, policies[name])
+    theirs = result_of(make_gpt(partial(by_torch, keep)))
     equal = all(map(torch.equal, theirs.gradients, plain.gradients))
-    print(
-        f"{name:<13} waiting, peak and FLOPs as ours: {same}, gradients of none: "
-        f"{equal}"
-    )
+    print(f"{name}: waiting, peak, FLOPs as ours: {ours[:3] == theirs[:3]},", end=" ")
+    print(f"gradients of none: {equal}")
 
 # %% [markdown] id="torch-policy-read"
 # The same bytes, the same FLOPs, the same gradients. PyTorch's version also looks after views,
@@ -523,9 +519,9 @@ def offloaded(choice):
 table = {}
 for choice, before in {none: plain, per_block: result_of(make_gpt(per_block))}.items():
     after, copied = offloaded(choice)
-    table[choice.__name__] = {**row_of(before, plain), "copied out": ""}
-    row = {**row_of(after, plain), "copied out": f"{copied / unit:.1f}"}
-    table[f"{choice.__name__}, offloaded"] = row
+    name, columns = choice.__name__, {"copied out": f"{copied / unit:.1f}"}
+    table[name] = row_of(before, plain) | {"copied out": ""}
+    table[f"{name}, offloaded"] = row_of(after, plain) | columns
 print("gradients equal:", all(map(torch.equal, after.gradients, plain.gradients)))
 pd.DataFrame(table).T
 
@@ -579,30 +575,34 @@ guess = None  # channels
 @cache
 def flops_per_byte(width):
     rows, flops = wide_block(d_model=width)
-    # and its input
-    return flops / (sum(row.num_bytes for row in rows) + 2 * 2048 * width)
+    return flops / (sum(row.num_bytes for row in rows) + 2 * 2048 * width)  # its input
+
+
+def needed(card):  # FLOPs for each byte
+    flops_per_second, bytes_per_second = CARDS[card]
+    return flops_per_second / bytes_per_second
 
 
 widths = [2**power for power in range(9, 17)]
-table = {}
-for card, (flops_per_second, bytes_per_second) in CARDS.items():
-    needed = flops_per_second / bytes_per_second
-    enough = next(width for width in widths if flops_per_byte(width) >= needed)
-    hidden = f"{min(flops_per_byte(4096) / needed, 1):.0%}"
-    table[card] = {
-        "FLOPs a byte": round(needed),
-        "from width": enough,
-        "at 4096": hidden,
-    }
-width = table["A100, PCIe 4"]["from width"]
-print(f"A100: from width {width}{beside(guess, width)}")
-pd.DataFrame(table).T
+enough = {
+    card: next(w for w in widths if flops_per_byte(w) >= needed(card)) for card in CARDS
+}
+print(
+    f"A100: from width {enough['A100, PCIe 4']}{beside(guess, enough['A100, PCIe 4'])}"
+)
+
+# %% id="width-table"
+hidden = {card: min(flops_per_byte(4096) / needed(card), 1) for card in CARDS}
+columns = {
+    "FLOPs a byte": {card: round(needed(card)) for card in CARDS},
+    "from width": enough,
+    "at 4096": {card: f"{share:.0%}" for card, share in hidden.items()},
+}
+pd.DataFrame(columns)
 
 # %% id="width-figure"
-lines = {"a block": {width: flops_per_byte(width) for width in widths}}
-lines |= {
-    card: dict.fromkeys(widths, fast / bus) for card, (fast, bus) in CARDS.items()
-}
+lines = {card: dict.fromkeys(widths, needed(card)) for card in CARDS}
+lines["a block"] = {width: flops_per_byte(width) for width in widths}
 plots.training_curves(
     lines,
     xlabel="width of the block",
@@ -628,7 +628,7 @@ plots.training_curves(
 # ## Verdicts
 
 # %% id="verdicts"
-policy = results["all but down"]
+policy, a100 = results["all but down"], hidden["A100, PCIe 4"]
 claims.Verdicts(
     claims.Verdict(
         "C10",
@@ -645,22 +645,10 @@ claims.Verdicts(
         "holds if",
         "Offload frees what waits and recomputes nothing; behind PCIe only a part of "
         "it is hidden.",
-        f"{plain.waiting:.0f} waiting units become {offloaded(none)[0].waiting:.0f}; "
-        f"an A100 hides {table['A100, PCIe 4']['at 4096']} of the copies at width 4096",
+        f"{plain.waiting:.0f} waiting units become {table['none, offloaded']['waiting']}; "
+        f"an A100 hides {a100:.0%} of the copies at width 4096",
         "counted",
         "offload-table",
-    ),
-    claims.Verdict(
-        "D11",
-        "wrong",
-        "Two segments a block save a little with few blocks, cost memory with many, "
-        "and recompute less.",
-        f"{results[4, halves].peak / results[4, per_block].peak:.2f} of the peak with "
-        f"4 blocks, {ratio:.2f} with 16; FLOPs "
-        f"{results[16, halves].flops / results[16, none].flops:.2f} and "
-        f"{results[16, per_block].flops / results[16, none].flops:.2f} of plain",
-        "counted",
-        "modules-table",
     ),
 )
 
