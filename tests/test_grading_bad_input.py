@@ -23,10 +23,9 @@ from tutorial_lib.school.grading.results import Graded
 from tutorial_lib.school.grading.submissions.class_folder import (
     check_is_notebook,
     find_submissions,
-    parse_notebook,
     read_content,
 )
-from tutorial_lib.school.grading.submissions.submission import match_answers
+from tutorial_lib.school.grading.submissions.intake import take_in
 
 FULL = json.dumps(toy.full())
 CELLS = toy.full()["cells"]
@@ -45,7 +44,7 @@ def status_of(lab, folder, name):
     """What becomes of a file before it is judged, and why."""
     try:
         check_is_notebook(folder / name)
-        match_answers(lab, parse_notebook(read_content(folder / name)))
+        take_in(lab, read_content(folder / name))
     except NotGradable as finding:
         return finding.status, finding.reason
     return "graded", ""

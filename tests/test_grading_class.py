@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -108,7 +109,7 @@ def stopped(request):
 
 
 @pytest.mark.slow
-def test_a_stopped_run_leaves_no_process_and_its_results(stopped):
+def test_a_stopped_run_leaves_no_process_and_its_results(stopped, monkeypatch):
     number, folder, said = stopped
     assert wait_until(lambda: not processes_of(folder / "tmp"), 20)
     if number == "SIGTERM":
@@ -132,7 +133,14 @@ def test_a_stopped_run_leaves_no_process_and_its_results(stopped):
     assert "holds other notebooks (2.ipynb): each has a row" in page
     assert not (folder / "report.unfinished.jsonl").exists()
 
-    if number == "SIGTERM":
+    if number == "SIGTERM":  # points by hand: nothing is started for them
+        monkeypatch.setattr("tutorial_lib.school.grading.run.open_bench", None)
+        (folder / "report" / "overrides.csv").write_text(
+            "name,exercise,points,comment\na,1.2,3,by hand\n"
+        )
+        assert list(grade_toy(folder)["points"]) == [5, 5, 10, 0]
+        again = json.loads((folder / "report" / "run.json").read_text())
+        assert [again[name] for name in ("taken_over", "layers")] == [3, facts["layers"]]
         return
     old = (folder / "report" / "feedback" / "ann" / "2.ipynb.html").read_bytes()
     (folder / "class" / "a.ipynb").write_text(json.dumps(toy.full()))
@@ -185,7 +193,7 @@ def test_a_few_are_not_put_into_a_report_of_another_course(lab, tmp_path):
     order = ORDER | {"lab": lab.name}
     assert journal.Journal(out, order, None).kept(["a"]) == []
     results = [Graded(name, "unreadable", reason="r", notes=[]) for name in "ab"]
-    facts = {"lab": lab.name, "version": "1", "submissions": list(map(journal.as_data, results))}
+    facts = {"lab": lab.name, "version": "1", "submissions": list(map(asdict, results))}
     write_report(out, lab, list(map(Entry, results)), [], facts)
     assert journal.Journal(out, order, None).kept(["a"]) == results[1:]
     for version, spoil in (("2", {}), ("1", {"lab": "lab91"}), ("1", {"submissions": [{}]})):
@@ -201,6 +209,10 @@ def test_only_cores_that_may_be_used_are_counted():
         pytest.skip("this system has no affinity")
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.stdout == "1\n", done.stderr
+
+
+def diary(folder):
+    return journal.Journal(folder / "out", ORDER, 1)
 
 
 def test_what_ran_out_of_time_is_graded_again_alone_and_the_second_result_stands(
@@ -226,14 +238,15 @@ def test_what_ran_out_of_time_is_graded_again_alone_and_the_second_result_stands
     folder.mkdir()
     for name in names:
         (folder / name).with_suffix(".ipynb").write_text(json.dumps(toy.submission(a11=name)))
-    for round_ in ("graded", "taken over"):
-        diary = journal.Journal(tmp_path / "out", ORDER, 1)
-        this = marking.Run(lab, folder, diary, SimpleNamespace(grade=judged), 3)
-        results = marking.grade_all(this, [f"{name}.ipynb" for name in names])
-        assert [result.points(lab) for result in results] == [10, 10, 0], round_
-        assert [result.alone for result in results] == [True, False, True]
-        again = [any("second result" in note for note in result.notes) for result in results]
-        assert again == [True, False, True]
+    this = marking.Run(lab, folder, diary(tmp_path), SimpleNamespace(grade=judged), 3)
+    files = [f"{name}.ipynb" for name in names]
+    found = marking.grade_all(this, files)
+    assert marking.taken_over(diary(tmp_path), folder, files) == found
+    results = list(found.values())
+    assert [result.points(lab) for result in results] == [10, 10, 0]
+    assert [result.alone for result in results] == [True, False, True]
+    again = [any("second result" in note for note in result.notes) for result in results]
+    assert again == [True, False, True]
     assert sorted(order[:3]) == sorted(f"# exercise 1.1\n{name}" for name in names)
     assert order[3:] == ["# exercise 1.1\nslow", "# exercise 1.1\nendless"]
     assert "since they ran out of time: 2" in capsys.readouterr().err

@@ -1,55 +1,55 @@
-"""A class on a Dask cluster: the scores of this machine, though a worker dies."""
+"""The same scores from one worker, from two, from a Dask cluster, and from a resumed run."""
 
 import json
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
-from pathlib import Path
 
 import psutil
 import pytest
 
-CORPUS = Path(__file__).parent / "grading_corpus"
-sys.path.insert(0, str(CORPUS))
-
-import toy  # noqa: E402
-
-from tutorial_lib.school.grading import GradingError, cluster, grade  # noqa: E402
+from tutorial_lib.school.grading import GradingError, cluster, grade, write_example
+from tutorial_lib.school.grading.known_answers import handed_in
+from tutorial_lib.school.grading.lab import load_lab
 
 distributed = pytest.importorskip("distributed")
 
-
-def class_of(folder, answers):
-    toy.make_course(folder / "course")
-    (folder / "class").mkdir()
-    for name, notebook in answers.items():
-        (folder / "class" / f"{name}.ipynb").write_text(json.dumps(notebook))
-
-
-def scores(folder, out, **options):
-    table = grade(
-        "lab90",
-        folder / "class",
-        folder / out,
-        root=folder / "course",
-        seed=3,
-        checks_package="toychecks",
-        import_path=[CORPUS],
-        **options,
-    )
-    return table[["name", "status", "points", "1.1", "1.2", "2.1", "review"]].to_csv()
+# Each stands before the solution's answer to 1.1.
+HOSTILE = {
+    "loops": "while True: pass",
+    "exits": "import os; os._exit(0)",
+    "kills": "import os; os.kill(0, 9)",
+    "forks": "import os\nwhile True: os.fork()",
+    "fills": "x = bytearray(50 * 2**30)",
+    "patches": "import torch\ntorch.equal = torch.allclose = lambda *a, **k: True",
+}
+RUN = """
+import sys
+from pathlib import Path
+from tutorial_lib.school.grading import grade
+folder, root = map(Path, sys.argv[1:])
+grade("lab01", folder / "class", folder / "stopped", root=root, seed=3, seconds=6.0, workers=2)
+"""
 
 
-def kill_when_busy(worker, folder):
-    """Kill a worker's process as soon as a submission is judged anywhere."""
+def scores(folder, root, out, **options):
+    place = folder / out
+    grade("lab01", folder / "class", place, root=root, seed=3, seconds=6.0, **options)
+    return (place / "scores.csv").read_text(encoding="utf-8")
+
+
+def when_so_many_are_done(number, folder, end):
+    """Call a function as soon as a run has written down so many results."""
 
     def wait():
-        give_up = time.monotonic() + 60
-        while time.monotonic() < give_up and not list(folder.glob("*.unfinished.jsonl")):
+        give_up, done = time.monotonic() + 600, 0
+        while time.monotonic() < give_up and done < number:
             time.sleep(0.05)
-        os.kill(worker, signal.SIGKILL)
+            done = sum(path.read_text().count('"file"') for path in folder.glob("*.jsonl"))
+        end()
 
     thread = threading.Thread(target=wait, daemon=True)
     thread.start()
@@ -57,24 +57,37 @@ def kill_when_busy(worker, folder):
 
 
 @pytest.mark.weekly
-def test_one_worker_two_and_a_cluster_that_loses_one_give_the_same_scores(tmp_path):
-    answers = {"full": toy.full(), "blank": toy.submission(), "area": toy.submission(a11=toy.AREA)}
-    answers |= {f"cube{i}": toy.submission(a21=toy.CUBE + f"\n# {i}") for i in range(5)}
-    class_of(tmp_path, answers)
-    wanted = scores(tmp_path, "one", workers=1)
-    assert scores(tmp_path, "two", workers=2) == wanted
+def test_however_a_class_is_graded_its_scores_are_the_same(root, tmp_path):
+    write_example("lab01", tmp_path / "class", root=root, num_students=24)
+    lab = load_lab(root, "lab01")
+    solved = {number: answer.reference for number, answer in lab.answers.items()}
+    for name, line in HOSTILE.items():
+        answers = solved | {"1.1": f"# exercise 1.1\n{line}\n{solved['1.1']}"}
+        text = json.dumps(handed_in(lab, answers))
+        (tmp_path / "class" / f"{name}.ipynb").write_text(text, encoding="utf-8")
+    wanted = scores(tmp_path, root, "one", workers=1)
+    assert wanted.count("\n") == 31
+    assert scores(tmp_path, root, "two", workers=2) == wanted
+
+    run = subprocess.Popen([sys.executable, "-c", RUN, tmp_path, root])
+    when_so_many_are_done(9, tmp_path, run.terminate).join()
+    assert run.wait(60)
+    assert not (tmp_path / "stopped").exists()
+    assert scores(tmp_path, root, "stopped", workers=2) == wanted
+    facts = json.loads((tmp_path / "stopped" / "run.json").read_text())
+    assert 9 <= facts["taken_over"] < 29
+
     before = {child.pid for child in psutil.Process().children(recursive=True)}
     with distributed.LocalCluster(
         n_workers=2, threads_per_worker=1, dashboard_address=None
     ) as local:
         lost = local.workers[0].pid
-        killer = kill_when_busy(lost, tmp_path)
-        assert scores(tmp_path, "cluster", dask=local.scheduler_address) == wanted
+        killer = when_so_many_are_done(1, tmp_path, lambda: os.kill(lost, signal.SIGKILL))
+        assert scores(tmp_path, root, "cluster", dask=local.scheduler_address) == wanted
         killer.join()
         assert not psutil.pid_exists(lost)
     left = [c for c in psutil.Process().children(recursive=True) if c.pid not in before]
-    left = [child for child in left if "grading" in " ".join(child.cmdline())]
-    assert left == []
+    assert [child for child in left if "grading" in " ".join(child.cmdline())] == []
 
 
 def test_a_scheduler_that_does_not_answer_is_named(monkeypatch):

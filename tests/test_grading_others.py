@@ -10,7 +10,7 @@ sys.path.insert(0, str(Path(__file__).parent / "grading_corpus"))
 
 import nbgrader_run
 
-from tutorial_lib.school.grading.example import handed_in
+from tutorial_lib.school.grading.known_answers import handed_in
 from tutorial_lib.school.grading.lab import load_lab
 
 pytestmark = pytest.mark.weekly

@@ -19,11 +19,11 @@ import toy
 from tutorial_lib.school.grading import GradingError, Rules, merge, report
 from tutorial_lib.school.grading.judging.judge import Verdict
 from tutorial_lib.school.grading.lab import load_lab
-from tutorial_lib.school.grading.report import pages, scores, summary
-from tutorial_lib.school.grading.report.class_list import ClassList
-from tutorial_lib.school.grading.report.dates import handed_in, late_days, read_deadline
+from tutorial_lib.school.grading.report import pages, scores
+from tutorial_lib.school.grading.report.class_list import ClassList, late_days, read_deadline
 from tutorial_lib.school.grading.report.tables import as_csv, readable, unguarded
 from tutorial_lib.school.grading.results import Graded
+from tutorial_lib.school.grading.submissions.class_folder import handed_in
 
 NAMES = ["ann/a.ipynb", "ann/b.ipynb", "bob.ipynb", "=cmd().ipynb"]
 
@@ -294,9 +294,9 @@ def test_the_commonest_message_counts_numbers_as_equal(lab):
         [graded(lab, name, said=f"area(3, {name}) is 7") for name in "1234"]
         + [graded(lab, "x", said="another")]
     )
-    first = summary.by_exercise(lab, entries)[0]
+    first = pages.by_exercise(lab, entries)[0]
     assert (first["said"], first["passed"]) == (4, 0)
-    assert sum(count for _, count in summary.histogram(lab, entries)) == 5
+    assert sum(count for _, count in pages.histogram(lab, entries)) == 5
 
 
 def test_a_students_page_says_what_was_graded_and_not_what_held_it(lab, tmp_path):

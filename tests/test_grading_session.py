@@ -24,10 +24,10 @@ from toychecks import lab90  # noqa: E402
 from tutorial_lib.checks import core  # noqa: E402
 from tutorial_lib.checks.core import CheckError  # noqa: E402
 from tutorial_lib.school.grading import launch, wire  # noqa: E402
-from tutorial_lib.school.grading.inside import calls, processes, sandbox, view, watch  # noqa: E402
-from tutorial_lib.school.grading.inside.server import isolation  # noqa: E402
+from tutorial_lib.school.grading.inside import processes, sandbox, seccomp, view, watch  # noqa: E402
 from tutorial_lib.school.grading.judging import judge, remote_function  # noqa: E402
 from tutorial_lib.school.grading.lab import load_lab  # noqa: E402
+from tutorial_lib.school.grading.run import isolation  # noqa: E402
 from tutorial_lib.school.grading.submissions.submission import one_part_each  # noqa: E402
 
 NUMBERS = itertools.count()
@@ -49,7 +49,7 @@ class Course:
     def open(self, answers):
         folder = self.folder / f"s{next(NUMBERS)}"
         judge.prepare(folder, self.lab, one_part_each(answers))
-        launch.start_session(self.server, folder)
+        os.close(self.server.fork(folder)[1])
         remote_function._connection.cache_clear()
         self.patch.setenv(remote_function.SOCKET_VARIABLE, str(folder / "socket"))
 
@@ -89,12 +89,10 @@ def start_lab(root, lab, package, import_path, seconds, more):
     lab = load_lab(root, lab)
     order = {"seconds": seconds, "memory_bytes": MEMORY, "package": package}
     order |= {"import_path": import_path, "preload": [*judge.preload(lab), *more]}
-    order |= {"forbidden": str(lab.path)}
-    with (
-        launch.run_directory() as folder,
-        launch.fork_server(folder, order) as (server, layers),
-    ):
-        yield folder, server, lab, layers
+    with launch.run_directory() as folder:
+        order |= {"forbidden": str(lab.path), "view": str(folder.parent / "view")}
+        with launch.open_server("inside.server", folder, order) as server:
+            yield folder, server, lab, server.ready
 
 
 @pytest.fixture
@@ -291,7 +289,7 @@ def test_system_calls_that_no_answer_needs_are_refused(course, running, call):
     if "seccomp" not in running[3]:
         pytest.skip(f"this machine grants only {running[3]}")
     numbers, arguments = CALLS[call]
-    number = numbers[list(calls.MACHINES).index(os.uname().machine)]
+    number = numbers[list(seccomp.MACHINES).index(os.uname().machine)]
     tried = (
         "import ctypes, os\n"
         "long = ctypes.c_ulong\n"
@@ -307,7 +305,7 @@ def test_system_calls_that_no_answer_needs_are_refused(course, running, call):
     assert course.area() == ""
 
 
-@pytest.mark.parametrize("machine", calls.MACHINES)
+@pytest.mark.parametrize("machine", seccomp.MACHINES)
 def test_the_numbers_of_system_calls_are_those_of_the_kernel(machine):
     place = {"x86_64": "*/asm/unistd_64.h", "aarch64": "asm-generic/unistd.h"}[machine]
     headers = list(Path("/usr/include").glob(place))
@@ -316,10 +314,10 @@ def test_the_numbers_of_system_calls_are_those_of_the_kernel(machine):
     found = re.findall(r"#define __NR(?:3264)?_(\w+)\s+(\d+)", headers[0].read_text())
     known = {name: int(number) for name, number in found}
     known.setdefault("newfstatat", known.get("fstatat"))
-    index = list(calls.MACHINES).index(machine)
-    numbers = {name: pair[index] for name, pair in calls.ALLOWED.items()}
-    assert numbers == {name: known.get(name) for name in calls.ALLOWED}
-    assert calls.CONDITIONS.keys() <= calls.ALLOWED.keys()
+    index = list(seccomp.MACHINES).index(machine)
+    numbers = {name: pair[index] for name, pair in seccomp.ALLOWED.items()}
+    assert numbers == {name: known.get(name) for name in seccomp.ALLOWED}
+    assert seccomp.CONDITIONS.keys() <= seccomp.ALLOWED.keys()
 
 
 HONEST = {
@@ -340,6 +338,7 @@ HONEST = {
     "torch": "import torch\n    torch.set_num_threads(2)\n"
     "    x = torch.randn(300, 300, requires_grad=True)\n    (x @ x).sum().backward()\n"
     "    torch.save(x, 'x'); torch.load('x', mmap=True)",
+    "torch.compile": "import torch\n    assert torch.compile(torch.square)(torch.tensor(3)) == 9",
     "a figure": "import matplotlib.pyplot as plt\n    plt.plot([1]); plt.savefig('x.png')",
 }
 
@@ -397,7 +396,9 @@ def test_no_process_is_left_by_daemons_and_fork_bombs(course):
 def assert_nothing_runs(course):
     remote_function._connection().close()
     give_up = time.monotonic() + 10  # the session's own two processes end when the judge hangs up
-    while (left := psutil.Process(course.server.pid).children(True)) and time.monotonic() < give_up:
+    while (
+        left := psutil.Process(course.server.process.pid).children(True)
+    ) and time.monotonic() < give_up:
         time.sleep(0.02)
     assert not left
     remote_function._connection.cache_clear()
@@ -422,6 +423,7 @@ def test_what_an_answer_tries_out_below_itself_is_not_charged_to_its_function(co
 )
 def test_cells_have_their_time_for_each_case_and_a_sum_for_all(monkeypatch, program, spent, said):
     monkeypatch.setattr(watch, "_CLOCK_MORE", 0.0)
+    monkeypatch.setattr(watch, "_CLOCK_TIMES", 5 if "sleep" in program else 500)
     reading, writing = os.pipe()  # nothing is ever written
     spent = watch.Spent(in_cells=watch.Time(*spent))
     limits = sandbox.Limits(seconds=0.2, memory_bytes=MEMORY)

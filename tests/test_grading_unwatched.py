@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).parent / "grading_corpus"))
 
 import toy
 
-from tutorial_lib.school.grading.inside import mapped, processes
+from tutorial_lib.school.grading.inside import processes
 
 RUN = """
 import sys
@@ -44,8 +44,8 @@ linux = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="for L
 @pytest.mark.parametrize("kind", ["VmData", "VmSize"])
 def test_what_is_mapped_is_found_by_the_limits_alone(kind):
     limits = resource.getrlimit(resource.RLIMIT_AS), resource.getrlimit(resource.RLIMIT_DATA)
-    by_limits = mapped._lowest_limit(mapped._LIMITS[kind])
-    assert by_limits == pytest.approx(mapped.mapped_bytes(kind), abs=2**20)
+    by_limits = processes._lowest_limit(processes._LIMITS[kind])
+    assert by_limits == pytest.approx(processes.mapped_bytes(kind), abs=2**20)
     assert limits == (
         resource.getrlimit(resource.RLIMIT_AS),
         resource.getrlimit(resource.RLIMIT_DATA),

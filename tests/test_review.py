@@ -16,7 +16,8 @@ from tutorial_lib.school.grading.lab import load_lab
 from tutorial_lib.school.grading.results import Graded
 from tutorial_lib.school.grading.submissions.cells import read_cells
 from tutorial_lib.school.grading.submissions.copies import alike, fingerprint, near_copies
-from tutorial_lib.school.grading.submissions.look import looked_through
+from tutorial_lib.school.grading.submissions.intake import take_in
+from tutorial_lib.school.grading.submissions.look import look
 from tutorial_lib.school.grading.submissions.review import findings, imported
 from tutorial_lib.school.grading.submissions.submission import match_answers
 
@@ -127,7 +128,7 @@ def lab(tmp_path_factory):
 
 def looked(lab, notebook):
     answers = match_answers(lab, read_cells(notebook))
-    return looked_through(lab, answers, Graded("", "graded", notes=answers.notes))
+    return Graded("", "graded", notes=answers.notes).with_seen(lab, look(lab, answers))
 
 
 def test_the_student_is_not_told_what_was_noticed(lab):
@@ -163,11 +164,10 @@ def test_a_changed_constant_of_the_course_is_noted_where_an_answer_uses_it(lab):
 
 @pytest.mark.parametrize("text", ["(" * 40_000, "-" * 40_000 + "1", "a" + ".a" * 20_000, "f(" * 90])
 def test_what_cannot_be_parsed_is_a_finding_where_it_earns_points(lab, text):
-    result = looked(lab, toy.submission(a11=f"x = {text}"))
-    assert result.findings == {}
+    seen = take_in(lab, json.dumps(toy.submission(a11=f"x = {text}")).encode()).seen
+    assert Graded("", "graded").with_seen(lab, seen).findings == {}
     earned = {check.id: PASSED for check in lab.checks}
-    answers = match_answers(lab, read_cells(toy.submission(a11=f"x = {text}")))
-    result = looked_through(lab, answers, Graded("", "graded", earned))
+    result = Graded("", "graded", earned).with_seen(lab, seen)
     assert list(result.findings) in (["1.1"], ["1.1", "1.2", "2.1"])
     assert "not Python" in result.findings["1.1"][0]
 

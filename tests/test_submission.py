@@ -19,8 +19,8 @@ from tutorial_lib.school.grading.submissions.cells import read_cells
 from tutorial_lib.school.grading.submissions.class_folder import (
     check_is_notebook,
     find_submissions,
-    parse_notebook,
 )
+from tutorial_lib.school.grading.submissions.intake import take_in
 from tutorial_lib.school.grading.submissions.needs import cut
 from tutorial_lib.school.grading.submissions.submission import match_answers, student_steps
 
@@ -96,9 +96,9 @@ def test_a_folder_without_any_notebook_is_no_class(tmp_path):
         (b'{\n"cells": [}', r"not valid JSON \(line 2, column 11\)"),
     ],
 )
-def test_a_broken_file_is_described(content, said):
+def test_a_broken_file_is_described(lab, content, said):
     with pytest.raises(NotGradable, match=said):
-        parse_notebook(content)
+        take_in(lab, content)
 
 
 @pytest.mark.parametrize("line", ["#exercise 1.1", "# Exercise 1.1:", "", "import math"])
@@ -234,18 +234,18 @@ def test_huge_and_many_cells_beside_the_answers_are_not_kept(lab):
         (b"[" * 20_000_000, "unreadable"),
     ],
 )
-def test_a_file_is_read_in_another_process_with_little_memory(content, status):
+def test_a_file_is_read_in_another_process_with_little_memory(lab, content, status):
     with little_memory_and_time(), pytest.raises(NotGradable) as caught:
-        parse_notebook(content)
+        take_in(lab, content)
     assert caught.value.status == status
 
 
-def test_of_a_long_text_only_the_beginning_comes_back(lab):
+def test_a_long_text_does_not_come_back(lab):
     notebook = edited("answer-area", lambda source: source + "#" * 10_000_000)
     with little_memory_and_time():
-        cells = parse_notebook(json.dumps(notebook).encode("utf-16"))
-    assert "more than 50,000 characters" in match_answers(lab, cells).problems["1.1"]
-    assert {len(cell.source) for cell in cells if cell.is_too_long} == {50_001}
+        answers = take_in(lab, json.dumps(notebook).encode("utf-16"))
+    assert "more than 50,000 characters" in answers.problems["1.1"]
+    assert set(answers.parts) == {"1.2", "2.1"}
 
 
 @pytest.mark.parametrize("name", LABS)

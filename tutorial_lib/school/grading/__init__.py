@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from tutorial_lib.school.grading.errors import GradingError
 
 if TYPE_CHECKING:
-    from tutorial_lib.school.grading.example import write_example
+    from tutorial_lib.school.grading.known_answers import write_example
     from tutorial_lib.school.grading.report.class_list import Rules
     from tutorial_lib.school.grading.report.merging import merge
     from tutorial_lib.school.grading.run import grade
@@ -21,7 +21,7 @@ _PLACES = {
     "grade": "run",
     "merge": "report.merging",
     "selftest": "self_test",
-    "write_example": "example",
+    "write_example": "known_answers",
 }
 
 

@@ -3,44 +3,30 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import secrets
 import shutil
-import subprocess
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from tutorial_lib.checks.core import SEED_VARIABLE
 from tutorial_lib.school.grading.errors import NotGradable
 from tutorial_lib.school.grading.judging.judge import Verdict, preload, prepare, run_judge
 from tutorial_lib.school.grading.lab import Lab
-from tutorial_lib.school.grading.launch import (
-    Judges,
-    fork_server,
-    judge_server,
-    run_directory,
-    start_session,
-)
+from tutorial_lib.school.grading.launch import Server, open_server, run_directory
 from tutorial_lib.school.grading.request import default_workers
 from tutorial_lib.school.grading.results import Graded
-from tutorial_lib.school.grading.submissions.class_folder import parse_notebook
-from tutorial_lib.school.grading.submissions.look import looked_through
-from tutorial_lib.school.grading.submissions.submission import Answers, match_answers, one_part_each
+from tutorial_lib.school.grading.submissions.intake import take_in
+from tutorial_lib.school.grading.submissions.submission import Answers, one_part_each
 
 
 @dataclass(frozen=True)
 class Order:
     """What is the same for every submission of a run; may be sent to another machine.
 
-    Args:
-        lab: The lab.
-        seed: The checks draw their cases from it.
-        seconds: CPU time of a function in one check.
-        memory_bytes: What a student's process may use beyond its imports.
-        checks_package: Where the names of checks are looked up.
-        import_path: More places where Python looks for modules.
+    Args as in `run.grade`.
     """
 
     lab: Lab
@@ -58,17 +44,15 @@ class Bench:
     Args:
         order: What is the same for all.
         place: Where each submission gets a folder.
-        server: Forks sessions.
+        sessions: Forks sessions.
         judges: Forks judges.
-        layers: What holds a submission back.
         stopped: Set when the whole run comes to an end.
     """
 
     order: Order
     place: Path
-    server: subprocess.Popen[str]
-    judges: Judges
-    layers: Sequence[str]
+    sessions: Server
+    judges: Server
     stopped: threading.Event = field(default_factory=threading.Event)
 
     @property
@@ -76,18 +60,24 @@ class Bench:
         """Say how many submissions it should judge at the same time."""
         return default_workers(self.order.memory_bytes)
 
+    @property
+    def layers(self) -> Sequence[str]:
+        """List what holds a submission back."""
+        layers: list[str] = self.sessions.ready
+        return layers
+
     def stop(self) -> None:
         """End every judge and every session."""
         self.stopped.set()
-        self.server.kill()
+        self.sessions.process.kill()
 
     def grade(self, content: bytes) -> Graded:
         """Judge a submitted file; it has no name here."""
         try:
-            answers = match_answers(self.order.lab, parse_notebook(content))
+            answers = take_in(self.order.lab, content)
         except NotGradable as finding:
             return Graded("", finding.status, reason=finding.reason)
-        return looked_through(self.order.lab, answers, self.judge(answers))
+        return self.judge(answers).with_seen(self.order.lab, answers.seen)
 
     def judge(self, answers: Answers, lab: Lab | None = None) -> Graded:
         """Judge answers; once more in a fresh folder when the judge itself did not finish.
@@ -111,7 +101,7 @@ class Bench:
         folder = self.place / secrets.token_hex(8)  # no other submission can guess its socket
         try:
             prepare(folder, lab, answers)
-            start_session(self.server, folder)
+            os.close(self.sessions.fork(folder)[1])
             return run_judge(self.judges, folder, lab, seconds=seconds, stopped=self.stopped)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
@@ -124,26 +114,29 @@ def open_bench(order: Order) -> Iterator[Bench]:
     Raises:
         GradingError: When one does not start.
     """
-    path = [str(folder) for folder in order.import_path]
-    for_students: dict[str, Any] = {
-        "seconds": order.seconds,
-        "memory_bytes": order.memory_bytes,
-        "package": order.checks_package,
-        "import_path": path,
+    shared = {
+        "import_path": [str(folder) for folder in order.import_path],
         "preload": [
             *preload(order.lab),
             f"{order.checks_package}.{order.lab.name.split('_')[0]}",
         ],
-        "forbidden": str(order.lab.path),
     }
-    with run_directory() as place, fork_server(place, for_students) as (server, layers):
-        rehearsal = place / secrets.token_hex(8)
-        prepare(rehearsal, order.lab, solution(order.lab))
-        start_session(server, rehearsal)
-        for_judges = {"preload": for_students["preload"], "rehearsal": str(rehearsal)}
-        seed = {SEED_VARIABLE: str(order.seed)}
-        with judge_server(place, for_judges, order.import_path, **seed) as judges:
-            yield Bench(order, place, server, judges, layers)
+    with run_directory() as place:
+        for_students = shared | {
+            "seconds": order.seconds,
+            "memory_bytes": order.memory_bytes,
+            "package": order.checks_package,
+            "view": str(place.parent / "view"),
+            "forbidden": str(order.lab.path),
+        }
+        with open_server("inside.server", place, for_students) as sessions:
+            rehearsal = place / secrets.token_hex(8)
+            prepare(rehearsal, order.lab, solution(order.lab))
+            os.close(sessions.fork(rehearsal)[1])
+            for_judges = shared | {"rehearsal": str(rehearsal)}
+            seed = {SEED_VARIABLE: str(order.seed)}
+            with open_server("judging.judge_server", place, for_judges, **seed) as judges:
+                yield Bench(order, place, sessions, judges)
 
 
 def solution(lab: Lab) -> Answers:

@@ -26,12 +26,7 @@ _CONNECT_SECONDS = 20
 
 
 class BenchPlugin(WorkerPlugin):  # type: ignore[misc]
-    """Opens a bench when a worker starts or joins, and closes it with the run.
-
-    Args:
-        order: What is the same for all submissions.
-        version: Of the library, where the run was started.
-    """
+    """Opens a bench when a worker starts or joins, and closes it with the run."""
 
     name = _NAME
 
@@ -60,12 +55,8 @@ def _bench() -> Bench:
     return bench
 
 
-def _grade(content: bytes) -> Graded:
-    return _bench().grade(content)
-
-
-def _judge(answers: Answers) -> Graded:
-    return _bench().judge(answers)
+def _call(name: str, what: Any) -> Any:
+    return getattr(_bench(), name)(what)
 
 
 @dataclass(frozen=True)
@@ -84,15 +75,15 @@ class Cluster:
 
     def grade(self, content: bytes) -> Graded:
         """Judge a submitted file."""
-        return self._done(_grade, content)
+        return self._done("grade", content)
 
     def judge(self, answers: Answers) -> Graded:
         """Judge answers."""
-        return self._done(_judge, answers)
+        return self._done("judge", answers)
 
-    def _done(self, task: Any, what: Any) -> Graded:
+    def _done(self, name: str, what: Any) -> Graded:
         # not pure: what ran out of time is judged a second time
-        result: Graded = self.client.submit(task, what, pure=False).result()
+        result: Graded = self.client.submit(_call, name, what, pure=False).result()
         return result
 
     def stop(self) -> None:
@@ -103,10 +94,6 @@ class Cluster:
 @contextlib.contextmanager
 def open_cluster(address: str, order: Order) -> Iterator[Cluster]:
     """Open a bench on every worker of a Dask cluster, and close them afterwards.
-
-    Args:
-        address: Of the scheduler, as in `tcp://10.0.0.1:8786`.
-        order: What is the same for all submissions.
 
     Raises:
         GradingError: When Dask is missing, nobody answers there, or a bench cannot be opened.
@@ -128,10 +115,8 @@ def open_cluster(address: str, order: Order) -> Iterator[Cluster]:
             client.register_plugin(BenchPlugin(order, library_version(order.import_path)))
         except Exception as error:  # whatever a worker could not do
             raise GradingError(f"a Dask worker cannot grade: {error}") from error
-        layers = client.run(_layers)
-        common = [
-            one for one in next(iter(layers.values())) if all(one in x for x in layers.values())
-        ]
+        layers = list(client.run(_layers).values())
+        common = [one for one in layers[0] if all(one in some for some in layers)]
         try:
             yield Cluster(client, common, sum(threads.values()))
         finally:

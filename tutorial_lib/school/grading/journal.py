@@ -42,14 +42,13 @@ def course_version(lab: Lab, import_path: Sequence[Path]) -> str:
     return digest.hexdigest()[:16]
 
 
-def as_data(result: Graded) -> dict[str, Any]:
-    """Turn a result into what JSON can hold."""
-    return dataclasses.asdict(result)
-
-
 def _from_data(data: Mapping[str, Any]) -> Graded:
     verdicts = {name: Verdict(**verdict) for name, verdict in data["verdicts"].items()}
     return Graded(**{**data, "verdicts": verdicts})
+
+
+def _results(facts: Mapping[str, Any]) -> list[Graded]:
+    return [_from_data(entry) for entry in facts.get("submissions", ())]
 
 
 def digest_of(content: bytes) -> str:
@@ -76,14 +75,13 @@ class Journal:
         self.path = out.with_name(f"{out.name}.unfinished.jsonl")
         self._out, self._order = out, dict(order)
         lines = list(self._lines())
-        if seed is None:
-            drawn = secrets.randbelow(2**31)
-            self.seed: int = next((one.seed for one in lines[::-1] if one.seed is not None), drawn)
-        else:
-            self.seed = seed
-        earlier = [*([] if again else self._report("limits", "lab", "version") or ()), *lines]
+        drawn = secrets.randbelow(2**31)
+        seeds = [one.seed for one in lines[::-1] if one.seed is not None]
+        self.seed: int = seed if seed is not None else (seeds or [drawn])[0]
+        report = self._report("limits", "lab", "version")
+        self.layers: Sequence[str] = report.get("layers", ())  # of the older report's run
+        earlier = [*([] if again else _results(report)), *lines]
         self._done = {one.file: one for one in earlier if one.file and seed in (None, one.seed)}
-        self.taken_over = 0
         self._open = True
         self._lock = threading.Lock()
 
@@ -99,15 +97,15 @@ class Journal:
                 if data["order"] == self._order:
                     yield _from_data(data["result"])
 
-    def _report(self, *alike: str) -> list[Graded] | None:
-        """Read the older report's results; None unless it agrees in these parts of the order."""
+    def _report(self, *alike: str) -> Mapping[str, Any]:
+        """Read the older report's facts; empty unless it agrees in these parts of the order."""
         try:
-            facts = json.loads((self._out / "run.json").read_text(encoding="utf-8"))
-            if all(facts[name] == self._order[name] for name in alike):
-                return [_from_data(entry) for entry in facts["submissions"]]
+            facts: dict[str, Any] = json.loads((self._out / "run.json").read_text("utf-8"))
+            if all(facts[name] == self._order[name] for name in alike) and _results(facts):
+                return facts
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             pass
-        return None
+        return {}
 
     def kept(self, names: Collection[str]) -> list[Graded]:
         """Give the results of the older report that a run of a few submissions leaves alone.
@@ -120,8 +118,8 @@ class Journal:
         """
         if not (self._out / "run.json").exists():
             return []
-        results = self._report("lab", "version")
-        if results is None:
+        results = _results(self._report("lab", "version"))
+        if not results:
             raise GradingError(
                 f"{self._out} holds a report of another lab or another version of the course, and "
                 "only some submissions were asked for: grade all, or give another folder."
@@ -130,10 +128,7 @@ class Journal:
 
     def earlier(self, content: bytes) -> Graded | None:
         """Find the result of a file that an earlier run has graded."""
-        result = self._done.get(digest_of(content))
-        with self._lock:
-            self.taken_over += result is not None
-        return result
+        return self._done.get(digest_of(content))
 
     def add(self, content: bytes, result: Graded) -> Graded:
         """Write a result down, and give it back with the name of the file's content.
@@ -144,7 +139,9 @@ class Journal:
             return result
         result = replace(result, file=digest_of(content))
         # a line feed first: what an earlier run wrote last may have been cut off
-        text = f"\n{json.dumps({'order': self._order, 'result': as_data(result)})}".encode()
+        text = (
+            f"\n{json.dumps({'order': self._order, 'result': dataclasses.asdict(result)})}".encode()
+        )
         # a full disk is no reason to stop: the report will say so
         with self._lock, contextlib.suppress(OSError):
             if self._open:

@@ -1,18 +1,27 @@
-"""Answers to a lab whose verdict is known: tests/wrong_answers/labNN, as answer cells."""
+"""Answers to a lab whose verdict is known: tests/wrong_answers/labNN; and a class made of them."""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Sequence
+import json
+import random
+from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from tutorial_lib.school.grading.lab import Lab
+from tutorial_lib.school.grading.errors import GradingError
+from tutorial_lib.school.grading.lab import Lab, load_lab
 from tutorial_lib.school.grading.submissions.needs import bound_names, statements, used_names
 
 _PACKAGE = "wrong_answers"
 _MARKS = ("wrong", "right")
+_NAMES = (
+    *("ann", "bob", "chloé", "david", "émile", "fatma", "grace", "hùng", "ines", "jürgen"),
+    *("kim", "lars", "mária", "nia", "ömer", "pia", "qiang", "rosa", "søren", "tomás"),
+)
+_ODD = ("{} (1)", "-{}", "={}+1", "{} final FINAL", "{}/lab", "p[{}]")
 
 
 @dataclass(frozen=True)
@@ -116,8 +125,19 @@ def _asked(lab: Lab, number: str) -> str:
 
 def _solved(lab: Lab, number: str, text: str) -> list[str]:
     """Define `solved`: what the solution defines up to here, as far as an answer asks for it."""
+    nodes = list(ast.walk(ast.parse(text)))
+    made = [node for node in nodes if isinstance(node, ast.Assign) and _is_solved(node.value)]
+    holders = {
+        target.id for node in made for target in node.targets if isinstance(target, ast.Name)
+    }
     attributes = {
-        node.attr for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Attribute)
+        node.attr
+        for node in nodes
+        if isinstance(node, ast.Attribute)
+        and (
+            _is_solved(node.value)
+            or (isinstance(node.value, ast.Name) and node.value.id in holders)
+        )
     }
     there: set[str] = set()
     for cell in lab.cells:
@@ -128,5 +148,64 @@ def _solved(lab: Lab, number: str, text: str) -> list[str]:
     given = ", ".join(f"{name}={name}" for name in sorted(attributes & there))
     answer = lab.answers[number]
     own = [answer.reference] if attributes & set(answer.names) else []
-    made = [f"solution = types.SimpleNamespace({given})", "solved = lambda lab: solution"]
-    return [*own, "import types", *made]
+    lines = [f"solution = types.SimpleNamespace({given})", "solved = lambda lab: solution"]
+    return [*own, "import types", *lines]
+
+
+def _is_solved(node: ast.expr) -> bool:
+    return isinstance(node, ast.Call) and ast.unparse(node.func) == "solved"
+
+
+def handed_in(lab: Lab, answers: Mapping[str, str]) -> dict[str, Any]:
+    """Make the notebook of a student: the lab, with the source of some answer cells replaced."""
+    blank = lab.path.parents[1] / "labs" / lab.path.name
+    notebook: dict[str, Any] = json.loads(blank.read_text(encoding="utf-8"))
+    sources = {lab.answers[number].id: source for number, source in answers.items()}
+    for cell in notebook["cells"]:
+        if cell["id"] in sources:
+            cell["source"] = sources[cell["id"]]
+    return notebook
+
+
+def write_example(
+    name: str, folder: Path, *, root: Path, num_students: int = 30, seed: int = 0
+) -> int:
+    """Write an example class: the solution, the blank, one broken file, and mixtures.
+
+    Returns:
+        How many files were written.
+
+    Raises:
+        GradingError: When something is in the folder already.
+    """
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise GradingError(f"{folder} is not empty: give a new folder for the example.")
+    lab = load_lab(root.resolve(), name)
+    known, draw = known_answers(root, lab), random.Random(seed)
+    solved = {number: answer.reference for number, answer in lab.answers.items()}
+    folder.mkdir(parents=True, exist_ok=True)
+    for student in range(num_students):
+        answers = [solved, {}, solved][student] if student < 3 else _mixture(lab, known, draw)
+        path = folder / f"{_name(student)}.ipynb"
+        path.parent.mkdir(exist_ok=True)
+        text = json.dumps(handed_in(lab, answers), indent=1)
+        path.write_text(text[: len(text) // 2] if student == 2 else text, encoding="utf-8")
+    return num_students
+
+
+def _mixture(lab: Lab, known: list[KnownAnswer], draw: random.Random) -> dict[str, str]:
+    """Choose an answer to each exercise: mostly the solution's, else a known one, or none."""
+    answers = {}
+    for number, answer in lab.answers.items():
+        others = [one.cell for one in known if one.exercise == number]
+        kind = draw.random()
+        if kind < 0.5 or (kind < 0.9 and not others):
+            answers[number] = answer.reference
+        elif kind < 0.9:
+            answers[number] = draw.choice(others)
+    return answers
+
+
+def _name(student: int) -> str:
+    name = _NAMES[student % len(_NAMES)] + str(student // len(_NAMES) or "")
+    return _ODD[student % len(_ODD)].format(name) if student % 4 == 3 else name

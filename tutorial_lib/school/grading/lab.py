@@ -89,10 +89,6 @@ class Lab:
 def load_lab(root: Path, name: str) -> Lab:
     """Find and read the pristine notebook of a lab.
 
-    Args:
-        root: The course folder, which holds `solutions/` and `labs/`.
-        name: As in `lab01` or `lab01_ledger`.
-
     Raises:
         GradingError: When there is no such lab, or it cannot be graded against as it stands.
     """

@@ -1,8 +1,9 @@
-"""What a run needs: a directory of its own, and the two processes that fork."""
+"""What a run needs: a directory of its own, and servers, which fork a process when asked."""
 
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import os
 import shutil
@@ -13,7 +14,8 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator, Sequence
+import traceback
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,7 +29,7 @@ FOLDER_VARIABLES = (
 )
 _LONGEST_PATH = 68  # a socket's path may have 104 bytes on macOS, and 26 come behind the folder
 _START = "from tutorial_lib.school.grading.{} import serve; serve()"
-_ASKING = threading.Lock()
+_MOST_BYTES = 2**16
 _PACKAGE_FOLDER = Path(__file__).resolve().parents[3]
 
 
@@ -53,103 +55,28 @@ def run_directory() -> Iterator[Path]:
             subprocess.run(["rm", "-rf", "--", folder], check=False)
 
 
-@contextlib.contextmanager
-def fork_server(
-    folder: Path, order: dict[str, Any]
-) -> Iterator[tuple[subprocess.Popen[str], list[str]]]:
-    """Start the process that forks a session for every submission, and end all of it afterwards.
-
-    Args:
-        folder: The run's directory.
-        order: What `server.serve` needs.
-
-    Yields:
-        The process, and the layers of its sandbox.
-
-    Raises:
-        GradingError: When it does not start.
-    """
-    import_path = [Path(path) for path in order["import_path"]]
-    with _process("inside.server", folder, import_path, subprocess.PIPE) as server:
-        with contextlib.suppress(GradingError):  # it has ended: its log says why
-            _tell(server, order | {"view": str(folder.parent / "view")})
-        assert server.stdout is not None
-        answer = server.stdout.readline()
-        if not answer:
-            raise _did_not_start("the process for submissions", folder / "inside.server")
-        yield server, json.loads(answer)
-
-
-@contextlib.contextmanager
-def _process(
-    module: str, folder: Path, import_path: Sequence[Path], stdin: Any, **environment: str
-) -> Iterator[subprocess.Popen[str]]:
-    """Run the `serve` of a module of this package in a process, and end all of its group."""
-    home = folder / module / "home"
-    home.mkdir(parents=True)
-    with (folder / module / "log").open("wb") as log:
-        process = subprocess.Popen(
-            [sys.executable, "-c", _START.format(module)],
-            cwd=home,
-            env=clean_environment(home, import_path) | environment,
-            stdin=stdin,
-            stdout=subprocess.PIPE,
-            stderr=log,
-            text=True,
-            start_new_session=True,
-        )
-    try:
-        yield process
-    finally:
-        # killed together: what it forked would end by itself, but only a moment later
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
-
-
-def _did_not_start(what: str, folder: Path) -> GradingError:
-    last = (folder / "log").read_text(errors="replace").strip()[-500:]
-    return GradingError(f"{what} did not start: {last}")
-
-
-def start_session(server: subprocess.Popen[str], folder: Path) -> None:
-    """Have a session forked for a prepared folder."""
-    with _ASKING:
-        _tell(server, str(folder))
-
-
-def _tell(server: subprocess.Popen[str], message: Any) -> None:
-    """Write one line of JSON: all that the server is ever told, its order first."""
-    assert server.stdin is not None
-    try:
-        server.stdin.write(json.dumps(message) + "\n")
-        server.stdin.flush()
-    except BrokenPipeError as error:
-        raise _ended("the process for submissions") from error
-
-
-def _ended(what: str) -> GradingError:
-    return GradingError(f"{what} has ended: grade once more, and what is done so far is kept.")
-
-
 @dataclass(frozen=True)
-class Judges:
-    """The process that forks judges.
+class Server:
+    """A process of ours that has what a run needs in memory, and forks.
 
     Args:
-        channel: To it, as `judge_server.serve` describes.
+        process: The process.
+        channel: To it, as `serve` describes.
+        ready: What it said when it was ready.
     """
 
+    process: subprocess.Popen[bytes]
     channel: socket.socket
+    ready: Any
     _asking: threading.Lock = field(default_factory=threading.Lock)
 
-    def fork(self, folder: Path, arguments: Sequence[str]) -> tuple[int, int]:
-        """Have a judge forked.
+    def fork(self, folder: Path, *arguments: str) -> tuple[int, int]:
+        """Have a process forked for a folder that is prepared.
 
         Returns:
-            Its process number, and a pipe that comes to its end when the judge does.
+            Its number, and a pipe that comes to its end when the process does.
         """
-        message = json.dumps({"folder": str(folder), "arguments": list(arguments)}).encode()
+        message = json.dumps([str(folder), *arguments]).encode()
         reading, writing = os.pipe()
         try:
             with self._asking:
@@ -161,37 +88,98 @@ class Judges:
             os.close(writing)
         if not answer:
             os.close(reading)
-            raise _ended("the process for judges")
+            raise GradingError(
+                "a process that forks has ended: grade once more, and what is done so far is kept."
+            )
         return int(answer), reading
 
 
 @contextlib.contextmanager
-def judge_server(
-    folder: Path, order: dict[str, Any], import_path: Sequence[Path], **environment: str
-) -> Iterator[Judges]:
-    """Start the process that forks judges, and end all of it afterwards.
+def open_server(
+    module: str, folder: Path, order: dict[str, Any], **environment: str
+) -> Iterator[Server]:
+    """Start the `serve` of a module of this package in a process, and end all of its group.
 
     Args:
+        module: Of this package.
         folder: The run's directory.
-        order: What `judge_server.serve` needs.
-        import_path: More places where Python looks for modules.
-        environment: For it and its judges.
+        order: What the module needs; `import_path` has more places where Python looks for modules.
+        environment: For it and what it forks.
 
     Raises:
         GradingError: When it does not start.
     """
+    place = folder / module
+    (place / "home").mkdir(parents=True)
     ours, theirs = socket.socketpair()
-    with ours, _process("judging.judge_server", folder, import_path, theirs, **environment):
+    with ours, theirs, (place / "log").open("wb") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-c", _START.format(module)],
+            cwd=place / "home",
+            env=clean_environment(place / "home", order["import_path"]) | environment,
+            stdin=theirs.fileno(),
+            stdout=log,  # an import may print
+            stderr=log,
+            start_new_session=True,
+        )
         theirs.close()
-        ours.sendall(json.dumps(order).encode())
-        if not ours.recv(64):
-            raise _did_not_start("the process for judges", folder / "judging.judge_server")
-        yield Judges(ours)
+        try:
+            ready = b""
+            with contextlib.suppress(OSError):  # it has ended: its log says why
+                ours.sendall(json.dumps(order).encode())
+                ready = ours.recv(_MOST_BYTES)
+            if not ready:
+                last = (place / "log").read_text(errors="replace").strip()[-500:]
+                raise GradingError(f"the process of {module} did not start: {last}")
+            yield Server(process, ours, json.loads(ready))
+        finally:
+            # killed together: what it forked would end by itself, but only a moment later
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
 
 
-def clean_environment(home: Path, import_path: Sequence[Path]) -> dict[str, str]:
+def take_order() -> tuple[socket.socket, dict[str, Any]]:
+    """Read, in a server, what it needs: the first message from its standard input, a socket."""
+    channel = socket.socket(fileno=os.dup(0))
+    return channel, json.loads(channel.recv(_MOST_BYTES))
+
+
+def serve_forks(channel: socket.socket, ready: Any, begin: Callable[..., None]) -> None:
+    """Say that a server is ready, then fork for each message until the grader hangs up.
+
+    Args:
+        channel: To the grader. A message is a list in JSON, with a pipe that the new process holds
+            open while it lives; the answer is its number.
+        ready: The first answer.
+        begin: Called in the new process with the pipe and what the message holds.
+    """
+    gc.collect()
+    gc.freeze()  # what was imported is shared by all forks, and collected by none
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # forks are reaped by the kernel
+    channel.sendall(json.dumps(ready).encode())
+    while True:
+        message, pipes, *_ = socket.recv_fds(channel, _MOST_BYTES, 1)
+        if not message:
+            return
+        child = os.fork()
+        if not child:
+            channel.close()
+            try:
+                begin(pipes[0], *json.loads(message))
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                sys.stdout.flush()
+                sys.stderr.flush()
+                os._exit(0)
+        os.close(pipes[0])
+        channel.sendall(str(child).encode())
+
+
+def clean_environment(home: Path, import_path: Sequence[str]) -> dict[str, str]:
     """Make the environment of a process of ours: nothing of the caller's but the PATH."""
-    here = [str(path) for path in (_PACKAGE_FOLDER, *import_path)]
+    here = [str(_PACKAGE_FOLDER), *import_path]
     environment = {
         "PATH": os.environ.get("PATH", os.defpath),
         "PYTHONPATH": os.pathsep.join(here),
@@ -203,6 +191,7 @@ def clean_environment(home: Path, import_path: Sequence[Path]) -> dict[str, str]
         "HF_HUB_OFFLINE": "1",
         "CUDA_VISIBLE_DEVICES": "",  # every submission on the same kind of device
         "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+        "TORCHDYNAMO_DISABLE": "1",  # torch.compile gives its argument back: there is no compiler
     }
     kept = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")  # some machines find torch's libraries there
     environment |= {name: os.environ[name] for name in kept if name in os.environ}

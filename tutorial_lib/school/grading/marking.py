@@ -9,19 +9,18 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
 
-from tutorial_lib.school.grading.bench import blank, solution
+from tutorial_lib.school.grading.bench import Bench, blank, solution
+from tutorial_lib.school.grading.cluster import Cluster
 from tutorial_lib.school.grading.errors import GradingError, NotGradable
 from tutorial_lib.school.grading.journal import Journal
 from tutorial_lib.school.grading.lab import Lab
-from tutorial_lib.school.grading.report.dates import handed_in
 from tutorial_lib.school.grading.results import Graded
 from tutorial_lib.school.grading.submissions.class_folder import (
     check_is_notebook,
+    handed_in,
     read_content,
 )
-from tutorial_lib.school.grading.submissions.submission import Answers
 
 _AGAIN = (
     "A check ran out of time when this file was graded beside others. It was graded again with no "
@@ -29,35 +28,14 @@ _AGAIN = (
 )
 
 
-class Grader(Protocol):
-    """What judges: a bench on this machine, or a cluster of them."""
-
-    def stop(self) -> None:
-        """End all that is under way."""
-
-    def judge(self, answers: Answers) -> Graded:
-        """Judge answers."""
-
-    def grade(self, content: bytes) -> Graded:
-        """Judge a submitted file."""
-
-
 @dataclass(frozen=True)
 class Run:
-    """What is the same for every submission of one run.
-
-    Args:
-        lab: The lab.
-        folder: Of the class.
-        journal: Keeps the results so far.
-        grader: Judges the submissions.
-        workers: How many are judged at the same time.
-    """
+    """What is the same for every submission of one run."""
 
     lab: Lab
     folder: Path
     journal: Journal
-    grader: Grader
+    grader: Bench | Cluster
     workers: int
 
 
@@ -102,15 +80,28 @@ def _stopping(this: Run, pool: ThreadPoolExecutor) -> Iterator[None]:
         raise
 
 
-def grade_all(this: Run, names: Sequence[str]) -> list[Graded]:
-    """Grade submissions, several at a time; then alone, one by one, those that ran out of time.
-
-    Args:
-        this: The run.
-        names: Of the submissions.
+def taken_over(journal: Journal, folder: Path, names: Sequence[str]) -> dict[str, Graded]:
+    """Find what need not be judged: what an earlier run has graded, and what is no notebook.
 
     Returns:
-        A result for each name, in their order; of two, the second.
+        Results, by name.
+    """
+    done = {}
+    for name in names:
+        try:
+            result = journal.earlier(_content(folder / name))
+        except NotGradable as finding:
+            result = Graded(name, finding.status, reason=finding.reason)
+        if result:
+            done[name] = _dated(result, folder, name)
+    return done
+
+
+def grade_all(this: Run, names: Sequence[str]) -> dict[str, Graded]:
+    """Grade submissions, several at a time; then alone, one by one, those that ran out of time.
+
+    Returns:
+        Results, by name; of two, the second.
     """
     from rich.console import Console
     from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
@@ -119,42 +110,33 @@ def grade_all(this: Run, names: Sequence[str]) -> list[Graded]:
     shown = (*Progress.get_default_columns(), TimeElapsedColumn(), MofNCompleteColumn())
     with Progress(*shown, console=console, disable=not console.is_terminal) as progress:
         task = progress.add_task(f"grading {this.lab.name}", total=len(names))
-        results = []
+        results = {}
         alone = min(this.workers, len(names)) == 1
         with ThreadPoolExecutor(this.workers) as pool, _stopping(this, pool):
-            for result in pool.map(lambda name: _grade_one(this, name, alone=alone), names):
-                results.append(result)
+            graded = pool.map(lambda name: _grade_one(this, name, alone=alone), names)
+            for name, result in zip(names, graded, strict=True):
+                results[name] = result
                 progress.advance(task)
-            late = [i for i, one in enumerate(results) if one.ran_out_of_time and not one.alone]
+            late = [name for name in names if results[name].ran_out_of_time and not alone]
             progress.update(task, total=len(names) + len(late))
-            for i in late:
-                again = pool.submit(_grade_one, this, names[i], alone=True, notes=[_AGAIN])
-                results[i] = again.result()
+            for name in late:
+                again = pool.submit(_grade_one, this, name, alone=True, notes=[_AGAIN])
+                results[name] = again.result()
                 progress.advance(task)
     if late:
         console.print(f"Graded again, alone, since they ran out of time: {len(late)}.")
-    if this.journal.taken_over:
-        console.print(f"Graded before, and unchanged: {this.journal.taken_over}.")
     return results
 
 
 def _grade_one(this: Run, name: str, *, alone: bool, notes: Sequence[str] = ()) -> Graded:
     started = time.monotonic()
     try:
-        check_is_notebook(this.folder / name)
-        content = read_content(this.folder / name)
-        result = this.journal.earlier(content)
-        if result is None:
-            result = this.grader.grade(content)
-            seconds = round(time.monotonic() - started, 2)
-            result = replace(
-                result,
-                seed=this.journal.seed,
-                seconds=seconds,
-                alone=alone,
-                notes=[*notes, *result.notes],
-            )
-            result = this.journal.add(content, result)
+        content = _content(this.folder / name)
+        result = this.grader.grade(content)
+        seconds, notes = round(time.monotonic() - started, 2), [*notes, *result.notes]
+        seed = this.journal.seed
+        result = replace(result, seed=seed, seconds=seconds, alone=alone, notes=notes)
+        result = this.journal.add(content, result)
     except NotGradable as finding:
         result = Graded(name, finding.status, reason=finding.reason)
     except GradingError:  # it stops all
@@ -162,5 +144,14 @@ def _grade_one(this: Run, name: str, *, alone: bool, notes: Sequence[str] = ()) 
     except Exception as error:  # one submission must never stop a class
         reason = f"Grading stopped with {type(error).__name__}: tell the instructor."
         result = Graded(name, "crashed", reason=reason)
-    when, dated_by = handed_in(this.folder / name)
+    return _dated(result, this.folder, name)
+
+
+def _content(path: Path) -> bytes:
+    check_is_notebook(path)
+    return read_content(path)
+
+
+def _dated(result: Graded, folder: Path, name: str) -> Graded:
+    when, dated_by = handed_in(folder / name)
     return replace(result, name=name, handed_in=when, dated_by=dated_by)

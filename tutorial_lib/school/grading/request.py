@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from importlib import metadata
+from importlib.util import find_spec
 from pathlib import Path
 
 import joblib  # type: ignore[import-untyped]
@@ -19,16 +19,24 @@ _JUDGE_BYTES = GIB // 4
 _NEEDED = ("nbval", "pytest", "ipykernel", "pandas", "rich", "psutil", "jinja2")
 
 
-def check_limits(seconds: float, memory_bytes: int, workers: int | None) -> None:
-    """Refuse limits under which nothing could be graded.
+def check_request(seconds: float, memory_bytes: int, workers: int | None) -> None:
+    """Refuse limits under which nothing could be graded, and a machine that cannot grade.
 
     Raises:
-        GradingError: When one is not positive, or the time longer than a day.
+        GradingError: Says what is wrong.
     """
     if not 0 < seconds < _DAY or memory_bytes <= 0 or (workers is not None and workers < 1):
         raise GradingError(
             f"seconds (={seconds}), memory_bytes (={memory_bytes}) and workers (={workers}) must "
             "be positive, and seconds less than a day."
+        )
+    if not hasattr(os, "fork"):
+        raise GradingError(
+            "grading needs Linux or macOS, since it forks: on Windows, run it in WSL."
+        )
+    if missing := [name for name in _NEEDED if find_spec(name) is None]:
+        raise GradingError(
+            f"grading needs {', '.join(missing)}: install with pip install -e '.[grade]'."
         )
 
 
@@ -53,25 +61,3 @@ def _free_bytes() -> int:
         limit = int((group / "memory.max").read_text())
         free = min(free, limit - int((group / "memory.current").read_text()))
     return free
-
-
-def check_tools() -> None:
-    """Refuse a machine that cannot grade.
-
-    Raises:
-        GradingError: When it cannot fork, or a package is missing.
-    """
-    if not hasattr(os, "fork"):
-        raise GradingError(
-            "grading needs Linux or macOS, since it forks: on Windows, run it in WSL."
-        )
-    missing = []
-    for name in _NEEDED:
-        try:
-            metadata.version(name)
-        except metadata.PackageNotFoundError:
-            missing.append(name)
-    if missing:
-        raise GradingError(
-            f"grading needs {', '.join(missing)}: install with pip install -e '.[grade]'."
-        )

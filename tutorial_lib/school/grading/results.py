@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from tutorial_lib.school.grading.judging.judge import Verdict
 from tutorial_lib.school.grading.lab import Lab
+from tutorial_lib.school.grading.submissions.look import NOT_PYTHON
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,18 @@ class Graded:
         """Tell whether a result may say more of a busy machine than of the submission."""
         late = any(verdict.timed_out for verdict in self.verdicts.values())
         return late or self.status == "timed out"
+
+    def with_seen(self, lab: Lab, seen: Mapping[str, Any]) -> Graded:
+        """Add findings, fingerprints and notes, as `submissions.look` gives them."""
+        lines: dict[str, list[str]] = {}
+        for number, found in seen["findings"].items():
+            for line, what, why in found:
+                # a slip that cost all points is nothing to read
+                if what != NOT_PYTHON or self.points(lab, number):
+                    place = f"line {line}" if line else "a cell beside the answer"
+                    lines.setdefault(number, []).append(f"{place}: {what}: {why}")
+        notes = [*self.notes, *seen.get("notes", ())]
+        return replace(self, findings=lines, parts=seen.get("parts", {}), notes=notes)
 
     def points(self, lab: Lab, exercise: str | None = None) -> int:
         """Sum the points of the checks that passed, of one exercise or of all."""

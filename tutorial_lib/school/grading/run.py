@@ -9,8 +9,10 @@ near-copies of another submission, are named in the column `review`, for a perso
 from __future__ import annotations
 
 import platform
+import sys
 import time
 from collections.abc import Sequence
+from dataclasses import asdict
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,13 +21,12 @@ from tutorial_lib.school.grading import report
 from tutorial_lib.school.grading.bench import Order, open_bench
 from tutorial_lib.school.grading.cluster import open_cluster
 from tutorial_lib.school.grading.inside.processes import interruptible
-from tutorial_lib.school.grading.inside.server import isolation
-from tutorial_lib.school.grading.journal import Journal, as_data, course_version
+from tutorial_lib.school.grading.journal import Journal, course_version
 from tutorial_lib.school.grading.lab import load_lab
-from tutorial_lib.school.grading.marking import Run, grade_all, self_test
+from tutorial_lib.school.grading.marking import Run, grade_all, self_test, taken_over
 from tutorial_lib.school.grading.report import scores
 from tutorial_lib.school.grading.report.class_list import ClassList, Rules
-from tutorial_lib.school.grading.request import check_limits, check_tools
+from tutorial_lib.school.grading.request import check_request
 from tutorial_lib.school.grading.results import Graded
 from tutorial_lib.school.grading.submissions.class_folder import find_submissions
 from tutorial_lib.units import GIB
@@ -71,7 +72,8 @@ def grade(
     """Grade a folder of submissions of one lab, and write scores and feedback.
 
     The solution itself and a blank answer are graded first: they must get all points and none.
-    What a stopped run or an older report in `out` has graded, and is the same, is taken over.
+    What a stopped run or an older report in `out` has graded, and is the same, is taken over. Where
+    that is everything, only the report is written anew.
 
     Args:
         lab: As in `lab01`.
@@ -94,8 +96,7 @@ def grade(
     Raises:
         GradingError: When the request cannot be met; nothing has been written then.
     """
-    check_limits(seconds, memory_bytes, workers)
-    check_tools()
+    check_request(seconds, memory_bytes, workers)
     course = load_lab(root.resolve(), lab)
     names = find_submissions(submissions, only)
     report.check_place(out, submissions)
@@ -106,31 +107,53 @@ def grade(
     journal = Journal(out, identity, seed, again=bool(only))
     kept = journal.kept(names) if only else []
     order = Order(course, journal.seed, seconds, memory_bytes, checks_package, paths)
-    with interruptible(), open_cluster(dask, order) if dask else open_bench(order) as judging:
-        this = Run(course, submissions, journal, judging, workers or judging.workers)
-        results, facts = _judged(this, names, judging.layers)
+    results, facts = _judged(order, submissions, names, journal, workers, dask)
     table = _write(class_list, out, [*kept, *results], identity | facts)
     journal.remove()
     return table
 
 
 def _judged(
-    this: Run, names: Sequence[str], layers: Sequence[str]
+    order: Order,
+    folder: Path,
+    names: Sequence[str],
+    journal: Journal,
+    workers: int | None,
+    dask: str | None,
 ) -> tuple[list[Graded], dict[str, Any]]:
-    """Judge the solution, a blank one and then the class; gives also what to say of the run."""
+    """Give a result for each name, taken over where that is possible, and facts about the run."""
     started = time.monotonic()
-    self_test(this)
-    results = grade_all(this, names)
+    done = taken_over(journal, folder, names)
+    new = [name for name in names if name not in done]
+    layers = journal.layers
+    if same := len([one for one in done.values() if one.file]):
+        print(f"Graded before, and unchanged: {same}.", file=sys.stderr)
+    if new or not layers:  # else only the report is written anew
+        with interruptible(), open_cluster(dask, order) if dask else open_bench(order) as grader:
+            layers, workers = grader.layers, workers or grader.workers
+            this = Run(order.lab, folder, journal, grader, workers)
+            self_test(this)
+            done |= grade_all(this, new)
     versions = {name: metadata.version(name) for name in ("torch", "nbval", "pytest")}
-    return results, {
-        "seed": this.journal.seed,
-        "workers": this.workers,
+    return list(done.values()), {
+        "seed": journal.seed,
+        "workers": workers,
         "seconds": round(time.monotonic() - started, 1),
-        "taken_over": this.journal.taken_over,
+        "taken_over": same,
         "layers": list(layers),
         "isolation": isolation(layers),
         "versions": versions | {"python": platform.python_version(), "system": platform.platform()},
     }
+
+
+def isolation(layers: Sequence[str]) -> str:
+    """Put the layers into the words of the report."""
+    holes = {"solutions readable", "files writable"}
+    landlock = "landlock" in layers and holes.isdisjoint(layers)
+    names = ["landlock"] * landlock + ["namespaces"] * ("namespaces" in layers)
+    if names:
+        return "+".join(names)
+    return "limits only" if "limits" in layers else "none"
 
 
 def _write(
@@ -145,7 +168,7 @@ def _write(
     isolated += _UNWATCHED if "unwatched" in facts["layers"] else ""
     isolated += "" if "memory exam" in facts["layers"] else _NO_EXAM
     said = [isolated, *class_list.warnings(entries)]
-    facts["submissions"] = [as_data(one) for one in everybody]
+    facts["submissions"] = [asdict(one) for one in everybody]
     report.write_report(out, lab, entries, said, facts)
     table = pd.DataFrame(scores.rows(lab, entries))
     table.attrs["said"] = said

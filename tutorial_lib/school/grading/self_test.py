@@ -12,7 +12,7 @@ from tutorial_lib.school.grading.bench import Order, blank, open_bench, solution
 from tutorial_lib.school.grading.inside.processes import interruptible
 from tutorial_lib.school.grading.known_answers import KnownAnswer, known_answers
 from tutorial_lib.school.grading.lab import Lab, load_lab
-from tutorial_lib.school.grading.request import check_limits, check_tools
+from tutorial_lib.school.grading.request import check_request
 from tutorial_lib.school.grading.results import Graded
 from tutorial_lib.school.grading.submissions.submission import Answers, one_part_each
 from tutorial_lib.units import GIB
@@ -75,8 +75,7 @@ def selftest(
     Raises:
         GradingError: When the request cannot be met.
     """
-    check_limits(seconds, memory_bytes, workers)
-    check_tools()
+    check_request(seconds, memory_bytes, workers)
     course = load_lab(root.resolve(), lab)
     order = Order(course, seed, seconds, memory_bytes, checks_package, list(import_path))
     return _selftest(course, root, order, workers)

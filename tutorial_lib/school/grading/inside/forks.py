@@ -1,32 +1,29 @@
 """The fork server: imports torch and a lab's run halves once, then forks a session a submission.
 
-Its standard input holds a line of JSON for what it needs to know, then one for each submission's
-folder; it ends with it. It never runs a line of a student's code itself, and knows neither the
-solution nor the seed nor any answer: what it holds in memory, all its forks inherit.
+It never runs a line of a student's code itself, and knows neither the solution nor the seed nor any
+answer: what it holds in memory, all its forks inherit.
 """
 
 from __future__ import annotations
 
 import contextlib
-import gc
 import itertools
 import json
 import os
 import pkgutil
-import signal
 import socket
 import sys
 import sysconfig
-import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import torch
 
 from tutorial_lib.checks.core import quietly
 from tutorial_lib.school.grading.inside import sandbox, session, view
+from tutorial_lib.school.grading.launch import serve_forks
 from tutorial_lib.units import MIB
 
 # What Python and torch read on any Linux; never a home, never the course folder itself.
@@ -38,16 +35,15 @@ _SYSTEM = (
 _PROBE_BYTES = 64 * MIB
 
 
-def serve(order: dict[str, Any], copy: Path, hidden: list[Path], answering: TextIO) -> None:
-    """Prepare, say what the sandbox can do, then serve.
+def serve(order: dict[str, Any], hidden: list[Path], channel: socket.socket) -> None:
+    """Prepare, say what the sandbox can do, then fork a session for each folder that comes.
 
     Args:
-        order: The first line of the standard input: `seconds`, `memory_bytes`, `package`,
-            `import_path`, `view` (a folder to write), `preload` (modules, and names in them) and
-            `forbidden` (a file that no student may read).
-        copy: What is seen of the course.
+        order: `seconds`, `memory_bytes`, `package`, `import_path`, `view` (the folder with what is
+            seen of the course), `preload` (modules, and names in them) and `forbidden` (a file
+            that no student may read).
         hidden: What no answer may read.
-        answering: Gets one line, the sandbox's layers.
+        channel: To the grader.
     """
     with contextlib.suppress(OSError):  # where memory runs out, the kernel ends these first
         Path("/proc/self/oom_score_adj").write_text("1000")
@@ -55,13 +51,13 @@ def serve(order: dict[str, Any], copy: Path, hidden: list[Path], answering: Text
         from tutorial_lib import private_torch
 
         private_torch.import_compiler()
-    preload: list[str] = order["preload"]
-    for name in itertools.chain(preload, _often_imported(order["package"])):
+    for name in itertools.chain(order["preload"], _often_imported(order["package"])):
         # what cannot be imported here cannot be imported by the answer either, which says so
         with contextlib.suppress(Exception):
             pkgutil.resolve_name(name)  # a library may load a name only when it is asked for
     with quietly():  # its first use imports the compiler, and calls what may be forbidden later
         pass
+    copy = Path(order["view"])
     hidden += view.without_forbidden(copy, order["package"])
     setting = session.Setting(
         limits=sandbox.Limits(order["seconds"], order["memory_bytes"]),
@@ -71,18 +67,15 @@ def serve(order: dict[str, Any], copy: Path, hidden: list[Path], answering: Text
     )
     layers = _probe(setting, Path(order["forbidden"]))
     setting = replace(setting, holds_exams="memory exam" in layers)
-    print(json.dumps(layers), file=answering, flush=True)
-    gc.freeze()  # what was imported is shared by all forks, and collected by none
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # sessions are reaped by the kernel
-    for line in sys.stdin:
-        folder = Path(json.loads(line))
-        if not os.fork():
-            try:
-                session.start_session(folder, setting)
-            except Exception:
-                traceback.print_exc()
-            finally:
-                os._exit(0)
+    _forget_the_grader()
+    serve_forks(channel, layers, lambda _, folder: session.start_session(Path(folder), setting))
+
+
+def _forget_the_grader() -> None:
+    """Take this package out of what can be imported: no answer can read its files."""
+    for name in [name for name in sys.modules if name.startswith("tutorial_lib.school")]:
+        del sys.modules[name]
+    vars(sys.modules["tutorial_lib"]).pop("school", None)
 
 
 def _often_imported(package: str) -> Iterator[str]:
@@ -91,8 +84,10 @@ def _often_imported(package: str) -> Iterator[str]:
         yield from ("numpy", "pandas", "matplotlib.pyplot", "scipy.stats", "sklearn.linear_model")
 
 
-def readable_paths(import_path: Sequence[Path], hidden: Sequence[Path]) -> sandbox.Readable:
-    """List what a student's code may read: Python, its packages, system files, the view.
+def readable_paths(import_path: Sequence[Path], hidden: Sequence[Path]) -> dict[Path, bool]:
+    """List what a student's code may read, as `sandbox.confine` wants it.
+
+    That is Python, its packages, system files, the view.
 
     Args:
         import_path: Where Python looks for modules, the view first.
@@ -105,27 +100,23 @@ def readable_paths(import_path: Sequence[Path], hidden: Sequence[Path]) -> sandb
         paths |= {Path(prefix, "lib"), Path(prefix, "bin"), Path(prefix, "pyvenv.cfg")}
     paths |= {Path(part) for part in os.environ.get("LD_LIBRARY_PATH", "").split(":") if part}
     paths |= {Path(entry) for entry in sys.path if Path(entry).name.endswith("-packages")}
-    out_of_sight = {path.resolve() for path in hidden}
-    parts = [_seen_parts(place, out_of_sight) for p in paths for place in (p, p.resolve())]
-    return sandbox.Readable(
-        sorted({path for whole, _ in parts for path in whole}),
-        sorted({folder for _, listed in parts for folder in listed}),
-    )
+    out_of_sight, seen = {path.resolve() for path in hidden}, dict[Path, bool]()
+    for path in sorted(paths | {path.resolve() for path in paths}):
+        seen |= _seen_parts(path, out_of_sight)
+    return seen
 
 
-def _seen_parts(path: Path, hidden: set[Path]) -> tuple[list[Path], list[Path]]:
-    """Take a folder apart around what is hidden in it: read parts and listed ones."""
+def _seen_parts(path: Path, hidden: set[Path]) -> dict[Path, bool]:
+    """Take a folder apart around what is hidden in it."""
     real = path.resolve()
     if real in hidden:
-        return [], []
+        return {}
     if not any(real in other.parents for other in hidden):
-        return [path], []
-    whole: list[Path] = []
-    listed = [path]
+        return {path: True}
+    seen = {path: False}
     for child in path.iterdir():
-        more_whole, more_listed = _seen_parts(child, hidden)
-        whole, listed = whole + more_whole, listed + more_listed
-    return whole, listed
+        seen |= _seen_parts(child, hidden)
+    return seen
 
 
 def _in_child(task: Callable[[], Any]) -> Any:

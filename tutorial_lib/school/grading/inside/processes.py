@@ -1,10 +1,12 @@
-"""Watching the processes that a student's code starts, and ending all of them; ending our own."""
+"""What the processes of a student's code use: seen from outside and from inside; ending them."""
 
 from __future__ import annotations
 
 import contextlib
+import mmap
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -12,6 +14,10 @@ from pathlib import Path
 from typing import NoReturn
 
 import psutil
+
+_STATUS = Path("/proc/self/status")
+_ON_LINUX = sys.platform.startswith("linux")
+_LIMITS = {"VmData": "RLIMIT_DATA", "VmSize": "RLIMIT_AS"}
 
 
 def descendants(number: int) -> list[psutil.Process]:
@@ -55,6 +61,45 @@ def held_bytes(process: psutil.Process | int) -> int:
         there = psutil.Process(process) if isinstance(process, int) else process
         return int(there.memory_info().rss)
     return 0
+
+
+def sees_memory() -> bool:
+    """Tell whether processes can be watched from outside, which on Linux needs /proc."""
+    return _STATUS.exists() or not _ON_LINUX
+
+
+def mapped_bytes(kind: str) -> int:
+    """Measure what this process has mapped.
+
+    Args:
+        kind: `VmData` for what is its own, `VmSize` for all.
+    """
+    if not _ON_LINUX:
+        return 0
+    if not sees_memory():
+        return _lowest_limit(_LIMITS[kind])
+    return int(_STATUS.read_text().split(f"{kind}:")[1].split()[0]) * 1024
+
+
+def _lowest_limit(name: str) -> int:
+    """Search the highest limit under which not one page more can be mapped."""
+    import resource  # there is none on Windows
+
+    kind = getattr(resource, name)
+    before = resource.getrlimit(kind)
+    low, high = 0, 2**35  # in pages of 4 KiB: all that an address can name
+    try:
+        while high - low > 1:
+            middle = (low + high) // 2
+            resource.setrlimit(kind, (middle * mmap.PAGESIZE, before[1]))
+            try:
+                mmap.mmap(-1, mmap.PAGESIZE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS).close()
+                high = middle
+            except (OSError, MemoryError):
+                low = middle
+    finally:
+        resource.setrlimit(kind, before)
+    return low * mmap.PAGESIZE
 
 
 def number_outside() -> int:
@@ -102,19 +147,19 @@ def interruptible() -> Iterator[None]:
 
     Only in the main thread, where Python lets signals be handled; elsewhere nothing changes.
     """
-    taken: list[signal.Signals] = []
 
     def interrupt(number: int, frame: object) -> NoReturn:
         for name in taken:  # a second one must not stop the cleaning up
             signal.signal(name, signal.SIG_IGN)
         raise KeyboardInterrupt
 
+    names = (signal.SIGTERM, signal.SIGHUP)
+    is_main = threading.current_thread() is threading.main_thread()
+    # nohup ignores one of them
+    taken = [name for name in names if is_main and signal.getsignal(name) == signal.SIG_DFL]
     try:
-        if threading.current_thread() is threading.main_thread():
-            for name in (signal.SIGTERM, signal.SIGHUP):
-                if signal.getsignal(name) == signal.SIG_DFL:  # nohup ignores one of them
-                    signal.signal(name, interrupt)
-                    taken.append(name)
+        for name in taken:
+            signal.signal(name, interrupt)
         yield
     finally:
         for name in taken:

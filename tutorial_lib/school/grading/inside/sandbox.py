@@ -1,4 +1,4 @@
-"""Layers between a student's code and the grader's machine: Linux, standard library only.
+"""Layers between a student's code and the grader's machine.
 
 Every layer may be missing (an old kernel, a container, macOS). What could be put in place is
 returned by name, never assumed, so that the report can say what a submission could still reach.
@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import os
 import signal
 import struct
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tutorial_lib.school.grading.inside import mapped, seccomp
+from tutorial_lib.school.grading.inside import processes, seccomp
 
 try:
     import resource
@@ -41,19 +42,6 @@ _SYS_LANDLOCK = 444  # create_ruleset, add_rule (445), restrict_self (446) on ev
 
 
 @dataclass(frozen=True)
-class Readable:
-    """What may be read.
-
-    Args:
-        paths: Files, and folders with all that is in them.
-        listed: Folders of which the names in them may be read.
-    """
-
-    paths: Sequence[Path]
-    listed: Sequence[Path] = ()
-
-
-@dataclass(frozen=True)
 class Limits:
     """What one run of a student's code may use.
 
@@ -73,6 +61,7 @@ class Limits:
         return replace(self, exam_bytes=exam_bytes, file_bytes=0, open_files=32)
 
 
+@functools.cache
 def _libc() -> ctypes.CDLL:
     return ctypes.CDLL(None, use_errno=True)
 
@@ -144,12 +133,14 @@ def mount_scratch(folder: Path) -> bool:
     return bool(_libc().mount(b"tmpfs", place, b"tmpfs", _MS_NOSUID | _MS_NODEV, options) == 0)
 
 
-def confine(limits: Limits, readable: Readable, scratch: Path, *, flags: int) -> list[str]:
+def confine(
+    limits: Limits, readable: Mapping[Path, bool], scratch: Path, *, flags: int
+) -> list[str]:
     """Shut this process in for good, before it runs a line of a student's code.
 
     Args:
         limits: Seconds, bytes, files and processes that it may use.
-        readable: What it may read.
+        readable: Files and folders that it may read whole; false where it may list the names alone.
         scratch: The one folder it may write to; becomes its working folder and HOME.
         flags: The namespaces that it is already in.
 
@@ -160,8 +151,8 @@ def confine(limits: Limits, readable: Readable, scratch: Path, *, flags: int) ->
     os.chdir(scratch)
     os.environ.update(HOME=str(scratch), TMPDIR=str(scratch), MPLCONFIGDIR=str(scratch))
     tempfile.tempdir = None  # what was imported before may have settled on another folder
-    alone = bool(limits.exam_bytes) or not mapped.sees_memory()
-    layers = ["namespaces"] * bool(flags) + ["unwatched"] * (not mapped.sees_memory())
+    alone = bool(limits.exam_bytes) or not processes.sees_memory()
+    layers = ["namespaces"] * bool(flags) + ["unwatched"] * (not processes.sees_memory())
     steps: list[tuple[str, Callable[[], None]]] = [("limits", lambda: _set_limits(limits, flags))]
     if ON_LINUX:
         steps += [
@@ -189,13 +180,13 @@ def _set_limits(limits: Limits, flags: int) -> None:
         "RLIMIT_FSIZE": limits.file_bytes,
         "RLIMIT_NOFILE": limits.open_files,
         # Data and not address space: torch maps far more than it uses.
-        "RLIMIT_DATA": mapped.mapped_bytes("VmData") + limits.memory_bytes,
+        "RLIMIT_DATA": processes.mapped_bytes("VmData") + limits.memory_bytes,
     }
-    if not mapped.sees_memory():  # no watch counts what is shared
-        wanted["RLIMIT_AS"] = mapped.mapped_bytes("VmSize") + limits.memory_bytes
+    if not processes.sees_memory():  # no watch counts what is shared
+        wanted["RLIMIT_AS"] = processes.mapped_bytes("VmSize") + limits.memory_bytes
     if limits.exam_bytes:
         _map_each_tensor()
-        wanted["RLIMIT_AS"] = mapped.mapped_bytes("VmSize") + limits.exam_bytes
+        wanted["RLIMIT_AS"] = processes.mapped_bytes("VmSize") + limits.exam_bytes
     if flags & _NEW_USER:  # elsewhere it would count the user's other processes too
         wanted["RLIMIT_NPROC"] = 4 * limits.processes
     for name, value in wanted.items():
@@ -257,7 +248,7 @@ def landlock_version() -> int:
     return max(0, int(_libc().syscall(_SYS_LANDLOCK, None, 0, 1)))
 
 
-def _landlock(readable: Readable, scratch: Path) -> None:
+def _landlock(readable: Mapping[Path, bool], scratch: Path) -> None:
     version = landlock_version()
     if not version:
         raise OSError("this kernel has no Landlock")
@@ -269,10 +260,8 @@ def _landlock(readable: Readable, scratch: Path) -> None:
     ruleset = _succeed(_libc().syscall(_SYS_LANDLOCK, attributes, ctypes.c_size_t(size), 0))
     try:
         read_only = _EXECUTE | _READ_FILE | _READ_DIR
-        for path in readable.paths:
-            _allow(ruleset, path, read_only)
-        for path in readable.listed:
-            _allow(ruleset, path, _READ_DIR)
+        for path, whole in readable.items():
+            _allow(ruleset, path, read_only if whole else _READ_DIR)
         _allow(ruleset, Path("/dev/null"), read_only | (everything & (_WRITE_FILE | _TRUNCATE)))
         _allow(ruleset, scratch, everything & ~_MAKE_DEVICES)
         _succeed(_libc().syscall(_SYS_LANDLOCK + 2, ruleset, 0))

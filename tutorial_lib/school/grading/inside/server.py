@@ -6,33 +6,17 @@ memory, the process of every answer inherits.
 
 from __future__ import annotations
 
-import json
-import os
-import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 from tutorial_lib.school.grading.inside import view
+from tutorial_lib.school.grading.launch import take_order
 
 
 def serve() -> None:
-    """Enter the view, then serve; see `forks.serve` for what its first line holds."""
-    order = json.loads(sys.stdin.readline())
-    answering = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # an import may print, and must not answer in our place
-    copy = Path(order["view"])
-    hidden = view.enter(copy, order["package"], order["preload"])
+    """Enter the view, then serve; see `forks.serve` for what the order holds."""
+    channel, order = take_order()
+    hidden = view.enter(Path(order["view"]), order["package"], order["preload"])
 
     from tutorial_lib.school.grading.inside import forks
 
-    forks.serve(order, copy, hidden, answering)
-
-
-def isolation(layers: Sequence[str]) -> str:
-    """Put the layers into the words of the report."""
-    holes = {"solutions readable", "files writable"}
-    landlock = "landlock" in layers and holes.isdisjoint(layers)
-    names = ["landlock"] * landlock + ["namespaces"] * ("namespaces" in layers)
-    if names:
-        return "+".join(names)
-    return "limits only" if "limits" in layers else "none"
+    forks.serve(order, hidden, channel)

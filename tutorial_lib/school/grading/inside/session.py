@@ -15,6 +15,7 @@ from typing import Any
 from tutorial_lib.checks.core import EXAM_BYTES
 from tutorial_lib.school.grading.inside import processes, sandbox, student
 from tutorial_lib.school.grading.inside.watch import Spent, Watch
+from tutorial_lib.school.grading.submissions.needs import up_to
 from tutorial_lib.school.grading.wire import COUNTS, NOT_HELD, TIMED_OUT, decode, frame, read_frame
 
 _ACCEPT_SECONDS = 120
@@ -33,19 +34,14 @@ class Setting:
     """
 
     limits: sandbox.Limits
-    readable: sandbox.Readable
+    readable: Mapping[Path, bool]
     package: str
     namespaces: int
     holds_exams: bool = False
 
 
 def start_session(folder: Path, setting: Setting) -> None:
-    """Serve one judge, in namespaces of its own, until it hangs up.
-
-    Args:
-        folder: Holds `bundle.json`; the socket and the scratch folder are made in it.
-        setting: The class's setting.
-    """
+    """Serve one judge, in namespaces of its own, until it hangs up."""
     sandbox.die_with_parent()
     student.quiet([0, 1])  # what goes wrong here stands in the server's log
     bundle = json.loads((folder / "bundle.json").read_text())
@@ -80,8 +76,8 @@ class Session:
     Args:
         connection: To the judge.
         folder: The submission's own, in the run's directory.
-        bundle: `steps` (as `submission.student_steps` makes them) and `problems` (exercises without
-            an answer).
+        bundle: `steps` (as `submission.student_steps` makes them), `cuts` (what of them is run, by
+            exercise, where that is known) and `problems` (exercises without an answer).
         setting: The class's setting.
     """
 
@@ -94,6 +90,7 @@ class Session:
     ) -> None:
         self.connection, self.folder, self.setting = connection, folder, setting
         self.steps: list[dict[str, Any]] = bundle["steps"]
+        self.cuts: dict[str, list[str]] = bundle["cuts"]
         self.problems: dict[str, str] = dict(bundle["problems"])
         self.spent: dict[str, Spent] = {}
         self.late: set[str] = set()  # what among the problems ran out of time
@@ -115,8 +112,10 @@ class Session:
             return NOT_HELD, b""
         if exercise in self.problems:
             return self._failure([exercise]), self.problems[exercise].encode("utf-8", "replace")
-        upto = max(i for i, step in enumerate(self.steps) if step.get("group") == exercise)
-        steps = [step for step in self.steps[: upto + 1] if _name(step) not in self.problems]
+        above = up_to(self.steps, exercise)
+        steps = [step for step in above if _name(step) not in self.problems]
+        is_cut = len(steps) == len(above) and "whole" not in request
+        request = request | {"cut": self.cuts.get(exercise) if is_cut else None}
         spent = self.spent.setdefault(check, Spent())
         kind, content, last = self._run(steps, request, spent)
         own = any("keep" in step for step in steps)
@@ -124,7 +123,7 @@ class Session:
             # a name that no statement of an own cell seems to define: now these cells run whole
             return self._answer(request | {"whole": True})
         if kind in (student.RESULT, student.FAILURE):
-            left_out = [_name(step) for step in self.steps[:upto] if step not in steps]
+            left_out = [_name(step) for step in above if step not in steps]
             if kind == student.FAILURE and left_out:
                 said = ", ".join(
                     f"exercise {name}" if name[0] != "<" else name for name in left_out
@@ -169,11 +168,11 @@ class Session:
             return watch.outcome()
         finally:
             self.counts = watch.counts
-            watch.charge()
             os.close(reading)
             with contextlib.suppress(OSError):
                 os.killpg(child, signal.SIGKILL)
             processes.end_everything_below(first_of_namespace=bool(self.setting.namespaces))
+            watch.charge(ended=True)
 
     def _run_as_student(
         self,

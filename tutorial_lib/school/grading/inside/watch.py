@@ -6,6 +6,7 @@ behind it, and generous: code that sleeps or waits for ever uses no CPU time.
 
 from __future__ import annotations
 
+import operator
 import os
 import select
 import signal
@@ -38,14 +39,6 @@ class Time(NamedTuple):
 
     cpu: float = 0.0
     clock: float = 0.0
-
-    def plus(self, other: Time) -> Time:
-        """Add another time."""
-        return Time(self.cpu + other.cpu, self.clock + other.clock)
-
-    def minus(self, other: Time) -> Time:
-        """Take another time away."""
-        return Time(self.cpu - other.cpu, self.clock - other.clock)
 
 
 def allowed_time(seconds: float) -> Time:
@@ -123,14 +116,16 @@ class Watch:
     def _stopped(self, reason: str) -> tuple[bytes, bytes, int]:
         return TIMED_OUT if self.timed_out else b"", reason.encode(), self.last
 
-    def charge(self) -> None:
-        """Add the time since the last call to what the check has spent."""
-        now = self._now(processes.descendants(self.number))
-        used = now.minus(self.began)
-        if self.in_function:
-            self.spent.in_function = self.spent.in_function.plus(used)
-        else:
-            self.spent.in_cells = self.spent.in_cells.plus(used)
+    def charge(self, *, ended: bool = False) -> None:
+        """Add the time since the last call to what the check has spent.
+
+        Args:
+            ended: Nothing runs any more: the system has added up the time of all that was reaped.
+        """
+        now = self._now([] if ended else processes.descendants(self.number))
+        phase = "in_function" if self.in_function else "in_cells"
+        used = map(operator.sub, now, self.began)
+        setattr(self.spent, phase, Time(*map(operator.add, self._before(), used)))
         self.began = now
 
     def _now(self, below: list[psutil.Process]) -> Time:
@@ -161,8 +156,7 @@ class Watch:
 
     def _out_of_time(self, below: list[psutil.Process]) -> str:
         """Say which of the two times is over, and remember it; empty when neither is."""
-        used = self._now(below).minus(self.began)
-        cpu, clock = map(self._exceeded, self.allowed, used, self._before())
+        cpu, clock = map(self._exceeded, self.allowed, self._now(below), self.began, self._before())
         self.timed_out = bool(cpu or clock)
         again = "" if self.in_function else _EACH_TIME
         if cpu:
@@ -176,13 +170,12 @@ class Watch:
     def _before(self) -> Time:
         return self.spent.in_function if self.in_function else self.spent.in_cells
 
-    def _exceeded(self, allowed: float, used: float, before: float) -> float:
+    def _exceeded(self, allowed: float, now: float, began: float, before: float) -> float:
         """Give the limit that one of the two times has passed; 0 when it has passed none."""
-        if self.in_function:
-            return allowed if before + used > allowed else 0.0
+        used, several = now - began, 1 if self.in_function else _CELLS_TIMES
         if used > allowed:
             return allowed
-        return _CELLS_TIMES * allowed if before + used > _CELLS_TIMES * allowed else 0.0
+        return several * allowed if before + used > several * allowed else 0.0
 
     def _how_it_ended(self) -> str:
         if late := self._out_of_time(processes.descendants(self.number)):

@@ -23,7 +23,7 @@ from typing import Any
 from tutorial_lib.school.grading.errors import NotGradable
 from tutorial_lib.school.grading.inside.watch import longest
 from tutorial_lib.school.grading.lab import Lab
-from tutorial_lib.school.grading.launch import Judges
+from tutorial_lib.school.grading.launch import Server
 from tutorial_lib.school.grading.submissions.needs import needed, statements, used_names
 from tutorial_lib.school.grading.submissions.submission import Answers, student_steps
 
@@ -98,20 +98,14 @@ def prepare(folder: Path, lab: Lab, answers: Answers) -> None:
     (folder / "judge.ini").write_text("[pytest]\n")
     (folder / "judge.ipynb").write_text(json.dumps(judge_notebook(lab)), encoding="utf-8")
     bundle = {"steps": student_steps(lab, answers), "problems": answers.problems}
+    bundle["cuts"] = answers.seen.get("cuts", {})
     (folder / "bundle.json").write_text(json.dumps(bundle), encoding="utf-8")
 
 
 def run_judge(
-    judges: Judges, folder: Path, lab: Lab, *, seconds: float, stopped: threading.Event
+    judges: Server, folder: Path, lab: Lab, *, seconds: float, stopped: threading.Event
 ) -> Mapping[str, Verdict]:
     """Run nbval on a prepared folder, in a process of its own.
-
-    Args:
-        judges: Forks it.
-        folder: As `prepare` left it.
-        lab: The lab.
-        seconds: CPU time of a function in one check, all its cases together.
-        stopped: Set when the whole run comes to an end.
 
     Returns:
         A verdict for every check cell, by cell id.
@@ -126,7 +120,7 @@ def run_judge(
     arguments += ["--nbval", "--nbval-current-env", f"--nbval-cell-timeout={limit}"]
     arguments += [f"--rootdir={folder}", "-c", "judge.ini", f"--outcomes={outcomes}"]
     give_up = time.monotonic() + _SPARE_SECONDS + limit * len(lab.checks)
-    judge, alive = judges.fork(folder, [*arguments, "judge.ipynb"])
+    judge, alive = judges.fork(folder, *arguments, "judge.ipynb")
     ended = False
     try:
         while not ended:

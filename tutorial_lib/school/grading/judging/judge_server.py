@@ -8,16 +8,12 @@ submission runs in here, nor in any judge.
 from __future__ import annotations
 
 import contextlib
-import gc
 import io
 import json
 import os
 import pkgutil
 import signal
-import socket
-import sys
 import tempfile
-import traceback
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
@@ -31,40 +27,20 @@ from ipykernel.kernelapp import IPKernelApp
 from jupyter_client.localinterfaces import local_ips
 from jupyter_client.provisioning import local_provisioner
 
-from tutorial_lib.school.grading.launch import FOLDER_VARIABLES
-
-_MOST_BYTES = 2**16
+from tutorial_lib.school.grading.launch import FOLDER_VARIABLES, serve_forks, take_order
 
 
 def serve() -> None:
-    """Prepare, say so, then fork a judge for each folder that comes.
+    """Prepare, then fork a judge for each folder that comes, with its arguments for pytest.
 
-    Standard input is a socket, and each message a line of JSON. The first is the order: `preload`,
-    and `rehearsal`, a prepared folder with a session of the solution. Every other is a judge's
-    `folder` and its `arguments` for pytest, with a pipe that the judge holds open while it lives;
-    the answer is its process number.
+    The order holds `preload`, and `rehearsal`, a prepared folder with a session of the solution.
     """
-    channel = socket.socket(fileno=os.dup(0))
-    order = json.loads(channel.recv(_MOST_BYTES))
+    channel, order = take_order()
     for name in order["preload"]:
         with contextlib.suppress(Exception):  # each judge will say what cannot be imported
             pkgutil.resolve_name(name)
     _rehearse(Path(order["rehearsal"]))
-    gc.collect()
-    gc.freeze()
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # judges are reaped by the kernel
-    channel.sendall(b"ready\n")
-    while True:
-        message, pipes, *_ = socket.recv_fds(channel, _MOST_BYTES, 1)
-        if not message:
-            return
-        asked = json.loads(message)
-        judge = os.fork()
-        if not judge:
-            channel.close()
-            _become_judge(pipes[0], Path(asked["folder"]), asked["arguments"])
-        os.close(pipes[0])
-        channel.sendall(f"{judge}\n".encode())
+    serve_forks(channel, True, _be_judge)
 
 
 def _rehearse(folder: Path) -> None:
@@ -78,27 +54,20 @@ def _rehearse(folder: Path) -> None:
     remote_function.hang_up()
 
 
-def _become_judge(alive: int, folder: Path, arguments: Sequence[str]) -> NoReturn:
+def _be_judge(alive: int, folder: str, *arguments: str) -> None:
     """Run pytest in a judge's folder, beside the kernel that it will ask for."""
-    try:
-        sandbox.die_with_parent()
-        os.setsid()
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        os.chdir(folder)
-        os.environ.update(dict.fromkeys(FOLDER_VARIABLES, str(folder)))
-        os.environ[remote_function.SOCKET_VARIABLE] = str(folder / "socket")
-        tempfile.tempdir = None
-        for descriptor in (1, 2):
-            os.dup2(os.open("judge.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND), descriptor)
-        kernel = Kernel(alive)
-        local_provisioner.launch_kernel = kernel.launch  # type: ignore[assignment,attr-defined]
-        pytest.main([*arguments])
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(0)
+    sandbox.die_with_parent()
+    os.setsid()
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    os.chdir(folder)
+    os.environ.update(dict.fromkeys(FOLDER_VARIABLES, folder))
+    os.environ[remote_function.SOCKET_VARIABLE] = f"{folder}/socket"
+    tempfile.tempdir = None
+    for descriptor in (1, 2):
+        os.dup2(os.open("judge.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND), descriptor)
+    kernel = Kernel(alive)
+    local_provisioner.launch_kernel = kernel.launch  # type: ignore[assignment,attr-defined]
+    pytest.main([*arguments])
 
 
 class Kernel:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 
 from tutorial_lib.school.grading.errors import GradingError
 from tutorial_lib.school.grading.lab import Lab
-from tutorial_lib.school.grading.report.dates import late_days, read_deadline
 from tutorial_lib.school.grading.report.overrides import OVERRIDES, Override, read_overrides
 from tutorial_lib.school.grading.report.roster import Roster, Student, student_key
 from tutorial_lib.school.grading.results import Graded
@@ -18,6 +18,7 @@ from tutorial_lib.school.grading.submissions.copies import alike
 
 NOTHING = "nothing handed in"
 _NAMED = 10  # names that a sentence lists
+_DAY = timedelta(days=1)
 
 
 @dataclass(frozen=True)
@@ -171,3 +172,29 @@ def several_rows(entries: Sequence[Entry]) -> list[Student]:
     """List the students who have more than one row, each once."""
     rows = Counter(entry.student for entry in entries if entry.student)
     return [student for student, count in rows.items() if count > 1]
+
+
+def read_deadline(text: str) -> datetime:
+    """Read a date, as in `2026-11-30T23:59+01:00`; without a zone, it is this machine's.
+
+    Raises:
+        GradingError: When it is no such date.
+    """
+    try:
+        return _aware(text)
+    except ValueError as error:
+        raise GradingError(
+            f"the deadline {text!r} is no date: write it like 2026-11-30T23:59."
+        ) from error
+
+
+def late_days(when: str, deadline: datetime | None) -> int:
+    """Count the days after a deadline that have begun; 0 without a date or a deadline."""
+    if not when or deadline is None:
+        return 0
+    return max(0, math.ceil((_aware(when) - deadline) / _DAY))
+
+
+def _aware(text: str) -> datetime:
+    time = datetime.fromisoformat(text)
+    return time if time.tzinfo else time.astimezone()

@@ -6,6 +6,8 @@ import base64
 import functools
 import hashlib
 import os
+import re
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,10 +18,11 @@ from markupsafe import Markup
 
 from tutorial_lib.school.grading.lab import Lab
 from tutorial_lib.school.grading.report.class_list import NOTHING, Entry
-from tutorial_lib.school.grading.report.summary import by_exercise, histogram
 from tutorial_lib.school.grading.report.tables import readable
 
 _OTHERS = "Answers"
+_MOST_BARS = 20
+_NUMBER = re.compile(r"\d[\d,.]*")
 _TEMPLATES = Path(__file__).resolve().parents[1] / "pages"
 
 
@@ -63,6 +66,36 @@ def index_page(lab: Lab, entries: Sequence[Entry], said: Sequence[str]) -> str:
     facts = {"lab": lab, "entries": entries, "said": said, "link": _link, "num_there": len(there)}
     facts |= {"bars": histogram(lab, there), "summary": by_exercise(lab, there)}
     return _page("index.html", title=lab.name, **facts)
+
+
+def histogram(lab: Lab, entries: Sequence[Entry]) -> list[tuple[str, int]]:
+    """Count rows by points: for each bar its label and its count."""
+    points = [entry.points(lab) for entry in entries]
+    width = max(1, -(-(lab.maximum + 1) // _MOST_BARS))
+    bars = []
+    for low in range(0, lab.maximum + 1, width):
+        high = min(low + width - 1, lab.maximum)
+        label = f"{low}" if high == low else f"{low}-{high}"
+        bars.append((label, sum(low <= one < low + width for one in points)))
+    return bars
+
+
+def by_exercise(lab: Lab, entries: Sequence[Entry]) -> list[dict[str, Any]]:
+    """Say for each exercise how many have all points, and what its checks said most often.
+
+    Messages that differ in numbers alone count as one.
+    """
+    found = []
+    for exercise in lab.exercises:
+        maximum = lab.maximum_of(exercise)
+        passed = sum(entry.points(lab, exercise) == maximum for entry in entries)
+        messages = [text for entry in entries if (text := entry.message(lab, exercise))]
+        example = {_NUMBER.sub("0", text): text for text in messages}
+        alike = Counter(_NUMBER.sub("0", text) for text in messages).most_common(1)
+        facts = {"exercise": exercise, "maximum": maximum, "passed": passed}
+        said = {"said": alike[0][1], "message": example[alike[0][0]]} if alike else {"said": 0}
+        found.append(facts | said)
+    return found
 
 
 def _link(name: str) -> str:

@@ -24,10 +24,6 @@ _REPORT = {*_OURS, "feedback", "answers", OVERRIDES}
 def check_place(out: Path, submissions: Path) -> None:
     """Refuse to put a report where anything but an older report stands.
 
-    Args:
-        out: Where the report is to go.
-        submissions: The folder of the class, or another report to read.
-
     Raises:
         GradingError: When it would overwrite something else, or stand among the submissions.
     """
@@ -54,15 +50,7 @@ def write_report(
     said: Sequence[str],
     facts: Mapping[str, Any],
 ) -> None:
-    """Write the whole report beside its place, then put it there: nothing is ever half-written.
-
-    Args:
-        out: Where it goes; an older report there is replaced, but for `overrides.csv`.
-        lab: The lab.
-        entries: All rows, in order.
-        said: What the instructor should know about the run.
-        facts: What `run.json` says.
-    """
+    """Write the whole report beside its place, then put it there: nothing is ever half-written."""
     with replacing(out) as folder:
         for entry in entries:
             page = folder / "feedback" / pages.feedback_name(entry.result.name)

@@ -6,10 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tutorial_lib.school.grading.submissions import reader
 from tutorial_lib.school.marks import Mark, cell_mark
 
-MOST_CHARACTERS = reader.MOST_CHARACTERS
+# Far more than an answer needs. Splitting or tokenizing a text takes hundreds of times its bytes.
+MOST_CHARACTERS = 50_000
+_NAME_CHARACTERS = 200
 
 
 @dataclass(frozen=True)
@@ -21,7 +22,7 @@ class Cell:
         source: Its text.
         names: Its cell id, nbgrader's grade_id and Colab's metadata id, in this order; no blanks.
         mark: What its first line says.
-        raw: The cell as it stands in the file; empty for a submission's.
+        raw: The cell as it stands in the file.
     """
 
     kind: str
@@ -42,15 +43,37 @@ class Cell:
 
 
 def read_cells(notebook: Any) -> list[Cell] | None:
-    """List the cells of a parsed notebook of the course, or None when it is no notebook."""
-    raw = reader.raw_cells(notebook)
-    return None if raw is None else [make_cell(*reader.essentials(cell), raw=cell) for cell in raw]
+    """List the cells of a parsed notebook, or None when it is no notebook.
+
+    Cells that are not even a dictionary are left out; nbformat 3 keeps its cells in worksheets.
+    """
+    raw = _dict(notebook).get("cells")
+    if raw is None and isinstance(sheets := _dict(notebook).get("worksheets"), list):
+        several = [_dict(sheet).get("cells") for sheet in sheets]
+        raw = [cell for cells in several if isinstance(cells, list) for cell in cells]
+    if not isinstance(raw, list):
+        return None
+    return [_read(cell) for cell in raw if isinstance(cell, dict)]
 
 
-def make_cell(kind: str, source: str, names: Iterable[str], *, raw: Mapping[str, Any]) -> Cell:
-    """Make a cell out of what `reader.essentials` gives."""
-    source = source.replace("\r\n", "\n").replace("\r", "\n")
-    return Cell(kind, source, tuple(names), cell_mark(source), raw)
+def _read(raw: dict[str, Any]) -> Cell:
+    source = raw.get("source", raw.get("input", ""))
+    if isinstance(source, list):
+        source = "".join(part for part in source if isinstance(part, str))
+    metadata = _dict(raw.get("metadata"))
+    names = (raw.get("id"), _dict(metadata.get("nbgrader")).get("grade_id"), metadata.get("id"))
+    some = [name for name in names if isinstance(name, str) and 0 < len(name) <= _NAME_CHARACTERS]
+    kind = raw.get("cell_type")
+    return _make(kind if isinstance(kind, str) else "", source, some, raw)
+
+
+def _make(kind: str, source: Any, names: Iterable[str], raw: Mapping[str, Any]) -> Cell:
+    text = source.replace("\r\n", "\n").replace("\r", "\n") if isinstance(source, str) else ""
+    return Cell(kind, text, tuple(names), cell_mark(text), raw)
+
+
+def _dict(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
 
 
 def split_at_marks(cell: Cell) -> list[Cell]:
@@ -65,9 +88,7 @@ def split_at_marks(cell: Cell) -> list[Cell]:
     if len(starts) == 1:
         return [cell]
     parts = ["".join(lines[a:b]) for a, b in zip(starts, [*starts[1:], None], strict=True)]
-    return [
-        make_cell(cell.kind, part, () if i else cell.names, raw={}) for i, part in enumerate(parts)
-    ]
+    return [_make(cell.kind, part, () if i else cell.names, {}) for i, part in enumerate(parts)]
 
 
 def _begins_a_cell(lines: Sequence[str], number: int) -> bool:

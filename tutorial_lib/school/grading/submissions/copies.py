@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import ast
 import builtins
-import math
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import combinations
 from zlib import crc32
 
 # Of the parts of two answers together, those that both have. The right answers of the course's
@@ -82,11 +82,7 @@ def _says_nothing(node: ast.AST) -> bool:
 def alike(
     fingerprints: Mapping[str, Mapping[str, Sequence[int]]],
 ) -> dict[str, dict[str, list[str]]]:
-    """Find the near-copies of a class, by submission and exercise.
-
-    Args:
-        fingerprints: Of each answer, by submission and exercise.
-    """
+    """Find the near-copies of a class, by submission and exercise."""
     found: dict[str, dict[str, list[str]]] = {name: {} for name in fingerprints}
     for number in {number for answers in fingerprints.values() for number in answers}:
         answers = {name: of.get(number, ()) for name, of in fingerprints.items()}
@@ -98,34 +94,23 @@ def alike(
 def near_copies(fingerprints: Mapping[str, Sequence[int]]) -> dict[str, list[str]]:
     """Find the answers to one exercise that are nearly the same.
 
-    Each is compared only with those that share one of its rarest parts: two that are similar must.
-
-    Args:
-        fingerprints: By submission.
-
     Returns:
         For every answer that has any, the names of its near-copies.
     """
     number = Counter(part for parts in fingerprints.values() for part in set(parts))
     most = max(_ALWAYS_RARE, len(fingerprints) / 3)
     rare = {
-        name: sorted({part for part in parts if number[part] <= most}, key=lambda p: (number[p], p))
+        name: {part for part in parts if number[part] <= most}
         for name, parts in fingerprints.items()
     }
-    by_part: dict[int, list[str]] = defaultdict(list)
     found: dict[str, list[str]] = defaultdict(list)
-    for name, parts in rare.items():
-        if len(parts) < _FEWEST_PARTS:
-            continue
-        first = parts[: math.floor((1 - SIMILAR) * len(parts)) + 1]
-        for other in {other for part in first for other in by_part[part]}:
-            both = len({*parts} & {*rare[other]})
-            alike = both >= SIMILAR * (len(parts) + len(rare[other]) - both)
-            if alike and not _same_student(name, other):
-                found[name].append(other)
-                found[other].append(name)
-        for part in first:
-            by_part[part].append(name)
+    large = [name for name, parts in rare.items() if len(parts) >= _FEWEST_PARTS]
+    for name, other in combinations(large, 2):
+        both = len(rare[name] & rare[other])
+        alike = both >= SIMILAR * (len(rare[name]) + len(rare[other]) - both)
+        if alike and not _same_student(name, other):
+            found[name].append(other)
+            found[other].append(name)
     return {name: sorted(others) for name, others in found.items()}
 
 

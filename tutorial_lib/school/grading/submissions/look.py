@@ -1,53 +1,133 @@
-"""A look at what a submission's cells say, beside what the judge says of their results."""
+"""What is seen in a submission's cells without running them: findings, fingerprints and notes.
+
+Parsing hostile text can end the process that does it, so this runs in `intake`'s program. It
+imports nothing but a few small modules, so that it starts in a few hundredths of a second.
+"""
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
-from dataclasses import replace
+import ast
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 from tutorial_lib.school.grading.lab import Lab
-from tutorial_lib.school.grading.results import Graded
-from tutorial_lib.school.grading.submissions import looker
+from tutorial_lib.school.grading.submissions.copies import fingerprint
+from tutorial_lib.school.grading.submissions.needs import (
+    WRITES_A_FILE,
+    bound_names,
+    cut,
+    plain_python,
+    up_to,
+    used_names,
+)
+from tutorial_lib.school.grading.submissions.review import (
+    DENIED,
+    HIDDEN,
+    Finding,
+    findings,
+    imported,
+)
 from tutorial_lib.school.grading.submissions.submission import Answers, student_steps
 
-_SECONDS = 120  # on the clock; of CPU time it has what a reader has
+NOT_PYTHON = "not Python"
 
 
-def looked_through(lab: Lab, answers: Answers, result: Graded) -> Graded:
-    """Add to a result what a person should read, fingerprints, and notes on the set-up.
-
-    Args:
-        lab: The lab.
-        answers: What the submission says.
-        result: What the judge says.
-    """
-    task = {
-        "steps": student_steps(lab, answers),
-        "course": [cell.source for cell in lab.cells if cell.kind == "code" and not cell.mark],
-        "references": {answer.exercise: answer.reference for answer in lab.answers.values()},
-        "blanks": {answer.exercise: answer.blank or "" for answer in lab.answers.values()},
-    }
-    command = [sys.executable, "-I", "-S", looker.__file__]
+def _tree(source: str) -> ast.Module | None:
     try:
-        done = subprocess.run(
-            command, input=json.dumps(task).encode(), capture_output=True, timeout=_SECONDS
-        )
-        seen = json.loads(done.stdout)
-    except (subprocess.TimeoutExpired, ValueError):
-        reason = (1, looker.NOT_PYTHON, "to parse these cells ends the process that does it")
-        seen = {
-            "findings": {number: [reason] for number in answers.parts},
-            "parts": {},
-            "notes": [],
-        }
-    lines: dict[str, list[str]] = {}
-    for number, found in seen["findings"].items():
-        for line, what, why in found:
-            # a slip that cost all points is nothing to read
-            if what != looker.NOT_PYTHON or result.points(lab, number):
-                place = f"line {line}" if line else "a cell beside the answer"
-                lines.setdefault(number, []).append(f"{place}: {what}: {why}")
-    notes = [*result.notes, *seen["notes"]]
-    return replace(result, findings=lines, parts=seen["parts"], notes=notes)
+        return ast.parse(plain_python(source))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+
+
+def look(lab: Lab, answers: Answers) -> dict[str, Any]:
+    """Look at what a submission's cells say.
+
+    Returns:
+        `findings`, what a person should read, and `parts`, fingerprints, both by exercise; `notes`
+        for the student; and `cuts`, as `needs.cut` makes them, by exercise.
+    """
+    sources = [cell.source for cell in lab.cells if cell.kind == "code" and not cell.mark]
+    course = [tree for tree in map(_tree, sources) if tree]
+    references = {answer.exercise: _tree(answer.reference) for answer in lab.answers.values()}
+    steps = student_steps(lab, answers)
+    cells = _cells(steps)
+    trees = [tree for _, _, tree in cells if tree]
+    known = {name: path for tree in [*course, *trees] for name, path in imported(tree).items()}
+    allowed = {path for tree in course for path in imported(tree).values()} - HIDDEN
+    allowed -= {path for path in allowed for denied in DENIED if path.startswith(denied)}
+    allowed |= _written(steps)
+    solved = [findings(tree, known, allowed) for tree in references.values() if tree]
+    usual = {finding.what for some in solved for finding in some}
+    of_course = {finding.what for tree in course for finding in findings(tree, known, allowed)}
+    allowed |= {denied for denied in DENIED if any(what.startswith(denied) for what in usual)}
+    found: dict[str, list[Finding]] = {}
+    parts: dict[str, set[int]] = {}
+    for number, step, tree in cells:
+        if tree is None:
+            new = [Finding(1, NOT_PYTHON, "nobody sees what it does")]
+        else:
+            same = usual if "group" in step else usual | of_course
+            new = [one for one in findings(tree, known, allowed) if one.what not in same]
+        if new:
+            new = new if step["exercise"] else [one._replace(line=0) for one in new]
+            found.setdefault(number, []).extend(new)
+        if tree and step["exercise"]:
+            parts.setdefault(number, set()).update(fingerprint(tree, known))
+    for number in parts:
+        for tree in (references[number], _tree(lab.answers[number].blank or "")):
+            parts[number] -= fingerprint(tree, known) if tree else set()
+    return {
+        "findings": found,
+        "parts": {number: sorted(some) for number, some in parts.items()},
+        "notes": _notes(course, steps),
+        "cuts": {number: cut(up_to(steps, number)) for number in answers.parts},
+    }
+
+
+def _cells(
+    steps: Sequence[Mapping[str, Any]],
+) -> list[tuple[str, Mapping[str, Any], ast.Module | None]]:
+    """List the student's cells, whole: for which exercise, the step, and parsed."""
+    cells: list[tuple[str, Mapping[str, Any], ast.Module | None]] = []
+    group = ""
+    for step in reversed(steps):
+        group = step.get("group", group)
+        source = step["source"]
+        if step["exercise"] or "keep" in step:
+            if source.lstrip().startswith(WRITES_A_FILE):
+                source = source.lstrip().partition("\n")[2]
+            cells.append((group, step, _tree(source)))
+    return cells[::-1]
+
+
+def _written(steps: Sequence[Mapping[str, Any]]) -> set[str]:
+    """List the modules that cells write into files."""
+    heads = [step["source"].lstrip().split("\n", 1)[0] for step in steps]
+    return {Path(head.split()[-1]).stem for head in heads if head.startswith(WRITES_A_FILE)}
+
+
+def _notes(course: Sequence[ast.Module], steps: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Say which changes of set-up cells had no effect, though an answer uses what was changed."""
+    own = {ast.dump(statement) for tree in course for statement in tree.body}
+    set_up = {name for tree in course for statement in tree.body for name in bound_names(statement)}
+    used = {
+        name
+        for step in steps
+        if step["exercise"]
+        for name in used_names(plain_python(step["source"]))
+    }
+    changed: set[str] = set()
+    for step in steps:
+        tree = _tree(step["source"]) if "keep" in step and "group" not in step else None
+        for statement in tree.body if tree else ():
+            if (
+                not isinstance(statement, ast.Import | ast.ImportFrom)
+                and ast.dump(statement) not in own
+            ):
+                changed |= bound_names(statement) & set_up & used
+    return [
+        f"{name} was changed in a cell of the course, and the course's own was used: give it "
+        "another name in a cell of your own."
+        for name in sorted(changed)
+    ]

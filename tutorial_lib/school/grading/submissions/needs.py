@@ -138,6 +138,12 @@ def needed(cells: Sequence[str], wanted: Iterable[Iterable[str]]) -> list[str]:
     return kept[::-1]
 
 
+def up_to(steps: Sequence[Mapping[str, Any]], exercise: str) -> Sequence[Mapping[str, Any]]:
+    """List the steps up to the last one of an exercise."""
+    last = max(i for i, step in enumerate(steps) if step.get("group") == exercise)
+    return steps[: last + 1]
+
+
 def cut(
     steps: Sequence[Mapping[str, Any]],
     begin: Callable[[int], None] = lambda number: None,

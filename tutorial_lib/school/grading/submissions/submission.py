@@ -42,12 +42,14 @@ class Answers:
         problems: Why there is none, by exercise.
         notes: What the student should know about the rest of the notebook.
         edited: Set-up cells of the course that the student changed, by their id.
+        seen: What `look` sees in them; empty for answers that are nobody's.
     """
 
     parts: dict[str, list[Part]] = field(default_factory=dict)
     problems: dict[str, str] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     edited: dict[str, str] = field(default_factory=dict)
+    seen: dict[str, Any] = field(default_factory=dict)
 
     @property
     def sources(self) -> dict[str, str]:

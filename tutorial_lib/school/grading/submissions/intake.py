@@ -1,0 +1,130 @@
+"""Takes a submission in: its answers, and what is seen in them without running them.
+
+What JSON holds can take thirty times its bytes in memory, and parsing hostile text can end the
+process that does it. So the grader runs this file as a program, which limits its own memory and
+time. It reads the lab and the file from its standard input, and writes two lines of JSON: the
+answers, and what it sees in them. If it ends in between, the answers are judged all the same.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import gc
+import json
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).resolve().parents[4]))
+
+from tutorial_lib.school.grading.errors import NotGradable
+from tutorial_lib.school.grading.lab import Lab
+from tutorial_lib.school.grading.submissions.cells import read_cells
+from tutorial_lib.school.grading.submissions.look import NOT_PYTHON, look
+from tutorial_lib.school.grading.submissions.submission import Answers, Part, match_answers
+
+MEMORY_BYTES, _CPU_SECONDS = 256 * 1024**2, 20
+_CLOCK_SECONDS = 120  # for a machine that is busy
+_MOST_CELLS, _MOST_CHARACTERS = 5_000, 4_000_000
+_TOO_LONG = "takes too long to read: clear the outputs, save it again and hand that in"
+
+
+def take_in(lab: Lab, content: bytes) -> Answers:
+    """Read a submitted file, in a process of its own with little memory and time.
+
+    Raises:
+        NotGradable: When nothing in it can be judged.
+    """
+    # without site packages it starts in a few hundredths of a second
+    command = [sys.executable, "-I", "-S", __file__]
+    said = seen = b""
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        asked = pickle.dumps(lab) + content
+        done = subprocess.run(command, input=asked, capture_output=True, timeout=_CLOCK_SECONDS)
+        said, _, seen = done.stdout.partition(b"\n")
+    if not said:
+        raise NotGradable("unreadable", f"The file {_TOO_LONG}.")
+    facts: dict[str, Any] = json.loads(said)
+    if "status" in facts:
+        raise NotGradable(facts["status"], facts["reason"])
+    facts["parts"] = {
+        name: [Part(**part) for part in some] for name, some in facts["parts"].items()
+    }
+    with contextlib.suppress(ValueError):
+        return Answers(**facts | {"seen": json.loads(seen)})
+    reason = (1, NOT_PYTHON, "to parse these cells ends the process that does it")
+    return Answers(
+        **facts | {"seen": {"findings": {number: [reason] for number in facts["parts"]}}}
+    )
+
+
+def _read(lab: Lab, content: bytes) -> Answers:
+    try:
+        # bytes, not text: json then accepts a byte order mark, and UTF-16 by its zeros
+        cells = read_cells(json.loads(content))
+    except (ValueError, RecursionError, MemoryError) as error:
+        wrong = _what_is_wrong(content, error)
+        raise NotGradable(
+            "unreadable", f"The file {wrong}: save the notebook again and hand that in."
+        ) from error
+    if cells is None:
+        raise NotGradable("not a notebook", "The file is JSON, but it has no list of cells.")
+    total = sum(len(cell.source) for cell in cells[:_MOST_CELLS] if not cell.is_too_long)
+    if len(cells) > _MOST_CELLS or total > _MOST_CHARACTERS:
+        raise NotGradable(
+            "too large",
+            f"The file has {len(cells):,} cells, and {total:,} characters in the first of them: "
+            f"{_MOST_CELLS:,} cells and {_MOST_CHARACTERS:,} characters are read. Delete what is "
+            "no part of the lab.",
+        )
+    return match_answers(lab, cells)
+
+
+def _what_is_wrong(content: bytes, error: BaseException) -> str:
+    if not content.strip(b"\0 \t\r\n"):
+        return "is empty"
+    before, marker, _ = content.partition(b"\n<<<<<<< ")
+    if marker:
+        line = before.count(b"\n") + 2
+        return f"holds two versions at once (a conflict mark of git stands in line {line})"
+    if isinstance(error, MemoryError):
+        return "takes too much memory to read"
+    if isinstance(error, UnicodeDecodeError):
+        byte = error.object[error.start]
+        return f"is not in UTF-8 (byte 0x{byte:02x} at position {error.start})"
+    if b"\0" in content:
+        return f"is damaged (a zero byte at position {content.index(0)})"
+    if isinstance(error, json.JSONDecodeError):
+        return f"is not valid JSON (line {error.lineno}, column {error.colno})"
+    return "is not valid JSON"
+
+
+def _limit_this_process() -> None:
+    """Be ended by the system where too much memory or time would be taken."""
+    with contextlib.suppress(ImportError, OSError, ValueError):
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
+        resource.setrlimit(resource.RLIMIT_CPU, (_CPU_SECONDS, _CPU_SECONDS))
+
+
+def main() -> None:
+    """Answer for one file."""
+    lab: Lab = pickle.load(sys.stdin.buffer)  # the grader's own; the rest is anybody's
+    _limit_this_process()
+    gc.disable()  # JSON holds no circles, and looking for them takes seconds
+    try:
+        answers = _read(lab, sys.stdin.buffer.read())
+    except NotGradable as finding:
+        print(json.dumps(vars(finding)))
+    else:
+        print(json.dumps(dataclasses.asdict(answers)), flush=True)
+        print(json.dumps(look(lab, answers)))
+
+
+if __name__ == "__main__":
+    main()
