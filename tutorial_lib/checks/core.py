@@ -27,6 +27,7 @@ import torch.utils.checkpoint as torch_checkpoint
 
 from tutorial_lib.checks.forbid import Forbidden, refused
 
+Answer = Callable[..., Any]
 Case = Mapping[str, Any]
 Result = Mapping[str, Any]
 

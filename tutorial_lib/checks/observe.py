@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 from unittest import mock
 
@@ -81,6 +81,14 @@ def updates_seen(model: nn.Module, optimizer: Optimizer) -> Iterator[list[Tensor
         yield updates
     finally:
         handle.remove()
+
+
+def make_optimizer(name: str, parameters: Iterable[Tensor], *, foreach: bool) -> Optimizer:
+    """Build `sgd` (without momentum), `momentum` or `adamw`, as an exercise names them."""
+    if name == "adamw":
+        return torch.optim.AdamW(parameters, lr=1e-4, foreach=foreach)
+    momentum = {"sgd": 0.0, "momentum": 0.9}[name]
+    return torch.optim.SGD(parameters, lr=1e-4, momentum=momentum, foreach=foreach)
 
 
 def training_step(loss: Callable[[], Tensor], optimizer: Optimizer) -> Callable[[], None]:

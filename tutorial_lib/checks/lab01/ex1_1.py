@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
-from typing import Any
 
 from tutorial_lib.checks import expect
-from tutorial_lib.checks.core import Case, Check, Result
+from tutorial_lib.checks.core import Answer, Case, Check, Result
 from tutorial_lib.checks.lab01 import models
 
 
@@ -28,7 +26,7 @@ def model_cases(seed: int) -> list[Case]:
     ]
 
 
-def _run(answer: Callable[..., Any], case: Case) -> Result:
+def _run(answer: Answer, case: Case) -> Result:
     model = models.TiedEmbeddingModel(case)
     return {"bytes": answer(model)}
 

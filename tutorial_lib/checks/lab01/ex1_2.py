@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 from typing import Any
 
 from tutorial_lib.checks import expect, read
-from tutorial_lib.checks.core import Case, Check, Result
+from tutorial_lib.checks.core import Answer, Case, Check, Result
 from tutorial_lib.checks.lab01 import models
 from tutorial_lib.checks.lab01.ex1_1 import model_cases
 
@@ -29,7 +28,7 @@ def _cases(seed: int) -> list[Case]:
     ]
 
 
-def _run(answer: Callable[..., Any], case: Case) -> Result:
+def _run(answer: Answer, case: Case) -> Result:
     model = models.TiedEmbeddingModel(case)
     return {"ledger": answer(model, case["optimizer"])}
 

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import nn
 
 from tutorial_lib import memory, private_torch
 from tutorial_lib.checks import expect, forbid
-from tutorial_lib.checks.core import Case, Check, Result
+from tutorial_lib.checks.core import Answer, Case, Check, Result
 from tutorial_lib.checks.lab01.models import NO_METER
 
 _ADVICE = "Go through the layers yourself."
@@ -73,7 +71,7 @@ def output_bytes(case: Case) -> list[int]:
     return sizes
 
 
-def _run(answer: Callable[..., Any], case: Case) -> Result:
+def _run(answer: Answer, case: Case) -> Result:
     return {"bytes": answer(_make_chain(case), tuple(case["shape"]))}
 
 

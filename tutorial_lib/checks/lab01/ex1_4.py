@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import nn
 
 from tutorial_lib import memory
 from tutorial_lib.checks import expect
-from tutorial_lib.checks.core import Case, Check, Result
+from tutorial_lib.checks.core import Answer, Case, Check, Result
 from tutorial_lib.checks.lab01.models import NO_METER, OPTIMIZERS, make_optimizer
 
 SWITCHED_OFF = {"autocast": False, "master_copy": False}
@@ -63,7 +61,7 @@ def per_parameter(case: Case, side: int = 64) -> int:
     return kept // weight.numel()  # the rest is Adam's one step count
 
 
-def _run(answer: Callable[..., Any], case: Case) -> Result:
+def _run(answer: Answer, case: Case) -> Result:
     weights = getattr(torch, case["weights"])
     switches = {name: case[name] for name in SWITCHED_OFF}
     return {"bytes": answer(weights, case["optimizer"], **switches)}

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Callable
-from functools import cached_property
 from typing import Any
 
 import torch
@@ -13,13 +11,8 @@ from torch import nn
 
 from tutorial_lib import memory
 from tutorial_lib.checks import expect, observe, read
-from tutorial_lib.checks.core import Case, Check, CheckError, Result
-from tutorial_lib.checks.lab01.models import (
-    NO_METER,
-    OPTIMIZERS,
-    make_optimizer,
-    make_training,
-)
+from tutorial_lib.checks.core import Answer, Case, Check, CheckError, Result
+from tutorial_lib.checks.lab01 import models
 from tutorial_lib.private_torch import times_written
 
 _TOLERANCE = 0.02
@@ -29,7 +22,7 @@ def _cases(seed: int) -> list[Case]:
     draw = random.Random(seed)
     gpt = {"vocab_size": draw.choice([768, 1024, 1280]), "seq_len": 64, "num_heads": 4}
     gpt |= {"num_layers": draw.randint(2, 3), "d_model": draw.choice([64, 96])}
-    unet = {"base_channels": draw.choice([16, 24]), "channel_multipliers": [1, 2, 2]}
+    unet = {"base_channels": draw.choice([16, 24])}
     vgg = {"hidden": draw.choice([960, 1024, 1088])}
     mlp, rows = {"width": draw.choice([896, 1024, 1152])}, draw.randint(4, 6)
     # The update is the peak of the MLP, with AdamW's temporaries and without any: sums that take
@@ -37,42 +30,24 @@ def _cases(seed: int) -> list[Case]:
     trainings: list[tuple[str, str, str, dict[str, Any], int]] = [
         ("mlp", "a wide MLP", "adamw", mlp, rows),
         ("mlp", "a wide MLP", draw.choice(["sgd", "momentum"]), mlp, rows),
-        ("gpt", "a small GPT", draw.choice(OPTIMIZERS), gpt, draw.randint(4, 6)),
-        ("unet", "a U-Net", draw.choice(OPTIMIZERS), unet, draw.randint(5, 8)),
+        ("gpt", "a small GPT", draw.choice(models.OPTIMIZERS), gpt, draw.randint(4, 6)),
+        ("unet", "a U-Net", draw.choice(models.OPTIMIZERS), unet, draw.randint(5, 8)),
         ("vgg", "a VGG", draw.choice(["sgd", "momentum"]), vgg, draw.randint(10, 16)),
     ]
     keys = ("kind", "title", "optimizer", "config", "batch")
     return [dict(zip(keys, training, strict=True)) for training in trainings]
 
 
-class MeteredStep:
-    """A steady training step of a case, read by the meter."""
-
-    def __init__(self, case: Case) -> None:
-        self.case = case
-
-    @cached_property
-    def report(self) -> memory.MemoryReport:
-        """That of the step."""
-        model, loss_fn = make_training(self.case)
-        optimizer = make_optimizer(self.case["optimizer"], model.parameters())
-        step = observe.training_step(loss_fn, optimizer)
-        return memory.measure(step, model=model, optimizer=optimizer)
-
-    @cached_property
-    def saved(self) -> memory.SavedTensors:
-        """What forward saves."""
-        model, loss_fn = make_training(self.case)
-        return memory.saved(loss_fn, params_of=model)
-
-    @cached_property
-    def saved_with_weights(self) -> memory.SavedTensors:
-        """What forward saves, and the weights that autograd refers to beside it."""
-        return memory.saved(make_training(self.case)[1])
+def metered(case: Case) -> memory.MemoryReport:
+    """Meter a steady training step of a case."""
+    model, loss_fn = models.make_training(case)
+    optimizer = models.make_optimizer(case["optimizer"], model.parameters())
+    step = observe.training_step(loss_fn, optimizer)
+    return memory.measure(step, model=model, optimizer=optimizer)
 
 
-def _run(answer: Callable[..., Any], case: Case) -> Result:
-    model, loss_fn = make_training(case)
+def _run(answer: Answer, case: Case) -> Result:
+    model, loss_fn = models.make_training(case)
     forwards = 0
     before = _versions(model)
 
@@ -90,7 +65,7 @@ def _versions(model: nn.Module) -> list[tuple[int, bool]]:
     return [(times_written(p), p.grad is None) for p in model.parameters()]
 
 
-def _judge(case: Case, result: Result, step: MeteredStep) -> None:
+def _judge(case: Case, result: Result, report: memory.MemoryReport) -> None:
     if result.get("touched") is not False:
         raise CheckError(
             "gradients or new weights were left in the model: a backward or an update ran, and "
@@ -102,27 +77,27 @@ def _judge(case: Case, result: Result, step: MeteredStep) -> None:
             f"loss_fn was called {forwards} times: once is enough, inside memory.saved."
         )
     seen = read.integer(result.get("peak"), f"the peak of {case['title']}")
-    peak = step.report.peak_bytes
+    peak = report.peak_bytes
     expect.close(
         seen,
         peak,
-        _faults(case, step, seen),
-        otherwise=f"Within {_TOLERANCE:.0%} is wanted. Its peak comes in the "
-        f"{step.report.peak_phase} phase: compare your terms with memory.measure's table, outside "
-        "the function.",
+        _faults(case, report, seen),
+        otherwise=f"Within {_TOLERANCE:.0%} is wanted. Its peak comes in the {report.peak_phase} "
+        "phase: compare your terms with memory.measure's table, outside the function.",
         tolerance=_TOLERANCE,
         fault_tolerance=0.005,
         where=f"{case['title']} with {case['optimizer']}: off by {seen / peak - 1:+.0%}. ",
     )
 
 
-def _faults(case: Case, step: MeteredStep, seen: int) -> expect.Faults:
-    yield from sorted(_sums(case, step).items(), key=lambda fault: abs(fault[1] - seen))
+def _faults(case: Case, report: memory.MemoryReport, seen: int) -> expect.Faults:
+    yield from sorted(_sums(case, report).items(), key=lambda fault: abs(fault[1] - seen))
 
 
-def _sums(case: Case, step: MeteredStep) -> dict[str, int]:
+def _sums(case: Case, report: memory.MemoryReport) -> dict[str, int]:
     """Give the sums that forget a term or take one too many, by what to say of each."""
-    report, saved = step.report, step.saved
+    model, loss_fn = models.make_training(case)
+    saved, with_weights = memory.saved(loss_fn, params_of=model), memory.saved(loss_fn)
     left = report.curve()[-1]
     gradients, state = left["gradients"], left["optimizer_state"]
     fixed = left["parameters"] + left["buffers"] + state
@@ -156,7 +131,6 @@ def _sums(case: Case, step: MeteredStep) -> dict[str, int]:
             "The largest flowing gradients do not meet the fullest store: by the time that they "
             "flow, what was saved after them is freed.": fixed + kept + 2 * largest,
         }
-    with_weights = step.saved_with_weights
     most = max(row.num_bytes for row in with_weights.rows)
     sums |= {
         "For this model no moment of backward is the peak: what is alive in the update?": fixed
@@ -183,6 +157,6 @@ predict_peak = Check(
     _cases,
     _run,
     _judge,
-    oracle=MeteredStep,
-    forbidden=[NO_METER],
+    oracle=metered,
+    forbidden=[models.NO_METER],
 )

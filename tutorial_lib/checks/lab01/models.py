@@ -8,8 +8,8 @@ same one untied, unfrozen, in float32).
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -26,12 +26,7 @@ OPTIMIZERS = ("sgd", "momentum", "adamw")
 NO_METER = forbid.meter("Account for the tensors yourself.")
 
 
-def make_optimizer(name: str, parameters: Iterable[Tensor]) -> torch.optim.Optimizer:
-    """Build one of `OPTIMIZERS` with CUDA's default, `foreach`, on any device."""
-    if name == "adamw":
-        return torch.optim.AdamW(parameters, lr=1e-4, foreach=True)
-    momentum = {"sgd": 0.0, "momentum": 0.9}[name]
-    return torch.optim.SGD(parameters, lr=1e-4, momentum=momentum, foreach=True)
+make_optimizer = partial(observe.make_optimizer, foreach=True)  # CUDA's default
 
 
 class TiedEmbeddingModel(nn.Module):
@@ -128,8 +123,7 @@ def make_training(case: Case) -> tuple[nn.Module, Callable[[], Tensor]]:
         tokens = torch.randint(0, gpt.config.vocab_size, (batch, gpt.config.seq_len))
         return gpt, lambda: gpt.loss(tokens)
     if case["kind"] == "unet":
-        sizes = {name: _tuple(value) for name, value in case["config"].items()}
-        unet = UNet(UNetConfig(**sizes))
+        unet = UNet(UNetConfig(**case["config"], channel_multipliers=(1, 2, 2)))
         images, t = torch.randn(batch, 1, 32, 32), torch.randint(0, 1000, (batch,))
         noise = torch.randn_like(images)
         return unet, lambda: unet.loss(images, t, noise)
@@ -140,8 +134,3 @@ def make_training(case: Case) -> tuple[nn.Module, Callable[[], Tensor]]:
     mlp = WideMLP(case["config"]["width"])
     x, y = torch.randn(batch, mlp.projection.size(0)), torch.randint(0, 10, (batch,))
     return mlp, lambda: F.cross_entropy(mlp(x), y)
-
-
-def _tuple(value: Any) -> Any:
-    # A case has crossed between processes as JSON, which knows lists alone.
-    return tuple(value) if isinstance(value, list) else value

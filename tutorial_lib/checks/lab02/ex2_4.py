@@ -5,15 +5,14 @@ from __future__ import annotations
 import gc
 import random
 from collections.abc import Callable, Iterable
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from tutorial_lib import memory
 from tutorial_lib.checks import expect, read
-from tutorial_lib.checks.core import Case, Check, CheckError, Result
-from tutorial_lib.checks.lab02.machine import NO_INSTRUMENTS, PretendGPU, without_instruments
+from tutorial_lib.checks.core import Answer, Case, Check, CheckError, Result
+from tutorial_lib.checks.lab02 import machine
 from tutorial_lib.checks.lab02.steps import Picker
 from tutorial_lib.models.gpt import GPT, GPTConfig
 
@@ -22,7 +21,7 @@ def _cases(seed: int) -> list[Case]:
     draw = random.Random(seed)
     picker = {"kind": "picker", "width": draw.randint(20, 40), "rows": draw.randint(30, 60)}
     gpt = {"kind": "gpt", "width": 4 * draw.randint(6, 10), "rows": draw.randint(3, 6)}
-    return [picker, gpt | {"attention": "sdpa"}, gpt | {"attention": "eager"}]
+    return [picker, gpt]
 
 
 def _forward(case: Case) -> tuple[nn.Module, Callable[[], Tensor]]:
@@ -31,17 +30,17 @@ def _forward(case: Case) -> tuple[nn.Module, Callable[[], Tensor]]:
         picker, x = Picker(width), torch.randn(rows, width)
         return picker, lambda: picker(x).sum()
     sizes = {"vocab_size": 96, "seq_len": 24, "num_layers": 2, "num_heads": 4, "d_model": width}
-    gpt = GPT(GPTConfig(**sizes, attention=case["attention"]))
+    gpt = GPT(GPTConfig(**sizes, attention="sdpa"))
     tokens = torch.randint(0, 96, (rows, 24))
     return gpt, lambda: gpt.loss(tokens)
 
 
-def _run(answer: Callable[..., Any], case: Case) -> Result:
+def _run(answer: Answer, case: Case) -> Result:
     model, forward = _forward(case)
-    with PretendGPU(model) as gpu:
+    with machine.PretendGPU(model) as gpu:
         forward()  # makes the inputs known
         before = gpu.memory_allocated()
-        with without_instruments():
+        with machine.without_instruments():
             num_bytes = answer(forward, model)
         gc.collect()
         went_backward = any(parameter.grad is not None for parameter in model.parameters())
@@ -55,7 +54,7 @@ def _saved(case: Case) -> int:
 
 
 def _judge(case: Case, result: Result, saved: int) -> None:
-    name = f"activation_bytes of {case.get('attention', 'a')} {case['kind']}"
+    name = f"activation_bytes of a {case['kind']}"
     expect.number_of_bytes(result.get("bytes"), saved, name, _faults(case, saved))
     if read.flag(result, "went_backward"):
         raise CheckError(
@@ -127,5 +126,5 @@ activation_bytes = Check(
     _run,
     _judge,
     oracle=_saved,
-    forbidden=NO_INSTRUMENTS,
+    forbidden=machine.NO_INSTRUMENTS,
 )

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from tutorial_lib import memory
 from tutorial_lib.checks import read
-from tutorial_lib.checks.core import Case, Check, CheckError, Result
-from tutorial_lib.checks.lab02.machine import NO_INSTRUMENTS, without_instruments
+from tutorial_lib.checks.core import Answer, Case, Check, CheckError, Result
+from tutorial_lib.checks.lab02 import machine
 from tutorial_lib.checks.lab02.steps import LeakyTraining
 
 
@@ -27,9 +27,9 @@ def _cases(seed: int) -> list[Case]:
     ]
 
 
-def _run(answer: Callable[..., Any], case: Case) -> Result:
+def _run(answer: Answer, case: Case) -> Result:
     training = LeakyTraining(case)
-    with without_instruments():
+    with machine.without_instruments():
         leaks = answer(training, training.model, training.optimizer)
     return {"leaks": leaks, "calls": training.calls}
 
@@ -125,5 +125,5 @@ find_leaks = Check(
     _run,
     _judge,
     oracle=_Measured,
-    forbidden=NO_INSTRUMENTS,
+    forbidden=machine.NO_INSTRUMENTS,
 )

@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Mapping
 
 from tutorial_lib import memory
 from tutorial_lib.checks import expect, observe, read
-from tutorial_lib.checks.core import Case, Check, CheckError, Result
-from tutorial_lib.checks.lab02.machine import (
-    NO_INSTRUMENTS,
-    PretendGPU,
-    expect_time,
-    without_instruments,
-)
+from tutorial_lib.checks.core import Answer, Case, Check, CheckError, Result
+from tutorial_lib.checks.lab02 import machine
 from tutorial_lib.checks.lab02.steps import TimedTraining
 
 _PHASES = ("forward_bytes", "backward_bytes")
@@ -46,18 +40,18 @@ def _cases(seed: int) -> list[Case]:
     ]
 
 
-def _run(answer: Callable[..., Any], case: Case) -> Result:
-    with PretendGPU() as gpu:
+def _run(answer: Answer, case: Case) -> Result:
+    with machine.PretendGPU() as gpu:
         training = TimedTraining(gpu, case)
         options = {"num_samples": case["num_samples"], "repeats": case["repeats"]}
-        with without_instruments():
+        with machine.without_instruments():
             profile = answer(training.loss, training.optimizer, gpu, gpu.now, **options)
     return {"profile": profile, "updates": training.updates}
 
 
 def phases_of(case: Case) -> Mapping[str, int]:
     """Measure the peak of each phase of a case's step."""
-    training = TimedTraining(PretendGPU(), case)
+    training = TimedTraining(machine.PretendGPU(), case)
     step = observe.training_step(training.loss, training.optimizer)
     return memory.measure(step, model=training.model, optimizer=training.optimizer).phases
 
@@ -77,12 +71,12 @@ def _judge(case: Case, result: Result, phases: Mapping[str, int]) -> None:
         phase = key.removesuffix("_bytes")
         expect.number_of_bytes(seen[key], phases[phase], key, _faults(case, phase))
     rate, wanted = read.positive(seen["samples_per_second"], "samples_per_second"), _rate(case)
-    expect_time(rate, wanted, "samples_per_second", _rate_faults(case, wanted))
+    machine.expect_time(rate, wanted, "samples_per_second", _rate_faults(case, wanted))
 
 
 def _faults(case: Case, phase: str) -> expect.Faults:
     """Read the phases of a first and a second step in other ways."""
-    with PretendGPU() as gpu:
+    with machine.PretendGPU() as gpu:
         training = TimedTraining(gpu, case)
         readings = []
         for _ in range(2):
@@ -162,5 +156,5 @@ profile_step = Check(
     _run,
     _judge,
     oracle=phases_of,
-    forbidden=NO_INSTRUMENTS,
+    forbidden=machine.NO_INSTRUMENTS,
 )

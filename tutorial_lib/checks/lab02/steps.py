@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 import torch.utils.checkpoint
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.optim import SGD, AdamW, Optimizer
 
+from tutorial_lib.checks import observe
 from tutorial_lib.checks.core import Case
 from tutorial_lib.checks.lab02.machine import PretendGPU
 
@@ -26,13 +27,8 @@ def make_mlp(widths: Sequence[int]) -> nn.Sequential:
     return nn.Sequential(*layers[:-1])
 
 
-def make_optimizer(name: str, model: nn.Module) -> Optimizer:
-    """Build "sgd", "momentum" or "adamw", updating one parameter after the other."""
-    # foreach makes a scalar that no operation shows: a meter takes it for an input of the step
-    if name == "adamw":
-        return AdamW(model.parameters(), lr=1e-4, foreach=False)
-    momentum = {"sgd": 0.0, "momentum": 0.9}[name]
-    return SGD(model.parameters(), lr=1e-4, momentum=momentum, foreach=False)
+# foreach makes a scalar that no operation shows: a meter takes it for an input of the step
+make_optimizer = partial(observe.make_optimizer, foreach=False)
 
 
 class ColdStep:
@@ -46,7 +42,7 @@ class ColdStep:
     def __init__(self, case: Case) -> None:
         self.workspace = case["workspace"]
         self.model = make_mlp(case["widths"])
-        self.optimizer = make_optimizer(case["optimizer"], self.model)
+        self.optimizer = make_optimizer(case["optimizer"], self.model.parameters())
         self.x = torch.randn(case["rows"], case["widths"][0])
         self.num_kept, self.kept = case["kept"], list[Tensor]()
         self.calls = 0
@@ -121,7 +117,7 @@ class TimedTraining:
         self.gpu, self.case = gpu, case
         blocks = (TimedBlock(gpu, case) for _ in range(case["num_blocks"]))
         self.model = nn.ModuleList(blocks)
-        self.optimizer = make_optimizer(case["optimizer"], self.model)
+        self.optimizer = make_optimizer(case["optimizer"], self.model.parameters())
         self.x = torch.randn(case["rows"], case["width"])
         self.updates = 0
         self.optimizer.register_step_post_hook(self._updated)
@@ -163,7 +159,7 @@ class LeakyTraining:
         self.case, self.calls = case, 0
         self.model = make_mlp([case["width"], case["hidden"], case["width"]])
         self.weight: Tensor = next(self.model.parameters())
-        self.optimizer = make_optimizer(case["optimizer"], self.model)
+        self.optimizer = make_optimizer(case["optimizer"], self.model.parameters())
         self.x = torch.randn(case["rows"], case["width"])
         self.old: list[Tensor] = [self.x, *self.model.parameters()]
         self.views: list[Tensor] = []

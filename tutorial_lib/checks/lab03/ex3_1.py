@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 from unittest import mock
 
 from tutorial_lib import memory
 from tutorial_lib.checks import exam, expect, outside, read
-from tutorial_lib.checks.core import Case, Check, CheckError, Result
+from tutorial_lib.checks.core import Answer, Case, Check, CheckError, Result
 from tutorial_lib.checks.lab03 import chain
 
 
@@ -21,7 +21,7 @@ def _cases(seed: int) -> list[Case]:
     return [{**case, "num_blocks": draw.randint(3, 4), "input_needs_grad": True}]
 
 
-def _run(answer: Callable[..., Any], case: Case) -> Result:
+def _run(answer: Answer, case: Case) -> Result:
     apply = getattr(answer, "apply", None)
     if apply is None:
         raise CheckError("Discard has no apply: it is a subclass of torch.autograd.Function.")

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 from functools import cached_property
 from typing import Any
 
 from tutorial_lib.checks import exam, expect, outside, read
-from tutorial_lib.checks.core import Case, Check, CheckError, Result
+from tutorial_lib.checks.core import Answer, Case, Check, CheckError, Result
 from tutorial_lib.checks.lab03 import chain
 
 
@@ -18,7 +17,7 @@ def _cases(seed: int) -> list[Case]:
     return [{**case, "input_needs_grad": need} for need in (True, False)]
 
 
-def _run(answer: Callable[..., Any], case: Case) -> Result:
+def _run(answer: Answer, case: Case) -> Result:
     return chain.run(answer, case)
 
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import random
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from tutorial_lib.checks import expect, observe, read
-from tutorial_lib.checks.core import Case, Check, Result
+from tutorial_lib.checks.core import Answer, Case, Check, Result
 from tutorial_lib.checks.lab03 import chain
 
 
@@ -31,14 +30,14 @@ def _cases(seed: int) -> list[Case]:
     ]
 
 
-def _run(answer: Callable[..., Any], case: Case) -> Result:
+def _run(answer: Answer, case: Case) -> Result:
     torch.manual_seed(case["seed"])
     x = torch.randn(case["rows"], case["width"])
     runs = {"random": _random, "devices": _devices, "autocast": _autocast, "norm": _norm}
     return runs[case["kind"]](answer, case, x)
 
 
-def _random(answer: Callable[..., Any], case: Case, x: Tensor) -> Result:
+def _random(answer: Answer, case: Case, x: Tensor) -> Result:
     drop = nn.Dropout(0.5)
     before = torch.get_rng_state()
     restored = answer(drop, preserve_rng_state=case["preserve"])
@@ -64,7 +63,7 @@ def _random(answer: Callable[..., Any], case: Case, x: Tensor) -> Result:
     }
 
 
-def _devices(answer: Callable[..., Any], case: Case, x: Tensor) -> Result:
+def _devices(answer: Answer, case: Case, x: Tensor) -> Result:
     with observe.pretended_gpu_states(case["seed"] % 100) as states:
         restored = answer(nn.Identity(), [torch.device("cuda", 0)])
         states.append(states[-1] + 2)  # the forward draws, and other layers after it
@@ -75,7 +74,7 @@ def _devices(answer: Callable[..., Any], case: Case, x: Tensor) -> Result:
         return {"inside": inside, "put_back": states[-1] == between}
 
 
-def _autocast(answer: Callable[..., Any], case: Case, x: Tensor) -> Result:
+def _autocast(answer: Answer, case: Case, x: Tensor) -> Result:
     # no weights: autocast keeps their copies until the outermost block ends, whatever the dtype
     with _cast_to(case["forward"], cached=case["cached"]):
         restored = answer(nn.Identity())
@@ -93,7 +92,7 @@ def _cast_to(name: str, *, cached: bool = True) -> contextlib.AbstractContextMan
     return torch.autocast("cpu", getattr(torch, name), cache_enabled=cached)
 
 
-def _norm(answer: Callable[..., Any], case: Case, x: Tensor) -> Result:
+def _norm(answer: Answer, case: Case, x: Tensor) -> Result:
     norm: Any = nn.BatchNorm1d(case["width"])
     block = nn.Sequential(nn.Linear(case["width"], case["width"]), norm)
     restored = answer(block)

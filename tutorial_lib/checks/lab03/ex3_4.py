@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import random
 import weakref
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -13,14 +12,14 @@ from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
 from tutorial_lib.checks import expect, read
-from tutorial_lib.checks.core import Case, Check, Result, plain
+from tutorial_lib.checks.core import Answer, Case, Check, Result, plain
 from tutorial_lib.checks.lab03 import chain
 
 
 def _cases(seed: int) -> list[Case]:
     draw = random.Random(seed)
     case = {"seed": draw.randrange(10**6), "size": draw.randint(3, 9), "number": draw.random()}
-    return [{**case, "kind": kind} for kind in ("kept", "in place", "again", "let go")]
+    return [{**case, "kind": kind} for kind in _RUNS]
 
 
 def _arguments(case: Case) -> tuple[dict[str, Tensor], tuple[Any, ...], dict[str, Any]]:
@@ -33,12 +32,11 @@ def _arguments(case: Case) -> tuple[dict[str, Tensor], tuple[Any, ...], dict[str
     return parts, args, {"pair": (parts["c"], None), "deep": {"d": [parts["d"]]}}
 
 
-def _run(answer: Callable[..., Any], case: Case) -> Result:
-    runs = {"kept": _kept, "in place": _in_place, "again": _again, "let go": _kept}
-    return runs[case["kind"]](answer, case)
+def _run(answer: Answer, case: Case) -> Result:
+    return _RUNS[case["kind"]](answer, case)
 
 
-def _in_place(answer: Callable[..., Any], case: Case) -> Result:
+def _in_place(answer: Answer, case: Case) -> Result:
     parts, args, kwargs = _arguments(case)
     bring_back = answer(args, kwargs)
     parts["b"].detach().add_(1)
@@ -49,7 +47,7 @@ def _in_place(answer: Callable[..., Any], case: Case) -> Result:
     return {"noticed": False}
 
 
-def _again(answer: Callable[..., Any], case: Case) -> Result:
+def _again(answer: Answer, case: Case) -> Result:
     parts, args, kwargs = _arguments(case)
     bring_back = answer(args, kwargs)
     args[1].pop()
@@ -63,10 +61,11 @@ def _again(answer: Callable[..., Any], case: Case) -> Result:
         "needs_grad": needs_grad,
         "lists": [len(first[1]), len(second[1])],
         "kinds": [type(second).__name__, type(named["pair"]).__name__],
+        "held_later": _kept(answer, case)["held_later"],
     }
 
 
-def _kept(answer: Callable[..., Any], case: Case) -> Result:
+def _kept(answer: Answer, case: Case) -> Result:
     parts, args, kwargs = _arguments(case)
     pool: list[Tensor] = []
 
@@ -82,8 +81,8 @@ def _kept(answer: Callable[..., Any], case: Case) -> Result:
     came = bring_back()
     alive, brought = [weakref.ref(t) for t in _flat(came) if isinstance(t, Tensor)], plain(came)
     del came
-    seen = {"packed": len(pool), "held": held, "held_later": _count_alive(alive)}
-    return {**seen, "brought": brought}
+    later = _count_alive(alive)
+    return {"packed": len(pool), "held": held, "held_later": later, "brought": brought}
 
 
 def _count_alive(references: list[weakref.ref[Tensor]]) -> int:
@@ -91,9 +90,11 @@ def _count_alive(references: list[weakref.ref[Tensor]]) -> int:
     return sum(reference() is not None for reference in references)
 
 
+_RUNS = {"kept": _kept, "in place": _in_place, "again": _again}
+
+
 def _judge(case: Case, result: Result) -> None:
-    faults = {"kept": _kept_faults, "in place": _in_place_faults}
-    faults |= {"again": _again_faults, "let go": _let_go_faults}
+    faults = {"kept": _kept_faults, "in place": _in_place_faults, "again": _again_faults}
     expect.no_fault(faults[case["kind"]](case, result))
 
 
@@ -115,14 +116,6 @@ def _kept_faults(case: Case, result: Result) -> dict[str, bool]:
     }
 
 
-def _let_go_faults(case: Case, result: Result) -> dict[str, bool]:
-    later = read.integer(result.get("held_later"), "tensors held after a recomputation")
-    return {
-        f"your closure held nothing at first, and holds {later} tensors after bring_back: fill a "
-        "copy of your leaves at each call, not the list itself.": later != 0
-    }
-
-
 def _in_place_faults(case: Case, result: Result) -> dict[str, bool]:
     return {
         "a tensor was changed in place after it was saved, and nobody noticed: hand the very "
@@ -133,6 +126,7 @@ def _in_place_faults(case: Case, result: Result) -> dict[str, bool]:
 def _again_faults(case: Case, result: Result) -> dict[str, bool]:
     lists = read.integers(result.get("lists"), "items of the list", 2)
     kinds = read.items(result.get("kinds"), "types of the containers")
+    later = read.integer(result.get("held_later"), "tensors held after a recomputation")
     return {
         "a tensor that needs a gradient came back without: a detached input makes the "
         "recomputation save other tensors than the forward. Save the tensor itself.": (
@@ -144,6 +138,8 @@ def _again_faults(case: Case, result: Result) -> dict[str, bool]:
         f"a list of two, which the function emptied, has {lists} items in the two recomputations: "
         "build new containers at each call, from your own leaves.": lists != [0, 2],
         f"tuples came back as {kinds}: tree_unflatten keeps them.": kinds != ["tuple", "tuple"],
+        f"your closure held nothing at first, and holds {later} tensors after bring_back: fill a "
+        "copy of your leaves at each call, not the list itself.": later != 0,
     }
 
 

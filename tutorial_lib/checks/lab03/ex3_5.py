@@ -12,7 +12,7 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from tutorial_lib import memory
 from tutorial_lib.checks import exam, expect, observe, outside, read
-from tutorial_lib.checks.core import Case, Check, CheckError, Result
+from tutorial_lib.checks.core import Answer, Case, Check, CheckError, Result
 from tutorial_lib.checks.lab03 import chain
 
 
@@ -65,7 +65,7 @@ def _cases(seed: int) -> list[Case]:
     return [{**case, **({"group": 2} if kind == "nested" else {}), "kind": kind} for kind in _RUNS]
 
 
-def _run(answer: Callable[..., Any], case: Case) -> Result:
+def _run(answer: Answer, case: Case) -> Result:
     return _RUNS[case["kind"]](_through(answer), _through(answer, early_stop=False), case)
 
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from tutorial_lib.checks import exam, expect, observe, outside, read
-from tutorial_lib.checks.core import Case, Check, CheckError, Result
+from tutorial_lib.checks.core import Answer, Case, Check, CheckError, Result
 from tutorial_lib.checks.lab03 import chain
 from tutorial_lib.models.gpt import GPT, GPTConfig
 
@@ -35,7 +35,7 @@ def _cases(seed: int) -> list[Case]:
     ]
 
 
-def _run(answer: Callable[..., Any], case: Case) -> Result:
+def _run(answer: Answer, case: Case) -> Result:
     return _RUNS[case["kind"]](answer, case)
 
 
