@@ -12,7 +12,7 @@ from wrong_answers import solved
 from tutorial_lib import memory
 from tutorial_lib.checks import expect, observe, surroundings
 from tutorial_lib.checks.core import CheckError
-from tutorial_lib.checks.lab07 import ex7_6_refusals, models
+from tutorial_lib.checks.lab07 import models
 from tutorial_lib.checks.lab07.expectations import times_in
 from tutorial_lib.models.gpt import GPT, GPTConfig
 from tutorial_lib.models.resnet import ResNet, ResNetConfig
@@ -262,8 +262,3 @@ def test_how_many_times_each_part_is_in_a_sum():
     assert times_in(list(a + c), [list(a), list(b)]) == []
     assert times_in([None, a[1]], [list(a), list(b)]) == []
     assert times_in(list(a * math.nan), [list(a), list(b)]) == []
-
-
-def test_every_refusal_is_asked_for():
-    asked = {refusal["wrong"] for refusal in ex7_6_refusals.refusal_cases(4)}
-    assert asked == set(ex7_6_refusals._REASONS)

@@ -108,15 +108,3 @@ def test_gradients_are_there_when_the_last_attempt_fails():
     ):
         models.backward(unet, drawn, ex8_6._tried(case)[-2])
     assert any(p.grad is not None for p in unet.parameters())
-
-
-@pytest.mark.parametrize("words", [[], [8, 4]])
-def test_words_that_an_error_must_hold(words):
-    models.expect_error("ValueError: 8,0 and 4 bytes", "ValueError", [80, 4], "here")
-    with pytest.raises(AssertionError, match=r"here, a ValueError.* is wanted"):
-        models.expect_error("TypeError: 8", "ValueError", words, "here")
-
-
-def test_a_number_within_a_number_is_not_named():
-    with pytest.raises(AssertionError, match="names 10 and 4 is wanted"):
-        models.expect_error("ValueError: 10 is no multiple of 14", "ValueError", [10, 4], "here")

@@ -417,6 +417,7 @@ def three_stages(towers, inputs, loss_of, micro_batch, remember=forget):
     parts = [rows.split(micro_batch) for rows in inputs]
     embedded = [embed(*pair, remember) for pair in zip(towers, parts, strict=True)]
     loss, cached = cache_gradients(loss_of, [rows for rows, _ in embedded])
+    torch.clear_autocast_cache()  # older versions keep weights cast without a graph
     moments = [of_tower for _, of_tower in embedded]
     for one_tower in zip(towers, parts, cached, moments, strict=True):
         push(*one_tower)
@@ -493,14 +494,17 @@ print(f"spectral norm: off by {forgotten['spectral norm']:.0e}")
 def read_rng(module):
     """Read the random state of the CPU and of each GPU that holds a parameter."""
     gpus = {p.device for p in module.parameters() if p.device.type == "cuda"}
-    return torch.get_rng_state(), {gpu: torch.cuda.get_rng_state(gpu) for gpu in gpus}
+    states = {gpu: torch.cuda.get_rng_state(gpu) for gpu in gpus}
+    return {torch.device("cpu"): torch.get_rng_state(), **states}
 
 
 def write_rng(states):
     """Set the random states that `read_rng` read."""
-    torch.set_rng_state(states[0])
-    for gpu, state in states[1].items():
-        torch.cuda.set_rng_state(state, gpu)
+    for place, state in states.items():
+        if place.type == "cuda":
+            torch.cuda.set_rng_state(state, place)
+        else:
+            torch.set_rng_state(state)
 
 
 # %% id="answer-7-5"

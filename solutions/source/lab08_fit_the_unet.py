@@ -59,7 +59,10 @@ gc.freeze()  # a meter collects garbage: not again, each time, what the imports 
 images, _ = data.digits()  # (1797, 1, 8, 8) in [-1, 1]
 scheduler = DDPMScheduler(num_train_timesteps=100, beta_schedule="squaredcos_cap_v2")
 NUM = 64  # images an update: the effective batch
-fused = partial(AdamW, fused=True)
+
+
+def fused(parameters, lr):
+    return AdamW(parameters, lr=lr, fused=True)
 
 
 # %% id="make"

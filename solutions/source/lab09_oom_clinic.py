@@ -846,7 +846,7 @@ def trial(broken, make, *batch):
 # %% id="trials"
 def trials():
     """Give a trial for each case that trains something else."""
-    tokens, longer = text(4, 32), text(4, 33)
+    tokens, longer, images = text(4, 32), text(4, 33), data.digits()[0][:16].double()
     whole, pieces = (
         partial(broken_i, images=images, loss_of=contrastive, num=n) for n in (1, 4)
     )

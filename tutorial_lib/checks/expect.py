@@ -7,6 +7,7 @@ iterable, best from a generator function: then none is computed where the value 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -107,6 +108,27 @@ def no_fault(faults: Mapping[str, bool]) -> None:
     for words, is_there in faults.items():
         if is_there:
             raise CheckError(words)
+
+
+def error(said: Any, kind: str, reason: str, words: Sequence[int | str] = ()) -> None:
+    """Expect that an answer raised a certain error, and that its text names certain things.
+
+    Args:
+        said: The error's name and text, empty for none, as from `observe.error_said`.
+        kind: The name of what is wanted.
+        reason: Why, which begins the message.
+        words: What the text must hold: whole numbers, with commas or without, or text.
+
+    Raises:
+        CheckError: With what came instead.
+    """
+    text = str(said)
+    numbers = re.findall(r"\d+", f"{text} {re.sub('[,_]', '', text)}")
+    is_named = [str(w) in (numbers if isinstance(w, int) else text.lower()) for w in words]
+    if not text.startswith(kind) or not all(is_named):
+        named = f" that names {' and '.join(map(str, words))}" if words else ""
+        came = f"this came: {text[:200]!r}" if text else "it went through"
+        raise CheckError(f"{reason}, and {came}: a {kind}{named} is wanted.")
 
 
 def number_of_bytes(seen: Any, wanted: int, name: str, faults: Faults = ()) -> None:

@@ -65,7 +65,7 @@ leaves_the_pair_out = wrong("it is one of the candidates")(
     with_slips(reduce=without_the_pair_itself)
 )
 overflows = wrong("is no float32 any more")(with_slips(reduce=by_exponentials))
-lets_one_pair_pass = wrong("a batch of one pair went through")(with_slips(minimum=0))
+lets_one_pair_pass = wrong("whatever the embeddings are, and it went")(with_slips(minimum=0))
 does_not_look_at_the_rows = wrong("this came: 'IndexError")(with_slips(equal=False))
 asserts = wrong("this came: 'AssertionError")(with_slips(error=AssertionError))
 

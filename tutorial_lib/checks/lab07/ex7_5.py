@@ -10,7 +10,7 @@ from torch import nn
 
 from tutorial_lib import memory
 from tutorial_lib.checks import expect, observe, read
-from tutorial_lib.checks.core import Case, Check, CheckError, Result
+from tutorial_lib.checks.core import Case, Check, Result
 from tutorial_lib.checks.lab07 import models
 from tutorial_lib.private_torch import FakeTensorMode
 
@@ -19,35 +19,25 @@ _RANDOM = "random state"
 
 
 def _cases(seed: int) -> list[Case]:
-    case = models.case_of_parts(seed)
-    return [
-        {**case, "dropout": 0.5, "kind": "random"},
-        {**case, "dropout": 0.0, "moves": True, "kind": "buffers"},
-        {**case, "dropout": 0.5, "moves": True, "kind": "buffers"},
-        {**case, "kind": "bytes"},
-        {**case, "kind": "devices"},
-    ]
+    return [{**models.case_of_parts(seed), "dropout": 0.5, "moves": True}]
 
 
 def _run(answer: Callable[..., Any], case: Case) -> Result:
-    tower = models.seeded_tower(case, models.CountingTower)
-    if case["kind"] == "bytes":
-        return _bytes_kept(answer, tower)
-    if case["kind"] == "devices":
-        return _on_a_gpu(answer, tower, case["seed"] % 100)
-    return _used(answer, tower, models.parts_of(case))
+    used, kept, on_a_gpu = (models.seeded_tower(case, models.CountingTower) for _ in range(3))
+    seen = _used(answer, used, models.parts_of(case))
+    return {**seen, **_bytes_kept(answer, kept), **_on_a_gpu(answer, on_a_gpu, case["seed"] % 100)}
 
 
-def _bytes_kept(answer: Callable[..., Any], tower: nn.Module) -> Result:
+def _bytes_kept(answer: Callable[..., Any], tower: nn.Module) -> dict[str, Any]:
     tower.register_buffer("table", torch.zeros(100, dtype=torch.float64))
     with memory.watch(model=tower) as report:
         moments = [answer(tower) for _ in range(3)]
     del moments
     needed = torch.get_rng_state().nbytes + sum(buffer.nbytes for buffer in tower.buffers())
-    return {"kept": report.leaked_bytes, "needed": needed}
+    return {"kept": report.leaked_bytes, "needed": 3 * needed}
 
 
-def _on_a_gpu(answer: Callable[..., Any], tower: nn.Module, first: int) -> Result:
+def _on_a_gpu(answer: Callable[..., Any], tower: nn.Module, first: int) -> dict[str, Any]:
     """Follow the random state of a GPU that is not there, where one parameter seems to live."""
     with FakeTensorMode():
         tower.register_parameter("elsewhere", nn.Parameter(torch.empty(1, device="cuda")))
@@ -62,7 +52,7 @@ def _on_a_gpu(answer: Callable[..., Any], tower: nn.Module, first: int) -> Resul
 
 def _used(
     answer: Callable[..., Any], tower: models.CountingTower, parts: list[torch.Tensor]
-) -> Result:
+) -> dict[str, Any]:
     """Enter a moment twice, and twice more with an error inside; name what was another then."""
     before = _now(tower)
     moment = answer(tower)
@@ -102,56 +92,54 @@ def _moved(tower: nn.Module, before: dict[str, torch.Tensor]) -> list[str]:
 
 
 def _judge(case: Case, result: Result) -> None:
-    if case["kind"] == "bytes":
-        _judge_bytes(result)
-    elif case["kind"] == "devices":
-        _judge_gpu(case, result)
-    else:
-        _judge_use(case, result)
-
-
-def _judge_use(case: Case, result: Result) -> None:
     keys = ("moved_by_call", "not_restored", "not_put_back", "left_by_error")
     moved, lost, left, left_by_error = (read.items(result.get(key), key) for key in keys)
-    if moved:
-        raise CheckError(
+    at_entry = read.flag(result, "read_at_entry")
+    kept = read.integer(result.get("kept"), "bytes of three moments")
+    needed = read.integer(result.get("needed"), "bytes of random state and buffers")
+    expect.no_fault(
+        {
             "your call moved the random state or a buffer, so the first pass is another than a "
-            "plain run: read, and change nothing."
-        )
-    is_same = read.flag(result, "same")
-    if case["kind"] == "random":
-        _judge_random(is_same, read.flag(result, "read_at_entry"), _RANDOM not in left)
-    _judge_buffers(*[[str(n) for n in names if n != _RANDOM] for names in (lost, left)])
-    faults = {
-        "random state and buffers were right, and the tower computed another result.": not is_same,
-        "an error inside the moment leaves random state or buffers behind: try and finally.": bool(
-            left_by_error
-        ),
-        "an error inside the moment ended there, and nobody heard of it: put back in finally, and "
-        "let it go on.": not read.flag(result, "errors_come_out"),
-        "the second time, the moment was another: what was read must still be there after one "
-        "use.": not read.flag(result, "same_again"),
-    }
-    expect.no_fault(faults)
+            "plain run: read, and change nothing.": bool(moved),
+            **_random_faults(_RANDOM in lost, at_entry, _RANDOM in left),
+            **_buffer_faults(*[[str(n) for n in names if n != _RANDOM] for names in (lost, left)]),
+            "random state and buffers were right, and the tower computed another result.": (
+                not read.flag(result, "same")
+            ),
+            "an error inside the moment leaves random state or buffers behind: try and "
+            "finally.": bool(left_by_error),
+            "an error inside the moment ended there, and nobody heard of it: put back in finally, "
+            "and let it go on.": not read.flag(result, "errors_come_out"),
+            "the second time, the moment was another: what was read must still be there after one "
+            "use.": not read.flag(result, "same_again"),
+            f"three moments hold {kept} bytes, and {needed} are enough: random state and buffers "
+            "move, parameters do not.": kept > 1.1 * needed,
+            "a parameter of the tower lives on a GPU, which drew other numbers the second time: "
+            "read_rng and write_rng are for that GPU's random state too.": (
+                read.integer(result.get("inside"), "inside") != case["seed"] % 100
+            ),
+            "the random state of a GPU stayed as the second run left it: put it back, as the "
+            "CPU's.": not read.flag(result, "put_back"),
+        }
+    )
 
 
-def _judge_random(is_same: bool, read_at_entry: bool, put_back: bool) -> None:
-    faults = {
+def _random_faults(is_lost: bool, read_at_entry: bool, is_left: bool) -> dict[str, bool]:
+    return {
         "dropout drew another mask the second time: the random state inside was neither the one "
         "that remember found nor the one just before. A seed leads back to its beginning only: "
-        "keep the state itself.": not is_same and not read_at_entry,
+        "keep the state itself.": is_lost and not read_at_entry,
         "dropout drew another mask the second time, and the random state was put back: it was read "
-        "when the moment was entered. Read it in the upper part.": not is_same and put_back,
+        "when the moment was entered. Read it in the upper part.": is_lost and not is_left,
         "dropout drew another mask the second time: inside the moment, the random state is the one "
-        "that was read when remember was called.": not is_same,
+        "that was read when remember was called.": is_lost,
         "the second run drew the right mask and left its random state behind: the next batch would "
-        "draw masks that were drawn before. Put back what was there.": not put_back,
+        "draw masks that were drawn before. Put back what was there.": is_left,
     }
-    expect.no_fault(faults)
 
 
-def _judge_buffers(lost: list[str], left: list[str]) -> None:
-    faults = {
+def _buffer_faults(lost: list[str], left: list[str]) -> dict[str, bool]:
+    return {
         "all buffers were what the last micro-batch had made of them, so the tower computed "
         "something else: they belong to the moment too.": len(lost) == len(_BUFFERS),
         "a buffer with persistent=False is in no state_dict, so it was not in your moment: "
@@ -167,29 +155,6 @@ def _judge_buffers(lost: list[str], left: list[str]) -> None:
         f"the buffers {', '.join(left)} were right inside the moment and were not put back when it "
         "was left: after both passes each micro-batch has moved them once.": bool(left),
     }
-    expect.no_fault(faults)
-
-
-def _judge_bytes(result: Result) -> None:
-    kept = read.integer(result.get("kept"), "bytes of three moments")
-    needed = 3 * read.integer(result.get("needed"), "bytes of random state and buffers")
-    if kept > 1.1 * needed:
-        raise CheckError(
-            f"three moments hold {kept} bytes, and {needed} are enough: random state and buffers "
-            "move, parameters do not."
-        )
-
-
-def _judge_gpu(case: Case, result: Result) -> None:
-    inside, put_back = read.integer(result.get("inside"), "inside"), read.flag(result, "put_back")
-    faults = {
-        "a parameter of the tower lives on a GPU, which drew other numbers the second time: "
-        "read_rng and write_rng are for that GPU's random state too.": inside != case["seed"] % 100,
-        "the random state of a GPU stayed as the second run left it: put it back, as the CPU's.": (
-            not put_back
-        ),
-    }
-    expect.no_fault(faults)
 
 
 remember = Check(

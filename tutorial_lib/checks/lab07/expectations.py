@@ -97,13 +97,13 @@ def expect_scale(seen: Tensor | None, wanted: Any, tolerance: float = expect.EXA
         ),
         "the gradient that the loss's parameter had before is gone: backward adds, and so does "
         "this stage.": wanted - 1,
-    }
-    for times in range(2, 10):
-        words = (
-            f"the loss's own parameter got its gradient {times} times: every embedding is a leaf "
-            "of its own, all are there at the same backward, and there is only one."
+    } | {
+        f"the loss's own parameter got its gradient {times} times: every embedding is a leaf of "
+        "its own, all are there at the same backward, and there is only one.": (
+            1 + times * (wanted - 1)
         )
-        faults[words] = 1 + times * (wanted - 1)
+        for times in range(2, 10)
+    }
     expect.close(
         torch.zeros_like(wanted) if seen is None else seen,
         wanted,

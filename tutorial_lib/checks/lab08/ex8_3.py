@@ -19,34 +19,30 @@ from tutorial_lib.checks.lab08 import models
 _ROOM = 10**6
 _COUNTS = 30  # of 8 bytes
 _MAKE: dict[str, Callable[[Any], Optimizer]] = {
-    "sgd": lambda parameters: SGD(parameters, lr=0.1),
     "momentum": lambda parameters: SGD(parameters, lr=0.1, momentum=0.9),
     "adamw": lambda parameters: AdamW(parameters, lr=1e-3),
 }
 STATE_BYTES: dict[str, Callable[[Tensor], int]] = {
-    "sgd": lambda parameter: 0,
     "momentum": lambda parameter: parameter.nbytes,
     "adamw": lambda parameter: 2 * parameter.nbytes + 4,
 }
 
 
-@cache  # each cap is counted from a real update
+@cache  # each floor is counted from a real update
 def _cases(seed: int) -> list[Case]:
     draw = random.Random(seed)
-    case: dict[str, Any] = {"seed": draw.randrange(10**6), "levels": 3}
-    case |= {"channels": draw.choice([3, 4]), "optimizer": "adamw", "side": 8, "frozen": False}
-    case |= {"cap": "floor", "more": _ROOM}
+    case: dict[str, Any] = {"seed": draw.randrange(10**6), "levels": 3, "optimizer": "adamw"}
+    case |= {"channels": draw.choice([3, 4]), "side": 8, "frozen": False, "more": _ROOM}
+    frozen = {**case, "frozen": True, "levels": 2, "side": 6}
+    on_meta = {**case, "optimizer": "momentum", "side": 12, "on_meta": True}
+    for each in (case, frozen, on_meta):
+        each["floor"] = sum(_floor(each).values())
+    too_small, wrong_side = draw.choice([1, 2, 3]), 8 + draw.choice([1, 2, 3])
     cases = [
-        {**case, "optimizer": "sgd"},
-        {**case, "frozen": True, "levels": 2, "side": 6},
-        {**case, "optimizer": "momentum", "side": 12, "on_meta": True},
-        {**case, "more": 0},
-        {**case, "more": -1},
-        {**case, "side": 8 + draw.choice([1, 2, 3])},
-        {**case, "side": 8 + draw.choice([1, 3]), "levels": 2},
-        {**case, "side": draw.choice([1, 2, 3])},  # rounded down, none is left
+        *(frozen, on_meta, {**case, "more": 0}, {**case, "more": -1}),
+        *({**case, "side": side} for side in (wrong_side, too_small)),  # one is rounded down to 0
     ]
-    return [{**case, "cap_bytes": _cap(case)} for case in cases]
+    return [{**case, "cap_bytes": case["floor"] + case["more"]} for case in cases]
 
 
 def _make(case: Case) -> nn.Module:
@@ -75,12 +71,6 @@ def _floor(case: Case) -> dict[str, int]:
     return {k: sum(t.nbytes for t in v if isinstance(t, Tensor)) for k, v in kinds.items()}
 
 
-def _cap(case: Case) -> int:
-    # a side that no U-Net of so many levels takes: its floor is of no interest
-    known = {**case, "side": 8} if case["side"] % _multiple(case) else case
-    return sum(_floor(known).values()) + int(case["more"])
-
-
 def _multiple(case: Case) -> int:
     return int(2 ** (case["levels"] - 1))
 
@@ -102,19 +92,20 @@ def _run(answer: Callable[..., Any], case: Case) -> Result:
 def _judge(case: Case, result: Result) -> None:
     said, cap = str(result.get("said")), case["cap_bytes"]
     side, multiple = case["side"], _multiple(case)
-    of_side = f"for images of {side} to a side and {case['levels']} levels"
     if side % multiple:
-        models.expect_error(said, "ValueError", [side, multiple], of_side)
+        reason = f"{case['levels']} levels cannot halve images of {side} to a side"
+        expect.error(said, "ValueError", reason, [side, multiple])
         _expect_side_to_try(said, side, multiple)
         return
     if case["more"] < 0:
-        where = f"for a cap of {cap} bytes, one below the floor of {cap + 1}"
-        models.expect_error(said, "ValueError", [cap, cap + 1], where)
+        reason = f"a cap of {cap} bytes is one below the floor of {cap + 1}"
+        expect.error(said, "ValueError", reason, [cap, cap + 1])
         return
     if said:
         raise CheckError(
-            f"{of_side}, under a cap of {cap} bytes that is not below the floor, nothing is to be "
-            f"refused, and a ValueError came: {said[:200]!r}."
+            f"for images of {side} to a side and {case['levels']} levels, under a cap of {cap} "
+            "bytes that is not below the floor, nothing is to be refused, and a ValueError came: "
+            f"{said[:200]!r}."
         )
     room = result.get("room")
     read.number(room, "the room")
@@ -135,8 +126,7 @@ def _expect_side_to_try(said: str, side: int, multiple: int) -> None:
 
 
 def _explain(case: Case, floor: int) -> None:
-    parts, name = _floor(case), case["optimizer"]
-    wanted = sum(parts.values())
+    parts, name, wanted = _floor(case), case["optimizer"], case["floor"]
     faults = {
         "that is the floor itself: what the cap leaves above it is wanted.": (
             case["cap_bytes"] - floor == wanted

@@ -3,35 +3,35 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
-from functools import cache, cached_property, partial
+from collections.abc import Callable, Sequence
+from functools import cache, partial
 from itertools import combinations, product
 from typing import Any
 
 from tutorial_lib.checks import expect, observe, read
 from tutorial_lib.checks.core import Case, Check, CheckError, Result
-from tutorial_lib.checks.lab08 import models
 
 _BLOCKS = ("down", "mid", "up 0", "up 1")
+# Images, images that fill the GPU, and of each block the price and the bytes that it saves and that
+# come back while it is recomputed. Of random draws one in hundreds leads all shortcuts astray:
+# these do, and most draws near them.
+_ASTRAY = (
+    (39, 7, (79447, 50542, 54279, 10130), (9977, 4483, 9612, 4255), (3679, 8157, 1588, 3236)),
+    (38, 10, (90219, 83005, 45705, 36268), (10849, 9493, 7214, 1378), (2093, 5504, 5785, 2384)),
+    (31, 10, (40161, 32328, 97606, 57178), (7061, 1175, 11076, 8113), (2385, 8501, 6605, 1036)),
+)
 Plan = tuple[int, tuple[str, ...]]  # images at once, blocks that are segments
 
 
-@cache  # hardly any draw leads all shortcuts astray
+@cache
 def _cases(seed: int) -> list[Case]:
     draw = random.Random(seed)
     while True:  # until every shortcut leads astray
-        case: dict[str, Any] = {
-            "num": draw.randrange(24, 65),
-            "full": draw.randrange(6, 17),
-            "plain": 5 * 10**5,
-            "prices": {name: draw.randrange(10**3, 10**5) for name in _BLOCKS},
-            "saved": {name: draw.randrange(10**3, 12 * 10**3) for name in _BLOCKS},
-            "whole": {name: draw.randrange(10**2, 10**4) for name in _BLOCKS},
-        }
-        plans = Plans(case)
+        case = _near(draw, *draw.choice(_ASTRAY))
+        plans = Plans({**case, "limit": 0})
         enough = plans.peak(draw.choice(plans.all))
         case["limit"] = next(peak for peak in map(plans.peak, plans.all) if peak <= enough)
-        if plans.is_tricky():
+        if Plans(case).is_tricky():
             break
     # all blocks have the lowest peak, or not all: one is larger than what the others save
     small = {**case, "whole": dict.fromkeys(_BLOCKS, 100)}
@@ -43,32 +43,37 @@ def _cases(seed: int) -> list[Case]:
     ]
 
 
+def _near(draw: random.Random, num: int, full: int, *of_blocks: Sequence[int]) -> dict[str, Any]:
+    """Draw numbers within a tenth of those given, for blocks in another order."""
+    order = draw.sample(range(len(_BLOCKS)), len(_BLOCKS))
+    near = [
+        {name: round(draw.uniform(0.9, 1.1) * values[k]) for name, k in zip(_BLOCKS, order)}  # noqa: B905
+        for values in of_blocks
+    ]
+    return {"num": num, "full": full, "plain": 5 * 10**5} | dict(
+        zip(("prices", "saved", "whole"), near, strict=True)
+    )
+
+
 class Plans:
     """All plans of a case that are worth a measurement, the fastest first, and the lowest peak."""
 
     def __init__(self, case: Case) -> None:
-        self.case, self.blocks, num = case, tuple(case["prices"]), case["num"]
+        self.case, self.blocks = case, tuple(case["prices"])
         lengths = range(len(self.blocks) + 1)
         choices = [choice for length in lengths for choice in combinations(self.blocks, length)]
-        self.sizes: list[int] = []  # of micro-batches; a larger one must take less time
-        for size in range(1, num + 1):
-            if not self.sizes or self._work(size) < self._work(self.sizes[-1]):
-                self.sizes.append(size)
+        work = {size: self.time((size, ())) for size in range(1, case["num"] + 1)}
+        # a larger micro-batch must take less time
+        self.sizes = [n for n in work if all(work[m] > work[n] for m in range(1, n))]
         self.all: list[Plan] = sorted(product(self.sizes, choices), key=self.time)
+        self.fitting = [plan for plan in self.all if self.peak(plan) <= case["limit"]]
         self.least = min(map(self.peak, self.all))
-
-    @cached_property
-    def fitting(self) -> list[Plan]:
-        """List the plans that fit, the fastest first."""
-        return [plan for plan in self.all if self.peak(plan) <= self.case["limit"]]
-
-    def _work(self, size: int) -> int:
-        return int(-(-self.case["num"] // size) * max(size, self.case["full"]))
 
     def time(self, plan: Plan) -> int:
         """Give the time of an update, in FLOPs at full speed."""
-        per_image = self.case["plain"] + sum(self.case["prices"][name] for name in plan[1])
-        return int(self._work(plan[0]) * per_image)
+        size, choice = plan
+        per_image = self.case["plain"] + sum(self.case["prices"][name] for name in choice)
+        return int(-(-self.case["num"] // size) * max(size, self.case["full"]) * per_image)
 
     def peak(self, plan: Plan) -> int:
         """Give a peak as a real one behaves: savings add up, and one whole segment comes back."""
@@ -76,7 +81,6 @@ class Plans:
         back = max((self.case["whole"][name] for name in plan[1]), default=0)
         return int(10**5 + plan[0] * (5 * 10**4 - saved + back))
 
-    @cached_property
     def by_price(self) -> Plan | None:
         """Give the plan of who adds one block after the other, the cheapest first."""
         return self._greedy(lambda name: self.case["prices"][name])
@@ -89,7 +93,7 @@ class Plans:
             next((plan for plan in self.fitting if not plan[1]), None),
             max(self.fitting, key=lambda plan: (plan[0], -self.time(plan))),
             min(self.fitting, key=self.peak),
-            self.by_price,
+            self.by_price(),
             self._greedy(lambda name: -self.case["saved"][name]),
             self._greedy(lambda name: self.case["prices"][name] / (alone[name] or 1)),
         ]
@@ -132,8 +136,8 @@ def _judge(case: Case, result: Result, plans: Plans) -> None:
     asked = [_plan(plan, case) for plan in read.items(result.get("asked"), "asked")]
     if case.get("refused"):
         least, limit = plans.least, case["limit"]
-        where = f"where no plan fits a limit of {limit} and the lowest peak is {least}"
-        models.expect_error(str(result.get("said")), "ValueError", [limit, least], where)
+        reason = f"no plan fits a limit of {limit}, since the lowest peak is {least}"
+        expect.error(result.get("said"), "ValueError", reason, [limit, least])
         _judge_asked(asked, plans)
         return
     chosen, best = _plan(result.get("chosen"), case), plans.fitting[0]
@@ -162,12 +166,13 @@ def _judge_asked(asked: list[Plan], plans: Plans) -> None:
         f"{len(slower)} of them slower than the answer": slower,
         f"{again} of them again": again,
     }
-    for words, is_so in faults.items():
-        if is_so:
-            raise CheckError(
-                f"{len(asked)} plans were measured, {words}: a measurement is a training step. "
-                "Go from the fastest on, each once, and stop."
-            )
+    advice = "a measurement is a training step. Go from the fastest on, each once, and stop."
+    expect.no_fault(
+        {
+            f"{len(asked)} plans were measured, {words}: {advice}": bool(f)
+            for words, f in faults.items()
+        }
+    )
 
 
 def _why_slower(chosen: Plan, plans: Plans) -> str:
@@ -181,7 +186,7 @@ def _why_slower(chosen: Plan, plans: Plans) -> str:
         "The fastest plan needs no segment: no block at all is a choice too.": not best[1],
         "Micro-batches alone fit: a few segments beside them cost less.": not chosen[1],
         "A smaller micro-batch takes no longer.": chosen[0] not in plans.sizes,
-        "Blocks were added in the order of their prices alone.": chosen == plans.by_price,
+        "Blocks were added in the order of their prices alone.": chosen == plans.by_price(),
         "A smaller micro-batch with fewer segments is faster.": chosen[0] > best[0],
     }
     found = (words for words, is_so in reasons.items() if is_so)

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from tutorial_lib.checks.core import Case, CheckError
+from tutorial_lib.checks.core import Case
 
 SIDE = 8
 Drawn = tuple[Tensor, Tensor, Tensor]
@@ -60,17 +57,3 @@ def backward(unet: nn.Module, drawn: Drawn, micro_batch: int) -> float:
         loss.backward()  # type: ignore[no-untyped-call]
         total += float(loss.detach())
     return total
-
-
-def expect_error(said: str, kind: str, numbers: Sequence[int], where: str) -> None:
-    """Expect that an error is of a kind and names certain numbers, as bytes or with commas.
-
-    Raises:
-        CheckError: With what came instead.
-    """
-    bare = said.replace(",", "").replace("_", "")
-    found = {int(digits) for digits in re.findall(r"\d+", f"{said} {bare}")}
-    if not said.startswith(kind) or not found.issuperset(numbers):
-        names = f" that names {' and '.join(map(str, numbers))}" if numbers else ""
-        came = repr(said[:200]) if said else "nothing"
-        raise CheckError(f"{where}, a {kind}{names} is wanted, and {came} came.")
