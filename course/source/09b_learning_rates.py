@@ -13,7 +13,7 @@
 # %% id="imports"
 import math
 from functools import cache
-from itertools import pairwise
+from itertools import pairwise, product
 
 import pandas as pd
 import torch
@@ -43,13 +43,12 @@ images, labels = (rows[order[:1536]] for rows in data.digits())
 
 
 class FourNets(nn.Module):
-    def __init__(self, sizes=(64, 64, 64, 10), num=4):
+    def __init__(self, sizes=(64, 64, 64, 10)):
         super().__init__()
-        pairs = list(pairwise(sizes))
-        self.weights = nn.ParameterList(
-            torch.randn(num, i, o) * math.sqrt(2 / i) for i, o in pairs
-        )
-        self.biases = nn.ParameterList(torch.zeros(num, 1, o) for _, o in pairs)
+        self.weights, self.biases = nn.ParameterList(), nn.ParameterList()
+        for width, out in pairwise(sizes):
+            self.weights.append(torch.randn(4, width, out) * math.sqrt(2 / width))
+            self.biases.append(torch.zeros(4, 1, out))
 
     # one loss a network: their sum has four independent gradients
     def losses(self, rows):
@@ -57,12 +56,9 @@ class FourNets(nn.Module):
         for weight, bias in zip(self.weights, self.biases, strict=True):
             out = torch.baddbmm(bias, h, weight)
             h = F.relu(out)
-        targets = labels[rows].repeat(4)
-        return (
-            F.cross_entropy(out.flatten(0, 1), targets, reduction="none")
-            .view(4, -1)
-            .mean(1)
-        )
+        logits, targets = out.flatten(0, 1), labels[rows].repeat(4)
+        each = F.cross_entropy(logits, targets, reduction="none")
+        return each.view(4, -1).mean(dim=1)
 
 
 # %% id="one-run"
@@ -112,10 +108,10 @@ pd.DataFrame({kind.__name__: {b: best[kind, b] for b in batches} for kind in rat
 # %% id="sweep-figure-sgd"
 # NBVAL_IGNORE_OUTPUT
 def valleys(kind):
-    curves = {
-        f"batch {b}": {rate: final(kind, b, rate) for rate in rates[kind]}
-        for b in batches
-    }
+    curves = {}
+    for batch in batches:
+        losses = {rate: final(kind, batch, rate) for rate in rates[kind]}
+        curves[f"batch {batch}"] = losses
     title = f"{kind.__name__}, the same {4 * 1536} samples (both axes logarithmic)"
     words = {"xlabel": "learning rate", "ylabel": "final loss", "title": title}
     return plots.training_curves(curves, log="xy", **words)
@@ -147,14 +143,13 @@ valleys(Adam)
 # %% id="rules"
 # NBVAL_IGNORE_OUTPUT
 powers, rows = {"none": 0, "root": 0.5, "linear": 1}, {}
-for kind in rates:
-    for manner, share in {"bold": 1, "careful": 1 / 8}.items():
-        base = best[kind, 16] * share
-        for batch in (64, 256):
-            rows[kind.__name__, manner, batch] = {
-                name: final(kind, batch, base * (batch / 16) ** power)
-                for name, power in powers.items()
-            }
+manners = {"bold": 1, "careful": 1 / 8}
+for kind, manner, batch in product(rates, manners, (64, 256)):
+    base = best[kind, 16] * manners[manner]
+    rows[kind.__name__, manner, batch] = {
+        name: final(kind, batch, base * (batch / 16) ** power)
+        for name, power in powers.items()
+    }
 rules = pd.DataFrame(rows).T.rename_axis(["optimizer", "rate", "batch"])
 rules.round(3)
 
@@ -217,14 +212,12 @@ plots.training_curves(by_updates, xlabel="updates", log="xy", title=title, **wor
 # NBVAL_IGNORE_OUTPUT
 rows = {}
 for batch in (16, 256):
-    rate = base * batch / 16
     lengths = {"none": 0, "1536 samples": 1536, "96 updates": 96 * batch}
     rows[f"SGD, batch {batch}"] = {
-        name: final(SGD, batch, rate, warm_up=samples)
+        name: final(SGD, batch, base * batch / 16, warm_up=samples)
         for name, samples in lengths.items()
     }
-warm = pd.DataFrame(rows).T
-warm.round(3)
+pd.DataFrame(rows).T.round(3)
 
 # %% [markdown] id="read-warm-up"
 # Kept in samples, the warm-up costs both batch sizes a similar share. Kept in updates, at batch 256
@@ -235,36 +228,24 @@ warm.round(3)
 # ## Verdicts
 
 # %% id="verdicts"
-safer = (
-    rules.loc[("SGD", "bold", 256), "root"] < rules.loc[("SGD", "bold", 256), "linear"]
-)
-faster = rules.loc[("SGD", "careful", 256)].idxmin() == "linear"
+bold, careful = rules.loc["SGD", "bold", 256], rules.loc["SGD", "careful", 256]
+safer, faster = bold["root"] < bold["linear"], careful.idxmin() == "linear"
 slow = ends["256, same rate"] > 2 * ends["256, linear"]
 claims.Verdicts(
     claims.Verdict(
-        "A16", "holds if",
-        "The linear rule holds for SGD if the scaled rate stays far below the largest "
-        "stable one.",
-        f"careful rate, batch 256: linear ends lowest: {faster}; bold rate: root beats "
-        f"it: {safer}",
-        "computed", "rules",
-    ),
+        "A16", "holds if", "The linear rule holds for SGD if the scaled rate stays far "
+        "below the largest stable one.", "careful rate, batch 256: linear ends lowest: "
+        f"{faster}; bold rate: root beats it: {safer}", "computed", "rules"),
     claims.Verdict(
-        "B05", "holds if",
-        "A larger effective batch converges more slowly per sample if the learning "
-        "rate is left as it was; accumulation itself delays nothing.",
+        "B05", "holds if", "A larger effective batch converges more slowly per sample "
+        "if the learning rate is left as it was; accumulation itself delays nothing.",
         "batch 256: loss more than halved by the linear rule, from the same samples: "
-        f"{slow}",
-        "computed", "delayed",
-    ),
+        f"{slow}", "computed", "delayed"),
     claims.Verdict(
-        "D15", "holds if",
-        "The square root is safer if the rate was bold, and slower if it was careful; "
-        "a warm-up keeps its length in samples.",
+        "D15", "holds if", "The square root is safer if the rate was bold, and slower "
+        "if it was careful; a warm-up keeps its length in samples.",
         f"root beats linear from a bold rate: {safer}, and loses from a careful one: "
-        f"{faster}",
-        "computed", "rules",
-    ),
+        f"{faster}", "computed", "rules"),
 )  # fmt: skip
 
 # %% [markdown] id="summary"

@@ -49,12 +49,12 @@ guess = None  # per cent
 
 
 # %% id="swin-model"
+SWIN = {"image_size": 64, "patch_size": 2, "num_channels": 1, "num_labels": 10}
+SWIN |= {"embed_dim": 32, "depths": (2, 2, 6, 2), "num_heads": (1, 2, 4, 8)}
+
+
 def small_swin():
-    sizes = {"embed_dim": 32, "depths": (2, 2, 6, 2), "num_heads": (1, 2, 4, 8)}
-    images = {"image_size": 64, "patch_size": 2, "num_channels": 1, "num_labels": 10}
-    config = transformers.SwinConfig(
-        window_size=4, drop_path_rate=0.0, **sizes, **images
-    )
+    config = transformers.SwinConfig(window_size=4, drop_path_rate=0.0, **SWIN)
     return transformers.SwinForImageClassification(config).train()
 
 
@@ -73,19 +73,15 @@ def swin_backward(model):
     model(pixel_values=images, labels=labels).loss.backward()
 
 
-reports = {}
-for name, change in {
-    "plain": nn.Identity(),
-    "the switch": switch_on,
-    "blocks alone": blocks_alone,
-}.items():
+ways = {"plain": nn.Identity(), "the switch": switch_on, "blocks alone": blocks_alone}
+peaks, flops = {}, {}
+for name, change in ways.items():
     model = change(small_swin())
     step = partial(swin_backward, model)
-    reports[name] = memory.measure(step, model=model, flops=True)
-flops = reports["plain"].flops
-more = {name: 100 * (report.flops / flops - 1) for name, report in reports.items()}
+    report = memory.measure(step, model=model, flops=True)
+    peaks[name], flops[name] = str(report.peak_bytes), report.flops
+more = {name: 100 * (count / flops["plain"] - 1) for name, count in flops.items()}
 print(f"the switch: {more['the switch']:.0f} % more{beside(guess, more['the switch'])}")
-peaks = {name: f"{report.peak_bytes}" for name, report in reports.items()}
 pd.DataFrame({"peak": peaks, "FLOPs more, %": more}).round(0)
 
 # %% [markdown] id="read-swin"
@@ -152,8 +148,7 @@ for name, model in variants.items():
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         table[name] = train(model)
-    words = [str(warning.message) for warning in said]
-    table[name]["warned"] = any("requires_grad" in text for text in words)
+    table[name]["warned"] = any("requires_grad" in str(one.message) for one in said)
 reached = table["use_reentrant=True"]["with a gradient"]
 print(f"use_reentrant=True: {reached} tensors{beside(guess, reached)}")
 pd.DataFrame(table).T
@@ -183,15 +178,14 @@ def peak(cache, change):
     config = GPT2Config(**SIZES, n_embd=128, use_cache=cache)
     model = change(AutoModelForCausalLM.from_config(config).train())
     loss = partial(model, input_ids=tokens, labels=tokens)
-    return memory.measure(lambda: loss().loss.backward(), model=model).peak_bytes
+    return str(memory.measure(lambda: loss().loss.backward(), model=model).peak_bytes)
 
 
-ways = {"plain": nn.Identity(), "checkpointed": switch_on}
-peaks = {
-    f"use_cache={cache}": {name: f"{peak(cache, way)}" for name, way in ways.items()}
-    for cache in (True, False)
-}
-pd.DataFrame(peaks).T
+peaks = {}
+for cache in (True, False):
+    peaks["plain", f"use_cache={cache}"] = peak(cache, nn.Identity())
+    peaks["checkpointed", f"use_cache={cache}"] = peak(cache, switch_on)
+pd.Series(peaks).unstack(0)
 
 # %% [markdown] id="read-cache"
 # The switch turns the cache off by itself, so with the switch the setting changes nothing.
@@ -204,7 +198,7 @@ pd.DataFrame(peaks).T
 # the kernels of a GPU and recorded before.
 
 # %% id="clip"
-rows = recorded.load("predicted").rows
+rows, clip = recorded.load("predicted").rows, {}
 
 
 def found(*choice, **choices):
@@ -212,7 +206,6 @@ def found(*choice, **choices):
     return rows[recipe.label()]["report"]
 
 
-clip = {}
 for strategy in ("none", "per-block", "library-switch"):
     report = found("clip-two-tower", 64, checkpointing=strategy)
     gib = report["peak_bytes"] / 2**30
@@ -231,12 +224,8 @@ pd.DataFrame(clip).T
 # to memory at its peak, in per cent of the plain step.
 
 # %% id="strategy-table"
-said = {
-    "per-block": (70, 50),
-    "every-2": (50, 30),
-    "sqrt": (60, 25),
-    "attention-only": (40, 15),
-}
+said = {"per-block": (70, 50), "every-2": (50, 30), "sqrt": (60, 25),
+        "attention-only": (40, 15)}  # fmt: skip
 
 
 def added(strategy):

@@ -108,11 +108,14 @@ plans = {"everything kept": unrolled, "segments": segments, "halving": halving}
 table = {name: {n: units(read, n) for n in LENGTHS} for name, read in plans.items()}
 grown = table["halving"][256][0] - table["halving"][64][0]
 print(f"halving grows by {grown:g} units{beside(guess, grown)}")
-as_text = {
-    name: {f"T = {n}": f"{peak:.1f} ({runs:g})" for n, (peak, runs) in row.items()}
-    for name, row in table.items()
-}
-pd.DataFrame(as_text).T.rename_axis("units (runs)")
+
+
+def as_text(row):
+    return {f"T = {n}": f"{peak:.1f} ({runs:g})" for n, (peak, runs) in row.items()}
+
+
+texts = {name: as_text(row) for name, row in table.items()}
+pd.DataFrame(texts).T.rename_axis("units (runs)")
 
 # %% [markdown] id="log-read"
 # The runs are as computed: 3, 4, 5 for each step. But the memory of `halving` is not logarithmic.
@@ -139,24 +142,19 @@ def halving_flat(cell, xs, state):
 
 
 # %% id="flat-table"
-table["halving, flat"] = {n: units(halving_flat, n) for n in LENGTHS}
-row = table["halving, flat"]
-flat = {f"T = {n}": f"{peak:.1f} ({runs:g})" for n, (peak, runs) in row.items()}
-pd.DataFrame({"halving, flat": flat}).T.rename_axis("units (runs)")
+row = table["halving, flat"] = {n: units(halving_flat, n) for n in LENGTHS}
+pd.DataFrame({"halving, flat": as_text(row)}).T.rename_axis("units (runs)")
 
 # %% [markdown] id="flat-read"
 # Now four times the length costs four units: two more halvings, each with an `h` and a `c`. That is
 # logarithmic.
 
 # %% id="log-figure"
-unit = 32 * 64 * 4
-curves = {
-    name: {n: peak * unit for n, (peak, _) in row.items()}
-    for name, row in table.items()
-}
-plots.growth(
-    curves, xlabel="steps", title="An LSTM over time: peak of forward and backward"
-)
+curves = {}
+for name, row in table.items():
+    curves[name] = {n: peak * 32 * 64 * 4 for n, (peak, _) in row.items()}
+title = "An LSTM over time: peak of forward and backward"
+plots.growth(curves, xlabel="steps", title=title)
 
 # %% [markdown] id="price-text"
 # ### What does it cost?
@@ -167,15 +165,12 @@ plots.growth(
 # cell above, starting small operations and the Python code of each checkpoint would.
 
 # %% id="log-flops"
-wide = {
-    read.__name__: make_step(read, 16, width=1024)[0]
-    for read in (unrolled, segments, halving_flat)
-}
-flops = {}
-for name, step in wide.items():
+wide, flops = {}, {}
+for read in (unrolled, segments, halving_flat):
+    step = wide[read.__name__] = make_step(read, 16, width=1024)[0]
     with FlopCounterMode(display=False) as counter:
         step()
-    flops[name] = counter.get_total_flops()
+    flops[read.__name__] = counter.get_total_flops()
 more = {name: f"{count / flops['unrolled']:.2f}" for name, count in flops.items()}
 pd.DataFrame({"FLOPs, times": more})
 
@@ -238,9 +233,8 @@ def sequences(batch, generator):
     values = torch.randint(2, (batch, STEPS), generator=generator) * 2.0 - 1
     marked = torch.randint(10, (batch,), generator=generator)
     marks = F.one_hot(marked, STEPS).float()
-    return torch.stack([values, marks], dim=2).unbind(dim=1), (values * marks).sum(
-        1
-    ).gt(0).long()
+    answers = (values * marks).sum(1).gt(0).long()
+    return torch.stack([values, marks], dim=2).unbind(dim=1), answers
 
 
 def make_reader():
@@ -280,7 +274,7 @@ def task_loss(way, reader, xs, answers):
 guess = None  # per cent
 
 # %% id="first-gradient"
-reader = make_reader()
+reader, peaks, gradients = make_reader(), {}, {}
 xs, answers = sequences(32, torch.Generator().manual_seed(1))
 
 
@@ -289,17 +283,15 @@ def first_step(way):
     task_loss(way, reader, xs, answers).backward()
 
 
-peaks, gradients = {}, {}
 for way in ("whole", "checkpointed", "truncated"):
-    peaks[way] = memory.measure(
-        partial(first_step, way), model=reader, warmup=0
-    ).peak_bytes
+    report = memory.measure(partial(first_step, way), model=reader, warmup=0)
+    peaks[way] = str(report.peak_bytes)
     gradients[way] = torch.cat([p.grad.flatten() for p in reader["cell"].parameters()])
 true = gradients["whole"]
 print("checkpointed equal:", torch.equal(gradients["checkpointed"], true))
 off = 100 * float((gradients["truncated"] - true).norm() / true.norm())
 print(f"truncated off by {off:.0f} % of its length{beside(guess, off)}")
-pd.DataFrame({"peak": {way: str(peak) for way, peak in peaks.items()}})
+pd.DataFrame({"peak": peaks})
 
 # %% [markdown] id="gradient-read"
 # The checkpointed version needs hardly more memory than the truncated one: it also keeps the state
@@ -333,15 +325,12 @@ plots.training_curves(history, xlabel="updates", ylabel="loss", title=title)
 # ## Verdicts
 
 # %% id="verdicts"
-longest = max(LENGTHS)
-units_of = {name: table[name][longest][0] for name in table}
+of_256 = {name: f"{row[256][0]:.1f}" for name, row in table.items()}
 claims.Verdicts(
     claims.Verdict(
-        "C17", "holds",
-        "Over a long sequence segments need the square root of the steps, and halving "
-        "its logarithm if the state is passed flat; truncation is another training.",
-        f"{longest} steps: {units_of['everything kept']:.1f}, "
-        f"{units_of['segments']:.1f} and {units_of['halving, flat']:.1f} units",
-        "counted", "flat-table",
-    ),
+        "C17", "holds", "Over a long sequence segments need the square root of the "
+        "steps, and halving its logarithm if the state is passed flat; truncation is "
+        "another training.", f"256 steps: {of_256['everything kept']}, "
+        f"{of_256['segments']} and {of_256['halving, flat']} units",
+        "counted", "flat-table"),
 )  # fmt: skip

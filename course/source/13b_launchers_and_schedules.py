@@ -4,7 +4,7 @@
 # This companion of chapter 13 is optional: no lab and no later chapter needs it. It answers three
 # questions:
 #
-# 1. How do `torchrun` and Accelerate start them, and what if a port is in use?
+# 1. How do `torchrun` and Accelerate start ranks, and what if a port is in use?
 # 2. What do DDP's buckets cost?
 # 3. Why does a pipeline's rank wait, and what does an interleaved schedule change?
 #
@@ -49,10 +49,8 @@ os.environ["OMP_NUM_THREADS"] = "1"  # the processes that we start share a few c
 
 
 # %% id="torchrun"
-IN_USE = (
-    "Another program uses this port. Leave the port out: the launcher then takes a "
-    "free one."
-)
+IN_USE = ("Another program uses this port. Leave the port out: the launcher then "
+          "takes a free one.")  # fmt: skip
 
 
 def torchrun(script, *options):
@@ -64,9 +62,8 @@ def torchrun(script, *options):
     if "EADDRINUSE" in done.stderr:
         raise RuntimeError(IN_USE)
     if done.returncode:
-        raise RuntimeError(
-            f"torchrun ended with {done.returncode}:\n{done.stderr[-3000:]}"
-        )
+        why = done.stderr[-3000:]
+        raise RuntimeError(f"torchrun ended with {done.returncode}:\n{why}")
     return done.stdout.strip()
 
 
@@ -104,24 +101,21 @@ with socket.create_server(("127.0.0.1", 0)) as taken:
 # %% id="launcher"
 def with_accelerate():
     accelerator = Accelerator(cpu=True)
-    model = accelerator.prepare(nn.Linear(2, 2))
+    model = type(accelerator.prepare(nn.Linear(2, 2))).__name__
     if accelerator.is_main_process:
-        print(
-            f"{accelerator.num_processes} ranks, the model is a {type(model).__name__}"
-        )
+        print(f"{accelerator.num_processes} ranks, the model is a {model}")
 
 
 def launched(function, port=0):
     handlers = {number: signal.getsignal(number) for number in signal.valid_signals()}
     where = {"rdzv_backend": "c10d", "rdzv_endpoint": "localhost:0"}
+    if port:
+        where = {"use_port": str(port)}
     try:
-        notebook_launcher(
-            function, num_processes=2, **({"use_port": str(port)} if port else where)
-        )
+        notebook_launcher(function, num_processes=2, **where)
     except RuntimeError as error:
-        raise RuntimeError(
-            IN_USE if "EADDRINUSE" in str(error) else str(error)
-        ) from None
+        why = IN_USE if "EADDRINUSE" in str(error) else str(error)
+        raise RuntimeError(why) from None
     finally:  # the launcher leaves its own handlers behind
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
             signal.signal(number, handlers[number])
@@ -192,10 +186,8 @@ print(f"DDP holds {copied:.2f} P{beside(guess, copied)}")
 # schedule (Narayanan et al., 2021) a rank has two stages, half as long, and takes four
 # micro-batches of one, then four of the other.
 
+
 # %% id="orders"
-NUM_RANKS, NUM_MICRO = 4, 8
-
-
 def order(first, forwards, backwards):
     """`first` forwards, then forward and backward in turn, then the backwards left."""
     done = [("F", *run) for run in forwards[:first]]
@@ -206,28 +198,17 @@ def order(first, forwards, backwards):
 
 
 def interleaved(rank, stages):
-    groups = [
-        range(start, start + NUM_RANKS) for start in range(0, NUM_MICRO, NUM_RANKS)
-    ]
-    return [
-        (micro, rank + s * NUM_RANKS)
-        for group in groups
-        for s in stages
-        for micro in group
-    ]
+    return [(micro, rank + 4 * stage) for group in (range(4), range(4, 8))
+            for stage in stages for micro in group]  # fmt: skip
 
 
-plain = {
-    rank: [(micro, rank) for micro in range(NUM_MICRO)] for rank in range(NUM_RANKS)
-}
-SCHEDULES = {
-    "GPipe": [order(8, plain[rank], plain[rank]) for rank in range(4)],
-    "1F1B": [order(3 - rank, plain[rank], plain[rank]) for rank in range(4)],
-    "interleaved": [
-        order(2 * (3 - rank) + 4, interleaved(rank, (0, 1)), interleaved(rank, (1, 0)))
-        for rank in range(4)
-    ],
-}
+SCHEDULES = {"GPipe": [], "1F1B": [], "interleaved": []}  # for each rank its order
+for rank in range(4):
+    plain = [(micro, rank) for micro in range(8)]
+    SCHEDULES["GPipe"].append(order(8, plain, plain))
+    SCHEDULES["1F1B"].append(order(3 - rank, plain, plain))
+    forwards, backwards = interleaved(rank, (0, 1)), interleaved(rank, (1, 0))
+    SCHEDULES["interleaved"].append(order(2 * (3 - rank) + 4, forwards, backwards))
 
 # %% [markdown] id="clock-text"
 # Each block takes one unit of time in forward and two in backward. A stage begins as soon as its
@@ -253,10 +234,8 @@ def clock(orders):
                 before = ("F", micro, stage)
             if not queue or (before not in done and (kind, stage) != ("F", 0)):
                 continue
-            start, duration = (
-                max(free[rank], done.get(before, 0)),
-                length * (1 + (kind == "B")),
-            )
+            start = max(free[rank], done.get(before, 0))
+            duration = length * (1 if kind == "F" else 2)
             free[rank] = done[kind, micro, stage] = start + duration
             runs.append((rank, start, duration, kind, micro, stage // len(orders)))
             queue.pop(0)
