@@ -125,19 +125,8 @@ def _asked(lab: Lab, number: str) -> str:
 
 def _solved(lab: Lab, number: str, text: str) -> list[str]:
     """Define `solved`: what the solution defines up to here, as far as an answer asks for it."""
-    nodes = list(ast.walk(ast.parse(text)))
-    made = [node for node in nodes if isinstance(node, ast.Assign) and _is_solved(node.value)]
-    holders = {
-        target.id for node in made for target in node.targets if isinstance(target, ast.Name)
-    }
     attributes = {
-        node.attr
-        for node in nodes
-        if isinstance(node, ast.Attribute)
-        and (
-            _is_solved(node.value)
-            or (isinstance(node.value, ast.Name) and node.value.id in holders)
-        )
+        node.attr for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Attribute)
     }
     there: set[str] = set()
     for cell in lab.cells:
@@ -145,15 +134,14 @@ def _solved(lab: Lab, number: str, text: str) -> list[str]:
             there |= set().union(*map(bound_names, statements(cell.source)))
         if cell.number == number:
             break
-    given = ", ".join(f"{name}={name}" for name in sorted(attributes & there))
+    # an attribute of something else may be called like what a set-up cell leaves out here
+    given = ", ".join(
+        f"{name}={name} if {name!r} in globals() else None" for name in sorted(attributes & there)
+    )
     answer = lab.answers[number]
     own = [answer.reference] if attributes & set(answer.names) else []
-    lines = [f"solution = types.SimpleNamespace({given})", "solved = lambda lab: solution"]
-    return [*own, "import types", *lines]
-
-
-def _is_solved(node: ast.expr) -> bool:
-    return isinstance(node, ast.Call) and ast.unparse(node.func) == "solved"
+    made = [f"solution = types.SimpleNamespace({given})", "solved = lambda lab: solution"]
+    return [*own, "import types", *made]
 
 
 def handed_in(lab: Lab, answers: Mapping[str, str]) -> dict[str, Any]:
