@@ -29,7 +29,7 @@ from tutorial_lib import claims, device, memory, plots, strategies
 from tutorial_lib.guesses import beside
 from tutorial_lib.models.gpt import GPT, Block, GPTConfig
 from tutorial_lib.recorded import fragmentation
-from tutorial_lib.units import Bytes
+from tutorial_lib.units import human_bytes
 
 torch.set_num_threads(1)  # steadier times on a machine that does other things too
 
@@ -62,11 +62,8 @@ all(map(torch.equal, gradients("none"), gradients("per-block")))
 
 # %% id="published"
 def profile_memory(model, strategy):
-    # There: torch.cuda.reset_peak_memory_stats()
-    with (
-        memory.watch(strategy, model=model) as report,
-        strategies.applied(model, strategy),
-    ):
+    # there: torch.cuda.reset_peak_memory_stats()
+    with memory.watch(model=model) as report, strategies.applied(model, strategy):
         loss = model.loss(tokens)
         loss.backward()
     return report  # there: torch.cuda.max_memory_allocated()
@@ -103,10 +100,8 @@ print(f"in the other order it saves {swapped} %{beside(guess, swapped)}")
 # something. The categories show what:
 
 # %% id="leftover-gradients"
-bars = {
-    "first run: none": standard.at_peak,
-    "second run: per block": checkpointed.at_peak,
-}
+first, second = standard.at_peak, checkpointed.at_peak
+bars = {"first run: none": first, "second run: per block": second}
 plots.ledger_bars(bars, title="As published, at the peak, counted")
 
 # %% [markdown] id="read-leftover"
@@ -140,12 +135,10 @@ def careless_step():
 
 
 report = memory.measure(careless_step, model=model, warmup=0, steps=3)
-largest = sorted(report.leaks(), key=lambda life: -life.num_bytes)[:4]
 history.clear()
-pd.DataFrame(
-    {"bytes": str(Bytes(life.num_bytes)), "made by": life.op, "in": life.module}
-    for life in largest
-)
+leaks = pd.DataFrame([(n.num_bytes, n.op, n.module) for n in report.leaks()])
+leaks = leaks.set_axis(["bytes", "made by", "in"], axis=1).nlargest(4, "bytes")
+leaks.assign(bytes=leaks.bytes.map(human_bytes))
 
 # %% [markdown] id="read-kept"
 # Three tensors of logits, because each backward pass let go of what autograd had saved. A step that
@@ -181,6 +174,7 @@ def training(strategy, warmup):
         return memory.measure(step, model=model, optimizer=optimizer, warmup=warmup)
 
 
+# %% id="first-and-steady-phases"
 first, steady = training("none", warmup=0), training("none", warmup=1)
 P = steady.at_peak["parameters"]
 gained = (steady.phases["backward"] - first.phases["backward"]) / P
@@ -263,10 +257,8 @@ def traced_peak(strategy):
 
 
 plain, recomputing = traced_peak("none"), traced_peak("per-block")
-print(
-    "seen: less than 1 % of the peak: "
-    f"{max(plain, recomputing) < steady.peak_bytes / 100}"
-)
+share = max(plain, recomputing) / steady.peak_bytes
+print(f"seen: less than 1 % of the peak: {share < 0.01}")
 print(f"the checkpointed step looks larger: {recomputing > plain}")
 
 # %% [markdown] id="read-traced"
@@ -288,18 +280,17 @@ guess = None  # per cent
 # %% id="segments"
 blocks = nn.Sequential(*(Block(config) for _ in range(8)))
 x = torch.randn(4, 128, 128)  # (batch, sequence, width)
-calls = []
-blocks[0].register_forward_pre_hook(lambda module, args: calls.append(module))
+segmented = partial(checkpoint_sequential, blocks, input=x, use_reentrant=False)
 runs = {
     "none": lambda: blocks(x),
-    "checkpoint_sequential, 1": lambda: checkpoint_sequential(
-        blocks, 1, x, use_reentrant=False
-    ),
+    "checkpoint_sequential, 1": partial(segmented, segments=1),
     "checkpoint, around all": lambda: checkpoint(blocks, x, use_reentrant=False),
-    "checkpoint_sequential, 8": lambda: checkpoint_sequential(
-        blocks, 8, x, use_reentrant=False
-    ),
+    "checkpoint_sequential, 8": partial(segmented, segments=8),
 }
+
+# %% id="segments-count"
+calls = []
+blocks[0].register_forward_pre_hook(lambda module, args: calls.append(module))
 
 
 def step(forward):
@@ -311,9 +302,8 @@ def step(forward):
 # %% id="segments-table"
 reports, rows = {}, {}
 for name, forward in runs.items():
-    reports[name] = report = memory.measure(
-        partial(step, forward), model=blocks, flops=True
-    )
+    way = partial(step, forward)
+    reports[name] = report = memory.measure(way, model=blocks, flops=True)
     factor = report.flops / reports["none"].flops
     rows[name] = str(report.peak_bytes), f"{factor:.2f}", len(calls)
 fallen = saving(reports["none"], reports["checkpoint, around all"])
@@ -357,25 +347,23 @@ print(f"without waiting {1000 * unwaited:.1f} ms, with {1000 * waited:.1f} ms")
 # need a synchronise too? It does not. The allocator counts on the host when an operation is
 # launched, so the peak is final as soon as the last line of Python has run.
 
+
 # %% id="gpu-queue"
 # NBVAL_IGNORE_OUTPUT
+def products(a, wait):
+    for _ in range(20):
+        torch.mm(a, a)
+    if wait:
+        torch.cuda.synchronize()
+
+
 if torch.cuda.is_available():
-    here = device.pick()
-    a = torch.randn(8192, 8192, device=here)
-
-    def products(wait):
-        for _ in range(20):
-            torch.mm(a, a)
-        if wait:
-            torch.cuda.synchronize()
-
-    products(wait=True)  # warm
-    unwaited, peak = (
-        seconds(partial(products, wait=False)),
-        torch.cuda.max_memory_allocated(),
-    )
+    a = torch.randn(8192, 8192, device=device.pick())
+    products(a, wait=True)  # warm
+    unwaited = seconds(lambda: products(a, wait=False))
+    peak = torch.cuda.max_memory_allocated()
     torch.cuda.synchronize()
-    waited = seconds(partial(products, wait=True))
+    waited = seconds(lambda: products(a, wait=True))
     print(f"without synchronise {1000 * unwaited:.2f} ms, with {1000 * waited:.1f} ms")
     print("peak unchanged by waiting:", peak == torch.cuda.max_memory_allocated())
 
@@ -392,17 +380,15 @@ if torch.cuda.is_available():
 timed = partial(seconds, lambda: model.loss(tokens[:1, :16]).backward())
 
 
-def in_blocks(num):
+def ratio(num):
     first, second = [timed() for _ in range(num)], [timed() for _ in range(num)]
     return sum(first) / sum(second)
 
 
 methods = {
-    "each once": lambda: in_blocks(1),
-    "ten, then ten, means": lambda: in_blocks(10),
-    "ten pairs, median ratio": lambda: statistics.median(
-        in_blocks(1) for _ in range(10)
-    ),
+    "each once": lambda: ratio(1),
+    "ten, then ten, means": lambda: ratio(10),
+    "ten pairs, median ratio": lambda: statistics.median(map(ratio, [1] * 10)),
 }
 answers = {name: sorted(method() for _ in range(7)) for name, method in methods.items()}
 pd.DataFrame(answers, index=["lowest", *[""] * 5, "highest"]).T.round(2)
@@ -449,7 +435,7 @@ peaks = {
 worst = max(reserved / allocated for allocated, reserved, _ in peaks.values())
 growing = max(reserved / allocated for allocated, _, reserved in peaks.values())
 print(f"up to {worst:.1f} times what is allocated{beside(guess, worst)}")
-pd.DataFrame(peaks, index=columns).T.map(lambda size: f"{Bytes(size)}")
+pd.DataFrame(peaks, index=columns).T.map(human_bytes)
 
 # %% id="orders-figure"
 curves = {
@@ -484,13 +470,14 @@ plots.growth(curves, xlabel="step", title="GPT-2, reserved, emulated A100", log=
 # %% id="at-the-peak"
 totals = [sum(moment.values()) for moment in steady.curve()]
 peak = totals.index(max(totals))
-alive = [
-    n for n in steady.timeline if n.born <= peak and (n.died is None or n.died >= peak)
+rows = [
+    (life.category, life.op or "", life.num_bytes)
+    for life in steady.timeline
+    if life.born <= peak and (life.died is None or life.died >= peak)
 ]
-rows = [(life.category, life.op or "", life.num_bytes) for life in alive]
 holders = pd.DataFrame(rows, columns=["category", "made by", "bytes"])
 holders = holders.groupby(["category", "made by"]).sum().nlargest(6, "bytes")
-holders.map(lambda size: f"{Bytes(size)}")
+holders.map(human_bytes)
 
 # %% [markdown] id="read-holders"
 # The largest item is the results of the linear layers (`addmm`). They take more than Adam's states.
