@@ -105,7 +105,7 @@ h_still_broken = wrong("case H: it is the mean of the micro-batches' means")(
 h_not_divided = wrong("case H: nothing is divided")(
     answer("H", mended=partial(accumulate, count=lambda _: 1))
 )
-h_unshifted = wrong("and it is none of the usual faults")(
+h_unshifted = wrong("the targets were counted before the shift")(
     answer("H", mended=partial(accumulate, count=labels_unshifted))
 )
 h_never_zeroes = wrong("what was handed over in .grad")(

@@ -1,9 +1,11 @@
 """The checks of lab 09, the clinic: ten broken runs to diagnose and to mend."""
 
 from tutorial_lib.checks.calls import calls_of
-from tutorial_lib.checks.lab09.ex9_1 import changed_in_between
-from tutorial_lib.checks.lab09.ex9_2 import repeated_work
-from tutorial_lib.checks.lab09.ex9_3 import untrained_parts
+from tutorial_lib.checks.lab09.ex9_1_to_3 import (
+    changed_in_between,
+    repeated_work,
+    untrained_parts,
+)
 from tutorial_lib.checks.lab09.ex9_4 import memory_and_windows
 from tutorial_lib.checks.lab09.ex9_5 import contrastive_batch
 from tutorial_lib.checks.lab09.ex9_6 import rank_traffic

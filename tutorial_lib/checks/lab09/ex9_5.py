@@ -13,7 +13,7 @@ from torch.optim import SGD
 from tutorial_lib.checks import accumulation, expect, observe, read, surroundings
 from tutorial_lib.checks.core import Case, CheckError, Result
 from tutorial_lib.checks.lab06 import models
-from tutorial_lib.checks.lab09.patients import Patient, ward
+from tutorial_lib.checks.lab09.patients import Patient, only_update, ward
 
 
 def _loss_of(one: Tensor, other: Tensor) -> Tensor:
@@ -60,9 +60,7 @@ def _judge(case: Case, result: Result, right: tuple[list[Tensor], list[float]]) 
             f"case I: the model saw {max(rows)} rows at once, and {len(images) // num} fit: embed "
             "in micro-batches, both times."
         )
-    updates = read.vectors(result.get("gradients"), len(gradients[0]), "case I: the gradients")
-    if len(updates) != 1:
-        raise CheckError(f"case I: {len(updates)} updates were made, and a batch is one.")
+    gradient = only_update(result, len(gradients[0]), "case I: ")
     faults = [
         ("each image is still compared with those of its own micro-batch.", gradients[1]),
         ("the gradient goes through the first view alone.", gradients[2]),
@@ -70,7 +68,7 @@ def _judge(case: Case, result: Result, right: tuple[list[Tensor], list[float]]) 
         ("what was in .grad before was added.", gradients[0] + 1),
         ("it is divided by the number of micro-batches.", gradients[0] / num),
     ]
-    accumulation.expect_gradient(updates[0], gradients[0], faults, "case I: ", "the whole batch")
+    accumulation.expect_gradient(gradient, gradients[0], faults, "case I: ", "the whole batch")
     pieces = [("it is the mean of the micro-batches' losses.", losses[1])]
     expect.loss(result.get("returned"), losses[0], pieces, where="case I: ")
     surroundings.expect_kept(result)

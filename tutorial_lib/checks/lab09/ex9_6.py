@@ -15,7 +15,7 @@ from tutorial_lib import ranks
 from tutorial_lib.checks import accumulation, expect, observe, read
 from tutorial_lib.checks.core import Case, CheckError, Result
 from tutorial_lib.checks.lab06 import models
-from tutorial_lib.checks.lab09.patients import Patient, ward
+from tutorial_lib.checks.lab09.patients import Patient, only_update, ward
 
 _RANKS = 2
 _SMALL = 64  # bytes: a count or a loss, and no gradient
@@ -63,9 +63,7 @@ def _judge(case: Case, result: Result, right: tuple[list[Tensor], list[float]]) 
     sent = read.integers(result.get("sent"), "case J: bytes sent", _RANKS)
     for rank, seen in enumerate(read.records(result.get("ranks"), "case J: ranks", _RANKS)):
         where = f"case J, rank {rank}: "
-        updates = read.vectors(seen.get("gradients"), len(wanted), f"{where}the gradients")
-        if len(updates) != 1:
-            raise CheckError(f"{where}{len(updates)} updates were made, and a window is one.")
+        gradient = only_update(seen, len(wanted), where)
         faults = [
             ("the gradient is that of this rank alone: nothing was exchanged.", own[rank]),
             (
@@ -74,7 +72,7 @@ def _judge(case: Case, result: Result, right: tuple[list[Tensor], list[float]]) 
             ),
             ("what was in .grad before was added.", wanted + 1),
         ]
-        accumulation.expect_gradient(updates[0], wanted, faults, where, "both windows")
+        accumulation.expect_gradient(gradient, wanted, faults, where, "both windows")
         if sent[rank] - size > _SMALL:
             raise CheckError(
                 f"{where}the gradient is right, and in this window of {num} micro-batches it is "

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
 
+from torch import Tensor
+
 from tutorial_lib.checks import read
 from tutorial_lib.checks.core import Case, Check, CheckError, Result
 
@@ -89,6 +91,18 @@ def ward(name: str, exercise: str, passed: str, patients: Mapping[str, Patient])
 def treatment_of(check: Check) -> Callable[..., Result]:
     """Give what tries a mended function in a check's cases: that is what a learner calls again."""
     return lambda mended, case: _WARDS[check.name][case["case"]].treat(mended, case)
+
+
+def only_update(result: Result, size: int, where: str) -> Tensor:
+    """Read the one gradient, as a vector, that the optimizer's one step found.
+
+    Raises:
+        CheckError: When there were other updates, or none.
+    """
+    updates = read.vectors(result.get("gradients"), size, f"{where}the gradients")
+    if len(updates) != 1:
+        raise CheckError(f"{where}{len(updates)} updates were made, and one is wanted.")
+    return updates[0]
 
 
 def _finding(returned: Any, letter: str, patients: Mapping[str, Patient]) -> list[Any]:
