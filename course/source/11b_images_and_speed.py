@@ -12,6 +12,7 @@
 
 # %% id="imports"
 import statistics
+from itertools import product
 
 import pandas as pd
 import torch
@@ -35,11 +36,9 @@ guess = None  # times
 
 
 # %% id="image-sizes"
-def saved_bytes(side, attention):
-    recipe = Recipe(
-        "sd21-unet", size=side // 8, attention=attention
-    )  # eight pixels to a latent
+def saved_bytes(side, attention):  # eight pixels to a latent
     with memory.predicting():
+        recipe = Recipe("sd21-unet", size=side // 8, attention=attention)
         loss, unet = recipe.make_loss()
         return memory.saved(loss, params_of=unet).num_bytes
 
@@ -48,17 +47,12 @@ sides = (256, 512, 768, 1024)
 fused = {side: saved_bytes(side, "sdpa") for side in sides}
 eager = {side: saved_bytes(side, "eager") for side in sides}
 factor = eager[1024] / eager[512]
-print(
-    f"fused: {fused[1024] / fused[512]:.1f} times; written out: {factor:.1f} times"
-    f"{beside(guess, factor)}"
-)
+print(f"fused: {fused[1024] / fused[512]:.1f} times")
+print(f"written out: {factor:.1f} times{beside(guess, factor)}")
 curves = {"fused attention": fused, "scores written out": eager}
-plots.growth(
-    curves,
-    xlabel="side of the image in pixels (both axes logarithmic)",
-    predicted=list(curves),
-    title="SD 2.1's U-Net, saved for one image, float32",
-)
+plots.growth(curves, xlabel="side of the image in pixels (both axes logarithmic)",
+             predicted=list(curves),
+             title="SD 2.1's U-Net, saved for one image, float32")  # fmt: skip
 
 # %% [markdown] id="read-sizes"
 # Both axes are logarithmic, so a power is a straight line. The fused line is straight: four times
@@ -69,11 +63,9 @@ plots.growth(
 # follows as a square root:
 
 # %% id="largest-image"
-room = (
-    80 * GIB - 16 * Recipe("sd21-unet").num_parameters
-)  # parameters, gradients, two states
+states = 16 * Recipe("sd21-unet").num_parameters  # parameters, gradients, two states
 per_pixel = fused[1024] / 1024**2
-side = int((room / per_pixel) ** 0.5) // 64 * 64
+side = int(((80 * GIB - states) / per_pixel) ** 0.5) // 64 * 64
 print(f"{per_pixel / 1024:.2f} KiB a pixel; on 80 GiB one image of {side} x {side}")
 
 # %% [markdown] id="frozen-text"
@@ -97,10 +89,8 @@ with memory.predicting():
     encoder, image = Recipe("sd-vae").make_model(), torch.randn(1, 3, 512, 512)
     for way in ("trainable", "frozen", "no_grad"):
         encoder.requires_grad_(way == "trainable")
-        with (
-            memory.watch(way, model=encoder) as report,
-            torch.set_grad_enabled(way != "no_grad"),
-        ):
+        gradients = torch.set_grad_enabled(way != "no_grad")
+        with memory.watch(way, model=encoder) as report, gradients:
             latent = encoder.encode(image).latent_dist.sample()
         most = Bytes(report.peak_bytes - report.baseline_bytes)
         rows[way] = {"peak": str(most), "left behind": str(report.leaked_bytes)}
@@ -123,31 +113,25 @@ pd.DataFrame(rows).T
 
 # %% id="on-a-gpu"
 # NBVAL_IGNORE_OUTPUT
-def reading(recipe):
+def reading(num, way, **choices):
+    recipe = Recipe("sd21-unet", num, checkpointing=way, **choices)
     step, model, optimizer = recipe.make_step("cuda")
     report = memory.measure(step, model=model, optimizer=optimizer, repeats=5)
-    speed = recipe.micro_batch / statistics.median(
-        report.step_seconds or [float("nan")]
-    )
+    speed = num / statistics.median(report.step_seconds or [float("nan")])
     return {"peak": str(report.peak_bytes), "images a second": round(speed, 2)}
 
 
-speeds = {}
+speeds, ways = {}, ("none", "library-switch")
 if torch.cuda.is_available():
-    choices = device.pick_by_tier(
-        cpu={},
-        small_gpu={"size": 32, "optimizer": "adamw-8bit"},
-        large_gpu={"size": 64, "optimizer": "adamw-fused"},
-    )
-    for num in (1, 2, 4, 8, 12, 16):
-        for way in ("none", "library-switch"):
-            try:
-                speeds[num, way] = reading(
-                    Recipe("sd21-unet", num, checkpointing=way, **choices)
-                )
-            except torch.OutOfMemoryError:
-                speeds[num, way] = {"peak": "does not fit"}
-            torch.cuda.empty_cache()
+    small = {"size": 32, "optimizer": "adamw-8bit"}
+    large = {"size": 64, "optimizer": "adamw-fused"}
+    choices = device.pick_by_tier(cpu={}, small_gpu=small, large_gpu=large)
+    for num, way in product((1, 2, 4, 8, 12, 16), ways):
+        try:
+            speeds[num, way] = reading(num, way, **choices)
+        except torch.OutOfMemoryError:
+            speeds[num, way] = {"peak": "does not fit"}
+        torch.cuda.empty_cache()
 pd.DataFrame(speeds).T
 
 # %% [markdown] id="read-speed"

@@ -31,11 +31,9 @@ from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import SGD, AdamW
 from torch.utils.checkpoint import (
-    checkpoint,
-    checkpoint_sequential,
-    create_selective_checkpoint_contexts,
+    checkpoint, checkpoint_sequential, create_selective_checkpoint_contexts,
     set_checkpoint_early_stop,
-)
+)  # fmt: skip
 
 from tutorial_lib import data, memory, ranks
 from tutorial_lib.checks import CheckError, assert_same_training
@@ -71,15 +69,10 @@ HF = "transformers 5.23, torch 2.13"
 
 
 def case(number, asks, caught_by, shows, **about):
+    about |= {"number": number, "asks": asks, "caught_by": caught_by, "shows": shows}
+
     def add(run):
-        row = {
-            "number": number,
-            "asks": asks,
-            "caught_by": caught_by,
-            "shows": shows,
-            "run": run,
-        }
-        CASES[run.__name__] = {"seen_in": TORCH, **row, **about}
+        CASES[run.__name__] = {"seen_in": TORCH, "run": run, **about}
         return run
 
     return add
@@ -115,9 +108,9 @@ def forwards(modules):
     def add(place, *_):
         counts[place] += 1
 
-    handles = [
-        m.register_forward_pre_hook(partial(add, i)) for i, m in enumerate(modules)
-    ]
+    handles = []
+    for place, module in enumerate(modules):
+        handles.append(module.register_forward_pre_hook(partial(add, place)))
     yield counts
     for handle in handles:
         handle.remove()
@@ -137,9 +130,8 @@ def gpt_loss(model, run, tokens=None):
     x = model.token_embedding(tokens) + model.position_embedding.weight
     for block in model.blocks:
         x = run(block, x)
-    return F.cross_entropy(
-        model.head(model.norm(x))[:, :-1].transpose(1, 2), tokens[:, 1:]
-    )
+    logits = model.head(model.norm(x))[:, :-1].transpose(1, 2)
+    return F.cross_entropy(logits, tokens[:, 1:])
 
 
 @cache
@@ -154,16 +146,6 @@ def update(optimizer, loss):
     return loss.item()
 
 
-def make_llama(switched_on=True):
-    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 2}
-    config = transformers.LlamaConfig(num_hidden_layers=2, vocab_size=64, **sizes)
-    llama = transformers.LlamaForCausalLM(config).train()
-    if switched_on:  # by its name from version 5 on, or the older one
-        new = getattr(llama, "activation_checkpointing_enable", None)
-        (new or llama.gradient_checkpointing_enable)({"use_reentrant": False})
-    return llama
-
-
 def plain(block, x):
     return block(x)
 
@@ -174,6 +156,17 @@ def plain_step(model, optimizer):
 
 def non_reentrant(function, *args, **options):
     return checkpoint(function, *args, use_reentrant=False, **options)
+
+
+# %% id="make-llama"
+def make_llama(switched_on=True):
+    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 2}
+    config = transformers.LlamaConfig(num_hidden_layers=2, vocab_size=64, **sizes)
+    llama = transformers.LlamaForCausalLM(config).train()
+    if switched_on:  # by its name from version 5 on, or the older one
+        new = getattr(llama, "activation_checkpointing_enable", None)
+        (new or llama.gradient_checkpointing_enable)({"use_reentrant": False})
+    return llama
 
 
 # %% [markdown] id="memory-text"
@@ -205,9 +198,8 @@ def evaluation_mode(cured):
             "one",
       cure="reach all blocks; count one step's forwards of each")  # fmt: skip
 def middle_forgotten(cured):
-    unet = UNet(
-        UNetConfig(base_channels=8, channel_multipliers=(1, 2), attention_levels=())
-    )
+    sizes = {"base_channels": 8, "channel_multipliers": (1, 2), "attention_levels": ()}
+    unet = UNet(UNetConfig(**sizes))
     blocks = [m for m in unet.blocks if cured or m is not unet.middle]
     for block in blocks:
         block.forward = partial(non_reentrant, type(block).forward, block)
@@ -241,11 +233,8 @@ def wrapped_twice(cured):
       cure="a checkpoint for each block")  # fmt: skip
 def one_checkpoint(cured):
     gpt, _ = make_gpt(num_layers=8)
-    blocks, whole = (
-        partial(gpt_loss, gpt, non_reentrant),
-        lambda: non_reentrant(gpt_loss, gpt, plain),
-    )
-    seen = []
+    blocks, seen = partial(gpt_loss, gpt, non_reentrant), []
+    whole = partial(non_reentrant, gpt_loss, gpt, plain)
     for loss in (partial(gpt_loss, gpt, plain), blocks if cured else whole):
         report = memory.measure(lambda loss=loss: loss().backward(), model=gpt)
         seen.append(report.at_peak["activations"] + report.at_peak["recomputed"])
@@ -382,25 +371,21 @@ def batch_counted_twice(cured):
     @contextmanager
     def put_back(model):
         kept = [buffer.clone() for buffer in model.buffers()]
-        try:
-            yield
-        finally:
-            for buffer, before in zip(model.buffers(), kept, strict=True):
-                buffer.copy_(before)
+        yield
+        for buffer, before in zip(model.buffers(), kept, strict=True):
+            buffer.copy_(before)
 
     def step(model, optimizer, how=non_reentrant):
         x = model.stem(data.image_batch(8, 3, 8).double())
-        context = (
-            {"context_fn": lambda: (nullcontext(), put_back(model))} if cured else {}
-        )
+        cure = {"context_fn": lambda: (nullcontext(), put_back(model))}
         for block in model.blocks:
-            x = how(block, x, **context)
+            x = how(block, x, **(cure if cured else {}))
         return update(optimizer, model.head(x.mean((2, 3))).logsumexp(-1).mean())
 
     return verdict(partial(step, how=lambda block, x, **_: block(x)), step, make_resnet)
 
 
-# %% id="make-resnet"
+# %% id="make-models"
 def make_resnet(norm=None):
     torch.manual_seed(0)
     model = ResNet(ResNetConfig(stage_depths=(1, 1), base_channels=8))
@@ -409,6 +394,12 @@ def make_resnet(norm=None):
             if isinstance(child, nn.BatchNorm2d):
                 setattr(parent, name, norm(child.num_features))
     model.double()
+    return model, SGD(model.parameters(), lr=0.1)
+
+
+def make_vit():
+    torch.manual_seed(0)
+    model = ViT(ViTConfig(num_layers=1, num_heads=2, d_model=32)).double()
     return model, SGD(model.parameters(), lr=0.1)
 
 
@@ -478,9 +469,8 @@ def noise_not_drawn(cured):
         del trash
         return torch.autograd.grad(out.sum(), x)[0]
 
-    equal = all(
-        torch.equal(gradient(plain), gradient(non_reentrant)) for _ in range(20)
-    )
+    pairs = ((gradient(plain), gradient(non_reentrant)) for _ in range(20))
+    equal = all(torch.equal(kept, recomputed) for kept, recomputed in pairs)
     return "the same gradients" if equal else "gradients differ"
 
 
@@ -491,20 +481,15 @@ def noise_not_drawn(cured):
       cause="each micro-batch's mean counts the same, however many targets it has",
       cure="add sums, and divide by the targets of the whole window")  # fmt: skip
 def mean_of_means(cured):
-    rows = draw_tokens(8)
-    targets = rows[:, 1:].masked_fill(
-        torch.arange(15) >= torch.arange(1, 16, 2)[:, None], -100
-    )
+    rows, lengths = draw_tokens(8), torch.arange(1, 16, 2)[:, None]
+    targets = rows[:, 1:].masked_fill(torch.arange(15) >= lengths, -100)
 
     def step(model, optimizer, num=4):
         optimizer.zero_grad()
         total = 0.0
         for x, y in zip(rows.chunk(num), targets.chunk(num), strict=True):
-            count = (
-                (targets != -100).sum()
-                if cured or num == 1
-                else num * (y != -100).sum()
-            )
+            of_window = cured or num == 1
+            count = (targets != -100).sum() if of_window else num * (y != -100).sum()
             logits = model(x)[:, :-1].transpose(1, 2)
             loss = F.cross_entropy(logits, y, reduction="sum") / count
             loss.backward()
@@ -623,31 +608,22 @@ def contrastive(cured):
         return F.cross_entropy(logits, torch.arange(len(logits)))
 
     def pieces(model, optimizer, num=4):
-        return update(
-            optimizer, sum(loss_of(pair(model, x)) / num for x in images.chunk(num))
-        )
+        losses = [loss_of(pair(model, x)) / num for x in images.chunk(num)]
+        return update(optimizer, sum(losses))
 
     def cached(model, optimizer):
         optimizer.zero_grad()
+        parts = images.chunk(4)
         with torch.no_grad():
-            views = torch.cat([pair(model, x) for x in images.chunk(4)], dim=1)
+            views = torch.cat([pair(model, x) for x in parts], dim=1)
         loss = loss_of(views.requires_grad_())
         loss.backward()
-        for x, gradient in zip(
-            images.chunk(4), views.grad.chunk(4, dim=1), strict=True
-        ):
+        for x, gradient in zip(parts, views.grad.chunk(4, dim=1), strict=True):
             pair(model, x).backward(gradient)
         optimizer.step()
         return loss.item()
 
     return verdict(partial(pieces, num=1), cached if cured else pieces, make_vit)
-
-
-# %% id="make-vit"
-def make_vit():
-    torch.manual_seed(0)
-    model = ViT(ViTConfig(num_layers=1, num_heads=2, d_model=32)).double()
-    return model, SGD(model.parameters(), lr=0.1)
 
 
 # %% id="batch-statistics"
@@ -732,9 +708,8 @@ def growing_cache(cured):
 
     cache = []  # of one layer
     gpt, _ = make_gpt(num_layers=1)
-    return raised(
-        lambda: gpt_loss(gpt, lambda b, x: non_reentrant(run, b, x, cache)).backward()
-    )
+    checkpointed = lambda block, x: non_reentrant(run, block, x, cache)  # noqa: E731
+    return raised(lambda: gpt_loss(gpt, checkpointed).backward())
 
 
 # %% id="popped-inside"
@@ -907,12 +882,11 @@ def changed(name):
         except Exception as error:
             seen = repr(error)
         if not re.search(pattern, seen):
-            versions = (
-                f"PyTorch {torch.__version__}, transformers {transformers.__version__}"
-            )
             state = "cured" if cured else "as reported"
-            return (f"{versions} changed case {about['number']} ({name}): {state} it "
-                    f"shows {seen!r}, and {pattern!r} is what it showed.")  # fmt: skip
+            return (f"PyTorch {torch.__version__}, transformers "
+                    f"{transformers.__version__} changed case {about['number']} "
+                    f"({name}): {state} it shows {seen!r}, and {pattern!r} is what it "
+                    "showed.")  # fmt: skip
     return ""
 
 
