@@ -14,19 +14,20 @@
 # **Budget:** 30 minutes, 1 GiB of memory, no GPU needed.
 
 # %% id="imports"
+from dataclasses import replace
 from functools import partial
 
 import pandas as pd
 import torch
 from torch import nn
 
-from tutorial_lib import claims, memory, plots, recorded, strategies, widgets
+from tutorial_lib import claims, memory, plots, recorded, widgets
 from tutorial_lib.emulated import CARDS
 from tutorial_lib.guesses import beside
 from tutorial_lib.models.gpt import GPT, Block, GPTConfig
 from tutorial_lib.models.unet import UNet, UNetConfig
 from tutorial_lib.training import Recipe
-from tutorial_lib.units import GB, Bytes
+from tutorial_lib.units import GB, Bytes, human_bytes
 
 gpu_adamw = partial(torch.optim.AdamW, foreach=True)  # a GPU's default
 
@@ -49,19 +50,22 @@ SHAPES = {  # L, C, V
     "7B": (32, 4096, 32000),
     "70B": (80, 8192, 32000),
 }
+BLOCK = {"float32": 16 * 4, "bf16 autocast": 18 * 2, "bfloat16": 16 * 2}
+SCORES = {"float32": 4, "bf16 autocast": 4 + 2, "bfloat16": 2}
+
+
+def num_weights(layers, width, vocab):
+    return 12 * layers * width**2 + vocab * width
 
 
 def activations(shape, precision, positions, checkpointing):
     layers, width, vocab = shape
-    autocast = precision == "bf16 autocast"
-    element = 4 if precision == "float32" else 2
-    block = (18 if autocast else 16) * element * positions * width
-    scores = positions * vocab * (6 if autocast else element)
-    between = positions * width * (2 if precision == "bfloat16" else 4)
+    block, scores = BLOCK[precision] * width, SCORES[precision] * vocab
+    between = (2 if precision == "bfloat16" else 4) * width
     if checkpointing:
-        return layers * between + max(block - between, scores)
-    copies = 2 * (12 * layers * width**2 + vocab * width) if autocast else 0
-    return layers * block + 2 * between + scores + copies
+        return positions * (layers * between + max(block - between, scores))
+    copies = 2 * num_weights(*shape) if precision == "bf16 autocast" else 0
+    return positions * (layers * block + 2 * between + scores) + copies
 
 
 # %% id="calculator-ledger"
@@ -69,17 +73,14 @@ STATES = {"SGD": 0, "SGD + momentum": 1, "AdamW": 2}
 
 
 def estimate(shape, precision, optimizer, *, micro_batch, seq_len, checkpointing):
-    layers, width, vocab = shape
-    element = 2 if precision == "bfloat16" else 4
-    weights = (12 * layers * width**2 + vocab * width) * element
-    positions = micro_batch * seq_len
+    weights = num_weights(*shape) * (2 if precision == "bfloat16" else 4)
     held = {"parameters": weights, "optimizer_state": STATES[optimizer] * weights}
+    positions = micro_batch * seq_len
     waiting = activations(shape, precision, positions, checkpointing)
     # gradients of the scores
-    flowing = positions * vocab * (8 if precision == "float32" else 4)
+    flowing = positions * shape[2] * (8 if precision == "float32" else 4)
     copy = weights if optimizer == "AdamW" else 0  # foreach
-    if waiting + flowing > weights + copy:
-        # start of the backward pass
+    if waiting + flowing > weights + copy:  # start of the backward pass
         return held | {"activations": waiting, "temporary": flowing}
     return held | {"gradients": weights, "temporary": copy}  # the update
 
@@ -93,23 +94,18 @@ guess = None  # per cent
 
 
 # %% id="make-wide"
-def make_wide(precision, strategy="none"):
+def make_wide(precision):
     sizes = {"num_layers": 4, "d_model": 1600, "num_heads": 25, "seq_len": 1024}
-    model, ids = (
-        GPT(GPTConfig(vocab_size=50257, **sizes)),
-        torch.zeros(8, 1024, dtype=torch.long),
-    )
+    model = GPT(GPTConfig(vocab_size=50257, **sizes))
     model.to(torch.bfloat16 if precision == "bfloat16" else torch.float32)
-    optimizer = gpu_adamw(model.parameters())
+    ids = torch.zeros(8, 1024, dtype=torch.long)
+    optimizer, autocast = gpu_adamw(model.parameters()), precision == "bf16 autocast"
 
     def step():
         optimizer.zero_grad()
-        with strategies.applied(model, strategy):
-            with torch.autocast(
-                "cuda", torch.bfloat16, enabled=precision == "bf16 autocast"
-            ):
-                loss = model.loss(ids)
-            loss.backward()
+        with torch.autocast("cuda", torch.bfloat16, enabled=autocast):
+            loss = model.loss(ids)
+        loss.backward()
         optimizer.step()
 
     return step, model, optimizer
@@ -117,23 +113,21 @@ def make_wide(precision, strategy="none"):
 
 # %% id="calculator-check"
 rows, off = [], {}
-for precision in ("float32", "bf16 autocast", "bfloat16"):
-    how = {"micro_batch": 8, "seq_len": 1024, "checkpointing": False}
+how = {"micro_batch": 8, "seq_len": 1024, "checkpointing": False}
+for precision in BLOCK:
     paper = sum(estimate((4, 1600, 50257), precision, "AdamW", **how).values())
     seen = memory.predict(partial(make_wide, precision)).peak_bytes
     off[precision] = 100 * (paper / seen - 1)
     rows.append((precision, f"{Bytes(paper)}", f"{seen}", f"{off[precision]:+.1f} %"))
-print(
-    f"autocast: {off['bf16 autocast']:+.1f} % off{beside(guess, off['bf16 autocast'])}"
-)
+autocast = off["bf16 autocast"]
+print(f"autocast: {autocast:+.1f} % off{beside(guess, autocast)}")
 pd.DataFrame(rows, columns=["precision", "estimate", "predicted", "off"])
 
 # %% [markdown] id="calculator-read"
 # Good enough to choose a card. Now for any shape:
 
 # %% id="calculator"
-precisions = ("float32", "bf16 autocast", "bfloat16")
-choices = {"models": SHAPES, "precisions": precisions, "optimizers": list(STATES)}
+choices = {"models": SHAPES, "precisions": list(BLOCK), "optimizers": list(STATES)}
 widgets.memory_calculator(estimate, precision="bfloat16", seq_len=4096, **choices)
 
 # %% [markdown] id="calculator-questions"
@@ -144,10 +138,9 @@ widgets.memory_calculator(estimate, precision="bfloat16", seq_len=4096, **choice
 # How much of a card can you use? A little less than its label says:
 
 # %% id="cards"
-offered = {
-    card.name: (str(Bytes(card.memory)), card.capability) for card in CARDS.values()
-}
-pd.DataFrame(offered, index=["offers", "compute capability"]).T
+columns = ["offers", "compute capability"]
+offered = {c.name: (str(Bytes(c.memory)), c.capability) for c in CARDS.values()}
+pd.DataFrame(offered, index=columns).T
 
 # %% [markdown] id="lora"
 # ## LoRA: almost no gradients and states
@@ -169,6 +162,7 @@ class LoRA(nn.Module):
         return self.frozen(x) + self.up(self.down(x))
 
 
+# %% id="with-lora"
 def with_lora(model):
     model.requires_grad_(False)
     for block in model.blocks:
@@ -185,26 +179,28 @@ def with_lora(model):
 guess = None  # per cent
 
 # %% id="measure-lora"
-config = GPTConfig(
-    vocab_size=1000, seq_len=128, num_layers=12, num_heads=4, d_model=256
-)
+sizes = {"num_layers": 12, "num_heads": 4, "d_model": 256}
+config = GPTConfig(vocab_size=1000, seq_len=128, **sizes)
 ids = torch.zeros(4, 128, dtype=torch.long)
-held = {}
-for name, model in {
-    "all trained": GPT(config),
-    "LoRA, rank 8": with_lora(GPT(config)),
-}.items():
+
+
+def trained(model):
     optimizer = gpu_adamw(model.parameters())
-    step = partial(
-        lambda m, o: (o.zero_grad(), m.loss(ids).backward(), o.step()), model, optimizer
-    )
-    held[name] = memory.measure(step, model=model, optimizer=optimizer)
-plots.ledger_bars({n: r.at_peak for n, r in held.items()}, title="At the peak, counted")
+
+    def step():
+        optimizer.zero_grad()
+        model.loss(ids).backward()
+        optimizer.step()
+
+    return memory.measure(step, model=model, optimizer=optimizer)
+
 
 # %% id="lora-activations"
-full, lora = (report.at_peak["activations"] for report in held.values())
-fallen = 100 * (1 - lora / full)
+full, lora = trained(GPT(config)), trained(with_lora(GPT(config)))
+fallen = 100 * (1 - lora.at_peak["activations"] / full.at_peak["activations"])
 print(f"the activations fall by {fallen:.0f} %{beside(guess, fallen)}")
+bars = {"all trained": full.at_peak, "LoRA, rank 8": lora.at_peak}
+plots.ledger_bars(bars, title="At the peak, counted")
 
 # %% [markdown] id="read-lora"
 # Most activations are still there. The gradient has to travel back through every frozen layer to
@@ -223,19 +219,44 @@ print(f"the activations fall by {fallen:.0f} %{beside(guess, fallen)}")
 table = recorded.load("predicted").rows
 llama = Recipe("llama-2-7b", 4, seq=2048, precision="bf16", optimizer="adamw-fused")
 rows, paged = {}, {}
-for checkpointing in ("none", "per-block"):
-    label = Recipe(**{**llama.as_data(), "checkpointing": checkpointing}).label()
-    plain = table[label]["report"]
-    small = table[label.replace("adamw-fused", "adamw-8bit")]["report"]
+for way in ("none", "per-block"):
+    recipe = replace(llama, checkpointing=way)
+    plain = table[recipe.label()]["report"]
+    small = table[replace(recipe, optimizer="adamw-8bit").label()]["report"]
     over = plain["phases"]["backward"] - CARDS["a100"].memory
-    paged[checkpointing] = min(max(over, 0), plain["at_peak"]["optimizer_state"])
-    rows[checkpointing] = plain["peak_bytes"], small["peak_bytes"], paged[checkpointing]
+    paged[way] = min(max(over, 0), plain["at_peak"]["optimizer_state"])
+    rows[way] = plain["peak_bytes"], small["peak_bytes"], paged[way]
 columns = ["AdamW, fused", "8-bit AdamW", "to the host, paged on an A100 80 GB"]
-pd.DataFrame(rows, index=columns).T.map(lambda size: str(Bytes(size)))
+pd.DataFrame(rows, index=columns).T.map(human_bytes)
 
 # %% [markdown] id="read-paged"
 # Without checkpoints, paging lets the step run at the price of moving those bytes out and back once
 # a step. With them, there is nothing to move.
+
+# %% id="verdicts-states"
+eight_bit = table[replace(llama, optimizer="adamw-8bit").label()]["report"]["at_peak"]
+ratio = eight_bit["optimizer_state"] / (2 * eight_bit["parameters"])
+claims.Verdicts(
+    claims.Verdict(
+        "D08",
+        "holds",
+        "8-bit AdamW shrinks the states, and paged AdamW moves what does not fit to "
+        "the host.",
+        f"8-bit states {ratio:.2f} times as large; paged {Bytes(paged['none'])} on the "
+        "host",
+        "predicted",
+        "paged-table",
+        device="CUDA kernels, A100 80 GB",
+    ),
+    claims.Verdict(
+        "D08",
+        "holds",
+        "LoRA removes nearly all gradients and states, and keeps most activations.",
+        f"peak {full.peak_bytes} to {lora.peak_bytes}, activations {-fallen:.0f} %",
+        "counted",
+        "lora-activations",
+    ),
+)
 
 # %% [markdown] id="images"
 # ## Images: twice the side, four times the bytes
@@ -273,12 +294,18 @@ with memory.predicting():
     x = torch.zeros(1, 1024, 1600, requires_grad=True)
     ours = memory.saved(lambda: block(x), params_of=block).rows
 theirs = [row for row in rows if ".h.1." in row.module]
-units = {"transformers": dict.fromkeys(("mlp.act", "dropout", "others"), 0)}
-units["the course's"] = dict(units["transformers"])
-for name, kept in (("transformers", theirs), ("the course's", ours)):
-    for row in kept:
-        part = next((p for p in ("mlp.act", "dropout") if p in row.module), "others")
-        units[name][part] += row.num_bytes / x.nbytes
+
+
+# %% id="two-blocks-table"
+def by_part(rows):
+    units = dict.fromkeys(("mlp.act", "dropout", "others"), 0)
+    for row in rows:
+        part = next((p for p in units if p in row.module), "others")
+        units[part] += row.num_bytes / x.nbytes
+    return units
+
+
+units = {"transformers": by_part(theirs), "the course's": by_part(ours)}
 pd.DataFrame(units).round(2)
 
 # %% [markdown] id="read-two-blocks"
@@ -296,20 +323,18 @@ pd.DataFrame(units).round(2)
 # the table's 24 GB.
 
 # %% id="fifty-table"
-a100 = recorded.load("emulated NVIDIA A100-SXM4-80GB").rows
-fifty, ramps = {}, {}
+a100, fifty = recorded.load("emulated NVIDIA A100-SXM4-80GB").rows, {}
 for strategy in ("none", "per-block", "sqrt"):
     label = Recipe("transformer-50", 11, seq=512, checkpointing=strategy).label()
     report, card = table[label]["report"], a100[label]["report"]
-    ramps[strategy] = (report["phases"]["forward"] - report["baseline_bytes"]) / GB
-    tops = {phase: report["phases"][phase] / GB for phase in ("backward", "optimizer")}
     fifty[strategy] = {
-        "forward adds": ramps[strategy],
-        **tops,
-        "A100": card["peak_bytes"] / GB,
+        "forward adds": report["phases"]["forward"] - report["baseline_bytes"],
+        "backward": report["phases"]["backward"],
+        "optimizer": report["phases"]["optimizer"],
+        "A100": card["peak_bytes"],
     }
-# GB; the last column is emulated, the others are predicted
-pd.DataFrame(fifty).T.round(1)
+fifty = pd.DataFrame(fifty).T / GB  # the last column is emulated, the others predicted
+fifty.round(1)
 
 # %% [markdown] id="read-fifty"
 # Without checkpointing, the table's figures come out. With it, both are wrong. Checkpointing leaves
@@ -331,14 +356,11 @@ pd.DataFrame(fifty).T.round(1)
 models = [
     *((2018, "GPT", 117e6), (2018, "BERT-Large", 340e6), (2019, "GPT-2", 1.5e9)),
     *((2019, "T5", 11e9), (2020, "GPT-3", 175e9), (2022, "PaLM", 540e9)),
-    *(
-        (2023, "Llama 2", 70e9),
-        (2024, "Llama 3.1", 405e9),
-        (2024, "DeepSeek-V3", 671e9),
-    ),
+    *((2023, "Llama 2", 70e9), (2024, "Llama 3.1", 405e9)),
+    (2024, "DeepSeek-V3", 671e9),
 ]
-cards = [(2018, "V100", 32), (2020, "A100", 40), (2021, "A100", 80), (2022, "H100", 80),
-         (2024, "H200", 141)]  # fmt: skip
+cards = [(2018, "V100", 32), (2020, "A100", 40), (2021, "A100", 80)]
+cards += [(2022, "H100", 80), (2024, "H200", 141)]
 plots.models_and_cards(models, cards)
 
 # %% [markdown] id="read-history"
@@ -351,11 +373,7 @@ plots.models_and_cards(models, cards)
 
 # %% id="verdicts"
 growth = models[-1][2] / models[0][2], cards[-1][2] / cards[0][2]
-eight_bit = table[llama.label().replace("adamw-fused", "adamw-8bit")]["report"][
-    "at_peak"
-]
-ratio = eight_bit["optimizer_state"] / (2 * eight_bit["parameters"])
-lora_peaks = [report.peak_bytes for report in held.values()]
+adds, total = fifty["forward adds"], fifty["A100"]
 claims.Verdicts(
     claims.Verdict(
         "C02",
@@ -367,31 +385,12 @@ claims.Verdicts(
         "history-figure",
     ),
     claims.Verdict(
-        "D08",
-        "holds",
-        "8-bit AdamW shrinks the states, and paged AdamW moves what does not fit to "
-        "the host.",
-        f"8-bit states {ratio:.2f} times as large; paged {Bytes(paged['none'])} on the "
-        "host",
-        "predicted",
-        "paged-table",
-        device="CUDA kernels, A100 80 GB",
-    ),
-    claims.Verdict(
-        "D08",
-        "holds",
-        "LoRA removes nearly all gradients and states, and keeps most activations.",
-        f"peak {lora_peaks[0]} to {lora_peaks[1]}, activations {-fallen:.0f} %",
-        "counted",
-        "measure-lora",
-    ),
-    claims.Verdict(
         "E01",
         "wrong",
         "Without checkpoints it comes out; with them far less is left, and the update "
         "is the peak.",
-        f"activations {ramps['none']:.1f} to {ramps['per-block']:.1f} GB, "
-        f"total {fifty['none']['A100']:.1f} to {fifty['per-block']['A100']:.1f} GB",
+        f"activations {adds['none']:.1f} to {adds['per-block']:.1f} GB, "
+        f"total {total['none']:.1f} to {total['per-block']:.1f} GB",
         "emulated",
         "fifty-table",
         device="emulated A100",
