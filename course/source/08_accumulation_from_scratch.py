@@ -137,14 +137,13 @@ small.figure()
 #   forward and backward: the gradients of the first micro-batch (the striped band) stay in memory
 #   while the activations of the second build up.
 #
-# **Predict.** On GPT-2, by how many GiB does the peak grow from 2 micro-batches of 8 to 4?
+# The next peaks are those of the published GPT-2 with AdamW, *predicted* for the kernels of a GPU
+# (`course/recorded`).
+#
+# **Predict.** By how many GiB does the peak grow from 2 micro-batches of 8 to 4?
 
 # %% id="guess-number"
 guess = None  # GiB
-
-# %% [markdown] id="published-text"
-# The peaks below, of the published GPT-2 with AdamW, are *predicted* for the kernels of a GPU
-# (`course/recorded`).
 
 
 # %% id="only-micro-batch"

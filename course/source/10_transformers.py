@@ -21,8 +21,8 @@ import torch
 import transformers
 from accelerate import Accelerator
 from transformers import (
-    AutoModelForCausalLM, BertConfig, BertForSequenceClassification, GPT2Config, Trainer,
-    TrainingArguments,
+    AutoModelForCausalLM, BertConfig, BertForSequenceClassification, GPT2Config,
+    Trainer, TrainingArguments,
 )  # fmt: skip
 from transformers.modeling_layers import GradientCheckpointingLayer
 
@@ -238,7 +238,7 @@ pd.DataFrame({"kept": {shape: f"{by_shape[shape]}" for shape in largest}})
 # checkpointing nobody notices this tensor. With it, this tensor is the largest that is left,
 # because the switch wraps blocks and not the loss.
 #
-# Next, a trap. To fine-tune without dropout, somebody trains the small model in `eval()`.
+# Next, a trap: to fine-tune without dropout, somebody trains the small model in `eval()`.
 #
 # **Predict.** How many per cent of the peak does the switch save there?
 
@@ -467,8 +467,7 @@ guide.round(1)
 # and its holes (chapter 02), and the PyTorch of that time kept softmax's input too (companion
 # `10b_published_measurements`). The predictor counts today's tensors.
 #
-# Today's defaults alone save more than accumulation had to save in 2022: they take less than the
-# second row.
+# Today's defaults alone take less than the second row: they save more than accumulation did.
 #
 # ### "Saves 58 %", "saves 71 %": of what?
 #

@@ -11,14 +11,15 @@
 import statistics
 from collections import Counter
 
+import pandas as pd
+
 from tutorial_lib import plots
 from tutorial_lib.guesses import beside
 from tutorial_lib.recorded.published import KINDS, misses, published_peaks, summary
 
 peaks = published_peaks()
-for source, number in Counter(
-    peak.source.partition(" (")[0] for peak in peaks
-).most_common():
+sources = Counter(peak.source.partition(" (")[0] for peak in peaks)
+for source, number in sources.most_common():
     print(f"{number:>3}  {source}")
 
 # %% [markdown] id="how-text"
@@ -40,34 +41,24 @@ for source, number in Counter(
 guess = None
 
 # %% id="by-kind"
-NAMES = ("predicted", "emulated", "then")
-print(f"{'kind of figure':<16}{'rows':>5}" + "".join(f"{name:>22}" for name in NAMES))
+table, medians = {}, {}
 for kind in KINDS:
     ours = [peak for peak in peaks if peak.kind == kind]
-    cells = ""
-    for name in NAMES:
+    table[kind] = {"rows": len(ours)}
+    for name in ("predicted", "emulated", "then"):
         off = [abs(miss) for miss in misses(ours, name)]
-        cells += f"{statistics.median(off):>10.2%}, most {max(off):>4.0%}"
-    print(f"{kind:<16}{len(ours):>5}{cells}")
-    if kind == "allocated":
-        print(
-            beside(guess, 100 * statistics.median(map(abs, misses(ours, "emulated")))),
-            end="",
-        )
+        half = medians[kind, name] = statistics.median(off)
+        table[kind][f"{name}, off by"] = f"{half:.2%}, most {max(off):.0%}"
+half = 100 * medians["allocated", "emulated"]
+print(f"half of the emulated ones are within {half:.2f} %{beside(guess, half)}")
+pd.DataFrame(table).T
 
 # %% id="figure"
-ALLOCATOR = [peak for peak in peaks if peak.kind == "allocated"]
-FIGURES = {
-    "predicted": "predicted",
-    "emulated": "emulated",
-    "emulated, as then": "then",
-}
-points = {
-    words: [
-        (peak.published, getattr(peak, name) / peak.published) for peak in ALLOCATOR
-    ]
-    for words, name in FIGURES.items()
-}
+allocated, points = [peak for peak in peaks if peak.kind == "allocated"], {}
+for words in ("predicted", "emulated", "emulated, as then"):
+    name = words.removeprefix("emulated, as ")
+    pairs = [(peak.published, getattr(peak, name)) for peak in allocated]
+    points[words] = [(theirs, ours / theirs) for theirs, ours in pairs]
 plots.agreement(points, title="max_memory_allocated: ours against published")
 
 # %% [markdown] id="read-kinds"

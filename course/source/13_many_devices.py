@@ -444,9 +444,9 @@ pd.DataFrame(table).T.rename_axis(columns="on ranks 0 to 3")
 #
 # ```text
 #                   columns of up        rows of down
-# rank 0: x whole ─► first quarter ─► GELU ─► first quarter ─┐
-# rank 1: x whole ─► second quarter ─► GELU ─► second quarter ├─ all-reduce ─► y whole
-# ...                                                        ┘
+# rank 0: x whole ─► first quarter  ─► GELU ─► first quarter  ─┐
+# rank 1: x whole ─► second quarter ─► GELU ─► second quarter ─┼─ all-reduce ─► y whole
+# ...                                                         ─┘
 # ```
 #
 # Each rank has a quarter of every large matrix. The first matrix of a pair is cut by columns, so
@@ -462,9 +462,10 @@ pd.DataFrame(table).T.rename_axis(columns="on ranks 0 to 3")
 #
 # **The formula.** Chapter 01 counted 16 units of activations a block. Inside the pairs stand 12 of
 # them: queries, keys, values and attention's result, and the wide tensor before and after GELU.
-# Tensor parallelism divides those 12 by N. With the sequence part it divides 14 and the last norm's
-# input, since autograd still saves the gathered input of each pair. Of weights, gradients and
-# states it divides the blocks' matrices; the sequence part divides the output matrix too.
+# Tensor parallelism divides those 12 by N. With sequence parallelism 14 are divided, and the last
+# norm's input. The other two are the gathered inputs of the two pairs, which autograd saves whole.
+# Weights, gradients and states are divided where they belong to a block's matrices; with sequence
+# parallelism, the output matrix's too.
 #
 # **Predict.** Tensor parallelism alone, four ranks, all eight lines on each. A rank holds what
 # percentage of one process's activations?

@@ -96,7 +96,7 @@ widgets.published_calculator(rows, micro_batch=8, card_gib=24)
 # %% [markdown] id="tree-text"
 # ## The tree that these numbers give
 #
-# You do not want to look a model up; you want to ask two things of your own. Both are shares of the
+# For a model that is not in the table, two questions are enough. Both answers are shares of the
 # card's memory, and chapter 01's ledger gives them:
 #
 # - **states**: 16 bytes for each parameter;
@@ -128,13 +128,13 @@ print(f"the tree's answer is the first rung that fits in {right:.0%} of the pair
 plots.decision_tree(tree, ["states", "batch"], RUNGS)
 
 # %% [markdown] id="tree-read"
-# Start at the top with your own two shares. Numbers grew this tree, and no opinion did, so its
-# thresholds are a little odd: they lie halfway between two models. What decides is this:
+# Start at the top with your own two shares. The tree is fitted to numbers, so its thresholds are a
+# little odd: each lies halfway between two models. It says:
 #
 # - A small batch beside small states needs no lever.
 # - A large batch beside states that leave room: autocast, then a checkpoint around each block.
 # - States that nearly fill the card: no checkpoint helps. Make the states smaller first.
-# - States larger than the card, even when they are smaller: devices, or fewer trained weights.
+# - States larger than the card, in 8 bits too: more devices, or fewer trained weights.
 #
 # ## The planner on real models
 #
@@ -393,7 +393,7 @@ claims.Verdicts(
 # %% [markdown] id="end"
 # ## What you can now do
 #
-# - Ask three things of a model, and know which lever comes first.
+# - Ask two things of a model, and know which lever comes first.
 # - Have a planner choose, and read what it chose.
 # - Say what "ten times larger" depends on.
 # - Find from a snapshot who held the memory when a run died.

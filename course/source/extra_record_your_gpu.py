@@ -15,8 +15,12 @@
 import sys
 from pathlib import Path
 
+import pandas as pd
+
 from tutorial_lib import device, recorded
 from tutorial_lib.units import Bytes
+
+pd.set_option("display.max_colwidth", None)  # show labels whole
 
 # %% id="selection"
 SELECTION = [
@@ -52,16 +56,16 @@ predicted = recorded.load("predicted").rows
 mine = recorded.read(MINE) if MINE.exists() else recorded.Recording("no GPU here")
 cards = {card.device.removeprefix("emulated "): card for card in recorded.emulated()}
 card = cards.get(mine.device) or recorded.load("emulated NVIDIA A100-SXM4-80GB")
-print(f"{'':<54}{'predicted':>11}{'emulated':>15}{'measured':>15}")
+table = {}
 for row in SELECTION:
-    print(
-        f"{row.key:<54}{Bytes(predicted[row.key]['report']['peak_bytes']):>11}", end=""
-    )
-    for results in (card.rows.get(row.key, {}), mine.rows.get(row.key, {})):
-        peak = results.get("report", {}).get("requested_bytes")
-        print(f"{Bytes(peak) if peak else results.get('status', '-'):>15}", end="")
-    print()
+    peak = predicted[row.key]["report"]["peak_bytes"]
+    table[row.key] = {"predicted": str(Bytes(peak))}
+    for name, gpu in {"emulated": card, "measured": mine}.items():
+        found = gpu.rows.get(row.key, {})
+        peak = found.get("report", {}).get("requested_bytes")
+        table[row.key][name] = str(Bytes(peak)) if peak else found.get("status", "-")
 print(f"emulated: {card.device}; measured: {mine.device}")
+pd.DataFrame(table).T
 
 # %% [markdown] id="hand-in-text"
 # ## Hand it in
