@@ -30,7 +30,7 @@ from tutorial_lib import claims, device, memory, strategies
 from tutorial_lib.guesses import beside
 from tutorial_lib.models.gpt import GPT, GPTConfig
 from tutorial_lib.recorded import snapshots
-from tutorial_lib.units import MIB, Bytes
+from tutorial_lib.units import MIB, Bytes, human_bytes
 
 torch.set_num_threads(1)
 
@@ -45,53 +45,50 @@ torch.set_num_threads(1)
 # driver.](figures/02-holes.svg)
 #
 # The main rules fit into thirty lines, so you can check the drawing without a GPU. This is a
-# simulation: one stream, default options, large blocks only.
+# simulation: one stream, default options, large blocks only. A segment is a list of blocks
+# (bytes, owner); the owner of a free block is `None`.
+
+
+# %% id="best-fit"
+def best_fit(segments, size):
+    """The smallest free block that fits: its size, and where it is."""
+    fits = [
+        (block[0], number, place)
+        for number, blocks in enumerate(segments)
+        for place, block in enumerate(blocks)
+        if block[1] is None and block[0] >= size
+    ]
+    return min(fits, default=None)
 
 
 # %% id="allocate"
-class Allocator:
-    """Segments: lists of blocks (bytes, owner); the owner of a free block is None."""
-
-    def __init__(self):
-        self.segments = []
-
-    def reserved(self):
-        return sum(size for blocks in self.segments for size, _ in blocks)
-
-    def allocate(self, owner, size):
-        """Take the smallest free block that fits; if there is none, a new segment."""
-        fits = [(block[0], number, place)
-                for number, blocks in enumerate(self.segments)
-                for place, block in enumerate(blocks)
-                if block[1] is None and block[0] >= size]  # fmt: skip
-        if not fits:
-            taken = 20 * MIB if size < 10 * MIB else -(-size // (2 * MIB)) * 2 * MIB
-            fits = [(taken, len(self.segments), 0)]
-            self.segments.append([(taken, None)])
-        available, number, place = min(fits)
-        rest = available - size
-        new = [(size, owner), (rest, None)] if rest > MIB else [(available, owner)]
-        self.segments[number][place : place + 1] = new
+def allocate(segments, owner, size):
+    """Cut a tensor's block out of the best fit, or out of a new segment."""
+    if not best_fit(segments, size):
+        taken = 20 * MIB if size < 10 * MIB else -(-size // (2 * MIB)) * 2 * MIB
+        segments.append([(taken, None)])
+    available, number, place = best_fit(segments, size)
+    rest = available - size
+    new = [(size, owner), (rest, None)] if rest > MIB else [(available, owner)]
+    segments[number][place : place + 1] = new
 
 
 # %% id="release"
-class FreeingAllocator(Allocator):
-    def free(self, owner):
-        """Free a tensor's block and merge it with free neighbours."""
-        for blocks in self.segments:
-            merged = []
-            for size, holder in blocks:
-                holder = None if holder == owner else holder
-                if merged and holder is None and merged[-1][1] is None:
-                    size += merged.pop()[0]
-                merged.append((size, holder))
-            blocks[:] = merged
+def free(segments, owner):
+    """Free a tensor's block and merge it with free neighbours."""
+    for blocks in segments:
+        merged = []
+        for size, holder in blocks:
+            holder = None if holder == owner else holder
+            if merged and holder is None and merged[-1][1] is None:
+                size += merged.pop()[0]
+            merged.append((size, holder))
+        blocks[:] = merged
 
-    def empty_cache(self):
-        """Give segments back to the driver that hold no tensor."""
-        self.segments = [
-            s for s in self.segments if any(owner is not None for _, owner in s)
-        ]
+
+def empty_cache(segments):
+    """Give segments back to the driver that hold no tensor."""
+    segments[:] = [s for s in segments if any(owner is not None for _, owner in s)]
 
 
 # %% [markdown] id="predict-holes"
@@ -101,19 +98,24 @@ class FreeingAllocator(Allocator):
 # %% id="guess-holes"
 guess = None  # MiB
 
+
 # %% id="holes"
-gpu = FreeingAllocator()
+def reserved(segments):
+    return sum(size for blocks in segments for size, _ in blocks)
+
+
+gpu, seen = [], {}
 for owner in range(30):
-    gpu.allocate(owner, 2 * MIB)
+    allocate(gpu, owner, 2 * MIB)
 for owner in range(0, 30, 2):
-    gpu.free(owner)
-reserved = {"every second one freed": gpu.reserved()}
-gpu.empty_cache()
-reserved["after empty_cache()"] = gpu.reserved()
-gpu.allocate("large", 4 * MIB)
-reserved["one more tensor, 4 MiB"] = gpu.reserved()
-print(f"{gpu.reserved() // MIB} MiB{beside(guess, gpu.reserved() / MIB)}")
-pd.DataFrame({"reserved": {when: f"{Bytes(size)}" for when, size in reserved.items()}})
+    free(gpu, owner)
+seen["every second one freed"] = reserved(gpu)
+empty_cache(gpu)
+seen["after empty_cache()"] = reserved(gpu)
+allocate(gpu, "large", 4 * MIB)
+seen["one more tensor, 4 MiB"] = reserved(gpu)
+print(f"{reserved(gpu) // MIB} MiB{beside(guess, reserved(gpu) / MIB)}")
+pd.Series(seen).map(human_bytes).to_frame("reserved")
 
 # %% [markdown] id="read-holes"
 # There are fifteen holes of 2 MiB, no two of them neighbours, so a new segment is taken.
@@ -166,7 +168,7 @@ lines = Counter()
 for event in fullest.values():
     for frame in event["frames"] or [{"filename": "backward", "line": ""}]:
         lines[f"{frame['filename']} {frame['line']}"] += event["size"]
-pd.DataFrame({"bytes": {line: f"{Bytes(size)}" for line, size in lines.most_common(4)}})
+pd.Series(dict(lines.most_common(4))).map(human_bytes).to_frame("bytes")
 
 # %% [markdown] id="gpu-snapshot-text"
 # The largest item is GPT-2's activation function, written out as eight operations; chapter 03
@@ -183,13 +185,13 @@ tokens = torch.zeros(4, 128, dtype=torch.long)
 if torch.cuda.is_available():
     here = device.pick()
     on_gpu, ids = GPT(config).to(here), tokens.to(here)
-
-    def gpu_step():
-        on_gpu.zero_grad()
-        on_gpu.loss(ids).backward()
-
+    gpu_step = lambda: (on_gpu.zero_grad(), on_gpu.loss(ids).backward())  # noqa: E731
     print(memory.measure(gpu_step, model=on_gpu, label="on this GPU"))
     print(torch.cuda.memory_summary(abbreviated=True))
+
+# %% id="gpu-snapshot-read"
+# NBVAL_IGNORE_OUTPUT
+if torch.cuda.is_available():
     with TemporaryDirectory() as folder:
         path = Path(folder) / "step.pickle"
         with memory.snapshot(path):
@@ -206,7 +208,7 @@ if torch.cuda.is_available():
 # a norm, an LSTM, a sort?
 
 
-# %% id="programs"
+# %% id="blind-models"
 def make_conv(inputs, outputs):
     return nn.Conv2d(inputs, outputs, 3, padding=1), nn.GroupNorm(8, outputs), nn.SiLU()
 
@@ -215,6 +217,8 @@ model = GPT(config)
 conv = nn.Sequential(*make_conv(16, 64), *make_conv(64, 64))
 lstm, numbers = nn.LSTM(64, 128, 2, batch_first=True), torch.randn(2**18)
 images, sequences = torch.randn(8, 16, 32, 32), torch.randn(16, 64, 64)
+
+# %% id="programs"
 programs = {
     "transformer": (model, lambda: model.loss(tokens).backward()),
     "convolution": (conv, lambda: conv(images).sum().backward()),
@@ -237,17 +241,17 @@ def quiet_stderr():
         os.close(nowhere)
 
 
-# %% id="both"
+# %% id="profiled"
 def profiled_bytes(work):
     with quiet_stderr(), torch.profiler.profile(profile_memory=True) as profiler:
         work()
     events = profiler.profiler.kineto_results.events()
-    requests = sorted(
-        (e.start_ns(), e.nbytes()) for e in events if e.name() == "[memory]"
-    )
+    memory_events = [event for event in events if event.name() == "[memory]"]
+    requests = sorted((event.start_ns(), event.nbytes()) for event in memory_events)
     return max(np.cumsum([num_bytes for _, num_bytes in requests]))
 
 
+# %% id="both"
 def both(module, work):
     """Counted and profiled peak, from the same start: nothing left of a run before."""
     module.zero_grad()
@@ -288,16 +292,15 @@ def step():
     optimizer.step()
 
 
-ours = memory.measure(step, model=model, optimizer=optimizer)
+ours = memory.measure(step, model=model, optimizer=optimizer).peak_bytes
+
+# %% id="memtracker-peak"
 tracker = MemTracker()
 tracker.track_external(model, optimizer)
 with tracker:
     step()
 theirs = tracker.get_tracker_snapshot("peak")[torch.device("cpu")]["Total"]
-print(
-    f"peak {ours.peak_bytes}; equal but for the loss, 4 bytes: "
-    f"{abs(ours.peak_bytes - theirs) <= 4}"
-)
+print(f"peak {ours}; equal but for the loss, 4 bytes: {abs(ours - theirs) <= 4}")
 
 # %% [markdown] id="two-instruments"
 # They do. The tracker has let go of the scalar loss at that moment; the meter has not.
@@ -319,16 +322,10 @@ with (
     alone = memory.measure(step, model=model).forward_backward_bytes
     with FlopCounterMode(display=False):
         together = memory.measure(step, model=model).forward_backward_bytes
-print(
-    f"{alone} alone, {together} under a FLOP counter{beside(guess, together / alone)}"
-)
-print(
-    *{
-        str(warning.message)
-        for warning in said
-        if warning.category is memory.MeterWarning
-    }
-)
+times = together / alone
+print(f"{alone} alone, {together} under a FLOP counter{beside(guess, times)}")
+warned = {str(w.message) for w in said if w.category is memory.MeterWarning}
+print(*warned)
 
 # %% [markdown] id="read-together"
 # It nearly doubles them. The FLOP counter wraps tensors and keeps them alive too long, and a

@@ -54,7 +54,7 @@ tokens = next(data.text_batches(2, 128))  # (batch, sequence)
 unit = 2 * 128 * 128 * 4  # bytes of a block's input
 
 
-def with_log(part, hand, strategy="per-block"):
+def with_log(part="", hand=None, strategy="per-block"):
     gpt, log = GPT(GPTConfig(num_layers=8)), []
     for block in gpt.blocks if hand else ():
         module = block.get_submodule(part)
@@ -65,30 +65,29 @@ def with_log(part, hand, strategy="per-block"):
         gpt.loss(tokens).backward()
 
     with strategies.applied(gpt, strategy):
-        report = memory.measure(step, model=gpt, warmup=0)
-    backward = next(tick for tick, phase in report.phase_starts if phase == "backward")
-    return report.curve()[backward]["activations"] / unit, report.peak_bytes
+        return memory.measure(step, model=gpt, warmup=0)
+
+
+# %% id="references-measured"
+plain = with_log(strategy="none").peak_bytes
+reports = {("nothing", ""): with_log()}
+for part, hand in [("", itself), ("mlp.up", detached), ("mlp.up", itself)]:
+    reports[part or "block", hand.__name__] = with_log(part, hand)
+reports["norm_1", "mean"] = with_log("norm_1", mean)
 
 
 # %% id="references-table"
-_, plain = with_log("", None, strategy="none")
-logs = {("nothing", ""): ("", None)}
-for part, hand in [
-    ("", itself),
-    ("mlp.up", detached),
-    ("mlp.up", itself),
-    ("norm_1", mean),
-]:
-    logs[part or "block", hand.__name__] = part, hand
-seen = {name: with_log(*log) for name, log in logs.items()}
-peaks = {name: 100 * peak / plain for name, (_, peak) in seen.items()}
+def waiting(report):
+    backward = next(tick for tick, phase in report.phase_starts if phase == "backward")
+    return report.curve()[backward]["activations"] / unit
+
+
+peaks = {name: 100 * report.peak_bytes / plain for name, report in reports.items()}
 inside = peaks["mlp.up", "itself"]
 print(f"from inside: {inside:.0f} %{beside(guess, inside)}")
-columns = {
-    "waiting, units": {name: f"{waiting:.1f}" for name, (waiting, _) in seen.items()}
-}
-columns["peak, % of plain"] = {name: f"{peak:.0f}" for name, peak in peaks.items()}
-pd.DataFrame(columns).rename_axis(["logged", "kept as"])
+units = {name: f"{waiting(report):.1f}" for name, report in reports.items()}
+table = pd.DataFrame({"waiting, units": units, "peak, % of plain": peaks})
+table.round().rename_axis(["logged", "kept as"])
 
 # %% [markdown] id="references-read"
 # - The **outputs of the blocks** are the boundaries, and wait anyway. The list only keeps them
@@ -108,7 +107,6 @@ pd.DataFrame(columns).rename_axis(["logged", "kept as"])
 
 
 # %% id="on-gpu"
-# NBVAL_IGNORE_OUTPUT
 def measured_on_gpu(around):
     gpt, batch = GPT(GPTConfig(num_layers=24)).cuda(), tokens.cuda()
 
@@ -121,16 +119,13 @@ def measured_on_gpu(around):
     return memory.measure(step, model=gpt, repeats=5)
 
 
-if device.has_gpu():
-    for name, around in {
-        "kept": nullcontext,
-        "moved": partial(save_on_cpu, True),
-    }.items():
-        print(name, measured_on_gpu(around), sep="\n")  # no times on an emulated card
+# %% id="on-gpu-measured"
+# NBVAL_IGNORE_OUTPUT
+if device.has_gpu():  # no times on an emulated card
+    print("kept", measured_on_gpu(nullcontext), sep="\n")
+    print("moved", measured_on_gpu(partial(save_on_cpu, True)), sep="\n")
 else:
-    print(
-        "no GPU here: chapter 07 counts the bytes, and its section on the bus the time"
-    )
+    print("no GPU here: chapter 07 counts the bytes, and the time of the bus")
 
 # %% [markdown] id="on-demand-text"
 # ## Can it be decided while it runs?
@@ -189,29 +184,26 @@ def forward_and_backward(length, room):
 guess = None  # per cent
 
 
-# %% id="on-demand-runs"
+# %% id="on-demand-best"
 @cache
 def best(length, room):
     if length <= 2:
         return length
     ways = range(1, length) if room >= 3 else ()
-    return min(
-        (k - 1 + best(length - k, room - 1) + best(k, room) for k in ways),
-        default=10**9,
-    )
+    runs = (k - 1 + best(length - k, room - 1) + best(k, room) for k in ways)
+    return min(runs, default=10**9)
 
 
+# %% id="on-demand-runs"
 runs, planned = forward_and_backward(64, 12), best(64, 12)
 more = 100 * (runs / planned - 1)
 print(f"evicting {runs} runs, planned {planned}: {more:+.0f} %{beside(guess, more)}")
 
 # %% id="on-demand-figure"
 rooms = (6, 8, 10, 12, 16, 24, 40, 65)
+evicting = {room: forward_and_backward(64, room) for room in rooms}
 plots.training_curves(
-    {
-        "evicting on demand": {room: forward_and_backward(64, room) for room in rooms},
-        "best plan": {room: best(64, room) for room in rooms},
-    },
+    {"evicting on demand": evicting, "best plan": {n: best(64, n) for n in rooms}},
     xlabel="places in memory",
     ylabel="runs of an operation",
     title="Forward and backward through a chain of 64 operations",
