@@ -113,26 +113,18 @@ def make_library(torch: CudaTorch) -> Path:
             "there: set XDG_CACHE_HOME to a folder of your own."
         ) from error
     with tempfile.TemporaryDirectory(dir=folder.parent) as made:
-        link(compile_sources(compiler, torch, Path(made)), compiler, Path(made))
+        _compile(compiler, torch, Path(made))
+        _link(compiler, Path(made))
         with contextlib.suppress(OSError):  # another process was faster
             Path(made).rename(folder)
     return folder
 
 
-def compile_sources(compiler: str, torch: CudaTorch, out: Path) -> list[Path]:
-    """Compile our sources, and generated stubs for all else that PyTorch imports.
-
-    Returns:
-        The object files.
-
-    Raises:
-        ValueError: When a source does not compile, or PyTorch's libraries are not as expected.
-    """
+def _compile(compiler: str, torch: CudaTorch, out: Path) -> None:
+    """Compile our sources, and generated stubs for all else that PyTorch imports."""
     headers = sorted(torch.packages.glob("nvidia/*/include"))
     include = [f"-I{path}" for path in (SOURCES, *headers)]
-    objects = [out / f"{path.stem}.o" for path in sorted(SOURCES.glob("*.c"))]
-    for made in objects:
-        _run([compiler, *_OPTIONS, *include, "-c", SOURCES / f"{made.stem}.c", "-o", made])
+    _run([compiler, *_OPTIONS, *include, "-c", *sorted(SOURCES.glob("*.c"))], out)
     libraries = [torch.packages / "torch/lib" / f"{name}.so" for name in _IMPORTERS]
     imported = stubs.imported_symbols(path for path in libraries if path.exists())
     if "cudaMalloc" not in imported:
@@ -143,22 +135,21 @@ def compile_sources(compiler: str, torch: CudaTorch, out: Path) -> list[Path]:
     triton = torch.packages / "triton/backends/nvidia/driver.c"  # it compiles this at run time
     if triton.is_file():
         imported |= stubs.called_functions(triton.read_text(encoding="utf-8"))
-    source, made = out / "stubs.c", out / "stubs.o"
-    missing = imported - stubs.defined_symbols(objects)
-    source.write_text(stubs.write_stubs(missing, _header_texts(headers)), encoding="utf-8")
-    _run([compiler, *_OPTIONS, "-c", source, "-o", made])
-    return [*objects, made]
+    missing = imported - stubs.defined_symbols(out.glob("*.o"))
+    source = stubs.write_stubs(missing, _header_texts(headers))
+    (out / "stubs.c").write_text(source, encoding="utf-8")
+    _run([compiler, *_OPTIONS, "-c", "stubs.c"], out)
 
 
-def link(objects: Iterable[Path], compiler: str, out: Path) -> None:
+def _link(compiler: str, out: Path) -> None:
     """Link the library under the driver's name, and an empty one under NVML's.
 
     NVML's functions are looked up in a library of its name, or in one that it needs: in ours.
     """
     shared = [compiler, "-shared", "-Wl,--no-as-needed"]
-    library = out / LIBRARY
-    _run([*shared, f"-Wl,-soname,{LIBRARY}", "-o", library, *objects, "-lpthread", "-ldl"])
-    _run([*shared, f"-Wl,-soname,{NVML}", "-o", out / NVML, library])
+    objects = sorted(out.glob("*.o"))
+    _run([*shared, f"-Wl,-soname,{LIBRARY}", "-o", LIBRARY, *objects, "-lpthread", "-ldl"], out)
+    _run([*shared, f"-Wl,-soname,{NVML}", "-o", NVML, out / LIBRARY], out)
 
 
 def _find_compiler() -> str:
@@ -190,8 +181,9 @@ def _header_texts(folders: Iterable[Path]) -> str:
     return "\n".join(path.read_text(encoding="utf-8", errors="replace") for path in paths)
 
 
-def _run(command: list[object]) -> None:
-    done = subprocess.run([str(word) for word in command], capture_output=True, text=True)
+def _run(command: list[object], folder: Path) -> None:
+    words = [str(word) for word in command]
+    done = subprocess.run(words, cwd=folder, capture_output=True, text=True)
     if done.returncode:
         errors = [line for line in done.stderr.splitlines() if "error" in line] or [done.stderr]
         raise ValueError(
