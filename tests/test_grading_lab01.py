@@ -7,8 +7,8 @@ import psutil
 import pytest
 
 from tutorial_lib.school import cli
+from tutorial_lib.school.grading.known_answers import handed_in
 from tutorial_lib.school.grading.lab import load_lab
-from tutorial_lib.school.marks import cell_mark
 
 pytestmark = pytest.mark.slow
 
@@ -24,40 +24,29 @@ def gradient_and_state_bytes(model, optimizer):
 """
 
 
-def source_of(cell):
-    return "".join(cell["source"])
-
-
-def handed_in(root, answers, *, checks=None):
-    """The lab with some answer cells filled in, by exercise, and its check cells replaced."""
-    notebook = json.loads((root / "labs" / "lab01_ledger.ipynb").read_text(encoding="utf-8"))
-    for cell in notebook["cells"]:
-        mark = cell_mark(source_of(cell)) if cell["cell_type"] == "code" else None
-        if mark and mark.kind == "exercise":
-            cell["source"] = answers.get(mark.number, source_of(cell))
-        elif mark and checks:
-            cell["source"] = source_of(cell).split("\n")[0] + "\n" + checks
-    return json.dumps(notebook)
-
-
 @pytest.fixture(scope="module")
 def graded(root, tmp_path_factory):
     """Score sheet and pages, and the processes that were left."""
-    solved = {number: cell.reference for number, cell in load_lab(root, "lab01").answers.items()}
+    lab = load_lab(root, "lab01")
+    solved = {number: cell.reference for number, cell in lab.answers.items()}
     mark, _, body = solved["1.5"].partition("\n")
     some = {number: solved[number] for number in ("1.1", "1.3")}
     looping = solved | {"1.2": "# exercise 1.2\nwhile True: pass"}
-    files = {
-        "some.ipynb": handed_in(root, some),
-        "last.ipynb": handed_in(root, {"1.5": mark + LEDGER + body}),
-        "full.ipynb": handed_in(root, solved),
-        "blank.ipynb": handed_in(root, {}),
-        "syntax.ipynb": handed_in(root, solved | {"1.3": "# exercise 1.3\ndef chain_saved("}),
-        "loop.ipynb": handed_in(root, looping),
-        "edited checks.ipynb": handed_in(root, {}, checks="print('1.1 passed')"),
-        "half a file.ipynb": handed_in(root, solved)[:5000],
-        "empty.ipynb": "",
+    edited = handed_in(lab, {})
+    for cell in edited["cells"]:
+        if "".join(cell["source"]).startswith("# check"):
+            cell["source"] = "".join(cell["source"]).split("\n")[0] + "\nprint('1.1 passed')"
+    notebooks = {
+        "some": handed_in(lab, some),
+        "last": handed_in(lab, {"1.5": mark + LEDGER + body}),
+        "full": handed_in(lab, solved),
+        "blank": handed_in(lab, {}),
+        "syntax": handed_in(lab, solved | {"1.3": "# exercise 1.3\ndef chain_saved("}),
+        "loop": handed_in(lab, looping),
+        "edited checks": edited,
     }
+    files = {f"{name}.ipynb": json.dumps(notebook) for name, notebook in notebooks.items()}
+    files |= {"half a file.ipynb": files["full.ipynb"][:5000], "empty.ipynb": ""}
     folder = tmp_path_factory.mktemp("class")
     for name, text in files.items():
         (folder / name).write_text(text, encoding="utf-8")

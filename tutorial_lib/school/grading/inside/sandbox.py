@@ -149,7 +149,8 @@ def confine(
         and `unwatched` where no watch sees memory, so that no process may start another.
     """
     os.chdir(scratch)
-    os.environ.update(HOME=str(scratch), TMPDIR=str(scratch), MPLCONFIGDIR=str(scratch))
+    names = ("HOME", "TMPDIR", "MPLCONFIGDIR", "TORCHINDUCTOR_CACHE_DIR")
+    os.environ.update(dict.fromkeys(names, str(scratch)))
     tempfile.tempdir = None  # what was imported before may have settled on another folder
     alone = bool(limits.exam_bytes) or not processes.sees_memory()
     layers = ["namespaces"] * bool(flags) + ["unwatched"] * (not processes.sees_memory())
