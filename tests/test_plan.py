@@ -3,6 +3,7 @@
 import functools
 import itertools
 import random
+import sys
 import time
 from dataclasses import replace
 from math import comb
@@ -27,6 +28,20 @@ def equal(count, ratio=1, boundary=1):
         saved_bytes=ratio * boundary,
     )
     return [stage] * count
+
+
+def unequal(count):
+    """Stages of which no two are equal."""
+    rng = random.Random(0)
+    return [
+        plan.Stage(
+            forward_seconds=rng.uniform(0.5, 1.5),
+            backward_seconds=2,
+            input_bytes=rng.randint(5000, 15000),
+            saved_bytes=rng.randint(40_000, 200_000),
+        )
+        for _ in range(count)
+    ]
 
 
 def drawn(rng, count):
@@ -308,16 +323,7 @@ def test_what_a_skip_costs():
 
 @pytest.mark.parametrize("budget", [0.05, 0.2, 0.5, 0.8])
 def test_forty_eight_unequal_stages_are_quick_and_use_their_budget(budget):
-    rng = random.Random(0)
-    stages = [
-        plan.Stage(
-            forward_seconds=rng.uniform(0.5, 1.5),
-            backward_seconds=2,
-            input_bytes=rng.randint(5000, 15000),
-            saved_bytes=rng.randint(40_000, 200_000),
-        )
-        for _ in range(48)
-    ]
+    stages = unequal(48)
     whole = plan.simulate(stages, tuple(range(48))).peak_bytes
     start = time.process_time()
     found = plan.solve(stages, budget_bytes=int(budget * whole))
@@ -332,7 +338,23 @@ def test_a_long_chain_of_equals_is_solved_below_a_single_recomputation():
     assert parts_to_solve(Costs.of(equal(400), ())) == 400**2
 
 
-def test_a_long_unequal_chain_is_cut_into_groups():
+@pytest.mark.weekly
+@pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
+def test_three_hundred_unequal_stages_use_their_budget_below_a_single_recomputation(share):
+    stages = unequal(300)
+    floor, single = plan.floor_bytes(stages), 800_000
+    assert best_single(Costs.of(stages, ()), single - stages[0].input_bytes - 1, 20_000) is None
+    budget = int(floor + share * (single - floor))
+    start = time.process_time()
+    found = plan.solve(stages, budget_bytes=budget)
+    assert time.process_time() - start < 15
+    assert max(found.forward_executions) > 2
+    assert 0.97 <= found.peak_bytes / budget <= 1
+
+
+def test_a_long_unequal_chain_is_cut_into_groups(monkeypatch):
+    monkeypatch.setattr(sys.modules[plan.solve.__module__], "MOST_SPLITS", 400_000)
+    monkeypatch.setattr(sys.modules[plan.solve.__module__], "GROUPS", 100)
     rng = random.Random(0)
     stages = [
         plan.Stage(

@@ -19,12 +19,11 @@ from torch import Tensor
 
 from tutorial_lib import private_torch
 from tutorial_lib.memory.lines import line_in_words
-from tutorial_lib.memory.storages import is_wrapper
+from tutorial_lib.memory.storages import is_wrapper, list_tensors
 from tutorial_lib.private_torch import (
     TorchDispatchMode,
     operations,
     storage_key,
-    tree_leaves,
     tree_map_only,
 )
 
@@ -86,7 +85,7 @@ class Values(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _follow(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
         """Compute an operation's result for real, if it is small and its inputs are known."""
-        inputs, outputs = _tensors((args, kwargs)), _tensors(out)
+        inputs, outputs = list_tensors((args, kwargs)), list_tensors(out)
         if any(tensor.layout is not torch.strided for tensor in (*inputs, *outputs)):
             return
         written = operations.written_arguments(func, args, kwargs)
@@ -111,7 +110,7 @@ class Values(TorchDispatchMode):  # type: ignore[no-untyped-call]
             result = self._compute(func, args, kwargs)
         except RuntimeError:  # a GPU's kernel, as of fused attention: its values stay unknown
             return
-        for fake, real in zip(outputs, _tensors(result), strict=True):
+        for fake, real in zip(outputs, list_tensors(result), strict=True):
             if _key(fake) not in keys:
                 self._keep(fake, real, assumed=assumed)
 
@@ -178,7 +177,7 @@ class Values(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _looked_at(self, func: Any, args: Any, kwargs: Any) -> Any:
         """Answer an operation whose result, or whose shape, depends on values."""
-        inputs = _tensors((args, kwargs))
+        inputs = list_tensors((args, kwargs))
         assumed = [t for t in inputs if not self._is_known(t) or self._is_assumed(t)]
         if sum(tensor.numel() for tensor in inputs) > _MOST_TO_LOOK_AT:
             raise UnknownValueError(
@@ -224,12 +223,8 @@ class Values(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.assumptions.setdefault(line, f"{line} {said} was assumed.")
 
 
-def _tensors(value: Any) -> list[Tensor]:
-    return [leaf for leaf in tree_leaves(value) if isinstance(leaf, Tensor)]
-
-
 def _shapes(value: Any) -> str:
-    return ", ".join(str(tuple(tensor.shape)) for tensor in _tensors(value))
+    return ", ".join(str(tuple(tensor.shape)) for tensor in list_tensors(value))
 
 
 def _key(tensor: Tensor) -> int:

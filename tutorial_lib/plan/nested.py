@@ -7,8 +7,6 @@ is checked by whoever reads it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -40,25 +38,28 @@ class NestedTable:
         may_repeat = np.isfinite(costs.forward)
         self.before = np.concatenate([[0.0], np.cumsum(np.where(may_repeat, costs.forward, 0.0))])
         self.boundary = self._slots(costs.boundary)
-        self.rows: dict[Part, Row] = {}
-        for end in range(len(costs)):
-            for start in range(end, -1, -1):
-                part = self.canonical(start, end)
-                if part not in self.rows:
-                    self.rows[part] = self._row(*part)
+        # parts that are alike have one number, and one row of each table; the shortest come first
+        count, parts = len(costs), dict[Part, int]()
+        self.number = np.zeros((count, count), np.int32)
+        for length in range(count):
+            for start in range(count - length):
+                part = self.canonical(start, start + length)
+                self.number[start, start + length] = parts.setdefault(part, len(parts))
+        self.rows = np.full((len(parts), self.num_slots + 1), np.inf, np.float32)
+        self.after = self.rows.copy()  # the same times, by the slots with the input held too
+        for (start, end), number in parts.items():
+            row = self.rows[number] = self._row(start, end)
+            held = min(int(self.boundary[start]), len(row))
+            self.after[number, held:] = row[: len(row) - held]
 
     def canonical(self, start: int, end: int) -> Part:
         """Give the part that stands for all that are alike: the last one in a run of equals."""
         shift = self.run_end[end] - end if self.run_end[start] == self.run_end[end] else 0
         return start + shift, end + shift
 
-    def row(self, start: int, end: int) -> Row:
-        """Give the extra seconds of a part, by slots left beside its input."""
-        return self.rows[self.canonical(start, end)]
-
     def levels(self) -> list[int]:
         """List the numbers of slots at which the whole chain gets faster, fewest first."""
-        times = self.row(0, len(self.costs) - 1)
+        times = self.rows[self.number[0, -1]]
         falls = np.flatnonzero(times[1:] < times[:-1]) + 1
         return ([0] if np.isfinite(times[0]) else []) + [int(slots) for slots in falls]
 
@@ -69,7 +70,7 @@ class NestedTable:
     def _read(self, start: int, end: int, slots: int) -> Tree:
         items: list[int | Tree] = []
         while start <= end:
-            target = self.row(start, end)[slots]
+            target = self.rows[self.number[start, end], slots]
             kept = [way for way in self.costs.ways(end)
                     if self._kept(way, start, end)[slots] <= target]  # fmt: skip
             if kept:
@@ -77,21 +78,17 @@ class NestedTable:
                 slots -= int(self._slots(kept[0].saved[start])) if start < end else 0
                 start += 1
                 continue
-            for split, first, times in self._splits(start, end):
-                if first <= slots and times[slots - first] <= target:
-                    items.append(self._read(start, split - 1, slots))
-                    slots -= self.boundary[split]
-                    start = split
-                    break
+            split = start + 1 + int(np.argmin(self._splits(start, end)[:, slots]))
+            items.append(self._read(start, split - 1, slots))
+            slots -= int(self.boundary[split])
+            start = split
         return tuple(items)
 
     def _row(self, start: int, end: int) -> Row:
         rows = [self._kept(way, start, end) for way in self.costs.ways(end)]
         row = np.minimum(rows[0], rows[-1])
-        for _, first, times in self._splits(start, end):
-            part = row[first:]
-            np.minimum(part, times, out=part)
-        return row
+        splits = self._splits(start, end)
+        return np.minimum(row, splits.min(0)) if len(splits) else row
 
     def _kept(self, way: Costs, start: int, end: int) -> Row:
         first = int(self._slots(way.kept(start, end)))
@@ -103,26 +100,24 @@ class NestedTable:
         kept = int(self._slots(way.saved[start]))
         first = max(first, kept)
         if first <= self.num_slots:
-            rest = self.row(start + 1, end)[first - kept : self.num_slots + 1 - kept]
+            rest = self.rows[self.number[start + 1, end], first - kept : self.num_slots + 1 - kept]
             row[first:] = rest + extra
         return row
 
-    def _splits(self, start: int, end: int) -> Iterator[tuple[int, int, Row]]:
-        """Give each place to split at, the fewest slots for it, and the times from there on."""
-        costs, top = self.costs, self.num_slots + 1
+    def _splits(self, start: int, end: int) -> Row:
+        """Give the times for each place to split at, one row a place, by slots."""
+        costs = self.costs
         peaks = self._slots(np.maximum.accumulate(costs.dropped(start, end, end)))
-        firsts = np.maximum(peaks, self.boundary[start + 1 : end + 1])
-        barred = np.flatnonzero((firsts >= top) | np.isinf(costs.forward[start:end]))
-        count = int(barred[0]) if len(barred) else end - start
-        shifts = self.boundary[start + 1 : end + 1].tolist()
-        early = costs.early[start:end]
-        again = (self.before[start + 1 : end + 1] - self.before[start] - early).astype(np.float32)
-        for index, first in enumerate(firsts[:count].tolist()):
-            split = start + 1 + index
-            right = self.row(split, end)[first - shifts[index] : top - shifts[index]]
-            times = self.row(start, split - 1)[first:] + right
-            times += again[index]
-            yield split, first, times
+        barred = np.flatnonzero((peaks > self.num_slots) | np.isinf(costs.forward[start:end]))
+        last = start + int(barred[0]) if len(barred) else end
+        stops = slice(start + 1, last + 1)
+        times: Row = self.rows[self.number[start, start:last]]
+        times += self.after[self.number[stops, end]]
+        again = self.before[stops] - self.before[start] - costs.early[start:last]
+        times += again.astype(np.float32)[:, None]
+        for row, peak in zip(times, peaks.tolist(), strict=False):
+            row[:peak] = np.inf
+        return times
 
     def _slots(self, num_bytes: NDArray[np.int64] | int) -> NDArray[np.int64]:
         return np.rint(np.asarray(num_bytes) / self.slot).astype(np.int64)

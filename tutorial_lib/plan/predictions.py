@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import warnings
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -14,11 +15,12 @@ from torch.optim import Optimizer
 
 from tutorial_lib import memory, ranks
 from tutorial_lib.memory.kernels import as_on_cuda
+from tutorial_lib.memory.storages import list_tensors
 from tutorial_lib.plan.apply import apply
 from tutorial_lib.plan.profile import Profile, profile
 from tutorial_lib.plan.roofline import Speed
 from tutorial_lib.plan.schedule import Plan
-from tutorial_lib.training import Recipe
+from tutorial_lib.training import Recipe, Shard
 from tutorial_lib.training.choices import COPYING
 
 
@@ -63,9 +65,7 @@ class Parts:
                 loss, model = replace(recipe, micro_batch=samples).make_loss()
                 found = profile(model, loss, gradients="made", speed=speed, selective=True)
                 profiles.append(found)
-            updates = {
-                name: _update(model, recipes[name].make_optimizer(model)) for name in optimizers
-            }
+            updates = {name: _update(model, recipes[name]) for name in optimizers}
         if recipe.shard in COPYING:  # DDP's buckets hold all gradients, all the time
             extra = sum(p.nbytes for p in model.parameters() if p.requires_grad)
             updates = {
@@ -79,7 +79,35 @@ def _one_rank(recipe: Recipe) -> contextlib.AbstractContextManager[None]:
     return contextlib.nullcontext() if recipe.shard is None else ranks.pretend(recipe.ranks)
 
 
-def _update(model: nn.Module, optimizer: Optimizer) -> Update:
+def _update(model: nn.Module, recipe: Recipe) -> Update:
+    """Predict an update: of one parameter of each kind, where it makes no temporaries."""
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    kinds = Counter(map(_kind, trained))
+    few = list({_kind(parameter): parameter for parameter in trained}.values())
+    gradients = sum(part.nbytes for part in list_tensors(trained))
+    if recipe.shard != Shard.ZERO1:  # which deals whole parameters out to the ranks
+        report, optimizer = _measured(nn.ParameterList(few), recipe)
+        states = [(kinds[_kind(p)], list_tensors([optimizer.state[p]])) for p in few]
+        owners = Counter(id(part) for _, parts in states for part in parts)
+        sizes = {id(part): part.nbytes for _, parts in states for part in parts}
+        held = sum(part.nbytes for part in list_tensors([*model.parameters(), *model.buffers()]))
+        held += sum(
+            part.nbytes * count for count, parts in states for part in parts if owners[id(part)] < 2
+        )
+        held += sum(sizes[shared] for shared, count in owners.items() if count > 1)
+        if report.peak_bytes == report.baseline_bytes + report.at_peak["gradients"]:
+            return Update(held, held + gradients, 2 * held + gradients)
+    report, _ = _measured(model, recipe)
+    held = report.baseline_bytes
+    return Update(held, report.peak_bytes, 2 * held + gradients)
+
+
+def _kind(parameter: nn.Parameter) -> tuple[Any, ...]:
+    return type(parameter.data), parameter.shape, parameter.dtype
+
+
+def _measured(model: nn.Module, recipe: Recipe) -> tuple[memory.MemoryReport, Optimizer]:
+    optimizer = recipe.make_optimizer(model)
     as_on_cuda(optimizer)
 
     def update() -> None:
@@ -89,9 +117,7 @@ def _update(model: nn.Module, optimizer: Optimizer) -> Update:
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", memory.MeterWarning)  # that this is no whole step
-        report = memory.measure(update, model=model, optimizer=optimizer)
-    held = report.baseline_bytes
-    return Update(held, report.peak_bytes, 2 * held + report.at_peak["gradients"])
+        return memory.measure(update, model=model, optimizer=optimizer), optimizer
 
 
 def _make_gradients(model: nn.Module) -> None:

@@ -117,7 +117,7 @@ def chain(
     # weights that FSDP gathers and keeps are no stage's to drop: they count as there from the start
     curve = Curve(
         [
-            replace(life, born=1)
+            replace(life, born=min(life.born, 1))
             if life.category == "parameters" and alive([life], course.forward[-1])
             else life
             for life in kept

@@ -23,7 +23,7 @@ SHORT = 10
 # Up to so many, nested segments are tried too where a single recomputation fits already.
 MIDDLE = 64
 # A chain that would take longer than so many splits is cut into so many groups first.
-MOST_SPLITS, GROUPS = 2_000_000, 128
+MOST_SPLITS, GROUPS = 5_000_000, 300
 # Rounding up takes half a slot a stage: a hundredth of the budget, whatever the length.
 SINGLE_SLOTS, SLOTS_A_STAGE = 20_000, 25
 NESTED_SLOTS = 500

@@ -7,6 +7,7 @@ Each name says the file of PyTorch 2.13 that it was read in, and has a test in
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -60,6 +61,7 @@ def argument_names(operation: Any) -> list[str]:
     return [argument.name for argument in operation._schema.arguments]
 
 
+@functools.cache
 def gives_view(operation: Any) -> bool:
     """Tell whether an operation's result is a view of an argument (`_schema`: torch/_ops.py)."""
     returns = operation._schema.returns
