@@ -59,7 +59,7 @@ ALLOWED = {
     "school.site": {"plan", "widgets", "school.authoring"},
     "school.grading": {"units", "private_torch", "checks", "school.marks"},
     "school.emulate": {"emulated", "school.bootstrap", "school.installer"},
-    "school.emulated_tests": {"device", "school.grading"},
+    "school.emulated_tests": {"device", "school.grading", "school.marks"},
     "school.record": {"device", "recorded", "school.emulate"},
     "school.changed": {"school.bootstrap"},
     "school.teach": {"school.grading", "school.authoring", "school.site"},

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from tutorial_lib import device
+from tutorial_lib.school import marks
 from tutorial_lib.school.grading.submissions import needs
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -54,7 +55,8 @@ def _run(path: Path) -> int:
     from nbclient.exceptions import DeadKernelError
 
     notebook = nbformat.read(path, as_version=4)
-    cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    code = (cell for cell in notebook.cells if cell.cell_type == "code")
+    cells = [cell for cell in code if not marks.missing_packages([cell.source])]
     notebook.cells = [cells[number] for number in needed([cell.source for cell in cells])]
     try:
         with tempfile.TemporaryDirectory() as folder:  # one of the notebooks writes a file
