@@ -5,8 +5,6 @@ import random
 from dataclasses import replace
 
 import pytest
-import torch
-from torch import nn
 from wrong_answers import solved
 
 from tutorial_lib import plan
@@ -45,7 +43,7 @@ def test_every_revolve_tree_has_the_fewest_forwards_within_its_places():
         tree = LAB.revolve_tree(stages, places)
         counts = plan.simulate([stage] * stages, tree).counts
         assert sum(counts) == models.binomial(stages, places)
-        kept, taken = held(tree, stages)
+        kept, taken, _ = held(tree, stages)
         assert (kept, taken <= places) == (1, True)
 
 
@@ -82,36 +80,3 @@ def test_a_short_chain_s_fastest_tree_is_beaten_by_no_tree_of_single_recomputati
         for tree in models.single_trees(5):
             run = plan.simulate(stages, tree)
             assert run.peak_bytes > budget or run.seconds >= seconds
-
-
-def gradients(run, layers, x):
-    layers.zero_grad()
-    torch.manual_seed(1)
-    run(x).backward()
-    return [p.grad.clone() for p in layers.parameters()]
-
-
-@pytest.mark.parametrize("places", [1, 2, 4])
-def test_executed_schedules_have_the_same_gradients_and_the_planned_runs(places):
-    case = {"seed": 3, "width": 8, "middles": [32] * 9, "rows": 64}
-    layers, x = models.make_layers(case), models.make_rows(case)
-    tree = LAB.revolve_tree(9, places)
-    runs = []
-    for layer in layers:
-        layer.register_forward_pre_hook(lambda *_: runs.append(1))
-    seen = gradients(lambda x: LAB.run_tree(layers, tree, x), layers, x)
-    assert len(runs) == models.binomial(9, places)
-    assert all(map(torch.equal, seen, gradients(layers, layers, x)))
-
-
-@pytest.mark.parametrize("share", [0.0, 0.3, 0.6, 1.0])
-def test_the_counted_peak_of_an_executed_plan_is_the_predicted_one(share):
-    torch.manual_seed(0)
-    blocks = [LAB.block(32, wide, 32) for wide in (256, 256, 192, 192, 128, 128, 96)]
-    layers, x = nn.Sequential(*blocks, LAB.MeanSquare()), torch.randn(512, 32)
-    stages = LAB.chain_of(layers, x)
-    floor = LAB.smallest_budget(stages)
-    most = plan.simulate(stages, tuple(range(len(stages)))).peak_bytes
-    tree = LAB.fastest_tree(stages, int(floor + share * (most - floor)))
-    planned = plan.simulate(stages, tree).peak_bytes
-    assert LAB.counted_peak(layers, tree, x) == pytest.approx(planned, rel=0.03)

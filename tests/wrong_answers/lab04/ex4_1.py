@@ -7,7 +7,8 @@ from wrong_answers import right, solved, wrong
 
 
 def cost(stages, length, *, first=True, held_before=True, beside=True, later=False, moments=True,
-         last_kept=True, backward=True, whole=True, by_length=False):  # fmt: skip
+         last_kept=True, backward=True, whole=True, by_length=False, dropped=True,
+         waits=True):  # fmt: skip
     """The right answer where no word is given."""
     kept_needs, dropped_needs = solved("lab04").kept_needs, solved("lab04").dropped_needs
     count, peak, held = len(stages), 0, 0
@@ -17,13 +18,15 @@ def cost(stages, length, *, first=True, held_before=True, beside=True, later=Fal
         end = min(start + length, count) - 1
         boundary = stages[start].input_bytes if start or first else 0
         held = held + boundary if held_before else boundary
-        if end < count - 1 or not last_kept:
+        if dropped and (end < count - 1 or not last_kept):
             peak = max(peak, held + dropped_needs(stages, start, end + 1, count - 1))
         if not last_kept:
             seconds += sum(stage.forward_seconds for stage in stages[start : end + 1])
         inside = 0
         for index in range(start, end + 1):
-            needs = kept_needs(stages, index, end) if moments else stages[index].saved_bytes
+            needs = stages[index].saved_bytes
+            if moments:
+                needs = kept_needs(stages, index, end if waits else count - 1)
             peak = max(peak, (total if later else held) + inside + needs)
             inside += stages[index].saved_bytes if beside else 0
     kept = length if by_length or count % length == 0 else count % length
@@ -35,6 +38,16 @@ def cost(stages, length, *, first=True, held_before=True, beside=True, later=Fal
 @wrong("the last segment is recomputed too in your time")
 def recomputes_all(stages, length):
     return cost(stages, length, last_kept=False)
+
+
+@wrong("the first forward is missing in the peak")
+def looks_at_backward_alone(stages, length):
+    return cost(stages, length, dropped=False)
+
+
+@wrong("the gradient of its segment's output waits")
+def forgets_the_gradient_that_waits(stages, length):
+    return cost(stages, length, waits=False)
 
 
 @wrong("the backward is missing in the time")

@@ -59,6 +59,15 @@ def splits_in_the_middle(num_stages, num_places):
     return tree(0, num_stages, num_places, lambda n, c: n // 2 if c > 1 else n - 1)
 
 
+@wrong("in ((((0,), (1,)), (2,)), (3,)) a tuple ends with a tuple")
+def nests_the_later_part(num_stages, num_places):
+    def nested(start, n, c):
+        k = best_split(n, c)
+        return (nested(start, k, c), nested(start + k, n - k, c - 1)) if n > 1 else (start,)
+
+    return nested(0, num_stages, num_places)
+
+
 @wrong("those from 0 to 3 are needed, each once and in order")
 def begins_each_part_with_zero(num_stages, num_places):
     if num_stages == 1:

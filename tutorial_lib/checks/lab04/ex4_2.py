@@ -4,24 +4,22 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from functools import cached_property
+from functools import partial
 from typing import Any
 
-import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from tutorial_lib import plan
 from tutorial_lib.checks import exam, expect, observe, read
 from tutorial_lib.checks.core import Case, Check, CheckError, Result, plain
 from tutorial_lib.checks.lab04 import models
-from tutorial_lib.plan.simulate import Tree
 
 _TOLERANCE = 0.03
 _TREES = (
-    (0, 1, 2, 3, 4, 5, 6, 7),
-    ((0, 1, 2), (3, 4), 5, 6, 7),
-    (((0,), 1, 2), 3, ((4, 5), 6), 7),
-    ((((0,), 1), 2), (3,), (4, 5, 6), 7),
+    [0, 1, 2, 3, 4, 5, 6, 7],
+    [[0, 1, 2], [3, 4], 5, 6, 7],
+    [[[0], 1, 2], 3, [[4, 5], 6], 7],
+    [[[[0], 1], 2], [3], [4, 5, 6], 7],
 )
 
 
@@ -30,33 +28,20 @@ def _cases(seed: int) -> list[Case]:
     middles = sorted((draw.choice([128, 160, 192, 224]) for _ in range(8)), reverse=True)
     case = {"seed": draw.randrange(10**6), "width": 16, "middles": middles}
     case["rows"] = draw.choice([448, 512])
-    return [{**case, "tree": tree} for tree in _as_lists(_TREES)]
-
-
-def _as_lists(tree: Any) -> Any:
-    return [_as_lists(item) if isinstance(item, tuple) else item for item in tree]
+    return [{**case, "tree": tree} for tree in _TREES]
 
 
 class Planned:
     """What a case's tree gives: gradients of the plain layers, counts and peak on paper."""
 
     def __init__(self, case: Case) -> None:
-        self.case = case
-        self.tree: Tree = models.read_tree(case["tree"], len(case["middles"]))
-
-    @cached_property
-    def plain(self) -> tuple[float, list[Tensor | None]]:
-        """Loss and gradients of the layers without any checkpoint."""
-        layers, rows = models.make_layers(self.case), models.make_rows(self.case)
+        layers, rows = models.make_layers(case), models.make_rows(case)
+        self.tree = models.read_tree(case["tree"], len(layers))
         loss = layers(rows)
         loss.backward()
-        return loss.item(), observe.gradients_of(layers)
-
-    @cached_property
-    def simulation(self) -> plan.Simulation:
-        """The tree on paper."""
-        layers, rows = models.make_layers(self.case), models.make_rows(self.case)
-        return plan.simulate(models.chain_of(layers, rows), self.tree)
+        self.loss, self.gradients = loss.item(), observe.gradients_of(layers)
+        stages = models.chain_of(models.make_layers(case), rows)
+        self.simulation = plan.simulate(stages, self.tree)
 
 
 def _run(answer: Callable[..., Any], case: Case) -> Result:
@@ -64,13 +49,10 @@ def _run(answer: Callable[..., Any], case: Case) -> Result:
     tree = models.read_tree(case["tree"], len(layers))
     runs = [0] * len(layers)
 
-    def count(index: int) -> Callable[..., None]:
-        def note(*_: Any) -> None:
-            runs[index] += 1
+    def count(index: int, *_: Any) -> None:
+        runs[index] += 1
 
-        return note
-
-    handles = [layer.register_forward_pre_hook(count(i)) for i, layer in enumerate(layers)]
+    hooks = [x.register_forward_pre_hook(partial(count, i)) for i, x in enumerate(layers)]
     loss = answer(layers, tree, rows)
     if not isinstance(loss, Tensor):
         raise CheckError(f"a tensor is wanted, and {type(loss).__name__} came: return x.")
@@ -79,16 +61,12 @@ def _run(answer: Callable[..., Any], case: Case) -> Result:
     # a copy: the second step adds to the same gradients
     gradients = plain(observe.gradients_of(layers))
     del loss
-    for handle in handles:
-        handle.remove()
-    is_wrong = bool(said) or gradients[0] is None
-    peak = 0 if is_wrong else _peak(answer, layers, tree, rows)
+    for hook in hooks:
+        hook.remove()
+    peak = 0
+    if not said and gradients[0] is not None:
+        peak, _ = observe.peak_above(lambda: answer(layers, tree, rows).backward(), layers)
     return {"said": said, "loss": value, "gradients": gradients, "runs": runs, "peak": peak}
-
-
-def _peak(answer: Callable[..., Any], layers: nn.Sequential, tree: Tree, rows: Tensor) -> int:
-    """Count a second step, whose gradients are there already."""
-    return observe.peak_above(lambda: answer(layers, tree, rows).backward(), layers)[0]
 
 
 def _judge(case: Case, result: Result, planned: Planned) -> None:
@@ -98,10 +76,10 @@ def _judge(case: Case, result: Result, planned: Planned) -> None:
             f"{where}backward raised {said[:160]!r}. A segment must run again what it ran "
             "first: does a lambda in the loop look up a name that has moved on by then?"
         )
-    loss, wanted = planned.plain
+    wanted = planned.gradients
     expect.close(
         read.number(result.get("loss"), f"{where}the result"),
-        loss,
+        planned.loss,
         otherwise="the result is not what the layers give one after the other.",
         tolerance=0,
         where=where,
@@ -115,7 +93,7 @@ def _judge(case: Case, result: Result, planned: Planned) -> None:
             "checkpoint then cuts the graph: use_reentrant=False."
         )
     _expect_counts(result, planned, where)
-    if not all(expect.same_bits(s, w) for s, w in zip(gradients, wanted, strict=True)):
+    if not all(map(expect.same_bits, gradients, wanted)):
         raise CheckError(
             f"{where}the runs are right, and gradients differ from those without checkpoints. The "
             "layers have dropout: does a segment draw the same random numbers again?"
@@ -132,28 +110,25 @@ def _judge(case: Case, result: Result, planned: Planned) -> None:
 
 
 def _expect_counts(result: Result, planned: Planned, where: str) -> None:
-    count, wanted = len(planned.case["middles"]), list(planned.simulation.counts)
-    runs = read.integers(result.get("runs"), f"{where}runs of each layer", count)
-    flat = [1 + (number > 1) for number in wanted]
-    each = [number + 1 for number in wanted]
+    wanted = list(planned.simulation.counts)
+    runs = read.integers(result.get("runs"), f"{where}runs of each layer", len(wanted))
     expect.close(
-        torch.tensor(runs, dtype=torch.float64),
-        torch.tensor(wanted, dtype=torch.float64),
+        runs,
+        wanted,
         (
-            ("no layer ran twice: a tuple is to be a checkpoint.", _floats([1] * count)),
+            ("no layer ran twice: a tuple is to be a checkpoint.", [1] * len(wanted)),
             (
                 "a segment inside a segment was run as if it were kept: go down again.",
-                _floats(flat),
+                [min(number, 2) for number in wanted],
             ),
-            ("a number is a stage that is kept, and you checkpoint it too.", _floats(each)),
+            (
+                "a number is a stage that is kept, and you checkpoint it too.",
+                [number + 1 for number in wanted],
+            ),
         ),
         otherwise=f"the layers ran {runs} times, and the plan says {wanted}.",
         where=where,
     )
-
-
-def _floats(numbers: list[int]) -> Tensor:
-    return torch.tensor(numbers, dtype=torch.float64)
 
 
 def _exam(answer: Callable[..., Any], case: Case) -> Result:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 from tutorial_lib.checks import expect, read
@@ -40,12 +41,9 @@ def _judge(case: Case, result: Result) -> None:
 
 
 def _faults(stages: int, places: int, wanted: int) -> expect.Faults:
-    def with_places(number: int) -> int:
-        return models.binomial(stages, number) if number else stages * (stages + 1) // 2
-
     yield (
         "that is without any boundary but the input: a boundary in the right place saves runs.",
-        stages * (stages + 1) // 2,
+        _by_hand(stages),
     )
     yield (
         "the first runs are missing: every stage runs forward once to begin with.",
@@ -54,13 +52,13 @@ def _faults(stages: int, places: int, wanted: int) -> expect.Faults:
     if places < stages - 1:
         yield (
             "that needs one place more: the input has one of the places, for good.",
-            with_places(places + 1),
+            models.binomial(stages, places + 1),
         )
     if places > 1:
         yield (
             "that does with one place fewer: the stage that runs has its input in hand, which "
             "takes no place.",
-            with_places(places - 1),
+            models.binomial(stages, places - 1),
         )
     yield (
         "the segment's own part is done with the places that are left over by the later part. When "
@@ -73,20 +71,21 @@ def _faults(stages: int, places: int, wanted: int) -> expect.Faults:
     )
 
 
-def _no_place_comes_back(stages: int, places: int) -> int:
-    best = [[0] * (places + 1) for _ in range(stages + 1)]
-    for n in range(1, stages + 1):
-        for c in range(places + 1):
-            ways = [k + best[n - k][c - 1] + best[k][c - 1] for k in range(1, n) if c > 1]
-            best[n][c] = min(ways, default=n * (n + 1) // 2)
-    return best[stages][places]
+def _by_hand(stages: int) -> int:
+    """Count the forwards where each stage is reached from the input again."""
+    return stages * (stages + 1) // 2
+
+
+@cache
+def _no_place_comes_back(n: int, c: int) -> int:
+    parts = range(1, n) if c > 1 else ()
+    ways = (k + _no_place_comes_back(n - k, c - 1) + _no_place_comes_back(k, c - 1) for k in parts)
+    return min(ways, default=_by_hand(n))
 
 
 def _halves(stages: int, places: int) -> int:
-    if stages == 1:
-        return 1
-    if places == 1:
-        return stages * (stages + 1) // 2
+    if stages == 1 or places == 1:
+        return _by_hand(stages)
     first = stages // 2
     return first + _halves(stages - first, places - 1) + _halves(first, places)
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
-from functools import cached_property
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from tutorial_lib import plan
@@ -16,53 +15,36 @@ from tutorial_lib.plan.simulate import Tree
 
 def _cases(seed: int) -> list[Case]:
     draw = random.Random(seed)
-    chains = [models.draw_stages(draw, count) for count in (2, 4, 7, 10)]
-    return [{"stages": stages} for stages in (_telling(draw), *chains)]
 
+    def chain(count: int) -> Case:
+        return {"stages": models.draw_stages(draw, count)}
 
-def _telling(draw: random.Random) -> list[dict[str, Any]]:
-    """Draw a chain of six stages in which each of the usual faults gives another number."""
-    while True:
-        stages = models.draw_stages(draw, 6)
-        floor = Floor({"stages": stages})
-        values = [floor.num_bytes, *(value for _, value in _faults(floor))]
-        if len(set(values)) == len(values):
-            return stages
+    def values(case: Case) -> Iterator[int]:
+        floor = plan.floor_bytes(models.stages_of(case))
+        return iter([floor, *(value for _, value in _faults(models.stages_of(case), floor))])
 
-
-class Floor:
-    """The smallest budget of a case's chain."""
-
-    def __init__(self, case: Case) -> None:
-        self.stages = models.stages_of(case)
-
-    @cached_property
-    def num_bytes(self) -> int:
-        """The smallest peak of all trees."""
-        return plan.floor_bytes(self.stages)
+    return [models.telling(lambda: chain(6), values), *map(chain, (2, 4, 7, 10))]
 
 
 def _run(answer: Callable[..., Any], case: Case) -> Result:
     return {"floor": answer(models.stages_of(case))}
 
 
-def _judge(case: Case, result: Result, floor: Floor) -> None:
-    stages = floor.stages
-    where = f"a chain of {len(stages)} stages: "
-    expect.number_of_bytes(
-        result.get("floor"), floor.num_bytes, f"{where}the smallest budget", _faults(floor)
-    )
+def _judge(case: Case, result: Result) -> None:
+    stages = models.stages_of(case)
+    floor = plan.floor_bytes(stages)
+    name = f"a chain of {len(stages)} stages: the smallest budget"
+    expect.number_of_bytes(result.get("floor"), floor, name, _faults(stages, floor))
 
 
-def _faults(floor: Floor) -> expect.Faults:
-    stages = floor.stages
+def _faults(stages: list[plan.Stage], floor: int) -> expect.Faults:
     count, first = len(stages), stages[0].input_bytes
 
     def peak(tree: Tree) -> int:
         return plan.simulate(stages, tree).peak_bytes
 
-    yield "The chain's own input is missing: it is there all the time.", floor.num_bytes - first
-    yield "The chain's own input is in it twice.", floor.num_bytes + first
+    yield "The chain's own input is missing: it is there all the time.", floor - first
+    yield "The chain's own input is in it twice.", floor + first
     yield "That is the peak of a step that keeps everything.", peak(tuple(range(count)))
     yield (
         "That is a checkpoint around each stage: a boundary may be dropped too, inside a longer "
@@ -89,6 +71,5 @@ smallest_budget = Check(
     _cases,
     _run,
     _judge,
-    oracle=Floor,
     forbidden=[models.NO_SOLVER],
 )

@@ -21,28 +21,24 @@ _BUDGETS = ((3, 0.0), (5, 0.05), (6, 0.3), (9, 0.0), (9, 0.15), (9, 0.5), (8, 1.
 
 def _cases(seed: int) -> list[Case]:
     draw = random.Random(seed)
-    cases: list[Case] = [_nested(draw)]
+    cases = [_nested(draw)]
     for count, share in _BUDGETS:
-        stages = models.draw_stages(draw, count)
-        floor, most = _ends([plan.Stage(**stage) for stage in stages])
-        cases.append({"stages": stages, "budget": floor + int(share * (most - floor))})
+        case = {"stages": models.draw_stages(draw, count), "budget": 0}
+        best = Best(case)
+        most = plan.simulate(best.stages, tuple(range(count))).peak_bytes
+        cases.append({**case, "budget": best.floor + int(share * (most - best.floor))})
     return [*cases, {**cases[1], "budget": cases[1]["budget"] - 1}]
 
 
 def _nested(draw: random.Random) -> Case:
     """Draw a chain and a budget that is best used by a segment inside a segment."""
     while True:
-        stages = models.draw_stages(draw, 6)
-        best = Best({"stages": stages, "budget": 0})
-        for budget in sorted(best.single):
-            case = {"stages": stages, "budget": budget}
-            if Best(case).planned.seconds < best.single_seconds(budget):
-                return case
-
-
-def _ends(stages: list[plan.Stage]) -> tuple[int, int]:
-    everything = plan.simulate(stages, tuple(range(len(stages))))
-    return plan.floor_bytes(stages), everything.peak_bytes
+        case = {"stages": models.draw_stages(draw, _FEW), "budget": 0}
+        best = Best(case)
+        for budget in sorted({peak for peak, _ in best.single}):
+            fastest = plan.solve(best.stages, budget_bytes=budget)
+            if fastest.seconds < best.single_seconds(budget):
+                return {**case, "budget": budget}
 
 
 class Best:
@@ -52,28 +48,26 @@ class Best:
         self.stages, self.budget = models.stages_of(case), case["budget"]
 
     @cached_property
-    def ends(self) -> tuple[int, int]:
-        """The smallest budget, and the one that keeps everything."""
-        return _ends(self.stages)
-
-    @cached_property
-    def single(self) -> dict[int, float]:
-        """From the peaks of all trees without a segment in a segment to their least seconds."""
-        found: dict[int, float] = {}
-        for tree in models.single_trees(len(self.stages)):
-            run = plan.simulate(self.stages, tree)
-            found[run.peak_bytes] = min(run.seconds, found.get(run.peak_bytes, math.inf))
-        return found
-
-    def single_seconds(self, budget: int) -> float:
-        """Give the least seconds of those trees within a budget."""
-        fitting = [seconds for peak, seconds in self.single.items() if peak <= budget]
-        return min(fitting, default=math.inf)
+    def floor(self) -> int:
+        """The smallest budget."""
+        return plan.floor_bytes(self.stages)
 
     @cached_property
     def planned(self) -> plan.Plan:
         """The fastest one within the budget."""
         return plan.solve(self.stages, budget_bytes=self.budget)
+
+    @cached_property
+    def single(self) -> list[tuple[int, float]]:
+        """Peak and seconds of all trees without a segment in a segment."""
+        trees = models.single_trees(len(self.stages))
+        runs = [plan.simulate(self.stages, tree) for tree in trees]
+        return [(run.peak_bytes, run.seconds) for run in runs]
+
+    def single_seconds(self, budget: int) -> float:
+        """Give the least seconds of those trees within a budget."""
+        fitting = [seconds for peak, seconds in self.single if peak <= budget]
+        return min(fitting, default=math.inf)
 
 
 def _run(answer: Callable[..., Any], case: Case) -> Result:
@@ -83,20 +77,16 @@ def _run(answer: Callable[..., Any], case: Case) -> Result:
 
 
 def _judge(case: Case, result: Result, best: Best) -> None:
-    floor, _ = best.ends
     said = str(result.get("said"))
     where = f"{len(best.stages)} stages, {best.budget} bytes: "
-    if best.budget < floor:
-        _judge_refusal(said, where, floor)
+    if best.budget < best.floor:
+        _judge_refusal(said, where, best.floor)
         return
     if said:
+        smallest = ": the budget is the smallest one, and that is enough"
         raise CheckError(
             f"{where}your function raised {said[:160]!r}, and there is a tree that fits"
-            + (
-                ": the budget is the smallest one, and that is enough."
-                if best.budget == floor
-                else "."
-            )
+            f"{smallest if best.budget == best.floor else ''}."
         )
     tree = models.read_tree(result.get("tree"), len(best.stages), f"{where}the tree")
     simulated = plan.simulate(best.stages, tree)
@@ -127,22 +117,24 @@ def _judge_refusal(said: str, where: str, floor: int) -> None:
 
 def _over(best: Best, tree: Any, simulated: plan.Simulation) -> str:
     over = simulated.peak_bytes - best.budget
-    head = f"{models.shown(tree)} needs {over} bytes more than the budget. "
-    if simulated.counts == (1,) * len(best.stages):
-        return f"{head}It keeps everything."
+    keeps_all = simulated.counts == (1,) * len(best.stages)
+    advice = (
+        "The chain's own input is held all the time. After a kept stage there are its saved bytes "
+        "less, after a segment the boundary that follows it, and while a stage runs its own needs "
+        "must fit."
+    )
     return (
-        f"{head}The chain's own input is held all the time. After a kept stage there are its saved "
-        "bytes less, after a segment the boundary that follows it, and while a stage runs its own "
-        "needs must fit."
+        f"{models.shown(tree)} needs {over} bytes more than the budget. "
+        f"{'It keeps everything.' if keeps_all else advice}"
     )
 
 
 def _slow(best: Best, simulated: plan.Simulation) -> expect.Faults:
-    floor = plan.solve(best.stages, budget_bytes=best.ends[0])
-    yield (
-        "it is the tree with the smallest peak. What the budget leaves is to buy time.",
-        floor.seconds if simulated.peak_bytes <= best.ends[0] else -1.0,
-    )
+    if simulated.peak_bytes <= best.floor:
+        yield (
+            "it is the tree with the smallest peak. What the budget leaves is to buy time.",
+            plan.solve(best.stages, budget_bytes=best.floor).seconds,
+        )
     if len(best.stages) <= _FEW:
         yield (
             "it is the best tree without a segment inside a segment, and one with such a segment "

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -41,19 +40,27 @@ def draw_stages(draw: random.Random, count: int) -> list[dict[str, Any]]:
     trees are best.
     """
     most = draw.choice([20, 60])
-    stages = []
-    for _ in range(count):
-        stages.append(
-            {
-                "forward_seconds": draw.randint(1, 9),
-                "backward_seconds": draw.randint(2, 18),
-                "input_bytes": draw.randint(2, 9),
-                "saved_bytes": draw.randint(12, most),
-                "forward_temporary_bytes": draw.randint(0, 6),
-                "backward_temporary_bytes": draw.randint(0, 6),
-            }
-        )
+    stages = [
+        {
+            "forward_seconds": draw.randint(1, 9),
+            "backward_seconds": draw.randint(2, 18),
+            "input_bytes": draw.randint(2, 9),
+            "saved_bytes": draw.randint(12, most),
+            "forward_temporary_bytes": draw.randint(0, 6),
+            "backward_temporary_bytes": draw.randint(0, 6),
+        }
+        for _ in range(count)
+    ]
     return [*stages[:-1], {**stages[-1], "output_bytes": draw.randint(2, 9)}]
+
+
+def telling(draw: Callable[[], Case], values: Callable[[Case], Iterable[Any]]) -> Case:
+    """Draw until the right value of a case and those of the usual faults all differ."""
+    while True:
+        case = draw()
+        found = list(values(case))
+        if len(set(found)) == len(found):
+            return case
 
 
 def stages_of(case: Case) -> list[plan.Stage]:
@@ -89,23 +96,13 @@ def read_tree(value: Any, count: int, name: str = "the tree") -> Tree:
 def _tuples(value: list[Any], name: str, depth: int) -> Tree:
     if not depth:
         raise CheckError(f"{name} is nested more than {_DEEPEST} deep: each part must be shorter.")
-    items: list[int | Tree] = []
-    for item in value:
-        if isinstance(item, list):
-            items.append(_tuples(item, name, depth - 1))
-        elif type(item) is int:
-            items.append(item)
-        else:
-            raise CheckError(
-                f"{name} holds {type(item).__name__}: a number is a stage that is kept, a tuple is "
-                "a segment, and nothing else belongs there."
-            )
-    return tuple(items)
-
-
-def depth_of(tree: Tree) -> int:
-    """Say how many segments lie around the stage with most around it."""
-    return max((1 + depth_of(item) for item in tree if isinstance(item, tuple)), default=0)
+    strange = [item for item in value if type(item) not in (int, list)]
+    if strange:
+        raise CheckError(
+            f"{name} holds {type(strange[0]).__name__}: a number is a stage that is kept, a tuple "
+            "is a segment, and nothing else belongs there."
+        )
+    return tuple(_tuples(i, name, depth - 1) if isinstance(i, list) else i for i in value)
 
 
 def shown(tree: Tree) -> str:
@@ -114,18 +111,16 @@ def shown(tree: Tree) -> str:
     return text if len(text) <= 80 else f"{text[:76]} ..."
 
 
-def single_trees(count: int) -> Iterator[Tree]:
-    """Give each tree of so many stages without a segment inside a segment."""
-    for size in range(count):
-        for cuts in itertools.combinations(range(1, count), size):
-            ends = zip((0, *cuts), (*cuts, count), strict=True)
-            parts = [tuple(range(start, stop)) for start, stop in ends]
-            *before, last = parts
-            for dropped in itertools.product((False, True), repeat=len(before)):
-                items: list[int | Tree] = []
-                for part, is_dropped in zip(before, dropped, strict=True):
-                    items += [part] if is_dropped else part
-                yield (*items, *last)
+def single_trees(count: int, start: int = 0) -> Iterator[Tree]:
+    """Give each tree of the stages from `start` on without a segment inside a segment."""
+    if start == count:
+        yield ()
+        return
+    for later in single_trees(count, start + 1):
+        yield (start, *later)
+    for stop in range(start + 1, count):
+        for later in single_trees(count, stop):
+            yield (tuple(range(start, stop)), *later)
 
 
 class MeanSquare(nn.Module):
