@@ -126,7 +126,7 @@ def error(said: Any, kind: str, reason: str, words: Sequence[int | str] = ()) ->
     numbers = re.findall(r"\d+", f"{text} {re.sub('[,_]', '', text)}")
     is_named = [str(w) in (numbers if isinstance(w, int) else text.lower()) for w in words]
     if not text.startswith(kind) or not all(is_named):
-        named = f" that names {' and '.join(map(str, words))}" if words else ""
+        named = f" that names {' and '.join(dict.fromkeys(map(str, words)))}" if words else ""
         came = f"this came: {text[:200]!r}" if text else "it went through"
         raise CheckError(f"{reason}, and {came}: a {kind}{named} is wanted.")
 

@@ -31,6 +31,14 @@ def seeds_everything(images, num, update, scheduler):
     )
 
 
+@wrong("one was asked for that is not there")
+def a_hundred_times(images, num, update, scheduler):
+    def times(g):
+        return torch.randint(100, (num,), generator=g)
+
+    return drawn(images, num, scheduler, update, times=times)
+
+
 LASTING = torch.Generator().manual_seed(0)
 
 

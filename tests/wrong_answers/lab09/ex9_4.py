@@ -108,6 +108,9 @@ h_not_divided = wrong("case H: nothing is divided")(
 h_unshifted = wrong("the targets were counted before the shift")(
     answer("H", mended=partial(accumulate, count=labels_unshifted))
 )
+h_padding = wrong("labels of -100 were counted")(
+    answer("H", mended=partial(accumulate, count=lambda m: sum(y[:, 1:].numel() for _, y in m)))
+)
 h_never_zeroes = wrong("what was handed over in .grad")(
     answer("H", mended=partial(accumulate, count=targets, zero=False))
 )

@@ -16,8 +16,7 @@ from tutorial_lib.checks.lab07.expectations import expect_runs
 
 
 def _cases(seed: int) -> list[Case]:
-    case = models.case_of_parts(seed)
-    return [{**case, "kind": "values", "dropout": 0.3}, {**case, "kind": "peak"}]
+    return [{**models.case_of_parts(seed), "dropout": 0.3}]
 
 
 def _run(answer: Callable[..., Any], case: Case) -> Result:
@@ -31,12 +30,6 @@ def _run(answer: Callable[..., Any], case: Case) -> Result:
         asked_after.append(len(tower.rows_seen))
         return len(asked_after) - 1
 
-    if case["kind"] == "peak":
-        calls = {
-            name: partial(answer, tower, models.parts_of(case, times), note_moment)
-            for name, times in models.TIMES.items()
-        }
-        return {name: observe.peak_above(call, tower)[0] for name, call in calls.items()}
     parts = models.parts_of(case)
     with surroundings.watched(tower, parts, but=["random state"]) as changed:
         returned = answer(tower, parts, note_moment)
@@ -46,23 +39,24 @@ def _run(answer: Callable[..., Any], case: Case) -> Result:
             f"the embeddings come as {type(embeddings).__name__}, and one tensor of all rows is "
             "wanted: torch.cat."
         )
-    return {
+    seen: dict[str, Any] = {
         "embeddings": embeddings,
         "needs_grad": embeddings.requires_grad,
         "inference": embeddings.is_inference(),
         "moments": list(moments),
-        "asked_after": asked_after,
-        "rows": tower.rows_seen,
+        "asked_after": list(asked_after),
+        "rows": list(tower.rows_seen),
         "was_evaluated": tower.was_evaluated,
         "changed": changed,
         "random_state": torch.get_rng_state(),
     }
+    for name, times in models.TIMES.items():
+        call = partial(answer, tower, models.parts_of(case, times), note_moment)
+        seen[name] = observe.peak_above(call, tower)[0]
+    return seen
 
 
 def _judge(case: Case, result: Result) -> None:
-    if case["kind"] == "peak":
-        _judge_peak(case, result)
-        return
     surroundings.expect_kept(result)
     expect_runs(result, case["sizes"])
     faults = {
@@ -95,15 +89,12 @@ def _judge(case: Case, result: Result) -> None:
         "order.": result.get("moments") != numbers,
     }
     expect.no_fault(faults)
-
-
-def _judge_peak(case: Case, result: Result) -> None:
     few, many = (read.integer(result.get(name), f"peak of {name}") for name in models.TIMES)
-    rows = 3 * sum(case["sizes"])
-    embeddings = rows * case["features"] * 8
+    more = 3 * sum(case["sizes"])
+    embeddings = more * case["features"] * 8
     if many - few > 2 * embeddings:  # torch.cat holds them twice
         raise CheckError(
-            f"the peak grew by {many - few} bytes with {rows} rows more, whose embeddings have "
+            f"the peak grew by {many - few} bytes with {more} rows more, whose embeddings have "
             f"{embeddings}: turn gradients off while the tower runs, or the graph of a micro-batch "
             "lives as long as its embeddings."
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from functools import cached_property, partial
+from functools import partial
 from typing import Any
 
 import torch
@@ -123,18 +123,14 @@ def _accumulated(
             (loss_of(*embeddings) * len(embeddings[0]) / len(inputs[0])).backward()
 
 
-class _OneGraph:
-    """What one large graph gives in a case."""
-
-    def __init__(self, case: Case) -> None:
-        self.case = {**case, "micro_batch": case["rows"]} if case.get("whole") else case
-
-    @cached_property
-    def seen(self) -> dict[str, Any]:
-        return _observe(_one_graph, self.case)
+def _right(case: Case) -> dict[str, Any]:
+    """Give what one large graph gives in a case of gradients."""
+    size = case["rows"] if case.get("whole") else case["micro_batch"]
+    is_asked = case["kind"] == "gradients"
+    return _observe(_one_graph, {**case, "micro_batch": size}) if is_asked else {}
 
 
-def _judge(case: Case, result: Result, wanted: _OneGraph) -> None:
+def _judge(case: Case, result: Result, right: dict[str, Any]) -> None:
     if case["kind"] == "refusals":
         judge_refusals(case, result)
         return
@@ -144,15 +140,15 @@ def _judge(case: Case, result: Result, wanted: _OneGraph) -> None:
     surroundings.expect_kept(result)
     _judge_rows(case, result)
     expectations.expect_training_mode(result)
-    _judge_gradients(case, result, *wanted.seen["gradients"])
-    expectations.expect_loss(result, wanted.seen["loss"], 0.01)
-    buffers = read.tensors(result.get("buffers"), len(wanted.seen["buffers"]), "buffers")
+    _judge_gradients(case, result, *right["gradients"])
+    expectations.expect_loss(result, right["loss"], 0.01)
+    buffers = read.tensors(result.get("buffers"), len(right["buffers"]), "buffers")
     faults = {
         "a buffer is not what one forward of each micro-batch makes of it: it was counted twice, "
-        "or put back too far.": not all(map(expect.same_bits, buffers, wanted.seen["buffers"])),
+        "or put back too far.": not all(map(expect.same_bits, buffers, right["buffers"])),
         "the random state afterwards is not that of one forward of every micro-batch, tower after "
         "tower: the rest of the training would draw other numbers.": (
-            not expect.same_bits(result.get("random_state"), wanted.seen["random_state"])
+            not expect.same_bits(result.get("random_state"), right["random_state"])
         ),
     }
     expect.no_fault(faults)
@@ -245,7 +241,7 @@ cached_backward = Check(
     _cases,
     _run,
     _judge,
-    oracle=_OneGraph,
+    oracle=_right,
     exam=exam.of(_exam),
     forbidden=[models.NO_CHECKPOINT],
 )

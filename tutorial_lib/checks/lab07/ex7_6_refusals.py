@@ -37,7 +37,7 @@ def run_refusals(
     answer: Callable[..., Any], case: Case, make: Callable[[Case], Made]
 ) -> list[Result]:
     """Hand the answer all that is wrong; tell what it said and what is changed."""
-    seen = []
+    seen: list[Result] = []
     for _, changes in _refusals(case).values():
         wrong = {**case, **changes}
         towers, inputs, loss_of = make(wrong)

@@ -55,7 +55,14 @@ def _run(answer: Callable[..., Any], case: Case) -> Result:
     images, scheduler = _images(case), _scheduler(case)
 
     def drawn(update: int) -> list[Any]:
-        got = answer(images, _NUM, update, scheduler)
+        try:
+            got = answer(images, _NUM, update, scheduler)
+        except IndexError as error:
+            raise CheckError(
+                f"there are {case['num_images']} images and {case['num_times']} times here, and "
+                f"one was asked for that is not there ({error}): len(images) and "
+                "scheduler.config.num_train_timesteps say how many."
+            ) from error
         return read.several(got, 3, "noisy images, their times, their noise")
 
     torch.manual_seed(case["seed"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from functools import cached_property
+from functools import partial
 from typing import Any
 
 import torch
@@ -25,8 +25,12 @@ def _cases(seed: int) -> list[Case]:
     return [{**case, "num": 3 * size + draw.randint(1, size - 1)}]
 
 
+def _made(case: Case) -> tuple[nn.Module, models.Drawn]:
+    return models.make_unet(case), models.make_drawn(case, case["num"])
+
+
 def _run(answer: Callable[..., Any], case: Case) -> Result:
-    unet, drawn = models.make_unet(case), models.make_drawn(case, case["num"])
+    unet, drawn = _made(case)
     observe.fill_gradients(unet)
     with observe.rows_seen(unet) as rows:
         loss = answer(unet, drawn, case["micro_batch"])
@@ -35,43 +39,30 @@ def _run(answer: Callable[..., Any], case: Case) -> Result:
     return {**seen, "peak": peak}
 
 
-class _Update:
-    """What an update gives: all images at once, and each micro-batch by itself."""
-
-    def __init__(self, case: Case) -> None:
-        self.case = case
-
-    def _made(self) -> tuple[nn.Module, models.Drawn]:
-        return models.make_unet(self.case), models.make_drawn(self.case, self.case["num"])
-
-    @cached_property
-    def whole(self) -> tuple[float, Tensor]:
-        """Loss and gradient of all images, without what was there before."""
-        unet, drawn = self._made()
-        loss = models.loss_of(unet, *drawn)
-        return loss.item(), observe.gradient(loss, unet)
-
-    @cached_property
-    def window(self) -> Window:
-        unet, drawn = self._made()
-        cut = [torch.split(tensor, self.case["micro_batch"]) for tensor in drawn]
-        counts = [len(times) for times in cut[1]]
-        losses = [models.loss_of(unet, *part) for part in zip(*cut, strict=True)]
-        pairs = zip(counts, losses, strict=True)
-        return Window([n * observe.gradient(loss, unet) for n, loss in pairs], counts)
-
-    @cached_property
-    def peak_bytes(self) -> int:
-        unet, drawn = self._made()
-        observe.fill_gradients(unet)
-        size = self.case["micro_batch"]
-        return observe.peak_above(lambda: models.backward(unet, drawn, size), unet)[0]
+def _right(case: Case) -> tuple[float, Tensor, int]:
+    """Give loss and gradient of all images at once, and the peak of a loop that takes its turn."""
+    (unet, drawn), looped = _made(case), models.make_unet(case)
+    loss = models.loss_of(unet, *drawn)
+    gradient = observe.gradient(loss, unet)
+    observe.fill_gradients(looped)
+    call = partial(models.backward, looped, drawn, case["micro_batch"])
+    return loss.item(), gradient, observe.peak_above(call, looped)[0]
 
 
-def _judge(case: Case, result: Result, update: _Update) -> None:
+def _window(case: Case) -> Window:
+    """Give the gradient of each micro-batch by itself."""
+    unet, drawn = _made(case)
+    cut = [torch.split(tensor, case["micro_batch"]) for tensor in drawn]
+    parts = list(zip(*cut, strict=True))
+    counts = [len(times) for times in cut[1]]
+    means = [observe.gradient(models.loss_of(unet, *part), unet) for part in parts]
+    return Window([n * mean for n, mean in zip(counts, means, strict=True)], counts)
+
+
+def _judge(case: Case, result: Result, right: tuple[float, Tensor, int]) -> None:
     rows = read.integers(result.get("rows"), "rows")
     num, size, most = case["num"], case["micro_batch"], max(rows, default=0)
-    wanted_loss, gradient = update.whole
+    wanted_loss, gradient, enough = right
     seen = read.vector(result.get("gradient"), len(gradient), "the gradient")
     faults = {
         f"{most} images were in the U-Net at once, and {size} are allowed.": most > size,
@@ -85,7 +76,7 @@ def _judge(case: Case, result: Result, update: _Update) -> None:
     expect.close(
         seen,
         1 + gradient,
-        _faults(case, update),
+        _faults(case),
         otherwise="the gradient is not that of the mean over all images, and is none of the usual "
         "faults: are noisy images, times and noise cut alike, and nothing drawn anew?",
     )
@@ -97,7 +88,7 @@ def _judge(case: Case, result: Result, update: _Update) -> None:
         f"{num} images is {wanted_loss:.6f}: add up what each micro-batch contributes.",
         tolerance=1e-9,
     )
-    peak, enough = read.integer(result.get("peak"), "peak"), update.peak_bytes
+    peak = read.integer(result.get("peak"), "peak")
     if peak > _SLACK * enough:
         raise CheckError(
             f"the peak is {peak:,} bytes for micro-batches of {size}, and {enough:,} are enough: "
@@ -106,8 +97,8 @@ def _judge(case: Case, result: Result, update: _Update) -> None:
         )
 
 
-def _faults(case: Case, update: _Update) -> expect.Faults:
-    num, size, window = case["num"], case["micro_batch"], update.window
+def _faults(case: Case) -> expect.Faults:
+    num, size, window = case["num"], case["micro_batch"], _window(case)
     pieces, whole, share = len(window.counts), max(1, num // size), "by its share of the images."
     yield from {
         "what .grad held before is gone: like backward, add to it. Whoever calls you clears it.": (
@@ -142,5 +133,5 @@ backward_in_pieces = Check(
     _cases,
     _run,
     _judge,
-    oracle=_Update,
+    oracle=_right,
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from functools import cached_property, partial
+from functools import partial
 from typing import Any
 
 import torch
@@ -114,24 +114,13 @@ def _run(answer: Callable[..., Any], case: Case) -> Result:
         ) from error
 
 
-class _Wanted:
-    """Runs and peak with PyTorch's wrapper, which replaces modules; gradients without anything."""
-
-    def __init__(self, case: Case) -> None:
-        self.case = case
-
-    @cached_property
-    def runs_and_peak(self) -> tuple[dict[str, int], int]:
-        training = _Training(self.case)
-        checkpoint_modules(training.unet, lambda module: module in training.chosen)
-        peak = training.step_peak()
-        return training.runs, peak
-
-    @cached_property
-    def gradients(self) -> list[Tensor | None]:
-        training = _Training(self.case)
-        training.step()
-        return observe.gradients_of(training.unet)
+def _wanted(case: Case) -> tuple[dict[str, int], int, list[Tensor | None]]:
+    """Give runs and peak with PyTorch's wrapper, which replaces modules, and plain gradients."""
+    wrapped, plain = _Training(case), _Training(case)
+    checkpoint_modules(wrapped.unet, lambda module: module in wrapped.chosen)
+    peak = wrapped.step_peak()
+    plain.step()
+    return wrapped.runs, peak, observe.gradients_of(plain.unet)
 
 
 def _runs(value: Any, wanted: dict[str, int]) -> dict[str, int]:
@@ -139,8 +128,10 @@ def _runs(value: Any, wanted: dict[str, int]) -> dict[str, int]:
     return {name: read.integer(count, f"runs of {name}") for name, count in runs.items()}
 
 
-def _judge(case: Case, result: Result, wanted: _Wanted) -> None:
-    (wanted_runs, enough), how = wanted.runs_and_peak, case["how"]
+def _judge(
+    case: Case, result: Result, wanted: tuple[dict[str, int], int, list[Tensor | None]]
+) -> None:
+    (wanted_runs, enough, exact), how = wanted, case["how"]
     later = _runs(result.get("later"), wanted_runs)
     own, put_back = read.integers(result.get("own"), "own"), read.flag(result, "put_back")
     after = ", and an error inside it," if how == "error" else ""
@@ -165,13 +156,11 @@ def _judge(case: Case, result: Result, wanted: _Wanted) -> None:
     if how == "error":
         return
     _judge_runs(case, _runs(result.get("runs"), wanted_runs), wanted_runs)
-    gradients = read.tensors(result.get("gradients"), len(wanted.gradients), "gradients")
+    gradients = read.tensors(result.get("gradients"), len(exact), "gradients")
     peak = read.integer(result.get("peak"), "peak")
     faults = {
         "the gradients are not those of the plain step, to the bit, with dropout on: does the "
-        "recomputation draw what forward drew?": (
-            not all(map(expect.same_bits, gradients, wanted.gradients))
-        ),
+        "recomputation draw what forward drew?": (not all(map(expect.same_bits, gradients, exact))),
         f"the peak is {peak:,} bytes, and {enough:,} are enough, with right gradients: each module "
         "is one segment, which keeps its inputs.": peak > _SLACK * enough,
     }
@@ -200,6 +189,6 @@ recomputing = Check(
     _cases,
     _run,
     _judge,
-    oracle=_Wanted,
+    oracle=_wanted,
     forbidden=[_REENTRANT],
 )

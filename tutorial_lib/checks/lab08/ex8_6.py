@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
 from collections.abc import Callable
-from functools import cache, cached_property
+from functools import cache
 from typing import Any
 
 import torch
@@ -90,11 +91,10 @@ def _state(unet: nn.Module, optimizer: SGD) -> list[Tensor]:
 
 def _fail_in_forward(unet: nn.Module) -> None:
     """Have the second forward of a U-Net fail, and not for want of memory."""
-    calls: list[int] = []
+    calls = itertools.count(1)
 
     def fail(*_: Any) -> None:
-        calls.append(1)
-        if len(calls) == 2:
+        if next(calls) == 2:
             raise _OtherError("an operation got sizes that do not match")
 
     unet.register_forward_pre_hook(fail)
@@ -144,23 +144,18 @@ def _run(answer: Callable[..., Any], case: Case) -> Result:
     }
 
 
-class _Wanted:
-    """What an update with the micro-batch that fits leaves, made without a failed attempt."""
-
-    def __init__(self, case: Case) -> None:
-        self.case = case
-
-    @cached_property
-    def update(self) -> tuple[float, list[Tensor], Tensor]:
-        """Its loss, and the state and the random state after it."""
-        unet, optimizer, drawn = _make(self.case)
-        optimizer.zero_grad()
-        loss = models.backward(unet, drawn, self.case["fits"])
-        optimizer.step()
-        return loss, _state(unet, optimizer), torch.get_rng_state()
+def _right_update(case: Case) -> tuple[float, list[Tensor], Tensor] | None:
+    """Update with the micro-batch that fits; give the loss, the state and the random state."""
+    if case["kind"] != "fits":
+        return None
+    unet, optimizer, drawn = _make(case)
+    optimizer.zero_grad()
+    loss = models.backward(unet, drawn, case["fits"])
+    optimizer.step()
+    return loss, _state(unet, optimizer), torch.get_rng_state()
 
 
-def _judge(case: Case, result: Result, wanted: _Wanted) -> None:
+def _judge(case: Case, result: Result, right: Any) -> None:
     said, rows = str(result.get("said")), read.integers(result.get("rows"), "rows")
     if case["kind"] == "other error":
         if not said.startswith("_OtherError"):
@@ -181,7 +176,7 @@ def _judge(case: Case, result: Result, wanted: _Wanted) -> None:
         )
     else:
         _judge_size(case, read.integer(result.get("micro_batch"), "the micro-batch"), rows)
-        _judge_update(case, result, *wanted.update)
+        _judge_update(case, result, *right)
 
 
 def _judge_failed_step(said: str, steps: int) -> None:
@@ -258,5 +253,5 @@ update_that_fits = Check(
     _cases,
     _run,
     _judge,
-    oracle=_Wanted,
+    oracle=_right_update,
 )

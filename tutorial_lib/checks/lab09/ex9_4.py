@@ -87,9 +87,16 @@ def _judge_window(
     window, sizes = _window(case)
     accumulation.expect_rows_at_most(result, sizes)
     gradient = only_update(result, len(gradients.mean), "case H: ")
-    unshifted = gradients.total / sum(labels.ne(-100).sum().item() for _, labels in window)
+    labels = torch.cat([labels for _, labels in window])
     faults = [
-        ("the targets were counted before the shift: a row of T tokens has T - 1.", unshifted),
+        (
+            "the targets were counted before the shift: a row of T tokens has T - 1.",
+            gradients.total / int((labels != -100).sum()),
+        ),
+        *(
+            ("labels of -100 were counted, and they are no targets.", gradients.total / counted)
+            for counted in (labels[:, 1:].numel(), labels.numel())
+        ),
         (accumulation.MEAN_OF_MEANS, gradients.mean_of_means),
         (accumulation.SUM_OF_MEANS, gradients.sum_of_means),
         ("nothing is divided: it is the sum over all targets.", gradients.total),
