@@ -25,7 +25,7 @@ from tutorial_lib.school.grading.submissions.class_folder import (
     find_submissions,
     read_content,
 )
-from tutorial_lib.school.grading.submissions.intake import take_in
+from tutorial_lib.school.grading.submissions.reader import read_submission
 
 FULL = json.dumps(toy.full())
 CELLS = toy.full()["cells"]
@@ -44,7 +44,7 @@ def status_of(lab, folder, name):
     """What becomes of a file before it is judged, and why."""
     try:
         check_is_notebook(folder / name)
-        take_in(lab, read_content(folder / name))
+        read_submission(lab, read_content(folder / name))
     except NotGradable as finding:
         return finding.status, finding.reason
     return "graded", ""

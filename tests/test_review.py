@@ -16,8 +16,8 @@ from tutorial_lib.school.grading.lab import load_lab
 from tutorial_lib.school.grading.results import Graded
 from tutorial_lib.school.grading.submissions.cells import read_cells
 from tutorial_lib.school.grading.submissions.copies import alike, fingerprint, near_copies
-from tutorial_lib.school.grading.submissions.intake import take_in
 from tutorial_lib.school.grading.submissions.look import look
+from tutorial_lib.school.grading.submissions.reader import read_submission
 from tutorial_lib.school.grading.submissions.review import findings, imported
 from tutorial_lib.school.grading.submissions.submission import match_answers
 
@@ -164,7 +164,7 @@ def test_a_changed_constant_of_the_course_is_noted_where_an_answer_uses_it(lab):
 
 @pytest.mark.parametrize("text", ["(" * 40_000, "-" * 40_000 + "1", "a" + ".a" * 20_000, "f(" * 90])
 def test_what_cannot_be_parsed_is_a_finding_where_it_earns_points(lab, text):
-    seen = take_in(lab, json.dumps(toy.submission(a11=f"x = {text}")).encode()).seen
+    seen = read_submission(lab, json.dumps(toy.submission(a11=f"x = {text}")).encode()).seen
     assert Graded("", "graded").with_seen(lab, seen).findings == {}
     earned = {check.id: PASSED for check in lab.checks}
     result = Graded("", "graded", earned).with_seen(lab, seen)

@@ -20,8 +20,8 @@ from tutorial_lib.school.grading.submissions.class_folder import (
     check_is_notebook,
     find_submissions,
 )
-from tutorial_lib.school.grading.submissions.intake import take_in
 from tutorial_lib.school.grading.submissions.needs import cut
+from tutorial_lib.school.grading.submissions.reader import read_submission
 from tutorial_lib.school.grading.submissions.submission import match_answers, student_steps
 
 LABS = ("lab01", "lab02", "lab03", "lab04", "lab05", "lab06", "lab07", "lab08", "lab09")
@@ -98,7 +98,7 @@ def test_a_folder_without_any_notebook_is_no_class(tmp_path):
 )
 def test_a_broken_file_is_described(lab, content, said):
     with pytest.raises(NotGradable, match=said):
-        take_in(lab, content)
+        read_submission(lab, content)
 
 
 @pytest.mark.parametrize("line", ["#exercise 1.1", "# Exercise 1.1:", "", "import math"])
@@ -236,14 +236,14 @@ def test_huge_and_many_cells_beside_the_answers_are_not_kept(lab):
 )
 def test_a_file_is_read_in_another_process_with_little_memory(lab, content, status):
     with little_memory_and_time(), pytest.raises(NotGradable) as caught:
-        take_in(lab, content)
+        read_submission(lab, content)
     assert caught.value.status == status
 
 
 def test_a_long_text_does_not_come_back(lab):
     notebook = edited("answer-area", lambda source: source + "#" * 10_000_000)
     with little_memory_and_time():
-        answers = take_in(lab, json.dumps(notebook).encode("utf-16"))
+        answers = read_submission(lab, json.dumps(notebook).encode("utf-16"))
     assert "more than 50,000 characters" in answers.problems["1.1"]
     assert set(answers.parts) == {"1.2", "2.1"}
 

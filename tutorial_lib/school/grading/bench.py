@@ -18,7 +18,7 @@ from tutorial_lib.school.grading.lab import Lab
 from tutorial_lib.school.grading.launch import Server, open_server, run_directory
 from tutorial_lib.school.grading.request import default_workers
 from tutorial_lib.school.grading.results import Graded
-from tutorial_lib.school.grading.submissions.intake import take_in
+from tutorial_lib.school.grading.submissions.reader import read_submission
 from tutorial_lib.school.grading.submissions.submission import Answers, one_part_each
 
 
@@ -74,7 +74,7 @@ class Bench:
     def grade(self, content: bytes) -> Graded:
         """Judge a submitted file; it has no name here."""
         try:
-            answers = take_in(self.order.lab, content)
+            answers = read_submission(self.order.lab, content)
         except NotGradable as finding:
             return Graded("", finding.status, reason=finding.reason)
         return self.judge(answers).with_seen(self.order.lab, answers.seen)

@@ -1,6 +1,6 @@
 """What is seen in a submission's cells without running them: findings, fingerprints and notes.
 
-Parsing hostile text can end the process that does it, so this runs in `intake`'s program. It
+Parsing hostile text can end the process that does it, so this runs in `reader`'s program. It
 imports nothing but a few small modules, so that it starts in a few hundredths of a second.
 """
 

@@ -1,4 +1,4 @@
-"""Takes a submission in: its answers, and what is seen in them without running them.
+"""Reads a submission: its answers, and what is seen in them without running them.
 
 What JSON holds can take thirty times its bytes in memory, and parsing hostile text can end the
 process that does it. So the grader runs this file as a program, which limits its own memory and
@@ -33,7 +33,7 @@ _MOST_CELLS, _MOST_CHARACTERS = 5_000, 4_000_000
 _TOO_LONG = "takes too long to read: clear the outputs, save it again and hand that in"
 
 
-def take_in(lab: Lab, content: bytes) -> Answers:
+def read_submission(lab: Lab, content: bytes) -> Answers:
     """Read a submitted file, in a process of its own with little memory and time.
 
     Raises:
