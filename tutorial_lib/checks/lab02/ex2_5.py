@@ -53,8 +53,8 @@ def _judge(case: Case, result: Result, measured: _Measured) -> None:
     name = f"a step that keeps {case['leak']}"
     if sizes != measured.sizes:
         extra, missing = sizes - measured.sizes, measured.sizes - sizes
-        changed = any(op.endswith("_") and size in extra for op, size in seen)
-        fitting = (words for words, fits in _reasons(measured, extra, missing, changed) if fits)
+        suspects = [(op, size) for op, size in seen if size in extra]
+        fitting = (words for words, fits in _reasons(measured, extra, missing, suspects) if fits)
         why = next(fitting, "These are not the storages that the step made and that still live.")
         shown = ", ".join(f"{size:,}" for size in sorted(sizes.elements())) or "nothing"
         raise CheckError(f"{name}: {shown} came. {why}")
@@ -75,7 +75,10 @@ def _pairs(leaks: Any) -> list[tuple[str, int]]:
 
 
 def _reasons(
-    measured: _Measured, extra: Counter[int], missing: Counter[int], changed: bool
+    measured: _Measured,
+    extra: Counter[int],
+    missing: Counter[int],
+    suspects: list[tuple[str, int]],
 ) -> Iterator[tuple[str, bool]]:
     """Say what may be wrong, and whether the sizes that are too many or missing speak for it."""
     training, leaks = measured.training, measured.sizes
@@ -93,24 +96,26 @@ def _reasons(
     yield (
         "An operation whose name ends in _ changes a tensor and makes none, as the update does "
         "with the parameters: leave out what was among its arguments.",
-        changed,
+        any(op.endswith("_") for op, _ in suspects),
     )
+    made = {(life.op, life.num_bytes) for life in measured.report.timeline}
     lives = [life for life in measured.report.timeline if life.born > 0 and life.died is None]
     gradients, state = (
         Counter(life.num_bytes for life in lives if life.category == category)
         for category in ("gradients", "optimizer_state")
     )
-    old = Counter(tensor.untyped_storage().nbytes() for tensor in training.old)
     loss = Counter([4])  # bytes of what a step returns
     in_it = {
         "What step() returned is in it: your function holds it while it looks. Let it go.": loss,
         "An operation wrote into an old tensor that came by keyword, out=...: look for what is "
         "known among the keyword arguments too.": Counter([training.written.nbytes]),
+        "What lay there before the step is in it: a view of an old tensor makes no storage.": (
+            Counter(size for op, size in suspects if (op, size) not in made)
+        ),
         "The gradients are in it: a step is meant to leave them.": gradients,
         "The optimizer's state is in it: a step is meant to leave it.": state,
         "Gradients and optimizer state are in it: a step is meant to leave both.": gradients
         + state,
-        "What lay there before the step is in it: a view of an old tensor makes no storage.": old,
         "Garbage is in it, that refers to itself and waits for Python's collector: collect before "
         "you look.": Counter(training.garbage_bytes),
     }

@@ -161,7 +161,6 @@ class LeakyTraining:
         self.weight: Tensor = next(self.model.parameters())
         self.optimizer = make_optimizer(case["optimizer"], self.model.parameters())
         self.x = torch.randn(case["rows"], case["width"])
-        self.old: list[Tensor] = [self.x, *self.model.parameters()]
         self.views: list[Tensor] = []
         self.kept: list[Tensor] = []
         self.garbage_bytes: list[int] = []
@@ -194,4 +193,4 @@ class LeakyTraining:
         elif self.case["leak"] == "a sum in an old tensor":
             torch.add(self.ones, self.ones, out=self.written)
         else:
-            self.kept += [self.x[:, :columns], self.weight.t()]
+            self.kept += [self.x[:, 1:columns], self.weight.t()]

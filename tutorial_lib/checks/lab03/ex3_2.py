@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import random
-from functools import cached_property
-from typing import Any
+from functools import partial
 
 from tutorial_lib.checks import exam, expect, outside, read
 from tutorial_lib.checks.core import Answer, Case, Check, CheckError, Result
@@ -21,24 +20,9 @@ def _run(answer: Answer, case: Case) -> Result:
     return chain.run(answer, case)
 
 
-class _Exact:
-    """The chain without a checkpoint, and with PyTorch's."""
-
-    def __init__(self, case: Case) -> None:
-        self.case = case
-
-    @cached_property
-    def gradients(self) -> Any:
-        return chain.run(chain.without_checkpoint, self.case)["gradients"]
-
-    @cached_property
-    def checkpointed(self) -> Result:
-        return chain.run(chain.torch_checkpoint, self.case)
-
-
-def _judge(case: Case, result: Result, exact: _Exact) -> None:
+def _judge(case: Case, result: Result, exact: Result) -> None:
     begun = outside.counts(result, "begun", case["num_blocks"], "runs of each block")
-    first, *_ = read.tensors(result.get("gradients"), len(exact.gradients), "gradients")
+    first, *_ = read.tensors(result.get("gradients"), len(exact["gradients"]), "gradients")
     faults = {
         "the first block's parameters got no gradient where the input is data and needs none: "
         "an autograd.Function cuts the graph there. Let forward run in the open, under "
@@ -52,7 +36,7 @@ def _judge(case: Case, result: Result, exact: _Exact) -> None:
         "the first one collects, and recompute only when nothing is there.": max(begun) > 2,
     }
     expect.no_fault(faults)
-    chain.expect_gradients(result, exact.gradients)
+    chain.expect_gradients(result, exact["gradients"])
     if case["input_needs_grad"]:
         return  # an autograd.Function comes this far, and is told at the next case where it fails
     stayed = read.integer(result.get("stayed"), "recomputed bytes that stayed")
@@ -72,9 +56,9 @@ def _judge(case: Case, result: Result, exact: _Exact) -> None:
         "what was used once lies there until the block's backward is over. Take it out of the "
         "dictionary when you hand it out."
     )
-    if read.integer(result.get("made"), "bytes of all tensors made") > exact.checkpointed["made"]:
+    if read.integer(result.get("made"), "bytes of all tensors made") > exact["made"]:
         advice = "collect makes copies. An alias of the same memory, without the graph, takes none."
-    chain.expect_peak(result, exact.checkpointed["peak"], advice)
+    chain.expect_peak(result, exact["peak"], advice)
 
 
 hooked = Check(
@@ -84,7 +68,7 @@ hooked = Check(
     _cases,
     _run,
     _judge,
-    oracle=_Exact,
+    oracle=partial(chain.run, chain.torch_checkpoint),
     exam=exam.of_checkpoint(),
     forbidden=[chain.NO_TORCH_CHECKPOINT],
 )

@@ -1,4 +1,4 @@
-"""The check of 3.5: a region with several backwards, early stop and nesting."""
+"""The check of 3.5: a region with several backwards and early stop."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def _through(region_class: Callable[..., Any], *, early_stop: bool = True) -> ch
 def _cases(seed: int) -> list[Case]:
     draw = random.Random(seed)
     case = {**chain.draw_case(draw), "num_blocks": 4, "input_needs_grad": True}
-    return [{**case, **({"group": 2} if kind == "nested" else {}), "kind": kind} for kind in _RUNS]
+    return [{**case, "kind": kind} for kind in _RUNS]
 
 
 def _run(answer: Answer, case: Case) -> Result:
@@ -127,7 +127,6 @@ def _twice(stopping: chain.Call, to_the_end: chain.Call, case: Case) -> Result:
 _RUNS: dict[str, Callable[[chain.Call, chain.Call, Case], Result]] = {
     "chain": chain.run_with_and_without_early_stop,
     "passes": _passes,
-    "nested": chain.run_with_and_without_early_stop,
     "inside": _inside,
     "twice": _twice,
 }
@@ -159,7 +158,6 @@ def _judge(case: Case, result: Result, exact: Result) -> None:
         advice = {
             "passes": "half of the graph is freed there, and its slots with it: fill only slots "
             "that are alive, and hold none yourself.",
-            "nested": "does anything but its slot hold what an outer region recomputed?",
             "chain": "does anything beside its slot hold a recomputed tensor?",
         }
         chain.expect_peak(result, exact["peak"], advice[case["kind"]])
@@ -193,7 +191,7 @@ def _judge_twice(said: str) -> None:
 region = Check(
     "lab03.region",
     "3.5",
-    "one recomputation a backward, nothing kept, early stop, nesting like PyTorch's",
+    "one recomputation a backward, nothing kept, early stop",
     _cases,
     _run,
     _judge,
