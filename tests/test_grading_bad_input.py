@@ -21,7 +21,6 @@ from tutorial_lib.school.grading.lab import load_lab
 from tutorial_lib.school.grading.report.class_list import ClassList
 from tutorial_lib.school.grading.results import Graded
 from tutorial_lib.school.grading.submissions.class_folder import (
-    check_is_notebook,
     find_submissions,
     read_content,
 )
@@ -43,7 +42,6 @@ def lab(tmp_path_factory):
 def status_of(lab, folder, name):
     """What becomes of a file before it is judged, and why."""
     try:
-        check_is_notebook(folder / name)
         read_submission(lab, read_content(folder / name))
     except NotGradable as finding:
         return finding.status, finding.reason

@@ -16,11 +16,7 @@ from tutorial_lib.school.grading.errors import GradingError, NotGradable
 from tutorial_lib.school.grading.journal import Journal
 from tutorial_lib.school.grading.lab import Lab
 from tutorial_lib.school.grading.results import Graded
-from tutorial_lib.school.grading.submissions.class_folder import (
-    check_is_notebook,
-    handed_in,
-    read_content,
-)
+from tutorial_lib.school.grading.submissions.class_folder import handed_in, read_content
 
 _AGAIN = (
     "A check ran out of time when this file was graded beside others. It was graded again with no "
@@ -89,7 +85,7 @@ def taken_over(journal: Journal, folder: Path, names: Sequence[str]) -> dict[str
     done = {}
     for name in names:
         try:
-            result = journal.earlier(_content(folder / name))
+            result = journal.earlier(read_content(folder / name))
         except NotGradable as finding:
             result = Graded(name, finding.status, reason=finding.reason)
         if result:
@@ -131,7 +127,7 @@ def grade_all(this: Run, names: Sequence[str]) -> dict[str, Graded]:
 def _grade_one(this: Run, name: str, *, alone: bool, notes: Sequence[str] = ()) -> Graded:
     started = time.monotonic()
     try:
-        content = _content(this.folder / name)
+        content = read_content(this.folder / name)
         result = this.grader.grade(content)
         seconds, notes = round(time.monotonic() - started, 2), [*notes, *result.notes]
         seed = this.journal.seed
@@ -145,11 +141,6 @@ def _grade_one(this: Run, name: str, *, alone: bool, notes: Sequence[str] = ()) 
         reason = f"Grading stopped with {type(error).__name__}: tell the instructor."
         result = Graded(name, "crashed", reason=reason)
     return _dated(result, this.folder, name)
-
-
-def _content(path: Path) -> bytes:
-    check_is_notebook(path)
-    return read_content(path)
 
 
 def _dated(result: Graded, folder: Path, name: str) -> Graded:

@@ -114,8 +114,9 @@ def read_content(path: Path) -> bytes:
     """Read a submitted file.
 
     Raises:
-        NotGradable: When it is no regular file, too large or unreadable.
+        NotGradable: When it is no notebook by its name, no regular file, too large or unreadable.
     """
+    check_is_notebook(path)
     try:
         status = path.lstat()
         if not stat.S_ISREG(status.st_mode):

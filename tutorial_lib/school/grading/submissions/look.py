@@ -18,6 +18,7 @@ from tutorial_lib.school.grading.submissions.needs import (
     bound_names,
     cut,
     plain_python,
+    tree_of,
     up_to,
     used_names,
 )
@@ -33,13 +34,6 @@ from tutorial_lib.school.grading.submissions.submission import Answers, student_
 NOT_PYTHON = "not Python"
 
 
-def _tree(source: str) -> ast.Module | None:
-    try:
-        return ast.parse(plain_python(source))
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return None
-
-
 def look(lab: Lab, answers: Answers) -> dict[str, Any]:
     """Look at what a submission's cells say.
 
@@ -48,8 +42,8 @@ def look(lab: Lab, answers: Answers) -> dict[str, Any]:
         for the student; and `cuts`, as `needs.cut` makes them, by exercise.
     """
     sources = [cell.source for cell in lab.cells if cell.kind == "code" and not cell.mark]
-    course = [tree for tree in map(_tree, sources) if tree]
-    references = {answer.exercise: _tree(answer.reference) for answer in lab.answers.values()}
+    course = [tree for tree in map(tree_of, sources) if tree]
+    references = {answer.exercise: tree_of(answer.reference) for answer in lab.answers.values()}
     steps = student_steps(lab, answers)
     cells = _cells(steps)
     trees = [tree for _, _, tree in cells if tree]
@@ -75,7 +69,7 @@ def look(lab: Lab, answers: Answers) -> dict[str, Any]:
         if tree and step["exercise"]:
             parts.setdefault(number, set()).update(fingerprint(tree, known))
     for number in parts:
-        for tree in (references[number], _tree(lab.answers[number].blank or "")):
+        for tree in (references[number], tree_of(lab.answers[number].blank or "")):
             parts[number] -= fingerprint(tree, known) if tree else set()
     return {
         "findings": found,
@@ -97,7 +91,7 @@ def _cells(
         if step["exercise"] or "keep" in step:
             if source.lstrip().startswith(WRITES_A_FILE):
                 source = source.lstrip().partition("\n")[2]
-            cells.append((group, step, _tree(source)))
+            cells.append((group, step, tree_of(source)))
     return cells[::-1]
 
 
@@ -119,7 +113,7 @@ def _notes(course: Sequence[ast.Module], steps: Sequence[Mapping[str, Any]]) -> 
     }
     changed: set[str] = set()
     for step in steps:
-        tree = _tree(step["source"]) if "keep" in step and "group" not in step else None
+        tree = tree_of(step["source"]) if "keep" in step and "group" not in step else None
         for statement in tree.body if tree else ():
             if (
                 not isinstance(statement, ast.Import | ast.ImportFrom)

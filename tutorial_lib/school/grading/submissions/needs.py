@@ -41,6 +41,14 @@ def statements(source: str) -> list[ast.stmt]:
     return ast.parse(plain_python(source)).body
 
 
+def tree_of(source: str) -> ast.Module | None:
+    """Parse a cell that anybody may have written; None when it is not Python."""
+    try:
+        return ast.parse(plain_python(source))
+    except _UNREADABLE:  # in a notebook it does not run either
+        return None
+
+
 def untimed(source: str) -> str:
     """Take cell magics such as `%%time` off a cell; empty when it is in another language."""
     while source.lstrip().startswith("%%"):
@@ -166,7 +174,8 @@ def cut(
         begin(number)
         source = step["source"]
         wanted.append(used_names(plain_python(source)) if step["exercise"] else set())
-        parsed.append([] if step["exercise"] else _statements_of_anybody(source))
+        tree = None if step["exercise"] else tree_of(source)
+        parsed.append(tree.body if tree else [])
     everywhere = (node for body in parsed for top in body for node in ast.walk(top))
     imports = (node for node in everywhere if isinstance(node, ast.Import | ast.ImportFrom))
     modules: set[str] = set().union(*map(bound_names, imports))
@@ -179,13 +188,6 @@ def cut(
         else:
             kept.append(_needed_part(body, names, step.get("keep"), modules))
     return kept[::-1]
-
-
-def _statements_of_anybody(source: str) -> list[ast.stmt]:
-    try:
-        return statements(source)
-    except _UNREADABLE:  # in a notebook it does not run either
-        return []
 
 
 def _uses_files(source: str) -> bool:
