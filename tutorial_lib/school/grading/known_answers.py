@@ -125,9 +125,9 @@ def _asked(lab: Lab, number: str) -> str:
 
 def _solved(lab: Lab, number: str, text: str) -> list[str]:
     """Define `solved`: what the solution defines up to here, as far as an answer asks for it."""
-    attributes = {
-        node.attr for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Attribute)
-    }
+    nodes = list(ast.walk(ast.parse(text)))
+    attributes = {node.attr for node in nodes if isinstance(node, ast.Attribute)}
+    attributes |= {str(node.value) for node in nodes if isinstance(node, ast.Constant)}  # getattr
     there: set[str] = set()
     for cell in lab.cells:
         if cell.kind == "code" and (cell.mark is None or cell.number):
