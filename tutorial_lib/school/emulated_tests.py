@@ -24,7 +24,7 @@ _ON_A_GPU = re.compile(r"cuda\b|has_gpu|device\.pick\(|\bTrainer\(|\bAccelerator
 # An error's name or its words: of zeros, and of a report that has no times.
 _EXPECTED = re.compile(
     r"[\w-]+: (CheckError|AssertionError|ZeroDivisionError|FloatingPointError)"
-    r"|.*(another output|no median for empty data)"
+    r"|.*(another output|no median for empty data|/: 'NoneType')"
 )
 CELL_SECONDS = 300
 
