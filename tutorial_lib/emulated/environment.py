@@ -53,7 +53,7 @@ def fingerprint(root: Path) -> str:
 
 
 def _packages(venv: Path) -> list[Path]:
-    return sorted((venv / "lib").glob("python3*/site-packages"))
+    return sorted((venv.absolute() / "lib").glob("python3*/site-packages"))
 
 
 def _own_packages() -> list[Path]:
