@@ -33,13 +33,13 @@ ALLOWED = {
     "device": {"units"},
     "ranks": {"private_torch"},
     "models": {"device", "private_torch"},
-    "training": {"models", "strategies"},
+    "training": {"models", "ranks", "strategies"},
     "plan": {
         *("units", "private_torch", "timeline", "device", "memory"),
         *("models", "strategies"),
-        *("training", "plots", "ranks"),
+        *("training", "plots"),
     },
-    "recorded": {"units", "device", "memory", "models", "ranks", "training"},
+    "recorded": {"units", "device", "memory", "models", "training"},
     "emulated": {"units"},
     "plots": {"units", "timeline"},
     "memory": {
@@ -63,7 +63,7 @@ ALLOWED = {
     "school.record": {"device", "recorded", "school.emulate"},
     "school.changed": {"school.bootstrap"},
     "school.teach": {"school.grading", "school.authoring", "school.site"},
-    "school.options": {"units", "training", "memory", "ranks"},
+    "school.options": {"units", "training", "memory"},
     "school.plan": {"units", "plan", "training", "memory", "emulated", "school.options"},
     "school.cli": {
         *("units", "device", "training", "memory", "plots", "strategies"),

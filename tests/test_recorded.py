@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from recorded_faults import faults
 
 from tutorial_lib import memory, recorded
 from tutorial_lib.models import published
@@ -249,7 +250,7 @@ FILES = sorted(path.stem for path in store.FOLDER.glob("*.json") if path.stem !=
 
 @pytest.mark.parametrize("name", FILES)
 def test_a_recording_has_its_form_and_can_be(table, name):
-    assert recorded.faults(recorded.load(name), table) == []
+    assert faults(recorded.load(name), table) == []
 
 
 @pytest.mark.parametrize("name", snapshots.RECIPES)
@@ -333,8 +334,8 @@ def contributed(table, **changes):
     ],
 )
 def test_a_contributed_file_is_looked_over(table, changes, message):
-    faults = "; ".join(recorded.faults(contributed(table, **changes), table))
-    assert message in faults if message else not faults
+    found = "; ".join(faults(contributed(table, **changes), table))
+    assert message in found if message else not found
 
 
 # ---- published measurements ----

@@ -7,12 +7,13 @@ known only later, so labels are given at the end, from birth on.
 
 from __future__ import annotations
 
+import functools
 import sys
 import weakref
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import FrameType
-from typing import Any
+from typing import Any, Self
 from unittest import mock
 
 import torch
@@ -108,7 +109,7 @@ class StorageLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.clock -= len(self.records) == before
         return out
 
-    def __enter__(self) -> StorageLog:
+    def __enter__(self) -> Self:
         """Begin, and see the resizes too that no operation makes: FSDP's."""
         plain = torch.UntypedStorage.resize_
 
@@ -118,14 +119,14 @@ class StorageLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._resized(storage, before)
             return out
 
-        self._watch_resizes = mock.patch.object(torch.UntypedStorage, "resize_", resize)
-        self._watch_resizes.start()
+        self._resizes = mock.patch.object(torch.UntypedStorage, "resize_", resize)
+        self._resizes.start()
         super().__enter__()  # type: ignore[no-untyped-call]
         return self
 
     def __exit__(self, *error: Any) -> None:
         """End, also after an error."""
-        self._watch_resizes.stop()
+        self._resizes.stop()
         super().__exit__(*error)  # type: ignore[no-untyped-call]
 
     def label_storages(
@@ -190,14 +191,14 @@ class StorageLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _enter_phase(self) -> None:
         if in_backward():  # recomputation too
-            self.set_phase("backward")
-        elif self.in_optimizer:
-            self.set_phase("optimizer")
-        elif torch.is_grad_enabled():
-            self.set_phase("forward")
-        elif self.phase == "backward":
-            # Between backward and the update, without gradients: unscaling or clipping.
-            self.set_phase("optimizer")
+            phase = "backward"
+        # Between backward and the update, without gradients: unscaling or clipping.
+        elif self.in_optimizer or (self.phase == "backward" and not torch.is_grad_enabled()):
+            phase = "optimizer"
+        else:
+            phase = "forward" if torch.is_grad_enabled() else self.phase
+        if phase != self.phase:
+            self.set_phase(phase)
 
     def _record(self, tensor: Tensor, op: str, label: str) -> StorageRecord | None:
         (key,) = storage_keys((tensor,))
@@ -247,9 +248,7 @@ class StorageLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _resize(self, record: StorageRecord, storage: torch.UntypedStorage) -> None:
         # resize_() keeps the storage: end one life and begin another of the new size.
-        before = StorageRecord(**{n: getattr(record, n) for n in StorageRecord.__slots__})
-        before.died = max(before.born, self.clock - 1)
-        self.records.append(before)
+        self.records.append(replace(record, died=max(record.born, self.clock - 1)))
         record.num_bytes, record.born = storage.nbytes(), self.clock
 
     def _on_death(self, key: int) -> Callable[[Any], None]:
@@ -284,12 +283,13 @@ def list_tensors(value: Any) -> list[Tensor]:
         if kind in _PLAIN:
             found.append(item)
         elif isinstance(item, Tensor):
-            found += _parts(item) if is_wrapper(kind) else [item]
+            found += _parts(item) if is_wrapper(kind) else [item]  # type: ignore[arg-type]
         elif isinstance(item, list | tuple | dict):
             found += list_tensors(item)
     return found
 
 
+@functools.cache
 def is_wrapper(kind: type) -> bool:
     """Tell whether tensors of a type hold others, and no memory of their own (sharded ones do)."""
     return hasattr(kind, "__tensor_flatten__") and hasattr(kind, "__tensor_unflatten__")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
@@ -105,10 +104,6 @@ class Fit:
             "smallest_bytes": self.smallest_bytes,
             "choices": ranked,
         }
-
-    def to_json(self) -> str:
-        """Write the answer as JSON."""
-        return json.dumps(self.as_data(), indent=1)
 
     def _ranked(self) -> list[Choice]:
         return sorted(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import warnings
 from collections import Counter
 from collections.abc import Sequence
@@ -13,7 +12,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from tutorial_lib import memory, ranks
+from tutorial_lib import memory
 from tutorial_lib.memory.kernels import as_on_cuda
 from tutorial_lib.memory.storages import list_tensors
 from tutorial_lib.plan.apply import apply
@@ -59,7 +58,7 @@ class Parts:
     def of(cls, recipe: Recipe, optimizers: Sequence[str], speed: Speed) -> Parts:
         """Profile the stages with one and with two samples, and each update by itself."""
         recipes = {name: replace(recipe, optimizer=name) for name in optimizers}
-        with _one_rank(recipe), memory.predicting():
+        with recipe.one_rank(), memory.predicting():
             profiles = []
             for samples in (1, 2):
                 loss, model = replace(recipe, micro_batch=samples).make_loss()
@@ -73,10 +72,6 @@ class Parts:
                 for name, update in updates.items()
             }
         return cls(recipe, profiles[0], profiles[1], updates)
-
-
-def _one_rank(recipe: Recipe) -> contextlib.AbstractContextManager[None]:
-    return contextlib.nullcontext() if recipe.shard is None else ranks.pretend(recipe.ranks)
 
 
 def _update(model: nn.Module, recipe: Recipe) -> Update:
@@ -140,5 +135,5 @@ def predicted_peak(recipe: Recipe, plan: Plan) -> int:
         apply(model, plan)
         return step, model, optimizer
 
-    with _one_rank(recipe):
+    with recipe.one_rank():
         return memory.predict(make_step, warmup=0 if is_alone else 1).peak_bytes

@@ -5,7 +5,6 @@ runs them on an emulated card; with `--predict` it predicts them, on any machine
 the files, so that a reader without a GPU sees what one with a GPU measured.
 """
 
-from tutorial_lib.recorded.check import faults
 from tutorial_lib.recorded.record import record_rows
 from tutorial_lib.recorded.rows import Row, find_rows
 from tutorial_lib.recorded.store import Recording, emulated, load, measured, path_of, read
@@ -14,7 +13,6 @@ __all__ = [
     "Recording",
     "Row",
     "emulated",
-    "faults",
     "find_rows",
     "load",
     "measured",

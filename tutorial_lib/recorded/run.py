@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from tutorial_lib import device as devices
-from tutorial_lib import memory, ranks
+from tutorial_lib import memory
 from tutorial_lib.memory.report import as_data
 from tutorial_lib.recorded.rows import Row
 from tutorial_lib.training import Recipe
@@ -137,14 +137,12 @@ def _ranks_of(
     Raises:
         ValueError: For DDP on a device, which is an emulated card: it crashes there.
     """
-    if row.recipe.shard is None:
-        return contextlib.nullcontext()
     if device is not None and row.recipe.shard == "ddp":
         raise ValueError(
             "After its first step DDP reads the order of its buckets back from the card, and on an "
             "emulated card that is zeros."
         )
-    return ranks.pretend(row.recipe.ranks)
+    return row.recipe.one_rank()
 
 
 def _card_of(gib: int | None, device: torch.device) -> contextlib.AbstractContextManager[None]:

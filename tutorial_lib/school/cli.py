@@ -17,7 +17,7 @@ import typer
 
 from tutorial_lib.school import teach
 from tutorial_lib.school.emulate import on_cards
-from tutorial_lib.school.options import AsJson, Fits, fitting, one_rank, takes_a_recipe
+from tutorial_lib.school.options import AsJson, Fits, fitting, takes_a_recipe
 from tutorial_lib.school.plan import plan
 from tutorial_lib.training import Recipe
 from tutorial_lib.units import Bytes
@@ -286,7 +286,7 @@ def predict(
         built.append(made[1])
         return made
 
-    with one_rank(recipe):
+    with recipe.one_rank():
         if fits is not None:
             recipe = fitting(recipe, fits, kernels.value)
         report = memory.predict(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import inspect
 import json
@@ -81,15 +80,6 @@ def takes_a_recipe(command: Callable[..., None]) -> Callable[..., None]:
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     del vars(run)["__wrapped__"]  # else its signature is taken
     return run
-
-
-def one_rank(recipe: Recipe) -> contextlib.AbstractContextManager[None]:
-    """Let this process be one of the recipe's ranks, where they are several."""
-    if recipe.shard is None:
-        return contextlib.nullcontext()
-    from tutorial_lib import ranks
-
-    return ranks.pretend(recipe.ranks)
 
 
 def one_model(named: str | None, model: str | None) -> str:

@@ -12,6 +12,7 @@ loss().backward()
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING
 
 from tutorial_lib.training.choices import Choices
@@ -59,6 +60,14 @@ class Recipe(Choices):
     def num_parameters(self) -> int:
         """Number of the model's parameters, counted without building it in memory."""
         return sum(p.numel() for p in self.make_model("meta").parameters())
+
+    def one_rank(self) -> contextlib.AbstractContextManager[None]:
+        """Let this process be one of the recipe's ranks in a block, where they are several."""
+        if self.shard is None:
+            return contextlib.nullcontext()
+        from tutorial_lib import ranks
+
+        return ranks.pretend(self.ranks)
 
     def make_model(self, device: torch.device | str = "cpu") -> nn.Module:
         """Build the model alone, in training mode.
