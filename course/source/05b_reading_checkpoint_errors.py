@@ -85,13 +85,13 @@ def same_twice(function, *args):
     return torch.equal(*outputs)
 
 
+# %% id="python-random-twice"
 jittered, plain = Jittered(GPTConfig(dropout=0.1)), Block(GPTConfig(dropout=0.1))
 random.seed(0)
 print("checkpoint:", complaint(jittered))
 x = torch.ones(4, 128, 128)
-print(
-    "same twice:", {"plain": same_twice(plain, x), "jittered": same_twice(jittered, x)}
-)
+twice = {"plain": same_twice(plain, x), "jittered": same_twice(jittered, x)}
+print("same twice:", twice)
 
 # %% [markdown] id="python-random-read"
 # The shapes are right and the gradients are wrong. The short test before training finds it: run
@@ -107,7 +107,7 @@ print(
 # **Predict.** `save_on_cpu` around eight checkpointed blocks. How many tensors does it move?
 
 # %% id="guess-moved"
-guess_moved = None  # tensors
+guess = None  # tensors
 
 # %% id="hooks-around"
 torch.manual_seed(0)
@@ -125,9 +125,8 @@ def eight_blocks():
 
 moved = memory.saved(eight_blocks, params_of=gpt)
 num_moved = sum(row.num_bytes > 0 for row in moved.rows)  # 2.11 adds empty ones
-print(f"around: {num_moved} tensors{beside(guess_moved, num_moved)}")
+print(f"around: {num_moved} tensors{beside(guess, num_moved)}")
 print(f"{moved.num_bytes / x.nbytes:.0f} units")
-
 
 # %% [markdown] id="hooks-inside-text"
 # Around, eight inputs move and nothing else. Checkpoint and offload together keep the inputs on the
