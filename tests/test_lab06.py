@@ -1,7 +1,6 @@
 """Lab 06: the solution's steps against whole batches, its ranks, and what its checks forbid."""
 
 import copy
-import functools
 import math
 
 import pytest
@@ -10,15 +9,11 @@ from torch import nn
 from wrong_answers import solved
 
 from tutorial_lib import ranks
-from tutorial_lib.checks import assert_same_training, expect, lab06, observe
-from tutorial_lib.checks.core import Check, CheckError
+from tutorial_lib.checks import expect, lab06, observe
+from tutorial_lib.checks.core import CheckError
 from tutorial_lib.checks.lab06 import models
 
 LAB = solved("lab06")
-CHECKS = [value for value in vars(lab06).values() if isinstance(value, Check)]
-each_check = pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.name)
-each_model = pytest.mark.parametrize("name", models.TASKS)
-each_optimizer = pytest.mark.parametrize("optimizer", ["SGD", "AdamW"])
 
 
 @pytest.fixture(autouse=True)
@@ -26,75 +21,15 @@ def _seeded():
     torch.manual_seed(0)
 
 
-# the claim itself: N micro-batches are the big batch
-
-
-def trained(name, optimizer, num_steps, dtype=torch.float64, rows=10):
-    task = models.TASKS[name](1, rows, dtype)
-    made = models.make_optimizer(optimizer, task.model)
-    options = {"loss_sum": task.loss_sum, "count_terms": task.count_terms}
-    loss = LAB.exact_step(task.model, made, task.batch, num_steps, **options)
-    return loss, observe.gradient_vector(task.model), observe.parameter_vector(task.model)
-
-
-@each_model
-@each_optimizer
-@pytest.mark.parametrize("num_steps", [2, 3, 10])
-def test_micro_batches_are_the_big_batch_in_float64(name, optimizer, num_steps):
-    whole, parts = (trained(name, optimizer, n) for n in (1, num_steps))
-    assert math.isclose(whole[0], parts[0], rel_tol=1e-12)
-    assert expect.relative_error(parts[1], whole[1]) < 1e-12
-    assert expect.relative_error(parts[2], whole[2]) < 1e-12
-
-
-@each_model
-@each_optimizer
-def test_micro_batches_are_the_big_batch_within_rounding_in_float32(name, optimizer):
-    task = models.TASKS[name](1, 10, torch.float32)
-    options = {"loss_sum": task.loss_sum, "count_terms": task.count_terms}
-    steps = [
-        functools.partial(LAB.exact_step, batch=task.batch, num_steps=n, **options) for n in (1, 4)
-    ]
-
-    def make():
-        model = models.TASKS[name](1, 10, torch.float32).model
-        return model, models.make_optimizer(optimizer, model)
-
-    assert_same_training(*steps, make=make)
-
-
-def test_the_solutions_judge_agrees_with_the_courses():
-    task = models.gpt_task(3, 9, torch.float64)
-    options = {"loss_sum": task.loss_sum, "count_terms": task.count_terms}
-    step = functools.partial(LAB.exact_step, batch=task.batch, **options)
-
-    def slower(model, optimizer):
-        optimizer.param_groups[0]["lr"] *= 0.5
-        return step(model, optimizer, num_steps=1)
-
-    make = functools.partial(models.make_optimizer, "SGD")
-
-    def judge(a, b):
-        return LAB.first_difference(a, b, task.model, lambda p: torch.optim.SGD(p, 0.1), 1e-12)
-
-    one, four = (functools.partial(step, num_steps=n) for n in (1, 4))
-    assert judge(one, four)[0] == "nothing"
-    part, difference = judge(one, slower)
-    assert part == "parameters"
-    assert 0 < difference < 0.5
-    assert make(task.model).param_groups[0]["lr"] == 0.1
-
-
 # several ranks against one process
 
 
-@pytest.mark.parametrize("num_ranks", [1, 2, 3, 4])
+@pytest.mark.parametrize("num_ranks", [1, 4])
 def test_ranks_are_the_big_batch(num_ranks):
     generator = torch.Generator().manual_seed(5)
     windows = [models.token_window([2] * (1 + r % 3), generator) for r in range(num_ranks)]
     replicas = [models.tiny_gpt(0) for _ in range(num_ranks)]
-    options = {"loss_sum": models.token_loss_sum}
-    options["count_terms"] = lambda tokens, labels: models.num_targets(labels)
+    options = {"loss_sum": models.token_loss_sum, "count_terms": models.num_targets}
 
     def work(rank):
         model = nn.parallel.DistributedDataParallel(replicas[rank])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -65,6 +65,30 @@ class Window:
     def last_alone(self) -> Any:
         """What remains where gradients are zeroed in the loop."""
         return self.sums[-1] / self.count
+
+
+def faults(
+    window: Window, what: str, change: Callable[[Any], Any] = lambda gradient: gradient
+) -> expect.Faults:
+    """Give what the usual faults of a loop over micro-batches leave of a window's gradient.
+
+    Args:
+        window: Its gradients.
+        what: The unit that counts, as in `images`.
+        change: What befalls the gradient afterwards, such as clipping.
+    """
+    yield (
+        f"the micro-batches' means were added up: divide by the {what} of the whole window.",
+        change(window.sum_of_means),
+    )
+    yield (
+        f"each micro-batch counts the same, however many {what} it has, here {window.counts}: "
+        f"divide by the {what} of the whole window.",
+        change(window.mean_of_means),
+    )
+    yield f"nothing is divided: it is the sum over all {what}.", change(window.total)
+    yield LAST_ALONE, change(window.last_alone)
+    yield OLD_GRADIENT, change(window.mean + 1)
 
 
 def expect_gradient(

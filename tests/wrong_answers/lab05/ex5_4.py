@@ -95,7 +95,7 @@ def refuses_the_smallest_budget(parts, budget):
     return tried(parts, budget)
 
 
-@wrong("plan.solve is the library's solver")
+@wrong("plan.solve and plan.floor_bytes are the library's solver")
 def asks_the_planner(parts, budget):
     stages = [
         plan.Stage(forward_seconds=1, backward_seconds=2, input_bytes=1, saved_bytes=1)

@@ -41,7 +41,7 @@ def own(labels):
 means_of_means = wrong("each micro-batch counts the same, however many targets")(
     with_slips(divisor=lambda labels, window: own(labels) * len(window))
 )
-adds_means_up = wrong("by its own targets, and all were added up")(
+adds_means_up = wrong("the micro-batches' means were added up")(
     with_slips(divisor=lambda labels, window: own(labels))
 )
 counts_before_the_shift = wrong("the labels were counted before the shift")(

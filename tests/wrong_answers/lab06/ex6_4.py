@@ -63,7 +63,7 @@ def with_slips(
     return scaled_step
 
 
-forgets_the_division = wrong("the means of the micro-batches were added up")(
+forgets_the_division = wrong("the micro-batches' means were added up")(
     with_slips(weight=lambda y, window: 1)
 )
 means_of_means = wrong("each micro-batch counts the same")(

@@ -92,13 +92,13 @@ counts_from_0 = wrong("counts it from 0, and people count from 1")(
     with_slips(number=lambda place: place)
 )
 names_nothing = wrong("does not name the third")(with_slips(words="the loss is not finite."))
-means_of_means = wrong("divided by its own terms, and counts the same")(
+means_of_means = wrong("however many terms it has")(
     with_slips(divisor=lambda parts, place, n, count: max(1, count(*parts[place])) * len(parts))
 )
-adds_means_up = wrong("by its own terms, and all were added up")(
+adds_means_up = wrong("the micro-batches' means were added up")(
     with_slips(divisor=lambda parts, place, n, count: max(1, count(*parts[place])))
 )
-divides_by_nothing = wrong("was not divided by the number of its terms")(
+divides_by_nothing = wrong("nothing is divided: it is the sum over all terms")(
     with_slips(divisor=lambda parts, place, n, count: 1)
 )
 loses_the_gradients = wrong("Hold them in a list")(with_slips(gradients="lose"))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 from tutorial_lib import plan
@@ -36,8 +36,8 @@ def _cases(seed: int) -> list[Case]:
         return drawn
 
     return [
-        models.telling(narrow, lambda drawn: _peaks(drawn, _FIRST, _ONE, _OWN)),
-        models.telling(wide, lambda drawn: _peaks(drawn, _WAITS, _ONE, _OWN, _ALONE)),
+        models.telling(narrow, lambda drawn: _peaks(drawn, {_FIRST, _ONE, _OWN})),
+        models.telling(wide, lambda drawn: _peaks(drawn, None)),
         *(case(count, length) for count, length in _SHAPES),
     ]
 
@@ -111,15 +111,16 @@ _ALL = (
 
 
 _ONE = "only one boundary is held at a time in your sum: those of all earlier segments wait too."
-_ALONE = "a stage's neighbours in its segment are missing: what they save waits beside it."
+_LAST = "the last segment is dropped and run again in your peak: it is kept."
 _OWN = "the chain's own input is missing in the peak."
 
 
-def _peaks(case: Case, *words: str) -> Iterable[int]:
-    """Give the right peak, and those of some faults."""
+def _peaks(case: Case, words: Collection[str] | None) -> Iterable[int]:
+    """Give the right peak, and those of some faults; None for all but two."""
     right = _simulated(case)
     faults = dict(_peak_faults(right, case["length"]))
-    return right.peak_bytes, *(faults[fault] for fault in words)
+    chosen = faults.keys() - {_FIRST, _LAST} if words is None else words
+    return right.peak_bytes, *(faults[fault] for fault in chosen)
 
 
 def _peak_faults(right: plan.Simulation, length: int) -> expect.Faults:
@@ -143,7 +144,7 @@ def _peak_faults(right: plan.Simulation, length: int) -> expect.Faults:
         sum(inputs[::length]) + max(sum(saved[at : at + length]) for at in range(0, count, length)),
     )
     yield (
-        "the last segment is dropped and run again in your peak: it is kept.",
+        _LAST,
         peak_of(models.in_segments(count, length, last_kept=False)),
     )
     yield _OWN, right.peak_bytes - inputs[0]
@@ -153,7 +154,7 @@ def _peak_faults(right: plan.Simulation, length: int) -> expect.Faults:
         max(event.held_bytes - sum(inputs[:start:length]) for event, start in events),
     )
     yield (
-        _ALONE,
+        "a stage's neighbours in its segment are missing: what they save waits beside it.",
         peak(lambda event, start: -sum(saved[start : event.stage])),
     )
     yield _FIRST, max(event.held_bytes for event, _ in backward)

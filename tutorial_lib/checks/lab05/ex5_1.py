@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from functools import cached_property, partial
+from functools import partial
 from typing import Any
 
 import torch
@@ -58,32 +58,21 @@ class _Remade(nn.Module):
         return checkpoint(self.inside, *args, use_reentrant=False, **kwargs)
 
 
-class Right:
-    """A case's model as it is, and with its chosen modules exchanged for checkpointed ones."""
-
-    def __init__(self, case: Case) -> None:
-        self.case = case
-
-    @cached_property
-    def plain(self) -> tuple[models.Step, int]:
-        """The step without any checkpoint, and its saved bytes."""
-        return _counted(*_make(self.case), self.case)
-
-    @cached_property
-    def remade(self) -> tuple[models.Step, int]:
-        """The same with the chosen modules checkpointed."""
-        model, loss = _make(self.case)
-        chosen = _chosen(model, self.case["part"])
-        for parent in list(model.modules()):
-            for name, child in list(parent.named_children()):
-                if any(child is module for module in chosen):
-                    setattr(parent, name, _Remade(child))
-        return _counted(model, loss, self.case)
+def _right(case: Case) -> tuple[models.Step, models.Step]:
+    """Give the plain step, and that of a model whose chosen modules are exchanged."""
+    plain = _counted(*_make(case), case)
+    model, loss = _make(case)
+    chosen = _chosen(model, case["part"])
+    for parent in list(model.modules()):
+        for name, child in list(parent.named_children()):
+            if any(child is module for module in chosen):
+                setattr(parent, name, _Remade(child))
+    return plain, _counted(model, loss, case)
 
 
-def _counted(model: nn.Module, loss: Callable[[], Tensor], case: Case) -> tuple[models.Step, int]:
+def _counted(model: nn.Module, loss: Callable[[], Tensor], case: Case) -> models.Step:
     saved = memory.saved(loss, params_of=model).num_bytes
-    return models.stepped(model, loss, case["seed"]), saved
+    return models.stepped(model, loss, case["seed"])._replace(saved=saved)
 
 
 def _run(answer: Callable[..., Any], case: Case) -> Result:
@@ -92,7 +81,7 @@ def _run(answer: Callable[..., Any], case: Case) -> Result:
     context = models.context_of(answer(modules), "checkpoint_only")
     try:
         with context:
-            step, saved = _counted(model, loss, case)
+            step = _counted(model, loss, case)
     except RecursionError as error:
         raise CheckError(
             "the calls never end. To call the module runs its forward, and that is yours now, "
@@ -115,20 +104,18 @@ def _run(answer: Callable[..., Any], case: Case) -> Result:
         with answer(modules):
             raise KeyError("an error inside")
 
-    after, saved_after = _counted(model, loss, case)
-    said = observe.error_said(fail)
+    after = _counted(model, loss, case)
     return {
         **step._asdict(),
-        "saved": saved,
-        "after": [after.loss, after.flops, saved_after],
-        "said": said,
+        "after": [after.loss, after.flops, after.saved],
+        "said": observe.error_said(fail),
         "after_error": memory.saved(loss, params_of=model).num_bytes,
     }
 
 
-def _judge(case: Case, result: Result, right: Right) -> None:
+def _judge(case: Case, result: Result, right: tuple[models.Step, models.Step]) -> None:
     where = f"modules named {case['part']!r}: "
-    (wanted, saved), (plain, plain_saved) = right.remade, right.plain
+    plain, wanted = right
     expect.close(
         read.number(result.get("loss"), f"{where}the loss"),
         wanted.loss,
@@ -156,25 +143,27 @@ def _judge(case: Case, result: Result, right: Right) -> None:
     seen_saved = read.integer(result.get("saved"), f"{where}saved bytes")
     expect.close(
         seen_saved,
-        saved,
-        otherwise=f"gradients are right, and {seen_saved:,} bytes are saved, where {saved:,} are "
-        "wanted: only the arguments of each module should wait.",
+        wanted.saved,
+        otherwise=f"gradients are right, and {seen_saved:,} bytes are saved, where "
+        f"{wanted.saved:,} are wanted: only the arguments of each module should wait.",
         tolerance=0,
         where=where,
     )
     after = read.items(result.get("after"), "what the model does after the block")
-    faults = {
-        "after your block the modules are still checkpointed, or no longer what they were: put "
-        "back what you changed.": after[1:] != [plain.flops, plain_saved],
-        "after your block the model gives another loss. One module came with a forward of its "
-        "own, as LoRA sets one: put back that one, not the class's.": after[:1] != [plain.loss],
-        "an error inside your block was swallowed: let it through.": not str(
-            result.get("said")
-        ).startswith("KeyError"),
-        "after an error inside your block the modules are still checkpointed: undo in "
-        "`finally`.": result.get("after_error") != plain_saved,
-    }
-    expect.no_fault({where + words: is_there for words, is_there in faults.items()})
+    swallowed = not str(result.get("said")).startswith("KeyError")
+    expect.no_fault(
+        {
+            f"{where}after your block the modules are still checkpointed, or no longer what they "
+            "were: put back what you changed.": after[1:] != [plain.flops, plain.saved],
+            f"{where}after your block the model gives another loss. One module came with a forward "
+            "of its own, as LoRA sets one: put back that one, not the class's.": (
+                after[:1] != [plain.loss]
+            ),
+            f"{where}an error inside your block was swallowed: let it through.": swallowed,
+            f"{where}after an error inside your block the modules are still checkpointed: undo in "
+            "`finally`.": result.get("after_error") != plain.saved,
+        }
+    )
 
 
 checkpoint_only = Check(
@@ -184,5 +173,5 @@ checkpoint_only = Check(
     _cases,
     _run,
     _judge,
-    oracle=Right,
+    oracle=_right,
 )

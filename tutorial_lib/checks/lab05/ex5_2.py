@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Collection
+from collections import namedtuple
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any, NamedTuple
+from functools import cached_property, partial
+from typing import Any
 
 from tutorial_lib.checks import expect, read
 from tutorial_lib.checks.core import Case, Check, CheckError, Result
+from tutorial_lib.checks.lab04.models import telling as telling_case
 
-
-class Op(NamedTuple):
-    """An operation of a tape; tensors go by the names of their storages."""
-
-    name: str
-    reads: tuple[str, ...]
-    writes: tuple[str, ...]
-    flops: int
+# Tensors go by the names of their storages.
+Op = namedtuple("Op", "name reads writes flops")
 
 
 @dataclass(frozen=True)
@@ -51,8 +47,18 @@ _BLOCK = (
 
 def _cases(seed: int) -> list[Case]:
     draw = random.Random(seed)
-    telling = [_telling(draw, _bytes_faults, "num_bytes"), _telling(draw, _flops_faults, "flops")]
-    return [*telling, *(_draw(draw) for _ in range(5)), {**_draw(draw), "kept": []}]
+
+    def bytes_of(case: Case) -> Iterator[int]:
+        cost = Cost(case)
+        return iter([cost.num_bytes, *(value for _, value in _bytes_faults(cost))])
+
+    def flops_of(case: Case) -> Iterator[int]:
+        cost = Cost(case)
+        return iter([cost.flops, *(value for _, value in _flops_faults(cost))])
+
+    drawn = partial(_draw, draw)
+    telling = [telling_case(drawn, values) for values in (bytes_of, flops_of)]
+    return [*telling, *(drawn() for _ in range(5)), {**drawn(), "kept": []}]
 
 
 def _draw(draw: random.Random) -> dict[str, Any]:
@@ -64,17 +70,6 @@ def _draw(draw: random.Random) -> dict[str, Any]:
         "num_bytes": {name: 4 * numbers.randrange(1000, 9000) for name in written},
         "kept": sorted(numbers.sample(written, numbers.randint(3, 8))),
     }
-
-
-def _telling(
-    draw: random.Random, faults: Callable[[Cost], expect.Faults], name: str
-) -> dict[str, Any]:
-    """Draw a case in which each of some faults gives another number."""
-    while True:
-        case = _draw(draw)
-        values = [getattr(Cost(case), name), *(value for _, value in faults(Cost(case)))]
-        if len(set(values)) == len(values):
-            return case
 
 
 def _tape_of(case: Case) -> Tape:
@@ -91,39 +86,30 @@ class Cost:
 
     def __init__(self, case: Case) -> None:
         self.tape, self.kept = _tape_of(case), set(case["kept"])
-
-    @cached_property
-    def num_bytes(self) -> int:
-        """Bytes of what is kept."""
-        return sum(self.tape.num_bytes[name] for name in self.kept)
-
-    @cached_property
-    def again(self) -> set[int]:
-        """Which operations run again, found by adding one after the other until none is left."""
-        return self.found(self.tape.needed)
+        self.num_bytes = sum(self.tape.num_bytes[name] for name in self.kept)
 
     @cached_property
     def flops(self) -> int:
-        """FLOPs of those."""
-        return self.sum_of(self.again)
+        """FLOPs of what runs again."""
+        return self.again(self.tape.needed)
 
-    def found(
-        self, wanted: Collection[str], ops: Collection[int] | None = None, *, stop: bool = True
-    ) -> set[int]:
-        """Find what runs again for wanted tensors, where only some operations are known."""
-        kept = self.kept if stop else set()
-        missing, again = set(wanted) - self.kept, set[int]()
-        known = range(len(self.tape.ops)) if ops is None else ops
-        while True:
-            more = {i for i in known if missing & set(self.tape.ops[i].writes)} - again
-            if not more:
-                return again
-            again |= more
-            missing |= {name for i in more for name in self.tape.ops[i].reads} - kept
+    def again(
+        self, wanted: Collection[str], ops: Collection[Op] | None = None, *, stop: bool = True
+    ) -> int:
+        """Give the FLOPs for wanted tensors, one operation added after the other.
 
-    def sum_of(self, ops: Collection[int]) -> int:
-        """Add up FLOPs."""
-        return sum(self.tape.ops[i].flops for i in ops)
+        Args:
+            wanted: What has to be there.
+            ops: Those that are known; all of the tape.
+            stop: Whether what is kept need not be made.
+        """
+        kept, known = self.kept if stop else set(), list(self.tape.ops if ops is None else ops)
+        missing, flops = set(wanted) - self.kept, 0
+        while more := [op for op in known if missing & set(op.writes)]:
+            known = [op for op in known if op not in more]
+            flops += sum(op.flops for op in more)
+            missing |= {name for op in more for name in op.reads} - kept
+        return flops
 
 
 def _run(answer: Callable[..., Any], case: Case) -> Result:
@@ -179,47 +165,39 @@ def _bytes_faults(right: Cost) -> expect.Faults:
 
 
 def _flops_faults(right: Cost) -> expect.Faults:
-    tape, count = right.tape, range(len(right.tape.ops))
-    dropped = tape.needed - right.kept
+    ops, needed = right.tape.ops, right.tape.needed
+    dropped = needed - right.kept
     yield (
         "only the operations that make a dropped tensor itself run again in your sum. Their inputs "
         "may be gone too, though backward never asked for them.",
-        right.sum_of([i for i in count if dropped & set(tape.ops[i].writes)]),
+        sum(op.flops for op in ops if dropped & set(op.writes)),
     )
     yield (
         "an operation that several dropped tensors go back to is in your sum several times: it "
         "runs once.",
-        sum(right.sum_of(right.found({name})) for name in dropped),
+        sum(right.again({name}) for name in dropped),
     )
     yield (
         "your sum goes on through tensors that are kept: what is kept need not be made.",
-        right.sum_of(right.found(tape.needed, stop=False)),
+        right.again(needed, stop=False),
     )
-    written = {name for op in tape.ops for name in op.writes}
     yield (
         "your sum makes all that is not kept. Only what backward needs, or what leads to it, is "
         "made again.",
-        right.sum_of(right.found(written)),
+        right.again({name for op in ops for name in op.writes}),
     )
+    last = {name: op for op in ops if op.name != "view" for name in op.writes}
     yield (
         "a tensor is made by the last operation alone that writes it, in your sum: an operation in "
         "place changes what an earlier one made, and both run again.",
-        right.sum_of(right.found(tape.needed, _writers(tape, last=True))),
+        right.again(needed, set(last.values())),
     )
+    first = {name: op for op in reversed(ops) for name in op.writes}
     yield (
         "a tensor is made by the first operation alone that writes it, in your sum: one in place "
         "comes later, and what that reads must be there too.",
-        right.sum_of(right.found(tape.needed, _writers(tape, last=False))),
+        right.again(needed, set(first.values())),
     )
-
-
-def _writers(tape: Tape, *, last: bool) -> list[int]:
-    """List the operations that are some tensor's first writer, or last one that is no view."""
-    found: dict[str, int] = {}
-    for i, op in enumerate(tape.ops):
-        for name in op.writes:
-            found[name] = i if last and op.name != "view" else found.get(name, i)
-    return sorted(set(found.values()))
 
 
 cost_of_keeping = Check(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Collection
-from functools import cached_property, partial
+from functools import partial
 from typing import Any
 
 from torch import Tensor, nn
@@ -29,45 +29,32 @@ class Right:
     """What a case's step takes: plain, checkpointed, and with some products kept."""
 
     def __init__(self, case: Case) -> None:
-        self.case = case
-
-    @cached_property
-    def plain(self) -> models.Step:
-        """The step without any checkpoint."""
-        gpt, tokens = models.make_gpt(self.case)
-        return models.stepped(gpt, lambda: gpt.loss(tokens), self.case["seed"])
-
-    @cached_property
-    def products(self) -> list[tuple[int, int]]:
-        """FLOPs of each product of a block, and bytes of its result."""
-        config = models.make_gpt(self.case)[0].config
-        width, seq = config.d_model, config.seq_len
+        gpt, tokens = models.make_gpt(case)
+        self.plain = models.stepped(gpt, lambda: gpt.loss(tokens), case["seed"])
+        width, seq = gpt.config.d_model, gpt.config.seq_len
         per_row = [  # multiplications, and numbers of the result
             (3 * width**2, 3 * width),
-            (seq * width, seq * config.num_heads),
+            (seq * width, seq * gpt.config.num_heads),
             (seq * width, width),
             (width**2, width),
             (4 * width**2, 4 * width),
             (4 * width**2, width),
         ]
-        rows = self.case["batch"] * seq
-        return [(2 * rows * flops, 4 * rows * numbers) for flops, numbers in per_row]
-
-    @cached_property
-    def waiting(self) -> int:
-        """Bytes that wait for backward where the blocks keep nothing but their inputs."""
-        gpt, tokens = models.make_gpt(self.case)
-        _wrap(gpt)
-        return _waiting(gpt, tokens)
+        rows = case["batch"] * seq
+        # FLOPs of each product of a block, and bytes of its result
+        self.products = [(2 * rows * flops, 4 * rows * numbers) for flops, numbers in per_row]
+        checkpointed, tokens = models.make_gpt(case)
+        _wrap(checkpointed)
+        self.waiting = _waiting(checkpointed, tokens)
 
     def flops(self, *kept: Collection[int]) -> int:
         """FLOPs of a step whose blocks keep these products."""
         again = [self.products[i][0] for keep in kept for i in range(_COUNT) if i not in set(keep)]
-        return self.plain.flops + sum(again)
+        return self.plain.flops + int(sum(again))
 
     def bytes_with(self, keep: Collection[int]) -> int:
         """Bytes that wait where both blocks keep these products."""
-        return self.waiting + 2 * sum(self.products[i][1] for i in keep)
+        return self.waiting + 2 * int(sum(self.products[i][1] for i in keep))
 
 
 def _wrap(gpt: nn.Module, **options: Any) -> None:
@@ -106,15 +93,17 @@ def _run(answer: Callable[..., Any], case: Case) -> Result:
 
 
 def _judge(case: Case, result: Result, right: Right) -> None:
-    keep = case["keep"]
+    keep, plain = case["keep"], right.plain
     where = f"keep {keep}: "
     waiting = read.integer(result.get("waiting"), f"{where}waiting bytes")
-    seen = read.integer(result.get("flops"), f"{where}FLOPs of the step")
+    seen, wanted = read.integer(result.get("flops"), f"{where}FLOPs"), right.flops(keep, keep)
     expect.close(
         seen,
-        right.flops(keep, keep),
+        wanted,
         _flops_faults(right, keep),
-        otherwise=lambda: _other_products(right, seen, keep),
+        otherwise=f"{(seen - plain.flops) / max(wanted - plain.flops, 1):.2f} times the FLOPs that "
+        "should run again do so: print in the policy which operations get a number, and which of "
+        "them are kept.",
         tolerance=0,
         where=where,
     )
@@ -132,8 +121,8 @@ def _judge(case: Case, result: Result, right: Right) -> None:
         "model: does each product get its own result back?"
     )
     loss = read.number(result.get("loss"), f"{where}the loss")
-    expect.close(loss, right.plain.loss, otherwise=other, tolerance=0)
-    models.expect_gradients(result, right.plain.gradients, other)
+    expect.close(loss, plain.loss, otherwise=other, tolerance=0)
+    models.expect_gradients(result, plain.gradients, other)
 
 
 def _flops_faults(right: Right, keep: Collection[int]) -> expect.Faults:
@@ -158,15 +147,6 @@ def _flops_faults(right: Right, keep: Collection[int]) -> expect.Faults:
         "one of the two blocks kept its products, and the other one did not: each segment counts "
         "for itself.",
         right.flops(keep, ()),
-    )
-
-
-def _other_products(right: Right, seen: int, keep: Collection[int]) -> str:
-    plain = right.plain.flops
-    share = (seen - plain) / max(right.flops(keep, keep) - plain, 1)
-    return (
-        f"{share:.2f} times the FLOPs that should run again do so: print in the policy which "
-        "operations get a number, and which of them are kept."
     )
 
 

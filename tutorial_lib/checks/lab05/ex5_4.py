@@ -5,20 +5,15 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Callable, Iterator, Sequence
-from functools import cached_property
 from typing import Any, NamedTuple
 
-from tutorial_lib.checks import expect, forbid, observe, read
+from tutorial_lib.checks import expect, observe, read
 from tutorial_lib.checks.core import Case, Check, CheckError, Result
+from tutorial_lib.checks.lab04.models import NO_SOLVER, telling
 
 # Parts, options of each, and the budget: a share of the way from the smallest possible one to one
 # that allows every part its fewest FLOPs.
 _SHAPES = ((4, 3, 0.5), (6, 3, 0.3), (5, 4, 0.6), (7, 2, 0.5), (5, 3, 0.0), (4, 3, 1.0))
-_NO_SOLVER = forbid.Forbidden(
-    "plan.solve is the library's solver, and the solver is what you write here: your function may "
-    "call neither it nor what is below it.",
-    forbid.SOLVER,
-)
 
 
 class Option(NamedTuple):
@@ -31,11 +26,19 @@ class Option(NamedTuple):
 
 def _cases(seed: int) -> list[Case]:
     draw = random.Random(seed)
-    cases = [_telling(draw)]
-    for count, number, share in _SHAPES:
+
+    def case(count: int, number: int, share: float) -> Case:
         parts = _draw_parts(draw, count, number)
-        low, high = _ends({"parts": parts, "budget": 0})
-        cases.append({"parts": parts, "budget": low + int(share * (high - low))})
+        best = Best({"parts": parts, "budget": 0})
+        fewest = min(flops for _, flops in best.by_peak)
+        high = min(peak for peak, flops in best.by_peak if flops == fewest)
+        return {"parts": parts, "budget": best.smallest + int(share * (high - best.smallest))}
+
+    def values(drawn: Case) -> Iterator[int]:
+        best = Best(drawn)
+        return iter([-1, best.flops, *(value for _, value in _faults(best))])  # -1: nothing fits
+
+    cases = [telling(lambda: case(5, 3, 0.5), values), *(case(*shape) for shape in _SHAPES)]
     return [*cases, {**cases[5], "budget": cases[5]["budget"] - 1}]
 
 
@@ -50,20 +53,7 @@ def _draw_parts(draw: random.Random, count: int, number: int) -> list[list[list[
     return parts
 
 
-def _telling(draw: random.Random) -> Case:
-    """Draw a case in which the usual short cuts are slower than the best, each by its own."""
-    while True:
-        parts = _draw_parts(draw, 5, 3)
-        low, high = _ends({"parts": parts, "budget": 0})
-        case = {"parts": parts, "budget": low + (high - low) // 2}
-        best = Best(case)
-        values = [best.flops, *(value for _, value in _faults(best))]
-        if len(set(values)) == len(values) and -1 not in values:
-            return case
-
-
-def options_of(case: Case) -> list[list[Option]]:
-    """Give the options of each part of a case."""
+def _options_of(case: Case) -> list[list[Option]]:
     return [[Option(*option) for option in part] for part in case["parts"]]
 
 
@@ -71,31 +61,12 @@ class Best:
     """All choices of a case, tried one after the other."""
 
     def __init__(self, case: Case) -> None:
-        self.parts = options_of(case)
-        self.budget: int = case["budget"]
-
-    def choices(self) -> Iterator[list[Option]]:
-        """Give each choice of one option a part."""
-        return map(list, itertools.product(*self.parts))
-
-    @cached_property
-    def by_peak(self) -> list[tuple[int, int]]:
-        """Peak and FLOPs of every choice."""
-        return [(peak(chosen), total_flops(chosen)) for chosen in self.choices()]
-
-    @cached_property
-    def smallest(self) -> int:
-        """The smallest peak that any choice has."""
-        return min(peak for peak, _ in self.by_peak)
-
-    @cached_property
-    def flops(self) -> int:
-        """The fewest FLOPs within the budget."""
-        return self.fewest(self.budget)
-
-    def fewest(self, budget: int) -> int:
-        """Give the fewest FLOPs within a budget; -1 where nothing fits."""
-        return min((flops for peak, flops in self.by_peak if peak <= budget), default=-1)
+        self.parts, self.budget = _options_of(case), case["budget"]
+        self.choices = list(itertools.product(*self.parts))
+        self.by_peak = [(peak(chosen), total_flops(chosen)) for chosen in self.choices]
+        self.smallest = min(peak for peak, _ in self.by_peak)
+        fitting = [flops for peak, flops in self.by_peak if peak <= self.budget]
+        self.flops = min(fitting, default=-1)
 
 
 def peak(chosen: Sequence[Option]) -> int:
@@ -109,14 +80,8 @@ def total_flops(chosen: Sequence[Option]) -> int:
     return sum(option.flops for option in chosen)
 
 
-def _ends(case: Case) -> tuple[int, int]:
-    best = Best(case)
-    fewest = min(flops for _, flops in best.by_peak)
-    return best.smallest, min(peak for peak, flops in best.by_peak if flops == fewest)
-
-
 def _run(answer: Callable[..., Any], case: Case) -> Result:
-    given, chosen = options_of(case), []
+    given, chosen = _options_of(case), []
     said = observe.error_said(lambda: chosen.append(answer(given, case["budget"])), ValueError)
     return {"said": said, "chosen": chosen[0] if chosen else None}
 
@@ -170,7 +135,7 @@ def _faults(best: Best) -> expect.Faults:
         "all parts have the same option, and a mixture needs fewer FLOPs.",
         min(fitting, default=-1),
     )
-    cautious = [total_flops(c) for c in best.choices() if _all_at_once(c) <= best.budget]
+    cautious = [total_flops(c) for c in best.choices if _all_at_once(c) <= best.budget]
     yield (
         "your sum holds what all parts keep while one runs. When a part goes backward, those after "
         "it have gone already, and hold nothing.",
@@ -212,5 +177,5 @@ fewest_flops = Check(
     _run,
     _judge,
     oracle=Best,
-    forbidden=[_NO_SOLVER],
+    forbidden=[NO_SOLVER],
 )

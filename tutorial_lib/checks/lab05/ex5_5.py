@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from functools import cached_property, partial
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,7 +17,6 @@ from tutorial_lib.checks.lab05 import models
 from tutorial_lib.checks.lab05.host import Host
 from tutorial_lib.private_torch import storage_key
 
-_STEPS = ("one step", "parts of a storage", "micro-batches", "two backwards", "double backward")
 _ADDRESS = "two storages went for one. An address is used again when its storage is gone."
 # What to try where the gradients of a kind of step are wrong.
 _ADVICE = {
@@ -41,10 +40,10 @@ _ADVICE = {
 def _cases(seed: int) -> list[Case]:
     draw = random.Random(seed)
     sizes = models.draw_sizes(draw)
-    limits = {step: draw.randint(900, 1500) for step in _STEPS}
+    limits = {step: draw.randint(900, 1500) for step in _ADVICE}
     limits["parts of a storage"] = draw.randint(1300, 1500)  # a small result and a view stay
     limits["double backward"] += 2200  # the result of Tanh is smaller, and stays
-    return [{**sizes, "step": step, "min_bytes": limits[step]} for step in _STEPS]
+    return [{**sizes, "step": step, "min_bytes": limits[step]} for step in _ADVICE]
 
 
 def _make(case: Case) -> tuple[nn.Module, Callable[[], Tensor]]:
@@ -56,13 +55,8 @@ def _make(case: Case) -> tuple[nn.Module, Callable[[], Tensor]]:
     # a transposed weight is saved as a view: it is no Parameter, and lies in a parameter's storage
     layers = nn.Sequential(nn.Linear(24, 64), nn.Sigmoid(), nn.Linear(64, 48), nn.Tanh())
     models.fill_with_zeros(layers)
-    rows = torch.randn(3, 16, 24)
-    steps = {
-        "parts of a storage": _parts,
-        "micro-batches": _micro_batches,
-        "double backward": _double,
-    }
-    return layers, partial(steps[case["step"]], layers, rows)
+    steps = {"parts of a storage": _parts, "micro-batches": _micro_batches}
+    return layers, partial(steps.get(case["step"], _double), layers, torch.randn(3, 16, 24))
 
 
 def _step(gpt: Any, tokens: Tensor, *, twice: bool) -> Tensor:
@@ -102,50 +96,42 @@ def _double(layers: nn.Module, rows: Tensor) -> Tensor:
 
 
 class Kept:
-    """A case's step without hooks, or with hooks that only look."""
+    """A case's step without hooks, and with hooks that only look."""
 
     def __init__(self, case: Case) -> None:
-        self.case = case
-
-    @cached_property
-    def gradients(self) -> list[Tensor | None]:
-        """What the step gives plainly."""
-        model, step = _make(self.case)
+        model, step = _make(case)
         step()
-        return observe.gradients_of(model)
-
-    @cached_property
-    def saved(self) -> list[tuple[int, int, int, bool]]:
-        """For each saved tensor its storage, bytes of both, and whether it is a parameter's."""
-        model, step = _make(self.case)
+        self.limit, self.gradients = case["min_bytes"], observe.gradients_of(model)
+        model, step = _make(case)
         resident = {storage_key(p.untyped_storage()) for p in model.parameters()}
-        found, alive = [], []
+        # of each saved tensor its storage, bytes of both, and whether it is a parameter's
+        self.saved: list[tuple[int, int, int, bool]] = []
+        alive = []  # else an address is used twice
 
         def pack(tensor: Tensor) -> Tensor:
             storage = tensor.untyped_storage()
             key = storage_key(storage)
-            found.append((key, storage.nbytes(), tensor.nbytes, key in resident))
-            alive.append(tensor.detach())  # else an address is used twice
+            self.saved.append((key, storage.nbytes(), tensor.nbytes, key in resident))
+            alive.append(tensor.detach())
             return alive[-1]
 
         with saved_tensors_hooks(pack, lambda tensor: tensor):
             step()
-        return found
 
     def copied(
         self,
         *,
-        limit: int | None = None,
+        small: bool = False,
         parameters: bool = False,
         each: bool = False,
-        by_tensor: bool = False,
+        part: bool = False,
     ) -> int:
         """Add up the bytes that should be copied, where no word is given."""
-        limit = self.case["min_bytes"] if limit is None else limit
         rows = [
             (key, whole)
-            for key, whole, part, is_parameter in self.saved
-            if (part if by_tensor else whole) >= limit and (parameters or not is_parameter)
+            for key, whole, own, is_parameter in self.saved
+            if (small or (own if part else whole) >= self.limit)
+            and (parameters or not is_parameter)
         ]
         return sum(num_bytes for _, num_bytes in (rows if each else set(rows)))
 
@@ -216,11 +202,11 @@ def _copy_faults(kept: Kept) -> expect.Faults:
         "view, such as its transpose: compare storages.",
         kept.copied(parameters=True),
     )
-    yield "small storages were copied too: min_bytes is the smallest.", kept.copied(limit=0)
+    yield "small storages were copied too: min_bytes is the smallest.", kept.copied(small=True)
     yield (
         "min_bytes was compared with the bytes of tensors. A tensor may be a small part of its "
         "storage, or an expansion of it: compare `storage.nbytes()`.",
-        kept.copied(by_tensor=True),
+        kept.copied(part=True),
     )
     yield (
         "storages were copied once for each tensor that was saved: several tensors may lie in one.",

@@ -22,6 +22,7 @@ class Step(NamedTuple):
     loss: float
     flops: int
     gradients: list[Tensor | None]
+    saved: int = 0  # bytes, where they are counted
 
 
 def draw_sizes(draw: random.Random) -> dict[str, Any]:

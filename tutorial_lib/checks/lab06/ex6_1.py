@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import copy
 import math
 import random
 from collections.abc import Callable, Iterator
-from functools import cached_property
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,50 +14,65 @@ from torch.optim import SGD, AdamW, Optimizer
 
 from tutorial_lib.checks import expect, forbid, observe, read, surroundings
 from tutorial_lib.checks.core import Case, Check, CheckError, Result
-from tutorial_lib.checks.training_record import Recorder
 
 Step = Callable[[nn.Module, Optimizer], float]
 
-_WANTED = {
-    "dropout": "nothing",
-    "loss": "loss",
-    "factor": "gradients",
-    "direction": "gradients",
-    "cleared": "gradients",
-    "rate": "parameters",
-    "nan": "loss",
-    "close": "loss",
-    "tolerated": "nothing",
-}
-_ADVICE = {
-    "tolerated": "these two steps differ by less than the tolerance that you were given.",
-    "dropout": "these two steps are one and the same, with dropout: the second drew other masks, "
-    "or found another model. Start both from one random state and one model.",
-    "loss": "step_b returns three times its loss, and its gradients are four times too large: the "
-    "first is asked for, and not the largest.",
-    "factor": "step_b forgot to divide by the number of micro-batches, and AdamW hides that from "
-    "the parameters: compare the gradients too, and first.",
-    "direction": "both steps clip, so their gradients have equal norms and point elsewhere. Take "
-    "the norm of the difference, not the difference of the norms.",
-    "cleared": "these steps clear their gradients before they return: look at them at the moment "
-    "when optimizer.step() is called, and copy them, for they are zeroed in place. "
-    "register_step_pre_hook has you called then.",
-    "rate": "gradients and losses agree here, and the updates have different learning rates.",
-    "nan": "step_b's loss is nan, and every comparison with nan is False: ask whether it is within "
-    "the tolerance, not whether it is beyond.",
-    "close": "step_b's loss is larger by more than the tolerance, and by too little for float32, "
-    "which is what torch.tensor makes of a float: give it dtype=torch.float64.",
+# Kinds of pairs: the part that differs first, and what to try where another was named.
+_KINDS = {
+    "dropout": (
+        "nothing",
+        "these two steps are one and the same, with dropout: the second drew other masks, or found "
+        "another model. Start both from one random state and one model.",
+    ),
+    "loss": (
+        "loss",
+        "step_b returns three times its loss, and its gradients are four times too large: the "
+        "first is asked for, and not the largest.",
+    ),
+    "factor": (
+        "gradients",
+        "step_b forgot to divide by the number of micro-batches, and AdamW hides that from the "
+        "parameters: compare the gradients too, and first.",
+    ),
+    "direction": (
+        "gradients",
+        "both steps clip, so their gradients have equal norms and point elsewhere. Take the norm "
+        "of the difference, not the difference of the norms.",
+    ),
+    "cleared": (
+        "gradients",
+        "these steps clear their gradients before they return: look at them at the moment when "
+        "optimizer.step() is called, and copy them, for they are zeroed in place. "
+        "register_step_pre_hook has you called then.",
+    ),
+    "rate": (
+        "parameters",
+        "gradients and losses agree here, and the updates have different learning rates.",
+    ),
+    "nan": (
+        "loss",
+        "step_b's loss is nan, and every comparison with nan is False: ask whether it is within "
+        "the tolerance, not whether it is beyond.",
+    ),
+    "close": (
+        "loss",
+        "step_b's loss is larger by more than the tolerance, and by too little for float32, which "
+        "is what torch.tensor makes of a float: give it dtype=torch.float64.",
+    ),
+    "tolerated": (
+        "nothing",
+        "these two steps differ by less than the tolerance that you were given.",
+    ),
 }
 
 
 def _cases(seed: int) -> list[Case]:
     draw = random.Random(seed)
     drawn = {"seed": draw.randrange(10**6), "rows": draw.choice([8, 12, 16]), "num": 4}
-    strict = [
-        {**drawn, "kind": k, "tolerance": 1e-9, "factor": 1.2} for k in _WANTED if k != "tolerated"
-    ]
+    strictly: dict[str, Any] = {**drawn, "tolerance": 1e-9, "factor": 1.2}
+    *strict, tolerated = [{**strictly, "kind": kind} for kind in _KINDS]
     factor = draw.choice([1.0005, 1.009])  # so that the loss differs most, or the gradients
-    return [*strict, {**drawn, "kind": "tolerated", "tolerance": 1e-2, "factor": factor}]
+    return [*strict, {**tolerated, "tolerance": 1e-2, "factor": factor}]
 
 
 def _model(case: Case) -> nn.Module:
@@ -100,13 +114,8 @@ def _steps(case: Case) -> tuple[Step, Step]:
         factors = {"loss": 3.0, "nan": math.nan, "close": 1 + 2e-9, "tolerated": 1.002}
         return total * factors.get(kind, 1.0) if has_fault else total
 
-    def step_a(model: nn.Module, optimizer: Optimizer) -> float:
-        return step(model, optimizer, num=1, has_fault=False)
-
-    def step_b(model: nn.Module, optimizer: Optimizer) -> float:
-        return step(model, optimizer, num=1 if kind == "dropout" else case["num"], has_fault=True)
-
-    return step_a, step_b
+    num = 1 if kind == "dropout" else case["num"]
+    return partial(step, num=1, has_fault=False), partial(step, num=num, has_fault=True)
 
 
 def _turn(model: nn.Module) -> None:
@@ -115,14 +124,12 @@ def _turn(model: nn.Module) -> None:
         parameter.grad.copy_(parameter.grad.flip(0))
 
 
-_KEPT = ("weights", "gradients", "random state", *surroundings.SWITCHES)
 _ON_A_COPY = (
     "the model that was handed over has changed, its gradients perhaps: run each step on a deep "
     "copy of its own."
 )
+_KEPT = ("weights", "gradients", "random state", *surroundings.SWITCHES)
 _MESSAGES = {
-    "weights": _ON_A_COPY,
-    "gradients": _ON_A_COPY,
     "random state": "the random state is elsewhere after your call: a comparison draws nothing "
     "from the training that it looks at. Put it back.",
 }
@@ -143,33 +150,26 @@ def _run(answer: Callable[..., Any], case: Case) -> Result:
     return {"part": part, "difference": difference, "changed": changed}
 
 
-class _Oracle:
-    def __init__(self, case: Case) -> None:
-        self.case = case
-
-    @cached_property
-    def difference(self) -> float:
-        """The difference in the part where the steps first differ, or else the largest."""
-        seen = [self._parts_after(step) for step in _steps(self.case)]
-        part = _WANTED[self.case["kind"]]
-        names = seen[0] if part == "nothing" else [part]
-        return max(expect.relative_error(seen[1][name], seen[0][name]) for name in names)
-
-    def _parts_after(self, step: Step) -> dict[str, Tensor]:
-        torch.manual_seed(0)
-        model = copy.deepcopy(_model(self.case))
-        made = (model, _make_optimizer(self.case)(model.parameters()))
-        record = Recorder(made, dtype=None, num_terms=1, bitwise=True).call(step)
-        gradients = [g for g in record.updates[0].gradients.values() if g is not None]
-        return {
-            "loss": torch.tensor([record.loss], dtype=torch.float64),
-            "gradients": observe.vector(gradients),
-            "parameters": observe.vector(list(record.parameters.values())),
-        }
+def _oracle(case: Case) -> float:
+    """Give the difference in the part where the steps first differ, or else the largest."""
+    first, second = (_parts_after(step, case) for step in _steps(case))
+    part, _ = _KINDS[case["kind"]]
+    names = first if part == "nothing" else [part]
+    return max(expect.relative_error(second[name], first[name]) for name in names)
 
 
-def _judge(case: Case, result: Result, oracle: _Oracle) -> None:
-    part, wanted = result.get("part"), _WANTED[case["kind"]]
+def _parts_after(step: Step, case: Case) -> dict[str, Tensor]:
+    model = _model(case)
+    optimizer = _make_optimizer(case)(model.parameters())
+    torch.manual_seed(0)
+    with observe.updates_seen(model, optimizer) as updates:
+        loss = torch.tensor([step(model, optimizer)], dtype=torch.float64)
+    parameters = observe.parameter_vector(model)
+    return {"loss": loss, "gradients": updates[0], "parameters": parameters}
+
+
+def _judge(case: Case, result: Result, right: float) -> None:
+    part, (wanted, advice) = result.get("part"), _KINDS[case["kind"]]
     if part not in ("loss", "gradients", "parameters", "nothing"):
         raise CheckError(
             'a pair is to be returned: the part, one of "loss", "gradients", "parameters" and '
@@ -182,9 +182,9 @@ def _judge(case: Case, result: Result, oracle: _Oracle) -> None:
         found = f"the first difference beyond {case['tolerance']:g} is in {wanted}, not in {part}"
         if wanted == "nothing":
             found = f"nothing differs by more than {case['tolerance']:g}, and {part} was the answer"
-        raise CheckError(f"{found}: {_ADVICE[case['kind']]}")
+        raise CheckError(f"{found}: {advice}")
     seen = read.number(result.get("difference"), "the second of the pair, the difference,")
-    agrees = math.isclose(seen, oracle.difference, rel_tol=1e-6, abs_tol=1e-12)
+    agrees = math.isclose(seen, right, rel_tol=1e-6, abs_tol=1e-12)
     if not agrees and not (case["kind"] == "nan" and not math.isfinite(seen)):
         if wanted == "nothing":
             raise CheckError(
@@ -204,6 +204,6 @@ first_difference = Check(
     _cases,
     _run,
     _judge,
-    oracle=_Oracle,
+    oracle=_oracle,
     forbidden=[_NOT_ITSELF],
 )

@@ -83,9 +83,10 @@ class _Oracle:
         """Gradients and losses of each window, and the parameters after the last update."""
         model, gradients, losses = models.tiny_vit(self.case["seed"]), [], []
         for window in self.windows:
-            gradients.append(models.gradients_of(model, window))
-            losses.append(models.losses_of(model, window))
-            models.move(model, -_RATE * gradients[-1].mean)
+            of_gradients, of_losses = models.image_sums(model, window)
+            gradients.append(of_gradients)
+            losses.append(of_losses)
+            models.move(model, -_RATE * of_gradients.mean)
         return gradients, losses, observe.parameter_vector(model)
 
     @cached_property
@@ -138,69 +139,52 @@ def _loss_faults(losses: accumulation.Window) -> expect.Faults:
 def _judge_updates(case: Case, result: Result, oracle: _Oracle) -> None:
     gradients, _, parameters = oracle.updates
     seen = read.vectors(result.get("gradients"), len(parameters), "the gradients")
-    if seen:
-        _judge_length(case, seen[0])
-    _judge_count(case, len(gradients), len(seen))
+    if seen and not expect.is_close(seen[0], gradients[0].mean):
+        _judge_length(case, seen[0], gradients[0])
+    if len(seen) != len(gradients):
+        advice = "update once a window, after its last micro-batch."
+        if len(seen) < len(gradients):
+            short = gradients[-1].counts
+            advice = f"the last one has {len(short)} of {case['num']} micro-batches, and counts."
+        raise CheckError(
+            f"the optimizer made {len(seen)} updates, and there are {len(gradients)} windows: "
+            f"{advice}"
+        )
     old = torch.ones_like(parameters)
     for turn, (window, update) in enumerate(zip(gradients, seen, strict=True), start=1):
-        left = "what was handed over" if turn == 1 else "what the window before left"
-        faults = _faults(case, window, left, old)
         where = f"window {turn} of {len(gradients)}: "
-        accumulation.expect_gradient(update, window.mean, faults, where)
+        accumulation.expect_gradient(update, window.mean, _faults(case, window, old), where)
         old = window.mean
     after = read.vector(result.get("parameters"), len(parameters), "the parameters")
     if not expect.is_close(after, parameters):
         raise CheckError("the gradients are right, and something else changed the parameters.")
 
 
-def _faults(case: Case, window: accumulation.Window, left: str, old: Tensor) -> expect.Faults:
-    sizes = window.counts
-    yield (
-        "nothing is divided: the gradients of the micro-batches were added up, each a mean of its "
-        "own.",
-        window.sum_of_means,
-    )
+def _faults(case: Case, window: accumulation.Window, old: Tensor) -> expect.Faults:
+    yield from accumulation.faults(window, "images")
     yield (
         f"the sum was divided by the {case['num']} micro-batches that were asked for, and this "
-        f"window has {len(sizes)} of {sizes} images.",
+        f"window has {len(window.counts)} of {window.counts} images.",
         window.sum_of_means / case["num"],
     )
     yield (
-        "each micro-batch counts the same, whether it is large or small: that is a mean of means. "
-        f"Here they have {sizes} images.",
-        window.mean_of_means,
-    )
-    yield accumulation.LAST_ALONE, window.last_alone
-    yield (
-        f"{left} in .grad was added to the window: zero the gradients before its first backward.",
+        "what the window before left in .grad was added to the window: zero the gradients before "
+        "its first backward.",
         window.mean + old,
     )
 
 
-def _judge_length(case: Case, seen: Tensor) -> None:
+def _judge_length(case: Case, seen: Tensor, right: accumulation.Window) -> None:
     """Tell from the first update how many micro-batches were taken for a window."""
     model, items = models.tiny_vit(case["seed"]), _micro_batches(case)
-    wanted = min(case["num"], len(items))
-    for num in [wanted, *range(1, len(items) + 1)]:
-        if expect.is_close(seen, models.gradients_of(model, items[:num]).mean):
-            break
-    else:
-        return
-    if num != wanted:
-        raise CheckError(
-            f"the first update has {num} of the micro-batches in it, and a window has "
-            f"{case['num']}: update once a window, after its last micro-batch."
-        )
-
-
-def _judge_count(case: Case, wanted: int, seen: int) -> None:
-    if seen == wanted:
-        return
-    advice = "update once a window, after its last micro-batch."
-    if seen < wanted:
-        short = len(case["sizes"]) % case["num"] or case["num"]
-        advice = f"the last one has {short} of {case['num']} micro-batches, and counts."
-    raise CheckError(f"the optimizer made {seen} updates, and there are {wanted} windows: {advice}")
+    each, _ = models.image_sums(model, items)
+    for num in range(1, len(items) + 1):
+        taken = accumulation.Window(each.sums[:num], each.counts[:num])
+        if num != len(right.sums) and expect.is_close(seen, taken.mean):
+            raise CheckError(
+                f"the first update has {num} of the micro-batches in it, and a window has "
+                f"{case['num']}: update once a window, after its last micro-batch."
+            )
 
 
 def _one_window(

@@ -46,11 +46,10 @@ def _judge(case: Case, result: Result) -> None:
             f"the optimizer made {len(updates)} updates, and a window is one update, made after "
             "its last micro-batch."
         )
-    gradients = models.gradients_of_tokens(model, window)
+    gradients, losses = models.token_sums(model, window)
     accumulation.expect_gradient(updates[0], gradients.mean, _faults(model, window, gradients))
-    losses = models.losses_of_tokens(model, window)
     expect.loss(result.get("returned"), losses.mean, _loss_faults(losses))
-    optional = [len(labels) for _, labels in window if not models.num_targets(labels)]
+    optional = [len(part[0]) for part in window if not models.num_targets(*part)]
     accumulation.expect_each_once(result, case["sizes"], optional)
     surroundings.expect_kept(result)
     after = read.vector(result.get("parameters"), len(start), "the parameters")
@@ -68,15 +67,7 @@ def _faults(
     model: nn.Module, window: Sequence[models.MicroBatch], gradients: accumulation.Window
 ) -> expect.Faults:
     labels = torch.cat([labels for _, labels in window])
-    yield (
-        "each micro-batch counts the same, however many targets it has: divide each sum by the "
-        "targets of the whole window.",
-        gradients.mean_of_means,
-    )
-    yield (
-        "each micro-batch was divided by its own targets, and all were added up.",
-        gradients.sum_of_means,
-    )
+    yield from accumulation.faults(gradients, "targets")
     counts = {
         "the labels were counted before the shift. No token stands before the first of a row, so "
         "its label is nobody's target.": (labels != -100).sum(),
@@ -88,11 +79,10 @@ def _faults(
     }
     for words, count in counts.items():
         yield words, gradients.total / count
-    yield accumulation.LAST_ALONE, gradients.last_alone
-    yield accumulation.OLD_GRADIENT, gradients.mean + 1
-    for words, of_one, targets in _OTHER_TARGETS:
-        total = sum(observe.gradient(of_one(model, *part), model) for part in window)
-        own_count = sum(int((targets(*part) != -100).sum()) for part in window)
+    for words, pair in _OTHER_TARGETS:
+        pairs = [pair(model(tokens), tokens, labels) for tokens, labels in window]
+        total = sum(observe.gradient(_summed(*of_part), model) for of_part in pairs)
+        own_count = sum(int((targets != -100).sum()) for _, targets in pairs)
         yield words, total / own_count
         yield f"{words} The count is right.", total / gradients.count
 
@@ -101,31 +91,25 @@ def _summed(logits: Tensor, targets: Tensor) -> Tensor:
     return F.cross_entropy(logits.reshape(-1, logits.size(-1)), targets.flatten(), reduction="sum")
 
 
-# What to say, the sum of losses over other targets, and those targets.
-_OTHER_TARGETS: list[tuple[str, Callable[..., Tensor], Callable[..., Tensor]]] = [
+# What to say, and which logits are then compared with which targets.
+_OTHER_TARGETS: list[tuple[str, Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]]] = [
     (
         "the shift goes the wrong way, and each token has to guess the one before it.",
-        lambda model, tokens, labels: _summed(model(tokens)[:, 1:], labels[:, :-1]),
-        lambda tokens, labels: labels[:, :-1],
+        lambda logits, tokens, labels: (logits[:, 1:], labels[:, :-1]),
     ),
     (
         "tokens were taken for targets: the labels are those tokens that count, and -100.",
-        lambda model, tokens, labels: models.token_loss_sum(model, tokens, tokens),
-        lambda tokens, labels: tokens[:, 1:],
+        lambda logits, tokens, labels: (logits[:, :-1], tokens[:, 1:]),
     ),
     (
         "each token is asked to predict itself: the logits at a position are for the label one "
         "further on.",
-        lambda model, tokens, labels: _summed(model(tokens), labels),
-        lambda tokens, labels: labels,
+        lambda logits, tokens, labels: (logits, labels),
     ),
     (
         "the rows were put end to end before the shift, so the last token of each has to guess the "
         "first of the next: shift, then flatten.",
-        lambda model, tokens, labels: _summed(
-            model(tokens).flatten(0, 1)[:-1], labels.flatten()[1:]
-        ),
-        lambda tokens, labels: labels.flatten()[1:],
+        lambda logits, tokens, labels: (logits.flatten(0, 1)[:-1], labels.flatten()[1:]),
     ),
 ]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -124,157 +124,150 @@ def _judge_without_scaler(result: Result, num_updates: int, wanted: int) -> None
 
 @dataclass
 class _Turn:
-    """One window: what is wanted of it, and how scaler and scheduler stand after it."""
+    """One window: how scaler and scheduler should stand after it."""
 
-    case: Case
-    said: Mapping[str, Any]
     where: str
     is_lost: bool
-    gradients: accumulation.Window
-    losses: accumulation.Window
-    scale: float
-    scale_after: float = 1.0
-    counted: int = 0  # good updates since the scale last changed
-    done: int = 0  # updates so far
+    scale: float  # before it
+    scale_after: float
+    counted: int  # good updates since the scale last changed
+    done: int  # updates so far
 
-    def check(self, model: nn.Module, updates: Iterator[Tensor]) -> None:
-        start, update = observe.parameter_vector(model), 0.0 * self.gradients.mean
-        if not self.is_lost:
-            update = self._expect_gradient(next(updates))
-        self._expect_returned()
-        self._expect_scaler()
-        self._expect_schedule()
-        rate = _RATE * _GAMMA ** (self.done - 1)
-        seen = read.vector(self.said.get("parameters"), len(start), f"{self.where}the parameters")
-        expect.close(
-            seen,
-            start - rate * update,
-            [
-                (
-                    "its gradient is right, and the update had the next one's learning rate: the "
-                    "scheduler steps after scaler.step.",
-                    start - rate * _GAMMA * update,
-                )
-            ],
-            otherwise="gradient and schedule are right, and the parameters are not.",
-            where=self.where,
+
+def _turns(case: Case) -> Iterator[_Turn]:
+    scale, counted, done = case["scale"] if case["enabled"] else 1.0, 0, 0
+    for number in range(len(case["sizes"])):
+        before, is_lost = scale, bool(case["overflow"]) and number == _LOST
+        counted, done = (0, done) if is_lost else (counted + 1, done + 1)
+        if is_lost:
+            scale /= 2
+        elif case["enabled"] and counted == case["grows"]:
+            scale, counted = scale * 2, 0
+        where = f"window {number + 1} of {len(case['sizes'])}: "
+        yield _Turn(where, is_lost, before, scale, counted, done)
+
+
+def _judge_turns(case: Case, result: Result, updates: list[Tensor], model: nn.Module) -> None:
+    windows, turns = _windows(case), list(_turns(case))
+    said = read.records(result.get("turns"), "what each call left", len(windows))
+    if len(updates) != turns[-1].done:
+        advice = "one a window, by scaler.step"
+        if case["overflow"]:
+            advice = "an infinite gradient skips the update, which scaler.step does"
+        raise CheckError(
+            f"the optimizer made {len(updates)} updates in {len(windows)} windows, and "
+            f"{turns[-1].done} are wanted: {advice}."
         )
-        models.move(model, -rate * update)
+    remaining = iter(updates)
+    for window, turn, left in zip(windows, turns, said, strict=True):
+        gradients, losses = models.image_sums(model, window)
+        update = 0.0 * gradients.mean
+        if not turn.is_lost:
+            update = _expect_gradient(case, turn, gradients, next(remaining))
+        _expect_returned(turn, left, losses, gradients)
+        _expect_scaler(case, turn, left)
+        _expect_schedule(case, turn, left.get("schedule"))
+        _expect_parameters(turn, left, update, model)
 
-    def _expect_gradient(self, seen: Tensor) -> Tensor:
-        limit, window, scale = self.case["max_norm"], self.gradients, self.scale
 
-        def clip(gradient: Tensor) -> Tensor:
-            return accumulation.clipped(gradient, limit, seen)
+def _expect_gradient(case: Case, turn: _Turn, window: accumulation.Window, seen: Tensor) -> Tensor:
+    limit, scale = case["max_norm"], turn.scale
 
-        still_scaled = accumulation.clipped(scale * window.mean, limit, seen * scale) / scale
-        faults = [
-            (
-                "the gradient was clipped while it was still scaled: scaler.unscale_(optimizer) "
-                "comes before.",
-                still_scaled,
-            ),
-            ("the gradient was not clipped.", window.mean),
-            (
-                "it is too small by the scale: the loss was not scaled before backward, or the "
-                "gradient unscaled twice.",
-                clip(window.mean) / scale,
-            ),
-            (
-                "nothing is divided: the means of the micro-batches were added up.",
-                clip(window.sum_of_means),
-            ),
-            (
-                f"each micro-batch counts the same, and they have {window.counts} images.",
-                clip(window.mean_of_means),
-            ),
-            (accumulation.LAST_ALONE, clip(window.last_alone)),
-            (accumulation.OLD_GRADIENT, clip(window.mean + 1 / scale)),
-        ]
-        limits = [limit / scale]
-        return accumulation.expect_clipped(seen, window.mean, limit, faults, self.where, limits)
+    def clip(gradient: Tensor) -> Tensor:
+        return accumulation.clipped(gradient, limit, seen)
 
-    def _expect_returned(self) -> None:
-        losses, scaled = self.losses, self.losses.mean * self.scale
-        faults = [
-            (accumulation.MEAN_OF_MEANS, losses.mean_of_means),
-            (accumulation.SUM_OF_MEANS, losses.sum_of_means),
-            (f"it is scaled by {self.scale:g}, and is for people to read.", scaled),
-        ]
-        expect.loss(self.said.get("loss"), losses.mean, faults, where=self.where)
-        if self.is_lost:
-            return
-        norm = read.number(self.said.get("norm"), f"{self.where}the norm")
-        wanted = float(self.gradients.mean.norm())
-        expect.close(
-            norm,
-            wanted,
-            otherwise=f"the gradient is right, and the norm returned is {norm / wanted:.4g} times "
-            "that of the window's gradient before clipping, which clip_grad_norm_ returns.",
-            tolerance=1e-6,
-            where=self.where,
+    still_scaled = accumulation.clipped(scale * window.mean, limit, seen * scale) / scale
+    faults = [
+        (
+            "the gradient was clipped while it was still scaled: scaler.unscale_(optimizer) "
+            "comes before.",
+            still_scaled,
+        ),
+        ("the gradient was not clipped.", window.mean),
+        (
+            "it is too small by the scale: the loss was not scaled before backward, or the "
+            "gradient unscaled twice.",
+            clip(window.mean) / scale,
+        ),
+        *accumulation.faults(window, "images", clip),
+        (accumulation.OLD_GRADIENT, clip(window.mean + 1 / scale)),
+    ]
+    limits = [limit / scale]
+    return accumulation.expect_clipped(seen, window.mean, limit, faults, turn.where, limits)
+
+
+def _expect_returned(
+    turn: _Turn, left: Result, losses: accumulation.Window, gradients: accumulation.Window
+) -> None:
+    faults = [
+        (accumulation.MEAN_OF_MEANS, losses.mean_of_means),
+        (accumulation.SUM_OF_MEANS, losses.sum_of_means),
+        (f"it is scaled by {turn.scale:g}, and is for people to read.", losses.mean * turn.scale),
+    ]
+    expect.loss(left.get("loss"), losses.mean, faults, where=turn.where)
+    if turn.is_lost:
+        return
+    norm = read.number(left.get("norm"), f"{turn.where}the norm")
+    wanted = float(gradients.mean.norm())
+    expect.close(
+        norm,
+        wanted,
+        otherwise=f"the gradient is right, and the norm returned is {norm / wanted:.4g} times "
+        "that of the window's gradient before clipping, which clip_grad_norm_ returns.",
+        tolerance=1e-6,
+        where=turn.where,
+    )
+
+
+def _expect_scaler(case: Case, turn: _Turn, left: Result) -> None:
+    scale, counted = left.get("scale"), left.get("counted")
+    if scale != turn.scale_after or (case["enabled"] and counted != turn.counted):
+        raise CheckError(
+            f"{turn.where}the scaler is at scale {scale} after {counted} good updates, and "
+            f"should be at {turn.scale_after} after {turn.counted}: scaler.update() is for "
+            "once a window, after scaler.step."
         )
 
-    def _expect_scaler(self) -> None:
-        scale, counted = self.said.get("scale"), self.said.get("counted")
-        if scale != self.scale_after or (self.case["enabled"] and counted != self.counted):
-            raise CheckError(
-                f"{self.where}the scaler is at scale {scale} after {counted} good updates, and "
-                f"should be at {self.scale_after} after {self.counted}: scaler.update() is for "
-                "once a window, after scaler.step."
-            )
 
-    def _expect_schedule(self) -> None:
-        schedule, is_ahead = self.said.get("schedule"), self.said.get("schedule") == self.done + 1
-        if schedule == self.done:
-            return
-        if self.is_lost and is_ahead and self.case["overflow"] == "parameter":
+def _expect_schedule(case: Case, turn: _Turn, schedule: Any) -> None:
+    if schedule == turn.done:
+        return
+    said = (
+        f"the scheduler has made {schedule} steps after {turn.done} updates: it belongs to the "
+        "update, like the clipping."
+    )
+    if turn.is_lost and schedule == turn.done + 1:
+        said = (
+            "its update was skipped, and the scheduler stepped all the same: from now on it is "
+            "one ahead. A scale that has fallen tells."
+        )
+        if case["overflow"] == "parameter":
             said = (
                 "its update was skipped, and the scheduler made a step. A skipped update may have "
                 "a norm of nan, and may have an infinite one, as here."
             )
-        elif self.is_lost and is_ahead:
-            said = (
-                "its update was skipped, and the scheduler stepped all the same: from now on it is "
-                "one ahead. A scale that has fallen tells."
-            )
-        elif self.case["grows"] != _NEVER and schedule == self.done - 1:
-            said = (
-                "the scale grew, and the scheduler did not step: only a scale that has fallen "
-                "means a skipped update."
-            )
-        else:
-            said = (
-                f"the scheduler has made {schedule} steps after {self.done} updates: it belongs to "
-                "the update, like the clipping."
-            )
-        raise CheckError(self.where + said)
-
-
-def _judge_turns(case: Case, result: Result, updates: list[Tensor], model: nn.Module) -> None:
-    windows = _windows(case)
-    turns = read.records(result.get("turns"), "what each call left", len(windows))
-    lost = {_LOST} if case["overflow"] else set()
-    wanted = len(windows) - len(lost)
-    if len(updates) != wanted:
-        advice = "an infinite gradient skips the update, which scaler.step does" if lost else ""
-        raise CheckError(
-            f"the optimizer made {len(updates)} updates in {len(windows)} windows, and {wanted} "
-            f"are wanted: {advice or 'one a window, by scaler.step'}."
+    elif case["grows"] != _NEVER and schedule == turn.done - 1:
+        said = (
+            "the scale grew, and the scheduler did not step: only a scale that has fallen means a "
+            "skipped update."
         )
-    scale, done, counted = case["scale"] if case["enabled"] else 1.0, 0, 0
-    remaining = iter(updates)
-    for number, (window, said) in enumerate(zip(windows, turns, strict=True)):
-        is_lost, before = number in lost, scale
-        done, counted = done + (not is_lost), 0 if is_lost else counted + 1
-        if is_lost:
-            scale = scale / 2
-        elif case["enabled"] and counted == case["grows"]:
-            scale, counted = scale * 2, 0
-        where = f"window {number + 1} of {len(windows)}: "
-        of_each = models.gradients_of(model, window), models.losses_of(model, window)
-        turn = _Turn(case, said, where, is_lost, *of_each, before, scale, counted, done)
-        turn.check(model, remaining)
+    raise CheckError(turn.where + said)
+
+
+def _expect_parameters(turn: _Turn, left: Result, update: Tensor, model: nn.Module) -> None:
+    start, rate = observe.parameter_vector(model), _RATE * _GAMMA ** (turn.done - 1)
+    early = (
+        "its gradient is right, and the update had the next one's learning rate: the scheduler "
+        "steps after scaler.step."
+    )
+    expect.close(
+        read.vector(left.get("parameters"), len(start), f"{turn.where}the parameters"),
+        start - rate * update,
+        [(early, start - rate * _GAMMA * update)],
+        otherwise="gradient and schedule are right, and the parameters are not.",
+        where=turn.where,
+    )
+    models.move(model, -rate * update)
 
 
 scaled_step = Check(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -11,23 +12,25 @@ from torch import Tensor, nn
 
 from tutorial_lib.checks import observe, surroundings
 from tutorial_lib.checks.core import Case, CheckError, Result
-from tutorial_lib.checks.lab06.models import Task, gpt_task, make_optimizer
+from tutorial_lib.checks.lab06.models import gpt_task, make_optimizer
 
-# In which ways a step fails, and what the learner reads about each.
+# In which ways a step fails: what the learner reads about it, and what the error has to name.
 HOW = {
-    "no steps": "num_steps=0",
-    "too many steps": "more micro-batches than rows",
-    "all masked": "a batch without one target",
-    "nan": "a loss of nan in the third micro-batch",
-    "inf": "an infinite loss in the third micro-batch",
-    "raises": "an interrupt (a BaseException) raised by the model in the third micro-batch",
-}
-_NAMES_IT = {
-    "no steps": "num_steps, and its value",
-    "too many steps": "both numbers, the steps and the rows",
-    "nan": "the third of the micro-batches by its number",
-    "inf": "the third of the micro-batches by its number",
-    "raises": "what the model said",
+    "no steps": ("num_steps=0", "num_steps, and its value"),
+    "too many steps": ("more micro-batches than rows", "both numbers, the steps and the rows"),
+    "all masked": ("a batch without one target", ""),
+    "nan": (
+        "a loss of nan in the third micro-batch",
+        "the third of the micro-batches by its number",
+    ),
+    "inf": (
+        "an infinite loss in the third micro-batch",
+        "the third of the micro-batches by its number",
+    ),
+    "raises": (
+        "an interrupt (a BaseException) raised by the model in the third micro-batch",
+        "what the model said",
+    ),
 }
 _SAID = "the model itself raised this"
 _SWITCH = "a mode of the model, a requires_grad or the grad mode is another than before."
@@ -52,38 +55,28 @@ class _FromTheModel(BaseException):
 
 
 def _failing(loss_sum: Callable[..., Tensor], how: str) -> Callable[..., Tensor]:
-    calls = 0
+    calls = itertools.count(1)
 
     def failing(model: nn.Module, *micro_batch: Tensor) -> Tensor:
-        nonlocal calls
-        calls += 1
-        loss = loss_sum(model, *micro_batch)
-        if calls == 3 and how == "raises":
+        loss, is_third = loss_sum(model, *micro_batch), next(calls) == 3
+        if is_third and how == "raises":
             raise _FromTheModel(_SAID)
-        return loss * {"nan": math.nan, "inf": math.inf}[how] if calls == 3 else loss
+        return loss * {"nan": math.nan, "inf": math.inf}.get(how, 1.0) if is_third else loss
 
     return failing
 
 
 def _num_steps(case: Case) -> int:
-    if case["fails"] == "no steps":
-        return 0
-    return int(case["rows"] + 3 if case["fails"] == "too many steps" else case["num_steps"])
-
-
-def _task(case: Case) -> Task:
-    how = case["fails"]
-    dtype = getattr(torch, case["dtype"])
-    task = gpt_task(case["seed"], case["rows"], dtype, masked=how == "all masked")
-    task.add_side_effects()
-    if how in ("nan", "inf", "raises"):
-        task.loss_sum = _failing(task.loss_sum, how)
-    return task
+    special: dict[str, int] = {"no steps": 0, "too many steps": case["rows"] + 3}
+    return special.get(case["fails"], int(case["num_steps"]))
 
 
 def run(answer: Callable[..., Any], case: Case) -> Result:
     """Have a step fail, and note what it left behind."""
-    task = _task(case)
+    how, dtype = case["fails"], getattr(torch, case["dtype"])
+    task = gpt_task(case["seed"], case["rows"], dtype, masked=how == "all masked")
+    task.add_side_effects()
+    task.loss_sum = _failing(task.loss_sum, how)
     optimizer = make_optimizer(case["optimizer"], task.model)
     observe.fill_gradients(task.model)
     optimizer.step()  # so that it has state to lose
@@ -104,31 +97,32 @@ def judge(case: Case, result: Result) -> None:
     Raises:
         CheckError: When it is another, or none, or something remains.
     """
-    how = case["fails"]
-    what, raised, said = HOW[how], result.get("raised"), result.get("said")
+    how, raised, said = case["fails"], result.get("raised"), result.get("said")
+    what, named = HOW[how]
     if raised == "nothing" or not isinstance(said, str):
         raise CheckError(
             f"{what}: nothing was raised. A step that cannot be made says so, and makes none."
         )
-    if raised != ("_FromTheModel" if how == "raises" else "ValueError"):
-        advice = (
-            "what the model raises is passed on as it is"
-            if how == "raises"
-            else "a ValueError in your own words is wanted"
-        )
+    wanted, advice = "ValueError", "a ValueError in your own words is wanted"
+    if how == "raises":
+        wanted, advice = "_FromTheModel", "what the model raises is passed on as it is"
+    if raised != wanted:
         raise CheckError(f"{what}: a {raised} came ({said[:80]}), and {advice}.")
-    for name in surroundings.names_in(result):
-        # what came before has passed, so what is put back is right
-        advice = _MESSAGES.get(name, surroundings.MESSAGES[name])
-        raise CheckError(f"{what}: {_PASSED_BY if how == 'raises' else advice}")
+    # what came before an interrupt has passed, so what is put back is right
+    surroundings.expect_kept(
+        result,
+        {
+            name: f"{what}: {_PASSED_BY if how == 'raises' else words}"
+            for name, words in {**surroundings.MESSAGES, **_MESSAGES}.items()
+        },
+    )
     if how in ("nan", "inf") and "3" not in said and "2" in said:
         raise CheckError(f"{what}: {said[:120]!r} counts it from 0, and people count from 1.")
-    if not all(word in said for word in _words(case)):
-        raise CheckError(f"{what}: the message {said[:120]!r} does not name {_NAMES_IT[how]}.")
-
-
-def _words(case: Case) -> list[str]:
-    """List what the error has to say."""
-    numbers = [str(case["rows"]), str(_num_steps(case))]
-    words = {"no steps": ["0"], "too many steps": numbers, "nan": ["3"], "inf": ["3"]}
-    return [_SAID] if case["fails"] == "raises" else words.get(case["fails"], [])
+    words = {
+        "no steps": ["0"],
+        "too many steps": [str(case["rows"]), str(_num_steps(case))],
+        "raises": [_SAID],
+        "all masked": [],
+    }
+    if not all(word in said for word in words.get(how, ["3"])):
+        raise CheckError(f"{what}: the message {said[:120]!r} does not name {named}.")

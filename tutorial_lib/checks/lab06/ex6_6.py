@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from typing import Any
+from unittest import mock
 
 import torch
 from torch.nn.parallel import DistributedDataParallel
@@ -49,19 +50,17 @@ def _windows(case: Case) -> list[list[models.MicroBatch]]:
 def _run(answer: Callable[..., Any], case: Case) -> Result:
     windows = _windows(case)
     replicas = [models.tiny_gpt(case["seed"]) for _ in windows]
-    entered: list[list[int]] = []
+    entries: list[mock.Mock] = []  # into no_sync
 
     def work(rank: int) -> dict[str, Any]:
         model = DistributedDataParallel(replicas[rank])
         optimizer = SGD(model.parameters(), lr=_RATE)
         observe.fill_gradients(model)
-        entered.append(_count_entries(model))
+        entries.append(mock.Mock(wraps=model.no_sync))
+        model.no_sync = entries[-1]  # type: ignore[method-assign]
         syncs: list[bool] = []  # of each forward through DDP, whether its backward will reduce
         model.register_forward_pre_hook(lambda *_: syncs.append(model.require_backward_grad_sync))
-        options = {
-            "loss_sum": token_loss_sum,
-            "count_terms": lambda tokens, labels: num_targets(labels),
-        }
+        options = {"loss_sum": token_loss_sum, "count_terms": num_targets}
         seen = models.train(
             lambda: answer(model, optimizer, windows[rank], **options), replicas[rank], optimizer
         )
@@ -77,20 +76,7 @@ def _run(answer: Callable[..., Any], case: Case) -> Result:
             ) from error
         raise
     calls = [[list(call) for call in of_rank.calls] for of_rank in traffic]
-    return {"ranks": seen, "calls": calls, "used_no_sync": any(map(len, entered))}
-
-
-def _count_entries(model: Any) -> list[int]:
-    """Note each use of no_sync in a list."""
-    uses: list[int] = []
-    plain = model.no_sync
-
-    def no_sync() -> Any:
-        uses.append(1)
-        return plain()
-
-    model.no_sync = no_sync
-    return uses
+    return {"ranks": seen, "calls": calls, "used_no_sync": any(entry.called for entry in entries)}
 
 
 class _Oracle:
@@ -100,12 +86,12 @@ class _Oracle:
         model, windows = models.tiny_gpt(case["seed"]), _windows(case)
         self.size = len(observe.parameter_vector(model))
         self.num_bytes = sum(parameter.nbytes for parameter in model.parameters())
-        self.gradients = [models.gradients_of_tokens(model, window) for window in windows]
-        self.losses = [models.losses_of_tokens(model, window) for window in windows]
+        sums = [models.token_sums(model, window) for window in windows]
+        self.gradients, self.losses = map(list, zip(*sums, strict=True))
         # of all ranks: one micro-batch a rank
         self.ranks = _joined(self.gradients)
         self.optional = [
-            [len(labels) for _, labels in window if not num_targets(labels)] for window in windows
+            [len(part[0]) for part in window if not num_targets(*part)] for window in windows
         ]
 
     def faults(self) -> expect.Faults:

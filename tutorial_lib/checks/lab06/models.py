@@ -81,7 +81,7 @@ def whole(window: Sequence[MicroBatch]) -> MicroBatch:
     return tuple(torch.cat(parts) for parts in zip(*window, strict=True))
 
 
-def num_targets(labels: Tensor) -> int:
+def num_targets(tokens: Tensor, labels: Tensor) -> int:
     """Count the labels `(B, T)` that are some token's next one: neither masked nor the first."""
     return int((labels[:, 1:] != -100).sum())
 
@@ -92,31 +92,36 @@ def token_loss_sum(model: nn.Module, tokens: Tensor, labels: Tensor) -> Tensor:
     return F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="sum")
 
 
-def gradients_of(model: Any, window: Sequence[MicroBatch]) -> Window:
-    """Differentiate a model's mean loss on each micro-batch, weighted by its rows."""
-    sizes = [len(part[-1]) for part in window]
-    of_each = [observe.gradient(model.loss(*part), model) for part in window]
-    return Window([n * g for n, g in zip(sizes, of_each, strict=True)], sizes)
+def image_loss_sum(model: nn.Module, images: Tensor, labels: Tensor) -> Tensor:
+    """Add up the cross-entropies of all images."""
+    return F.cross_entropy(model(images), labels, reduction="sum")
 
 
-def losses_of(model: Any, window: Sequence[MicroBatch]) -> Window:
-    """Give a model's mean loss on each micro-batch, weighted by its rows."""
-    sizes = [len(part[-1]) for part in window]
-    losses = [n * model.loss(*part).item() for n, part in zip(sizes, window, strict=True)]
-    return Window(losses, sizes)
+def pixel_loss_sum(model: Any, images: Tensor, times: Tensor, noise: Tensor) -> Tensor:
+    """Add up the squared errors of all pixels."""
+    loss: Tensor = model.loss(images, times, noise)
+    return loss * images.numel()
 
 
-def gradients_of_tokens(model: nn.Module, window: Sequence[MicroBatch]) -> Window:
-    """Differentiate the sum of losses on each micro-batch of tokens."""
-    counts = [num_targets(labels) for _, labels in window]
-    sums = [observe.gradient(token_loss_sum(model, *part), model) for part in window]
-    return Window(sums, counts)
+def image_sums(model: nn.Module, window: Sequence[MicroBatch]) -> tuple[Window, Window]:
+    """Give the gradients, and the losses, of micro-batches of images."""
+    return _sums(model, window, image_loss_sum, [len(labels) for _, labels in window])
 
 
-def losses_of_tokens(model: nn.Module, window: Sequence[MicroBatch]) -> Window:
-    """Add up the losses of each micro-batch of tokens."""
-    counts = [num_targets(labels) for _, labels in window]
-    return Window([token_loss_sum(model, *part).item() for part in window], counts)
+def token_sums(model: nn.Module, window: Sequence[MicroBatch]) -> tuple[Window, Window]:
+    """Give the gradients, and the losses, of micro-batches of tokens."""
+    return _sums(model, window, token_loss_sum, [num_targets(*part) for part in window])
+
+
+def _sums(
+    model: nn.Module,
+    window: Sequence[MicroBatch],
+    loss_sum: Callable[..., Tensor],
+    counts: Sequence[int],
+) -> tuple[Window, Window]:
+    losses = [loss_sum(model, *part) for part in window]
+    gradients = [observe.gradient(loss, model) for loss in losses]
+    return Window(gradients, counts), Window([loss.item() for loss in losses], counts)
 
 
 def train(call: Callable[[], Any], model: nn.Module, optimizer: Optimizer) -> dict[str, Any]:
@@ -181,35 +186,22 @@ def gpt_task(seed: int, rows: int, dtype: torch.dtype, *, masked: bool = False) 
     """Give a GPT and rows of different lengths, perhaps without a target."""
     generator = torch.Generator().manual_seed(seed)
     (batch,) = token_window([rows], generator, [0] if masked else [])
-    model = tiny_gpt(seed, dtype)
-    return Task(model, batch, token_loss_sum, lambda tokens, labels: num_targets(labels))
+    return Task(tiny_gpt(seed, dtype), batch, token_loss_sum, num_targets)
 
 
 def vit_task(seed: int, rows: int, dtype: torch.dtype) -> Task:
     """Give a ViT and images."""
-    generator = torch.Generator().manual_seed(seed)
-    ((images, labels),) = image_window([rows], generator)
-
-    def loss_sum(model: nn.Module, images: Tensor, labels: Tensor) -> Tensor:
-        return F.cross_entropy(model(images), labels, reduction="sum")
-
+    ((images, labels),) = image_window([rows], torch.Generator().manual_seed(seed))
     batch = (images.to(dtype), labels)
-    return Task(tiny_vit(seed, dtype), batch, loss_sum, lambda images, labels: len(labels))
+    return Task(tiny_vit(seed, dtype), batch, image_loss_sum, lambda images, labels: len(labels))
 
 
 def unet_task(seed: int, rows: int, dtype: torch.dtype) -> Task:
     """Give a U-Net and noisy images; its terms are pixels."""
     generator = torch.Generator().manual_seed(seed)
     images, noise = torch.randn(2, rows, 1, 8, 8, generator=generator, dtype=torch.float64)
-    times = torch.randint(1000, (rows,), generator=generator)
-
-    def loss_sum(model: nn.Module, images: Tensor, times: Tensor, noise: Tensor) -> Tensor:
-        loss: Tensor = model.loss(images, times, noise)  # type: ignore[operator]
-        return loss * images.numel()
-
-    batch = (images.to(dtype), times, noise.to(dtype))
-    model = tiny_unet(seed, dtype)
-    return Task(model, batch, loss_sum, lambda images, times, noise: images.numel())
+    batch = (images.to(dtype), torch.randint(1000, (rows,), generator=generator), noise.to(dtype))
+    return Task(tiny_unet(seed, dtype), batch, pixel_loss_sum, lambda images, *_: images.numel())
 
 
 TASKS: dict[str, Callable[..., Task]] = {"GPT": gpt_task, "ViT": vit_task, "U-Net": unet_task}
