@@ -46,7 +46,9 @@ def with_slips(
     return train_epoch
 
 
-divides_by_nothing = wrong("the micro-batches' means were added up")(with_slips(weight=lambda y, window, num: 1))
+divides_by_nothing = wrong("the micro-batches' means were added up")(
+    with_slips(weight=lambda y, window, num: 1)
+)
 divides_by_num = wrong("micro-batches that were asked for")(
     with_slips(weight=lambda y, window, num: 1 / num)
 )
