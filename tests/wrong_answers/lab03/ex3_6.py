@@ -132,6 +132,9 @@ always_stops_early = wrong("hand options.early_stop to")(with_faults(stops=lambd
 ignores_contexts = wrong("the contexts of context_fn and the function came in the order")(
     with_faults(contexts=lambda context_fn: LAB.no_contexts())
 )
+goes_on_without_gradients = wrong("where gradients are off, a context")(
+    with_faults(plain=lambda function: False)
+)
 never_compares = wrong("which takes forward_is_done")(with_faults(finished=False))
 says_one_thing_for_all = wrong("the three messages of compare begin as")(
     with_faults(compare=always(says("the recomputation differs: {} and {}")))
