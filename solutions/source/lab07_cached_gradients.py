@@ -55,7 +55,7 @@ left, right = digits[..., :4], digits[..., 4:]  # (1797, 1, 8, 4) each
 
 # %% id="tower"
 def make_tower(side=8, dropout=0.1):
-    """Make a tower: from rows `(rows, 1, side, side / 2)` to embeddings `(rows, 32)`."""
+    """Make a tower: rows `(rows, 1, side, side / 2)` to embeddings `(rows, 32)`."""
     return nn.Sequential(
         *(nn.Conv2d(1, 16, 3, padding=1), nn.GELU()),
         *(nn.Conv2d(16, 32, 3, stride=2, padding=1), nn.GELU()),
@@ -316,7 +316,7 @@ def cache_gradients(
 
     Args:
         loss_of: Called with all embeddings, one tensor a tower; gives a scalar.
-        embeddings: For each tower `(rows, features)`, without a graph; left as they are.
+        embeddings: For each tower `(rows, features)`, without a graph; left alone.
 
     Returns:
         The loss as a float, and for each tower the loss's gradient, shaped as its
@@ -448,7 +448,7 @@ for dtype in (torch.float32, torch.float64):
 # how much is a gradient off? Write a share of its norm, such as `0.3`.
 
 # %% id="guess-moments"
-guess = None
+guess = None  # share of the norm
 
 
 # %% id="given-one-graph"

@@ -723,7 +723,7 @@ def begin_update(update, optimizer):
 
 
 def one_update(unet, optimizer, update, cap_bytes, micro_batch):
-    """Make an update under a cap; gives loss, micro-batch and whether it kept the cap."""
+    """Update under a cap; gives loss, micro-batch and whether it kept the cap."""
     drawn = begin_update(update, optimizer)
     with memory.capped(cap_bytes, model=unet, optimizer=optimizer) as cap:
         loss, fitted = update_that_fits(unet, optimizer, drawn, micro_batch)
