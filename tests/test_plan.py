@@ -342,7 +342,7 @@ def test_a_long_chain_of_equals_is_solved_below_a_single_recomputation():
 @pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
 def test_three_hundred_unequal_stages_use_their_budget_below_a_single_recomputation(share):
     stages = unequal(300)
-    floor, single = plan.floor_bytes(stages), 800_000
+    floor, single = plan.floor_bytes(stages), 700_000
     assert best_single(Costs.of(stages, ()), single - stages[0].input_bytes - 1, 20_000) is None
     budget = int(floor + share * (single - floor))
     start = time.process_time()
