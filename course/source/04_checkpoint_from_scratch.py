@@ -481,7 +481,8 @@ claims.Verdicts(
     claims.Verdict(
         "C04",
         "holds",
-        "Without the forward's random state, dropout gives wrong gradients and no error.",
+        "Without the forward's random state, dropout gives wrong gradients and no "
+        "error.",
         f"gradients equal to the bit: {without_rng.startswith('equal')} without the "
         f"RNG state, {restored} with it",
         "computed",
@@ -490,7 +491,8 @@ claims.Verdicts(
     claims.Verdict(
         "C15",
         "holds",
-        "Keywords, tuples, numbers, masks, several outputs: a few lines each, and right.",
+        "Keywords, tuples, numbers, masks, several outputs: a few lines each, and "
+        "right.",
         f"{equal} of {len(mended)} kinds of call have the right gradients",
         "computed",
         "table",

@@ -178,7 +178,8 @@ claims.Verdicts(
     claims.Verdict(
         "A03",
         "holds if",
-        "Memory grows with the depth; with its root where a layer keeps its input alone.",
+        "Memory grows with the depth; with its root where a layer keeps its input "
+        "alone.",
         f"depth to the power of {slopes['none']:.2f}, with sqrt {slopes['sqrt']:.2f}",
         "counted",
         "sines-depth",

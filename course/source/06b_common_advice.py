@@ -93,7 +93,8 @@ claims.Verdicts(
     claims.Verdict(
         "E05",
         "holds if",
-        "The segments' code is right only if each segment is bound when the loop passes.",
+        "The segments' code is right only if each segment is bound when the loop "
+        "passes.",
         f"{unbound.count(False)} of {len(unbound)} layers wrong with the closure; "
         f"bound: {all(bound)}",
         "computed",
@@ -220,7 +221,8 @@ claims.Verdicts(
     claims.Verdict(
         "A15",
         "holds",
-        "What counts is the number of blocks, and how much of the peak was activations.",
+        "What counts is the number of blocks, and how much of the peak was "
+        "activations.",
         f"{shallow[1]} saved with 1 block, {shallow[4]} with 4, {shallow[16]} with 16",
         "counted",
         "shallow-table",

@@ -645,7 +645,8 @@ claims.Verdicts(
         "holds if",
         "Offload frees what waits and recomputes nothing; behind PCIe only a part of "
         "it is hidden.",
-        f"{plain.waiting:.0f} waiting units become {table['none, offloaded']['waiting']}; "
+        f"{plain.waiting:.0f} waiting units become "
+        f"{table['none, offloaded']['waiting']}; "
         f"an A100 hides {a100:.0%} of the copies at width 4096",
         "counted",
         "offload-table",
