@@ -371,9 +371,11 @@ def batch_counted_twice(cured):
     @contextmanager
     def put_back(model):
         kept = [buffer.clone() for buffer in model.buffers()]
-        yield
-        for buffer, before in zip(model.buffers(), kept, strict=True):
-            buffer.copy_(before)
+        try:
+            yield
+        finally:
+            for buffer, before in zip(model.buffers(), kept, strict=True):
+                buffer.copy_(before)
 
     def step(model, optimizer, how=non_reentrant):
         x = model.stem(data.image_batch(8, 3, 8).double())
