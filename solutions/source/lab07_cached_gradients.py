@@ -486,7 +486,7 @@ print(f"spectral norm: off by {forgotten['spectral norm']:.0e}")
 # %% [markdown] id="read-moments"
 # Two kinds of state have moved: the **random state**, of the CPU and of the GPUs that the tower
 # lives on, and the **buffers** (power iterations, moving averages, counters). The second pass must
-# find both as the first did, and must not move them again. These functions read and write the
+# find both as the first did, and not move them again. These functions read and write the
 # random state. Your answer has two blanks: replace both `raise` lines.
 
 

@@ -490,7 +490,7 @@ pd.DataFrame({"peak, MiB": {name: f"{peak / MIB:.2f}" for name, peak in peaks.it
 # %% [markdown] id="text-8-5"
 # It is the last block on the way up, which is the first in backward. What it discards is recomputed
 # before anything else has been freed. No single block brings the step under the cap. The switch
-# does, and recomputes more than needed.
+# does, but recomputes too much.
 #
 # ## 8.5 Both levers at once
 #
