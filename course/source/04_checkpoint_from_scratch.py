@@ -351,6 +351,7 @@ def penalised_loss():
     return F.cross_entropy(logits, tokens.roll(-1).flatten()) + 1e-2 * sum(penalties)
 
 
+# %% id="outputs-compare"
 penalised = GPT(GPTConfig(num_layers=4, dropout=0.1))
 penalised.blocks = nn.ModuleList(Penalised(penalised.config) for _ in range(4))
 penalised.position_embedding.requires_grad_(False)  # this loss does without
