@@ -131,7 +131,8 @@ for ratio in (1, 4, 16):
 pd.DataFrame(best_cuts).T
 
 # %% [markdown] id="seconds-text"
-# Nearly equal is best. Later segments may be longer, since fewer boundaries wait by then.
+# Nearly equal is best. Earlier segments may be longer: when their backward comes, fewer boundaries
+# wait.
 #
 # ## Is it a third slower?
 #
@@ -321,7 +322,7 @@ claims.Verdicts(
 # | advice | what we found |
 # |---|---|
 # | a closure for each segment | bind the segment as an argument, or gradients are wrong |
-# | equal segments | nearly best; later ones may be longer |
+# | equal segments | nearly best; earlier ones may be longer |
 # | a third slower | at most; measure yours |
 # | deep networks only | what counts is the number of blocks |
 # | the first and the last 8 | *which* layers hardly matters |

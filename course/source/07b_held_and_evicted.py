@@ -138,6 +138,22 @@ else:
 offload = json.loads((snapshots.SNAPSHOTS / "offload.json").read_text())["peaks"]
 pd.DataFrame(offload).T.map(lambda size: f"{Bytes(size)}")
 
+# %% id="verdicts-offload"
+at = {way: f"{Bytes(peak['card'])}" for way, peak in offload.items()}
+claims.Verdicts(
+    claims.Verdict(
+        "C13",
+        "holds if",
+        "Offload frees about what checkpoints free, without recomputing, and fills the "
+        "host's memory.",
+        f"ViT-B: {at['kept']} become {at['moved']} on the card, "
+        f"{Bytes(offload['moved']['host'])} on the host; per block {at['per block']}",
+        "emulated",
+        "offload-emulated",
+        device="emulated A100",
+    ),
+)
+
 # %% [markdown] id="offload-emulated-read"
 # Moved, the card holds a little less than with a checkpoint around each block. The host gets more
 # than the card had: a tensor that three operations save is copied three times, and so are weights.
@@ -233,19 +249,7 @@ plots.training_curves(
 # ## Verdicts
 
 # %% id="verdicts"
-at = {way: f"{Bytes(peak['card'])}" for way, peak in offload.items()}
 claims.Verdicts(
-    claims.Verdict(
-        "C13",
-        "holds if",
-        "Offload frees about what checkpoints free, without recomputing, and fills the "
-        "host's memory.",
-        f"ViT-B: {at['kept']} become {at['moved']} on the card, "
-        f"{Bytes(offload['moved']['host'])} on the host; per block {at['per block']}",
-        "emulated",
-        "offload-emulated",
-        device="emulated A100",
-    ),
     claims.Verdict(
         "C21",
         "holds",
