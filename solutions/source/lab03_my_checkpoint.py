@@ -252,7 +252,7 @@ seen
 # %% id="answer-3-2"
 # exercise 3.2
 def hooked(function, *args):
-    """Run a function so that autograd keeps nothing; recompute on demand, stop early."""
+    """Run a function, let autograd keep nothing; recompute on demand, stop early."""
     num_saved = 0
     recomputed: dict[int, Tensor] = {}
 
@@ -262,7 +262,7 @@ def hooked(function, *args):
         return num_saved - 1
 
     def collect(tensor: Tensor) -> Tensor:
-        """In the recomputation: store the tensor, return what its graph keeps; or stop."""
+        """In the recomputation: store it, return what its graph keeps; or stop."""
         ### BEGIN SOLUTION
         recomputed[len(recomputed)] = kept = tensor.detach()
         if len(recomputed) == num_saved:
@@ -836,7 +836,8 @@ def refuse(function, options):
         )
     if options.determinism_check not in ("default", "none"):
         raise ValueError(
-            f"determinism_check (={options.determinism_check!r}) is 'default' or 'none'."
+            f"determinism_check (={options.determinism_check!r}) is 'default' or "
+            "'none'."
         )
     if options.debug and options.context_fn is not no_contexts:
         raise ValueError(
