@@ -91,6 +91,18 @@ def forgetful(function, devices, preserve_rng_state):
     return contextlib.nullcontext
 
 
+def without_autocast(function, devices, preserve_rng_state):
+    """The surroundings, but for autocast, which is off in backward."""
+    restored = LAB.remember_surroundings(function, devices, preserve_rng_state)
+
+    @contextlib.contextmanager
+    def plain():
+        with restored(), torch.autocast("cpu", enabled=False):
+            yield
+
+    return plain
+
+
 latest = []
 
 
@@ -122,6 +134,7 @@ runs_the_latest_function = wrong("one was recomputed in another's place")(
 forgets_the_surroundings = wrong("does the recomputation compute what forward did")(
     with_faults(surroundings=forgetful)
 )
+forgets_autocast = wrong("was bfloat16")(with_faults(surroundings=without_autocast))
 keeps_arguments_in_a_closure = wrong("saves nothing while a closure holds its inputs")(
     with_faults(arguments=closure)
 )

@@ -46,7 +46,7 @@ def _chain(call: chain.Call, case: Case) -> Result:
 
 
 def _call(call: chain.Call, case: Case) -> Result:
-    """Call with containers, keywords and contexts; and where gradients are off."""
+    """Call with containers, keywords, contexts and autocast; and where gradients are off."""
     torch.manual_seed(case["seed"])
     linear, x = nn.Linear(case["width"], 4), torch.randn(case["rows"], case["width"])
     scale, events = torch.rand(4, requires_grad=True), []
@@ -61,7 +61,8 @@ def _call(call: chain.Call, case: Case) -> Result:
         return {"y": (linear(inputs["x"]) * scales[0]).tanh() ** power, "power": power}
 
     contexts = partial(map, noted, ("forward", "again"))
-    output = call(function, {"x": x}, scales=[scale], power=3, context_fn=contexts)
+    with torch.autocast("cpu", torch.bfloat16):
+        output = call(function, {"x": x}, scales=[scale], power=3, context_fn=contexts)
     output["y"].sum().backward()
     with torch.no_grad():
         quiet = call(function, {"x": x}, scales=[scale], power=3, context_fn=contexts)
