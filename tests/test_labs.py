@@ -34,15 +34,17 @@ def lines_of(cells):
     return {line.strip() for cell in cells for line in cell.source.splitlines()}
 
 
-def secrets(solution):
-    """Lines that stand in answer cells of the source, between the marks of a solution."""
+def secrets(lab):
+    """Lines of the answers, between the marks of a solution, that no other cell gives away."""
     inside, found = False, set()
-    for line in (ROOT / "solutions" / "source" / f"{solution}.py").read_text("utf-8").splitlines():
+    for line in (ROOT / "solutions" / "source" / f"{lab}.py").read_text("utf-8").splitlines():
         if "### BEGIN SOLUTION" in line or "### END SOLUTION" in line:
             inside = "BEGIN" in line
         elif inside and len(line.strip()) >= SHORTEST_SECRET:
             found.add(line.strip())
-    return found
+    solved = read("solutions", lab)
+    answers = of_kind(solved, "exercise")
+    return found - lines_of(cell for cell in solved.cells if cell.id not in answers)
 
 
 def errors(cell):
@@ -110,11 +112,8 @@ def test_every_answer_cell_is_a_blank(lab):
 
 
 def leaks(lab, notebook):
-    solved = read("solutions", lab)
-    given = lines_of(cell for cell in solved.cells if cell.id not in of_kind(solved, "exercise"))
     text = json.dumps(notebook, ensure_ascii=False)
-    hidden = secrets(lab) - given
-    return {line for line in hidden if json.dumps(line, ensure_ascii=False)[1:-1] in text}
+    return {line for line in secrets(lab) if json.dumps(line, ensure_ascii=False)[1:-1] in text}
 
 
 @each_lab

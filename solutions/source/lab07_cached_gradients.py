@@ -359,9 +359,9 @@ checks.lab07.cache_gradients(cache_gradients)
 # Difficulty 2/5 · importance 5/5 · 10 minutes
 #
 # Run each micro-batch once more, this time with its graph, and go backward at once. A tensor that
-# is no scalar needs a gradient to begin its `backward` with: that is the cached one. Both calls
-# belong inside the micro-batch's moment: `with moment():`. The goal: within 1e-12 of one large
-# graph, in float64.
+# is no scalar needs a gradient to begin its `backward` with: that is the cached one. Both
+# belong inside the micro-batch's moment: call it, and use what it gives as a context manager. The
+# goal: within 1e-12 of one large graph, in float64.
 
 
 # %% id="answer-7-4"
