@@ -5,9 +5,9 @@
 # memory. Freeze a linear layer: its input is let go. Freeze a convolution: its input stays. Make a
 # ReLU in-place, as every ResNet does "to save memory": not one byte is saved.
 #
-# Activations are not "the outputs of the layers". They are what backward formulas ask for. This
-# chapter counts them: per operation, per layer, over time. Bytes for a GPU are *predicted* here,
-# from the kernels that it would take; all others are *counted*.
+# Activations are not "the outputs of the layers". They are what the formulas of the backward pass
+# ask for. This chapter counts them: per operation, per layer, over time. Bytes for a GPU are
+# *predicted* here, from the kernels that it would take; all others are *counted*.
 #
 # **Budget:** 55 minutes, 1 GiB of memory, no GPU needed.
 
@@ -17,6 +17,7 @@ from functools import partial
 import pandas as pd
 import torch
 from torch import nn
+from torch.autograd.graph import saved_tensors_hooks
 from torch.nn import functional as F
 
 from tutorial_lib import claims, memory, plots, strategies
@@ -33,11 +34,13 @@ torch.set_num_threads(1)  # small tensors: more threads would wait for each othe
 #
 # What does autograd keep between forward and backward? It will tell you. Whenever an operation
 # wants to keep a tensor for its backward pass, autograd calls a *pack* hook, if there is one, and
-# keeps what the hook returns. Ours writes down every tensor that it is given.
+# keeps what the hook returns. Our hook writes down every tensor that it is given. (It *detaches*
+# the tensor: same memory, no graph. Otherwise the graph would keep the tensor and the tensor the
+# graph, and neither would be freed.)
 #
 # There are three ways to add up the list: every tensor; every *storage* once, because many tensors
 # are views of one piece of memory; and every storage that is not a parameter. How far apart are the
-# three sums for a GPT of this size?
+# three sums for a GPT of twelve layers?
 
 
 # %% id="by-hand"
@@ -45,17 +48,15 @@ def packed(forward):
     tensors = []
 
     def pack(tensor):
-        # the tensor without its graph, or the two form a cycle
         tensors.append(tensor.detach())
         return tensors[-1]
 
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+    with saved_tensors_hooks(pack, lambda tensor: tensor):
         forward()
     return tensors
 
 
-sizes = {"num_layers": 12, "num_heads": 4, "d_model": 256}
-model = GPT(GPTConfig(vocab_size=1000, seq_len=128, **sizes))
+model = GPT(GPTConfig(vocab_size=1000, num_layers=12, d_model=256))
 tokens = torch.zeros(8, 128, dtype=torch.long)  # (batch, sequence)
 tensors = packed(lambda: model.loss(tokens))
 
@@ -68,13 +69,14 @@ sums = {
     f"{len(sizes)} storages": sum(sizes.values()),
     "storages without weights": activations,
 }
-pd.DataFrame({"bytes": {name: f"{Bytes(size)}" for name, size in sums.items()}})
+pd.Series(sums).map(human_bytes).to_frame("bytes")
 
 # %% [markdown] id="weights-are-not"
 # A linear layer saves its weight too, because the gradient of its input needs it. The weight is in
-# memory anyway, so keeping it costs nothing. **Weights are not activations.** A count that includes
-# them is most wrong for small batches. `memory.saved` is this instrument with names: which module,
-# which operation, which line.
+# memory anyway, so keeping it costs nothing. **Weights are not activations.**
+#
+# `memory.saved` is this instrument with names: which module, which operation, which line. Does it
+# find the same bytes? And which shapes have most of them?
 
 # %% id="saved"
 saved = memory.saved(lambda: model.loss(tokens), params_of=model)
@@ -82,13 +84,23 @@ print(f"{saved.num_bytes - activations:d} bytes apart")
 dict(list(saved.by("shape").items())[:4])
 
 # %% [markdown] id="one-op"
-# Half of these bytes have the wide shape of the MLP, 4 x width.
+# The same bytes. The second and third rows are the wide tensors of the MLP, before and after its
+# GELU: half of all bytes. (The third row counts 8 x 128 tokens as 1024.)
 #
 # ## One operation at a time
 #
 # In the next tables the unit is the size of the input. The column "GPU" is predicted: inside
 # `memory.predicting()` tensors have a shape and no memory, and operations save what CUDA's kernels
-# would.
+# would save.
+#
+# GPT-2's GELU is the function $\frac12 x\,(1 + \tanh(0.798\,(x + 0.0447\,x^3)))$. If you call
+# PyTorch's own, autograd keeps one tensor, its input.
+#
+# **Predict.** Written out in Python with `torch.tanh`, `*`, `**` and `+`, how many tensors of the
+# size of the input does the same function keep?
+
+# %% id="guess-gelu"
+guess = None  # tensors of the size of the input
 
 
 # %% id="units"
@@ -96,42 +108,33 @@ def gelu_by_hand(x):
     return 0.5 * x * (1 + torch.tanh(0.79788456 * (x + 0.044715 * x**3)))
 
 
-def units(make, shape):
-    layer, x = make(), torch.rand(shape, requires_grad=True)
+def units(operation, shape):
+    # a partial makes a layer with weights; anything else is the operation itself
+    layer = operation() if isinstance(operation, partial) else operation
+    x = torch.rand(shape, requires_grad=True)
     owner = layer if isinstance(layer, nn.Module) else None
     return memory.saved(lambda: layer(x), params_of=owner).num_bytes / x.nbytes
 
 
-def table(layers, shape):
-    rows = {}
-    for name, make in layers.items():
-        counted = units(make, shape)
-        with memory.predicting():
-            rows[name] = counted, units(make, shape)
-    return pd.DataFrame(rows, index=["CPU", "GPU"]).T.round(2)
+def table(operations, shape):
+    on_cpu = {name: units(layer, shape) for name, layer in operations.items()}
+    with memory.predicting():
+        on_gpu = {name: units(layer, shape) for name, layer in operations.items()}
+    return pd.DataFrame({"CPU": on_cpu, "GPU": on_gpu}).round(2)
 
-
-# %% [markdown] id="predict-gelu"
-# **Predict.** GELU by PyTorch's own function keeps one tensor, its input. How many tensors of that
-# size does the same function keep, written out as in `gelu_by_hand`?
-
-# %% id="guess-gelu"
-guess = None  # tensors of the size of the input
 
 # %% id="ops"
 operations = {
-    "x + 1": lambda: lambda x: x + 1,
-    "3 * x": lambda: lambda x: 3 * x,
-    "x * x": lambda: lambda x: x * x,
-    "linear": lambda: nn.Linear(256, 256),
-    "relu": lambda: F.relu,
-    "gelu": lambda: partial(F.gelu, approximate="tanh"),
-    "gelu written by hand": lambda: gelu_by_hand,
-    "softmax": lambda: nn.Softmax(-1),
-    "layer norm": lambda: nn.LayerNorm(256),
-    "dropout": lambda: nn.Dropout(0.1),
-    "maximum of each row": lambda: lambda x: x.amax(-1),
-    "sort": lambda: lambda x: x.sort(-1).values,
+    "x + 1": lambda x: x + 1,
+    "x * x": lambda x: x * x,
+    "linear": partial(nn.Linear, 256, 256),
+    "relu": F.relu,
+    "gelu": partial(nn.GELU, "tanh"),
+    "gelu written by hand": gelu_by_hand,
+    "softmax": partial(nn.Softmax, -1),
+    "layer norm": partial(nn.LayerNorm, 256),
+    "dropout": partial(nn.Dropout, 0.1),
+    "sort": lambda x: x.sort(-1).values,
 }
 kept = table(operations, (8, 128, 256))
 by_hand = kept.CPU["gelu written by hand"]
@@ -139,31 +142,35 @@ print(f"by hand: {by_hand:.0f}{beside(guess, by_hand)}")
 kept.add_suffix(", inputs")  # 1 is as many bytes as the operation's input
 
 # %% [markdown] id="read-ops"
-# Each row follows from a backward formula.
+# Each row follows from the formula of the operation's backward pass.
 #
 # - The derivative of a sum is 1, so nothing is kept. A product needs its factors.
 # - Linear, GELU and the norm need their **input**. ReLU and softmax need their **output**. A ReLU
-#   between two linear layers costs nothing, because the next layer keeps the same tensor as its
-#   input. A GELU does cost.
+#   between two linear layers therefore costs nothing extra: the next layer keeps the same tensor as
+#   its input. A GELU between them costs one tensor more.
 # - Written by hand, GELU is eight operations, and each keeps what *it* needs: four tensors in all.
 #   PyTorch's own function keeps its input and computes the rest again in the backward pass.
-# - **Dropout on a CPU keeps a mask of floats, on a GPU one of bools**, a quarter of a float32. So a
-#   count on a CPU is no prediction for a GPU, unless you ask for the other kernels.
+# - **Dropout on a CPU keeps a mask of floats, on a GPU one of bools**, a quarter of the bytes. So a
+#   count on a CPU does not predict a GPU, unless you ask for the GPU's kernels.
 # - Sorting keeps its indices in 64 bits, twice the size of a float32 input.
 #
 # The same for images:
 
+
 # %% id="ops-conv"
+def conv_norm_relu():
+    convolution = nn.Conv2d(32, 32, 3, padding=1)
+    return nn.Sequential(convolution, nn.BatchNorm2d(32), nn.ReLU())
+
+
 layers = {
-    "convolution 3x3": lambda: nn.Conv2d(32, 32, 3, padding=1),
-    "batch norm": lambda: nn.BatchNorm2d(32),
-    "group norm": lambda: nn.GroupNorm(8, 32),
-    "max pooling": lambda: nn.MaxPool2d(2),
-    "mean pooling": lambda: nn.AvgPool2d(2),
-    "upsampling": lambda: nn.Upsample(scale_factor=2),
-    "conv, norm, relu": lambda: nn.Sequential(
-        layers["convolution 3x3"](), nn.BatchNorm2d(32), nn.ReLU()
-    ),
+    "convolution 3x3": partial(nn.Conv2d, 32, 32, 3, padding=1),
+    "batch norm": partial(nn.BatchNorm2d, 32),
+    "group norm": partial(nn.GroupNorm, 8, 32),
+    "max pooling": nn.MaxPool2d(2),
+    "mean pooling": nn.AvgPool2d(2),
+    "upsampling": nn.Upsample(scale_factor=2),
+    "conv, norm, relu": partial(conv_norm_relu),
 }
 table(layers, (4, 32, 32, 32))
 
@@ -171,24 +178,26 @@ table(layers, (4, 32, 32, 32))
 # A convolution keeps its input. A norm keeps its own input, which is the convolution's output. A
 # ReLU keeps its output. That makes three feature maps for one conv, norm, relu. Each further triple
 # adds two, because a ReLU's output is the next convolution's input and is kept once: $2k + 1$ for
-# $k$ triples. Max pooling keeps its input and the 64-bit indices of its output. Upsampling keeps
-# nothing.
+# $k$ triples. Max pooling keeps its input and the 64-bit indices of its output. Mean pooling keeps
+# its input too. Upsampling keeps nothing.
 #
 # ### What do frozen layers keep?
 #
-# A linear layer keeps its input for the gradient of its *weight*. Frozen, it has no such gradient.
-# Does it let go of its input? Does a convolution, a layer norm, a batch norm in `eval()`?
+# A linear layer keeps its input for the gradient of its *weight*. A frozen weight gets no gradient.
+# Does a frozen linear layer let go of its input? Does a convolution, a layer norm, a batch norm in
+# `eval()`?
+
 
 # %% id="frozen"
-frozen = {
-    "linear": lambda: nn.Linear(256, 256).requires_grad_(False),
-    "layer norm": lambda: nn.LayerNorm(256).requires_grad_(False),
-}
-frozen_images = {
-    "convolution": lambda: nn.Conv2d(32, 32, 3, padding=1).requires_grad_(False),
-    "batch norm, eval": lambda: nn.BatchNorm2d(32).requires_grad_(False).eval(),
-}
-pd.concat([table(frozen, (8, 128, 256)), table(frozen_images, (4, 32, 32, 32))])
+def frozen(layer, *sizes):
+    return layer(*sizes).requires_grad_(False).eval()
+
+
+rows = {"linear": partial(frozen, nn.Linear, 256, 256)}
+rows["layer norm"] = partial(frozen, nn.LayerNorm, 256)
+images = {"convolution": partial(frozen, nn.Conv2d, 32, 32, 3)}
+images["batch norm, eval"] = partial(frozen, nn.BatchNorm2d, 32)
+pd.concat([table(rows, (8, 128, 256)), table(images, (4, 32, 32, 32))])
 
 # %% [markdown] id="read-frozen"
 # The linear layer lets go of its input. The convolution does not: its backward is one kernel for
@@ -200,16 +209,16 @@ pd.concat([table(frozen, (8, 128, 256)), table(frozen_images, (4, 32, 32, 32))])
 #
 # ### In place
 #
+# `nn.ReLU(inplace=True)` writes its result over its input, so it needs no tensor of its own.
+#
 # **Predict.** Six times conv, batch norm, ReLU. By how many feature maps does `inplace=True` lower
 # the peak of the step?
 
 # %% id="guess-in-place"
 guess = None  # feature maps
 
+
 # %% id="in-place"
-x = torch.randn(4, 64, 32, 32)
-
-
 def conv_chain(inplace):
     net = nn.Sequential()
     for _ in range(6):
@@ -219,24 +228,18 @@ def conv_chain(inplace):
     return pd.Series({"saved": saved, **report.phases}) / x.nbytes
 
 
+x = torch.randn(4, 64, 32, 32)
 chains = pd.DataFrame({"new tensor": conv_chain(False), "in place": conv_chain(True)}).T
 fewer = chains.backward["new tensor"] - chains.backward["in place"]
 print(f"the peak falls by {abs(fewer):.0f} feature maps{beside(guess, fewer)}")
 chains.round(1)  # in feature maps
 
 # %% [markdown] id="read-in-place"
-# By none: the peak is in the backward pass, and it stays. ReLU keeps its output in both cases. The
-# batch norm's output, which it overwrites, was kept by nobody; it would have been freed a moment
-# later. In-place saves that moment, one temporary in forward. Where the overwritten tensor *is*
-# kept, autograd refuses, because the saved tensor's version number has changed:
-
-# %% id="in-place-refused"
-try:
-    torch.rand(4, requires_grad=True).exp().mul_(2).sum().backward()
-except RuntimeError as error:
-    print(str(error).split(":")[0])
-
-# %% [markdown] id="attention"
+# By none. What is saved does not change, because ReLU keeps its output in both cases. The tensor
+# that it overwrites is the batch norm's output, which nobody keeps: without `inplace` it is freed a
+# moment later. So in-place saves one temporary tensor in forward, and the peak is in backward.
+# (If the overwritten tensor *is* kept, autograd raises an error in backward.)
+#
 # ## Attention: written out, or fused
 #
 # Scores have one number for each pair of tokens and head. If the code writes them out, softmax
@@ -287,9 +290,10 @@ print(f"fused, all included: {attention_saved(32768, 'sdpa').num_bytes} a layer"
 #
 # $$ s b h \left( 34 + 5 \frac{a s}{h} \right) $$
 #
-# In units of $sbh$: 11 and $5as/h$ in attention, 19 in the MLP, 4 in the two norms. It assumes
-# written-out attention, dropout everywhere, everything in 16 bits, and no causal mask. Our block
-# was written without the paper in mind:
+# For each of the $sbh$ elements of the layer's input, attention keeps $11 + 5as/h$ bytes, the MLP
+# 19, the two norms 4. The formula assumes written-out attention, dropout everywhere and no causal
+# mask. First we compare the parts of our block with it, in bytes for each element; then the whole
+# block at three sizes, the last one GPT-3's, with the kernels of a GPU and of a CPU:
 
 
 # %% id="block-saved"
@@ -307,16 +311,10 @@ def block_saved(b, s, h, a, *, kernels="cuda", autocast=False):
 # %% id="block-parts"
 b, s, h, a = 1, 1024, 1024, 16
 paper = {"attention": 11 + 5 * a * s / h, "mlp": 19, "norm": 4}
-counted = dict.fromkeys(paper, 0)
-for row in block_saved(b, s, h, a).rows:
-    counted[row.module.split(".")[0].split("_")[0]] += row.num_bytes / (s * b * h)
-unit = "bytes an element"
-pd.DataFrame({f"paper, {unit}": paper, f"counted, {unit}": counted}).round(3)
-
-# %% [markdown] id="read-parts"
-# They agree term by term. The small rest in the norms is their float32 statistics, two numbers a
-# row. Now the whole layer at three sizes, the last one GPT-3's, with the kernels of a GPU and of a
-# CPU:
+kept = pd.Series(block_saved(b, s, h, a).by("module")) / (s * b * h)
+part = kept.index.str.extract("(attention|mlp|norm)", expand=False)
+counted = kept.groupby(part).sum()
+pd.DataFrame({"paper": paper, "counted": counted}).round(3)  # bytes an element
 
 # %% id="megatron"
 rows = []
@@ -324,19 +322,20 @@ for b, s, h, a in [(1, 1024, 1024, 16), (2, 2048, 2048, 16), (1, 2048, 12288, 96
     theory = s * b * h * (34 + 5 * a * s / h)
     on_gpu = block_saved(b, s, h, a).num_bytes
     on_cpu = block_saved(b, s, h, a, kernels="cpu").num_bytes
-    off = [f"{on_gpu / theory - 1:+.3%}", f"{on_cpu / theory - 1:+.1%}"]
-    rows.append((b, s, h, a, *off))
+    gpu_off, cpu_off = on_gpu / theory - 1, on_cpu / theory - 1
+    rows.append((b, s, h, a, f"{gpu_off:+.3%}", f"{cpu_off:+.1%}"))
 masks = s * b * h * (a * s / h + 2)  # one on the scores, two on hidden states
 print(f"CPU - GPU: {(on_cpu - on_gpu) / masks:.3f} bytes for each element of a mask")
 pd.DataFrame(rows, columns=["b", "s", "h", "a", "GPU kernels off", "CPU kernels off"])
 
 # %% [markdown] id="read-megatron"
-# Formula and count agree to better than a tenth of a per cent. The CPU is off by a sixth, and the
-# first line says why: one byte more for each element of a dropout mask, two for bfloat16 in place
-# of one for bool.
+# Formula and count agree to better than a tenth of a per cent, term by term. The small rest in the
+# norms is their float32 statistics, two numbers a row. The CPU is off by a sixth, and the line
+# above the table says why: its dropout masks take one byte more for each element, two for a
+# bfloat16 in place of one for a bool.
 #
-# The paper's "mixed precision" keeps 16-bit weights. PyTorch's `autocast` is something else:
-# float32 weights, cast on the fly.
+# The paper's "mixed precision" keeps 16-bit weights. PyTorch's `autocast` is something else: the
+# weights stay float32, and are cast to 16 bits where an operation uses them.
 #
 # **Predict.** For the first size the paper says $34 + 5 \cdot 16 = 114$ bytes for each element of
 # $sbh$. How many are kept under autocast?
@@ -354,8 +353,8 @@ print(f"once: {Bytes(constant)}; in 16 bits the weights are {Bytes(2 * 12 * h**2
 
 # %% [markdown] id="read-autocast"
 # More, because CUDA's autocast computes softmax and norms in float32, and what they keep is float32
-# too. The second line does not grow with the batch: the backward pass needs the weights in the type
-# in which the forward pass used them, so the 16-bit *copies* of all weights are kept as well.
+# too. The second line is what does not grow with the batch, the difference of the two counts: the
+# 16-bit *copies* of all weights. Backward needs the weights in the type in which forward used them.
 #
 # ## How long each tensor lives
 #
@@ -387,27 +386,21 @@ guess = None  # per cent of the step
 
 
 # %% id="lives"
-def lives(report, place):
-    """Mean life of each place's activations, weighted by bytes, as a share."""
-    end = max(life.died or life.born for life in report.timeline)
-    rows = [
-        (place(life.module), life.num_bytes, life.num_bytes * (life.died - life.born))
-        for life in report.timeline
-        if life.category == "activations" and life.died
-    ]
-    table = pd.DataFrame(rows, columns=["place", "size", "held"])
-    sums = table[table.place != ""].groupby("place", sort=False).sum()
-    share = (100 * sums.held / sums["size"] / end).round().astype(int)
-    return pd.DataFrame({"bytes": sums["size"].map(human_bytes), "life, %": share})
+def lives(report, places):
+    """Mean life of each place's activations, weighted by bytes, in % of the step."""
+    table = pd.DataFrame(report.timeline)  # a row for each storage
+    end = table[["born", "died"]].max().max()
+    table = table[table.category == "activations"].dropna()
+    table["held"] = table.num_bytes * (table.died - table.born)
+    sums = table.groupby(table.module.str.extract(places, expand=False))
+    sums = sums[["num_bytes", "held"]].sum()
+    life = (100 * sums.held / sums.num_bytes / end).round().astype(int)
+    return pd.DataFrame({"bytes": sums.num_bytes.map(human_bytes), "life, %": life})
 
 
 # %% id="lives-of-blocks"
-def of_blocks(module):
-    return module[: len("blocks.0")] if "blocks" in module else ""
-
-
-blocks = lives(plain, of_blocks)
-first, last = blocks["life, %"].iloc[0], blocks["life, %"].iloc[-1]
+blocks = lives(plain, r"(blocks\.\d)")
+first, last = blocks["life, %"].iloc[[0, -1]]
 print(f"first block: {first} % of the step{beside(guess, first)}")
 blocks
 
@@ -426,16 +419,11 @@ images, times = torch.zeros(4, 1, 32, 32), torch.zeros(4, dtype=torch.long)
 
 
 def unet_step():
-    unet.zero_grad()
     unet.loss(images, times, images).backward()
 
 
-def level(module):
-    levels = ("down.0", "down.1", "down.2", "middle", "up.0", "up.1", "up.2")
-    return next((level for level in levels if module.startswith(level)), "")
-
-
-lives(memory.measure(unet_step, model=unet, label="U-Net"), level)
+report = memory.measure(unet_step, model=unet, label="U-Net")
+lives(report, r"(down\.\d|middle|up\.\d)")
 
 # %% [markdown] id="read-unet-lives"
 # In the blocks of the way down at full resolution (`down.0`). The way up at the same resolution
@@ -455,15 +443,12 @@ plots.tape({"none": plain, "per-block": frugal})
 # %% id="one-tensor"
 rows = []
 for name, report in {"none": plain, "per-block": frugal}.items():
-    backward = next(tick for tick, phase in report.phase_starts if phase == "backward")
-    there = (life for life in report.timeline if life.module == "blocks.2.mlp.up")
-    for life in there:
-        if life.category not in ("parameters", "gradients"):
-            until = "backward" if life.died >= backward else "forward"
-            rows.append((name, life.category, life.phase, until, life.died - life.born))
-columns = ["checkpoints", "category", "from", "until", "operations"]
-ticks = pd.DataFrame(rows, columns=columns)
-ticks
+    table = pd.DataFrame(report.timeline).query("module == 'blocks.2.mlp.up'")
+    table = table[table.category.isin(["activations", "temporary", "recomputed"])]
+    operations = (table.died - table.born).astype(int)
+    rows.append(table.assign(checkpoints=name, operations=operations))
+ticks = pd.concat(rows, ignore_index=True)
+ticks[["checkpoints", "category", "phase", "operations"]]
 
 # %% id="verdicts-lives"
 claims.Verdicts(
@@ -489,16 +474,17 @@ claims.Verdicts(
 
 # %% [markdown] id="read-one-tensor"
 # The inside of the triangle is empty now. Without checkpointing the tensor is stored and waits
-# through all later blocks. With it, the tensor has two lives. The first ends within a few
-# operations of forward. Then, when the gradient arrives at block 2, the block runs again, and the
-# tensor is *recomputed*, used and freed. You will write these five steps in chapter 04: store the
-# input, discard, trigger, run again, free.
+# through all later blocks. With it, the tensor has two lives. The first ends in forward, within a
+# few operations. Then, when the gradient arrives at block 2, the block runs again, and the tensor
+# is *recomputed*, used and freed. You will write these five steps in chapter 04: store the input,
+# discard, trigger, run again, free.
 #
 # ## By layer type
 #
 # A published table ranks layers by activation memory: self-attention and cross-attention high,
 # feed-forward and convolution medium, norms low. Is that so? Here are GPT-2 and the U-Net of Stable
 # Diffusion 1.5 at their real sizes, in bfloat16, with a GPU's kernels, in per cent of what is kept.
+# The names of their modules tell the type of layer.
 
 # %% id="kinds"
 KINDS = {
@@ -524,10 +510,7 @@ def by_kind(name, attention, **shape):
         recipe = Recipe(name, precision="bf16", attention=attention, **shape)
         loss, model = recipe.make_loss()
         saved = memory.saved(loss, params_of=model)
-    sums = dict.fromkeys([*dict.fromkeys(KINDS.values()), "other"], 0)
-    for module, size in saved.by("module").items():
-        sums[kind(module)] += size
-    return saved, sums
+    return pd.Series(saved.by("module")).groupby(kind).sum()
 
 
 # %% id="kinds-table"
@@ -537,9 +520,10 @@ columns = {
     "U-Net, fused": by_kind("sd15-unet", "sdpa"),
     "U-Net, written out": by_kind("sd15-unet", "eager"),
 }
-shares = pd.DataFrame({name: sums for name, (_, sums) in columns.items()})
+shares = pd.DataFrame(columns).fillna(0)
 shares = (100 * shares / shares.sum()).round().astype(int)
-shares
+fused, written = shares.loc["self-attention"].iloc[:2]
+shares.sort_values("GPT-2, written out", ascending=False)
 
 # %% [markdown] id="read-kinds"
 # (`other` in GPT-2 is the loss over 50,257 tokens.) The published ranking is that of *written-out
@@ -548,22 +532,9 @@ shares
 # Cross-attention is never high here: thousands of pixels look at 77 tokens, so its scores are
 # narrow. A rule such as "checkpoint attention first" is a rule for one kernel.
 #
-# At which resolution do the U-Net's bytes lie?
-
-# %% id="resolutions"
-saved, _ = columns["U-Net, fused"]
-sides = [f"{side}x{side}" for side in (64, 32, 16, 8)]
-pd.DataFrame({"bytes": {side: f"{saved.by('resolution')[side]}" for side in sides}})
-
-# %% [markdown] id="read-resolutions"
-# Each level has a quarter of the pixels, and up to twice the channels. So the bytes fall by two to
-# four, and most feature maps live at the top. (These are the four-dimensional tensors; attention
-# and feed-forward work on rows of pixels.)
-#
 # ## Verdicts
 
 # %% id="verdicts"
-self_attention = shares.loc["self-attention"]
 claims.Verdicts(
     claims.Verdict(
         "D12",
@@ -577,10 +548,8 @@ claims.Verdicts(
     claims.Verdict(
         "E11",
         "holds if",
-        "Self-attention ranks high only if its scores are written out; cross-attention "
-        "never does.",
-        f"self-attention {self_attention.iloc[1]} % written out, "
-        f"{self_attention.iloc[0]} % fused",
+        "Self-attention ranks high only with written-out scores; cross-attention never.",
+        f"self-attention {written} % written out, {fused} % fused",
         "predicted",
         "kinds-table",
         device="CUDA kernels",
@@ -594,4 +563,4 @@ claims.Verdicts(
 # - Say of an operation whether it keeps input, output, mask or nothing, and on which device.
 # - Take a formula from a paper and compare it with a count, term by term.
 #
-# Chapter 04, `04_checkpoint_from_scratch`, discards the triangle and computes it again.
+# Chapter 04 discards the triangle and computes it again.
