@@ -19,6 +19,7 @@ import pandas as pd
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
 from torch.optim import SGD, AdamW
 from torch.utils.benchmark import Timer
 
@@ -41,12 +42,13 @@ torch.set_num_threads(1)
 # once.](figures/08-one-update.svg)
 #
 # A *micro-batch* is what is in memory at once. The *effective batch* is what one update has seen:
-# here, four micro-batches. The loss of a batch is a mean, so its gradient is a sum over samples:
+# here, four micro-batches. Split a batch of $B$ samples into $N$ micro-batches. The loss is a mean,
+# so its gradient is a sum over samples, and a sum may be taken in pieces:
 #
 # $$ \nabla \frac{1}{B}\sum_{i=1}^{B} \ell_i = \frac{1}{N} \sum_{j=1}^{N} \nabla
 #    \Big( \frac{N}{B} \sum_{i \in \text{micro-batch } j} \ell_i \Big) $$
 #
-# If all $N$ micro-batches have one size, each bracket on the right is the mean loss of one
+# If all micro-batches have one size, $B/N$, each bracket on the right is the mean loss of one
 # micro-batch. PyTorch computes the outer sum for us, because `backward` *adds* to `.grad`. So the
 # loop divides each loss by $N$ and updates once. The data is the source of Python's own standard
 # library, byte by byte.
@@ -64,20 +66,15 @@ def make_gpt(dtype=torch.float32, optimizer=plain_sgd):
 
 
 # %% id="two-steps"
-def big_batch(model, optimizer):
-    return accumulated(model, optimizer, num=1)
-
-
 def accumulated(model, optimizer, num=4, divisor=None):
     optimizer.zero_grad()
-    total = 0.0
     for micro_batch in tokens.chunk(num):
         loss = model.loss(micro_batch) / (divisor or num)
         loss.backward()
-        total += loss.item()
     optimizer.step()
-    return total
 
+
+big_batch = partial(accumulated, num=1)
 
 # %% [markdown] id="predict-memory"
 # ## Who was right about the memory?
@@ -108,18 +105,16 @@ def measured_gpt(micro_batch, num):
 
 
 # %% id="measure-memory"
-big, small, alone = measured_gpt(32, 1), measured_gpt(8, 4), measured_gpt(8, 1)
-reports = {report.label: report for report in (big, small, alone)}
-bars = {name: report.at_peak for name, report in reports.items()}
+reports = [measured_gpt(32, 1), measured_gpt(8, 4), measured_gpt(8, 1)]
+big, small, alone = reports
+bars = {report.label: report.at_peak for report in reports}
 plots.ledger_bars(bars, title="At the peak, counted")
 
 # %% id="memory-table"
 P = big.at_peak["parameters"]
-held = pd.DataFrame(
-    {name: (r.at_peak["activations"], r.forward_backward_bytes, r.peak_bytes)
-     for name, r in reports.items()},
-    index=["activations", "forward and backward", "whole step"],
-).T  # fmt: skip
+held = pd.DataFrame(bars).T[["activations"]]
+held["forward and backward"] = [report.forward_backward_bytes for report in reports]
+held["whole step"] = [report.peak_bytes for report in reports]
 fell = 100 * (1 - held.loc["8 x 4"] / held.loc["32 x 1"])
 whole = fell["whole step"]
 print(f"the whole step fell by {whole:.1f} %{beside(guess, whole)}")
@@ -137,70 +132,53 @@ small.figure()
 #   forward and backward: the gradients of the first micro-batch (the striped band) stay in memory
 #   while the activations of the second build up.
 #
-# The next peaks are those of the published GPT-2 with AdamW, *predicted* for the kernels of a GPU
-# (`course/recorded`).
+# Now the published GPT-2 with AdamW. Its peaks are *predicted* for the kernels of a GPU, and read
+# from `course/recorded`.
 #
-# **Predict.** By how many GiB does the peak grow from 2 micro-batches of 8 to 4?
+# **Predict.** Keep the micro-batch at 8, and take four of them instead of two. By how many GiB does
+# the peak grow?
 
 # %% id="guess-number"
 guess = None  # GiB
 
 
 # %% id="only-micro-batch"
-def gpt2(micro_batch, num, precision="fp32", seq=None):
-    recipe = Recipe("gpt2", micro_batch, seq, precision=precision, accumulation=num)
-    return predicted[recipe.label()]["report"]["peak_bytes"] / GIB
-
-
-predicted = recorded.load("predicted").rows
-splits = [(32, 1), (16, 2), (8, 4), (8, 2), (8, 1), (4, 8)]
-gpt2_peaks = {f"{size} x {num}": gpt2(size, num, "bf16-amp") for size, num in splits}
+rows, gpt2_peaks = recorded.load("predicted").rows, {}
+for size, num in [(32, 1), (16, 2), (8, 4), (8, 2), (8, 1), (4, 8)]:
+    recipe = Recipe("gpt2", size, precision="bf16-amp", accumulation=num)
+    report = rows[recipe.label()]["report"]
+    gpt2_peaks[f"{size} x {num}"] = report["peak_bytes"] / GIB
 more = gpt2_peaks["8 x 4"] - gpt2_peaks["8 x 2"]
 print(f"from 8 x 2 to 8 x 4: {more:.2f} GiB{beside(guess, round(more, 2))}")
 pd.DataFrame({"GiB": gpt2_peaks}).round(2).T
 
 # %% [markdown] id="read-number"
-# Nothing. Four of the six columns are an effective batch of 32, with four different peaks. The
-# micro-batch decides the memory. The effective batch does not, and neither does the number of GPUs
-# (chapter 13 measures that).
-#
-# How much of the 75 % arrives depends on where the peak is. Compare long and short sequences, in
-# float32:
-
-# %% id="published-table"
-lengths = {"1024 tokens": None, "16 tokens": 16}  # None: as published
-long_short = pd.DataFrame(
-    {
-        name: (gpt2(32, 1, seq=seq), gpt2(8, 4, seq=seq))
-        for name, seq in lengths.items()
-    },
-    index=["32 x 1", "8 x 4"],
-).T
-long_short["fell by, %"] = 100 * (1 - long_short["8 x 4"] / long_short["32 x 1"])
-long_short.round(2)  # GiB
-
-# %% [markdown] id="read-published"
-# With long sequences the activations make the peak, and nearly all of the 75 % arrives. With short
-# ones the optimizer's update makes the peak, with gradients, states and a temporary copy.
-# Accumulation does not touch the update.
+# It does not grow. Four of the six columns are an effective batch of 32, with four different peaks.
+# The micro-batch decides the memory. The effective batch does not, and neither does the number of
+# GPUs (chapter 13 measures that). How much of the 75 % arrives depends on what else the peak holds;
+# the companion `08b_trainers_and_precision` compares long and short sequences.
 #
 # ## Is it the same update?
 #
 # Accumulation saves memory only if the update stays the same. Does it? First, what is the update?
-# Here it is without `.grad`, `backward` and an optimizer: a sum of gradients, and one subtraction.
-# The weights are the same as the loop's, to the bit:
+# Below it is written without `.grad`, `backward` and an optimizer: a sum of gradients, and one
+# subtraction. The weights come out the same as the loop's, to the bit.
+#
+# The table after it compares the big batch with 2, 4, 8 and 16 micro-batches. It shows how far the
+# two gradients are apart, as a share of the gradient's norm. (Where a cell begins with
+# `NBVAL_IGNORE_OUTPUT`, the last digits depend on your machine. What the text says of them does
+# not.)
 
 
 # %% id="by-hand"
 def by_hand(model, num=4, lr=0.1):
     parameters = list(model.parameters())
-    total = [torch.zeros_like(p) for p in parameters]
+    total = 0.0
     for micro_batch in tokens.chunk(num):
         gradients = torch.autograd.grad(model.loss(micro_batch) / num, parameters)
-        total = [old + new for old, new in zip(total, gradients, strict=True)]
-    with torch.no_grad():
-        for p, gradient in zip(parameters, total, strict=True):
-            p.sub_(gradient, alpha=lr)
+        total = total + parameters_to_vector(gradients)
+    new = parameters_to_vector(parameters).sub(total, alpha=lr)
+    vector_to_parameters(new, parameters)
 
 
 (ours, _), (theirs, optimizer) = make_gpt(), make_gpt()
@@ -209,44 +187,42 @@ accumulated(theirs, optimizer)
 same_bits = all(map(torch.equal, ours.parameters(), theirs.parameters()))
 same_bits
 
-# %% [markdown] id="distances-text"
-# Now compare the big batch with 2, 4, 8 and 16 micro-batches. The table shows how far the two
-# gradients are apart, as a share of the gradient's norm. (Where a cell begins with
-# `NBVAL_IGNORE_OUTPUT`, the last digits depend on your machine. What the text says of them does
-# not.)
 
-
-# %% id="distances"
-# NBVAL_IGNORE_OUTPUT
+# %% id="gradient"
 def gradient(step, dtype=torch.float32):
     model, optimizer = make_gpt(dtype)
     step(model, optimizer)
-    return torch.cat([p.grad.double().flatten() for p in model.parameters()])
+    return parameters_to_vector(p.grad.double() for p in model.parameters())
 
 
 def error(seen, wanted):
     return float((seen - wanted).norm() / wanted.norm())
 
 
-distances = {}
+# %% id="distances"
+# NBVAL_IGNORE_OUTPUT
+loops, distances = {n: partial(accumulated, num=n) for n in (2, 4, 8, 16)}, {}
 for dtype in (torch.float64, torch.float32, torch.bfloat16):
-    wanted, off = gradient(big_batch, dtype), {}
-    for n in (2, 4, 8, 16):
-        off[n] = error(gradient(partial(accumulated, num=n), dtype), wanted)
-    distances[str(dtype)] = off | {"bound": summation_tolerance(dtype, tokens.numel())}
+    wanted = gradient(big_batch, dtype)
+    found = {n: error(gradient(loop, dtype), wanted) for n, loop in loops.items()}
+    found["bound"] = summation_tolerance(dtype, tokens.numel())
+    distances[str(dtype)] = found
 pd.DataFrame(distances).T.map("{:.0e}".format)
 
 # %% [markdown] id="read-distances"
-# The gradients are not equal to the last bit, because both loops add the same numbers in different
-# orders, and floating-point addition rounds. How far apart may two correct loops be? A sum of $n$
-# terms is rounded $n$ times. Each rounding changes it by at most a share $u$, which is half of the
-# type's epsilon. Higham and Mary (2019, theorem 2.4) show that, in all but about one of a thousand
-# sums, two orders differ by less than this share of the sum of the terms' *sizes*:
+# The gradients are not equal to the last bit. Both loops add the same numbers, but in different
+# orders, and each addition of floating-point numbers rounds.
+#
+# How far apart may two correct loops be? A sum of $n$ terms is rounded $n$ times, each time by at
+# most a share $u$, half of the type's epsilon. The roundings go up and down, so they grow with
+# $\sqrt n$ and not with $n$. Higham and Mary (2019, theorem 2.4) prove a bound. As a share of the
+# sum of the terms' *sizes*, two orders of adding differ by less than
 #
 # $$ 2 \, \lambda \sqrt{n} \, u, \qquad \lambda = 4 $$
 #
-# A gradient has one term per token here, so $n = 16 \cdot 64$. The column "bound" shows the result.
-# Every distance in the table is below its bound.
+# The $\lambda$ says how sure we want to be: with 4, about one sum in a thousand may be further off.
+# A gradient has one term per token here, so $n = 16 \cdot 64$. That is the column "bound", and
+# every distance in the table is below it.
 #
 # `assert_same_training` uses this bound as its tolerance. It calls both loops twice and compares
 # all that training changes: loss, gradients, parameters, optimizer state, buffers, random
@@ -267,36 +243,36 @@ exact = distances["torch.float64"][4] < distances["torch.float64"]["bound"]
 # %% [markdown] id="forgotten"
 # ## The forgotten division
 #
-# Leave `/ num` out, and the gradient is four times too large. Train five updates with and without
-# the division, and measure how far apart the weights end, as a share of the way they went.
+# Leave `/ num` out, and the gradient is four times too large. Train five updates, once with the
+# division and once without it. How far apart do the weights end? Take it as a share of the distance
+# that the correct loop moved them.
 #
-# **Predict.** With AdamW, by how many per cent of the way are the weights off?
+# **Predict.** With AdamW, how many per cent is it?
 
 # %% id="guess-forgotten"
 guess = None  # per cent
 
+
 # %% id="forget-division"
 # NBVAL_IGNORE_OUTPUT
-forgot = partial(accumulated, divisor=1)
-
-
-def way(step, optimizer, updates=5):
+def moved(step, optimizer, updates=5):
     model, optimizer = make_gpt(torch.float64, optimizer)
-    start = nn.utils.parameters_to_vector(model.parameters()).detach()
+    start = parameters_to_vector(model.parameters()).detach()
     for _ in range(updates):
         step(model, optimizer)
-    return nn.utils.parameters_to_vector(model.parameters()).detach() - start
+    return parameters_to_vector(model.parameters()).detach() - start
 
 
-sgd_off = 100 * error(way(forgot, plain_sgd), way(accumulated, plain_sgd))
-adamw_off = 100 * error(way(forgot, adamw), way(accumulated, adamw))
+forgot = partial(accumulated, divisor=1)
+sgd_off = 100 * error(moved(forgot, plain_sgd), moved(accumulated, plain_sgd))
+adamw_off = 100 * error(moved(forgot, adamw), moved(accumulated, adamw))
 f"SGD {sgd_off:.0f} %, AdamW {adamw_off:.4f} %{beside(guess, adamw_off)}"
 
 # %% [markdown] id="read-forgotten"
-# SGD is off by more than the way itself. AdamW divides the gradient by its own size, so the factor
-# of four cancels, except for the small `eps` in its denominator. Such a run looks healthy until
-# somebody clips gradients, adds a second loss or changes `num`. Comparing trained weights would not
-# find this bug. Comparing gradients does:
+# With SGD, the error is larger than the whole distance. AdamW divides the gradient by its own size,
+# so the factor of four cancels, except for the small `eps` in its denominator. Such a run looks
+# healthy until somebody clips gradients, adds a second loss or changes `num`. Comparing trained
+# weights would not find this bug. Comparing gradients does:
 
 
 # %% id="verdict"
@@ -307,7 +283,7 @@ def verdict(step_a, step_b, make, **options):
         print(str(refusal).partition(" (")[0])
 
 
-verdict(big_batch, forgot, partial(make_gpt, optimizer=adamw), ignore=["loss"])
+verdict(big_batch, forgot, partial(make_gpt, optimizer=adamw))
 
 # %% [markdown] id="last-window"
 # ## The last window
@@ -319,22 +295,19 @@ verdict(big_batch, forgot, partial(make_gpt, optimizer=adamw), ignore=["loss"])
 
 # %% id="published-epoch"
 images, labels = (rows[:517] for rows in data.digits())
+images = images.double()
 
 
-def micro_batches(size, dtype):
-    return list(zip(images.to(dtype).split(size), labels.split(size), strict=True))
-
-
-def make_vit(dtype=torch.float32):
+def make_vit():
     torch.manual_seed(0)
-    model = ViT(ViTConfig(num_layers=2, d_model=32)).to(dtype)
+    model = ViT(ViTConfig(num_layers=2, d_model=32)).double()
     return model, SGD(model.parameters(), lr=0.05)
 
 
 def published_epoch(model, optimizer, num=4):
     optimizer.zero_grad()
-    for place, (x, y) in enumerate(micro_batches(64, model.class_token.dtype)):
-        (model.loss(x, y) / num).backward()
+    for place, rows in enumerate(torch.arange(517).split(64)):
+        (model.loss(images[rows], labels[rows]) / num).backward()
         if (place + 1) % num == 0:
             optimizer.step()
             optimizer.zero_grad()
@@ -342,29 +315,24 @@ def published_epoch(model, optimizer, num=4):
 
 # %% [markdown] id="read-last"
 # Their gradient is computed and stays in `.grad`. If the next epoch begins with `zero_grad`, the
-# five images are lost; with shuffled data, each epoch loses others. If not, an old gradient leaks
-# into the next epoch. The usual mend is an extra `step()` at the end. It divides by 4 where only
-# one micro-batch came, of five images.
+# five images are lost; with shuffled data, each epoch loses others. If it does not, an old gradient
+# leaks into the next epoch. The usual mend is an extra `step()` at the end. But the loop divided
+# the loss of the last micro-batch by 4, and this window has no other three.
 #
-# The exact mend: read the window first, and weigh each micro-batch by its share of the window's
+# The exact mend: know the window first, and weigh each micro-batch by its share of the window's
 # images.
 
 
 # %% id="mended-epoch"
-def windows(items, num):
-    return [items[start : start + num] for start in range(0, len(items), num)]
-
-
 def mended_epoch(model, optimizer, size=64, num=4):
-    for window in windows(micro_batches(size, model.class_token.dtype), num):
-        count = sum(len(y) for _, y in window)
+    for window in torch.arange(517).split(size * num):
         optimizer.zero_grad()
-        for x, y in window:
-            (model.loss(x, y) * (len(y) / count)).backward()
+        for rows in window.split(size):
+            share = len(rows) / len(window)
+            (model.loss(images[rows], labels[rows]) * share).backward()
         optimizer.step()
 
 
-# %% id="judge-epochs"
 def with_extra_step(model, optimizer):
     published_epoch(model, optimizer)
     optimizer.step()
@@ -372,7 +340,7 @@ def with_extra_step(model, optimizer):
 
 big_epoch = partial(mended_epoch, size=256, num=1)  # each window in one piece
 for epoch in (published_epoch, with_extra_step, mended_epoch):
-    verdict(big_epoch, epoch, partial(make_vit, torch.float64), calls=1)
+    verdict(big_epoch, epoch, make_vit, calls=1)
 
 # %% [markdown] id="read-epochs"
 # The published loop makes two updates where the big batch makes three. With the extra step there
@@ -382,33 +350,35 @@ for epoch in (published_epoch, with_extra_step, mended_epoch):
 # ## Ragged rows: the mean of means
 #
 # A language model's loss is a mean over *tokens*, and rows have different lengths. Below, a row is
-# a line of the model's own code, padded to the longest. Padding has the target -100, which the loss
-# leaves out.
+# a line of the model's own code, padded to the longest. Padding has the target -100, which PyTorch
+# leaves out of the loss. The function returns the *sum* of the loss over tokens, so that the loop
+# can choose what to divide by.
 
 # %% id="rows"
 source = inspect.getsource(inspect.getmodule(GPT)).splitlines()
 lines = [line for line in source if 2 <= len(line) <= 63][-32:]
 
 
+def loss_sum(model, lines):
+    rows = [data.encode(line) for line in lines]
+    rows = nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=-100)
+    logits = model(rows.clamp(min=0))  # (B, T, V)
+    pairs = logits[:, :-1].flatten(0, 1), rows[:, 1:].flatten()
+    return F.cross_entropy(*pairs, reduction="sum")
+
+
+# %% id="ragged-steps"
 def num_targets(lines):
     return sum(len(line) - 1 for line in lines)
 
 
-def loss_sum(model, lines):
-    rows = [data.encode(line) for line in lines]
-    # (B, T)
-    targets = nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=-100)
-    logits = model(targets.clamp(min=0))[:, :-1].flatten(0, 1)  # (B * (T - 1), V)
-    return F.cross_entropy(logits, targets[:, 1:].flatten(), reduction="sum")
-
-
-# %% id="ragged-steps"
-def ragged(model, optimizer, lines, size, weighted):
+def ragged(model, optimizer, lines, size, mean_of_means=False):
     optimizer.zero_grad()
-    window, total = windows(lines, size), 0.0
-    for part in window:
-        count = num_targets(lines) if weighted else num_targets(part) * len(window)
-        loss = loss_sum(model, part) / count
+    starts, total = range(0, len(lines), size), 0.0
+    for start in starts:
+        part = lines[start : start + size]
+        own = len(starts) * num_targets(part)
+        loss = loss_sum(model, part) / (own if mean_of_means else num_targets(lines))
         loss.backward()
         total += loss.item()
     optimizer.step()
@@ -426,36 +396,36 @@ guess = None  # per cent
 
 
 # %% id="measure-ragged"
+whole, double = partial(ragged, lines=lines, size=32), torch.float64
+
+
 def percent_off(lines, size):  # of the gradient, and of the loss
-    whole = partial(ragged, lines=lines, size=32, weighted=True)
-    parts = partial(ragged, lines=lines, size=size, weighted=False)
-    off = error(gradient(parts, torch.float64), gradient(whole, torch.float64))
-    loss, wanted_loss = (step(*make_gpt(torch.float64)) for step in (parts, whole))
-    return 100 * off, 100 * abs(loss / wanted_loss - 1)
+    parts = partial(ragged, lines=lines, size=size, mean_of_means=True)
+    off = error(gradient(parts, double), gradient(whole, double))
+    loss_off = parts(*make_gpt(double)) / whole(*make_gpt(double)) - 1
+    return 100 * off, 100 * abs(loss_off)
 
 
-by_length = sorted(lines, key=len)  # as samplers do, to save padding
-ragged_errors = {"4, as they come": percent_off(lines, 4),
-                 "4, by length": percent_off(by_length, 4),
-                 "1, as they come": percent_off(lines, 1)}  # fmt: skip
+ragged_errors = {
+    "4, as they come": percent_off(lines, 4),
+    "4, by length": percent_off(sorted(lines, key=len), 4),  # to save padding
+    "1, as they come": percent_off(lines, 1),
+}
 ragged_off = ragged_errors["4, as they come"][0]
-print(
-    f"micro-batches of 4, as they come: {ragged_off:.0f} %{beside(guess, ragged_off)}"
-)
+print(f"4, as they come: {ragged_off:.0f} %{beside(guess, ragged_off)}")
 heads = ["gradient off by, %", "loss off by, %"]
 pd.DataFrame(ragged_errors, index=heads).round(1).T
 
 # %% [markdown] id="read-ragged"
 # The gradient is wrong by many times more than the loss, and nobody sees one per cent in a loss. In
-# a mean of means, a token of a short row counts more than a token of a long one: the model
-# learns another task. The mend is one number, the tokens of the *whole window*, counted before the
-# first backward. With it the loop is the big batch:
+# a mean of means, a token of a short row counts more than a token of a long one, so the model
+# learns another task. The mend is to divide by one number, the tokens of the *whole window*,
+# counted before the first backward. With it the loop is the big batch:
 
-# %% id="judge-ragged"
-whole = partial(ragged, lines=lines, size=32, weighted=True)
-for dtype in (torch.float32, torch.float64):
-    weighted = partial(ragged, lines=lines, size=4, weighted=True)
-    assert_same_training(whole, weighted, make=partial(make_gpt, dtype))
+# %% id="weighted"
+weighted = partial(ragged, lines=lines, size=4)
+assert_same_training(whole, weighted, make=make_gpt)
+assert_same_training(whole, weighted, make=partial(make_gpt, double))
 
 # %% [markdown] id="once"
 # Hugging Face's `Trainer` had this fault until 2024. `08b_trainers_and_precision` (optional) looks
@@ -464,106 +434,100 @@ for dtype in (torch.float32, torch.float64):
 # ## What happens once per update
 #
 # A real loop also scales the loss (for float16), clips gradients and steps a scheduler. Only the
-# scaling belongs in the loop over micro-batches. Here is one function, right when `wrong` is empty,
-# with five mistakes to choose from:
+# scaling belongs in the loop over micro-batches; all else comes once, after it. Two functions keep
+# the two apart. They are right when `wrong` is empty, and `wrong` names one of four mistakes:
 
 
 # %% id="window"
-def make_all():
-    model, optimizer = make_vit()
-    scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, gamma=0.9)
-    return model, optimizer, scheduler, torch.amp.GradScaler("cpu", init_scale=1024.0)
-
-
-def update(model, optimizer, scheduler, scaler, num=4, wrong=""):
-    optimizer.zero_grad()
+def add_gradients(model, scaler, num, wrong):  # once per micro-batch
     logged = 0.0
-    for x, y in zip(images[:64].chunk(num), labels[:64].chunk(num), strict=True):
-        loss = model.loss(x, y) / (1 if wrong == "no division" else num)
+    for rows in torch.arange(64).chunk(num):
+        divisor = 1 if wrong == "no division" else num
+        loss = model.loss(images[rows].float(), labels[rows]) / divisor
         scaler.scale(loss).backward()
-        logged += loss.item() * (num if wrong == "log of means" else 1)
+        logged += loss.item()
         if wrong == "clip each":
             nn.utils.clip_grad_norm_(model.parameters(), 0.1 * scaler.get_scale())
-    return finish(model, optimizer, scheduler, scaler, wrong) or logged
+    return logged
 
 
 # %% id="finish"
-def finish(model, optimizer, scheduler, scaler, wrong):
-    if wrong == "never unscaled":
-        # 0.1 of what is 1024 times too large
-        nn.utils.clip_grad_norm_(model.parameters(), 0.1)
-    scaler.unscale_(optimizer)
+def update(model, optimizer, scheduler, scaler, num=4, wrong=""):
+    optimizer.zero_grad()
+    logged = add_gradients(model, scaler, num, wrong)
+    if wrong != "never unscaled":
+        scaler.unscale_(optimizer)
     if wrong != "clip each":
         nn.utils.clip_grad_norm_(model.parameters(), 0.1)
-    scaler.step(optimizer)
+    scaler.step(optimizer)  # unscales now what was not unscaled before
     scaler.update()
-    for _ in range(4 if wrong == "schedule each" else 1):
+    for _ in range(num if wrong == "schedule each" else 1):
         scheduler.step()
+    return logged
 
 
 # %% id="mistakes"
 # NBVAL_IGNORE_OUTPUT
+def make_all():
+    model, optimizer = make_vit()
+    model.float()
+    scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, gamma=0.9)
+    return model, optimizer, scheduler, torch.amp.GradScaler("cpu", init_scale=1024.0)
+
+
 big_window = partial(update, num=1)
 assert_same_training(big_window, update, make=make_all)
-mistakes = ("no division", "log of means", "clip each", "never unscaled")
-for wrong in (*mistakes, "schedule each"):
+for wrong in ("clip each", "never unscaled", "schedule each", "no division"):
     print(f"{wrong}: ", end="")
     verdict(big_window, partial(update, wrong=wrong), make_all)
+verdict(big_window, partial(update, wrong=wrong), make_all, ignore=["loss"])
 
 # %% [markdown] id="read-mistakes"
 # - *Clip each* is the only one that turns the gradient: it shortens the long gradients of single
 #   micro-batches more than the short ones.
-# - *Never unscaled* shrinks the gradient by the scale, to nearly nothing.
+# - *Never unscaled* clips gradients that are still multiplied by the scale. Divided by it
+#   afterwards, they are nearly nothing.
 # - *Schedule each* runs through the schedule four times too fast.
-# - *Log of means* falsifies the log alone. *No division*, with a clip behind it, shows only there
-#   too. Every gradient here is longer than the limit, and the clip keeps only its direction:
-
-# %% id="clip-hides"
-no_division = partial(update, wrong="no division")
-assert_same_training(big_window, no_division, make=make_all, ignore=["loss"])
+# - *No division* shows in the logged loss only. The last line compares all but the loss, and finds
+#   the same training. Every gradient here is longer than the clip's limit, so the clip keeps its
+#   direction alone, and the factor of four is gone.
 
 # %% [markdown] id="time"
 # ## The other price: time
 #
 # "Accumulation adds no computation." Count it: the same 32 samples as one batch, and as 32
-# micro-batches.
-
-
-# %% id="flops"
-def gpt_step(model, num):
-    place = model.head.weight.device
-    ids = torch.zeros(32, config.seq_len, dtype=torch.long, device=place)
-    for micro_batch in ids.chunk(num):
-        (model.loss(micro_batch) / num).backward()
-
-
-model, flops = make_gpt()[0], {}
-for num in (1, 32):
-    step = partial(gpt_step, model, num)
-    flops[num] = memory.measure(step, model=model, flops=True).flops
-flops_ratio = flops[32] / flops[1]
-f"{flops_ratio:.2f} times the FLOPs"
-
-# %% [markdown] id="predict-time"
-# **Predict.** And by the clock, on your machine: 32 micro-batches of 1 take how many times as long
-# as one batch of 32?
+# micro-batches of 1. Then time it.
+#
+# **Predict.** By the clock, on your machine: the 32 micro-batches take how many times as long as
+# the one batch?
 
 # %% id="guess-time"
 guess = None  # times as long
 
+
+# %% id="flops"
+def gpt_step(model, ids, num):
+    for micro_batch in ids.chunk(num):
+        (model.loss(micro_batch) / num).backward()
+
+
+model, ids = make_gpt()[0], torch.zeros(32, config.seq_len, dtype=torch.long)
+one = memory.measure(partial(gpt_step, model, ids, 1), model=model, flops=True)
+many = memory.measure(partial(gpt_step, model, ids, 32), model=model, flops=True)
+flops_ratio = many.flops / one.flops
+f"{flops_ratio:.2f} times the FLOPs"
+
 # %% id="seconds"
 # NBVAL_IGNORE_OUTPUT
-place, rounds = device.pick(), []
-names = {"gpt_step": gpt_step, "model": model.to(place)}
-timers = {num: Timer(f"gpt_step(model, {num})", globals=names) for num in (1, 4, 8, 32)}
-for _ in range(3):  # in turn, so that all see the same machine
-    rounds.append({num: timer.timeit(1).mean for num, timer in timers.items()})
-rounds = pd.DataFrame(rounds)
-slower = rounds.div(rounds[1], axis="index").median()
+place = device.pick()
+names = {"gpt_step": gpt_step, "model": model.to(place), "ids": ids.to(place)}
+timers = {n: Timer(f"gpt_step(model, ids, {n})", globals=names) for n in (1, 4, 8, 32)}
+rounds = [{n: timer.timeit(1).mean for n, timer in timers.items()} for _ in range(3)]
+seconds = pd.DataFrame(rounds)  # each round in turn: all see the same machine
+slower = seconds.div(seconds[1], axis="index").median()
 times = f"{slower[32]:.1f} times as long{beside(guess, slower[32])}"
 print(f"{device.describe(place)}: {times}")
-table = pd.DataFrame({"times as long as one batch of 32": slower.round(2)})
-table.rename_axis("micro-batches")
+slower.round(2).rename_axis("micro-batches").to_frame("times as long as one batch")
 
 # %% [markdown] id="read-time"
 # The FLOPs are the same, and the clock disagrees. Each call has a fixed cost, and small matrices
@@ -574,48 +538,42 @@ table.rename_axis("micro-batches")
 
 # %% id="verdicts"
 claims.Verdicts(
-    claims.Verdict(
-        "A02", "holds if", "The micro-batch decides the memory, and the global batch "
-        "does not, if you leave out the one copy of the gradients that a second "
-        "micro-batch adds.", f"{gpt2_peaks['8 x 2']:.2f} and {gpt2_peaks['8 x 4']:.2f} "
-        f"GiB for batches of 16 and 32 in pieces of 8; {gpt2_peaks['4 x 8']:.2f} GiB "
-        "in pieces of 4", "predicted", "only-micro-batch", device="CUDA kernels"),
-    claims.Verdict(
-        "A08", "holds if", "The plain loop equals the big batch if every window is "
-        "full and all micro-batches count the same number of terms.",
+    claims.Verdict("A02", "holds if", "The micro-batch decides the memory, and the "
+        "global batch does not, if you leave out the one copy of the gradients that a "
+        "second micro-batch adds.", f"{gpt2_peaks['8 x 2']:.2f} and "
+        f"{gpt2_peaks['8 x 4']:.2f} GiB for batches of 16 and 32 in pieces of 8; "
+        f"{gpt2_peaks['4 x 8']:.2f} GiB in pieces of 4", "predicted",
+        "only-micro-batch", device="CUDA kernels"),
+    claims.Verdict("A08", "holds if", "The plain loop equals the big batch if every "
+        "window is full and all micro-batches count the same number of terms.",
         f"within float64's rounding: {exact}; {len(labels) % 256} of {len(labels)} "
         "images left", "computed", "distances"),
-    claims.Verdict(
-        "A09", "holds if", "The mean of micro-batch gradients is the big batch's "
-        "gradient if each loss depends on one sample and each micro-batch is weighed "
-        "by its share of the window.", f"{ragged_off:.0f} % off where rows differ in "
-        "length", "computed", "measure-ragged"),
-    claims.Verdict(
-        "D01", "holds if", "The accumulated gradient is exact, up to the order of "
-        "adding, under the same condition.", f"within float64's rounding: {exact}; "
-        f"{ragged_off:.0f} % off where rows differ in length", "computed",
+    claims.Verdict("A09", "holds if", "The mean of micro-batch gradients is the big "
+        "batch's gradient if each loss depends on one sample and each micro-batch is "
+        "weighed by its share of the window.", f"{ragged_off:.0f} % off where rows "
+        "differ in length", "computed", "measure-ragged"),
+    claims.Verdict("D01", "holds if", "The accumulated gradient is exact, up to the "
+        "order of adding, under the same condition.", "within float64's rounding: "
+        f"{exact}; {ragged_off:.0f} % off where rows differ in length", "computed",
         "measure-ragged"),
 )  # fmt: skip
 
 # %% id="verdicts-memory"
 claims.Verdicts(
-    claims.Verdict(
-        "A10", "holds if", "Four micro-batches of 8 cut the activations of a batch of "
-        "32 by 75 %, and the peak by less, unless activations are nearly all of it.",
-        f"{fell['activations']:.1f} % of the activations, {fell['whole step']:.1f} % "
-        "of the peak", "counted", "memory-table"),
-    claims.Verdict(
-        "D03", "holds if", "Accumulation does not reduce the peak if you compare at "
-        "one micro-batch: it adds a copy of the gradients to forward and backward.",
-        f"{(small.forward_backward_bytes - alone.forward_backward_bytes) / P:+.2f} P",
+    claims.Verdict("A10", "holds if", "Four micro-batches of 8 cut the activations of "
+        "a batch of 32 by 75 %, and the peak by less, unless activations are nearly "
+        "all of it.", f"{fell['activations']:.1f} % of the activations, "
+        f"{fell['whole step']:.1f} % of the peak", "counted", "memory-table"),
+    claims.Verdict("D03", "holds if", "Accumulation does not reduce the peak if you "
+        "compare at one micro-batch: it adds a copy of the gradients to forward and "
+        "backward.", f"{(held.loc['8 x 4'] - held.loc['8 x 1']).iloc[1] / P:+.2f} P",
         "counted", "memory-table"),
-    claims.Verdict(
-        "A11", "holds if", "Accumulation adds no FLOPs; it adds no time only if each "
-        "micro-batch still fills the machine.",
-        f"{flops_ratio:.2f} times the FLOPs with 32 micro-batches", "counted", "flops"),
-    claims.Verdict(
-        "B03", "holds", "The loop needs no framework: a sum and a subtraction give the "
-        "same bits.", f"same bits: {same_bits}", "computed", "by-hand"),
+    claims.Verdict("A11", "holds if", "Accumulation adds no FLOPs; it adds no time "
+        "only if each micro-batch still fills the machine.", f"{flops_ratio:.2f} times "
+        "the FLOPs with 32 micro-batches", "counted", "flops"),
+    claims.Verdict("B03", "holds", "The loop needs no framework: a sum and a "
+        "subtraction give the same bits.", f"same bits: {same_bits}", "computed",
+        "by-hand"),
 )  # fmt: skip
 
 # %% [markdown] id="summary"
