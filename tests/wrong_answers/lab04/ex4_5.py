@@ -7,21 +7,27 @@ from tutorial_lib.plan import floor_bytes
 from wrong_answers import right, solved, wrong
 
 
-def floor(stages, *, nested=True, own_input=1):
+def floor(stages, *, nested=True, own_input=1, at_the_end=()):
     """The right answer where no word is given."""
-    lab = solved("lab04")
+    lab, last = solved("lab04"), len(stages) - 1
+
+    def kept_needs(start, end):
+        return lab.kept_needs(stages, start, last if "kept" in at_the_end else end)
+
+    def dropped_needs(start, stop, end):
+        return lab.dropped_needs(stages, start, stop, last if "dropped" in at_the_end else end)
 
     @cache
     def kept(start, end):
         later = stages[start].saved_bytes + kept(start + 1, end) if start < end else 0
-        return max(lab.kept_needs(stages, start, end), later)
+        return max(kept_needs(start, end), later)
 
     @cache
     def needs(start, end):
         later = stages[start].saved_bytes + needs(start + 1, end) if start < end else 0
-        ways = [max(lab.kept_needs(stages, start, end), later)]
+        ways = [max(kept_needs(start, end), later)]
         for split in range(start + 1, end + 1):
-            dropping = lab.dropped_needs(stages, start, split, end)
+            dropping = dropped_needs(start, split, end)
             inside = needs(start, split - 1) if nested else kept(start, split - 1)
             ways.append(max(dropping, stages[split].input_bytes + needs(split, end), inside))
         return min(ways)
@@ -63,6 +69,16 @@ def drops_the_first_half(stages):
 @wrong("That is the best without a segment inside a segment")
 def nests_nothing(stages):
     return floor(stages, nested=False)
+
+
+@wrong("`kept_needs` was asked for the end of the chain")
+def keeps_as_at_the_end(stages):
+    return floor(stages, at_the_end=["kept"])
+
+
+@wrong("`dropped_needs` was asked for the end of the chain")
+def drops_as_at_the_end(stages):
+    return floor(stages, at_the_end=["dropped"])
 
 
 @wrong("should be an int, and is [")

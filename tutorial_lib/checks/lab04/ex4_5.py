@@ -10,7 +10,23 @@ from tutorial_lib import plan
 from tutorial_lib.checks import expect
 from tutorial_lib.checks.core import Case, Check, Result
 from tutorial_lib.checks.lab04 import models
+from tutorial_lib.plan.costs import Bytes, Costs
+from tutorial_lib.plan.floor import Floor
 from tutorial_lib.plan.simulate import Tree
+
+
+class _KeptAtTheEnd(Costs):
+    """A kept stage whose part always ends with the chain: no gradient waits for it."""
+
+    def kept(self, index: int, end: int) -> int:
+        return super().kept(index, len(self) - 1)
+
+
+class _DroppedAtTheEnd(Costs):
+    """The same for dropped stages."""
+
+    def dropped(self, start: int, stop: int, end: int) -> Bytes:
+        return super().dropped(start, stop, len(self) - 1)
 
 
 def _cases(seed: int) -> list[Case]:
@@ -19,11 +35,15 @@ def _cases(seed: int) -> list[Case]:
     def chain(count: int) -> Case:
         return {"stages": models.draw_stages(draw, count)}
 
+    def with_workspace() -> Case:  # only there it matters what waits while a part runs again
+        stages = models.draw_stages(draw, 6)
+        return {"stages": [{**s, "forward_temporary_bytes": draw.choice([0, 40])} for s in stages]}
+
     def values(case: Case) -> Iterator[int]:
         floor = plan.floor_bytes(models.stages_of(case))
         return iter([floor, *(value for _, value in _faults(models.stages_of(case), floor))])
 
-    return [models.telling(lambda: chain(6), values), *map(chain, (2, 4, 7, 10))]
+    return [models.telling(with_workspace, values), *map(chain, (2, 4, 6, 7, 10))]
 
 
 def _run(answer: Callable[..., Any], case: Case) -> Result:
@@ -56,6 +76,12 @@ def _faults(stages: list[plan.Stage], floor: int) -> expect.Faults:
         "That is one segment, the first half: try every way to split, in every part.",
         peak(halves),
     )
+    for name, slip in {"kept_needs": _KeptAtTheEnd, "dropped_needs": _DroppedAtTheEnd}.items():
+        yield (
+            f"`{name}` was asked for the end of the chain: in a part that runs again, the gradient "
+            "of the part's own `end` waits.",
+            first + Floor(slip.of(stages, ())).num_bytes,
+        )
     if count <= 7:
         yield (
             "That is the best without a segment inside a segment: what is in a segment is a chain "
@@ -67,7 +93,7 @@ def _faults(stages: list[plan.Stage], floor: int) -> expect.Faults:
 smallest_budget = Check(
     "lab04.smallest_budget",
     "4.5",
-    "the smallest budgets of five unequal chains, to the byte",
+    "the smallest budgets of six unequal chains, to the byte",
     _cases,
     _run,
     _judge,
