@@ -21,6 +21,7 @@ import torch
 from torch import nn
 from torch.autograd import grad
 from torch.nn import functional as F
+from torch.nn.utils import parameters_to_vector
 from torch.optim import SGD, AdamW
 from torch.utils.checkpoint import checkpoint
 
@@ -46,35 +47,33 @@ torch.set_num_threads(1)
 
 # %% id="net"
 images, labels = data.digits()
-x, y = images[:64], labels[:64]
+x, y = images[:64].double(), labels[:64]
 
 
-def make_net(norm=nn.Identity, p=0.0, dtype=torch.float64):
+def make_net(norm=nn.Identity, p=0.0):
     torch.manual_seed(0)
     first = [nn.Flatten(), nn.Dropout(p), nn.Linear(64, 64), norm(64), nn.ReLU()]
-    model = nn.Sequential(*first, nn.Dropout(p), nn.Linear(64, 10)).to(dtype)
+    model = nn.Sequential(*first, nn.Dropout(p), nn.Linear(64, 10)).double()
     return model, SGD(model.parameters(), lr=0.1)
 
 
 # %% id="influence"
-def influence(losses_of, batch):  # (losses, samples)
-    batch = batch.clone().requires_grad_()
-    rows = [grad(loss, batch, retain_graph=True)[0] for loss in losses_of(batch)]
+def losses(model, pixels, targets):  # one for each sample
+    return F.cross_entropy(model(pixels), targets, reduction="none")
+
+
+def influence(losses_of, pieces=1):
+    pixels = x[:8].clone().requires_grad_()
+    parts = pixels.chunk(pieces), y[:8].chunk(pieces)
+    found = torch.cat([losses_of(*part) for part in zip(*parts, strict=True)])
+    rows = [grad(loss, pixels, retain_graph=True)[0] for loss in found]
     return torch.stack([row.flatten(1).norm(dim=1) for row in rows])
 
 
-def losses(model, pixels, targets=y):
-    pixels = pixels.to(next(model.parameters()).dtype)
-    return F.cross_entropy(model(pixels), targets[: len(pixels)], reduction="none")
-
-
-def in_pieces(losses_of, num=2):
-    return lambda batch: torch.cat([losses_of(part) for part in batch.chunk(num)])
-
-
 # %% [markdown] id="predict-picture"
-# Eight images give a picture of 8 rows and 8 columns. A square is filled where a loss depends on a
-# sample. ("4 x 2" is a micro-batch of 4 with 2 accumulation steps, as in chapter 08.)
+# Eight images give a picture of 8 rows, the losses, and 8 columns, the samples. A square is filled
+# where the loss depends on the sample. ("4 x 2" is a micro-batch of 4 with 2 accumulation steps, as
+# in chapter 08.)
 #
 # **Predict.** With a BatchNorm and two micro-batches of 4, how many of the 64 squares are filled?
 
@@ -84,11 +83,8 @@ guess = None  # squares
 # %% id="picture"
 layer = partial(losses, make_net(nn.LayerNorm)[0])
 batch = partial(losses, make_net(nn.BatchNorm1d)[0])
-pictures = {
-    "LayerNorm": influence(layer, x[:8]),
-    "BatchNorm": influence(batch, x[:8]),
-    "BatchNorm, 4 x 2": influence(in_pieces(batch), x[:8]),
-}
+pictures = {"LayerNorm": influence(layer), "BatchNorm": influence(batch)}
+pictures["BatchNorm, 4 x 2"] = influence(batch, pieces=2)
 filled = int(pictures["BatchNorm, 4 x 2"].count_nonzero())
 print(f"BatchNorm, 4 x 2: {filled} squares{beside(guess, filled)}")
 plots.influence(pictures)
@@ -100,65 +96,59 @@ plots.influence(pictures)
 #
 # ## BatchNorm
 #
-# **How wrong is the gradient?** Here is chapter 08's loop:
-
-
-# %% id="steps"
-def accumulated(model, optimizer, num=4):
-    optimizer.zero_grad()
-    total = 0.0
-    for rows in torch.arange(len(x)).chunk(num):
-        loss = losses(model, x[rows], y[rows]).sum() / len(x)
-        loss.backward()
-        total += loss.item()
-    optimizer.step()
-    return total
-
-
-big_batch = partial(accumulated, num=1)
-
-
-# %% id="gradients"
-def gradient(step, make):
-    model, *rest = make()
-    step(model, *rest)
-    return torch.cat([p.grad.double().flatten() for p in model.parameters()])
-
-
-def error(seen, wanted):
-    return float((seen - wanted).norm() / wanted.norm())
-
-
-def make_resnet():
-    torch.manual_seed(0)
-    config = ResNetConfig(in_channels=1, stage_depths=(1, 1, 1), base_channels=4)
-    model = ResNet(config).to(torch.float64)
-    return model, SGD(model.parameters(), lr=0.1)
-
-
-# %% [markdown] id="predict-batch-norm"
-# The subjects: the small network with three norms, and a small ResNet, which has ten BatchNorms.
+# How wrong does that make the gradient of chapter 08's loop? The subjects are the small network
+# with three norms, and a small ResNet, which has ten BatchNorms.
 #
 # **Predict.** Four micro-batches of 16: by how many per cent is the ResNet's gradient wrong?
 
 # %% id="guess-batch-norm"
 guess = None  # per cent
 
-# %% id="batch-norm-errors"
+
+# %% id="steps"
+def accumulated(model, optimizer, num=4):
+    optimizer.zero_grad()
+    for rows in torch.arange(len(x)).chunk(num):
+        (losses(model, x[rows], y[rows]).sum() / len(x)).backward()
+    optimizer.step()
+
+
+def gradient(step, make):
+    model, optimizer = make()
+    step(model, optimizer)
+    return parameters_to_vector(p.grad.double() for p in model.parameters())
+
+
+def error(seen, wanted):
+    return float((seen - wanted).norm() / wanted.norm())
+
+
+big_batch = partial(accumulated, num=1)
+
+
+# %% id="subjects"
+def make_resnet(mend=None):
+    torch.manual_seed(0)
+    config = ResNetConfig(in_channels=1, stage_depths=(1, 1, 1), base_channels=4)
+    model = ResNet(config).double()
+    model = mend(model) if mend else model
+    return model, SGD(model.parameters(), lr=0.1)
+
+
 subjects = {
     "LayerNorm": partial(make_net, nn.LayerNorm),
     "GroupNorm": partial(make_net, partial(nn.GroupNorm, 8)),
     "BatchNorm": partial(make_net, nn.BatchNorm1d),
     "ResNet": make_resnet,
 }
-errors = pd.DataFrame(
-    index=list(subjects), columns=["32 x 2", "16 x 4", "8 x 8", "2 x 32"]
-)
+
+# %% id="batch-norm-errors"
+errors = pd.DataFrame(index=list(subjects))
 for name, make in subjects.items():
     wanted = gradient(big_batch, make)
-    for split in errors:
-        step = partial(accumulated, num=int(split.split()[2]))
-        errors.loc[name, split] = error(gradient(step, make), wanted)
+    for num in (2, 4, 8, 32):
+        seen = gradient(partial(accumulated, num=num), make)
+        errors.loc[name, f"{64 // num} x {num}"] = error(seen, wanted)
 resnet_off = 100 * errors.loc["ResNet", "16 x 4"]
 print(f"ResNet, 16 x 4: {resnet_off:.0f} %{beside(guess, resnet_off)}")
 errors.map(lambda e: f"{e:.0%}" if e > 1e-12 else "rounding")
@@ -168,34 +158,36 @@ errors.map(lambda e: f"{e:.0%}" if e > 1e-12 else "rounding")
 # is off by tens of per cent with micro-batches that people do use. With micro-batches of two, a
 # normalised value is always near plus or minus one, and the error is larger than the gradient.
 #
-# Different is not always worse. Small statistics are noise, and noise can regularise: Hoffer et al.
-# (2017) split big batches on purpose ("ghost batch normalisation"). But "batch 64" no longer says
-# what you trained: with BatchNorm the micro-batch is a hyperparameter of the model.
+# A different gradient is not always a worse one. The mean and variance of few samples are noisy,
+# and noise can regularise: Hoffer et al. (2017) split big batches on purpose ("ghost batch
+# normalisation"). But "batch 64" no longer says what you trained: with BatchNorm the micro-batch is
+# a hyperparameter of the model.
 #
 # ### The statistics for evaluation
 #
-# BatchNorm also keeps a running mean and variance for `eval()`. It updates them in every *forward*:
-# `running = 0.9 * running + 0.1 * of this batch`. **After one update, how much is left of the old
-# running mean?**
+# BatchNorm also keeps a running mean and variance for `eval()`. It updates them in every *forward*,
+# and an accumulated update has many: `running = 0.9 * running + 0.1 * of this batch`. **After one
+# update, how much is left of the old running mean?** The cell below fills it with a million, so
+# that what is left can be read off.
 
 
 # %% id="running"
 def share_left(num, momentum=0.1):
     model, optimizer = make_net(partial(nn.BatchNorm1d, momentum=momentum))
-    model[3].running_mean.fill_(1e6)  # something old, to be forgotten
+    model[3].running_mean.fill_(1e6)
     accumulated(model, optimizer, num)
     return round(float(model[3].running_mean.mean()) / 1e6, 2)
 
 
-left = {num: share_left(num) for num in (1, 4, 16)}
-mended = {num: share_left(num, momentum=1 - 0.9 ** (1 / num)) for num in left}
-shares = pd.DataFrame({"momentum 0.1": left, "momentum 1 - 0.9 ** (1 / num)": mended})
-shares.rename_axis("micro-batches")
+left = {n: (share_left(n), share_left(n, 1 - 0.9 ** (1 / n))) for n in (1, 4, 16)}
+heads = ["momentum 0.1", "momentum 1 - 0.9 ** (1 / num)"]
+pd.DataFrame(left, index=heads).T.rename_axis("micro-batches")
 
 # %% [markdown] id="read-running"
 # Sixteen micro-batches forget in one update what sixteen updates should forget. Evaluation then
-# rests on the last few micro-batches: noisy statistics, which the training loss never shows. The
-# smaller momentum of the right column mends that. The gradients stay wrong.
+# rests on the last few micro-batches. Such statistics are noisy, and the training loss never shows
+# it, because training does not use them. The smaller momentum of the right column mends that. The
+# gradients stay wrong.
 #
 # ### Mends
 #
@@ -208,28 +200,21 @@ shares.rename_axis("micro-batches")
 # %% id="mend"
 def frozen(model):
     for module in model.modules():
-        if isinstance(module, nn.modules.batchnorm._BatchNorm):
-            # weight and bias still train; call it again after each model.train()
-            module.eval()
+        if isinstance(module, nn.BatchNorm2d):
+            module.eval()  # weight and bias still train; again after each train()
     return model
 
 
 def with_groups(model, channels=4):
-    for name, child in model.named_children():
-        if isinstance(child, nn.BatchNorm2d):
-            norm = nn.GroupNorm(child.num_features // channels, child.num_features)
-            setattr(model, name, norm.to(child.weight.dtype))
-        with_groups(child)
+    for name, module in list(model.named_modules()):
+        if isinstance(module, nn.BatchNorm2d):
+            width = module.num_features
+            model.set_submodule(name, nn.GroupNorm(width // channels, width).double())
     return model
 
 
 # %% id="judge-mends"
 # NBVAL_IGNORE_OUTPUT
-def make_mended(mend):
-    model = mend(make_resnet()[0])
-    return model, SGD(model.parameters(), lr=0.1)
-
-
 def verdict(make):
     try:
         assert_same_training(big_batch, accumulated, make=make)
@@ -237,11 +222,10 @@ def verdict(make):
         print(str(refusal).partition(" (")[0])
 
 
-mends = {"SyncBatchNorm": nn.SyncBatchNorm.convert_sync_batchnorm, "frozen": frozen,
-         "GroupNorm": with_groups}  # fmt: skip
-for name, mend in mends.items():
-    print(f"{name:<14}", end="")
-    verdict(partial(make_mended, mend))
+sync = nn.SyncBatchNorm.convert_sync_batchnorm
+for name, mend in {"Sync": sync, "frozen": frozen, "GroupNorm": with_groups}.items():
+    print(f"{name:<10}", end="")
+    verdict(partial(make_resnet, mend))
 
 # %% [markdown] id="read-mends"
 # SyncBatchNorm combines processes that run at the same moment. The micro-batches of one process
@@ -251,71 +235,40 @@ for name, mend in mends.items():
 # ## Dropout
 #
 # With dropout each loss depends on its own sample only. But in pieces, the random numbers fall on
-# other samples, and so the accumulated gradient differs. **Is that wrong?** To see, draw the masks
-# once for all 64 samples and hand each sample its own:
-
-
-# %% id="masks"
-class SameMasks(nn.Module):
-    def __init__(self, p, num=64, width=64):
-        super().__init__()
-        self.masks, self.served = F.dropout(torch.ones(num, width), p), 0
-
-    def forward(self, h):
-        rows = torch.arange(self.served, self.served + len(h)) % len(self.masks)
-        self.served += len(h)
-        return h * self.masks[rows]
-
-
-def make_same_masks(p=0.2):
-    model, _ = make_net()
-    model[1], model[5] = SameMasks(p), SameMasks(p)
-    return model, SGD(model.parameters(), lr=0.1)
-
-
-assert_same_training(big_batch, accumulated, make=make_same_masks)
-
-# %% [markdown] id="noise-text"
-# Same masks, same training. So only the draw differs. "It is only noise" is said of BatchNorm too.
-# The test: noise averages out, and a bias does not. Repeat the accumulated gradient, with new masks
-# each time for dropout. For BatchNorm, deal the 64 samples to the four micro-batches anew each
-# time. **Which average comes closer and closer to the big batch's?**
+# other samples, and so the accumulated gradient differs. **Is that wrong?** "It is only noise" is
+# said of dropout, and of BatchNorm too.
+#
+# Here is a test: noise averages out, and a bias does not. Repeat the accumulated gradient, with new
+# masks each time for dropout. For BatchNorm, deal the 64 samples to the four micro-batches anew
+# each time. **Which average comes closer and closer to the big batch's?**
 
 
 # %% id="averages"
 # NBVAL_IGNORE_OUTPUT
-def draw(model, num):
-    parts = [part.sort().values for part in torch.randperm(len(x)).chunk(num)]
-    total = sum(losses(model, x[part], y[part]).sum() / len(x) for part in parts)
-    return torch.cat([g.flatten() for g in grad(total, list(model.parameters()))])
-
-
-def averages(make, num, repeats):
-    model, _ = make()
-    total, means = 0.0, {}
-    for place in range(1, repeats + 1):
-        total = total + draw(model, num)
-        if place.bit_count() == 1:  # 1, 2, 4, ...
-            means[place] = total / place
-    return means
+def draws(make, num, repeats):  # (repeats, parameters)
+    model, rows = make()[0], []
+    for _ in range(repeats):
+        parts = torch.randperm(len(x)).chunk(num)
+        total = sum(losses(model, x[part], y[part]).sum() / len(x) for part in parts)
+        rows.append(parameters_to_vector(grad(total, list(model.parameters()))))
+    return torch.stack(rows)
 
 
 # %% id="averages-figure"
 # NBVAL_IGNORE_OUTPUT
-curves = {}
+curves, words = {}, {"xlabel": "repeats averaged", "ylabel": "error of the average"}
 makers = {"dropout": partial(make_net, p=0.2), "BatchNorm": subjects["BatchNorm"]}
 for name, make in makers.items():
-    wanted = averages(make, num=1, repeats=256)[256]
-    found = averages(make, num=4, repeats=128).items()
-    curves[name] = {repeats: error(mean, wanted) for repeats, mean in found}
-plots.training_curves(
-    curves, xlabel="repeats averaged", ylabel="error of the averaged gradient",
-    title="Noise averages out, a bias stays (logarithmic axes)", log="xy")  # fmt: skip
+    wanted = draws(make, num=1, repeats=256).mean(dim=0)
+    found = draws(make, num=4, repeats=128)
+    curves[name] = {2**k: error(found[: 2**k].mean(dim=0), wanted) for k in range(8)}
+title = "Noise averages out, a bias stays (logarithmic axes)"
+plots.training_curves(curves, title=title, log="xy", **words)
 
 # %% [markdown] id="read-averages"
 # Dropout's error falls along $1/\sqrt{n}$: each accumulated gradient is one more draw from the
 # distribution that the big batch draws from. It needs no mend. BatchNorm's error falls a little and
-# stays: that is another loss's gradient.
+# stays: its average is the gradient of another loss.
 #
 # ## Contrastive losses
 #
@@ -350,7 +303,7 @@ class TwoEncoders(nn.Module):
 
 
 # %% id="contrastive"
-def pair_losses(embedded, log_scale):
+def contrast(embedded, log_scale):  # one loss for each pair
     left, right = embedded.unbind(dim=1)
     scores = left @ right.T * log_scale.exp()  # (B, B)
     own = torch.arange(len(scores))
@@ -364,15 +317,16 @@ def make_encoders(p=0.0, dtype=torch.float32, width=128, lr=2e-3):
     return model, AdamW(model.parameters(), lr=lr, fused=True)
 
 
-def contrast(model, pixels):
-    return pair_losses(model(pixels), model.log_scale)
-
-
 # %% id="contrastive-picture"
-whole = partial(contrast, make_encoders()[0])
-pieces = in_pieces(whole)
+model, _ = make_encoders(dtype=torch.float64)
+
+
+def pair_losses(pixels, _):  # the labels of the digits play no part
+    return contrast(model(pixels), model.log_scale)
+
+
 plots.influence(
-    {"contrastive": influence(whole, x[:8]), "in 4 x 2": influence(pieces, x[:8])}
+    {"contrastive": influence(pair_losses), "in 4 x 2": influence(pair_losses, 2)}
 )
 
 # %% [markdown] id="predict-naive"
@@ -389,8 +343,8 @@ guess = None  # per cent
 def naive(model, optimizer, pixels=images[:128], num=16):
     optimizer.zero_grad()
     total = 0.0
-    for part in pixels.to(model.log_scale.dtype).chunk(num):
-        loss = contrast(model, part).mean() / num
+    for part in pixels.chunk(num):
+        loss = contrast(model(part), model.log_scale).mean() / num
         loss.backward()
         total += loss.item()
     optimizer.step()
@@ -402,30 +356,29 @@ big = partial(naive, num=1)
 
 # %% id="naive-errors"
 # NBVAL_IGNORE_OUTPUT
-def make_trained(updates=30):
+def make_trained():
     model, optimizer = make_encoders()
-    for _ in range(updates):
+    for _ in range(30):
         big(model, optimizer)
     return model, optimizer
 
 
-kept = 100 * 16 * 8 * 7 / (128 * 127)
+kept, rows = 100 * 16 * 8 * 7 / (128 * 127), {}
 print(f"8 x 16: {kept:.1f} % of the comparisons{beside(guess, kept)}")
-rows = {}
 for name, make in {"new": make_encoders, "trained": make_trained}.items():
-    for num in (1, 4, 16):
-        step, size = partial(naive, num=num), 128 // num
+    for size in (128, 32, 8):
+        step = partial(naive, num=128 // size)
         off = 100 * error(gradient(step, make), gradient(big, make))
-        rows[f"{name}, {size} x {num}"] = size - 1, step(*make()), off
+        rows[f"{name}, {size} x {128 // size}"] = size - 1, step(*make()), off
 heads = ["negatives a pair", "loss, nats", "gradient off, %"]
 pd.DataFrame.from_dict(rows, orient="index", columns=heads).round(2)
 
 # %% [markdown] id="read-naive"
 # To find a partner among 8 is easier than among 128, so the naive loop reports a *lower* loss. Its
-# gradient is the exact gradient of that easier task (the distance of the two, over the true one's
-# norm). The better the encoders get, the less the easy task has to do with the hard one. The same
-# holds for other losses over pairs or triplets: a batch-hard triplet loss finds the hardest
-# negative of its micro-batch only.
+# gradient is the exact gradient of that easier task. The last column is the distance of the two
+# gradients as a share of the true one's norm: the better the encoders get, the less the easy task
+# has to do with the hard one. The same holds for other losses over pairs or triplets: a batch-hard
+# triplet loss finds the hardest negative of its micro-batch only.
 #
 # ### Cached gradients
 #
@@ -441,84 +394,87 @@ pd.DataFrame.from_dict(rows, orient="index", columns=heads).round(2)
 #    \frac{\partial f(x_i;\theta)}{\partial \theta} $$
 #
 # and *that is a sum over samples*, once the numbers $\partial L / \partial z_i$, the cache, are
-# known. They are small, one vector a sample, and need no activation of an encoder.
+# known. They are small, one vector a sample, and need no activation of an encoder. The code has the
+# three steps of the drawing; `replay` is explained after it.
+
+
+# %% id="first-pass"
+def first_pass(model, parts):
+    states, embedded = [], []
+    with torch.no_grad():
+        for part in parts:
+            states.append(torch.get_rng_state())
+            embedded.append(model(part))
+    return states, torch.cat(embedded).requires_grad_()
 
 
 # %% id="cached"
 def cached(model, optimizer, pixels=images[:128], size=8, replay=True):
     optimizer.zero_grad()
-    parts, states, embedded = pixels.to(model.log_scale.dtype).split(size), [], []
-    with torch.no_grad():
-        for part in parts:
-            states.append(torch.get_rng_state())
-            embedded.append(model(part))
-    embedded = torch.cat(embedded).requires_grad_()
-    loss = pair_losses(embedded, model.log_scale).mean()
+    parts = pixels.split(size)
+    states, embedded = first_pass(model, parts)
+    loss = contrast(embedded, model.log_scale).mean()
     loss.backward()  # fills embedded.grad, and the scale's own gradient
-    cache = embedded.grad.split(size)
-    for part, state, cache_part in zip(parts, states, cache, strict=True):
+    for part, state, cache in zip(
+        parts, states, embedded.grad.split(size), strict=True
+    ):
         if replay:
             torch.set_rng_state(state)
-        model(part).backward(cache_part)
+        model(part).backward(cache)
     optimizer.step()
     return loss.item()
 
 
 # %% id="cached-exact"
 for dtype in (torch.float64, torch.float32):
-    assert_same_training(big, cached, make=partial(make_encoders, dtype=dtype))
+    loops = (partial(loop, pixels=images[:128].to(dtype)) for loop in (big, cached))
+    assert_same_training(*loops, make=partial(make_encoders, dtype=dtype))
 
 # %% [markdown] id="replay-text"
-# `states` is the line that gets forgotten. With dropout, the second pass must draw the masks of the
-# first one, or the cache belongs to other embeddings. To compare, the big batch must draw its masks
+# The random states are what gets forgotten. With dropout, the second pass must draw the masks of
+# the first one, or the cache belongs to other embeddings. So `first_pass` notes the state before
+# each micro-batch, and the second pass sets it again. To compare, the big batch must draw its masks
 # in the same order: piece by piece, with all graphs in memory. **Without replay, is the error noise
 # or bias?**
 
 
 # %% id="replay"
-def plainly(model, part):
-    return model(part)
-
-
-def in_memory(model, optimizer, pixels=images[:128], size=8, embed=plainly):
+def in_memory(model, optimizer, pixels=images[:128], size=8, embed=None):
     optimizer.zero_grad()
-    parts = pixels.to(model.log_scale.dtype).split(size)
-    embedded = torch.cat([embed(model, part) for part in parts])
-    loss = pair_losses(embedded, model.log_scale).mean()
+    embedded = torch.cat([(embed or model)(part) for part in pixels.split(size)])
+    loss = contrast(embedded, model.log_scale).mean()
     loss.backward()
     optimizer.step()
     return loss.item()
 
 
-make_dropped = partial(make_encoders, p=0.1)
-assert_same_training(in_memory, cached, make=make_dropped)
+assert_same_training(in_memory, cached, make=partial(make_encoders, p=0.1))
+
+
+# %% id="replay-draws"
+def gradients(step, seed, repeats=64):  # (repeats, parameters)
+    model, rows = make_encoders(p=0.1, width=32)[0], []
+    still = SGD(model.parameters(), lr=0.0)  # draws differ, the parameters stay
+    torch.manual_seed(seed)
+    for _ in range(repeats):
+        step(model, still, images[:64], size=32)
+        rows.append(parameters_to_vector(p.grad for p in model.parameters()))
+    return torch.stack(rows)
 
 
 # %% id="replay-mean"
 # NBVAL_IGNORE_OUTPUT
-def mean_gradients(step, seed, repeats=64):
-    model, _ = make_encoders(p=0.1, width=32)
-    still = SGD(model.parameters(), lr=0.0)  # draws differ, the parameters stay
-    torch.manual_seed(seed)
-    total, means = 0.0, {}
-    for place in range(1, repeats + 1):
-        step(model, still, images[:64], size=32)
-        total = total + torch.cat([p.grad.flatten() for p in model.parameters()])
-        means[place] = total / place
-    return means
-
-
-wanted, draws = mean_gradients(in_memory, seed=0)[64], {}
+wanted, off = gradients(in_memory, seed=0).mean(dim=0), {}
 loops = {"with replay": cached, "without": partial(cached, replay=False)}
-for name, step in loops.items():
-    means = mean_gradients(step, seed=1)
-    draws[name] = {n: error(means[n], wanted) for n in (1, 8, 64)}
-pd.DataFrame(draws).T.map("{:.0%}".format).rename_axis(columns="off after n draws")
+for name, loop in loops.items():
+    found = gradients(loop, seed=1)
+    off[name] = {n: error(found[:n].mean(dim=0), wanted) for n in (1, 8, 64)}
+pd.DataFrame(off).T.map("{:.0%}".format).rename_axis(columns="off after n draws")
 
 # %% [markdown] id="read-replay"
-# With replay the error averages out. Without it, part of the error stays: in the true gradient,
-# cache and encoder share their masks, and here they never do. The reported loss is right all the
-# same. (On a GPU the masks come from the GPU's own generator: keep `torch.cuda.get_rng_state`.)
+# With replay the error averages out. Without it, part of the error stays. In the true gradient,
+# cache and encoder share their masks; without replay they never do. The reported loss is right all
+# the same. (On a GPU the masks come from the GPU's own generator: keep `torch.cuda.get_rng_state`.)
 #
 # ### What it holds in memory
 #
@@ -540,12 +496,14 @@ def peak(step, num_pairs):
     return max(point["activations"] + point["temporary"] for point in report.curve())
 
 
-def naive_by_32(model, optimizer, pixels):
-    return naive(model, optimizer, pixels, num=len(pixels) // 32)
-
-
-loops = {"whole batch": big, "naive": naive_by_32, "cached": partial(cached, size=32)}
-peaks = {n: {name: peak(step, n) for name, step in loops.items()} for n in (64, 256)}
+peaks, cached_32 = {}, partial(cached, size=32)
+for n in (64, 256):
+    loops = {
+        "whole batch": big,
+        "naive": partial(naive, num=n // 32),
+        "cached": cached_32,
+    }
+    peaks[n] = {name: peak(loop, n) for name, loop in loops.items()}
 factor = peaks[256]["cached"] / peaks[64]["cached"]
 print(f"cached: {factor:.2f} times{beside(guess, factor)}")
 (pd.DataFrame(peaks) / 2**20).round(2).rename_axis(columns="MiB, by pairs")
@@ -560,22 +518,29 @@ print(f"cached: {factor:.2f} times{beside(guess, factor)}")
 #
 # Discard the activations, keep a small boundary and the random state, run forward again when the
 # gradient arrives: that is checkpointing. So replace `model(part)` in `in_memory` by
-# `checkpoint(model, part)`. **Same gradients, same peak?**
+# `checkpoint(model, part)`. It trains the same and needs about the same memory, as the next cell
+# shows.
 #
-# **Predict.** By how many per cent do the FLOPs exceed those of the big batch?
+# **Predict.** By how many per cent do the FLOPs of cached gradients exceed those of the big batch?
 
 # %% id="guess-flops"
 guess = None  # per cent
 
+
 # %% id="as-checkpointing"
-checkpointed = partial(in_memory, embed=partial(checkpoint, use_reentrant=False))
-assert_same_training(cached, checkpointed, make=make_dropped)
+def checkpointed(model, optimizer):
+    embed = partial(checkpoint, model, use_reentrant=False)
+    return in_memory(model, optimizer, embed=embed)
+
+
+assert_same_training(cached, checkpointed, make=partial(make_encoders, p=0.1))
 
 # %% id="as-checkpointing-costs"
-model, optimizer = make_dropped()
 steps, costs = {"big": big, "cached": cached, "checkpointed": checkpointed}, {}
 for name, step in steps.items():
-    report = memory.measure(partial(step, model, optimizer), model=model, flops=True)
+    model, optimizer = make_encoders(p=0.1)
+    step = partial(step, model, optimizer)
+    report = memory.measure(step, model=model, optimizer=optimizer, flops=True)
     costs[name] = report.flops, report.forward_backward_bytes / 2**20
 table = pd.DataFrame(costs, index=["FLOPs", "peak, MiB"]).T
 table["FLOPs"] /= table.loc["big", "FLOPs"]
@@ -586,9 +551,9 @@ table.round(2)
 # %% [markdown] id="read-checkpointing"
 # Cached gradients are checkpointing with one segment for each micro-batch: the model is cut along
 # the *batch* instead of along its depth, and the embeddings are the boundaries. On one device, use
-# `checkpoint`, random state included. Keep the open form when the loss is computed elsewhere, as
-# with embeddings gathered from all GPUs. Both have checkpointing's blind spot: a BatchNorm in an
-# encoder still sees its micro-batch alone, and sees it twice.
+# `checkpoint`, which keeps the random state for you. Write the two passes yourself when the loss is
+# computed elsewhere, as with embeddings gathered from all GPUs. Neither helps a BatchNorm in an
+# encoder: it still sees its micro-batch alone, and sees it twice.
 #
 # ### Which model is better?
 #
@@ -609,24 +574,21 @@ def score(model, first=5):
     return float(((scores > scores.diag()[:, None]).sum(dim=1) < first).float().mean())
 
 
-# %% id="train-two"
-# NBVAL_IGNORE_OUTPUT
-def train(step, lr, batch=128, epochs=6):
+def train(step, lr):
     model, optimizer = make_encoders(p=0.1, lr=lr)
     generator = torch.Generator().manual_seed(0)
-    for _ in range(epochs):
-        updates = torch.randperm(len(training), generator=generator).split(batch)
+    for _ in range(6):
+        updates = torch.randperm(len(training), generator=generator).split(128)
         reported = [step(model, optimizer, training[rows]) for rows in updates]
     return sum(reported) / len(reported), score(model)
 
 
-runs, rates = {}, (1e-3, 2e-3, 4e-3)
-for name, step in {
-    "whole batch of 128": big,
-    "naive, 16 x 8": partial(naive, num=8),
-}.items():
-    for lr in rates:
-        runs[name, lr] = train(step, lr)
+# %% id="train-two"
+# NBVAL_IGNORE_OUTPUT
+runs = {}
+for lr in (1e-3, 2e-3, 4e-3):
+    runs["whole batch of 128", lr] = train(big, lr)
+    runs["naive, 16 x 8", lr] = train(partial(naive, num=8), lr)
 results = pd.DataFrame(runs, index=["loss, nats", "found, share"]).T.unstack().round(2)
 results.rename_axis(columns=["", "learning rate"])
 
@@ -646,17 +608,15 @@ claims.Verdicts(
         "pairs, as with cached gradients; plain accumulation leaves the number of "
         "negatives as it was.",
         f"8 x 16 makes {kept:.1f} % of the comparisons of one batch of 128",
-        "counted", "naive-errors",
-    ),
+        "counted", "naive-errors"),
     claims.Verdict(
         "D04", "holds",
         "Accumulation changes the gradient of a model with BatchNorm by tens of per "
         "cent, and with LayerNorm only by rounding.",
         f"16 x 4: BatchNorm {errors.loc['BatchNorm', '16 x 4']:.0%}, ResNet "
         f"{resnet_off:.0f} %, LayerNorm below 1e-12: "
-        f"{errors.loc['LayerNorm', '16 x 4'] < 1e-12}",
-        "computed", "batch-norm-errors",
-    ),
+        f"{errors.loc['LayerNorm', '16 x 4'] < 1e-12}", "computed",
+        "batch-norm-errors"),
 )  # fmt: skip
 
 # %% [markdown] id="summary"
