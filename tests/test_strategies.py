@@ -520,3 +520,21 @@ def test_other_arguments_for_other_blocks_are_refused():
         strategies.applied(Masked(), "every-2") as applied,
     ):
         applied.model(torch.ones(1, 8))
+
+
+def test_modules_are_called_through_a_function_and_are_what_they_were_even_after_an_error():
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    before = [dict(vars(module)) for module in model]
+    seen = []
+
+    def checkpoint(forward, *args, **kwargs):
+        seen.append(forward)
+        return forward(*args, **kwargs)
+
+    x = torch.ones(1, 2)
+    expected = model(x)
+    with pytest.raises(KeyError), strategies.called_through(checkpoint, model):
+        assert torch.equal(model(x), expected)
+        raise KeyError
+    assert seen == [module.forward for module in model]
+    assert [dict(vars(module)) for module in model] == before

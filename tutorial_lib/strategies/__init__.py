@@ -17,7 +17,7 @@ import difflib
 import functools
 import math
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,7 +26,15 @@ from torch import nn
 from tutorial_lib.strategies.chain import Chain, Forward, checkpointed
 from tutorial_lib.strategies.find import find_blocks, find_chain, find_parts
 
-__all__ = ["STRATEGIES", "Applied", "applied", "find_blocks", "possible", "replace_method"]
+__all__ = [
+    "STRATEGIES",
+    "Applied",
+    "applied",
+    "called_through",
+    "find_blocks",
+    "possible",
+    "replace_method",
+]
 
 STRATEGIES = {
     "none": "keep everything",
@@ -246,6 +254,21 @@ def _unhook(model: Any, before: Any) -> None:
     # transformers lets embeddings ask for gradients too, with hooks that its off switch leaves
     if vars(model).get("_require_grads_hooks") is not before:
         model.disable_input_require_grads()
+
+
+@contextlib.contextmanager
+def called_through(checkpoint: Callable[..., Any], modules: Iterable[nn.Module]) -> Iterator[None]:
+    """Call modules through a checkpoint function of one's own until the end of the `with` block.
+
+    Args:
+        checkpoint: Called as `checkpoint(forward, *args, **kwargs)` instead of a module's forward;
+            what it returns is the module's output.
+        modules: Each of them by itself. Afterwards, also after an error, they are what they were.
+    """
+    with contextlib.ExitStack() as undo:
+        for module in modules:
+            replace_method(module, functools.partial(checkpoint, module.forward), undo)
+        yield
 
 
 def replace_method(
