@@ -586,6 +586,7 @@ print(Bytes(sum(size for _, size in leaks)), listed)
 validation_losses.clear()
 
 
+# %% id="cure-patient"
 def train_and_validate_cured():
     train_on(tokens[:4])
     with torch.no_grad():

@@ -90,11 +90,12 @@ def same(some, others):
 guess = None  # per cent
 
 
-# %% id="measure-mark"
+# %% id="given-plain"
 def plain(function, *args):
     return function(*args)
 
 
+# %% id="measure-mark"
 torch_checkpoint = partial(torch.utils.checkpoint.checkpoint, use_reentrant=False)
 goal = {
     "plain": peak_bytes(plain),
@@ -221,11 +222,12 @@ print(f"{reached} parameters{beside(guess, reached)}")
 guess = None  # calls
 
 
-# %% id="watch-pack"
+# %% id="given-stop-early"
 class StopEarlyError(Exception):
     """Raised in a recomputation when all tensors are there, to leave the function."""
 
 
+# %% id="watch-pack"
 mlp, seen = blocks[0].mlp, []
 weights = {parameter.data_ptr() for parameter in mlp.parameters()}
 
@@ -738,6 +740,7 @@ def describe(tensor):
     return made_by, tensor.shape, tensor.dtype, tensor.device
 
 
+# %% id="given-say"
 def say(description):
     """Put a description into words."""
     made_by, shape, dtype, where = description
@@ -816,6 +819,7 @@ def gpus_of(args, kwargs):
     return {place for place in places if place.type not in ("cpu", "meta")}
 
 
+# %% id="given-switch"
 def switch(name, value):
     """Follow PyTorch's `set_checkpoint_early_stop` and `..._debug_enabled`."""
     everywhere = getattr(torch.utils.checkpoint, name, None)
@@ -960,14 +964,15 @@ len(unet.blocks), same(unet_gradients(checkpoint), unet_gradients(plain))
 # And the time? It depends on the machine. Both run in turn, and the ratio is taken pair by pair.
 
 
-# %% id="time-ratio"
-# NBVAL_IGNORE_OUTPUT
+# %% id="given-seconds"
 def seconds(call):
     start = time.process_time()
     step(call)
     return time.process_time() - start
 
 
+# %% id="time-ratio"
+# NBVAL_IGNORE_OUTPUT
 pairs = [(seconds(checkpoint), seconds(torch_checkpoint)) for _ in range(21)]
 ratios = sorted(mine / theirs for mine, theirs in pairs)
 half = f"half of them between {ratios[5]:.3f} and {ratios[15]:.3f}"

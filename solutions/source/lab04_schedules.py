@@ -149,6 +149,7 @@ def segments(num_stages, length):
     return (*before, *last)
 
 
+# %% id="segments-drawn"
 run = plan.simulate(unequal, segments(6, 2))
 backwards = [i for i, event in enumerate(run.events, 1) if event.kind == "backward"]
 plots.schedule(

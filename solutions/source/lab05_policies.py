@@ -142,6 +142,7 @@ PARTS = {
 }
 
 
+# %% id="given-peak"
 def peak_of_step(gpt, tokens):
     report = memory.measure(lambda: gpt.loss(tokens).backward(), model=gpt, warmup=0)
     return report.peak_bytes - report.baseline_bytes
@@ -379,6 +380,8 @@ def frontier(choices):  # of the sizes that no smaller one beats
 exact, greedy = all_choices(tape), greedy_choices(tape)
 ratio = fewest(greedy, 4.1 * UNIT) / fewest(exact, 4.1 * UNIT)
 print(f"{len(exact)} sets; 4 units: greedy / exact = {ratio:.2f}{beside(guess, ratio)}")
+
+# %% id="exact-drawn"
 forward = sum(op.flops for op in tape.ops)
 best = {size: flops / forward for size, flops in frontier(exact).items()}
 by_price = {size: flops / forward for size, flops in greedy}

@@ -714,13 +714,14 @@ for name, (make, *_) in TASKS.items():
         print(f"{name:<6} {kind:<6} {part} differs by more than 1e-12")
 
 
-# %% id="proof-float32"
+# %% id="given-float32"
 def make_float32(name, optimizer):
     torch.manual_seed(0)
     model = TASKS[name][0]().float()
     return model, optimizer(model.parameters())
 
 
+# %% id="proof-float32"
 for name in TASKS:
     steps = [step_of(name, num_steps, torch.float32) for num_steps in (1, 5)]
     for kind, optimizer in {"SGD": sgd, "AdamW": adamw}.items():
