@@ -9,7 +9,6 @@
 
 # %% id="imports"
 import math
-import statistics
 import tempfile
 import warnings
 from collections import Counter
@@ -20,16 +19,14 @@ import pandas as pd
 import torch
 import transformers
 from accelerate import Accelerator
-from transformers import (
-    AutoModelForCausalLM, BertConfig, BertForSequenceClassification, GPT2Config,
-    Trainer, TrainingArguments,
-)  # fmt: skip
+from transformers import AutoModelForCausalLM, BertConfig, BertForSequenceClassification
+from transformers import GPT2Config, Trainer, TrainingArguments
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from tutorial_lib import claims, data, device, memory, plots, recorded, strategies
 from tutorial_lib.guesses import beside
 from tutorial_lib.training import Recipe
-from tutorial_lib.units import GB, MIB
+from tutorial_lib.units import GB, MIB, human_bytes
 
 transformers.logging.set_verbosity_error()
 torch.set_num_threads(1)  # with small steps a second core is waited for
@@ -46,19 +43,15 @@ torch.set_num_threads(1)  # with small steps a second core is waited for
 # | accumulation in your own loop | `Accelerator(gradient_accumulation_steps=4)` |
 #
 # (`from_pretrained` in place of `from_config` loads trained weights. The newest transformers calls
-# the switch `activation_checkpointing` too, and warns of the old name.)
+# the switch `activation_checkpointing` too, and warns of the old name; the code below leaves that
+# warning out.)
 #
-# Here is the model: a GPT-2, and as text the source of Python's standard library, byte by byte. On
+# The model is a GPT-2, and its text is the source of Python's standard library, byte by byte. On
 # a CPU the model is small. On a small GPU it is GPT-2, on a large one GPT-2 Medium.
 
+
 # %% id="model"
-TINY = {"vocab_size": 256, "n_positions": 64, "n_layer": 4, "n_head": 4, "n_embd": 96}
-MEDIUM = {"n_layer": 24, "n_head": 16, "n_embd": 1024}
-NO_DROPOUT = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0)
-
-
 def switch_on(model):
-    # The newest transformers warns that the method has a second name.
     with warnings.catch_warnings(action="ignore", category=FutureWarning):
         model.gradient_checkpointing_enable()
     return model
@@ -66,15 +59,16 @@ def switch_on(model):
 
 def new_model(checkpointed=False, **sizes):
     torch.manual_seed(0)
-    config = GPT2Config(**NO_DROPOUT, **sizes)
+    no_dropout = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0)
+    config = GPT2Config(**no_dropout, **sizes)
     model = AutoModelForCausalLM.from_config(config).train()
     return switch_on(model) if checkpointed else model
 
 
 # %% id="text"
 where = device.pick()
-half = device.half_dtype(where) if torch.cuda.is_available() else None
-mixed_precision = {torch.bfloat16: "bf16", torch.float16: "fp16", None: "no"}[half]
+TINY = {"vocab_size": 256, "n_positions": 64, "n_layer": 4, "n_head": 4, "n_embd": 96}
+MEDIUM = {"n_layer": 24, "n_head": 16, "n_embd": 1024}
 sizes, seq, batch_size = device.pick_by_tier(
     cpu=(TINY, 64, 16), small_gpu=({}, 512, 8), large_gpu=(MEDIUM, 1024, 8)
 )
@@ -85,45 +79,44 @@ rows = [{"input_ids": row, "labels": row} for row in text[: 2 * batch_size]]
 # The Trainer takes both lines as arguments. On a GPU you also want 16 bits: `device.half_dtype`
 # takes bfloat16, and float16 on a T4, which only emulates bfloat16 and is slow with it. For float16
 # Trainer and Accelerate add the gradient scaler.
-
-# %% id="run-trainer"
-SILENT = {"report_to": "none", "save_strategy": "no", "logging_strategy": "no"}
-
-
-def run_trainer(micro_batch, checkpointed):
-    quiet = warnings.catch_warnings(action="ignore", category=FutureWarning)
-    with tempfile.TemporaryDirectory() as folder, quiet:
-        arguments = TrainingArguments(
-            folder, num_train_epochs=1, learning_rate=2e-3,
-            per_device_train_batch_size=micro_batch,
-            gradient_accumulation_steps=batch_size // micro_batch,
-            gradient_checkpointing=checkpointed,
-            bf16=half is torch.bfloat16, fp16=half is torch.float16,
-            use_cpu=not torch.cuda.is_available(), disable_tqdm=True, **SILENT,
-        )  # fmt: skip
-        trainer = Trainer(new_model(**sizes), arguments, train_dataset=rows)
-        trainer.remove_callback(transformers.PrinterCallback)
-        return trainer.train().metrics
-
-
-# %% id="own-settings"
-quarter = batch_size // 4
-settings = {
-    f"{batch_size} x 1": (batch_size, False),
-    f"{quarter} x 4": (quarter, False),
-    f"{batch_size} x 1, checkpointed": (batch_size, True),
-    f"{quarter} x 4, checkpointed": (quarter, True),
-}
-
-# %% [markdown] id="predict-own"
-# These are four settings with the same effective batch: all samples at once or a quarter of them
-# four times, plain or checkpointed. In this course "4 x 4" is a micro-batch of 4 with 4
-# accumulation steps.
+#
+# Take one effective batch in four ways: all samples at once or a quarter of them four times, each
+# plain or checkpointed. In this course "4 x 4" is a micro-batch of 4 with 4 accumulation steps.
 #
 # **Predict.** How many per cent of the peak do both lines together save?
 
 # %% id="guess-own"
 guess = None  # per cent
+
+# %% id="trainer-arguments"
+has_gpu = torch.cuda.is_available()
+half = device.half_dtype(where) if has_gpu else None
+
+
+def arguments(micro_batch, checkpointed, folder):
+    return TrainingArguments(
+        folder, num_train_epochs=1, learning_rate=2e-3, use_cpu=not has_gpu,
+        per_device_train_batch_size=micro_batch, gradient_checkpointing=checkpointed,
+        gradient_accumulation_steps=batch_size // micro_batch,
+        bf16=half is torch.bfloat16, fp16=half is torch.float16,
+        save_strategy="no", logging_strategy="no", report_to="none", disable_tqdm=True,
+    )  # fmt: skip
+
+
+# %% id="run-trainer"
+def run_trainer(*setting):
+    quiet = warnings.catch_warnings(action="ignore", category=FutureWarning)
+    with tempfile.TemporaryDirectory() as folder, quiet:
+        model = new_model(**sizes)
+        trainer = Trainer(model, arguments(*setting, folder), train_dataset=rows)
+        trainer.remove_callback(transformers.PrinterCallback)
+        return trainer.train().metrics
+
+
+settings = {}
+for checkpointed, num in product((False, True), (1, 4)):
+    name = f"{batch_size // num} x {num}" + ", checkpointed" * checkpointed
+    settings[name] = batch_size // num, checkpointed
 
 # %% id="own-figure"
 # NBVAL_IGNORE_OUTPUT
@@ -142,16 +135,16 @@ plots.ledger_bars(ledgers, title=f"GPT-2 with the Trainer, {device.describe(wher
 rounds = [[run_trainer(*setting) for setting in settings.values()] for _ in range(3)]
 times = {}
 for name, *runs in zip(settings, *rounds, strict=True):
-    seconds = statistics.median(run["train_runtime"] for run in runs)
+    seconds = sorted(run["train_runtime"] for run in runs)[1]  # the median of three
     times[name] = {"samples/s": len(rows) / seconds, "mean loss": runs[0]["train_loss"]}
 pd.DataFrame(times).T.round(3)
 
 # %% [markdown] id="read-own"
 # (These outputs are one machine's, and yours differ. The times are medians of three runs in turn,
 # without the meter, which costs time.) The mean losses agree, so it is the same training. Each line
-# alone takes away most of the activations. Accumulation keeps gradients beside them. Checkpointing
-# recomputes one block's activations at a time. Accumulation costs time where a micro-batch does not
-# fill the machine.
+# alone takes away most of the activations. What is left differs: accumulation keeps gradients
+# beside one micro-batch's activations, and checkpointing recomputes one block's activations at a
+# time. Accumulation costs time where a micro-batch does not fill the machine.
 #
 # With Accelerate you keep your own loop. `backward` divides the loss, and `accumulate` lets
 # `optimizer.step()` through only at every fourth micro-batch and at the end of an epoch.
@@ -159,11 +152,10 @@ pd.DataFrame(times).T.round(3)
 
 # %% id="accelerate-loop"
 def run_accelerate(micro_batch, checkpointed):
+    mixed_precision = {torch.bfloat16: "bf16", torch.float16: "fp16", None: "no"}[half]
     accelerator = Accelerator(
         gradient_accumulation_steps=batch_size // micro_batch,
-        mixed_precision=mixed_precision,
-        cpu=not torch.cuda.is_available(),
-    )
+        mixed_precision=mixed_precision, cpu=not has_gpu)  # fmt: skip
     model = new_model(checkpointed, **sizes)
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3, fused=True)
     loader = torch.utils.data.DataLoader(rows, batch_size=micro_batch)
@@ -182,12 +174,10 @@ weights, peaks = {}, {}
 for name, setting in settings.items():
     with memory.watch() as report:
         weights[name] = run_accelerate(*setting)
-    in_trainer, in_loop = str(reports[name].peak_bytes), str(report.peak_bytes)
-    peaks[name] = {"Trainer": in_trainer, "Accelerate": in_loop}
+    peaks[name] = str(reports[name].peak_bytes), str(report.peak_bytes)
 _, accumulated, _, both = weights.values()
-same = torch.equal(accumulated, both)
-print("checkpointed, the same weights to the bit:", same)
-pd.DataFrame(peaks).T
+print("checkpointed, the same weights to the bit:", torch.equal(accumulated, both))
+pd.DataFrame(peaks, index=["Trainer", "Accelerate"]).T
 
 # %% [markdown] id="switch"
 # On a CPU checkpointing changes no bit of the learned weights. With checkpointing the peaks are the
@@ -198,17 +188,16 @@ pd.DataFrame(peaks).T
 # ## What does the switch wrap?
 #
 # Here are six published models, built on the device `meta`, where a tensor has a shape and no
-# memory.
+# memory. The switch marks layers, and each marked layer becomes a segment. The cell counts them.
 
 # %% id="switch-on"
+names = ["gpt2", "gpt2-xl", "bert-large", "llama-2-7b", "vit-l-16", "clip-two-tower"]
 wraps = {}
-published = ["gpt2", "gpt2-xl", "bert-large", "llama-2-7b", "vit-l-16"]
-for name in (*published, "clip-two-tower"):
+for name in names:
     modules = switch_on(Recipe(name).make_model("meta")).modules()
     layers = [m for m in modules if isinstance(m, GradientCheckpointingLayer)]
-    names = Counter(type(m).__name__ for m in layers if m.gradient_checkpointing)
-    [(layer, number)] = names.items()
-    wraps[name] = {"segments": number, "each one": layer}
+    kinds = Counter(type(m).__name__ for m in layers if m.gradient_checkpointing)
+    wraps[name] = {"segments": kinds.total(), "each one": " ".join(kinds)}
 pd.DataFrame(wraps).T
 
 # %% [markdown] id="read-switch"
@@ -226,12 +215,10 @@ guess = None  # times
 with memory.predicting():  # tensors without memory, kernels of a GPU
     loss, model = Recipe("gpt2", 8).make_loss()
     kept = memory.saved(loss, params_of=switch_on(model))
-by_shape = kept.by("shape")
-of_blocks = 12 * 8 * 1024 * 768 * 4  # bytes
-times = max(by_shape.values()) / of_blocks
+by_shape = pd.Series(kept.by("shape")).nlargest(3)
+times = by_shape.iloc[0] / (12 * 8 * 1024 * 768 * 4)  # float32: 4 bytes
 print(f"{times:.1f} times what the 12 inputs take{beside(guess, times)}")
-largest = sorted(by_shape, key=by_shape.get, reverse=True)[:3]
-pd.DataFrame({"kept": {shape: f"{by_shape[shape]}" for shape in largest}})
+by_shape.map(human_bytes).to_frame("kept")
 
 # %% [markdown] id="read-left"
 # Each token has 50257 logits, and the loss keeps them as logarithms of probabilities. Without
@@ -312,12 +299,12 @@ gpus |= {f"{gpu.device.partition(',')[0]}, GB": gpu for gpu in recorded.measured
 def gigabytes(*choice, **choices):
     key = Recipe(*choice, **choices).label()
     report = predicted.rows[key]["report"]
-    found = {"activations, GB": report["at_peak"]["activations"] / GB}
-    found["in all, GB"] = report["peak_bytes"] / GB
+    found = {"activations, GB": report["at_peak"]["activations"]}
+    found["in all, GB"] = report["peak_bytes"]
     for name, gpu in gpus.items():
         seen = gpu.rows.get(key, {}).get("report", {})
-        found[name] = seen.get("peak_bytes", math.nan) / GB
-    return found
+        found[name] = seen.get("peak_bytes", math.nan)
+    return pd.Series(found) / GB
 
 
 # %% id="conditions"
@@ -325,14 +312,13 @@ def conditions(*choice, kernels=("eager", "sdpa"), precisions=("fp32", "bf16-amp
                **choices):  # fmt: skip
     found = {}
     for kernel, precision in product(kernels, precisions):
-        under = {"attention": kernel, "precision": precision}
-        found[f"{kernel}, {precision}"] = gigabytes(*choice, **under, **choices)
+        choices |= {"attention": kernel, "precision": precision}
+        found[f"{kernel}, {precision}"] = gigabytes(*choice, **choices)
     return pd.DataFrame(found).T
 
 
-def shown(table):
-    table = pd.DataFrame(table).round(1)
-    return table.map(lambda size: "does not fit" if pd.isna(size) else size)
+def shown(table):  # rounded, and a word where there is no number
+    return pd.DataFrame(table).round(1).astype(object).fillna("does not fit")
 
 
 # %% [markdown] id="xl"
@@ -358,19 +344,13 @@ shown(pd.concat({"without": xl, "checkpointed": xl_lean}, axis=1))
 # with everything in bfloat16. So checkpointing saves over 90 % of the activations here, more than
 # the 70 % that the source promises.
 #
-# (Where might 40 come from? Chapter 01 counts 16 tensors a block, each of batch x sequence x width.
-# The next cell multiplies. Perhaps somebody took an element for a byte.)
-#
 # Source 1 goes on: as 8 x 4, checkpointed, 22 GB "fits a consumer GPU" of 24. Accumulation keeps
-# one set of gradients through the peak (chapter 08).
+# one set of gradients through the peak (chapter 08). The table has 8 x 2, whose peak is the same:
+# the gradients wait from the second micro-batch on.
 
 # %% id="xl-accumulated"
-layers, width = 48, 1600
-elements = 16 * layers * 32 * 1024 * width
-print(f"16 tensors in each of {layers} blocks: {elements / 1e9:.1f} billion elements")
 floor = 16 * Recipe("gpt2-xl").num_parameters / GB
 print(f"float32 parameters, gradients and two states alone: {floor:.1f} GB")
-# 8 x 2 peaks as 8 x 4: the gradients wait from the second one on
 window = {"checkpointing": "per-block", "accumulation": 2}
 xl_both = conditions(
     "gpt2-xl", 8, 1024, kernels=["sdpa"], precisions=["bf16"], **window
@@ -391,11 +371,11 @@ gradients = 4 * Recipe("bert-large").num_parameters / GB
 print(f"AdamW in float32, 16 bytes a parameter: {4 * gradients:.1f} GB")
 bert = conditions("bert-large", 16, 512)
 bert_window = conditions("bert-large", 4, 512) + gradients
-lean = {"checkpointing": "per-block", "accumulation": 4}
-bert_lean = pd.DataFrame({
-    f"sdpa, fp32, {name}": gigabytes("bert-large", 4, 512, optimizer=name, **lean)
-    for name in ("adamw", "adamw-8bit")
-}).T  # fmt: skip
+bert_lean, lean = {}, {"checkpointing": "per-block", "accumulation": 4}
+for name in ("adamw", "adamw-8bit"):
+    found = gigabytes("bert-large", 4, 512, optimizer=name, **lean)
+    bert_lean[f"sdpa, fp32, {name}"] = found
+bert_lean = pd.DataFrame(bert_lean).T
 steps = {"16 x 1": bert, "4 x 4": bert_window, "4 x 4, checkpointed": bert_lean}
 shown(pd.concat(steps).drop(columns="activations, GB"))
 
@@ -410,54 +390,45 @@ shown(pd.concat(steps).drop(columns="activations, GB"))
 #
 # Source 3 trains BERT-Large as a classifier on random tokens, in float32, on a V100 of 16 GB, with
 # the Trainer of 2022. That Trainer used written-out attention, an AdamW that loops over the
-# parameters, and gradients set to zero, not to None. The guide reads the memory from the driver,
-# and notes that CUDA itself takes 1343 MB. All of that can be given to the predictor. The line
-# above the table is the first row with today's defaults: fused attention, fused AdamW, gradients
-# set to None.
-
+# parameters, and gradients set to zero, not to None. The next cell builds that step. The guide
+# reads the memory from the driver, and notes that CUDA itself takes 1343 MB, so we add those. (Its
+# MB are MiB. The rows that peak in backward use fused AdamW, which is quicker to predict and
+# changes nothing there.)
+#
+# The line above the table is the first row with today's defaults: fused attention, fused AdamW,
+# gradients set to None.
 
 # %% id="guide-step"
-BERT_LARGE = {"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16,
-              "intermediate_size": 4096}  # fmt: skip
+LARGE = {"hidden_size": 1024, "num_hidden_layers": 24, "intermediate_size": 4096}
 
 
 def guide_step(micro_batch, strategy="none", attention="eager", **adamw):
-    def make_step():
-        config = BertConfig(**BERT_LARGE, attn_implementation=attention)
-        model = BertForSequenceClassification(config).train()
-        optimizer = torch.optim.AdamW(model.parameters(), **adamw)
-        ids = torch.zeros(micro_batch, 512, dtype=torch.long)
+    config = BertConfig(**LARGE, num_attention_heads=16, attn_implementation=attention)
+    model = BertForSequenceClassification(config).train()
+    optimizer = torch.optim.AdamW(model.parameters(), **adamw)
+    ids = torch.zeros(micro_batch, 512, dtype=torch.long)
 
-        def step():
-            with strategies.applied(model, strategy):
-                model(input_ids=ids, labels=ids[:, 0]).loss.backward()
-            optimizer.step()
-            optimizer.zero_grad(set_to_none=attention != "eager")  # 2022 kept zeros
+    def step():
+        with strategies.applied(model, strategy):
+            model(input_ids=ids, labels=ids[:, 0]).loss.backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=attention != "eager")  # 2022 kept zeros
 
-        return step, model, optimizer
-
-    return make_step
+    return step, model, optimizer
 
 
 # %% id="guide-predicted"
-# 4 x 1 and 1 x 4 peak in backward, whatever the AdamW; fused is quick to predict
-guide_steps = {
-    "4 x 1": (14949, guide_step(4, fused=True)),
-    "1 x 4": (8681, guide_step(1, fused=True)),
-    "1 x 4, checkpointed": (6775, guide_step(1, "library-switch", foreach=False)),
-}
+def with_cuda(*choice, **choices):
+    report = memory.predict(partial(guide_step, *choice, **choices))
+    return report.peak_bytes / MIB + 1343
 
 
-def with_cuda(make_step):  # 1343 MB, as the guide measured CUDA itself; its MB are MiB
-    return memory.predict(make_step).peak_bytes / MIB + 1343
-
-
-today = with_cuda(guide_step(4, attention="sdpa", fused=True))
-print(f"4 x 1 with today's defaults: {today:.0f} MB")
-guide = pd.DataFrame(
-    {name: (theirs, with_cuda(step)) for name, (theirs, step) in guide_steps.items()},
-    index=["the guide, MB", "predicted, MB"],
-).T
+print(f"4 x 1 today: {with_cuda(4, attention='sdpa', fused=True):.0f} MB")
+guide = pd.DataFrame(index=["the guide, MB", "predicted, MB"])
+guide["4 x 1"] = 14949, with_cuda(4, fused=True)
+guide["1 x 4"] = 8681, with_cuda(1, fused=True)
+guide["1 x 4, checkpointed"] = 6775, with_cuda(1, "library-switch", foreach=False)
+guide = guide.T
 guide["off, %"] = 100 * (guide["predicted, MB"] / guide["the guide, MB"] - 1)
 guide.round(1)
 
@@ -472,20 +443,21 @@ guide.round(1)
 # ### "Saves 58 %", "saves 71 %": of what?
 #
 # A share of the whole peak depends on kernel, precision, batch and optimizer. ViT-L, 32 and 96
-# images of 224 x 224:
+# images of 224 x 224, each without checkpointing and with it:
+
+
+# %% id="both-ways"
+def both_ways(*choice, way="per-block", **choices):
+    without = gigabytes(*choice, **choices)
+    after = gigabytes(*choice, checkpointing=way, **choices)
+    found = {}
+    for name in without.index[1:]:
+        found |= {name: without[name], f"{name}, checkpointed": after[name]}
+    saved = 1 - after["in all, GB"] / without["in all, GB"]
+    return found | {"saved, %": 100 * saved}
 
 
 # %% id="vit"
-def both_ways(*choice, way="per-block", **choices):
-    without = gigabytes(*choice, checkpointing="none", **choices)
-    after = gigabytes(*choice, checkpointing=way, **choices)
-    found = {}
-    for name in list(without)[1:]:
-        found |= {name: without[name], f"{name}, checkpointed": after[name]}
-    saved = 100 * (1 - after["in all, GB"] / without["in all, GB"])
-    return found | {"saved, %": saved}
-
-
 vit = {}
 for images, kernel in ((32, "eager"), (32, "sdpa"), (96, "sdpa")):
     for precision in ("fp32", "bf16-amp"):
@@ -518,21 +490,20 @@ guess = None  # per cent
 # %% id="llama"
 four = {"model": "llama-2-7b", "micro_batch": 4, "seq": 2048, "precision": "bf16"}
 fused = four | {"optimizer": "adamw-fused"}
-lora = fused | {"lora_rank": 16}
-llama = {"AdamW": both_ways(**fused),
-         "8-bit AdamW": both_ways(**four, optimizer="adamw-8bit"),
-         "LoRA": both_ways(**lora, way="library-switch")}  # fmt: skip
+llama = {"AdamW": both_ways(**fused)}
+llama["8-bit AdamW"] = both_ways(**four, optimizer="adamw-8bit")
+llama["LoRA"] = both_ways(**fused, lora_rank=16, way="library-switch")
 lora_saves = llama["LoRA"]["saved, %"]
 print(f"LoRA: {lora_saves:.0f} %{beside(guess, lora_saves)}")
 shown(llama).T
 
 # %% id="llama-figure"
-bars = {"AdamW": fused, "checkpointed": fused | {"checkpointing": "per-block"},
-        "LoRA": lora,
-        "LoRA, checkpointed": lora | {"checkpointing": "library-switch"}}  # fmt: skip
-for name, choices in bars.items():
-    row = predicted.rows[Recipe(**choices).label()]
-    bars[name] = row["report"]["at_peak"]
+lora = fused | {"lora_rank": 16}
+shapes = {"AdamW": fused, "checkpointed": fused | {"checkpointing": "per-block"},
+          "LoRA": lora,
+          "LoRA, checkpointed": lora | {"checkpointing": "library-switch"}}  # fmt: skip
+keys = {name: Recipe(**choices).label() for name, choices in shapes.items()}
+bars = {name: predicted.rows[key]["report"]["at_peak"] for name, key in keys.items()}
 title = "Llama-2-7B, 4 sequences of 2048, bfloat16, predicted for CUDA kernels"
 plots.ledger_bars(bars, title=title, cards_gib=plots.CARDS_GIB, predicted=list(bars))
 
@@ -552,8 +523,8 @@ plots.ledger_bars(bars, title=title, cards_gib=plots.CARDS_GIB, predicted=list(b
 
 # %% id="figures"
 one = {"kernels": ["sdpa"], "precisions": ["fp32"]}
-fifty, fifty_lean = (conditions("transformer-50", 11, 512, **one, checkpointing=way)
-                     for way in ("none", "per-block"))  # fmt: skip
+fifty = conditions("transformer-50", 11, 512, **one)
+fifty_lean = conditions("transformer-50", 11, 512, **one, checkpointing="per-block")
 figures = [
     ("GPT-2 XL", "32 x 1: activations", 40, xl.iloc[:, :1]),
     ("GPT-2 XL", "32 x 1", 60, xl),
@@ -569,11 +540,11 @@ figures = [
     ("Llama-2-7B", "saved, %", 71, pd.DataFrame(llama).T[["saved, %"]]),
     ("ViT-L", "saved, %", 58, pd.DataFrame(vit).T[["saved, %"]]),
 ]
+
+# %% id="against"
 for name, (theirs, ours, _) in (guide * MIB / GB).iterrows():
     only = pd.DataFrame({"in all, GB": {"eager, fp32": ours}})
     figures.append(("BERT, the guide", name, theirs, only))
-
-# %% id="against"
 lines = []
 for model, step, claimed, seen in figures:
     ours = seen.get("in all, GB", seen.iloc[:, 0])
@@ -581,9 +552,9 @@ for model, step, claimed, seen in figures:
     line = {"model": model, "step": step if "%" in step else f"{step}, GB"}
     line |= {"claimed": claimed, "least": ours.min(), "most": ours.max()}
     line |= {"nearest": nearest, "predicted": ours[nearest]}
-    on_gpus = {name.removesuffix(", GB"): seen[name][nearest]
-               for name in gpus if name in seen}  # fmt: skip
-    lines.append(line | on_gpus)
+    for name in seen.columns.intersection(list(gpus)):
+        line[name.removesuffix(", GB")] = seen[name][nearest]
+    lines.append(line)
 pd.DataFrame(lines).round(1).astype(object).fillna("-").set_index(["model", "step"])
 
 # %% id="against-figure"
@@ -604,27 +575,28 @@ plots.agreement(points, title=title, unit="GB", log=True)
 # %% id="verdicts"
 kept, peak = xl_lean.loc["sdpa, bf16"].iloc[:2]
 once, window, least = (steps["in all, GB"] for steps in (bert, bert_window, bert_lean))
-off = {name: f"{miss:+.0f} %" for name, miss in guide["off, %"].items()}
 predicted_here = {"how": "predicted", "device": "CUDA kernels"}
 claims.Verdicts(
-    claims.Verdict(
-        "A12", "wrong", "Without checkpointing no kernel and no precision gets by with "
-        "40 GB of activations; the second pair, 12 and 32 GB, is nearly right with "
-        "everything in bfloat16.", f"at least {smallest:.0f} GB of activations; "
-        f"checkpointed {kept:.1f} of {peak:.1f} GB", cell="xl-table", **predicted_here),
-    claims.Verdict(
-        "A13", "holds if", "8 GB are one micro-batch without the window's gradients, "
-        "5 GB need 8-bit states, and no kernel and precision that we tried gives 24 "
-        "GB.", f"{once.min():.1f} to {once.max():.1f} GB at once, {window.min():.1f} "
-        f"GB as 4 x 4, {least.min():.1f} GB with 8-bit states",
+    claims.Verdict("A12", "wrong", "Without checkpointing no kernel and no precision "
+        "gets by with 40 GB of activations; the second pair, 12 and 32 GB, is nearly "
+        "right with everything in bfloat16.", f"at least {smallest:.0f} GB of "
+        f"activations; checkpointed {kept:.1f} of {peak:.1f} GB", cell="xl-table",
+        **predicted_here),
+    claims.Verdict("A13", "holds if", "8 GB are one micro-batch without the window's "
+        "gradients, 5 GB need 8-bit states, and no kernel and precision that we tried "
+        "gives 24 GB.", f"{once.min():.1f} to {once.max():.1f} GB at once, "
+        f"{window.min():.1f} GB as 4 x 4, {least.min():.1f} GB with 8-bit states",
         cell="bert-16", **predicted_here),
-    claims.Verdict(
-        "B01", "holds if", "The published drop is right for written-out attention in "
-        "float32, read off the driver.", f"the two rows again, by tensors: "
+)  # fmt: skip
+
+# %% id="verdicts-guide"
+off = guide["off, %"].map("{:+.0f} %".format)
+claims.Verdicts(
+    claims.Verdict("B01", "holds if", "The published drop is right for written-out "
+        "attention in float32, read off the driver.", "the two rows again, by tensors: "
         f"{off['4 x 1']} and {off['1 x 4']}", cell="guide-predicted", **predicted_here),
-    claims.Verdict(
-        "B02", "holds if", "Right under the same conditions as the row before it.",
-        f"{off['1 x 4, checkpointed']}", cell="guide-predicted", **predicted_here),
+    claims.Verdict("B02", "holds if", "Right under the same conditions as the row "
+        "before it.", f"{off.iloc[2]}", cell="guide-predicted", **predicted_here),
 )  # fmt: skip
 
 # %% id="verdicts-shares"
@@ -632,20 +604,16 @@ full_saves = max(llama[name]["saved, %"] for name in ("AdamW", "8-bit AdamW"))
 vit_saves = [vit[f"32 images, {kind}, fp32"]["saved, %"] for kind in ("sdpa", "eager")]
 vit_whole, vit_part = (step["in all, GB"] for step in vit_b.values())
 claims.Verdicts(
-    claims.Verdict(
-        "A19", "holds if", "Vision transformers take both techniques as they are; a "
-        "contrastive loss needs cached gradients, since plain accumulation compares "
-        "fewer pairs.", f"ViT-B, 32 images: {vit_whole:.1f} GB to {vit_part:.1f} GB",
-        cell="vit-both", **predicted_here),
-    claims.Verdict(
-        "E08", "holds if", "71 % is nearly reached with frozen weights (LoRA); in full "
-        "training the states stay.", f"LoRA saves {lora_saves:.0f} %, full training at "
-        f"most {full_saves:.0f} %", cell="llama", **predicted_here),
-    claims.Verdict(
-        "E09", "holds if", "58 % lies between the two attention kernels in float32, "
-        "and 96 images then take less than 32 did.",
-        f"{min(vit_saves):.0f} % and {max(vit_saves):.0f} %",
-        cell="vit", **predicted_here),
+    claims.Verdict("A19", "holds if", "Vision transformers take both techniques as "
+        "they are; a contrastive loss needs cached gradients, since plain accumulation "
+        "compares fewer pairs.", f"ViT-B, 32 images: {vit_whole:.1f} GB to "
+        f"{vit_part:.1f} GB", cell="vit-both", **predicted_here),
+    claims.Verdict("E08", "holds if", "71 % is nearly reached with frozen weights "
+        "(LoRA); in full training the states stay.", f"LoRA saves {lora_saves:.0f} %, "
+        f"full training at most {full_saves:.0f} %", cell="llama", **predicted_here),
+    claims.Verdict("E09", "holds if", "58 % lies between the two attention kernels in "
+        "float32, and 96 images then take less than 32 did.", f"{min(vit_saves):.0f} % "
+        f"and {max(vit_saves):.0f} %", cell="vit", **predicted_here),
 )  # fmt: skip
 
 # %% [markdown] id="end"
