@@ -11,11 +11,8 @@
 # **Budget:** 60 minutes, 1 GiB of memory, no GPU needed.
 
 # %% id="imports"
-import contextlib
 import copy
 import itertools
-import statistics
-import time
 import warnings
 from collections import Counter
 from functools import partial
@@ -25,54 +22,42 @@ import torch
 import transformers
 from torch import nn
 from torch.autograd.graph import saved_tensors_hooks
+from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.utils.checkpoint import checkpoint as torch_checkpoint
 from torch.utils.checkpoint import checkpoint_sequential
 from torch.utils.flop_counter import FlopCounterMode
 
-from tutorial_lib import claims, data, memory, plots
+from tutorial_lib import claims, data, memory, plots, strategies
 from tutorial_lib.guesses import beside
 from tutorial_lib.models.gpt import GPT, Block, GPTConfig
 from tutorial_lib.models.unet import UNet, UNetConfig
 
 # %% [markdown] id="bench-text"
-# First the tools of chapter 04. `through` sends modules through a checkpoint function, `gradients`
-# does a seeded forward and backward. The two models have dropout.
+# First the tools of chapter 04: a seeded forward and backward of a model, whose blocks (or other
+# modules) are called through a checkpoint function. The two models have dropout.
 
 
-# %% id="bench"
-@contextlib.contextmanager
-def through(checkpoint, modules):
-    for module in modules:
-        module.forward = partial(checkpoint, module.forward)
-    try:
-        yield
-    finally:
-        for module in modules:
-            del module.forward
-
-
+# %% id="gradients"
 def plainly(function, *args, **kwargs):
     return function(*args, **kwargs)
 
 
-# %% id="gradients"
 def gradients(model, loss, checkpoint=plainly, modules=None):
     model.zero_grad()
     torch.manual_seed(7)
-    with through(checkpoint, modules or model.blocks):
+    with strategies.called_through(checkpoint, modules or model.blocks):
         loss().backward()
-    return {name: p.grad for name, p in model.named_parameters() if p.requires_grad}
+    return [p.grad for p in model.parameters() if p.requires_grad]
 
 
 def equal(seen, expected):
-    return all(torch.equal(seen[name], expected[name]) for name in expected)
+    return all(map(torch.equal, seen, expected))
 
 
 # %% id="models"
 torch.manual_seed(0)
 gpt = GPT(GPTConfig(num_layers=8, dropout=0.1))
-# (batch, sequence) bytes of Python's own source
-tokens = next(data.text_batches(4, 128))
+tokens = next(data.text_batches(4, 128))  # (batch, sequence) bytes of Python's source
 gpt_loss = partial(gpt.loss, tokens)
 unet = UNet(UNetConfig(dropout=0.1))
 images, noise = data.image_batch(4, 1, 16), data.image_batch(4, 1, 16, seed=1)
@@ -98,13 +83,26 @@ with saved_tensors_hooks(lambda tensor: next(numbers), lambda number: number):
 try:
     y.sum().backward()
 except TypeError as error:
-    words = str(error).split(" (")[0]
-    print(f"{type(error).__name__} after {next(numbers)} tensors: {words}")
+    print(f"TypeError after {next(numbers)} tensors: {str(error).split(' (')[0]}")
 
 # %% [markdown] id="a-lie-read"
-# Forward was content with twenty-odd numbers, and kept no tensor. Backward got a number where it
-# needed a tensor. So `unpack` has to *make* the tensor: run the block again, count again, and
-# return the tensor with that number.
+# Forward was content: autograd kept a number for each tensor, and no tensor. Backward got a number
+# where it needed a tensor. So `unpack` has to *make* the tensor: run the block again, write down
+# what it saves, as chapter 03 did, and return the tensor with that number.
+
+
+# %% id="packed"
+def packed(forward, alias=torch.Tensor.detach):
+    tensors = {}
+
+    def pack(tensor):
+        number = len(tensors)
+        tensors[number] = alias(tensor)
+        return tensors[number]
+
+    with torch.enable_grad(), saved_tensors_hooks(pack, lambda tensor: tensor):
+        forward()
+    return tensors
 
 
 # %% id="every-unpack"
@@ -112,18 +110,7 @@ def recomputing_each(function, *args, **kwargs):
     numbers = itertools.count()
 
     def unpack(number):
-        again = []
-
-        def pack_again(tensor):
-            again.append(tensor.detach())
-            return again[-1]
-
-        with (
-            torch.enable_grad(),
-            saved_tensors_hooks(pack_again, lambda tensor: tensor),
-        ):
-            function(*args, **kwargs)
-        return again[number]
+        return packed(partial(function, *args, **kwargs))[number]
 
     with saved_tensors_hooks(lambda tensor: next(numbers), unpack):
         return function(*args, **kwargs)
@@ -142,15 +129,12 @@ guess = None  # runs
 # %% id="work"
 def work(model, loss, checkpoint=plainly, modules=None):
     runs = Counter()
-
-    def count(module, args):
-        runs[module] += 1
-
-    with contextlib.ExitStack() as hooks, FlopCounterMode(display=False) as counter:
-        for block in filter(lambda module: isinstance(module, Block), model.modules()):
-            hooks.callback(block.norm_1.register_forward_pre_hook(count).remove)
+    count = register_module_forward_pre_hook(lambda module, _: runs.update([module]))
+    with FlopCounterMode(display=False) as counter:
         seen = gradients(model, loss, checkpoint, modules)
-    return seen, counter.get_total_flops(), list(runs.values())
+    count.remove()
+    blocks = [module for module in model.modules() if isinstance(module, Block)]
+    return seen, counter.get_total_flops(), [runs[block.norm_1] for block in blocks]
 
 
 # %% id="runs"
@@ -170,45 +154,20 @@ print(f"{runs[0]} runs of a block{beside(guess, runs[0])}")
 # ## Recompute once
 #
 # How do we get down to two runs? The first `unpack` fills a store. The others take their tensors
-# out of it, each once. RNG and autocast state are restored as in chapter 04.
-
-
-# %% id="remember"
-def remember():
-    rng_state = torch.get_rng_state()
-    enabled, dtype = torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu")
-
-    @contextlib.contextmanager
-    def as_it_was():
-        with (
-            torch.random.fork_rng(devices=[]),
-            torch.autocast("cpu", dtype, enabled=enabled),
-        ):
-            torch.set_rng_state(rng_state)
-            yield
-
-    return as_it_was
+# out of it, each once. The RNG state is restored as in chapter 04. (The autocast state would be
+# restored in the same way; the models of this chapter do not need it.)
 
 
 # %% id="recompute-once"
 def recomputing_once(function, *args, alias=torch.Tensor.detach, **kwargs):
-    as_it_was, numbers, store = remember(), itertools.count(), {}
+    numbers, store, rng_state = itertools.count(), {}, torch.get_rng_state()
 
     def unpack(number):
+        nonlocal store
         if number not in store:
-            again = itertools.count()
-
-            def pack_again(tensor):
-                place = next(again)
-                store[place] = alias(tensor)
-                return store[place]
-
-            with (
-                torch.enable_grad(),
-                as_it_was(),
-                saved_tensors_hooks(pack_again, lambda t: t),
-            ):
-                function(*args, **kwargs)
+            with torch.random.fork_rng(devices=[]):
+                torch.set_rng_state(rng_state)
+                store = packed(partial(function, *args, **kwargs), alias)
         return store.pop(number)
 
     with saved_tensors_hooks(lambda tensor: next(numbers), unpack):
@@ -255,7 +214,8 @@ print(f"itself: {rise:+.0f} % of the peak{beside(guess, rise)}")
 #
 # ## What PyTorch's checkpoint has on top
 #
-# Is one extra run of each block a third more work? We count FLOPs, with and without dropout.
+# Is one extra run of each block a third more work? We count FLOPs, with and without dropout, as
+# multiples of the plain step's:
 
 # %% id="flops"
 torch_new = partial(torch_checkpoint, use_reentrant=False)
@@ -265,8 +225,8 @@ for dropout in ("off", "on"):
     base = work(gpt, gpt_loss)[1]
     ours = work(gpt, gpt_loss, recomputing_once)[1] / base
     theirs = work(gpt, gpt_loss, torch_new)[1] / base
-    ratios[f"dropout {dropout}"] = {"ours": f"{ours:.3f}", "PyTorch's": f"{theirs:.3f}"}
-pd.DataFrame(ratios).T
+    ratios[f"dropout {dropout}"] = {"ours": ours, "PyTorch's": theirs}
+pd.DataFrame(ratios).T.round(3)
 
 # %% [markdown] id="flops-read"
 # **Early stop.** Without dropout, PyTorch's leaves out a third of the extra work. It stops the
@@ -286,8 +246,7 @@ plans = {"two segments": outer, "per block": inner, "nested": inner + outer}
 
 
 def measured(checkpoint=plainly, modules=()):
-    loss = partial(nested.loss, tokens)
-    step = partial(gradients, nested, loss, checkpoint, modules)
+    step = partial(gradients, nested, partial(nested.loss, tokens), checkpoint, modules)
     return memory.measure(step, model=nested, warmup=0)
 
 
@@ -299,18 +258,14 @@ def waiting(report):
 
 ours = {name: measured(recomputing_once, modules) for name, modules in plans.items()}
 theirs = {name: measured(torch_new, modules) for name, modules in plans.items()}
-units = {
-    "ours": map(waiting, ours.values()),
-    "PyTorch's": map(waiting, theirs.values()),
-}
-pd.DataFrame(units, index=plans).round(1)
+pd.DataFrame({"ours": ours, "PyTorch's": theirs}).map(waiting).round(1)
 
 # %% [markdown] id="nesting-read"
-# Five units in each row belong to the head and the loss. PyTorch's two segments wait with their two
-# inputs, nested or not. Ours, nested, waits with as much as without segments. Each inner checkpoint
-# holds its input in a closure, and the outer checkpoint does not see it there. The mend: save the
-# arguments as an operation saves its inputs. Then the outer checkpoint's hooks are asked about
-# them.
+# Five units in each row belong to the head and the loss. With PyTorch's checkpoint, only the inputs
+# of the two segments wait, nested or not. With ours, nested, the inputs of all eight blocks wait,
+# as if there were no segments. The reason: each of our inner checkpoints holds its input in a
+# closure, where the outer checkpoint does not see it. The mend: save the arguments as an operation
+# saves its inputs. Then autograd asks the outer checkpoint's hooks about them.
 #
 # **A check.** PyTorch's also compares what both runs save, and raises a `CheckpointError` where
 # they differ. The optional `05b_reading_checkpoint_errors` reads such errors. In lab 03 you write
@@ -358,7 +313,6 @@ def backward_twice(checkpoint):
     return x.grad, weight.grad
 
 
-# %% id="backwards-more"
 def gradient_penalty(checkpoint):
     loss = checkpoint(block, x).square().mean()
     loss.backward(create_graph=True)
@@ -373,9 +327,8 @@ def frozen_input(checkpoint):
 
 # %% id="outcome"
 def results(scenario, checkpoint):
-    x.grad = None
-    block.zero_grad()
-    head.zero_grad()
+    for tensor in (x, *block.parameters(), *head.parameters()):
+        tensor.grad = None
     return scenario(checkpoint)
 
 
@@ -387,7 +340,7 @@ def outcome(scenario, checkpoint):
         return type(error).__name__
     if any(gradient is None for gradient in seen):
         return "missing"
-    return "equal" if all(map(torch.equal, seen, expected)) else "WRONG"
+    return "equal" if equal(seen, expected) else "WRONG"
 
 
 # %% id="backwards-table"
@@ -397,7 +350,7 @@ scenarios = (by_autograd_grad, backward_twice, gradient_penalty, frozen_input)
 with warnings.catch_warnings(record=True):  # the reentrant one and create_graph warn
     found = [[outcome(s, way) for way in ways.values()] for s in scenarios]
 table = pd.DataFrame(found, [s.__name__ for s in scenarios], list(ways))
-failed = int((table["reentrant"] != "equal").sum())
+failed = sum(table["reentrant"] != "equal")
 print(f"reentrant: {failed} of 4{beside(guess, failed)}")
 table
 
@@ -426,32 +379,25 @@ cases = {"none": (plainly, blocks), "checkpoint_sequential": (sequential, chain.
 cases |= {f"per block, {name}": (way, blocks) for name, way in ways.items()}
 
 # %% id="side-by-side-table"
-worked = {name: work(chain, chain_loss, *case) for name, case in cases.items()}
-peaks = {name: peak_bytes(chain, chain_loss, *case) for name, case in cases.items()}
-plain_gradients, plain_flops, _ = worked["none"]
-table = {
-    name: {
-        "equal": str(equal(seen, plain_gradients)),
-        "peak": f"{peaks[name]:,}",
-        "FLOPs": f"{flops / plain_flops:.3f}",
-        "runs": str(runs),
-    }
-    for name, (seen, flops, runs) in worked.items()
-}
-pd.DataFrame(table).T
+plain, rows = gradients(chain, chain_loss), {}
+for name, case in cases.items():
+    seen, flops, runs = work(chain, chain_loss, *case)
+    rows[name] = equal(seen, plain), peak_bytes(chain, chain_loss, *case), flops, runs
+side = pd.DataFrame(rows, ["equal", "peak", "FLOPs", "runs"]).T
+side["FLOPs"] = (side["FLOPs"] / side["FLOPs"]["none"]).map("{:.3f}".format)
+side
 
 # %% id="verdicts-side-by-side"
-ours, theirs = "per block, ours", "per block, PyTorch's"
-same = equal(worked[theirs][0], plain_gradients)
+ours, theirs = side.loc["per block, ours"], side.loc["per block, PyTorch's"]
 claims.Verdicts(
     claims.Verdict(
         "C05",
         "holds",
         "PyTorch's checkpoint gives the gradients of the plain model; ours reaches its "
         "peak.",
-        f"equal to the bit: {same}; peak {peaks[theirs] / peaks['none']:.1%} of plain, "
-        f"ours / PyTorch's {peaks[ours] / peaks[theirs]:.3f}; "
-        f"FLOPs x {worked[theirs][1] / plain_flops:.3f}",
+        f"equal to the bit: {theirs.equal}; peak {theirs.peak / side.peak['none']:.1%} "
+        f"of plain, ours / PyTorch's {ours.peak / theirs.peak:.3f}; "
+        f"FLOPs x {theirs.FLOPs}",
         "counted",
         "side-by-side-table",
     ),
@@ -464,26 +410,12 @@ claims.Verdicts(
 # first anyway. With *one* segment it therefore checkpoints nothing, and a published benchmark did
 # just that.
 #
-# And the time? It depends on the machine: pairs of steps in turn, and the median of the ratios.
-
-
-# %% id="time"
-# NBVAL_IGNORE_OUTPUT
-def step_seconds(way):
-    start = time.perf_counter()
-    gradients(chain, chain_loss, way, blocks)
-    return time.perf_counter() - start
-
-
-pairs = [(step_seconds(recomputing_once), step_seconds(torch_new)) for _ in range(3)]
-f"ours / PyTorch's: {statistics.median(ours / theirs for ours, theirs in pairs):.2f}"
-
-# %% [markdown] id="library-text"
 # ## In a library's model
 #
 # Advice for transformers models says: call `gradient_checkpointing_enable()` with
-# `use_reentrant=False`, and set `use_cache=False`, which "is required". Is it? A small Llama, with
-# each combination of the two:
+# `use_reentrant=False`, and set `use_cache=False`, which "is required". (The *cache* keeps keys and
+# values of earlier tokens for generating text.) Is it required? A small Llama, with each
+# combination of the two:
 
 # %% id="llama"
 transformers.logging.set_verbosity_error()
@@ -491,11 +423,9 @@ transformers.logging.set_verbosity_error()
 
 def small_llama(use_cache, **options):
     sizes = {"hidden_size": 128, "intermediate_size": 512, "num_hidden_layers": 4}
+    sizes |= {"vocab_size": 256, "num_attention_heads": 4}
     torch.manual_seed(0)
-    config = transformers.LlamaConfig(
-        vocab_size=256, num_attention_heads=4, **sizes, **options
-    )
-    llama = transformers.LlamaForCausalLM(config)
+    llama = transformers.LlamaForCausalLM(transformers.LlamaConfig(**sizes, **options))
     llama.config.use_cache = use_cache
     llama.blocks = list(llama.model.layers)
     return llama, lambda: llama(input_ids=tokens, labels=tokens).loss
@@ -505,17 +435,16 @@ def small_llama(use_cache, **options):
 def switched_on(use_cache, use_reentrant):
     llama, loss = small_llama(use_cache)
     llama.gradient_checkpointing_enable({"use_reentrant": use_reentrant})
-    same = equal(gradients(llama, loss), expected)
     report = memory.measure(partial(gradients, llama, loss), warmup=0)
-    return {"equal": str(same), "peak": f"{report.peak_bytes:,}"}
+    return equal(gradients(llama, loss), expected), report.peak_bytes
 
 
-expected = gradients(*small_llama(use_cache=False))
-settings = [(False, False), (False, True), (True, False), (True, True)]
+expected, rows = gradients(*small_llama(use_cache=False)), {}
 with warnings.catch_warnings(record=True):  # newer versions rename the option
-    llama_rows = [switched_on(*setting) for setting in settings]
-index = pd.MultiIndex.from_tuples(settings, names=["use_cache", "use_reentrant"])
-pd.DataFrame(llama_rows, index)
+    for setting in itertools.product([False, True], repeat=2):
+        rows[setting] = switched_on(*setting)
+llama_table = pd.DataFrame(rows, index=["equal", "peak"]).T
+llama_table.rename_axis(["use_cache", "use_reentrant"])
 
 # %% [markdown] id="llama-by-hand"
 # No combination fails. While it checkpoints, the library passes no cache to its layers. So neither
@@ -539,10 +468,10 @@ for cache in (False, True):
 #
 # ## Trust, and verify
 #
-# Before a long training: one step with the checkpoint and one without, and compare. But what?
-# Advice says the losses, the norm of the gradients, or the parameters after the update.
+# Before a long training, run one step with the checkpoint and one without, and compare. But compare
+# what? Advice says the losses, the norm of the gradients, or the parameters after the update.
 #
-# **Predict.** A checkpoint forgets the RNG state. How many of the three notice?
+# **Predict.** A checkpoint forgets the RNG state. In how many of these three does it show?
 
 # %% id="guess-verify"
 guess = None  # of 3
@@ -553,13 +482,13 @@ def one_update(model, batch, checkpoint=plainly):
     twin = copy.deepcopy(model)
     optimizer = torch.optim.AdamW(twin.parameters())
     torch.manual_seed(7)
-    with through(checkpoint, twin.blocks):
+    with strategies.called_through(checkpoint, twin.blocks):
         loss = twin.loss(*batch)
         loss.backward()
     norm = nn.utils.clip_grad_norm_(twin.parameters(), float("inf"))
     optimizer.step()
-    flat = torch.cat([p.detach().flatten() for p in twin.parameters()])
-    return {"loss": loss.detach(), "gradient norm": norm, "parameters": flat}
+    parameters = nn.utils.parameters_to_vector(twin.parameters())
+    return {"loss": loss, "gradient norm": norm, "parameters": parameters}
 
 
 # %% id="verify-measure"
@@ -576,8 +505,8 @@ print(f"{noticed} of 3 notice{beside(guess, noticed)}")
 pd.DataFrame(verified).T.map(str)
 
 # %% [markdown] id="verify-read"
-# The loss notices nothing, ever. It is computed by the *first* run, and all that can go wrong is in
-# the second. Compare gradients, or what follows from them, and ask for equal bits.
+# The loss can never show it. The loss is computed by the *first* run, and all that can go wrong is
+# in the second. Compare gradients, or what follows from them, and ask for equal bits.
 #
 # ## Verdicts
 
@@ -588,9 +517,8 @@ claims.Verdicts(
         "holds if",
         "The switch works with any of these settings; use_cache=False matters in "
         "layers that you wrap yourself.",
-        f"{sum(row['equal'] == 'True' for row in llama_rows)} of "
-        f"{len(llama_rows)} combinations equal; by hand with the cache: "
-        f"{by_hand[True].startswith('equal')}",
+        f"{llama_table['equal'].sum()} of {len(llama_table)} combinations equal; "
+        f"by hand with the cache: {by_hand[True].startswith('equal')}",
         "computed",
         "llama-table",
     ),
@@ -598,8 +526,7 @@ claims.Verdicts(
         "D16",
         "holds if",
         "Compare gradients or parameters: the loss cannot notice a wrong checkpoint.",
-        f"{noticed} of {len(verified['forgetful'])} notice, the loss: "
-        f"{not verified['forgetful']['loss']}",
+        f"{noticed} of 3 notice, the loss: {not verified['forgetful']['loss']}",
         "computed",
         "verify-measure",
     ),
