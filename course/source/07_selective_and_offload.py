@@ -11,21 +11,18 @@
 # **Budget:** 60 minutes, 1 GiB of memory, no GPU needed.
 
 # %% id="imports"
-import math
 from collections import namedtuple
-from functools import cache, partial
+from functools import partial
 
 import pandas as pd
 import torch
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
-from torch.utils.checkpoint import (
-    CheckpointPolicy,
-    checkpoint,
-    create_selective_checkpoint_contexts,
-)
+from torch.utils.checkpoint import CheckpointPolicy, checkpoint
+from torch.utils.checkpoint import create_selective_checkpoint_contexts
 from torch.utils.flop_counter import FlopCounterMode, flop_registry
+from torch.utils.flop_counter import sdpa_backward_flop_count, sdpa_flop_count
 from torch.utils.module_tracker import ModuleTracker
 
 from tutorial_lib import claims, data, memory, plots
@@ -34,7 +31,6 @@ from tutorial_lib.memory import storage_key
 from tutorial_lib.models.gpt import GPT, Block, GPTConfig
 from tutorial_lib.units import Bytes, human_bytes, human_flops
 
-torch.set_num_threads(1)  # small tensors: more threads would wait for each other
 aten = torch.ops.aten
 
 # %% [markdown] id="prices-text"
@@ -74,11 +70,10 @@ class Makers(TorchDispatchMode):
         out = op(*args, **(kwargs or {}))
         count = flop_registry.get(op.overloadpacket)
         flops = count(*args, **(kwargs or {}), out_val=out) if count else 0
-        module = max(self.tracker.parents - {"Global"}, key=len)
-        note = f"{module} {op.overloadpacket.__name__}", flops, storages(args)
-        for storage in storages(out):
-            # the first one made it, a view comes later
-            self.notes.setdefault(storage, note)
+        module = max(self.tracker.parents - {"Global"}, key=len).removeprefix("Block")
+        made_by = f"{module} {op.overloadpacket.__name__}".strip(". ")
+        for storage in storages(out):  # the first operation made it, a view comes later
+            self.notes.setdefault(storage, (made_by, flops, storages(args)))
         self.alive.append(out)  # so that no address is used twice
         return out
 
@@ -98,25 +93,18 @@ def watched(block, x):
 
 
 # %% id="prices"
-Price = namedtuple("Price", "made_by num_bytes flops")
-
-
 def prices(block, x):
     kept, notes = watched(block, x)
 
-    # its own operation, and those before it whose results nobody kept
-    def to_make(storage):
+    def to_make(storage):  # its own operation, and those before it that nobody kept
         _, flops, inputs = notes[storage]
-        missing = [one for one in set(inputs) - {storage} if one not in kept]
-        return flops + sum(to_make(one) for one in missing)
+        missing = set(inputs) - {storage} - set(kept)
+        return flops + sum(map(to_make, missing))
 
-    made = {}
-    for storage, num_bytes in kept.items():
-        # inputs have none
-        if name := notes[storage][0].removeprefix("Block").lstrip(". "):
-            before = made.get(name, Price(name, 0, 0))
-            made[name] = Price(name, num_bytes + before.num_bytes, to_make(storage))
-    return list(made.values())
+    rows = [(notes[one][0], num_bytes, to_make(one)) for one, num_bytes in kept.items()]
+    table = pd.DataFrame(rows, columns=["made by", "kept", "flops"])
+    table = table[table["made by"] != ""]  # no operation made the input and the weights
+    return table.groupby("made by", sort=False).agg({"kept": "sum", "flops": "last"})
 
 
 # %% id="wide-block"
@@ -131,26 +119,24 @@ def wide_block(attention="sdpa", d_model=4096, seq_len=2048, **others):
 
 
 fused, fused_flops = wide_block()
-cheap = sum(row.num_bytes for row in fused if not row.flops)
-share = 100 * cheap / sum(row.num_bytes for row in fused)
+share = 100 * fused.kept[fused.flops == 0].sum() / fused.kept.sum()
 print(f"{share:.0f} % without a product{beside(guess, share)}")
 
 
 # %% id="price-table"
-def cheapest_first(rows):
-    return sorted(rows, key=lambda row: row.flops / row.num_bytes)
+def cheapest_first(table):
+    return table.iloc[(table.flops / table.kept).argsort(kind="stable")]
 
 
-table = pd.DataFrame(
-    cheapest_first(fused), columns=["made by", "kept", "to make again"]
-)
-freed = (table["kept"] * 1e6 / table["to make again"]).replace(math.inf, None)
-table["freed per MFLOP"] = freed.map(human_bytes, na_action="ignore").fillna(
-    "no product"
-)
-table["kept"] = table["kept"].map(human_bytes)
-table["to make again"] = table["to make again"].map(human_flops)
-table
+def freed(row):
+    return human_bytes(1e6 * row.kept / row.flops) if row.flops else "no product"
+
+
+table = cheapest_first(fused)
+columns = {"kept": table.kept.map(human_bytes)}
+columns["to make again"] = table.flops.map(human_flops)
+columns["freed per MFLOP"] = table.apply(freed, axis=1)
+pd.DataFrame(columns)
 
 # %% [markdown] id="price-read"
 # Read it from the top: that is the order in which to drop tensors.
@@ -169,12 +155,11 @@ table
 
 
 # %% id="price-figure"
-def dropped_in_order(rows, forward_flops):
-    kept, flops, points = sum(row.num_bytes for row in rows), 0, {}
-    for row in cheapest_first(rows):
-        points.setdefault(100 * flops / forward_flops + 1e-6 * len(points), kept)
-        kept, flops = kept - row.num_bytes, flops + row.flops
-    return points | {100 * flops / forward_flops: kept}
+def dropped_in_order(table, forward_flops):
+    table = cheapest_first(table)
+    again = (100 * table.flops.cumsum() / forward_flops).clip(lower=1e-6)
+    kept = table.kept.sum() - table.kept.cumsum()
+    return {0: table.kept.sum()} | dict(zip(again, kept, strict=True))
 
 
 written = dropped_in_order(*wide_block("eager"))
@@ -189,19 +174,14 @@ plots.growth(curves, xlabel=xlabel, title=title, predicted=list(curves), log=Fal
 # 2022): drop the scores of attention, keep everything else. For GPT-3 their formula says that the
 # scores are $5as/h$ of $34 + 5as/h$ bytes (chapter 03). We can count that, dropout included.
 
-
 # %% id="selective"
-def is_score(row):  # made inside attention; the clone is the layout of its result
-    return row.made_by.startswith("attention ") and "clone" not in row.made_by
-
-
 for kind in ("eager", "sdpa"):
-    rows, flops = wide_block(kind, d_model=12288, dropout=0.1)
-    kept = 2 * 2048 * 12288 + sum(row.num_bytes for row in rows)  # with the input
-    scores = list(filter(is_score, rows))
-    freed = sum(row.num_bytes for row in scores) / kept
-    again = max(row.flops for row in scores) / flops
-    print(f"{kind} frees {freed:.0%} of the bytes for {again:.1%} of the FLOPs")
+    table, flops = wide_block(kind, d_model=12288, dropout=0.1)
+    kept = 2 * 2048 * 12288 + table.kept.sum()  # with the input
+    # made inside attention; the clone is the layout of its result
+    scores = table.filter(regex="^attention (?!clone)", axis=0)
+    share, again = scores.kept.sum() / kept, scores.flops.max() / flops
+    print(f"{kind} frees {share:.0%} of the bytes for {again:.1%} of the FLOPs")
 print(f"paper: {80 / (34 + 80):.0%} of the bytes")
 
 # %% [markdown] id="selective-read"
@@ -238,7 +218,6 @@ def both_modules(block, x):
     return x + remade(block.mlp, block.norm_2(x))
 
 
-# %% id="choices-segments"
 def halves(block, x):
     x = remade(lambda h: h + block.attention(block.norm_1(h)), x)
     return remade(lambda h: h + block.mlp(block.norm_2(h)), x)
@@ -252,23 +231,16 @@ def per_block(block, x):
 # For each choice we count the bytes that wait for backward, the peak of all activations (waiting,
 # recomputed, temporary; weights and their gradients left out), and the FLOPs of the step. The unit
 # of bytes is one block's input. PyTorch's FLOP counter does not know the fused attention of a CPU,
-# so we tell it: two products forward, five backward.
+# so we give it the formulas that it has for a GPU's.
 
 # %% id="result"
 tokens = next(data.text_batches(2, 128))  # (batch, sequence)
 unit = 2 * 128 * 128 * 4  # bytes of a block's input
-Result = namedtuple("Result", "waiting peak flops gradients")
-
-
-def products(number, q, k):  # shapes (batch, heads, sequence, width)
-    return number * 2 * q[0] * q[1] * q[2] * k[2] * q[3]
-
-
 forward = aten._scaled_dot_product_flash_attention_for_cpu
 backward = aten._scaled_dot_product_flash_attention_for_cpu_backward
 cpu_attention = {
-    forward: lambda q, k, *_, **__: products(2, q, k),
-    backward: lambda grad, q, k, *_, **__: products(5, q, k),
+    forward: lambda q, k, v, *_, **__: sdpa_flop_count(q, k, v),
+    backward: lambda *shapes, **_: sdpa_backward_flop_count(*shapes[:4]),
 }
 
 
@@ -282,6 +254,9 @@ def make_gpt(choice, num_layers=8):
 
 
 # %% id="result-of"
+Result = namedtuple("Result", "waiting peak flops gradients")
+
+
 def result_of(gpt):
     def step():
         gpt.zero_grad()
@@ -298,7 +273,6 @@ def result_of(gpt):
     return Result(waiting, peak, counter.get_total_flops(), gradients)
 
 
-# %% id="row-of"
 def row_of(seen, base):
     more = f"{seen.flops / base.flops - 1:+.1%}"
     return {"waiting": f"{seen.waiting:.1f}", "peak": f"{seen.peak:.1f}", "FLOPs": more}
@@ -382,8 +356,9 @@ class Store(TorchDispatchMode):
 
     def __torch_dispatch__(self, op, types, args=(), kwargs=None):
         out = op(*args, **(kwargs or {}))
-        # without its history: see the alias of chapter 05
-        if name_of(op, args) in self.keep:
+        if (
+            name_of(op, args) in self.keep
+        ):  # without history: see the alias of chapter 05
             self.store.append(tree_map_only(torch.Tensor, torch.Tensor.detach, out))
         return out
 
@@ -395,6 +370,7 @@ class HandOut(Store):
         return op(*args, **(kwargs or {}))
 
 
+# %% id="by-hand-block"
 def by_hand(keep, block, x):
     def contexts():
         store = []
@@ -412,20 +388,16 @@ def by_hand(keep, block, x):
 guess = None  # per cent
 
 # %% id="policies"
-PRODUCTS = {"qkv", "attention", "out", "up"}
-policies = {
-    "nothing": set(),
-    "attention": {"attention"},
-    "out": {"out"},
-    "qkv, up": {"qkv", "up"},
-}
-policies |= {"all but down": PRODUCTS, "all products": PRODUCTS | {"down"}}
-plain = result_of(make_gpt(none))
-table = {}
+products = {"qkv", "attention", "out", "up"}
+policies = {"nothing": set(), "attention": {"attention"}, "out": {"out"}}
+policies |= {"qkv, up": {"qkv", "up"}, "all but down": products}
+policies["all products"] = products | {"down"}
+plain, table = result_of(make_gpt(none)), {}
 for name, keep in policies.items():
     results[name] = result_of(make_gpt(partial(by_hand, keep)))
     table[name] = row_of(results[name], plain)
-share = 100 * results["all but down"].waiting / plain.waiting
+policy = results["all but down"]
+share = 100 * policy.waiting / plain.waiting
 print(f"all but down: {share:.0f} % of {plain.waiting:.1f}{beside(guess, share)}")
 pd.DataFrame(table).T.rename_axis("kept")
 
@@ -482,8 +454,8 @@ for name in ("qkv, up", "all but down"):
 #
 # PyTorch has this pair of hooks as `save_on_cpu`. On a CPU it copies nothing, since host and device
 # are one memory. So we build a host that the meter cannot see: NumPy arrays. What is left in
-# tensors is then what would be left on a GPU. The bytes are exact; the time of a copy is not to be
-# had here.
+# tensors is then what would be left on a GPU. The bytes are exact. The time of a copy cannot be
+# measured here.
 
 
 # %% id="to-numpy"
@@ -511,8 +483,7 @@ def offloaded(choice):
             return loss(tokens)
 
     gpt.loss = loss_with_host
-    # two steps: one for the meter, one for FLOPs
-    return result_of(gpt), host.copied // 2
+    return result_of(gpt), host.copied // 2  # it runs two steps
 
 
 # %% id="offload-table"
@@ -522,6 +493,7 @@ for choice, before in {none: plain, per_block: result_of(make_gpt(per_block))}.i
     name, columns = choice.__name__, {"copied out": f"{copied / unit:.1f}"}
     table[name] = row_of(before, plain) | {"copied out": ""}
     table[f"{name}, offloaded"] = row_of(after, plain) | columns
+waits = table["none, offloaded"]["waiting"]
 print("gradients equal:", all(map(torch.equal, after.gradients, plain.gradients)))
 pd.DataFrame(table).T
 
@@ -572,45 +544,28 @@ guess = None  # channels
 
 
 # %% id="width"
-@cache
 def flops_per_byte(width):
-    rows, flops = wide_block(d_model=width)
-    return flops / (sum(row.num_bytes for row in rows) + 2 * 2048 * width)  # its input
+    table, flops = wide_block(d_model=width)
+    return flops / (table.kept.sum() + 2 * 2048 * width)  # with the input
 
 
-def needed(card):  # FLOPs for each byte
-    flops_per_second, bytes_per_second = CARDS[card]
-    return flops_per_second / bytes_per_second
-
-
-widths = [2**power for power in range(9, 17)]
-enough = {
-    card: next(w for w in widths if flops_per_byte(w) >= needed(card)) for card in CARDS
-}
-print(
-    f"A100: from width {enough['A100, PCIe 4']}{beside(guess, enough['A100, PCIe 4'])}"
-)
+needed = {card: flops / bus for card, (flops, bus) in CARDS.items()}  # FLOPs a byte
+done = {width: flops_per_byte(width) for width in [2**n for n in range(9, 17)]}
+enough = {card: min(w for w in done if done[w] >= needed[card]) for card in CARDS}
+a100 = enough["A100, PCIe 4"]
+print(f"A100: from width {a100}{beside(guess, a100)}")
 
 # %% id="width-table"
-hidden = {card: min(flops_per_byte(4096) / needed(card), 1) for card in CARDS}
-columns = {
-    "FLOPs a byte": {card: round(needed(card)) for card in CARDS},
-    "from width": enough,
-    "at 4096": {card: f"{share:.0%}" for card, share in hidden.items()},
-}
+hidden = {card: min(done[4096] / needed[card], 1) for card in CARDS}
+columns = {"FLOPs a byte": pd.Series(needed).round().astype(int), "from width": enough}
+columns["at 4096"] = pd.Series(hidden).map("{:.0%}".format)
 pd.DataFrame(columns)
 
 # %% id="width-figure"
-lines = {card: dict.fromkeys(widths, needed(card)) for card in CARDS}
-lines["a block"] = {width: flops_per_byte(width) for width in widths}
-plots.training_curves(
-    lines,
-    xlabel="width of the block",
-    ylabel="FLOPs for each byte kept",
-    title="The bus hides where the block is above the card's line",
-    dashed=list(CARDS),
-    log="xy",
-)
+lines = {card: dict.fromkeys(done, needed[card]) for card in CARDS} | {"a block": done}
+axes = {"xlabel": "width of the block", "ylabel": "FLOPs for each byte kept"}
+title = "The bus hides where the block is above the card's line"
+plots.training_curves(lines, title=title, dashed=list(CARDS), log="xy", **axes)
 
 # %% [markdown] id="bus-read"
 # From one generation to the next, arithmetic grew faster than PCIe: the lines of T4, A100 and H100
@@ -618,9 +573,9 @@ plots.training_curves(
 # mixture: move as much as fits beside the arithmetic, make cheap tensors again, keep the rest.
 # NVLink-C2C, a faster link to the host, changes the answer.
 #
-# The peaks flatter both sides. If your kernels reach half of the FLOP/s, about half the width is
-# enough. If eight GPUs share the host's memory, each gets a part of its speed. Put your own two
-# numbers in `CARDS`.
+# No program reaches both published speeds. If your kernels reach half of the FLOP/s, about half the
+# width is enough. If eight GPUs share the host's memory, each gets a part of its speed. Put your
+# own two numbers in `CARDS`.
 #
 # All these ways and two that choose for you, the compiler and the planner, run on one model in
 # `07c_side_by_side`, which is optional.
@@ -628,13 +583,11 @@ plots.training_curves(
 # ## Verdicts
 
 # %% id="verdicts"
-policy, a100 = results["all but down"], hidden["A100, PCIe 4"]
 claims.Verdicts(
     claims.Verdict(
         "C10",
         "holds",
-        "Dropping norms and GELU alone repeats no product and frees a good part of the "
-        "memory.",
+        "Dropping norms and GELU repeats no product and frees a good part of memory.",
         f"{1 - policy.waiting / plain.waiting:.0%} of the waiting bytes for "
         f"{policy.flops / plain.flops - 1:.1%} more FLOPs",
         "counted",
@@ -643,11 +596,9 @@ claims.Verdicts(
     claims.Verdict(
         "C13",
         "holds if",
-        "Offload frees what waits and recomputes nothing; behind PCIe only a part of "
-        "it is hidden.",
-        f"{plain.waiting:.0f} waiting units become "
-        f"{table['none, offloaded']['waiting']}; "
-        f"an A100 hides {a100:.0%} of the copies at width 4096",
+        "Offload frees what waits, recomputes nothing; PCIe hides only a part of it.",
+        f"{plain.waiting:.0f} waiting units become {waits}; an A100 hides "
+        f"{hidden['A100, PCIe 4']:.0%} of the copies at width 4096",
         "counted",
         "offload-table",
     ),
