@@ -69,12 +69,15 @@ times_less
 
 # %% [markdown] id="thousand-read"
 # In the ResNet, $\sqrt n$ divides the peak by more than six. 48 to 7 is nearly seven, so the famous
-# ratio holds. One block a segment is by far the worst.
+# ratio holds. Segments of one block are by far the worst choice.
 #
-# In the transformers it hardly matters. Each length is best in one of them, and the best beats the
-# worst by less than a fifth. Longer segments keep fewer inputs, which are small here, and recompute
-# more at once. (GPT-2's peak with short segments lies at the scores of the vocabulary, outside of
-# all blocks: chapter 10.) Why does it matter so much in the ResNet?
+# In the transformers it hardly matters. Each of the three lengths is the best for one of the three
+# models, and the best beats the worst by less than a fifth. Longer segments keep fewer inputs,
+# which are small here, and recompute more at once. (GPT-2's peak with short segments lies at the
+# scores of the vocabulary, outside of all blocks: chapter 10.)
+#
+# Why does it matter so much in the ResNet? Compare what one of its blocks keeps for backward with
+# the block's input:
 
 # %% id="one-block"
 block = Bottleneck(64, 16, stride=1, dropout=0.0)
@@ -83,8 +86,8 @@ kept = memory.saved(lambda: block(x), params_of=block)
 f"a block keeps {kept.num_bytes / x.nbytes:.2f} times its input"
 
 # %% [markdown] id="on-paper-text"
-# One of these three *is* the block's input, which a checkpoint around the block must keep. So
-# segments of one block save at most a factor of three. A transformer's block keeps more than ten
+# One of these three tensors *is* the block's input, which a checkpoint around the block must keep.
+# So segments of one block save at most a factor of three. A transformer's block keeps more than ten
 # times its input, so there the inputs hardly count.
 #
 # Chapter 06 derived the best segment: $\sqrt{n / r}$ blocks, where a block keeps $r$ times its
@@ -132,17 +135,12 @@ pd.DataFrame({"peak": {name: str(peak) for name, peak in measured.items()}})
 # ## Is it the same training?
 #
 # Two twins of 110 layers have the same weights and see the same forty batches. One keeps
-# everything; the other checkpoints segments of six blocks.
+# everything; the other checkpoints segments of six blocks. The batches come from the first 1500
+# images; the last 297 stay unseen.
+
 
 # %% id="twins"
-twins = {"none": make_resnet(12), "every-6": make_resnet(12)}
-generator = torch.Generator().manual_seed(0)
-# of 1797 images, the last 297 stay unseen
-batches = [torch.randint(1500, (32,), generator=generator) for _ in range(40)]
-
-
 def train(model, batches, strategy="none"):
-    """Train on the batches in turn; gives their losses."""
     optimizer, losses = SGD(model.parameters(), lr=0.1, momentum=0.9), []
     for batch in batches:
         with strategies.applied(model, strategy):
@@ -155,9 +153,11 @@ def train(model, batches, strategy="none"):
 
 
 # %% id="train-twins"
+twins = {"none": make_resnet(12), "every-6": make_resnet(12)}
+generator = torch.Generator().manual_seed(0)
+batches = [torch.randint(1500, (32,), generator=generator) for _ in range(40)]
 losses = {name: train(model, batches, name) for name, model in twins.items()}
-vector = nn.utils.parameters_to_vector
-weights = [vector(model.parameters()) for model in twins.values()]
+weights = [nn.utils.parameters_to_vector(m.parameters()) for m in twins.values()]
 print("every loss equal:  ", losses["none"] == losses["every-6"])
 print("every weight equal:", torch.equal(*weights))
 
@@ -243,13 +243,14 @@ def statistics_after(run, momentum=0.1, context=None):
     return dict(block.named_buffers())
 
 
+# %% id="compared"
 def compared(seen, wanted):
-    names = [name for name in wanted if wanted[name].is_floating_point()]
+    names = [name for name in wanted if "running" in name]  # and not the counters
     a, b = (torch.cat([buffers[name] for name in names]) for buffers in (seen, wanted))
     distance = float((a - b).norm() / b.norm())
-    if distance == 0:
-        return "equal"
-    return "equal to rounding" if distance < 1e-5 else f"off by {distance:.0%}"
+    if distance < 1e-5:
+        return "equal to rounding" if distance else "equal"
+    return f"off by {distance:.0%}"
 
 
 # %% id="updated-twice"
@@ -285,30 +286,27 @@ def on_copies(block):
 
 
 # %% id="cures-table"
-cures = {
-    "no cure": {},
-    "smaller momentum": {"momentum": 1 - (1 - 0.1) ** 0.5},
-    "on copies": {"context": on_copies},
-}
-table = pd.DataFrame(index=list(cures), columns=["kept", "checkpointed", "batches"])
+cures = {"no cure": {}, "smaller momentum": {"momentum": 1 - (1 - 0.1) ** 0.5}}
+cures["on copies"] = {"context": on_copies}
+table = {}
 for name, options in cures.items():
     kept, seen = (statistics_after(run, **options) for run in (plainly, checkpoint))
     counted = int(seen["norm_1.num_batches_tracked"])
-    table.loc[name] = compared(kept, once), compared(seen, once), counted
-table
+    table[name] = compared(kept, once), compared(seen, once), counted
+pd.DataFrame(table, index=["kept", "checkpointed", "batches"]).T
 
 
 # %% id="no-cure"
+def track(block, on):
+    for norm in (block.norm_1, block.norm_2, block.norm_3):
+        norm.track_running_stats = on
+
+
 @contextmanager
 def switched_off(block):
-    norms = [block.norm_1, block.norm_2, block.norm_3]
-    for norm in norms:
-        norm.track_running_stats = False
-    try:
-        yield
-    finally:
-        for norm in norms:
-            norm.track_running_stats = True
+    track(block, False)
+    yield
+    track(block, True)
 
 
 try:
@@ -317,9 +315,11 @@ except Exception as error:
     print(f"{type(error).__name__}:", *str(error).splitlines()[:3], sep="\n  ")
 
 # %% [markdown] id="cures-read"
-# The smaller momentum is right only where a block runs exactly twice. It is wrong, without any
-# error, in a segment that is kept (often the last), and when somebody turns checkpointing off. The
-# copies are right in both cases, to the last bit. They cost a copy of a few vectors.
+# In the table, "kept" is a block that is not recomputed, and "batches" is BatchNorm's own counter
+# after five of them. The smaller momentum is right only where a block runs exactly twice. It is
+# wrong, without any error, in a segment that is kept (often the last), and when somebody turns
+# checkpointing off. The copies are right in both cases, to the last bit. They cost a copy of a few
+# vectors.
 #
 # With the statistics off, the recomputation saves fewer tensors than forward did, since autograd
 # saves the running statistics too. So PyTorch raises an error.
@@ -343,9 +343,8 @@ plain, cured = make_resnet(12), make_resnet(12)
 for block in cured.blocks:
     block.forward = partial(checkpoint_on_copies, block, block.forward)
 print("every loss equal:", train(cured, batches[:5]) == train(plain, batches[:5]))
-wanted, state = plain.state_dict(), cured.state_dict()
-same = all(torch.equal(state[name], wanted[name]) for name in wanted)
-print("weights, statistics, counters equal:", same)
+states = (model.state_dict().values() for model in (plain, cured))
+print("weights, statistics, counters equal:", all(map(torch.equal, *states)))
 
 # %% id="gpu-resnet"
 # NBVAL_IGNORE_OUTPUT
@@ -441,14 +440,13 @@ pd.DataFrame({"gradient": seen})
 # %% id="volumes"
 def volume_peak(side, strategy):
     choices = {"optimizer": "adamw-fused", "checkpointing": strategy}
-    return memory.predict(
-        Recipe("unet3d", 1, size=side, **choices).make_step
-    ).peak_bytes
+    step = Recipe("unet3d", 1, size=side, **choices).make_step
+    return memory.predict(step).peak_bytes
 
 
 volume_gain, table = {}, {}
 for side in (64, 128):
-    plain, frugal = (volume_peak(side, strategy) for strategy in ("none", "per-block"))
+    plain, frugal = volume_peak(side, "none"), volume_peak(side, "per-block")
     volume_gain[side] = plain / frugal
     table[f"{side}³ voxels"] = str(plain), str(frugal), f"{plain / frugal:.2f}"
 pd.DataFrame(table, index=["none", "per block", "times less"]).T
@@ -465,14 +463,15 @@ pd.DataFrame({"of what is saved": {size: shares[size] for size in shares if size
 # %% [markdown] id="volumes-read"
 # Hardly a quarter less. Checkpointing helps where bytes are *spread out* over many segments. Here
 # nearly three quarters lie at full resolution, in two blocks. While the last block is recomputed,
-# all of its activations are in memory together, and the skip connection that waits for it. Cheaper
-# or fewer voxels help more: 16 bits, and patches.
+# all of its activations are in memory at once, and so is the skip connection that it reads. To
+# train with fewer bytes, make the voxels cheaper (16 bits) or fewer (patches of the volume).
 #
 # ## Long contexts: what is left?
 #
 # Llama 2 7B, batch 1, everything in bfloat16, with more positions than it was published with. Its
-# blocks are equal, so memory is linear in depth, and predictions at two and at three layers give
-# all 32. At 2,048 tokens we compare that line with the recorded prediction of the whole model.
+# 32 blocks are equal, so memory grows along a straight line with depth. We predict two layers and
+# three, take the difference as the price of one layer, and go on to 32. At 2,048 tokens the first
+# cell compares that line with the recorded prediction of the whole model.
 #
 # **Predict.** At 131,072 tokens, by what factor does a checkpoint around each block divide the
 # peak?
@@ -529,7 +528,7 @@ pd.DataFrame({"bytes": {name: str(Bytes(size)) for name, size in sizes.items()}}
 # Besides the blocks' inputs it is the head: a score for each of 32,000 words at each of 131,072
 # positions, in 32 bits, more than once. No block contains the head, so no checkpoint around a block
 # helps. But the loss is a sum over positions. So split the positions into pieces, and checkpoint
-# each piece.
+# each piece: its scores are computed, used and dropped before the next piece comes.
 
 
 # %% id="pieces"
@@ -579,19 +578,16 @@ pd.DataFrame({"the step adds": above}).rename_axis("pieces")
 
 # %% id="verdicts"
 claims.Verdicts(
-    claims.Verdict(
-        "A18", "holds if", "A block may be checkpointed if it does nothing besides its "
-        "output and reads nothing besides its input; otherwise the training differs, "
-        "often in silence.", f"{silent} of {len(seen)} functions give wrong gradients "
-        "without an error", "computed", "besides-table"),
-    claims.Verdict(
-        "C16", "holds", "A ResNet of a thousand layers fits in several times less "
-        "memory; its BatchNorm statistics need a cure.",
+    claims.Verdict("A18", "holds if", "A block may be checkpointed if it does nothing "
+        "besides its output and reads nothing besides its input; otherwise the "
+        "training differs, often in silence.", f"{silent} of {len(seen)} functions "
+        "give wrong gradients without an error", "computed", "besides-table"),
+    claims.Verdict("C16", "holds", "A ResNet of a thousand layers fits in several "
+        "times less memory; its BatchNorm statistics need a cure.",
         f"{measured['none']} against {measured['every-8']}", "counted",
         "thousand-measured"),
-    claims.Verdict(
-        "E20", "holds if", "Long contexts gain several times, and a 3-D U-Net little, "
-        "since two of its blocks hold nearly everything.",
+    claims.Verdict("E20", "holds if", "Long contexts gain several times, and a 3-D "
+        "U-Net little, since two of its blocks hold nearly everything.",
         f"128^3 voxels {volume_gain[128]:.2f} times less, 131,072 tokens "
         f"{context_gain:.1f} times less", "predicted", "context",
         device="CUDA kernels"),
