@@ -1,12 +1,13 @@
 # %% [markdown] id="title"
 # # Trainers, precision, and what losses prove
 #
-# This companion of chapter 08 is optional: no lab and no later chapter needs it. Four questions:
+# This companion of chapter 08 is optional: no lab and no later chapter needs it. Five questions:
 #
-# 1. Does Hugging Face's `Trainer` accumulate a model of your own correctly?
-# 2. What do float16, bfloat16 and the `GradScaler` do to a sum of gradients?
-# 3. Can the optimizer run inside backward while you accumulate?
-# 4. Do equal loss curves prove that two loops are the same?
+# 1. How much of the activations' 75 % does a whole step save?
+# 2. Does Hugging Face's `Trainer` accumulate a model of your own correctly?
+# 3. What do float16, bfloat16 and the `GradScaler` do to a sum of gradients?
+# 4. Can the optimizer run inside backward while you accumulate?
+# 5. Do equal loss curves prove that two loops are the same?
 #
 # **Budget:** 40 minutes, 1 GiB of memory, no GPU needed.
 
@@ -23,16 +24,39 @@ from torch import nn
 from torch.nn import functional as F
 from torch.optim import SGD, AdamW
 
-from tutorial_lib import claims, data, memory, plots
+from tutorial_lib import claims, data, memory, plots, recorded
 from tutorial_lib.checks import CheckError, assert_same_training
 from tutorial_lib.guesses import beside
 from tutorial_lib.models.gpt import GPT, GPTConfig
 from tutorial_lib.models.vit import ViT, ViTConfig
+from tutorial_lib.training import Recipe
 
 # small steps lose more by waiting for a second core than they gain
 torch.set_num_threads(1)
 
+# %% [markdown] id="lengths"
+# ## How much of the 75 % arrives?
+#
+# Four micro-batches of 8 (8 x 4) keep a quarter of the activations of one batch of 32 (32 x 1). The
+# peak of the whole step may fall by less. Compare GPT-2 with AdamW in float32, on long and on short
+# sequences, *predicted* for the kernels of a GPU:
+
+# %% id="published-table"
+rows, gib = recorded.load("predicted").rows, {}
+for name, seq in {"1024 tokens": None, "16 tokens": 16}.items():  # None: as published
+    for size, num in [(32, 1), (8, 4)]:
+        recipe = Recipe("gpt2", size, seq, accumulation=num)
+        report = rows[recipe.label()]["report"]
+        gib[name, f"{size} x {num}"] = report["peak_bytes"] / 2**30
+long_short = pd.Series(gib).unstack()[["32 x 1", "8 x 4"]]  # GiB
+long_short["fell by, %"] = 100 * (1 - long_short["8 x 4"] / long_short["32 x 1"])
+long_short.round(2)
+
 # %% [markdown] id="trainers"
+# With long sequences the activations make the peak, and nearly all of the 75 % arrives. With short
+# ones the optimizer's update makes the peak, with gradients, states and a temporary copy.
+# Accumulation does not touch the update.
+#
 # ## The trainers of 2024
 #
 # Chapter 08 measured how wrong a mean of means is. Hugging Face's `Trainer` had this fault. It was
@@ -57,14 +81,14 @@ class OwnModel(nn.Module):
         return F.cross_entropy(logits, targets)
 
 
+# %% id="own-data"
 lines = [line for line in data.text().splitlines() if 2 <= len(line) <= 63][100:132]
 
 
 def collate(part):
     rows = [data.encode(line) for line in part]
-    # (B, T)
     labels = nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=-100)
-    return {"input_ids": labels.clamp(min=0), "labels": labels}
+    return {"input_ids": labels.clamp(min=0), "labels": labels}  # (B, T) each
 
 
 # %% [markdown] id="real-trainer"
@@ -81,10 +105,10 @@ class KeepGradient(transformers.TrainerCallback):
 
 def settings(folder, size):
     return transformers.TrainingArguments(
-        folder, max_steps=1, max_grad_norm=0, report_to="none", disable_tqdm=True,
-        use_cpu=True, per_device_train_batch_size=size,
-        gradient_accumulation_steps=len(lines) // size,
-        remove_unused_columns=False, dataloader_pin_memory=False, save_strategy="no",
+        folder, max_steps=1, max_grad_norm=0, per_device_train_batch_size=size,
+        gradient_accumulation_steps=len(lines) // size, remove_unused_columns=False,
+        use_cpu=True, dataloader_pin_memory=False, save_strategy="no",
+        report_to="none", disable_tqdm=True,
     )  # fmt: skip
 
 
@@ -133,7 +157,7 @@ print(f"TakesAnything off by {anything:.1f}{beside(guess, anything)}")
 # `OwnModel` gets the mean of means, today, from the repaired `Trainer`. `TakesAnything` gets a
 # gradient as many times too long as there are micro-batches. The `Trainer` reads `**_` as a promise
 # that the model divides by the count, so it does not divide by the number of micro-batches either.
-# AdamW and clipping hide that. The mend is to keep the promise:
+# AdamW and clipping hide that. The mend is to keep the promise: divide by the count.
 
 
 # %% id="mended-trainer"
@@ -189,7 +213,7 @@ for how in ("mean", "sum"):
 # %% id="guess-underflow"
 guess = None  # per cent
 
-# %% id="underflow"
+# %% id="vit"
 images, labels = data.digits()
 
 
@@ -203,6 +227,7 @@ def gradient(model, x, y):
     return torch.cat([each.flatten() for each in gradients])
 
 
+# %% id="underflow"
 small = gradient(make_vit(), images[:64], labels[:64]) / 1000
 small = small[small != 0]
 casts = {"float16": small.half(), "float16, scaled by 65536": (small * 65536).half(),
@@ -260,7 +285,8 @@ f"parameters moved: {moved}; scale: 2**40, then 2**{math.log2(scaler.get_scale()
 # ### Adding in bfloat16
 #
 # In a model all in bfloat16, `.grad` is bfloat16 too, with 8 bits of mantissa. Take 256
-# micro-batches. Each gradient is computed in float32, and only the sum is kept in another type.
+# micro-batches. Each gradient is computed in float32, and only the sum is kept in another type. A
+# sum in float64 is the measure of all three.
 #
 # **Predict.** By how many per cent is the sum in bfloat16 wrong?
 
@@ -325,6 +351,7 @@ def measured_update(fused):
     return memory.measure(step, model=model, optimizer=None if fused else optimizer)
 
 
+# %% id="fused-table"
 found = {}
 for name, fused in {"plain": False, "in backward": True}.items():
     report = measured_update(fused)
@@ -348,11 +375,11 @@ for micro_batch in next(data.text_batches(16, 64)).chunk(4):
 f"{counted} updates{beside(guess, counted)}"
 
 # %% [markdown] id="losses"
-# Four updates, from four different points, each at the full learning rate (AdamW does not see the
-# division). There is nothing to accumulate into: the buffer that was saved *is* the accumulator.
-# With an unchanged AdamW you save the gradients' bytes or you accumulate, not both. Zhang et al.
-# (2023, "Adam Accumulation") change the update: they add each micro-batch's gradient to the
-# moments.
+# AdamW counts four updates: from four different points, each at the full learning rate, because
+# AdamW does not see the division. The hook frees each gradient at once, so nothing is left to
+# accumulate into. With an unchanged AdamW you save the gradients' bytes or you accumulate, not
+# both. Zhang et al. (2023, "Adam Accumulation") change the update: they add each micro-batch's
+# gradient to the moments.
 #
 # ## What losses prove
 #
@@ -457,9 +484,8 @@ for distance in (1.0, 1e-4):
 
 # %% id="verdicts"
 claims.Verdicts(
-    claims.Verdict(
-        "D02", "holds if", "The scaler steps once an update, and only float16 needs "
-        "it: around bfloat16 it changes no bit.",
+    claims.Verdict("D02", "holds if", "The scaler steps once an update, and only "
+        "float16 needs it: around bfloat16 it changes no bit.",
         f"{lost['float16']:.1f} % of small gradients lost in float16, "
         f"{lost['bfloat16']:.1f} % in bfloat16", "computed", "underflow"),
 )  # fmt: skip
