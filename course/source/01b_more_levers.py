@@ -36,10 +36,10 @@ gpu_adamw = partial(torch.optim.AdamW, foreach=True)  # a GPU's default
 #
 # What would you have to know to estimate the peak of any GPT? Chapter 01's ledger gives what stays,
 # and its formula gives the activations. One thing is missing: autocast needs more than half the
-# bytes of float32. Under autocast
+# bytes of float32. For each position and channel, a block keeps 16 numbers: 16 x 4 bytes in
+# float32, 16 x 2 in bfloat16. Under autocast
 #
-# - the norms and the tensors between blocks stay float32, so a block keeps 18 half units instead of
-#   16;
+# - the norms and the tensors between blocks stay float32, so a block keeps 18 x 2 bytes;
 # - autograd keeps the 16-bit copies of all weights until the backward pass;
 # - the scores over the vocabulary are there in both types.
 
@@ -178,12 +178,8 @@ def with_lora(model):
 # %% id="guess-lora"
 guess = None  # per cent
 
+
 # %% id="measure-lora"
-sizes = {"num_layers": 12, "num_heads": 4, "d_model": 256}
-config = GPTConfig(vocab_size=1000, seq_len=128, **sizes)
-ids = torch.zeros(4, 128, dtype=torch.long)
-
-
 def trained(model):
     optimizer = gpu_adamw(model.parameters())
 
@@ -196,6 +192,8 @@ def trained(model):
 
 
 # %% id="lora-activations"
+config = GPTConfig(vocab_size=1000, num_layers=12, d_model=256)
+ids = torch.zeros(4, 128, dtype=torch.long)
 full, lora = trained(GPT(config)), trained(with_lora(GPT(config)))
 fallen = 100 * (1 - lora.at_peak["activations"] / full.at_peak["activations"])
 print(f"the activations fall by {fallen:.0f} %{beside(guess, fallen)}")
@@ -206,8 +204,7 @@ plots.ledger_bars(bars, title="At the peak, counted")
 # Most activations are still there. The gradient has to travel back through every frozen layer to
 # reach the corrections. Fine-tuning with LoRA on long sequences still runs out of memory, and then
 # checkpointing is the lever, not a smaller rank.
-
-# %% [markdown] id="paged"
+#
 # ## 8-bit states, and paged states
 #
 # Two more levers leave the model alone. 8-bit AdamW makes the states smaller. Paged AdamW keeps
@@ -226,6 +223,8 @@ for way in ("none", "per-block"):
     over = plain["phases"]["backward"] - CARDS["a100"].memory
     paged[way] = min(max(over, 0), plain["at_peak"]["optimizer_state"])
     rows[way] = plain["peak_bytes"], small["peak_bytes"], paged[way]
+small = small["at_peak"]
+ratio = small["optimizer_state"] / (2 * small["parameters"])  # against bfloat16 states
 columns = ["AdamW, fused", "8-bit AdamW", "to the host, paged on an A100 80 GB"]
 pd.DataFrame(rows, index=columns).T.map(human_bytes)
 
@@ -234,16 +233,13 @@ pd.DataFrame(rows, index=columns).T.map(human_bytes)
 # a step. With them, there is nothing to move.
 
 # %% id="verdicts-states"
-eight_bit = table[replace(llama, optimizer="adamw-8bit").label()]["report"]["at_peak"]
-ratio = eight_bit["optimizer_state"] / (2 * eight_bit["parameters"])
 claims.Verdicts(
     claims.Verdict(
         "D08",
         "holds",
         "8-bit AdamW shrinks the states, and paged AdamW moves what does not fit to "
         "the host.",
-        f"8-bit states {ratio:.2f} times as large; paged {Bytes(paged['none'])} on the "
-        "host",
+        f"8-bit states {ratio:.2f} times as large; paged {Bytes(paged['none'])}",
         "predicted",
         "paged-table",
         device="CUDA kernels, A100 80 GB",
@@ -278,8 +274,7 @@ sides = {side: unet_bytes(side) for side in (16, 32, 64)}
 
 # %% [markdown] id="read-resolution"
 # Four times and a little more: the attention at the lowest level grows with the square of the area.
-
-# %% [markdown] id="two-xl"
+#
 # ## Two models called GPT-2 XL
 #
 # Chapter 00 predicts the step of GPT-2 XL as transformers builds it. Lab 01 builds the course's own
@@ -313,8 +308,7 @@ pd.DataFrame(units).round(2)
 # and autograd keeps the inputs of most of them. The course's GPT calls PyTorch's built-in GELU,
 # which keeps its input only (that is in `others` here). The rest of the gap is dropout's masks.
 # Chapter 03 counts such operations one by one.
-
-# %% [markdown] id="fifty-layers"
+#
 # ## A published table, tested
 #
 # A much-copied table says of a transformer with 50 layers: 24 GB of activations become 8 GB with
@@ -334,6 +328,7 @@ for strategy in ("none", "per-block", "sqrt"):
         "A100": card["peak_bytes"],
     }
 fifty = pd.DataFrame(fifty).T / GB  # the last column is emulated, the others predicted
+adds, total = fifty["forward adds"], fifty["A100"]
 fifty.round(1)
 
 # %% [markdown] id="read-fifty"
@@ -342,8 +337,7 @@ fifty.round(1)
 # longer count. Compare the last two rows, too. Segments of $\sqrt{50}$ layers, the rule in
 # textbooks, keep less in the forward pass than a checkpoint around each block does, and their
 # backward pass peaks *higher*. Chapter 06 finds out why.
-
-# %% [markdown] id="history"
+#
 # ## Why the subject will not go away
 #
 # Did hardware keep up? Models in bytes of plain training (16 per parameter), against the memory of
@@ -353,33 +347,28 @@ fifty.round(1)
 # labels of V100, A100, H100 and H200.
 
 # %% id="history-figure"
-models = [
-    *((2018, "GPT", 117e6), (2018, "BERT-Large", 340e6), (2019, "GPT-2", 1.5e9)),
-    *((2019, "T5", 11e9), (2020, "GPT-3", 175e9), (2022, "PaLM", 540e9)),
-    *((2023, "Llama 2", 70e9), (2024, "Llama 3.1", 405e9)),
-    (2024, "DeepSeek-V3", 671e9),
-]
+models = [(2018, "GPT", 117e6), (2018, "BERT-Large", 340e6), (2019, "GPT-2", 1.5e9)]
+models += [(2019, "T5", 11e9), (2020, "GPT-3", 175e9), (2022, "PaLM", 540e9)]
+models += [(2023, "Llama 2", 70e9), (2024, "Llama 3.1", 405e9)]
+models += [(2024, "DeepSeek-V3", 671e9)]
 cards = [(2018, "V100", 32), (2020, "A100", 40), (2021, "A100", 80)]
 cards += [(2022, "H100", 80), (2024, "H200", 141)]
+growth = models[-1][2] / models[0][2], cards[-1][2] / cards[0][2]
 plots.models_and_cards(models, cards)
 
 # %% [markdown] id="read-history"
 # The vertical axis is logarithmic. Models grew by more than three orders of magnitude; a card's
 # memory, in the same six years, by a factor below five. Hardware did not close the gap. Arithmetic
 # like yours does, together with the many devices of chapter 13.
-
-# %% [markdown] id="verdicts-text"
+#
 # ## Verdicts
 
 # %% id="verdicts"
-growth = models[-1][2] / models[0][2], cards[-1][2] / cards[0][2]
-adds, total = fifty["forward adds"], fifty["A100"]
 claims.Verdicts(
     claims.Verdict(
         "C02",
         "holds",
-        "From 2018 to 2024 models grew some thousand times as much as the memory of a "
-        "card.",
+        "From 2018 to 2024 models grew a thousand times as much as a card's memory.",
         f"models {growth[0]:,.0f}-fold, one card {growth[1]:.1f}-fold",
         "cited",
         "history-figure",
@@ -387,8 +376,7 @@ claims.Verdicts(
     claims.Verdict(
         "E01",
         "wrong",
-        "Without checkpoints it comes out; with them far less is left, and the update "
-        "is the peak.",
+        "Right without checkpoints; with them far less, and the update is the peak.",
         f"activations {adds['none']:.1f} to {adds['per-block']:.1f} GB, "
         f"total {total['none']:.1f} to {total['per-block']:.1f} GB",
         "emulated",
