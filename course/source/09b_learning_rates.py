@@ -31,17 +31,13 @@ torch.set_num_threads(1)
 # ## Four networks, one set of samples
 #
 # No layer here mixes samples, so a batch of 256 is computed in one piece: chapter 08 showed that
-# pieces change nothing. Four networks from four seeds train side by side in one tensor. The result
-# is the median of their losses on all 1536 digits after four epochs. Every run sees the same
-# samples. (Where a cell begins with `NBVAL_IGNORE_OUTPUT`, the digits depend on your machine. What
-# the text says of them does not.)
+# pieces change nothing. Four networks from four seeds train side by side, as slices of one tensor,
+# so that the result does not hang on one seed. It is the median of their losses on all 1536 digits
+# after four epochs. Every run sees the same samples. (Where a cell begins with
+# `NBVAL_IGNORE_OUTPUT`, the digits depend on your machine. What the text says of them does not.)
 
 
 # %% id="four-nets"
-order = torch.randperm(1797, generator=torch.Generator().manual_seed(0))
-images, labels = (rows[order[:1536]] for rows in data.digits())
-
-
 class FourNets(nn.Module):
     def __init__(self, sizes=(64, 64, 64, 10)):
         super().__init__()
@@ -50,15 +46,23 @@ class FourNets(nn.Module):
             self.weights.append(torch.randn(4, width, out) * math.sqrt(2 / width))
             self.biases.append(torch.zeros(4, 1, out))
 
-    # one loss a network: their sum has four independent gradients
-    def losses(self, rows):
-        h = images[rows].flatten(1).expand(4, -1, -1)  # (4, B, 64)
+    def forward(self, h):  # (4, B, 64) -> (4, B, 10)
         for weight, bias in zip(self.weights, self.biases, strict=True):
             out = torch.baddbmm(bias, h, weight)
             h = F.relu(out)
-        logits, targets = out.flatten(0, 1), labels[rows].repeat(4)
-        each = F.cross_entropy(logits, targets, reduction="none")
-        return each.view(4, -1).mean(dim=1)
+        return out
+
+
+# %% id="losses"
+order = torch.randperm(1797, generator=torch.Generator().manual_seed(0))
+images, labels = (rows[order[:1536]] for rows in data.digits())
+
+
+def losses(model, rows):  # one a network: their sum has four independent gradients
+    logits = model(images[rows].flatten(1).expand(4, -1, -1)).flatten(0, 1)
+    targets = labels[rows].repeat(4)
+    each = F.cross_entropy(logits, targets, reduction="none")
+    return each.view(4, -1).mean(dim=1)
 
 
 # %% id="one-run"
@@ -72,15 +76,16 @@ def run(kind, batch, rate, warm_up=0, epochs=4):
             seen += len(rows)
             optimizer.param_groups[0]["lr"] = rate * min(1, seen / max(1, warm_up))
             optimizer.zero_grad()
-            model.losses(rows).sum().backward()
+            losses(model, rows).sum().backward()
             optimizer.step()
             if seen % 512 == 0:
                 with torch.no_grad():
-                    curve[seen] = float(model.losses(torch.arange(1536)).median())
+                    curve[seen] = float(losses(model, torch.arange(1536)).median())
     return curve
 
 
-def final(*recipe, **options):
+# %% id="final"
+def final(*recipe, **options):  # the loss after four epochs
     return run(*recipe, **options)[4 * 1536]
 
 
@@ -97,9 +102,8 @@ guess = None  # times
 # NBVAL_IGNORE_OUTPUT
 rates = {SGD: [2.0**k for k in range(-4, 1)], Adam: [2.0**k for k in range(-9, -3)]}
 batches, best = (16, 64, 256), {}
-for kind in rates:
-    for batch in batches:
-        best[kind, batch] = min(rates[kind], key=lambda rate: final(kind, batch, rate))
+for kind, batch in product(rates, batches):
+    best[kind, batch] = min(rates[kind], key=lambda rate: final(kind, batch, rate))
 grown = best[Adam, 256] / best[Adam, 16]
 print(f"Adam's best rate grows {grown:.0f} times{beside(guess, grown)}")
 pd.DataFrame({kind.__name__: {b: best[kind, b] for b in batches} for kind in rates}).T
@@ -108,10 +112,9 @@ pd.DataFrame({kind.__name__: {b: best[kind, b] for b in batches} for kind in rat
 # %% id="sweep-figure-sgd"
 # NBVAL_IGNORE_OUTPUT
 def valleys(kind):
-    curves = {}
-    for batch in batches:
-        losses = {rate: final(kind, batch, rate) for rate in rates[kind]}
-        curves[f"batch {batch}"] = losses
+    curves = {f"batch {batch}": {} for batch in batches}
+    for batch, rate in product(batches, rates[kind]):
+        curves[f"batch {batch}"][rate] = final(kind, batch, rate)
     title = f"{kind.__name__}, the same {4 * 1536} samples (both axes logarithmic)"
     words = {"xlabel": "learning rate", "ylabel": "final loss", "title": title}
     return plots.training_curves(curves, log="xy", **words)
@@ -124,11 +127,12 @@ valleys(SGD)
 valleys(Adam)
 
 # %% [markdown] id="read-sweep"
-# **SGD.** On the left, the slopes are copies of each other, each shifted to the right. There, one
-# step with four times the rate goes where four steps go: the linear rule of Goyal et al. (2017).
-# On the right, the wall hardly moves. A step fails there because it overshoots the curvature of the
-# loss, and curvature does not depend on the batch. So the linear rule holds far from the wall, and
-# leads into it when you are near.
+# **SGD.** On the left, where the rates are small, the three curves have one shape, each shifted to
+# the right. There, one step with four times the rate goes where four steps go: the linear rule of
+# Goyal et al. (2017). On the right, the loss rises steeply, and at nearly the same rate for all
+# batches. A step fails there because it overshoots the curvature of the loss, and curvature does
+# not depend on the batch. So the linear rule holds far from that wall, and leads into it when you
+# are near.
 #
 # **Adam.** The best rate moves, by less than the batch. Once noise is most of the gradient, an
 # average over four times as many samples has half the noise, and the right factor is the square
@@ -212,12 +216,11 @@ plots.training_curves(by_updates, xlabel="updates", log="xy", title=title, **wor
 # NBVAL_IGNORE_OUTPUT
 rows = {}
 for batch in (16, 256):
+    rate, name = base * batch / 16, f"SGD, batch {batch}"
     lengths = {"none": 0, "1536 samples": 1536, "96 updates": 96 * batch}
-    rows[f"SGD, batch {batch}"] = {
-        name: final(SGD, batch, base * batch / 16, warm_up=samples)
-        for name, samples in lengths.items()
-    }
-pd.DataFrame(rows).T.round(3)
+    for length, samples in lengths.items():
+        rows[length, name] = final(SGD, batch, rate, warm_up=samples)
+pd.Series(rows).unstack(0)[list(lengths)].round(3)
 
 # %% [markdown] id="read-warm-up"
 # Kept in samples, the warm-up costs both batch sizes a similar share. Kept in updates, at batch 256
