@@ -43,8 +43,10 @@ def checkpoint(function, *args, **options):
 # Segments of $\sqrt T$ steps are those of chapter 06, over time. Chen et al. (2016) also have a
 # plan for $O(\log T)$ memory: cut the sequence in the middle, checkpoint the left half, run the
 # right half, and treat each half in the same way. While backward is in the last step, only the
-# inputs of $\log_2 T$ left halves wait. The price: each level runs its left halves once more, so a
-# step runs $1 + \frac12 \log_2 T$ times on average.
+# inputs of $\log_2 T$ left halves wait.
+#
+# The price is recomputation. On each of the $\log_2 T$ levels, half of the steps stand in a left
+# half and run once more. So a step runs $1 + \frac12 \log_2 T$ times on average.
 
 
 # %% id="segments"
@@ -88,12 +90,19 @@ def make_step(read, length, width=64):
     return step, cell
 
 
+# %% id="count-units"
+UNIT = 32 * 64 * 4  # bytes of one hidden state
+
+
 def units(read, length):
     (step, cell), runs = make_step(read, length), []
     cell.register_forward_pre_hook(lambda module, args: runs.append(1))
     report = memory.measure(step, model=cell, warmup=0)
-    unit = 32 * 64 * 4  # bytes of one hidden state
-    return (report.peak_bytes - report.baseline_bytes) / unit, len(runs) / length
+    return (report.peak_bytes - report.baseline_bytes) / UNIT, len(runs) / length
+
+
+def as_text(row):
+    return {f"T = {n}": f"{peak:.1f} ({runs:g})" for n, (peak, runs) in row.items()}
 
 
 # %% [markdown] id="predict-log"
@@ -108,22 +117,16 @@ plans = {"everything kept": unrolled, "segments": segments, "halving": halving}
 table = {name: {n: units(read, n) for n in LENGTHS} for name, read in plans.items()}
 grown = table["halving"][256][0] - table["halving"][64][0]
 print(f"halving grows by {grown:g} units{beside(guess, grown)}")
-
-
-def as_text(row):
-    return {f"T = {n}": f"{peak:.1f} ({runs:g})" for n, (peak, runs) in row.items()}
-
-
 texts = {name: as_text(row) for name, row in table.items()}
 pd.DataFrame(texts).T.rename_axis("units (runs)")
 
 # %% [markdown] id="log-read"
 # The runs are as computed: 3, 4, 5 for each step. But the memory of `halving` is not logarithmic.
 # It grows by one unit a step, and soon exceeds that of mere segments. Every gradient is right; only
-# the meter shows it.
+# the meter shows the fault.
 #
-# Half of the states stay in memory. `checkpoint` tracks only tensors passed directly as arguments,
-# and an LSTM's state is a tuple of two. A state inside a tuple stays referenced by the inner
+# Half of the states stay in memory. `checkpoint` tracks only tensors that are arguments of their
+# own, and an LSTM's state is a tuple of two. A state inside a tuple stays referenced by the inner
 # checkpoint, so the outer one cannot free it. One level of checkpoints does not suffer from this;
 # nested levels do. So pass `h` and `c` as two arguments:
 
@@ -152,7 +155,7 @@ pd.DataFrame({"halving, flat": as_text(row)}).T.rename_axis("units (runs)")
 # %% id="log-figure"
 curves = {}
 for name, row in table.items():
-    curves[name] = {n: peak * 32 * 64 * 4 for n, (peak, _) in row.items()}
+    curves[name] = {n: peak * UNIT for n, (peak, _) in row.items()}
 title = "An LSTM over time: peak of forward and backward"
 plots.growth(curves, xlabel="steps", title=title)
 
@@ -162,7 +165,8 @@ plots.growth(curves, xlabel="steps", title=title)
 # A step that runs $k$ times instead of once adds $k - 1$ forwards to a forward and a backward. Here
 # are 16 steps of a cell with 1,024 units: the FLOPs, which are counted, and the time, which is of
 # your machine. The cell is wide, so that its matrix products take most of the time. In the narrow
-# cell above, starting small operations and the Python code of each checkpoint would.
+# cell above, most of the time goes into starting small operations and into the Python code of each
+# checkpoint.
 
 # %% id="log-flops"
 wide, flops = {}, {}
@@ -222,8 +226,10 @@ if torch.cuda.is_available():
 # with the length, and it recomputes nothing. What does it lose?
 #
 # Here is a task to find out. Fifty numbers go by, each +1 or -1, and one of the first ten carries a
-# mark. After the last one, the network must say which sign was marked. (The forget gates begin open
-# for 1 to 49 steps, after Tallec and Ollivier, 2018, so that the signal lives long enough.)
+# mark. After the last one, the network must say which sign was marked.
+#
+# The signal must live through fifty steps. So each unit's gates begin such that it keeps its state
+# for some number of steps between 1 and 49 (Tallec and Ollivier, 2018).
 
 # %% id="task"
 STEPS, WIDTH, WINDOW = 50, 32, 10
@@ -237,6 +243,7 @@ def sequences(batch, generator):
     return torch.stack([values, marks], dim=2).unbind(dim=1), answers
 
 
+# %% id="reader"
 def make_reader():
     torch.manual_seed(0)
     reader = nn.ModuleDict({"cell": nn.LSTMCell(2, WIDTH), "head": nn.Linear(WIDTH, 2)})
@@ -267,26 +274,29 @@ def task_loss(way, reader, xs, answers):
 
 
 # %% [markdown] id="predict-truncated"
+# The next cell takes the gradient of one batch in all three ways.
+#
 # **Predict.** How far is the truncated gradient from the true one, in per cent of the true one's
 # length?
 
 # %% id="guess-truncated"
 guess = None  # per cent
 
+
 # %% id="first-gradient"
-reader, peaks, gradients = make_reader(), {}, {}
-xs, answers = sequences(32, torch.Generator().manual_seed(1))
-
-
 def first_step(way):
     reader.zero_grad()
     task_loss(way, reader, xs, answers).backward()
 
 
+reader, peaks, gradients = make_reader(), {}, {}
+xs, answers = sequences(32, torch.Generator().manual_seed(1))
 for way in ("whole", "checkpointed", "truncated"):
     report = memory.measure(partial(first_step, way), model=reader, warmup=0)
     peaks[way] = str(report.peak_bytes)
     gradients[way] = torch.cat([p.grad.flatten() for p in reader["cell"].parameters()])
+
+# %% id="gradient-table"
 true = gradients["whole"]
 print("checkpointed equal:", torch.equal(gradients["checkpointed"], true))
 off = 100 * float((gradients["truncated"] - true).norm() / true.norm())
@@ -327,10 +337,9 @@ plots.training_curves(history, xlabel="updates", ylabel="loss", title=title)
 # %% id="verdicts"
 of_256 = {name: f"{row[256][0]:.1f}" for name, row in table.items()}
 claims.Verdicts(
-    claims.Verdict(
-        "C17", "holds", "Over a long sequence segments need the square root of the "
-        "steps, and halving its logarithm if the state is passed flat; truncation is "
-        "another training.", f"256 steps: {of_256['everything kept']}, "
-        f"{of_256['segments']} and {of_256['halving, flat']} units",
-        "counted", "flat-table"),
+    claims.Verdict("C17", "holds", "Over a long sequence segments need the square root "
+        "of the steps, and halving its logarithm if the state is passed flat; "
+        "truncation is another training.", f"256 steps: {of_256['everything kept']}, "
+        f"{of_256['segments']} and {of_256['halving, flat']} units", "counted",
+        "flat-table"),
 )  # fmt: skip
