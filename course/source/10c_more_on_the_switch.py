@@ -58,6 +58,7 @@ def small_swin():
     return transformers.SwinForImageClassification(config).train()
 
 
+# %% id="swin-ways"
 def blocks_alone(model):
     for module in switch_on(model).modules():
         if type(module).__name__ == "SwinStage":
@@ -65,15 +66,14 @@ def blocks_alone(model):
     return model
 
 
-# %% id="swin-measure"
-images, labels = (part[:2] for part in data.digits(64))
-
-
 def swin_backward(model):
     model(pixel_values=images, labels=labels).loss.backward()
 
 
 ways = {"plain": nn.Identity(), "the switch": switch_on, "blocks alone": blocks_alone}
+
+# %% id="swin-measure"
+images, labels = (part[:2] for part in data.digits(64))
 peaks, flops = {}, {}
 for name, change in ways.items():
     model = change(small_swin())
@@ -85,10 +85,10 @@ print(f"the switch: {more['the switch']:.0f} % more{beside(guess, more['the swit
 pd.DataFrame({"peak": peaks, "FLOPs more, %": more}).round(0)
 
 # %% [markdown] id="read-swin"
-# The switch nests. Backward runs a stage again, and inside it runs each block once more. That
-# costs nearly a whole forward pass and saves nothing: the peak is the same without the outer
-# level. No test of gradients can notice, because the gradients are right. So whenever you switch
-# something on, look at two numbers of a step: its peak and its FLOPs.
+# The switch checkpoints twice, one level inside the other. Backward runs a stage again, and inside
+# it runs each block once more. That costs nearly a whole forward pass and saves nothing: the peak
+# is the same without the outer level. No test of gradients can notice, because the gradients are
+# right. So whenever you switch something on, look at two numbers of a step: its peak and its FLOPs.
 #
 # ## LoRA: do the weights still learn?
 #
@@ -112,22 +112,32 @@ def lora_vit():
 
 
 # %% id="lora-train"
-def train(model, updates=4):
+def train(model):
     learning = [p for p in model.parameters() if p.requires_grad]
-    optimizer = torch.optim.AdamW(learning, lr=3e-3)
-    losses = []
-    for _ in range(updates):
+    optimizer, losses = torch.optim.AdamW(learning, lr=3e-3), []
+    for _ in range(4):
         optimizer.zero_grad()
         loss = model(pixel_values=digit_images, labels=digit_labels).loss
         loss.backward()
         losses.append(loss.item())
         optimizer.step()
     reached = sum(p.grad is not None for p in learning)
-    found = {"to train": len(learning), "with a gradient": reached}
-    return found | {"loss falls": losses[-1] < losses[0]}
+    return len(learning), reached, losses[-1] < losses[0]
 
+
+# %% id="lora-variants"
+variants = {
+    "off": lora_vit(),
+    "use_reentrant=False": switch_on(lora_vit(), use_reentrant=False),
+    "use_reentrant=True": switch_on(lora_vit(), use_reentrant=True),
+    "True, inputs asked": switch_on(lora_vit(), use_reentrant=True),
+}
+variants["True, inputs asked"].enable_input_require_grads()
 
 # %% [markdown] id="predict-frozen"
+# The model is trained in four ways: without the switch; with each setting of `use_reentrant`; and
+# with a cure that recipes name, `enable_input_require_grads()`.
+#
 # **Predict.** 74 tensors are to be trained. How many of them get a gradient with
 # `use_reentrant=True`?
 
@@ -135,27 +145,20 @@ def train(model, updates=4):
 guess = None  # tensors
 
 # %% id="measure-frozen"
-asked = switch_on(lora_vit(), use_reentrant=True)
-asked.enable_input_require_grads()
-variants = {
-    "off": lora_vit(),
-    "use_reentrant=False": switch_on(lora_vit(), use_reentrant=False),
-    "use_reentrant=True": switch_on(lora_vit(), use_reentrant=True),
-    "True, inputs asked": asked,
-}
 table = {}
 for name, model in variants.items():
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         table[name] = train(model)
-    table[name]["warned"] = any("requires_grad" in str(one.message) for one in said)
-reached = table["use_reentrant=True"]["with a gradient"]
+    table[name] += (any("requires_grad" in str(one.message) for one in said),)
+reached = table["use_reentrant=True"][1]
 print(f"use_reentrant=True: {reached} tensors{beside(guess, reached)}")
-pd.DataFrame(table).T
+heads = ["to train", "with a gradient", "loss falls", "warned"]
+pd.DataFrame.from_dict(table, orient="index", columns=heads)
 
 # %% [markdown] id="read-frozen"
 # With `use_reentrant=True` the LoRA weights did not train. The head did, so the loss falls all the
-# same, and one warning ("None of the inputs have requires_grad=True") is all that tells. So count
+# same. The only sign is one warning: "None of the inputs have requires_grad=True". So count
 # the gradients, and do not watch the loss.
 #
 # The cure of the recipes, `enable_input_require_grads()`, hangs a hook on the embeddings that
@@ -166,7 +169,7 @@ pd.DataFrame(table).T
 # ## Is `use_cache=False` required?
 #
 # Every recipe sets it, "required with checkpointing". GPT-2's configuration says `True` from the
-# start.
+# start. Here are all four combinations:
 
 # %% id="cache"
 SIZES = {"vocab_size": 256, "n_positions": 128, "n_layer": 8, "n_head": 4}
@@ -181,6 +184,7 @@ def peak(cache, change):
     return str(memory.measure(lambda: loss().loss.backward(), model=model).peak_bytes)
 
 
+# %% id="cache-table"
 peaks = {}
 for cache in (True, False):
     peaks["plain", f"use_cache={cache}"] = peak(cache, nn.Identity())
@@ -206,11 +210,10 @@ def found(*choice, **choices):
     return rows[recipe.label()]["report"]
 
 
-for strategy in ("none", "per-block", "library-switch"):
-    report = found("clip-two-tower", 64, checkpointing=strategy)
-    gib = report["peak_bytes"] / 2**30
-    clip[strategy] = {"peak, GiB": f"{gib:.2f}", "peak in": report["peak_phase"]}
-pd.DataFrame(clip).T
+for way in ("none", "per-block", "library-switch"):
+    report = found("clip-two-tower", 64, checkpointing=way)
+    clip[way] = f"{report['peak_bytes'] / 2**30:.2f}", report["peak_phase"]
+pd.DataFrame(clip, index=["peak, GiB", "peak in"]).T
 
 # %% [markdown] id="read-clip"
 # Both ways of checkpointing stop at the same peak, that of the optimizer's update, which
@@ -226,17 +229,14 @@ pd.DataFrame(clip).T
 # %% id="strategy-table"
 said = {"per-block": (70, 50), "every-2": (50, 30), "sqrt": (60, 25),
         "attention-only": (40, 15)}  # fmt: skip
-
-
-def added(strategy):
-    report = found("gpt2-medium", 8, checkpointing=strategy)
-    return report["phases"]["backward"] - report["baseline_bytes"]
-
-
+added = {}
+for way in ("none", *said):
+    report = found("gpt2-medium", 8, checkpointing=way)
+    added[way] = report["phases"]["backward"] - report["baseline_bytes"]
 ranking = pd.DataFrame(said, index=["claimed, %", "claimed time, %"]).T
-plain = added("none")
-ranking["predicted, %"] = [round(100 * (1 - added(way) / plain)) for way in said]
-ranking[["claimed, %", "predicted, %", "claimed time, %"]]
+saved = 100 * (1 - pd.Series(added) / added["none"])
+ranking.insert(1, "predicted, %", saved[ranking.index].round().astype(int))
+ranking
 
 # %% [markdown] id="read-strategy"
 # Three of the four save nearly the same. What remains at the peak is the head's logits and the
