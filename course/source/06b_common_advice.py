@@ -42,9 +42,7 @@ def in_segments(blocks, x, length):
         segment = blocks[start : start + length]
 
         def run(x):
-            for layer in segment:  # noqa: B023  this is the bug
-                x = layer(x)
-            return x
+            return segment(x)  # noqa: B023  this is the bug
 
         x = checkpoint(run, x, use_reentrant=False)
     return x
@@ -70,8 +68,9 @@ print(f"{unbound.count(False)} wrong{beside(guess, unbound.count(False))}: {unbo
 # %% [markdown] id="late-binding-read"
 # The gradients of the first four layers are wrong. `run` does not remember its segment; it looks
 # the name `segment` up when it is called. In forward that is right. In backward the loop has ended,
-# and every recomputation runs the *last* segment: the first layers' backward gets another segment's
-# tensors. PyTorch cannot notice, since both segments have equal shapes.
+# and the name stands for the *last* segment. So every recomputation runs the last segment, and the
+# first layers' backward gets another segment's tensors. PyTorch cannot notice, since both segments
+# have equal shapes.
 #
 # The mend is to hand the segment over as an argument: its value is then fixed at the call.
 
@@ -93,8 +92,7 @@ claims.Verdicts(
     claims.Verdict(
         "E05",
         "holds if",
-        "The segments' code is right only if each segment is bound when the loop "
-        "passes.",
+        "Right only if each segment is bound as an argument when the loop passes.",
         f"{unbound.count(False)} of {len(unbound)} layers wrong with the closure; "
         f"bound: {all(bound)}",
         "computed",
@@ -107,8 +105,10 @@ claims.Verdicts(
 #
 # All 512 ways to cut ten blocks, on paper. A block keeps $r$ times its input.
 
-
 # %% id="all-cuts"
+stage = partial(plan.Stage, forward_seconds=1, backward_seconds=2, input_bytes=1)
+
+
 def cut(lengths):
     blocks = iter(range(sum(lengths)))
     *before, last = [tuple(itertools.islice(blocks, length)) for length in lengths]
@@ -122,10 +122,10 @@ def all_cuts(n):
 # %% id="best-cuts"
 best_cuts = {}
 for ratio in (1, 4, 16):
-    block = plan.Stage(
-        forward_seconds=1, backward_seconds=2, input_bytes=1, saved_bytes=ratio
-    )
-    peaks = {way: plan.Plan((block,) * 10, cut(way)).peak_bytes for way in all_cuts(10)}
+    blocks = (stage(saved_bytes=ratio),) * 10
+    peaks = {
+        lengths: plan.Plan(blocks, cut(lengths)).peak_bytes for lengths in all_cuts(10)
+    }
     best = min(peaks, key=peaks.get)
     best_cuts[f"r = {ratio}"] = {"best lengths": str(best), "units": peaks[best]}
 pd.DataFrame(best_cuts).T
@@ -203,11 +203,10 @@ choices = {
     "first and last 8": [*range(8), *range(24, 32)],
     "every second": range(0, 32, 2),
 }
-block = plan.Stage(forward_seconds=1, backward_seconds=2, input_bytes=1, saved_bytes=5)
-sixteen = {}
+blocks, sixteen = (stage(saved_bytes=5),) * 32, {}
 for name, chosen in choices.items():
     tree = tuple((index,) if index in chosen else index for index in range(32))
-    run = plan.Plan((block,) * 32, tree)
+    run = plan.Plan(blocks, tree)
     sixteen[name] = {"peak": run.peak_bytes, "forwards": sum(run.forward_executions)}
 pd.DataFrame(sixteen).T
 
@@ -242,8 +241,8 @@ claims.Verdicts(
 # ## How much does it save?
 #
 # "50 to 80 % of the activations", "4 to 8 times less". Chapter 10 has predictions for published
-# models, with CUDA's kernels. Here is each recipe with and without `per-block`: what forward and
-# backward add to what was there, and the whole peak of a step.
+# models, with CUDA's kernels. We take each recipe with and without `per-block`. For both we read
+# what forward and backward *add* to the memory that was there before, and the whole peak of a step.
 #
 # **Predict.** How many per cent of these pairs save 50 to 80 % of what a pass adds?
 
@@ -251,7 +250,7 @@ claims.Verdicts(
 guess = None  # per cent
 
 
-# %% id="pairs"
+# %% id="numbers"
 def numbers(recipe, report):
     phases = report["phases"]
     added = max(phases["forward"], phases["backward"]) - report["baseline_bytes"]
@@ -259,11 +258,11 @@ def numbers(recipe, report):
     return recipe["model"], same, way, added, report["peak_bytes"]
 
 
+# %% id="pairs"
+columns = ["model", "recipe", "way", "pass", "peak"]
 rows = [row for row in recorded.load("predicted").rows.values() if "report" in row]
-table = pd.DataFrame(
-    [numbers(row["recipe"], row["report"]) for row in rows],
-    columns=["model", "recipe", "way", "pass", "peak"],
-)
+found = [numbers(row["recipe"], row["report"]) for row in rows]
+table = pd.DataFrame(found, columns=columns)
 table.way.value_counts()[["none", "per-block"]]
 
 # %% id="pairs-share"
@@ -280,13 +279,11 @@ print(f"median {shares.median():.0%}")
 
 # %% id="pairs-table"
 largest = pairs.sort_values(("peak", "none")).groupby("model").tail(1)
-passes, peaks = largest["pass"].droplevel("recipe"), largest["peak"].droplevel("recipe")
-factors = passes["none"] / passes["per-block"]
-columns = {
-    "activations, saved %": 100 * (1 - 1 / factors),
-    "factor": factors,
-    "whole peak, saved %": 100 * (1 - peaks["per-block"] / peaks["none"]),
-}
+largest = largest.droplevel("recipe")
+factors = largest["pass", "none"] / largest["pass", "per-block"]
+peak = largest["peak", "per-block"] / largest["peak", "none"]
+columns = {"activations, saved %": 100 * (1 - 1 / factors), "factor": factors}
+columns["whole peak, saved %"] = 100 * (1 - peak)
 pd.DataFrame(columns).round(1)
 
 # %% [markdown] id="pairs-read"
@@ -294,13 +291,12 @@ pd.DataFrame(columns).round(1)
 # attention kernel, and no number stands for all.
 
 # %% id="verdicts-pairs"
-low, high = shares.iloc[0], shares.iloc[-1]
 claims.Verdicts(
     claims.Verdict(
         "A04",
         "holds if",
         "It depends on model, batch and kernel: part of the models lie in that range.",
-        f"{in_range.sum()} of {len(pairs)} pairs, from {low:.0%} to {high:.0%}",
+        f"{in_range.sum()} of {len(pairs)} pairs, {shares.min():.0%} to {shares.max():.0%}",
         "predicted",
         "pairs-share",
         device="CUDA kernels",
