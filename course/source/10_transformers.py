@@ -29,7 +29,7 @@ from tutorial_lib.training import Recipe
 from tutorial_lib.units import GB, MIB, human_bytes
 
 transformers.logging.set_verbosity_error()
-torch.set_num_threads(1)  # with small steps a second core is waited for
+torch.set_num_threads(1)  # small steps gain nothing from a second core
 
 # %% [markdown] id="lines"
 # ## Which lines do you set?
@@ -287,8 +287,9 @@ print(*{str(one.message) for one in said if one.category is memory.MeterWarning}
 # - *optimizer*: PyTorch's AdamW.
 #
 # The numbers were *predicted* before, for the kernels of a GPU. Beside them stand *emulated* ones:
-# PyTorch's own allocator, on a card of 80 GiB that is not there. Measured ones join them when a
-# reader hands them in (`extra_record_your_gpu`).
+# PyTorch's own allocator handed out the memory of a card of 80 GiB, and no kernel ran. Where it
+# refused, the table says "does not fit". Measured numbers join them when a reader hands them in
+# (`extra_record_your_gpu`).
 
 # %% id="gigabytes"
 predicted = recorded.load("predicted")
