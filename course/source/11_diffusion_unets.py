@@ -281,14 +281,16 @@ for what in ("sd21-unet, fp32, adamw-fused", "sdxl-unet, bf16-amp, adamw"):
 pd.DataFrame({"largest batch": largest})
 
 # %% [markdown] id="read-largest-batch"
-# With written-out scores (`eager`) the emulated A100 refuses both of the table's batches, 4 and 12,
-# but the largest ones that it takes have the same ratio. Today's fused kernel alone gives more than
-# checkpointing gave then, and costs nothing. With it, SDXL's batch 4 needs no checkpointing either.
+# With written-out scores (`eager`) the emulated A100 refuses both batches that the tutorial names, 4
+# and 12, but the largest ones that it takes have the same ratio. Today's fused kernel without
+# checkpointing takes a larger batch than written-out scores with it, and costs nothing. With the
+# fused kernel, SDXL's batch 4 needs no checkpointing either.
 #
 # ## 2.7 times the throughput?
 #
-# Batch 12 in place of 4 triples the work. For 2.7 times as many images *a second*, a step with
-# three times the images and a second forward may take only 11 % longer.
+# A checkpointed step with 12 images does more than three times the work of a plain step with 4: it
+# has three times the images, and runs each block's forward twice. Yet for 2.7 times as many images
+# *a second* it may take only 11 % longer, since 3 / 1.11 is 2.7. Count the work:
 
 # %% id="throughput-flops"
 ratio = 3 * flops["the library's call"] / flops["none"]
