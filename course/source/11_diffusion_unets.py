@@ -281,8 +281,8 @@ for what in ("sd21-unet, fp32, adamw-fused", "sdxl-unet, bf16-amp, adamw"):
 pd.DataFrame({"largest batch": largest})
 
 # %% [markdown] id="read-largest-batch"
-# With written-out scores (`eager`) the emulated A100 refuses both batches that the tutorial names, 4
-# and 12, but the largest ones that it takes have the same ratio. Today's fused kernel without
+# With written-out scores (`eager`) the emulated A100 refuses both batches that the tutorial names,
+# 4 and 12, but the largest ones that it takes have the same ratio. Today's fused kernel without
 # checkpointing takes a larger batch than written-out scores with it, and costs nothing. With the
 # fused kernel, SDXL's batch 4 needs no checkpointing either.
 #
