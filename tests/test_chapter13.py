@@ -18,8 +18,8 @@ from tutorial_lib import memory, ranks, recorded
 from tutorial_lib.recorded import run
 
 COURSE = Path(__file__).resolve().parent.parent / "course"
-WAYS = ("imports", "model", "measured", "training-step", "ways-ddp", "ways-zero", "tensor-plan",
-        "tensor-parallel")  # fmt: skip
+WAYS = ("imports", "model", "no-sync", "measured", "training-step", "ways-ddp", "zero-picture",
+        "ways-zero", "tensor-plan", "tensor-parallel")  # fmt: skip
 
 
 def run_cells(notebook, cells, names):
@@ -62,11 +62,14 @@ def test_one_of_four_is_what_the_formula_and_pytorchs_tracker_say(chapter, name,
         with tracker:
             step()
         gc.enable()
+        with ranks.traffic() as traffic:
+            step()
     (tracked,) = tracker.get_tracker_snapshot("peak").values()
-    between, peak = (part * chapter.P for part in chapter.formula[name])
+    between, peak, sent = (part * chapter.P for part in chapter.formula[name])
     assert report.peak_bytes == tracked["Total"]
     assert report.peak_bytes == pytest.approx(peak, rel=0.02)
     assert report.baseline_bytes == pytest.approx(between, rel=0.02)
+    assert traffic.ring_bytes(4) == pytest.approx(sent, rel=0.02)
 
 
 @pytest.fixture(scope="module")

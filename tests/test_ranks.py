@@ -185,6 +185,13 @@ def share_everything():
     return seen.calls
 
 
+def test_a_ring_sends_twice_as_much_for_an_all_reduce_as_for_a_gather():
+    calls = ["all_reduce", "all_gather", "reduce_scatter", "broadcast", "send", "recv", "barrier"]
+    sent = [ranks.Traffic([(name, 400)]).ring_bytes(4) for name in calls]
+    assert sent == [600, 300, 300, 300, 400, 0, 0]
+    assert ranks.Traffic([("all_reduce", 400)]).ring_bytes(1) == 0
+
+
 def wait_for_each_other():
     if dist.get_rank() == 1:
         dist.recv(torch.zeros(1), src=0)

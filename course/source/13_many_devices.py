@@ -6,21 +6,20 @@
 # every device.
 #
 # In this chapter you train one small GPT in six ways on real processes. One meter counts what each
-# process holds and what it sends. At the end, models that fit on no laptop are predicted for eight
-# GPUs.
+# process holds and sends. At the end, models that fit on no laptop are predicted for eight GPUs.
 #
 # **Budget:** 60 minutes, 3 GiB of memory, no GPU needed.
 
 # %% id="imports"
 import os
-from collections import Counter, namedtuple
+from collections import namedtuple
 from contextlib import nullcontext
 from functools import partial
-from itertools import accumulate
 
 import pandas as pd
 import torch
 import torch.distributed as dist
+from IPython.display import display
 from torch import nn
 from torch.distributed import pipelining
 from torch.distributed.device_mesh import init_device_mesh
@@ -55,7 +54,7 @@ os.environ["OMP_NUM_THREADS"] = "1"  # the processes that we start share a few c
 # gives each rank the sum. A *backend* sends the bytes: nccl between GPUs, gloo between CPUs.
 #
 # `ranks.start` starts the processes, and `run` sends them a function of this notebook.
-# (`torchrun` and Accelerate do the same for scripts: the companion 13b shows them.)
+# (The companion 13b shows how `torchrun` and Accelerate do it.)
 
 # %% id="start-two"
 two = ranks.start(2)
@@ -72,24 +71,26 @@ two.run(add_up)
 # %% [markdown] id="ddp-text"
 # ## Data parallelism: divide the batch
 #
+# ```text
+# rank 0: all weights, lines 0 to 3 ─► gradients ─┐              ┌─► mean ─► same update
+#                                                 ├─ all-reduce ─┤
+# rank 1: all weights, lines 4 to 7 ─► gradients ─┘              └─► mean ─► same update
+# ```
+#
 # `DistributedDataParallel` (DDP) gives each rank a copy of everything and a part of the batch.
 # During backward it averages the gradients by all-reduces.
 #
 # Our model has eight blocks. Each update sees eight lines of text, however many ranks there are.
 # **P** is the size of the weights; gradients are another P, AdamW's states two. All sizes are in P.
 
-# %% id="ddp-picture"
-WHOLE, OWN = [range(4)] * 4, [[rank] for rank in range(4)]
-STATES = ("parameters", "gradients", "optimizer_state")
-plots.who_holds_what(
-    "DDP", dict.fromkeys(STATES, WHOLE) | {"activations": OWN}, num_parts=4
-)  # fmt: skip
-
 
 # %% id="model"
-def make_gpt():
+def make_gpt(recomputed=False):
     torch.manual_seed(0)  # the same weights on every rank
-    return GPT(GPTConfig(num_layers=8, tie_weights=False))
+    gpt = GPT(GPTConfig(num_layers=8, tie_weights=False))
+    for block in gpt.blocks if recomputed else []:
+        block.forward = partial(checkpoint, block.forward, use_reentrant=False)
+    return gpt
 
 
 def loss_of(logits, tokens):
@@ -99,18 +100,13 @@ def loss_of(logits, tokens):
 lines = next(data.text_batches(8, 128))  # (batch, sequence)
 P = sum(parameter.nbytes for parameter in make_gpt().parameters())
 
-
-def my_lines():
-    return lines.chunk(dist.get_world_size())[dist.get_rank()].clone()
-
-
 # %% [markdown] id="no-sync-text"
 # DDP copies the gradients into **buckets**, flat tensors of up to 25 MiB (the first up to 1 MiB),
 # and makes one all-reduce for each bucket. This model fills two.
 #
 # With accumulation DDP would average after every micro-batch. Once per update is enough: by then
-# `.grad` has the gradients of all micro-batches. The context `no_sync()` leaves the average out, so
-# a loop uses it for all micro-batches but the last (lab 06).
+# `.grad` has the sum over all micro-batches. The context `no_sync()` leaves the average out, so a
+# loop uses it for all micro-batches but the last (lab 06).
 #
 # **Predict.** Four micro-batches and two buckets. How many all-reduces per update *without*
 # `no_sync`?
@@ -120,15 +116,19 @@ guess = None
 
 
 # %% id="no-sync"
+def my_lines():
+    return lines.chunk(dist.get_world_size())[dist.get_rank()].clone()
+
+
 def all_reduces(num_parts, skip):
     model = DistributedDataParallel(make_gpt())
-    parts = my_lines().chunk(num_parts)
+    *others, last = my_lines().chunk(num_parts)
     for _ in range(2):  # DDP makes its buckets anew after the first update
         with ranks.traffic() as seen:
-            for place, part in enumerate(parts):
-                is_last = place == num_parts - 1
-                with model.no_sync() if skip and not is_last else nullcontext():
+            with model.no_sync() if skip else nullcontext():
+                for part in others:
                     loss_of(model(part), part).backward()
+            loss_of(model(last), last).backward()
     return seen.sizes("all_reduce")
 
 
@@ -142,11 +142,15 @@ for name, sizes, passes in (("without", synced, 4), ("no_sync", skipped, 1)):
 print(f"without no_sync: {len(synced)}{beside(guess, len(synced))}")
 
 # %% [markdown] id="measured-text"
-# Now one function that measures every way of this chapter. It runs on each rank. `prepare` is a
-# way: it returns the step, the model and the optimizer. `held` is what stays between two steps.
+# The next function, `measured`, runs on each rank and measures a way of training. A way is itself
+# a function, `prepare`: it returns the step, the model and the optimizer.
+#
+# We begin with four ways to train on a global batch of eight. *Global batch* = micro-batch ×
+# accumulation steps × ranks. Which of the three factors moves the activations?
 
 # %% id="measured"
-Seen = namedtuple("Seen", "ledger peak held loss sent")
+Seen = namedtuple("Seen", "report loss traffic")
+adamw = partial(AdamW, foreach=False)  # foreach would copy more at once
 
 
 def measured(prepare, *args):
@@ -154,19 +158,12 @@ def measured(prepare, *args):
     report = memory.measure(step, model=model, optimizer=optimizer, warmup=2)
     with ranks.traffic() as traffic:
         loss = step()
-    sent = Counter()
-    for name, size in traffic.calls:
-        sent[name] += size
-    return Seen(report.at_peak, report.peak_bytes, report.baseline_bytes, loss, sent)
-
-
-def adamw(model):
-    return AdamW(model.parameters(), foreach=False)  # foreach would copy more at once
+    return Seen(report, loss, traffic)
 
 
 # %% id="training-step"
-def training_step(model, batch, optimizer=None, num_parts=1, context=nullcontext):
-    optimizer = optimizer or adamw(model)
+def training_step(model, batch, num_parts=1, context=nullcontext, make_optimizer=adamw):
+    optimizer = make_optimizer(model.parameters())
 
     def step():
         optimizer.zero_grad()
@@ -182,19 +179,15 @@ def training_step(model, batch, optimizer=None, num_parts=1, context=nullcontext
 
 # %% id="ways-ddp"
 def one_process(num_parts=1, num_lines=8):
-    return training_step(make_gpt(), lines[:num_lines], num_parts=num_parts)
+    return training_step(make_gpt(), lines[:num_lines], num_parts)
 
 
-def ddp(num_parts=1):
-    # A view: .grad is a part of the bucket. A copy would cost one more P (companion
-    # 13b).
-    model = DistributedDataParallel(make_gpt(), gradient_as_bucket_view=True)
-    return training_step(model, my_lines(), num_parts=num_parts)
+def ddp(num_parts=1, recomputed=False, **choices):
+    gpt = make_gpt(recomputed)
+    # .grad is a view, a part of the bucket: a copy costs one more P (companion 13b)
+    model = DistributedDataParallel(gpt, gradient_as_bucket_view=True)
+    return training_step(model, my_lines(), num_parts, **choices)
 
-
-# %% [markdown] id="global-batch-text"
-# *Global batch* = micro-batch × accumulation steps × ranks. All four rows below are a global batch
-# of eight. Which of the three factors moves the activations?
 
 # %% id="global-batch"
 alone = measured(one_process)
@@ -206,35 +199,29 @@ settings = {
 }
 two.stop()
 table = pd.DataFrame(list(settings), columns=["micro-batch", "steps", "ranks"])
-table["activations, P"] = [one.ledger["activations"] / P for one in settings.values()]
-table["peak, P"] = [one.peak / P for one in settings.values()]
+reports = [one.report for one in settings.values()]
+table["activations, P"] = [report.at_peak["activations"] / P for report in reports]
+table["peak, P"] = [report.peak_bytes / P for report in reports]
 table.round(2)
 
-# %% [markdown] id="global-batch-read"
+# %% [markdown] id="zero-text"
 # Only the micro-batch moves the activations. Accumulation and DDP add a constant to the peak: the
 # gradients of earlier micro-batches, or DDP's buckets.
 #
 # ## ZeRO: divide the bytes, not the work
 #
-# With DDP, N ranks hold N equal copies. ZeRO (Rajbhandari et al., 2020) lets each rank keep one
-# N-th, in three stages. Stage 1 divides the optimizer's state, stage 2 the gradients as well, and
-# stage 3 the weights as well. A rank gathers the weights that it lacks just before it needs them.
-
-# %% id="zero-picture"
-plots.who_holds_what(
-    "ZeRO stage 3, between steps: everything is divided",
-    dict.fromkeys((*STATES, "activations"), OWN),
-    num_parts=4,
-)
-
-# %% [markdown] id="zero-formula-text"
+# With DDP, N ranks hold N equal copies. Must they? ZeRO (Rajbhandari et al., 2020) lets each rank
+# keep one N-th, in three stages. Stage 1 divides the optimizer's state, stage 2 the gradients as
+# well, and stage 3 the weights as well. A rank gathers the weights that it lacks just before it
+# needs them. The cell below draws DDP and stage 3.
+#
 # In PyTorch, stage 1 is `ZeroRedundancyOptimizer`. Stages 2 and 3 are `fully_shard` (FSDP2), which
 # gathers each wrapped module in its forward. `reshard_after_forward=False` keeps the gathered
 # weights until backward (stage 2). `True` drops them and gathers them again (stage 3).
 #
-# The formula for N ranks with AdamW, in P. A is what one process needs for this rank's lines,
+# The formulas for N ranks with AdamW, in P: A is what one process needs for this rank's lines,
 # beyond weights and states. At its peak stage 3 has gathered one block and the modules outside the
-# blocks (`rest`), and holds that block's whole gradient.
+# blocks (*rest*), and holds that block's whole gradient.
 #
 # | | between steps | at the peak | sent per step |
 # |---|---|---|---|
@@ -243,21 +230,26 @@ plots.who_holds_what(
 # | stage 2 | $4/N$ | $1 + 3/N + A$ | $2\,(N-1)/N$ |
 # | stage 3 | $4/N$ | $3/N + \text{rest} + 2\,\text{block} + A$ | $3\,(N-1)/N$ |
 #
-# In a ring, a rank sends $(N-1)/N$ of the tensor for a gather, a reduce-scatter or a broadcast. An
-# all-reduce is a reduce-scatter and a gather: twice that.
+# In a ring, a rank sends $(N-1)/N$ of the tensor for a gather, a reduce-scatter or a broadcast, and
+# twice that for an all-reduce.
 #
 # **Predict.** Four ranks, two lines each: $A \approx 2.7$ P. Stage 3's peak is what percentage of
 # DDP's?
+
+# %% id="zero-picture"
+N, STATES = 4, ("parameters", "gradients", "optimizer_state")
+whole, own = [range(N)] * N, [[rank] for rank in range(N)]
+for title, states in (("DDP", whole), ("ZeRO stage 3, between steps", own)):
+    parts = dict.fromkeys(STATES, states) | {"activations": own}
+    display(plots.who_holds_what(title, parts, num_parts=N))
 
 # %% id="guess-zero"
 guess = None
 
 
 # %% id="ways-zero"
-def zero_1():
-    model = DistributedDataParallel(make_gpt(), gradient_as_bucket_view=True)
-    divided = ZeroRedundancyOptimizer(model.parameters(), AdamW, foreach=False)
-    return training_step(model, my_lines(), divided)
+divided = partial(ZeroRedundancyOptimizer, optimizer_class=AdamW, foreach=False)
+zero_1 = partial(ddp, make_optimizer=divided)
 
 
 def fsdp(stage):
@@ -268,46 +260,41 @@ def fsdp(stage):
 
 
 # %% id="zero-formula"
-A = measured(one_process, 1, 2).peak / P - 3  # less weights and states
-block = sum(p.nbytes for p in make_gpt().blocks[0].parameters()) / P
-rest, N = 1 - 8 * block, 4
-formula = {
-    "DDP": (4, 4 + A),
-    "ZeRO 1": (2 + 2 / N, 2 + 2 / N + A),
-    "ZeRO 2": (4 / N, 1 + 3 / N + A),
-    "ZeRO 3": (4 / N, 3 / N + rest + 2 * block + A),
+A = measured(one_process, 1, 2).report.peak_bytes / P - 3  # less weights and states
+block, passed = sum(p.nbytes for p in make_gpt().blocks[0].parameters()) / P, 1 - 1 / N
+formula = {  # between steps, at the peak, sent
+    "DDP": (4, 4 + A, 2 * passed),
+    "ZeRO 1": (2 + 2 / N, 2 + 2 / N + A, 3 * passed),
+    "ZeRO 2": (4 / N, 1 + 3 / N + A, 2 * passed),
+    "ZeRO 3": (4 / N, 3 / N + (1 - 8 * block) + 2 * block + A, 3 * passed),
 }
-
 
 # %% id="show"
 # NBVAL_IGNORE_OUTPUT
-four = ranks.start(4)  # the line below, if there is one, depends on your machine
-SENDS = {"all_reduce": 2, "send": 4 / 3, "recv": 0, "barrier": 0}  # else 1
+four = ranks.start(N)  # the line below, if there is one, depends on your machine
 
 
-def on_the_wire(sent):  # by one of four ranks, in P
-    return 3 / 4 * sum(SENDS.get(name, 1) * size for name, size in sent.items()) / P
+def of_four(way, *args):
+    # gloo frees a tensor late on some rank at times: take the rank with the least
+    return min(four.run(measured, way, *args), key=lambda one: one.report.peak_bytes)
 
 
-def show(names):  # in P
-    rows = [seen[name] for name in names]
-    columns = {"between steps": [one.held / P for one in rows]}
-    columns["formula"] = [formula[name][0] for name in names]
-    columns["peak"] = [one.peak / P for one in rows]
-    columns["formula of the peak"] = [formula[name][1] for name in names]
-    columns["sent"] = [on_the_wire(one.sent) for one in rows]
-    return pd.DataFrame(columns, index=list(names)).round(2)
-
-
-# now and then gloo frees a tensor late on some rank, so take the rank with the least
-def least(by_rank):
-    return min(by_rank, key=lambda one: one.peak)
+def show(names):  # in P, each beside its formula
+    table = {}
+    for name in names:
+        report, sent = seen[name].report, seen[name].traffic.ring_bytes(N)
+        found = report.baseline_bytes / P, report.peak_bytes / P, sent / P
+        both = zip(found, formula[name], strict=True)
+        table[name] = [f"{counted:.2f} ({wanted:.2f})" for counted, wanted in both]
+    heads = ("between steps", "peak", "sent")
+    frame = pd.DataFrame.from_dict(table, orient="index", columns=heads)
+    return frame.rename_axis(columns="counted (formula)")
 
 
 # %% id="zero-measured"
 ways = {"DDP": [ddp], "ZeRO 1": [zero_1], "ZeRO 2": [fsdp, 2], "ZeRO 3": [fsdp, 3]}
-seen = {name: least(four.run(measured, *way)) for name, way in ways.items()}
-share = 100 * seen["ZeRO 3"].peak / seen["DDP"].peak
+seen = {name: of_four(*way) for name, way in ways.items()}
+share = 100 * seen["ZeRO 3"].report.peak_bytes / seen["DDP"].report.peak_bytes
 print(f"stage 3: {share:.0f} % of DDP's peak{beside(guess, share)}")
 show(ways)
 
@@ -326,33 +313,9 @@ show(ways)
 #                      ◄──────────────◄──────────────◄─────── gradients
 # ```
 #
-# Boundaries travel from rank to rank, and their gradients travel back. The batch is cut into
+# Boundaries travel from rank to rank, and their gradients back. The batch is cut into
 # micro-batches, so that all ranks have work at the same time.
-
-
-# %% id="part"
-class Part(nn.Module):
-    """The blocks of one stage; the first stage embeds, the last one gives logits."""
-
-    def __init__(self, stage, num_stages, again):
-        super().__init__()
-        gpt, length = make_gpt(), 8 // num_stages
-        is_first, is_last = stage == 0, stage == num_stages - 1
-        self.embeddings = gpt.token_embedding if is_first else None
-        self.positions = gpt.position_embedding if is_first else None
-        self.blocks = gpt.blocks[stage * length : (stage + 1) * length]
-        self.end = nn.Sequential(gpt.norm, gpt.head) if is_last else nn.Identity()
-        self.again = again
-
-    def forward(self, x):
-        if self.embeddings is not None:
-            x = self.embeddings(x) + self.positions.weight
-        for block in self.blocks:
-            x = checkpoint(block, x, use_reentrant=False) if self.again else block(x)
-        return self.end(x)
-
-
-# %% [markdown] id="schedules-text"
+#
 # A **schedule** says which rank does what next. GPipe runs all micro-batches forward, then all
 # backward. 1F1B starts a backward as soon as it can, and then alternates. The interleaved schedule
 # gives each rank two shorter stages, here one block each. (13b draws all three as timetables.)
@@ -367,66 +330,84 @@ class Part(nn.Module):
 guess = None
 
 
+# %% id="part"
+class Embedding(nn.Module):
+    def __init__(self, gpt):
+        super().__init__()
+        self.tokens, self.positions = gpt.token_embedding, gpt.position_embedding
+
+    def forward(self, tokens):
+        return self.tokens(tokens) + self.positions.weight
+
+
+def make_part(number, num_stages, recomputed):
+    gpt, length = make_gpt(recomputed), 8 // num_stages
+    layers = [*gpt.blocks[number * length : (number + 1) * length]]
+    if number == 0:
+        layers.insert(0, Embedding(gpt))
+    if number == num_stages - 1:
+        layers += [gpt.norm, gpt.head]
+    return nn.Sequential(*layers)
+
+
 # %% id="pipeline"
-def noted(run, change, log):
-    def run_and_note(*args, **options):
-        log.append(change)
-        return run(*args, **options)
-
-    return run_and_note
-
-
-def pipeline(schedule, again, log):
+def pipeline(schedule, stages_a_rank, recomputed, flights):
     rank, size, stages = dist.get_rank(), dist.get_world_size(), []
-    num_stages = size * (2 if schedule is pipelining.ScheduleInterleaved1F1B else 1)
-    for number in range(rank, num_stages, size):
-        part, cpu = Part(number, num_stages, again), torch.device("cpu")
-        stage = pipelining.PipelineStage(part, number, num_stages, cpu)
-        stage.forward_one_chunk = noted(stage.forward_one_chunk, 1, log)
-        stage.backward_one_chunk = noted(stage.backward_one_chunk, -1, log)
-        stages.append(stage)
-    runner = schedule(stages if len(stages) > 1 else stages[0], 8, loss_fn=loss_of)
+
+    def count_flights(*_):  # after a forward: that one, and those kept for backward
+        flights.append(1 + sum(len(stage.fwd_cache) for stage in stages))
+
+    for number in range(rank, size * stages_a_rank, size):
+        part = make_part(number, size * stages_a_rank, recomputed)
+        part.register_forward_hook(count_flights)
+        place = number, size * stages_a_rank, torch.device("cpu")
+        stages.append(pipelining.PipelineStage(part, *place))
+    runner = schedule(stages if stages_a_rank > 1 else stages[0], 8, loss_fn=loss_of)
     return runner, nn.ModuleList(stage.submod for stage in stages)
 
 
 # %% id="measured-pipeline"
-def pipeline_step(schedule, again, log):
-    runner, model = pipeline(schedule, again, log)
-    is_last, optimizer = dist.get_rank() == dist.get_world_size() - 1, adamw(model)
+def pipeline_step(*args):
+    runner, model = pipeline(*args)
+    rank, optimizer = dist.get_rank(), adamw(model.parameters())
+    first = [lines] if rank == 0 else []
+    target = lines if rank == dist.get_world_size() - 1 else None
 
     def step():
         optimizer.zero_grad()
-        losses = []
-        last = {"target": lines, "losses": losses} if is_last else {}
-        runner.step(*([lines] if dist.get_rank() == 0 else []), **last)
+        losses = []  # stays empty on other ranks than the last
+        runner.step(*first, target=target, losses=losses)
         optimizer.step()
         return sum(loss.item() for loss in losses) / 8
 
     return step, model, optimizer
 
 
-def measured_pipeline(schedule, again):
-    log = []  # 1 for a forward, -1 for a backward
-    return measured(pipeline_step, schedule, again, log), max(accumulate(log))
+def measured_pipeline(*args):
+    flights = []
+    return measured(pipeline_step, *args, flights), max(flights)
 
 
 # %% id="pipeline-table"
+SCHEDULES = {"GPipe": (pipelining.ScheduleGPipe, 1),
+             "1F1B": (pipelining.Schedule1F1B, 1),
+             "interleaved": (pipelining.ScheduleInterleaved1F1B, 2)}  # fmt: skip
+runs, table = {}, {}
+
+
 def by_rank(sizes):
     return "  ".join(f"{size / P:.2f}" for size in sizes)
 
 
-SCHEDULES = {"GPipe": pipelining.ScheduleGPipe, "1F1B": pipelining.Schedule1F1B,
-             "interleaved": pipelining.ScheduleInterleaved1F1B}  # fmt: skip
-runs, table = {}, {}
 for name, schedule in SCHEDULES.items():
-    for again in (False, True):
-        runs[name, again] = four.run(measured_pipeline, schedule, again)
-    kept, recomputed = runs[name, False], runs[name, True]
+    for recomputed in (False, True):
+        runs[name, recomputed] = four.run(measured_pipeline, *schedule, recomputed)
+    kept, frugal = ([one.report for one, _ in runs[name, way]] for way in (False, True))
     table[name] = {
-        "in flight": "  ".join(str(flight) for _, flight in kept),
-        "activations, P": by_rank(one.ledger["activations"] for one, _ in kept),
-        "peak, P": by_rank(one.peak for one, _ in kept),
-        "peak, checkpointed": by_rank(one.peak for one, _ in recomputed),
+        "in flight": "  ".join(str(flight) for _, flight in runs[name, False]),
+        "activations, P": by_rank(report.at_peak["activations"] for report in kept),
+        "peak, P": by_rank(report.peak_bytes for report in kept),
+        "peak, checkpointed": by_rank(report.peak_bytes for report in frugal),
     }
 flight = runs["1F1B", False][0][1]
 print(f"1F1B, rank 0: {flight}{beside(guess, flight)}")
@@ -451,21 +432,23 @@ pd.DataFrame(table).T.rename_axis(columns="on ranks 0 to 3")
 #
 # Each rank has a quarter of every large matrix. The first matrix of a pair is cut by columns, so
 # each rank computes some heads of attention, or some columns of the MLP. The second is cut by rows
-# and takes those as they are. One all-reduce adds the partial results.
+# and takes those as they are. An all-reduce adds the partial results.
 #
 # **Sequence parallelism** goes with it: outside the pairs (norms, residual sums) each rank has a
 # quarter of the tokens. The all-reduce becomes a gather before the pair and a reduce-scatter after
 # it.
 #
-# `parallelize_module` divides layers by their names. One preparation is ours: the rows of `qkv` are
-# all queries, then all keys, then all values, and each rank needs the three of its own heads.
+# `parallelize_module` divides layers by their names. The rows of `qkv` are all queries, then all
+# keys, then all values. We first put them in the order of the ranks, since each rank needs the
+# three of its own heads.
 #
 # **The formula.** Chapter 01 counted 16 units of activations a block. Inside the pairs stand 12 of
 # them: queries, keys, values and attention's result, and the wide tensor before and after GELU.
-# Tensor parallelism divides those 12 by N. With sequence parallelism 14 are divided, and the last
-# norm's input. The other two are the gathered inputs of the two pairs, which autograd saves whole.
+# Tensor parallelism divides those 12 by N. Sequence parallelism divides 14, and the last norm's
+# input; the other two are the gathered inputs of the two pairs, which autograd saves whole.
 # Weights, gradients and states are divided where they belong to a block's matrices; with sequence
-# parallelism, the output matrix's too.
+# parallelism, the output matrix's too. Each pair makes an all-reduce in forward and one in
+# backward: 8 units a block, times $(N-1)/N$. Sequence parallelism sends five more at the two ends.
 #
 # **Predict.** Tensor parallelism alone, four ranks, all eight lines on each. A rank holds what
 # percentage of one process's activations?
@@ -510,23 +493,26 @@ def tensor_parallel(sequence=False):
 
 # %% id="tensor-formula"
 unit = lines.numel() * 128 * 4 / P  # (batch, sequence, width), float32
-in_blocks, output_matrix = 8 * 12 * 128**2 * 4 / P, 256 * 128 * 4 / P
-without_weights = alone.peak / P - 3
-for name, matrices, units in (
-    ("TP", in_blocks, 8 * 12),
-    ("TP + sequence", in_blocks + output_matrix, 8 * 14 + 1),
-):
-    own = 1 - matrices * (1 - 1 / N)  # weights of a rank
-    formula[name] = (4 * own, 3 * own + without_weights - units * unit * (1 - 1 / N))
+in_blocks, output = 8 * 12 * 128**2 * 4 / P, 256 * 128 * 4 / P  # matrices
+
+
+def tensor_formula(matrices, divided_units, sent_units):
+    own = 1 - matrices * passed  # weights of a rank
+    peak = alone.report.peak_bytes / P - 3 * (1 - own) - divided_units * unit * passed
+    return 4 * own, peak, sent_units * unit * passed
+
+
+formula["TP"] = tensor_formula(in_blocks, 8 * 12, 8 * 8)
+formula["TP + sequence"] = tensor_formula(in_blocks + output, 8 * 14 + 1, 8 * 8 + 5)
 
 # %% id="tensor-table"
 tensor_ways = {"TP": False, "TP + sequence": True}
 for name, sequence in tensor_ways.items():
-    seen[name] = least(four.run(measured, tensor_parallel, sequence))
-    same_loss = abs(seen[name].loss - alone.loss) < 1e-4
-    print(f"{name:<14} same loss as one process: {same_loss}")
-share = 100 * seen["TP"].ledger["activations"] / alone.ledger["activations"]
-print(f"TP: {share:.0f} % of one process's activations{beside(guess, share)}")
+    seen[name] = of_four(tensor_parallel, sequence)
+    loss_differs_by = abs(seen[name].loss - alone.loss)
+    print(f"{name:<14} same loss as one process: {loss_differs_by < 1e-4}")
+own, whole = (one.report.at_peak["activations"] for one in (seen["TP"], alone))
+print(f"TP: {own / whole:.0%} of the activations{beside(guess, 100 * own / whole)}")
 show(tensor_ways)
 
 # %% [markdown] id="tensor-read"
@@ -536,80 +522,86 @@ show(tensor_ways)
 # ## What does each lever touch?
 #
 # Three more levers, on four DDP ranks: checkpointing each block, moving saved tensors to the host
-# (chapter 07's hooks, with NumPy as the host), and bfloat16 autocast. Where the table shows no
+# (chapter 07's hooks; the host is NumPy), and bfloat16 autocast. Where the table shows no
 # gradients, the peak comes before any `.grad` is filled.
 
 
-# %% id="ddp-with"
+# %% id="host"
 def to_host(tensor):
-    return tensor.detach().numpy().copy(), tensor.dtype
+    return tensor.detach().numpy().copy()
 
 
-def from_host(saved):
-    array, dtype = saved
-    tensor = torch.empty(array.shape, dtype=dtype)  # the copy on the device
-    tensor.numpy()[...] = array
-    return tensor
-
-
-HOST = partial(torch.autograd.graph.saved_tensors_hooks, to_host, from_host)
+to_device = torch.tensor  # a new tensor with the array's numbers
+HOST = partial(torch.autograd.graph.saved_tensors_hooks, to_host, to_device)
 BF16 = partial(torch.autocast, "cpu", torch.bfloat16)
 
-
-def ddp_with(context=nullcontext, again=False):
-    gpt = make_gpt()
-    if again:
-        for block in gpt.blocks:
-            block.forward = partial(checkpoint, block.forward, use_reentrant=False)
-    model = DistributedDataParallel(gpt, gradient_as_bucket_view=True)
-    return training_step(model, my_lines(), context=context)
-
-
 # %% id="all-rows"
-seen["DDP + checkpoint"] = least(four.run(measured, ddp_with, nullcontext, True))
-seen["DDP + offload"] = least(four.run(measured, ddp_with, HOST))
-seen["DDP + bf16 autocast"] = least(four.run(measured, ddp_with, BF16))
+seen["DDP + checkpoint"] = of_four(partial(ddp, recomputed=True))
+seen["DDP + offload"] = of_four(partial(ddp, context=HOST))
+seen["DDP + bf16 autocast"] = of_four(partial(ddp, context=BF16))
 for rank in (0, 3):
     seen[f"1F1B, rank {rank}"] = runs["1F1B", False][rank][0]
     seen[f"1F1B + checkpoint, rank {rank}"] = runs["1F1B", True][rank][0]
 four.stop()
 rows = {"one process": alone, **seen}
-table = pd.DataFrame({name: one.ledger for name, one in rows.items()}).T / P
-table = table[[*STATES, "activations"]]
-table["peak"] = [one.peak / P for one in rows.values()]
-table["sent"] = [on_the_wire(one.sent) for one in rows.values()]
-table.round(2)
+ledgers = {name: one.report.at_peak for name, one in rows.items()}
+table = pd.DataFrame(ledgers).T[[*STATES, "activations"]] / P
+table["peak"] = [one.report.peak_bytes / P for one in rows.values()]
+table["sent"] = [one.traffic.ring_bytes(N) / P for one in rows.values()]
+display(table.round(2))
+plots.ledger_bars(ledgers, title="What one rank holds at its peak")
 
-# %% id="all-rows-figure"
-plots.ledger_bars(
-    {name: one.ledger for name, one in rows.items()},
-    title="What one rank holds at its peak",
-)
+# %% id="verdicts"
+kept, frugal = (ledgers[f"1F1B{way}, rank 0"] for way in ("", " + checkpoint"))
+waiting = f"{kept['activations'] / P:.2f} P, checkpointed "
+waiting += f"{frugal['activations'] / P:.2f} P"
+peaks = {name: f"{one.report.peak_bytes / P:.1f}" for name, one in rows.items()}
+claims.Verdicts(
+    claims.Verdict(
+        "C12", "holds", "Checkpointing works inside pipeline stages; then boundaries "
+        "alone wait for the micro-batches in flight.",
+        f"1F1B, rank 0: activations {waiting}; {flight} of 8 micro-batches in flight",
+        "counted", "pipeline-table"),
+    claims.Verdict(
+        "C20", "holds", "No lever does it all: ranks divide weights, gradients and "
+        "states, and checkpointing, offload and 16 bits cut activations.",
+        f"peaks in P: DDP {peaks['DDP']}, ZeRO 3 {peaks['ZeRO 3']}, TP {peaks['TP']}, "
+        f"1F1B {peaks['1F1B, rank 0']}, DDP with checkpointing "
+        f"{peaks['DDP + checkpoint']}, offload {peaks['DDP + offload']}, autocast "
+        f"{peaks['DDP + bf16 autocast']}", "counted", "all-rows"),
+    claims.Verdict(
+        "D09", "holds if", "With no_sync DDP makes one all-reduce per update for each "
+        "bucket: it is one in all if the gradients fit into one bucket.",
+        f"{len(skipped)} with no_sync, {len(synced)} without, for {buckets} buckets "
+        "and 4 micro-batches", "counted", "no-sync-table"),
+)  # fmt: skip
 
 # %% [markdown] id="touches"
-# | | weights, gradients, states | activations | price |
+# | | holds of weights, gradients, states | holds of activations | price |
 # |---|---|---|---|
-# | DDP | whole on each rank | this rank's lines | an all-reduce of P |
-# | ZeRO 1, 2, 3 | states; gradients; weights | as DDP | stages 1, 3: 1.5 times DDP's |
-# | pipeline | own layers | own layers, of what is in flight | ranks wait |
-# | tensor | matrices | inside the pairs | collectives in each layer |
-# | with sequence | matrices | all but the pairs' inputs | as tensor |
-# | checkpointing | - | all but boundaries | a forward |
-# | offload | - | all saved tensors | the bus |
-# | 16-bit autocast | - (copies of weights on top) | up to half | precision |
+# | DDP | all | those of its lines | an all-reduce of P |
+# | ZeRO 1 | an N-th of the states | as DDP | 1.5 times DDP's bytes |
+# | ZeRO 2 | an N-th of gradients, too | as DDP | none |
+# | ZeRO 3 | an N-th of all | as DDP | 1.5 times DDP's bytes |
+# | pipeline | own layers | own layers, micro-batches in flight | ranks wait |
+# | tensor | an N-th of the matrices | an N-th inside the pairs | collectives in each layer |
+# | with sequence | as tensor | an N-th, and the pairs' inputs | as tensor |
+# | checkpointing | all | boundaries | a forward |
+# | offload | all | none: they are on the host | the bus |
+# | 16-bit autocast | all, and 16-bit weights | down to half | precision |
 #
-# The last three levers work inside each rank, so they combine with the others: here with DDP, and
+# The last three work inside each rank, so they combine with the others: here with DDP, and
 # checkpointing with a pipeline.
 #
 # ## What about models that fit on no laptop?
 #
 # `ranks.pretend(8)` makes this process one of eight ranks; the other seven do not exist.
 # Collectives send nothing, but all shapes are right, so `memory.predict` gives the bytes of one
-# rank. The course's `Recipe` divides a published model as this chapter does: `ddp`, `fsdp` (FSDP2)
-# or `tp`. In a terminal: `python -m tutorial_lib predict llama-2-7b --ranks 8 --shard fsdp`.
+# rank. `Recipe` divides a published model as this chapter does: `ddp`, `fsdp` (FSDP2) or `tp`. In
+# a terminal: `python -m tutorial_lib predict llama-2-7b --ranks 8 --shard fsdp`.
 #
-# The rows below were predicted so and recorded: bfloat16 throughout, fused AdamW, each block
-# checkpointed, one sequence of full length a rank (with TP: one in all).
+# The bars below were predicted so and recorded: bfloat16, fused AdamW, each block checkpointed, one
+# sequence of full length a rank (with TP: one in all).
 #
 # **Predict.** Llama-2-70B with FSDP2 on eight ranks. How many GiB does a rank need at its peak?
 
@@ -630,41 +622,15 @@ del ledgers["llama-2-70b, ddp"]  # too long a bar
 title = "One of 8 ranks, predicted"
 plots.ledger_bars(ledgers, title=title, cards_gib=(24, 80), predicted=[*ledgers])
 
-# %% [markdown] id="per-rank-read"
-# (GPT-2 XL has 25 heads, which eight ranks cannot divide, so it has no TP row. Llama-2-70B under
-# DDP needs hundreds of GiB, too long a bar. Leave a few GiB for nccl and the allocator.)
+# %% [markdown] id="end"
+# (GPT-2 XL has 25 heads, which eight ranks cannot divide, so it has no TP bar. Llama-2-70B under
+# DDP needs hundreds of GiB. Leave a few GiB for nccl and the allocator.)
 #
 # - DDP needs all four copies on each rank, and more ranks do not help.
 # - FSDP2 and TP bring Llama-2-7B to cards of 24 GiB. The 70B is at the edge of eight cards of
 #   80 GiB: four copies of 16-bit weights, divided by eight.
 # - Mixed precision keeps weights and states in float32, which doubles them.
-
-# %% id="verdicts"
-kept, again = (
-    runs["1F1B", way][0][0].ledger["activations"] / P for way in (False, True)
-)
-peaks = {name: f"{one.peak / P:.1f}" for name, one in rows.items()}
-claims.Verdicts(
-    claims.Verdict(
-        "C12", "holds", "Checkpointing works inside pipeline stages; then boundaries "
-        "alone wait for the micro-batches in flight.",
-        f"1F1B, rank 0: activations {kept:.2f} P, checkpointed {again:.2f} P; {flight} "
-        "of 8 micro-batches in flight", "counted", "pipeline-table"),
-    claims.Verdict(
-        "C20", "holds", "No lever does it all: ranks divide weights, gradients and "
-        "states, and checkpointing, offload and 16 bits cut activations.",
-        f"peaks in P: DDP {peaks['DDP']}, ZeRO 3 {peaks['ZeRO 3']}, TP {peaks['TP']}, "
-        f"1F1B {peaks['1F1B, rank 0']}, DDP with checkpointing "
-        f"{peaks['DDP + checkpoint']}, offload {peaks['DDP + offload']}, autocast "
-        f"{peaks['DDP + bf16 autocast']}", "counted", "all-rows"),
-    claims.Verdict(
-        "D09", "holds if", "With no_sync DDP makes one all-reduce per update for each "
-        "bucket: it is one in all if the gradients fit into one bucket.",
-        f"{len(skipped)} with no_sync, {len(synced)} without, for {buckets} buckets "
-        "and 4 micro-batches", "counted", "no-sync-table"),
-)  # fmt: skip
-
-# %% [markdown] id="end"
+#
 # ## What you can now do
 #
 # - Start ranks and count what they send.

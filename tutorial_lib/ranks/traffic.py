@@ -27,6 +27,20 @@ class Traffic:
         """Give the bytes of each call of one collective, in order."""
         return [num_bytes for called, num_bytes in self.calls if called == name]
 
+    def ring_bytes(self, num_ranks: int) -> int:
+        """Give the bytes that this rank puts on the wire where ranks pass parts on in a ring.
+
+        Args:
+            num_ranks: How many ranks the ring joins, at least 1.
+
+        Source:
+            With N ranks a gather, a reduce-scatter or a broadcast sends (N - 1) / N of the tensor,
+            and an all-reduce twice that (Patarasuk and Yuan, 2009). Other backends may send more.
+        """
+        share = (num_ranks - 1) / num_ranks
+        factors = {"all_reduce": 2 * share, "send": 1, "recv": 0, "barrier": 0}
+        return round(sum(factors.get(name, share) * size for name, size in self.calls))
+
 
 _NAMES = {  # PyTorch has a second set of names for collectives that sharded tensors make
     "allreduce": "all_reduce",
