@@ -25,6 +25,7 @@ NAMES = [path.relative_to(LIBRARY).as_posix() for path in MODULES]
 ALLOWED = {
     "units": set(),
     "guesses": set(),
+    "frameworks": set(),
     "claims": set(),
     "timeline": {"units"},
     "private_torch": set(),

@@ -10,10 +10,10 @@
 #
 # **Budget:** 20 minutes, 2 GiB of memory, no GPU needed.
 #
-# The frameworks are an extra: `pip install -e ".[frameworks]"` in the course's folder.
+# The frameworks are an extra: `pip install -e ".[frameworks]"` in the course's folder. As in
+# chapter 15, a cell that begins with `# needs jax` is left out where JAX is not installed.
 
 # %% id="imports"
-import os
 from collections import Counter
 from functools import partial
 from importlib.util import find_spec
@@ -22,34 +22,13 @@ from pkgutil import resolve_name
 
 import numpy as np
 import torch
-from IPython import get_ipython
 from torch.nn import functional as F
 
-from tutorial_lib import data
+from tutorial_lib import data, frameworks
 from tutorial_lib.guesses import beside
 
 torch.set_num_threads(1)
-# a quiet TensorFlow
-os.environ |= {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_ENABLE_ONEDNN_OPTS": "0"}
-os.environ["KERAS_BACKEND"] = "tensorflow"
-
-# %% [markdown] id="needs-text"
-# As in chapter 15, a cell that begins with `# needs jax` is left out where JAX is not installed.
-
-
-# %% id="needs"
-frameworks = ("jax", "optax", "tensorflow", "keras")
-missing = [name for name in frameworks if find_spec(name) is None]
-for name in missing:
-    print(f"{name} is not installed: its cells are left out.")
-
-
-def left_out(lines):  # Jupyter asks it for the lines to run
-    needs = lines[0] if lines and lines[0].startswith("# needs ") else ""
-    return ["pass\n"] if any(name in needs for name in missing) else lines
-
-
-get_ipython().input_transformers_cleanup.append(left_out)
+frameworks.leave_out_cells("jax", "optax", "tensorflow", "keras")
 
 # %% [markdown] id="model-text"
 # ## Does it give the gradient of the whole batch?
@@ -159,17 +138,9 @@ extra = sum(array.nbytes for array in jax.tree.leaves(state.acc_grads))
 print("the sum it keeps:", extra / sum(w.nbytes for w in weights), "x weights")
 
 
-# %% id="tf-import"
-# needs tensorflow
-errors = os.dup(2)  # TensorFlow's import writes there that it found no GPU drivers
-os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
-import tensorflow as tf
-
-os.dup2(errors, 2)
-
-
 # %% id="keras"
 # needs tensorflow, keras
+tf = frameworks.import_tensorflow()
 import keras
 
 
