@@ -548,7 +548,7 @@ claims.Verdicts(
     claims.Verdict(
         "E11",
         "holds if",
-        "Self-attention ranks high only with written-out scores; cross-attention never.",
+        "Self-attention ranks high only if written out; cross-attention never does.",
         f"self-attention {written} % written out, {fused} % fused",
         "predicted",
         "kinds-table",

@@ -106,7 +106,7 @@ plots.growth(curves, xlabel="blocks in a segment", title=title, predicted=list(c
 # %% id="guess-sqrt"
 guess = None  # times the memory
 
-# %% id="measured"
+# %% id="measured-sqrt"
 tokens = next(data.text_batches(2, 128))  # (batch, sequence)
 
 
@@ -121,7 +121,6 @@ def measured(strategy):
         return memory.measure(step, model=gpt, warmup=0, flops=True)
 
 
-# %% id="measured-sqrt"
 def held_for_backward(strategy):
     curve = pd.DataFrame(measured(strategy).curve())
     return int(curve[["activations", "recomputed", "temporary"]].sum(axis=1).max())
@@ -187,8 +186,8 @@ claims.Verdicts(
 )
 
 # %% id="sines-length"
-by_length = {s: sines(64, 64 // s) for s in (1, 2, 4, 8, 16, 32)}
-pd.DataFrame(by_length).rename_axis(columns="64 sines, segments of")
+by_length = pd.DataFrame({s: sines(64, 64 // s) for s in (1, 2, 4, 8, 16, 32)})
+by_length.rename_axis(columns="64 sines, segments of")
 
 # %% [markdown] id="sines-read"
 # Here the sources are right. Without checkpoints memory grows with the depth, with $\sqrt n$
@@ -204,8 +203,7 @@ claims.Verdicts(
         "holds if",
         "Every sqrt(n) layers is best where a layer keeps its input alone, not in a "
         "transformer.",
-        f"r = {r:.0f}: {sqrt_ratio:.1f} times the memory of a checkpoint around each "
-        "block",
+        f"r = {r:.0f}: {sqrt_ratio:.1f} times the memory of one around each block",
         "counted",
         "measured-sqrt",
     ),
@@ -213,35 +211,30 @@ claims.Verdicts(
         "E03",
         "holds if",
         "The best number of segments is sqrt(n r), which is sqrt(n) for r = 1 alone.",
-        "r = 1: best at segments of "
-        f"{min(by_length, key=lambda s: by_length[s]['units'])} of 64; r = {r:.0f}: of "
-        f"{min(curve, key=curve.get)}",
+        f"best length of a segment: {by_length.loc['units'].idxmin()} of 64 sines, "
+        f"{min(curve, key=curve.get)} of 24 blocks with r = {r:.0f}",
         "counted",
         "sines-length",
     ),
 )
 
 # %% id="verdicts-sines"
-one, eight, half = (by_length[length] for length in (1, 8, 32))
+units, forwards = by_length.loc["units"], by_length.loc["forwards"]
 claims.Verdicts(
     claims.Verdict(
         "A14",
         "wrong",
-        "Memory has a valley at a middle length; recomputation is at most one forward "
-        "everywhere.",
-        f"64 sines: {one['units']}, {eight['units']}, {half['units']} units and "
-        f"{one['forwards']}, {eight['forwards']}, {half['forwards']} forwards at "
-        "segments of 1, 8, 32",
+        "Memory is least at a middle length; recomputation is at most one forward.",
+        f"64 sines: {units[1]}, {units[8]}, {units[32]} units and {forwards[1]}, "
+        f"{forwards[8]}, {forwards[32]} forwards at segments of 1, 8, 32",
         "counted",
         "sines-length",
     ),
     claims.Verdict(
         "D10",
         "wrong",
-        "The memory part holds on one side of the valley; the recomputation does not "
-        "change.",
-        f"{eight['units']} units at 8, {half['units']} at 32, forwards "
-        f"{eight['forwards']} and {half['forwards']}",
+        "Coarser saves memory only below the best length, and hardly recomputes more.",
+        f"{units[8]} units at 8, {units[32]} at 32, runs {forwards[8]}, {forwards[32]}",
         "counted",
         "sines-length",
     ),
@@ -250,11 +243,12 @@ claims.Verdicts(
 # %% [markdown] id="costs-text"
 # ## What does it cost?
 #
-# Some tutorials derive the price like this: there are $k = n/s$ segments, each recomputes $s$
-# blocks, so the overhead is $(L/k) \cdot k / L = 1$, "but in practice only 30 %". The fraction is
-# right, and it is a fraction of the *forward*: every block runs forward once more, whatever $s$
-# is. A backward is two products where a forward is one (chapter 03). So one more forward makes a
-# step of three parts into one of four.
+# Some tutorials derive the price like this: there are $k$ segments, each recomputes $n/k$ blocks,
+# so the overhead is $k \cdot (n/k) / n = 1$, "but in practice only 30 %". The fraction is right,
+# and it is a fraction of the *forward*: every block runs forward once more, however long the
+# segments are. What is that of a whole step? A linear layer's forward is one matrix product, and
+# its backward is two: one for the gradient of its input, one for that of its weight. So forward is
+# one part of a step in three, and one more forward makes four parts of three.
 #
 # **Predict.** A third more, says the argument. By how many per cent do the FLOPs of our GPT's step
 # really rise when every block is checkpointed by itself?
@@ -287,12 +281,13 @@ pd.DataFrame(columns).loc[list(ways)].round(1).fillna("")
 # %% [markdown] id="flops-read"
 # With long segments it is nearly a third. (Embedding and head are not recomputed.) With one block
 # to a segment it is much less: PyTorch stops a recomputation as soon as backward has what it
-# needs, and the last product of a segment saves nothing that backward needs. That product, the
+# needs, and the last product of a segment makes nothing that backward needs. That product, the
 # second half of the MLP, is a third of a block's arithmetic. So the shortest segments are cheapest
 # in time as well, and $\sqrt n$ loses twice.
 #
 # One segment need not be checkpointed at all. Backward begins with the *last* one, so its inside
-# is kept for no time. Leave it out, and the price falls to $\frac13 (1 - \frac1k)$.
+# would be dropped and made again at once. Keep it, and the price falls to
+# $\frac13 (1 - \frac1k)$.
 
 # %% id="last-free"
 all_four = plan.Plan(blocks, ((0, 1, 2), (3, 4, 5), (6, 7, 8), (9, 10, 11)))
@@ -316,8 +311,7 @@ claims.Verdicts(
         "holds if",
         "A third is the limit of long segments; with short ones early stop saves a "
         "good part.",
-        f"{adds['per-block']:.0f} % more FLOPs per block, {adds['every-4']:.0f} % "
-        "every four",
+        f"FLOPs +{adds['per-block']:.0f} % per block, +{adds['every-4']:.0f} % every 4",
         "counted",
         "flops",
     ),
@@ -375,13 +369,13 @@ print(f"{runs} forwards, peak {lazy.peak_bytes} units{beside(guess, runs)}")
 # ## Revolve
 #
 # You may hold $c$ boundaries at a time, the model's input among them, and the inside of one block.
-# When a boundary has done its work, its place is free for another one: in the part that is still to
-# come. What is the smallest number of forwards?
+# Backward frees boundaries, the last ones first. A free place can then hold a new boundary, among
+# the blocks whose backward is still to come. What is the smallest number of forwards?
 #
-# With $t$ forwards of each block and $c$ boundaries at most $\binom{c+t}{c}$ blocks can be done
-# (Griewank and Walther, 2000). Put differently: for a fixed number of repetitions the memory grows
-# with a *root* of the depth, and for a fixed memory the number of repetitions does. With memory
-# and repetitions both free to grow, both need only $\log n$. Their schedule is called Revolve.
+# If each block may run forward $t$ times and $c$ boundaries fit, at most $\binom{c+t}{c}$ blocks
+# can be done (Griewank and Walther, 2000). For a fixed $t$ the memory then grows with the $t$-th
+# root of the depth only, and for a fixed $c$ the repetitions grow with the $c$-th root. If both may
+# grow, both need only $\log n$. Their schedule is called Revolve.
 
 
 # %% id="revolve"
@@ -471,8 +465,6 @@ def unet_loss():
 
 invented = plan.Speed(float_flops=1e12, bytes_per_second=1e11)
 profile = plan.profile(unet, unet_loss, speed=invented)
-
-# %% id="unet-stages"
 stages = pd.DataFrame(map(vars, profile.stages), index=profile.names)
 table = stages[["input_bytes", "saved_bytes"]].map(human_bytes)
 share = stages.forward_seconds / stages.forward_seconds.sum()
@@ -492,8 +484,11 @@ table.assign(share_of_forward=share.map("{:.1%}".format))
 #    \min_{e} \underbrace{\textstyle\sum_{i=s}^{e-1} f_i + T(e,\, m - a_e) +
 #    T_{s..e}(m)}_{\text{drop stages } s \text{ to } e,\text{ run them again}} \Big) $$
 #
-# for the time of the stages from $s$ on in $m$ bytes. `plan.solve` does that, and lab 04 has you
-# do it.
+# $T(s, m)$ is the time of the stages from $s$ on, in $m$ bytes. Stage $i$ needs $f_i$ seconds
+# forward, and $u_i$ forward and backward together. Kept, it holds $\bar a_i$ bytes; the boundary
+# before it has $a_i$. A dropped segment costs its first forward, then the rest of the model beside
+# the boundary $a_e$, then $T_{s..e}(m)$: the segment by itself. `plan.solve` does that, and lab 04
+# has you do it.
 #
 # **Predict.** With every block checkpointed the forward runs twice, which is at most +33 %. How
 # many per cent of time does the cheapest plan add that holds half of what the step holds without
@@ -517,22 +512,11 @@ print(*lines, sep="\n")
 # need no plan?
 
 
-# %% id="apply"
+# %% id="apply-peak"
 def gradients():
     unet.zero_grad()
     unet_loss().backward()
     return [parameter.grad for parameter in unet.parameters()]
-
-
-expected = gradients()
-plan.apply(unet, half_plan)
-all(map(torch.equal, gradients(), expected))
-
-
-# %% id="apply-peak"
-def unet_step():
-    unet_loss().backward()
-    unet.zero_grad(set_to_none=False)  # the gradients stay, as zeros
 
 
 def cost():
@@ -540,10 +524,18 @@ def cost():
     return report.peak_bytes - report.baseline_bytes, report.flops
 
 
+def unet_step():
+    unet_loss().backward()
+    unet.zero_grad(set_to_none=False)  # the gradients stay, as zeros
+
+
+expected = gradients()
+plan.apply(unet, half_plan)
+print("gradients equal:", all(map(torch.equal, gradients(), expected)))
 at_half = cost()
 print(f"counted peak: {at_half[0] / half_plan.peak_bytes:.0%} of the planned one")
 
-# %% id="tradeoff"
+# %% id="tradeoff-figure"
 plan.undo(unet)
 points = {"plans": [cost(), at_half]}
 for share in (0.8, 0.6, 0.4):
@@ -555,7 +547,6 @@ for name in ("per-block", "attention-only"):
     with strategies.applied(unet, name):
         points[name] = [cost()]
 
-# %% id="tradeoff-figure"
 _, without = points["plans"][0]
 curves = {
     name: {held: flops / without - 1 for held, flops in costs}
@@ -567,9 +558,10 @@ plots.tradeoff(curves, title=title)
 # %% [markdown] id="tradeoff-read"
 # Between "none" and "every block" there was nothing; now there is every budget. (The planner knows
 # of the early stop: `profile` noted for each stage what comes after the last tensor that it saves.)
-# Two points lie a little below the line. Its stages are whole blocks, and attention-only cuts
-# inside one; and the plans were made for predicted seconds, while the figure counts FLOPs. Chapter
-# 07 gives the planner a third choice for each stage.
+# Two points lie a little below the line of the plans. There are two reasons. A plan's stages are
+# whole blocks, and attention-only cuts inside a block. And the plans are cheapest in predicted
+# seconds, while the figure counts FLOPs. Chapter 07 gives the planner a third choice for each
+# stage.
 #
 # Drag the budget: which stages does the plan give up first?
 

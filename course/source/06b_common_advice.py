@@ -296,7 +296,7 @@ claims.Verdicts(
         "A04",
         "holds if",
         "It depends on model, batch and kernel: part of the models lie in that range.",
-        f"{in_range.sum()} of {len(pairs)} pairs, {shares.min():.0%} to {shares.max():.0%}",
+        f"{in_range.sum()} of {len(pairs)}, {shares.min():.0%} to {shares.max():.0%}",
         "predicted",
         "pairs-share",
         device="CUDA kernels",
