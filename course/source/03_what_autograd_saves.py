@@ -35,8 +35,7 @@ torch.set_num_threads(1)  # small tensors: more threads would wait for each othe
 # What does autograd keep between forward and backward? It will tell you. Whenever an operation
 # wants to keep a tensor for its backward pass, autograd calls a *pack* hook, if there is one, and
 # keeps what the hook returns. Our hook writes down every tensor that it is given. (It *detaches*
-# the tensor: same memory, no graph. Otherwise the graph would keep the tensor and the tensor the
-# graph, and neither would be freed.)
+# the tensor: same memory, no graph. Otherwise tensor and graph would keep each other alive.)
 #
 # There are three ways to add up the list: every tensor; every *storage* once, because many tensors
 # are views of one piece of memory; and every storage that is not a parameter. How far apart are the
@@ -203,9 +202,8 @@ pd.concat([table(rows, (8, 128, 256)), table(images, (4, 32, 32, 32))])
 # The linear layer lets go of its input. The convolution does not: its backward is one kernel for
 # all gradients, and PyTorch keeps the input without asking which gradients are wanted. A layer norm
 # needs its input for the gradient of that *input*, frozen or not. A batch norm in `eval()` would
-# need only its weight and its running variance. It keeps the input all the same, because training
-# and `eval()` share one autograd formula. So freezing makes a transformer's linear layers lighter,
-# and a stack of convolutions and norms not at all.
+# not need its input, but keeps it, because training and `eval()` share one autograd formula. So
+# freezing makes a transformer's linear layers lighter, and convolutions and norms not at all.
 #
 # ### In place
 #
@@ -238,7 +236,7 @@ chains.round(1)  # in feature maps
 # By none. What is saved does not change, because ReLU keeps its output in both cases. The tensor
 # that it overwrites is the batch norm's output, which nobody keeps: without `inplace` it is freed a
 # moment later. So in-place saves one temporary tensor in forward, and the peak is in backward.
-# (If the overwritten tensor *is* kept, autograd raises an error in backward.)
+# (Autograd refuses where the overwritten tensor *is* kept.)
 #
 # ## Attention: written out, or fused
 #
@@ -529,8 +527,8 @@ shares.sort_values("GPT-2, written out", ascending=False)
 # (`other` in GPT-2 is the loss over 50,257 tokens.) The published ranking is that of *written-out
 # self-attention*, and of nothing else. With fused kernels, today's default, feed-forward comes
 # first in both models, and in the U-Net the "low" norms keep more than self-attention.
-# Cross-attention is never high here: thousands of pixels look at 77 tokens, so its scores are
-# narrow. A rule such as "checkpoint attention first" is a rule for one kernel.
+# Cross-attention is never high here, because thousands of pixels look at only 77 tokens. A rule
+# such as "checkpoint attention first" is a rule for one kernel.
 #
 # ## Verdicts
 
