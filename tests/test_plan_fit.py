@@ -3,11 +3,13 @@
 import contextlib
 import json
 import sys
+from dataclasses import replace
 
 import pytest
 
 from tutorial_lib import memory, plan, plots, ranks
 from tutorial_lib.models import published
+from tutorial_lib.plan import predictions
 from tutorial_lib.school import cli
 from tutorial_lib.training import Recipe
 from tutorial_lib.units import GIB, KIB, MIB, parse_bytes
@@ -76,21 +78,53 @@ def test_numbers_below_one_are_refused(tiny):
 
 
 def test_one_of_stages_that_are_alike_stands_for_all(tiny, monkeypatch):
-    def selective():
+    def numbers(found):
+        forms = [form for stage in found.stages for form in (stage, stage.selective) if form]
+        return [n for form in forms for n in vars(form).values() if isinstance(n, int | float)]
+
+    def profiled():
+        found = []
         with memory.predicting():
-            loss, model = Recipe(tiny, precision="bf16").make_loss()
-            found = plan.profile(model, loss, gradients="made", selective=True)
-        forms = [vars(stage.selective) for stage in found.stages[1:-1]]
-        return [[n for n in form.values() if isinstance(n, int | float)] for form in forms]
+            for samples in (1, 2):
+                loss, model = Recipe(tiny, samples, precision="bf16").make_loss()
+                like = found[0] if found else None
+                asked = {"gradients": "made", "selective": True, "like": like}
+                found.append(plan.profile(model, loss, **asked))
+        return found
 
     module = sys.modules[plan.profile.__module__]
-    alike, firsts = module._first_alike, []
-    monkeypatch.setattr(module, "_first_alike", lambda *of: firsts.append(alike(*of)) or firsts[-1])
-    once = selective()
-    assert len(set(firsts[0])) < len(firsts[0])
-    monkeypatch.setattr(module, "_first_alike", lambda calls, stages: list(range(len(stages))))
-    for found, full in zip(once, selective(), strict=True):
-        assert found == pytest.approx(full, rel=1e-9)
+    alike, firsts = module.first_alike, []
+    monkeypatch.setattr(module, "first_alike", lambda *of: firsts.append(alike(*of)) or firsts[-1])
+    once = profiled()
+    assert len(firsts) == 3  # two samples are looked at with the stages of one as a guide
+    assert all(len(set(first)) < len(first) for first in firsts)
+    monkeypatch.setattr(module, "first_alike", lambda calls, stages: list(range(len(stages))))
+    for found, full in zip(once, profiled(), strict=True):
+        assert numbers(found) == pytest.approx(numbers(full), rel=1e-9)
+        assert found.skips == full.skips
+        assert [call.products for call in found.calls] == [call.products for call in full.calls]
+
+
+@pytest.mark.parametrize("precision", ["bf16", "bf16-amp"])
+@pytest.mark.parametrize(("optimizer", "is_lean"), [("adamw-8bit", True), ("adamw", False)])
+def test_a_step_in_whole_peaks_as_its_prediction_without_shortcuts(
+    tiny, optimizer, is_lean, precision
+):
+    recipe = Recipe(tiny, precision=precision)
+    parts = predictions.Parts.of(recipe, [optimizer], plan.Speed())
+    update = parts.updates[optimizer]
+    assert update.is_lean == is_lean
+    recipe = replace(recipe, optimizer=optimizer)
+    found = plan.solve(parts.one, budget_bytes=plan.floor_bytes(parts.one))
+    for accumulation in (1, 2):
+        chosen = replace(recipe, accumulation=accumulation)
+
+        def make_step(chosen=chosen):
+            step, model, made = chosen.make_step()
+            return step, plan.apply(model, found), made
+
+        seen = predictions.predicted_peak(chosen, found, update)
+        assert seen == memory.predict(make_step).peak_bytes
 
 
 @pytest.mark.parametrize(

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from tutorial_lib import strategies
+from tutorial_lib.plan.stages import Stage
 from tutorial_lib.private_torch import CALL, tree_leaves, tree_map_only, without_modes
 
 # What lies between the blocks of a U-Net of diffusers, at the same level as they.
@@ -162,3 +165,29 @@ def replaced(
     for name, module in stages.items():
         strategies.replace_method(module, made[name], undo, method)
     return undo
+
+
+def first_alike(calls: Sequence[Call], stages: Sequence[Stage]) -> list[int]:
+    """Say for each stage which one stands for it: the first of its kind with the same numbers.
+
+    Args:
+        calls: The stages without the first and the last.
+        stages: All, with their numbers.
+    """
+    times = Counter(call.name for call in calls)
+    seen: dict[str, int] = {}
+    first = list(range(len(stages)))
+    for index, call in enumerate(calls, 1):
+        if times[call.name] == 1:
+            form = replace(stages[index], selective=None)
+            numbers = [f"{n:.9g}" for n in astuple(form) if n is not None]
+            shapes = [(tensor.shape, tensor.dtype) for tensor in call.tensors]
+            first[index] = seen.setdefault(str((call.kind, shapes, numbers)), index)
+    return first
+
+
+def left_out(stages: dict[str, nn.Module], calls: Sequence[Call]) -> contextlib.ExitStack:
+    """Let some stages do no work, on tensors without memory, until what is returned closes."""
+    absent = {call.name: call for call in calls}
+    parts = {name: stages[name] for name in absent}
+    return replaced(parts, lambda name, _: functools.partial(absent[name].without_work))

@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from dataclasses import fields, replace
 from typing import Any
 
-from joblib import Parallel, delayed  # type: ignore[import-untyped]
+from joblib.externals.loky import (  # type: ignore[import-untyped]
+    get_reusable_executor,
+)
 
 from tutorial_lib.plan.choices import Choice, Fit
 from tutorial_lib.plan.predictions import Parts, predicted_peak
@@ -36,7 +38,8 @@ def fit(
     A model's stages are profiled on tensors without memory with one and with two samples; their
     bytes and times for other micro-batches lie on the straight line through both. The fastest
     choice is then predicted in whole, with its plan at work, and gets less for its plan where
-    that shows more than the budget. Precisions are looked at in processes of their own.
+    that shows more than the budget. The second and further precisions are looked at in a process
+    of their own.
 
     Args:
         recipe: The model, its sizes, LoRA, and the ranks with what they share: bytes are then those
@@ -68,14 +71,22 @@ def fit(
     if optimizers is None:
         is_divided = recipe.shard not in (None, *COPYING)
         optimizers = [name for name in OPTIMIZERS if not (is_divided and name in UNDIVIDED)]
-    jobs = [delayed(Parts.of)(replace(recipe, precision=p), optimizers, speed) for p in precisions]
+    found = _taken_apart([replace(recipe, precision=p) for p in precisions], optimizers, speed)
     choices = [
         _choice(parts, optimizer, micro_batch, effective_batch // together, budget_bytes, speed)
-        for parts in Parallel(n_jobs=min(2, len(jobs)))(jobs)
+        for parts in found
         for optimizer in parts.updates
         for micro_batch in _divisors(effective_batch // together)
     ]
-    return _verified(Fit(recipe, budget_bytes, effective_batch, tuple(choices)))
+    return _verified(Fit(recipe, budget_bytes, effective_batch, tuple(choices)), found)
+
+
+def _taken_apart(recipes: Sequence[Recipe], optimizers: Sequence[str], speed: Speed) -> list[Parts]:
+    """Take the first step apart here, and those of other precisions in a second process."""
+    second = get_reusable_executor(max_workers=1)
+    others = [second.submit(Parts.of, recipe, optimizers, speed) for recipe in recipes[1:]]
+    first = [Parts.of(recipe, optimizers, speed) for recipe in recipes[:1]]
+    return [*first, *(other.result() for other in others)]
 
 
 def _divisors(number: int) -> list[int]:
@@ -128,13 +139,15 @@ def _choice(
     )
 
 
-def _verified(found: Fit) -> Fit:
+def _verified(found: Fit, by_precision: Sequence[Parts]) -> Fit:
     """Predict the fastest choice in whole; where it does not fit, leave its plan less room."""
+    updates = {str(parts.recipe.precision): parts.updates for parts in by_precision}
     for _ in range(_TRIES):
         best = found.best
         if best is None or best.is_verified or best.plan is None:
             break
-        peak = predicted_peak(found.recipe_of(best), best.plan)
+        update = updates[best.precision][best.optimizer]
+        peak = predicted_peak(found.recipe_of(best), best.plan, update)
         over = peak - found.budget_bytes
         changed = replace(best, peak_bytes=peak, is_verified=True)
         if over > 0:

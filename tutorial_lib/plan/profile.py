@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
-import functools
-from collections import Counter
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
@@ -14,7 +11,7 @@ from torch import Tensor, nn
 
 from tutorial_lib import device as devices
 from tutorial_lib.memory.storages import StorageLog, list_tensors
-from tutorial_lib.plan.calls import Call, find_stages, replaced
+from tutorial_lib.plan.calls import Call, find_stages, first_alike, left_out
 from tutorial_lib.plan.course import (
     Course,
     Loss,
@@ -82,6 +79,7 @@ def profile(
     repeats: int = 3,
     speed: Speed | None = None,
     selective: bool = False,
+    like: Profile | None = None,
 ) -> Profile:
     """Find the stages of a model and count what each holds, and time it.
 
@@ -91,13 +89,13 @@ def profile(
     Args:
         model: Any module: ours, from a library, an `nn.Sequential`, or your own.
         loss: Runs the model on a batch and gives a scalar, as in `lambda: model.loss(batch)`.
-        stages: Modules that follow one another, by path; `None` looks for the model's blocks. What
-            lies between two of them belongs to the second.
+        stages: Paths of modules in a row, with what lies before each; `None` looks for blocks.
         keep: Names of stages that no plan may run twice.
         gradients: `there`, as in every micro-batch but the first, or `made` by each backward.
         repeats: Timed runs; the median counts.
         speed: What to predict times with; `None` measures them, or takes an A100's where it cannot.
         selective: Whether a plan may also keep the results of a stage's products only.
+        like: A profile with another micro-batch: without memory, stages alike there are run once.
 
     Raises:
         ValueError: When no stage is found, or one gives another output with the same random
@@ -108,7 +106,6 @@ def profile(
     is_fake = any(map(is_fake_tensor, list_tensors(model.parameters())))  # FSDP's parts too
     method: Method = "predicted" if speed or is_fake else "measured"
     with model_untouched(model, device):
-        _set_gradients(model, gradients)
         if not is_fake:
             check_repeatable(found, loss, keep)
         calls, dropped, ends = _forward_alone(model, found, loss, device)
@@ -116,8 +113,9 @@ def profile(
         forms, skips = list[tuple[Stage, ...]](), tuple[Skip, ...]()
         for kept in (int, Selective)[: 1 + selective]:
             _set_gradients(model, gradients)
-            first = _first_alike(calls, forms[0]) if forms and is_fake else list(range(len(names)))
-            with _left_out(found, [call for i, call in enumerate(calls, 1) if first[i] < i]):
+            known = forms[0] if forms else like and like.stages
+            first = first_alike(calls, known) if known and is_fake else list(range(len(names)))
+            with left_out(found, [call for i, call in enumerate(calls, 1) if first[i] < i]):
                 run = _watched(model, calls, loss, device, speed or Speed(), kept)
             course = run.course.take(_SECONDS)
             timed = course.durations(0.0)
@@ -128,29 +126,9 @@ def profile(
             forms.append(tuple(form[index] for index in first))
             skips = _dearest(skips, more)
             if kept is int:
-                calls = _with_products(calls, run.course)
+                calls = _with_products(calls, run.course, first)
     where = "CUDA kernels" if is_fake else devices.describe(device)
     return Profile(_either(*forms), skips, names, tuple(calls), method, where)
-
-
-def _first_alike(calls: Sequence[Call], stages: Sequence[Stage]) -> list[int]:
-    """Say for each stage which one stands for it: the first of its kind with the same numbers."""
-    times = Counter(call.name for call in calls)
-    seen: dict[str, int] = {}
-    first = list(range(len(stages)))
-    for index, call in enumerate(calls, 1):
-        if times[call.name] == 1:
-            numbers = [f"{n:.9g}" for n in astuple(stages[index]) if n is not None]
-            shapes = [(tensor.shape, tensor.dtype) for tensor in call.tensors]
-            first[index] = seen.setdefault(str((call.kind, shapes, numbers)), index)
-    return first
-
-
-def _left_out(stages: dict[str, nn.Module], calls: Sequence[Call]) -> contextlib.ExitStack:
-    """Let some stages do no work, on tensors without memory."""
-    absent = {call.name: call for call in calls}
-    parts = {name: stages[name] for name in absent}
-    return replaced(parts, lambda name, _: functools.partial(absent[name].without_work))
 
 
 def _set_gradients(model: nn.Module, gradients: str) -> None:
@@ -241,12 +219,12 @@ def _watched(
     return _Watched(course, Flow.of(course, num_bytes, _given(course)), log.lives())
 
 
-def _with_products(calls: Sequence[Call], course: Course) -> list[Call]:
+def _with_products(calls: Sequence[Call], course: Course, first: Sequence[int]) -> list[Call]:
     """Note each stage's products before the last tensor that its backward needs."""
     counts = course.take(_PRODUCTS)
-    pairs = zip(counts.saved[1:], counts.forward, strict=False)
-    products = [max(0, saved - before) for saved, before in pairs][:-1]
-    return [replace(call, products=count) for call, count in zip(calls, products, strict=True)]
+    pairs = zip(counts.saved, [0, *counts.forward], strict=False)
+    products = [max(0, saved - before) for saved, before in pairs]
+    return [replace(call, products=products[first[i]]) for i, call in enumerate(calls, 1)]
 
 
 def _log(model: nn.Module, device: torch.device) -> StorageLog:
