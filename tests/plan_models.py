@@ -28,6 +28,13 @@ HF_UNET = {
     "sample_size": 16,
     "dropout": P,
 }
+SD_LAYOUT = {  # levels, blocks and skips as published, narrow
+    "block_out_channels": (32, 64, 128, 128),
+    "norm_num_groups": 8,
+    "cross_attention_dim": 64,
+    "attention_head_dim": 4,
+    "sample_size": 16,
+}
 HF_GPT2 = {"n_layer": 10, "n_embd": 64, "n_head": 2, "vocab_size": 50, "n_positions": 64}
 HF_BERT = {
     "num_hidden_layers": 6,

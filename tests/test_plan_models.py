@@ -1,11 +1,12 @@
 """Plans on real models: gradients, peaks, what is refused, and how the model is given back."""
 
 import copy
+import itertools
 from dataclasses import replace
 
 import pytest
 import torch
-from plan_models import MODELS, counted_peak, executed, gradients, profiled
+from plan_models import MODELS, SD_LAYOUT, counted_peak, executed, gradients, of, profiled
 from torch import nn
 
 from tutorial_lib import memory, plan
@@ -52,6 +53,38 @@ def test_stages_may_keep_the_results_of_products_only(name):
     assert 0.97 <= peak / found.peak_bytes <= 1.0001
     plain = replace(profile, stages=tuple(replace(s, selective=None) for s in profile.stages))
     assert found.seconds < plan.solve(plain, budget_bytes=int(0.65 * whole)).seconds
+
+
+def by_level(profile):
+    """The plan that recomputes each of a U-Net's blocks (down, middle, up) as one segment."""
+
+    def block(index):
+        words = profile.names[index].split(".")
+        return words[: 1 if words[0] == "mid_block" else 2]
+
+    last = len(profile.stages) - 1
+    segments = [tuple(group) for _, group in itertools.groupby(range(1, last), block)]
+    assert len(segments) == 9
+    return plan.Plan(profile.stages, (0, *segments, last), profile.skips, calls=profile.calls)
+
+
+@pytest.mark.weekly
+def test_stable_diffusions_layout_needs_half_of_what_its_blocks_need_recomputed_as_wholes():
+    torch.manual_seed(0)
+    model, loss = of("sd15-unet", SD_LAYOUT)()
+    model.train()
+    profile = plan.profile(model, loss, speed=plan.Speed(), selective=True)
+    levels = by_level(profile)
+    plan.apply(model, levels)
+    peak = counted_peak(model, loss)
+    plan.undo(model)
+    found, same, _ = executed(model, loss, profile, peak)
+    assert same
+    assert found.overhead < 0.6 * levels.overhead
+    found, same, less = executed(model, loss, profile, peak // 2)
+    assert same
+    assert less <= peak / 2
+    assert found.seconds <= levels.seconds
 
 
 def test_a_wrong_price_is_seen():
