@@ -450,8 +450,7 @@ claims.Verdicts(
     claims.Verdict(
         "A01",
         "wrong",
-        "Gradients are as large as the parameters; optimizer states are 0 to 2 times "
-        "as large.",
+        "Gradients are as large as the parameters, optimizer states 0 to 2 times.",
         f"{multiples.min():.2f} to {multiples.max():.2f} times the parameters",
         "counted",
         "verdict-states",

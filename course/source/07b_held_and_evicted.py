@@ -253,8 +253,7 @@ claims.Verdicts(
     claims.Verdict(
         "C21",
         "holds",
-        "Evicting on demand stays close to the best plan on a chain, and needs no plan "
-        "beforehand.",
+        "On a chain, evicting on demand stays close to the best plan and needs none.",
         f"{runs} runs, {planned} planned: {more:+.0f} %",
         "counted",
         "on-demand-runs",
@@ -262,8 +261,7 @@ claims.Verdicts(
     claims.Verdict(
         "E16",
         "holds if",
-        "Keeping the blocks' outputs costs little; keeping tensors from inside undoes "
-        "the saving.",
+        "Keeping blocks' outputs costs little; keeping their insides undoes the saving.",
         f"peak {peaks['nothing', '']:.0f} % of plain with nothing kept, "
         f"{peaks['block', 'itself']:.0f} % with outputs, {inside:.0f} % with the "
         "inside",

@@ -319,7 +319,9 @@ def conditions(*choice, kernels=("eager", "sdpa"), precisions=("fp32", "bf16-amp
 
 
 def shown(table):  # rounded, and a word where there is no number
-    return pd.DataFrame(table).round(1).astype(object).fillna("does not fit")
+    return pd.DataFrame(table).map(
+        lambda n: "does not fit" if pd.isna(n) else f"{n:.1f}"
+    )
 
 
 # %% [markdown] id="xl"
@@ -556,7 +558,8 @@ for model, step, claimed, seen in figures:
     for name in seen.columns.intersection(list(gpus)):
         line[name.removesuffix(", GB")] = seen[name][nearest]
     lines.append(line)
-pd.DataFrame(lines).round(1).astype(object).fillna("-").set_index(["model", "step"])
+table = pd.DataFrame(lines).round(1).set_index(["model", "step"])
+table.map(lambda value: "-" if pd.isna(value) else value)
 
 # %% id="against-figure"
 points = {}

@@ -396,7 +396,7 @@ runs, table = {}, {}
 
 
 def by_rank(sizes):
-    return "  ".join(f"{size / P:.2f}" for size in sizes)
+    return ", ".join(f"{size / P:.2f}" for size in sizes)
 
 
 for name, schedule in SCHEDULES.items():
@@ -404,7 +404,7 @@ for name, schedule in SCHEDULES.items():
         runs[name, recomputed] = four.run(measured_pipeline, *schedule, recomputed)
     kept, frugal = ([one.report for one, _ in runs[name, way]] for way in (False, True))
     table[name] = {
-        "in flight": "  ".join(str(flight) for _, flight in runs[name, False]),
+        "in flight": ", ".join(str(flight) for _, flight in runs[name, False]),
         "activations, P": by_rank(report.at_peak["activations"] for report in kept),
         "peak, P": by_rank(report.peak_bytes for report in kept),
         "peak, checkpointed": by_rank(report.peak_bytes for report in frugal),

@@ -239,7 +239,8 @@ def broken_b(model, optimizer, tokens, settings):
 
 # %% id="symptom-a"
 off_a = off_by(broken_a, make_a, text(4, 32))
-print(f"case A: off by {off_a:.0%}{beside(guess, off_a)}")
+# one digit: the text is of your version of Python
+print(f"case A: off by {off_a:.1f} of its norm{beside(guess, off_a)}")
 
 
 # %% id="answer-9-1"
