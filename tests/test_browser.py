@@ -165,6 +165,7 @@ def test_every_notebook_can_be_read_in_a_narrow_window(browser, tmp_path, theme)
         for name in NOTEBOOKS:
             notebook = Notebook(context, url_of(name))
             found[name] = notebook.faults() + notebook.complaints
-            notebook.picture(pictures / f"{Path(name).stem}-{theme}.png")
+            folder, file = name.split("/")
+            notebook.picture(pictures / f"{folder}-{file.removesuffix('.ipynb')}-{theme}.png")
             notebook.close()
     assert {name: faults for name, faults in found.items() if faults} == {}

@@ -34,7 +34,8 @@ FAULTS = """() => {
     const all = (what) => [...document.querySelectorAll('.jp-Notebook ' + what)];
     const pictures = all('img').filter((one) => !one.closest('.jp-MarkdownOutput a'));
     const wide = (one) => one.scrollWidth > one.clientWidth + 1;
-    const said = document.querySelector('.jp-Notebook').innerText;
+    const notebooks = [...document.querySelectorAll('.jp-Notebook')];
+    const said = notebooks.map((one) => one.innerText).join(' ');
     return [
         ...all('img').filter((one) => one.complete && !one.naturalWidth).map(() => 'broken image'),
         ...pictures.filter((one) => !one.alt).map(() => 'image without alt text'),
@@ -181,7 +182,8 @@ class Notebook:
     def picture(self, path):
         """Take a picture of the whole notebook, in a window as high as it."""
         size = self.page.viewport_size
-        script = "() => document.querySelector('.jp-WindowedPanel-outer').scrollHeight"
+        panels = "[...document.querySelectorAll('.jp-WindowedPanel-outer')]"  # of other tabs too
+        script = f"() => Math.max(...{panels}.map((panel) => panel.scrollHeight))"
         height = min(12_000, self.page.evaluate(script) + 200)
         self.page.set_viewport_size({**size, "height": height})
         self.page.screenshot(path=path)
