@@ -261,7 +261,7 @@ claims.Verdicts(
     claims.Verdict(
         "E16",
         "holds if",
-        "Keeping blocks' outputs costs little; keeping their insides undoes the saving.",
+        "Blocks' outputs cost little to keep; their insides undo the saving.",
         f"peak {peaks['nothing', '']:.0f} % of plain with nothing kept, "
         f"{peaks['block', 'itself']:.0f} % with outputs, {inside:.0f} % with the "
         "inside",
