@@ -22,7 +22,7 @@ from tutorial_lib.guesses import beside
 from tutorial_lib.models.gpt import GPT, GPTConfig
 from tutorial_lib.training import Recipe
 from tutorial_lib.training.adamw_8bit import AdamW8bit
-from tutorial_lib.units import GB, Bytes, human_bytes
+from tutorial_lib.units import GB, Bytes
 
 # %% [markdown] id="residents"
 # ## What stays: bytes per parameter
@@ -96,21 +96,20 @@ table["states / parameters"] = multiples
 table.round(2)
 
 # %% [markdown] id="read-residents"
-# Three common beliefs, and what the table (bytes per parameter) says.
+# Three common beliefs, and what the table says.
 #
 # - **"Autocast halves the model."** It changes nothing here. Autocast computes in bfloat16, but the
 #   parameters, gradients and states that it keeps are float32: 16 bytes either way.
 # - **"Adam's states are float32."** Only if the parameters are. PyTorch's AdamW keeps its two
-#   states in the type of the parameter. So 14 GB of bfloat16 parameters bring 28 GB of states, not
-#   56. The 56 GB belong to float32 parameters, or to an extra float32 master copy of the weights.
-#   Both bring the sum to 16 bytes per parameter or more.
+#   states in the type of the parameter. So 14 GB of bfloat16 parameters bring 28 GB of states. The
+#   56 GB of the sum belong to float32 parameters, or to an extra float32 copy of the weights (a
+#   *master copy*). Both bring the sum to 16 bytes per parameter or more.
 # - **"Optimizer states take 2 to 8 times the parameters."** As a multiple, no row is above 2.
 #
 # 8-bit AdamW (Dettmers et al., 2022) keeps two states of one byte. Adafactor (Shazeer and Stern,
 # 2018) keeps one number for each row and each column of a matrix. Chapter 01b measures more levers
 # on what stays, LoRA among them.
-
-# %% [markdown] id="activations"
+#
 # ## What comes and goes: activations
 #
 # Autograd keeps an activation because some operation needs its input or its output to compute a
@@ -155,8 +154,8 @@ pd.DataFrame({"on paper, units": on_paper, "counted, units": counted}).round(2)
 #
 # The 2 are the last norm and the head. The last term is the softmax over the vocabulary. With a
 # checkpoint around each block, a block keeps 1 unit, its input. During the backward pass one block
-# at a time has its other 15 units as well: $L + 15$ in all. Compare both with a count, for several
-# depths and widths:
+# at a time has its other 15 units as well: $L + 15$ in all. (By then the head and the vocabulary
+# are done.) Compare both with a count, for several depths and widths:
 
 
 # %% id="waiting"
@@ -183,38 +182,12 @@ theory = pd.DataFrame(rows, columns=columns)
 theory.round(2)
 
 # %% [markdown] id="read-theory"
-# The formula is right to a quarter of a per cent. (Both columns are in units.) It holds for *this*
-# block; another kind of block has another number in place of 16. The best-known published figure
-# (34 bytes per element and layer in 16 bits, Korthikanti et al., 2022) counts dropout masks too:
-# chapter 03 checks it.
+# The formula is right to a quarter of a per cent. It holds for *this* block; another kind of block
+# has another number in place of 16. The best-known published figure (34 bytes per element and layer
+# in 16 bits, Korthikanti et al., 2022) counts dropout masks too: chapter 03 checks it. And
+# attention that stores its scores, one number for each pair of tokens and head, adds a term with
+# $T^2$: chapter 01b draws it, chapter 03 counts it.
 #
-# ### Where the formula ends: attention that writes its scores out
-#
-# Some attention code stores its scores, one number for each pair of tokens and head. What does that
-# do to the curve over the sequence length?
-
-
-# %% id="growth-sequence"
-def saved_bytes(seq, attention):
-    sizes = {"num_layers": 2, "seq_len": seq, "d_model": 256, "num_heads": 4}
-    gpt = GPT(GPTConfig(vocab_size=1000, attention=attention, **sizes))
-    ids = torch.zeros(1, seq, dtype=torch.long)
-    return memory.saved(lambda: gpt.loss(ids), params_of=gpt).num_bytes
-
-
-curves = {"scores written out": {}, "fused attention": {}, "formula": {}}
-for T in (128, 256, 512, 1024):
-    curves["scores written out"][T] = saved_bytes(T, "eager")
-    curves["fused attention"][T] = saved_bytes(T, "sdpa")
-    curves["formula"][T] = 4 * T * ((16 * 2 + 2) * 256 + 1000)
-title = "Activations of 2 blocks, counted (both axes linear)"
-plots.growth(curves, xlabel="tokens", title=title, predicted=["formula"], log=False)
-
-# %% [markdown] id="read-sequence"
-# Fused attention follows the straight line of the formula. Written-out scores add a term with
-# $T^2$. That term decides at long context; chapter 03 counts it.
-
-# %% [markdown] id="the-peak"
 # ## When is the peak?
 #
 # In a GPT two moments compete for the peak.
@@ -222,11 +195,11 @@ plots.growth(curves, xlabel="tokens", title=title, predicted=["formula"], log=Fa
 # | moment | parameters | states | gradients | activations | temporary |
 # |---|---|---|---|---|---|
 # | start of the backward pass | all | all | hardly any | **all** | gradients of two activations |
-# | the update | all | all | **all** | none | one more P (`foreach`, a GPU's default) |
+# | the update | all | all | **all** | none | the parameters once more (`foreach`) |
 #
-# (In a network whose last layers hold most of the weights, such as a VGG, there is a third moment.
-# In the middle of the backward pass most gradients *and* most activations are there. Lab 01 comes
-# to it.)
+# (`foreach`, a GPU's default, updates all parameters at once. In a network whose last layers hold
+# most of the weights, such as a VGG, there is a third moment. In the middle of the backward pass
+# most gradients *and* most activations are there. Lab 01 comes to it.)
 
 # %% id="peak"
 gpu_adamw = partial(torch.optim.AdamW, foreach=True)  # a GPU's default
@@ -269,8 +242,7 @@ plots.ledger_bars(both, title="Peak, counted")
 # %% [markdown] id="read-panacea"
 # Parameters and states are the same in both bars. The gradients appear in the second bar because
 # its peak comes later in the step.
-
-# %% [markdown] id="batches"
+#
 # ## Micro-batch and effective batch
 #
 # Two batch sizes are in use, and only one of them decides the memory. A GPU holds a *micro-batch*.
@@ -305,41 +277,13 @@ pd.DataFrame({"peak in P": in_p}).round(2).rename_axis("micro-batch x steps")
 #
 # More GPUs change nothing on each of them, as long as each holds a whole model. Chapter 13 measures
 # that with real processes.
-
-# %% [markdown] id="unseen"
+#
 # ## What the meter does not see
 #
-# The meter counts tensors. What does a GPU need beyond them? Its kernels ask for *workspace* while
-# they run. Its allocator rounds requests up, and hands out a larger free block whole where the rest
-# would be too small. And it keeps freed memory in *reserve*. This row was *emulated*: PyTorch's own
-# CUDA allocator ran the step of a 50-layer transformer for an A100, and no kernel ran.
-
-# %% id="workspace"
-rows = recorded.load("emulated NVIDIA A100-SXM4-80GB").rows
-on_card = rows[Recipe("transformer-50", 11, seq=512).label()]["report"]
-levels = ["counted_bytes", "requested_bytes", "peak_bytes", "reserved_bytes"]
-sizes = pd.Series([on_card[level] for level in levels])
-sizes = sizes.diff().fillna(sizes).map(human_bytes)
-sizes.index = ["tensors", "+ workspace", "+ larger blocks", "+ reserve"]
-sizes.to_frame("emulated A100")
-
-# %% id="verdicts-unseen"
-claims.Verdicts(
-    claims.Verdict(
-        "C01",
-        "holds",
-        "A GPU needs workspace and larger blocks beside the tensors, and keeps a "
-        "reserve.",
-        ", ".join(f"{name} {size}" for name, size in sizes.items()),
-        "emulated",
-        "workspace",
-        device="emulated A100",
-    ),
-)
-
-# %% [markdown] id="read-workspace"
-# In a report from your own GPU, `other` is workspace and larger blocks together, and `reserved` is
-# what the allocator has taken from the driver:
+# The meter counts tensors. A GPU needs a little more: *workspace* that its kernels take while they
+# run, larger blocks than were asked for, and a *reserve* of freed memory that its allocator keeps.
+# Chapter 02b puts figures to the three. In a report from your own GPU, `other` is workspace and
+# larger blocks together, and `reserved` is what the allocator has taken from the driver:
 
 # %% id="on-the-gpu"
 # NBVAL_IGNORE_OUTPUT
@@ -437,8 +381,7 @@ plots.ledger_bars(ledgers, title=title, cards_gib=cards, predicted=list(levers))
 # fifth. Each lever lowers one of the two moments, and the peak is the higher one. So "technique X
 # saves Y per cent" cannot be true of all models. The first thing to ask is: at which moment is the
 # peak?
-
-# %% [markdown] id="verdicts-text"
+#
 # ## Verdicts
 #
 # What the chapter says about claims from published courses and papers (A01 is a number in the
@@ -497,5 +440,6 @@ claims.Verdicts(
 # - Ask of every saving: which of the two moments does it lower, and which is the higher one?
 #
 # Lab 01, `lab01_ledger`, asks for all three, to the byte. Chapter 01b, `01b_more_levers`, is
-# optional: a memory calculator, LoRA and paged states, images, two models called GPT-2 XL, and a
-# published table. Chapter 02 shows five published ways to measure these things wrongly.
+# optional: a memory calculator, LoRA and paged states, long sequences, images, two models called
+# GPT-2 XL, and a published table. Chapter 02 shows five published ways to measure these things
+# wrongly.

@@ -7,7 +7,7 @@
 # 1. What does a GPT need, for any depth, width and precision?
 # 2. What is left to save if the parameters themselves are trained cheaply: LoRA, 8-bit and paged
 #    states?
-# 3. How do activations grow with the size of an image?
+# 3. How do activations grow with the length of a text, and with the size of an image?
 # 4. Why do two models called "GPT-2 XL" keep different bytes?
 # 5. Is a much-copied table of savings right, and why will the subject not go away?
 #
@@ -254,7 +254,33 @@ claims.Verdicts(
     ),
 )
 
+# %% [markdown] id="long-sequences"
+# ## Twice the tokens, four times the scores
+#
+# Chapter 01's formula is linear in the sequence length. Some attention code stores its scores, one
+# number for each pair of tokens and head. What does that do to the curve?
+
+
+# %% id="growth-sequence"
+def saved_bytes(seq, attention):
+    sizes = {"num_layers": 2, "seq_len": seq, "d_model": 256, "num_heads": 4}
+    gpt = GPT(GPTConfig(vocab_size=1000, attention=attention, **sizes))
+    ids = torch.zeros(1, seq, dtype=torch.long)
+    return memory.saved(lambda: gpt.loss(ids), params_of=gpt).num_bytes
+
+
+curves = {"scores written out": {}, "fused attention": {}, "formula": {}}
+for T in (128, 256, 512, 1024):
+    curves["scores written out"][T] = saved_bytes(T, "eager")
+    curves["fused attention"][T] = saved_bytes(T, "sdpa")
+    curves["formula"][T] = 4 * T * ((16 * 2 + 2) * 256 + 1000)
+title = "Activations of 2 blocks, counted (both axes linear)"
+plots.growth(curves, xlabel="tokens", title=title, predicted=["formula"], log=False)
+
 # %% [markdown] id="images"
+# Fused attention follows the straight line of the formula. Written-out scores add a term with
+# $T^2$. That term decides at long context; chapter 03 counts it.
+#
 # ## Images: twice the side, four times the bytes
 #
 # A U-Net keeps feature maps, so its activations follow the *area* of the image. **Question.** By

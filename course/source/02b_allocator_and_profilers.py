@@ -1,12 +1,13 @@
 # %% [markdown] id="title"
 # # The allocator, and other instruments
 #
-# This companion of chapter 02 is optional: no lab and no later chapter needs it. It answers three
+# This companion of chapter 02 is optional: no lab and no later chapter needs it. It answers four
 # questions:
 #
 # 1. Why can a tensor not be allocated although twice its size is free?
 # 2. How do you read the allocator's own record of a step, a snapshot?
-# 3. What do PyTorch's profiler and its other counters see that this course's meter does not?
+# 3. What does a GPU need beyond the tensors?
+# 4. What do PyTorch's profiler and its other counters see that this course's meter does not?
 #
 # **Budget:** 35 minutes, 1 GiB of memory, no GPU needed.
 
@@ -26,10 +27,11 @@ from torch import nn
 from torch.distributed._tools.mem_tracker import MemTracker
 from torch.utils.flop_counter import FlopCounterMode
 
-from tutorial_lib import claims, device, memory, strategies
+from tutorial_lib import claims, device, memory, recorded, strategies
 from tutorial_lib.guesses import beside
 from tutorial_lib.models.gpt import GPT, GPTConfig
 from tutorial_lib.recorded import snapshots
+from tutorial_lib.training import Recipe
 from tutorial_lib.units import MIB, Bytes, human_bytes
 
 torch.set_num_threads(1)
@@ -199,6 +201,23 @@ if torch.cuda.is_available():
         gpu_curve, _ = held_bytes(pickle.loads(path.read_bytes())["device_traces"][0])
     print(f"at most {Bytes(max(gpu_curve))} above the start")
 
+# %% [markdown] id="unseen"
+# ## Tensors, workspace, blocks, reserve
+#
+# What does a GPU need beyond the tensors? Its kernels ask for *workspace* while they run. Its
+# allocator rounds requests up, and hands out a larger free block whole where the rest would be too
+# small. And it keeps freed memory in *reserve*. This row was *emulated*: PyTorch's own CUDA
+# allocator ran the step of a 50-layer transformer for an A100, and no kernel ran.
+
+# %% id="workspace"
+rows = recorded.load("emulated NVIDIA A100-SXM4-80GB").rows
+on_card = rows[Recipe("transformer-50", 11, seq=512).label()]["report"]
+levels = ["counted_bytes", "requested_bytes", "peak_bytes", "reserved_bytes"]
+sizes = pd.Series([on_card[level] for level in levels])
+sizes = sizes.diff().fillna(sizes).map(human_bytes)
+sizes.index = ["tensors", "+ workspace", "+ larger blocks", "+ reserve"]
+sizes.to_frame("emulated A100")
+
 # %% [markdown] id="blind"
 # ## Workspace: the counter against the profiler
 #
@@ -338,6 +357,16 @@ print(*warned)
 
 # %% id="verdicts"
 claims.Verdicts(
+    claims.Verdict(
+        "C01",
+        "holds",
+        "A GPU needs workspace and larger blocks beside the tensors, and keeps a "
+        "reserve.",
+        ", ".join(f"{name} {size}" for name, size in sizes.items()),
+        "emulated",
+        "workspace",
+        device="emulated A100",
+    ),
     claims.Verdict(
         "D17",
         "holds if",
