@@ -70,15 +70,16 @@ def make_tower(side=8, dropout=0.1):
 # Difficulty 2/5 · importance 4/5 · 10 minutes
 #
 # $B$ pairs give $B^2$ similarities: the cosine of each image's embedding and each text's, times a
-# scale $s$. Telling pair $i$ from the others is a classification with $B$ classes. The loss is the
-# mean of both directions, from images to texts and back:
+# scale $s$. With $a_i$ and $b_i$ the two embeddings divided by their lengths, the cosine is
+# $a_i \cdot b_j$. Telling pair $i$ from the others is a classification with $B$ classes. The loss
+# is the mean of both directions, from images to texts and back:
 #
 # $$ \ell = \frac{1}{2B} \sum_{i=1}^{B} \Big(
 #    -\log \frac{e^{s\,a_i \cdot b_i}}{\sum_j e^{s\,a_i \cdot b_j}}
 #    -\log \frac{e^{s\,a_i \cdot b_i}}{\sum_j e^{s\,a_j \cdot b_i}} \Big) $$
 #
 # The scale is learned by its logarithm, so that it stays positive (Radford et al., 2021, figure 3).
-# It may reach 100, and $e^{100}$ is too large for float32. Your loss does not clip it.
+# It may reach 100, and $e^{100}$ is too large for float32. Your loss need not clip it.
 
 
 # %% id="answer-7-1"
@@ -625,9 +626,9 @@ def cached_backward(
         micro_batch: Rows in memory at once; the last micro-batch may have fewer.
 
     Raises:
-        ValueError: When the inputs have different numbers of rows (names them), or
-            fewer than 2; when micro_batch is below 1; when a BatchNorm is in training
-            (names it). No tower has run by then.
+        ValueError: When the inputs have different numbers of rows, or fewer than 2; when
+            micro_batch is below 1; when a BatchNorm is in training. It names what came
+            (the numbers, the BatchNorm), and no tower has run by then.
         FloatingPointError: When the loss is not finite. Gradients, buffers and random
             state are as they were.
     """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -23,7 +24,7 @@ def integer(value: Any, name: str) -> int:
     """
     value = _whole(value)
     if isinstance(value, bool) or not isinstance(value, int):
-        hint = ": bytes are whole, so use // and int" if isinstance(value, float) else ""
+        hint = ": whole numbers come from // and int" if isinstance(value, float) else ""
         raise CheckError(f"{name} should be an int, and is {_told(value)}{hint}.")
     if not 0 <= value < _TOO_LARGE:
         # A number of thousands of digits cannot even be written into the message.
@@ -33,24 +34,31 @@ def integer(value: Any, name: str) -> int:
 
 
 def integers(value: Any, name: str, number: int | None = None) -> list[int]:
-    """Read a list of ints, of so many, or of any number (None).
+    """Read a list of ints, of so many, or of any number (None); a vector is as good.
 
     Raises:
         CheckError: When it is anything else.
     """
-    numbers: list[Any] = [_whole(n) for n in value] if isinstance(value, list) else [None]
-    if all(type(n) is int for n in numbers) and number in (None, len(numbers)):
+    if isinstance(value, Tensor) and value.shape == (number,):
+        value = value.tolist()
+    numbers = [_whole(n) for n in value] if isinstance(value, list) else []
+    others = [n for n in numbers if type(n) is not int]
+    if isinstance(value, list) and not others and number in (None, len(numbers)):
         return numbers
     wanted = "a list of" if number is None else number
-    raise CheckError(f"{name}: {wanted} whole numbers are wanted, and something else came.")
+    seen = f"a list of {len(numbers)}" if isinstance(value, list) else _told(value)
+    among = f", {_told(others[0])} among them" if others else ""
+    raise CheckError(f"{name}: {wanted} whole numbers are wanted, and {seen} came{among}.")
 
 
 def number(value: Any, name: str) -> float:
-    """Read a float or an int; nan and infinity are floats.
+    """Read a float or an int, which may come as a tensor of one; nan and infinity are floats.
 
     Raises:
         CheckError: For anything else; a loss that is a tensor would keep its graph alive.
     """
+    if isinstance(value, Tensor) and value.dim() == 0 and "loss" not in name:
+        value = value.item()
     if isinstance(value, Tensor):
         why = ": a loss that is kept as a tensor keeps its whole graph" if "loss" in name else ""
         raise CheckError(f"{name} is a tensor, and should be a float{why}. Use .item().")
@@ -99,6 +107,18 @@ def items(value: Any, name: str) -> list[Any]:
     raise CheckError(f"{name}: a list is wanted, and {type(value).__name__} came.")
 
 
+def function(value: Any, name: str) -> Any:
+    """Read a function that an answer returned.
+
+    Raises:
+        CheckError: When it is anything else.
+    """
+    if callable(value):
+        return value
+    kind = type(value).__name__
+    raise CheckError(f"{name} should return a function, and {kind} came: what does it return?")
+
+
 def several(returned: Any, number: int, names: str) -> list[Any]:
     """Take apart what an answer returned: so many values, in a tuple or list.
 
@@ -113,6 +133,8 @@ def several(returned: Any, number: int, names: str) -> list[Any]:
     if isinstance(returned, tuple | list) and len(returned) == number:
         return list(returned)
     kind = type(returned).__name__
+    if isinstance(returned, tuple | list):
+        kind = f"a {kind} of {len(returned)}"
     raise CheckError(f"{number} values are wanted, {names}, and {kind} came: return all of them.")
 
 
@@ -181,13 +203,17 @@ def _is_vector(value: Any, size: int) -> bool:
 
 
 def _whole(value: Any) -> Any:
-    is_one = isinstance(value, Tensor) and value.dim() == 0
-    if is_one and value.dtype in (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8):
-        return int(value)
-    return value
+    if isinstance(value, Tensor):
+        is_float = value.is_floating_point() or value.is_complex()
+        is_whole = value.dim() == 0 and not is_float and value.dtype != torch.bool
+        return int(value) if is_whole else value
+    is_index = hasattr(type(value), "__index__") and not isinstance(value, bool)
+    return int(operator.index(value)) if is_index else value
 
 
 def _told(value: Any) -> str:
     if isinstance(value, Opaque):
         return value.type_name
+    if isinstance(value, Tensor):
+        return f"a tensor {tuple(value.shape)} of {str(value.dtype).removeprefix('torch.')}"
     return repr(value)[:100] if not isinstance(value, int) or isinstance(value, bool) else "an int"

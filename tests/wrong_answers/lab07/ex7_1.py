@@ -56,6 +56,9 @@ adds_the_two = wrong("the mean of the two directions, not their sum")(
     with_slips(reduce=lambda logits: 2 * mean_of_both(logits))
 )
 sums_over_pairs = wrong("a batch twice as large would count twice")(with_slips(reduce=summed))
+compares_raw_one_way = wrong("or two of them at once")(
+    with_slips(prepare=lambda x: x, reduce=one_way)
+)
 compares_raw = wrong("give each row length 1 first")(with_slips(prepare=lambda x: x))
 takes_the_logarithm_as_scale = wrong("take its exponential")(with_slips(scale=lambda s: s))
 divides_by_the_scale = wrong("it is one over a temperature")(

@@ -138,3 +138,10 @@ def writes_into_one_tensor(tower, micro_batches, remember):
         out[first : first + len(part)] = part
         first += len(part)
     return out, moments
+
+
+@wrong("what remember returned before each run, and int came")
+def remembers_once(tower, micro_batches, remember):
+    moment = remember(tower)
+    with torch.no_grad():
+        return torch.cat([tower(rows) for rows in micro_batches]), moment

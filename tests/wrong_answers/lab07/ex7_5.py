@@ -230,3 +230,17 @@ def as_a_class_with_fork_rng(tower):
             return super().__enter__()
 
     return Moment
+
+
+def load(tower, buffers):
+    write(tower, buffers)
+    state = tower.state_dict()
+    tower.load_state_dict(state | {name: buffers[name] for name in buffers if name in state})
+
+
+writes_parameters_too = wrong("parameters are not")(with_slips(write=load))
+
+
+@wrong("should return a function, and NoneType came")
+def returns_nothing(tower):
+    with_slips()(tower)

@@ -88,8 +88,8 @@ def _judge(case: Case, result: Result) -> None:
         loss,
         wanted.detach(),
         _faults(*[x.detach() for x in inputs]),
-        otherwise="it is none of the usual faults: each row's label is its own number, since pair "
-        "i stands in row i and in column i.",
+        otherwise="it is none of the usual faults, or two of them at once: is each row divided by "
+        "its length, is its label its own number, are both directions there?",
         tolerance=tolerance,
         fault_tolerance=1e-4,
         where=f"the loss is {loss:.4f}, and ",

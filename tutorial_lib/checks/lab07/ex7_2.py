@@ -39,6 +39,11 @@ def _run(answer: Callable[..., Any], case: Case) -> Result:
             f"the embeddings come as {type(embeddings).__name__}, and one tensor of all rows is "
             "wanted: torch.cat."
         )
+    if not isinstance(moments, list | tuple):
+        raise CheckError(
+            "the second value should be a list, with what remember returned before each run, and "
+            f"{type(moments).__name__} came."
+        )
     seen: dict[str, Any] = {
         "embeddings": embeddings,
         "needs_grad": embeddings.requires_grad,

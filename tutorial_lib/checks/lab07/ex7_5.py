@@ -41,13 +41,19 @@ def _on_a_gpu(answer: Callable[..., Any], tower: nn.Module, first: int) -> dict[
     """Follow the random state of a GPU that is not there, where one parameter seems to live."""
     with FakeTensorMode():
         tower.register_parameter("elsewhere", nn.Parameter(torch.empty(1, device="cuda")))
+    seen: dict[str, Any] = {"inside": first, "put_back": True}
     with observe.pretended_gpu_states(first) as states:
-        moment = answer(tower)
-        states.append(first + 2)  # the first pass draws, for this micro-batch and for others
-        with moment():
-            inside = states[-1]
-            states.append(inside + 1)
-        return {"inside": inside, "put_back": states[-1] == first + 2}
+
+        def follow() -> None:
+            moment = answer(tower)
+            states.append(first + 2)  # the first pass draws, for this micro-batch and for others
+            with moment():
+                seen["inside"] = states[-1]
+                states.append(states[-1] + 1)
+            seen["put_back"] = states[-1] == first + 2
+
+        said = observe.error_said(follow)
+    return {**seen, "error_on_gpu": said}
 
 
 def _used(
@@ -55,7 +61,7 @@ def _used(
 ) -> dict[str, Any]:
     """Enter a moment twice, and twice more with an error inside; name what was another then."""
     before = _now(tower)
-    moment = answer(tower)
+    moment = read.function(answer(tower), "remember")
     seen: dict[str, Any] = {"moved_by_call": _moved(tower, before)}
     with torch.no_grad():
         first = tower(parts[0])
@@ -97,6 +103,7 @@ def _judge(case: Case, result: Result) -> None:
     at_entry = read.flag(result, "read_at_entry")
     kept = read.integer(result.get("kept"), "bytes of three moments")
     needed = read.integer(result.get("needed"), "bytes of random state and buffers")
+    on_gpu = str(result.get("error_on_gpu"))[:160]
     expect.no_fault(
         {
             "your call moved the random state or a buffer, so the first pass is another than a "
@@ -114,6 +121,8 @@ def _judge(case: Case, result: Result) -> None:
             "use.": not read.flag(result, "same_again"),
             f"three moments hold {kept} bytes, and {needed} are enough: random state and buffers "
             "move, parameters do not.": kept > 1.1 * needed,
+            f"a parameter of the tower lives on a GPU, and this came: {on_gpu}. Random state and "
+            "buffers are read and written, parameters are not.": bool(on_gpu),
             "a parameter of the tower lives on a GPU, which drew other numbers the second time: "
             "read_rng and write_rng are for that GPU's random state too.": (
                 read.integer(result.get("inside"), "inside") != case["seed"] % 100
