@@ -10,8 +10,8 @@ from __future__ import annotations
 import contextlib
 import gc
 import inspect
-import io
 import json
+import operator
 import os
 import random
 import re
@@ -26,6 +26,7 @@ import torch
 import torch.utils.checkpoint as torch_checkpoint
 
 from tutorial_lib.checks.forbid import Forbidden, refused
+from tutorial_lib.checks.printed import Printed
 
 Answer = Callable[..., Any]
 Case = Mapping[str, Any]
@@ -244,9 +245,9 @@ def run_in_place(check: Check, answer: Callable[..., Any], case: Case) -> Result
 
 
 @contextlib.contextmanager
-def quietly() -> Iterator[io.StringIO]:
+def quietly() -> Iterator[Printed]:
     """Run an answer under the usual settings; prints, warnings and random state stay in here."""
-    printed = io.StringIO()
+    printed = Printed()
     with (
         contextlib.redirect_stdout(printed),
         contextlib.redirect_stderr(printed),
@@ -282,12 +283,10 @@ def _raises_blank(code: types.CodeType) -> bool:
 
 def plain(value: Any) -> Any:
     """Reduce a value to what may cross between processes: numbers, text, tensors, containers."""
-    if type(value).__module__ == "numpy" and getattr(value, "shape", None) == ():
-        value = value.item()  # as good as Python's own number
+    if type(value).__module__ == "numpy" and hasattr(value, "tolist"):
+        value = value.tolist()  # as good as Python's own numbers and lists
     if value is None or isinstance(value, bool | str):
         return value
-    if isinstance(value, int):
-        return int(value)
     if isinstance(value, float):
         return float(value)
     if isinstance(value, torch.Tensor):
@@ -296,4 +295,6 @@ def plain(value: Any) -> Any:
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [plain(item) for item in value]
+    if hasattr(type(value), "__index__"):
+        return int(operator.index(value))
     return Opaque(type(value).__name__)

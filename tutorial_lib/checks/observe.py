@@ -113,18 +113,18 @@ def peak_above(
     return report.peak_bytes - report.baseline_bytes, report.leaked_bytes
 
 
-def error_said(call: Callable[[], Any], kind: type[Exception] | None = None) -> str:
+def error_said(call: Callable[[], Any], *kinds: str) -> str:
     """Run a call and give the name and text of the error that it raises; empty for none.
 
-    An error of a subclass of `kind` goes by the name of `kind`.
+    An error of a subclass of one of these kinds goes by the name of that kind.
     """
     try:
         call()
     except (NotImplementedError, CheckError):
         raise
     except Exception as error:
-        named = kind if kind is not None and isinstance(error, kind) else type(error)
-        return f"{named.__name__}: {error}"
+        names = [one.__name__ for one in type(error).__mro__]
+        return f"{next((name for name in names if name in kinds), names[0])}: {error}"
     return ""
 
 

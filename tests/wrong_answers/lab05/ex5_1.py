@@ -37,6 +37,14 @@ def calls_the_module(modules):
     return set_by(lambda module, forward: remade(module), modules)
 
 
+@wrong("in its closure, where autograd does not see them")
+def hides_the_arguments(modules):
+    def hidden(module, forward):
+        return lambda *args, **kwargs: remade(lambda: forward(*args, **kwargs))()
+
+    return set_by(hidden, modules)
+
+
 @wrong("does each module run its own forward?")
 @contextmanager
 def binds_late(modules):

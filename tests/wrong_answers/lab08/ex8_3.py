@@ -70,7 +70,7 @@ def never_refuses_a_side(unet, side, state_bytes, cap):
     return demands(unet, 8, cap, sum(parts_of(unet, side, state_bytes).values()))
 
 
-@wrong("the room comes as float")
+@wrong("the room should be an int")
 def gives_mebibytes(unet, side, state_bytes, cap):
     return demands(unet, side, cap, sum(parts_of(unet, side, state_bytes).values())) / 2**20
 

@@ -72,7 +72,7 @@ class Best:
 
 def _run(answer: Callable[..., Any], case: Case) -> Result:
     stages, trees = models.stages_of(case), []
-    said = observe.error_said(lambda: trees.append(answer(stages, case["budget"])), ValueError)
+    said = observe.error_said(lambda: trees.append(answer(stages, case["budget"])), "ValueError")
     return {"said": said, "tree": trees[0] if trees else None}
 
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import random
 from collections import namedtuple
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from tutorial_lib.checks import expect, read
 from tutorial_lib.checks.core import Case, Check, CheckError, Result
@@ -17,8 +16,7 @@ from tutorial_lib.checks.lab04.models import telling as telling_case
 Op = namedtuple("Op", "name reads writes flops")
 
 
-@dataclass(frozen=True)
-class Tape:
+class Tape(NamedTuple):
     """The operations of a forward, the bytes of what they made, and what backward asks for."""
 
     ops: list[Op]

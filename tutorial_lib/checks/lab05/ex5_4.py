@@ -82,7 +82,7 @@ def total_flops(chosen: Sequence[Option]) -> int:
 
 def _run(answer: Callable[..., Any], case: Case) -> Result:
     given, chosen = _options_of(case), []
-    said = observe.error_said(lambda: chosen.append(answer(given, case["budget"])), ValueError)
+    said = observe.error_said(lambda: chosen.append(answer(given, case["budget"])), "ValueError")
     return {"said": said, "chosen": chosen[0] if chosen else None}
 
 

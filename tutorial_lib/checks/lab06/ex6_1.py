@@ -145,7 +145,7 @@ def _run(answer: Callable[..., Any], case: Case) -> Result:
     observe.fill_gradients(model)
     with surroundings.watched(model, only=_KEPT) as changed:
         answered = answer(*_steps(case), model, _make_optimizer(case), case["tolerance"])
-    is_pair = isinstance(answered, tuple) and len(answered) == 2
+    is_pair = isinstance(answered, tuple | list) and len(answered) == 2
     part, difference = answered if is_pair else (answered, None)
     return {"part": part, "difference": difference, "changed": changed}
 

@@ -59,7 +59,7 @@ def _inputs(case: Case) -> tuple[Tensor, Tensor, Tensor]:
 def _run(answer: Callable[..., Any], case: Case) -> Result:
     inputs = _inputs(case)
     if "refused" in case:
-        return {"said": observe.error_said(lambda: answer(*inputs))}
+        return {"said": observe.error_said(lambda: answer(*inputs), "ValueError")}
     loss = answer(*inputs)
     if not isinstance(loss, Tensor) or loss.dim() or not loss.requires_grad:
         raise CheckError(

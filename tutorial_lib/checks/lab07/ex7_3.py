@@ -46,7 +46,7 @@ def _embedded(case: Case) -> tuple[models.InBatch, list[Tensor]]:
 def _run(answer: Callable[..., Any], case: Case) -> Result:
     loss_of, embeddings = _embedded(case)
     if case["spoiled"]:
-        said = observe.error_said(lambda: answer(loss_of, embeddings))
+        said = observe.error_said(lambda: answer(loss_of, embeddings), "FloatingPointError")
         return {"said": said, "gradients": observe.gradients_of(loss_of)}
     with (
         surroundings.watched(loss_of, embeddings, but=["gradients"]) as changed,

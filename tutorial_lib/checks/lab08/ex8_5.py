@@ -128,7 +128,7 @@ def _run(answer: Callable[..., Any], case: Case) -> Result:
     known = case["num"], case["full"], case["plain"], dict(case["prices"])
     call = partial(answer, *known, peak_of, case["limit"])
     if case.get("refused"):
-        return {"said": observe.error_said(call, ValueError), "asked": asked}
+        return {"said": observe.error_said(call, "ValueError"), "asked": asked}
     return {"chosen": _plan(call(), case), "asked": asked}
 
 
