@@ -27,6 +27,15 @@ def times_one_after_the_other(plain, other, gpu, clock, *, repeats):
     return second / first
 
 
+@wrong("run each step once before the first pair")
+def warms_up_each_pair(plain, other, gpu, clock, *, repeats):
+    one = {"warmup": 1, "repeats": 1}
+    steps = [solved("lab02").step_seconds] * repeats
+    return statistics.median(
+        seconds(other, gpu, clock, **one) / seconds(plain, gpu, clock, **one) for seconds in steps
+    )
+
+
 @wrong("It is a ratio of two medians")
 def divides_the_medians(plain, other, gpu, clock, *, repeats):
     first, second = zip(*pairs(plain, other, gpu, clock, repeats), strict=True)

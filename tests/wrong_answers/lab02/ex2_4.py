@@ -60,10 +60,9 @@ def counts_what_the_views_show(forward, model):
     return sum(size for storage, size in shown.items() if storage not in resident)
 
 
-@wrong("Weights are in it: what is saved of a Linear")
-def compares_tensors_and_not_storages(forward, model):
-    resident = {id(t) for t in [*model.parameters(), *model.buffers()]}
-    found = {}
+def sum_of_others(forward, resident):
+    """Add up the storages of what is packed and is none of some tensors, by identity."""
+    found, resident = {}, {id(tensor) for tensor in resident}
 
     def pack(tensor):
         if id(tensor) not in resident:
@@ -73,6 +72,16 @@ def compares_tensors_and_not_storages(forward, model):
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         forward()
     return sum(found.values())
+
+
+@wrong("Weights are in it: what is saved of a Linear")
+def compares_tensors_and_not_storages(forward, model):
+    return sum_of_others(forward, [*model.parameters(), *model.buffers()])
+
+
+@wrong("Weights and buffers are in it")
+def compares_with_parameters_alone(forward, model):
+    return sum_of_others(forward, model.parameters())
 
 
 @wrong("It is the number of elements")

@@ -64,6 +64,11 @@ def looks_before_the_collector_came(step, model, optimizer):
     return pairs(births(step), gradients(model) | state(optimizer))
 
 
+@wrong("More than one thing is in it that is no leak")
+def lists_all_births(step, model, optimizer):
+    return pairs(births(step), set())
+
+
 class Results(solved("lab02").Births):
     """Takes every result for new memory."""
 

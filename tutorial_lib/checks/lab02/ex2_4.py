@@ -76,12 +76,15 @@ def _faults(case: Case, saved: int) -> expect.Faults:
     there = [*model.parameters(), *model.buffers()]
     packed: list[Tensor] = []
     unlisted: list[Tensor] = []
+    disguised: list[Tensor] = []
     outputs: list[int] = []
 
     def pack(tensor: Tensor) -> Tensor:
         packed.append(tensor.detach())
         if not any(tensor is other for other in there):
             unlisted.append(packed[-1])
+        if not any(tensor is other for other in model.parameters()):
+            disguised.append(packed[-1])
         return packed[-1]
 
     for module in model.modules():
@@ -110,6 +113,8 @@ def _faults(case: Case, saved: int) -> expect.Faults:
         ),
         "Weights are in it: what is saved of a Linear is a transposed view, another tensor with "
         "the same storage. Compare storages.": _storage_bytes(unlisted),
+        "Weights and buffers are in it: what is saved of a Linear is a transposed view, another "
+        "tensor with the same storage. Compare storages.": _storage_bytes(disguised),
         "It is the outputs of all modules: not what autograd keeps of them.": sum(outputs),
     }.items()
 

@@ -118,6 +118,10 @@ def _reasons(
         + state,
         "Garbage is in it, that refers to itself and waits for Python's collector: collect before "
         "you look.": Counter(training.garbage_bytes),
+        "More than one thing is in it that is no leak: gradients, optimizer state, what step() "
+        "returned, or garbage that waits for Python's collector.": (
+            gradients + state + loss + Counter(training.garbage_bytes)
+        ),
     }
     yield from ((words, extra <= sizes) for words, sizes in in_it.items())
 

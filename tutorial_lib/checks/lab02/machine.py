@@ -48,7 +48,7 @@ def expect_time(value: float, wanted: float, name: str, faults: expect.Faults) -
         otherwise="It is none of the usual faults. Run it on a PretendGPU in a cell of your own, "
         "and print each time that it takes.",
         tolerance=_TOLERANCE,
-        where=f"{name}: {value:.4g} is off by {value / wanted - 1:+.0%}. ",
+        where=f"{name}: {value:.4g} is off by {value / wanted - 1:+,.1%}. ",
     )
 
 
