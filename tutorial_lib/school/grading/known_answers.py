@@ -128,10 +128,13 @@ def _solved(lab: Lab, number: str, text: str) -> list[str]:
     nodes = list(ast.walk(ast.parse(text)))
     attributes = {node.attr for node in nodes if isinstance(node, ast.Attribute)}
     attributes |= {str(node.value) for node in nodes if isinstance(node, ast.Constant)}  # getattr
-    there: set[str] = set()
+    there, needed = set[str](), set(attributes)
     for cell in lab.cells:
         if cell.kind == "code" and (cell.mark is None or cell.number):
-            there |= set().union(*map(bound_names, statements(cell.source)))
+            bound = set().union(*map(bound_names, statements(cell.source)))
+            there |= bound
+            if bound & attributes:  # a given class may call the answer, as lab 02's Births does
+                needed |= used_names(cell.source)
         if cell.number == number:
             break
     # an attribute of something else may be called like what a set-up cell leaves out here
@@ -139,7 +142,7 @@ def _solved(lab: Lab, number: str, text: str) -> list[str]:
         f"{name}={name} if {name!r} in globals() else None" for name in sorted(attributes & there)
     )
     answer = lab.answers[number]
-    own = [answer.reference] if attributes & set(answer.names) else []
+    own = [answer.reference] if needed & set(answer.names) else []
     made = [f"solution = types.SimpleNamespace({given})", "solved = lambda lab: solution"]
     return [*own, "import types", *made]
 
