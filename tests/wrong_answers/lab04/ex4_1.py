@@ -8,7 +8,7 @@ from wrong_answers import right, solved, wrong
 
 def cost(stages, length, *, first=True, held_before=True, beside=True, later=False, moments=True,
          last_kept=True, backward=True, whole=True, by_length=False, dropped=True,
-         waits=True):  # fmt: skip
+         waits=True, early=False, twice=False):  # fmt: skip
     """The right answer where no word is given."""
     kept_needs, dropped_needs = solved("lab04").kept_needs, solved("lab04").dropped_needs
     count, peak, held = len(stages), 0, 0
@@ -19,7 +19,8 @@ def cost(stages, length, *, first=True, held_before=True, beside=True, later=Fal
         boundary = stages[start].input_bytes if start or first else 0
         held = held + boundary if held_before else boundary
         if dropped and (end < count - 1 or not last_kept):
-            peak = max(peak, held + dropped_needs(stages, start, end + 1, count - 1))
+            part_end = end if early else count - 1
+            peak = max(peak, held + dropped_needs(stages, start, end + 1, part_end))
         if not last_kept:
             seconds += sum(stage.forward_seconds for stage in stages[start : end + 1])
         inside = 0
@@ -27,7 +28,8 @@ def cost(stages, length, *, first=True, held_before=True, beside=True, later=Fal
             needs = stages[index].saved_bytes
             if moments:
                 needs = kept_needs(stages, index, end if waits else count - 1)
-            peak = max(peak, (total if later else held) + inside + needs)
+            own = stages[index].input_bytes if twice else 0
+            peak = max(peak, (total if later else held) + own + inside + needs)
             inside += stages[index].saved_bytes if beside else 0
     kept = length if by_length or count % length == 0 else count % length
     if last_kept:
@@ -48,6 +50,16 @@ def looks_at_backward_alone(stages, length):
 @wrong("the gradient of its segment's output waits")
 def forgets_the_gradient_that_waits(stages, length):
     return cost(stages, length, waits=False)
+
+
+@wrong("a gradient waits in your first forward")
+def lets_a_gradient_wait_too_early(stages, length):
+    return cost(stages, length, early=True)
+
+
+@wrong("a stage's own input is in the peak twice")
+def adds_each_stages_input(stages, length):
+    return cost(stages, length, twice=True)
 
 
 @wrong("the backward is missing in the time")

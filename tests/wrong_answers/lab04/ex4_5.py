@@ -7,7 +7,7 @@ from tutorial_lib.plan import floor_bytes
 from wrong_answers import right, solved, wrong
 
 
-def floor(stages, *, nested=True, own_input=1, at_the_end=()):
+def floor(stages, *, nested=True, own_input=1, at_the_end=(), held=1, boundary=1, leave_out=0):
     """The right answer where no word is given."""
     lab, last = solved("lab04"), len(stages) - 1
 
@@ -24,12 +24,13 @@ def floor(stages, *, nested=True, own_input=1, at_the_end=()):
 
     @cache
     def needs(start, end):
-        later = stages[start].saved_bytes + needs(start + 1, end) if start < end else 0
+        later = held * stages[start].saved_bytes + needs(start + 1, end) if start < end else 0
         ways = [max(kept_needs(start, end), later)]
-        for split in range(start + 1, end + 1):
+        for split in range(start + 1, end + 1 - leave_out):
             dropping = dropped_needs(start, split, end)
             inside = needs(start, split - 1) if nested else kept(start, split - 1)
-            ways.append(max(dropping, stages[split].input_bytes + needs(split, end), inside))
+            rest = boundary * stages[split].input_bytes + needs(split, end)
+            ways.append(max(dropping, rest, inside))
         return min(ways)
 
     return own_input * stages[0].input_bytes + needs(0, len(stages) - 1)
@@ -79,6 +80,21 @@ def keeps_as_at_the_end(stages):
 @wrong("`dropped_needs` was asked for the end of the chain")
 def drops_as_at_the_end(stages):
     return floor(stages, at_the_end=["dropped"])
+
+
+@wrong("What a kept stage saved is held while the rest runs")
+def forgets_what_was_saved(stages):
+    return floor(stages, held=0)
+
+
+@wrong("The input of stage `split` is held")
+def forgets_the_boundary(stages):
+    return floor(stages, boundary=0)
+
+
+@wrong("`split` may be `end`")
+def stops_one_split_early(stages):
+    return floor(stages, leave_out=1)
 
 
 @wrong("should be an int, and is [")

@@ -99,7 +99,7 @@ def nests_nothing(stages, budget_bytes):
     return tree if seconds < math.inf else fastest(stages, room)[1]
 
 
-@wrong("is every way to split tried")
+@wrong("is every way tried")
 def keeps_what_fits_at_the_end(stages, budget_bytes):
     refuse(stages, budget_bytes)
     count = len(stages)

@@ -36,7 +36,7 @@ def _cases(seed: int) -> list[Case]:
         return drawn
 
     return [
-        models.telling(narrow, lambda drawn: _peaks(drawn, {_FIRST, _ONE, _OWN})),
+        models.telling(narrow, lambda drawn: _peaks(drawn, {_FIRST, _ONE, _OWN, _EARLY})),
         models.telling(wide, lambda drawn: _peaks(drawn, None)),
         *(case(count, length) for count, length in _SHAPES),
     ]
@@ -71,8 +71,9 @@ def _judge(case: Case, result: Result) -> None:
         peak,
         right.peak_bytes,
         _peak_faults(right, case["length"]),
-        otherwise=f"the time is right, and the peak ({peak}) is {side}. Draw it: "
-        "plots.schedule(plan.simulate(stages, tree).events) shows what is held at every run.",
+        otherwise=f"the time is right, and the peak ({peak}) is {side}. "
+        "plots.schedule(plan.simulate(unequal, segments(6, 2)).events, unit=1) draws what is held "
+        "at every run: go through it with your sum for `unequal`.",
         tolerance=0,
         where=where,
     )
@@ -113,13 +114,21 @@ _ALL = (
 _ONE = "only one boundary is held at a time in your sum: those of all earlier segments wait too."
 _LAST = "the last segment is dropped and run again in your peak: it is kept."
 _OWN = "the chain's own input is missing in the peak."
+_EARLY = (
+    "a gradient waits in your first forward, and there is none yet: its part ends with the chain, "
+    "also where it drops a segment."
+)
+_TWICE = (
+    "a stage's own input is in the peak twice: it is the segment's boundary, or the stage before "
+    "has saved it."
+)
 
 
 def _peaks(case: Case, words: Collection[str] | None) -> Iterable[int]:
     """Give the right peak, and those of some faults; None for all but two."""
     right = _simulated(case)
     faults = dict(_peak_faults(right, case["length"]))
-    chosen = faults.keys() - {_FIRST, _LAST} if words is None else words
+    chosen = faults.keys() - {_FIRST, _LAST, _EARLY} if words is None else words
     return right.peak_bytes, *(faults[fault] for fault in chosen)
 
 
@@ -158,6 +167,13 @@ def _peak_faults(right: plan.Simulation, length: int) -> expect.Faults:
         peak(lambda event, start: -sum(saved[start : event.stage])),
     )
     yield _FIRST, max(event.held_bytes for event, _ in backward)
+    yield _TWICE, peak(lambda event, start: inputs[event.stage])
+    early = (
+        event.held_bytes + inputs[start + length]
+        for event, start in events
+        if not event.keeps and event.kind == "forward"
+    )
+    yield _EARLY, max(right.peak_bytes, *early, 0)
     yield (
         _WAITS,
         peak(lambda e, start: -inputs[start + length] if e.kind == "recompute" else 0),

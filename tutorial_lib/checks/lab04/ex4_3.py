@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable
 from functools import cache
 from typing import Any
 
 from tutorial_lib.checks import expect, read
-from tutorial_lib.checks.core import Case, Check, Result
+from tutorial_lib.checks.core import Case, Check, CheckError, Result
 from tutorial_lib.checks.lab04 import models
 
 
@@ -26,6 +27,11 @@ def _run(answer: Callable[..., Any], case: Case) -> Result:
 def _judge(case: Case, result: Result) -> None:
     stages, places = case["stages"], case["places"]
     where = f"{stages} stages, {places} places: "
+    if result.get("forwards") == math.inf:
+        raise CheckError(
+            f"{where}the number of forwards is inf: a single stage needs one forward, without a "
+            "place too, so look at the stages first."
+        )
     seen = read.integer(result.get("forwards"), f"{where}the number of forwards")
     wanted = models.binomial(stages, places)
     side = "more than are needed" if seen > wanted else "fewer than are possible"

@@ -4,15 +4,34 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from tutorial_lib import plan
-from tutorial_lib.checks import expect
+from tutorial_lib.checks import expect, read
 from tutorial_lib.checks.core import Case, Check, Result
 from tutorial_lib.checks.lab04 import models
 from tutorial_lib.plan.costs import Bytes, Costs
 from tutorial_lib.plan.floor import Floor
 from tutorial_lib.plan.simulate import Tree
+
+
+class _NoLastSplit(Floor):
+    """A segment never ends just before the last stage of a part."""
+
+    def _dropped(self, start: int, end: int) -> Bytes:
+        return super()._dropped(start, end)[:-1]
+
+
+class _NoBoundary(Floor):
+    """The input of a later stage takes nothing while the rest of a part runs."""
+
+    def _dropped(self, start: int, end: int) -> Bytes:
+        running = np.maximum.accumulate(self.costs.dropped(start, end, end))
+        rest = self.by_end[end, start + 1 : end + 1]
+        return np.maximum(np.maximum(running, rest), self.by_start[start, start:end])
 
 
 class _KeptAtTheEnd(Costs):
@@ -54,7 +73,16 @@ def _judge(case: Case, result: Result) -> None:
     stages = models.stages_of(case)
     floor = plan.floor_bytes(stages)
     name = f"a chain of {len(stages)} stages: the smallest budget"
-    expect.number_of_bytes(result.get("floor"), floor, name, _faults(stages, floor))
+    seen = read.integer(result.get("floor"), name)
+    expect.close(
+        seen,
+        floor,
+        _faults(stages, floor),
+        otherwise=f"{seen} bytes are {'more' if seen > floor else 'less'} than is right: try the "
+        "recursion by hand with two stages, then with three.",
+        tolerance=0,
+        where=f"{name}: ",
+    )
 
 
 def _faults(stages: list[plan.Stage], floor: int) -> expect.Faults:
@@ -82,6 +110,18 @@ def _faults(stages: list[plan.Stage], floor: int) -> expect.Faults:
             "of the part's own `end` waits.",
             first + Floor(slip.of(stages, ())).num_bytes,
         )
+    costs = Costs.of(stages, ())
+    floors = {
+        "What a kept stage saved is held while the rest runs, and is missing.": (
+            Floor(replace(costs, saved=0 * costs.saved))
+        ),
+        "The input of stage `split` is held while the rest runs, and is missing.": (
+            _NoBoundary(costs)
+        ),
+        "A segment that ends just before a part's last stage is never tried: `split` may be "
+        "`end`.": _NoLastSplit(costs),
+    }
+    yield from ((words, first + floor.num_bytes) for words, floor in floors.items())
     if count <= 7:
         yield (
             "That is the best without a segment inside a segment: what is in a segment is a chain "

@@ -97,7 +97,8 @@ def _judge(case: Case, result: Result, best: Best) -> None:
         best.planned.seconds,
         _slow(best, simulated),
         otherwise=f"{models.shown(tree)} fits and takes {simulated.seconds:g} seconds, and there "
-        "is a faster tree that fits: is every way to split tried, and every stage as a kept one?",
+        "is a faster tree that fits: is every way tried, and is in its extra time what a segment "
+        "runs again?",
         where=where,
     )
 
