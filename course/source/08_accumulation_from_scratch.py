@@ -17,9 +17,10 @@ from functools import partial
 
 import pandas as pd
 import torch
+from IPython.display import display
 from torch import nn
 from torch.nn import functional as F
-from torch.nn.utils import parameters_to_vector, vector_to_parameters
+from torch.nn.utils import parameters_to_vector
 from torch.optim import SGD, AdamW
 from torch.utils.benchmark import Timer
 
@@ -116,12 +117,9 @@ held = pd.DataFrame(bars).T[["activations"]]
 held["forward and backward"] = [report.forward_backward_bytes for report in reports]
 held["whole step"] = [report.peak_bytes for report in reports]
 fell = 100 * (1 - held.loc["8 x 4"] / held.loc["32 x 1"])
-whole = fell["whole step"]
-print(f"the whole step fell by {whole:.1f} %{beside(guess, whole)}")
-(held / P).round(2)  # in P, the bytes of all parameters
-
-# %% id="timeline"
-small.figure()
+print(f"the whole step: {fell['whole step']:.1f} %{beside(guess, fell['whole step'])}")
+display((held / P).round(2))  # in P, the bytes of all parameters
+small.figure()  # 8 x 4
 
 # %% [markdown] id="read-memory"
 # The two authors compared different things.
@@ -129,18 +127,12 @@ small.figure()
 # - At a fixed **effective batch** (first two rows), the activations fall by the promised 75 %. The
 #   peak falls by less, because it also holds parameters, gradients and AdamW's states.
 # - At a fixed **micro-batch** (last two rows), accumulation saves nothing. It costs one P more in
-#   forward and backward: the gradients of the first micro-batch (the striped band) stay in memory
-#   while the activations of the second build up.
+#   forward and backward: the gradients of the first micro-batch (the striped band of the figure)
+#   stay in memory while the activations of the second build up.
 #
 # Now the published GPT-2 with AdamW. Its peaks are *predicted* for the kernels of a GPU, and read
-# from `course/recorded`.
-#
-# **Predict.** Keep the micro-batch at 8, and take four of them instead of two. By how many GiB does
-# the peak grow?
-
-# %% id="guess-number"
-guess = None  # GiB
-
+# from `course/recorded`. **Keep the micro-batch at 8, and take four of them instead of two: does
+# the peak grow?**
 
 # %% id="only-micro-batch"
 rows, gpt2_peaks = recorded.load("predicted").rows, {}
@@ -148,44 +140,20 @@ for size, num in [(32, 1), (16, 2), (8, 4), (8, 2), (8, 1), (4, 8)]:
     recipe = Recipe("gpt2", size, precision="bf16-amp", accumulation=num)
     report = rows[recipe.label()]["report"]
     gpt2_peaks[f"{size} x {num}"] = report["peak_bytes"] / GIB
-more = gpt2_peaks["8 x 4"] - gpt2_peaks["8 x 2"]
-print(f"from 8 x 2 to 8 x 4: {more:.2f} GiB{beside(guess, round(more, 2))}")
 pd.DataFrame({"GiB": gpt2_peaks}).round(2).T
 
 # %% [markdown] id="read-number"
-# It does not grow. Four of the six columns are an effective batch of 32, with four different peaks.
-# The micro-batch decides the memory. The effective batch does not, and neither does the number of
-# GPUs (chapter 13 measures that). How much of the 75 % arrives depends on what else the peak holds;
-# the companion `08b_trainers_and_precision` compares long and short sequences.
+# It does not. Four of the six columns are an effective batch of 32, with four different peaks. The
+# micro-batch decides the memory. The effective batch does not, and neither does the number of GPUs
+# (chapter 13 measures that). How much of the 75 % arrives depends on what else the peak holds; the
+# companion `08b_trainers_and_precision` compares long and short sequences.
 #
 # ## Is it the same update?
 #
-# Accumulation saves memory only if the update stays the same. Does it? First, what is the update?
-# Below it is written without `.grad`, `backward` and an optimizer: a sum of gradients, and one
-# subtraction. The weights come out the same as the loop's, to the bit.
-#
-# The table after it compares the big batch with 2, 4, 8 and 16 micro-batches. It shows how far the
-# two gradients are apart, as a share of the gradient's norm. (Where a cell begins with
-# `NBVAL_IGNORE_OUTPUT`, the last digits depend on your machine. What the text says of them does
-# not.)
-
-
-# %% id="by-hand"
-def by_hand(model, num=4, lr=0.1):
-    parameters = list(model.parameters())
-    total = 0.0
-    for micro_batch in tokens.chunk(num):
-        gradients = torch.autograd.grad(model.loss(micro_batch) / num, parameters)
-        total = total + parameters_to_vector(gradients)
-    new = parameters_to_vector(parameters).sub(total, alpha=lr)
-    vector_to_parameters(new, parameters)
-
-
-(ours, _), (theirs, optimizer) = make_gpt(), make_gpt()
-by_hand(ours)
-accumulated(theirs, optimizer)
-same_bits = all(map(torch.equal, ours.parameters(), theirs.parameters()))
-same_bits
+# Accumulation saves memory only if the update stays the same. Does it? The table compares the
+# gradient of the big batch with those of 2, 4, 8 and 16 micro-batches. It shows how far the two are
+# apart, as a share of the gradient's norm. (Where a cell begins with `NBVAL_IGNORE_OUTPUT`, the
+# last digits depend on your machine. What the text says of them does not.)
 
 
 # %% id="gradient"
@@ -232,15 +200,7 @@ pd.DataFrame(distances).T.map("{:.0e}".format)
 #   be so loose that every loop passes, so the function refuses to compare.
 # - **Compare early in training.** Near a minimum the terms cancel: the sum is small, their sizes
 #   are not. Then the function may refuse a correct loop (`08b_trainers_and_precision` shows one).
-
-# %% id="same"
-for dtype in (torch.float64, torch.float32):
-    for optimizer in (plain_sgd, adamw):
-        make = partial(make_gpt, dtype, optimizer)
-        assert_same_training(big_batch, accumulated, make=make)
-exact = distances["torch.float64"][4] < distances["torch.float64"]["bound"]
-
-# %% [markdown] id="forgotten"
+#
 # ## The forgotten division
 #
 # Leave `/ num` out, and the gradient is four times too large. Train five updates, once with the
@@ -272,7 +232,7 @@ f"SGD {sgd_off:.0f} %, AdamW {adamw_off:.4f} %{beside(guess, adamw_off)}"
 # With SGD, the error is larger than the whole distance. AdamW divides the gradient by its own size,
 # so the factor of four cancels, except for the small `eps` in its denominator. Such a run looks
 # healthy until somebody clips gradients, adds a second loss or changes `num`. Comparing trained
-# weights would not find this bug. Comparing gradients does:
+# weights would not find this bug. Comparing gradients does. First the correct loop, then this one:
 
 
 # %% id="verdict"
@@ -283,7 +243,8 @@ def verdict(step_a, step_b, make, **options):
         print(str(refusal).partition(" (")[0])
 
 
-verdict(big_batch, forgot, partial(make_gpt, optimizer=adamw))
+for step in (accumulated, forgot):
+    verdict(big_batch, step, partial(make_gpt, torch.float64, adamw))
 
 # %% [markdown] id="last-window"
 # ## The last window
@@ -387,49 +348,31 @@ def ragged(model, optimizer, lines, size, mean_of_means=False):
 
 # %% [markdown] id="predict-ragged"
 # A **mean of means** divides each micro-batch by its own number of tokens, and by the number of
-# micro-batches. Take 32 lines in micro-batches of 4.
+# micro-batches. The alternative is to divide by one number, the tokens of the *whole window*,
+# counted before the first backward. Take 32 lines in micro-batches of 4, in both ways.
 #
-# **Predict.** By how many per cent is that gradient wrong?
+# **Predict.** By how many per cent is the gradient of the mean of means wrong?
 
 # %% id="guess-ragged"
 guess = None  # per cent
 
 
 # %% id="measure-ragged"
-whole, double = partial(ragged, lines=lines, size=32), torch.float64
-
-
-def percent_off(lines, size):  # of the gradient, and of the loss
-    parts = partial(ragged, lines=lines, size=size, mean_of_means=True)
-    off = error(gradient(parts, double), gradient(whole, double))
-    loss_off = parts(*make_gpt(double)) / whole(*make_gpt(double)) - 1
-    return 100 * off, 100 * abs(loss_off)
-
-
-ragged_errors = {
-    "4, as they come": percent_off(lines, 4),
-    "4, by length": percent_off(sorted(lines, key=len), 4),  # to save padding
-    "1, as they come": percent_off(lines, 1),
-}
-ragged_off = ragged_errors["4, as they come"][0]
-print(f"4, as they come: {ragged_off:.0f} %{beside(guess, ragged_off)}")
-heads = ["gradient off by, %", "loss off by, %"]
-pd.DataFrame(ragged_errors, index=heads).round(1).T
+double, whole = torch.float64, partial(ragged, lines=lines, size=32)
+weighted = partial(ragged, lines=lines, size=4)
+assert_same_training(whole, weighted, make=partial(make_gpt, double))
+means = partial(weighted, mean_of_means=True)
+ragged_off = 100 * error(gradient(means, double), gradient(whole, double))
+loss_off = 100 * abs(means(*make_gpt(double)) / whole(*make_gpt(double)) - 1)
+print(f"gradient off by {ragged_off:.0f} %{beside(guess, ragged_off)}")
+print(f"loss off by {loss_off:.1f} %")
 
 # %% [markdown] id="read-ragged"
-# The gradient is wrong by many times more than the loss, and nobody sees one per cent in a loss. In
-# a mean of means, a token of a short row counts more than a token of a long one, so the model
-# learns another task. The mend is to divide by one number, the tokens of the *whole window*,
-# counted before the first backward. With it the loop is the big batch:
-
-# %% id="weighted"
-weighted = partial(ragged, lines=lines, size=4)
-assert_same_training(whole, weighted, make=make_gpt)
-assert_same_training(whole, weighted, make=partial(make_gpt, double))
-
-# %% [markdown] id="once"
-# Hugging Face's `Trainer` had this fault until 2024. `08b_trainers_and_precision` (optional) looks
-# at what it does today with a model of your own.
+# With one number for the whole window, the loop is the big batch. With the mean of means, the
+# gradient is wrong by many times more than the loss, and nobody sees one per cent in a loss. A
+# token of a short row then counts more than a token of a long one, so the model learns another
+# task. Hugging Face's `Trainer` had this fault until 2024. `08b_trainers_and_precision` (optional)
+# looks at what it does today with a model of your own.
 #
 # ## What happens once per update
 #
@@ -491,8 +434,7 @@ verdict(big_window, partial(update, wrong=wrong), make_all, ignore=["loss"])
 # - *No division* shows in the logged loss only. The last line compares all but the loss, and finds
 #   the same training. Every gradient here is longer than the clip's limit, so the clip keeps its
 #   direction alone, and the factor of four is gone.
-
-# %% [markdown] id="time"
+#
 # ## The other price: time
 #
 # "Accumulation adds no computation." Count it: the same 32 samples as one batch, and as 32
@@ -537,13 +479,8 @@ slower.round(2).rename_axis("micro-batches").to_frame("times as long as one batc
 # ## Verdicts
 
 # %% id="verdicts"
+exact = distances["torch.float64"][4] < distances["torch.float64"]["bound"]
 claims.Verdicts(
-    claims.Verdict("A02", "holds if", "The micro-batch decides the memory, and the "
-        "global batch does not, if you leave out the one copy of the gradients that a "
-        "second micro-batch adds.", f"{gpt2_peaks['8 x 2']:.2f} and "
-        f"{gpt2_peaks['8 x 4']:.2f} GiB for batches of 16 and 32 in pieces of 8; "
-        f"{gpt2_peaks['4 x 8']:.2f} GiB in pieces of 4", "predicted",
-        "only-micro-batch", device="CUDA kernels"),
     claims.Verdict("A08", "holds if", "The plain loop equals the big batch if every "
         "window is full and all micro-batches count the same number of terms.",
         f"within float64's rounding: {exact}; {len(labels) % 256} of {len(labels)} "
@@ -560,6 +497,12 @@ claims.Verdicts(
 
 # %% id="verdicts-memory"
 claims.Verdicts(
+    claims.Verdict("A02", "holds if", "The micro-batch decides the memory, and the "
+        "global batch does not, if you leave out the one copy of the gradients that a "
+        "second micro-batch adds.", f"{gpt2_peaks['8 x 2']:.2f} and "
+        f"{gpt2_peaks['8 x 4']:.2f} GiB for batches of 16 and 32 in pieces of 8; "
+        f"{gpt2_peaks['4 x 8']:.2f} GiB in pieces of 4", "predicted",
+        "only-micro-batch", device="CUDA kernels"),
     claims.Verdict("A10", "holds if", "Four micro-batches of 8 cut the activations of "
         "a batch of 32 by 75 %, and the peak by less, unless activations are nearly "
         "all of it.", f"{fell['activations']:.1f} % of the activations, "
@@ -571,9 +514,6 @@ claims.Verdicts(
     claims.Verdict("A11", "holds if", "Accumulation adds no FLOPs; it adds no time "
         "only if each micro-batch still fills the machine.", f"{flops_ratio:.2f} times "
         "the FLOPs with 32 micro-batches", "counted", "flops"),
-    claims.Verdict("B03", "holds", "The loop needs no framework: a sum and a "
-        "subtraction give the same bits.", f"same bits: {same_bits}", "computed",
-        "by-hand"),
 )  # fmt: skip
 
 # %% [markdown] id="summary"

@@ -1,13 +1,14 @@
 # %% [markdown] id="title"
 # # Trainers, precision, and what losses prove
 #
-# This companion of chapter 08 is optional: no lab and no later chapter needs it. Five questions:
+# This companion of chapter 08 is optional: no lab and no later chapter needs it. Six questions:
 #
 # 1. How much of the activations' 75 % does a whole step save?
 # 2. Does Hugging Face's `Trainer` accumulate a model of your own correctly?
 # 3. What do float16, bfloat16 and the `GradScaler` do to a sum of gradients?
 # 4. Can the optimizer run inside backward while you accumulate?
 # 5. Do equal loss curves prove that two loops are the same?
+# 6. Does the loop need a framework?
 #
 # **Budget:** 40 minutes, 1 GiB of memory, no GPU needed.
 
@@ -22,6 +23,7 @@ import torch
 import transformers
 from torch import nn
 from torch.nn import functional as F
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
 from torch.optim import SGD, AdamW
 
 from tutorial_lib import claims, data, memory, plots, recorded
@@ -480,7 +482,33 @@ for distance in (1.0, 1e-4):
 # gradient, and there the gradient is tiny beside the terms whose rounding it inherits. Compare
 # early in training.
 #
-# ## Verdict
+# ## The loop without a framework
+#
+# What is an accumulated update? Below it is written without `.grad`, `backward` and an optimizer: a
+# sum of gradients, and one subtraction. Do the weights come out as PyTorch's loop leaves them?
+# (The table after that has the verdicts.)
+
+
+# %% id="by-hand"
+def by_hand(model, tokens, num=4, lr=0.1):
+    parameters = list(model.parameters())
+    total = 0.0
+    for micro_batch in tokens.chunk(num):
+        gradients = torch.autograd.grad(model.loss(micro_batch) / num, parameters)
+        total = total + parameters_to_vector(gradients)
+    new = parameters_to_vector(parameters).sub(total, alpha=lr)
+    vector_to_parameters(new, parameters)
+
+
+# %% id="by-hand-same"
+ours, theirs = OwnModel().gpt, OwnModel().gpt  # from one seed
+tokens, optimizer = next(data.text_batches(16, 64)), SGD(theirs.parameters(), lr=0.1)
+by_hand(ours, tokens)
+for micro_batch in tokens.chunk(4):
+    (theirs.loss(micro_batch) / 4).backward()
+optimizer.step()
+same_bits = all(map(torch.equal, ours.parameters(), theirs.parameters()))
+print("the same bits:", same_bits)
 
 # %% id="verdicts"
 claims.Verdicts(
@@ -488,6 +516,9 @@ claims.Verdicts(
         "float16 needs it: around bfloat16 it changes no bit.",
         f"{lost['float16']:.1f} % of small gradients lost in float16, "
         f"{lost['bfloat16']:.1f} % in bfloat16", "computed", "underflow"),
+    claims.Verdict("B03", "holds", "The loop needs no framework: a sum and a "
+        "subtraction give the same bits.", f"same bits: {same_bits}", "computed",
+        "by-hand-same"),
 )  # fmt: skip
 
 # %% [markdown] id="summary"

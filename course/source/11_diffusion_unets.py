@@ -11,8 +11,9 @@
 # | SDXL | 1 → 4 | 68 % | |
 #
 # It names no image size, precision, attention kernel or optimizer. In this chapter you look at
-# what that call wraps, and under which settings each figure is right. Then you train a latent
-# diffusion model with all techniques of the course, and it draws digits.
+# what that call wraps, and under which settings the batches and the shares are right. (Companion
+# `11b_images_and_speed` looks at the throughput.) Then you train a latent diffusion model with all
+# techniques of the course, and it draws digits.
 #
 # **Budget:** 60 minutes, 2 GiB of memory, no GPU needed.
 
@@ -92,26 +93,13 @@ plots.opposite_bars(levels, title=title)
 # %% id="runs"
 narrow = {"block_out_channels": (32, 32, 64, 64), "attention_head_dim": 4,
           "cross_attention_dim": 32}  # fmt: skip
-torch.manual_seed(0)
 small_loss, small = Recipe("sd21-unet", 2, seq=8, size=16, overrides=narrow).make_loss()
-
-
-def gradients():
-    small.zero_grad()
-    small_loss().backward()
-    return [p.grad for p in small.parameters()]
-
-
-plain = gradients()
 small.enable_gradient_checkpointing()
-print("same gradients, bit for bit:", all(map(torch.equal, plain, gradients())))
-
-# %% id="run-once"
 runs, once = Counter(), Counter()
-layers = {n: m for n, m in small.named_modules() if not list(m.children())}
-for name, layer in layers.items():
-    layer.register_forward_pre_hook(lambda *_, name=name: runs.update([name]))
-gradients()
+for name, layer in small.named_modules():
+    if not list(layer.children()):
+        layer.register_forward_pre_hook(lambda *_, name=name: runs.update([name]))
+small_loss().backward()
 for name in (name for name, times in runs.items() if times == 1):
     words = [word for word in name.split(".") if not word.isdigit()]
     once[".".join(words[:3])] += 1
@@ -134,11 +122,9 @@ pd.DataFrame({"layers": once}).sort_index()
 def through(modules):
     for module in modules:
         module.forward = partial(checkpoint, module.forward, use_reentrant=False)
-    try:
-        yield
-    finally:
-        for module in modules:
-            del module.forward
+    yield
+    for module in modules:
+        del module.forward
 
 
 # %% id="bench"
@@ -146,7 +132,7 @@ def backward():
     loss().backward()
 
 
-sizes, flops = {}, {}
+sizes = {}
 with memory.predicting():
     loss, unet = Recipe("sd21-unet", 16).make_loss()
     for p in unet.parameters():
@@ -159,59 +145,61 @@ with memory.predicting():
     }
     for name, way in ways.items():
         with way:
-            report = memory.measure(backward, model=unet, warmup=0, flops=True)
+            report = memory.measure(backward, model=unet, warmup=0)
         sizes[name] = (report.peak_bytes - report.baseline_bytes) / 16  # an image
-        flops[name] = report.flops
 pd.DataFrame({"an image": {way: str(Bytes(size)) for way, size in sizes.items()}})
 
 # %% [markdown] id="read-bench"
 # Coarser segments are not better: the nine levels keep next to nothing between them, but while the
 # last level is recomputed, all of its activations are there at once. Residual blocks and *whole*
-# attention layers beat the library's call, because they include the layers that it leaves out.
+# attention layers ("blocks") beat the library's call, because they include the layers that it
+# leaves out.
 #
 # ## How much of a whole step?
 #
-# Now the whole step with PyTorch's default AdamW in float32, from the course's recorded
-# predictions.
+# Now the whole step with PyTorch's default AdamW, with blocks as segments, from the course's
+# recorded predictions: three models, float32 or autocast, attention fused (`sdpa`) or with its
+# scores written out (`eager`), as before fused kernels. In float32 with fused attention the
+# library's call saves as much.
 #
-# **Predict.** By how many per cent does checkpointing lower SDXL's peak at batch 1?
+# **Predict.** By how many per cent does checkpointing lower SDXL's peak at batch 1, in float32 and
+# with fused attention?
 
 # %% id="guess-sdxl"
 guess = None  # per cent
 
 # %% id="full-step"
-table = recorded.load("predicted").rows
+table, saves = recorded.load("predicted").rows, {}
 
 
-def predicted_step(model, num, checkpointing="none", **choices):
-    recipe = Recipe(model, num, checkpointing=checkpointing, **choices)
-    return table[recipe.label()]["report"]
+def predicted_step(*choice, **choices):
+    return table[Recipe(*choice, **choices).label()]["report"]
 
 
-def saving(model, num, checkpointing, **choices):  # share of the step's peak
-    plain = predicted_step(model, num, **choices)["peak_bytes"]
-    after = predicted_step(model, num, checkpointing, **choices)["peak_bytes"]
-    return 1 - after / plain
-
-
-# %% id="full-step-table"
-xl = 100 * saving("sdxl-unet", 1, "library-switch")
+kernels = "sdpa", "eager"
+models = ("sd15-unet", 4), ("sd21-unet", 4), ("sdxl-unet", 1), ("sdxl-unet", 4)
+for model, precision, kernel in product(models, ("fp32", "bf16-amp"), kernels):
+    choices = {"precision": precision, "attention": kernel}
+    plain = predicted_step(*model, **choices)["peak_bytes"]
+    after = predicted_step(*model, **choices, checkpointing="per-block")["peak_bytes"]
+    saves["{}, batch {}".format(*model), f"{precision}, {kernel}"] = 1 - after / plain
+xl = 100 * saves["sdxl-unet, batch 1", "fp32, sdpa"]
 print(f"SDXL, batch 1: {xl:.0f} % less{beside(guess, xl)}")
-full = {}
-for way in ("attention-only", "library-switch", "per-block"):
-    for model, num in (("sd15-unet", 4), ("sd21-unet", 4), ("sdxl-unet", 1)):
-        full[f"{model}, batch {num}", way] = saving(model, num, way)
-pd.Series(full).unstack().map("{:.0%}".format)
+pd.Series(saves).unstack().map("{:.0%}".format)
 
 # %% [markdown] id="read-full-step"
-# "About 40 % less" is right for SD 2.1 at batch 4. SD 1.5 has smaller latents, and the same call
-# saves next to nothing. On SDXL it saves **nothing, to the byte**. Why?
+# "About 40 % less" is right for SD 2.1 at batch 4, in float32 with fused attention. There SD 1.5,
+# which has smaller latents, saves next to nothing. No setting saves 62 % of SD 2.1's peak, or 68 %
+# of SDXL's. Written-out scores come nearest, since then activations weigh more. (SDXL's batch 4
+# with written-out scores would need more than 80 GiB without checkpointing.)
+#
+# And SDXL at batch 1 saves **nothing, to the byte**. Why?
 
 # %% id="sdxl-peaks"
 ledgers = {}
 for optimizer in ("adamw", "adamw-fused"):
     for way in ("none", "per-block"):
-        report = predicted_step("sdxl-unet", 1, way, optimizer=optimizer)
+        report = predicted_step("sdxl-unet", 1, checkpointing=way, optimizer=optimizer)
         ledgers[f"{optimizer}, {way}"] = report["at_peak"]
 title = "SDXL's U-Net, one image of 1024 pixels, float32, at the peak of the step"
 plots.ledger_bars(ledgers, title=title, cards_gib=(40, 80), predicted=list(ledgers))
@@ -224,27 +212,10 @@ plots.ledger_bars(ledgers, title=title, cards_gib=(40, 80), predicted=list(ledge
 # gained. First lower the update: fused AdamW, 8-bit states, or fewer trainable parameters
 # (chapter 10).
 #
-# The next table has more images, and attention's scores written out, as before fused kernels. Then
-# activations weigh more:
-
-# %% id="sides"
-saves, kernels = {}, {"sdpa": "fused", "eager": "written out"}
-for model, num in (("sd21-unet", 4), ("sdxl-unet", 1), ("sdxl-unet", 4)):
-    for precision, kernel in product(("fp32", "bf16-amp"), kernels):
-        choices = {"precision": precision, "attention": kernel}
-        share = saving(model, num, "per-block", **choices)
-        saves[f"{model}, batch {num}", f"{precision}, {kernels[kernel]}"] = share
-pd.Series(saves).unstack().map("{:.0%}".format)
-
-# %% [markdown] id="read-sides"
-# At these batches no setting saves 62 % of SD 2.1's peak, or 68 % of SDXL's. Written-out scores
-# come nearest, since there is more to save. (SDXL's batch 4 with written-out scores would need more
-# than 80 GiB without checkpointing.)
-#
 # ## Which batch fits?
 #
-# Take `an image` from the table of ways above. Parameters $P$, gradients and AdamW's two states
-# are $4P$, if the update is fused. The rest of the memory is for images:
+# Take the bytes for `an image` from the table of segments above. Parameters $P$, gradients and
+# AdamW's two states are $4P$, if the update is fused. The rest of the memory is for images:
 #
 # $$ \text{batch} = \Big\lfloor \frac{\text{memory} - 4P}{\text{bytes per image}} \Big\rfloor $$
 #
@@ -286,21 +257,8 @@ pd.DataFrame({"largest batch": largest})
 # checkpointing takes a larger batch than written-out scores with it, and costs nothing. With the
 # fused kernel, SDXL's batch 4 needs no checkpointing either.
 #
-# ## 2.7 times the throughput?
-#
-# A checkpointed step with 12 images does more than three times the work of a plain step with 4: it
-# has three times the images, and runs each block's forward twice. Yet for 2.7 times as many images
-# *a second* it may take only 11 % longer, since 3 / 1.11 is 2.7. Count the work:
-
-# %% id="throughput-flops"
-ratio = 3 * flops["the library's call"] / flops["none"]
-print(f"batch 12 with the call has {ratio:.1f} times the FLOPs of batch 4 without;")
-print(f"a GPU that is busy in both does {3 / ratio:.2f} times the images a second")
-
-# %% [markdown] id="trainer"
-# So a GPU that is already busy at batch 4 gets slower. Batch 12 can be faster only where batch 4
-# leaves the GPU underused. The companion `11b_images_and_speed` measures it on your GPU, and asks
-# how large the image may be.
+# (And "2.7 times the throughput"? That holds only where the GPU was underused at batch 4: companion
+# 11b counts the work.)
 #
 # ## A trainer that draws
 #
@@ -337,25 +295,19 @@ for _ in range(100):
     schedule.step()
 print(f"mean squared error {error.item():.3f}")
 
-# %% [markdown] id="scale-text"
-# The scheduler adds noise of variance 1 and expects latents of about the same variance. So Stable
-# Diffusion multiplies its latents by 0.18215, one over *their* standard deviation. Tutorials copy
-# that number for every model. Ours has others, and a mean as well, one for each channel:
-
-# %% id="latents"
-vae.requires_grad_(False).eval()
-some = vae.encode(images[:256]).latent_dist.mode()
-mean, deviation = some.mean((0, 2, 3), keepdim=True), some.std((0, 2, 3), keepdim=True)
-print("a factor is 0.18215:", bool(((1 / deviation - 0.18215).abs() < 0.01).any()))
-
 # %% [markdown] id="parts-text"
+# The scheduler adds noise of variance 1 and expects latents of about the same variance. So Stable
+# Diffusion multiplies its latents by 0.18215, one over *their* standard deviation, and tutorials
+# copy that number for every model. Our latents have other standard deviations, and means as well,
+# one for each channel; `denoising_loss` uses those.
+#
 # The U-Net reads the digit as text: `encoder_hidden_states`. Ten fixed vectors stand in for the
 # frozen text encoder, whose results for ten words could be computed once as well.
 #
 # `EMAModel` keeps an *exponential moving average* of the weights: after each update it moves by
 # 2 % towards them. We draw with the average.
 #
-# In the update, all random numbers are drawn for the whole window first and then split, so that
+# In `update`, all random numbers are drawn for the effective batch first and then split, so that
 # they do not depend on the number of micro-batches: the noise, the times (how much of it is added),
 # and which images keep their word, nine in ten.
 
@@ -380,6 +332,10 @@ def make():
 
 
 # %% id="denoising-loss"
+some = vae.eval().requires_grad_(False).encode(images[:256]).latent_dist.mode()
+mean, deviation = some.mean((0, 2, 3), keepdim=True), some.std((0, 2, 3), keepdim=True)
+
+
 def denoising_loss(unet, pixels, words, noise, times):
     with torch.no_grad():  # mode(), not sample(): draws nothing
         clean = (vae.encode(pixels).latent_dist.mode() - mean) / deviation
@@ -407,15 +363,9 @@ def update(unet, optimizer, ema, pixels, digits, num=1):
 
 # %% [markdown] id="same-text"
 # Does it learn the same with checkpointing and accumulation? A U-Net normalizes channels within
-# one image, not over the batch, and the random numbers are the window's. So accumulation changes
-# only the order of a sum, and checkpointing changes no bit. First the training is compared, then
-# the memory.
-#
-# **Predict.** Both techniques together, four micro-batches of 16: what is left of the plain step's
-# peak, in per cent?
-
-# %% id="guess-both"
-guess = None  # per cent
+# one image, not over the batch, and the random numbers are those of the effective batch. So
+# accumulation changes only the order of a sum, and checkpointing changes no bit. First the training
+# is compared, then the memory.
 
 
 # %% id="same"
@@ -430,17 +380,13 @@ assert_same_training(plain, partial(checkpointed, **window), make=make, bitwise=
 assert_same_training(plain, partial(checkpointed, **window, num=4), make=make)
 
 # %% id="trainer-peaks"
-steps = {"plain": (update, 1), "checkpointed": (checkpointed, 1),
-         "4 micro-batches": (update, 4), "both": (checkpointed, 4)}  # fmt: skip
 rows = {}
-for name, (step, num) in steps.items():
+for num, step in product((1, 4), (update, checkpointed)):
     unet, optimizer, ema = make()
     whole = partial(step, unet, optimizer, ema, **window, num=num)
     report = memory.measure(whole, model=unet, optimizer=optimizer)
-    rows[name] = {"peak": report.peak_bytes} | report.at_peak
+    rows[f"{step.__name__}, num={num}"] = {"peak": report.peak_bytes} | report.at_peak
 in_mib = pd.DataFrame(rows).T / MIB
-left = 100 * in_mib.peak["both"] / in_mib.peak["plain"]
-print(f"both: {left:.0f} % of the plain peak{beside(guess, left)}")
 in_mib.loc[:, in_mib.max() >= 0.05].map("{:.1f} MiB".format)
 
 # %% [markdown] id="read-trainer-peaks"
@@ -501,10 +447,8 @@ def draw(unet, words, steps=10):
 # %% id="samples"
 # NBVAL_IGNORE_OUTPUT
 asked = torch.arange(50) % 10
-drawn = {
-    "untrained": draw(make()[0], prompts[asked]),
-    "raw": draw(unet, prompts[asked]),
-}
+drawn = {"untrained": draw(make()[0], prompts[asked])}
+drawn["raw"] = draw(unet, prompts[asked])
 ema.copy_to(unet.parameters())
 drawn["averaged"] = draw(unet, prompts[asked])
 rows = {"most typical": images[typical[::30]]}
@@ -572,41 +516,26 @@ report
 # ## Verdicts
 
 # %% id="verdicts"
-sd, xl = ([share for (model, _), share in saves.items() if model.startswith(name)]
-          for name in ("sd21", "sdxl"))  # fmt: skip
+sd, sdxl = ([share for (model, _), share in saves.items() if model.startswith(name)]
+            for name in ("sd21", "sdxl"))  # fmt: skip
 eager = [num for (_, how), num in largest.items() if how.startswith("eager")]
-predicted = {"how": "predicted", "device": "CUDA kernels", "cell": "sides"}
-claims.Verdicts(
-    claims.Verdict(
-        "E06", "holds if", "40 % of the peak is right for float32 and fused attention; "
-        "at batch 4 no setting saves 62 %; the batches 4 and 12 were a little too "
-        "large even with written-out scores.", f"batch 4 saves {min(sd):.0%} to "
-        f"{max(sd):.0%}; largest batches on an emulated A100: {min(eager)} and "
-        f"{max(eager)}", **predicted),
-    claims.Verdict(
-        "E02", "wrong", "Three times the batch costs more than three times the "
-        "arithmetic, so a busy GPU gets slower; only one that idled at batch 4 could "
-        "gain, and never 2.7-fold without idling.", f"{ratio:.1f} times the FLOPs: "
-        f"{3 / ratio:.2f} times the images a second when busy", "computed",
-        "throughput-flops"),
-)  # fmt: skip
-
-# %% id="verdicts-sdxl"
 fits_xl = [num for (model, _), num in largest.items() if model.startswith("sdxl")]
+predicted = {"how": "predicted", "device": "CUDA kernels", "cell": "full-step"}
 claims.Verdicts(
-    claims.Verdict(
-        "E07", "wrong", "At batch 1 and 4 no setting saves 68 % of SDXL's step: "
-        "parameters and states are too large a part of it; with today's kernels batch "
-        "4 needs no checkpointing.", f"saves {min(xl):.0%} to {max(xl):.0%}; largest "
-        f"batches on an emulated A100, bf16 autocast: {fits_xl[0]}, checkpointed "
-        f"{fits_xl[1]}", **predicted),
-    claims.Verdict(
-        "E10", "holds", "A latent diffusion trainer with a frozen autoencoder in the "
-        "step, scheduler noise, epsilon loss and a checkpointed U-Net is the same "
-        "training, learns, and takes less memory.", f"{in_mib.peak['plain']:.1f} MiB, "
-        f"with both techniques {in_mib.peak['both']:.1f} MiB", "counted",
-        "trainer-peaks"),
-)  # fmt: skip
+    claims.Verdict("E06", "holds if", "40 % of the peak is right for float32 and fused "
+        "attention; at batch 4 no setting saves 62 %; the batches 4 and 12 were a "
+        "little too large even with written-out scores.", f"batch 4 saves {min(sd):.0%}"
+        f" to {max(sd):.0%}; largest on an emulated A100: {min(eager)} and "
+        f"{max(eager)}", **predicted),
+    claims.Verdict("E07", "wrong", "At batch 1 and 4 no setting saves 68 % of SDXL's "
+        "step: parameters and states are too large a part of it; with today's kernels "
+        "batch 4 needs no checkpointing.", f"saves {min(sdxl):.0%} to {max(sdxl):.0%}; "
+        "largest batches on an emulated A100, bf16 autocast: {}, checkpointed {}"
+        .format(*fits_xl), **predicted),
+    claims.Verdict("E10", "holds", "A latent diffusion trainer with a frozen encoder "
+        "in the step and a checkpointed U-Net is the same training, learns, and takes "
+        "less memory.", f"{in_mib.peak.iloc[0]:.1f} MiB, with both techniques "
+        f"{in_mib.peak.iloc[-1]:.1f} MiB", "counted", "trainer-peaks"))  # fmt: skip
 
 # %% [markdown] id="end"
 # ## What you can now do
