@@ -88,13 +88,14 @@ def warns(*_, **__):
 
 
 NO_METER = SimpleNamespace(**{**vars(memory), "measure": warns})
+NO_CASES = {"implementations": {"reentrant": None}, "cases": {}, "guess": None}
 NO_GPT2 = {"new_model": nn.Identity, "memory": NO_METER, "guess": None}
 
 
 @pytest.mark.parametrize(
     ("notebook", "cell", "replaced", "shown"),
     [
-        ("04_checkpoint_from_scratch", "table", {"implementations": {}}, "set()"),
+        ("04_checkpoint_from_scratch", "table", NO_CASES, "set()"),
         ("10_transformers", "measure-eval", NO_GPT2, "the lesson's"),
     ],
 )

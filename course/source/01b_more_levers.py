@@ -11,7 +11,7 @@
 # 4. Why do two models called "GPT-2 XL" keep different bytes?
 # 5. Is a much-copied table of savings right, and why will the subject not go away?
 #
-# **Budget:** 30 minutes, 1 GiB of memory, no GPU needed.
+# **Budget:** 35 minutes, 1 GiB of memory, no GPU needed.
 
 # %% id="imports"
 from dataclasses import replace
@@ -35,13 +35,36 @@ gpu_adamw = partial(torch.optim.AdamW, foreach=True)  # a GPU's default
 # ## The memory calculator
 #
 # What would you have to know to estimate the peak of any GPT? Chapter 01's ledger gives what stays,
-# and its formula gives the activations. One thing is missing: autocast needs more than half the
-# bytes of float32. For each position and channel, a block keeps 16 numbers: 16 x 4 bytes in
-# float32, 16 x 2 in bfloat16. Under autocast
+# and its formula gives the activations: for each position and channel, a block keeps 16 numbers.
+# That is 16 x 4 bytes in float32, and 16 x 2 in bfloat16. One thing is missing: autocast.
 #
-# - the norms and the tensors between blocks stay float32, so a block keeps 18 x 2 bytes;
-# - autograd keeps the 16-bit copies of all weights until the backward pass;
-# - the scores over the vocabulary are there in both types.
+# **Predict.** Under autocast to bfloat16, how many bytes does a block keep for each position and
+# channel, with the kernels of a GPU?
+
+# %% id="guess-autocast"
+guess = None  # bytes
+
+
+# %% id="autocast"
+def block_saved(batch):
+    with memory.predicting():
+        block = Block(GPTConfig(num_heads=16, d_model=1024, seq_len=1024))
+        x = torch.zeros(batch, 1024, 1024, requires_grad=True)
+        with torch.autocast("cuda", torch.bfloat16):
+            return memory.saved(lambda: block(x), params_of=block).num_bytes
+
+
+one, two = block_saved(1), block_saved(2)
+each, constant = (two - one) / 1024**2, 2 * one - two
+print(f"each sample: {each:.1f} bytes{beside(guess, each)}")
+print(f"once: {Bytes(constant)}; in 16 bits the weights are {Bytes(2 * 12 * 1024**2)}")
+
+# %% [markdown] id="autocast-read"
+# More than half of float32's 64, for two reasons. The norms and the tensors between blocks stay
+# float32: a block keeps 18 x 2 bytes. The second line is what does not grow with the batch, the
+# difference of the two counts: autograd keeps the 16-bit *copies* of all weights until the backward
+# pass. (Written-out attention would add softmax, which stays float32 too.) Over the vocabulary, the
+# scores are there in both types. Now the calculator:
 
 # %% id="calculator-activations"
 SHAPES = {  # L, C, V

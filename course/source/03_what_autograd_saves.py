@@ -1,9 +1,8 @@
 # %% [markdown] id="title"
 # # What autograd saves
 #
-# Write a GELU out with `torch.tanh` instead of calling `F.gelu`: the same function, four times the
-# memory. Freeze a linear layer: its input is let go. Freeze a convolution: its input stays. Make a
-# ReLU in-place, as every ResNet does "to save memory": not one byte is saved.
+# Write a GELU out with `torch.tanh` instead of calling `F.gelu`: the function is the same, the
+# memory is not. Freeze a linear layer: its input is let go. Freeze a convolution: its input stays.
 #
 # Activations are not "the outputs of the layers". They are what the formulas of the backward pass
 # ask for. This chapter counts them: per operation, per layer, over time. Bytes for a GPU are
@@ -24,7 +23,6 @@ from tutorial_lib import claims, memory, plots, strategies
 from tutorial_lib.guesses import beside
 from tutorial_lib.models.gpt import GPT, Attention, Block, GPTConfig
 from tutorial_lib.models.unet import UNet, UNetConfig
-from tutorial_lib.training import Recipe
 from tutorial_lib.units import Bytes, human_bytes
 
 torch.set_num_threads(1)  # small tensors: more threads would wait for each other
@@ -63,12 +61,13 @@ tensors = packed(lambda: model.loss(tokens))
 sizes = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}
 weights = {p.untyped_storage().data_ptr() for p in model.parameters()}
 activations = sum(size for pointer, size in sizes.items() if pointer not in weights)
-sums = {
-    f"{len(tensors)} tensors": sum(t.nbytes for t in tensors),
-    f"{len(sizes)} storages": sum(sizes.values()),
-    "storages without weights": activations,
-}
-pd.Series(sums).map(human_bytes).to_frame("bytes")
+lists = [
+    f"{len(tensors)} tensors",
+    f"{len(sizes)} storages",
+    "storages without weights",
+]
+sums = [sum(t.nbytes for t in tensors), sum(sizes.values()), activations]
+pd.Series(sums, lists).map(human_bytes).to_frame("bytes")
 
 # %% [markdown] id="weights-are-not"
 # A linear layer saves its weight too, because the gradient of its input needs it. The weight is in
@@ -276,6 +275,19 @@ print(f"scores of a layer: {Bytes(scores)}{beside(guess, scores / 2**30)}")
 print(f"of a head: {Bytes(scores / 32)}")
 print(f"fused, all included: {attention_saved(32768, 'sdpa').num_bytes} a layer")
 
+# %% id="verdicts"
+claims.Verdicts(
+    claims.Verdict(
+        "D12",
+        "wrong",
+        "2 GB is the size of the scores of one head, and a fused kernel keeps none.",
+        f"{Bytes(scores)} a layer, {Bytes(scores / 32)} a head",
+        "predicted",
+        "scores",
+        device="CUDA kernels",
+    ),
+)
+
 # %% [markdown] id="read-scores"
 # The 2 GB are right *per head*. A layer has 32 times as much, and with a fused kernel it does not
 # exist. Beside the scores, the written-out version keeps a mask of $T^2$ bools.
@@ -295,15 +307,13 @@ print(f"fused, all included: {attention_saved(32768, 'sdpa').num_bytes} a layer"
 
 
 # %% id="block-saved"
-def block_saved(b, s, h, a, *, kernels="cuda", autocast=False):
+def block_saved(b, s, h, a, kernels="cuda"):
     sizes = {"num_heads": a, "d_model": h, "seq_len": s}
-    dtype = torch.float32 if autocast else torch.bfloat16
     with memory.predicting(kernels):
         shape = GPTConfig(dropout=0.1, attention="eager", **sizes)
-        block = Block(shape, causal=False).to(dtype)
-        x = torch.zeros(b, s, h, dtype=dtype, requires_grad=True)
-        with torch.autocast("cuda", torch.bfloat16, enabled=autocast):
-            return memory.saved(lambda: block(x), params_of=block)
+        block = Block(shape, causal=False).to(torch.bfloat16)
+        x = torch.zeros(b, s, h, dtype=torch.bfloat16, requires_grad=True)
+        return memory.saved(lambda: block(x), params_of=block)
 
 
 # %% id="block-parts"
@@ -332,27 +342,9 @@ pd.DataFrame(rows, columns=["b", "s", "h", "a", "GPU kernels off", "CPU kernels 
 # above the table says why: its dropout masks take one byte more for each element, two for a
 # bfloat16 in place of one for a bool.
 #
-# The paper's "mixed precision" keeps 16-bit weights. PyTorch's `autocast` is something else: the
-# weights stay float32, and are cast to 16 bits where an operation uses them.
-#
-# **Predict.** For the first size the paper says $34 + 5 \cdot 16 = 114$ bytes for each element of
-# $sbh$. How many are kept under autocast?
-
-# %% id="guess-autocast"
-guess = None  # bytes per element
-
-# %% id="autocast"
-b, s, h, a = 1, 1024, 1024, 16
-one = block_saved(1, s, h, a, autocast=True).num_bytes
-two = block_saved(2, s, h, a, autocast=True).num_bytes
-per_element, constant = (two - one) / (s * h), 2 * one - two
-print(f"each sample: {per_element:.1f} bytes an element{beside(guess, per_element)}")
-print(f"once: {Bytes(constant)}; in 16 bits the weights are {Bytes(2 * 12 * h**2)}")
-
-# %% [markdown] id="read-autocast"
-# More, because CUDA's autocast computes softmax and norms in float32, and what they keep is float32
-# too. The second line is what does not grow with the batch, the difference of the two counts: the
-# 16-bit *copies* of all weights. Backward needs the weights in the type in which forward used them.
+# The paper's "mixed precision" keeps 16-bit weights. PyTorch's `autocast` is something else:
+# weights, norms and softmax stay float32, so more is kept. The companion
+# [01b](01b_more_levers.ipynb) counts it.
 #
 # ## How long each tensor lives
 #
@@ -477,84 +469,9 @@ claims.Verdicts(
 # is *recomputed*, used and freed. You will write these five steps in chapter 04: store the input,
 # discard, trigger, run again, free.
 #
-# ## By layer type
+# A published table ranks layers by what they keep, attention first. The companion
+# [06b](06b_common_advice.ipynb) counts that ranking: it holds for one attention kernel only.
 #
-# A published table ranks layers by activation memory: self-attention and cross-attention high,
-# feed-forward and convolution medium, norms low. Is that so? Here are GPT-2 and the U-Net of Stable
-# Diffusion 1.5 at their real sizes, in bfloat16, with a GPU's kernels, in per cent of what is kept.
-# The names of their modules tell the type of layer.
-
-# %% id="kinds"
-KINDS = {
-    "attn2": "cross-attention",
-    "attn": "self-attention",
-    "mlp": "feed-forward",
-    ".ff.": "feed-forward",
-    "ln_": "norm",
-    "norm": "norm",
-    "conv": "convolution",
-    "nonlinearity": "convolution",  # the SiLU before each
-    "proj_": "convolution",  # 1x1, around the attention
-}
-
-
-def kind(module):
-    return next((kind for part, kind in KINDS.items() if part in module), "other")
-
-
-# %% id="by-kind"
-def by_kind(name, attention, **shape):
-    with memory.predicting():
-        recipe = Recipe(name, precision="bf16", attention=attention, **shape)
-        loss, model = recipe.make_loss()
-        saved = memory.saved(loss, params_of=model)
-    return pd.Series(saved.by("module")).groupby(kind).sum()
-
-
-# %% id="kinds-table"
-columns = {
-    "GPT-2, fused": by_kind("gpt2", "sdpa", seq=1024),
-    "GPT-2, written out": by_kind("gpt2", "eager", seq=1024),
-    "U-Net, fused": by_kind("sd15-unet", "sdpa"),
-    "U-Net, written out": by_kind("sd15-unet", "eager"),
-}
-shares = pd.DataFrame(columns).fillna(0)
-shares = (100 * shares / shares.sum()).round().astype(int)
-fused, written = shares.loc["self-attention"].iloc[:2]
-shares.sort_values("GPT-2, written out", ascending=False)
-
-# %% [markdown] id="read-kinds"
-# (`other` in GPT-2 is the loss over 50,257 tokens.) The published ranking is that of *written-out
-# self-attention*, and of nothing else. With fused kernels, today's default, feed-forward comes
-# first in both models, and in the U-Net the "low" norms keep more than self-attention.
-# Cross-attention is never high here, because thousands of pixels look at only 77 tokens. A rule
-# such as "checkpoint attention first" is a rule for one kernel.
-#
-# ## Verdicts
-
-# %% id="verdicts"
-claims.Verdicts(
-    claims.Verdict(
-        "D12",
-        "wrong",
-        "2 GB is the size of the scores of one head, and a fused kernel keeps none.",
-        f"{Bytes(scores)} a layer, {Bytes(scores / 32)} a head",
-        "predicted",
-        "scores",
-        device="CUDA kernels",
-    ),
-    claims.Verdict(
-        "E11",
-        "holds if",
-        "Self-attention ranks high only if written out; cross-attention never does.",
-        f"self-attention {written} % written out, {fused} % fused",
-        "predicted",
-        "kinds-table",
-        device="CUDA kernels",
-    ),
-)
-
-# %% [markdown] id="summary"
 # ## What you can now do
 #
 # - Write the instrument, and know the three ways to add up what it sees.

@@ -16,7 +16,6 @@ from functools import cache
 
 import pandas as pd
 import torch
-from torch.utils.checkpoint import checkpoint_sequential
 from torch.utils.flop_counter import FlopCounterMode
 
 from tutorial_lib import claims, data, memory, plan, plots, strategies, widgets
@@ -29,9 +28,10 @@ from tutorial_lib.units import human_bytes
 # ## Two costs
 #
 # A model of twelve equal blocks, cut into three **segments** of four. The first two are
-# checkpointed. The picture is a *tape*: a row for each block, and time runs to the right. A
-# triangle that points up is a block's forward, one that points down its backward. A hollow one is
-# a forward that runs again.
+# checkpointed. (In the code below, a tuple of blocks is a checkpointed segment, and a number by
+# itself is a block that keeps everything.) The picture is a *tape*: a row for each block, and time
+# runs to the right. A triangle that points up is a block's forward, one that points down its
+# backward. A hollow one is a forward that runs again.
 
 # %% id="first-tape"
 block = plan.Stage(forward_seconds=1, backward_seconds=2, input_bytes=1, saved_bytes=5)
@@ -133,68 +133,9 @@ print(f"sqrt needs {sqrt_ratio:.1f} times the memory{beside(guess, sqrt_ratio)}"
 names = {s: "per-block" if s == 1 else f"every-{s}" for s in lengths}
 curve = {s: held_for_backward(name) for s, name in names.items()}
 both = {"on paper": {s: on_paper(s, 24, r) for s in lengths}, "counted": curve}
+best = {way: min(curve, key=curve.get) for way, curve in (curves | both).items()}
 title = "GPT of 24 blocks: activations most held at once, recomputed ones too"
 plots.growth(both, xlabel="blocks in a segment", title=title, predicted=["on paper"])
-
-# %% [markdown] id="measured-read"
-# Paper and meter rise together. The meter stands above by what the formula leaves out: the logits
-# and their gradient, and temporary tensors. The last point, one segment of 24 blocks, is one
-# checkpoint around the whole model. It saves nothing: the whole inside comes back at once.
-#
-# **Is the folklore ever right?** A chain of sines has $r = 1$: each keeps its input and nothing
-# else. How does its memory grow with the depth?
-
-# %% id="sines"
-wave = torch.randn(4096, requires_grad=True)
-
-
-def sines(depth, num_segments):
-    calls = []
-
-    def sine(x):
-        calls.append(1)
-        return x.sin()
-
-    def step():
-        wave.grad = None
-        chain = [sine] * depth
-        out = checkpoint_sequential(chain, num_segments, wave, use_reentrant=False)
-        out.sum().backward()
-
-    peak = memory.measure(step, warmup=0).peak_bytes
-    return {"units": round(peak / wave.nbytes), "forwards": len(calls)}
-
-
-# %% id="sines-depth"
-slopes = {}
-for way, num_segments in (("none", lambda n: 1), ("sqrt", math.isqrt)):
-    few, many = (sines(n, num_segments(n))["units"] for n in (16, 256))
-    slopes[way] = math.log(many / few, 256 / 16)
-    print(f"{way}: memory grows like depth to the power of {slopes[way]:.2f}")
-
-# %% id="verdicts-depth"
-claims.Verdicts(
-    claims.Verdict(
-        "A03",
-        "holds if",
-        "Memory grows with the depth; with its root where a layer keeps its input "
-        "alone.",
-        f"depth to the power of {slopes['none']:.2f}, with sqrt {slopes['sqrt']:.2f}",
-        "counted",
-        "sines-depth",
-    ),
-)
-
-# %% id="sines-length"
-by_length = pd.DataFrame({s: sines(64, 64 // s) for s in (1, 2, 4, 8, 16, 32)})
-by_length.rename_axis(columns="64 sines, segments of")
-
-# %% [markdown] id="sines-read"
-# Here the sources are right. Without checkpoints memory grows with the depth, with $\sqrt n$
-# segments with its root. The best length is eight, $\sqrt{64}$; shorter and longer segments both
-# need more. The number of forwards hardly changes: at most one more for each sine.
-#
-# What the sources claim of a segment's length, and what we found:
 
 # %% id="verdicts-length"
 claims.Verdicts(
@@ -211,36 +152,20 @@ claims.Verdicts(
         "E03",
         "holds if",
         "The best number of segments is sqrt(n r), which is sqrt(n) for r = 1 alone.",
-        f"best length of a segment: {by_length.loc['units'].idxmin()} of 64 sines, "
-        f"{min(curve, key=curve.get)} of 24 blocks with r = {r:.0f}",
+        f"best length: {best['r = 1']} for r = 1 on paper, {best['counted']} counted",
         "counted",
-        "sines-length",
+        "measured-figure",
     ),
 )
 
-# %% id="verdicts-sines"
-units, forwards = by_length.loc["units"], by_length.loc["forwards"]
-claims.Verdicts(
-    claims.Verdict(
-        "A14",
-        "wrong",
-        "Memory is least at a middle length; recomputation is at most one forward.",
-        f"64 sines: {units[1]}, {units[8]}, {units[32]} units and {forwards[1]}, "
-        f"{forwards[8]}, {forwards[32]} forwards at segments of 1, 8, 32",
-        "counted",
-        "sines-length",
-    ),
-    claims.Verdict(
-        "D10",
-        "wrong",
-        "Coarser saves memory only below the best length, and hardly recomputes more.",
-        f"{units[8]} units at 8, {units[32]} at 32, runs {forwards[8]}, {forwards[32]}",
-        "counted",
-        "sines-length",
-    ),
-)
-
-# %% [markdown] id="costs-text"
+# %% [markdown] id="measured-read"
+# Paper and meter rise together. The meter stands above by what the formula leaves out: the logits
+# and their gradient, and temporary tensors. The last point, one segment of 24 blocks, is one
+# checkpoint around the whole model. It saves nothing: the whole inside comes back at once.
+#
+# Is the folklore ever right? Where $r = 1$, it is. The companion [06b](06b_common_advice.ipynb)
+# measures a chain of sines: with $\sqrt n$ segments its memory grows with the root of the depth.
+#
 # ## What does it cost?
 #
 # Some tutorials derive the price like this: there are $k$ segments, each recomputes $n/k$ blocks,
@@ -582,6 +507,6 @@ widgets.plan_explorer(lambda size: plan.solve(profile, budget_bytes=size), budge
 # | nothing kept | a quadratic number of forwards |
 # | unequal stages | a plan: profile, solve, apply |
 #
-# Lab 04 has you build the schedules. The companion [06b](06b_common_advice.ipynb) tests common
-# advice: which layers, how much it saves, and a loop whose gradients are wrong. Chapter 07 goes
-# below the block: which *operations* to keep.
+# Lab 04 has you build the schedules. The companion [06b](06b_common_advice.ipynb) shows where
+# $\sqrt n$ is right, and tests common advice: which layers, how much it saves, and a loop whose
+# gradients are wrong. Chapter 07 goes below the block: which *operations* to keep.

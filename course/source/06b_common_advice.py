@@ -1,16 +1,19 @@
 # %% [markdown] id="title"
 # # Common advice
 #
-# This companion of chapter 06 is optional: no lab and no later chapter needs it. It tests what
-# people say and copy about segments:
+# This companion of chapters 03, 04 and 06 is optional: no lab and no later chapter needs it. It
+# tests what people say and copy:
 #
 # 1. a loop that many tutorials use, and that trains with wrong gradients;
-# 2. four sentences of advice, each beside what is counted.
+# 2. a seed set by hand, which turns dropout into a smaller model;
+# 3. the rule of $\sqrt n$, where it is right;
+# 4. five more sentences of advice, each beside what is counted.
 #
-# **Budget:** 20 minutes, 1 GiB of memory, no GPU needed.
+# **Budget:** 40 minutes, 1 GiB of memory, no GPU needed.
 
 # %% id="imports"
 import itertools
+import math
 import statistics
 import time
 from functools import partial
@@ -23,6 +26,7 @@ from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 from tutorial_lib import claims, data, memory, plan, recorded, strategies
 from tutorial_lib.guesses import beside
 from tutorial_lib.models.gpt import GPT, Block, GPTConfig
+from tutorial_lib.training import Recipe
 
 # %% [markdown] id="late-binding-text"
 # ## A bug in many tutorials
@@ -97,6 +101,149 @@ claims.Verdicts(
         f"bound: {all(bound)}",
         "computed",
         "mended",
+    ),
+)
+
+# %% [markdown] id="seed-text"
+# ## "Dropout inside a checkpoint is wrong: set a seed by hand"
+#
+# In this recipe each block calls `torch.manual_seed` itself, so that both of its runs draw the same
+# mask. (PyTorch's `checkpoint` restores the random state anyway.) Is the recipe harmful? We train
+# four steps of four blocks and count the different dropout masks. After each step we also draw one
+# random number, as a data loader would to choose the next batch.
+#
+# **Predict.** With the random state restored there are 16 different masks. With a seed by hand?
+
+# %% id="guess-masks"
+guess = None  # masks
+
+# %% id="seed-blocks"
+tokens = next(data.text_batches(2, 128))  # (batch, sequence)
+restoring = partial(checkpoint, use_reentrant=False)
+
+
+def seeded_by_hand(function, x):
+    def run(x):
+        torch.manual_seed(0)
+        return function(x)
+
+    return restoring(run, x)
+
+
+# %% id="seed-measure"
+def randomness(way):
+    model, masks, draws = GPT(GPTConfig(num_layers=4, dropout=0.1)), set(), set()
+
+    def look(module, args, out):
+        masks.add((out == 0).numpy().tobytes())
+
+    for block in model.blocks:
+        block.mlp.dropout.register_forward_hook(look)
+    with strategies.called_through(way, model.blocks):
+        for _ in range(4):
+            model.loss(tokens).backward()
+            draws.add(torch.rand(()).item())
+    return {"masks": len(masks), "draws after the steps": len(draws)}
+
+
+seeded = {"restored": randomness(restoring), "by hand": randomness(seeded_by_hand)}
+masks = seeded["by hand"]["masks"]
+print(f"seeded by hand: {masks}{beside(guess, masks)}")
+pd.DataFrame(seeded).T
+
+# %% [markdown] id="seed-read"
+# With a seed by hand, the same units of every block are dropped in every step. That is no dropout,
+# but a smaller model. And whatever is drawn after a step, the next batch included, is the same
+# after each step. No comparison of gradients finds this, since both runs of a block agree.
+
+# %% id="verdicts-seed"
+claims.Verdicts(
+    claims.Verdict(
+        "E14",
+        "wrong",
+        "A checkpoint restores the random state; a seed by hand drops the same units "
+        "every step.",
+        f"{seeded['restored']['masks']} different masks restored, {masks} seeded by "
+        "hand",
+        "counted",
+        "seed-measure",
+    ),
+)
+
+# %% [markdown] id="sines-text"
+# ## "Put a checkpoint every $\sqrt n$ layers"
+#
+# Chapter 06 finds it wrong for a transformer, whose block keeps $r = 16$ times its input. A chain
+# of sines has $r = 1$: each keeps its input and nothing else. How does its memory grow with the
+# depth?
+
+# %% id="sines"
+wave = torch.randn(4096, requires_grad=True)
+
+
+def sines(depth, num_segments):
+    calls = []
+
+    def sine(x):
+        calls.append(1)
+        return x.sin()
+
+    def step():
+        wave.grad = None
+        chain = [sine] * depth
+        out = checkpoint_sequential(chain, num_segments, wave, use_reentrant=False)
+        out.sum().backward()
+
+    peak = memory.measure(step, warmup=0).peak_bytes
+    return {"units": round(peak / wave.nbytes), "forwards": len(calls)}
+
+
+# %% id="sines-depth"
+slopes = {}
+for way, num_segments in (("none", lambda n: 1), ("sqrt", math.isqrt)):
+    few, many = (sines(n, num_segments(n))["units"] for n in (16, 256))
+    slopes[way] = math.log(many / few, 256 / 16)
+    print(f"{way}: memory grows like depth to the power of {slopes[way]:.2f}")
+by_length = pd.DataFrame({s: sines(64, 64 // s) for s in (1, 2, 4, 8, 16, 32)})
+by_length.rename_axis(columns="64 sines, segments of")
+
+# %% [markdown] id="sines-read"
+# Here the sources are right. Without checkpoints memory grows with the depth, with $\sqrt n$
+# segments with its root. The best length is eight, $\sqrt{64}$; shorter and longer segments both
+# need more. The number of forwards hardly changes: at most one more for each sine.
+
+# %% id="verdicts-depth"
+claims.Verdicts(
+    claims.Verdict(
+        "A03",
+        "holds if",
+        "Memory grows with the depth; with its root where a layer keeps its input "
+        "alone.",
+        f"depth to the power of {slopes['none']:.2f}, with sqrt {slopes['sqrt']:.2f}",
+        "counted",
+        "sines-depth",
+    ),
+)
+
+# %% id="verdicts-sines"
+units, forwards = by_length.loc["units"], by_length.loc["forwards"]
+claims.Verdicts(
+    claims.Verdict(
+        "A14",
+        "wrong",
+        "Memory is least at a middle length; recomputation is at most one forward.",
+        f"64 sines: {units[1]}, {units[8]}, {units[32]} units and {forwards[1]}, "
+        f"{forwards[8]}, {forwards[32]} forwards at segments of 1, 8, 32",
+        "counted",
+        "sines-depth",
+    ),
+    claims.Verdict(
+        "D10",
+        "wrong",
+        "Coarser saves memory only below the best length, and hardly recomputes more.",
+        f"{units[8]} units at 8, {units[32]} at 32, runs {forwards[8]}, {forwards[32]}",
+        "counted",
+        "sines-depth",
     ),
 )
 
@@ -180,7 +327,6 @@ def peak_bytes(depth, strategy):
 
 
 # %% id="shallow-table"
-tokens = next(data.text_batches(2, 128))  # (batch, sequence)
 shallow = {
     depth: f"{1 - peak_bytes(depth, 'per-block') / peak_bytes(depth, 'none'):.0%}"
     for depth in (1, 2, 4, 8, 16)
@@ -237,7 +383,73 @@ claims.Verdicts(
     ),
 )
 
+# %% [markdown] id="kinds-text"
+# ## Which layers keep most?
+#
+# A published table ranks layers by activation memory: self-attention and cross-attention high,
+# feed-forward and convolution medium, norms low. Is that so? Here are GPT-2 and the U-Net of Stable
+# Diffusion 1.5 at their real sizes, in bfloat16, with a GPU's kernels, in per cent of what is kept.
+# The names of their modules tell the type of layer.
+
+# %% id="kinds"
+KINDS = {
+    "attn2": "cross-attention",
+    "attn": "self-attention",
+    "mlp": "feed-forward",
+    ".ff.": "feed-forward",
+    "ln_": "norm",
+    "norm": "norm",
+    "conv": "convolution",
+    "nonlinearity": "convolution",  # the SiLU before each
+    "proj_": "convolution",  # 1x1, around the attention
+}
+
+
+def kind(module):
+    return next((kind for part, kind in KINDS.items() if part in module), "other")
+
+
+# %% id="by-kind"
+def by_kind(name, attention, **shape):
+    with memory.predicting():
+        recipe = Recipe(name, precision="bf16", attention=attention, **shape)
+        loss, model = recipe.make_loss()
+        saved = memory.saved(loss, params_of=model)
+    return pd.Series(saved.by("module")).groupby(kind).sum()
+
+
+# %% id="kinds-table"
+columns = {
+    "GPT-2, fused": by_kind("gpt2", "sdpa", seq=1024),
+    "GPT-2, written out": by_kind("gpt2", "eager", seq=1024),
+    "U-Net, fused": by_kind("sd15-unet", "sdpa"),
+    "U-Net, written out": by_kind("sd15-unet", "eager"),
+}
+shares = pd.DataFrame(columns).fillna(0)
+shares = (100 * shares / shares.sum()).round().astype(int)
+fused, written = shares.loc["self-attention"].iloc[:2]
+shares.sort_values("GPT-2, written out", ascending=False)
+
+# %% id="verdicts-kinds"
+claims.Verdicts(
+    claims.Verdict(
+        "E11",
+        "holds if",
+        "Self-attention ranks high only if written out; cross-attention never does.",
+        f"self-attention {written} % written out, {fused} % fused",
+        "predicted",
+        "kinds-table",
+        device="CUDA kernels",
+    ),
+)
+
 # %% [markdown] id="pairs-text"
+# (`other` in GPT-2 is the loss over 50,257 tokens.) The published ranking is that of *written-out
+# self-attention*, and of nothing else. With fused kernels, today's default, feed-forward comes
+# first in both models, and in the U-Net the "low" norms keep more than self-attention.
+# Cross-attention is never high here, because thousands of pixels look at only 77 tokens. A rule
+# such as "checkpoint attention first" is a rule for one kernel.
+#
 # ## How much does it save?
 #
 # "50 to 80 % of the activations", "4 to 8 times less". Chapter 10 has predictions for published
@@ -250,7 +462,7 @@ claims.Verdicts(
 guess = None  # per cent
 
 
-# %% id="numbers"
+# %% id="pairs"
 def numbers(recipe, report):
     phases = report["phases"]
     added = max(phases["forward"], phases["backward"]) - report["baseline_bytes"]
@@ -258,7 +470,6 @@ def numbers(recipe, report):
     return recipe["model"], same, way, added, report["peak_bytes"]
 
 
-# %% id="pairs"
 columns = ["model", "recipe", "way", "pass", "peak"]
 rows = [row for row in recorded.load("predicted").rows.values() if "report" in row]
 found = [numbers(row["recipe"], row["report"]) for row in rows]
@@ -318,8 +529,11 @@ claims.Verdicts(
 # | advice | what we found |
 # |---|---|
 # | a closure for each segment | bind the segment as an argument, or gradients are wrong |
+# | a seed by hand | one mask for ever: leave it to the checkpoint |
+# | every $\sqrt n$ layers | right where a layer keeps its input alone |
 # | equal segments | nearly best; earlier ones may be longer |
 # | a third slower | at most; measure yours |
 # | deep networks only | what counts is the number of blocks |
 # | the first and the last 8 | *which* layers hardly matters |
+# | attention first | right for one kernel only |
 # | 50 to 80 % | depends on model, batch and kernel |
