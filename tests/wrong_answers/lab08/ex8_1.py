@@ -39,6 +39,14 @@ def a_hundred_times(images, num, update, scheduler):
     return drawn(images, num, scheduler, update, times=times)
 
 
+@wrong("randperm and a slice do not")
+def draws_without_repetition(images, num, update, scheduler):
+    def rows(g):
+        return torch.randperm(len(images), generator=g)[:num]
+
+    return drawn(images, num, scheduler, update, rows=rows)
+
+
 LASTING = torch.Generator().manual_seed(0)
 
 

@@ -31,6 +31,11 @@ def without(name):
     return room_for_activations
 
 
+@wrong("look at buffers, the sample and frozen parameters")
+def counts_each_parameter_fully(unet, side, state_bytes, cap):
+    return cap - sum(2 * p.nbytes + state_bytes(p) for p in unet.parameters())
+
+
 forgets_gradients = wrong("the gradients are not in it")(without("gradients"))
 forgets_buffers = wrong("the buffers are not in it")(without("buffers"))
 forgets_the_sample = wrong("the sample is not in it")(without("sample"))

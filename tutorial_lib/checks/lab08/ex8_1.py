@@ -63,6 +63,13 @@ def _run(answer: Callable[..., Any], case: Case) -> Result:
                 f"one was asked for that is not there ({error}): len(images) and "
                 "scheduler.config.num_train_timesteps say how many."
             ) from error
+        except NotImplementedError:
+            raise
+        except RuntimeError as error:
+            raise CheckError(
+                f"{_NUM} images are drawn from {case['num_images']} here, so some come more than "
+                f"once, and {error} came: torch.randint repeats, randperm and a slice do not."
+            ) from error
         return read.several(got, 3, "noisy images, their times, their noise")
 
     torch.manual_seed(case["seed"])

@@ -6,6 +6,7 @@ import random
 import re
 from collections.abc import Callable
 from functools import cache, partial
+from itertools import combinations
 from typing import Any
 
 import torch
@@ -137,7 +138,7 @@ def _explain(case: Case, floor: int) -> None:
     expect.close(
         floor,
         wanted,
-        ((words, wanted + difference) for words, difference in _differences(case, parts).items()),
+        _faults(_differences(case, parts), wanted),
         otherwise="it is none of the usual faults: print each part by itself.",
         tolerance=0,
         where=f"your floor for {name} is {floor:,} bytes, {abs(floor - wanted):,} {side} than what "
@@ -145,25 +146,49 @@ def _explain(case: Case, floor: int) -> None:
     )
 
 
-def _differences(case: Case, parts: dict[str, int]) -> dict[str, int]:
-    """From what to tell the learner to how far a floor is from the right one."""
+Differences = dict[str, tuple[str, int]]
+
+
+def _faults(differences: Differences, wanted: int) -> expect.Faults:
+    """Give each fault, then two and three at once: a first answer often has several."""
+    yield from ((words, wanted + difference) for words, difference in differences.values())
+    for together in (2, 3):
+        for names in combinations(differences, together):
+            difference = sum(differences[name][1] for name in names)
+            yield f"look at {', '.join(names[:-1])} and {names[-1]}.", wanted + difference
+
+
+def _differences(case: Case, parts: dict[str, int]) -> Differences:
+    """From a subject to what to tell the learner, and how far a floor is from the right one."""
     frozen = parts["parameters"] - parts["gradients"]
     image = case["channels"] * case["side"] ** 2 * 4
     still = [p for p in _make(case).parameters() if not p.requires_grad]
     frozen_state = sum(map(STATE_BYTES[case["optimizer"]], still))
+    all_buffers = "a buffer is missing that state_dict() leaves out: unet.buffers() has all."
+    sample = "the sample is not in it: a noisy image, its noise, its time."
+    image_words = "of the sample one image is missing: the noisy one and its noise are both there."
     return {
-        "the optimizer's state is not in it.": -parts["optimizer state"],
-        "the gradients are not in it.": -parts["gradients"],
-        "the buffers are not in it.": -parts["buffers"],
-        "the sample is not in it: a noisy image, its noise, its time.": -parts["sample"],
-        "of the sample one image is missing: the noisy one and its noise are both there.": -image,
-        "the sample's time is missing, an int64.": -8,
-        "the sample's time is an int64, of 8 bytes.": -4,
-        "a buffer is missing that state_dict() leaves out: unet.buffers() has all.": -8 * _COUNTS,
-        "not every buffer is float32: nbytes knows how long its numbers are.": -4 * _COUNTS,
-        "frozen parameters have no gradient.": frozen,
-        "the optimizer keeps nothing for frozen parameters.": frozen_state,
-        "frozen parameters have neither gradient nor state.": frozen + frozen_state,
+        "states": ("the optimizer's state is not in it.", -parts["optimizer state"]),
+        "gradients": ("the gradients are not in it.", -parts["gradients"]),
+        "buffers": ("the buffers are not in it.", -parts["buffers"]),
+        "the sample": (sample, -parts["sample"]),
+        "the sample's two images": (image_words, -image),
+        "the sample's time": ("the sample's time is missing, an int64.", -8),
+        "the bytes of a time": ("the sample's time is an int64, of 8 bytes.", -4),
+        "all buffers": (all_buffers, -8 * _COUNTS),
+        "the types of buffers": (
+            "not every buffer is float32: nbytes knows how long its numbers are.",
+            -4 * _COUNTS,
+        ),
+        "frozen parameters": (
+            "frozen parameters have neither gradient nor state.",
+            frozen + frozen_state,
+        ),
+        "gradients of frozen parameters": ("frozen parameters have no gradient.", frozen),
+        "states of frozen parameters": (
+            "the optimizer keeps nothing for frozen parameters.",
+            frozen_state,
+        ),
     }
 
 
