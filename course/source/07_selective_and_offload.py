@@ -16,6 +16,7 @@ from functools import partial
 
 import pandas as pd
 import torch
+from IPython.display import display
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
@@ -41,20 +42,15 @@ aten = torch.ops.aten
 # was not kept either, the price includes making that input.
 #
 # Two instruments together find the price. A *dispatch mode* is a Python object that PyTorch calls
-# for every operation: ours notes which operation made each tensor, from what, with how many FLOPs.
-# The saved-tensor hook of chapter 03 says which tensors are kept.
+# for every operation: ours, `Makers`, notes which operation made each storage, from what, with how
+# many FLOPs. (Several tensors may be views of one storage.) The saved-tensor hook of chapter 03
+# says which tensors are kept.
 #
 # **Predict.** A transformer block as wide as Llama-2-7B's (4096), with fused attention. What share
 # of its saved bytes, in per cent, can be made again *without any matrix product*?
 
 # %% id="guess-cheap"
 guess = None  # per cent
-
-
-# %% id="storages"
-def storages(nested):  # several tensors may be views of one storage
-    tensors = [leaf for leaf in tree_leaves(nested) if isinstance(leaf, torch.Tensor)]
-    return [storage_key(tensor.untyped_storage()) for tensor in tensors]
 
 
 # %% id="makers"
@@ -79,6 +75,11 @@ class Makers(TorchDispatchMode):
 
 
 # %% id="watched"
+def storages(nested):  # several tensors may be views of one storage
+    tensors = [leaf for leaf in tree_leaves(nested) if isinstance(leaf, torch.Tensor)]
+    return [storage_key(tensor.untyped_storage()) for tensor in tensors]
+
+
 def watched(block, x):
     kept, tracker = {}, ModuleTracker()
 
@@ -133,10 +134,9 @@ def freed(row):
 
 
 table = cheapest_first(fused)
-columns = {"kept": table.kept.map(human_bytes)}
-columns["to make again"] = table.flops.map(human_flops)
-columns["freed per MFLOP"] = table.apply(freed, axis=1)
-pd.DataFrame(columns)
+kept, again = table.kept.map(human_bytes), table.flops.map(human_flops)
+per_mflop = table.apply(freed, axis=1)
+pd.DataFrame({"kept": kept, "to make again": again, "freed per MFLOP": per_mflop})
 
 # %% [markdown] id="price-read"
 # Read it from the top: that is the order in which to drop tensors.
@@ -227,6 +227,8 @@ def per_block(block, x):
     return remade(partial(Block.forward, block), x)
 
 
+CHOICES = (none, attention_only, mlp_only, both_modules, halves, per_block)
+
 # %% [markdown] id="result-text"
 # For each choice we count the bytes that wait for backward, the peak of all activations (waiting,
 # recomputed, temporary; weights and their gradients left out), and the FLOPs of the step. The unit
@@ -288,7 +290,6 @@ def row_of(seen, base):
 guess = None  # times
 
 # %% id="modules-table"
-CHOICES = (none, attention_only, mlp_only, both_modules, halves, per_block)
 results, table = {}, {}
 for depth, choices in {4: CHOICES, 16: (none, *CHOICES[-3:])}.items():
     for choice in choices:
@@ -297,22 +298,6 @@ for depth, choices in {4: CHOICES, 16: (none, *CHOICES[-3:])}.items():
 ratio = results[16, halves].peak / results[16, per_block].peak
 print(f"16 blocks: halves / per_block = {ratio:.2f}{beside(guess, ratio)}")
 pd.DataFrame(table).T
-
-# %% id="verdicts-modules"
-saved = {n: results[n, halves].peak / results[n, per_block].peak for n in (4, 16)}
-flops = {way: results[16, way].flops / results[16, none].flops for way in CHOICES[-2:]}
-claims.Verdicts(
-    claims.Verdict(
-        "D11",
-        "wrong",
-        "Two segments a block save a little with few blocks, cost memory with many, "
-        "and recompute less.",
-        f"{saved[4]:.2f} of the peak with 4 blocks, {saved[16]:.2f} with 16; FLOPs "
-        f"{flops[halves]:.2f} and {flops[per_block]:.2f} of plain",
-        "counted",
-        "modules-table",
-    ),
-)
 
 # %% [markdown] id="modules-read"
 # The advice does not hold, in either half:
@@ -336,16 +321,8 @@ claims.Verdicts(
 #
 # So take one segment a block, as in `per_block`, and *keep a few results on the way*. In the first
 # run a dispatch mode stores the results of chosen operations. In the second run another one hands
-# them out instead of computing them. `checkpoint` takes such a pair as `context_fn`.
-
-# %% id="names"
-LINEAR = {(128, 384): "qkv", (128, 128): "out", (128, 512): "up", (512, 128): "down"}
-
-
-def name_of(op, args):
-    if op is aten.addmm.default:
-        return LINEAR[tuple(args[2].shape)]  # (bias, input, weight as (in, out))
-    return "attention" if "scaled_dot_product" in op.name() else ""
+# them out instead of computing them. `checkpoint` takes such a pair as `context_fn`. (`name_of`,
+# below them, says which result an operation makes.)
 
 
 # %% id="by-hand"
@@ -356,9 +333,7 @@ class Store(TorchDispatchMode):
 
     def __torch_dispatch__(self, op, types, args=(), kwargs=None):
         out = op(*args, **(kwargs or {}))
-        if (
-            name_of(op, args) in self.keep
-        ):  # without history: see the alias of chapter 05
+        if name_of(op, args) in self.keep:  # without history, as chapter 05's alias
             self.store.append(tree_map_only(torch.Tensor, torch.Tensor.detach, out))
         return out
 
@@ -371,6 +346,15 @@ class HandOut(Store):
 
 
 # %% id="by-hand-block"
+LINEAR = {(128, 384): "qkv", (128, 128): "out", (128, 512): "up", (512, 128): "down"}
+
+
+def name_of(op, args):
+    if op is aten.addmm.default:
+        return LINEAR[tuple(args[2].shape)]  # (bias, input, weight as (in, out))
+    return "attention" if "scaled_dot_product" in op.name() else ""
+
+
 def by_hand(keep, block, x):
     def contexts():
         store = []
@@ -419,23 +403,17 @@ pd.DataFrame(table).T.rename_axis("kept")
 
 
 # %% id="torch-policy"
-def by_torch(chosen, block, x):
+def by_torch(keep, block, x):
     def policy(context, op, *args, **kwargs):
-        kept = chosen(op, args)
+        kept = name_of(op, args) in keep
         return CheckpointPolicy.MUST_SAVE if kept else CheckpointPolicy.PREFER_RECOMPUTE
 
     contexts = partial(create_selective_checkpoint_contexts, policy)
     return remade(partial(Block.forward, block), x, context_fn=contexts)
 
 
-def named(keep, op, args):
-    return name_of(op, args) in keep
-
-
-# %% id="torch-policy-same"
 for name in ("qkv, up", "all but down"):
-    ours, keep = results[name], partial(named, policies[name])
-    theirs = result_of(make_gpt(partial(by_torch, keep)))
+    ours, theirs = results[name], result_of(make_gpt(partial(by_torch, policies[name])))
     equal = all(map(torch.equal, theirs.gradients, plain.gradients))
     print(f"{name}: waiting, peak, FLOPs as ours: {ours[:3] == theirs[:3]},", end=" ")
     print(f"gradients of none: {equal}")
@@ -458,32 +436,24 @@ for name in ("qkv, up", "all but down"):
 # measured here.
 
 
-# %% id="to-numpy"
-class Host:
-    """Keeps saved tensors as NumPy arrays, and counts what it copies."""
-
-    def __init__(self):
-        self.copied = Bytes(0)
-
-    def pack(self, tensor):
-        self.copied += tensor.nbytes
-        return tensor.detach().numpy().copy()
-
-    def unpack(self, array):
-        return torch.from_numpy(array).clone()  # the clone is the copy on the device
-
-
 # %% id="offloaded"
 def offloaded(choice):
-    host, gpt = Host(), make_gpt(choice)
+    copied, gpt = [], make_gpt(choice)
     loss = gpt.loss
 
+    def pack(tensor):
+        copied.append(tensor.nbytes)
+        return tensor.detach().numpy().copy()
+
+    def unpack(array):
+        return torch.from_numpy(array).clone()  # the clone is the copy on the device
+
     def loss_with_host(tokens):
-        with saved_tensors_hooks(host.pack, host.unpack):
+        with saved_tensors_hooks(pack, unpack):
             return loss(tokens)
 
     gpt.loss = loss_with_host
-    return result_of(gpt), host.copied // 2  # it runs two steps
+    return result_of(gpt), sum(copied) // 2  # it runs two steps
 
 
 # %% id="offload-table"
@@ -493,7 +463,6 @@ for choice, before in {none: plain, per_block: result_of(make_gpt(per_block))}.i
     name, columns = choice.__name__, {"copied out": f"{copied / unit:.1f}"}
     table[name] = row_of(before, plain) | {"copied out": ""}
     table[f"{name}, offloaded"] = row_of(after, plain) | columns
-waits = table["none, offloaded"]["waiting"]
 print("gradients equal:", all(map(torch.equal, after.gradients, plain.gradients)))
 pd.DataFrame(table).T
 
@@ -559,9 +528,7 @@ print(f"A100: from width {a100}{beside(guess, a100)}")
 hidden = {card: min(done[4096] / needed[card], 1) for card in CARDS}
 columns = {"FLOPs a byte": pd.Series(needed).round().astype(int), "from width": enough}
 columns["at 4096"] = pd.Series(hidden).map("{:.0%}".format)
-pd.DataFrame(columns)
-
-# %% id="width-figure"
+display(pd.DataFrame(columns))
 lines = {card: dict.fromkeys(done, needed[card]) for card in CARDS} | {"a block": done}
 axes = {"xlabel": "width of the block", "ylabel": "FLOPs for each byte kept"}
 title = "The bus hides where the block is above the card's line"
@@ -583,26 +550,23 @@ plots.training_curves(lines, title=title, dashed=list(CARDS), log="xy", **axes)
 # ## Verdicts
 
 # %% id="verdicts"
+saved = {n: results[n, halves].peak / results[n, per_block].peak for n in (4, 16)}
+flops = {way: results[16, way].flops / results[16, none].flops for way in CHOICES[-2:]}
+waits = table["none, offloaded"]["waiting"]
 claims.Verdicts(
-    claims.Verdict(
-        "C10",
-        "holds",
-        "Dropping norms and GELU repeats no product and frees a good part of memory.",
-        f"{1 - policy.waiting / plain.waiting:.0%} of the waiting bytes for "
-        f"{policy.flops / plain.flops - 1:.1%} more FLOPs",
-        "counted",
-        "policies",
-    ),
-    claims.Verdict(
-        "C13",
-        "holds if",
-        "Offload frees what waits, recomputes nothing; PCIe hides only a part of it.",
-        f"{plain.waiting:.0f} waiting units become {waits}; an A100 hides "
-        f"{hidden['A100, PCIe 4']:.0%} of the copies at width 4096",
-        "counted",
-        "offload-table",
-    ),
-)
+    claims.Verdict("D11", "wrong", "Two segments a block save a little with few "
+        "blocks, cost memory with many, and recompute less.", f"{saved[4]:.2f} of the "
+        f"peak with 4 blocks, {saved[16]:.2f} with 16; FLOPs {flops[halves]:.2f} and "
+        f"{flops[per_block]:.2f} of plain", "counted", "modules-table"),
+    claims.Verdict("C10", "holds", "Dropping norms and GELU repeats no product and "
+        "frees a good part of memory.", f"{1 - policy.waiting / plain.waiting:.0%} of "
+        f"the waiting bytes for {policy.flops / plain.flops - 1:.1%} more FLOPs",
+        "counted", "policies"),
+    claims.Verdict("C13", "holds if", "Offload frees what waits, recomputes nothing; "
+        "PCIe hides only a part of it.", f"{plain.waiting:.0f} waiting units become "
+        f"{waits}; an A100 hides {hidden['A100, PCIe 4']:.0%} of the copies at width "
+        "4096", "counted", "offload-table"),
+)  # fmt: skip
 
 # %% [markdown] id="end"
 # ## What you can now do

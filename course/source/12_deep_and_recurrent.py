@@ -12,7 +12,6 @@
 # **Budget:** 60 minutes, 1 GiB of memory, no GPU needed.
 
 # %% id="imports"
-import copy
 import itertools
 import random
 from contextlib import contextmanager, nullcontext
@@ -24,9 +23,8 @@ from torch import nn
 from torch.nn import functional as F
 from torch.optim import SGD
 from torch.utils.checkpoint import checkpoint as torch_checkpoint
-from torch.utils.flop_counter import FlopCounterMode
 
-from tutorial_lib import claims, data, device, memory, plots, recorded, strategies
+from tutorial_lib import claims, data, memory, plots, recorded, strategies
 from tutorial_lib.guesses import beside
 from tutorial_lib.models.resnet import Bottleneck, ResNet, ResNetConfig
 from tutorial_lib.training import Recipe
@@ -76,19 +74,10 @@ times_less
 # which are small here, and recompute more at once. (GPT-2's peak with short segments lies at the
 # scores of the vocabulary, outside of all blocks: chapter 10.)
 #
-# Why does it matter so much in the ResNet? Compare what one of its blocks keeps for backward with
-# the block's input:
-
-# %% id="one-block"
-block = Bottleneck(64, 16, stride=1, dropout=0.0)
-x = torch.randn(16, 64, 32, 32, requires_grad=True)
-kept = memory.saved(lambda: block(x), params_of=block)
-f"a block keeps {kept.num_bytes / x.nbytes:.2f} times its input"
-
-# %% [markdown] id="on-paper-text"
-# One of these three tensors *is* the block's input, which a checkpoint around the block must keep.
-# So segments of one block save at most a factor of three. A transformer's block keeps more than ten
-# times its input, so there the inputs hardly count.
+# Why does it matter so much in the ResNet? One of its blocks keeps three tensors as large as its
+# input (the next cell counts them), and one of the three *is* the input, which a checkpoint around
+# the block must keep. So segments of one block save at most a factor of three. A transformer's
+# block keeps more than ten times its input, so there the inputs hardly count.
 #
 # Chapter 06 derived the best segment: $\sqrt{n / r}$ blocks, where a block keeps $r$ times its
 # input. With $n = 333$ and $r = 3$ that is about ten, and not $\sqrt{333} = 18$. The later stages
@@ -118,19 +107,27 @@ def step(model, strategy):
     model.zero_grad()
 
 
+x, block = torch.randn(16, 64, 32, 32, requires_grad=True), Bottleneck(64, 16, 1, 0.0)
+kept = memory.saved(lambda: block(x), params_of=block)
+f"a block keeps {kept.num_bytes / x.nbytes:.2f} times its input"
+
 # %% id="thousand-measured"
-thousand, measured = make_resnet(111), {}
+thousand, measured, table = make_resnet(111), {}, {}
 for name in ("none", "every-8", "sqrt"):
-    report = memory.measure(partial(step, thousand, name), model=thousand, warmup=0)
-    measured[name] = report.peak_bytes
-plain, frugal = measured["none"], measured["every-8"]
-print(f"{thousand.config.num_layers} layers: {plain / frugal:.1f} times less"
-      f"{beside(guess, plain / frugal)}")  # fmt: skip
-pd.DataFrame({"peak": {name: str(peak) for name, peak in measured.items()}})
+    run = partial(step, thousand, name)
+    measured[name] = memory.measure(run, model=thousand, warmup=0, flops=True)
+    ratio = measured[name].flops / measured["none"].flops
+    table[name] = str(measured[name].peak_bytes), f"{ratio:.2f}"
+fell = measured["none"].peak_bytes / measured["every-8"].peak_bytes
+print(
+    f"{thousand.config.num_layers} layers: {fell:.1f} times less{beside(guess, fell)}"
+)
+pd.DataFrame(table, index=["peak", "FLOPs, times"]).T
 
 # %% [markdown] id="thousand-measured-read"
-# Segments of 8 blocks need less than segments of 18, at the same price: all blocks run once more.
-# The peaks include the weights.
+# Segments of 8 blocks need less than segments of 18, at the same price: all blocks run once more,
+# which is a third of the arithmetic. (The peaks include the weights. On large images the time grows
+# about as much. On these tiny ones it grows more, since each checkpoint also runs Python code.)
 #
 # ## Is it the same training?
 #
@@ -161,18 +158,8 @@ weights = [nn.utils.parameters_to_vector(m.parameters()) for m in twins.values()
 print("every loss equal:  ", losses["none"] == losses["every-6"])
 print("every weight equal:", torch.equal(*weights))
 
-# %% id="twins-flops"
-flops = {}
-for name in twins:
-    with FlopCounterMode(display=False) as counter:
-        step(make_resnet(12), name)
-    flops[name] = counter.get_total_flops()
-f"{flops['every-6'] / flops['none'] - 1:.0%} more FLOPs"
-
 # %% [markdown] id="predict-evaluate"
-# Forty losses and every weight are equal to the last bit. The price is one more forward, a third of
-# the arithmetic, of which early stop leaves out a little. (On large images the time grows about as
-# much. On these tiny ones it grows more, since each checkpoint also runs Python code.)
+# Forty losses and every weight are equal to the last bit.
 #
 # **Predict.** Now `eval()`, on 297 images that neither twin has seen. How many percentage points
 # lie between the two accuracies?
@@ -183,9 +170,8 @@ guess = None  # percentage points
 
 # %% id="evaluate"
 # NBVAL_IGNORE_OUTPUT
-@torch.no_grad()
 def percent_right(model):
-    found = copy.deepcopy(model).eval()(images[1500:]).argmax(dim=1)
+    found = model.eval()(images[1500:]).argmax(dim=1)
     return 100 * float((found == labels[1500:]).float().mean())
 
 
@@ -196,15 +182,9 @@ pd.DataFrame({"% right": right}).map("{:.0f}".format)
 
 # %% [markdown] id="evaluate-read"
 # The losses and weights are equal, and yet the accuracies are far apart. (Your numbers may differ a
-# little from those stored here, since a network this deep amplifies rounding.) The difference must
-# lie in something that is not a weight:
-
-# %% id="what-differs"
-plain, twice = (model.state_dict() for model in twins.values())
-differing = [name for name in plain if not torch.equal(plain[name], twice[name])]
-sorted({name.rpartition(".")[2] for name in differing})
-
-# %% [markdown] id="double-update"
+# little from those stored here, since a network this deep amplifies rounding.) What differs is not
+# a weight: it is BatchNorm's running mean and variance, and its counter of batches.
+#
 # ### Updated twice
 #
 # ![Forward updates BatchNorm's running mean once. Recomputation in backward updates it a second
@@ -222,8 +202,8 @@ sorted({name.rpartition(".")[2] for name in differing})
 # loss shows it. The checkpointed twin looks better by luck: after only forty updates it helps to
 # forget the early batches faster. Late in training, it makes the averages noisier.
 #
-# The next cells check this on one block: five batches, then the block's statistics. The block runs
-# plainly or under a checkpoint.
+# The next cells list what differs between the twins, and check this on one block: five batches,
+# then the block's statistics. The block runs plainly or under a checkpoint.
 
 
 # %% id="bench"
@@ -254,6 +234,9 @@ def compared(seen, wanted):
 
 
 # %% id="updated-twice"
+plain, twice = (model.state_dict() for model in twins.values())
+differing = [name for name in plain if not torch.equal(plain[name], twice[name])]
+print("differing:", sorted({name.rpartition(".")[2] for name in differing}))
 once, twice = statistics_after(plainly), statistics_after(checkpoint)
 print("checkpointed:     ", compared(twice, once))
 print("0.1 twice is 0.19:", compared(twice, statistics_after(plainly, momentum=0.19)))
@@ -285,34 +268,32 @@ def on_copies(block):
             setattr(module, name, buffer)
 
 
-# %% id="cures-table"
-cures = {"no cure": {}, "smaller momentum": {"momentum": 1 - (1 - 0.1) ** 0.5}}
-cures["on copies"] = {"context": on_copies}
-table = {}
-for name, options in cures.items():
-    kept, seen = (statistics_after(run, **options) for run in (plainly, checkpoint))
-    counted = int(seen["norm_1.num_batches_tracked"])
-    table[name] = compared(kept, once), compared(seen, once), counted
-pd.DataFrame(table, index=["kept", "checkpointed", "batches"]).T
-
-
-# %% id="no-cure"
-def track(block, on):
-    for norm in (block.norm_1, block.norm_2, block.norm_3):
-        norm.track_running_stats = on
-
-
 @contextmanager
 def switched_off(block):
-    track(block, False)
+    norms = block.norm_1, block.norm_2, block.norm_3
+    for norm in norms:
+        norm.track_running_stats = False
     yield
-    track(block, True)
+    for norm in norms:
+        norm.track_running_stats = True
 
 
-try:
-    statistics_after(checkpoint, context=switched_off)
-except Exception as error:
-    print(f"{type(error).__name__}:", *str(error).splitlines()[:3], sep="\n  ")
+# %% id="cures-table"
+cures = {"no cure": {}, "smaller momentum": {"momentum": 1 - (1 - 0.1) ** 0.5}}
+cures |= {
+    "on copies": {"context": on_copies},
+    "switched off": {"context": switched_off},
+}
+table = {}
+for name, options in cures.items():
+    kept = statistics_after(plainly, **options)
+    try:
+        seen = statistics_after(checkpoint, **options)
+        found = compared(seen, once), str(int(seen["norm_1.num_batches_tracked"]))
+    except RuntimeError as error:
+        found = type(error).__name__, "-"
+    table[name] = compared(kept, once), *found
+pd.DataFrame(table, index=["kept", "checkpointed", "batches"]).T
 
 # %% [markdown] id="cures-read"
 # In the table, "kept" is a block that is not recomputed, and "batches" is BatchNorm's own counter
@@ -321,8 +302,8 @@ except Exception as error:
 # checkpointing off. The copies are right in both cases, to the last bit. They cost a copy of a few
 # vectors.
 #
-# With the statistics off, the recomputation saves fewer tensors than forward did, since autograd
-# saves the running statistics too. So PyTorch raises an error.
+# With the statistics switched off, the recomputation saves fewer tensors than forward did, since
+# autograd saves the running statistics too. So PyTorch raises an error.
 #
 # There is also a fourth way. GroupNorm has no running statistics, and norms that are frozen (in
 # `eval()` during training, as in most detection models) have nothing to update. But another norm is
@@ -330,8 +311,8 @@ except Exception as error:
 # update is 96136, open since 2023.)
 #
 # So the cure is the copies. Here is the twin once more, for five updates, with a checkpoint around
-# every block that recomputes on copies. The cell after it needs a GPU. It prints the allocator's
-# peak and the time for the full-width network, which depend on the GPU.
+# every block that recomputes on copies. (The companion `12b_back_through_time` runs the full-width
+# network on a GPU.)
 
 
 # %% id="cured-twin"
@@ -345,17 +326,6 @@ for block in cured.blocks:
 print("every loss equal:", train(cured, batches[:5]) == train(plain, batches[:5]))
 states = (model.state_dict().values() for model in (plain, cured))
 print("weights, statistics, counters equal:", all(map(torch.equal, *states)))
-
-# %% id="gpu-resnet"
-# NBVAL_IGNORE_OUTPUT
-if torch.cuda.is_available():
-    micro_batch = device.pick_by_tier(cpu=1, small_gpu=32, large_gpu=128)
-    for strategy in ("none", "every-8", "sqrt"):
-        recipe = Recipe("resnet1000", micro_batch, checkpointing=strategy)
-        gpu_step, model, optimizer = recipe.make_step("cuda")
-        options = {"model": model, "optimizer": optimizer, "label": recipe.label()}
-        print(memory.measure(gpu_step, **options, repeats=3))
-        del gpu_step, model, optimizer, options
 
 # %% [markdown] id="besides-text"
 # ## What else does a forward do?
@@ -438,18 +408,16 @@ pd.DataFrame({"gradient": seen})
 
 
 # %% id="volumes"
-def volume_peak(side, strategy):
-    choices = {"optimizer": "adamw-fused", "checkpointing": strategy}
-    step = Recipe("unet3d", 1, size=side, **choices).make_step
-    return memory.predict(step).peak_bytes
+def volume_peak(side, way):
+    recipe = Recipe("unet3d", 1, size=side, optimizer="adamw-fused", checkpointing=way)
+    return memory.predict(recipe.make_step).peak_bytes
 
 
-volume_gain, table = {}, {}
+volumes = {}
 for side in (64, 128):
     plain, frugal = volume_peak(side, "none"), volume_peak(side, "per-block")
-    volume_gain[side] = plain / frugal
-    table[f"{side}³ voxels"] = str(plain), str(frugal), f"{plain / frugal:.2f}"
-pd.DataFrame(table, index=["none", "per block", "times less"]).T
+    volumes[f"{side}³ voxels"] = str(plain), str(frugal), f"{plain / frugal:.2f}"
+pd.DataFrame(volumes, index=["none", "per block", "times less"]).T
 
 # %% id="volumes-where"
 with memory.predicting():
@@ -516,12 +484,9 @@ plots.ledger_bars(ledgers, title=title, cards_gib=[80], predicted=list(ledgers))
 # %% id="head"
 tokens, vocabulary = 131_072, 32_000
 left = ledgers["131,072 tokens, per-block"]
-sizes = {
-    "activations at the peak": left["activations"],
-    "temporary at the peak": left["temporary"],
-    "inputs of the 32 blocks": 32 * tokens * 4096 * 2,
-    "one table of scores, float32": tokens * vocabulary * 4,
-}
+sizes = {f"{name} at the peak": left[name] for name in ("activations", "temporary")}
+sizes["inputs of the 32 blocks"] = 32 * tokens * 4096 * 2
+sizes["one table of scores, float32"] = tokens * vocabulary * 4
 pd.DataFrame({"bytes": {name: str(Bytes(size)) for name, size in sizes.items()}})
 
 # %% [markdown] id="head-read"
@@ -584,11 +549,11 @@ claims.Verdicts(
         "give wrong gradients without an error", "computed", "besides-table"),
     claims.Verdict("C16", "holds", "A ResNet of a thousand layers fits in several "
         "times less memory; its BatchNorm statistics need a cure.",
-        f"{measured['none']} against {measured['every-8']}", "counted",
-        "thousand-measured"),
+        f"{measured['none'].peak_bytes} against {measured['every-8'].peak_bytes}",
+        "counted", "thousand-measured"),
     claims.Verdict("E20", "holds if", "Long contexts gain several times, and a 3-D "
         "U-Net little, since two of its blocks hold nearly everything.",
-        f"128^3 voxels {volume_gain[128]:.2f} times less, 131,072 tokens "
+        f"128^3 voxels {volumes['128³ voxels'][-1]} times less, 131,072 tokens "
         f"{context_gain:.1f} times less", "predicted", "context",
         device="CUDA kernels"),
 )  # fmt: skip

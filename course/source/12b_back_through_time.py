@@ -25,6 +25,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from tutorial_lib import claims, device, memory, plots
 from tutorial_lib.guesses import beside
+from tutorial_lib.training import Recipe
 
 torch.set_num_threads(1)  # small steps lose by waiting for a second core
 
@@ -196,8 +197,9 @@ for name in ("segments", "halving_flat"):
 # in memory, Revolve needs fewer runs than halving (chapter 06).
 #
 # On a GPU nobody unrolls cell by cell: `nn.LSTM` runs a whole stretch of steps in one cuDNN call
-# and keeps its intermediates in one buffer. A checkpoint goes around each stretch. This cell needs
-# a GPU, and its numbers depend on it:
+# and keeps its intermediates in one buffer. A checkpoint goes around each stretch. The next
+# two cells need a GPU, and their numbers depend on it. The second runs chapter 12's ResNet of a
+# thousand layers at full width, plainly and with segments of 8 and of 18 blocks.
 
 # %% id="gpu-lstm"
 # NBVAL_IGNORE_OUTPUT
@@ -217,6 +219,17 @@ if torch.cuda.is_available():
     for label, stretch in {"whole": length, "stretches of 128": 128}.items():
         gpu_step = partial(read_on_gpu, stretch)
         print(memory.measure(gpu_step, model=lstm, label=label, repeats=3))
+
+# %% id="gpu-resnet"
+# NBVAL_IGNORE_OUTPUT
+if torch.cuda.is_available():
+    micro_batch = device.pick_by_tier(cpu=1, small_gpu=32, large_gpu=128)
+    for strategy in ("none", "every-8", "sqrt"):
+        recipe = Recipe("resnet1000", micro_batch, checkpointing=strategy)
+        gpu_step, model, optimizer = recipe.make_step("cuda")
+        options = {"model": model, "optimizer": optimizer, "label": recipe.label()}
+        print(memory.measure(gpu_step, **options, repeats=3))
+        del gpu_step, model, optimizer, options
 
 # %% [markdown] id="truncated-text"
 # ## Is truncated backpropagation the same?
