@@ -1,4 +1,4 @@
-"""Unusual but honest submissions, each with exactly its points; five now, all of them weekly."""
+"""Unusual submissions and answers, each with exactly its points; few now, all of them weekly."""
 
 import copy
 import json
@@ -10,6 +10,7 @@ import pytest
 CORPUS = Path(__file__).parent / "grading_corpus"
 sys.path.insert(0, str(CORPUS))
 
+import answers  # noqa: E402
 import toy  # noqa: E402
 import unusual  # noqa: E402
 
@@ -63,3 +64,19 @@ def test_what_editors_do_to_a_lab_costs_nothing(root, tmp_path, name):
     }
     shares, _ = points(tmp_path, changes, name, root)
     assert {kind: share for kind, share in shares.items() if share < 1} == {}
+
+
+# What once lost its points, or gained some.
+AT_ONCE = {"vjp instead of backward", "patches torch.equal"}
+AT_ONCE.add("match and walrus, subclass of the error")
+
+
+@pytest.mark.slow
+def test_a_few_answers_of_other_students_get_what_they_deserve(root):
+    assert answers.faults(root, "lab03", AT_ONCE) == {}
+
+
+@pytest.mark.weekly
+@pytest.mark.parametrize("name", answers.LABS)
+def test_answers_of_other_students_get_what_they_deserve(root, name):
+    assert answers.faults(root, name) == {}

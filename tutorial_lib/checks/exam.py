@@ -120,6 +120,18 @@ def of_checkpoint(call_of: Callable[[Any], Callable[..., Any]] = lambda answer: 
     return of(step)
 
 
+def of_context() -> Exam:
+    """Make the exam of a context manager that is given modules, and checkpoints each of them."""
+
+    def step(answer: Callable[..., Any], case: Case) -> Result:
+        chain, h = make(case)
+        with answer(list(chain)):
+            half_squares(chain(h.requires_grad_())).backward()
+        return gradients(chain)
+
+    return of(step)
+
+
 def of_update(train: Callable[[Any, Chain, Optimizer, Tensor], Any]) -> Exam:
     """Make the exam of an answer that trains: of one update, by the mean over all rows.
 

@@ -17,7 +17,7 @@ from operator import attrgetter
 from types import FunctionType, MethodType, ModuleType
 from typing import Any, NoReturn
 
-METERS = ("tutorial_lib.memory.meter", "tutorial_lib.memory.predict")
+METERS = tuple(f"tutorial_lib.memory.{name}" for name in ("meter", "predict", "cap"))
 LOG = "tutorial_lib.memory.storages:StorageLog"  # what they are made of
 # All that the library's solver of plans is made of.
 SOLVER = tuple(
@@ -56,8 +56,8 @@ def meter(advice: str, names: tuple[str, ...] = (*METERS, LOG)) -> Forbidden:
         advice: What to do instead.
         names: Some of what does it.
     """
-    several = "memory.measure, memory.watch and memory.predict are the oracle here, so your"
-    return Forbidden(f"{several} function may not call them. {advice}", names)
+    several = "memory.measure, memory.watch, memory.predict and memory.capped count as the oracle"
+    return Forbidden(f"{several} does, so your function may not call them. {advice}", names)
 
 
 def saved(advice: str) -> Forbidden:
@@ -68,6 +68,16 @@ def saved(advice: str) -> Forbidden:
     """
     message = f"memory.saved is the oracle here, so your function may not call it. {advice}"
     return Forbidden(message, ("tutorial_lib.memory.saved",))
+
+
+def own_code(names: tuple[str, ...]) -> Forbidden:
+    """Forbid what other checks run and what this exercise asks for.
+
+    Args:
+        names: As in `Forbidden`.
+    """
+    message = "that is the checks' own code for what you write here: your answer may not call it."
+    return Forbidden(message, names)
 
 
 @contextlib.contextmanager

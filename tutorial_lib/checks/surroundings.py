@@ -127,6 +127,16 @@ def names_in(result: Result, key: str = "changed") -> list[str]:
     raise CheckError(f"{key}: a list of names is wanted, and {type(names).__name__} came.")
 
 
+def expect_unchanged(handed_in: Any, as_it_was: Any) -> None:
+    """Expect that lists and dicts are still what they were when an answer was handed them.
+
+    Raises:
+        CheckError: When they are not equal any more.
+    """
+    if handed_in != as_it_was:
+        raise CheckError(MESSAGES["inputs"])
+
+
 def expect_kept(result: Result, messages: Mapping[str, str] = MESSAGES) -> None:
     """Expect that nothing was found changed.
 

@@ -91,7 +91,7 @@ def gives_mebibytes(step, gpu, *, warmup):
     return (fresh_peak(step, gpu) - before) / 2**20
 
 
-@wrong("memory.measure, memory.watch and memory.predict are the oracle")
+@wrong("memory.predict and memory.capped count as the oracle does")
 def asks_the_meter(step, gpu, *, warmup):
     report = memory.measure(step, warmup=warmup)
     return report.peak_bytes - report.baseline_bytes

@@ -197,7 +197,7 @@ def sees_nothing(step, model, optimizer):
     return []
 
 
-@wrong("memory.measure, memory.watch and memory.predict are the oracle")
+@wrong("memory.predict and memory.capped count as the oracle does")
 def asks_the_meter(step, model, optimizer):
     return memory.measure(step, model=model, optimizer=optimizer, warmup=0).leaks()
 

@@ -278,7 +278,7 @@ def never_waits(*args, **options):
     return profiled(Hasty, args, options)
 
 
-@wrong("memory.measure, memory.watch and memory.predict are the oracle")
+@wrong("memory.predict and memory.capped count as the oracle does")
 def asks_the_meter(*args, **options):
     return memory.measure(Profile(*args, **options).step).phases
 

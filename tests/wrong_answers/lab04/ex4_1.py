@@ -42,6 +42,14 @@ def recomputes_all(stages, length):
     return cost(stages, length, last_kept=False)
 
 
+@wrong("is another after your call")
+def empties_the_list(stages, length):
+    try:
+        return cost(list(stages), length)
+    finally:
+        stages.clear()
+
+
 @wrong("the first forward is missing in the peak")
 def looks_at_backward_alone(stages, length):
     return cost(stages, length, dropped=False)

@@ -35,6 +35,13 @@ def ignores_the_budget(parts, budget):
     return [min(range(len(part)), key=lambda i: part[i].flops) for part in parts]
 
 
+@wrong("is another after your call")
+def pops_the_parts(parts, budget):
+    chosen = tried(list(parts), budget)
+    parts.clear()
+    return chosen
+
+
 @wrong("that is the least memory possible")
 def takes_the_least_memory(parts, budget):
     tried(parts, budget)

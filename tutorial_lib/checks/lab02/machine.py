@@ -73,7 +73,7 @@ class PretendGPU(StorageLog):  # type: ignore[no-untyped-call]
         self, model: nn.Module | None = None, *, slowness: Sequence[float] = (1.0,)
     ) -> None:
         super().__init__("cpu")
-        self.slowness = slowness
+        self._slowness = slowness
         self.num_launches = 0
         self._host_seconds = self._queue_empty_at = 0.0
         self._counted_from = 0
@@ -86,7 +86,7 @@ class PretendGPU(StorageLog):  # type: ignore[no-untyped-call]
 
     def launch(self, seconds: float) -> None:
         """Queue work that usually takes so many seconds; the host goes on after 20 µs."""
-        factor = self.slowness[min(self.num_launches, len(self.slowness) - 1)]
+        factor = self._slowness[min(self.num_launches, len(self._slowness) - 1)]
         self.num_launches += 1
         self._host_seconds += LAUNCH_SECONDS
         begins = max(self._queue_empty_at, self._host_seconds)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 from tutorial_lib import plan
-from tutorial_lib.checks import expect, read
+from tutorial_lib.checks import expect, read, surroundings
 from tutorial_lib.checks.core import Case, Check, Result
 from tutorial_lib.checks.lab04 import models
 from tutorial_lib.plan.simulate import Tree
@@ -43,7 +43,9 @@ def _cases(seed: int) -> list[Case]:
 
 
 def _run(answer: Callable[..., Any], case: Case) -> Result:
-    returned = answer(models.stages_of(case), case["length"])
+    stages = models.stages_of(case)
+    returned = answer(stages, case["length"])
+    surroundings.expect_unchanged(stages, models.stages_of(case))
     peak, seconds = read.several(returned, 2, "the peak and the seconds")
     return {"peak": peak, "seconds": seconds}
 

@@ -99,11 +99,12 @@ def _judge(case: Case, result: Result, planned: Planned) -> None:
             "layers have dropout: does a segment draw the same random numbers again?"
         )
     seen, peak = read.integer(result.get("peak"), "the peak"), planned.simulation.peak_bytes
+    advice = "what still holds tensors?" if seen > peak else "what is kept outside of tensors?"
     expect.close(
         seen,
         peak,
         otherwise=f"gradients and runs are right, and the peak is off by {seen / peak - 1:+.0%} of "
-        f"the planned one, where {_TOLERANCE:.0%} is allowed: what still holds tensors?",
+        f"the planned one, where {_TOLERANCE:.0%} is allowed: {advice}",
         tolerance=_TOLERANCE,
         where=where,
     )

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from tutorial_lib import plan
-from tutorial_lib.checks import expect, read
+from tutorial_lib.checks import expect, read, surroundings
 from tutorial_lib.checks.core import Case, Check, Result
 from tutorial_lib.checks.lab04 import models
 from tutorial_lib.plan.costs import Bytes, Costs
@@ -66,7 +66,10 @@ def _cases(seed: int) -> list[Case]:
 
 
 def _run(answer: Callable[..., Any], case: Case) -> Result:
-    return {"floor": answer(models.stages_of(case))}
+    stages = models.stages_of(case)
+    floor = answer(stages)
+    surroundings.expect_unchanged(stages, models.stages_of(case))
+    return {"floor": floor}
 
 
 def _judge(case: Case, result: Result) -> None:

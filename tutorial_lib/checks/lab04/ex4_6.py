@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Any
 
 from tutorial_lib import plan
-from tutorial_lib.checks import expect, observe
+from tutorial_lib.checks import expect, observe, surroundings
 from tutorial_lib.checks.core import Case, Check, CheckError, Result
 from tutorial_lib.checks.lab04 import models
 
@@ -73,6 +73,7 @@ class Best:
 def _run(answer: Callable[..., Any], case: Case) -> Result:
     stages, trees = models.stages_of(case), []
     said = observe.error_said(lambda: trees.append(answer(stages, case["budget"])), "ValueError")
+    surroundings.expect_unchanged(stages, models.stages_of(case))
     return {"said": said, "tree": trees[0] if trees else None}
 
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from tutorial_lib import memory
-from tutorial_lib.checks import expect, observe, read
+from tutorial_lib.checks import exam, expect, observe, read
 from tutorial_lib.checks.core import Case, Check, CheckError, Result
 from tutorial_lib.checks.lab05 import models
 
@@ -180,4 +180,5 @@ checkpoint_only = Check(
     _run,
     _judge,
     oracle=_right,
+    exam=exam.of_context(),
 )

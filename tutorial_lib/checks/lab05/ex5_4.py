@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from tutorial_lib.checks import expect, observe, read
+from tutorial_lib.checks import expect, observe, read, surroundings
 from tutorial_lib.checks.core import Case, Check, CheckError, Result
 from tutorial_lib.checks.lab04.models import NO_SOLVER, telling
 
@@ -83,6 +83,7 @@ def total_flops(chosen: Sequence[Option]) -> int:
 def _run(answer: Callable[..., Any], case: Case) -> Result:
     given, chosen = _options_of(case), []
     said = observe.error_said(lambda: chosen.append(answer(given, case["budget"])), "ValueError")
+    surroundings.expect_unchanged(given, _options_of(case))
     return {"said": said, "chosen": chosen[0] if chosen else None}
 
 

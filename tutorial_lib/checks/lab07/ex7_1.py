@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from tutorial_lib.checks import expect, observe, read
+from tutorial_lib.checks import expect, forbid, observe, read
 from tutorial_lib.checks.core import Case, Check, CheckError, Result
 from tutorial_lib.checks.lab07 import models
 
@@ -147,4 +147,5 @@ contrastive_loss = Check(
     _cases,
     _run,
     _judge,
+    forbidden=[forbid.own_code(("tutorial_lib.checks.lab07.models:in_batch_loss",))],
 )

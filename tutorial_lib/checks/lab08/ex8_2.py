@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tutorial_lib.checks import expect, observe, read
+from tutorial_lib.checks import expect, forbid, observe, read
 from tutorial_lib.checks.accumulation import Window
 from tutorial_lib.checks.core import Case, Check, CheckError, Result
 from tutorial_lib.checks.lab08 import models
@@ -134,4 +134,5 @@ backward_in_pieces = Check(
     _run,
     _judge,
     oracle=_right,
+    forbidden=[forbid.own_code(("tutorial_lib.checks.lab08.models:backward",))],
 )

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tutorial_lib.checks import expect, forbid, observe, read
+from tutorial_lib.checks import exam, expect, forbid, observe, read
 from tutorial_lib.checks.core import Case, Check, CheckError, Result
 from tutorial_lib.checks.lab08 import models
 from tutorial_lib.private_torch import checkpoint_modules
@@ -190,5 +190,6 @@ recomputing = Check(
     _run,
     _judge,
     oracle=_wanted,
+    exam=exam.of_context(),
     forbidden=[_REENTRANT],
 )

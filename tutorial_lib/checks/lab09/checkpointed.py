@@ -17,6 +17,7 @@ from tutorial_lib.checks.core import Case, CheckError, Result
 from tutorial_lib.checks.lab09.patients import Patient, only_update
 
 _SLACK = 1.5  # of the peak: a script may hold its logits while it goes backward
+_FLOOR = 0.85  # of the peak: without what one block recomputes, less would be left
 
 
 @dataclass(frozen=True)
@@ -147,6 +148,11 @@ def _judge(symptom: str, case: Case, result: Result, right: tuple[Result, int]) 
             f"{where}the training is right. The peak is {peak:,} bytes, with {sum(counts)} runs of "
             f"blocks; {enough:,} bytes are enough, with {2 * sum(once)} runs: a checkpoint for "
             "each block, once."
+        )
+    if peak < _FLOOR * enough:
+        raise CheckError(
+            f"{where}the training is right. The peak is said to be {peak:,} bytes, and with a "
+            f"checkpoint for each block it is {enough:,}: what is kept outside of tensors?"
         )
     if result.get("settings") != plain["settings"]:
         raise CheckError(f"{where}the schedule has to move on, as it did: once a step.")

@@ -104,7 +104,8 @@ def work(
     Args:
         pipe: Where messages are written.
         steps: Cells in order, each with `exercise` (None for set-up) and `source`.
-        request: `check`, `exercise`, `name` and `case`, as the `RemoteFunction` asked.
+        request: `check`, `exercise`, `name`, `case`, and perhaps `before`, a case that is run
+            first to no effect, as the `RemoteFunction` asked.
         package: Where checks are found.
     """
 
@@ -133,7 +134,6 @@ def _result(
     used: list[str] = []
     forbid.remove(check.forbidden, CheckError, used)  # for good, before any line of the student's
     check = dataclasses.replace(check, forbidden=())
-    outside.listen(lambda name: send(REPORT, name.encode()))
     main = types.ModuleType("__main__")
     sys.modules["__main__"] = main
     namespace = vars(main)
@@ -162,7 +162,11 @@ def _result(
     if name not in namespace:
         reason = f"stopped with {stopped}" if stopped else f"does not define {name}"
         raise CheckError(f"your answer cell for exercise {request['exercise']} {reason}.")
+    if before := request.get("before"):  # as in a notebook, where it is not the first call
+        with contextlib.suppress(BaseException):
+            run_in_place(check, namespace[name], before)
     used.clear()  # what cells try out is not the function's doing
+    outside.listen(lambda name: send(REPORT, name.encode()))
     result = run_in_place(check, namespace[name], request["case"])
     if used:  # and the answer has caught the error
         raise CheckError(used[0])

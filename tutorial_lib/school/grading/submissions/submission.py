@@ -167,8 +167,8 @@ def _answering(answer: AnswerCell, placed: Sequence[_Placed]) -> list[int]:
         i
         for i in readable
         if not placed[i].course
-        # the answer to another exercise only where two cells were merged into one
-        and (not placed[i].exercise or not marked)
+        # the answer to another exercise only where cells were merged, or their texts exchanged
+        and (not placed[i].exercise or filled or not marked)
         and _defines(answer, placed[i].cell)
     ]
     return sorted({*filled, *unmarked[-1:]}) or marked[-1:]

@@ -1,0 +1,67 @@
+"""Answers to the real labs, as different students write them: right ones, and lazy or hostile ones.
+
+A file for each lab stands in `answers`. `#% 3.1 right NAME` begins an answer that is worth all
+points, `#% 3.1 wrong NAME => WORDS` one that must be refused with these words in the message. What
+stands above a line `#%%` is a cell of the student's own above the answer cell.
+"""
+
+import json
+import re
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from toy import code
+
+from tutorial_lib.school.grading.bench import Order, open_bench
+from tutorial_lib.school.grading.known_answers import handed_in
+from tutorial_lib.school.grading.lab import load_lab
+from tutorial_lib.school.grading.self_test import Case
+from tutorial_lib.school.grading.submissions.reader import read_submission
+from tutorial_lib.units import GIB
+
+FOLDER = Path(__file__).parent / "answers"
+LABS = sorted(path.stem for path in FOLDER.glob("*.txt"))
+
+
+def read(name):
+    """Give exercise, kind, name, words and cells of each answer; its own cell is the last."""
+    for block in re.split(r"(?m)^#% ", (FOLDER / f"{name}.txt").read_text(encoding="utf-8"))[1:]:
+        head, _, text = block.partition("\n")
+        exercise, kind, title = head.split(None, 2)
+        title, _, words = title.partition(" => ")
+        yield exercise, kind, title, words, re.split(r"(?m)^#%%\n", text)
+
+
+def submission(lab, exercise, cells):
+    """Hand in the solution, with another answer to one exercise and cells above it."""
+    *own, answer = cells
+    sources = {number: one.reference for number, one in lab.answers.items()}
+    notebook = handed_in(lab, sources | {exercise: f"# exercise {exercise}\n{answer}"})
+    ids = [cell["id"] for cell in notebook["cells"]]
+    place = ids.index(lab.answers[exercise].id)
+    notebook["cells"][place:place] = [code(f"own-{i}", source) for i, source in enumerate(own)]
+    return json.dumps(notebook).encode()
+
+
+def faults(root, name, some=None):
+    """Grade the answers to a lab, or some of them by name; gives what is wrong with a verdict."""
+    lab = load_lab(root, name)
+    cases = [
+        Case(
+            exercise,
+            kind,
+            f"{exercise} {title}",
+            read_submission(lab, submission(lab, exercise, cells)),
+            [words] if words else [],
+        )
+        for exercise, kind, title, words, cells in read(name)
+        if some is None or title in some
+    ]
+    order = Order(lab, 0, 20.0, 2 * GIB, "tutorial_lib.checks", [])
+    with open_bench(order) as bench, ThreadPoolExecutor(bench.workers) as pool:
+
+        def fault(case):
+            return case.fault(lab, bench.judge(case.answers, lab.only(case.exercise)))
+
+        found = zip(cases, pool.map(fault, cases), strict=True)
+        return {case.name: said for case, said in found if said}
