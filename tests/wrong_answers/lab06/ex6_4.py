@@ -89,6 +89,7 @@ schedules_at_the_same_scale = wrong("the scale grew, and the scheduler did not s
 logs_the_scaled_loss = wrong("is for people to read")(
     with_slips(log=lambda loss, scaler: loss.item() * scaler.get_scale())
 )
+never_unscales = wrong("that of a gradient still scaled")(with_slips(unscale=False))
 returns_the_clipped_norm = wrong("before clipping, which clip_grad_norm_ returns")(
     with_slips(norm_after=True)
 )

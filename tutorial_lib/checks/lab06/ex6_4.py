@@ -212,6 +212,13 @@ def _expect_returned(
     expect.close(
         norm,
         wanted,
+        [
+            (
+                f"the norm returned is {turn.scale:g} times too large, that of a gradient still "
+                "scaled: scaler.unscale_ comes before clip_grad_norm_.",
+                wanted * turn.scale,
+            )
+        ],
         otherwise=f"the gradient is right, and the norm returned is {norm / wanted:.4g} times "
         "that of the window's gradient before clipping, which clip_grad_norm_ returns.",
         tolerance=1e-6,
