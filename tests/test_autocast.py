@@ -107,13 +107,15 @@ def names_of(macro):
 
 @pytest.mark.skipif(not HEADER.exists(), reason="this PyTorch came without its headers")
 def test_the_lists_are_those_of_the_installed_header():
-    newest = torch.__version__.split(".")[:2] == ["2", "13"]  # older ones have a few less
+    newest = torch.__version__.split(".")[:2] == ["2", "13"]
     for macro, names in {
         "AT_FORALL_FP32": autocast._FLOAT32,
         "AT_FORALL_FP32_SET_OPT_DTYPE": autocast._FLOAT32_RESULT,
         "AT_FORALL_PROMOTE": autocast._WIDEST,
     }.items():
         there = names_of(macro)
+        if not newest:  # Older ones have a few less, and overloads for named tensors.
+            there = {name for name in there if "dimname" not in name.lower()}
         assert there <= set(names.split()), f"{macro} has what the list has not"
         assert not newest or set(names.split()) == there
     assert set(autocast._HALF.split()) <= names_of("AT_FORALL_LOWER_PRECISION_FP")
