@@ -171,8 +171,10 @@ plots.growth(curves, xlabel=xlabel, title=title, predicted=list(curves), log=Fal
 # %% [markdown] id="selective-text"
 # Written-out attention starts far higher, and falls almost straight down: its scores are many bytes
 # and few FLOPs. This is the observation behind **selective recomputation** (Korthikanti et al.,
-# 2022): drop the scores of attention, keep everything else. For GPT-3 their formula says that the
-# scores are $5as/h$ of $34 + 5as/h$ bytes (chapter 03). We can count that, dropout included.
+# 2022): drop the scores of attention, keep everything else. With $a$ heads,
+# $s$ tokens and width $h$, their formula says that the scores are $5as/h$ of $34 + 5as/h$ bytes
+# (chapter 03). GPT-3 has 96 heads, 2048 tokens and a width of 12288, so $5as/h = 80$. We can count
+# that, dropout included.
 
 # %% id="selective"
 for kind in ("eager", "sdpa"):
@@ -191,9 +193,18 @@ print(f"paper: {80 / (34 + 80):.0%} of the bytes")
 #
 # ## Which module to wrap?
 #
-# From prices to whole modules. You can wrap attention, or the MLP, or both separately, or the
-# block. Here a choice is a function that runs one block. The last one, `halves`, takes each norm
-# into the segment of the module that follows it.
+# From prices to whole modules. A bracket is a segment: what is inside is dropped and made again.
+#
+# ```text
+# none              norm_1    attention  +    norm_2    mlp  +
+# attention_only    norm_1   [attention] +    norm_2    mlp  +
+# mlp_only          norm_1    attention  +    norm_2   [mlp] +
+# both_modules      norm_1   [attention] +    norm_2   [mlp] +
+# halves           [norm_1    attention  +]  [norm_2    mlp  +]
+# per_block        [norm_1    attention  +    norm_2    mlp  +]
+# ```
+#
+# In the code, a choice is a function that runs one block.
 
 # %% id="choices"
 remade = partial(checkpoint, use_reentrant=False)
@@ -356,11 +367,9 @@ def name_of(op, args):
 
 
 def by_hand(keep, block, x):
-    def contexts():
-        store = []
-        return Store(keep, store), HandOut(keep, store)
-
-    return remade(partial(Block.forward, block), x, context_fn=contexts)
+    store = []
+    modes = Store(keep, store), HandOut(keep, store)
+    return remade(partial(Block.forward, block), x, context_fn=lambda: modes)
 
 
 # %% [markdown] id="predict-policy"
