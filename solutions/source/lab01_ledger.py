@@ -425,8 +425,8 @@ plots.ledger_bars(bars, title="Llama-2-7B between two steps", cards_gib=(16, 24,
 def gradients_left(model: nn.Module) -> dict[str, int]:
     """Give the bytes of gradients there when backward comes to a module, by its name.
 
-    Modules that contain modules have no entry. The model must run its modules in the
-    order in which it declares them.
+    Modules that contain modules have no entry: what was there before is there still.
+    The model must run its modules in the order in which it declares them.
     """
     leaves = [(name, m) for name, m in model.named_modules() if not [*m.children()]]
     sizes = [

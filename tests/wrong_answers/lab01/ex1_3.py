@@ -54,6 +54,12 @@ def lets_gelu_keep_its_output(chain, input_shape):
     return kept + statistics(chain, input_shape)
 
 
+@wrong("LayerNorm keeps two numbers for each row")
+def counts_one_statistic(chain, input_shape):
+    half = statistics(chain, input_shape) // 2
+    return from_the_last_to_the_first(chain, input_shape) - half
+
+
 @wrong("LayerNorm keeps something beside its input")
 def forgets_the_statistics(chain, input_shape):
     sizes = tensors(chain, input_shape)

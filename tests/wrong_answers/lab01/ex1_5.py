@@ -11,13 +11,13 @@ from wrong_answers import right, solved, wrong
 class Ledger:
     """The entries of a step; wrong answers add them up wrongly."""
 
-    def __init__(self, model, loss_fn, optimizer, weights_too=False):
+    def __init__(self, model, loss_fn, optimizer, weights_too=False, leaves_alone=False):
         after = solved("lab01").gradient_and_state_bytes(model, optimizer)
         saved = memory.saved(loss_fn, params_of=None if weights_too else model)
         self.rows = [row.num_bytes for row in saved.rows]
         self.left, left_by = [0], solved("lab01").gradients_left(model)
         for row in reversed(saved.rows):
-            self.left.append(left_by.get(row.module, self.left[-1]))
+            self.left.append(left_by.get(row.module, 0 if leaves_alone else self.left[-1]))
         self.kept, self.largest = sum(self.rows), max(self.rows)
         self.gradients, self.state = after["gradients"], after["optimizer_state"]
         self.buffers = sum(b.nbytes for b in model.buffers())
@@ -95,6 +95,11 @@ def forgets_the_flowing_gradients(model, loss_fn, optimizer):
 def forgets_what_layers_leave_behind(model, loss_fn, optimizer):
     book = Ledger(model, loss_fn, optimizer)
     return book.fixed + max(book.backward(left_behind=False), book.update)
+
+
+@wrong("what was there before is there still")
+def forgets_it_where_a_module_contains_modules(model, loss_fn, optimizer):
+    return Ledger(model, loss_fn, optimizer, leaves_alone=True).peak()
 
 
 @wrong("It is one tensor short")

@@ -109,13 +109,7 @@ def _sums(case: Case, report: memory.MemoryReport) -> dict[str, int]:
         - left["buffers"],
     }
     if case["kind"] == "vgg":
-        sizes = [row.num_bytes for row in saved.rows]
-        pairs = zip(itertools.accumulate(sizes), sizes, strict=True)
-        without = max(still + 2 * size for still, size in pairs)
-        return sums | {
-            "Gradients of weights are missing in backward: here the largest layer goes first, and "
-            "leaves its gradient beside most of what is saved.": fixed + max(without, gradients),
-        }
+        return sums | _walks(model, saved, fixed, gradients)
     if report.at_peak["gradients"] < 0.9 * gradients:
         if case["optimizer"] == "adamw":
             late = "Backward and update come one after the other: take the larger, not their sum."
@@ -148,6 +142,31 @@ def _sums(case: Case, report: memory.MemoryReport) -> dict[str, int]:
         "All gradients and the state are there: what does AdamW's update make beside them, for a "
         "moment?": fixed + gradients,
     }
+
+
+def _walks(
+    model: nn.Module, saved: memory.SavedTensors, fixed: int, gradients: int
+) -> dict[str, int]:
+    """Give the peaks of walks that forget gradients, by what to say of each."""
+    sizes, of_leaves = [row.num_bytes for row in saved.rows], _gradients_left(model)
+    pairs = zip(itertools.accumulate(sizes), sizes, strict=True)
+    walk = [still + 2 * size for still, size in pairs]
+    there = [of_leaves.get(row.module, 0) for row in saved.rows]
+    of_leaves_alone = max(map(sum, zip(walk, there, strict=True)))
+    return {
+        "Gradients are missing where a module contains modules, and so has no entry in "
+        "gradients_left: what was there before is there still.": fixed
+        + max(of_leaves_alone, gradients),
+        "Gradients of weights are missing in backward: here the largest layer goes first, and "
+        "leaves its gradient beside most of what is saved.": fixed + max(*walk, gradients),
+    }
+
+
+def _gradients_left(model: nn.Module) -> dict[str, int]:
+    """Give the bytes of gradients there when backward comes to a module without modules."""
+    leaves = [(name, module) for name, module in model.named_modules() if not [*module.children()]]
+    sizes = [sum(parameter.nbytes for parameter in module.parameters()) for _, module in leaves]
+    return {name: sum(sizes[place:]) for place, (name, _) in enumerate(leaves)}
 
 
 predict_peak = Check(

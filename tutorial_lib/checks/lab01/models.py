@@ -98,20 +98,22 @@ class WideMLP(nn.Module):
 class VGG(nn.Module):
     """Convolutions that hold the activations, then a linear layer that holds the weights.
 
-    Backward comes to the weights first: their gradient is there while most is still saved.
+    Backward comes to the weights first: their gradient is there while most is still saved. The
+    largest tensors are saved by a module that contains modules: its ReLUs are functions.
     """
 
     def __init__(self, hidden: int) -> None:
         super().__init__()
-        layers: list[nn.Module] = []
-        for inner, outer in itertools.pairwise([3, 32, 64, 128]):
-            layers += [nn.Conv2d(inner, outer, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)]
-        self.features = nn.Sequential(*layers, nn.Flatten())
+        pairs = itertools.pairwise([3, 32, 64, 128])
+        self.features = nn.ModuleList(nn.Conv2d(i, o, 3, padding=1) for i, o in pairs)
         self.head = nn.Sequential(nn.Linear(128 * 4 * 4, hidden), nn.ReLU(), nn.Linear(hidden, 10))
 
     def forward(self, images: Tensor) -> Tensor:
         """Map images `(B, 3, 32, 32)` to scores `(B, 10)`."""
-        scores: Tensor = self.head(self.features(images))
+        x = images
+        for convolution, size in zip(self.features, (2, 1, 4), strict=True):
+            x = F.max_pool2d(F.relu(convolution(x)), size)
+        scores: Tensor = self.head(x.flatten(1))
         return scores
 
 
