@@ -11,7 +11,6 @@
 # **Budget:** 60 minutes, 1 GiB of memory, no GPU needed.
 
 # %% id="imports"
-import gc
 import json
 import statistics
 import time
@@ -25,7 +24,7 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 
-from tutorial_lib import claims, device, memory, plots, strategies
+from tutorial_lib import claims, memory, plots, strategies
 from tutorial_lib.guesses import beside
 from tutorial_lib.models.gpt import GPT, Block, GPTConfig
 from tutorial_lib.recorded import fragmentation
@@ -144,8 +143,7 @@ leaks.assign(num_bytes=leaks.num_bytes.map(human_bytes))
 # only evaluates, without a backward pass, would have kept all of it. `report.leaks()` names the
 # operation and the module, so that you know which line to look for. An honest comparison checks
 # that nothing is left, or runs each variant in a process of its own.
-
-# %% [markdown] id="no-warmup"
+#
 # ## Fault 2: no warm-up
 #
 # The published function has no optimizer. Most training steps do, and Adam makes its two states in
@@ -241,31 +239,12 @@ print(f"of NumPy's array {seen['numpy']} %")
 
 # %% [markdown] id="read-tracemalloc"
 # NumPy reports its arrays to `tracemalloc`. PyTorch gets its memory in C++ and reports nothing. So
-# what does `tracemalloc` compare, if one compares two training steps with it?
-
-
-# %% id="traced-steps"
-def traced_peak(strategy):
-    gradients(strategy)  # warm
-    gc.collect()
-    tracemalloc.start()
-    gradients(strategy)
-    _, peak = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    return peak
-
-
-plain, recomputing = traced_peak("none"), traced_peak("per-block")
-share = max(plain, recomputing) / steady.peak_bytes
-print(f"seen: less than 1 % of the peak: {share < 0.01}")
-print(f"the checkpointed step looks larger: {recomputing > plain}")
-
-# %% [markdown] id="read-traced"
-# It compares Python objects: frames, closures, the bookkeeping of checkpointing itself. For this
-# instrument checkpointing *costs* memory. Every instrument needs a positive control. Before you
-# believe what it says of your change, show that it sees a change whose size you know.
+# a comparison of two training steps compares Python objects: frames, closures, the bookkeeping of
+# checkpointing itself. For this instrument checkpointing *costs* memory
+# ([02b](02b_allocator_and_profilers.ipynb) shows it). Every instrument needs a positive control.
+# Before you believe what it says of your change, show that it sees a change whose size you know.
 #
-# ## Fault 4: one segment that checkpoints nothing
+# ## Fault 4: one segment
 #
 # The notebook of fault 3 called `checkpoint_sequential(..., segments=1)`. Others call
 # `checkpoint(model, x)`, once, around everything.
@@ -344,32 +323,11 @@ with ThreadPoolExecutor(max_workers=1) as queue:
     waited = seconds(lambda: wait(submitted()))
 print(f"without waiting {1000 * unwaited:.1f} ms, with {1000 * waited:.1f} ms")
 
-# %% [markdown] id="gpu-queue-text"
-# (Your numbers differ.) On a GPU the next cell takes the same two readings. Does the *memory* peak
-# need a synchronise too? It does not. The allocator counts on the host when an operation is
-# launched, so the peak is final as soon as the last line of Python has run.
-
-
-# %% id="gpu-queue"
-# NBVAL_IGNORE_OUTPUT
-def products(a, wait):
-    for _ in range(20):
-        torch.mm(a, a)
-    if wait:
-        torch.cuda.synchronize()
-
-
-if torch.cuda.is_available():
-    a = torch.randn(8192, 8192, device=device.pick())
-    products(a, wait=True)  # warm
-    unwaited = seconds(lambda: products(a, wait=False))
-    peak = torch.cuda.max_memory_allocated()
-    torch.cuda.synchronize()
-    waited = seconds(lambda: products(a, wait=True))
-    print(f"without synchronise {1000 * unwaited:.2f} ms, with {1000 * waited:.1f} ms")
-    print("peak unchanged by waiting:", peak == torch.cuda.max_memory_allocated())
-
 # %% [markdown] id="times"
+# (Your numbers differ; 02b takes the same two readings on a GPU.) Does the *memory* peak need a
+# synchronise too? It does not. The allocator counts on the host when an operation is launched, so
+# the peak is final as soon as the last line of Python has run.
+#
 # ## Times: in pairs, and by the median
 #
 # Bytes repeat exactly; times do not. The first run is cold, other programs run beside it, and one
@@ -463,24 +421,6 @@ plots.growth(curves, xlabel="step", title="GPT-2, reserved, emulated A100", log=
 # - Set `PYTORCH_ALLOC_CONF=expandable_segments:True`. The allocator then makes a block longer
 #   instead of getting another one, and nearly all of the waste is gone.
 #
-# ## Who holds the peak?
-#
-# Which operations made the tensors that exist at the peak? A report can tell, because it has a
-# timeline. For each storage the timeline says when it was allocated and released, and which
-# operation and module made it.
-
-# %% id="at-the-peak"
-totals = [sum(moment.values()) for moment in steady.curve()]
-peak = totals.index(max(totals))
-lives = pd.DataFrame(steady.timeline)  # a row for each storage
-there = lives[(lives.born <= peak) & ~(lives.died < peak)]
-holders = there.groupby(["category", "op"])[["num_bytes"]].sum()
-holders.nlargest(6, "num_bytes").map(human_bytes)
-
-# %% [markdown] id="read-holders"
-# The largest item is the results of the linear layers (`addmm`). They take more than Adam's states.
-# On a GPU the allocator can record such a history too, a *memory snapshot*; chapter 02b reads one.
-#
 # ## What this course's counter does not see
 #
 # The meter counts tensors. It does not see three things:
@@ -527,5 +467,5 @@ claims.Verdicts(
 # 6. Times in pairs, median, and an A/A test beside them.
 #
 # Lab 02, `lab02_measurement_clinic`, gives you benchmarks that break these rules. Chapter 02b,
-# `02b_allocator_and_profilers`, is optional. Chapter 03 looks at the largest item of the peak,
-# operation by operation.
+# `02b_allocator_and_profilers`, is optional: who holds the peak, holes in the allocator, snapshots,
+# profilers. Chapter 03 looks at the largest item of the peak, operation by operation.

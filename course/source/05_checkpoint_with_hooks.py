@@ -6,7 +6,7 @@
 # answer two questions: what shall I keep *instead*? And later: may I have the tensor back?
 #
 # Answer both well, and you have a checkpoint that leaves autograd's graph untouched. You write it
-# in this chapter, measure what PyTorch's has on top, and use that in a library's model.
+# in this chapter, measure what PyTorch's has on top, and verify both.
 #
 # **Budget:** 60 minutes, 1 GiB of memory, no GPU needed.
 
@@ -19,7 +19,6 @@ from functools import partial
 
 import pandas as pd
 import torch
-import transformers
 from torch import nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.nn.modules.module import register_module_forward_pre_hook
@@ -34,7 +33,8 @@ from tutorial_lib.models.unet import UNet, UNetConfig
 
 # %% [markdown] id="bench-text"
 # First the tools of chapter 04: a seeded forward and backward of a model, whose blocks (or other
-# modules) are called through a checkpoint function. The two models have dropout.
+# modules) are called through a checkpoint function, and the peak of such a step. The two models
+# have dropout.
 
 
 # %% id="gradients"
@@ -52,6 +52,12 @@ def gradients(model, loss, checkpoint=plainly, modules=None):
 
 def equal(seen, expected):
     return all(map(torch.equal, seen, expected))
+
+
+def peak_bytes(model, loss, checkpoint=plainly, modules=None):
+    model.zero_grad()  # gradients of an earlier run that we keep are not this step's
+    step = partial(gradients, model, loss, checkpoint, modules)
+    return memory.measure(step, model=model, warmup=0).peak_bytes
 
 
 # %% id="models"
@@ -183,21 +189,10 @@ def recomputing_once(function, *args, alias=torch.Tensor.detach, **kwargs):
 # %% id="guess-alias"
 guess = None  # per cent
 
-
 # %% id="alias"
-def itself(tensor):
-    return tensor
-
-
-def peak_bytes(model, loss, checkpoint=plainly, modules=None):
-    model.zero_grad()  # gradients of an earlier run that we keep are not this step's
-    step = partial(gradients, model, loss, checkpoint, modules)
-    return memory.measure(step, model=model, warmup=0).peak_bytes
-
-
-# %% id="alias-measure"
 gpt.train()
-expected, history = gradients(gpt, gpt_loss), partial(recomputing_once, alias=itself)
+expected = gradients(gpt, gpt_loss)
+history = partial(recomputing_once, alias=lambda tensor: tensor)
 for name, way in {"detach": recomputing_once, "itself": history}.items():
     seen, _, runs = work(gpt, gpt_loss, way)
     print(f"{name}: equal {equal(seen, expected)}, {runs[0]} runs of a block")
@@ -219,13 +214,12 @@ print(f"itself: {rise:+.0f} % of the peak{beside(guess, rise)}")
 
 # %% id="flops"
 torch_new = partial(torch_checkpoint, use_reentrant=False)
+ways = {"plain": plainly, "ours": recomputing_once, "PyTorch's": torch_new}
 ratios = {}
 for dropout in ("off", "on"):
     gpt.train(dropout == "on")
-    base = work(gpt, gpt_loss)[1]
-    ours = work(gpt, gpt_loss, recomputing_once)[1] / base
-    theirs = work(gpt, gpt_loss, torch_new)[1] / base
-    ratios[f"dropout {dropout}"] = {"ours": ours, "PyTorch's": theirs}
+    flops = {name: work(gpt, gpt_loss, way)[1] for name, way in ways.items()}
+    ratios[f"dropout {dropout}"] = pd.Series(flops) / flops["plain"]
 pd.DataFrame(ratios).T.round(3)
 
 # %% [markdown] id="flops-read"
@@ -410,61 +404,8 @@ claims.Verdicts(
 # first anyway. With *one* segment it therefore checkpoints nothing, and a published benchmark did
 # just that.
 #
-# ## In a library's model
-#
-# Advice for transformers models says: call `gradient_checkpointing_enable()` with
-# `use_reentrant=False`, and set `use_cache=False`, which "is required". (The *cache* keeps keys and
-# values of earlier tokens for generating text.) Is it required? A small Llama, with each
-# combination of the two:
-
-# %% id="llama"
-transformers.logging.set_verbosity_error()
-
-
-def small_llama(use_cache, **options):
-    sizes = {"hidden_size": 128, "intermediate_size": 512, "num_hidden_layers": 4}
-    sizes |= {"vocab_size": 256, "num_attention_heads": 4}
-    torch.manual_seed(0)
-    llama = transformers.LlamaForCausalLM(transformers.LlamaConfig(**sizes, **options))
-    llama.config.use_cache = use_cache
-    llama.blocks = list(llama.model.layers)
-    return llama, lambda: llama(input_ids=tokens, labels=tokens).loss
-
-
-# %% id="llama-table"
-def switched_on(use_cache, use_reentrant):
-    llama, loss = small_llama(use_cache)
-    llama.gradient_checkpointing_enable({"use_reentrant": use_reentrant})
-    report = memory.measure(partial(gradients, llama, loss), warmup=0)
-    return equal(gradients(llama, loss), expected), report.peak_bytes
-
-
-expected, rows = gradients(*small_llama(use_cache=False)), {}
-with warnings.catch_warnings(record=True):  # newer versions rename the option
-    for setting in itertools.product([False, True], repeat=2):
-        rows[setting] = switched_on(*setting)
-llama_table = pd.DataFrame(rows, index=["equal", "peak"]).T
-llama_table.rename_axis(["use_cache", "use_reentrant"])
-
-# %% [markdown] id="llama-by-hand"
-# No combination fails. While it checkpoints, the library passes no cache to its layers. So neither
-# setting is required here. What if nobody takes care of the cache? The same layers through
-# PyTorch's checkpoint by hand, with attention written out:
-
-# %% id="llama-by-hand-measure"
-by_hand = {}
-for cache in (False, True):
-    llama, loss = small_llama(cache, attn_implementation="eager")
-    try:
-        same = equal(gradients(llama, loss, torch_new), gradients(llama, loss))
-        by_hand[cache] = f"equal {same}"
-    except RuntimeError as error:
-        by_hand[cache] = f"RuntimeError: {error}"
-    print(f"by hand, use_cache={cache}: {by_hand[cache]}")
-
-# %% [markdown] id="llama-by-hand-read"
-# The second run appended its keys to those of the first: 256 keys for 128 queries. Where you wrap
-# layers yourself, turn the cache off.
+# Libraries have a switch for all this, `gradient_checkpointing_enable()`. Which settings it needs
+# is measured in [05b](05b_reading_checkpoint_errors.ipynb).
 #
 # ## Trust, and verify
 #
@@ -512,16 +453,6 @@ pd.DataFrame(verified).T.map(str)
 
 # %% id="verdicts"
 claims.Verdicts(
-    claims.Verdict(
-        "D06",
-        "holds if",
-        "The switch works with any of these settings; use_cache=False matters in "
-        "layers that you wrap yourself.",
-        f"{llama_table['equal'].sum()} of {len(llama_table)} combinations equal; "
-        f"by hand with the cache: {by_hand[True].startswith('equal')}",
-        "computed",
-        "llama-table",
-    ),
     claims.Verdict(
         "D16",
         "holds if",

@@ -1,24 +1,29 @@
 # %% [markdown] id="title"
 # # Reading a CheckpointError
 #
-# This companion of chapter 05 is optional: no lab and no later chapter needs it. Three questions
+# This companion of chapter 05 is optional: no lab and no later chapter needs it. Four questions
 # about a checkpoint that complains, or should:
 #
 # 1. What does a `CheckpointError` say, and which line of your code does it mean?
 # 2. Which mistakes raise no error?
 # 3. What happens when other hooks, such as offloading, meet a checkpoint?
+# 4. Which settings does a library's own switch need?
 #
-# **Budget:** 20 minutes, 1 GiB of memory, no GPU needed.
+# **Budget:** 30 minutes, 1 GiB of memory, no GPU needed.
 
 # %% id="imports"
+import itertools
 import random
+import warnings
+from functools import partial
 
 import pandas as pd
 import torch
+import transformers
 from torch.autograd.graph import save_on_cpu
 from torch.utils.checkpoint import checkpoint
 
-from tutorial_lib import data, memory, strategies
+from tutorial_lib import claims, data, memory, strategies
 from tutorial_lib.guesses import beside
 from tutorial_lib.models.gpt import GPT, MLP, Block, GPTConfig
 
@@ -162,9 +167,94 @@ pd.DataFrame({"units that wait": units}).map("{:.1f}".format)
 # Inside, the MLP's tensors are no longer the checkpoint's business. They are moved and kept, and
 # the second run computes them for nothing. Put offloading outside.
 #
+# ## In a library's model
+#
+# Advice for transformers models says: call `gradient_checkpointing_enable()` with
+# `use_reentrant=False`, and set `use_cache=False`, which "is required". (The *cache* keeps keys and
+# values of earlier tokens for generating text.) Is it required? A small Llama, with each
+# combination of the two:
+
+# %% id="llama"
+transformers.logging.set_verbosity_error()
+
+
+def small_llama(use_cache, **options):
+    sizes = {"hidden_size": 128, "intermediate_size": 512, "num_hidden_layers": 4}
+    sizes |= {"vocab_size": 256, "num_attention_heads": 4}
+    torch.manual_seed(0)
+    llama = transformers.LlamaForCausalLM(transformers.LlamaConfig(**sizes, **options))
+    llama.config.use_cache = use_cache
+    llama.blocks = list(llama.model.layers)
+    return llama, lambda: llama(input_ids=tokens, labels=tokens).loss
+
+
+# %% id="llama-gradients"
+def gradients(model, loss, checkpoint=None, modules=()):
+    model.zero_grad()
+    torch.manual_seed(7)
+    with strategies.called_through(checkpoint, modules):
+        loss().backward()
+    return [p.grad for p in model.parameters() if p.requires_grad]
+
+
+def equal(seen, expected):
+    return all(map(torch.equal, seen, expected))
+
+
+# %% id="llama-table"
+def switched_on(use_cache, use_reentrant):
+    llama, loss = small_llama(use_cache)
+    llama.gradient_checkpointing_enable({"use_reentrant": use_reentrant})
+    report = memory.measure(partial(gradients, llama, loss), warmup=0)
+    return equal(gradients(llama, loss), expected), report.peak_bytes
+
+
+expected, rows = gradients(*small_llama(use_cache=False)), {}
+with warnings.catch_warnings(record=True):  # newer versions rename the option
+    for setting in itertools.product([False, True], repeat=2):
+        rows[setting] = switched_on(*setting)
+llama_table = pd.DataFrame(rows, index=["equal", "peak"]).T
+llama_table.rename_axis(["use_cache", "use_reentrant"])
+
+# %% [markdown] id="llama-by-hand"
+# No combination fails. While it checkpoints, the library passes no cache to its layers. So neither
+# setting is required here. What if nobody takes care of the cache? The same layers through
+# PyTorch's checkpoint by hand, with attention written out:
+
+# %% id="llama-by-hand-measure"
+by_hand, by_torch = {}, partial(checkpoint, use_reentrant=False)
+for cache in (False, True):
+    llama, loss = small_llama(cache, attn_implementation="eager")
+    try:
+        same = equal(
+            gradients(llama, loss, by_torch, llama.blocks), gradients(llama, loss)
+        )
+        by_hand[cache] = f"equal {same}"
+    except RuntimeError as error:
+        by_hand[cache] = f"RuntimeError: {error}"
+    print(f"by hand, use_cache={cache}: {by_hand[cache]}")
+
+# %% id="verdicts"
+claims.Verdicts(
+    claims.Verdict(
+        "D06",
+        "holds if",
+        "The switch works with any of these settings; use_cache=False matters in "
+        "layers that you wrap yourself.",
+        f"{llama_table['equal'].sum()} of {len(llama_table)} combinations equal; "
+        f"by hand with the cache: {by_hand[True].startswith('equal')}",
+        "computed",
+        "llama-table",
+    ),
+)
+
+# %% [markdown] id="end"
+# The second run appended its keys to those of the first: 256 keys for 128 queries.
+#
 # ## What to remember
 #
 # - A `CheckpointError` counts saved tensors. What differs (axis, dtype, number) tells what to look
 #   for.
 # - Wrong numbers in right shapes raise no error. Run the function twice from one RNG state.
 # - The innermost hooks win: offload around a checkpoint, not inside it.
+# - A library's switch leaves the cache out by itself. Where you wrap layers yourself, turn it off.
