@@ -220,3 +220,8 @@ def with_a_class_and_fork_rng(function, devices=(), preserve_rng_state=True):
             return super().__enter__()
 
     return Restored
+
+
+@wrong("remember_surroundings should return a function, and NoneType came")
+def returns_nothing(function, devices=(), preserve_rng_state=True):
+    LAB.read_rng(devices)

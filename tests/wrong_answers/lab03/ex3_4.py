@@ -126,3 +126,23 @@ def tensors_and_the_rest_apart(args, kwargs):
         return tree_unflatten([next(tensors if is_t else others) for is_t in is_tensor], structure)
 
     return bring_back
+
+
+@wrong("save_arguments should return a function, and NoneType came")
+def returns_nothing(args, kwargs):
+    tree_flatten((args, kwargs))
+
+
+@wrong("was it taken for the anchor")
+def forgets_the_anchor(args, kwargs):
+    leaves, structure = tree_flatten((args, kwargs))
+    places = [place for place, leaf in enumerate(leaves) if isinstance(leaf, Tensor)]
+    keeper = solved("lab03").SaveInputs.apply(*[leaves[place] for place in places])
+
+    def bring_back():
+        copy = [None if place in places else leaf for place, leaf in enumerate(leaves)]
+        for place, tensor in zip(places, keeper.grad_fn.saved_tensors, strict=False):
+            copy[place] = tensor
+        return tree_unflatten(copy, structure)
+
+    return bring_back

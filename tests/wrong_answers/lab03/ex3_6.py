@@ -206,3 +206,9 @@ def without_a_closure(function, *args, **kwargs):
         output = function(*args, **kwargs)
     region.forward_is_done = True
     return output
+
+
+@wrong("a block called through yours gave NoneType")
+def returns_nothing(function, *args, **kwargs):
+    run_it = solved("lab03").checkpoint
+    run_it(function, *args, **kwargs)

@@ -111,7 +111,7 @@ def run(call: Call, case: Case, run_name: str = "") -> Result:
     with memory.watch(model=model) as report, _explained_failures(blocks):
         h = x
         for start in range(0, len(blocks), size):
-            h = call(_in_turn(call, blocks[start : start + size]), h, gate)
+            h = _returned(call(_in_turn(call, blocks[start : start + size]), h, gate))
         for block in blocks:
             block.in_forward = block.begun
         h.square().mean().backward()  # type: ignore[no-untyped-call]
@@ -133,13 +133,22 @@ def run_with_and_without_early_stop(stopping: Call, to_the_end: Call, case: Case
     return {**run(stopping, case), "ended_without_stop": ended}
 
 
+def _returned(result: Any) -> Tensor:
+    if isinstance(result, Tensor):
+        return result
+    raise CheckError(
+        f"a block called through yours gave {type(result).__name__}, and its own result, a "
+        "tensor, is wanted: return it."
+    )
+
+
 def _in_turn(call: Call, blocks: list[CountingBlock]) -> Call:
     if len(blocks) == 1:
         return blocks[0]
 
     def run_all(h: Tensor, gate: Tensor) -> Tensor:
         for block in blocks:
-            h = call(block, h, gate)
+            h = _returned(call(block, h, gate))
         return h
 
     return run_all

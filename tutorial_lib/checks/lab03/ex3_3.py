@@ -36,10 +36,14 @@ def _run(answer: Answer, case: Case) -> Result:
     return runs[case["kind"]](answer, case, x)
 
 
+def _remembered(answer: Answer, *arguments: Any, **options: Any) -> Any:
+    return read.function(answer(*arguments, **options), "remember_surroundings")
+
+
 def _random(answer: Answer, case: Case, x: Tensor) -> Result:
     drop = nn.Dropout(0.5)
     before = torch.get_rng_state()
-    restored = answer(drop, preserve_rng_state=case["preserve"])
+    restored = _remembered(answer, drop, preserve_rng_state=case["preserve"])
     moved_by_call = not torch.equal(before, torch.get_rng_state())
     forward = drop(x)
     torch.rand(7)  # other layers draw in between
@@ -64,7 +68,7 @@ def _random(answer: Answer, case: Case, x: Tensor) -> Result:
 
 def _devices(answer: Answer, case: Case, x: Tensor) -> Result:
     with observe.pretended_gpu_states(case["seed"] % 100) as states:
-        restored = answer(nn.Identity(), [torch.device("cuda", 0)])
+        restored = _remembered(answer, nn.Identity(), [torch.device("cuda", 0)])
         states.append(states[-1] + 2)  # the forward draws, and other layers after it
         between = states[-1]
         with restored():
@@ -76,7 +80,7 @@ def _devices(answer: Answer, case: Case, x: Tensor) -> Result:
 def _autocast(answer: Answer, case: Case, x: Tensor) -> Result:
     # no weights: autocast keeps their copies until the outermost block ends, whatever the dtype
     with _cast_to(case["forward"], cached=case["cached"]):
-        restored = answer(nn.Identity())
+        restored = _remembered(answer, nn.Identity())
     with _cast_to(case["backward"]):
         with restored():
             inside, cached = str((x @ x.T).dtype), torch.is_autocast_cache_enabled()
@@ -94,7 +98,7 @@ def _cast_to(name: str, *, cached: bool = True) -> contextlib.AbstractContextMan
 def _norm(answer: Answer, case: Case, x: Tensor) -> Result:
     norm: Any = nn.BatchNorm1d(case["width"])
     block = nn.Sequential(nn.Linear(case["width"], case["width"]), norm)
-    restored = answer(block)
+    restored = _remembered(answer, block)
     forward = block(x)
     mean = norm.running_mean.clone()
     with restored():

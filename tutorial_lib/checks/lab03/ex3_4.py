@@ -38,7 +38,7 @@ def _run(answer: Answer, case: Case) -> Result:
 
 def _in_place(answer: Answer, case: Case) -> Result:
     parts, args, kwargs = _arguments(case)
-    bring_back = answer(args, kwargs)
+    bring_back = read.function(answer(args, kwargs), "save_arguments")
     parts["b"].detach().add_(1)
     try:
         bring_back()
@@ -49,7 +49,7 @@ def _in_place(answer: Answer, case: Case) -> Result:
 
 def _again(answer: Answer, case: Case) -> Result:
     parts, args, kwargs = _arguments(case)
-    bring_back = answer(args, kwargs)
+    bring_back = read.function(answer(args, kwargs), "save_arguments")
     args[1].pop()
     first, _ = bring_back()
     identical = first[0] is parts["a"] and first[1][0] is parts["b"]
@@ -74,7 +74,7 @@ def _kept(answer: Answer, case: Case) -> Result:
         return len(pool) - 1
 
     with saved_tensors_hooks(pack, lambda number: pool[number].clone()):
-        bring_back = answer(args, kwargs)
+        bring_back = read.function(answer(args, kwargs), "save_arguments")
     alive = [weakref.ref(tensor) for tensor in parts.values()]
     del parts, args, kwargs
     held = _count_alive(alive)
@@ -107,6 +107,8 @@ def _kept_faults(case: Case, result: Result) -> dict[str, bool]:
     return {
         f"autograd was given none of the {len(parts)} tensors: your closure holds them, and a "
         "checkpoint around this one cannot let them go. Pass them to SaveInputs.apply.": not packed,
+        f"one of the {len(parts)} tensors was not saved: was it taken for the anchor, which comes "
+        "before the tensors, or does it lie deeper in a container?": packed == len(parts) - 1,
         f"{packed} tensors were saved, and the arguments hold {len(parts)}: look into lists, "
         "tuples and dicts, and into the keyword arguments.": packed != len(parts),
         f"all tensors were saved, and {held} of them are held by your closure too: put None in "
