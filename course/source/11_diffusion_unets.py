@@ -365,7 +365,8 @@ def update(unet, optimizer, ema, pixels, digits, num=1):
 # Does it learn the same with checkpointing and accumulation? A U-Net normalizes channels within
 # one image, not over the batch, and the random numbers are those of the effective batch. So
 # accumulation changes only the order of a sum, and checkpointing changes no bit. First the training
-# is compared, then the memory.
+# is compared, then the memory: `update` alone keeps all activations, and `num` is the number of
+# micro-batches.
 
 
 # %% id="same"
@@ -387,7 +388,7 @@ for num, step in product((1, 4), (update, checkpointed)):
     report = memory.measure(whole, model=unet, optimizer=optimizer)
     rows[f"{step.__name__}, num={num}"] = {"peak": report.peak_bytes} | report.at_peak
 in_mib = pd.DataFrame(rows).T / MIB
-in_mib.loc[:, in_mib.max() >= 0.05].map("{:.1f} MiB".format)
+in_mib.loc[:, in_mib.max() >= 0.05].round(1).rename_axis(columns="MiB")
 
 # %% [markdown] id="read-trainer-peaks"
 # Activations fall; the rest stays. `parameters` are the U-Net's and the autoencoder's. `inputs` are
