@@ -192,7 +192,7 @@ plots.tradeoff(
 # %% [markdown] id="attention-read"
 # The advice "checkpoint attention" depends on the kernel: fused, FFN only frees more.
 #
-# ## 5.2 es a choice cost?
+# ## 5.2 What does a choice cost?
 #
 # Difficulty 3/5 · importance 4/5 · 10 minutes
 #

@@ -53,6 +53,20 @@ def keeps_by_name(numbers):
     return partial(create_selective_checkpoint_contexts, [torch.ops.aten.addmm.default])
 
 
+@wrong("each run counts from 0, and context.is_recompute")
+def counts_both_runs_as_one(numbers):
+    def contexts():
+        places = count()
+
+        def policy(context, op, *args, **kwargs):
+            kept = is_product(op) and next(places) in numbers
+            return KEEP if kept else REMAKE
+
+        return create_selective_checkpoint_contexts(policy)
+
+    return contexts
+
+
 @wrong("yours counts from 1")
 def counts_from_one(numbers):
     return counted(numbers.__contains__, start=1)

@@ -167,7 +167,8 @@ def _flops_faults(right: Cost) -> expect.Faults:
     dropped = needed - right.kept
     yield (
         "only the operations that make a dropped tensor itself run again in your sum. Their inputs "
-        "may be gone too, though backward never asked for them.",
+        "may be gone too, though backward never asked for them, and a loop from the front finds "
+        "them too late.",
         sum(op.flops for op in ops if dropped & set(op.writes)),
     )
     yield (
