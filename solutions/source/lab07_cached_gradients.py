@@ -626,9 +626,9 @@ def cached_backward(
         micro_batch: Rows in memory at once; the last micro-batch may have fewer.
 
     Raises:
-        ValueError: When the inputs have different numbers of rows, or fewer than 2; when
-            micro_batch is below 1; when a BatchNorm is in training. It names what came
-            (the numbers, the BatchNorm), and no tower has run by then.
+        ValueError: When the inputs have different numbers of rows, or fewer than 2;
+            when micro_batch is below 1; when a BatchNorm is in training. It names what
+            came (the numbers, the BatchNorm), and no tower has run by then.
         FloatingPointError: When the loss is not finite. Gradients, buffers and random
             state are as they were.
     """
