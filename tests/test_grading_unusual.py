@@ -15,9 +15,12 @@ import toy  # noqa: E402
 import unusual  # noqa: E402
 
 from tutorial_lib.school.grading import grade  # noqa: E402
+from tutorial_lib.school.grading.lab import load_lab  # noqa: E402
+from tutorial_lib.school.grading.submissions.cells import read_cells  # noqa: E402
+from tutorial_lib.school.grading.submissions.submission import match_answers  # noqa: E402
 
 FEW = ["all in one cell", "marks and ids lost", "trials that raise", "module written by a cell"]
-FEW.append("numpy integer")
+FEW += ["numpy integer", "helper below"]
 
 
 def points(folder, submissions, lab, root, **options):
@@ -50,7 +53,24 @@ def test_every_unusual_submission_gets_all_points(tmp_path):
     shares, review = toy_points(tmp_path, unusual.ALL)
     assert {name: share for name, share in shares.items() if share < 1} == {}
     to_read = {"defined through globals", "a broken try before", "trials that exit"}
+    to_read.add("method from the cell below")
     assert {name for name, numbers in review.items() if numbers} <= to_read
+
+
+@pytest.mark.parametrize("name", answers.LABS)
+def test_every_answer_is_found_whatever_editors_do(root, name):
+    lab = load_lab(root, name)
+    solved = json.loads(lab.path.read_text(encoding="utf-8"))
+    wanted = {number: bare(one.reference) for number, one in lab.answers.items()}
+    for kind, change in unusual.ANY.items():
+        cells = change(copy.deepcopy(solved["cells"]))
+        found = match_answers(lab, read_cells(json.loads(json.dumps({"cells": cells})))).sources
+        assert [n for n in wanted if wanted[n] not in bare(f"#\n{found.get(n)}")] == [], kind
+
+
+def bare(source):
+    """Give a cell without its first line, and without blanks."""
+    return "".join(source.split("\n", 1)[1].split())
 
 
 @pytest.mark.weekly

@@ -174,6 +174,23 @@ def helper(): return SIDES"""
     ]
 
 
+@pytest.mark.parametrize("place", [0, 1])
+def test_a_helper_named_like_what_the_course_measures_leaves_that_out(lab, place):
+    notebook = toy.full()
+    number = next(i for i, cell in enumerate(notebook["cells"]) if cell["id"] == "answer-doubled")
+    notebook["cells"][number]["source"] = "# exercise 1.2\ndef doubled(x):\n    return seen(x)"
+    helper = toy.code("mine", "def seen(v):\n    return FACTOR * v")
+    notebook["cells"].insert(number + place, helper)
+    assert kept(lab, notebook) == ["FACTOR = 2", "def seen(v):\n    return FACTOR * v"]
+
+
+def test_an_answer_below_its_check_is_noted_and_not_used(lab):
+    notebook = toy.full()
+    notebook["cells"].append(toy.code("late", "def cube(x):\n    return x"))
+    (note,) = matched(lab, notebook).notes
+    assert "A cell below the check of exercise 2.1 defines its answer once more" in note
+
+
 @contextlib.contextmanager
 def little_memory_and_time():
     started = time.process_time()

@@ -88,6 +88,41 @@ def first_try_is_broken(cells):
     return tried
 
 
+def texts_exchanged(cells):
+    """Two by two, also the marks: a cell's id says another exercise than its text."""
+    mine = [cell for cell in cells if is_answer(cell)]
+    for one, other in zip(mine[::2], mine[1::2], strict=False):
+        one["source"], other["source"] = source_of(other), source_of(one)
+    return cells
+
+
+def marks_exchanged(cells):
+    mine = [cell for cell in cells if is_answer(cell)]
+    marks = [source_of(cell).split("\n")[0] for cell in mine]
+    for cell, mark in zip(mine, marks[-1:] + marks[:-1], strict=True):
+        cell["source"] = "\n".join([mark, *source_of(cell).split("\n")[1:]])
+    return cells
+
+
+def marks_written_anew(cells):
+    for cell in filter(is_answer, cells):
+        mark, rest = source_of(cell).split("\n", 1)
+        cell["source"] = f"%%time\n## My {mark[2:].title()}:\n{rest}"
+    return without_ids(cells)
+
+
+def in_the_cell_below(cells):
+    """The answer is in a cell of the student's own, between its cell and the check."""
+    moved = []
+    for cell in cells:
+        moved.append(cell)
+        if is_answer(cell):
+            mark, rest = source_of(cell).split("\n", 1)
+            moved[-1] = cell | {"source": f"{mark}\n# see below"}
+            moved.append(code(f"below-{mark[11:]}", rest))
+    return moved
+
+
 def setup_reformatted(cells):
     for cell in cells:
         if cell["cell_type"] == "code" and not source_of(cell).startswith("#"):
@@ -117,10 +152,15 @@ ANY = {
     "an answer awaits": in_each_answer("import asyncio\nawait asyncio.sleep(0)"),
     "answers twice": answers_twice,
     "a broken try before": first_try_is_broken,
+    "the notebook twice": lambda cells: cells + copy.deepcopy(cells),
+    "texts exchanged": texts_exchanged,
+    "marks exchanged": marks_exchanged,
+    "marks written anew": marks_written_anew,
+    "in the cell below": in_the_cell_below,
     "set-up reformatted": setup_reformatted,
 }
 
-# Cells before 1.2, and the answer to it.
+# Cells before 1.2, the answer to it, and perhaps a cell below that.
 TOY = {
     "helper above": (
         ["def twice(v):\n    return FACTOR * v"],
@@ -195,6 +235,16 @@ TOY = {
         ["globals()['TWO'] = 2"],
         "def doubled(x):\n    return TWO * x",
     ),
+    "helper below": (
+        [],
+        "def doubled(x):\n    return twice(x)",
+        "def twice(v):\n    return FACTOR * v",
+    ),
+    "method from the cell below": (
+        [],
+        "class S:\n    pass\ndoubled = S()",
+        "S.__call__ = lambda self, x: 2 * x",
+    ),
     "a slow trial": (["big = sum(range(10**9))"], "def doubled(x):\n    return 2 * x"),
 }
 AREAS = {
@@ -213,9 +263,11 @@ def toy_submission(name):
     if name in AREAS:
         whole["cells"][2]["source"] = f"# exercise 1.1\n{AREAS[name]}"
         return whole
-    own, answer = TOY[name]
+    own, answer, *below = TOY[name]
     place = next(i for i, cell in enumerate(whole["cells"]) if cell["id"] == "answer-doubled")
     whole["cells"][place]["source"] = f"# exercise 1.2\n{answer}"
+    after = [code(f"below-{i}", source) for i, source in enumerate(below)]
+    whole["cells"][place + 1 : place + 1] = after
     whole["cells"][place:place] = [code(f"own-{i}", source) for i, source in enumerate(own)]
     whole["cells"].insert(place, text("why", "# My notes"))
     return whole

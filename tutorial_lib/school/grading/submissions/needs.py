@@ -169,25 +169,61 @@ def cut(
     Returns:
         One source a step, possibly empty.
     """
-    wanted, parsed = [], []
+    parsed: list[list[ast.stmt]] = []
+    used: dict[str, set[str]] = {}  # by the answers to an exercise, which cells below may define
+    bound: dict[str, set[str]] = {}  # for an exercise: no cell below its answer gives them a value
+    below: list[set[str]] = []
+    settled: list[set[str]] = []
     for number, step in enumerate(steps):
         begin(number)
-        source = step["source"]
-        wanted.append(used_names(plain_python(source)) if step["exercise"] else set())
-        tree = None if step["exercise"] else tree_of(source)
-        parsed.append(tree.body if tree else [])
+        group, tree = str(step.get("group") or step["exercise"]), tree_of(step["source"])
+        below.append(bound.get(group, set()) if group in used else set())
+        if step["exercise"]:
+            used[group] = used.get(group, set()) | used_names(plain_python(step["source"]))
+        new = map(bound_names, tree.body if tree else [])
+        bound[group] = bound.get(group, set()).union(*new)
+        body = tree.body if tree and not step["exercise"] else []
+        parsed.append([one for one in body if not _gives_a_value(one, below[-1])])
+        settled.append(_settled(tree.body) if tree and step["exercise"] else set())
     everywhere = (node for body in parsed for top in body for node in ast.walk(top))
     imports = (node for node in everywhere if isinstance(node, ast.Import | ast.ImportFrom))
     modules: set[str] = set().union(*map(bound_names, imports))
     names: set[str] = set()
     kept: list[str] = []
-    for step, used_here, body in reversed(list(zip(steps, wanted, parsed, strict=True))):
-        names |= used_here
+    together = zip(steps, parsed, below, settled, strict=True)
+    for step, body, own, defined in reversed(list(together)):
+        group = str(step.get("group") or step["exercise"])
+        names |= used.get(group, set())
         if step["exercise"] or ("keep" in step and (whole or _uses_files(step["source"]))):
             kept.append(step["source"])
+            names -= defined  # a loop of the course may have given the name another value
         else:
-            kept.append(_needed_part(body, names, step.get("keep"), modules))
+            here = names | own
+            kept.append(_needed_part(body, here, step.get("keep"), modules))
+            names |= here - own
+            if "keep" in step:
+                defined = _settled(statements(kept[-1]))
+                names -= defined
+                used[group] = used.get(group, set()) - defined  # of the answer above this cell
     return kept[::-1]
+
+
+def _gives_a_value(statement: ast.stmt, names: Collection[str]) -> bool:
+    """Tell whether a statement gives one of some names another value, or none."""
+    nodes = [node for node in ast.walk(statement) if isinstance(node, ast.Name)]
+    stored = {node.id for node in nodes if isinstance(node.ctx, ast.Store | ast.Del)}
+    return not (stored | {getattr(statement, "name", "")}).isdisjoint(names)
+
+
+def _settled(body: Sequence[ast.stmt]) -> set[str]:
+    """List the functions and classes of a cell to which no value from above matters."""
+    kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+    at_once: list[ast.AST] = []  # what is evaluated when the cell runs
+    for one in body:
+        is_function = isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef)
+        at_once += [*one.decorator_list, one.args] if is_function else [one]  # type: ignore[attr-defined]
+    names = (node for part in at_once for node in ast.walk(part) if isinstance(node, ast.Name))
+    return {one.name for one in body if isinstance(one, kinds)} - {node.id for node in names}
 
 
 def _uses_files(source: str) -> bool:

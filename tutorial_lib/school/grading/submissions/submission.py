@@ -110,6 +110,11 @@ def match_answers(lab: Lab, cells: Sequence[Cell]) -> Answers:
         end = next(taken, len(placed))
         beside = [i for i in own if i < end and i not in found]
         own = [i for i in own if i >= end]
+        if any(_defines(answer, placed[i].cell) for i in own):
+            answers.notes.append(
+                f"A cell below the check of exercise {number} defines its answer once more, and "
+                f"was not used: begin it with the line `# exercise {number}` if it should be."
+            )
         answers.parts[number] = [
             Part(placed[i].cell.source, own=i not in found) for i in sorted([*beside, *found])
         ]
@@ -248,8 +253,8 @@ def student_steps(lab: Lab, answers: Answers) -> list[dict[str, Any]]:
             else:
                 more = f", cell {number + 1}" if number else ""
                 step = _step(part.source, f"<exercise {cell.number}{more}>", cell.number)
-                answered |= set(lab.answers[str(cell.number)].names)
             steps.append(step | {"group": cell.number})
+        answered |= set(lab.answers[cell.number].names) if cell.number in answers.parts else set()
     return steps
 
 
