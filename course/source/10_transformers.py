@@ -316,9 +316,7 @@ xl_lean = conditions("gpt2-xl", 32, 1024, precisions=usual, **lean)
 xl_both = gigabytes("gpt2-xl", 8, 1024, precision="bf16", accumulation=2, **lean)
 smallest, floor = xl["activations, GB"].min(), 16 * Recipe("gpt2-xl").num_parameters
 print(f"at least {smallest:.0f} GB of activations{beside(guess, smallest)}")
-print(
-    f"8 x 2: {xl_both['in all, GB']:.1f} GB; 16 bytes a parameter: {floor / GB:.1f} GB"
-)
+print(f"8 x 2: {xl_both['in all, GB']:.1f} GB; 16 bytes a weight: {floor / GB:.1f} GB")
 shown(pd.concat({"without": xl, "checkpointed": xl_lean}, axis=1))
 
 # %% [markdown] id="read-xl"
@@ -331,7 +329,7 @@ shown(pd.concat({"without": xl, "checkpointed": xl_lean}, axis=1))
 # one set of gradients through the peak (chapter 08). From the second micro-batch on they are there,
 # so 8 x 2, in the line above the table, has the same peak. With everything in bfloat16 the claim is
 # on the safe side. With float32 parameters it cannot be true, because parameters, gradients and
-# AdamW's two states alone take 16 bytes a parameter, which is more.
+# AdamW's two states alone take 16 bytes a weight, which is more.
 #
 # ### BERT-Large: 24, 8, 5 GB?
 #

@@ -388,7 +388,7 @@ for num, step in product((1, 4), (update, checkpointed)):
     report = memory.measure(whole, model=unet, optimizer=optimizer)
     rows[f"{step.__name__}, num={num}"] = {"peak": report.peak_bytes} | report.at_peak
 in_mib = pd.DataFrame(rows).T / MIB
-in_mib.loc[:, in_mib.max() >= 0.05].round(1).rename_axis(columns="MiB")
+in_mib.loc[:, in_mib.max() >= 0.05].T.round(1).rename_axis("MiB")
 
 # %% [markdown] id="read-trainer-peaks"
 # Activations fall; the rest stays. `parameters` are the U-Net's and the autoencoder's. `inputs` are
