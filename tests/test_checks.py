@@ -212,7 +212,7 @@ def blank(x):
         (lambda x: 43, "double(x): 43 is more than the meter counts, and is none of the usual"),
         (lambda x: 2.0 * x, "double(x) should be an int, and is 42.0: whole numbers come from"),
         (lambda x: str(2 * x), "double(x) should be an int, and is '42'."),
-        (lambda x: None, "double(x) should be an int, and is None."),
+        (lambda x: None, "double(x) should be an int, and is None: what does it return?"),
         (lambda x: True, "double(x) should be an int, and is True."),
         (lambda x: {2 * x}, "double(x) should be an int, and is set."),
         (lambda x: [2 * x], "double(x) should be an int, and is [42]."),

@@ -24,8 +24,9 @@ def integer(value: Any, name: str) -> int:
     """
     value = _whole(value)
     if isinstance(value, bool) or not isinstance(value, int):
-        hint = ": whole numbers come from // and int" if isinstance(value, float) else ""
-        raise CheckError(f"{name} should be an int, and is {_told(value)}{hint}.")
+        advice = ": whole numbers come from // and int." if isinstance(value, float) else "."
+        advice = ": what does it return?" if value is None else advice
+        raise CheckError(f"{name} should be an int, and is {_told(value)}{advice}")
     if not 0 <= value < _TOO_LARGE:
         # A number of thousands of digits cannot even be written into the message.
         seen = "negative" if value < 0 else "2**63 or more"

@@ -85,7 +85,8 @@ def _run(answer: Callable[..., Any], case: Case) -> Result:
             returned = answer(
                 model, optimizer, scheduler, scaler, window, case["max_norm"], loss_of
             )
-            loss, norm = returned if isinstance(returned, tuple | list) else (returned, None)
+            pair = returned if isinstance(returned, tuple | list) else (returned, None)
+            loss, norm = read.several(pair, 2, "the loss and the norm")
             turns.append({"loss": loss, "norm": norm, "schedule": scheduler.last_epoch})
             turns[-1]["scale"] = scaler.get_scale()
             turns[-1]["counted"] = scaler.state_dict().get("_growth_tracker", 0)
