@@ -67,7 +67,10 @@ widgets.schedule_stepper(events, unit=1)
 # - `dropped_needs`: **dropped** stages hold an input and an output, one stage after the other.
 #
 # Where a forward runs *again*, the gradient of the segment's output is waiting. So both ask for
-# `end`, the last stage of the part that runs.
+# `end`, the last stage of the part that runs: in the first forward, the chain's last.
+#
+# A stage's `saved_bytes` contain its output and not its input. `help(plan.Stage)` explains the
+# other fields.
 
 
 # %% id="given-waiting"
