@@ -27,12 +27,13 @@ def _run(answer: Callable[..., Any], case: Case) -> Result:
 def _judge(case: Case, result: Result) -> None:
     stages, places = case["stages"], case["places"]
     where = f"{stages} stages, {places} places: "
-    if result.get("forwards") == math.inf:
+    forwards = result.get("forwards")
+    if isinstance(forwards, float) and forwards == math.inf:
         raise CheckError(
             f"{where}the number of forwards is inf: a single stage needs one forward, without a "
             "place too, so look at the stages first."
         )
-    seen = read.integer(result.get("forwards"), f"{where}the number of forwards")
+    seen = read.integer(forwards, f"{where}the number of forwards")
     wanted = models.binomial(stages, places)
     side = "more than are needed" if seen > wanted else "fewer than are possible"
     expect.close(

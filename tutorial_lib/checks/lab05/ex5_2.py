@@ -5,8 +5,9 @@ from __future__ import annotations
 import random
 from collections import namedtuple
 from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from tutorial_lib.checks import expect, read
 from tutorial_lib.checks.core import Case, Check, CheckError, Result
@@ -16,12 +17,17 @@ from tutorial_lib.checks.lab04.models import telling as telling_case
 Op = namedtuple("Op", "name reads writes flops")
 
 
-class Tape(NamedTuple):
+@dataclass(frozen=True)
+class Tape:
     """The operations of a forward, the bytes of what they made, and what backward asks for."""
 
     ops: list[Op]
     num_bytes: dict[str, int]
     needed: set[str]
+
+    def __iter__(self) -> Iterator[Any]:
+        """Give the three in order, as the notebook's named tuple does."""
+        return iter((self.ops, self.num_bytes, self.needed))
 
 
 # A block: what each operation reads and writes, whether it is a product, and which of the written
