@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
+from torch.distributed.tensor import DTensor
 
 from tutorial_lib import private_torch as private
 from tutorial_lib.private_torch import operations, patches
@@ -349,6 +350,11 @@ def test_sparse_tensors_show_their_parts():
     assert not operations.is_empty_sparse(matrix)
     made = operations.sparse(torch.zeros(2, 5).long(), torch.ones(5), matrix)
     assert made.shape == (3, 3)
+
+
+def test_types_that_hold_other_tensors_are_known():
+    assert private.is_wrapper(DTensor)
+    assert not private.is_wrapper(torch.Tensor)
 
 
 def test_real_computation_within_fake_tensors():

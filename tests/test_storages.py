@@ -3,6 +3,7 @@ import pytest
 import torch
 
 from tutorial_lib.memory.storages import StorageLog
+from tutorial_lib.private_torch import FakeTensorMode
 
 
 def test_a_storage_is_born_and_dies_between_ticks():
@@ -27,6 +28,15 @@ def test_other_devices_are_not_counted():
     with log:
         torch.ones(10, device="meta")
     assert log.lives() == []
+
+
+def test_a_fake_tensor_counts_in_a_prediction_alone():
+    log, predicting = StorageLog("cpu"), StorageLog("cpu")
+    with log, FakeTensorMode():
+        torch.ones(10)  # as sharded tensors do in PyTorch 2.11, to know a result's shape
+    with FakeTensorMode(), predicting:
+        torch.ones(10)
+    assert [len(seen.lives()) for seen in (log, predicting)] == [0, 1]
 
 
 @pytest.mark.parametrize("make", [torch.tensor, torch.as_tensor, torch.from_numpy])

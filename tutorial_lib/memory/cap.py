@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from tutorial_lib import device as devices
-from tutorial_lib.memory.storages import is_wrapper, list_tensors
-from tutorial_lib.private_torch import TorchDispatchMode, storage_key
+from tutorial_lib.memory.storages import list_tensors
+from tutorial_lib.private_torch import TorchDispatchMode, is_fake, is_wrapper, storage_key
 from tutorial_lib.units import human_bytes
 
 
@@ -42,7 +42,7 @@ class Cap:
         """Count storages that were not seen before; gives their bytes."""
         before = self.held_bytes
         for tensor in list_tensors(tensors):
-            if not tensor.is_cpu:
+            if not tensor.is_cpu or is_fake(tensor):  # a fake one has a shape and no memory
                 continue
             storage = tensor.untyped_storage()
             key = storage_key(storage)

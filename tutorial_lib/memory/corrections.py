@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tutorial_lib.memory.storages import is_wrapper
 from tutorial_lib.private_torch import (
     TorchDispatchMode,
+    is_wrapper,
     operations,
     suggest_memory_format,
     without_modes,

@@ -7,7 +7,6 @@ known only later, so labels are given at the end, from birth on.
 
 from __future__ import annotations
 
-import functools
 import sys
 import weakref
 from collections.abc import Callable, Iterable
@@ -22,6 +21,8 @@ from torch import Tensor, nn
 from tutorial_lib.private_torch import (
     TorchDispatchMode,
     in_backward,
+    is_fake,
+    is_wrapper,
     storage_key,
     storage_keys,
 )
@@ -73,6 +74,7 @@ class StorageLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.module_stack: list[str] = []
         self.owners: dict[int, str] = {}  # from a parameter's id to the name of its module
         self.line_of: Callable[[FrameType], str] | None = None  # asked of each birth, where set
+        self._counts_fake = False
         self._collective = ""
         self._metered: dict[torch.device, bool] = {}
         self._alive: dict[int, tuple[StorageRecord, weakref.ref[torch.UntypedStorage]]] = {}
@@ -111,6 +113,7 @@ class StorageLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __enter__(self) -> Self:
         """Begin, and see the resizes too that no operation makes: FSDP's."""
+        self._counts_fake |= is_fake(torch.empty(0))  # a prediction is being made
         plain = torch.UntypedStorage.resize_
 
         def resize(storage: torch.UntypedStorage, size: int) -> Any:
@@ -136,6 +139,7 @@ class StorageLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
         owner = self.owners.get(id(of), "")
         for tensor in list_tensors([tensor for tensor in tensors if tensor is not None]):
             for part in sparse_parts(tensor) or [tensor]:
+                self._counts_fake |= is_fake(part)
                 if (record := self._record(part, "", label)) is not None:
                     record.label, record.module = label, owner or record.module
 
@@ -214,6 +218,8 @@ class StorageLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return record
         if not self._is_metered(tensor.device):
             return None
+        if not self._counts_fake and is_fake(tensor):
+            return None  # sharded tensors ask one for a result's shape; it has no memory
         # Never seen and no operation's output: it was there before the log began.
         born = self.clock if op else 0
         module = self.module_stack[-1] if self.module_stack else ""
@@ -287,12 +293,6 @@ def list_tensors(value: Any) -> list[Tensor]:
         elif isinstance(item, list | tuple | dict):
             found += list_tensors(item)
     return found
-
-
-@functools.cache
-def is_wrapper(kind: type) -> bool:
-    """Tell whether tensors of a type hold others, and no memory of their own (sharded ones do)."""
-    return hasattr(kind, "__tensor_flatten__") and hasattr(kind, "__tensor_unflatten__")
 
 
 def _parts(wrapper: Any) -> list[Tensor]:

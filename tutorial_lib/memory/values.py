@@ -19,9 +19,10 @@ from torch import Tensor
 
 from tutorial_lib import private_torch
 from tutorial_lib.memory.lines import line_in_words
-from tutorial_lib.memory.storages import is_wrapper, list_tensors
+from tutorial_lib.memory.storages import list_tensors
 from tutorial_lib.private_torch import (
     TorchDispatchMode,
+    is_wrapper,
     operations,
     storage_key,
     tree_map_only,

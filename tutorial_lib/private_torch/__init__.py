@@ -10,6 +10,7 @@ Each name says the file of PyTorch 2.13 that it was read in, and has a test in
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -143,6 +144,15 @@ def without_modes() -> contextlib.AbstractContextManager[Any]:
 def is_fake(tensor: Tensor) -> bool:
     """Tell whether a tensor has a shape and no memory (torch/_subclasses/fake_tensor.py)."""
     return isinstance(tensor, FakeTensor)
+
+
+@functools.cache
+def is_wrapper(kind: type) -> bool:
+    """Tell whether tensors of a type hold others, and no memory of their own (sharded ones do).
+
+    torch/utils/_python_dispatch.py, `is_traceable_wrapper_subclass_type`.
+    """
+    return hasattr(kind, "__tensor_flatten__") and hasattr(kind, "__tensor_unflatten__")
 
 
 def is_compiled(module: nn.Module) -> bool:

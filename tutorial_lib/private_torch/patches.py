@@ -9,6 +9,7 @@ tensors that it is called with.
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 from collections.abc import Iterator
 from typing import Any
 from unittest import mock
@@ -22,10 +23,13 @@ Patch = contextlib.AbstractContextManager[Any]
 def fake_store() -> Any:
     """Give the store of the `fake` backend, whose import makes that backend known.
 
-    torch/testing/_internal/distributed/fake_pg.py.
+    torch/testing/_internal/distributed/fake_pg.py. What collectives do with fake tensors is in
+    torch/distributed/_meta_registrations.py, or before 2.11 in _tools/fake_collectives.py.
     """
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
+    if importlib.util.find_spec("torch.distributed._meta_registrations") is None:
+        importlib.import_module("torch.distributed._tools.fake_collectives")
     return FakeStore()
 
 
