@@ -27,6 +27,7 @@ def with_torchao(tmp_path, run_python):
         metadata = tmp_path / f"torchao-{version}.dist-info"
         metadata.mkdir()
         (metadata / "METADATA").write_text(f"Name: torchao\nVersion: {version}\n")
+        (metadata / "top_level.txt").write_text("torchao\n")
         return run_python("-c", code, PYTHONPATH=str(tmp_path))
 
     return run
