@@ -165,7 +165,7 @@ def _lstm_workspace(kernels: str, x: Tensor, hidden: int) -> int:
     parts = [
         steps * batch * padded(4 * hidden, item) * item,  # gates
         *[rows * padded(wide, item) * item] * 2,  # states of the layer and of the steps
-        rows * padded(wide, 4) * 4,  # and their gradients
+        *[rows * padded(wide, 4) * 4] * (3 if torch.__version__ < "2.11" else 1),  # their gradients
         *[rows * hidden * 4] * 2,  # cells, and their gradients
         steps * batch * padded(hidden, item) * item,  # outputs
     ]
