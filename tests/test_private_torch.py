@@ -10,12 +10,14 @@ import re
 import subprocess
 import sys
 import weakref
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
+from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
 
 from tutorial_lib import private_torch as private
 from tutorial_lib.private_torch import operations, patches
@@ -350,6 +352,14 @@ def test_sparse_tensors_show_their_parts():
     assert not operations.is_empty_sparse(matrix)
     made = operations.sparse(torch.zeros(2, 5).long(), torch.ones(5), matrix)
     assert made.shape == (3, 3)
+
+
+def test_a_selective_checkpoints_policy_is_found():
+    def policy(context, op, *args, **kwargs):
+        return CheckpointPolicy.MUST_SAVE
+
+    contexts = create_selective_checkpoint_contexts(policy)
+    assert [private.policy_of(one) for one in (contexts[0], nullcontext())] == [policy, None]
 
 
 def test_types_that_hold_other_tensors_are_known():

@@ -155,6 +155,15 @@ def is_wrapper(kind: type) -> bool:
     return hasattr(kind, "__tensor_flatten__") and hasattr(kind, "__tensor_unflatten__")
 
 
+def policy_of(context: Any) -> Callable[..., Any] | None:
+    """Give the policy that a selective checkpoint's context asks; None for any other context.
+
+    `policy_fn` of `_CachingTorchDispatchMode`: torch/utils/checkpoint.py.
+    """
+    policy: Callable[..., Any] | None = getattr(context, "policy_fn", None)
+    return policy
+
+
 def is_compiled(module: nn.Module) -> bool:
     """Tell whether `module.compile()` or `torch.compile(module)` was called.
 
