@@ -9,14 +9,17 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tutorial_lib.school.grading.bench import Bench, blank, solution
-from tutorial_lib.school.grading.cluster import Cluster
 from tutorial_lib.school.grading.errors import GradingError, NotGradable
 from tutorial_lib.school.grading.journal import Journal
 from tutorial_lib.school.grading.lab import Lab
 from tutorial_lib.school.grading.results import Graded
 from tutorial_lib.school.grading.submissions.class_folder import handed_in, read_content
+
+if TYPE_CHECKING:
+    from tutorial_lib.school.grading.cluster import Cluster
 
 _AGAIN = (
     "A check ran out of time when this file was graded beside others. It was graded again with no "

@@ -12,6 +12,7 @@ import platform
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict
 from importlib import metadata
 from pathlib import Path
@@ -19,7 +20,6 @@ from typing import TYPE_CHECKING, Any
 
 from tutorial_lib.school.grading import report
 from tutorial_lib.school.grading.bench import Order, open_bench
-from tutorial_lib.school.grading.cluster import open_cluster
 from tutorial_lib.school.grading.inside.processes import interruptible
 from tutorial_lib.school.grading.journal import Journal, course_version
 from tutorial_lib.school.grading.lab import load_lab
@@ -33,6 +33,9 @@ from tutorial_lib.units import GIB
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from tutorial_lib.school.grading.bench import Bench
+    from tutorial_lib.school.grading.cluster import Cluster
 
 _ADVICE = {
     "landlock+namespaces": "",
@@ -129,7 +132,7 @@ def _judged(
     if same := len([one for one in done.values() if one.file]):
         print(f"Graded before, and unchanged: {same}.", file=sys.stderr)
     if new or not layers:  # else only the report is written anew
-        with interruptible(), open_cluster(dask, order) if dask else open_bench(order) as grader:
+        with interruptible(), _graders(order, dask) as grader:
             layers, workers = grader.layers, workers or grader.workers
             this = Run(order.lab, folder, journal, grader, workers)
             self_test(this)
@@ -144,6 +147,14 @@ def _judged(
         "isolation": isolation(layers),
         "versions": versions | {"python": platform.python_version(), "system": platform.platform()},
     }
+
+
+def _graders(order: Order, dask: str | None) -> AbstractContextManager[Bench | Cluster]:
+    if not dask:
+        return open_bench(order)
+    from tutorial_lib.school.grading.cluster import open_cluster  # Dask takes a while to import
+
+    return open_cluster(dask, order)
 
 
 def isolation(layers: Sequence[str]) -> str:

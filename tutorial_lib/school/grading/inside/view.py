@@ -13,6 +13,7 @@ import os
 import shutil
 import sys
 from collections.abc import Collection, Iterator, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -117,13 +118,14 @@ def cut(sources: dict[str, str], names: Collection[str]) -> dict[str, str]:
     """
     wanted: dict[str, set[str]] = {}
     texts: dict[str, str] = {}
-    found = [pair for name in (*_PUBLIC, *names) for pair in _found(name, sources)]
+    found = {pair for name in (*_PUBLIC, *names) for pair in _found(name, sources)}
     while found:
-        module, name = found.pop()
-        if module not in texts or name not in wanted[module]:
+        modules = {module for module, _ in found}
+        for module, name in found:
             wanted.setdefault(module, set()).add(name)
-            texts[module] = _needed_of(sources[module], wanted[module])
-            found += _uses(texts[module], sources)
+        texts |= {module: _needed_of(sources[module], wanted[module]) for module in modules}
+        used = {pair for module in modules for pair in _uses(texts[module], sources)}
+        found = {(module, name) for module, name in used if name not in wanted.get(module, ())}
     return texts
 
 
@@ -152,7 +154,7 @@ def _checks_in(source: str) -> list[str]:
 
 
 def _needed_of(source: str, names: Collection[str]) -> str:
-    source = ast.unparse(_Blanked().visit(ast.parse(source)))
+    source = _blanked(source)
     if "*" in names:
         return source
     while True:  # a function may use what stands below it
@@ -160,6 +162,11 @@ def _needed_of(source: str, names: Collection[str]) -> str:
         if used_names(text) <= set(names):
             return text
         names = {*names, *used_names(text)}
+
+
+@cache
+def _blanked(source: str) -> str:
+    return ast.unparse(_Blanked().visit(ast.parse(source)))
 
 
 class _Blanked(ast.NodeTransformer):
