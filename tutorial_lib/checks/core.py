@@ -164,10 +164,7 @@ _SETTINGS: tuple[tuple[Callable[[], Any], Callable[[Any], Any]], ...] = (
     (torch.get_num_threads, torch.set_num_threads),
     (torch.is_anomaly_enabled, torch.set_anomaly_enabled),
     (torch.are_deterministic_algorithms_enabled, torch.use_deterministic_algorithms),
-    (
-        lambda: torch.is_autocast_enabled("cpu"),
-        partial(torch.set_autocast_enabled, "cpu"),
-    ),
+    (partial(torch.is_autocast_enabled, "cpu"), partial(torch.set_autocast_enabled, "cpu")),
     (lambda: torch.get_autocast_dtype("cpu"), partial(torch.set_autocast_dtype, "cpu")),
     (random.getstate, random.setstate),
 )
@@ -204,12 +201,15 @@ def _first_use() -> None:
     torch_checkpoint.checkpoint(torch.sin, x, use_reentrant=False).backward()
 
 
+# It looks at each object, so once a process. Who freezes some later loses speed, nothing else.
+_count_frozen = cache(gc.get_freeze_count)
+
+
 @contextlib.contextmanager
 def _quick_collections() -> Iterator[Callable[[], None]]:
-    # A meter collects garbage twice a reading: a quarter of a second where much is imported. What
-    # is there before a case need not be looked through again for each of its readings. Once a
-    # case and not once a check: an optimizer's first step still imports much (torch._dynamo).
-    was_frozen = gc.get_freeze_count()  # counts one by one, so once a check
+    # A meter collects garbage twice a reading: a quarter of a second where much is imported. It
+    # need not look at what was there before a case (an optimizer's first step imports much, too).
+    was_frozen = _count_frozen()
     try:
         yield gc.freeze
     finally:
