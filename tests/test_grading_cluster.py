@@ -11,11 +11,9 @@ import time
 import psutil
 import pytest
 
-from tutorial_lib.school.grading import GradingError, cluster, grade, write_example
+from tutorial_lib.school.grading import GradingError, grade, write_example
 from tutorial_lib.school.grading.known_answers import handed_in
 from tutorial_lib.school.grading.lab import load_lab
-
-distributed = pytest.importorskip("distributed")
 
 # Each stands before the solution's answer to 1.1.
 HOSTILE = {
@@ -33,6 +31,15 @@ from tutorial_lib.school.grading import grade
 folder, root = map(Path, sys.argv[1:])
 grade("lab01", folder / "class", folder / "stopped", root=root, seed=3, seconds=6.0, workers=2)
 """
+
+
+@pytest.fixture
+def cluster():
+    """The module, imported when it is asked for: Dask's import takes a while."""
+    pytest.importorskip("distributed")
+    from tutorial_lib.school.grading import cluster
+
+    return cluster
 
 
 def scores(folder, root, out, **options):
@@ -78,6 +85,7 @@ def test_however_a_class_is_graded_its_scores_are_the_same(root, tmp_path):
     assert 9 <= facts["taken_over"] < 29
 
     before = {child.pid for child in psutil.Process().children(recursive=True)}
+    distributed = pytest.importorskip("distributed")
     with distributed.LocalCluster(
         n_workers=2, threads_per_worker=1, dashboard_address=None
     ) as local:
@@ -90,7 +98,7 @@ def test_however_a_class_is_graded_its_scores_are_the_same(root, tmp_path):
     assert [child for child in left if "grading" in " ".join(child.cmdline())] == []
 
 
-def test_a_scheduler_that_does_not_answer_is_named(monkeypatch):
+def test_a_scheduler_that_does_not_answer_is_named(cluster, monkeypatch):
     monkeypatch.setattr(cluster, "_CONNECT_SECONDS", 0.2)
     with (
         pytest.raises(GradingError, match=r"no Dask scheduler answers at tcp://127\.0\.0\.1:9"),
@@ -99,7 +107,7 @@ def test_a_scheduler_that_does_not_answer_is_named(monkeypatch):
         pass
 
 
-def test_without_dask_the_extra_is_named(monkeypatch):
+def test_without_dask_the_extra_is_named(cluster, monkeypatch):
     monkeypatch.setattr(cluster, "distributed", None)
     with pytest.raises(GradingError, match=r"\[dask\]"), cluster.open_cluster("x", None):
         pass

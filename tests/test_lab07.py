@@ -4,7 +4,6 @@ import math
 
 import pytest
 import torch
-import transformers
 from torch import nn
 from torch.nn import functional as F
 from wrong_answers import solved
@@ -119,6 +118,8 @@ def test_spectral_norm_moves_once_and_torchs_checkpoint_moves_it_twice():
 
 
 def test_clip():
+    import transformers
+
     small = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2}
     small |= {"num_attention_heads": 2, "projection_dim": 16}
     config = transformers.CLIPConfig(

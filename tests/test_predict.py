@@ -3,7 +3,6 @@ import gc
 
 import pytest
 import torch
-import transformers
 from test_meter import gpt_step
 from torch import nn
 from torch.nn import functional as F
@@ -76,6 +75,8 @@ def test_a_copy_of_the_model_made_in_the_step(kind):
 
 @pytest.mark.parametrize("checkpointed", [False, True])
 def test_a_model_of_transformers_takes_no_mask_that_it_needs_not(checkpointed):
+    import transformers
+
     def make_step():
         sizes = {"vocab_size": 99, "hidden_size": 64, "intermediate_size": 128}
         config = transformers.LlamaConfig(**sizes, num_hidden_layers=2, num_attention_heads=4)

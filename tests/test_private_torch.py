@@ -16,7 +16,6 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
-from torch.distributed.tensor import DTensor
 from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
 
 from tutorial_lib import private_torch as private
@@ -363,6 +362,8 @@ def test_a_selective_checkpoints_policy_is_found():
 
 
 def test_types_that_hold_other_tensors_are_known():
+    from torch.distributed.tensor import DTensor
+
     assert private.is_wrapper(DTensor)
     assert not private.is_wrapper(torch.Tensor)
 
