@@ -41,6 +41,7 @@ class Caching(Block):
         return super().forward(x + self.cache.square().mean(dim=1, keepdim=True))
 
 
+# %% id="complaint"
 def complaint(block):
     x = torch.ones(4, 128, 128, requires_grad=True)
     try:

@@ -64,6 +64,7 @@ def gradients(forward):
     return [layer[0].weight.grad for layer in layers]
 
 
+# %% id="wrong-layers"
 right = gradients(layers)
 seen = gradients(lambda x: in_segments(layers, x, length=4))
 unbound = list(map(torch.equal, seen, right))
@@ -270,9 +271,7 @@ def all_cuts(n):
 best_cuts = {}
 for ratio in (1, 4, 16):
     blocks = (stage(saved_bytes=ratio),) * 10
-    peaks = {
-        lengths: plan.Plan(blocks, cut(lengths)).peak_bytes for lengths in all_cuts(10)
-    }
+    peaks = {one: plan.Plan(blocks, cut(one)).peak_bytes for one in all_cuts(10)}
     best = min(peaks, key=peaks.get)
     best_cuts[f"r = {ratio}"] = {"best lengths": str(best), "units": peaks[best]}
 pd.DataFrame(best_cuts).T
@@ -425,6 +424,8 @@ columns = {
     "U-Net, fused": by_kind("sd15-unet", "sdpa"),
     "U-Net, written out": by_kind("sd15-unet", "eager"),
 }
+
+# %% id="kinds-shares"
 shares = pd.DataFrame(columns).fillna(0)
 shares = (100 * shares / shares.sum()).round().astype(int)
 fused, written = shares.loc["self-attention"].iloc[:2]
@@ -438,7 +439,7 @@ claims.Verdicts(
         "Self-attention ranks high only if written out; cross-attention never does.",
         f"self-attention {written} % written out, {fused} % fused",
         "predicted",
-        "kinds-table",
+        "kinds-shares",
         device="CUDA kernels",
     ),
 )

@@ -349,6 +349,7 @@ class Store(TorchDispatchMode):
         return out
 
 
+# %% id="hand-out"
 class HandOut(Store):
     def __torch_dispatch__(self, op, types, args=(), kwargs=None):
         if name_of(op, args) in self.keep:

@@ -307,6 +307,7 @@ def contrast(embedded, log_scale):  # one loss for each pair
     return (forth + F.cross_entropy(scores.T, own, reduction="none")) / 2
 
 
+# %% id="make-encoders"
 def make_encoders(p=0.0, width=128):
     torch.manual_seed(0)
     model = TwoEncoders(width, p)
@@ -350,8 +351,7 @@ def naive(model, optimizer, pixels=images[:128], num=16):
 big = partial(naive, num=1)
 
 
-# %% id="naive-errors"
-# NBVAL_IGNORE_OUTPUT
+# %% id="make-trained"
 def make_trained():
     model, optimizer = make_encoders()
     for _ in range(30):
@@ -359,6 +359,8 @@ def make_trained():
     return model, optimizer
 
 
+# %% id="naive-errors"
+# NBVAL_IGNORE_OUTPUT
 kept, rows = 100 * 16 * 8 * 7 / (128 * 127), {}
 print(f"8 x 16: {kept:.1f} % of the comparisons{beside(guess, kept)}")
 for name, make in {"new": make_encoders, "trained": make_trained}.items():

@@ -109,8 +109,7 @@ print(f"Adam's best rate grows {grown:.0f} times{beside(guess, grown)}")
 pd.DataFrame({kind.__name__: {b: best[kind, b] for b in batches} for kind in rates}).T
 
 
-# %% id="sweep-figure-sgd"
-# NBVAL_IGNORE_OUTPUT
+# %% id="valleys"
 def valleys(kind):
     curves = {f"batch {batch}": {} for batch in batches}
     for batch, rate in product(batches, rates[kind]):
@@ -120,6 +119,8 @@ def valleys(kind):
     return plots.training_curves(curves, log="xy", **words)
 
 
+# %% id="sweep-figure-sgd"
+# NBVAL_IGNORE_OUTPUT
 valleys(SGD)
 
 # %% id="sweep-figure-adam"

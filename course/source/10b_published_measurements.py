@@ -53,6 +53,8 @@ for kind in KINDS:
         off = [abs(miss) for miss in misses(ours, name)]
         half = medians[kind, name] = statistics.median(off)
         table[kind][f"{name}, off by"] = f"{half:.2%}, most {max(off):.0%}"
+
+# %% id="by-kind-half"
 half = 100 * medians["allocated", "emulated"]
 print(f"half of the emulated ones are within {half:.2f} %{beside(guess, half)}")
 pd.DataFrame(table).T
