@@ -59,8 +59,9 @@ def _cases(seed: int) -> list[Case]:
         return {"stages": [{**s, "forward_temporary_bytes": draw.choice([0, 40])} for s in stages]}
 
     def values(case: Case) -> Iterator[int]:
-        floor = plan.floor_bytes(models.stages_of(case))
-        return iter([floor, *(value for _, value in _faults(models.stages_of(case), floor))])
+        stages = models.stages_of(case)
+        yield (floor := plan.floor_bytes(stages))
+        yield from (value for _, value in _faults(stages, floor))
 
     return [models.telling(with_workspace, values), *map(chain, (2, 4, 6, 7, 10))]
 
