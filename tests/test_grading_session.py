@@ -1,7 +1,7 @@
 """What a student's process can do, and cannot: sessions without nbval, so that many are cheap."""
 
 import contextlib
-import dataclasses
+import inspect
 import itertools
 import os
 import re
@@ -639,7 +639,11 @@ def test_the_process_of_an_answer_sees_no_judge_and_no_grader(course, running, l
 
 
 def test_the_calls_that_the_view_blanks_have_these_arguments():
-    for kind in (core.Check, core.Exam):
-        fields = [field.name for field in dataclasses.fields(kind)]
-        for name, place in view.HIDDEN[kind.__name__].items():
-            assert fields[place] == name
+    from tutorial_lib.checks.lab09 import checkpointed, scripts  # it imports transformers
+
+    calls = (core.Check, core.Exam, scripts.BrokenScript, checkpointed.broken_step)
+    assert set(view.HIDDEN) == {call.__name__ for call in calls}
+    for call in calls:
+        arguments = list(inspect.signature(call).parameters)
+        for name, place in view.HIDDEN[call.__name__].items():
+            assert arguments[place] == name

@@ -7,10 +7,10 @@ from wrong_answers import solved
 from tutorial_lib import memory
 
 LAB = solved("lab09")
-WARDS = ("changed_in_between", "repeated_work", "untrained_parts", "memory_and_windows")
+NAMES = ("changed_in_between", "repeated_work", "untrained_parts", "memory_and_windows")
 FINDINGS = {}
-for ward in (*WARDS, "contrastive_batch", "rank_traffic"):
-    FINDINGS |= getattr(LAB, ward)()
+for name in (*NAMES, "contrastive_batch", "rank_traffic"):
+    FINDINGS |= getattr(LAB, name)()
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 

@@ -7,11 +7,11 @@ from wrong_answers import solved
 LAB = solved("lab09")
 
 
-def but(ward, case, *, cause=None, reading=None, mended=None):
+def but(name, case, *, cause=None, reading=None, mended=None):
     """Make an answer that differs from the solution in one case."""
 
     def answer():
-        found = getattr(LAB, ward)()
+        found = getattr(LAB, name)()
         right = found[case]
         return {**found, case: (cause or right[0], reading or right[1], mended or right[2])}
 

@@ -9,7 +9,7 @@ from tutorial_lib.checks.lab09.ex9_1_to_3 import (
 from tutorial_lib.checks.lab09.ex9_4 import memory_and_windows
 from tutorial_lib.checks.lab09.ex9_5 import contrastive_batch
 from tutorial_lib.checks.lab09.ex9_6 import rank_traffic
-from tutorial_lib.checks.lab09.patients import CAUSES, treatment_of
+from tutorial_lib.checks.lab09.scripts import CAUSES, run_of
 
 __all__ = [
     "CAUSES",
@@ -21,4 +21,4 @@ __all__ = [
     "untrained_parts",
 ]
 
-case = calls_of(__name__, treatment_of)
+case = calls_of(__name__, run_of)

@@ -14,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 
 from tutorial_lib.checks import expect, observe, read, surroundings
 from tutorial_lib.checks.core import Case, CheckError, Result
-from tutorial_lib.checks.lab09.patients import Patient, only_update
+from tutorial_lib.checks.lab09.scripts import BrokenScript, only_update
 
 _SLACK = 1.5  # of the peak: a script may hold its logits while it goes backward
 _FLOOR = 0.85  # of the peak: without what one block recomputes, less would be left
@@ -44,8 +44,8 @@ class Made:
 Make = Callable[[Case], Made]
 
 
-def patient(make: Make, cause: str, reading: float, asked: str, symptom: str) -> Patient:
-    """Make a patient of a training step: the first four as in `Patient`.
+def broken_step(make: Make, cause: str, reading: float, asked: str, symptom: str) -> BrokenScript:
+    """Make a broken script of a training step: the first four as in `BrokenScript`.
 
     Args:
         make: From a case to a model and its batch.
@@ -54,17 +54,17 @@ def patient(make: Make, cause: str, reading: float, asked: str, symptom: str) ->
         asked: Words for that.
         symptom: What to tell where gradients or buffers are wrong.
     """
-    return Patient(
+    return BrokenScript(
         cause,
         reading,
         asked,
-        partial(_treat, make),
+        partial(_run, make),
         partial(_oracle, make),
         partial(_judge, symptom),
     )
 
 
-def _treat(make: Make, step: Callable[..., Any], case: Case) -> Result:
+def _run(make: Make, step: Callable[..., Any], case: Case) -> Result:
     made = make(case)
     model, settings = made.model, [item for item in made.batch if isinstance(item, dict)]
     trained = [p for p in model.parameters() if p.requires_grad]
@@ -120,7 +120,7 @@ def _reference(make: Make, case: Case, is_checkpointed: bool) -> Result:
         optimizer.step()
         return loss.item()
 
-    return _treat(noted, step, case)
+    return _run(noted, step, case)
 
 
 def _judge(symptom: str, case: Case, result: Result, right: tuple[Result, int]) -> None:

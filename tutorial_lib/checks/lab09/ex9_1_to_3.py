@@ -9,8 +9,8 @@ import transformers
 from torch import Tensor, nn
 
 from tutorial_lib.checks.core import Case
-from tutorial_lib.checks.lab09.checkpointed import Made, patient
-from tutorial_lib.checks.lab09.patients import ward
+from tutorial_lib.checks.lab09.checkpointed import Made, broken_step
+from tutorial_lib.checks.lab09.scripts import check_scripts
 from tutorial_lib.models.gpt import GPT, GPTConfig
 from tutorial_lib.models.lstm import LSTM, LSTMConfig
 from tutorial_lib.models.resnet import ResNet, ResNetConfig
@@ -89,19 +89,19 @@ def _library_vit(case: Case) -> Made:
     return Made(vit, blocks, "layernorm_before", (images, labels), loss, frozenset({"modes"}))
 
 
-changed_in_between = ward(
+changed_in_between = check_scripts(
     "lab09.changed_in_between",
     "9.1",
     "cases A and B train as without checkpoints, in the memory of a checkpointed run",
     {
-        "A": patient(
+        "A": broken_step(
             _gpt,
             "late binding",
             5,
             "how often the last block of make_a runs in one step of broken_a",
             "Which block does a recomputation run? A name in a lambda is looked up at each call.",
         ),
-        "B": patient(
+        "B": broken_step(
             _lstm,
             "changed state",
             0.5,
@@ -111,12 +111,12 @@ changed_in_between = ward(
     },
 )
 
-repeated_work = ward(
+repeated_work = check_scripts(
     "lab09.repeated_work",
     "9.2",
     "cases C and D train as without checkpoints, masks and running statistics too",
     {
-        "C": patient(
+        "C": broken_step(
             _unet,
             "random state",
             10,
@@ -124,7 +124,7 @@ repeated_work = ward(
             "of make_c begin, forward or again, in one step of broken_c",
             "Does a recomputation draw the masks of its forward?",
         ),
-        "D": patient(
+        "D": broken_step(
             _resnet,
             "counted twice",
             2,
@@ -134,19 +134,19 @@ repeated_work = ward(
     },
 )
 
-untrained_parts = ward(
+untrained_parts = check_scripts(
     "lab09.untrained_parts",
     "9.3",
     "cases E and F: all that should learn does, without dropout, in the memory of checkpoints",
     {
-        "E": patient(
+        "E": broken_step(
             _frozen_gpt,
             "frozen input",
             48,
             "how many parameters of make_e that need a gradient have none after broken_e",
             "Do the blocks get gradients? The first one's input needs none.",
         ),
-        "F": patient(
+        "F": broken_step(
             _library_vit,
             "not checkpointed",
             1,

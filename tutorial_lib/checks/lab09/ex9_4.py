@@ -12,7 +12,7 @@ from torch.optim import SGD
 from tutorial_lib.checks import accumulation, expect, observe, read, surroundings
 from tutorial_lib.checks.core import Case, CheckError, Result
 from tutorial_lib.checks.lab06 import models
-from tutorial_lib.checks.lab09.patients import Patient, only_update, ward
+from tutorial_lib.checks.lab09.scripts import BrokenScript, check_scripts, only_update
 from tutorial_lib.models.lstm import LSTM, LSTMConfig
 
 _SMALL = 64  # bytes: a loss or two
@@ -110,12 +110,12 @@ def _judge_window(
     surroundings.expect_kept(result)
 
 
-memory_and_windows = ward(
+memory_and_windows = check_scripts(
     "lab09.memory_and_windows",
     "9.4",
     "case G holds no graph, and case H takes one window as one batch",
     {
-        "G": Patient(
+        "G": BrokenScript(
             "kept graphs",
             6,
             "how many graphs are alive after broken_g on six batches of one size: the bytes left "
@@ -124,7 +124,7 @@ memory_and_windows = ward(
             _right_validation,
             _judge_validation,
         ),
-        "H": Patient(
+        "H": BrokenScript(
             "unequal weights",
             8,
             "how many times as much a target of the shortest micro-batch in window_h() counts as "

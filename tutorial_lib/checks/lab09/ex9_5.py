@@ -13,7 +13,7 @@ from torch.optim import SGD
 from tutorial_lib.checks import accumulation, expect, observe, read, surroundings
 from tutorial_lib.checks.core import Case, CheckError, Result
 from tutorial_lib.checks.lab06 import models
-from tutorial_lib.checks.lab09.patients import Patient, only_update, ward
+from tutorial_lib.checks.lab09.scripts import BrokenScript, check_scripts, only_update
 
 
 def _loss_of(one: Tensor, other: Tensor) -> Tensor:
@@ -28,7 +28,7 @@ def _batch(case: Case) -> tuple[nn.Module, Tensor, int]:
     return models.tiny_vit(case["seed"]), images, num
 
 
-def _treat(answer: Callable[..., Any], case: Case) -> Result:
+def _run(answer: Callable[..., Any], case: Case) -> Result:
     model, images, num = _batch(case)
     optimizer = SGD(model.parameters(), lr=0.1)
     observe.fill_gradients(model)
@@ -74,16 +74,16 @@ def _judge(case: Case, result: Result, right: tuple[list[Tensor], list[float]]) 
     surroundings.expect_kept(result)
 
 
-contrastive_batch = ward(
+contrastive_batch = check_scripts(
     "lab09.contrastive_batch",
     "9.5",
     "case I compares each image with the whole batch, a micro-batch at a time in the model",
     {
-        "I": Patient(
+        "I": BrokenScript(
             "no sum",
             3,
             "with how many other images broken_i compares an image, of 16 with num=4",
-            _treat,
+            _run,
             _oracle,
             _judge,
         )

@@ -15,7 +15,7 @@ from tutorial_lib import ranks
 from tutorial_lib.checks import accumulation, expect, observe, read
 from tutorial_lib.checks.core import Case, CheckError, Result
 from tutorial_lib.checks.lab06 import models
-from tutorial_lib.checks.lab09.patients import Patient, only_update, ward
+from tutorial_lib.checks.lab09.scripts import BrokenScript, check_scripts, only_update
 
 _RANKS = 2
 _SMALL = 64  # bytes: a count or a loss, and no gradient
@@ -27,7 +27,7 @@ def _windows(case: Case) -> list[list[models.MicroBatch]]:
     return [models.image_window(sizes, generator) for _ in range(_RANKS)]
 
 
-def _treat(answer: Callable[..., Any], case: Case) -> Result:
+def _run(answer: Callable[..., Any], case: Case) -> Result:
     windows = _windows(case)
     replicas = [models.tiny_vit(case["seed"]) for _ in windows]
     for replica in replicas:
@@ -82,16 +82,16 @@ def _judge(case: Case, result: Result, right: tuple[list[Tensor], list[float]]) 
         expect.loss(seen.get("returned"), losses[rank], where=where)
 
 
-rank_traffic = ward(
+rank_traffic = check_scripts(
     "lab09.rank_traffic",
     "9.6",
     "case J exchanges its gradients once an update, and both ranks have the same",
     {
-        "J": Patient(
+        "J": BrokenScript(
             "more traffic",
             4,
             "how many all-reduces an update of broken_j makes on a rank",
-            _treat,
+            _run,
             _oracle,
             _judge,
         )

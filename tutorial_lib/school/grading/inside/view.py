@@ -24,8 +24,8 @@ _LIBRARY = Path(__file__).resolve().parents[3]
 HIDDEN = {
     "Check": {"cases": 3, "judge": 5, "oracle": 6},
     "Exam": {"case": 0, "judge": 2},
-    "Patient": {"cause": 0, "reading": 1, "asked": 2, "oracle": 4, "judge": 5},
-    "patient": {"cause": 1, "reading": 2, "asked": 3, "symptom": 4},
+    "BrokenScript": {"cause": 0, "reading": 1, "asked": 2, "oracle": 4, "judge": 5},
+    "broken_step": {"cause": 1, "reading": 2, "asked": 3, "symptom": 4},
 }
 # For learners, and for the grader's own few lines in that process; nothing of a lab.
 _PUBLIC = tuple(f"tutorial_lib.checks{name}" for name in ("", ".core", ".forbid", ".outside"))

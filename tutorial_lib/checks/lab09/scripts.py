@@ -31,18 +31,18 @@ CAUSES = {
     "precision": "in float64 the difference is gone",
 }
 _NAMES = "cause, reading, mended function"
-_WARDS: dict[str, Mapping[str, Patient]] = {}
+_SCRIPTS: dict[str, Mapping[str, BrokenScript]] = {}
 
 
 @dataclass(frozen=True)
-class Patient:
+class BrokenScript:
     """One broken run.
 
     Args:
         cause: One of `CAUSES`.
         reading: The number that the notebook's script shows.
         asked: Words for that reading.
-        treat: Runs a mended function on fresh data; gives plain data.
+        run: Runs a mended function on fresh data; gives plain data.
         oracle: From a case to what is right.
         judge: Decides on the case, that data and the oracle.
     """
@@ -50,47 +50,49 @@ class Patient:
     cause: str
     reading: float
     asked: str
-    treat: Callable[[Callable[..., Any], Case], Result]
+    run: Callable[[Callable[..., Any], Case], Result]
     oracle: Callable[[Case], Any]
     judge: Callable[[Case, Result, Any], None]
 
 
-def ward(name: str, exercise: str, passed: str, patients: Mapping[str, Patient]) -> Check:
+def check_scripts(
+    name: str, exercise: str, passed: str, scripts: Mapping[str, BrokenScript]
+) -> Check:
     """Make the check of one exercise, whose answer returns a dict: a finding for each case.
 
     Args:
         name: As in `lab09.rank_traffic`.
         exercise: As in `9.6`.
         passed: What is printed on success.
-        patients: By the letter of their case.
+        scripts: By the letter of their case.
     """
-    _WARDS[name] = patients
+    _SCRIPTS[name] = scripts
 
     def cases(seed: int) -> list[Case]:
         draw = random.Random(seed)
-        return [{"case": letter, "seed": draw.randrange(10**6)} for letter in patients]
+        return [{"case": letter, "seed": draw.randrange(10**6)} for letter in scripts]
 
     def run(answer: Callable[..., Any], case: Case) -> Result:
-        cause, reading, mended = _finding(answer(), case["case"], patients)
+        cause, reading, mended = _finding(answer(), case["case"], scripts)
         if not callable(mended):
             raise CheckError(f"case {case['case']}: the third value should be your function.")
-        seen = patients[case["case"]].treat(mended, case)
+        seen = scripts[case["case"]].run(mended, case)
         return {"cause": cause, "reading": reading, **seen}
 
     def judge(case: Case, result: Result, right: Callable[[], Any]) -> None:
         letter = case["case"]
-        _judge_finding(f"case {letter}: ", result, patients[letter])
-        patients[letter].judge(case, result, right())
+        _judge_finding(f"case {letter}: ", result, scripts[letter])
+        scripts[letter].judge(case, result, right())
 
     def oracle(case: Case) -> Callable[[], Any]:
-        return cache(partial(patients[case["case"]].oracle, case))  # computed when first asked for
+        return cache(partial(scripts[case["case"]].oracle, case))  # computed when first asked for
 
     return Check(name, exercise, passed, cases, run, judge, oracle)
 
 
-def treatment_of(check: Check) -> Callable[..., Result]:
+def run_of(check: Check) -> Callable[..., Result]:
     """Give what tries a mended function in a check's cases: that is what a learner calls again."""
-    return lambda mended, case: _WARDS[check.name][case["case"]].treat(mended, case)
+    return lambda mended, case: _SCRIPTS[check.name][case["case"]].run(mended, case)
 
 
 def only_update(result: Result, size: int, where: str) -> Tensor:
@@ -105,23 +107,23 @@ def only_update(result: Result, size: int, where: str) -> Tensor:
     return updates[0]
 
 
-def _finding(returned: Any, letter: str, patients: Mapping[str, Patient]) -> list[Any]:
-    findings = read.fields(returned, list(patients))
+def _finding(returned: Any, letter: str, scripts: Mapping[str, BrokenScript]) -> list[Any]:
+    findings = read.fields(returned, list(scripts))
     return read.several(findings[letter], 3, _NAMES)
 
 
-def _judge_finding(where: str, result: Result, patient: Patient) -> None:
+def _judge_finding(where: str, result: Result, script: BrokenScript) -> None:
     cause = result.get("cause")
     if not isinstance(cause, str) or cause not in CAUSES:
         raise CheckError(f"{where}the cause must be one of {', '.join(CAUSES)}.")
-    if cause != patient.cause:
+    if cause != script.cause:
         raise CheckError(
             f"{where}the cause is not {cause!r}. That one shows as follows: {CAUSES[cause]}. Does "
             "an instrument read that here?"
         )
     reading = read.number(result.get("reading"), f"{where}the reading")
-    if abs(reading - patient.reading) > 0.01 * patient.reading:
+    if abs(reading - script.reading) > 0.01 * script.reading:
         raise CheckError(
             f"{where}the cause is right, and {reading:g} is not what shows it. The reading is "
-            f"{patient.asked}."
+            f"{script.asked}."
         )
