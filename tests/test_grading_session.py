@@ -23,6 +23,7 @@ from toychecks import lab90  # noqa: E402
 
 from tutorial_lib.checks import core  # noqa: E402
 from tutorial_lib.checks.core import CheckError  # noqa: E402
+from tutorial_lib.checks.lab09 import checkpointed, scripts  # noqa: E402
 from tutorial_lib.school.grading import launch, wire  # noqa: E402
 from tutorial_lib.school.grading.inside import processes, sandbox, seccomp, view, watch  # noqa: E402
 from tutorial_lib.school.grading.judging import judge, remote_function  # noqa: E402
@@ -639,8 +640,6 @@ def test_the_process_of_an_answer_sees_no_judge_and_no_grader(course, running, l
 
 
 def test_the_calls_that_the_view_blanks_have_these_arguments():
-    from tutorial_lib.checks.lab09 import checkpointed, scripts  # it imports transformers
-
     calls = (core.Check, core.Exam, scripts.BrokenScript, checkpointed.broken_step)
     assert set(view.HIDDEN) == {call.__name__ for call in calls}
     for call in calls:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-import transformers
 from torch import Tensor, nn
 
 from tutorial_lib.checks.core import Case
@@ -70,6 +69,8 @@ def _frozen_gpt(case: Case) -> Made:
 
 
 def _library_vit(case: Case) -> Made:
+    import transformers  # a second, and the notebook has it anyway
+
     torch.manual_seed(case["seed"])
     sizes = {"hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 2}
     image = {"image_size": 8, "patch_size": 2, "num_channels": 1, "num_labels": 10}
