@@ -20,6 +20,7 @@ FOLDER = Path(__file__).resolve().parent.parent / "course" / "claims"
 MIME = "application/vnd.training-that-fits.verdicts+json"
 VERDICTS = ("holds", "holds if", "wrong")
 HOW = ("counted", "predicted", "emulated", "measured", "computed", "cited")
+_LEFT = " style='text-align:left; vertical-align:top'"
 
 
 class ClaimError(ValueError):
@@ -89,15 +90,14 @@ class Verdicts(list[Verdict]):
         return {"text/plain": str(self), "text/html": self._html(), MIME: kept}
 
     def _html(self) -> str:
-        heads = ("", "the claim", "verdict", "the number", "in one sentence")
-        lines = ["<tr>" + "".join(f"<th>{head}</th>" for head in heads) + "</tr>"]
+        heads = ("", "the claim, and <b>what became of it</b>", "the number")
+        rows = ["".join(f"<th{_LEFT}>{head}</th>" for head in heads)]
         for v in self:
-            words = escape(claims()[v.claim])
             told = ", ".join(filter(None, (v.how, escape(v.device), _link(v))))
-            cells = (v.claim, words, f"<b>{v.verdict}</b>", f"{escape(v.number)} ({told})")
-            row = [f"<td>{cell}</td>" for cell in (*cells, escape(v.sentence))]
-            lines.append("<tr style='text-align:left'>" + "".join(row) + "</tr>")
-        return "<table>" + "\n".join(lines) + "</table>"
+            both = f"{escape(claims()[v.claim])}<br><b>{v.verdict}</b>: {escape(v.sentence)}"
+            cells = (v.claim, both, f"{escape(v.number)} ({told})")
+            rows.append("".join(f"<td{_LEFT}>{cell}</td>" for cell in cells))
+        return "<table>" + "\n".join(f"<tr>{row}</tr>" for row in rows) + "</table>"
 
 
 def court(path: Path = FOLDER / "verdicts.json") -> Verdicts:
