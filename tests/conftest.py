@@ -94,8 +94,14 @@ def memory_fractions(monkeypatch):
 
 
 def pytest_xdist_make_scheduler(config, log):
-    """Give each file to one worker, and of the wrong answers each exercise, which are many."""
+    """Give each file to one worker, and of the wrong answers each exercise, which are many.
+
+    In the order that they are collected in: notebooks, which take long, first, and the wrong
+    answers' small portions last. By the number of tests, a file of three slow ones would end alone.
+    """
     from xdist.scheduler import LoadFileScheduling
+
+    config.option.loadscopereorder = False
 
     class ByFileAndExercise(LoadFileScheduling):
         def _split_scope(self, nodeid):
