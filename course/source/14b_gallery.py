@@ -906,23 +906,21 @@ show(middle_forgotten)
 # %% [markdown] id="tables-text"
 # ## The tables
 #
-# "Shown by" names the instrument that finds the fault. Reports are links to the threads. The last
-# column says with which versions the course has seen it.
+# The last column names the instrument that shows the fault, the script above, links to reports, and
+# the versions with which the course has seen it.
 
 
 # %% id="table"
 def table(asks):
-    lines = [
-        "| symptom | cause | cure | shown by | script | reports | seen in |",
-        "|" + 7 * "---|",
-    ]
+    heads = "symptom", "cause and cure", "shown by, script, reports, seen in"
+    lines = [f"| {' | '.join(heads)} |", "|---|---|---|"]
     for name, about in CASES.items():
         if about["asks"] == asks:
             links = [f"[{report}](https://github.com/{report.replace('#', '/issues/')})"
                      for report in about["reports"].split()]  # fmt: skip
-            words = [about[key] for key in ("symptom", "cause", "cure", "caught_by")]
-            words += [f"`{name}`", ", ".join(links) or "none found", about["seen_in"]]
-            lines.append(f"| {' | '.join(words)} |")
+            cause = f"{about['cause']}<br>**Cure:** {about['cure']}"
+            where = [about["caught_by"], f"`{name}`", *links, about["seen_in"]]
+            lines.append(f"| {about['symptom']} | {cause} | {'<br>'.join(where)} |")
     return Markdown("\n".join([f"### {asks}", "", *lines]))
 
 
