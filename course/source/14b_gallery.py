@@ -911,13 +911,17 @@ show(middle_forgotten)
 
 
 # %% id="table"
+def at(report):
+    return report.replace("#", "/issues/")
+
+
 def table(asks):
     heads = "symptom", "cause and cure", "shown by, script, reports, seen in"
     lines = [f"| {' | '.join(heads)} |", "|---|---|---|"]
     for name, about in CASES.items():
         if about["asks"] == asks:
-            links = [f"[{report}](https://github.com/{report.replace('#', '/issues/')})"
-                     for report in about["reports"].split()]  # fmt: skip
+            links = [f"[{one.split('/')[1]}](https://github.com/{at(one)})"
+                     for one in about["reports"].split()]  # fmt: skip
             cause = f"{about['cause']}<br>**Cure:** {about['cure']}"
             where = [about["caught_by"], f"`{name}`", *links, about["seen_in"]]
             lines.append(f"| {about['symptom']} | {cause} | {'<br>'.join(where)} |")
