@@ -5,20 +5,14 @@
 # an error, and nine do not even warn. You take a reading, name the cause, and mend the
 # script so that it trains what it should, in the memory that it should need.
 #
-# ```text
-#   what the user says        what you read                               what it tells
-#   ------------------        -------------                               -------------
-#                         +-> runs of a module in one step  ----------->  1: not checkpointed
-#   "memory is too high" -+                                               2: as it should be
-#                         |                                               3 or more: too often
-#                         +-> bytes that stay behind  ----------------->  graphs that somebody keeps
-#
-#                         +-> the judge: which part differs first?  --->  loss, gradients, buffers
-#   "the loss is worse" --+-> what a recomputation sees  -------------->  another block, value, mask
-#                         +-> how much one sample counts  ------------->  a wrong weight
-#
-#   "it is slow"  ----------> collectives in one update  -------------->  more than one exchange
-# ```
+# | the user says | you read | it tells |
+# |---|---|---|
+# | "memory is too high" | runs of a module in one step | 1: not checkpointed; above 2: too often |
+# | | bytes that stay behind | graphs that somebody keeps |
+# | "the loss is worse" | the judge: which part differs first? | loss, gradients or buffers |
+# | | what a recomputation sees | another block, value or mask |
+# | | how much one sample counts | a wrong weight |
+# | "it is slow" | collectives in one update | more than one exchange |
 #
 # **Budget:** 75 minutes, 1 GiB of memory, no GPU needed.
 #
