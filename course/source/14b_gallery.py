@@ -906,13 +906,15 @@ show(middle_forgotten)
 # %% [markdown] id="tables-text"
 # ## The tables
 #
-# The last column names the instrument that shows the fault, the script above, links to reports, and
-# the versions with which the course has seen it.
+# The last column names the instrument that shows the fault, and the script above. Below them are
+# links to reports, where any were found, and the versions with which the course has seen it.
 
 
 # %% id="table"
-def at(report):
-    return report.replace("#", "/issues/")
+def link(report):  # as in owner/repository#number
+    repository, number = report.split("#")
+    address = f"https://github.com/{repository}/issues/{number}"
+    return f"[{repository.split('/')[1]}#{number}]({address})"
 
 
 def table(asks):
@@ -920,8 +922,7 @@ def table(asks):
     lines = [f"| {' | '.join(heads)} |", "|---|---|---|"]
     for name, about in CASES.items():
         if about["asks"] == asks:
-            links = [f"[{one.split('/')[1]}](https://github.com/{at(one)})"
-                     for one in about["reports"].split()]  # fmt: skip
+            links = map(link, about["reports"].split())
             cause = f"{about['cause']}<br>**Cure:** {about['cure']}"
             where = [about["caught_by"], f"`{name}`", *links, about["seen_in"]]
             lines.append(f"| {about['symptom']} | {cause} | {'<br>'.join(where)} |")

@@ -43,6 +43,8 @@ FAULTS = """() => {
             .map((one) => 'code cut off: ' + one.innerText.slice(0, 80)),
         ...all('.jp-OutputArea-output img, .jp-RenderedMarkdown img').filter((one) =>
             one.clientWidth > one.closest('.jp-Cell').clientWidth).map(() => 'image cut off'),
+        ...all('.jp-OutputArea-output').filter(wide)
+            .map((one) => 'output cut off: ' + one.innerText.slice(0, 80)),
         ...['Error displaying widget', 'Loading widget', 'Failed to load model class']
             .filter((words) => said.includes(words)),
     ];
