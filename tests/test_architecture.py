@@ -19,7 +19,6 @@ from tutorial_lib.school.marks import cell_mark
 ROOT = Path(__file__).resolve().parent.parent
 LIBRARY = ROOT / "tutorial_lib"
 MODULES = sorted(LIBRARY.rglob("*.py"))
-NAMES = [path.relative_to(LIBRARY).as_posix() for path in MODULES]
 
 # Room by room: which other rooms it may import, inside functions too.
 ALLOWED = {
@@ -188,20 +187,29 @@ def room_named(name):
     return ".".join(name.split(".")[: 2 if name.startswith("school.") else 1])
 
 
-@pytest.mark.parametrize("path", MODULES, ids=NAMES)
-def test_imports_go_to_allowed_rooms(path):
-    room = room_of(path)
-    assert room in ALLOWED, f"{room} is a new room: say here what it may import"
-    seen = {room_named(name) for name in imports_of(path)}
-    assert seen - {room} <= ALLOWED[room]
+def offenders(broken, paths=MODULES):
+    """Give what breaks a rule in each module that does, by its path in the library."""
+    found = {path.relative_to(LIBRARY).as_posix(): broken(path) for path in paths}
+    return {name: what for name, what in found.items() if what}
 
 
-@pytest.mark.parametrize("path", sorted((LIBRARY / "memory").glob("*.py")), ids=lambda p: p.stem)
-def test_imports_within_memory(path):
-    seen = {name.removeprefix("memory.") for name in imports_of(path)}
-    seen -= {"memory"}  # and what every part may use:
-    seen = {name for name in seen if not name.startswith("private_torch")}
-    assert seen <= WITHIN_MEMORY[path.stem]
+def test_imports_go_to_allowed_rooms():
+    assert not {room_of(path) for path in MODULES} - set(ALLOWED), "say here what it may import"
+
+    def forbidden(path):
+        room = room_of(path)
+        return {room_named(name) for name in imports_of(path)} - {room} - ALLOWED[room]
+
+    assert offenders(forbidden) == {}
+
+
+def test_imports_within_memory():
+    def forbidden(path):
+        seen = {name.removeprefix("memory.") for name in imports_of(path)} - {"memory"}
+        seen = {name for name in seen if not name.startswith("private_torch")}  # all may use it
+        return seen - WITHIN_MEMORY[path.stem]
+
+    assert offenders(forbidden, sorted((LIBRARY / "memory").glob("*.py"))) == {}
 
 
 def test_what_learners_import_uses_nothing_of_the_school():
@@ -274,10 +282,9 @@ def private_names_of_others(path):
         yield from names - own_names() - NOT_OF_PYTORCH
 
 
-@pytest.mark.parametrize("path", MODULES, ids=NAMES)
-def test_one_room_alone_uses_private_names_of_pytorch(path):
-    if path.parent.name != "private_torch":
-        assert not set(private_names_of_others(path)), "it belongs into private_torch"
+def test_one_room_alone_uses_private_names_of_pytorch():
+    elsewhere = [path for path in MODULES if path.parent.name != "private_torch"]
+    assert offenders(lambda path: set(private_names_of_others(path)), elsewhere) == {}
 
 
 @pytest.mark.parametrize(
@@ -297,23 +304,26 @@ def test_a_private_name_is_seen(line, tmp_path):
     assert len(set(private_names_of_others(path))) == 1
 
 
-@pytest.mark.parametrize("path", MODULES, ids=NAMES)
-def test_sizes(path):
-    assert len(path.read_text(encoding="utf-8").splitlines()) <= 300
-    for node in ast.walk(tree_of(path)):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            lines = node.end_lineno - node.lineno + 1
-            assert lines <= 60, f"{node.name} has {lines} lines"
+def test_sizes():
+    def too_long(path):
+        kinds = (ast.FunctionDef, ast.AsyncFunctionDef)
+        functions = [node for node in ast.walk(tree_of(path)) if isinstance(node, kinds)]
+        lengths = [(node.name, node.end_lineno - node.lineno + 1) for node in functions]
+        module = len(path.read_text(encoding="utf-8").splitlines())
+        return [pair for pair in lengths if pair[1] > 60] + [module] * (module > 300)
+
+    assert offenders(too_long) == {}
 
 
-@pytest.mark.parametrize("path", MODULES, ids=NAMES)
-def test_every_module_has_a_test_file(path):
-    name = path.relative_to(LIBRARY)
-    if name.as_posix() in TESTED_BY:
-        assert (ROOT / "tests" / TESTED_BY[name.as_posix()]).exists()
-        return
-    words = [part.removesuffix(".py").strip("_") for part in name.parts]
-    assert any([*ROOT.glob(f"tests/test_{word}*.py")] for word in words if word != "init")
+def test_every_module_has_a_test_file():
+    def is_untested(path):
+        name = path.relative_to(LIBRARY)
+        if name.as_posix() in TESTED_BY:
+            return not (ROOT / "tests" / TESTED_BY[name.as_posix()]).exists()
+        words = [part.removesuffix(".py").strip("_") for part in name.parts]
+        return not any([*ROOT.glob(f"tests/test_{word}*.py")] for word in words if word != "init")
+
+    assert offenders(is_untested) == {}
 
 
 def defined_in(tree):
