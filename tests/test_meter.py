@@ -340,6 +340,17 @@ def test_time_and_flops_come_from_runs_of_their_own():
     assert report.flops == linear + attention
 
 
+@pytest.mark.parametrize("how", ["per-block", "none"])
+def test_flops_of_fused_attention_are_counted(how):
+    """Eager attention is two matmuls forward and four backward; fused, five backward."""
+    counts = {}
+    for attention in ("eager", "sdpa"):
+        step, model, optimizer = gpt_step(attention=attention, checkpointed=how == "per-block")
+        counts[attention] = memory.measure(step, model=model, optimizer=optimizer, flops=True).flops
+    matmul = 3 * 2 * 4 * 32 * 32 * 32  # in three layers, of 4 sequences, 32 x 32 scores, width 32
+    assert counts["sdpa"] - counts["eager"] == matmul
+
+
 def test_the_timeline_adds_up():
     step, model, optimizer = gpt_step()
     report = memory.measure(step, model=model, optimizer=optimizer)

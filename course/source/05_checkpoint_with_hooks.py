@@ -24,7 +24,6 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.utils.checkpoint import checkpoint as torch_checkpoint
 from torch.utils.checkpoint import checkpoint_sequential
-from torch.utils.flop_counter import FlopCounterMode
 
 from tutorial_lib import claims, data, memory, plots, strategies
 from tutorial_lib.guesses import beside
@@ -136,7 +135,7 @@ guess = None  # runs
 def work(model, loss, checkpoint=plainly, modules=None):
     runs = Counter()
     count = register_module_forward_pre_hook(lambda module, _: runs.update([module]))
-    with FlopCounterMode(display=False) as counter:
+    with memory.flop_counter() as counter:
         seen = gradients(model, loss, checkpoint, modules)
     count.remove()
     blocks = [module for module in model.modules() if isinstance(module, Block)]

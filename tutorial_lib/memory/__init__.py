@@ -7,6 +7,7 @@ from tutorial_lib.memory.predict import predict, predicting
 from tutorial_lib.memory.report import MemoryReport
 from tutorial_lib.memory.saved import SavedTensors, saved
 from tutorial_lib.private_torch import storage_key
+from tutorial_lib.private_torch.operations import flop_counter
 from tutorial_lib.timeline import CATEGORIES, Life
 
 __all__ = [
@@ -17,6 +18,7 @@ __all__ = [
     "MeterWarning",
     "SavedTensors",
     "capped",
+    "flop_counter",
     "measure",
     "predict",
     "predicting",

@@ -17,7 +17,6 @@ from torch.optim.optimizer import (
     register_optimizer_step_post_hook,
     register_optimizer_step_pre_hook,
 )
-from torch.utils.flop_counter import FlopCounterMode
 
 from tutorial_lib import device as devices
 from tutorial_lib.memory.allocator import AllocatorReading
@@ -25,6 +24,7 @@ from tutorial_lib.memory.lines import calling_line
 from tutorial_lib.memory.report import MemoryReport
 from tutorial_lib.memory.steps import StepsSeen, warnings_after, warnings_before
 from tutorial_lib.memory.storages import StorageLog
+from tutorial_lib.private_torch.operations import flop_counter
 from tutorial_lib.timeline import summarise
 
 
@@ -87,7 +87,7 @@ def measure(
         times = 0 if devices.is_emulated(device) else repeats
         report.step_seconds = [_timed(step, device) for _ in range(times)]
         if flops:
-            with FlopCounterMode(display=False) as counter:
+            with flop_counter() as counter:
                 step()
             report.flops = counter.get_total_flops()
     return report

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.flop_counter import flop_registry
+from torch.utils.flop_counter import FlopCounterMode, flop_registry
 
 from tutorial_lib.private_torch import tree_leaves
 
@@ -174,3 +174,15 @@ def flops_of(operation: Any) -> Callable[..., int] | None:
     """Give what counts the FLOPs of an operation; `None` for one that is no product."""
     packet = operation.overloadpacket
     return flop_registry.get(_LIKE_ON_GPU.get(packet, packet))
+
+
+def flop_counter() -> FlopCounterMode:
+    """PyTorch's FLOP counter, which also counts the fused attention of a CPU here.
+
+    Source:
+        PyTorch's formulas for a GPU's fused attention: two matmuls forward, and five backward,
+        since the scores are recomputed. A causal mask halves none of them.
+    """
+    counter = FlopCounterMode(display=False)
+    counter.flop_registry |= {cpu: flop_registry[gpu] for cpu, gpu in _LIKE_ON_GPU.items()}
+    return counter
