@@ -93,6 +93,7 @@ def memory_fractions(monkeypatch):
     return told
 
 
+@pytest.hookimpl(optionalhook=True)  # where xdist is not
 def pytest_xdist_make_scheduler(config, log):
     """Give each file to one worker, and of the wrong answers each exercise, which are many.
 

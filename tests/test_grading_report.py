@@ -276,6 +276,31 @@ def test_the_instructor_alone_sees_why_an_answer_is_to_be_read(lab, tmp_path):
     assert "line 2" not in pages.feedback_page(lab, entries[0], "v1")
 
 
+def test_what_was_not_graded_is_no_zero(lab, tmp_path):
+    """Right answers in a .zip or a .py: the student has no points yet, which are not 0 points."""
+    path = write(tmp_path / "points.csv", "name,exercise,points,comment", "kim.py,1.1,2,by mail")
+    names = ["ann.ipynb", "bob.zip", "kim.py", "lea.ipynb"]
+    found = [Graded(name, "no notebook found") for name in names[1:3]]
+    found += [graded(lab, "ann.ipynb", ["1.1"]), graded(lab, "lea.ipynb")]
+    class_list = ClassList(Rules(overrides=path), lab, names, tmp_path / "report")
+    entries = class_list.entries(found)
+    assert (
+        "empty cell in the Canvas and Moodle files: 1 (bob.zip)." in class_list.warnings(entries)[0]
+    )
+    for name in ("one", "two"):
+        report.write_report(tmp_path / name, lab, entries, [], {"lab": name})
+    merge([tmp_path / "one", tmp_path / "two"], tmp_path / "all")
+    for folder, column in (("one", lab.name), ("all", "two")):
+        moodle = read_csv((tmp_path / folder / "scores-moodle.csv").read_text())
+        points = {line["First name"]: line[column] for line in moodle}
+        assert points == {"ann": "2", "bob.zip": "", "kim.py": "2", "lea": "0"}
+        canvas = read_csv((tmp_path / folder / "scores-canvas.csv").read_text())
+        assert {line["Student"]: line[column] for line in canvas[1:]} == points
+    page = pages.index_page(lab, entries, [])
+    assert 'aria-label="Students by points: 0 points: 1; 2 points: 2; "' in page
+    assert "2 of 3 (67 %)" in page
+
+
 def test_the_page_of_the_class_runs_its_own_script_alone(lab, tmp_path):
     entries, _ = entries_of(lab, tmp_path, deadline="2026-11-22T00:00+00:00")
     page = pages.index_page(lab, entries, ["isolation: <none>"])
@@ -285,7 +310,8 @@ def test_the_page_of_the_class_runs_its_own_script_alone(lab, tmp_path):
     assert f"script-src 'sha256-{digest}'" in page
     assert "(row) => row.cells[column].textContent" in script
     assert "isolation: &lt;none&gt;" in page
-    assert 'aria-label="Submissions by points: 0 points: 1; 2 points: 1; 7 points: 1;' in page
+    # Ann once, with the better of her two
+    assert 'aria-label="Students by points: 0 points: 1; 7 points: 1; 10 points: 1; "' in page
     assert [entry.late_days for entry in entries] == [0, 0, 1, 2]
 
 

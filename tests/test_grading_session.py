@@ -116,6 +116,21 @@ def test_honest_answers_pass_and_see_the_setup(course):
     assert [course.area(), course.doubled(), course.slope()] == ["", "", ""]
 
 
+def test_what_sets_arithmetic_reaches_an_answer_and_nothing_else_does(
+    tmp_path_factory, monkeypatch
+):
+    settings = {"ATEN_CPU_CAPABILITY": "default", "MKL_CBWR": "COMPATIBLE", "OMP_NUM_THREADS": "1"}
+    for name, value in (settings | {"OMP_NUM_THREADS": "2", "TOKEN": "secret"}).items():
+        monkeypatch.setenv(name, value)
+    looks = f"import os, torch\nseen = {{name: os.environ.get(name) for name in {[*settings]}}}\n"
+    looks += "def area(w, h):\n    assert torch.backends.cpu.get_cpu_capability() == 'DEFAULT'\n"
+    looks += f"    assert seen == {settings}, seen\n"
+    looks += "    assert 'TOKEN' not in os.environ\n    return w * h"
+    with start(tmp_path_factory) as running, using(running, monkeypatch) as course:
+        course.session(area=looks)
+        assert course.area() == ""
+
+
 # Finds the pipe to the grader and writes messages of its own into it.
 PIPE = (
     "import os, struct\n"

@@ -164,6 +164,31 @@ def test_an_install_on_colab_brings_only_the_course(clone, colab, run_online, tm
     assert "torch-2.13.0" in " ".join(wanted_by(run_online(*pip, "torch==2.13.0")))
 
 
+@pytest.mark.weekly
+@pytest.mark.network
+@pytest.mark.parametrize(
+    ("extra", "words"),
+    [
+        ("", "tutorial_lib predict gpt2 --seq 8"),
+        ("", "tutorial_lib plan gpt2 --budget 8GiB --effective-batch 8 --seq 8"),
+        ("lab", "jupyterlab --version"),
+        ("grade", "tutorial_lib grade lab04 solutions --out report --only lab04_schedules"),
+        ("author", "tutorial_lib build 00 --force"),
+        ("site", "tutorial_lib site --out pages"),
+    ],
+)
+def test_each_command_runs_with_its_own_extra_alone(root, run_online, tmp_path, extra, words):
+    """`test` holds all extras, so that no other test sees what one of them lacks."""
+    waste = shutil.ignore_patterns(".*", "__pycache__", "*.egg-info")
+    copy = shutil.copytree(root, tmp_path / "clone", ignore=waste)
+    make = "from tutorial_lib.school import bootstrap as b; from pathlib import Path; "
+    make += f"print(b.python_with_course(Path.cwd(), {extra!r}))"
+    made = run_online(sys.executable, "-c", make, cwd=copy)
+    assert made.returncode == 0, made.stdout
+    done = run_online(bootstrap.venv_python(copy / ".venv"), "-m", *words.split(), cwd=copy)
+    assert done.returncode == 0, done.stdout
+
+
 def wanted_by(done):
     lines = [line for line in done.stdout.splitlines() if line.startswith("Would install")]
     assert len(lines) == 1, done.stdout

@@ -30,6 +30,12 @@ FOLDER_VARIABLES = (
 _LONGEST_PATH = 68  # a socket's path may have 104 bytes on macOS, and 26 come behind the folder
 _START = "from tutorial_lib.school.grading.{} import serve; serve()"
 _MOST_BYTES = 2**16
+# Where some machines find torch's libraries; and what changes the last bit of a sum, or the numbers
+# that a seed draws, which must be the same on both sides of the wall.
+_KEPT = (
+    *("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "ATEN_CPU_CAPABILITY", "TORCH_", "NPY_"),
+    *("MKL_", "OMP_", "KMP_", "OPENBLAS_", "DNNL_", "ONEDNN_"),
+)
 _PACKAGE_FOLDER = Path(__file__).resolve().parents[3]
 
 
@@ -178,7 +184,7 @@ def serve_forks(channel: socket.socket, ready: Any, begin: Callable[..., None]) 
 
 
 def clean_environment(home: Path, import_path: Sequence[str]) -> dict[str, str]:
-    """Make the environment of a process of ours: nothing of the caller's but the PATH."""
+    """Make the environment of a process of ours: the caller's PATH, and what sets arithmetic."""
     here = [str(_PACKAGE_FOLDER), *import_path]
     environment = {
         "PATH": os.environ.get("PATH", os.defpath),
@@ -193,8 +199,7 @@ def clean_environment(home: Path, import_path: Sequence[str]) -> dict[str, str]:
         "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
         "TORCHDYNAMO_DISABLE": "1",  # torch.compile gives its argument back: there is no compiler
     }
-    kept = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")  # some machines find torch's libraries there
-    environment |= {name: os.environ[name] for name in kept if name in os.environ}
+    environment |= {name: os.environ[name] for name in os.environ if name.startswith(_KEPT)}
     if site.ENABLE_USER_SITE:  # packages below the real home stay importable
         environment["PYTHONUSERBASE"] = site.getuserbase()
     environment |= dict.fromkeys(

@@ -60,6 +60,11 @@ class Entry:
     alike: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     @property
+    def is_graded(self) -> bool:
+        """Tell whether points say something: a check has judged, or the instructor has."""
+        return self.result.status == "graded" or bool(self.overrides)
+
+    @property
     def review(self) -> list[str]:
         """List the exercises whose answer a person should read."""
         return sorted({*self.result.findings, *self.alike})
@@ -148,16 +153,21 @@ class ClassList:
     def _rank(self, entry: Entry) -> tuple[float, float]:
         when = entry.result.handed_in
         time = datetime.fromisoformat(when).timestamp() if when else 0.0
-        return (entry.points(self.lab) if self.rules.take == "best" else 0.0, time)
+        points = entry.points(self.lab) if entry.is_graded else -1.0
+        return (points if self.rules.take == "best" else 0.0, time)
 
     def warnings(self, entries: Sequence[Entry]) -> list[str]:
         """Tell the instructor what the roster does not fit."""
         unknown = [one.result.name for one in entries if one.student is None]
         nothing = [one.result.name for one in entries if one.result.status == NOTHING]
+        failed = [
+            one.result.name for one in entries if not one.is_graded and one.result.status != NOTHING
+        ]
         several = [student.name for student in several_rows(entries)]
         sentences = {
             "Submissions of nobody on the roster": unknown,
             "Students who handed in nothing": nothing,
+            "Submissions not graded, with an empty cell in the Canvas and Moodle files": failed,
             "Students with several rows, left out of the Canvas and Moodle files (--take best or "
             "--take last chooses one)": several,
         }

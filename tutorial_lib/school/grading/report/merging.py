@@ -9,7 +9,6 @@ from typing import Any
 
 from tutorial_lib.school.grading.errors import GradingError
 from tutorial_lib.school.grading.report import check_place
-from tutorial_lib.school.grading.report.class_list import NOTHING
 from tutorial_lib.school.grading.report.place import replacing, write, write_exports
 from tutorial_lib.school.grading.report.roster import Student, student_key
 from tutorial_lib.school.grading.report.scores import Grades
@@ -32,7 +31,7 @@ def merge(reports: Sequence[Path], out: Path) -> int:
         GradingError: When a folder holds no report, a lab comes twice, or a student has two rows.
     """
     maxima: dict[str, int] = {}
-    grades_by_key: dict[str, tuple[Student, dict[str, float]]] = {}
+    grades_by_key: dict[str, tuple[Student, dict[str, float | None]]] = {}
     for folder in reports:
         check_place(out, folder)
         facts = _facts(folder)
@@ -48,8 +47,8 @@ def merge(reports: Sequence[Path], out: Path) -> int:
                     f"{student.name} has several rows in {folder}: grade it again with --take best "
                     "or --take last."
                 )
-            if row["status"] != NOTHING:
-                points[lab] = row["points"]
+            graded = row["status"] == "graded" or row["overridden"]
+            points[lab] = row["points"] if graded else None
     grades = sorted(grades_by_key.values(), key=lambda grade: grade[0].name)
     with replacing(out) as new:
         write(new / "scores.csv", _scores(grades, maxima))
@@ -65,7 +64,7 @@ def _scores(grades: Grades, maxima: Mapping[str, int]) -> str:
             {"student": student.name, "id": student.id, "email": student.email}
             | dict.fromkeys(maxima, "")
             | points
-            | {"points": sum(points.values()), **totals}
+            | {"points": sum(filter(None, points.values())), **totals}
             for student, points in grades
         ]
     )

@@ -17,7 +17,8 @@ import jinja2
 from markupsafe import Markup
 
 from tutorial_lib.school.grading.lab import Lab
-from tutorial_lib.school.grading.report.class_list import NOTHING, Entry
+from tutorial_lib.school.grading.report.class_list import Entry
+from tutorial_lib.school.grading.report.roster import student_key
 from tutorial_lib.school.grading.report.tables import readable
 
 _OTHERS = "Answers"
@@ -62,9 +63,14 @@ def answers_page(lab: Lab, exercise: str, entries: Sequence[Entry]) -> str:
 
 def index_page(lab: Lab, entries: Sequence[Entry], said: Sequence[str]) -> str:
     """Write the instructor's page: the class at a glance, and a row a submission."""
-    there = [entry for entry in entries if entry.result.status != NOTHING]
-    facts = {"lab": lab, "entries": entries, "said": said, "link": _link, "num_there": len(there)}
-    facts |= {"bars": histogram(lab, there), "summary": by_exercise(lab, there)}
+    best = {
+        entry.student or student_key(entry.result.name): entry
+        for entry in sorted(entries, key=lambda one: one.points(lab))
+        if entry.is_graded
+    }
+    counted = [*best.values()]
+    facts = {"lab": lab, "entries": entries, "said": said, "link": _link, "counted": len(counted)}
+    facts |= {"bars": histogram(lab, counted), "summary": by_exercise(lab, counted)}
     return _page("index.html", title=lab.name, **facts)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tutorial_lib.school.grading.lab import Lab
-from tutorial_lib.school.grading.report.class_list import NOTHING, Entry, several_rows
+from tutorial_lib.school.grading.report.class_list import Entry, several_rows
 from tutorial_lib.school.grading.report.roster import Student
 from tutorial_lib.school.grading.report.tables import as_csv, readable
 
@@ -15,7 +15,7 @@ _CANVAS = ["Student", "ID", "SIS User ID", "SIS Login ID", "Section"]
 # As Moodle exports grades; its import asks which column says who, and which holds the grade.
 _MOODLE = ["First name", "Last name", "ID number", "Email address"]
 
-Grades = Sequence[tuple[Student, dict[str, float]]]
+Grades = Sequence[tuple[Student, dict[str, float | None]]]
 
 
 def rows(lab: Lab, entries: Sequence[Entry]) -> list[dict[str, Any]]:
@@ -49,7 +49,7 @@ def canvas_csv(maxima: Mapping[str, int], grades: Grades) -> str:
 
     Args:
         maxima: The points of each lab.
-        grades: Each student with the points by lab; absent where nothing was handed in.
+        grades: Each student with the points by lab; None where nothing was graded.
     """
     first = dict.fromkeys(_CANVAS, "") | {"Student": "    Points Possible", **maxima}
     lines = []
@@ -73,7 +73,7 @@ def grades_of(lab: Lab, entries: Sequence[Entry]) -> Grades:
     """List each student who has one row, with the points of this lab."""
     several = several_rows(entries)
     return [
-        (entry.student, {} if entry.result.status == NOTHING else {lab.name: entry.points(lab)})
+        (entry.student, {lab.name: entry.points(lab) if entry.is_graded else None})
         for entry in entries
         if entry.student and entry.student not in several
     ]
