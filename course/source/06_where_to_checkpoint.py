@@ -178,7 +178,9 @@ for model in (gpt, GPT(GPTConfig(num_layers=48))):
         held, whole = held_for_backward(way, model), measured(way, model).peak_bytes
         stay = measured(way, model, keep_gradients=True).peak_bytes
         model.zero_grad()
-        rows[len(model.blocks), way] = [f"{size / x.nbytes:.1f}" for size in (held, whole, stay)]
+        rows[len(model.blocks), way] = [
+            f"{size / x.nbytes:.1f}" for size in (held, whole, stay)
+        ]
 columns = ["activations", "whole step", "gradients stay"]
 print(f"equal at 2 r = {2 * r:.0f} blocks")
 pd.DataFrame(rows, index=columns).T.rename_axis(["blocks", "segments"])
