@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from tutorial_lib import strategies
+from tutorial_lib import memory, strategies
 from tutorial_lib.data import image_batch, token_batch
 from tutorial_lib.models import (
     GPT,
@@ -236,6 +236,32 @@ def test_larger_segments_save_fewer_boundaries():
     boundary = 2 * 16 * 32 * 4  # (B, T, C) in float32
     assert saved[0] - saved[1] == 2 * boundary  # 5 segments against 3
     assert saved[1] - saved[2] == 2 * boundary  # 3 against 1
+
+
+def peaks(num_layers, strategy, gradients_stay, tokens):
+    torch.manual_seed(0)
+    model = GPT(GPTConfig(num_layers=num_layers, d_model=32, num_heads=2, vocab_size=32))
+
+    def step():
+        model.loss(tokens).backward()
+        model.zero_grad(set_to_none=not gradients_stay)
+
+    with strategies.applied(model, strategy):
+        report = memory.measure(step, model=model, warmup=int(gradients_stay))
+    kinds = ("activations", "recomputed", "temporary")
+    return max(sum(tick[k] for k in kinds) for tick in report.curve()), report.peak_bytes
+
+
+@pytest.mark.parametrize(("num_layers", "better"), [(24, "per-block"), (48, "every-2")])
+def test_segments_of_two_hold_less_from_twice_r_blocks_on(num_layers, better):
+    # chapter 06's rule: r is 16, so n + r crosses n/2 + 2r at 32 blocks
+    few = torch.zeros(2, 16, dtype=torch.long)  # fewer than 12 x width: gradients make the peak
+    ways = ("per-block", "every-2")
+    held = {way: peaks(num_layers, way, True, few) for way in ways}
+    assert [min(ways, key=lambda way: held[way][i]) for i in (0, 1)] == [better] * 2
+    freed = {way: peaks(num_layers, way, False, few) for way in ways}
+    assert min(ways, key=lambda way: freed[way][0]) == better
+    assert freed["per-block"][1] < freed["every-2"][1]
 
 
 @pytest.mark.parametrize("strategy", ["per-block", "every-1", "every-2", "sqrt", "every-5"])

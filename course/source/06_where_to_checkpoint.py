@@ -2,7 +2,8 @@
 # # Where to checkpoint
 #
 # "Put a checkpoint every $\sqrt n$ layers." Every tutorial says it, and most do not say why. For a
-# transformer it is wrong: it costs more memory than the simplest choice, and more time.
+# transformer of common depth it is wrong: it costs more memory than the simplest choice, and more
+# time.
 #
 # In this chapter you derive where checkpoints belong, and measure it. You meet three schedules:
 # segments of equal length, Revolve, and a plan for stages that are not equal. A planner then turns
@@ -22,6 +23,7 @@ from tutorial_lib import claims, data, memory, plan, plots, strategies, widgets
 from tutorial_lib.guesses import beside
 from tutorial_lib.models.gpt import GPT, GPTConfig
 from tutorial_lib.models.unet import UNet, UNetConfig
+from tutorial_lib.training import Recipe
 from tutorial_lib.units import human_bytes
 
 # %% [markdown] id="two-costs-text"
@@ -80,8 +82,8 @@ print(f"r = {r:.1f}{beside(guess, r)}")
 # $$ s^* = \sqrt{n / r} \qquad\text{or}\qquad k^* = \sqrt{n\,r} \text{ segments,}\qquad
 #    m(s^*) = 2a\sqrt{n\,r} $$
 #
-# (Chen et al., 2016). The famous $\sqrt n$ is the case $r = 1$: a block that keeps its input and
-# nothing else.
+# The famous $\sqrt n$ is the case $r = 1$, a block that keeps its input and nothing else (Chen et
+# al., 2016). The formula with $r$ is this course's.
 
 
 # %% id="formula"
@@ -89,16 +91,18 @@ def on_paper(segment, num_blocks, ratio):
     return x.nbytes * (num_blocks / segment + ratio * segment)
 
 
-lengths = (1, 2, 4, 8, 24)
+lengths = (1, 2, 4, 5, 8, 24)
 curves = {f"r = {k}": {s: on_paper(s, 24, k) for s in lengths} for k in (1, 4, 16)}
 title = "24 blocks on paper (both axes logarithmic)"
 plots.growth(curves, xlabel="blocks in a segment", title=title, predicted=list(curves))
 
 # %% [markdown] id="formula-read"
-# For $r = 1$ the lowest point is near five blocks, which is $\sqrt{24}$. For $r = 16$ the curve
-# only rises: every block by itself is best. Even at $n = 48$ the formula gives
-# $\sqrt{48 / 16} = 1.7$ blocks. So for a transformer of common depth the rule is: **checkpoint
-# every block**.
+# For $r = 1$ the lowest point is at five blocks, near $\sqrt{24}$. For $r = 16$ the curve only
+# rises: here **a checkpoint around every block** needs least.
+#
+# A length is a whole number. Segments of two need less than single blocks where
+# $n/2 + 2r < n + r$, so where $n > 2r$. Segments of three need less than segments of two where
+# $n > 6r$. With $r = 16$ that is beyond 32 blocks, and beyond 96.
 #
 # **Predict.** Our GPT has 24 blocks. `sqrt` makes five segments of about five blocks. How many
 # times the activation memory of `per-block` will it need?
@@ -110,19 +114,19 @@ guess = None  # times the memory
 tokens = next(data.text_batches(2, 128))  # (batch, sequence)
 
 
-def step():
-    gpt.loss(tokens).backward()
-    gpt.zero_grad()
-
-
 @cache
-def measured(strategy):
-    with strategies.applied(gpt, strategy):
-        return memory.measure(step, model=gpt, warmup=0, flops=True)
+def measured(strategy, model=gpt, keep_gradients=False):
+    def step():
+        model.loss(tokens).backward()
+        model.zero_grad(set_to_none=not keep_gradients)
+
+    warmup, flops = int(keep_gradients), model is gpt
+    with strategies.applied(model, strategy):
+        return memory.measure(step, model=model, warmup=warmup, flops=flops)
 
 
-def held_for_backward(strategy):
-    curve = pd.DataFrame(measured(strategy).curve())
+def held_for_backward(strategy, model=gpt):
+    curve = pd.DataFrame(measured(strategy, model).curve())
     return int(curve[["activations", "recomputed", "temporary"]].sum(axis=1).max())
 
 
@@ -163,6 +167,53 @@ claims.Verdicts(
 # and their gradient, and temporary tensors. The last point, one segment of 24 blocks, is one
 # checkpoint around the whole model. It saves nothing: the whole inside comes back at once.
 #
+# Do deeper models need segments of two, as the formula says? The unit is a block's input. The last
+# two columns are whole steps, weights and gradients included: first with `set_to_none=True`, then
+# with gradients that stay, as in accumulation from the second micro-batch on.
+
+# %% id="deeper"
+rows = {}
+for model in (gpt, GPT(GPTConfig(num_layers=48))):
+    for way in ("per-block", "every-2"):
+        held, whole = held_for_backward(way, model), measured(way, model).peak_bytes
+        stay = measured(way, model, keep_gradients=True).peak_bytes
+        model.zero_grad()
+        rows[len(model.blocks), way] = [
+            f"{size / x.nbytes:.1f}" for size in (held, whole, stay)
+        ]
+columns = ["activations", "whole step", "gradients stay"]
+print(f"equal at 2 r = {2 * r:.0f} blocks")
+pd.DataFrame(rows, index=columns).T.rename_axis(["blocks", "segments"])
+
+# %% [markdown] id="deeper-read"
+# The activations cross in between, as the whole step does if gradients stay. If they are set to
+# `None`, single blocks stay ahead here. The reason: as backward goes on, each block's boundary is
+# freed and its gradients are added. A block has about $12h^2$ weights at width $h$. Its boundary
+# has $h$ numbers for each token. With fewer than $12h$ tokens in a micro-batch (and one dtype) the
+# gradients grow faster than the boundaries shrink, so the peak comes at the end of backward. No
+# boundary waits there, and the shortest segment has the smallest inside.
+#
+# The rule for a transformer: **checkpoint every block; beyond $2r$ blocks try segments of two.**
+# They help where boundaries make the peak: many tokens, frozen weights, or gradients that stay.
+# Measure $r$ for your block. Is it 16 for a Llama too, with its other MLP? And if the weights are
+# frozen, and LoRA matrices train beside them?
+
+
+# %% id="modern"
+def llama(**choices):
+    short = {"num_hidden_layers": 8}
+    recipe = Recipe("llama-2-7b", 1, 2048, precision="bf16", overrides=short, **choices)
+    return recipe.make_loss()
+
+
+for name, choices in {"all weights": {}, "LoRA": {"lora_rank": 16}}.items():
+    with memory.predicting():  # a GPU's kernels, and no memory
+        loss, model = llama(**choices)
+        inside = memory.saved(loss, params_of=model).by("module")
+    of_one = sum(size for part, size in inside.items() if "layers.4" in part)
+    print(f"{name}: r = {of_one / (2048 * 4096 * 2):.1f}")
+
+# %% [markdown] id="modern-read"
 # Is the folklore ever right? Where $r = 1$, it is. The companion [06b](06b_common_advice.ipynb)
 # measures a chain of sines: with $\sqrt n$ segments its memory grows with the root of the depth.
 #
@@ -207,9 +258,27 @@ pd.DataFrame(columns).loc[list(ways)].round(1).fillna("")
 # With long segments it is nearly a third. (Embedding and head are not recomputed.) With one block
 # to a segment it is much less: PyTorch stops a recomputation as soon as backward has what it
 # needs, and the last product of a segment makes nothing that backward needs. That product, the
-# second half of the MLP, is a third of a block's arithmetic. So the shortest segments are cheapest
-# in time as well, and $\sqrt n$ loses twice.
+# second half of the MLP, is a third of the arithmetic of a block's linear layers. So the shortest
+# segments cost the fewest FLOPs at every depth, and for our GPT $\sqrt n$ loses twice.
 #
+# **A third holds if all weights train.** A frozen linear layer has no gradient of its weight: its
+# backward is one matmul, and forward is then half of a step. What does that make of LoRA?
+
+
+# %% id="flops-lora"
+def llama_flops(way, **choices):
+    with memory.predicting(), FlopCounterMode(display=False) as counter:
+        loss, model = llama(**choices)
+        with strategies.applied(model, way):
+            loss().backward()
+    return counter.get_total_flops()
+
+
+for name, choices in {"all weights": {}, "LoRA": {"lora_rank": 16}}.items():
+    adapted = llama_flops("per-block", **choices) / llama_flops("none", **choices) - 1
+    print(f"{name}: {adapted:+.0%}")
+
+# %% [markdown] id="last-read"
 # One segment need not be checkpointed at all. Backward begins with the *last* one, so its inside
 # would be dropped and made again at once. Keep it, and the price falls to
 # $\frac13 (1 - \frac1k)$.
@@ -225,17 +294,18 @@ claims.Verdicts(
     claims.Verdict(
         "A05",
         "holds if",
-        "One more forward is at most a third of a step; early stop makes it less.",
+        "One more forward is at most a third of a step if all weights train, at most "
+        "half if they are frozen; early stop makes it less.",
         f"{min(adds['per-block'], adds['sqrt']):.0f} to {max(adds.values()):.0f} % "
-        "more FLOPs",
+        f"more FLOPs, {adapted:.0%} with LoRA",
         "counted",
         "flops",
     ),
     claims.Verdict(
         "D05",
         "holds if",
-        "A third is the limit of long segments; with short ones early stop saves a "
-        "good part.",
+        "A third is the limit of long segments if all weights train; with short ones "
+        "early stop saves a good part.",
         f"FLOPs +{adds['per-block']:.0f} % per block, +{adds['every-4']:.0f} % every 4",
         "counted",
         "flops",
@@ -256,8 +326,8 @@ claims.Verdicts(
     claims.Verdict(
         "E12",
         "wrong",
-        "Each block saves most, for fewer FLOPs than longer segments; attention only "
-        "saves little.",
+        "Up to 2r blocks, each block saves most, for fewer FLOPs than longer segments; "
+        "attention only saves little.",
         f"% saved / % more FLOPs: {table_order}",
         "counted",
         "flops-table",
@@ -297,7 +367,7 @@ print(f"{runs} forwards, peak {lazy.peak_bytes} units{beside(guess, runs)}")
 # Backward frees boundaries, the last ones first. A free place can then hold a new boundary, among
 # the blocks whose backward is still to come. What is the smallest number of forwards?
 #
-# If each block may run forward $t$ times and $c$ boundaries fit, at most $\binom{c+t}{c}$ blocks
+# If each block may run *again* $t$ times and $c$ boundaries fit, at most $\binom{c+t}{c}$ blocks
 # can be done (Griewank and Walther, 2000). For a fixed $t$ the memory then grows with the $t$-th
 # root of the depth only, and for a fixed $c$ the repetitions grow with the $c$-th root. If both may
 # grow, both need only $\log n$. Their schedule is called Revolve.
@@ -369,10 +439,9 @@ claims.Verdicts(
 )
 
 # %% [markdown] id="stepper-read"
-# Revolve comes from simulations of weather and flow: there a state is a gigabyte, and the inside
-# of a time step is not much more ($r$ near 1). In a transformer the inside is 16 boundaries large,
-# so what counts there is to have one inside at a time, and boundaries are cheap. Lab 04 has you
-# write Revolve.
+# Revolve comes from simulations with many time steps and large states. There a boundary for each
+# step does not fit. In our transformer the inside is as large as 16 boundaries, so boundaries are
+# cheap. What counts is that one inside at a time is in memory. Lab 04 has you write Revolve.
 #
 # ## Stages that are not equal
 #
@@ -402,22 +471,24 @@ table.assign(share_of_forward=share.map("{:.1%}".format))
 # measured on yours.
 #
 # No rule with one number can be right here. What is left is to ask for each split what it costs,
-# smallest parts first: dynamic programming. The recursion is (Beaumont et al., 2019): the first
-# stages are either *kept*, or they are a *segment* up to some boundary.
+# smallest parts first: dynamic programming. In the recursion of Herrmann et al. (2019), the first
+# stage is *kept*, or the first stages are a *segment* up to some boundary.
 #
 # $$ T(s, m) = \min\Big( \underbrace{u_s + T(s{+}1,\, m - \bar a_s)}_{\text{keep stage } s},\;
 #    \min_{e} \underbrace{\textstyle\sum_{i=s}^{e-1} f_i + T(e,\, m - a_e) +
-#    T_{s..e}(m)}_{\text{drop stages } s \text{ to } e,\text{ run them again}} \Big) $$
+#    T_{s..e-1}(m)}_{\text{drop stages } s \text{ to } e-1,\text{ run them again}} \Big) $$
 #
 # $T(s, m)$ is the time of the stages from $s$ on, in $m$ bytes. Stage $i$ needs $f_i$ seconds
 # forward, and $u_i$ forward and backward together. Kept, it holds $\bar a_i$ bytes; the boundary
-# before it has $a_i$. A dropped segment costs its first forward, then the rest of the model beside
-# the boundary $a_e$, then $T_{s..e}(m)$: the segment by itself. `plan.solve` does that, and lab 04
-# has you do it.
+# before it has $a_i$. A dropped segment costs three things: its first forward; then the stages
+# after it, with $a_e$ fewer bytes; then the segment alone, with all $m$ bytes. After the last stage
+# $T = 0$. A choice that does not fit costs $\infty$: what it keeps, and what runs meanwhile, must
+# fit into $m$. `plan.solve` does that, and lab 04 has you do it. The result is the fastest schedule
+# in which a boundary, once kept, stays until its backward. (Without that condition the problem is
+# NP-hard.)
 #
-# **Predict.** With every block checkpointed the forward runs twice, which is at most +33 %. How
-# many per cent of time does the cheapest plan add that holds half of what the step holds without
-# any?
+# **Predict.** With every block checkpointed the forward runs twice, which is at most +33 %. Allow
+# half the peak. How many per cent slower is the fastest plan?
 
 # %% id="guess-half"
 guess = None  # per cent
@@ -431,10 +502,14 @@ _, *lines = str(half_plan).splitlines()
 print(*lines, sep="\n")
 
 # %% [markdown] id="plans-read"
-# A plan keeps what is small and slow, and recomputes what is large and fast. No rule with one
-# number finds that. `apply` runs it on the real model. Are the gradients the same bits, and is the
-# peak the planned one? Then: how do plans for several budgets compare with the two strategies that
-# need no plan?
+# Position counts, beside size and time. The plan keeps the last stages, although they are large:
+# their backward comes first, so what they hold is freed before any other stage is recomputed. A
+# stage kept at the beginning waits for most of the step, so most of those are recomputed. No rule
+# with one number finds that.
+#
+# `apply` runs the plan on the real model. Are the gradients the same bits, and is the peak the
+# planned one? Then: how do plans for several budgets compare with the two strategies that need no
+# plan?
 
 
 # %% id="apply-peak"
@@ -481,8 +556,8 @@ title = "U-Net: what a step holds above its model, and FLOPs recomputed"
 plots.tradeoff(curves, title=title)
 
 # %% [markdown] id="tradeoff-read"
-# Between "none" and "every block" there was nothing; now there is every budget. (The planner knows
-# of the early stop: `profile` noted for each stage what comes after the last tensor that it saves.)
+# Between "none" and "every block" there is now a plan for every budget. (The planner knows of the
+# early stop: `profile` noted for each stage what comes after the last tensor that it saves.)
 # Two points lie a little below the line of the plans. There are two reasons. A plan's stages are
 # whole blocks, and attention-only cuts inside a block. And the plans are cheapest in predicted
 # seconds, while the figure counts FLOPs. Chapter 07 gives the planner a third choice for each
@@ -501,9 +576,11 @@ widgets.plan_explorer(lambda size: plan.solve(profile, budget_bytes=size), budge
 # | question | answer |
 # |---|---|
 # | how long a segment | where boundaries and inside are equal: $s = \sqrt{n/r}$ blocks |
-# | transformers | every block: $r$ is about 16 |
-# | $r = 1$ (recurrent, physics) | segments of $\sqrt n$; below that Revolve |
-# | price | one more forward, a third of a step; less by the early stop and the last segment |
+# | transformers | every block; beyond $2r$ blocks, segments of two if activations make the peak |
+# | a block keeps its input alone ($r = 1$) | segments of $\sqrt n$ |
+# | boundaries do not fit | Revolve |
+# | price | one more forward: up to a third of a step, up to half if weights are frozen |
+# | price, less | by the early stop and the last segment |
 # | nothing kept | a quadratic number of forwards |
 # | unequal stages | a plan: profile, solve, apply |
 #

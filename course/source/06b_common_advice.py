@@ -273,12 +273,15 @@ for ratio in (1, 4, 16):
     blocks = (stage(saved_bytes=ratio),) * 10
     peaks = {one: plan.Plan(blocks, cut(one)).peak_bytes for one in all_cuts(10)}
     best = min(peaks, key=peaks.get)
-    best_cuts[f"r = {ratio}"] = {"best lengths": str(best), "units": peaks[best]}
+    equal = min(peaks[one] for one in peaks if max(one) - min(one) <= 1)
+    row = {"best lengths": str(best), "units": peaks[best], "nearly equal": equal}
+    best_cuts[f"r = {ratio}"] = row
 pd.DataFrame(best_cuts).T
 
 # %% [markdown] id="seconds-text"
-# Nearly equal is best. Earlier segments may be longer: when their backward comes, fewer boundaries
-# wait.
+# With a small $r$, lengths that fall by one are best: when the backward of an earlier segment
+# comes, fewer boundaries wait, so it may be longer. The last column is the best that nearly equal
+# lengths reach. With a large $r$ they are as good.
 #
 # ## Is it a third slower?
 #
@@ -532,7 +535,7 @@ claims.Verdicts(
 # | a closure for each segment | bind the segment as an argument, or gradients are wrong |
 # | a seed by hand | one mask for ever: leave it to the checkpoint |
 # | every $\sqrt n$ layers | right where a layer keeps its input alone |
-# | equal segments | nearly best; earlier ones may be longer |
+# | equal segments | best where $r$ is large; with a small $r$ earlier ones should be longer |
 # | a third slower | at most; measure yours |
 # | deep networks only | what counts is the number of blocks |
 # | the first and the last 8 | *which* layers hardly matters |

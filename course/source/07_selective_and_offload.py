@@ -148,8 +148,8 @@ pd.DataFrame({"kept": kept, "to make again": again, "freed per MFLOP": per_mflop
 # - **The linear layers** in this list all have the same price, $2C$ FLOPs for each number: one
 #   multiplication and one addition for each of the $C$ inputs. Here $T = C/2$, so attention's price
 #   is the same. A wider model pays more to make the same byte again.
-# - `add` is the sum after attention. It is an addition, but its term, the output projection,
-#   was not kept: so its price is that product.
+# - `add` is the sum after attention. To recompute it, the output projection is needed, and autograd
+#   never stored that. So its price is one matmul.
 #
 # The next figure drops the tensors in this order. It shows attention fused, and written out.
 
@@ -183,13 +183,14 @@ for kind in ("eager", "sdpa"):
     # made inside attention; the clone is the layout of its result
     scores = table.filter(regex="^attention (?!clone)", axis=0)
     share, again = scores.kept.sum() / kept, scores.flops.max() / flops
-    print(f"{kind} frees {share:.0%} of the bytes for {again:.1%} of the FLOPs")
+    print(f"{kind} frees {share:.0%} of the bytes for {again:.1%} of forward's FLOPs")
 print(f"paper: {80 / (34 + 80):.0%} of the bytes")
 
 # %% [markdown] id="selective-read"
-# The paper's figure is right, for written-out attention. A fused kernel never keeps the scores, so
-# there is little left to drop, at a worse price. So "checkpoint attention only" was
-# good advice while attention was written out. With today's kernels it is poor advice.
+# The paper's figure is right, for eager attention. The FLOPs are those of the scores' matmul, as a
+# share of the block's forward. The matmul with the values is not repeated. A fused kernel never
+# keeps the scores, so there is little left to drop, at a worse price. So "checkpoint attention
+# only" was good advice for eager attention. With today's kernels it is poor advice.
 #
 # ## Which module to wrap?
 #
@@ -495,9 +496,9 @@ pd.DataFrame(table).T
 #
 # If nothing hides the copy, the bus wins where $F / B$ is above twice the ratio of the card's two
 # speeds. To move a GELU's result ($F \approx 0$) is therefore never worth it. But copies need no
-# arithmetic, so they can run *beside* it. All of a block's bytes, each storage once and no weights,
-# go out for free if the bus needs no longer than the block's own forward: if the block's FLOPs for
-# each kept byte are above $\text{FLOP/s} : \text{bytes/s}$.
+# arithmetic, so they can run *beside* it. Take all of a block's bytes, each storage once and no
+# weights. They go out for free if the bus needs no longer than the block's own forward. That is so
+# if the block's FLOPs per byte exceed the card's FLOP/s divided by its bytes/s.
 #
 # The speeds are NVIDIA's published peaks: 16-bit dense products, and the link to the host in *one*
 # direction, half of what the data sheets give for both.
@@ -523,21 +524,24 @@ guess = None  # channels
 
 
 # %% id="width"
-def flops_per_byte(width):
-    table, flops = wide_block(d_model=width)
-    return flops / (table.kept.sum() + 2 * 2048 * width)  # with the input
+def flops_per_byte(width, seq_len=2048):
+    table, flops = wide_block(d_model=width, seq_len=seq_len)
+    boundary = 2 * seq_len * width
+    return flops / (table.kept.sum() + boundary), flops / boundary
 
 
 needed = {card: flops / bus for card, (flops, bus) in CARDS.items()}  # FLOPs a byte
-done = {width: flops_per_byte(width) for width in [2**n for n in range(9, 17)]}
+done = {width: flops_per_byte(width)[0] for width in [2**n for n in range(9, 17)]}
 enough = {card: min(w for w in done if done[w] >= needed[card]) for card in CARDS}
 a100 = enough["A100, PCIe 4"]
 print(f"A100: from width {a100}{beside(guess, a100)}")
 
 # %% id="width-table"
-hidden = {card: min(done[4096] / needed[card], 1) for card in CARDS}
+ways = {"at 4096": done[4096], "65,536 tokens": flops_per_byte(4096, 65_536)[0]}
+ways["boundaries alone"] = flops_per_byte(4096)[1]
 columns = {"FLOPs a byte": pd.Series(needed).round().astype(int), "from width": enough}
-columns["at 4096"] = pd.Series(hidden).map("{:.0%}".format)
+hidden = {way: (each / pd.Series(needed)).clip(upper=1) for way, each in ways.items()}
+columns |= {way: each.map("{:.0%}".format) for way, each in hidden.items()}
 display(pd.DataFrame(columns))
 lines = {card: dict.fromkeys(done, needed[card]) for card in CARDS} | {"a block": done}
 axes = {"xlabel": "width of the block", "ylabel": "FLOPs for each byte kept"}
@@ -546,9 +550,11 @@ plots.training_curves(lines, title=title, dashed=list(CARDS), log="xy", **axes)
 
 # %% [markdown] id="bus-read"
 # From one generation to the next, arithmetic grew faster than PCIe: the lines of T4, A100 and H100
-# go up. So at common widths a GPU behind PCIe hides only a part, and the sensible plan is a
-# mixture: move as much as fits beside the arithmetic, make cheap tensors again, keep the rest.
-# NVLink-C2C, a faster link to the host, changes the answer.
+# go up. At width 4096 and 2048 tokens, PCIe hides only a part of the copies (third column). Three
+# things change that: NVLink-C2C, a faster link to the host; a longer sequence, because attention's
+# FLOPs per byte grow with it (fourth column); and moving only the boundaries of checkpointed blocks
+# (last column). That is how offload is mostly used. (The count takes no account of a causal mask,
+# which halves attention's FLOPs.)
 #
 # No program reaches both published speeds. If your kernels reach half of the FLOP/s, about half the
 # width is enough. If eight GPUs share the host's memory, each gets a part of its speed. Put your
@@ -573,9 +579,12 @@ claims.Verdicts(
         f"the waiting bytes for {policy.flops / plain.flops - 1:.1%} more FLOPs",
         "counted", "policies"),
     claims.Verdict("C13", "holds if", "Offload frees what waits, recomputes nothing; "
-        "PCIe hides only a part of it.", f"{plain.waiting:.0f} waiting units become "
-        f"{waits}; an A100 hides {hidden['A100, PCIe 4']:.0%} of the copies at width "
-        "4096", "counted", "offload-table"),
+        "PCIe hides all of it for wide blocks, long sequences, or boundaries alone.",
+        f"{plain.waiting:.0f} waiting units become {waits}; an A100 hides "
+        f"{hidden['at 4096']['A100, PCIe 4']:.0%} of the copies "
+        f"at 2048 tokens, {hidden['65,536 tokens']['A100, PCIe 4']:.0%} at 65,536, "
+        f"{hidden['boundaries alone']['A100, PCIe 4']:.0%} of boundaries alone",
+        "counted", "offload-table"),
 )  # fmt: skip
 
 # %% [markdown] id="end"
