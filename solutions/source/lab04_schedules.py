@@ -77,7 +77,8 @@ widgets.schedule_stepper(events, unit=1)
 def output_bytes(stages, index):
     if index + 1 < len(stages):
         return stages[index + 1].input_bytes
-    return stages[index].output_bytes or 0
+    stage = stages[index]
+    return stage.input_bytes if stage.output_bytes is None else stage.output_bytes
 
 
 def waiting_bytes(stages, end):
@@ -345,7 +346,7 @@ plots.tradeoff(
 #
 # ## 4.3 Revolve: the fewest forwards
 #
-# Difficulty 3/5 · importance 3/5 · 8 minutes
+# Difficulty 1/5 · importance 3/5 · 8 minutes
 #
 # Now there are $c$ **places** for boundaries, one of them always for the chain's input, and only
 # *one* stage may be kept at a time. (The input of the stage that runs takes no place.) How often
@@ -358,7 +359,7 @@ plots.tradeoff(
 # $$ F(n, c) = \min_{1 \le k < n} \Big( k + F(n - k,\, c - 1) + F(k,\, c) \Big) $$
 #
 # A single stage needs one forward, $F(1, c) = 1$, and without a place nothing else can be done:
-# $F(n, 0) = \infty$.
+# $F(n, 0) = \infty$ for $n > 1$.
 #
 # **Predict.** A plain step runs 32 stages forward once. How many forwards are needed with 4
 # places?
@@ -504,7 +505,7 @@ pd.DataFrame(table).T.rename_axis("places")
 #
 # ## 4.5 The smallest budget
 #
-# Difficulty 4/5 · importance 3/5 · 15 minutes
+# Difficulty 3/5 · importance 3/5 · 15 minutes
 #
 # Take a part of a chain of unequal stages, `start` to `end`, whose input is held already. It can
 # begin in two kinds of ways:

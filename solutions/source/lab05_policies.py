@@ -217,8 +217,8 @@ plots.tradeoff(
 # ```
 #
 # The rule: a needed tensor that is not kept is missing. *All* operations that write a missing
-# tensor run again. What they read is then missing too, unless it is kept. Inputs and weights are
-# always there.
+# tensor run again, up to the point where it is read. What they read is then missing too, unless it
+# is kept. Inputs and weights are always there.
 #
 # The numbers to reach: bytes and FLOPs exactly, and the tape as it was.
 
@@ -698,7 +698,7 @@ plots.tradeoff(
 #
 # ## 5.5 Move it to the host
 #
-# Difficulty 5/5 · importance 4/5 · 25 minutes
+# Difficulty 4/5 · importance 4/5 · 25 minutes
 #
 # Let a saved tensor wait in the host's memory. Chapter 07's hooks copied every *tensor*: weights
 # too, and one storage several times. Do better:

@@ -65,6 +65,14 @@ def looks_at_the_places_first(num_stages, num_places):
     return best(num_stages, num_places)
 
 
+@wrong("give the first part all c places")
+def takes_a_place_from_both_parts(num_stages, num_places):
+    def ways(best, n, c):
+        return [k + best(n - k, c - 1) + best(k, c - 1) for k in range(1, n)]
+
+    return fewest(num_stages, num_places, ways)
+
+
 @wrong("boundaries are set in the middle each time")
 def sets_boundaries_in_the_middle(num_stages, num_places):
     def ways(best, n, c):

@@ -49,6 +49,16 @@ def adds_up_the_prices(tape, kept):
     return bytes_of(tape, kept), flops
 
 
+@wrong("all of its results are missing")
+def runs_again_where_all_results_are_missing(tape, kept):
+    must, flops = tape.needed - kept, 0
+    for op in reversed(tape.ops):
+        if set(op.writes) <= must:
+            flops += op.flops
+            must |= set(op.reads) - kept
+    return bytes_of(tape, kept), flops
+
+
 @wrong("what is kept need not be made")
 def goes_back_to_the_input(tape, kept):
     return bytes_of(tape, kept), swept(tape, kept, stop=False)

@@ -111,11 +111,23 @@ def gives_the_tensor_itself(host, model, min_bytes):
 
 
 @wrong("something of yours still holds the copies")
-def holds_the_copies(host, model, min_bytes):
-    return offload(host, model, min_bytes, copies=HELD)
+def copies_into_a_plain_dictionary(host, model, min_bytes):
+    return offload(host, model, min_bytes, copies={})
 
 
-HELD = {}
+@wrong("of exactly min_bytes stayed")
+def moves_what_is_larger(host, model, min_bytes):
+    return offload(host, model, min_bytes + 1)
+
+
+@wrong("the copied tensors were still on the device")
+def copies_and_keeps_the_tensor(host, model, min_bytes):
+    hooks = offload(host, model, min_bytes)
+
+    def pack(tensor):
+        return tensor.detach(), hooks.pack_hook(tensor)
+
+    return saved_tensors_hooks(pack, lambda packed: packed[0])
 
 
 @wrong("unpack must use nothing up")

@@ -15,7 +15,7 @@ from tutorial_lib.checks.lab04 import models
 
 def _cases(seed: int) -> list[Case]:
     draw = random.Random(seed)
-    pairs = [(9, 1), (10, 3), (7, 2), (1, 2), (draw.randint(20, 30), draw.randint(3, 5))]
+    pairs = [(2, 1), (9, 1), (10, 3), (1, 2), (draw.randint(20, 30), draw.randint(3, 5))]
     pairs += [(draw.randint(40, 60), draw.randint(6, 9)), (6, 12)]
     return [{"stages": stages, "places": places} for stages, places in pairs]
 
@@ -29,10 +29,13 @@ def _judge(case: Case, result: Result) -> None:
     where = f"{stages} stages, {places} places: "
     forwards = result.get("forwards")
     if isinstance(forwards, float) and forwards == math.inf:
-        raise CheckError(
-            f"{where}the number of forwards is inf: a single stage needs one forward, without a "
-            "place too, so look at the stages first."
+        advice = (
+            "a single stage needs one forward, without a place too, so look at the stages first."
+            if stages == 2
+            else "try every k from 1 to n - 1, and give the first part all c places: those of the "
+            "later part are free when its turn comes."
         )
+        raise CheckError(f"{where}the number of forwards is inf: {advice}")
     seen = read.integer(forwards, f"{where}the number of forwards")
     wanted = models.binomial(stages, places)
     side = "more than are needed" if seen > wanted else "fewer than are possible"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable
 from functools import partial
@@ -41,6 +42,8 @@ def _cases(seed: int) -> list[Case]:
     draw = random.Random(seed)
     sizes = models.draw_sizes(draw)
     limits = {step: draw.randint(900, 1500) for step in _ADVICE}
+    # to the byte what a norm puts out: a storage of exactly this size is copied
+    limits["one step"] = 4 * sizes["batch"] * math.prod(sizes["sizes"].values())
     limits["parts of a storage"] = draw.randint(1300, 1500)  # a small result and a view stay
     limits["double backward"] += 2200  # the result of Tanh is smaller, and stays
     return [{**sizes, "step": step, "min_bytes": limits[step]} for step in _ADVICE]
@@ -100,7 +103,7 @@ class Kept:
 
     def __init__(self, case: Case) -> None:
         model, step = _make(case)
-        step()
+        self.peak, _ = observe.peak_above(step, model)
         self.limit, self.gradients = case["min_bytes"], observe.gradients_of(model)
         model, step = _make(case)
         resident = {storage_key(p.untyped_storage()) for p in model.parameters()}
@@ -122,6 +125,7 @@ class Kept:
         self,
         *,
         small: bool = False,
+        above: int = 0,
         parameters: bool = False,
         each: bool = False,
         part: bool = False,
@@ -130,7 +134,7 @@ class Kept:
         rows = [
             (key, whole)
             for key, whole, own, is_parameter in self.saved
-            if (small or (own if part else whole) >= self.limit)
+            if (small or (own if part else whole) >= self.limit + above)
             and (parameters or not is_parameter)
         ]
         return sum(num_bytes for _, num_bytes in (rows if each else set(rows)))
@@ -143,9 +147,11 @@ def _run(answer: Callable[..., Any], case: Case) -> Result:
     def offloaded() -> None:
         with models.context_of(answer(host, model, case["min_bytes"]), "offloading"):
             step()
+            left.append(host.held_bytes)  # the graph is gone, and the hooks are still there
 
+    left: list[int] = []
     try:
-        _, stayed = observe.peak_above(offloaded, model)
+        peak, stayed = observe.peak_above(offloaded, model)
     except RuntimeError as error:
         if "out of bounds" not in str(error):
             raise
@@ -160,7 +166,7 @@ def _run(answer: Callable[..., Any], case: Case) -> Result:
             "holds: give a new copy a name before you put it in."
         ) from error
     gradients = observe.gradients_of(model)
-    counts = {"copied": host.copied_bytes, "left": host.held_bytes, "stayed": stayed}
+    counts = {"copied": host.copied_bytes, "left": left[0], "stayed": stayed, "peak": peak}
     return {"gradients": gradients, **counts}
 
 
@@ -187,11 +193,19 @@ def _judge(case: Case, result: Result, kept: Kept) -> None:
             "a tensor that pack leaves where it is must come back as tensor.detach(), for an "
             "operation's own result would otherwise hold its graph."
         )
+    peak = read.integer(result.get("peak"), f"{where}the peak")
+    if step == "one step" and kept.peak - peak < kept.copied() // 2:
+        raise CheckError(
+            f"{where}the peak is {peak:,} bytes, and {kept.peak:,} without hooks: the copied "
+            "tensors were still on the device. pack gives the copy alone, and unpack brings it "
+            "back."
+        )
     left = read.integer(result.get("left"), f"{where}bytes left on the host")
     if left:
         raise CheckError(
-            f"{where}{left:,} bytes were left on the host after the step: the graph is gone, and "
-            "something of yours still holds the copies. A weakref.WeakValueDictionary holds none."
+            f"{where}{left:,} bytes were left on the host after the step, inside `with`: the graph "
+            "is gone, and something of yours still holds the copies, as a plain dictionary does. "
+            "A weakref.WeakValueDictionary holds none."
         )
 
 
@@ -203,6 +217,10 @@ def _copy_faults(kept: Kept) -> expect.Faults:
         kept.copied(parameters=True),
     )
     yield "small storages were copied too: min_bytes is the smallest.", kept.copied(small=True)
+    yield (
+        "a storage of exactly min_bytes stayed: min_bytes is the smallest that is copied.",
+        kept.copied(above=1),
+    )
     yield (
         "min_bytes was compared with the bytes of tensors. A tensor may be a small part of its "
         "storage, or an expansion of it: compare `storage.nbytes()`.",
