@@ -102,9 +102,9 @@ def _judge(case: Case, result: Result, oracle: _Oracle) -> None:
             f"window has {case['num']}: an epoch does not fit into memory, read a window at a time."
         )
     if case["kind"] == "peak":
-        model, window = models.tiny_vit(case["seed"]), oracle.windows[0]
+        model, first = models.tiny_vit(case["seed"]), oracle.windows[0]
         accumulation.expect_one_graph(
-            result, models.peak_allowed(model, window, models.image_loss_sum)
+            result, models.peak_allowed(model, first, models.image_loss_sum)
         )
 
 
