@@ -240,7 +240,8 @@ print(f"clipped: {part}, below 1e-5: {difference < 1e-5}")
 # next `num` micro-batches, or as many as are left.
 #
 # The goal: for every window, a gradient within 1e-12 of the one that its images would give as one
-# batch. Read at most one window ahead; keep one micro-batch in the model.
+# batch. Read at most one window ahead; keep one micro-batch in the model, and one micro-batch's
+# graph in memory, here and in 6.3, 6.4 and 6.6.
 
 
 # %% id="answer-6-2"

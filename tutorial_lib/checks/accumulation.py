@@ -17,6 +17,7 @@ from tutorial_lib.checks.core import CheckError, Result
 OLD_GRADIENT = "what was handed over in .grad was added to the window: zero the gradients first."
 LAST_ALONE = "only the last micro-batch is in the gradient: zero once, at the start."
 MEAN_OF_MEANS = "it is the mean of the micro-batches' means."
+_FLOAT32 = 1e-6  # a sum of float32 numbers is off by less
 SUM_OF_MEANS = "it is the sum of the micro-batches' means."
 
 
@@ -110,9 +111,15 @@ def expect_gradient(
         raise CheckError(f"{where}a gradient is nan or infinite: was there a division by nothing?")
 
     def otherwise() -> str:
+        error = expect.relative_error(seen, wanted)
+        if error < _FLOAT32:
+            return (
+                f"the gradient is off by {error:.2g} times its norm, which is float32's rounding, "
+                "and all is float64 here: is a weight or a count a float32 tensor?"
+            )
         ratio = float(seen.norm() / wanted.norm())
         return (
-            f"the gradient is off by {expect.relative_error(seen, wanted):.2g} times the norm of "
+            f"the gradient is off by {error:.2g} times the norm of "
             f"that of {like} ({ratio:.4g} times as long, with cosine {_cosine(seen, wanted):.4f}), "
             "and it is none of the usual faults. Write the sum down for two micro-batches."
         )
@@ -189,6 +196,21 @@ def expect_rows_at_most(result: Result, sizes: Sequence[int]) -> None:
         raise CheckError(
             f"the model saw {max(rows)} rows at once, and the largest micro-batch has "
             f"{max(sizes)}: one micro-batch is all that fits into memory here."
+        )
+
+
+def expect_one_graph(result: Result, allowed: int, where: str = "") -> None:
+    """Expect that no more than one micro-batch's graph was alive at once.
+
+    Raises:
+        CheckError: When the peak is above what is allowed.
+    """
+    peak = read.integer(result.get("peak"), f"{where}the peak")
+    if peak > allowed:
+        raise CheckError(
+            f"{where}the peak is {peak:,} bytes, and {allowed:,} are plenty for one micro-batch's "
+            "graph at a time: call backward in the loop, it frees the graph. Added losses keep all "
+            "their graphs."
         )
 
 

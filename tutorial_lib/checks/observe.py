@@ -74,9 +74,9 @@ def rows_seen(model: nn.Module) -> Iterator[list[int]]:
 
 @contextlib.contextmanager
 def updates_seen(model: nn.Module, optimizer: Optimizer) -> Iterator[list[Tensor]]:
-    """List the gradients, as one vector, that each call of an optimizer finds."""
+    """List the gradients, as one vector, of each call of an optimizer, a closure's too."""
     updates: list[Tensor] = []
-    handle = optimizer.register_step_pre_hook(lambda *_: updates.append(gradient_vector(model)))
+    handle = optimizer.register_step_post_hook(lambda *_: updates.append(gradient_vector(model)))
     try:
         yield updates
     finally:

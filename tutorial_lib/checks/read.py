@@ -56,12 +56,12 @@ def number(value: Any, name: str) -> float:
     """Read a float or an int, which may come as a tensor of one; nan and infinity are floats.
 
     Raises:
-        CheckError: For anything else; a loss that is a tensor would keep its graph alive.
+        CheckError: For anything else; a loss that is a tensor may keep its graph alive.
     """
     if isinstance(value, Tensor) and value.dim() == 0 and "loss" not in name:
         value = value.item()
     if isinstance(value, Tensor):
-        why = ": a loss that is kept as a tensor keeps its whole graph" if "loss" in name else ""
+        why = ": a tensor with a grad_fn keeps its whole graph" if "loss" in name else ""
         raise CheckError(f"{name} is a tensor, and should be a float{why}. Use .item().")
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise CheckError(f"{name} should be a number, and is {_told(value)}: what does it return?")

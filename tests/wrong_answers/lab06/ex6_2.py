@@ -55,6 +55,9 @@ divides_by_num = wrong("micro-batches that were asked for")(
 means_of_means = wrong("each micro-batch counts the same")(
     with_slips(weight=lambda y, window, num: 1 / len(window))
 )
+weighs_in_float32 = wrong("which is float32's rounding")(
+    with_slips(weight=lambda y, w, num: torch.tensor(len(y)) / sum(len(t) for _, t in w))
+)
 zeroes_in_the_loop = wrong("only the last micro-batch is in the gradient")(
     with_slips(zero="micro-batch")
 )

@@ -76,6 +76,34 @@ def predicts_every_token(model, optimizer, window):
     return with_slips(divisor=lambda *_: count)(model, optimizer, [(x, x) for x, _ in window])
 
 
+@right
+def by_a_closure(model, optimizer, window):
+    count = targets(window)
+
+    def closure():
+        optimizer.zero_grad()
+        total = 0.0
+        for tokens, labels in window:
+            logits, wanted = shifted(model(tokens), labels)
+            loss = F.cross_entropy(logits.flatten(0, 1), wanted.flatten(), reduction="sum") / count
+            loss.backward()
+            total += loss.item()
+        return total
+
+    return optimizer.step(closure)
+
+
+@wrong("one micro-batch's graph at a time")
+def one_backward(model, optimizer, window):
+    pairs = [shifted(model(tokens), labels) for tokens, labels in window]
+    losses = [F.cross_entropy(x.flatten(0, 1), y.flatten(), reduction="sum") for x, y in pairs]
+    optimizer.zero_grad()
+    loss = sum(losses) / targets(window)
+    loss.backward()
+    optimizer.step()
+    return loss.item()
+
+
 does_not_zero = wrong("what was handed over in .grad")(with_slips(zero=False))
 logs_the_sum = wrong("it is the sum over all tokens")(with_slips(log=lambda s, n: s))
 

@@ -63,6 +63,22 @@ def with_slips(
     return scaled_step
 
 
+@wrong("one micro-batch's graph at a time")
+def one_backward(model, optimizer, scheduler, scaler, window, max_norm, loss_of):
+    losses = [loss_of(model, x, y) * share(y, window) for x, y in window]
+    optimizer.zero_grad()
+    loss = sum(losses)
+    scaler.scale(loss).backward()
+    scaler.unscale_(optimizer)
+    norm = nn.utils.clip_grad_norm_(model.parameters(), max_norm)
+    before = scaler.get_scale()
+    scaler.step(optimizer)
+    scaler.update()
+    if scaler.get_scale() >= before:
+        scheduler.step()
+    return loss.item(), norm.item()
+
+
 forgets_the_division = wrong("the micro-batches' means were added up")(
     with_slips(weight=lambda y, window: 1)
 )

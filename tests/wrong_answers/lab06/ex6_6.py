@@ -48,6 +48,21 @@ def with_slips(
     return rank_step
 
 
+@wrong("one micro-batch's graph at a time")
+def one_backward(model, optimizer, window, *, loss_sum, count_terms):
+    count = torch.tensor(float(sum(count_terms(*part) for part in window)))
+    dist.all_reduce(count)
+    with model.no_sync():
+        losses = [loss_sum(model, *part) for part in window[:-1]]
+    loss = sum(losses) + loss_sum(model, *window[-1])
+    optimizer.zero_grad()
+    (loss * dist.get_world_size() / count).backward()
+    total = loss.detach() / count
+    dist.all_reduce(total)
+    optimizer.step()
+    return total.item()
+
+
 never_skips = wrong("run under model.no_sync()")(with_slips(syncs=lambda place, window: True))
 never_syncs = wrong("no gradient was ever reduced")(with_slips(syncs=lambda place, window: False))
 syncs_at_the_first = wrong("from now on they are different models")(

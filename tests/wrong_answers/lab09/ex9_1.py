@@ -73,13 +73,22 @@ a_no_cause = wrong("case A: the cause must be one of")(answer("A", cause="a lamb
 
 b_other_cause = wrong("case B: the cause is not 'precision'")(answer("B", cause="precision"))
 b_other_reading = wrong("case B: the cause is right, and 2 is not")(answer("B", reading=2))
-b_still_broken = wrong("Which scale does a recomputation read?")(answer("B", mended=LAB.broken_b))
+b_still_broken = wrong("case B: gradients are off by")(answer("B", mended=LAB.broken_b))
 b_plain = wrong("case B: this is the training of the plain model")(
     answer("B", mended=partial(lstm_step, keeps=False))
 )
 b_no_schedule = wrong("case B: the schedule has to move on")(
     answer("B", mended=partial(lstm_step, moves="never"))
 )
+
+
+def with_a_fixed_scale(model, optimizer, tokens, settings):
+    logged = lstm_step(model, optimizer, tokens, {"scale": 1.0})
+    settings["scale"] /= 2
+    return logged
+
+
+b_fixed_scale = wrong("so forward differs already")(answer("B", mended=with_a_fixed_scale))
 
 
 @wrong("a dict with the keys A, B is needed")

@@ -35,15 +35,15 @@ def in_evaluation(model, optimizer, *batch):
     return checkpointed_step(model, optimizer, *batch)
 
 
-def with_less_momentum(model, optimizer, *batch, norms=None):
+def with_less_momentum(model, optimizer, *batch, back=True):
     """Two moves make one: (1 - s)^2 = 1 - m."""
     inside = [m for block in model.blocks for m in block.modules()]
-    norms = [m for m in norms or inside if isinstance(m, nn.BatchNorm2d)]
+    norms = [m for m in inside if isinstance(m, nn.BatchNorm2d)]
     momenta = [norm.momentum for norm in norms]
     for norm, momentum in zip(norms, momenta, strict=True):
         norm.momentum = 1 - (1 - momentum) ** 0.5
     loss = checkpointed_step(model, optimizer, *batch)
-    for norm, momentum in zip(norms, momenta, strict=True):
+    for norm, momentum in zip(norms, momenta if back else [], strict=back):
         norm.momentum = momentum
     return loss
 
@@ -86,6 +86,10 @@ d_still_broken = wrong("case D: gradients are right, and buffers are not")(
 d_plain = wrong("case D: this is the training of the plain model")(answer("D", mended=plain))
 d_in_evaluation = wrong("a module is in another mode after your call")(
     answer("D", mended=in_evaluation)
+)
+
+d_momentum_stays = wrong("a layer is left with another momentum")(
+    answer("D", mended=partial(with_less_momentum, back=False))
 )
 
 

@@ -35,6 +35,16 @@ def to_zero(module):
     module.p = 0.0
 
 
+def for_one_step(model, *batch):
+    """The probabilities are put back."""
+    layers = [module for module in model.modules() if isinstance(module, nn.Dropout)]
+    before = [module.p for module in layers]
+    loss = vit_step(model, *batch, off=to_zero)
+    for module, p in zip(layers, before, strict=True):
+        module.p = p
+    return loss
+
+
 e_other_cause = wrong("case E: the cause is not 'late binding'")(answer("E", cause="late binding"))
 e_other_reading = wrong("case E: the cause is right, and 4 is not")(answer("E", reading=4))
 e_still_broken = wrong("Do the blocks get gradients?")(answer("E", mended=LAB.broken_e))
@@ -49,6 +59,9 @@ f_still_broken = wrong("case F: this is the training of the plain model")(
     answer("F", mended=LAB.broken_f)
 )
 f_with_dropout = wrong("Is any dropout at work?")(answer("F", mended=vit_step))
+f_for_good = wrong("another probability of dropout")(
+    answer("F", mended=partial(vit_step, off=to_zero))
+)
 
 
 @wrong("case F: the loss is a tensor")
@@ -63,8 +76,7 @@ def returns_the_loss_itself():
 @right
 def marks_the_input():
     mended = partial(gpt_step, use_reentrant=True, marks=True)
-    mended_f = partial(vit_step, off=to_zero)
-    return {"E": ("frozen input", 48, mended), "F": ("not checkpointed", 1, mended_f)}
+    return {"E": ("frozen input", 48, mended), "F": ("not checkpointed", 1, for_one_step)}
 
 
 @right

@@ -60,6 +60,11 @@ def at_once(model, optimizer, micro_batches):
     return LAB.update(optimizer, loss_sum(model, tokens, labels) / targets(micro_batches))
 
 
+def one_backward(model, optimizer, micro_batches):
+    losses = [loss_sum(model, *pair) for pair in micro_batches]
+    return LAB.update(optimizer, sum(losses) / targets(micro_batches))
+
+
 def divided_later(model, optimizer, micro_batches):
     optimizer.zero_grad()
     total, count = 0.0, targets(micro_batches)
@@ -115,6 +120,8 @@ h_never_zeroes = wrong("what was handed over in .grad")(
     answer("H", mended=partial(accumulate, count=targets, zero=False))
 )
 h_at_once = wrong("rows at once, and the largest micro-batch")(answer("H", mended=at_once))
+
+h_one_backward = wrong("one micro-batch's graph at a time")(answer("H", mended=one_backward))
 
 
 @right

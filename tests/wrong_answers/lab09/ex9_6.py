@@ -1,68 +1,64 @@
 """Case J."""
 
-import contextlib
 from functools import partial
 
-import torch.distributed as dist
+import torch
 from torch.nn import functional as F
+from torch.optim import SGD, AdamW
 
 from wrong_answers import right, wrong
 from wrong_answers.lab09 import LAB, but
 
-answer = partial(but, "rank_traffic", "J")
+answer = partial(but, "died_in_update", "J")
 
 
-def rank_step(model, optimizer, window, *, skipped=None, divide=True, zero=True, through=None):
-    skipped = len(window) - 1 if skipped is None else skipped
-    if zero:
-        optimizer.zero_grad()
-    logged = 0.0
-    for place, (images, labels) in enumerate(window):
-        with contextlib.ExitStack() as stack:
-            if place < skipped:
-                stack.enter_context(model.no_sync())
-            forward = model if through is None else through(model)
-            loss = F.cross_entropy(forward(images), labels) / (len(window) if divide else 1)
-            loss.backward()
-        logged += loss.item()
-    optimizer.step()
-    return logged
+def train(model, batches, *, of=lambda model: model.head, make=AdamW, freeze=False, rate=0.01):
+    for parameter in model.parameters() if freeze else ():
+        parameter.requires_grad_(False)
+    for parameter in of(model).parameters():
+        parameter.requires_grad_(True)
+    optimizer = make(of(model).parameters(), lr=rate)
+    return [LAB.update(optimizer, model.loss(*batch)) for batch in batches]
 
 
-def by_hand(model, optimizer, window):
-    """Without DDP's exchange: one all-reduce of each gradient at the end."""
-    optimizer.zero_grad()
-    logged = 0.0
-    for images, labels in window:
-        loss = F.cross_entropy(model.module(images), labels) / len(window)
-        loss.backward()
-        logged += loss.item()
-    for parameter in model.parameters():
-        dist.all_reduce(parameter.grad)
-        parameter.grad /= dist.get_world_size()
-    optimizer.step()
-    return logged
+def on_features(model, batches):
+    """The body without a graph."""
+    optimizer, losses = AdamW(model.head.parameters(), lr=0.01), []
+    features = []
+    model.head.register_forward_pre_hook(lambda _, args: features.append(args[0].detach()))
+    for images, labels in batches:
+        with torch.no_grad():
+            model(images)
+        loss = F.cross_entropy(model.head(features[-1]), labels)
+        losses.append(LAB.update(optimizer, loss))
+    return losses
 
 
-other_cause = wrong("case J: the cause is not 'not divided'")(answer(cause="not divided"))
+other_cause = wrong("case J: the cause is not 'frozen input'")(answer(cause="frozen input"))
 other_reading = wrong("case J: the cause is right, and 2 is not")(answer(reading=2))
-still_broken = wrong("micro-batches it is exchanged")(answer(mended=LAB.broken_j))
-never_exchanged = wrong("that of this rank alone: nothing was exchanged")(
-    answer(mended=partial(rank_step, skipped=99))
+still_broken = wrong("for which weights does the first update make states?")(
+    answer(mended=LAB.broken_j)
 )
-not_divided = wrong("times too long: the loss is divided by nothing")(
-    answer(mended=partial(rank_step, divide=False))
+all_learn = wrong("weights other than the head's have moved")(
+    answer(mended=partial(train, of=lambda model: model))
 )
-never_zeroes = wrong("what was in .grad before was added")(
-    answer(mended=partial(rank_step, zero=False))
+sgd = wrong("the head's weights are not those")(answer(mended=partial(train, make=SGD)))
+one_loss = wrong("3 losses are wanted, one for each update")(
+    answer(mended=lambda *args: train(*args)[-1:])
 )
 
 
 @right
-def with_an_exit_stack():
-    return {"J": ("more traffic", 4.0, rank_step)}
+def frozen_and_fused():
+    mended = partial(train, freeze=True, make=partial(AdamW, fused=True))
+    return {"J": ("optimizer states", 157.0, mended)}
 
 
 @right
-def reduced_by_hand():
-    return {"J": ["more traffic", 4, by_hand]}
+def features_first():
+    return {"J": ("optimizer states", 157, on_features)}
+
+
+@right
+def gradients_stay():
+    return {"J": ["optimizer states", 157, train]}

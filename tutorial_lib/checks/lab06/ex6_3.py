@@ -21,7 +21,12 @@ _RATE = 0.1
 def _cases(seed: int) -> list[Case]:
     draw = random.Random(seed)
     drawn = {"seed": draw.randrange(10**6), "sizes": [draw.randint(2, 4) for _ in range(4)]}
-    return [{**drawn, "masked": []}, {**drawn, "masked": [draw.randrange(4)]}]
+    masked = [draw.randrange(4)]
+    return [
+        {**drawn, "masked": []},
+        {**drawn, "masked": masked},
+        {**drawn, "masked": [], "sizes": models.MANY},
+    ]
 
 
 def _window(case: Case) -> list[models.MicroBatch]:
@@ -51,6 +56,9 @@ def _judge(case: Case, result: Result) -> None:
     expect.loss(result.get("returned"), losses.mean, _loss_faults(losses))
     optional = [len(part[0]) for part in window if not models.num_targets(*part)]
     accumulation.expect_each_once(result, case["sizes"], optional)
+    if case["sizes"] == models.MANY:
+        allowed = models.peak_allowed(model, window, models.token_loss_sum)
+        accumulation.expect_one_graph(result, allowed)
     surroundings.expect_kept(result)
     after = read.vector(result.get("parameters"), len(start), "the parameters")
     if not expect.is_close(after, start - _RATE * gradients.mean):

@@ -50,6 +50,7 @@ def _cases(seed: int) -> list[Case]:
         {**drawn, "max_norm": large, "overflow": "loss"},
         {**drawn, "max_norm": large, "overflow": "parameter"},
         {**drawn, "max_norm": large, "overflow": "parameter", "enabled": False},
+        {**drawn, "max_norm": large, "sizes": [models.MANY, [2, 2]]},
     ]
 
 
@@ -106,6 +107,9 @@ def _judge(case: Case, result: Result) -> None:
         return
     _judge_turns(case, result, updates, model)
     accumulation.expect_each_once(result, sizes)
+    if models.MANY in case["sizes"]:
+        allowed = models.peak_allowed(model, _windows(case)[0], models.image_loss_sum)
+        accumulation.expect_one_graph(result, allowed)
     surroundings.expect_kept(result)
 
 

@@ -36,6 +36,7 @@ def _cases(seed: int) -> list[Case]:
         {**drawn, "sizes": [sizes(4), sizes(4)]},
         {**drawn, "sizes": [sizes(3), sizes(1), sizes(4)]},  # windows of different lengths
         {**drawn, "sizes": [sizes(2), sizes(2)], "masked": 1},  # a rank without a target
+        {**drawn, "sizes": [models.MANY, models.MANY]},
     ]
 
 
@@ -85,6 +86,7 @@ class _Oracle:
     def __init__(self, case: Case) -> None:
         model, windows = models.tiny_gpt(case["seed"]), _windows(case)
         self.size = len(observe.parameter_vector(model))
+        self.allowed = models.peak_allowed(model, windows[0], token_loss_sum)
         self.num_bytes = sum(parameter.nbytes for parameter in model.parameters())
         sums = [models.token_sums(model, window) for window in windows]
         self.gradients, self.losses = map(list, zip(*sums, strict=True))
@@ -157,6 +159,8 @@ def _judge(case: Case, result: Result, oracle: _Oracle) -> None:
         ]
         expect.loss(of_rank.get("returned"), losses.mean, faults, where=f"rank {rank}: ")
         accumulation.expect_each_once(of_rank, case["sizes"][rank], oracle.optional[rank])
+        if models.MANY in case["sizes"]:
+            accumulation.expect_one_graph(of_rank, oracle.allowed, f"rank {rank}: ")
         surroundings.expect_kept(of_rank)
 
 

@@ -17,11 +17,13 @@ from torch.optim import SGD, AdamW, Optimizer
 
 from tutorial_lib.checks import observe, surroundings
 from tutorial_lib.checks.accumulation import Window
+from tutorial_lib.memory.cap import capped
 from tutorial_lib.models.gpt import GPT, GPTConfig
 from tutorial_lib.models.unet import UNet, UNetConfig
 from tutorial_lib.models.vit import ViT, ViTConfig
 
 MicroBatch = tuple[Tensor, ...]
+MANY = [6] * 8  # rows of micro-batches whose graphs, all at once, are far above one
 
 
 def tiny_vit(seed: int, dtype: torch.dtype = torch.float64) -> ViT:
@@ -129,10 +131,11 @@ def train(call: Callable[[], Any], model: nn.Module, optimizer: Optimizer) -> di
 
     Returns:
         `returned`, `gradients` (a vector for each update), `parameters` after it, `rows` (of each
-        forward), `changed` (see `surroundings`).
+        forward), `peak` (bytes, with those of the model), `changed` (see `surroundings`).
     """
     with (
         torch.enable_grad(),
+        capped(2**62, model=model) as cap,
         observe.updates_seen(model, optimizer) as gradients,
         observe.rows_seen(model) as rows,
         surroundings.watched(model, only=surroundings.SWITCHES) as changed,
@@ -143,8 +146,21 @@ def train(call: Callable[[], Any], model: nn.Module, optimizer: Optimizer) -> di
         "gradients": gradients,
         "parameters": observe.parameter_vector(model),
         "rows": rows,
+        "peak": cap.peak_bytes,
         "changed": changed,
     }
+
+
+def peak_allowed(
+    model: nn.Module, window: Sequence[MicroBatch], loss_sum: Callable[..., Tensor]
+) -> int:
+    """Give 2.25 times what a loop holds whose backward frees each graph before the next forward."""
+    largest = max(window, key=lambda part: len(part[0]))
+    observe.fill_gradients(model)
+    with torch.enable_grad(), capped(2**62, model=model) as cap:
+        for _ in range(2):
+            loss_sum(model, *largest).backward()  # type: ignore[no-untyped-call]
+    return 9 * cap.peak_bytes // 4
 
 
 def move(model: nn.Module, update: Tensor) -> None:

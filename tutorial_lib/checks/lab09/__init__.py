@@ -7,16 +7,16 @@ from tutorial_lib.checks.lab09.ex9_1_to_3 import (
     untrained_parts,
 )
 from tutorial_lib.checks.lab09.ex9_4 import memory_and_windows
-from tutorial_lib.checks.lab09.ex9_5 import contrastive_batch
-from tutorial_lib.checks.lab09.ex9_6 import rank_traffic
+from tutorial_lib.checks.lab09.ex9_5 import died_in_backward
+from tutorial_lib.checks.lab09.ex9_6 import died_in_update
 from tutorial_lib.checks.lab09.scripts import CAUSES, run_of
 
 __all__ = [
     "CAUSES",
     "changed_in_between",
-    "contrastive_batch",
+    "died_in_backward",
+    "died_in_update",
     "memory_and_windows",
-    "rank_traffic",
     "repeated_work",
     "untrained_parts",
 ]

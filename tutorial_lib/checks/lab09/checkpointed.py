@@ -72,7 +72,7 @@ def _run(make: Make, step: Callable[..., Any], case: Case) -> Result:
         parameter.grad = torch.ones_like(parameter)  # what an earlier step has left
     optimizer = SGD(trained, lr=0.1)
     counted = [m for name, m in model.named_modules() if name.endswith(made.counted)]
-    counts = [0] * len(counted)
+    counts, layers = [0] * len(counted), _layers(model)
     for place, module in enumerate(counted):
         module.register_forward_pre_hook(partial(_add, counts, place))
     returned: list[Any] = []
@@ -92,7 +92,12 @@ def _run(make: Make, step: Callable[..., Any], case: Case) -> Result:
         "peak": peak,
         "changed": changed,
         "settings": settings,
+        "layers": layers == _layers(model),
     }
+
+
+def _layers(model: nn.Module) -> list[Any]:
+    return [(vars(m).get("momentum"), vars(m).get("p")) for m in model.modules()]
 
 
 def _add(counts: list[int], place: int, *_: Any) -> None:
@@ -132,6 +137,12 @@ def _judge(symptom: str, case: Case, result: Result, right: tuple[Result, int]) 
     surroundings.expect_kept(result)
     error = expect.relative_error(gradient, plain["gradients"][0])
     if error > expect.EXACT:
+        loss = read.number(result.get("returned"), f"{where}the loss")
+        if not expect.is_close(loss, plain["returned"], 1e-6):
+            raise CheckError(
+                f"{where}the loss is {loss / plain['returned']:.4g} times that of the plain "
+                f"model, so forward differs already. {symptom}"
+            )
         raise CheckError(f"{where}gradients are off by {error:.2g} of their norm. {symptom}")
     buffers = read.tensors(result.get("buffers"), len(plain["buffers"]), f"{where}the buffers")
     if not expect.is_close(buffers, plain["buffers"]):
@@ -156,6 +167,11 @@ def _judge(symptom: str, case: Case, result: Result, right: tuple[Result, int]) 
         )
     if result.get("settings") != plain["settings"]:
         raise CheckError(f"{where}the schedule has to move on, as it did: once a step.")
+    if not read.flag(result, "layers"):
+        raise CheckError(
+            f"{where}the step is right, and a layer is left with another momentum, or another "
+            "probability of dropout, than it came with: the next step would be wrong. Put it back."
+        )
     after = read.vector(result.get("parameters"), size, f"{where}the parameters")
     if not expect.is_close(after, plain["parameters"]):
         raise CheckError(f"{where}the gradient is right, and something else changed the weights.")

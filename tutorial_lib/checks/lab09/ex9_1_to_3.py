@@ -107,7 +107,8 @@ changed_in_between = check_scripts(
             "changed state",
             0.5,
             "the scale that a recomputation of broken_b reads, where forward read 1",
-            "Which scale does a recomputation read? It runs after the line that changes it.",
+            "Which scale is read? Forward and recomputation need the one that the step began with, "
+            "and a line between them changes it.",
         ),
     },
 )

@@ -63,7 +63,7 @@ def _judge_validation(case: Case, result: Result, right: Result) -> None:
 
 
 def _window(case: Case) -> tuple[list[models.MicroBatch], list[int]]:
-    sizes = [1, 4, 2 + case["seed"] % 2]
+    sizes = [1, 4, 2 + case["seed"] % 2, *[4] * 6]
     generator = torch.Generator().manual_seed(case["seed"])
     return models.token_window(sizes, generator), sizes
 
@@ -107,6 +107,8 @@ def _judge_window(
     loss_faults = [(accumulation.MEAN_OF_MEANS, losses.mean_of_means)]
     expect.loss(result.get("returned"), losses.mean, loss_faults, where="case H: ")
     accumulation.expect_each_once(result, sizes)
+    allowed = models.peak_allowed(models.tiny_gpt(case["seed"]), window, models.token_loss_sum)
+    accumulation.expect_one_graph(result, allowed, "case H: ")
     surroundings.expect_kept(result)
 
 

@@ -1,4 +1,4 @@
-"""The check of 9.6: case J, ranks that talk in each micro-batch."""
+"""The check of 9.6: case J, which dies in its first update."""
 
 from __future__ import annotations
 
@@ -7,90 +7,81 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
-from torch.nn.parallel import DistributedDataParallel
-from torch.optim import SGD
+from torch.optim import AdamW
 
-from tutorial_lib import ranks
-from tutorial_lib.checks import accumulation, expect, observe, read
+from tutorial_lib.checks import expect, observe, read, surroundings
 from tutorial_lib.checks.core import Case, CheckError, Result
-from tutorial_lib.checks.lab06 import models
-from tutorial_lib.checks.lab09.scripts import BrokenScript, check_scripts, only_update
+from tutorial_lib.checks.lab06.models import MicroBatch, image_window
+from tutorial_lib.checks.lab09.scripts import BrokenScript, check_scripts
+from tutorial_lib.models.vit import ViT, ViTConfig
 
-_RANKS = 2
-_SMALL = 64  # bytes: a count or a loss, and no gradient
+_TOLERANCE = 1e-9  # AdamW's kernels divide in another order than its loop
+_ALLOWED = 2.5  # times the bytes of the weights, above them; gradients and states of all take 3
 
 
-def _windows(case: Case) -> list[list[models.MicroBatch]]:
-    sizes = [2 + case["seed"] % 2] * (3 + case["seed"] % 3)
-    generator = torch.Generator().manual_seed(case["seed"])
-    return [models.image_window(sizes, generator) for _ in range(_RANKS)]
+def _made(case: Case) -> tuple[ViT, list[MicroBatch]]:
+    torch.manual_seed(case["seed"])
+    vit = ViT(ViTConfig(num_layers=2 + case["seed"] % 2, num_heads=2, d_model=64)).double()
+    return vit, image_window([2] * 3, torch.Generator().manual_seed(case["seed"]))
 
 
 def _run(answer: Callable[..., Any], case: Case) -> Result:
-    windows = _windows(case)
-    replicas = [models.tiny_vit(case["seed"]) for _ in windows]
-    for replica in replicas:
-        observe.fill_gradients(replica)
-
-    def work(rank: int) -> dict[str, Any]:
-        model = DistributedDataParallel(replicas[rank])
-        optimizer = SGD(model.parameters(), lr=0.1)
-        with observe.updates_seen(replicas[rank], optimizer) as gradients:
-            returned = answer(model, optimizer, windows[rank])
-        return {"gradients": gradients, "returned": returned}
-
-    seen, traffic = ranks.in_threads(work, _RANKS)
-    sent = [sum(n for n in of_rank.sizes("all_reduce") if n > _SMALL) for of_rank in traffic]
-    return {"ranks": seen, "sent": sent}
+    vit, batches = _made(case)
+    returned: list[Any] = []
+    with surroundings.watched(vit, only=("grad mode", "modes")) as changed:
+        peak, _ = observe.peak_above(lambda: returned.append(answer(vit, batches)), vit)
+    parameters = observe.parameter_vector(vit)
+    return {"returned": returned[0], "parameters": parameters, "peak": peak, "changed": changed}
 
 
-def _oracle(case: Case) -> tuple[list[Tensor], list[float]]:
-    """Give the gradient and the loss of each rank's whole window."""
-    gradients, losses = [], []
-    for window in _windows(case):
-        model, (images, labels) = models.tiny_vit(case["seed"]), models.whole(window)
-        loss = F.cross_entropy(model(images), labels)
-        gradients.append(observe.gradient(loss, model))
+def _oracle(case: Case) -> tuple[list[float], Tensor, int]:
+    """Train the head alone; give the losses, all weights after it, and how many are not its."""
+    vit, batches = _made(case)
+    body = len(observe.parameter_vector(vit)) - len(observe.parameter_vector(vit.head))
+    optimizer, losses = AdamW(vit.head.parameters(), lr=0.01), []
+    for batch in batches:
+        optimizer.zero_grad()
+        loss = vit.loss(*batch)
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
         losses.append(loss.item())
-    return gradients, losses
+    return losses, observe.parameter_vector(vit), body
 
 
-def _judge(case: Case, result: Result, right: tuple[list[Tensor], list[float]]) -> None:
-    own, losses = right
-    wanted, num = torch.stack(own).mean(0), len(_windows(case)[0])
-    size = wanted.numel() * wanted.element_size()
-    sent = read.integers(result.get("sent"), "case J: bytes sent", _RANKS)
-    for rank, seen in enumerate(read.records(result.get("ranks"), "case J: ranks", _RANKS)):
-        where = f"case J, rank {rank}: "
-        gradient = only_update(seen, len(wanted), where)
-        faults = [
-            ("the gradient is that of this rank alone: nothing was exchanged.", own[rank]),
-            (
-                f"the gradient is {num} times too long: the loss is divided by nothing.",
-                num * wanted,
-            ),
-            ("what was in .grad before was added.", wanted + 1),
-        ]
-        accumulation.expect_gradient(gradient, wanted, faults, where, "both windows")
-        if sent[rank] - size > _SMALL:
-            raise CheckError(
-                f"{where}the gradient is right, and in this window of {num} micro-batches it is "
-                f"exchanged {sent[rank] / size:.0f} times. Whether a backward exchanges is decided "
-                "in forward: what is no_sync around?"
-            )
-        expect.loss(seen.get("returned"), losses[rank], where=where)
+def _judge(case: Case, result: Result, right: tuple[list[float], Tensor, int]) -> None:
+    losses, wanted, body = right
+    after = read.vector(result.get("parameters"), len(wanted), "case J: the weights")
+    if not torch.equal(after[:body], wanted[:body]):
+        raise CheckError("case J: weights other than the head's have moved: they stay frozen.")
+    if not expect.is_close(after[body:], wanted[body:], _TOLERANCE):
+        raise CheckError(
+            "case J: the head's weights are not those that broken_j gives. Is it still one AdamW "
+            "with a rate of 0.01 for all updates, each of a whole batch?"
+        )
+    seen = read.items(result.get("returned"), "case J: the losses")
+    if len(seen) != len(losses):
+        raise CheckError(f"case J: {len(losses)} losses are wanted, one for each update.")
+    for loss, expected in zip(seen, losses, strict=True):
+        expect.loss(loss, expected, where="case J: ")
+    surroundings.expect_kept(result)
+    peak = read.integer(result.get("peak"), "case J: the peak")
+    if peak > (allowed := int(_ALLOWED * wanted.nbytes)):
+        raise CheckError(
+            f"case J: the weights are right. At the peak {peak:,} bytes are held above them, and "
+            f"{allowed:,} fit: for which weights does the first update make states?"
+        )
 
 
-rank_traffic = check_scripts(
-    "lab09.rank_traffic",
+died_in_update = check_scripts(
+    "lab09.died_in_update",
     "9.6",
-    "case J exchanges its gradients once an update, and both ranks have the same",
+    "case J trains its head as before, and its first update fits",
     {
         "J": BrokenScript(
-            "more traffic",
-            4,
-            "how many all-reduces an update of broken_j makes on a rank",
+            "optimizer states",
+            157,
+            "how many times as many bytes of optimizer states broken_j makes as the head alone "
+            "needs, without a cap, rounded",
             _run,
             _oracle,
             _judge,

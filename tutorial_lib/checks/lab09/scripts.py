@@ -26,7 +26,7 @@ CAUSES = {
     "kept graphs": "bytes stay behind, as many graphs as there were batches",
     "unequal weights": "a target of one micro-batch counts more than one of another",
     "not divided": "the gradient is as many times too long as there are micro-batches",
-    "no sum": "what one sample loses depends on the samples beside it",
+    "optimizer states": "memory rises in the first update, however small the batch is",
     "more traffic": "gradients are exchanged once a micro-batch",
     "precision": "in float64 the difference is gone",
 }
@@ -61,7 +61,7 @@ def check_scripts(
     """Make the check of one exercise, whose answer returns a dict: a finding for each case.
 
     Args:
-        name: As in `lab09.rank_traffic`.
+        name: As in `lab09.died_in_update`.
         exercise: As in `9.6`.
         passed: What is printed on success.
         scripts: By the letter of their case.
