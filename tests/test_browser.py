@@ -35,7 +35,7 @@ WIDGETS = {
 MOVES = [  # a cell, a slider in it, a key, and words of the sentence after it
     ("batch_explorer", "accumulation steps", "ArrowRight", "8 x 5 x 2 = 80 samples"),
     ("widgets.memory_calculator", "sequence length", "ArrowLeft", "x 2048 tokens"),
-    ("schedule_stepper", "step", "Home", "1 of "),
+    ("schedule_stepper", "step", "ArrowRight", "2 of "),
     ("plan_explorer", "budget", "ArrowLeft", "Budget 37"),
     ("published_calculator", "micro-batch", "ArrowRight", "Not recorded: gpt2-xl, micro-batch 16"),
     ("published_calculator", "card, GiB", "ArrowRight", "A card of 40 GiB has"),
