@@ -56,7 +56,7 @@ ALLOWED = {
     "school.installer": set(),
     "school.bootstrap": {"school.pythons", "school.installer"},
     "school.authoring": {"units", "claims", "school.marks"},
-    "school.site": {"plan", "widgets", "school.authoring"},
+    "school.site": {"claims", "plan", "widgets", "school.authoring"},
     "school.grading": {"units", "private_torch", "checks", "school.marks"},
     "school.emulate": {"emulated", "school.bootstrap", "school.installer"},
     "school.emulated_tests": {"device", "school.grading", "school.marks"},

@@ -21,6 +21,7 @@ from tutorial_lib.school.site import make_site
 EXECUTABLE, WHY_NOT = find_browser()
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(not EXECUTABLE, reason=WHY_NOT)]
 CHAPTER, LAB = "10b_published_measurements", "lab01_ledger"
+WIDE = "06_where_to_checkpoint"  # long formulas, and code of 88 columns
 
 # Each widget's own cell of its chapter, with the cells that it needs.
 WIDGETS = {
@@ -35,7 +36,7 @@ WIDGETS = {
 MOVES = [  # a cell, a slider in it, a key, and words of the sentence after it
     ("batch_explorer", "accumulation steps", "ArrowRight", "8 x 5 x 2 = 80 samples"),
     ("widgets.memory_calculator", "sequence length", "ArrowLeft", "x 2048 tokens"),
-    ("schedule_stepper", "step", "Home", "1 of "),
+    ("schedule_stepper", "step", "ArrowRight", "2 of "),
     ("plan_explorer", "budget", "ArrowLeft", "Budget 37"),
     ("published_calculator", "micro-batch", "ArrowRight", "Not recorded: gpt2-xl, micro-batch 16"),
     ("published_calculator", "card, GiB", "ArrowRight", "A card of 40 GiB has"),
@@ -114,8 +115,10 @@ def site(tmp_path_factory):
     for folder in ("course", "labs", "solutions"):
         (root / folder).mkdir()
     shutil.copy(ROOT / "pyproject.toml", root)
-    shutil.copytree(ROOT / "course/figures", root / "course/figures")
-    shutil.copy(ROOT / f"course/{CHAPTER}.ipynb", root / "course")
+    for folder in ("figures", "claims"):
+        shutil.copytree(ROOT / "course" / folder, root / "course" / folder)
+    for stem in (CHAPTER, WIDE):
+        shutil.copy(ROOT / f"course/{stem}.ipynb", root / "course")
     shutil.copy(ROOT / f"labs/{LAB}.ipynb", root / "labs")
     folder = make_site(root, root / "site").parent
     handler = functools.partial(QuietHandler, directory=folder)
@@ -147,6 +150,33 @@ def test_axe_finds_nothing_on_a_page_of_the_site(browser, site, page, scheme):
         if one["id"] == "heading-order" or any(tag.startswith("wcag") for tag in one["tags"])
     ]
     assert faults == []
+    context.close()
+
+
+@pytest.mark.parametrize("width", [400, 1280])
+@pytest.mark.parametrize("page", [f"course/{WIDE}", "index", "search"])
+def test_a_page_of_the_site_needs_no_scrolling_sideways(browser, site, page, width):
+    context = browser.new_context(viewport={"width": width, "height": 900})
+    shown = context.new_page()
+    shown.goto(f"{site}/{page}.html")
+    size = "document.documentElement"
+    assert shown.evaluate(f"() => {size}.scrollWidth <= {size}.clientWidth")
+    if width == 1280:
+        blocks = shown.locator(".bd-article .cell_input pre:visible").all()
+        cut = "(one) => one.scrollWidth > one.clientWidth + 1"
+        assert [one.inner_text() for one in blocks if one.evaluate(cut)] == []
+        assert shown.locator(".search-button-field:visible").count() == 1
+    context.close()
+
+
+def test_a_search_loads_less_than_a_megabyte(browser, site):
+    context = browser.new_context()
+    shown, loaded = context.new_page(), []
+    shown.on("response", lambda response: loaded.append(len(response.body())))
+    shown.goto(f"{site}/search.html?q=checkpoint")
+    shown.locator("#search-results li a").first.wait_for()
+    shown.wait_for_load_state("networkidle")
+    assert sum(loaded) < 1_000_000
     context.close()
 
 

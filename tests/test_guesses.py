@@ -5,7 +5,7 @@ import math
 import pytest
 
 from tutorial_lib import claims
-from tutorial_lib.guesses import beside, keep, kept, questions
+from tutorial_lib.guesses import VIEW, beside, keep, kept, questions
 
 
 @pytest.mark.parametrize(
@@ -50,3 +50,20 @@ def test_a_letter_that_is_none_is_named_and_nothing_is_kept(tmp_path, letter):
     said = keep("before", {3: letter}, path)
     assert said == f"Question 3: {letter!r} is no answer. Write 'a', 'b' or 'c', or None."
     assert kept(path) == {}
+
+
+def test_a_front_end_gets_buttons_that_keep_and_remember_and_others_the_same_text(tmp_path):
+    pytest.importorskip("ipywidgets")
+    path = tmp_path / "my_answers.json"
+    said = keep("before", dict.fromkeys(range(1, 11)), path)
+    bundle = said._repr_mimebundle_()
+    assert bundle["text/plain"] == repr(str(said))
+    assert set(bundle) == {"text/plain", VIEW}
+    *rows, words = said._buttons().children
+    assert [row.value for row in rows[1::2]] == [None] * 10
+    rows[1].value = "b"
+    rows[5].value = "c"
+    assert kept(path) == {"before": {"1": "b", "3": "c"}}
+    assert "2 of 10 answers are kept" in words.value
+    again = keep("before", {2: "a"}, path)._buttons().children
+    assert [row.value for row in again[1:8:2]] == [None, "a", None, None]

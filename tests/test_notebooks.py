@@ -13,6 +13,7 @@ from torch import nn
 
 from tutorial_lib import memory
 from tutorial_lib.school import authoring
+from tutorial_lib.school.authoring import frame
 
 FIGURE = 'from IPython.display import HTML\nHTML(\'<img alt="{alt}" src="data:x;base64,{data}">\')'
 
@@ -113,3 +114,24 @@ def test_a_kernels_own_warning_is_not_taken_for_the_lessons(
     said = capsys.readouterr().out
     assert shown in said
     assert "the kernel's own" not in said
+
+
+def test_the_next_links_lead_from_the_first_notebook_through_all_chapters_and_labs(root):
+    here, seen = "course/00_start_here.ipynb", []
+    while here not in seen:
+        seen.append(here)
+        cell = frame.next_cell(root, here)
+        if cell is None:
+            break
+        here = re.search(r"\]\(\.\./(.*)\)", cell.source)[1]
+        assert (root / here).is_file()
+    there = {
+        path.relative_to(root).as_posix()
+        for folder in ("course", "labs")
+        for path in root.glob(f"{folder}/*.ipynb")
+    }
+    companions = {name for name in there if re.match(r"course/\d\d[a-z]", name)}
+    assert set(seen) == there - companions
+    for name in companions:
+        assert frame.next_cell(root, name).source
+    assert seen.index("labs/lab01_ledger.ipynb") == 2

@@ -1,5 +1,7 @@
+import math
 import re
 
+import numpy as np
 import pytest
 import torch
 from browser.figures import FIGURES, is_current
@@ -8,6 +10,7 @@ from matplotlib.patches import Rectangle
 from test_meter import gpt_step
 
 from tutorial_lib import memory, plots
+from tutorial_lib.plots import base
 from tutorial_lib.timeline import CATEGORIES
 from tutorial_lib.units import GIB, MIB
 
@@ -82,8 +85,32 @@ def test_every_figure_is_an_image_with_a_sentence(figures):
         bundle = figure._repr_mimebundle_()
         assert set(bundle) == {"text/html", "text/plain"}
         assert len(bundle["text/plain"]) > 30
-        image = r'<img alt="[^"<]{30,}" style="[^"]*" src="data:image/png;base64,[\w+/=]+">'
+        image = r'<img alt="[^"<]{30,}" style="[^"]*" class="drawn" '
+        image += r'src="data:image/png;base64,[\w+/=]+"><style>[^<]+</style>'
         assert re.fullmatch(image, bundle["text/html"])
+
+
+def on_a_dark_page(color):
+    """What the browser makes of a colour: the two filters of CSS, as Filter Effects 1 says."""
+    amount, degrees = map(float, re.findall(r"[\d.]+", base.DARK_FILTER))
+    inverted = [c * (1 - amount) + (1 - c) * amount for c in to_rgb(color)]
+    cos, sin = math.cos(math.radians(degrees)), math.sin(math.radians(degrees))
+    luma = np.array([0.213, 0.715, 0.072])
+    turned = np.array([[-0.213, -0.715, 0.928], [0.143, 0.140, -0.283], [-0.787, 0.715, 0.072]])
+    matrix = luma + cos * (np.eye(3) - luma) + sin * turned
+    return np.clip(matrix @ inverted, 0, 1)
+
+
+@pytest.mark.parametrize("color", [*base.LINES, "black", "#222222"])
+def test_lines_edges_and_words_stand_out_from_a_dark_page_too(color):
+    ground = on_a_dark_page("white")
+    assert contrast(tuple(ground), "#111111") < 1.1, "JupyterLab's own dark"
+    assert contrast(tuple(on_a_dark_page(color)), tuple(ground)) >= 3
+
+
+def test_a_sheet_of_images_is_not_inverted_on_a_dark_page():
+    html = plots.as_html(plots.image_rows({"a digit": [torch.zeros(4, 4)]}))
+    assert "drawn" not in html
 
 
 def test_the_same_figure_is_the_same_bytes(report):

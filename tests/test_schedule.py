@@ -70,11 +70,16 @@ def test_a_step_that_is_none_is_refused(step):
 
 def test_the_stepper_moves_and_stays_within_a_shorter_schedule():
     stepper = widgets.schedule_stepper({"long": EVENTS, "short": EVENTS[:3]}, unit=1)
-    assert stepper.sentence.startswith("long: 8 of 8 runs")
+    assert stepper.sentence.startswith("long: 1 of 8 runs")
+    slider = stepper.box.children[1]
+    assert (slider.min, slider.value, slider.max) == (1, 1, 8)
     stepper.set(step=5)
     assert "Now stage 0 runs forward again" in stepper.sentence
     stepper.set(name="short")
     assert stepper.sentence.startswith("short: 3 of 3 runs")
+    assert (slider.value, slider.max, stepper.values["step"]) == (3, 3, 3)
+    stepper.set(name="long")
+    assert (slider.value, slider.max) == (3, 8)
 
 
 def test_no_schedule_is_refused():

@@ -1,8 +1,12 @@
 """The static site: pages from executed notebooks, drawn without a network."""
 
+import json
+import shutil
+
 import nbformat
 import pytest
 
+from tutorial_lib import claims
 from tutorial_lib.school.site import make_site
 
 PYPROJECT = '[tool.tutorial]\nrepository = "someone/course"\ntag = "v1"\n'
@@ -12,23 +16,39 @@ BODY = (
 ROW = "<table><tr><td><a href='../course/00_toy.ipynb'>here</a></td></tr></table>"
 
 
-@pytest.fixture(scope="module")
-def pages(tmp_path_factory):
+VERDICT = {
+    **{"claim": "D03", "verdict": "holds if", "number": "2 of 3", "how": "counted"},
+    **{"sentence": "It depends.", "cell": "x", "notebook": "course/00_toy"},
+}
+
+
+def course(tmp_path_factory, root_of_course):
     root = tmp_path_factory.mktemp("course")
-    for folder in ("course/figures", "labs", "solutions"):
+    for folder in ("course/figures", "course/claims", "labs", "solutions"):
         (root / folder).mkdir(parents=True)
     (root / "pyproject.toml").write_text(PYPROJECT)
     (root / "course/figures/bar.svg").write_text("<svg xmlns='http://www.w3.org/2000/svg'/>")
+    shutil.copy(root_of_course / "course/figures/ramp.png", root / "course/figures")
+    (root / "course/claims/verdicts.json").write_text(json.dumps([VERDICT]))
     body = nbformat.v4.new_markdown_cell(BODY, attachments={"bar.png": {"image/png": "PHN2Zy8+"}})
     output = nbformat.v4.new_output("execute_result", {"text/html": ROW}, execution_count=1)
     cells = [
         nbformat.v4.new_markdown_cell("# A chapter"),
         nbformat.v4.new_code_cell("import os", id="setup", execution_count=1),
+        nbformat.v4.new_markdown_cell("**Predict.** How many? Write a number in place of\n`None`."),
+        nbformat.v4.new_code_cell("guess = None  # MiB", execution_count=1),
+        nbformat.v4.new_code_cell("guesses.keep('x', {})", id="my-answers", execution_count=1),
         body,
         nbformat.v4.new_code_cell("table", outputs=[output], execution_count=1),
     ]
-    for name in ("course/00_toy", "labs/lab01_toy"):
+    for name in ("course/00_toy", "labs/lab01_toy", "solutions/lab01_toy"):
         nbformat.write(nbformat.v4.new_notebook(cells=cells), root / f"{name}.ipynb")
+    return root
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory, request):
+    root = course(tmp_path_factory, request.config.rootpath)
     return make_site(root, root / "site").parent
 
 
@@ -57,3 +77,47 @@ def test_a_folder_with_something_else_is_left_alone(pages, tmp_path):
     (tmp_path / "thesis.tex").write_text("x")
     with pytest.raises(ValueError, match="holds files that are no site: give a new folder"):
         make_site(pages.parent, tmp_path)
+
+
+def test_the_first_page_has_the_ramp_a_verdict_a_way_to_begin_and_says_what_it_is(pages):
+    page = (pages / "index.html").read_text()
+    assert list(pages.glob("_images/ramp*.png"))
+    assert "Holds if." in page
+    assert claims.claims()["D03"] in page
+    assert "Counted in" in page
+    assert "2 of 3" in page
+    assert 'class="begin" href="course/00_start_here.html"' in page
+    assert 'class="right-next"' not in page
+    assert '<meta name="description"' in page
+    assert 'content="https://someone.github.io/course/_static/ramp.png"' in page
+    assert (pages / "_static/ramp.png").is_file()
+    assert 'rel="icon"' in page
+    chapter = (pages / "course/00_toy.html").read_text()
+    assert "colab.research.google.com/github/someone/course/blob/v1/course/00_toy.ipynb" in chapter
+    assert ">Home<" in chapter
+
+
+def test_nobody_is_asked_to_write_on_a_page(pages):
+    page = (pages / "course/00_toy.html").read_text()
+    assert "How many?" in page
+    for words in ("in place of", "guess", "keep"):
+        assert words not in page.partition("<article")[2].partition("</article>")[0]
+
+
+def test_solutions_and_the_address_are_there_only_when_asked_for_and_known(
+    pages, tmp_path_factory, request
+):
+    assert not (pages / "solutions").exists()
+    root = course(tmp_path_factory, request.config.rootpath)
+    unknown = PYPROJECT.replace("someone/course", "COURSE-OWNER/COURSE-REPOSITORY")
+    (root / "pyproject.toml").write_text(unknown)
+    out = make_site(root, root / "site", solutions=True).parent
+    assert (out / "solutions/lab01_toy.html").is_file()
+    for name in ("index", "course/00_toy"):
+        assert "COURSE-OWNER" not in (out / f"{name}.html").read_text()
+        assert "og:image" not in (out / f"{name}.html").read_text()
+
+
+def test_a_search_fetches_the_index_and_no_page(pages):
+    assert "SHOW_SEARCH_SUMMARY: false" in (pages / "_static/documentation_options.js").read_text()
+    assert (pages / "_static/scripts/fontawesome.js").stat().st_size == 0

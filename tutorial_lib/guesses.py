@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
+from html import escape
 from math import isfinite
 from numbers import Real
 from pathlib import Path
@@ -11,6 +13,7 @@ from typing import Any
 
 QUESTIONS = Path(__file__).resolve().parent.parent / "course/claims/questions.json"
 ANSWERS = Path("my_answers.json")  # beside the notebook
+VIEW = "application/vnd.jupyter.widget-view+json"
 
 
 def beside(guess: Any, seen: float) -> str:
@@ -37,7 +40,46 @@ def questions() -> list[dict[str, str]]:
     return found
 
 
-def keep(when: str, answers: Mapping[int, str | None], path: Path = ANSWERS) -> str:
+class Form(str):
+    """What `keep` says; a front end shows buttons for the ten questions with it."""
+
+    when: str
+    answers: dict[int, str | None]
+    path: Path
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
+        bundle: dict[str, Any] = {"text/plain": repr(str(self))}
+        with suppress(ImportError):
+            view = {"version_major": 2, "version_minor": 0, "model_id": self._buttons().model_id}
+            bundle[VIEW] = view
+        return bundle
+
+    def _buttons(self) -> Any:
+        """Build radio buttons; each press keeps all answers."""
+        import ipywidgets
+
+        said, rows = ipywidgets.HTML(f'<p role="status">{escape(self)}</p>'), []
+
+        def press(number: int, letter: str) -> None:
+            self.answers[number] = letter
+            words = _keep(self.when, self.answers, self.path)
+            said.value = f'<p role="status">{escape(words)}</p>'
+
+        before = kept(self.path).get(self.when, {})
+        wide = {"width": "auto"}
+        for number, asked in enumerate(questions(), 1):
+            letter = self.answers.get(number) or before.get(str(number))
+            self.answers[number] = letter if letter in ("a", "b", "c") else None
+            choices = [(asked[letter], letter) for letter in "abc"]
+            chosen = ipywidgets.RadioButtons(
+                options=choices, value=self.answers[number], layout=wide
+            )
+            chosen.observe(lambda change, n=number: press(n, change["new"]), "value")
+            rows += [ipywidgets.HTML(f"<b>{number}. {escape(asked['question'])}</b>"), chosen]
+        return ipywidgets.VBox([*rows, said])
+
+
+def keep(when: str, answers: Mapping[int, str | None], path: Path = ANSWERS) -> Form:
     """Keep a reader's answers to `questions` in a file beside the notebook, and nowhere else.
 
     Args:
@@ -46,8 +88,15 @@ def keep(when: str, answers: Mapping[int, str | None], path: Path = ANSWERS) -> 
         path: The file; what it keeps of other times stays.
 
     Returns:
-        How many answers are kept, or which of them is none: then the file stays as it was.
+        How many answers are kept, or which of them is none: then the file stays as it was. Shown
+        as the last value of a cell, it has buttons to answer with, where a front end is there.
     """
+    form = Form(_keep(when, answers, path))
+    form.when, form.answers, form.path = when, dict(answers), path
+    return form
+
+
+def _keep(when: str, answers: Mapping[int, str | None], path: Path) -> str:
     given = {str(number): letter for number, letter in answers.items() if letter is not None}
     for number, letter in given.items():
         if letter not in ("a", "b", "c"):

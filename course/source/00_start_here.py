@@ -41,8 +41,9 @@ asked = pd.DataFrame(guesses.questions(), index=range(1, 11))
 asked[["question", "a", "b", "c"]]
 
 # %% [markdown] id="answer-text"
-# Write a letter in place of each `None`, as in `1: "b"`. The answers stay in the file
-# `my_answers.json` beside this notebook. Nothing is sent anywhere.
+# Run the cell and press your choices. Where no buttons show, write a letter in place of each `None`,
+# as in `1: "b"`. The answers stay in the file `my_answers.json` beside this notebook. Nothing is
+# sent anywhere.
 
 # %% id="my-answers"
 answers = {1: None, 2: None, 3: None, 4: None, 5: None}

@@ -26,8 +26,8 @@ asked = pd.DataFrame(guesses.questions(), index=range(1, 11))
 asked[["question", "a", "b", "c"]]
 
 # %% [markdown] id="answer-text"
-# Write a letter in place of each `None`, as in `1: "b"`. They stay in `my_answers.json` beside this
-# notebook.
+# Run the cell and press your choices, or write a letter in place of each `None`, as in `1: "b"`.
+# They stay in `my_answers.json` beside this notebook.
 
 # %% id="my-answers"
 answers = {1: None, 2: None, 3: None, 4: None, 5: None}

@@ -49,12 +49,22 @@ MARKED_LINES: tuple[dict[str, Any], ...] = tuple(
     {"color": color, "marker": marker} for color, marker in zip(LINES, "os^Dv<>ph", strict=True)
 )
 CARDS_GIB = (16, 24, 80)
+# Figures are drawn on white, which reads anywhere. On the dark pages of JupyterLab, the site, Colab
+# and VS Code the browser swaps light and dark: 0.93 makes JupyterLab's ground of white.
+DARK_PAGES = (
+    *('body[data-jp-theme-light="false"]', 'html[data-theme="dark"]'),
+    *('html[theme="dark"]', "body.vscode-dark"),
+)
+DARK_FILTER = "invert(0.93) hue-rotate(180deg)"
+_DRAWN = ".drawn, .jp-MarkdownOutput img[src^='data:']"  # a figure; one attached to a text
+_SHEET = f"<style>:is({', '.join(DARK_PAGES)}) :is({_DRAWN}) {{ filter: {DARK_FILTER} }}</style>"
 
 
 class CourseFigure(Figure):
     """A figure with its sentence: shown as an image with alt text, compared as the sentence."""
 
     alt = ""
+    is_photo = False  # of images: dark pages show it as it is
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
         return {"text/html": as_html(self), "text/plain": self.alt}
@@ -66,10 +76,10 @@ def as_html(figure: CourseFigure) -> str:
     # No software name or date in the file: the same figure is the same bytes.
     figure.savefig(buffer, format="png", dpi=110, metadata={"Software": None})
     data = base64.b64encode(buffer.getvalue()).decode("ascii")
-    return (
-        f'<img alt="{escape(figure.alt)}" style="max-width:100%" '
-        f'src="data:image/png;base64,{data}">'
-    )
+    image = f'<img alt="{escape(figure.alt)}" style="max-width:100%" '
+    if figure.is_photo:
+        return f'{image}src="data:image/png;base64,{data}">'
+    return f'{image}class="drawn" src="data:image/png;base64,{data}">{_SHEET}'
 
 
 def new_figure(title: str, *, height: float) -> tuple[CourseFigure, Axes]:

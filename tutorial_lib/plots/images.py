@@ -50,6 +50,7 @@ def image_rows(
     axes.set_xticks([])
     axes.tick_params(length=0)
     axes.spines[:].set_visible(False)
+    figure.is_photo = True
     each = "; ".join(f"{name}: {len(images)} images" for name, images in pictures.items())
     figure.alt = f"{title or 'Images'}. {each}."
     return figure

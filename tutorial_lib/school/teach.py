@@ -153,11 +153,14 @@ def build(
 
 def site(
     out: Annotated[Path, typer.Option(help="Folder for the pages.")] = Path("site"),
+    solutions: Annotated[
+        bool, typer.Option("--solutions", help="The labs' solutions too.")
+    ] = False,
 ) -> None:
     """Write the executed course as static pages, for any host of files."""
     from tutorial_lib.school.site import make_site
 
-    print(f"wrote {make_site(ROOT, out)}")
+    print(f"wrote {make_site(ROOT, out, solutions=solutions)}")
 
 
 def new(

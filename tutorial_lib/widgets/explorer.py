@@ -19,12 +19,21 @@ VIEW = "application/vnd.jupyter.widget-view+json"
 
 @dataclass(frozen=True)
 class Control:
-    """One thing to move: a slider over its options, a menu, or a box to tick for two truths."""
+    """One thing to move: a slider over its options, a menu, or a box to tick for two truths.
+
+    Args:
+        label: Its name, to its left.
+        options: What it goes over.
+        value: Where it begins.
+        menu: Whether it is a menu.
+        last: Where a slider over a range ends, from the values of the other controls.
+    """
 
     label: str
     options: Sequence[Any]
     value: Any
     menu: bool = False
+    last: Callable[[Mapping[str, Any]], int] | None = None
 
     def checked(self, name: str, value: Any) -> Any:
         """Return the option that equals the value, or raise `ValueError` naming the options."""
@@ -41,7 +50,7 @@ class Control:
 
         look = {
             "style": {"description_width": "11em"},
-            "layout": {"width": "30em", "max_width": "98%"},
+            "layout": {"width": "98%"},
         }
         common: dict[str, Any] = {"description": self.label, "value": value, **look}
         if isinstance(self.options[0], bool):
@@ -75,7 +84,17 @@ class Explorer:
         self._draw = draw
         self._controls = controls
         self.values = {name: each.checked(name, each.value) for name, each in controls.items()}
+        self._fit()
         self._show(draw(**self.values))
+
+    def _fit(self) -> None:
+        """Let each slider end where the other controls' values say, and stand no further."""
+        for name, control in self._controls.items():
+            if control.last:
+                last = control.last(self.values)
+                self.values[name] = min(self.values[name], last)
+                if "box" in self.__dict__:
+                    self.box.children[list(self._controls).index(name)].max = last
 
     def _show(self, shown: CourseFigure | str, error: Exception | None = None) -> None:
         self.error = error
@@ -97,6 +116,7 @@ class Explorer:
         if moved.items() <= self.values.items():
             return
         self.values |= moved
+        self._fit()
         try:
             self._show(self._draw(**self.values))
         except Exception as error:
@@ -116,7 +136,9 @@ class Explorer:
         widgets = [self._controls[name].widget(value) for name, value in self.values.items()]
         for name, widget in zip(self.values, widgets, strict=True):
             widget.observe(lambda change, name=name: self.set(**{name: change["new"]}), "value")
-        return ipywidgets.VBox([*widgets, ipywidgets.HTML(self.html)])
+        self.__dict__["box"] = ipywidgets.VBox([*widgets, ipywidgets.HTML(self.html)])
+        self._fit()
+        return self.__dict__["box"]
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
         bundle: dict[str, Any] = {"text/html": self.html, "text/plain": self.sentence}

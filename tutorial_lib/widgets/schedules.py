@@ -43,13 +43,17 @@ def schedule_stepper(schedules: Mapping[str, Sequence[Any]], *, unit: int = 0) -
         raise ValueError("schedules is empty: give the events of at least one.")
     longest = max(map(len, schedules.values()))
 
+    def last(values: Mapping[str, Any]) -> int:
+        return len(schedules[values["name"]])
+
     def draw(name: str, step: int) -> CourseFigure:
-        events = schedules[name]
-        return draw_schedule(events, step=min(step, len(events)), title=name, unit=unit)
+        return draw_schedule(schedules[name], step=step, title=name, unit=unit)
 
     controls = {
         "name": Control("schedule", list(schedules), next(iter(schedules)), menu=True),
-        "step": Control("step", range(1, longest + 1), longest),
+        "step": Control(
+            "step", range(1, longest + 1), 1, last=lambda at: len(schedules[at["name"]])
+        ),
     }
     return Explorer(draw, controls)
 

@@ -1,4 +1,4 @@
-"""What build adds to every notebook: metadata, the Colab badge, the set-up cell."""
+"""What build adds to every notebook: metadata, Colab's badge, the set-up cell, the next link."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ from tutorial_lib.school.authoring.files import ZIP_NAME, AuthoringError
 PLACEHOLDER = "COURSE-OWNER/COURSE-REPOSITORY"
 _REPOSITORY = re.compile(r"[A-Za-z0-9-]+/[A-Za-z0-9._-]+")
 _FIGURE = re.compile(r"(?<=\]\()figures/([\w.-]+)\.svg(?=\))")
+_ROW_LINK = re.compile(r"\[([^\]]+)\]\(((?:course|labs)/\w+\.ipynb)\)")
+_COMPANION = re.compile(r"\d\d[a-z]")
 _TAG = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 # Colab: pip must never see torch there, so the course is fetched and put on sys.path. The three
@@ -127,6 +129,31 @@ def badge_cell(settings: Settings, path: str) -> NotebookNode:
     if not settings.published:
         text += "\n\n(This course has no public address yet: the badge leads nowhere.)"
     return nbformat.v4.new_markdown_cell(text, id="colab-badge")
+
+
+def next_cell(root: Path, path: str) -> NotebookNode | None:
+    """Make the cell that links to the next notebook, in the order of the README's table.
+
+    A chapter leads to its lab, and a lab to the next chapter. Companions are optional: none is
+    anybody's next, and each leads where its chapter does.
+
+    Args:
+        root: The course's folder.
+        path: The notebook to learn in, as in `course/01_where_memory_goes.ipynb`.
+
+    Returns:
+        None after the last one, and where the table does not name the notebook.
+    """
+    readme = root / "README.md"
+    lines = readme.read_text(encoding="utf-8").splitlines() if readme.is_file() else []
+    links = [link for line in lines if line.startswith("| [") for link in _ROW_LINK.findall(line)]
+    paths = [target for _, target in links]
+    after = links[paths.index(path) + 1 :] if path in paths else []
+    for name, target in after:
+        if not _COMPANION.fullmatch(name):
+            text = f"**Next:** [{name}](../{target})"
+            return nbformat.v4.new_markdown_cell(text, id="next-notebook")
+    return None
 
 
 def attach_figures(cell: NotebookNode, folder: Path) -> None:

@@ -15,7 +15,7 @@ from tutorial_lib.school import marks
 from tutorial_lib.school.authoring import prose
 from tutorial_lib.school.authoring.files import AuthoringError
 
-RESERVED_IDS = ("colab-badge", "setup")
+RESERVED_IDS = ("colab-badge", "setup", "next-notebook")
 KEPT_METADATA = ("tags", "cellView")
 
 # jupytext would also uncomment words such as `# copy the boundary`: magics are read below instead.

@@ -16,6 +16,7 @@ from tutorial_lib.school.authoring.frame import (
     Settings,
     attach_figures,
     badge_cell,
+    next_cell,
     notebook_metadata,
     setup_cell,
 )
@@ -221,6 +222,9 @@ def _assemble(
         new = nbformat.v4.new_code_cell if cell.kind == "code" else nbformat.v4.new_markdown_cell
         built.append(new(text, id=cell.id, metadata=dict(cell.metadata)))
     built[1:1] = [badge_cell(settings, path), setup_cell(settings, folder)]
+    place = "course" if folder == "course" else "labs"
+    if link := next_cell(root, f"{place}/{Path(path).name}"):
+        built.append(link)
     if folder != "course":
         mark_of = {cell.id: cell.mark for cell in cells}
         for cell in built:

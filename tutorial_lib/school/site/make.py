@@ -6,29 +6,34 @@ import json
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
 import nbformat
 from nbformat import NotebookNode
 
-from tutorial_lib import __version__, plan, widgets
+from tutorial_lib import __version__, claims, plan, widgets
 from tutorial_lib.school.authoring.frame import read_settings
 
 HERE = Path(__file__).parent
 PARTS = {"Chapters": "course", "Labs": "labs", "Solutions": "solutions"}
 _FOLDED = ("setup", "imports")
+_ASKED = ("answer-text", "my-answers")  # and each `guess = None`: nobody writes on a page
+_WRITE = re.compile(r"\s*Write (?:a|your) number in\s+place\s+of\s+`None`\.")
+# Three verdicts for the first page, one of each kind of surprise.
+_FIRST = ("A06", "D03", "D13")
 _ATTACHED = re.compile(r"\(attachment:([\w.-]+)\.png\)")
 _PAGE = re.compile(r"(href=['\"][^'\"]*)\.ipynb")
 
 
-def make_site(root: Path, out: Path) -> Path:
+def make_site(root: Path, out: Path, *, solutions: bool = False) -> Path:
     """Write the course as static pages.
 
     Args:
         root: The course's folder; its notebooks must be built.
         out: A folder for the pages; what an earlier site left there is replaced.
+        solutions: Whether the labs' solutions are among the pages.
 
     Returns:
         The first page.
@@ -42,24 +47,29 @@ def make_site(root: Path, out: Path) -> Path:
         raise ValueError(f"{out} holds files that are no site: give a new folder.")
     with tempfile.TemporaryDirectory() as folder:
         pages = Path(folder)
-        _write_pages(root, pages)
+        _write_pages(root, pages, [*PARTS][: None if solutions else -1])
         if build_main(["-q", "-b", "html", "-d", f"{folder}/_build", folder, str(out)]):
             raise ValueError("Sphinx refused: its own words stand above.")
+    # 1.5 MB that draw as pictures the icons for which the theme ships a font, too.
+    (out / "_static/scripts/fontawesome.js").write_bytes(b"")
     (out / ".nojekyll").touch()  # GitHub's host would leave out folders like _static
     return out / "index.html"
 
 
-def _write_pages(root: Path, pages: Path) -> None:
+def _write_pages(root: Path, pages: Path, parts: Sequence[str]) -> None:
     settings = read_settings(root)
     known = {**asdict(settings), "published": settings.published, "version": __version__}
     (pages / "settings.json").write_text(json.dumps(known), encoding="utf-8")
     shutil.copy(HERE / "conf.py", pages)
     shutil.copytree(root / "course/figures", pages / "figures")
     (pages / "_static").mkdir()
-    for name in ("course.css", "player.js"):
-        shutil.copy(HERE / name, pages / "_static")
-    index = [(HERE / "index.md").read_text(encoding="utf-8")]
-    for title, folder in PARTS.items():
+    ramp = root / "course/figures/ramp.png"
+    for path in (HERE / "course.css", HERE / "player.js", HERE / "logo.svg", ramp):
+        shutil.copy(path, pages / "_static")
+    first = (HERE / "index.md").read_text(encoding="utf-8")
+    index = [first.replace("VERDICTS", "\n".join(_verdicts(root)))]
+    for title in parts:
+        folder = PARTS[title]
         (pages / folder).mkdir()
         paths = sorted((root / folder).glob("*.ipynb"))
         for path in paths:
@@ -72,6 +82,17 @@ def _write_pages(root: Path, pages: Path) -> None:
     (pages / "player.md").write_text("".join(_player()), encoding="utf-8")
 
 
+def _verdicts(root: Path) -> Iterator[str]:
+    """Write what became of three claims, as the notebooks found it."""
+    rows = json.loads((root / "course/claims/verdicts.json").read_text(encoding="utf-8"))
+    for name in _FIRST:
+        row = next((row for row in rows if row["claim"] == name), None)
+        if row:
+            where = f"[{row['notebook'].rpartition('/')[2]}]({row['notebook']}.ipynb)"
+            yield f'- "{claims.claims()[name]}" **{row["verdict"].capitalize()}.**'
+            yield f"  {row['sentence']} {row['how'].capitalize()} in {where}: {row['number']}."
+
+
 def _title(path: Path) -> str:
     """Give a page's name in the list at the side: its number, and its heading."""
     heading = nbformat.read(path, as_version=4).cells[0].source.splitlines()[0].lstrip("# ")
@@ -80,8 +101,14 @@ def _title(path: Path) -> str:
 
 
 def _as_page(notebook: NotebookNode) -> NotebookNode:
-    """Fold what every notebook begins with; figures and links in tables become the site's."""
+    """Fold what all begin with, leave out what asks to write; make figures and links the site's."""
+    cells = notebook.cells
+    notebook.cells = [
+        c for c in cells if c.id not in _ASKED and not c.source.startswith("guess = None")
+    ]
     for cell in notebook.cells:
+        if cell.cell_type == "markdown":
+            cell.source = _WRITE.sub("", cell.source)
         if cell.id in _FOLDED:
             cell.metadata["tags"] = ["hide-input"]
         if cell.pop("attachments", None):  # MyST knows files only
