@@ -280,10 +280,10 @@ def published_epoch(model, optimizer, num=4):
 # %% [markdown] id="read-last"
 # Their gradient is computed and stays in `.grad`. If the next epoch begins with `zero_grad`, the
 # five images are lost; with shuffled data, each epoch loses others. If it does not, an old gradient
-# leaks into the next epoch. The usual mend is an extra `step()` at the end. But the loop divided
+# leaks into the next epoch. The usual fix is an extra `step()` at the end. But the loop divided
 # the loss of the last micro-batch by 4, and this window has no other three.
 #
-# The exact mend: know the window first, and weigh each micro-batch by its share of the window's
+# The exact fix: know the window first, and weigh each micro-batch by its share of the window's
 # images.
 
 
@@ -308,7 +308,7 @@ for epoch in (published_epoch, with_extra_step, mended_epoch):
 
 # %% [markdown] id="read-epochs"
 # The published loop makes two updates where the big batch makes three. With the extra step there
-# are three, and the last gradient is a quarter of what five images make. The mended loop is the big
+# are three, and the last gradient is a quarter of what five images make. The fixed loop is the big
 # batch, to rounding.
 #
 # ## Ragged rows: the mean of means

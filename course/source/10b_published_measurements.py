@@ -140,9 +140,9 @@ guide.round(1)
 
 # %% [markdown] id="read-guide"
 # These predictions are too low, and most where activations are largest. So the levels agree better
-# than the drops from one row to the next, in the line above the table. The driver counts what
-# PyTorch's allocator has *reserved*, with its cache and its holes (chapter 02), and the PyTorch of
-# that time kept softmax's input too. The predictor counts today's tensors.
+# than the drops from one row to the next, in the second line above the table. The driver counts
+# what PyTorch's allocator has *reserved*, with its cache and its holes (chapter 02), and the
+# PyTorch of that time kept softmax's input too. The predictor counts today's tensors.
 #
 # Today's defaults alone take less than the second row: they save more than accumulation did.
 

@@ -182,10 +182,12 @@ def in_words(plan):
 plans.apply(in_words, axis=1).unstack().rename(columns="{} GiB".format)
 
 # %% [markdown] id="plans-read"
-# Three things to see:
+# Four things to see:
 #
 # - The planner checkpoints only where it has to. With states in 8 bits and weights in 16, all but
 #   one of these need no recomputation at all: first lower what stays, then recompute.
+# - Weights in 16 bits have a price that FLOPs do not show. bfloat16 rounds away any update that is
+#   smaller than 1/512 of its weight, so the model may learn less than with float32 weights.
 # - It does not fill the card for the sake of it. A larger micro-batch has the same arithmetic, and
 #   the planner's clock, which counts FLOPs and bytes, sees little gain. A real GPU may.
 # - Llama 2 7B in full training fits 80 GiB and neither of the smaller cards. The planner says so,
