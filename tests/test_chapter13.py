@@ -41,8 +41,8 @@ def chapter():
 @pytest.mark.parametrize(
     ("name", "way", "argument"),
     [
-        ("ZeRO 2", "fsdp", 2),
-        ("ZeRO 3", "fsdp", 3),
+        ("FSDP2, kept", "fsdp", False),
+        ("ZeRO 3", "fsdp", True),
         ("TP", "tensor_parallel", False),
         ("TP + sequence", "tensor_parallel", True),
     ],

@@ -183,14 +183,17 @@ pd.DataFrame(distances).T.map("{:.0e}".format)
 #
 # How far apart may two correct loops be? A sum of $n$ terms is rounded $n$ times, each time by at
 # most a share $u$, half of the type's epsilon. The roundings go up and down, so they grow with
-# $\sqrt n$ and not with $n$. Higham and Mary (2019, theorem 2.4) prove a bound. As a share of the
-# sum of the terms' *sizes*, two orders of adding differ by less than
+# $\sqrt n$ and not with $n$. Higham and Mary (2019) prove such bounds for independent roundings.
+# Our rule of thumb follows theirs. As a share of the sum of the terms' *sizes*, two orders of
+# adding differ by less than
 #
 # $$ 2 \, \lambda \sqrt{n} \, u, \qquad \lambda = 4 $$
 #
-# The $\lambda$ says how sure we want to be: with 4, about one sum in a thousand may be further off.
-# A gradient has one term per token here, so $n = 16 \cdot 64$. That is the column "bound", and
-# every distance in the table is below it.
+# The $\lambda$ says how sure we want to be. With 4, their theorem 2.4 lets fewer than one product
+# of $n$ roundings in a thousand be further off. A sum has $n$ such products, and forward rounds as
+# well, so for a gradient this is a rule of thumb and no proof. A gradient has one term per token
+# here, so $n = 16 \cdot 64$. That is the column "bound", and every distance in the table is below
+# it.
 #
 # `assert_same_training` uses this bound as its tolerance. It calls both loops twice and compares
 # all that training changes: loss, gradients, parameters, optimizer state, buffers, random
@@ -277,10 +280,10 @@ def published_epoch(model, optimizer, num=4):
 # %% [markdown] id="read-last"
 # Their gradient is computed and stays in `.grad`. If the next epoch begins with `zero_grad`, the
 # five images are lost; with shuffled data, each epoch loses others. If it does not, an old gradient
-# leaks into the next epoch. The usual mend is an extra `step()` at the end. But the loop divided
+# leaks into the next epoch. The usual fix is an extra `step()` at the end. But the loop divided
 # the loss of the last micro-batch by 4, and this window has no other three.
 #
-# The exact mend: know the window first, and weigh each micro-batch by its share of the window's
+# The exact fix: know the window first, and weigh each micro-batch by its share of the window's
 # images.
 
 
@@ -305,7 +308,7 @@ for epoch in (published_epoch, with_extra_step, mended_epoch):
 
 # %% [markdown] id="read-epochs"
 # The published loop makes two updates where the big batch makes three. With the extra step there
-# are three, and the last gradient is a quarter of what five images make. The mended loop is the big
+# are three, and the last gradient is a quarter of what five images make. The fixed loop is the big
 # batch, to rounding.
 #
 # ## Ragged rows: the mean of means
@@ -370,9 +373,9 @@ print(f"loss off by {loss_off:.1f} %")
 # %% [markdown] id="read-ragged"
 # With one number for the whole window, the loop is the big batch. With the mean of means, the
 # gradient is wrong by many times more than the loss, and nobody sees one per cent in a loss. A
-# token of a short row then counts more than a token of a long one, so the model learns another
-# task. Hugging Face's `Trainer` had this fault until 2024. `08b_trainers_and_precision` (optional)
-# looks at what it does today with a model of your own.
+# token then counts more if its micro-batch has few tokens, so the model learns another task.
+# Hugging Face's `Trainer` had this fault until 2024. `08b_trainers_and_precision` (optional) looks
+# at what it does today with a model of your own.
 #
 # ## What happens once per update
 #

@@ -7,8 +7,8 @@
 # every line of the loop is right.
 #
 # Chapter 08's formula has a premise: each loss depends on its own sample only. In this chapter you
-# see the premise as a picture, break it with BatchNorm and with a contrastive loss, and mend both.
-# The last mend, cached gradients, will look familiar.
+# see the premise as a picture, break it with BatchNorm and with a contrastive loss, and fix both.
+# The last fix, cached gradients, will look familiar.
 #
 # **Budget:** 60 minutes, 1 GiB of memory, no GPU needed.
 
@@ -186,10 +186,10 @@ pd.DataFrame(left, index=heads).T.rename_axis("micro-batches")
 # %% [markdown] id="read-running"
 # Sixteen micro-batches forget in one update what sixteen updates should forget. Evaluation then
 # rests on the last few micro-batches. Such statistics are noisy, and the training loss never shows
-# it, because training does not use them. The smaller momentum of the right column mends that. The
+# it, because training does not use them. The smaller momentum of the right column fixes that. The
 # gradients stay wrong.
 #
-# ### Mends
+# ### Fixes
 #
 # Three are offered everywhere. *SyncBatchNorm* computes statistics over all processes. *Frozen
 # statistics* put BatchNorm into `eval()` while the rest trains, as fine-tuning of detectors does.
@@ -263,7 +263,7 @@ plots.training_curves(curves, title=title, log="xy", **words)
 
 # %% [markdown] id="read-averages"
 # Dropout's error falls along $1/\sqrt{n}$: each accumulated gradient is one more draw from the
-# distribution that the big batch draws from. It needs no mend. BatchNorm's error falls a little and
+# distribution that the big batch draws from. It needs no fix. BatchNorm's error falls a little and
 # stays: its average is the gradient of another loss.
 #
 # ## Contrastive losses
@@ -560,7 +560,7 @@ claims.Verdicts(
 # ## What you can now do
 #
 # - Test whether a layer or a loss mixes samples, and say what accumulation does to it.
-# - Tell noise from bias: dropout needs no mend; for BatchNorm, GroupNorm or frozen statistics are
+# - Tell noise from bias: dropout needs no fix; for BatchNorm, GroupNorm or frozen statistics are
 #   one, and SyncBatchNorm is none.
 # - Give a contrastive loss its full batch in the memory of a micro-batch, random state included.
 #

@@ -66,18 +66,20 @@ for model, key in models.items():
 times_less
 
 # %% [markdown] id="thousand-read"
-# In the ResNet, $\sqrt n$ divides the peak by more than six. 48 to 7 is nearly seven, so the famous
-# ratio holds. Segments of one block are by far the worst choice.
+# In the ResNet, $\sqrt n$ divides the peak by more than six. The famous 48 to 7 is nearly seven.
+# That was another network, for the larger images of ImageNet, but the ratio is about the same.
+# Segments of one block are by far the worst choice.
 #
 # In the transformers it hardly matters. Each of the three lengths is the best for one of the three
 # models, and the best beats the worst by less than a fifth. Longer segments keep fewer inputs,
 # which are small here, and recompute more at once. (GPT-2's peak with short segments lies at the
 # scores of the vocabulary, outside of all blocks: chapter 10.)
 #
-# Why does it matter so much in the ResNet? One of its blocks keeps three tensors as large as its
-# input (the next cell counts them), and one of the three *is* the input, which a checkpoint around
-# the block must keep. So segments of one block save at most a factor of three. A transformer's
-# block keeps more than ten times its input, so there the inputs hardly count.
+# Why does it matter so much in the ResNet? One of its blocks keeps three times the bytes of its
+# input (the code below counts them): the input itself, one more tensor of that size, and four of a
+# quarter. A checkpoint around the block must keep the input. So segments of one block save at most
+# a factor of three. A transformer's block keeps more than ten times its input, so there the inputs
+# hardly count.
 #
 # Chapter 06 derived the best segment: $\sqrt{n / r}$ blocks, where a block keeps $r$ times its
 # input. With $n = 333$ and $r = 3$ that is about ten, and not $\sqrt{333} = 18$. The later stages

@@ -215,9 +215,15 @@ table.round(2)
 # well, and stage 3 the weights as well. A rank gathers the weights that it lacks just before it
 # needs them. The cell below draws DDP and stage 3.
 #
-# In PyTorch, stage 1 is `ZeroRedundancyOptimizer`. Stages 2 and 3 are `fully_shard` (FSDP2), which
-# gathers each wrapped module in its forward. `reshard_after_forward=False` keeps the gathered
-# weights until backward (stage 2). `True` drops them and gathers them again (stage 3).
+# Two classes of PyTorch come near these stages, and you measure both.
+#
+# - `ZeroRedundancyOptimizer` divides what stage 1 divides. But under it DDP all-reduces whole
+#   gradients, and then it broadcasts the new weights. ZeRO's own stage 1 needs a reduce-scatter and
+#   a gather, which send what DDP sends.
+# - `fully_shard` (FSDP2) gathers each wrapped module in its forward. With
+#   `reshard_after_forward=True` it drops the weights and gathers them again in backward: stage 3.
+#   With `False` it keeps them until backward. Between steps the weights are divided all the same,
+#   so this is not stage 2, which holds $1 + 3/N$ there.
 #
 # The formulas for N ranks with AdamW, in P: A is what one process needs for this rank's lines,
 # beyond weights and states. At its peak stage 3 has gathered one block and the modules outside the
@@ -226,9 +232,9 @@ table.round(2)
 # | | between steps | at the peak | sent per step |
 # |---|---|---|---|
 # | DDP with views | $4$ | $4 + A$ | $2\,(N-1)/N$ |
-# | stage 1 | $2 + 2/N$ | $2 + 2/N + A$ | $3\,(N-1)/N$ |
-# | stage 2 | $4/N$ | $1 + 3/N + A$ | $2\,(N-1)/N$ |
-# | stage 3 | $4/N$ | $3/N + \text{rest} + 2\,\text{block} + A$ | $3\,(N-1)/N$ |
+# | `ZeroRedundancyOptimizer` | $2 + 2/N$ | $2 + 2/N + A$ | $3\,(N-1)/N$ |
+# | FSDP2, kept until backward | $4/N$ | $1 + 3/N + A$ | $2\,(N-1)/N$ |
+# | FSDP2, stage 3 | $4/N$ | $3/N + \text{rest} + 2\,\text{block} + A$ | $3\,(N-1)/N$ |
 #
 # In a ring, a rank sends $(N-1)/N$ of the tensor for a gather, a reduce-scatter or a broadcast, and
 # twice that for an all-reduce.
@@ -252,10 +258,10 @@ divided = partial(ZeroRedundancyOptimizer, optimizer_class=AdamW, foreach=False)
 zero_1 = partial(ddp, make_optimizer=divided)
 
 
-def fsdp(stage):
+def fsdp(twice):
     model, mesh = make_gpt(), init_device_mesh("cpu", (dist.get_world_size(),))
     for module in (*model.blocks, model):  # the last call takes what no block has
-        fully_shard(module, mesh=mesh, reshard_after_forward=stage == 3)
+        fully_shard(module, mesh=mesh, reshard_after_forward=twice)
     return training_step(model, my_lines())
 
 
@@ -264,8 +270,8 @@ A = measured(one_process, 1, 2).report.peak_bytes / P - 3  # less weights and st
 block, passed = sum(p.nbytes for p in make_gpt().blocks[0].parameters()) / P, 1 - 1 / N
 formula = {  # between steps, at the peak, sent
     "DDP": (4, 4 + A, 2 * passed),
-    "ZeRO 1": (2 + 2 / N, 2 + 2 / N + A, 3 * passed),
-    "ZeRO 2": (4 / N, 1 + 3 / N + A, 2 * passed),
+    "ZeroRedundancy": (2 + 2 / N, 2 + 2 / N + A, 3 * passed),
+    "FSDP2, kept": (4 / N, 1 + 3 / N + A, 2 * passed),
     "ZeRO 3": (4 / N, 3 / N + (1 - 8 * block) + 2 * block + A, 3 * passed),
 }
 
@@ -292,7 +298,8 @@ def show(names):  # in P, each beside its formula
 
 
 # %% id="zero-measured"
-ways = {"DDP": [ddp], "ZeRO 1": [zero_1], "ZeRO 2": [fsdp, 2], "ZeRO 3": [fsdp, 3]}
+ways = {"DDP": [ddp], "ZeroRedundancy": [zero_1],
+        "FSDP2, kept": [fsdp, False], "ZeRO 3": [fsdp, True]}  # fmt: skip
 seen = {name: of_four(*way) for name, way in ways.items()}
 share = 100 * seen["ZeRO 3"].report.peak_bytes / seen["DDP"].report.peak_bytes
 print(f"stage 3: {share:.0f} % of DDP's peak{beside(guess, share)}")
@@ -302,8 +309,29 @@ show(ways)
 # The formulas are right within two per cent, for bytes held and bytes sent. Keep in mind:
 #
 # - **Activations are not divided.** Every rank has those of its own lines.
-# - **Stage 2 saves less at the peak than between steps**, because at the peak all weights are
-#   gathered.
+# - **FSDP2 with kept weights saves less at the peak than between steps**, because at the peak all
+#   weights are gathered.
+#
+# FSDP2 also has a `no_sync`, `set_requires_gradient_sync(False)`. Under DDP it costs nothing. Here
+# it leaves out the reduce-scatter. What does the first of two micro-batches leave on a rank?
+
+
+# %% id="fsdp-accumulation"
+def left_behind(sync):
+    _, model, _ = fsdp(True)
+    model.set_requires_gradient_sync(sync)
+    part = my_lines()[:1]
+    with memory.watch() as report:
+        loss_of(model(part), part).backward()
+    return report.leaked_bytes / P
+
+
+for sync in (True, False):
+    print(f"sync={sync!s:<6} {four.run(left_behind, sync)[0]:.2f} P")
+
+# %% [markdown] id="pipeline-text"
+# A whole gradient on each rank, in place of an N-th. So where gradients are large, accumulate under
+# FSDP *with* the reduce-scatter in each micro-batch, and pay with what it sends.
 #
 # ## Pipeline parallelism: divide the layers
 #
@@ -442,13 +470,19 @@ pd.DataFrame(table).T.rename_axis(columns="on ranks 0 to 3")
 # keys, then all values. We first put them in the order of the ranks, since each rank needs the
 # three of its own heads.
 #
-# **The formula.** Chapter 01 counted 16 units of activations a block. Inside the pairs stand 12 of
-# them: queries, keys, values and attention's result, and the wide tensor before and after GELU.
-# Tensor parallelism divides those 12 by N. Sequence parallelism divides 14, and the last norm's
-# input; the other two are the gathered inputs of the two pairs, which autograd saves whole.
-# Weights, gradients and states are divided where they belong to a block's matrices; with sequence
-# parallelism, the output matrix's too. Each pair makes an all-reduce in forward and one in
-# backward: 8 units a block, times $(N-1)/N$. Sequence parallelism sends five more at the two ends.
+# **The formula.** Chapter 01 counted 16 units of activations a block. Which are divided by N?
+#
+# | tensors of a block | units | tensor parallelism | with sequence |
+# |---|---|---|---|
+# | queries, keys, values, attention's result | 4 | divided | divided |
+# | the wide tensor before and after GELU | 8 | divided | divided |
+# | the inputs of both norms | 2 | whole | divided |
+# | the gathered inputs of both pairs | 2 | whole | whole |
+#
+# With sequence parallelism the last norm's input is divided too. Weights, gradients and states are
+# divided where they belong to a block's matrices; with sequence parallelism, the output matrix's
+# too. Each pair makes an all-reduce in forward and one in backward: 8 units a block, times
+# $(N-1)/N$. Sequence parallelism sends five more at the two ends.
 #
 # **Predict.** Tensor parallelism alone, four ranks, all eight lines on each. A rank holds what
 # percentage of one process's activations?
@@ -580,8 +614,10 @@ claims.Verdicts(
 # | | holds of weights, gradients, states | holds of activations | price |
 # |---|---|---|---|
 # | DDP | all | those of its lines | an all-reduce of P |
-# | ZeRO 1 | an N-th of the states | as DDP | 1.5 times DDP's bytes |
+# | ZeRO 1 | an N-th of the states | as DDP | none |
+# | `ZeroRedundancyOptimizer` | as ZeRO 1 | as DDP | 1.5 times DDP's bytes |
 # | ZeRO 2 | an N-th of gradients, too | as DDP | none |
+# | FSDP2, kept | an N-th of all; weights whole from forward to backward | as DDP | none |
 # | ZeRO 3 | an N-th of all | as DDP | 1.5 times DDP's bytes |
 # | pipeline | own layers | own layers, micro-batches in flight | ranks wait |
 # | tensor | an N-th of the matrices | an N-th inside the pairs | collectives in each layer |
@@ -634,7 +670,8 @@ plots.ledger_bars(ledgers, title=title, cards_gib=(24, 80), predicted=[*ledgers]
 # ## What you can now do
 #
 # - Start ranks and count what they send.
-# - Say from a formula what a rank holds under DDP, ZeRO 1 to 3, a pipeline and tensor parallelism.
+# - Say from a formula what a rank holds under DDP, ZeRO 1 and 3, FSDP2, a pipeline and tensor
+#   parallelism.
 # - Predict a rank of eight on a laptop, before you rent it.
 #
 # Lab 06 has an exercise with real ranks. The companion

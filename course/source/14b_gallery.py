@@ -276,12 +276,14 @@ def kept_graphs(cured):
 
 # %% id="no-sync"
 @case(30, MEMORY, COUNT, ("^4 all-reduces$", "^1 all-reduces$"),
-      reports="meta-pytorch/tnt#1057 pytorch/pytorch#72185 huggingface/accelerate#2531",
+      reports="huggingface/accelerate#1726 facebookresearch/ClassyVision#706 "
+              "pytorch/PiPPy#1133",
       symptom="accumulation under DDP is no faster: all ranks talk in every "
               "micro-batch",
       cause="`no_sync` is around backward, and forward decides whether backward "
             "exchanges",
-      cure="`no_sync` around forward and backward")  # fmt: skip
+      cure="`no_sync` around forward and backward (not under FSDP, where it keeps "
+           "whole gradients: meta-pytorch/tnt#1057, chapter 13)")  # fmt: skip
 def no_sync_around_backward(cured):
     models = [make_gpt()[0] for _ in range(2)]
 

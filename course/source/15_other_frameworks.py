@@ -6,8 +6,8 @@
 # Who decides what is kept differs too: your wrapper, a policy, or a compiler.
 #
 # In this chapter one model with one set of weights runs in PyTorch, JAX, Flax, Haiku, TensorFlow
-# and Keras. You compare gradients, count what waits for backward, and see one framework in which
-# the wrapper costs time and frees nothing.
+# and Keras. You compare gradients, count what waits for backward, and see one compiler, XLA's for
+# the CPU, under which the wrapper costs time and frees nothing.
 #
 # **Budget:** 60 minutes, 3 GiB of memory, no GPU needed.
 #
@@ -233,9 +233,9 @@ for name, run_block in BLOCKS.items():
     print(f"{name}: {len(kept)} outputs", *Counter(kept).most_common(), sep="\n  ")
 
 # %% [markdown] id="policies-text"
-# PyTorch's softmax, norm and GELU are single operations with a backward written by hand. In JAX we
-# made them of small operations, and each keeps its own inputs. `print_saved_residuals` lists these
-# residuals without running anything: above, those of one block, without its arguments.
+# PyTorch's softmax, norm and GELU are single operations with a backward written by hand. In JAX
+# they are made of small operations, and each keeps its own inputs. `print_saved_residuals` lists
+# these residuals without running anything: above, those of one block, without its arguments.
 #
 # ### Policies
 #

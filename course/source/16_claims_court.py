@@ -53,8 +53,8 @@ asked[["question", "answer", "claim"]].join(mine.fillna(""))
 # How to read the table:
 #
 # - **holds**: true as it is said.
-# - **holds if**: true under a condition, which the sentence names. Most published numbers are of
-#   this kind: they were true for one model, one kernel, one precision.
+# - **holds if**: true under a condition, which the sentence names. Many published numbers are of
+#   this kind: they are true for one model, one kernel, one precision. Some of them are only near.
 # - **wrong**: false as it is said.
 #
 # *Counted* bytes are those of tensors, exact on every machine. *Predicted* ones are those of a
@@ -77,8 +77,8 @@ court
 #
 # - **A percentage needs its "of what".** Of the activations, of the peak, of what the card
 #   reserved: one technique on one model saves a different share of each.
-# - **A number needs its kernel.** Fused attention has no scores to save. Most published savings are
-#   from before it.
+# - **A number needs its kernel.** Fused attention has no scores to save. In chapter 11 one call
+#   saves a smaller share with it than with eager attention.
 # - **Where is the peak?** A lever that lowers another moment changes nothing.
 # - **"The same training" is a claim too.** Batch statistics, random numbers, ragged losses and
 #   contrastive losses each break it in silence.

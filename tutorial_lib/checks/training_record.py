@@ -42,7 +42,8 @@ def summation_tolerance(dtype: torch.dtype, num_terms: int) -> float:
 
     Source:
         Higham and Mary (2019), A New Approach to Probabilistic Rounding Error Analysis, theorem
-        2.4 with lambda = 4, once for each order. It assumes roundings that are independent with
+        2.4 with lambda = 4, once for each order. A rule of thumb: the theorem bounds one product of
+        roundings, and a sum has num_terms of them. It assumes roundings that are independent with
         mean zero, and terms that do not cancel to far less than their size.
     """
     if num_terms < 1:
