@@ -15,7 +15,7 @@ import pytest
 
 import tutorial_lib
 from tutorial_lib.school import authoring
-from tutorial_lib.school.authoring import run
+from tutorial_lib.school.authoring import handout, run
 from tutorial_lib.school.authoring.build import holds_work
 from tutorial_lib.school.authoring.files import read_notebook, write_files
 from tutorial_lib.school.authoring.frame import Settings, setup_cell
@@ -767,6 +767,21 @@ def test_the_zip_holds_the_course_and_no_solution(built, tmp_path):
             "tutorial_lib/__init__.py",
         ]
         assert not any(b"secret_sum" in archive.read(name) for name in archive.namelist())
+
+
+def test_the_readme_of_the_zip_promises_only_what_the_zip_holds(built, tmp_path, root):
+    make_package(built)
+    whole = (root / "README.md").read_text(encoding="utf-8")
+    (built / "README.md").write_text(whole, encoding="utf-8")
+    with zipfile.ZipFile(authoring.make_zip(built, tmp_path)) as archive:
+        text = archive.read("README.md").decode()
+    real = {path.relative_to(root).as_posix() for path in handout._files(root)}
+    links = set(re.findall(r"\]\((?!https?:)([^)#]+)", text))
+    assert len(links) > 20
+    assert links <= real
+    assert "tutorial_lib lab " in text
+    assert "tutorial_lib test" not in text
+    assert not re.findall(r"\b(?:tests|solutions)/", text)
 
 
 def test_the_zip_is_refused_with_a_solved_lab_or_without_any(built, tmp_path):

@@ -225,6 +225,21 @@ def test_test_runs_only_what_is_named(started):
     assert "solutions" not in started[0][0]
 
 
+@pytest.mark.parametrize("word", ["-h", "--help"])
+def test_help_of_test_installs_nothing(started, monkeypatch, capsys, word):
+    monkeypatch.setattr(bootstrap, "python_with_course", lambda *_: pytest.fail("set up"))
+    assert commands.main(["test", "--changed", word]) == 0
+    assert capsys.readouterr().out == commands.TEST_HELP
+    assert started == []
+
+
+def test_a_copy_without_tests_says_so_before_the_set_up(started, monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr(bootstrap, "python_with_course", lambda *_: pytest.fail("set up"))
+    monkeypatch.setattr(commands, "ROOT", tmp_path)
+    assert commands.main(["test"]) == 2
+    assert "has no tests, as the zip for a class: clone" in capsys.readouterr().err
+
+
 def test_failures_of_the_set_up_are_one_sentence(monkeypatch, capsys):
     def refuse(*_):
         raise bootstrap.SetupError("No package index answered: check the network.")

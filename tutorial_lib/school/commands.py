@@ -57,6 +57,17 @@ To teach and maintain:
   COMMAND --help shows a command's options; --version the version.
 """
 
+TEST_HELP = """\
+usage: python -m tutorial_lib test [--changed] [--emulated] [arguments of pytest]
+
+Set up .venv, then run all tests and all notebooks, without a network.
+
+  tests/test_units.py   only these tests, or other paths and options of pytest: -k WORD, -x
+  --changed             name stale notebooks, and run the tests of what was changed
+  --emulated [NAMES]    run the GPU cells of all notebooks, or of these, on emulated cards
+  -h, --help            this text; `pytest --help` lists pytest's own options
+"""
+
 COMMANDS = (
     "lab", "test", "doctor", "measure", "predict", "plan", "emulate", "record", "grade", "build",
     "site", "new",
@@ -158,6 +169,13 @@ def _check_port(port: int) -> None:
 
 def _test(words: list[str]) -> int:
     """Run pytest on notebooks and tests, network refused, so that its last line stays last."""
+    if {"-h", "--help"} & {*words}:
+        print(TEST_HELP, end="")
+        return 0
+    if not (ROOT / "tests").is_dir():
+        raise bootstrap.SetupError(
+            f"{ROOT} has no tests, as the zip for a class: clone the course, or open it with `lab`."
+        )
     if "--emulated" in words:
         from tutorial_lib.school.emulate import run_gpu_cells
 
