@@ -1,8 +1,11 @@
 """The commands: what they print, and that a foreseen error is one sentence and status 2."""
 
 import json
+import re
+import shlex
 
 import pytest
+import typer
 
 from tutorial_lib import memory
 from tutorial_lib.models import published
@@ -355,6 +358,28 @@ def test_a_table_by_module_is_short_and_names_what_is_wrapped(capsys, folder):
     assert "per-block: 21 segments, model.layers.0 to model.layers.20" in table
     assert "model.layers " in table
     assert "model.layers.1 " not in table
+
+
+def test_the_readmes_lines_for_an_engineer_run_as_they_stand(root, capsys, tiny):
+    text = (root / "README.md").read_text(encoding="utf-8")
+    section = text.partition("\n## For an engineer")[2].partition("\n## ")[0]
+    (program,), (shown,), (shell,) = (
+        re.findall(rf"```{kind}\n(.*?)```", section, flags=re.S)
+        for kind in ("python", "text", "bash")
+    )
+    step, model, optimizer = Recipe(tiny).make_step()
+    exec(program, {"step": step, "model": model, "optimizer": optimizer})
+    assert shown in capsys.readouterr().out
+    commands = [shlex.split(line, comments=True)[3:] for line in shell.splitlines()]
+    assert {words[0] for words in commands} == {"predict", "plan", "emulate"}
+    for words in commands:
+        if words[0] == "predict":  # `--fits` predicts six times, and is tried above
+            place = words.index("--fits")
+            assert cli.run([*words[:place], *words[place + 2 :]]) == 0
+            assert "by module" in capsys.readouterr().out
+        elif words[0] == "plan":  # a minute: that its model is there, and its options are right
+            assert published.find(words[1]).name == words[1]
+            typer.main.get_command(cli.app).make_context("x", list(words))
 
 
 @pytest.mark.parametrize(

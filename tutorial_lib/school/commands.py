@@ -130,7 +130,8 @@ def _lab(words: list[str]) -> int:
         *("-m", "jupyterlab"),
         f"--ServerApp.root_dir={ROOT / workbook.FOLDER}",
         f"--LabApp.default_url=/lab/tree/{workbook.START_PAGE}",
-        f"--LabApp.app_settings_dir={Path(__file__).parent / 'jupyterlab'}",  # long lines wrap
+        f"--LabApp.app_settings_dir={Path(__file__).parent / 'jupyterlab'}",
+        "--Application.log_level=ERROR",  # 20 lines would bury the address
         "--ServerApp.answer_yes=True",  # one Ctrl-C stops it, without a question
     ]
     if options.no_browser:
