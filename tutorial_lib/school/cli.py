@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import enum
 import json
-import logging
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -77,7 +76,6 @@ def run(words: Sequence[str]) -> int:
         Exception: What the library did not foresee; with `--debug`, every error.
     """
     debug = "--debug" in words
-    logging.getLogger("torch._subclasses.fake_tensor").disabled = not debug  # 20 lines an error
     try:
         if words[:1] == ["measure"] and (status := on_cards(words)) is not None:
             return status

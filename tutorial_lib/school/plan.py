@@ -55,11 +55,9 @@ def plan(
 ) -> None:
     """Find micro-batch, accumulation, checkpointing, precision and optimizer for a budget.
 
-    Everything is predicted, on tensors without memory; times are an A100's. Status 1 when nothing
-    fits. Left out, --precision tries bf16-amp and bf16, --optimizer adamw-fused and adamw-8bit.
-
-    A function of your own must take micro_batch, and give loss (a function that runs forward) and
-    model; a whole step cannot be planned.
+    Everything is predicted, without memory; times are an A100's. Status 1 when nothing fits. Tried
+    are bf16-amp and bf16, adamw-fused and adamw-8bit. A function of your own takes micro_batch, and
+    gives loss (a function that runs forward) and model: no whole step.
     """
     from tutorial_lib import plan as planning
     from tutorial_lib.emulated.cards import find_card

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import sys
 import sysconfig
 import traceback
@@ -68,6 +69,9 @@ def sign_of_life(what: str) -> Iterator[None]:
     from rich.console import Console
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
+    for name in list(logging.root.manager.loggerDict):
+        if name.endswith(".fake_tensor"):  # 20 lines of PyTorch's own where a step raises
+            logging.getLogger(name).disabled = True
     if not sys.stderr.isatty():
         print(f"{what} ...", file=sys.stderr, flush=True)
         yield
