@@ -55,7 +55,7 @@ ALLOWED = {
     "school.pythons": set(),
     "school.installer": set(),
     "school.bootstrap": {"school.pythons", "school.installer"},
-    "school.authoring": {"units", "claims", "school.marks"},
+    "school.authoring": {"units", "claims", "school.marks", "school.pythons"},
     "school.site": {"claims", "plan", "widgets", "school.authoring"},
     "school.grading": {"units", "private_torch", "checks", "school.marks"},
     "school.emulate": {"emulated", "school.bootstrap", "school.installer"},
@@ -64,10 +64,15 @@ ALLOWED = {
     "school.changed": {"school.bootstrap"},
     "school.teach": {"school.grading", "school.authoring", "school.site"},
     "school.options": {"units", "training", "memory"},
-    "school.plan": {"units", "plan", "training", "memory", "emulated", "school.options"},
+    "school.said": {"models", "training"},
+    "school.plan": {
+        *("units", "plan", "training", "memory", "emulated"),
+        *("school.options", "school.said"),
+    },
     "school.cli": {
         *("units", "device", "training", "memory", "plots", "strategies"),
         *("school.bootstrap", "school.emulate", "school.options", "school.plan", "school.teach"),
+        "school.said",
     },
     "school.commands": {
         *("school.pythons", "school.installer", "school.bootstrap", "school.changed", "school.cli"),

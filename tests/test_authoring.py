@@ -15,7 +15,7 @@ import pytest
 
 import tutorial_lib
 from tutorial_lib.school import authoring
-from tutorial_lib.school.authoring import run
+from tutorial_lib.school.authoring import handout, run
 from tutorial_lib.school.authoring.build import holds_work
 from tutorial_lib.school.authoring.files import read_notebook, write_files
 from tutorial_lib.school.authoring.frame import Settings, setup_cell
@@ -170,7 +170,7 @@ def test_the_twins_differ_in_the_cut_lines_alone(built_once):
     assert set(solution) - set(lab) == {"hidden-twice"}
     assert [key for key in solution if key in lab] == list(lab)
     differing = {key for key in lab if lab[key] != solution[key]}
-    assert differing == {"colab-badge", "setup", "twice"}
+    assert differing == {"setup", "twice"}
     assert lab["setup"].replace('"labs"', '"solutions"') == solution["setup"]
     assert lab["twice"] == (
         '# exercise 1.1\ndef twice(x: int) -> int:\n    """Double a number."""\n'
@@ -180,16 +180,14 @@ def test_the_twins_differ_in_the_cut_lines_alone(built_once):
     assert "SOLUTION" not in json.dumps(solution)
 
 
-def test_ids_are_cell_ids_and_badge_and_setup_follow_the_title(built_once):
+def test_ids_are_cell_ids_and_without_an_address_the_setup_follows_the_title(built_once):
     for path in notebook_paths(built_once):
         cells = read_notebook(path).cells
-        assert [cell.id for cell in cells[:3]] == ["title", "colab-badge", "setup"]
+        assert [cell.id for cell in cells[:2]] == ["title", "setup"]
         assert all("id" not in cell.metadata for cell in cells)
-        place = path.relative_to(built_once).as_posix().replace("course/00", "course/blank/00")
-        assert cells[1].attachments["colab-badge.png"] == {"image/png": "PHN2Zy8+"}
-        assert f"/github/COURSE-OWNER/COURSE-REPOSITORY/blob/v0.1.0/{place})" in cells[1].source
-        assert cells[2].source.startswith("# @title Set-up: run this cell first\n")
-        assert cells[2].source.count("\n") <= 25
+        assert cells[1].source.startswith("# @title Set-up: run this cell first\n")
+        assert cells[1].source.count("\n") <= 25
+        assert "colab.research" not in path.read_text()
 
 
 def test_metadata_opens_a_gpu_on_colab_and_names_no_machine(built_once):
@@ -307,8 +305,13 @@ def test_stamp_rewrites_the_address_everywhere_and_executes_nothing(built):
     assert set(notebook_paths(built)) | {built / "pyproject.toml"} < set(written)
     for path in notebook_paths(built):
         after = sources(path)
-        changed = {key for key in after if after[key] != before[path][key]}
+        changed = {key for key in after if after[key] != before[path].get(key)}
         assert changed == {"colab-badge", "setup"}
+        assert list(after)[:3] == ["title", "colab-badge", "setup"]
+        place = path.relative_to(built).as_posix().replace("course/00", "course/blank/00")
+        badge = read_notebook(path).cells[1]
+        assert badge.attachments["colab-badge.png"] == {"image/png": "PHN2Zy8+"}
+        assert f"/github/someone/the.course/blob/v0.2.0/{place})" in badge.source
         assert "github.com/someone/the.course" in after["setup"]
         assert "COURSE-OWNER" not in path.read_text()
     text = (built / "pyproject.toml").read_text()
@@ -669,8 +672,9 @@ def test_setup_says_what_to_do_where_nothing_is_published(colab, tmp_path):
     done = colab()
     assert done.returncode == 1
     last = done.stderr.strip().splitlines()[-1]
-    assert last.startswith("FileNotFoundError: This course has no public address yet: upload")
-    assert f"no.zip to {tmp_path}, or set COURSE_URL" in last
+    assert last.endswith(
+        f"of the course: upload no.zip to {tmp_path} (or set COURSE_URL), run this again."
+    )
 
 
 def test_setup_says_that_an_upload_is_not_whole_and_takes_the_second_one(built, colab, tmp_path):
@@ -705,7 +709,7 @@ def test_setup_fills_an_empty_folder_and_leaves_another_one(built, colab, tmp_pa
 def test_setup_says_what_to_do_where_nothing_is_installed(colab):
     done = colab(on_colab=False)
     assert done.returncode == 1
-    assert "ModuleNotFoundError: tutorial_lib is not installed: see 'Set up' in README.md." in (
+    assert "ModuleNotFoundError: tutorial_lib is not installed: see 'Begin' in README.md." in (
         done.stderr
     )
 
@@ -715,8 +719,12 @@ def test_setup_stops_when_the_clone_fails(colab, tmp_path):
     done = colab(settings=Settings("a/b", "v9"), COURSE_URL=(tmp_path / "nowhere").as_uri())
     assert done.returncode == 1
     said, last = done.stderr.strip().splitlines()[0], done.stderr.strip().splitlines()[-1]
+    place = tmp_path / "content/course"
     assert said.startswith("fatal:")
-    assert last == no_course(tmp_path)
+    assert last == (
+        f"FileNotFoundError: {place} is no whole copy of the course: git says above why "
+        f"(no tag v9 at file://{tmp_path}/nowhere?); or upload no.zip."
+    )
     assert not (tmp_path / "content/course").exists()
 
 
@@ -759,6 +767,21 @@ def test_the_zip_holds_the_course_and_no_solution(built, tmp_path):
             "tutorial_lib/__init__.py",
         ]
         assert not any(b"secret_sum" in archive.read(name) for name in archive.namelist())
+
+
+def test_the_readme_of_the_zip_promises_only_what_the_zip_holds(built, tmp_path, root):
+    make_package(built)
+    whole = (root / "README.md").read_text(encoding="utf-8")
+    (built / "README.md").write_text(whole, encoding="utf-8")
+    with zipfile.ZipFile(authoring.make_zip(built, tmp_path)) as archive:
+        text = archive.read("README.md").decode()
+    real = {path.relative_to(root).as_posix() for path in handout._files(root)}
+    links = set(re.findall(r"\]\((?!https?:)([^)#]+)", text))
+    assert len(links) > 20
+    assert links <= real
+    assert "tutorial_lib lab " in text
+    assert "tutorial_lib test" not in text
+    assert not re.findall(r"\b(?:tests|solutions)/", text)
 
 
 def test_the_zip_is_refused_with_a_solved_lab_or_without_any(built, tmp_path):

@@ -100,6 +100,8 @@ def test_advice_about_another_python_is_tried_before_it_is_given(tmp_path, monke
     assert pythons.suitable() == "python3.12"
     sentence = pythons.refusal((3, 8), "This")
     assert sentence.endswith("needs 3.11 to 3.13: try `python3.12 -m tutorial_lib ...`.")
+    newer = pythons.refusal((3, 14), "This")
+    assert newer.startswith("This is Python 3.14, for which there is no TensorFlow (chapter 15),")
 
 
 @pytest.mark.parametrize(

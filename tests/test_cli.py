@@ -1,12 +1,15 @@
 """The commands: what they print, and that a foreseen error is one sentence and status 2."""
 
 import json
+import re
+import shlex
 
 import pytest
+import typer
 
 from tutorial_lib import memory
 from tutorial_lib.models import published
-from tutorial_lib.school import authoring, cli
+from tutorial_lib.school import authoring, cli, commands
 from tutorial_lib.school.options import largest_micro_batch
 from tutorial_lib.training import Recipe
 from tutorial_lib.units import human_bytes
@@ -260,6 +263,12 @@ def make_net():
 
 def make_nothing():
     return 3
+
+def make_broken():
+    model = nn.Linear(4, 4)
+    def step():
+        model(torch.ones(2, 3)).sum().backward()
+    return step, model, torch.optim.SGD(model.parameters())
 """
 
 
@@ -357,6 +366,28 @@ def test_a_table_by_module_is_short_and_names_what_is_wrapped(capsys, folder):
     assert "model.layers.1 " not in table
 
 
+def test_the_readmes_lines_for_an_engineer_run_as_they_stand(root, capsys, tiny):
+    text = (root / "README.md").read_text(encoding="utf-8")
+    section = text.partition("\n## For an engineer")[2].partition("\n## ")[0]
+    (program,), (shown,), (shell,) = (
+        re.findall(rf"```{kind}\n(.*?)```", section, flags=re.S)
+        for kind in ("python", "text", "bash")
+    )
+    step, model, optimizer = Recipe(tiny).make_step()
+    exec(program, {"step": step, "model": model, "optimizer": optimizer})
+    assert shown in capsys.readouterr().out
+    commands = [shlex.split(line, comments=True)[3:] for line in shell.splitlines()]
+    assert {words[0] for words in commands} == {"predict", "plan", "emulate"}
+    for words in commands:
+        if words[0] == "predict":  # `--fits` predicts six times, and is tried above
+            place = words.index("--fits")
+            assert cli.run([*words[:place], *words[place + 2 :]]) == 0
+            assert "by module" in capsys.readouterr().out
+        elif words[0] == "plan":  # a minute: that its model is there, and its options are right
+            assert published.find(words[1]).name == words[1]
+            typer.main.get_command(cli.app).make_context("x", list(words))
+
+
 @pytest.mark.parametrize(
     ("model", "words", "sentence"),
     [
@@ -400,3 +431,58 @@ def test_a_name_on_the_hub_needs_a_network(capsys, monkeypatch):
     assert "without a network or access, fetch that file" in capsys.readouterr().err
     with pytest.raises(ValueError, match="There is no module nowhere here"):
         Recipe("nowhere:make_step").make_step()
+
+
+def test_the_length_of_sequences_is_said_where_none_was_asked_for(capsys, folder, tiny):
+    config = str(folder / "llama")  # it knows 16 positions, and 1024 is the most that is taken
+    for model in (config, tiny):
+        assert report_of(capsys, "predict", model)["seq"] == 16
+        assert cli.run(["predict", model]) == 0
+        assert "\nSequences of 16 tokens, as --seq was left out.\n" in capsys.readouterr().out
+    assert cli.run(["predict", tiny, "--seq", "4"]) == 0
+    assert "was left out" not in capsys.readouterr().out
+
+
+def test_a_step_of_ones_own_has_no_invented_batch(capsys, folder):
+    model = str(folder / "train.py:make_step")
+    assert cli.run(["predict", model]) == 0
+    assert capsys.readouterr().out.startswith(f"{model}: predicted")
+
+
+@pytest.mark.parametrize("command", ["predict", "measure"])
+def test_a_step_that_raises_shows_the_users_lines_alone(capsys, folder, command):
+    words = [command, str(folder / "train.py:make_broken")]
+    assert cli.run(words) == 2
+    said = capsys.readouterr().err
+    assert "Your code raised RuntimeError: " in said
+    assert "model(torch.ones(2, 3)).sum().backward()" in said
+    assert "site-packages" not in said
+    assert len(said.splitlines()) <= 8
+    with pytest.raises(RuntimeError):
+        cli.run([*words, "--debug"])
+
+
+def test_a_step_that_cannot_be_planned_is_refused_before_the_work(capsys, folder, monkeypatch):
+    from tutorial_lib import plan as planning
+
+    monkeypatch.setattr(planning, "fit", lambda *_, **__: pytest.fail("planned"))
+    for name in ("make_step", "make_broken"):
+        words = ["plan", str(folder / f"train.py:{name}"), "--budget", "1GiB"]
+        assert cli.run([*words, "--effective-batch", "2"]) == 2
+        said = capsys.readouterr().err
+        assert "takes micro_batch, and gives loss (a function that runs forward) and model" in said
+
+
+def test_long_work_is_one_line_on_stderr_where_no_terminal_is(capsys, tiny):
+    assert cli.run(["predict", tiny, "--json"]) == 0
+    seen = capsys.readouterr()
+    assert seen.err == "Predicting tiny ...\n"
+    json.loads(seen.out)
+
+
+@pytest.mark.parametrize("command", [None, *commands.COMMANDS])
+def test_help_is_at_most_80_columns_wide(run_python, command):
+    words = ["--help"] if command is None else [command, "--help"]
+    done = run_python("-m", "tutorial_lib", *words)
+    assert done.returncode == 0, done.stderr
+    assert max(map(len, done.stdout.splitlines())) <= 80

@@ -7,6 +7,7 @@ import platform
 import re
 import shutil
 import socket
+import subprocess
 import sys
 import textwrap
 from pathlib import Path
@@ -190,8 +191,32 @@ def test_lab_opens_the_first_page_of_the_working_copy(started, root, monkeypatch
     assert "--LabApp.default_url=/lab/tree/course/00_start_here.ipynb" in command
     assert "--no-browser" in command
     settings = next(word for word in command if "app_settings_dir" in word).partition("=")[2]
-    assert json.loads((Path(settings) / "overrides.json").read_text())
+    overrides = json.loads((Path(settings) / "overrides.json").read_text())
+    schemas = Path(sys.prefix) / "share/jupyter/lab/schemas"
+    for plugin, values in overrides.items():
+        schema = json.loads((schemas / f"{plugin.replace(':', '/')}.json").read_text())
+        assert schema["properties"].keys() >= values.keys(), plugin
+    assert overrides["@jupyterlab/apputils-extension:notification"] == {"fetchNews": "false"}
     assert more == []
+
+
+@pytest.mark.slow
+def test_the_server_says_little_beside_its_address(started, tmp_path, monkeypatch):
+    monkeypatch.setattr(commands, "ROOT", tmp_path)
+    monkeypatch.setattr(workbook, "update", lambda root: [])
+    (tmp_path / "workbook").mkdir()
+    commands.main(["lab", "--no-browser"])
+    said: list[str] = []
+    with subprocess.Popen(
+        [sys.executable, *started[0][0]], stderr=subprocess.PIPE, cwd=tmp_path, text=True
+    ) as server:
+        for line in server.stderr:
+            said.append(line.strip())
+            if line.strip().startswith("http://127.0.0.1:"):
+                break
+        server.terminate()
+    assert [line for line in said if "/lab/tree/course/00_start_here.ipynb?token=" in line]
+    assert len([line for line in said if line]) <= 6, said
 
 
 def test_a_taken_port_is_refused_before_the_set_up(started, capsys):
@@ -223,6 +248,21 @@ def test_test_runs_notebooks_and_tests_without_a_network(started, root):
 def test_test_runs_only_what_is_named(started):
     commands.main(["test", "tests/test_units.py::test_x", "-q"])
     assert "solutions" not in started[0][0]
+
+
+@pytest.mark.parametrize("word", ["-h", "--help"])
+def test_help_of_test_installs_nothing(started, monkeypatch, capsys, word):
+    monkeypatch.setattr(bootstrap, "python_with_course", lambda *_: pytest.fail("set up"))
+    assert commands.main(["test", "--changed", word]) == 0
+    assert capsys.readouterr().out == commands.TEST_HELP
+    assert started == []
+
+
+def test_a_copy_without_tests_says_so_before_the_set_up(started, monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr(bootstrap, "python_with_course", lambda *_: pytest.fail("set up"))
+    monkeypatch.setattr(commands, "ROOT", tmp_path)
+    assert commands.main(["test"]) == 2
+    assert "has no tests, as the zip for a class: clone" in capsys.readouterr().err
 
 
 def test_failures_of_the_set_up_are_one_sentence(monkeypatch, capsys):

@@ -14,6 +14,11 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _SHOWN = 12
+# Other arithmetic than float32 under autocast: the losses differ from its losses.
+_ROUNDED = {
+    "bf16": "bf16 rounds parameters and states to 16 bits",
+    "adamw-8bit": "adamw-8bit rounds its states to 8 bits",
+}
 
 
 @dataclass(frozen=True)
@@ -130,15 +135,25 @@ class Fit:
         ranked = self._ranked()
         for choice in ranked[:_SHOWN]:
             batch = f"{choice.micro_batch} x {choice.accumulation}"
-            time = human_seconds(choice.seconds) if choice.fits else "no"
+            time = human_seconds(choice.seconds) if choice.fits else "-"
             extra = f"{choice.overhead:+.1%}" if choice.fits else "-"
+            precision, optimizer = (
+                f"{name}*" if name in _ROUNDED else name
+                for name in (choice.precision, choice.optimizer)
+            )
             yield (
-                f"  {choice.precision:<10}{choice.optimizer:<13}{batch:>12}{extra:>11}"
+                f"  {precision:<10}{optimizer:<13}{batch:>12}{extra:>11}"
                 f"{human_bytes(choice.peak_bytes):>10}{time:>9}"
             )
         if len(ranked) > _SHOWN:
             yield f"  and {len(ranked) - _SHOWN} more"
+        tried = {name for choice in ranked for name in (choice.precision, choice.optimizer)}
+        if rounded := [words for name, words in _ROUNDED.items() if name in tried]:
+            yield f"  * is another training: {'; '.join(rounded)}."
+        if self.best is not None and any(not choice.fits for choice in ranked[:_SHOWN]):
+            yield "  - does not fit."
         if self.best is not None:
+            yield "The first row's plan for one micro-batch, without parameters and states:"
             yield str(self.best.plan)
 
 

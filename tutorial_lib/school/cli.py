@@ -19,6 +19,7 @@ from tutorial_lib.school import teach
 from tutorial_lib.school.emulate import on_cards
 from tutorial_lib.school.options import AsJson, Fits, fitting, takes_a_recipe
 from tutorial_lib.school.plan import plan
+from tutorial_lib.school.said import foreseen, of_own_code, sequence_length, sign_of_life
 from tutorial_lib.training import Recipe
 from tutorial_lib.units import Bytes
 
@@ -46,7 +47,13 @@ class Held(enum.StrEnum):
     LINE = "line"
 
 
-By = Annotated[Held | None, typer.Option(help="Say too which modules, or lines of code, hold it.")]
+By = Annotated[
+    Held | None,
+    typer.Option(
+        help="Say too which modules, or lines of code, hold it. What none of them made stands "
+        "under its phase: (forward), (backward), (optimizer)."
+    ),
+]
 
 
 class Kernels(enum.StrEnum):
@@ -76,27 +83,14 @@ def run(words: Sequence[str]) -> int:
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else 0
     except Exception as error:
-        sentence = _sentence(error)
+        sentence = foreseen(error)
+        if sentence is None and any(":" in word for word in words):  # a function of the user's
+            sentence = of_own_code(error)
         if debug or sentence is None:
             raise
         print(sentence, file=sys.stderr)
         return 2
     return 0
-
-
-def _sentence(error: Exception) -> str | None:
-    """Put a foreseen error in words; None for one that is a fault of ours."""
-    text = str(error)
-    if isinstance(error, RuntimeError) and "allocate" in text:
-        return (
-            f"Memory ran out ({text.splitlines()[0]}): lower --batch or --seq, try "
-            "--checkpointing per-block, or ask `predict`, which allocates nothing."
-        )
-    if isinstance(error, ModuleNotFoundError):
-        return f"{text}: run `python -m tutorial_lib lab` once, or pip as in the README."
-    if isinstance(error, OSError):
-        return f"{error.filename or 'The system'} cannot be used: {error.strerror or text}."
-    return text if isinstance(error, ValueError) and text else None
 
 
 @app.callback()
@@ -164,6 +158,7 @@ def _show(
         more: dict[str, Any] = {"forward_backward_bytes": report.forward_backward_bytes}
         more |= {"checkpointed": applied} if applied else {}
         more |= {f"by_{by}": held} if by else {}
+        more["seq"] = recipe.seq or sequence_length(recipe)
         print(json.dumps(recipe.as_data() | as_data(report) | more, indent=1))
         return
     from rich import box
@@ -175,6 +170,8 @@ def _show(
 
     changed = "".join(f", {name}={value}" for name, value in recipe.overrides.items())
     print(f"{recipe.label()}{changed}: {HOW[report.method]}, {report.device}")
+    if recipe.seq is None and (length := sequence_length(recipe)):
+        print(f"Sequences of {length} tokens, as --seq was left out.")
     if applied:
         print(applied)
     table = Table("held at the peak", box=box.SIMPLE, pad_edge=False)
@@ -189,7 +186,8 @@ def _show(
     forward_backward = human_bytes(report.forward_backward_bytes)
     table.add_row("peak of forward and backward alone", forward_backward)
     for phase, size in report.phases.items():
-        table.add_row(f"  of {phase}", human_bytes(size))
+        words = "zero_grad" if phase == "zero" else phase
+        table.add_row(f"  of {words}", human_bytes(size))
     if report.reserved_bytes is not None:
         table.add_row("reserved by the allocator", human_bytes(report.reserved_bytes))
     if report.method == "emulated":
@@ -261,7 +259,8 @@ def measure(
     devices.seed_everything(0)
     step, network, update = recipe.make_step(where)
     more: dict[str, Any] = {"label": recipe.label(), "lines": by == Held.LINE, "repeats": 3}
-    report = memory.measure(step, model=network, optimizer=update, **more)
+    with sign_of_life(f"Measuring {recipe.model}"):
+        report = memory.measure(step, model=network, optimizer=update, **more)
     _show(report, recipe, network, by, as_json)
 
 
@@ -286,13 +285,13 @@ def predict(
         built.append(made[1])
         return made
 
-    with recipe.one_rank():
+    with recipe.one_rank(), sign_of_life(f"Predicting {recipe.model}"):
         if fits is not None:
             recipe = fitting(recipe, fits, kernels.value)
         report = memory.predict(
             make_step, kernels=kernels.value, label=recipe.label(), lines=by == Held.LINE
         )
-        _show(report, recipe, built[0], by, as_json)
+    _show(report, recipe, built[0], by, as_json)
 
 
 for command in (plan, teach.grade, teach.build, teach.site, teach.new):

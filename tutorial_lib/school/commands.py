@@ -24,37 +24,47 @@ from tutorial_lib.school import bootstrap, changed, installer, pythons, workbook
 ROOT = Path(__file__).resolve().parent.parent.parent
 
 HELP = """\
-usage: python -m tutorial_lib COMMAND [OPTIONS]      (Windows: py -m tutorial_lib ...)
+usage: python -m tutorial_lib COMMAND [OPTIONS]      (Windows: py -m ...)
 
 To learn (both make .venv first, and install nothing the second time):
   lab       open the course in JupyterLab   [--no-browser] [--port N]
-  test      run all tests, or those of what changed   [--changed] [arguments of pytest]
-                                                [--emulated: GPU cells on emulated cards]
+  test      run all tests, or those of what changed   [--changed] [--emulated]
+                                                      [arguments of pytest]
 
 To use:
   doctor    show Python, torch, GPU, versions and free disk   [--json]
-  measure   measure a training step                           MODEL [--batch N] [--json]
-                                                              [--emulated t4]
-  predict   the same number without allocating anything       MODEL [--batch N] [--json]
-                                                              [--ranks 8 --shard fsdp]
-  plan      what fits a memory budget, and the fastest of it  MODEL --budget 16GiB
-                                                              --effective-batch N [--json]
-                                                              [--lora r=8] [--emulated t4]
-                                                              [--ranks 8 --shard ddp]
-  emulate   run any script on a GPU that is not there         --card t4 -- python train.py
+  measure   measure a training step   MODEL [--batch N] [--json] [--emulated t4]
+  predict   the same number without allocating anything
+                MODEL [--batch N] [--json] [--ranks 8 --shard fsdp]
+  plan      what fits a memory budget, and the fastest of it
+                MODEL --budget 16GiB --effective-batch N [--json]
+                [--lora r=8] [--emulated t4] [--ranks 8 --shard ddp]
+  emulate   run any script on a GPU that is not there
+                --card t4 -- python train.py
 
-  MODEL is a published model (gpt2, sd15-unet), the path of a config.json, or a function of your
-  own (train.py:make_step); it may stand after --model, too.
+  MODEL is a published model (gpt2, sd15-unet), the path of a config.json, or a
+  function of your own (train.py:make_step); it may stand after --model, too.
 
 To teach and maintain:
-  record    measure or predict the tables that the course quotes   [--only ROWS] [--predict]
-                                                                   [--emulated t4]
+  record    measure or predict the tables that the course quotes
+                [--only ROWS] [--predict] [--emulated t4]
   grade     grade a folder of submissions     LAB SUBMISSIONS --out REPORT
   build     make the notebooks from their sources   [NAMES] [--check] [--zip]
   site      write the executed course as static pages   [--out FOLDER]
   new       write the first files of a lab   LAB FUNCTIONS
 
   COMMAND --help shows a command's options; --version the version.
+"""
+
+TEST_HELP = """\
+usage: python -m tutorial_lib test [--changed] [--emulated] [pytest's arguments]
+
+Set up .venv, then run all tests and all notebooks, without a network.
+
+  tests/test_units.py   only these tests; or options of pytest: -k WORD, -x
+  --changed             name stale notebooks, and run the tests of what changed
+  --emulated [NAMES]    run the notebooks' GPU cells on emulated cards
+  -h, --help            this text; `pytest --help` lists pytest's own options
 """
 
 COMMANDS = (
@@ -119,7 +129,8 @@ def _lab(words: list[str]) -> int:
         *("-m", "jupyterlab"),
         f"--ServerApp.root_dir={ROOT / workbook.FOLDER}",
         f"--LabApp.default_url=/lab/tree/{workbook.START_PAGE}",
-        f"--LabApp.app_settings_dir={Path(__file__).parent / 'jupyterlab'}",  # long lines wrap
+        f"--LabApp.app_settings_dir={Path(__file__).parent / 'jupyterlab'}",
+        "--Application.log_level=ERROR",  # 20 lines would bury the address
         "--ServerApp.answer_yes=True",  # one Ctrl-C stops it, without a question
     ]
     if options.no_browser:
@@ -158,6 +169,13 @@ def _check_port(port: int) -> None:
 
 def _test(words: list[str]) -> int:
     """Run pytest on notebooks and tests, network refused, so that its last line stays last."""
+    if {"-h", "--help"} & {*words}:
+        print(TEST_HELP, end="")
+        return 0
+    if not (ROOT / "tests").is_dir():
+        raise bootstrap.SetupError(
+            f"{ROOT} has no tests, as the zip for a class: clone the course, or open it with `lab`."
+        )
     if "--emulated" in words:
         from tutorial_lib.school.emulate import run_gpu_cells
 

@@ -24,12 +24,12 @@ _NOTICE = (
     "loss never ends: --steps N stops it."
 )
 _EPILOG = """\
-Shown are the bytes of PyTorch's own allocator for this card: requested, allocated and reserved.
-Not included: cuDNN's workspaces, and the CUDA context. Cannot run: CUDA graphs, NCCL, and what
-decides by values that a kernel computes.
+Shown are the bytes of PyTorch's own allocator for this card: requested,
+allocated and reserved. Not included: cuDNN's workspaces, and the CUDA context.
+Cannot run: CUDA graphs, NCCL, and what decides by values of kernels.
 
-Exit status: 0; 3 when the card's memory ran out; 2 after a sentence that says what is wrong;
-else the program's own.
+Exit status: 0; 3 when the card's memory ran out; 2 after a sentence that says
+what is wrong; else the program's own.
 """
 
 
@@ -58,7 +58,7 @@ def _parse(words: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     """Split the words at `--`: ours come before it, and the program's behind it."""
     parser = argparse.ArgumentParser(
         prog="python -m tutorial_lib emulate",
-        usage="%(prog)s --card CARD [options] -- python train.py ...\n       %(prog)s --setup",
+        usage="%(prog)s --card CARD [options] -- python train.py\n       %(prog)s --setup",
         description="Run any training script, unchanged, on a card that is not there.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,

@@ -18,17 +18,21 @@ MODEL_HELP = (
     "A published model (gpt2, sd15-unet), a config.json of transformers or diffusers or its "
     "folder, a name on the Hub, or a function: train.py:make_step, package.module:make_model."
 )
+SEQ_HELP = (
+    "Tokens in a sequence. Left out: a published model's own length, 1024 for a config.json or "
+    "what it knows at most; a function of yours decides itself."
+)
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for a program to read.")]
 Named = Annotated[str | None, typer.Argument(metavar="MODEL", help=MODEL_HELP)]
 Own = Annotated[str | None, typer.Option("--model", help="The same as MODEL.")]
 Batch = Annotated[int, typer.Option(help="Micro-batch: samples in memory at once.")]
 Fits = Annotated[str | None, typer.Option(help="Take the largest micro-batch within, as in 16GiB.")]
-Seq = Annotated[int | None, typer.Option(help="Tokens in a sequence; the model's own if left out.")]
+Seq = Annotated[int | None, typer.Option(help=SEQ_HELP)]
 Size = Annotated[int | None, typer.Option(help="Image height and width; of latents for a U-Net.")]
 Strategy = Annotated[str, typer.Option(help="What to checkpoint, as in per-block or every-2.")]
 Accumulate = Annotated[int, typer.Option(help="Micro-batches for each update.")]
 Chosen = Annotated[Precision, typer.Option(help="Types of the numbers; amp is autocast.")]
-Kernel = Annotated[Attention, typer.Option(help="Fused kernels, or scores written out.")]
+Kernel = Annotated[Attention, typer.Option(help="Fused kernels, or eager, which keeps the scores.")]
 Update = Annotated[OptimizerName, typer.Option(help="What updates the parameters.")]
 Set = Annotated[
     list[str] | None,

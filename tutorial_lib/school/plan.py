@@ -26,6 +26,7 @@ from tutorial_lib.school.options import (
     one_model,
     overrides,
 )
+from tutorial_lib.school.said import sequence_length, sign_of_life
 from tutorial_lib.training import Recipe
 from tutorial_lib.units import human_bytes, parse_bytes
 
@@ -54,7 +55,9 @@ def plan(
 ) -> None:
     """Find micro-batch, accumulation, checkpointing, precision and optimizer for a budget.
 
-    Everything is predicted, on tensors without memory. Status 1 when nothing fits.
+    Everything is predicted, without memory; times are an A100's. Status 1 when nothing fits. Tried
+    are bf16-amp and bf16, adamw-fused and adamw-8bit. A function of your own takes micro_batch, and
+    gives loss (a function that runs forward) and model: no whole step.
     """
     from tutorial_lib import plan as planning
     from tutorial_lib.emulated.cards import find_card
@@ -71,23 +74,49 @@ def plan(
     )
     if cards and recipe.shard is not None:
         raise ValueError(f"--emulated runs one process, and --ranks {ranks} was asked for.")
-    found = planning.fit(
-        recipe,
-        budget_bytes=parse_bytes(budget),
-        effective_batch=effective_batch,
-        precisions=precision or planning.PRECISIONS,
-        optimizers=optimizer,
-    )
+    refuse_whole_step(recipe)
+    with sign_of_life(f"Planning {recipe.model}"):
+        found = planning.fit(
+            recipe,
+            budget_bytes=parse_bytes(budget),
+            effective_batch=effective_batch,
+            precisions=precision or planning.PRECISIONS,
+            optimizers=optimizer,
+        )
     rows = [_on_card(found, card) for card in cards if found.best]
     if as_json:
         print(json.dumps(found.as_data() | ({"emulated": rows} if rows else {}), indent=1))
     else:
         print(found)
+        if found.best:
+            print("Times are predicted, for an A100.")
+        if seq is None and (length := sequence_length(recipe)):
+            print(f"Sequences of {length} tokens, as --seq was left out.")
         for row in rows:
             sizes = [f"{name} {human_bytes(int(row[f'{name}_bytes']))}" for name in _PEAKS]
             print(f"  {row['card']} (emulated, workspaces included): {', '.join(sizes)}")
     if found.best is None:
         raise typer.Exit(1)
+
+
+def refuse_whole_step(recipe: Recipe) -> None:
+    """Refuse, before anything is predicted, a function of one's own that cannot be planned.
+
+    Raises:
+        ValueError: When it gives a whole step, or takes no micro_batch.
+    """
+    if ":" not in recipe.model:
+        return
+    from tutorial_lib import memory
+
+    with memory.predicting():  # two samples: a function that takes no micro_batch is refused
+        try:
+            replace(recipe, micro_batch=2).make_loss()
+        except ValueError as error:
+            raise ValueError(
+                "plan needs a function that takes micro_batch, and gives loss (a function that "
+                f"runs forward) and model. {error}"
+            ) from error
 
 
 _PEAKS = ("requested", "peak", "reserved")

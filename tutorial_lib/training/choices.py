@@ -115,7 +115,9 @@ class Choices:
     def label(self) -> str:
         """Name the step in a report's first line; choices that are PyTorch's defaults unsaid."""
         times = f" x {self.accumulation}" if self.accumulation > 1 else ""
-        words = [self.model, f"batch {self.micro_batch}{times}"]
+        # A function that takes no micro_batch has a batch of its own, which is not known here.
+        is_known = ":" not in self.model or self.micro_batch * self.accumulation > 1
+        words = [self.model, *([f"batch {self.micro_batch}{times}"] if is_known else [])]
         sizes = {"seq": self.seq, "size": self.size}
         words += [f"{name} {value}" for name, value in sizes.items() if value is not None]
         named = {"precision": Precision.FP32, "optimizer": OptimizerName.ADAMW}

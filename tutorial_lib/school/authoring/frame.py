@@ -29,20 +29,21 @@ import contextlib, importlib.util, os, pathlib, shutil, subprocess, sys  # noqa:
 
 if importlib.util.find_spec("tutorial_lib") is None:
     if "google.colab" not in sys.modules:
-        raise ModuleNotFoundError("tutorial_lib is not installed: see 'Set up' in README.md.")
+        raise ModuleNotFoundError("tutorial_lib is not installed: see 'Begin' in README.md.")
     course = pathlib.Path(os.environ.get("COURSE_DIR", "/content/course"))
     packed = pathlib.Path(os.environ.get("COURSE_ZIP", "/content/{zip_name}"))
     url = os.environ.get("COURSE_URL", "{url}")
     uploads = sorted(packed.parent.glob(f"{{packed.stem}}*.zip"), key=os.path.getmtime)
+    todo = f"wait until uploads end (or repeat it), delete or rename {{course}}, run this again"
     if not (course / "tutorial_lib").exists() and uploads:
         with contextlib.suppress(Exception):
             shutil.unpack_archive(uploads[-1], course.with_name("course.part"))
             course.with_name("course.part").rename(course)
 {unpublished}    elif not (course / "tutorial_lib").exists():
         git = ["git", "-c", "advice.detachedHead=false", "clone", "--quiet", "--depth=1"]
-        subprocess.run([*git, "--branch={tag}", url, course])
+        if subprocess.run([*git, "--branch={tag}", url, course]).returncode:
+            todo = f"git says above why (no tag {tag} at {{url}}?); or upload {{packed.name}}"
     if not (course / "tutorial_lib").exists():
-        todo = f"wait until uploads end (or repeat it), delete or rename {{course}}, run this again"
         raise FileNotFoundError(f"{{course}} is no whole copy of the course: {{todo}}.")
     sys.path.insert(0, str(course))
     (course / "{folder}").mkdir(exist_ok=True)
@@ -50,8 +51,7 @@ if importlib.util.find_spec("tutorial_lib") is None:
 
 _UNPUBLISHED = """\
     elif not (course / "tutorial_lib").exists() and "COURSE_URL" not in os.environ:
-        todo = f"upload the instructor's {packed.name} to {packed.parent}, or set COURSE_URL"
-        raise FileNotFoundError(f"This course has no public address yet: {todo}.")
+        todo = f"upload {packed.name} to {packed.parent} (or set COURSE_URL), run this again"
 """
 
 
@@ -116,7 +116,7 @@ def notebook_metadata() -> dict[str, object]:
 
 
 def badge_cell(settings: Settings, path: str) -> NotebookNode:
-    """Make the cell that opens this very notebook in Colab.
+    """Make the cell that opens this very notebook in Colab; for a course that has an address.
 
     Args:
         settings: Repository and tag of the link.
@@ -126,8 +126,6 @@ def badge_cell(settings: Settings, path: str) -> NotebookNode:
     link = f"{colab}/github/{settings.repository}/blob/{settings.tag}/{path}"
     # Our own picture of a badge: it shows without a network too.
     text = f"[![Open this notebook in Colab](figures/colab-badge.svg)]({link})"
-    if not settings.published:
-        text += "\n\n(This course has no public address yet: the badge leads nowhere.)"
     return nbformat.v4.new_markdown_cell(text, id="colab-badge")
 
 

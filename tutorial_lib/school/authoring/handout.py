@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import io
+import re
 import zipfile
 from pathlib import Path
 
+from tutorial_lib.school import pythons
 from tutorial_lib.school.authoring.build import holds_work
 from tutorial_lib.school.authoring.files import ZIP_NAME, AuthoringError, write_files
 
@@ -28,6 +30,23 @@ CONTENT = (
 )
 REQUIRED = ("pyproject.toml", "tutorial_lib/__init__.py")
 _LEFT_OUT = ("__pycache__", ".pyc", ".pyo", ".part")
+# In the zip, in place of the section of that name in README.md.
+_BEGIN = f"""\
+## Begin
+
+```bash
+python -m tutorial_lib lab     # make .venv, install, open your working copy in JupyterLab
+```
+
+Run it in this folder, with Python 3.{pythons.OLDEST[1]} to 3.{pythons.NEWEST[1]} (Windows:
+`py -m tutorial_lib lab`). You work in `workbook/`: blank notebooks, and an update of the course
+keeps your edits. `python -m tutorial_lib doctor` says what this machine has.
+
+**Colab:** upload the zip and a notebook of `labs/` or `course/blank/`, and run its first cell.
+
+Solutions and tests are not in this copy.
+
+"""
 _LONG_AGO = (1980, 1, 1, 0, 0, 0)
 
 
@@ -63,10 +82,20 @@ def make_zip(root: Path, out: Path) -> Path:
             entry = zipfile.ZipInfo(path.relative_to(root).as_posix(), _LONG_AGO)
             entry.create_system = 3  # Unix, on every system: else the bytes differ
             entry.external_attr = 0o100644 << 16
-            archive.writestr(entry, path.read_bytes(), compress_type=zipfile.ZIP_DEFLATED)
+            content = path.read_bytes()
+            if path == root / "README.md":
+                content = _readme(content.decode()).encode()
+            archive.writestr(entry, content, compress_type=zipfile.ZIP_DEFLATED)
     target = out / ZIP_NAME if out.is_dir() else out
     write_files({target: packed.getvalue()})
     return target
+
+
+def _readme(text: str) -> str:
+    """Leave in the README what holds in the zip: what the course is, and its table."""
+    head, *sections = re.split(r"(?m)^(?=## )", text)
+    kept = [section for section in sections if section.startswith("## What is in it")]
+    return "".join([head, _BEGIN, *kept]).rstrip() + "\n"
 
 
 def _files(root: Path) -> list[Path]:

@@ -221,7 +221,8 @@ def _assemble(
         text = texts.get(cell.id, cell.text)
         new = nbformat.v4.new_code_cell if cell.kind == "code" else nbformat.v4.new_markdown_cell
         built.append(new(text, id=cell.id, metadata=dict(cell.metadata)))
-    built[1:1] = [badge_cell(settings, path), setup_cell(settings, folder)]
+    badge = [badge_cell(settings, path)] if settings.published else []
+    built[1:1] = [*badge, setup_cell(settings, folder)]
     place = "course" if folder == "course" else "labs"
     if link := next_cell(root, f"{place}/{Path(path).name}"):
         built.append(link)

@@ -1,0 +1,82 @@
+"""What commands say beside their answer: an error in words, and that the work goes on."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import sys
+import sysconfig
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tutorial_lib.training import Recipe
+
+COURSE = Path(__file__).resolve().parent.parent
+
+
+def foreseen(error: Exception) -> str | None:
+    """Put a foreseen error in words; None for one that is a fault of ours."""
+    text = str(error)
+    if isinstance(error, RuntimeError) and "allocate" in text:
+        return (
+            f"Memory ran out ({text.splitlines()[0]}): lower --batch or --seq, try "
+            "--checkpointing per-block, or ask `predict`, which allocates nothing."
+        )
+    if isinstance(error, ModuleNotFoundError):
+        return f"{text}: run `python -m tutorial_lib lab` once, or pip as in the README."
+    if isinstance(error, OSError):
+        return f"{error.filename or 'The system'} cannot be used: {error.strerror or text}."
+    return text if isinstance(error, ValueError) and text else None
+
+
+def of_own_code(error: Exception) -> str | None:
+    """Show an error that the user's own lines raised, with these lines alone.
+
+    Returns:
+        The text; None when no line of the user's took part.
+    """
+    libraries = [COURSE, *(Path(sysconfig.get_path(key)) for key in ("stdlib", "purelib"))]
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if Path(frame.filename).is_file()
+        and not any(place in Path(frame.filename).resolve().parents for place in libraries)
+    ]
+    if not frames:
+        return None
+    lines = "".join(traceback.format_list(frames))
+    return f"Your code raised {type(error).__name__}: {error}\n{lines}--debug shows all lines."
+
+
+def sequence_length(recipe: Recipe) -> int | None:
+    """Give the tokens of a sequence where none were asked for; None for images and functions."""
+    from tutorial_lib.models import published
+    from tutorial_lib.training import own
+
+    if own.is_function(recipe.model):
+        return None
+    batch = published.batch(recipe.model, 1, **recipe.overrides)
+    name = next((n for n in ("input_ids", "encoder_hidden_states", "tokens") if n in batch), None)
+    return None if name is None else int(batch[name].shape[1])
+
+
+@contextlib.contextmanager
+def sign_of_life(what: str) -> Iterator[None]:
+    """Say on stderr that work goes on: a running clock on a terminal, one line elsewhere."""
+    from rich.console import Console
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    for name in list(logging.root.manager.loggerDict):
+        if name.endswith(".fake_tensor"):  # 20 lines of PyTorch's own where a step raises
+            logging.getLogger(name).disabled = True
+    if not sys.stderr.isatty():
+        print(f"{what} ...", file=sys.stderr, flush=True)
+        yield
+        return
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        progress.add_task(what, total=None)
+        yield
