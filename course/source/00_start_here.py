@@ -1,7 +1,7 @@
 # %% [markdown] id="title"
 # # Training that fits
 #
-# A model of seven billion parameters takes 12.6 GiB in bfloat16, so it fits on a GPU with 16 GiB.
+# Llama-2-7B takes 12.6 GiB in bfloat16, so it fits on a GPU with 16 GiB.
 # Train it the usual way, with AdamW and mixed precision, and it does not fit on a GPU with 80 GiB.
 # What filled the other 67 GiB? Which of it can you get back, and at what price? In this course you
 # answer with numbers that you measure yourself, on this machine, with or without a GPU.
@@ -41,9 +41,9 @@ asked = pd.DataFrame(guesses.questions(), index=range(1, 11))
 asked[["question", "a", "b", "c"]]
 
 # %% [markdown] id="answer-text"
-# Run the cell and press your choices. Where no buttons show, write a letter in place of each `None`,
-# as in `1: "b"`. The answers stay in the file `my_answers.json` beside this notebook. Nothing is
-# sent anywhere.
+# Run the cell and press your choices. Where no buttons show, write a letter in place of each
+# `None`, as in `1: "b"`. The answers stay in the file `my_answers.json` beside this notebook.
+# Nothing is sent anywhere.
 
 # %% id="my-answers"
 answers = {1: None, 2: None, 3: None, 4: None, 5: None}
@@ -190,7 +190,7 @@ xl
 #
 # This number is *predicted*. The course keeps that word apart from *counted* and from *measured*.
 # *Measured* means: on a GPU, by its allocator, with the GPU's name and the date beside it. Can you
-# trust a prediction? Predict the small GPT with a CPU's kernels, and subtract the count from above:
+# trust a prediction? First, the small GPT with a CPU's kernels, less the count from above:
 
 
 # %% id="trust"
@@ -210,7 +210,8 @@ predicted = memory.predict(small_gpt, kernels="cpu")
 predicted.peak_bytes - report.peak_bytes
 
 # %% [markdown] id="read-trust"
-# Equal to the byte.
+# Equal to the byte, for a CPU's kernels. That says nothing yet about a GPU's: the companion
+# [10b](10b_published_measurements.ipynb) holds predictions against peaks that others measured.
 #
 # ## Your own code
 #

@@ -100,11 +100,12 @@ table.round(2)
 #
 # - **"Autocast halves the model."** It changes nothing here. Autocast computes in bfloat16, but the
 #   parameters, gradients and states that it keeps are float32: 16 bytes either way.
-# - **"Adam's states are float32."** Only if the parameters are. PyTorch's AdamW keeps its two
-#   states in the type of the parameter. So 14 GB of bfloat16 parameters bring 28 GB of states. The
-#   56 GB of the sum belong to float32 parameters, or to an extra float32 copy of the weights (a
-#   *master copy*). Both bring the sum to 16 bytes per parameter or more.
-# - **"Optimizer states take 2 to 8 times the parameters."** As a multiple, no row is above 2.
+# - **"Adam's states are float32."** That depends on the optimizer. PyTorch's AdamW keeps its two
+#   states in the type of the parameter: 14 GB of bfloat16 parameters bring 28 GB of states.
+#   bitsandbytes' AdamW with `optim_bits=32` and Apex's FusedAdam keep them in float32, 56 GB, with
+#   no float32 copy of the weights. With such a *master copy*, the sum is 16 bytes per parameter.
+# - **"Optimizer states take 2 to 8 times the parameters."** No row of this table is above 2. With
+#   float32 states beside bfloat16 parameters it is 4, and 6 where a master copy counts as a state.
 #
 # 8-bit AdamW (Dettmers et al., 2022) keeps two states of one byte. Adafactor (Shazeer and Stern,
 # 2018) keeps one number for each row and each column of a matrix. Chapter 01b measures more levers
@@ -275,8 +276,9 @@ pd.DataFrame({"peak in P": in_p}).round(2).rename_axis("micro-batch x steps")
 # micro-batch on, the gradients of the first are there while the activations of the next are built
 # up.
 #
-# More GPUs change nothing on each of them, as long as each holds a whole model. Chapter 13 measures
-# that with real processes.
+# More GPUs free nothing on each of them, as long as each holds a whole model. PyTorch's
+# DistributedDataParallel even adds one more P by default, its buckets. Chapter 13 and its companion
+# 13b measure that with real processes.
 #
 # ## What the meter does not see
 #
@@ -319,9 +321,9 @@ gigabytes["together"] = gigabytes.sum(axis=1)
 gigabytes.round(1)
 
 # %% [markdown] id="read-verdict-7b"
-# The sum "14 + 14 + 56" takes its first two figures from one row and its last from the other. If
-# all is bfloat16, a card of 80 GiB has room to spare. If the states are float32, float32 parameters
-# or a master copy stand beside them, and 80 GiB are not enough.
+# The sum "14 + 14 + 56" takes its first two figures from one row and its last from the other. It is
+# right for float32 states beside bfloat16 parameters, without a master copy, as some optimizers
+# keep them. If all is bfloat16, as with PyTorch's AdamW, a card of 80 GiB has room to spare.
 #
 # Now what comes and goes. Activations are linear in depth, so two small models give the line for
 # every depth. Both are predicted on fake tensors, with the kernels that a GPU would take: one

@@ -400,7 +400,7 @@ models = [(2018, "GPT", 117e6), (2018, "BERT-Large", 340e6), (2019, "GPT-2", 1.5
 models += [(2019, "T5", 11e9), (2020, "GPT-3", 175e9), (2022, "PaLM", 540e9)]
 models += [(2023, "Llama 2", 70e9), (2024, "Llama 3.1", 405e9)]
 models += [(2024, "DeepSeek-V3", 671e9)]
-cards = [(2018, "V100", 32), (2020, "A100", 40), (2021, "A100", 80)]
+cards = [(2018, "V100", 32), (2020, "A100", 80)]
 cards += [(2022, "H100", 80), (2024, "H200", 141)]
 growth = models[-1][2] / models[0][2], cards[-1][2] / cards[0][2]
 plots.models_and_cards(models, cards)

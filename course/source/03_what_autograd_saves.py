@@ -337,8 +337,8 @@ print(f"CPU - GPU: {(on_cpu - on_gpu) / masks:.3f} bytes for each element of a m
 pd.DataFrame(rows, columns=["b", "s", "h", "a", "GPU kernels off", "CPU kernels off"])
 
 # %% [markdown] id="read-megatron"
-# Formula and count agree to better than a tenth of a per cent, term by term. The small rest in the
-# norms is their float32 statistics, two numbers a row. The CPU is off by a sixth, and the line
+# Formula and count agree to better than a tenth of a per cent in sum. The norms' own small term is
+# off by a little more: it lacks their float32 statistics, two numbers a row. The CPU is off by a sixth, and the line
 # above the table says why: its dropout masks take one byte more for each element, two for a
 # bfloat16 in place of one for a bool.
 #

@@ -97,8 +97,9 @@ frugal = memory.saved(lambda: TenLines.apply(block, x), params_of=block)
 #
 # `strategies.called_through(checkpoint, modules)` sends chosen modules of a model through a
 # checkpoint function, for a while. `compare` computes all gradients of the model without it and
-# with it, from the same seed. The same operations on the same numbers give the same bits, so
-# `compare` asks for equality **bit for bit**.
+# with it, from the same seed. On a CPU the same operations on the same numbers, in the same order,
+# give the same bits, so `compare` asks for equality **bit for bit**. Not every GPU kernel keeps an
+# order: chapter 05 says how to compare there.
 
 
 # %% id="compare"

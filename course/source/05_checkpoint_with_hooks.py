@@ -3,7 +3,7 @@
 #
 # Chapter 04 discarded tensors from outside. It had to be told what goes into a block and what comes
 # out. Autograd itself has the list of tensors that it wants to keep. For each of them it lets you
-# answer two questions: what shall I keep *instead*? And later: may I have the tensor back?
+# answer two questions: what shall I store in place of this tensor? And later: what was it?
 #
 # Answer both well, and you have a checkpoint that leaves autograd's graph untouched. You write it
 # in this chapter, measure what PyTorch's has on top, and verify both.
@@ -12,6 +12,7 @@
 
 # %% id="imports"
 import copy
+import gc
 import itertools
 import warnings
 from collections import Counter
@@ -25,7 +26,7 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.utils.checkpoint import checkpoint as torch_checkpoint
 from torch.utils.checkpoint import checkpoint_sequential
 
-from tutorial_lib import claims, data, memory, plots, strategies
+from tutorial_lib import claims, data, memory, plots, strategies, units
 from tutorial_lib.guesses import beside
 from tutorial_lib.models.gpt import GPT, Block, GPTConfig
 from tutorial_lib.models.unet import UNet, UNetConfig
@@ -192,7 +193,8 @@ guess = None  # per cent
 gpt.train()
 expected = gradients(gpt, gpt_loss)
 history = partial(recomputing_once, alias=lambda tensor: tensor)
-for name, way in {"detach": recomputing_once, "itself": history}.items():
+ways = {"detach": recomputing_once, "itself": history}
+for name, way in ways.items():
     seen, _, runs = work(gpt, gpt_loss, way)
     print(f"{name}: equal {equal(seen, expected)}, {runs[0]} runs of a block")
 rise = peak_bytes(gpt, gpt_loss, history) / peak_bytes(gpt, gpt_loss, recomputing_once)
@@ -203,8 +205,26 @@ print(f"itself: {rise:+.0f} % of the peak{beside(guess, rise)}")
 # Both are right to the bit, and much of the saving is gone. The tensor itself brings its history,
 # `grad_fn`, and with it the whole recomputed block. Some operations save their own *output*, as
 # softmax does. Then the operation holds the tensor and the tensor holds the operation: a reference
-# cycle. It is freed only when Python's garbage collector next runs. No comparison of gradients
-# finds this. A meter does.
+# cycle. Is it freed when Python's garbage collector runs? We call the collector after each step,
+# and ask what is left:
+
+
+# %% id="alias-leak"
+def left_bytes(way, steps):
+    with memory.watch("steps", model=gpt) as report:
+        for _ in range(steps):
+            gradients(gpt, gpt_loss, way)
+            gc.collect()
+    return report.curve()[-1]["recomputed"]
+
+
+left = {name: [left_bytes(way, n) for n in (1, 2, 4)] for name, way in ways.items()}
+pd.DataFrame(left, ["1 step", "2 steps", "4 steps"]).map(units.human_bytes)
+
+# %% [markdown] id="alias-leak-read"
+# Never. Autograd's part of the cycle is C++, where the collector cannot look, so every step leaves
+# its recomputed blocks behind: a leak, until memory is full. No comparison of gradients finds this.
+# A meter does.
 #
 # ## What PyTorch's checkpoint has on top
 #
@@ -257,12 +277,13 @@ pd.DataFrame({"ours": ours, "PyTorch's": theirs}).map(waiting).round(1)
 # Five units in each row belong to the head and the loss. With PyTorch's checkpoint, only the inputs
 # of the two segments wait, nested or not. With ours, nested, the inputs of all eight blocks wait,
 # as if there were no segments. The reason: each of our inner checkpoints holds its input in a
-# closure, where the outer checkpoint does not see it. The mend: save the arguments as an operation
-# saves its inputs. Then autograd asks the outer checkpoint's hooks about them.
+# closure, where the outer checkpoint does not see it. The fix: register the arguments with
+# autograd, so that the outer checkpoint's pack hook sees them.
 #
-# **A check.** PyTorch's also compares what both runs save, and raises a `CheckpointError` where
-# they differ. The optional `05b_reading_checkpoint_errors` reads such errors. In lab 03 you write
-# all three: early stop, saved arguments, and the check.
+# **A check.** PyTorch's also compares the number of tensors that both runs save, their shapes,
+# dtypes and devices, and raises a `CheckpointError` where they differ. It does not compare values:
+# a recomputation with other numbers passes. The optional `05b_reading_checkpoint_errors` reads such
+# errors. In lab 03 you write all three: early stop, saved arguments, and the check.
 #
 # ## The tape
 #
@@ -284,7 +305,7 @@ plots.tape({"none": measured(), **theirs})
 # Backward is not always one pass over all gradients. Here are four other uses, on one block, with
 # PyTorch's two implementations and ours.
 #
-# **Predict.** In how many of the four does the reentrant one, a Function as in chapter 04, *not*
+# **Predict.** In how many of the four does the reentrant one, a Function as in chapter 04, fail to
 # give the gradients of the plain block?
 
 # %% id="guess-backwards"
@@ -438,7 +459,7 @@ def same_step(model, batch, checkpoint):
 
 
 forgetful = partial(torch_new, preserve_rng_state=False)
-ways = {"ours": recomputing_once, "forgetful": forgetful}
+ways = {"none, again": plainly, "ours": recomputing_once, "forgetful": forgetful}
 verified = {name: same_step(gpt, [tokens], way) for name, way in ways.items()}
 noticed = sum(not same for same in verified["forgetful"].values())
 print(f"{noticed} of 3 notice{beside(guess, noticed)}")
@@ -446,7 +467,13 @@ pd.DataFrame(verified).T.map(str)
 
 # %% [markdown] id="verify-read"
 # The loss can never show it. The loss is computed by the *first* run, and all that can go wrong is
-# in the second. Compare gradients, or what follows from them, and ask for equal bits.
+# in the second. Compare gradients, or what follows from them.
+#
+# **First compare A with A.** The first row is the plain step against itself. Equal bits there allow
+# us to ask for equal bits below. On a GPU that row may differ: the backward of fused attention, for
+# one, adds in an order that changes from run to run. Then either switch on
+# `torch.use_deterministic_algorithms`, or let the checkpoint differ by no more than plain from
+# plain.
 #
 # ## Verdicts
 

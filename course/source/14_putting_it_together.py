@@ -411,4 +411,4 @@ claims.Verdicts(
 # - Say what "ten times larger" depends on.
 # - Find from a snapshot who held the memory when a run died.
 #
-# Lab 09 hands you ten runs that fail, five of them in silence.
+# Lab 09 hands you ten runs that fail: two die of memory, one warns, and seven say nothing.
