@@ -338,9 +338,9 @@ pd.DataFrame(rows, columns=["b", "s", "h", "a", "GPU kernels off", "CPU kernels 
 
 # %% [markdown] id="read-megatron"
 # Formula and count agree to better than a tenth of a per cent in sum. The norms' own small term is
-# off by a little more: it lacks their float32 statistics, two numbers a row. The CPU is off by a sixth, and the line
-# above the table says why: its dropout masks take one byte more for each element, two for a
-# bfloat16 in place of one for a bool.
+# off by a little more: it lacks their float32 statistics, two numbers a row. The CPU is off by a
+# sixth, and the line above the table says why: its dropout masks take one byte more for each
+# element, two for a bfloat16 in place of one for a bool.
 #
 # The paper's "mixed precision" keeps 16-bit weights. PyTorch's `autocast` is something else:
 # weights, norms and softmax stay float32, so more is kept. The companion
