@@ -8,20 +8,21 @@ from tutorial_lib.plan.solve import solve
 from wrong_answers import right, solved, wrong
 
 
-def fastest(stages, room, *, inside=None):
+def fastest(stages, room, *, inside=None, slip=None):
     """The right tree where no word is given."""
-    lab = solved("lab04")
+    lab, last = solved("lab04"), len(stages) - 1
 
     @cache
     def best(start, end, room):
         ways = [(math.inf, ())]
-        if lab.kept_needs(stages, start, end) <= room:
+        if lab.kept_needs(stages, start, last if slip == "kept" else end) <= room:
             if start == end:
                 return 0.0, (start,)
             seconds, rest = best(start + 1, end, room - stages[start].saved_bytes)
             ways.append((seconds, (start, *rest)))
         for split in range(start + 1, end + 1):
-            if lab.dropped_needs(stages, start, split, end) <= room:
+            needs = lab.dropped_needs(stages, start, split, last if slip == "dropped" else end)
+            if needs <= room:
                 later, rest = best(split, end, room - stages[split].input_bytes)
                 again, part = (inside or best)(start, split - 1, room)
                 if inside and not fits(start, split - 1, room):
@@ -65,8 +66,8 @@ def refuses_nothing(stages, budget_bytes):
 
 @wrong("a ValueError that names the smallest budget in bytes is wanted")
 def names_no_floor(stages, budget_bytes):
-    if budget_bytes < solved("lab04").smallest_budget(stages):
-        raise ValueError(f"a budget of {budget_bytes} bytes is too small.")
+    if budget_bytes < (floor := solved("lab04").smallest_budget(stages)):
+        raise ValueError(f"{budget_bytes} bytes are too few: at least {floor / 1024:.1f} KiB.")
     return fastest(stages, budget_bytes - stages[0].input_bytes)[1]
 
 
@@ -80,6 +81,16 @@ def refuses_the_floor_itself(stages, budget_bytes):
 def forgets_the_input(stages, budget_bytes):
     refuse(stages, budget_bytes)
     return fastest(stages, budget_bytes)[1]
+
+
+@wrong("`kept_needs` was asked for the end of the chain")
+def keeps_as_at_the_end(stages, budget_bytes):
+    return fastest(stages, room_of(stages, budget_bytes), slip="kept")[1]
+
+
+@wrong("`dropped_needs` was asked for the end of the chain")
+def drops_as_at_the_end(stages, budget_bytes):
+    return fastest(stages, room_of(stages, budget_bytes), slip="dropped")[1]
 
 
 @wrong("it is the tree with the smallest peak")

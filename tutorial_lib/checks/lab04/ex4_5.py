@@ -34,29 +34,14 @@ class _NoBoundary(Floor):
         return np.maximum(np.maximum(running, rest), self.by_start[start, start:end])
 
 
-class _KeptAtTheEnd(Costs):
-    """A kept stage whose part always ends with the chain: no gradient waits for it."""
-
-    def kept(self, index: int, end: int) -> int:
-        return super().kept(index, len(self) - 1)
-
-
-class _DroppedAtTheEnd(Costs):
-    """The same for dropped stages."""
-
-    def dropped(self, start: int, stop: int, end: int) -> Bytes:
-        return super().dropped(start, stop, len(self) - 1)
-
-
 def _cases(seed: int) -> list[Case]:
     draw = random.Random(seed)
 
     def chain(count: int) -> Case:
         return {"stages": models.draw_stages(draw, count)}
 
-    def with_workspace() -> Case:  # only there it matters what waits while a part runs again
-        stages = models.draw_stages(draw, 6)
-        return {"stages": [{**s, "forward_temporary_bytes": draw.choice([0, 40])} for s in stages]}
+    def with_workspace() -> Case:
+        return {"stages": models.draw_with_workspace(draw, 6)}
 
     def values(case: Case) -> Iterator[int]:
         stages = models.stages_of(case)
@@ -108,12 +93,8 @@ def _faults(stages: list[plan.Stage], floor: int) -> expect.Faults:
         "That is one segment, the first half: try every way to split, in every part.",
         peak(halves),
     )
-    for name, slip in {"kept_needs": _KeptAtTheEnd, "dropped_needs": _DroppedAtTheEnd}.items():
-        yield (
-            f"`{name}` was asked for the end of the chain: in a part that runs again, the gradient "
-            "of the part's own `end` waits.",
-            first + Floor(slip.of(stages, ())).num_bytes,
-        )
+    for words, slip in models.AT_THE_END.items():
+        yield words, first + Floor(slip.of(stages, ())).num_bytes
     costs = Costs.of(stages, ())
     floors = {
         "What a kept stage saved is held while the rest runs, and is missing.": (

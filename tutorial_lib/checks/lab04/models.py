@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from tutorial_lib import plan
 from tutorial_lib.checks import forbid
 from tutorial_lib.checks.core import Case, CheckError
+from tutorial_lib.plan.costs import Bytes, Costs
 from tutorial_lib.plan.simulate import Tree, leaves
 
 _DEEPEST = 200  # of a tree; no case has as many stages
@@ -65,6 +66,38 @@ def telling(draw: Callable[[], Case], values: Callable[[Case], Iterable[Any]]) -
             seen.add(value)
         else:
             return case
+
+
+def draw_with_workspace(draw: random.Random, count: int) -> list[dict[str, Any]]:
+    """Draw a chain in which it matters what waits while a part runs again."""
+    stages = draw_stages(draw, count)
+    return [{**stage, "forward_temporary_bytes": draw.choice([0, 40])} for stage in stages]
+
+
+class KeptAtTheEnd(Costs):
+    """A kept stage whose part always ends with the chain: no gradient waits for it."""
+
+    def kept(self, index: int, end: int) -> int:
+        """Give what the stage needs at the chain's end."""
+        return super().kept(index, len(self) - 1)
+
+
+class DroppedAtTheEnd(Costs):
+    """The same for dropped stages."""
+
+    def dropped(self, start: int, stop: int, end: int) -> Bytes:
+        """Give what the stages need at the chain's end."""
+        return super().dropped(start, stop, len(self) - 1)
+
+
+_ASKED = (
+    "`{}` was asked for the end of the chain: in a part that runs again, the gradient of the "
+    "part's own `end` waits."
+)
+AT_THE_END: dict[str, type[Costs]] = {
+    _ASKED.format("kept_needs"): KeptAtTheEnd,
+    _ASKED.format("dropped_needs"): DroppedAtTheEnd,
+}
 
 
 def stages_of(case: Case) -> list[plan.Stage]:
