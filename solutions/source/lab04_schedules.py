@@ -221,7 +221,8 @@ checks.lab04.segments_cost(segments_cost)
 # <details><summary>Hint 3: the first forward</summary>
 #
 # Every segment but the last one is dropped first: `dropped_needs(stages, start, end + 1,
-# len(stages) - 1)`. Its forward seconds count twice.
+# len(stages) - 1)`. Its forward seconds count twice. (Its bytes never decide, since the same stages
+# run again with more beside them. Why?)
 # </details>
 #
 # **Predict.** For our 32 equal blocks, which of the lengths 1, 2, 4 and 8 has the smallest peak?

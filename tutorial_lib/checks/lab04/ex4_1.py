@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from tutorial_lib import plan
@@ -13,7 +13,7 @@ from tutorial_lib.checks.lab04 import models
 from tutorial_lib.plan.simulate import Tree
 
 # Number of stages, and length of a segment: the last one is shorter, or all, or one stage.
-_SHAPES = ((6, 2), (5, 1), (9, 4), (4, 4))
+_SHAPES = ((6, 2), (5, 1), (9, 4), (8, 3), (4, 4))
 
 
 def _cases(seed: int) -> list[Case]:
@@ -22,13 +22,6 @@ def _cases(seed: int) -> list[Case]:
     def case(count: int, length: int) -> Case:
         return {"stages": models.draw_stages(draw, count), "length": length}
 
-    def narrow() -> Case:  # little is saved, and boundaries are small: the first forward needs most
-        drawn = case(7, 2)
-        for place, stage in enumerate(drawn["stages"]):
-            stage |= {"saved_bytes": 1, "input_bytes": 9 if place % 2 else 2}
-        drawn["stages"][5]["forward_temporary_bytes"] += 60  # the last one of a segment
-        return drawn
-
     def wide() -> Case:  # a forward that runs again needs more than its backward
         drawn = case(7, 2)
         for stage in drawn["stages"]:
@@ -36,8 +29,7 @@ def _cases(seed: int) -> list[Case]:
         return drawn
 
     return [
-        models.telling(narrow, lambda drawn: _peaks(drawn, {_FIRST, _ONE, _OWN, _EARLY})),
-        models.telling(wide, lambda drawn: _peaks(drawn, None)),
+        models.telling(wide, _peaks),
         *(case(count, length) for count, length in _SHAPES),
     ]
 
@@ -99,10 +91,6 @@ def _time_faults(right: plan.Simulation, length: int) -> expect.Faults:
     )
 
 
-_FIRST = (
-    "the first forward is missing in the peak: all segments but the last one are dropped in it, "
-    "and that may need more than any backward."
-)
 _WAITS = (
     "while a forward runs again, the gradient of its segment's output waits, which is missing in "
     "your peak: the segment's last stage is the end of the part that runs."
@@ -114,24 +102,17 @@ _ALL = (
 
 
 _ONE = "only one boundary is held at a time in your sum: those of all earlier segments wait too."
-_LAST = "the last segment is dropped and run again in your peak: it is kept."
 _OWN = "the chain's own input is missing in the peak."
-_EARLY = (
-    "a gradient waits in your first forward, and there is none yet: its part ends with the chain, "
-    "also where it drops a segment."
-)
 _TWICE = (
     "a stage's own input is in the peak twice: it is the segment's boundary, or the stage before "
     "has saved it."
 )
 
 
-def _peaks(case: Case, words: Collection[str] | None) -> Iterable[int]:
-    """Give the right peak, and those of some faults; None for all but two."""
+def _peaks(case: Case) -> Iterable[int]:
+    """Give the right peak, and those of all faults."""
     right = _simulated(case)
-    faults = dict(_peak_faults(right, case["length"]))
-    chosen = faults.keys() - {_FIRST, _LAST, _EARLY} if words is None else words
-    return right.peak_bytes, *(faults[fault] for fault in chosen)
+    return right.peak_bytes, *dict(_peak_faults(right, case["length"])).values()
 
 
 def _peak_faults(right: plan.Simulation, length: int) -> expect.Faults:
@@ -154,10 +135,6 @@ def _peak_faults(right: plan.Simulation, length: int) -> expect.Faults:
         "that is what kept_needs gives.",
         sum(inputs[::length]) + max(sum(saved[at : at + length]) for at in range(0, count, length)),
     )
-    yield (
-        _LAST,
-        peak_of(models.in_segments(count, length, last_kept=False)),
-    )
     yield _OWN, right.peak_bytes - inputs[0]
     yield _ALL, peak(lambda event, start: sum(inputs[start + length :: length]))
     yield (
@@ -168,14 +145,7 @@ def _peak_faults(right: plan.Simulation, length: int) -> expect.Faults:
         "a stage's neighbours in its segment are missing: what they save waits beside it.",
         peak(lambda event, start: -sum(saved[start : event.stage])),
     )
-    yield _FIRST, max(event.held_bytes for event, _ in backward)
     yield _TWICE, peak(lambda event, start: inputs[event.stage])
-    early = (
-        event.held_bytes + inputs[start + length]
-        for event, start in events
-        if not event.keeps and event.kind == "forward"
-    )
-    yield _EARLY, max(right.peak_bytes, *early, 0)
     yield (
         _WAITS,
         peak(lambda e, start: -inputs[start + length] if e.kind == "recompute" else 0),
