@@ -156,8 +156,9 @@ claims.Verdicts(
         f"{off['4 x 1']} and {off['1 x 4']}, their drop {fell.iloc[0]}",
         cell="guide-predicted", **predicted_here),
     claims.Verdict("B02", "holds if", "As the row before it: the level is near, the "
-        "drop is larger than tensors alone explain.", f"the row {off.iloc[2]}, its drop "
-        f"{fell.iloc[1]}", cell="guide-predicted", **predicted_here),
+        "drop is larger than tensors alone explain.",
+        f"the row {off.iloc[2]}, its drop {fell.iloc[1]}", cell="guide-predicted",
+        **predicted_here),
 )  # fmt: skip
 
 # %% [markdown] id="what-follows"

@@ -131,9 +131,9 @@ print(f"a GPU that is busy in both does {3 / ratio:.2f} times the images a secon
 claims.Verdicts(
     claims.Verdict("E02", "wrong", "Three times the batch, checkpointed, costs more "
         "than three times the arithmetic, so a busy GPU gets slower; only one that "
-        "idled at batch 4 could gain. (Tried on SD 2.1's U-Net.)", f"{ratio:.1f} times the "
-        f"FLOPs: {3 / ratio:.2f} times the images a second when busy", "computed",
-        "throughput-flops"),
+        "idled at batch 4 could gain. (Tried on SD 2.1's U-Net.)",
+        f"{ratio:.1f} times the FLOPs: {3 / ratio:.2f} times the images a second "
+        "when busy", "computed", "throughput-flops"),
 )  # fmt: skip
 
 # %% [markdown] id="busy"

@@ -106,7 +106,9 @@ def _described(value: Any) -> str:
     if isinstance(value, nn.Module):
         return type(value).__name__
     if isinstance(value, list | tuple):
-        return f"[{', '.join(map(_described, value))}]"
+        long = len(value) > 3 and not all(isinstance(item, str | int | float) for item in value)
+        shown = [_described(item) for item in (value[:2] if long else value)]
+        return f"[{', '.join([*shown, f'... {len(value)} in all'] if long else shown)}]"
     if isinstance(value, Mapping):
         return f"{{{', '.join(f'{key}: {_described(item)}' for key, item in value.items())}}}"
     plain = value is None or isinstance(value, str | int | float | torch.dtype | torch.device)
