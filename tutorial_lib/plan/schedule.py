@@ -5,8 +5,10 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from pathlib import Path
 
+from tutorial_lib.plan import plan_file
 from tutorial_lib.plan.calls import Call
 from tutorial_lib.plan.simulate import Selective, Simulation, Tree, leaves, simulate
 from tutorial_lib.plan.stages import Skip, Stage
@@ -49,6 +51,29 @@ class Plan:
         there = list(leaves(self.tree))
         if there != list(range(len(self.stages))) or Selective in map(type, there):
             simulate(self.stages, self.tree, self.skips)  # which says what is wrong
+
+    def save(self, path: str | Path) -> None:
+        """Write the plan to a JSON file, for `load` in another process.
+
+        Args:
+            path: Where to; a file that is there is replaced.
+
+        Raises:
+            ValueError: When a stage's output has a form that no file holds; nothing is written.
+        """
+        plan_file.write(path, {field.name: getattr(self, field.name) for field in fields(self)})
+
+    @classmethod
+    def load(cls, path: str | Path) -> Plan:
+        """Read a plan that `save` or the command `plan --save` wrote.
+
+        Args:
+            path: The file.
+
+        Raises:
+            ValueError: When the file holds no plan.
+        """
+        return cls(**plan_file.read(path))
 
     @functools.cached_property
     def simulation(self) -> Simulation:

@@ -6,6 +6,7 @@ import json
 import pickle
 import sys
 import tempfile
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -51,6 +52,7 @@ def plan(
     ranks: Ranks = 1,
     shard: Sharding = None,
     emulated: Annotated[str | None, typer.Option(help="Cards to run the plan on: t4,a100.")] = None,
+    save: Annotated[Path | None, typer.Option(help="File for the plan, for Plan.load.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Find micro-batch, accumulation, checkpointing, precision and optimizer for a budget.
@@ -72,6 +74,8 @@ def plan(
         ranks=ranks,
         shard=shard,
     )
+    if save is not None and not save.parent.is_dir():
+        raise ValueError(f"--save {save}: there is no folder {save.parent}. Make it first.")
     if cards and recipe.shard is not None:
         raise ValueError(f"--emulated runs one process, and --ranks {ranks} was asked for.")
     refuse_whole_step(recipe)
@@ -87,16 +91,25 @@ def plan(
     if as_json:
         print(json.dumps(found.as_data() | ({"emulated": rows} if rows else {}), indent=1))
     else:
-        print(found)
-        if found.best:
-            print("Times are predicted, for an A100.")
-        if seq is None and (length := sequence_length(recipe)):
-            print(f"Sequences of {length} tokens, as --seq was left out.")
-        for row in rows:
-            sizes = [f"{name} {human_bytes(int(row[f'{name}_bytes']))}" for name in _PEAKS]
-            print(f"  {row['card']} (emulated, workspaces included): {', '.join(sizes)}")
-    if found.best is None:
+        _show(found, rows)
+    if found.best is None or found.best.plan is None:
         raise typer.Exit(1)
+    if save is not None:
+        found.best.plan.save(save)
+        if not as_json:
+            load = f"plan.Plan.load({str(save)!r})"
+            print(f"In a script that trains as the first row: plan.apply(model, {load})")
+
+
+def _show(found: planning.Fit, rows: Sequence[dict[str, str | int]]) -> None:
+    print(found)
+    if found.best:
+        print("Times are predicted, for an A100.")
+    if found.recipe.seq is None and (length := sequence_length(found.recipe)):
+        print(f"Sequences of {length} tokens, as --seq was left out.")
+    for row in rows:
+        sizes = [f"{name} {human_bytes(int(row[f'{name}_bytes']))}" for name in _PEAKS]
+        print(f"  {row['card']} (emulated, workspaces included): {', '.join(sizes)}")
 
 
 def refuse_whole_step(recipe: Recipe) -> None:
