@@ -57,6 +57,23 @@ def test_git_says_what_differs(tmp_path):
     assert changed.changed_files(tmp_path) == ["kept.py", "new.py"]
 
 
+def test_each_day_a_handful_of_notebooks_is_run_and_those_that_changed(tmp_path):
+    git = ["git", "-c", "user.name=a", "-c", "user.email=a@b.c"]
+    (tmp_path / "course").mkdir()
+    names = ("04_a", "09_b", "10_c", "11_d")
+    for name in names:
+        (tmp_path / f"course/{name}.ipynb").write_text("1")
+    assert changed.daily_notebooks(tmp_path) == ["course/04_a.ipynb"]  # no git
+    for number, name in enumerate(names[1:]):
+        (tmp_path / f"course/{name}.ipynb").write_text("2")
+        for words in (["init", "-q"], ["add", "."], ["commit", "-qm", str(number)]):
+            subprocess.run([*git, *words], cwd=tmp_path, check=True)
+    (tmp_path / "course/09_b.ipynb").write_text("3")
+    assert changed.daily_notebooks(tmp_path) == [
+        f"course/{name}.ipynb" for name in ("04_a", "09_b", "11_d")
+    ]
+
+
 def test_a_folder_without_git_is_named(tmp_path, monkeypatch):
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
     with pytest.raises(SetupError, match="asks git what differs"):

@@ -102,6 +102,7 @@ def test_a_faults_own_value_is_told_in_its_words_under_every_seed(exercise):
     every_fault_is_told(exercise, SEEDS)
 
 
+@pytest.mark.weekly
 def test_most_exercises_know_faults():
     knows = [exercise for exercise in EXERCISES if any(True for _ in faults_of(exercise, 0))]
     assert len(knows) > len(EXERCISES) / 2

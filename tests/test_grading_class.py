@@ -73,9 +73,10 @@ def wait_until(true, seconds):
     return true()
 
 
-@pytest.fixture(
-    scope="module", params=["SIGTERM", pytest.param("SIGKILL", marks=pytest.mark.weekly)]
-)
+ENDS = [pytest.param(name, marks=pytest.mark.weekly) for name in ("SIGTERM", "SIGKILL")]
+
+
+@pytest.fixture(scope="module", params=ENDS)
 def stopped(request):
     """A run that is ended while the third of three submissions is judged."""
     folder = Path(tempfile.mkdtemp(prefix="c-"))  # a short name: sockets are made below it

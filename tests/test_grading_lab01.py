@@ -10,7 +10,7 @@ from tutorial_lib.school import cli
 from tutorial_lib.school.grading.known_answers import handed_in
 from tutorial_lib.school.grading.lab import load_lab
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.weekly]
 
 POINTS = {"1.1": 2, "1.2": 2, "1.3": 3, "1.4": 2, "1.5": 3}
 # 1.5 calls 1.1 and 1.2, so that alone it stands on its own definitions of them.

@@ -67,6 +67,7 @@ def test_a_known_answer_brings_what_it_needs_and_no_mark(course):
         assert ("plus" in one.cell) == (one.name == "adds")
 
 
+@pytest.mark.weekly
 def test_every_lab_has_known_answers_to_every_exercise(root):
     for path in sorted((root / "solutions").glob("lab*.ipynb")):
         lab = load_lab(root, path.stem)

@@ -632,7 +632,6 @@ def test_without_landlock_and_namespaces_grading_still_works_and_says_so(
 
 UNSEEN = {
     "the grader": "import tutorial_lib.school.grading",
-    "its old name": "import tutorial_lib.grading",
     "the judge": "from toychecks.lab90 import _judge_area",
     "the check's judge": "from toychecks import lab90\n    lab90.area.judge({}, {})",
     "its cases": "from toychecks import lab90\n    lab90.area.cases(0)",

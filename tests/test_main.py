@@ -1,6 +1,5 @@
 """`python -m tutorial_lib`: what works from a bare Python, and what each command starts."""
 
-import importlib
 import json
 import os
 import platform
@@ -9,7 +8,6 @@ import shutil
 import socket
 import subprocess
 import sys
-import textwrap
 from pathlib import Path
 
 import pytest
@@ -67,42 +65,6 @@ def test_submodules_load_on_use_and_unknown_names_stay_unknown(run_python):
         tutorial_lib.unitz  # noqa: B018
     done = run_python("-c", "import tutorial_lib; tutorial_lib.checks", bare=True)
     assert "No module named 'torch'" in done.stderr
-
-
-@pytest.mark.parametrize(
-    "name",
-    ["authoring", "bootstrap", "cli", "commands", "grading", "grading.run", "marks", "pythons"],
-)
-def test_a_module_keeps_its_name_of_before_the_move(name):
-    moved = importlib.import_module(f"tutorial_lib.school.{name}")
-    spec = moved.__spec__
-    old = importlib.import_module(f"tutorial_lib.{name}")
-    assert old is moved
-    assert moved.__spec__ is spec
-
-
-def test_old_names_work_first_and_in_a_program_of_their_own(run_python):
-    code = """
-    import tutorial_lib, tutorial_lib.cli
-    from tutorial_lib import authoring
-    from tutorial_lib.authoring import load_definitions
-    from tutorial_lib.grading import GradingError
-    from tutorial_lib.school.authoring import definitions
-    import importlib, sys
-    assert load_definitions is definitions.load_definitions
-    assert tutorial_lib.marks is sys.modules["tutorial_lib.school.marks"]
-    assert importlib.reload(tutorial_lib.marks).__name__ == "tutorial_lib.school.marks"
-    assert GradingError.__module__ == "tutorial_lib.school.grading.errors"
-    """
-    done = run_python("-c", textwrap.dedent(code))
-    assert (done.returncode, done.stderr) == (0, "")
-
-
-def test_old_names_win_over_what_git_left_of_their_folders(bare_clone, run_python):
-    (bare_clone / "tutorial_lib/grading/__pycache__").mkdir(parents=True)
-    code = "from tutorial_lib.grading import GradingError; print(GradingError.__module__)"
-    done = run_python("-c", code, cwd=bare_clone)
-    assert done.stdout == "tutorial_lib.school.grading.errors\n"
 
 
 def test_version(run_python):
@@ -240,9 +202,17 @@ def test_test_runs_notebooks_and_tests_without_a_network(started, root):
     commands.main(["test", "-x"])
     command, changes = started[0]
     assert command[:3] == ["-m", "pytest", "--nbval"]
-    assert command[-4:] == ["course", "solutions", "tests", "-x"]
+    assert command[-2:] == ["tests", "-x"]
+    assert {"course/04_checkpoint_from_scratch.ipynb", "solutions/lab01_ledger.ipynb"} < {*command}
     assert changes["PYTHONPATH"].split(os.pathsep)[0] == str(root / "tests" / "offline")
     assert (root / "tests" / "offline" / "sitecustomize.py").is_file()
+
+
+def test_test_all_runs_every_notebook_and_the_weekly_tests(started):
+    commands.main(["test", "--all", "-x"])
+    command, _ = started[0]
+    assert command[-6:] == ["course", "solutions", "tests", "-m", "", "-x"]
+    assert "--all" not in command
 
 
 def test_test_runs_only_what_is_named(started):

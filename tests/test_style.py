@@ -9,7 +9,11 @@ import pytest
 
 @pytest.mark.parametrize(
     "words",
-    [("ruff", "check", "."), ("ruff", "format", "--check", "."), ("mypy",)],
+    [
+        ("ruff", "check", "."),
+        ("ruff", "format", "--check", "."),
+        pytest.param(("mypy",), marks=pytest.mark.weekly),
+    ],
     ids=["lint", "format", "types"],
 )
 def test_nothing_to_complain_about(root, words):

@@ -1,7 +1,8 @@
-"""Which tests a change concerns: for `test --changed`. Standard library only."""
+"""Which tests a change concerns: for `test` and `test --changed`. Standard library only."""
 
 from __future__ import annotations
 
+import contextlib
 import re
 import subprocess
 from collections.abc import Iterable, Iterator
@@ -10,17 +11,31 @@ from pathlib import Path
 from tutorial_lib.school.bootstrap import SetupError
 
 ALWAYS = ("tests/test_architecture.py", "tests/test_style.py")  # both read every file
+# Where learners begin, what they build, and all labs: two minutes of all notebooks' eleven.
+HANDFUL = ("course/0[0145]_*.ipynb", "solutions/*.ipynb")
+_NOTEBOOK = re.compile(r"(course|solutions)/[^/]+\.ipynb")
 _ANSWERS = re.compile(r"(?:tutorial_lib/checks|tests/wrong_answers)/(lab\d\d)/(?:ex(\d+)_(\d+))?.*")
 
 
-def changed_files(root: Path) -> list[str]:
-    """List the files that differ from the last commit, new ones too, as paths from the root.
+def daily_notebooks(root: Path) -> list[str]:
+    """List the notebooks that `test` runs: a handful, and those that differ from HEAD's parent.
+
+    Without git, or at a first commit, the handful alone.
+    """
+    found = {path.relative_to(root).as_posix() for name in HANDFUL for path in root.glob(name)}
+    with contextlib.suppress(SetupError):
+        found |= {path for path in changed_files(root, "HEAD~1") if _NOTEBOOK.fullmatch(path)}
+    return sorted(path for path in found if (root / path).exists())
+
+
+def changed_files(root: Path, since: str = "HEAD") -> list[str]:
+    """List the files that differ from a commit, new ones too, as paths from the root.
 
     Raises:
         SetupError: Where git is missing, or the folder is no repository.
     """
     listed: list[str] = []
-    for words in (["diff", "--name-only", "HEAD"], ["ls-files", "--others", "--exclude-standard"]):
+    for words in (["diff", "--name-only", since], ["ls-files", "--others", "--exclude-standard"]):
         try:
             done = subprocess.run(
                 ["git", *words], cwd=root, capture_output=True, text=True, check=True
@@ -65,7 +80,7 @@ def _test_files(root: Path) -> list[str]:
 
 
 def _concerned(path: str, tests: dict[str, str]) -> Iterator[str]:
-    if path in tests or re.fullmatch(r"(course|solutions)/[^/]+\.ipynb", path):
+    if path in tests or _NOTEBOOK.fullmatch(path):
         yield path
     if not re.fullmatch(r"tutorial_lib/.+\.py", path):
         return

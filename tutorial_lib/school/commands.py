@@ -28,8 +28,8 @@ usage: python -m tutorial_lib COMMAND [OPTIONS]      (Windows: py -m ...)
 
 To learn (both make .venv first, and install nothing the second time):
   lab       open the course in JupyterLab   [--no-browser] [--port N]
-  test      run all tests, or those of what changed   [--changed] [--emulated]
-                                                      [arguments of pytest]
+  test      run the daily tests, those of what changed, or all
+                [--changed] [--all] [--emulated] [arguments of pytest]
 
 To use:
   doctor    show Python, torch, GPU, versions and free disk   [--json]
@@ -57,12 +57,15 @@ To teach and maintain:
 """
 
 TEST_HELP = """\
-usage: python -m tutorial_lib test [--changed] [--emulated] [pytest's arguments]
+usage: python -m tutorial_lib test [--changed] [--all] [--emulated]
+                                   [pytest's arguments]
 
-Set up .venv, then run all tests and all notebooks, without a network.
+Set up .venv, then run the daily tests, without a network: all rules, a handful
+of notebooks, and those that differ from the commit before the last.
 
   tests/test_units.py   only these tests; or options of pytest: -k WORD, -x
   --changed             name stale notebooks, and run the tests of what changed
+  --all                 every notebook and test, the weekly ones too: hours
   --emulated [NAMES]    run the notebooks' GPU cells on emulated cards
   -h, --help            this text; `pytest --help` lists pytest's own options
 """
@@ -192,7 +195,10 @@ def _test(words: list[str]) -> int:
         return _test_changed([str(python)], words, {**os.environ, **changes})
     chosen = any((ROOT / word.split("::")[0]).exists() for word in words if word[:1] != "-")
     # Notebooks take longest, so they start first; what belongs together stays with one worker.
-    paths = [] if chosen else ["course", "solutions", "tests"]
+    paths = [] if chosen else [*changed.daily_notebooks(ROOT), "tests"]
+    if "--all" in words:
+        paths = ["course", "solutions", "tests", "-m", ""]
+        words = [word for word in words if word != "--all"]
     workers = str(min(4, (os.cpu_count() or 1) + 1))  # one more, since some tests wait
     command = [str(python), "-m", "pytest", "--nbval", "-n", workers, "--dist", "loadfile"]
     return _replace_process([*command, *paths, *words], changes)

@@ -74,8 +74,7 @@ def plan(
         ranks=ranks,
         shard=shard,
     )
-    if save is not None and not save.parent.is_dir():
-        raise ValueError(f"--save {save}: there is no folder {save.parent}. Make it first.")
+    _refuse_no_folder(save)
     if cards and recipe.shard is not None:
         raise ValueError(f"--emulated runs one process, and --ranks {ranks} was asked for.")
     refuse_whole_step(recipe)
@@ -99,6 +98,11 @@ def plan(
         if not as_json:
             load = f"plan.Plan.load({str(save)!r})"
             print(f"In a script that trains as the first row: plan.apply(model, {load})")
+
+
+def _refuse_no_folder(save: Path | None) -> None:
+    if save is not None and not save.parent.is_dir():
+        raise ValueError(f"--save {save}: there is no folder {save.parent}. Make it first.")
 
 
 def _show(found: planning.Fit, rows: Sequence[dict[str, str | int]]) -> None:
