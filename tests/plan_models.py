@@ -2,21 +2,14 @@
 
 import torch
 
-from tutorial_lib import memory, plan
+from tutorial_lib import memory
 from tutorial_lib.data import image_batch, token_batch
-from tutorial_lib.models import (
-    GPT,
-    LSTM,
-    GPTConfig,
-    LSTMConfig,
-    ResNet,
-    ResNetConfig,
-    UNet,
-    UNetConfig,
-    ViT,
-    ViTConfig,
-    published,
-)
+from tutorial_lib.instruments import planning, published
+from tutorial_lib.models.gpt import GPT, GPTConfig
+from tutorial_lib.models.lstm import LSTM, LSTMConfig
+from tutorial_lib.models.resnet import ResNet, ResNetConfig
+from tutorial_lib.models.unet import UNet, UNetConfig
+from tutorial_lib.models.vit import ViT, ViTConfig
 
 P = 0.1  # dropout everywhere: a recomputation that draws other numbers shows
 HF_UNET = {
@@ -124,10 +117,10 @@ def profiled(name, **asked):
     model, loss = MODELS[name]()
     model.train()
     # predicted seconds, so that the plans are the same on every machine and at every load
-    profile = plan.profile(model, loss, speed=plan.Speed(), **asked)
+    profile = planning.profile(model, loss, speed=planning.Speed(), **asked)
     everything = tuple(range(len(profile.stages)))
-    whole = plan.simulate(profile.stages, everything, profile.skips).peak_bytes
-    return model, loss, profile, plan.floor_bytes(profile), whole
+    whole = planning.simulate(profile.stages, everything, profile.skips).peak_bytes
+    return model, loss, profile, planning.floor_bytes(profile), whole
 
 
 def gradients(model, loss):
@@ -153,14 +146,14 @@ def counted_peak(model, loss):
 
 def executed(model, loss, profile, budget):
     """Run the plan for a budget: it, whether gradients are equal bit for bit, the counted peak."""
-    found = plan.solve(profile, budget_bytes=budget)
+    found = planning.solve(profile, budget_bytes=budget)
     before = gradients(model, loss)
-    plan.apply(model, found)
+    planning.apply(model, found)
     try:
         after = gradients(model, loss)
         peak = counted_peak(model, loss)
     finally:
-        plan.undo(model)
+        planning.undo(model)
     same = before.keys() == after.keys()
     same = same and all(torch.equal(before[name], after[name]) for name in before)
     return found, same, peak

@@ -3,7 +3,7 @@ import torch
 from torch import nn
 
 from tutorial_lib import memory
-from tutorial_lib.training.adamw_8bit import AdamW8bit, dynamic_table
+from tutorial_lib.instruments.training.adamw_8bit import AdamW8bit, dynamic_table
 
 STEPS = 60
 

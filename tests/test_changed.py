@@ -16,9 +16,13 @@ def runs(root, *files):
     ("path", "concerned", "not_concerned"),
     [
         ("tutorial_lib/units.py", "tests/test_units.py", "tests/test_vit.py"),
-        ("tutorial_lib/memory/cap.py", "tests/test_cap.py", "tests/test_units.py"),
+        ("tutorial_lib/instruments/cap.py", "tests/test_cap.py", "tests/test_units.py"),
         ("tutorial_lib/checks/core.py", "tests/test_lab_checks.py", "tests/test_vit.py"),
-        ("tutorial_lib/ranks/__init__.py", "tests/test_ranks.py", "tests/test_units.py"),
+        (
+            "tutorial_lib/instruments/ranks/__init__.py",
+            "tests/test_ranks.py",
+            "tests/test_units.py",
+        ),
         ("tests/test_cap.py", "tests/test_cap.py", "tests/test_units.py"),
         ("labs/lab01_ledger.ipynb", "tests/test_style.py", "tests/test_lab01.py"),
         ("course/00_start_here.ipynb", "course/00_start_here.ipynb", "tests/test_units.py"),

@@ -14,8 +14,9 @@ import pytest
 import torch
 from torch import nn
 
-from tutorial_lib import memory, ranks, recorded
-from tutorial_lib.recorded import run
+from tutorial_lib import memory
+from tutorial_lib.instruments import ranks, recorded
+from tutorial_lib.instruments.recorded import run
 
 COURSE = Path(__file__).resolve().parent.parent / "course"
 WAYS = ("imports", "model", "no-sync", "measured", "training-step", "ways-ddp", "zero-picture",

@@ -8,10 +8,10 @@ import pytest
 import typer
 
 from tutorial_lib import memory
-from tutorial_lib.models import published
+from tutorial_lib.instruments import published
+from tutorial_lib.instruments.training import Recipe
 from tutorial_lib.school import authoring, cli, commands
 from tutorial_lib.school.options import largest_micro_batch
-from tutorial_lib.training import Recipe
 from tutorial_lib.units import human_bytes
 
 BOTH = "peak of forward and backward alone"
@@ -463,7 +463,7 @@ def test_a_step_that_raises_shows_the_users_lines_alone(capsys, folder, command)
 
 
 def test_a_step_that_cannot_be_planned_is_refused_before_the_work(capsys, folder, monkeypatch):
-    from tutorial_lib import plan as planning
+    from tutorial_lib.instruments import planning
 
     monkeypatch.setattr(planning, "fit", lambda *_, **__: pytest.fail("planned"))
     for name in ("make_step", "make_broken"):

@@ -5,7 +5,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional as F
 
-from tutorial_lib.memory.corrections import RealSizes
+from tutorial_lib.instruments.predicting.corrections import RealSizes
 
 BF16 = torch.bfloat16
 

@@ -15,8 +15,8 @@ import nbformat
 import pytest
 
 from tutorial_lib import memory
-from tutorial_lib.emulated import build, cards, environment, run, stubs
-from tutorial_lib.emulated.inside import card_watcher
+from tutorial_lib.instruments.emulated import build, cards, environment, run, stubs
+from tutorial_lib.instruments.emulated.inside import card_watcher
 from tutorial_lib.school import emulated_tests
 from tutorial_lib.school.emulate import main, on_cards
 from tutorial_lib.units import GIB, MIB
@@ -623,7 +623,7 @@ def test_predicted_kernels_save_what_a_cuda_build_saves(emulate, tmp_path):
 def test_a_report_says_that_it_is_emulated(emulate):
     script = """
         from tutorial_lib import memory
-        from tutorial_lib.training import Recipe
+        from tutorial_lib.instruments.training import Recipe
         step, model, optimizer = Recipe("gpt2", 1, 64, overrides={"n_layer": 1}).make_step("cuda")
         report = memory.measure(step, model=model, optimizer=optimizer, repeats=2)
         print(report)

@@ -10,7 +10,7 @@ import statistics
 
 import pytest
 
-from tutorial_lib import recorded
+from tutorial_lib.instruments import recorded
 from tutorial_lib.units import MIB, parse_bytes
 
 A100_AND_T4 = ("NVIDIA A100-SXM4-80GB", "Tesla T4")
@@ -26,7 +26,7 @@ BIAS = (
 )
 EIGHT_BIT = (
     "the course's 8-bit AdamW is one operation, and what it makes on its way through 2**20 values "
-    "is not predicted (tutorial_lib/training/adamw_8bit.py, _CHUNK)"
+    "is not predicted (tutorial_lib/instruments/training/adamw_8bit.py, _CHUNK)"
 )
 # Card, rows, the reason, and the MiB that the card has beyond prediction and workspaces.
 EXPLAINED = [

@@ -13,8 +13,9 @@ import torch
 from foreign_models import KINDS, QUICK
 from torch import nn
 
-from tutorial_lib import memory, ranks
+from tutorial_lib import memory
 from tutorial_lib.device import seed_everything
+from tutorial_lib.instruments import ranks
 
 ROOT = Path(__file__).resolve().parent.parent
 TABLE = ROOT / "course/recorded/foreign.csv"  # by tests/benchmarks/foreign.py --write

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tutorial_lib import frameworks
+from tutorial_lib.instruments import frameworks
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ import torch
 from torch.nn import functional as F
 
 from tutorial_lib.data import text_batches, token_batch
-from tutorial_lib.models import GPT, GPTConfig
+from tutorial_lib.models.gpt import GPT, GPTConfig
 
 SMALL = {"vocab_size": 50, "seq_len": 16, "num_layers": 2, "num_heads": 2, "d_model": 32}
 

@@ -10,9 +10,10 @@ import pickle
 import pytest
 import torch
 
-from tutorial_lib import device, memory, private_torch, recorded
-from tutorial_lib.recorded import run
-from tutorial_lib.training import Recipe
+from tutorial_lib import device, memory
+from tutorial_lib.instruments import private_torch, recorded
+from tutorial_lib.instruments.recorded import run
+from tutorial_lib.instruments.training import Recipe
 from tutorial_lib.units import MIB
 
 pytestmark = [

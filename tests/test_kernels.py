@@ -3,7 +3,7 @@ import torch
 from torch.nn import functional as F
 
 from tutorial_lib import memory
-from tutorial_lib.memory.kernels import as_on_cuda, cuda_kernels
+from tutorial_lib.instruments.predicting.kernels import as_on_cuda, cuda_kernels
 from tutorial_lib.units import MIB
 
 QKV = (2, 4, 64, 16)  # (batch, heads, seq, width)

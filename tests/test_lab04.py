@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 from wrong_answers import solved
 
-from tutorial_lib import plan
 from tutorial_lib.checks.lab04 import models
 from tutorial_lib.checks.lab04.ex4_4 import held
+from tutorial_lib.instruments import planning
 
 LAB = solved("lab04")
 PAIRS = list(itertools.product(range(1, 61), range(1, 11)))
@@ -17,7 +17,7 @@ PAIRS = list(itertools.product(range(1, 61), range(1, 11)))
 
 def drawn(rng, count):
     """A chain with all that the lab's prices know."""
-    stages = [plan.Stage(**stage) for stage in models.draw_stages(rng, count)]
+    stages = [planning.Stage(**stage) for stage in models.draw_stages(rng, count)]
     return [
         replace(s, handed_on_bytes=rng.choice([0, 4]), kept_temporary_bytes=rng.choice([0, 9]))
         for s in stages
@@ -38,10 +38,10 @@ def test_the_fewest_forwards_are_those_of_checkpoint_schedules():
 
 
 def test_every_revolve_tree_has_the_fewest_forwards_within_its_places():
-    stage = plan.Stage(forward_seconds=1, backward_seconds=0, input_bytes=1, saved_bytes=1)
+    stage = planning.Stage(forward_seconds=1, backward_seconds=0, input_bytes=1, saved_bytes=1)
     for stages, places in PAIRS[::9]:
         tree = LAB.revolve_tree(stages, places)
-        counts = plan.simulate([stage] * stages, tree).counts
+        counts = planning.simulate([stage] * stages, tree).counts
         assert sum(counts) == models.binomial(stages, places)
         kept, taken, _ = held(tree, stages)
         assert (kept, taken <= places) == (1, True)
@@ -52,7 +52,7 @@ def test_segments_cost_what_the_simulator_says():
     for _ in range(150):
         stages = drawn(rng, rng.randint(1, 12))
         length = rng.randint(1, len(stages))
-        run = plan.simulate(stages, models.in_segments(len(stages), length))
+        run = planning.simulate(stages, models.in_segments(len(stages), length))
         assert LAB.segments_cost(stages, length) == (run.peak_bytes, run.seconds)
 
 
@@ -61,12 +61,12 @@ def test_floor_and_fastest_tree_are_the_library_s():
     for _ in range(80):
         stages = drawn(rng, rng.randint(1, 9))
         floor = LAB.smallest_budget(stages)
-        assert floor == plan.floor_bytes(stages)
-        most = plan.simulate(stages, tuple(range(len(stages)))).peak_bytes
+        assert floor == planning.floor_bytes(stages)
+        most = planning.simulate(stages, tuple(range(len(stages)))).peak_bytes
         budget = rng.randint(floor, max(floor, most))
-        run = plan.simulate(stages, LAB.fastest_tree(stages, budget))
+        run = planning.simulate(stages, LAB.fastest_tree(stages, budget))
         assert run.peak_bytes <= budget
-        assert run.seconds == pytest.approx(plan.solve(stages, budget_bytes=budget).seconds)
+        assert run.seconds == pytest.approx(planning.solve(stages, budget_bytes=budget).seconds)
         with pytest.raises(ValueError, match=f"at least {floor} bytes"):
             LAB.fastest_tree(stages, floor - 1)
 
@@ -76,7 +76,7 @@ def test_a_short_chain_s_fastest_tree_is_beaten_by_no_tree_of_single_recomputati
     for _ in range(10):
         stages = drawn(rng, 5)
         budget = LAB.smallest_budget(stages) + rng.randint(0, 60)
-        seconds = plan.simulate(stages, LAB.fastest_tree(stages, budget)).seconds
+        seconds = planning.simulate(stages, LAB.fastest_tree(stages, budget)).seconds
         for tree in models.single_trees(5):
-            run = plan.simulate(stages, tree)
+            run = planning.simulate(stages, tree)
             assert run.peak_bytes > budget or run.seconds >= seconds

@@ -13,7 +13,7 @@ from wrong_answers import solved
 from tutorial_lib import data
 from tutorial_lib.checks import assert_same_training
 from tutorial_lib.checks.lab08 import ex8_3, ex8_5, ex8_6, models
-from tutorial_lib.memory.cap import capped
+from tutorial_lib.instruments.cap import capped
 
 LAB = functools.partial(solved, "lab08")  # loaded when a test asks
 CASE = {"seed": 0}

@@ -5,7 +5,7 @@ import pytest
 LORA = """
 import contextlib, transformers
 from peft import LoraConfig, get_peft_model
-from tutorial_lib.models.libraries import making_lora
+from tutorial_lib.instruments.published.libraries import making_lora
 
 shape = {{"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}}
 vit = transformers.ViTModel(transformers.ViTConfig(image_size=32, patch_size=16, **shape))

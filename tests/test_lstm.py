@@ -7,7 +7,7 @@ from torch.nn import functional as F
 
 from tutorial_lib.data import text_batches, token_batch
 from tutorial_lib.memory import saved
-from tutorial_lib.models import LSTM, LSTMConfig
+from tutorial_lib.models.lstm import LSTM, LSTMConfig
 
 SMALL = {"vocab_size": 50, "num_layers": 2, "d_model": 16, "chunk_len": 4}
 

@@ -12,11 +12,12 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 
 from tutorial_lib import device as devices
-from tutorial_lib import memory, private_torch
+from tutorial_lib import memory
+from tutorial_lib.instruments import private_torch
 from tutorial_lib.memory.allocator import AllocatorReading
 from tutorial_lib.memory.report import MemoryReport
+from tutorial_lib.memory.timeline import CATEGORIES
 from tutorial_lib.models.gpt import GPT, GPTConfig
-from tutorial_lib.timeline import CATEGORIES
 
 
 def training_step(model, optimizer, *batch, loss=None):

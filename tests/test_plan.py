@@ -10,18 +10,18 @@ from math import comb
 
 import pytest
 
-from tutorial_lib import plan
-from tutorial_lib.plan.costs import Costs
-from tutorial_lib.plan.exact import choices
-from tutorial_lib.plan.floor import Floor
-from tutorial_lib.plan.nested import NestedTable, parts_to_solve
-from tutorial_lib.plan.simulate import Selective, leaves
-from tutorial_lib.plan.single import best_single
+from tutorial_lib.instruments import planning
+from tutorial_lib.instruments.planning.costs import Costs
+from tutorial_lib.instruments.planning.exact import choices
+from tutorial_lib.instruments.planning.floor import Floor
+from tutorial_lib.instruments.planning.nested import NestedTable, parts_to_solve
+from tutorial_lib.instruments.planning.simulate import Selective, leaves
+from tutorial_lib.instruments.planning.single import best_single
 
 
 def equal(count, ratio=1, boundary=1):
     """Equal stages, whose saved bytes are `ratio` boundaries."""
-    stage = plan.Stage(
+    stage = planning.Stage(
         forward_seconds=1,
         backward_seconds=2,
         input_bytes=boundary,
@@ -34,7 +34,7 @@ def unequal(count):
     """Stages of which no two are equal."""
     rng = random.Random(0)
     return [
-        plan.Stage(
+        planning.Stage(
             forward_seconds=rng.uniform(0.5, 1.5),
             backward_seconds=2,
             input_bytes=rng.randint(5000, 15000),
@@ -48,7 +48,7 @@ def drawn(rng, count):
     """A chain with nothing equal, temporaries, a skip, and a stage that must not run twice."""
     seconds = [rng.randint(1, 9) for _ in range(count)]
     stages = [
-        plan.Stage(
+        planning.Stage(
             forward_seconds=forward,
             early_stop_seconds=rng.choice([0, 0, 0.25, 1]) * forward,
             backward_seconds=rng.randint(1, 18),
@@ -73,7 +73,7 @@ def drawn(rng, count):
         most = stages[source + 1].input_bytes if is_boundary else 5
         target = rng.randrange(source + 1, count)
         size, waiting, is_saved = rng.randint(0, most), rng.randint(0, 9), rng.random() < 0.7
-        skips = [plan.Skip(source, target, size, is_boundary, waiting, is_saved)]
+        skips = [planning.Skip(source, target, size, is_boundary, waiting, is_saved)]
     return stages, skips
 
 
@@ -124,7 +124,7 @@ def priced(stages, skips):
         some_selective(stages, tree) for tree in all_trees(len(stages))
     )
     for tree in trees:
-        run = plan.simulate(stages, tree, skips)
+        run = planning.simulate(stages, tree, skips)
         pairs = zip(run.counts, stages, strict=True)
         if all(count == 1 or stage.recomputable for count, stage in pairs):
             yield run.peak_bytes, run.seconds
@@ -151,14 +151,14 @@ def misses(solver, num_chains, longest, seed):
 
 
 def solved(stages, skips, budget):
-    return plan.solve(stages, budget_bytes=budget, skips=skips)
+    return planning.solve(stages, budget_bytes=budget, skips=skips)
 
 
 def solved_once_only(stages, skips, budget):
     """A worse solver: no segment inside a segment."""
     spare = budget - stages[0].input_bytes
     tree = best_single(Costs.of(stages, skips), spare, spare) if spare > 0 else None
-    return None if tree is None else plan.Plan(tuple(stages), tree, tuple(skips))
+    return None if tree is None else planning.Plan(tuple(stages), tree, tuple(skips))
 
 
 def test_there_are_as_many_trees_as_brackets():
@@ -194,7 +194,7 @@ def test_the_tables_for_long_chains_agree_with_the_exact_solver_on_short_ones():
         plain = sum(stage.forward_seconds + stage.backward_seconds for stage in stages)
         for choice in best:
             table = NestedTable(costs, choice.needs, num_slots=choice.needs)  # a slot is a byte
-            run = plan.simulate(stages, table.read(table.levels()[-1]), skips)
+            run = planning.simulate(stages, table.read(table.levels()[-1]), skips)
             assert run.peak_bytes <= choice.needs + stages[0].input_bytes
             assert run.seconds == pytest.approx(plain + choice.extra)
 
@@ -202,20 +202,20 @@ def test_the_tables_for_long_chains_agree_with_the_exact_solver_on_short_ones():
 def test_a_budget_below_the_floor_is_refused_by_name():
     for stages in (equal(5, 3), equal(40, 3)):
         floor = Floor(Costs.of(stages, ())).num_bytes + 1
-        assert plan.solve(stages, budget_bytes=floor).peak_bytes == floor
+        assert planning.solve(stages, budget_bytes=floor).peak_bytes == floor
         with pytest.raises(ValueError, match=f"less than {floor} bytes"):
-            plan.solve(stages, budget_bytes=floor - 1)
+            planning.solve(stages, budget_bytes=floor - 1)
 
 
 def test_the_input_of_a_plan_is_looked_at():
     with pytest.raises(ValueError, match="no stage"):
-        plan.solve([], budget_bytes=1)
+        planning.solve([], budget_bytes=1)
     with pytest.raises(ValueError, match=r"saved_bytes \(=-1\)"):
-        plan.Stage(forward_seconds=1, backward_seconds=1, input_bytes=1, saved_bytes=-1)
+        planning.Stage(forward_seconds=1, backward_seconds=1, input_bytes=1, saved_bytes=-1)
     with pytest.raises(ValueError, match="skip leads from stage 2 to stage 1"):
-        plan.solve(equal(3), budget_bytes=9, skips=[plan.Skip(2, 1, 1)])
+        planning.solve(equal(3), budget_bytes=9, skips=[planning.Skip(2, 1, 1)])
     with pytest.raises(ValueError, match="once and in order"):
-        plan.Plan(tuple(equal(3)), (0, (2, 1)))
+        planning.Plan(tuple(equal(3)), (0, (2, 1)))
 
 
 # Boundaries, saved bytes and the gradient that comes in, in units of a boundary.
@@ -230,14 +230,14 @@ def test_the_input_of_a_plan_is_looked_at():
     ],
 )
 def test_the_simulator_on_plans_worked_out_by_hand(tree, peak, forwards):
-    run = plan.simulate(equal(12, 17), tree)
+    run = planning.simulate(equal(12, 17), tree)
     assert (run.peak_bytes, sum(run.counts)) == (peak, forwards)
     assert run.seconds == forwards + 2 * 12
 
 
 def test_the_simulator_tells_what_is_held_when():
     stages = [
-        plan.Stage(
+        planning.Stage(
             forward_seconds=1,
             backward_seconds=2,
             input_bytes=10,
@@ -248,7 +248,7 @@ def test_the_simulator_tells_what_is_held_when():
             gradient_bytes=1,
         )
     ] * 3
-    run = plan.simulate(stages, ((0,), 1, 2), [plan.Skip(0, 2, 4)])
+    run = planning.simulate(stages, ((0,), 1, 2), [planning.Skip(0, 2, 4)])
     seen = [(event.kind, event.stage, event.held_bytes) for event in run.events]
     assert seen == [
         ("forward", 0, 10 + 10 + 3),
@@ -271,7 +271,7 @@ def revolve_forwards(length, slots):
 def one_taped_at_a_time(length, slots):
     """A chain and a budget that are Revolve's: stored inputs, and room for one stage's tape."""
     tape = slots + 3
-    stage = plan.Stage(forward_seconds=1, backward_seconds=1, input_bytes=1, saved_bytes=tape)
+    stage = planning.Stage(forward_seconds=1, backward_seconds=1, input_bytes=1, saved_bytes=tape)
     # the taped stage has its input and the gradient of its output besides
     return [stage] * length, slots + tape + 2
 
@@ -281,7 +281,7 @@ def test_revolves_binomials_are_reached(length):
     schedules = pytest.importorskip("checkpoint_schedules")
     for slots in range(1, 21):
         stages, budget = one_taped_at_a_time(length, slots)
-        found = plan.solve(stages, budget_bytes=budget)
+        found = planning.solve(stages, budget_bytes=budget)
         actions = schedules.MultistageCheckpointSchedule(length, slots, 0)
         published = sum(a.n1 - a.n0 for a in actions if isinstance(a, schedules.Forward))
         assert sum(found.forward_executions) == revolve_forwards(length, slots) == published
@@ -296,43 +296,43 @@ def test_revolves_binomials_are_reached_everywhere():
 
 # Of equal stages with r = 1 a single recomputation needs sqrt(2 L) boundaries, and about one more.
 def test_uneven_segments_need_less_than_even_ones():
-    found = plan.solve(equal(48), budget_bytes=12)
-    single = plan.Plan(tuple(equal(48)), best_single(Costs.of(equal(48), ()), 11, 11))
+    found = planning.solve(equal(48), budget_bytes=12)
+    single = planning.Plan(tuple(equal(48)), best_single(Costs.of(equal(48), ()), 11, 11))
     assert single.peak_bytes == 12
     assert max(single.forward_executions) == 2
     assert found.seconds <= single.seconds
     lengths = [len(item) if isinstance(item, tuple) else 1 for item in single.tree]
     assert lengths == sorted(lengths, reverse=True)
     with_sqrt = tuple(tuple(range(i, i + 7)) for i in range(0, 42, 7)) + tuple(range(42, 48))
-    assert plan.Plan(tuple(equal(48)), with_sqrt).peak_bytes > 12
+    assert planning.Plan(tuple(equal(48)), with_sqrt).peak_bytes > 12
 
 
 def test_what_a_skip_costs():
-    plain, skipped = equal(6, 5, 4), [plan.Skip(0, 5, 4)]
+    plain, skipped = equal(6, 5, 4), [planning.Skip(0, 5, 4)]
     everything = tuple(range(6))
-    assert plan.simulate(plain, everything).peak_bytes == 4 + 6 * 20 + 4
+    assert planning.simulate(plain, everything).peak_bytes == 4 + 6 * 20 + 4
     # the value is the boundary, held anyway; its gradient is there once stage 5 is done
-    held = [event.held_bytes for event in plan.simulate(plain, everything, skipped).events]
+    held = [event.held_bytes for event in planning.simulate(plain, everything, skipped).events]
     assert max(held) == 4 + 6 * 20 + 4
     assert held[-1] == 4 + 20 + 4 + 4
     # a segment across it does not drop it
     across = ((0, 1, 2), 3, 4, 5)
-    more = plan.simulate(plain, across, skipped).peak_bytes
-    assert more == plan.simulate(plain, across).peak_bytes + 4
+    more = planning.simulate(plain, across, skipped).peak_bytes
+    assert more == planning.simulate(plain, across).peak_bytes + 4
 
 
 @pytest.mark.parametrize("budget", [0.05, 0.2, 0.5, 0.8])
 def test_forty_eight_unequal_stages_are_quick_and_use_their_budget(budget):
     stages = unequal(48)
-    whole = plan.simulate(stages, tuple(range(48))).peak_bytes
+    whole = planning.simulate(stages, tuple(range(48))).peak_bytes
     start = time.process_time()
-    found = plan.solve(stages, budget_bytes=int(budget * whole))
+    found = planning.solve(stages, budget_bytes=int(budget * whole))
     assert time.process_time() - start < 1.0  # a tenth of that where nothing else runs
     assert 0.97 <= found.peak_bytes / (budget * whole) <= 1
 
 
 def test_a_long_chain_of_equals_is_solved_below_a_single_recomputation():
-    found = plan.solve(equal(400), budget_bytes=20)
+    found = planning.solve(equal(400), budget_bytes=20)
     assert max(found.forward_executions) > 2
     assert found.peak_bytes == 20
     assert parts_to_solve(Costs.of(equal(400), ())) == 400**2
@@ -342,34 +342,34 @@ def test_a_long_chain_of_equals_is_solved_below_a_single_recomputation():
 @pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
 def test_three_hundred_unequal_stages_use_their_budget_below_a_single_recomputation(share):
     stages = unequal(300)
-    floor, single = plan.floor_bytes(stages), 700_000
+    floor, single = planning.floor_bytes(stages), 700_000
     assert best_single(Costs.of(stages, ()), single - stages[0].input_bytes - 1, 20_000) is None
     budget = int(floor + share * (single - floor))
     start = time.process_time()
-    found = plan.solve(stages, budget_bytes=budget)
+    found = planning.solve(stages, budget_bytes=budget)
     assert time.process_time() - start < 15
     assert max(found.forward_executions) > 2
     assert 0.97 <= found.peak_bytes / budget <= 1
 
 
 def test_a_long_unequal_chain_is_cut_into_groups(monkeypatch):
-    monkeypatch.setattr(sys.modules[plan.solve.__module__], "MOST_SPLITS", 400_000)
-    monkeypatch.setattr(sys.modules[plan.solve.__module__], "GROUPS", 100)
+    monkeypatch.setattr(sys.modules[planning.solve.__module__], "MOST_SPLITS", 400_000)
+    monkeypatch.setattr(sys.modules[planning.solve.__module__], "GROUPS", 100)
     rng = random.Random(0)
     stages = [
-        plan.Stage(
+        planning.Stage(
             forward_seconds=1, backward_seconds=2, input_bytes=rng.randint(8, 12), saved_bytes=40
         )
         for _ in range(300)
     ]
-    found = plan.solve(stages, budget_bytes=400)
+    found = planning.solve(stages, budget_bytes=400)
     assert max(found.forward_executions) > 2
     assert found.peak_bytes <= 400
 
 
 def test_a_plan_says_what_it_does():
     names = tuple("abcdef")
-    found = plan.Plan(tuple(equal(6, 3, 1024)), ((0, 1), ((2,), 3), 4, 5), (), names, 14 * 1024)
+    found = planning.Plan(tuple(equal(6, 3, 1024)), ((0, 1), ((2,), 3), 4, 5), (), names, 14 * 1024)
     assert str(found).splitlines() == [
         "6 stages: peak 10.0 KiB of 14.0 KiB, 23.0 s (+27.8%), 11 forwards",
         "  0-1       segment, recomputed          saves  6.00 KiB  a to b",
@@ -383,20 +383,20 @@ def test_a_plan_says_what_it_does():
 
 # PyTorch stops a recomputation at the last tensor that backward needs.
 def test_an_early_stop_makes_short_segments_cheaper():
-    stage = plan.Stage(
+    stage = planning.Stage(
         forward_seconds=3, early_stop_seconds=1, backward_seconds=6, input_bytes=1, saved_bytes=9
     )
-    by_one = plan.Plan((stage,) * 4, ((0,), (1,), (2,), (3,)))
-    by_two = plan.Plan((stage,) * 4, ((0, 1), (2, 3)))
-    kept = plan.Plan((stage,) * 4, (0, 1, 2, 3))
+    by_one = planning.Plan((stage,) * 4, ((0,), (1,), (2,), (3,)))
+    by_two = planning.Plan((stage,) * 4, ((0, 1), (2, 3)))
+    kept = planning.Plan((stage,) * 4, (0, 1, 2, 3))
     assert (kept.seconds, by_two.seconds, by_one.seconds) == (36, 36 + 10, 36 + 8)
-    inside = plan.Plan((stage,) * 4, ((0, (1,)), 2, 3))  # 0 again, then 1 again, in a segment
+    inside = planning.Plan((stage,) * 4, ((0, (1,)), 2, 3))  # 0 again, then 1 again, in a segment
     assert inside.seconds == 36 + 3 + 3 + 2
 
 
 def test_a_stop_that_is_longer_than_the_forward_is_refused():
     with pytest.raises(ValueError, match=r"early_stop_seconds \(=4\) is a part of"):
-        plan.Stage(
+        planning.Stage(
             forward_seconds=3,
             early_stop_seconds=4,
             backward_seconds=1,
@@ -407,13 +407,13 @@ def test_a_stop_that_is_longer_than_the_forward_is_refused():
 
 # A selective stage keeps less, and its backward holds what it makes again.
 def test_a_stage_may_keep_the_results_of_its_products_only():
-    stage = plan.Stage(forward_seconds=3, backward_seconds=6, input_bytes=1, saved_bytes=9)
+    stage = planning.Stage(forward_seconds=3, backward_seconds=6, input_bytes=1, saved_bytes=9)
     form = replace(stage, saved_bytes=4, backward_temporary_bytes=5, backward_seconds=7)
     stages = [replace(stage, selective=form)] * 12
-    found = plan.solve(stages, budget_bytes=1 + 12 * 4 + 5 + 1)
+    found = planning.solve(stages, budget_bytes=1 + 12 * 4 + 5 + 1)
     assert found.peak_bytes == 55
     assert found.seconds == 11 * 10 + 9  # the last one is kept whole for free
     assert all(isinstance(leaf, Selective) for leaf in found.tree[:-1])
     assert "0-10      products kept" in str(found)
     with pytest.raises(ValueError, match="Stage 1 cannot be kept selectively"):
-        plan.Plan(tuple(stages), ((0, Selective(1)), *range(2, 12)))
+        planning.Plan(tuple(stages), ((0, Selective(1)), *range(2, 12)))

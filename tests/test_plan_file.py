@@ -7,9 +7,9 @@ import pytest
 import torch
 from plan_models import executed, profiled
 
-from tutorial_lib import plan
-from tutorial_lib.plan.calls import Call
-from tutorial_lib.plan.simulate import Selective
+from tutorial_lib.instruments import planning
+from tutorial_lib.instruments.planning.calls import Call
+from tutorial_lib.instruments.planning.simulate import Selective
 from tutorial_lib.school import cli
 
 MODEL = """
@@ -31,7 +31,8 @@ def make_loss(micro_batch=2):
 TRAINING = """
 import json
 import train
-from tutorial_lib import memory, plan
+from tutorial_lib import memory
+from tutorial_lib.instruments import planning
 
 def step():
     loss().backward()
@@ -43,7 +44,7 @@ def gradients():
 
 loss, model = train.make_loss(8)
 plain, plain_peak = gradients(), memory.measure(step, model=model).peak_bytes
-plan.apply(model, plan.Plan.load("plan.json"))
+planning.apply(model, planning.Plan.load("plan.json"))
 same = all((a == b).all() for a, b in zip(plain, gradients()))
 peak = memory.measure(step, model=model).peak_bytes
 print(json.dumps({"same": bool(same), "plain": plain_peak, "peak": peak}))
@@ -54,9 +55,9 @@ print(json.dumps({"same": bool(same), "plain": plain_peak, "peak": peak}))
 def test_a_plan_comes_back_from_its_file_as_it_was(name, tmp_path):
     torch.manual_seed(0)
     model, loss, profile, floor, whole = profiled(name)
-    found = plan.solve(profile, budget_bytes=(floor + whole) // 2)
+    found = planning.solve(profile, budget_bytes=(floor + whole) // 2)
     found.save(tmp_path / "plan.json")
-    again = plan.Plan.load(tmp_path / "plan.json")
+    again = planning.Plan.load(tmp_path / "plan.json")
     for field in ("stages", "tree", "skips", "names", "budget_bytes"):
         assert getattr(again, field) == getattr(found, field), field
     assert again.simulation == found.simulation
@@ -65,7 +66,7 @@ def test_a_plan_comes_back_from_its_file_as_it_was(name, tmp_path):
         assert [(t.shape, t.dtype) for t in ours.tensors] == [
             (t.shape, t.dtype) for t in theirs.tensors
         ]
-    plan.apply(model, again)
+    planning.apply(model, again)
     loss().backward()
 
 
@@ -73,7 +74,7 @@ def test_stages_that_keep_products_come_back_as_well(tmp_path):
     model, loss, profile, _, whole = profiled("hf-llama", selective=True)
     found, _, _ = executed(model, loss, profile, int(0.65 * whole))
     found.save(tmp_path / "plan.json")
-    again = plan.Plan.load(tmp_path / "plan.json")
+    again = planning.Plan.load(tmp_path / "plan.json")
     assert list(map(type, again.tree)) == list(map(type, found.tree))
     assert Selective in map(type, again.tree)
     assert again.simulation == found.simulation
@@ -96,18 +97,18 @@ def test_a_plan_that_the_shell_found_trains_in_a_script(tmp_path, run_python):
 
 def test_what_cannot_be_written_or_read_is_said_and_no_file_is_lost(tmp_path, capsys):
     path = tmp_path / "plan.json"
-    small = plan.Plan(
-        (plan.Stage(forward_seconds=1, backward_seconds=2, input_bytes=3, saved_bytes=4),), (0,)
+    small = planning.Plan(
+        (planning.Stage(forward_seconds=1, backward_seconds=2, input_bytes=3, saved_bytes=4),), (0,)
     )
     small.save(path)
     odd = replace(small, calls=(Call("block", ("Block", 1), slice(0, 1)),))
     with pytest.raises(ValueError, match="The stage block gives a slice, which a plan's file"):
         odd.save(path)
-    assert plan.Plan.load(path) == small
+    assert planning.Plan.load(path) == small
     for text in ("", "[]", '{"format": "another"}', path.read_text()[:-9]):
         (tmp_path / "other.json").write_text(text)
         with pytest.raises(ValueError, match="holds no plan: "):
-            plan.Plan.load(tmp_path / "other.json")
+            planning.Plan.load(tmp_path / "other.json")
     words = ["plan", "gpt2", "--budget", "1GiB", "--effective-batch", "2"]
     assert cli.run([*words, "--save", str(tmp_path / "none" / "plan.json")]) == 2
     assert "there is no folder" in capsys.readouterr().err

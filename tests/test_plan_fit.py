@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from tutorial_lib import memory, plan, plots, ranks
-from tutorial_lib.models import published
-from tutorial_lib.plan import predictions
+from tutorial_lib import memory
+from tutorial_lib.instruments import figures, planning, published, ranks
+from tutorial_lib.instruments.planning import predictions
+from tutorial_lib.instruments.training import Recipe
 from tutorial_lib.school import cli
-from tutorial_lib.training import Recipe
 from tutorial_lib.units import GIB, KIB, MIB, parse_bytes
 
 SIZES = {"n_layer": 6, "n_embd": 32, "n_head": 2, "vocab_size": 64, "n_positions": 64}
@@ -33,17 +33,17 @@ ONE = {"effective_batch": 2, "precisions": ["bf16"], "optimizers": ["adamw-8bit"
 @pytest.fixture
 def enough(tiny):
     """The smallest budget, as the answer says when nothing fits."""
-    found = plan.fit(tiny, budget_bytes=100 * KIB, **ONE)
+    found = planning.fit(tiny, budget_bytes=100 * KIB, **ONE)
     assert found.best is None
     assert "nothing fits" in str(found)
     with pytest.raises(ValueError, match="nothing to draw"):
-        plots.fits(found)
+        figures.fits(found)
     return found.smallest_bytes
 
 
 def test_the_fastest_that_fits_really_fits(tiny, enough):
     budget = int(1.2 * enough)
-    found = plan.fit(tiny, budget_bytes=budget, **ONE)
+    found = planning.fit(tiny, budget_bytes=budget, **ONE)
     best = found.best
     assert best.is_verified
     assert enough <= best.peak_bytes <= budget
@@ -61,20 +61,20 @@ def test_the_fastest_that_fits_really_fits(tiny, enough):
             accumulation=best.accumulation,
         )
         step, model, optimizer = recipe.make_step()
-        return step, plan.apply(model, best.plan), optimizer
+        return step, planning.apply(model, best.plan), optimizer
 
     assert memory.predict(make_step).peak_bytes == best.peak_bytes
     assert "recompute" in str(found)
-    alt = plots.fits(found).alt
+    alt = figures.fits(found).alt
     assert f"{best.precision}, {best.optimizer}, {best.micro_batch} x {best.accumulation}" in alt
     assert found.figure().alt == alt
-    faster = plan.fit(tiny, budget_bytes=4 * budget, **ONE).best
+    faster = planning.fit(tiny, budget_bytes=4 * budget, **ONE).best
     assert faster.seconds < best.seconds
 
 
 def test_numbers_below_one_are_refused(tiny):
     with pytest.raises(ValueError, match=r"effective_batch \(=0\)"):
-        plan.fit(tiny, budget_bytes=1, effective_batch=0)
+        planning.fit(tiny, budget_bytes=1, effective_batch=0)
 
 
 def test_one_of_stages_that_are_alike_stands_for_all(tiny, monkeypatch):
@@ -89,10 +89,10 @@ def test_one_of_stages_that_are_alike_stands_for_all(tiny, monkeypatch):
                 loss, model = Recipe(tiny, samples, precision="bf16").make_loss()
                 like = found[0] if found else None
                 asked = {"gradients": "made", "selective": True, "like": like}
-                found.append(plan.profile(model, loss, **asked))
+                found.append(planning.profile(model, loss, **asked))
         return found
 
-    module = sys.modules[plan.profile.__module__]
+    module = sys.modules[planning.profile.__module__]
     alike, firsts = module.first_alike, []
     monkeypatch.setattr(module, "first_alike", lambda *of: firsts.append(alike(*of)) or firsts[-1])
     once = profiled()
@@ -111,17 +111,17 @@ def test_a_step_in_whole_peaks_as_its_prediction_without_shortcuts(
     tiny, optimizer, is_lean, precision
 ):
     recipe = Recipe(tiny, precision=precision)
-    parts = predictions.Parts.of(recipe, [optimizer], plan.Speed())
+    parts = predictions.Parts.of(recipe, [optimizer], planning.Speed())
     update = parts.updates[optimizer]
     assert update.is_lean == is_lean
     recipe = replace(recipe, optimizer=optimizer)
-    found = plan.solve(parts.one, budget_bytes=plan.floor_bytes(parts.one))
+    found = planning.solve(parts.one, budget_bytes=planning.floor_bytes(parts.one))
     for accumulation in (1, 2):
         chosen = replace(recipe, accumulation=accumulation)
 
         def make_step(chosen=chosen):
             step, model, made = chosen.make_step()
-            return step, plan.apply(model, found), made
+            return step, planning.apply(model, found), made
 
         seen = predictions.predicted_peak(chosen, found, update)
         assert seen == memory.predict(make_step).peak_bytes
@@ -134,7 +134,7 @@ def test_lora_and_ranks_are_planned_for(tiny, more):
     recipe = Recipe(tiny, **more)
     samples = 2 * recipe.ranks
     only = {"precisions": ["bf16"], "optimizers": ["adamw-fused"]}
-    found = plan.fit(recipe, budget_bytes=100 * MIB, effective_batch=samples, **only)
+    found = planning.fit(recipe, budget_bytes=100 * MIB, effective_batch=samples, **only)
     best = found.best
     assert best.is_verified
     assert best.micro_batch * best.accumulation * recipe.ranks == samples
@@ -146,16 +146,16 @@ def test_lora_and_ranks_are_planned_for(tiny, more):
 def test_what_cannot_be_planned_for_several_ranks_is_refused(tiny):
     of_two = {"budget_bytes": MIB, "effective_batch": 3}
     with pytest.raises(ValueError, match="a multiple of the ranks"):
-        plan.fit(Recipe(tiny, ranks=2, shard="ddp"), **of_two)
+        planning.fit(Recipe(tiny, ranks=2, shard="ddp"), **of_two)
     with pytest.raises(ValueError, match="try adamw-fused"):
-        plan.fit(Recipe(tiny, ranks=3, shard="zero3"), **of_two, optimizers=["adamw-8bit"])
+        planning.fit(Recipe(tiny, ranks=3, shard="zero3"), **of_two, optimizers=["adamw-8bit"])
 
 
 @pytest.mark.weekly
 @pytest.mark.parametrize("gib", [24, 80])
 def test_llama_is_planned_for_one_of_eight_cards(gib):
     recipe = Recipe("llama-2-7b", ranks=8, shard="fsdp")
-    found = plan.fit(recipe, budget_bytes=gib * GIB, effective_batch=64, precisions=["bf16"])
+    found = planning.fit(recipe, budget_bytes=gib * GIB, effective_batch=64, precisions=["bf16"])
     assert found.best.is_verified
     assert 0.6 * gib * GIB < found.best.peak_bytes <= gib * GIB
     assert (found.best.overhead > 0.01) == (gib == 24)  # 80 GiB have room for all activations

@@ -9,9 +9,10 @@ import torch
 from plan_models import MODELS, SD_LAYOUT, counted_peak, executed, gradients, of, profiled
 from torch import nn
 
-from tutorial_lib import memory, plan
-from tutorial_lib.models import GPT, GPTConfig, published
-from tutorial_lib.plan.simulate import Selective
+from tutorial_lib import memory
+from tutorial_lib.instruments import planning, published
+from tutorial_lib.instruments.planning.simulate import Selective
+from tutorial_lib.models.gpt import GPT, GPTConfig
 
 # Counted peak / planned one, where the plan is not exact: always on the safe side. A recomputed
 # segment stops early, and never makes the last temporaries that are priced.
@@ -20,7 +21,7 @@ LOWEST = {"unet": 0.9, "hf-unet2d": 0.9, "hf-unet": 0.9, "resnet": 0.97, "lstm":
 
 def test_seconds_are_measured_where_no_speed_is_given():
     model, loss = MODELS["gpt"]()
-    profile = plan.profile(model, loss, repeats=1)
+    profile = planning.profile(model, loss, repeats=1)
     assert profile.method == "measured"
     assert all(0 < s.early_stop_seconds < s.forward_seconds for s in profile.stages[1:-1])
 
@@ -52,7 +53,7 @@ def test_stages_may_keep_the_results_of_products_only(name):
     assert same
     assert 0.97 <= peak / found.peak_bytes <= 1.0001
     plain = replace(profile, stages=tuple(replace(s, selective=None) for s in profile.stages))
-    assert found.seconds < plan.solve(plain, budget_bytes=int(0.65 * whole)).seconds
+    assert found.seconds < planning.solve(plain, budget_bytes=int(0.65 * whole)).seconds
 
 
 def by_level(profile):
@@ -65,7 +66,7 @@ def by_level(profile):
     last = len(profile.stages) - 1
     segments = [tuple(group) for _, group in itertools.groupby(range(1, last), block)]
     assert len(segments) == 9
-    return plan.Plan(profile.stages, (0, *segments, last), profile.skips, calls=profile.calls)
+    return planning.Plan(profile.stages, (0, *segments, last), profile.skips, calls=profile.calls)
 
 
 @pytest.mark.weekly
@@ -73,11 +74,11 @@ def test_stable_diffusions_layout_needs_half_of_what_its_blocks_need_recomputed_
     torch.manual_seed(0)
     model, loss = of("sd15-unet", SD_LAYOUT)()
     model.train()
-    profile = plan.profile(model, loss, speed=plan.Speed(), selective=True)
+    profile = planning.profile(model, loss, speed=planning.Speed(), selective=True)
     levels = by_level(profile)
-    plan.apply(model, levels)
+    planning.apply(model, levels)
     peak = counted_peak(model, loss)
-    plan.undo(model)
+    planning.undo(model)
     found, same, _ = executed(model, loss, profile, peak)
     assert same
     assert found.overhead < 0.6 * levels.overhead
@@ -91,7 +92,7 @@ def test_a_wrong_price_is_seen():
     """The comparison of peaks catches a profile that leaves the temporaries out."""
     model, loss, profile, _, _ = profiled("gpt")
     stages = [
-        plan.Stage(
+        planning.Stage(
             forward_seconds=stage.forward_seconds,
             backward_seconds=stage.backward_seconds,
             input_bytes=stage.input_bytes,
@@ -100,10 +101,10 @@ def test_a_wrong_price_is_seen():
         )
         for stage in profile.stages
     ]
-    wrong = plan.Profile(
+    wrong = planning.Profile(
         tuple(stages), profile.skips, profile.names, profile.calls, "measured", "CPU"
     )
-    found, same, peak = executed(model, loss, wrong, plan.floor_bytes(wrong))
+    found, same, peak = executed(model, loss, wrong, planning.floor_bytes(wrong))
     assert same
     assert peak > 1.03 * found.peak_bytes
 
@@ -111,7 +112,7 @@ def test_a_wrong_price_is_seen():
 def test_a_wrong_recomputation_is_seen():
     """The comparison of gradients catches random numbers that are not drawn again."""
     model, loss, profile, floor, whole = profiled("gpt")
-    torch_checkpoint = plan.apply.__globals__["Execution"]._run_segment.__globals__
+    torch_checkpoint = planning.apply.__globals__["Execution"]._run_segment.__globals__
     right = torch_checkpoint["checkpoint"]
 
     def wrong(*args, **kwargs):
@@ -130,25 +131,25 @@ def test_undo_gives_the_model_back(name):
     model, loss, profile, floor, _ = profiled(name)
     before = [(dict(vars(module)), len(module._forward_hooks)) for module in model.modules()]
     peak = counted_peak(model, loss)
-    plan.apply(model, plan.solve(profile, budget_bytes=floor))
+    planning.apply(model, planning.solve(profile, budget_bytes=floor))
     assert counted_peak(model, loss) < peak / 2
-    assert plan.undo(model) is model
+    assert planning.undo(model) is model
     after = [(dict(vars(module)), len(module._forward_hooks)) for module in model.modules()]
     assert all(one[0].keys() == other[0].keys() for one, other in zip(before, after, strict=True))
     assert [one[1] for one in before] == [other[1] for other in after]
     assert counted_peak(model, loss) == peak
-    plan.undo(model)  # a second time does nothing
+    planning.undo(model)  # a second time does nothing
 
 
 def test_a_plan_takes_the_place_of_another_and_evaluation_is_left_alone():
     torch.manual_seed(0)
     model, loss, profile, floor, whole = profiled("gpt")
-    plan.apply(model, plan.solve(profile, budget_bytes=whole))
-    plan.apply(model, plan.solve(profile, budget_bytes=floor))
+    planning.apply(model, planning.solve(profile, budget_bytes=whole))
+    planning.apply(model, planning.solve(profile, budget_bytes=floor))
     model.eval()
     with torch.no_grad():
         applied = loss()
-    plan.undo(model)
+    planning.undo(model)
     with torch.no_grad():
         assert torch.equal(applied, loss())
 
@@ -156,30 +157,30 @@ def test_a_plan_takes_the_place_of_another_and_evaluation_is_left_alone():
 def test_a_plan_for_another_model_is_refused():
     torch.manual_seed(0)
     _, _, profile, floor, _ = profiled("gpt")
-    found = plan.solve(profile, budget_bytes=floor)
+    found = planning.solve(profile, budget_bytes=floor)
     other = GPT(GPTConfig(64, 64, num_layers=10, num_heads=2, d_model=32))
     before = copy.deepcopy([dict(vars(module)) for module in other.modules()])
     with pytest.raises(ValueError, match=r"made for another model: its stage blocks.0 is Block"):
-        plan.apply(other, found)
+        planning.apply(other, found)
     assert [set(vars(module)) for module in other.modules()] == [set(x) for x in before]
-    by_hand = plan.Plan(profile.stages[:3], (0, 1, 2))
+    by_hand = planning.Plan(profile.stages[:3], (0, 1, 2))
     with pytest.raises(ValueError, match="3 stages, and GPT has 10"):
-        plan.apply(other, by_hand)
+        planning.apply(other, by_hand)
 
 
 def test_what_lies_before_the_stages_cannot_be_recomputed():
     model, _, profile, _, _ = profiled("gpt")
     last = len(profile.stages) - 1
-    bad = plan.Plan(profile.stages, ((0, 1), *range(2, last + 1)), (), profile.names, None)
-    bad = plan.Plan(bad.stages, bad.tree, calls=profile.calls)
+    bad = planning.Plan(profile.stages, ((0, 1), *range(2, last + 1)), (), profile.names, None)
+    bad = planning.Plan(bad.stages, bad.tree, calls=profile.calls)
     with pytest.raises(ValueError, match=f"0 and {last} must stand in the tree by themselves"):
-        plan.apply(model, bad)
+        planning.apply(model, bad)
 
 
 def test_other_inputs_than_the_profiled_ones_are_refused_in_words():
     torch.manual_seed(0)
     model, _, profile, floor, _ = profiled("lstm")
-    plan.apply(model, plan.solve(profile, budget_bytes=floor))
+    planning.apply(model, planning.solve(profile, budget_bytes=floor))
     with pytest.raises(RuntimeError, match="called 2 stages, and the plan has 10"):
         model.loss(torch.zeros(1, 17, dtype=torch.int64))
     with pytest.raises(RuntimeError, match="no further one as number 10"):
@@ -204,10 +205,10 @@ def test_a_stage_that_is_not_deterministic_is_named():
     x = torch.randn(8, 4)
     state = torch.get_rng_state()
     with pytest.raises(ValueError, match=r"The stage 2 \(Noisy\) gave another output"):
-        plan.profile(model, lambda: model(x).sum())
+        planning.profile(model, lambda: model(x).sum())
     assert torch.equal(state, torch.get_rng_state())
     assert all("forward" not in vars(module) for module in model)
-    profile = plan.profile(model, lambda: model(x).sum(), keep=["2"])
+    profile = planning.profile(model, lambda: model(x).sum(), keep=["2"])
     assert [stage.recomputable for stage in profile.stages] == [
         False,
         True,
@@ -232,15 +233,15 @@ class Hidden(nn.Module):
 def test_stages_that_cannot_be_found_are_named_by_hand():
     model, x = Hidden(), torch.randn(5, 4)
     with pytest.raises(ValueError, match=r"Name them: stages=\['layers.0'"):
-        plan.profile(model, lambda: model(x))
+        planning.profile(model, lambda: model(x))
     with pytest.raises(ValueError, match="'fourth' is no module of Hidden"):
-        plan.profile(model, lambda: model(x), stages=["first", "fourth"])
-    profile = plan.profile(model, lambda: model(x), stages=["first", "second", model.third])
+        planning.profile(model, lambda: model(x), stages=["first", "fourth"])
+    profile = planning.profile(model, lambda: model(x), stages=["first", "second", model.third])
     assert profile.names == ("(before)", "first", "second", "third", "(after)")
     before = gradients(model, lambda: model(x))
-    plan.apply(model, plan.Plan(profile.stages, (0, ((1,), 2), 3, 4), calls=profile.calls))
+    planning.apply(model, planning.Plan(profile.stages, (0, ((1,), 2), 3, 4), calls=profile.calls))
     after = gradients(model, lambda: model(x))
-    plan.undo(model)
+    planning.undo(model)
     assert all(torch.equal(before[name], after[name]) for name in before)
 
 
@@ -248,12 +249,12 @@ def test_any_sequential_runs_by_a_plan_that_was_never_profiled():
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(4, 16), nn.Tanh(), nn.Dropout(0.3), nn.Linear(16, 2))
     x = torch.randn(6, 4)
-    stage = plan.Stage(forward_seconds=1, backward_seconds=2, input_bytes=4, saved_bytes=8)
+    stage = planning.Stage(forward_seconds=1, backward_seconds=2, input_bytes=4, saved_bytes=8)
     before = gradients(model, lambda: model(x).square().mean())
-    plan.apply(model, plan.Plan((stage,) * 4, ((0, 1, 2), 3)))
+    planning.apply(model, planning.Plan((stage,) * 4, ((0, 1, 2), 3)))
     assert memory.saved(lambda: model(x), params_of=model).num_storages <= 3
     after = gradients(model, lambda: model(x).square().mean())
-    plan.undo(model)
+    planning.undo(model)
     assert all(torch.equal(before[name], after[name]) for name in before)
 
 
@@ -261,10 +262,10 @@ def test_a_model_is_profiled_without_its_memory():
     with memory.predicting():
         model = published.build("gpt2", device="cpu")
         batch = published.batch("gpt2", 8)
-        profile = plan.profile(model, lambda: published.loss("gpt2", model, batch))
+        profile = planning.profile(model, lambda: published.loss("gpt2", model, batch))
     assert profile.method == "predicted"
     assert len(profile.stages) == 14
     assert 0.0 < profile.stages[3].forward_seconds < profile.stages[3].backward_seconds
-    whole = plan.simulate(profile.stages, tuple(range(14))).peak_bytes
-    found = plan.solve(profile, budget_bytes=whole // 2)
+    whole = planning.simulate(profile.stages, tuple(range(14))).peak_bytes
+    found = planning.solve(profile, budget_bytes=whole // 2)
     assert 0 < found.overhead < 0.34

@@ -10,8 +10,9 @@ from matplotlib.patches import Rectangle
 from test_meter import gpt_step
 
 from tutorial_lib import memory, plots
+from tutorial_lib.instruments import figures as instrument_figures
+from tutorial_lib.memory.timeline import CATEGORIES
 from tutorial_lib.plots import base
-from tutorial_lib.timeline import CATEGORIES
 from tutorial_lib.units import GIB, MIB
 
 
@@ -28,18 +29,26 @@ def figures(report):
         plots.ledger_bars({"GPT": report.at_peak, "7B": seven}, cards_gib=(16, 80), predicted="7B"),
         plots.growth({"saved": {1: 10, 2: 20}}, xlabel="layers"),
         plots.growth({"saved": {1: 10, 2: 20}}, xlabel="layers", log=False, predicted=["saved"]),
-        plots.models_and_cards([(2018, "A", 1e8), (2020, "B", 1e11)], [(2017, "V", 32)] * 2),
-        plots.batch_grid(8, 4, 2),
-        plots.agreement({"ours": [(1.0, 0.9), (2.0, 1.1)]}, title="against theirs"),
-        plots.who_holds_what("ZeRO", {"parameters": [[0], [1]], "inputs": [[0, 1]] * 2}, 2),
-        plots.timetable([(0, 0, 1, "F", 0, 0), (1, 1, 2, "B", 0, 1)], title="Two stages"),
+        instrument_figures.models_and_cards(
+            [(2018, "A", 1e8), (2020, "B", 1e11)], [(2017, "V", 32)] * 2
+        ),
+        instrument_figures.batch_grid(8, 4, 2),
+        instrument_figures.agreement({"ours": [(1.0, 0.9), (2.0, 1.1)]}, title="against theirs"),
+        instrument_figures.who_holds_what(
+            "ZeRO", {"parameters": [[0], [1]], "inputs": [[0, 1]] * 2}, 2
+        ),
+        instrument_figures.timetable(
+            [(0, 0, 1, "F", 0, 0), (1, 1, 2, "B", 0, 1)], title="Two stages"
+        ),
         plots.training_curves({"a run": {0: 2.0, 8: 1.0}}, xlabel="samples", ylabel="loss"),
         plots.training_curves({"x": {1: 2.0}}, xlabel="n", ylabel="error", log="xy", dashed=["x"]),
         plots.influence({"one": [[1.0, 0.0], [0.0, 1e-9]], "all": torch.ones(2, 2)}),
         plots.tradeoff({"plans": {2 * MIB: 0.1, MIB: 0.3}, "per-block": {MIB: 0.33}}),
         plots.tape({"GPT": report}),
         plots.opposite_bars({"down": {"parameters": MIB, "activations": 2 * MIB}}),
-        plots.holders([MIB, 2 * MIB, MIB], 2, {"a.py:3": (MIB, 1), "(backward)": (MIB, 2)}),
+        instrument_figures.holders(
+            [MIB, 2 * MIB, MIB], 2, {"a.py:3": (MIB, 1), "(backward)": (MIB, 2)}
+        ),
     ]
 
 
@@ -73,7 +82,7 @@ def test_every_part_of_a_figure_stands_out_from_the_page(figures):
 
 
 def test_a_pale_patch_is_found():
-    figure = plots.batch_grid(1, 1, 1)
+    figure = instrument_figures.batch_grid(1, 1, 1)
     axes = figure.axes[0]
     axes.add_patch(Rectangle((0, 0), 1, 1, facecolor="#F0E442", edgecolor="white"))
     axes.plot([0, 1], color="#DDDDDD")
@@ -123,7 +132,7 @@ def test_every_category_has_its_own_colour_and_hatch_is_known():
 
 
 def test_the_sentence_carries_the_numbers(report):
-    grid = plots.batch_grid(8, 4, 2)
+    grid = instrument_figures.batch_grid(8, 4, 2)
     assert "8 x 4 x 2 = 64 samples" in grid.alt
     bars = plots.ledger_bars({"7B": {"parameters": 14 * GIB}}, cards_gib=(16,))
     assert "7B: 14.0 GiB (parameters 14.0 GiB)" in bars.alt
@@ -168,7 +177,7 @@ def test_a_decision_tree_asks_in_its_boxes_and_answers_in_its_leaves():
     tree = DecisionTreeClassifier(max_leaf_nodes=3, random_state=0)
     tree.fit([[0.1, 0.2], [0.1, 0.8], [0.9, 0.2], [0.9, 0.8]], [0, 2, 3, 3])
     answers = ["as it is", "never", "accumulate", "another card"]
-    figure = plots.decision_tree(tree, ["states", "batch"], answers)
+    figure = instrument_figures.decision_tree(tree, ["states", "batch"], answers)
     shown = {text.get_text() for text in figure.axes[0].texts if text.get_visible()}
     assert shown == {"states\nbelow 50%?", "batch\nbelow 50%?", *answers[::2], "another card"}
     assert "batch >  0.50" in figure.alt

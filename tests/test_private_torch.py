@@ -18,17 +18,18 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
 
-from tutorial_lib import private_torch as private
-from tutorial_lib.private_torch import operations, patches
+from tutorial_lib.instruments import private_torch as private
+from tutorial_lib.instruments.private_torch import operations, patches
+from tutorial_lib.memory import private_torch as meters
 
 STUBS = Path(torch.__file__).parent / "_C" / "__init__.pyi"
 
 
 def test_fake_tensors_have_a_shape_and_refuse_their_values():
     """Else `memory.predict` and `predicting` allocate, or do not say which line asks."""
-    with private.FakeTensorMode():
+    with meters.FakeTensorMode():
         x = torch.zeros(3)
-        assert isinstance(x, private.FakeTensor)
+        assert isinstance(x, meters.FakeTensor)
         with pytest.raises(private.DataDependentOutputException):
             x.sum().item()
         with pytest.raises(private.DynamicOutputShapeException):
@@ -39,28 +40,28 @@ def test_a_dispatch_mode_is_asked_about_every_operation_and_is_listed():
     """Else nothing is measured or capped, and a meter inside another mode gives no warning."""
     names = []
 
-    class Names(private.TorchDispatchMode):
+    class Names(meters.TorchDispatchMode):
         def __torch_dispatch__(self, func, types, args=(), kwargs=None):
             names.append(func.overloadpacket.__name__)
             return func(*args, **(kwargs or {}))
 
     with Names() as mode:
         torch.ones(2).add(1)
-        assert private.active_modes() == [mode]
+        assert meters.active_modes() == [mode]
     assert names == ["ones", "add"]
-    assert private.active_modes() == []
+    assert meters.active_modes() == []
 
 
 def test_a_dispatch_mode_is_not_asked_where_a_fake_tensor_lies():
     """Else two of three calls are that question, and predictions take a third longer."""
     names = []
 
-    class Names(private.TorchDispatchMode):
+    class Names(meters.TorchDispatchMode):
         def __torch_dispatch__(self, func, types, args=(), kwargs=None):
             names.append(func.overloadpacket.__name__)
             return func(*args, **(kwargs or {}))
 
-    with private.FakeTensorMode(), Names():
+    with meters.FakeTensorMode(), Names():
         x = torch.ones(2, requires_grad=True)
         assert x.device == torch.device("cpu")
         x.mul(2).sum().backward()
@@ -87,7 +88,7 @@ def test_the_memory_format_of_a_result():
 def test_a_storage_has_one_key_and_views_share_it():
     """Else a view counts as memory of its own, in every measurement."""
     x, y = torch.ones(4), torch.ones(4)
-    keys = [private.storage_key(tensor.untyped_storage()) for tensor in (x, x[1:], y)]
+    keys = [meters.storage_key(tensor.untyped_storage()) for tensor in (x, x[1:], y)]
     assert keys[0] == keys[1] != keys[2]
 
 
@@ -101,11 +102,11 @@ def test_writes_in_place_are_counted():
 
 def test_a_compiled_module_is_known_by_either_way():
     """Else `measure` gives a compiled model's bytes without the warning that they are not its."""
-    assert not private.is_compiled(nn.Linear(1, 1))
-    assert private.is_compiled(torch.compile(nn.Linear(1, 1)))
+    assert not meters.is_compiled(nn.Linear(1, 1))
+    assert meters.is_compiled(torch.compile(nn.Linear(1, 1)))
     by_call = nn.Sequential(nn.Linear(1, 1))
     by_call[0].compile()
-    assert private.is_compiled(by_call)
+    assert meters.is_compiled(by_call)
 
 
 def test_a_whole_call_is_replaced_hooks_included():
@@ -122,8 +123,8 @@ def test_backward_is_told_from_forward():
     seen = []
     x = torch.ones(1, requires_grad=True)
     y = x * 2
-    y.register_hook(lambda _: seen.append(private.in_backward()))
-    seen.append(private.in_backward())
+    y.register_hook(lambda _: seen.append(meters.in_backward()))
+    seen.append(meters.in_backward())
     y.backward()
     assert seen == [False, True]
 
@@ -187,7 +188,7 @@ def default_of(name):
 @pytest.mark.parametrize("half", [torch.float16, torch.bfloat16])
 def test_cudas_attention_kernels_can_be_called_on_fake_tensors(half):
     """Else `predict` has no attention of a GPU."""
-    with private.FakeTensorMode():
+    with meters.FakeTensorMode():
         q = torch.zeros(1, 2, 16, 8, dtype=half)
         assert operations.flash_attention(q, q, q, 0.0, False, False, scale=None).shape == q.shape
         out = operations.efficient_attention(q, q, q, None, True, 0.0, False, scale=None)
@@ -196,7 +197,7 @@ def test_cudas_attention_kernels_can_be_called_on_fake_tensors(half):
 
 def test_softmax_reads_float16_and_writes_float32_in_one_kernel():
     """Else a predicted float16 softmax keeps a copy of its input that no GPU keeps."""
-    with private.FakeTensorMode():
+    with meters.FakeTensorMode():
         x = torch.zeros(2, 3, dtype=torch.float16, device="cuda")
         for operation in (torch.ops.aten.softmax.int, torch.ops.aten.log_softmax.int):
             assert operations.half_to_float_softmax(operation)(x, -1, True).dtype is torch.float32
@@ -205,7 +206,7 @@ def test_softmax_reads_float16_and_writes_float32_in_one_kernel():
 
 def test_fake_tensors_pass_a_truncated_normal():
     """Else no vision transformer can be predicted: its initialisation looks at values."""
-    with private.FakeTensorMode(), patches.without_truncated_normal():
+    with meters.FakeTensorMode(), patches.without_truncated_normal():
         nn.init.trunc_normal_(torch.zeros(3))
     x = torch.zeros(3)
     with patches.without_truncated_normal():
@@ -227,7 +228,7 @@ def test_tensors_with_weak_references_can_be_swapped():
 
 def test_a_gradient_scaler_updates_without_a_look_at_values():
     """Else a predicted float16 step stops in the scaler."""
-    with private.FakeTensorMode(), patches.with_finite_gradients():
+    with meters.FakeTensorMode(), patches.with_finite_gradients():
         weight = nn.Parameter(torch.zeros(1))
         optimizer = torch.optim.SGD([weight])
         scaler = torch.amp.GradScaler("cpu")
@@ -275,10 +276,10 @@ def test_a_recorded_history_is_asked_for_and_written(monkeypatch):
     monkeypatch.setattr(torch.cuda.memory, "_snapshot", lambda: {"device_traces": [["event"]]})
     monkeypatch.setattr(torch.cuda.memory, "_record_memory_history", lambda **k: asked.append(k))
     monkeypatch.setattr(torch.cuda.memory, "_dump_snapshot", asked.append)
-    private.record_allocations(enabled=None)
-    private.write_snapshot("there.pickle")
+    meters.record_allocations(enabled=None)
+    meters.write_snapshot("there.pickle")
     assert asked == [{"enabled": None}, "there.pickle"]
-    assert private.recorded_allocations() == ["event"]
+    assert meters.recorded_allocations() == ["event"]
 
 
 def test_something_happens_before_each_reset_of_the_peaks(monkeypatch):
@@ -287,8 +288,8 @@ def test_something_happens_before_each_reset_of_the_peaks(monkeypatch):
     monkeypatch.setattr(
         torch._C, "_cuda_resetPeakMemoryStats", lambda index: order.append(index), raising=False
     )
-    assert private.built_for_cuda()
-    private.before_each_peak_reset(lambda: order.append("read"))
+    assert meters.built_for_cuda()
+    meters.before_each_peak_reset(lambda: order.append("read"))
     torch._C._cuda_resetPeakMemoryStats(0)
     assert order == ["read", 0]
     assert "_cuda_resetPeakMemoryStats(" in inspect.getsource(torch.cuda.reset_peak_memory_stats)
@@ -299,7 +300,7 @@ def test_something_waits_for_cuda(monkeypatch):
     """Else `emulate` records nothing."""
     waiting = []
     monkeypatch.setattr(torch.cuda, "_queued_calls", waiting)
-    private.once_cuda_starts(print)
+    meters.once_cuda_starts(print)
     assert waiting[-1][0] is print
 
 
@@ -327,7 +328,7 @@ def test_softmax_goes_backward_by_an_operation_of_its_own():
     """Else the tensor that CUDA's kernel makes there is not predicted."""
     seen = []
 
-    class Seen(private.TorchDispatchMode):
+    class Seen(meters.TorchDispatchMode):
         def __torch_dispatch__(self, func, types, args=(), kwargs=None):
             seen.append(func)
             return func(*args, **(kwargs or {}))
@@ -344,9 +345,9 @@ def test_softmax_goes_backward_by_an_operation_of_its_own():
 
 def test_sparse_tensors_show_their_parts():
     matrix = torch.eye(3).to_sparse()
-    assert [part.numel() for part in operations.sparse_parts(matrix)] == [6, 3]
-    assert [part.numel() for part in operations.sparse_parts(matrix.to_sparse_csr())] == [4, 3, 3]
-    assert operations.sparse_parts(torch.eye(3)) == operations.sparse_parts(2.0) == []
+    assert [part.numel() for part in meters.sparse_parts(matrix)] == [6, 3]
+    assert [part.numel() for part in meters.sparse_parts(matrix.to_sparse_csr())] == [4, 3, 3]
+    assert meters.sparse_parts(torch.eye(3)) == meters.sparse_parts(2.0) == []
     assert operations.is_empty_sparse(torch.zeros(3, 3).to_sparse())
     assert not operations.is_empty_sparse(matrix)
     made = operations.sparse(torch.zeros(2, 5).long(), torch.ones(5), matrix)
@@ -364,13 +365,13 @@ def test_a_selective_checkpoints_policy_is_found():
 def test_types_that_hold_other_tensors_are_known():
     from torch.distributed.tensor import DTensor
 
-    assert private.is_wrapper(DTensor)
-    assert not private.is_wrapper(torch.Tensor)
+    assert meters.is_wrapper(DTensor)
+    assert not meters.is_wrapper(torch.Tensor)
 
 
 def test_real_computation_within_fake_tensors():
-    with private.FakeTensorMode():
-        assert private.is_fake(torch.ones(2))
+    with meters.FakeTensorMode():
+        assert meters.is_fake(torch.ones(2))
         with private.without_modes():
             assert torch.ones(2).sum().item() == 2
         with pytest.raises(private.LOOKS_AT_VALUES):

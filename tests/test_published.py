@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
-from tutorial_lib.models import published, published_steps
-from tutorial_lib.models.published_steps import noised
+from tutorial_lib.instruments import published, published_steps
+from tutorial_lib.instruments.published.steps import noised
 
 # A model of each family, small enough to train for real.
 UNET_TINY = {
@@ -341,7 +341,7 @@ def test_what_cannot_be_built_is_refused(call, says):
 
 def test_building_says_nothing_and_leaves_logs_and_warnings_as_they_were():
     code = (
-        "from tutorial_lib.models import published as p\n"
+        "from tutorial_lib.instruments import published as p\n"
         "for name in ('gpt2', 'bert-base', 'vit-b-16', 'sd15-unet'):\n"
         "    model = p.build(name)\n"
         "    p.loss(name, model, p.batch(name, 1, device='meta'))\n"

@@ -16,8 +16,8 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from tutorial_lib import ranks
-from tutorial_lib.ranks.threads import LeftAloneError
+from tutorial_lib.instruments import ranks
+from tutorial_lib.instruments.ranks.threads import LeftAloneError
 
 ROOT = Path(__file__).resolve().parent.parent
 

@@ -9,13 +9,13 @@ import pytest
 import torch
 from recorded_faults import faults
 
-from tutorial_lib import memory, recorded
-from tutorial_lib.models import published
-from tutorial_lib.recorded import fragmentation, run, snapshots, store
-from tutorial_lib.recorded import published as published_peaks
-from tutorial_lib.recorded.rows import SIZES, Row
+from tutorial_lib import memory
+from tutorial_lib.instruments import published, recorded
+from tutorial_lib.instruments.recorded import fragmentation, run, snapshots, store
+from tutorial_lib.instruments.recorded import published as published_peaks
+from tutorial_lib.instruments.recorded.rows import SIZES, Row
+from tutorial_lib.instruments.training import Recipe
 from tutorial_lib.school import record
-from tutorial_lib.training import Recipe
 
 CPU = torch.device("cpu")
 TINY = {"n_layer": 2, "n_head": 2, "n_embd": 32, "vocab_size": 100, "n_positions": 32}

@@ -7,7 +7,7 @@ from torch import nn
 
 from tutorial_lib import memory, plots
 from tutorial_lib.memory.report import MemoryReport, as_data
-from tutorial_lib.timeline import CATEGORIES
+from tutorial_lib.memory.timeline import CATEGORIES
 from tutorial_lib.units import Bytes, human_bytes
 
 

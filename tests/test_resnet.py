@@ -6,7 +6,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from tutorial_lib import data
-from tutorial_lib.models import ResNet, ResNetConfig
+from tutorial_lib.models.resnet import ResNet, ResNetConfig
 
 SMALL = {"in_channels": 1, "stage_depths": (1, 2), "base_channels": 4}
 

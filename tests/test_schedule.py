@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import pytest
 from matplotlib.patches import Rectangle
 
-from tutorial_lib import plots, widgets
+from tutorial_lib.instruments import figures, widgets
 from tutorial_lib.plots.base import COLORS
 
 
@@ -32,7 +32,7 @@ EVENTS = [
 
 def bars(**options):
     """What is held of which stage: colour, stage, first column and width."""
-    axes = plots.schedule(EVENTS, **options).axes[0]
+    axes = figures.schedule(EVENTS, **options).axes[0]
     names = {color: name for name, color in COLORS.items()}
     boxes = [patch for patch in axes.patches if isinstance(patch, Rectangle)]
     found = []
@@ -55,7 +55,7 @@ def test_boundaries_and_what_is_kept_live_as_long_as_they_are_needed():
 
 def test_a_step_shows_what_has_happened_by_then():
     assert bars(step=3) == [("inputs", 0, 0, 3), ("inputs", 2, 1, 2), ("activations", 2, 2, 1)]
-    alt = plots.schedule(EVENTS, step=5, title="by hand", unit=1).alt
+    alt = figures.schedule(EVENTS, step=5, title="by hand", unit=1).alt
     assert alt == (
         "by hand: 5 of 8 runs, 3 forwards and 1 recomputed ones; peak so far 7 units. "
         "Now stage 0 runs forward again."
@@ -65,7 +65,7 @@ def test_a_step_shows_what_has_happened_by_then():
 @pytest.mark.parametrize("step", [0, 9])
 def test_a_step_that_is_none_is_refused(step):
     with pytest.raises(ValueError, match=r"must be between 1 and the 8 events"):
-        plots.schedule(EVENTS, step=step)
+        figures.schedule(EVENTS, step=step)
 
 
 def test_the_stepper_moves_and_stays_within_a_shorter_schedule():

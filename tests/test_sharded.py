@@ -2,7 +2,7 @@
 
 import pytest
 
-from tutorial_lib import ranks
+from tutorial_lib.instruments import ranks
 
 WIDTH, ROWS = 128, 8
 LATE = 0.04  # gloo's threads let go of a few tensors sooner or later, from run to run
@@ -72,7 +72,7 @@ def tensor_parallel(width, rows):
     )
 
     from tutorial_lib import memory
-    from tutorial_lib.memory.cap import capped
+    from tutorial_lib.instruments.cap import capped
 
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
@@ -112,7 +112,7 @@ def test_tensor_parallel_counts_the_half_that_a_rank_holds(group):
 def gpt2_loss(num_ranks, shard=None):
     import torch
 
-    from tutorial_lib.training import Recipe
+    from tutorial_lib.instruments.training import Recipe
 
     torch.manual_seed(0)
     sizes = {"n_layer": 2, "n_head": 4, "n_embd": 64, "vocab_size": 97}

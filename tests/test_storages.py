@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 import torch
 
+from tutorial_lib.memory.private_torch import FakeTensorMode
 from tutorial_lib.memory.storages import StorageLog
-from tutorial_lib.private_torch import FakeTensorMode
 
 
 def test_a_storage_is_born_and_dies_between_ticks():

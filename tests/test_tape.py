@@ -6,8 +6,8 @@ from matplotlib.patches import Rectangle
 from torch.utils.checkpoint import checkpoint
 
 from tutorial_lib import memory, plots
+from tutorial_lib.memory.timeline import Life
 from tutorial_lib.models.gpt import GPT, GPTConfig
-from tutorial_lib.timeline import Life
 
 FORWARD = [
     Life(10, 1, 8, "activations", "forward", "mul", "a"),

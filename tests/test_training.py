@@ -3,10 +3,11 @@
 import pytest
 import torch
 
-from tutorial_lib import memory, ranks
-from tutorial_lib.memory.kernels import cuda_kernels
-from tutorial_lib.training import Attention, OptimizerName, Precision, Recipe
-from tutorial_lib.training.adamw_8bit import AdamW8bit
+from tutorial_lib import memory
+from tutorial_lib.instruments import ranks
+from tutorial_lib.instruments.predicting.kernels import cuda_kernels
+from tutorial_lib.instruments.training import Attention, OptimizerName, Precision, Recipe
+from tutorial_lib.instruments.training.adamw_8bit import AdamW8bit
 
 ENCODER = {"num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 2}
 # A model of each family, small enough to train for real.

@@ -3,8 +3,7 @@ import torch
 from torch.nn import functional as F
 
 from tutorial_lib import data
-from tutorial_lib.models import UNet, UNetConfig
-from tutorial_lib.models.unet import SelfAttention, embed_time, signal_left
+from tutorial_lib.models.unet import SelfAttention, UNet, UNetConfig, embed_time, signal_left
 
 SMALL = {"base_channels": 8, "channel_multipliers": (1, 2), "attention_levels": (1,), "groups": 4}
 

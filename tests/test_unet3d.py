@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from tutorial_lib.models import UNet3d, UNet3dConfig
+from tutorial_lib.instruments.published.unet3d import UNet3d, UNet3dConfig
 
 SMALL = {"base_channels": 4, "num_levels": 2}
 

@@ -5,7 +5,7 @@ import torch
 from torch.nn import functional as F
 
 from tutorial_lib import data
-from tutorial_lib.models import ViT, ViTConfig
+from tutorial_lib.models.vit import ViT, ViTConfig
 
 SMALL = {"num_layers": 2, "num_heads": 2, "d_model": 32}
 

@@ -6,7 +6,8 @@ import time
 
 import pytest
 
-from tutorial_lib import plan, plots, recorded, widgets
+from tutorial_lib import plots
+from tutorial_lib.instruments import figures, planning, recorded, widgets
 from tutorial_lib.units import GIB
 
 STATIC = {"text/html", "text/plain"}
@@ -87,7 +88,7 @@ def test_set_moves_the_sliders_and_draws_once():
 
     def draw(**values):
         drawn.append(values)
-        return plots.batch_grid(**values)
+        return figures.batch_grid(**values)
 
     controls = widgets.batch_explorer()._controls
     explorer = widgets.Explorer(draw, controls)
@@ -125,8 +126,8 @@ def test_one_bundle_holds_the_view_and_the_static_figure():
     view = bundle[widgets.VIEW]
     assert (view["version_major"], view["version_minor"]) == (2, 0)
     assert view["model_id"] == explorer.box.model_id
-    assert bundle["text/plain"] == plots.batch_grid(2, 3, 1).alt
-    assert bundle["text/html"].startswith(plots.as_html(plots.batch_grid(2, 3, 1)))
+    assert bundle["text/plain"] == figures.batch_grid(2, 3, 1).alt
+    assert bundle["text/html"].startswith(plots.as_html(figures.batch_grid(2, 3, 1)))
 
 
 def test_ipython_shows_the_bundle_as_it_is():
@@ -245,13 +246,13 @@ def test_a_step_without_a_record_is_said_to_have_none(published, step, words):
     assert published.error is None
 
 
-STAGE = plan.Stage(forward_seconds=1, backward_seconds=2, input_bytes=1, saved_bytes=4)
+STAGE = planning.Stage(forward_seconds=1, backward_seconds=2, input_bytes=1, saved_bytes=4)
 
 
 @pytest.fixture(scope="module")
 def planned():
     def solve(budget_bytes):
-        return plan.solve([STAGE] * 6, budget_bytes=budget_bytes)
+        return planning.solve([STAGE] * 6, budget_bytes=budget_bytes)
 
     return widgets.plan_explorer(solve, [4, 12, 18, 40])
 
@@ -259,7 +260,7 @@ def planned():
 def test_the_plan_explorer_shows_the_plan_for_each_budget(planned):
     for budget, again in ((40, "nothing"), (12, "0, 1")):
         planned.set(budget=f"{budget} B")
-        right = plan.solve([STAGE] * 6, budget_bytes=budget)
+        right = planning.solve([STAGE] * 6, budget_bytes=budget)
         assert f"Budget {budget} B: peak {right.peak_bytes} B, {right.overhead:+.1%}" in (
             planned.sentence
         )
@@ -268,7 +269,7 @@ def test_the_plan_explorer_shows_the_plan_for_each_budget(planned):
     assert "is below the floor" in planned.sentence
     assert planned.error is None
     with pytest.raises(ValueError, match="none of the 1 budgets has a plan"):
-        widgets.plan_explorer(lambda budget: plan.solve([STAGE], budget_bytes=budget), [1])
+        widgets.plan_explorer(lambda budget: planning.solve([STAGE], budget_bytes=budget), [1])
 
 
 def event(action, addr, size=0, line=None):
@@ -334,4 +335,4 @@ def test_a_step_of_a_slider_is_answered_at_once(published, planned, triage):
 
 
 def planned_events():
-    return plan.solve([STAGE] * 10, budget_bytes=12).simulation.events
+    return planning.solve([STAGE] * 10, budget_bytes=12).simulation.events

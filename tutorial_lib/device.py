@@ -48,7 +48,7 @@ def is_emulated(device: torch.device | str = "cuda") -> bool:
     """Tell whether a device is emulated: PyTorch's own allocator is at work, and no kernel runs.
 
     Source:
-        The variable that `tutorial_lib.emulated.run` sets for a program.
+        The variable that `tutorial_lib.instruments.emulated.run` sets for a program.
     """
     return torch.device(device).type == "cuda" and "TUTORIAL_EMULATED_CARD" in os.environ
 

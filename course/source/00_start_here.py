@@ -22,9 +22,10 @@
 import pandas as pd
 import torch
 
-from tutorial_lib import checks, device, guesses, memory, strategies
+from tutorial_lib import checks, device, guesses, memory
+from tutorial_lib.instruments import segments
 from tutorial_lib.models.gpt import GPT, GPTConfig
-from tutorial_lib.training import Recipe
+from tutorial_lib.instruments.training import Recipe
 from tutorial_lib.units import GIB
 
 pd.set_option("display.max_colwidth", None)  # show questions whole
@@ -137,7 +138,7 @@ report.figure()
 guess = None  # per cent of the peak
 
 # %% id="flatten"
-with strategies.applied(model, "per-block"):
+with segments.applied(model, "per-block"):
     frugal = memory.measure(
         step, model=model, optimizer=optimizer, label="per-block checkpointing"
     )

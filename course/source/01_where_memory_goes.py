@@ -17,11 +17,12 @@ from functools import partial
 import pandas as pd
 import torch
 
-from tutorial_lib import claims, device, memory, plots, recorded, strategies, widgets
+from tutorial_lib import claims, device, memory, plots
+from tutorial_lib.instruments import recorded, segments, widgets
 from tutorial_lib.guesses import beside
 from tutorial_lib.models.gpt import GPT, GPTConfig
-from tutorial_lib.training import Recipe
-from tutorial_lib.training.adamw_8bit import AdamW8bit
+from tutorial_lib.instruments.training import Recipe
+from tutorial_lib.instruments.training.adamw_8bit import AdamW8bit
 from tutorial_lib.units import GB, Bytes
 
 # %% [markdown] id="residents"
@@ -165,7 +166,7 @@ def waiting_units(layers, width, strategy):
     sizes = {"num_layers": layers, "d_model": width, "num_heads": width // 64}
     gpt = GPT(GPTConfig(vocab_size=1000, seq_len=128, **sizes))
     ids = few_tokens.new_zeros(2, 128)
-    with strategies.applied(gpt, strategy):
+    with segments.applied(gpt, strategy):
         report = memory.measure(lambda: gpt.loss(ids).backward(), model=gpt, warmup=0)
     curve = pd.DataFrame(report.curve())
     return (curve.activations + curve.recomputed).max() / (4 * ids.numel() * width)
@@ -217,7 +218,7 @@ def one_step(micro_batch, strategy="none", accumulation_steps=1):
             (gpt.loss(ids) / accumulation_steps).backward()
         adamw.step()
 
-    with strategies.applied(gpt, strategy):
+    with segments.applied(gpt, strategy):
         return memory.measure(step, model=gpt, optimizer=adamw, warmup=0)
 
 

@@ -21,12 +21,13 @@ import pandas as pd
 import torch
 from torch import nn
 
-from tutorial_lib import claims, memory, plots, recorded, widgets
-from tutorial_lib.emulated import CARDS
+from tutorial_lib import claims, memory, plots
+from tutorial_lib.instruments import figures, recorded, widgets
+from tutorial_lib.instruments.emulated import CARDS
 from tutorial_lib.guesses import beside
 from tutorial_lib.models.gpt import GPT, Block, GPTConfig
 from tutorial_lib.models.unet import UNet, UNetConfig
-from tutorial_lib.training import Recipe
+from tutorial_lib.instruments.training import Recipe
 from tutorial_lib.units import GB, Bytes, human_bytes
 
 gpu_adamw = partial(torch.optim.AdamW, foreach=True)  # a GPU's default
@@ -403,7 +404,7 @@ models += [(2024, "DeepSeek-V3", 671e9)]
 cards = [(2018, "V100", 32), (2020, "A100", 80)]
 cards += [(2022, "H100", 80), (2024, "H200", 141)]
 growth = models[-1][2] / models[0][2], cards[-1][2] / cards[0][2]
-plots.models_and_cards(models, cards)
+figures.models_and_cards(models, cards)
 
 # %% [markdown] id="read-history"
 # The vertical axis is logarithmic. Models grew by more than three orders of magnitude; a card's

@@ -24,10 +24,11 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 
-from tutorial_lib import claims, memory, plots, strategies
+from tutorial_lib import claims, memory, plots
+from tutorial_lib.instruments import segments
 from tutorial_lib.guesses import beside
 from tutorial_lib.models.gpt import GPT, Block, GPTConfig
-from tutorial_lib.recorded import fragmentation
+from tutorial_lib.instruments.recorded import fragmentation
 from tutorial_lib.units import human_bytes
 
 torch.set_num_threads(1)  # steadier times on a machine that does other things too
@@ -46,7 +47,7 @@ model = GPT(config)
 
 def gradients(strategy):
     model.zero_grad()
-    with strategies.applied(model, strategy):
+    with segments.applied(model, strategy):
         model.loss(tokens).backward()
     return [p.grad.clone() for p in model.parameters()]
 
@@ -62,7 +63,7 @@ all(map(torch.equal, gradients("none"), gradients("per-block")))
 # %% id="published"
 def profile_memory(model, strategy):
     # there: torch.cuda.reset_peak_memory_stats()
-    with memory.watch(model=model) as report, strategies.applied(model, strategy):
+    with memory.watch(model=model) as report, segments.applied(model, strategy):
         loss = model.loss(tokens)
         loss.backward()
     return report  # there: torch.cuda.max_memory_allocated()
@@ -167,7 +168,7 @@ def training(strategy, warmup):
         model.loss(tokens).backward()
         optimizer.step()
 
-    with strategies.applied(model, strategy):
+    with segments.applied(model, strategy):
         return memory.measure(step, model=model, optimizer=optimizer, warmup=warmup)
 
 

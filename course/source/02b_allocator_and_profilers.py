@@ -32,11 +32,12 @@ from torch import nn
 from torch.distributed._tools.mem_tracker import MemTracker
 from torch.utils.flop_counter import FlopCounterMode
 
-from tutorial_lib import claims, device, memory, recorded, strategies
+from tutorial_lib import claims, device, memory
+from tutorial_lib.instruments import recorded, segments
 from tutorial_lib.guesses import beside
 from tutorial_lib.models.gpt import GPT, GPTConfig
-from tutorial_lib.recorded import snapshots
-from tutorial_lib.training import Recipe
+from tutorial_lib.instruments.recorded import snapshots
+from tutorial_lib.instruments.training import Recipe
 from tutorial_lib.units import MIB, Bytes, human_bytes
 
 torch.set_num_threads(1)
@@ -368,7 +369,7 @@ guess = None  # times
 
 # %% id="flop-counter"
 with (
-    strategies.applied(model, "per-block"),
+    segments.applied(model, "per-block"),
     warnings.catch_warnings(record=True) as said,
 ):
     warnings.simplefilter("always")
@@ -394,7 +395,7 @@ print(*warned)
 
 # %% id="traced-steps"
 def traced_peak(strategy):
-    with strategies.applied(model, strategy):
+    with segments.applied(model, strategy):
         step()  # warm
         gc.collect()
         tracemalloc.start()

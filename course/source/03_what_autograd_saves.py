@@ -19,7 +19,8 @@ from torch import nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.nn import functional as F
 
-from tutorial_lib import claims, memory, plots, strategies
+from tutorial_lib import claims, memory, plots
+from tutorial_lib.instruments import segments
 from tutorial_lib.guesses import beside
 from tutorial_lib.models.gpt import GPT, Attention, Block, GPTConfig
 from tutorial_lib.models.unet import UNet, UNetConfig
@@ -426,7 +427,7 @@ lives(report, r"(down\.\d|middle|up\.\d)")
 # one that the MLP of block 2 makes?
 
 # %% id="checkpointed-lives"
-with strategies.applied(small, "per-block"):
+with segments.applied(small, "per-block"):
     frugal = memory.measure(step, model=small, label="per-block")
 plots.tape({"none": plain, "per-block": frugal})
 

@@ -23,7 +23,8 @@ from torch.nn import functional as F
 from torch.utils._pytree import tree_flatten, tree_unflatten
 from torch.utils.checkpoint import checkpoint as torch_checkpoint
 
-from tutorial_lib import claims, data, memory, plots, strategies
+from tutorial_lib import claims, data, memory, plots
+from tutorial_lib.instruments import segments
 from tutorial_lib.guesses import beside
 from tutorial_lib.models.gpt import GPT, Block, GPTConfig
 from tutorial_lib.models.unet import UNet, UNetConfig
@@ -95,7 +96,7 @@ frugal = memory.saved(lambda: TenLines.apply(block, x), params_of=block)
 #
 # ## Are the gradients right?
 #
-# `strategies.called_through(checkpoint, modules)` sends chosen modules of a model through a
+# `segments.called_through(checkpoint, modules)` sends chosen modules of a model through a
 # checkpoint function, for a while. `compare` computes all gradients of the model without it and
 # with it, from the same seed. On a CPU the same operations on the same numbers, in the same order,
 # give the same bits, so `compare` asks for equality **bit for bit**. Not every GPU kernel keeps an
@@ -113,7 +114,7 @@ def gradients(model, loss):
 def compare(checkpoint, model, loss):
     expected = gradients(model, loss)
     try:
-        with strategies.called_through(checkpoint, model.blocks):
+        with segments.called_through(checkpoint, model.blocks):
             seen = gradients(model, loss)
     except (RuntimeError, TypeError, ValueError) as error:
         return f"{type(error).__name__}: {error}".split(" (")[0].splitlines()[0]
@@ -145,7 +146,7 @@ guess = None  # per cent
 # %% id="measured"
 def measured(model, loss, checkpoint=None, modules=(), flops=False):
     step = partial(gradients, model, loss)  # no optimizer: every step is like the first
-    with strategies.called_through(checkpoint, modules):
+    with segments.called_through(checkpoint, modules):
         return memory.measure(step, model=model, warmup=0, flops=flops)
 
 
@@ -303,7 +304,7 @@ frozen = GPT(GPTConfig(num_layers=4, tie_weights=False))
 frozen.token_embedding.requires_grad_(False)
 frozen.position_embedding.requires_grad_(False)
 frozen_loss = partial(frozen.loss, tokens)
-with strategies.called_through(TenLines.apply, frozen.blocks):
+with segments.called_through(TenLines.apply, frozen.blocks):
     seen = gradients(frozen, frozen_loss)
 missing = sum(gradient is None for gradient in seen)
 print(f"{missing} of {len(seen)} are missing{beside(guess, missing)}")

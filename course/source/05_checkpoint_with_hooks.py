@@ -26,7 +26,8 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.utils.checkpoint import checkpoint as torch_checkpoint
 from torch.utils.checkpoint import checkpoint_sequential
 
-from tutorial_lib import claims, data, memory, plots, strategies, units
+from tutorial_lib import claims, data, memory, plots, units
+from tutorial_lib.instruments import segments
 from tutorial_lib.guesses import beside
 from tutorial_lib.models.gpt import GPT, Block, GPTConfig
 from tutorial_lib.models.unet import UNet, UNetConfig
@@ -45,7 +46,7 @@ def plainly(function, *args, **kwargs):
 def gradients(model, loss, checkpoint=plainly, modules=None):
     model.zero_grad()
     torch.manual_seed(7)
-    with strategies.called_through(checkpoint, modules or model.blocks):
+    with segments.called_through(checkpoint, modules or model.blocks):
         loss().backward()
     return [p.grad for p in model.parameters() if p.requires_grad]
 
@@ -443,7 +444,7 @@ def one_update(model, batch, checkpoint=plainly):
     twin = copy.deepcopy(model)
     optimizer = torch.optim.AdamW(twin.parameters())
     torch.manual_seed(7)
-    with strategies.called_through(checkpoint, twin.blocks):
+    with segments.called_through(checkpoint, twin.blocks):
         loss = twin.loss(*batch)
         loss.backward()
     norm = nn.utils.clip_grad_norm_(twin.parameters(), float("inf"))

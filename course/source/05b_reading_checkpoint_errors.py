@@ -23,7 +23,8 @@ import transformers
 from torch.autograd.graph import save_on_cpu
 from torch.utils.checkpoint import checkpoint
 
-from tutorial_lib import claims, data, memory, strategies
+from tutorial_lib import claims, data, memory
+from tutorial_lib.instruments import segments
 from tutorial_lib.guesses import beside
 from tutorial_lib.models.gpt import GPT, MLP, Block, GPTConfig
 
@@ -154,7 +155,7 @@ for block in offloaded.blocks:
 
 # %% id="waiting"
 def waiting(model):
-    with strategies.applied(model, "per-block"):
+    with segments.applied(model, "per-block"):
         step = lambda: model.loss(tokens).backward()  # noqa: E731
         report = memory.measure(step, model=model, warmup=0)
     start = next(tick for tick, phase in report.phase_starts if phase == "backward")
@@ -193,7 +194,7 @@ def small_llama(use_cache, **options):
 def gradients(model, loss, checkpoint=None, modules=()):
     model.zero_grad()
     torch.manual_seed(7)
-    with strategies.called_through(checkpoint, modules):
+    with segments.called_through(checkpoint, modules):
         loss().backward()
     return [p.grad for p in model.parameters() if p.requires_grad]
 

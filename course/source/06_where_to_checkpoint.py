@@ -19,11 +19,12 @@ import pandas as pd
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from tutorial_lib import claims, data, memory, plan, plots, strategies, widgets
+from tutorial_lib import claims, data, memory, plots
+from tutorial_lib.instruments import figures, planning, segments, widgets
 from tutorial_lib.guesses import beside
 from tutorial_lib.models.gpt import GPT, GPTConfig
 from tutorial_lib.models.unet import UNet, UNetConfig
-from tutorial_lib.training import Recipe
+from tutorial_lib.instruments.training import Recipe
 from tutorial_lib.units import human_bytes
 
 # %% [markdown] id="two-costs-text"
@@ -36,10 +37,10 @@ from tutorial_lib.units import human_bytes
 # backward. A hollow one is a forward that runs again.
 
 # %% id="first-tape"
-block = plan.Stage(forward_seconds=1, backward_seconds=2, input_bytes=1, saved_bytes=5)
+block = planning.Stage(forward_seconds=1, backward_seconds=2, input_bytes=1, saved_bytes=5)
 blocks = (block,) * 12
-in_threes = plan.Plan(blocks, ((0, 1, 2, 3), (4, 5, 6, 7), 8, 9, 10, 11))
-plots.schedule(in_threes.simulation.events, title="three segments of four", unit=1)
+in_threes = planning.Plan(blocks, ((0, 1, 2, 3), (4, 5, 6, 7), 8, 9, 10, 11))
+figures.schedule(in_threes.simulation.events, title="three segments of four", unit=1)
 
 # %% [markdown] id="first-tape-read"
 # A checkpointed segment costs memory twice:
@@ -121,7 +122,7 @@ def measured(strategy, model=gpt, keep_gradients=False):
         model.zero_grad(set_to_none=not keep_gradients)
 
     warmup, flops = int(keep_gradients), model is gpt
-    with strategies.applied(model, strategy):
+    with segments.applied(model, strategy):
         return memory.measure(step, model=model, warmup=warmup, flops=flops)
 
 
@@ -269,7 +270,7 @@ pd.DataFrame(columns).loc[list(ways)].round(1).fillna("")
 def llama_flops(way, **choices):
     with memory.predicting(), FlopCounterMode(display=False) as counter:
         loss, model = llama(**choices)
-        with strategies.applied(model, way):
+        with segments.applied(model, way):
             loss().backward()
     return counter.get_total_flops()
 
@@ -284,8 +285,8 @@ for name, choices in {"all weights": {}, "LoRA": {"lora_rank": 16}}.items():
 # $\frac13 (1 - \frac1k)$.
 
 # %% id="last-free"
-all_four = plan.Plan(blocks, ((0, 1, 2), (3, 4, 5), (6, 7, 8), (9, 10, 11)))
-but_the_last = plan.Plan(blocks, ((0, 1, 2), (3, 4, 5), (6, 7, 8), 9, 10, 11))
+all_four = planning.Plan(blocks, ((0, 1, 2), (3, 4, 5), (6, 7, 8), (9, 10, 11)))
+but_the_last = planning.Plan(blocks, ((0, 1, 2), (3, 4, 5), (6, 7, 8), 9, 10, 11))
 for name, run in (("all four", all_four), ("all but the last", but_the_last)):
     print(f"{name}: peak {run.peak_bytes} units, time {run.overhead:+.1%}")
 
@@ -353,7 +354,7 @@ def nothing_kept(num_blocks):
     return (nothing_kept(num_blocks - 1), last) if before else (last,)
 
 
-lazy = plan.Plan((block,) * 24, nothing_kept(24))
+lazy = planning.Plan((block,) * 24, nothing_kept(24))
 runs = sum(lazy.forward_executions)
 print(f"{runs} forwards, peak {lazy.peak_bytes} units{beside(guess, runs)}")
 
@@ -376,10 +377,10 @@ print(f"{runs} forwards, peak {lazy.peak_bytes} units{beside(guess, runs)}")
 # %% id="revolve"
 def one_inside_at_a_time(num_blocks, slots):
     large = slots + 3  # so that a second inside never fits
-    stage = plan.Stage(
+    stage = planning.Stage(
         forward_seconds=1, backward_seconds=1, input_bytes=1, saved_bytes=large
     )
-    return plan.solve([stage] * num_blocks, budget_bytes=slots + large + 2)
+    return planning.solve([stage] * num_blocks, budget_bytes=slots + large + 2)
 
 
 places = (1, 2, 3, 4, 6, 8)
@@ -408,10 +409,10 @@ table.rename_axis("boundaries")
 schedules = {
     "Revolve, 3 boundaries": one_inside_at_a_time(12, 3),
     "Revolve, 2 boundaries": one_inside_at_a_time(12, 2),
-    "nothing kept": plan.Plan(blocks, nothing_kept(12)),
+    "nothing kept": planning.Plan(blocks, nothing_kept(12)),
     "segments of four": in_threes,
-    "every block": plan.Plan(blocks, tuple((number,) for number in range(12))),
-    "no checkpoint": plan.Plan(blocks, tuple(range(12))),
+    "every block": planning.Plan(blocks, tuple((number,) for number in range(12))),
+    "no checkpoint": planning.Plan(blocks, tuple(range(12))),
 }
 events = {name: found.simulation.events for name, found in schedules.items()}
 widgets.schedule_stepper(events, unit=1)
@@ -457,8 +458,8 @@ def unet_loss():
     return unet.loss(images, torch.arange(1, 1000, 250), noise)
 
 
-invented = plan.Speed(float_flops=1e12, bytes_per_second=1e11)
-profile = plan.profile(unet, unet_loss, speed=invented)
+invented = planning.Speed(float_flops=1e12, bytes_per_second=1e11)
+profile = planning.profile(unet, unet_loss, speed=invented)
 stages = pd.DataFrame(map(vars, profile.stages), index=profile.names)
 table = stages[["input_bytes", "saved_bytes"]].map(human_bytes)
 share = stages.forward_seconds / stages.forward_seconds.sum()
@@ -483,9 +484,9 @@ table.assign(share_of_forward=share.map("{:.1%}".format))
 # before it has $a_i$. A dropped segment costs three things: its first forward; then the stages
 # after it, with $a_e$ fewer bytes; then the segment alone, with all $m$ bytes. After the last stage
 # $T = 0$. A choice that does not fit costs $\infty$: what it keeps, and what runs meanwhile, must
-# fit into $m$. `plan.solve` does that, and lab 04 has you do it. The result is the fastest schedule
-# in which a boundary, once kept, stays until its backward. (Without that condition the problem is
-# NP-hard.)
+# fit into $m$. `planning.solve` does that, and lab 04 has you do it. The result is the fastest
+# schedule in which a boundary, once kept, stays until its backward. (Without that condition the
+# problem is NP-hard.)
 #
 # **Predict.** With every block checkpointed the forward runs twice, which is at most +33 %. Allow
 # half the peak. How many per cent slower is the fastest plan?
@@ -495,8 +496,8 @@ guess = None  # per cent
 
 # %% id="plans"
 # room for all: nothing is recomputed
-everything = plan.solve(profile, budget_bytes=2**40)
-half_plan = plan.solve(profile, budget_bytes=everything.peak_bytes // 2)
+everything = planning.solve(profile, budget_bytes=2**40)
+half_plan = planning.solve(profile, budget_bytes=everything.peak_bytes // 2)
 print(f"{100 * half_plan.overhead:.0f} %{beside(guess, 100 * half_plan.overhead)}")
 _, *lines = str(half_plan).splitlines()
 print(*lines, sep="\n")
@@ -530,21 +531,21 @@ def unet_step():
 
 
 expected = gradients()
-plan.apply(unet, half_plan)
+planning.apply(unet, half_plan)
 print("gradients equal:", all(map(torch.equal, gradients(), expected)))
 at_half = cost()
 print(f"counted peak: {at_half[0] / half_plan.peak_bytes:.0%} of the planned one")
 
 # %% id="tradeoff-figure"
-plan.undo(unet)
+planning.undo(unet)
 points = {"plans": [cost(), at_half]}
 for share in (0.8, 0.6, 0.4):
     budget = int(everything.peak_bytes * share)
-    plan.apply(unet, plan.solve(profile, budget_bytes=budget))
+    planning.apply(unet, planning.solve(profile, budget_bytes=budget))
     points["plans"].append(cost())
-plan.undo(unet)
+planning.undo(unet)
 for name in ("per-block", "attention-only"):
-    with strategies.applied(unet, name):
+    with segments.applied(unet, name):
         points[name] = [cost()]
 
 _, without = points["plans"][0]
@@ -568,7 +569,7 @@ plots.tradeoff(curves, title=title)
 # %% id="plan-explorer"
 percents = range(35, 105, 5)
 budgets = [everything.peak_bytes * percent // 100 for percent in percents]
-widgets.plan_explorer(lambda size: plan.solve(profile, budget_bytes=size), budgets)
+widgets.plan_explorer(lambda size: planning.solve(profile, budget_bytes=size), budgets)
 
 # %% [markdown] id="end"
 # ## What to remember

@@ -23,10 +23,11 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 
-from tutorial_lib import claims, data, memory, plan, recorded, strategies
+from tutorial_lib import claims, data, memory
+from tutorial_lib.instruments import planning, recorded, segments
 from tutorial_lib.guesses import beside
 from tutorial_lib.models.gpt import GPT, Block, GPTConfig
-from tutorial_lib.training import Recipe
+from tutorial_lib.instruments.training import Recipe
 
 # %% [markdown] id="late-binding-text"
 # ## A bug in many tutorials
@@ -140,7 +141,7 @@ def randomness(way):
 
     for block in model.blocks:
         block.mlp.dropout.register_forward_hook(look)
-    with strategies.called_through(way, model.blocks):
+    with segments.called_through(way, model.blocks):
         for _ in range(4):
             model.loss(tokens).backward()
             draws.add(torch.rand(()).item())
@@ -254,7 +255,7 @@ claims.Verdicts(
 # All 512 ways to cut ten blocks, on paper. A block keeps $r$ times its input.
 
 # %% id="all-cuts"
-stage = partial(plan.Stage, forward_seconds=1, backward_seconds=2, input_bytes=1)
+stage = partial(planning.Stage, forward_seconds=1, backward_seconds=2, input_bytes=1)
 
 
 def cut(lengths):
@@ -271,7 +272,7 @@ def all_cuts(n):
 best_cuts = {}
 for ratio in (1, 4, 16):
     blocks = (stage(saved_bytes=ratio),) * 10
-    peaks = {one: plan.Plan(blocks, cut(one)).peak_bytes for one in all_cuts(10)}
+    peaks = {one: planning.Plan(blocks, cut(one)).peak_bytes for one in all_cuts(10)}
     best = min(peaks, key=peaks.get)
     equal = min(peaks[one] for one in peaks if max(one) - min(one) <= 1)
     row = {"best lengths": str(best), "units": peaks[best], "nearly equal": equal}
@@ -297,7 +298,7 @@ rows = torch.randn(4, 128, 512)
 
 def seconds(strategy):
     start = time.process_time()
-    with strategies.applied(wide, strategy):
+    with segments.applied(wide, strategy):
         wide(rows).sum().backward()
     return time.process_time() - start
 
@@ -324,7 +325,7 @@ def peak_bytes(depth, strategy):
         optimizer.step()
         optimizer.zero_grad()
 
-    with strategies.applied(model, strategy):
+    with segments.applied(model, strategy):
         return memory.measure(step, model=model, optimizer=optimizer).peak_bytes
 
 
@@ -354,7 +355,7 @@ choices = {
 blocks, sixteen = (stage(saved_bytes=5),) * 32, {}
 for name, chosen in choices.items():
     tree = tuple((index,) if index in chosen else index for index in range(32))
-    run = plan.Plan(blocks, tree)
+    run = planning.Plan(blocks, tree)
     sixteen[name] = {"peak": run.peak_bytes, "forwards": sum(run.forward_executions)}
 pd.DataFrame(sixteen).T
 

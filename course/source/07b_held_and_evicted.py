@@ -17,10 +17,11 @@ from functools import cache, partial
 import pandas as pd
 from torch.autograd.graph import save_on_cpu
 
-from tutorial_lib import claims, data, device, memory, plots, strategies
+from tutorial_lib import claims, data, device, memory, plots
+from tutorial_lib.instruments import segments
 from tutorial_lib.guesses import beside
 from tutorial_lib.models.gpt import GPT, GPTConfig
-from tutorial_lib.recorded import snapshots
+from tutorial_lib.instruments.recorded import snapshots
 from tutorial_lib.units import Bytes
 
 # %% [markdown] id="references-text"
@@ -67,7 +68,7 @@ def with_log(part="", hand=None, strategy="per-block"):
         gpt.zero_grad()
         gpt.loss(tokens).backward()
 
-    with strategies.applied(gpt, strategy):
+    with segments.applied(gpt, strategy):
         return memory.measure(step, model=gpt, warmup=0)
 
 

@@ -30,9 +30,10 @@ from torch._functorch import config as compiler_config
 from torch.utils.checkpoint import checkpoint_sequential
 from torch.utils.flop_counter import FlopCounterMode
 
-from tutorial_lib import claims, memory, plan, plots, strategies
+from tutorial_lib import claims, memory, plots
+from tutorial_lib.instruments import planning, segments
 from tutorial_lib.guesses import beside
-from tutorial_lib.models import published
+from tutorial_lib.instruments import published
 from tutorial_lib.units import human_bytes
 
 torch.set_num_threads(1)  # small tensors: more threads would wait for each other
@@ -133,18 +134,18 @@ guess = None  # per cent
 
 # %% id="sides-planned"
 def cost_planned(whole, profile, budget_bytes):
-    plan.apply(whole, plan.solve(profile, budget_bytes=budget_bytes))
+    planning.apply(whole, planning.solve(profile, budget_bytes=budget_bytes))
     try:
         return cost(whole, whole)
     finally:
-        plan.undo(whole)
+        planning.undo(whole)
 
 
 # %% id="sides-table"
 def side_by_side(whole, seen):
     """Give the plan's points for the bytes of each way, and all as a table."""
-    arithmetic = plan.Speed(bytes_per_second=1e30)  # count FLOPs only
-    profile = plan.profile(whole, whole, speed=arithmetic, selective=True)
+    arithmetic = planning.Speed(bytes_per_second=1e30)  # count FLOPs only
+    profile = planning.profile(whole, whole, speed=arithmetic, selective=True)
     planned, rows, base = {}, {}, seen["none"][1]
     for name, (peak, flops) in seen.items():
         held, planned_flops = cost_planned(whole, profile, peak)
@@ -159,7 +160,7 @@ def side_by_side(whole, seen):
 def seen_with(ways, whole):
     seen = {}
     for way in ways:
-        with strategies.applied(whole.model, way):
+        with segments.applied(whole.model, way):
             seen[way] = cost(whole, whole)
     return seen
 

@@ -24,12 +24,13 @@ from torch.nn.utils import parameters_to_vector
 from torch.optim import SGD, AdamW
 from torch.utils.benchmark import Timer
 
-from tutorial_lib import claims, data, device, memory, plots, recorded
+from tutorial_lib import claims, data, device, memory, plots
+from tutorial_lib.instruments import recorded
 from tutorial_lib.checks import CheckError, assert_same_training, summation_tolerance
 from tutorial_lib.guesses import beside
 from tutorial_lib.models.gpt import GPT, GPTConfig
 from tutorial_lib.models.vit import ViT, ViTConfig
-from tutorial_lib.training import Recipe
+from tutorial_lib.instruments.training import Recipe
 from tutorial_lib.units import GIB
 
 # small steps lose more by waiting for a second core than they gain

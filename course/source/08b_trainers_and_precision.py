@@ -26,12 +26,13 @@ from torch.nn import functional as F
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 from torch.optim import SGD, AdamW
 
-from tutorial_lib import claims, data, memory, plots, recorded
+from tutorial_lib import claims, data, memory, plots
+from tutorial_lib.instruments import recorded
 from tutorial_lib.checks import CheckError, assert_same_training
 from tutorial_lib.guesses import beside
 from tutorial_lib.models.gpt import GPT, GPTConfig
 from tutorial_lib.models.vit import ViT, ViTConfig
-from tutorial_lib.training import Recipe
+from tutorial_lib.instruments.training import Recipe
 
 # small steps lose more by waiting for a second core than they gain
 torch.set_num_threads(1)

@@ -23,9 +23,10 @@ from torch.utils.data import DataLoader
 from transformers import AutoModelForCausalLM, GPT2Config, Trainer, TrainingArguments
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from tutorial_lib import claims, data, device, memory, plots, recorded
+from tutorial_lib import claims, data, device, memory, plots
+from tutorial_lib.instruments import figures, recorded
 from tutorial_lib.guesses import beside
-from tutorial_lib.training import Recipe
+from tutorial_lib.instruments.training import Recipe
 from tutorial_lib.units import GB, human_bytes
 
 transformers.logging.set_verbosity_error()
@@ -434,7 +435,7 @@ plots.ledger_bars(bars, title=title, cards_gib=plots.CARDS_GIB, predicted=list(b
 one = {"kernels": ["sdpa"], "precisions": ["fp32"]}
 fifty = conditions("transformer-50", 11, 512, **one)
 fifty_lean = conditions("transformer-50", 11, 512, **one, checkpointing="per-block")
-figures = [
+published_figures = [
     ("GPT-2 XL", "32 x 1: activations", 40, xl.iloc[:, :1]),
     ("GPT-2 XL", "32 x 1", 60, xl),
     ("GPT-2 XL", "32 x 1, checkpointed: activations", 12, xl_lean.iloc[:, :1]),
@@ -452,7 +453,7 @@ figures = [
 
 # %% id="against"
 lines = []
-for model, step, claimed, seen in figures:
+for model, step, claimed, seen in published_figures:
     ours = seen.get("in all, GB", seen.iloc[:, 0])
     nearest = (ours / claimed).map(math.log).abs().idxmin()
     line = {"model": model, "step": step if "%" in step else f"{step}, GB"}
@@ -466,12 +467,12 @@ table.map(lambda value: "-" if pd.isna(value) else value)
 
 # %% id="against-figure"
 points = {}
-for model, step, claimed, seen in figures:
+for model, step, claimed, seen in published_figures:
     if "%" not in step:
         ours = seen.get("in all, GB", seen.iloc[:, 0])
         points.setdefault(model, []).extend((claimed, each / claimed) for each in ours)
 title = "Each point is one condition; at 1 the published figure is true"
-plots.agreement(points, title=title, unit="GB", log=True)
+figures.agreement(points, title=title, unit="GB", log=True)
 
 # %% [markdown] id="summary"
 # (The two percentages are left out.) Most figures come near to 1 under some condition. The two

@@ -16,9 +16,10 @@ import pandas as pd
 import torch
 from transformers import BertConfig, BertForSequenceClassification
 
-from tutorial_lib import claims, memory, plots, strategies
+from tutorial_lib import claims, memory
+from tutorial_lib.instruments import figures, segments
 from tutorial_lib.guesses import beside
-from tutorial_lib.recorded.published import KINDS, misses, published_peaks, summary
+from tutorial_lib.instruments.recorded.published import KINDS, misses, published_peaks, summary
 from tutorial_lib.units import MIB
 
 peaks = published_peaks()
@@ -65,7 +66,7 @@ for words in ("predicted", "emulated", "emulated, as then"):
     name = words.removeprefix("emulated, as ")
     pairs = [(peak.published, getattr(peak, name)) for peak in allocated]
     points[words] = [(theirs, ours / theirs) for theirs, ours in pairs]
-plots.agreement(points, title="max_memory_allocated: ours against published")
+figures.agreement(points, title="max_memory_allocated: ours against published")
 
 # %% [markdown] id="read-kinds"
 # Each kind of figure contains something else. What the allocator hands out, we know nearly to the
@@ -111,7 +112,7 @@ def guide_step(micro_batch, strategy="none", attention="eager", **adamw):
     ids = torch.zeros(micro_batch, 512, dtype=torch.long)
 
     def step():
-        with strategies.applied(model, strategy):
+        with segments.applied(model, strategy):
             model(input_ids=ids, labels=ids[:, 0]).loss.backward()
         optimizer.step()
         optimizer.zero_grad(set_to_none=attention != "eager")  # 2022 kept zeros

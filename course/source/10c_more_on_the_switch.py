@@ -18,10 +18,11 @@ from peft import LoraConfig, get_peft_model
 from torch import nn
 from transformers import AutoModelForCausalLM, GPT2Config
 
-from tutorial_lib import claims, data, memory, recorded
+from tutorial_lib import claims, data, memory
+from tutorial_lib.instruments import recorded
 from tutorial_lib.guesses import beside
-from tutorial_lib.models.libraries import making_lora
-from tutorial_lib.training import Recipe
+from tutorial_lib.instruments.published.libraries import making_lora
+from tutorial_lib.instruments.training import Recipe
 from tutorial_lib.units import GB
 
 transformers.logging.set_verbosity_error()

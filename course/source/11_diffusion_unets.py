@@ -35,10 +35,11 @@ from torch.nn import functional as F
 from torch.optim import AdamW
 from torch.utils.checkpoint import checkpoint
 
-from tutorial_lib import claims, data, memory, plots, recorded, strategies
+from tutorial_lib import claims, data, memory, plots
+from tutorial_lib.instruments import recorded, segments
 from tutorial_lib.checks import assert_same_training
 from tutorial_lib.guesses import beside
-from tutorial_lib.training import Recipe
+from tutorial_lib.instruments.training import Recipe
 from tutorial_lib.units import GIB, MIB, Bytes
 
 torch.set_num_threads(1)  # small steps gain nothing from a second core
@@ -141,8 +142,8 @@ with memory.predicting():
     ways = {
         "none": contextlib.nullcontext(),
         "levels": through([unet.get_submodule(name) for name in names]),
-        "blocks": strategies.applied(unet, "per-block"),
-        "the library's call": strategies.applied(unet, "library-switch"),
+        "blocks": segments.applied(unet, "per-block"),
+        "the library's call": segments.applied(unet, "library-switch"),
     }
     for name, way in ways.items():
         with way:
@@ -163,7 +164,7 @@ with memory.predicting():
     for p in unet.parameters():
         p.grad = torch.zeros_like(p)
     for way in ("per-block", "library-switch"):
-        with strategies.applied(unet, way):
+        with segments.applied(unet, way):
             report = memory.measure(backward, model=unet, warmup=0)
         print(f"{way:<14} {Bytes(report.peak_bytes - report.baseline_bytes)}")
 
@@ -215,7 +216,7 @@ source = {}
 with memory.predicting():
     for kernel, way in product(kernels, ("none", "library-switch")):
         loss, unet = Recipe("sd21-unet", 4, size=64, attention=kernel).make_loss()
-        with strategies.applied(unet, way):
+        with segments.applied(unet, way):
             report = memory.measure(backward, model=unet, warmup=0)
         source[kernel, way] = report.peak_bytes
 plain, switched = ([source[k, w] for k in kernels] for w in ("none", "library-switch"))

@@ -17,9 +17,10 @@ from itertools import product
 import pandas as pd
 import torch
 
-from tutorial_lib import claims, device, memory, plots, strategies
+from tutorial_lib import claims, device, memory, plots
+from tutorial_lib.instruments import segments
 from tutorial_lib.guesses import beside
-from tutorial_lib.training import Recipe
+from tutorial_lib.instruments.training import Recipe
 from tutorial_lib.units import GIB, Bytes
 
 # %% [markdown] id="sizes-text"
@@ -118,7 +119,7 @@ pd.DataFrame(rows).T
 def flops(way):
     with memory.predicting():
         loss, unet = Recipe("sd21-unet").make_loss()
-        with strategies.applied(unet, way):
+        with segments.applied(unet, way):
             run = memory.measure(lambda: loss().backward(), warmup=0, flops=True)
     return run.flops
 

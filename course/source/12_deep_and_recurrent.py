@@ -24,10 +24,11 @@ from torch.nn import functional as F
 from torch.optim import SGD
 from torch.utils.checkpoint import checkpoint as torch_checkpoint
 
-from tutorial_lib import claims, data, memory, plots, recorded, strategies
+from tutorial_lib import claims, data, memory, plots
+from tutorial_lib.instruments import recorded, segments
 from tutorial_lib.guesses import beside
 from tutorial_lib.models.resnet import Bottleneck, ResNet, ResNetConfig
-from tutorial_lib.training import Recipe
+from tutorial_lib.instruments.training import Recipe
 from tutorial_lib.units import Bytes
 
 torch.set_num_threads(1)  # small steps lose by waiting for a second core
@@ -104,7 +105,7 @@ def make_resnet(depth):
 
 
 def step(model, strategy):
-    with strategies.applied(model, strategy):
+    with segments.applied(model, strategy):
         model.loss(images[:16], labels[:16]).backward()
     model.zero_grad()
 
@@ -142,7 +143,7 @@ pd.DataFrame(table, index=["peak", "FLOPs, times"]).T
 def train(model, batches, strategy="none"):
     optimizer, losses = SGD(model.parameters(), lr=0.1, momentum=0.9), []
     for batch in batches:
-        with strategies.applied(model, strategy):
+        with segments.applied(model, strategy):
             loss = model.loss(images[batch], labels[batch])
             loss.backward()
         optimizer.step()

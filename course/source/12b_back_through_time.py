@@ -25,7 +25,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from tutorial_lib import claims, device, memory, plots
 from tutorial_lib.guesses import beside
-from tutorial_lib.training import Recipe
+from tutorial_lib.instruments.training import Recipe
 
 torch.set_num_threads(1)  # small steps lose by waiting for a second core
 

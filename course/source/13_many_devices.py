@@ -31,10 +31,11 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import AdamW
 from torch.utils.checkpoint import checkpoint
 
-from tutorial_lib import claims, data, memory, plots, ranks, recorded
+from tutorial_lib import claims, data, memory, plots
+from tutorial_lib.instruments import figures, ranks, recorded
 from tutorial_lib.guesses import beside
 from tutorial_lib.models.gpt import GPT, GPTConfig
-from tutorial_lib.training import Recipe
+from tutorial_lib.instruments.training import Recipe
 from tutorial_lib.units import GIB
 
 torch.set_num_threads(1)
@@ -247,7 +248,7 @@ N, STATES = 4, ("parameters", "gradients", "optimizer_state")
 whole, own = [range(N)] * N, [[rank] for rank in range(N)]
 for title, states in (("DDP", whole), ("ZeRO stage 3, between steps", own)):
     parts = dict.fromkeys(STATES, states) | {"activations": own}
-    display(plots.who_holds_what(title, parts, num_parts=N))
+    display(figures.who_holds_what(title, parts, num_parts=N))
 
 # %% id="guess-zero"
 guess = None

@@ -27,7 +27,8 @@ from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import AdamW
 
-from tutorial_lib import data, memory, plots, ranks
+from tutorial_lib import data, memory
+from tutorial_lib.instruments import figures, ranks
 from tutorial_lib.guesses import beside
 from tutorial_lib.models.gpt import GPT, GPTConfig
 
@@ -247,7 +248,7 @@ units = {}
 for name, orders in SCHEDULES.items():
     runs = clock(orders)
     units[name] = max(start + duration for _, start, duration, *_ in runs)
-    display(plots.timetable(runs, title=name))
+    display(figures.timetable(runs, title=name))
 print(f"1F1B: {units['1F1B']} units{beside(guess, units['1F1B'])}")
 
 # %% [markdown] id="timetables-read"

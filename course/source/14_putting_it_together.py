@@ -19,12 +19,13 @@ import pandas as pd
 from sklearn.model_selection import LeaveOneGroupOut, cross_val_predict
 from sklearn.tree import DecisionTreeClassifier
 
-from tutorial_lib import claims, memory, plots, recorded, widgets
+from tutorial_lib import claims, memory, plots
+from tutorial_lib.instruments import figures, recorded, widgets
 from tutorial_lib.guesses import beside
-from tutorial_lib.recorded.rows import SIZES, Row
-from tutorial_lib.recorded.snapshots import SNAPSHOTS
-from tutorial_lib.recorded.store import FOLDER
-from tutorial_lib.training import Recipe
+from tutorial_lib.instruments.recorded.rows import SIZES, Row
+from tutorial_lib.instruments.recorded.snapshots import SNAPSHOTS
+from tutorial_lib.instruments.recorded.store import FOLDER
+from tutorial_lib.instruments.training import Recipe
 from tutorial_lib.units import GIB, Bytes
 
 pd.set_option("display.max_colwidth", None)  # show answers whole
@@ -131,7 +132,7 @@ unseen = cross_val_predict(tree, questions, answers, **one_out) == answers
 print(f"fitted without a model, in {unseen.mean():.0%} of that model's pairs;")
 lever = np.array(answers) > 0
 print(f"{unseen[lever].sum()} of {lever.sum()} where a lever is needed")
-plots.decision_tree(tree, ["states", "batch"], RUNGS)
+figures.decision_tree(tree, ["states", "batch"], RUNGS)
 
 # %% [markdown] id="tree-read"
 # The first line above is what the tree remembers of its own pairs. The others are what you may

@@ -35,7 +35,8 @@ from torch.utils.checkpoint import (
     set_checkpoint_early_stop,
 )  # fmt: skip
 
-from tutorial_lib import data, memory, ranks
+from tutorial_lib import data, memory
+from tutorial_lib.instruments import ranks
 from tutorial_lib.checks import CheckError, assert_same_training
 from tutorial_lib.models.gpt import GPT, GPTConfig
 from tutorial_lib.models.lstm import LSTM, LSTMConfig

@@ -30,7 +30,8 @@ import torch
 from IPython.display import display
 from torch.utils.checkpoint import checkpoint
 
-from tutorial_lib import claims, data, frameworks, memory, plots
+from tutorial_lib import claims, data, memory, plots
+from tutorial_lib.instruments import frameworks
 from tutorial_lib.guesses import beside
 from tutorial_lib.models.gpt import GPT, Block, GPTConfig
 

@@ -24,7 +24,8 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
-from tutorial_lib import data, frameworks
+from tutorial_lib import data
+from tutorial_lib.instruments import frameworks
 from tutorial_lib.guesses import beside
 
 torch.set_num_threads(1)

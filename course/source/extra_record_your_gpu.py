@@ -17,7 +17,8 @@ from pathlib import Path
 
 import pandas as pd
 
-from tutorial_lib import device, recorded
+from tutorial_lib import device
+from tutorial_lib.instruments import recorded
 from tutorial_lib.units import Bytes
 
 pd.set_option("display.max_colwidth", None)  # show labels whole

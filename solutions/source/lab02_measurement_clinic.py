@@ -34,7 +34,8 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from tutorial_lib import checks, claims, memory, strategies
+from tutorial_lib import checks, claims, memory
+from tutorial_lib.instruments import segments
 from tutorial_lib.checks.lab02 import PretendGPU
 from tutorial_lib.guesses import beside
 from tutorial_lib.models.gpt import GPT, GPTConfig
@@ -669,7 +670,7 @@ checks.lab02.profile_step(profile_step)
 # </details>
 
 # %% [markdown] id="profile-text"
-# Now the twelve layers, plain and checkpointed. `strategies.applied(gpt, "per-block")` checkpoints
+# Now the twelve layers, plain and checkpointed. `segments.applied(gpt, "per-block")` checkpoints
 # each block: it keeps only its input and runs again in backward.
 #
 # **Predict.** By how many per cent does checkpointing lower the backward peak?
@@ -680,7 +681,7 @@ guess = None  # per cent
 
 # %% id="profile-table"
 def profile(strategy):
-    with strategies.applied(gpt, strategy), counted:
+    with segments.applied(gpt, strategy), counted:
         loss_fn, options = lambda: gpt.loss(tokens), {"num_samples": 8, "repeats": 1}
         return profile_step(loss_fn, adamw, counted, time.perf_counter, **options)
 
@@ -696,7 +697,7 @@ table
 
 
 # %% id="draw-checkpointed"
-with strategies.applied(gpt, "per-block"):
+with segments.applied(gpt, "per-block"):
     checkpointed = memory.measure(
         lambda: train_on(tokens), model=gpt, optimizer=adamw, label="per block"
     )
@@ -716,7 +717,7 @@ checkpointed.figure()
 
 
 def checkpointed_step():
-    with strategies.applied(gpt, "per-block"):
+    with segments.applied(gpt, "per-block"):
         train_on(tokens)
 
 
@@ -748,7 +749,7 @@ if torch.cuda.is_available():
     words = torch.randint(0, large.vocab_size, (8, large.seq_len), device="cuda")
     tools, options = (torch.cuda, time.perf_counter), {"num_samples": 8, "repeats": 5}
     for strategy in ("none", "per-block"):
-        with strategies.applied(model, strategy):
+        with segments.applied(model, strategy):
             result = profile_step(
                 lambda: model.loss(words), optimizer, *tools, **options
             )

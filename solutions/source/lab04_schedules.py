@@ -17,8 +17,8 @@
 #
 # Each answer goes into a cell that begins with `# exercise`. Helper functions, imports and
 # constants may also stand in cells of your own above it. Where a cell says `guess = None`, write a
-# number before you go on. The checks refuse the library's planner, `plan.solve`, and in 4.1
-# `plan.simulate`. Chapter 06 leads up to this lab.
+# number before you go on. The checks refuse the library's planner, `planning.solve`, and in 4.1
+# `planning.simulate`. Chapter 06 leads up to this lab.
 
 # %% id="imports"
 import math
@@ -31,7 +31,8 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from tutorial_lib import checks, claims, device, memory, plan, plots, widgets
+from tutorial_lib import checks, claims, device, memory, plots
+from tutorial_lib.instruments import figures, planning, widgets
 from tutorial_lib.guesses import beside
 from tutorial_lib.units import Bytes, human_bytes
 
@@ -47,7 +48,7 @@ from tutorial_lib.units import Bytes, human_bytes
 
 # %% id="three-trees"
 unequal = [
-    plan.Stage(forward_seconds=1, backward_seconds=2, input_bytes=a, saved_bytes=saved)
+    planning.Stage(forward_seconds=1, backward_seconds=2, input_bytes=a, saved_bytes=saved)
     for a, saved in [(4, 20), (4, 16), (3, 12), (2, 8), (1, 6), (1, 4)]
 ]
 trees = {
@@ -55,13 +56,13 @@ trees = {
     "segments of two": ((0, 1), (2, 3), 4, 5),
     "a segment in a segment": (((0, 1), 2, 3), 4, 5),
 }
-events = {name: plan.simulate(unequal, tree).events for name, tree in trees.items()}
+events = {name: planning.simulate(unequal, tree).events for name, tree in trees.items()}
 widgets.schedule_stepper(events, unit=1)
 
 # %% [markdown] id="moments-text"
 # ## What a stage holds while it runs
 #
-# Two functions give what a `plan.Stage` holds at most, *besides its own input*:
+# Two functions give what a `planning.Stage` holds at most, *besides its own input*:
 #
 # - `kept_needs`: a **kept** stage holds most when its forward ends, or while its backward runs.
 # - `dropped_needs`: **dropped** stages hold an input and an output, one stage after the other.
@@ -69,7 +70,7 @@ widgets.schedule_stepper(events, unit=1)
 # Where a forward runs *again*, the gradient of the segment's output is waiting. So both ask for
 # `end`, the last stage of the part that runs: in the first forward, the chain's last.
 #
-# A stage's `saved_bytes` contain its output and not its input. `help(plan.Stage)` explains the
+# A stage's `saved_bytes` contain its output and not its input. `help(planning.Stage)` explains the
 # other fields.
 
 
@@ -108,7 +109,7 @@ def dropped_needs(stages, start, stop, end):
 
 
 # %% [markdown] id="layers-text"
-# A real model: 32 blocks, the last with the loss. `plan.profile` counts each block's bytes. Its
+# A real model: 32 blocks, the last with the loss. `planning.profile` counts each block's bytes. Its
 # seconds are predicted.
 
 
@@ -130,8 +131,8 @@ def make_layers(widths):  # widths: of each block's input, its middle and its ou
 
 # %% id="given-chain"
 def chain_of(layers, x):
-    found = plan.profile(
-        layers, lambda: layers(x), stages=list(layers), speed=plan.Speed()
+    found = planning.profile(
+        layers, lambda: layers(x), stages=list(layers), speed=planning.Speed()
     )
     # PyTorch stops a recomputation a little early; this lab leaves that out
     stages = [replace(stage, early_stop_seconds=0.0) for stage in found.stages]
@@ -154,9 +155,9 @@ def segments(num_stages, length):
 
 
 # %% id="segments-drawn"
-run = plan.simulate(unequal, segments(6, 2))
+run = planning.simulate(unequal, segments(6, 2))
 backwards = [i for i, event in enumerate(run.events, 1) if event.kind == "backward"]
-plots.schedule(
+figures.schedule(
     run.events, step=backwards[2], title="the middle segment goes backward", unit=1
 )
 
@@ -169,14 +170,14 @@ plots.schedule(
 # since its backward comes first. The figure shows the backward of the middle one of three. What is
 # the peak of a step, and how long does it take?
 #
-# Reach the numbers of `plan.simulate`, to the byte. Go through the segments from left to right,
+# Reach the numbers of `planning.simulate`, to the byte. Go through the segments from left to right,
 # and add up the inputs of all segments so far: the boundaries further right are free again by
 # then.
 
 
 # %% id="answer-4-1"
 # exercise 4.1
-def segments_cost(stages: list[plan.Stage], length: int) -> tuple[int, float]:
+def segments_cost(stages: list[planning.Stage], length: int) -> tuple[int, float]:
     """Give peak and time of a step in segments of one length, the last one kept.
 
     Args:
@@ -494,7 +495,7 @@ shares, table = {}, {}
 for places in (16, 8, 4, 2):
     tree = revolve_tree(32, places)
     shares[places] = counted_peak(equal_layers, tree, x) / counted_segments(2)
-    extra = plan.Plan(tuple(equal), tree).overhead
+    extra = planning.Plan(tuple(equal), tree).overhead
     row = {"of segments of two": f"{shares[places]:.0%}", "time": f"{extra:+.0%}"}
     table[places] = row
 print(f"4 places: {shares[4]:.0%}{beside(guess, shares[4])}")
@@ -532,13 +533,13 @@ widths = [64, 64, 48, 48, 32, 32, 24, 24, 16, 16]
 narrowing_layers = make_layers([(a, 8 * a, b) for a, b in pairwise(widths)])
 wide_x = torch.randn(512, 64)
 narrowing = chain_of(narrowing_layers, wide_x)
-everything = plan.simulate(narrowing, tuple(range(9))).peak_bytes
+everything = planning.simulate(narrowing, tuple(range(9))).peak_bytes
 [f"{Bytes(stage.saved_bytes)}" for stage in narrowing]
 
 
 # %% id="answer-4-5"
 # exercise 4.5
-def smallest_budget(stages: list[plan.Stage]) -> int:
+def smallest_budget(stages: list[planning.Stage]) -> int:
     """Give the smallest peak that any tree of a chain has.
 
     Args:
@@ -600,13 +601,13 @@ print(f"{Bytes(floor)} of {Bytes(everything)}: {share:.0%}{beside(guess, share)}
 # moment fits into the room. The rest then has less room, by what is held meanwhile; a segment's
 # inside has all of it again.
 #
-# The numbers to reach: never over the budget, and as fast as `plan.solve`. A budget that no tree
-# fits into is a `ValueError` that names the smallest budget in bytes.
+# The numbers to reach: never over the budget, and as fast as `planning.solve`. A budget that no
+# tree fits into is a `ValueError` that names the smallest budget in bytes.
 
 
 # %% id="answer-4-6"
 # exercise 4.6
-def fastest_tree(stages: list[plan.Stage], budget_bytes: int) -> tuple:
+def fastest_tree(stages: list[planning.Stage], budget_bytes: int) -> tuple:
     """Give the fastest tree whose peak fits a budget, the chain's own input included.
 
     Raises:
@@ -670,7 +671,7 @@ def budget_of(share):
 
 
 def planned(share):
-    return plan.Plan(tuple(narrowing), fastest_tree(narrowing, budget_of(share)))
+    return planning.Plan(tuple(narrowing), fastest_tree(narrowing, budget_of(share)))
 
 
 half = planned(0.5)
@@ -693,7 +694,7 @@ assert largest < 0.03
 
 # %% id="plans-figure"
 in_equal_segments = [
-    plan.Plan(tuple(narrowing), segments(9, length)) for length in (1, 2, 3, 4)
+    planning.Plan(tuple(narrowing), segments(9, length)) for length in (1, 2, 3, 4)
 ]
 plots.tradeoff(
     {
@@ -707,7 +708,7 @@ plots.tradeoff(
 
 # %% [markdown] id="read-plans"
 # Each point of the lower curve is a schedule that runs, and its peak was known before. For long
-# chains, solvers such as `plan.solve` round bytes up to slots.
+# chains, solvers such as `planning.solve` round bytes up to slots.
 #
 # ## On a GPU
 #
@@ -719,7 +720,7 @@ plots.tradeoff(
 def gpu_plan(share, num_rows):
     layers, rows = narrowing_layers.cuda(), torch.randn(num_rows, 64, device="cuda")
     stages = chain_of(layers, rows)
-    most = plan.simulate(stages, tuple(range(9))).peak_bytes
+    most = planning.simulate(stages, tuple(range(9))).peak_bytes
     budget = max(smallest_budget(stages), int(share * most))
     tree = fastest_tree(stages, budget)
     report = memory.measure(
@@ -760,5 +761,5 @@ claims.Verdicts(
 # - Find the fewest forwards, the smallest budget, and the fastest schedule in between. All are one
 #   recursion: keep, or drop up to a boundary.
 #
-# `plan.profile` finds the stages of any model, and `plan.apply` runs the plan on it. Chapter 07
-# looks inside a stage.
+# `planning.profile` finds the stages of any model, and `planning.apply` runs the plan on it.
+# Chapter 07 looks inside a stage.

@@ -16,8 +16,8 @@
 #
 # Each answer goes into a cell that begins with `# exercise`. Helper functions, imports and
 # constants may also stand in cells of your own above it. Where a cell says `guess = None`, write a
-# number before you go on. In 5.4 the check refuses the library's solver, `plan.solve`. Chapter 07
-# leads up to this lab.
+# number before you go on. In 5.4 the check refuses the library's solver, `planning.solve`. Chapter
+# 07 leads up to this lab.
 
 # %% id="imports"
 import itertools

@@ -37,7 +37,8 @@ from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import SGD, AdamW, Optimizer
 
-from tutorial_lib import checks, data, memory, ranks
+from tutorial_lib import checks, data, memory
+from tutorial_lib.instruments import ranks
 from tutorial_lib.checks import assert_same_training, summation_tolerance
 from tutorial_lib.guesses import beside
 from tutorial_lib.models.gpt import GPT, GPTConfig

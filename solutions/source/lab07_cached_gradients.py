@@ -37,7 +37,7 @@ from torch.utils.checkpoint import checkpoint
 
 from tutorial_lib import checks, data, device, memory, plots
 from tutorial_lib.guesses import beside
-from tutorial_lib.training import Recipe
+from tutorial_lib.instruments.training import Recipe
 
 # %% [markdown] id="subject"
 # ## Two halves of a digit

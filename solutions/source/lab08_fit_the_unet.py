@@ -37,7 +37,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from tutorial_lib import checks, data, device, memory, plots
 from tutorial_lib.guesses import beside
-from tutorial_lib.training.adamw_8bit import AdamW8bit
+from tutorial_lib.instruments.training.adamw_8bit import AdamW8bit
 from tutorial_lib.units import MIB, Bytes
 
 # %% [markdown] id="subject-text"

@@ -19,7 +19,7 @@ import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
 
-from tutorial_lib.emulated import Emulated, emulate, find_card, find_cuda_torch
+from tutorial_lib.instruments.emulated import Emulated, emulate, find_card, find_cuda_torch
 from tutorial_lib.units import human_bytes
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -16,7 +16,9 @@ from torch.distributed._tools.mem_tracker import MemTracker
 
 from tutorial_lib import memory
 from tutorial_lib.data import image_batch
-from tutorial_lib.models import GPT, GPTConfig, UNet, UNetConfig, published
+from tutorial_lib.instruments import published
+from tutorial_lib.models.gpt import GPT, GPTConfig
+from tutorial_lib.models.unet import UNet, UNetConfig
 
 
 def gpt(batch):

@@ -12,9 +12,10 @@ from functools import partial
 import torch
 from torch.autograd.graph import save_on_cpu
 
-from tutorial_lib import device, memory, strategies
-from tutorial_lib.recorded import snapshots
-from tutorial_lib.training import Recipe
+from tutorial_lib import device, memory
+from tutorial_lib.instruments import segments
+from tutorial_lib.instruments.recorded import snapshots
+from tutorial_lib.instruments.training import Recipe
 
 moved = partial(save_on_cpu, pin_memory=True)
 WAYS = {
@@ -29,7 +30,7 @@ def peaks(strategy, around):
     loss, model = Recipe("vit-b-16", 16).make_loss("cuda")
 
     def step():
-        with strategies.applied(model, strategy), around():
+        with segments.applied(model, strategy), around():
             loss().backward()
         model.zero_grad()
 

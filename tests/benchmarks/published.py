@@ -24,8 +24,9 @@ import torch
 sys.path.insert(0, str(Path(__file__).parent))
 from published_steps import DDP, OLD_SOFTMAX, as_then, ddp_buckets, old_softmax, step_of
 
-from tutorial_lib import memory, private_torch
-from tutorial_lib.emulated import emulate, find_card, find_cuda_torch
+from tutorial_lib import memory
+from tutorial_lib.instruments.emulated import emulate, find_card, find_cuda_torch
+from tutorial_lib.memory import private_torch
 from tutorial_lib.units import GIB
 
 ROOT = Path(__file__).resolve().parents[2]

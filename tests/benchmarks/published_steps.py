@@ -16,7 +16,7 @@ import transformers
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from tutorial_lib.models.libraries import making_lora
+from tutorial_lib.instruments.published.libraries import making_lora
 
 HALF = torch.bfloat16
 

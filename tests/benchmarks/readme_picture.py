@@ -10,7 +10,8 @@ from pathlib import Path
 import torch
 from matplotlib.figure import Figure
 
-from tutorial_lib import memory, plots, strategies
+from tutorial_lib import memory, plots
+from tutorial_lib.instruments import segments
 from tutorial_lib.models.gpt import GPT, GPTConfig
 from tutorial_lib.units import MIB, human_bytes
 
@@ -26,7 +27,7 @@ def measured(strategy):
 
     def step():
         optimizer.zero_grad()
-        with strategies.applied(model, strategy):
+        with segments.applied(model, strategy):
             model.loss(tokens).backward()
         optimizer.step()
 

@@ -300,12 +300,12 @@ IN_LABS = {
     ),
     "the solver": (
         *("lab04", "4.5"),
-        "from tutorial_lib import plan\ndef smallest_budget(stages):\n"
-        "    return plan.floor_bytes(stages)\n",
+        "from tutorial_lib.instruments import planning\ndef smallest_budget(stages):\n"
+        "    return planning.floor_bytes(stages)\n",
     ),
     "the solver's source": (
         *("lab04", "4.5"),
-        "import inspect, tutorial_lib.plan.floor as floor\n"
+        "import inspect, tutorial_lib.instruments.planning.floor as floor\n"
         "exec(inspect.getsource(floor))\ndef smallest_budget(stages):\n"
         "    return floor_bytes(stages)\n",
     ),

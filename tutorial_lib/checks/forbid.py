@@ -17,11 +17,16 @@ from operator import attrgetter
 from types import FunctionType, MethodType, ModuleType
 from typing import Any, NoReturn
 
-METERS = tuple(f"tutorial_lib.memory.{name}" for name in ("meter", "predict", "cap"))
+METERS = (
+    "tutorial_lib.memory.meter",
+    "tutorial_lib.instruments.predicting.prediction",
+    "tutorial_lib.instruments.cap",
+)
 LOG = "tutorial_lib.memory.storages:StorageLog"  # what they are made of
 # All that the library's solver of plans is made of.
 SOLVER = tuple(
-    f"tutorial_lib.plan.{name}" for name in ("solve", "costs", "floor", "exact", "nested", "single")
+    f"tutorial_lib.instruments.planning.{name}"
+    for name in ("solve", "costs", "floor", "exact", "nested", "single")
 )
 
 

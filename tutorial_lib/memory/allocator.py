@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from tutorial_lib import device as devices
-from tutorial_lib import private_torch
+from tutorial_lib.memory import private_torch
 from tutorial_lib.memory.report import MemoryReport
 
 

@@ -11,13 +11,14 @@ from types import FrameType
 
 import torch
 
-from tutorial_lib import private_torch
-
 Frames = Iterable[tuple[FrameType, int]]
 
-_LIBRARIES = tuple(
-    str(Path(file).parent) for file in (torch.__file__, __file__, private_torch.__file__)
+_HERE = Path(__file__).parent
+_METERS = (
+    _HERE,
+    *(_HERE.parent / "instruments" / name for name in ("predicting", "private_torch", "cap.py")),
 )
+_LIBRARIES = tuple(map(str, (Path(torch.__file__).parent, *_METERS)))
 _PYTHON = sysconfig.get_path("stdlib")
 _PACKAGES = sysconfig.get_path("purelib")  # it lies inside Python's own folder
 

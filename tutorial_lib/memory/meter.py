@@ -20,12 +20,12 @@ from torch.optim.optimizer import (
 
 from tutorial_lib import device as devices
 from tutorial_lib.memory.allocator import AllocatorReading
+from tutorial_lib.memory.cautions import StepsSeen, warnings_after, warnings_before
 from tutorial_lib.memory.lines import calling_line
+from tutorial_lib.memory.private_torch import flop_counter
 from tutorial_lib.memory.report import MemoryReport
-from tutorial_lib.memory.steps import StepsSeen, warnings_after, warnings_before
 from tutorial_lib.memory.storages import StorageLog
-from tutorial_lib.private_torch.operations import flop_counter
-from tutorial_lib.timeline import summarise
+from tutorial_lib.memory.timeline import summarise
 
 
 class MeterWarning(UserWarning):

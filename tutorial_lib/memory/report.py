@@ -8,7 +8,7 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tutorial_lib.timeline import Life, StepMemory
+from tutorial_lib.memory.timeline import Life, StepMemory
 from tutorial_lib.units import Bytes, human_flops, human_seconds
 
 if TYPE_CHECKING:

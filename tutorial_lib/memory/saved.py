@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules import module as module_hooks
 
-from tutorial_lib import private_torch
+from tutorial_lib.memory import private_torch
 from tutorial_lib.memory.lines import calling_line
 from tutorial_lib.memory.storages import list_tensors
 from tutorial_lib.units import Bytes

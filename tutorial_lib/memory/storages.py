@@ -18,16 +18,16 @@ from unittest import mock
 import torch
 from torch import Tensor, nn
 
-from tutorial_lib.private_torch import (
+from tutorial_lib.memory.private_torch import (
     TorchDispatchMode,
     in_backward,
     is_fake,
     is_wrapper,
+    sparse_parts,
     storage_key,
     storage_keys,
 )
-from tutorial_lib.private_torch.operations import sparse_parts
-from tutorial_lib.timeline import Life
+from tutorial_lib.memory.timeline import Life
 
 Phase = str
 # Types that most arguments have: asked first, since this is done for every operation.

@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from tutorial_lib.timeline import StepMemory
+from tutorial_lib.memory.timeline import StepMemory
 from tutorial_lib.units import human_bytes
 
 # One colour and one hatch per memory category (Okabe and Ito, 2008).

@@ -8,6 +8,7 @@ from typing import Any
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import LogLocator
 
+from tutorial_lib.memory.timeline import StepMemory
 from tutorial_lib.plots.base import (
     COLORS,
     MARKED_LINES,
@@ -19,7 +20,6 @@ from tutorial_lib.plots.base import (
     line_legend,
     new_figure,
 )
-from tutorial_lib.timeline import StepMemory
 from tutorial_lib.units import GIB, binary_unit, human_bytes
 
 

@@ -8,8 +8,8 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.patches import Patch, Rectangle
 
+from tutorial_lib.memory.timeline import Life, StepMemory
 from tutorial_lib.plots.base import COLORS, CourseFigure, fill
-from tutorial_lib.timeline import Life, StepMemory
 from tutorial_lib.units import human_bytes
 
 _THIN = COLORS | {"temporary": "#8A6D00"}  # a bar that is all edge: yellow would not be seen

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tutorial_lib.instruments.training import Recipe
 from tutorial_lib.school import teach
 from tutorial_lib.school.emulate import on_cards
 from tutorial_lib.school.options import AsJson, Fits, fitting, takes_a_recipe
 from tutorial_lib.school.plan import plan
 from tutorial_lib.school.said import foreseen, of_own_code, sequence_length, sign_of_life
-from tutorial_lib.training import Recipe
 from tutorial_lib.units import Bytes
 
 if TYPE_CHECKING:
@@ -226,11 +226,11 @@ def _depth(report: MemoryReport) -> int:
 
 def _applied(network: nn.Module, strategy: str) -> str:
     """Say what a strategy wraps; nothing where there is none."""
-    from tutorial_lib import strategies
+    from tutorial_lib.instruments import segments
 
     if strategy == "none":
         return ""
-    with strategies.applied(network, strategy) as applied:
+    with segments.applied(network, strategy) as applied:
         return str(applied)
 
 

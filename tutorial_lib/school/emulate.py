@@ -11,9 +11,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from tutorial_lib.emulated import environment, run
-from tutorial_lib.emulated.build import TRIED, CudaTorch, check_system
-from tutorial_lib.emulated.cards import CARDS, find_card
+from tutorial_lib.instruments.emulated import environment, run
+from tutorial_lib.instruments.emulated.build import TRIED, CudaTorch, check_system
+from tutorial_lib.instruments.emulated.cards import CARDS, find_card
 from tutorial_lib.school import bootstrap, installer
 
 ROOT = Path(__file__).resolve().parent.parent.parent

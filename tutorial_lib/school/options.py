@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from tutorial_lib.training import Attention, OptimizerName, Precision, Recipe, Shard
+from tutorial_lib.instruments.training import Attention, OptimizerName, Precision, Recipe, Shard
 from tutorial_lib.units import parse_bytes
 
 MODEL_HELP = (

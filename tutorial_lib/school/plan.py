@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tutorial_lib.instruments.training import Recipe
 from tutorial_lib.school.options import (
     AsJson,
     Lora,
@@ -28,12 +29,11 @@ from tutorial_lib.school.options import (
     overrides,
 )
 from tutorial_lib.school.said import sequence_length, sign_of_life
-from tutorial_lib.training import Recipe
 from tutorial_lib.units import human_bytes, parse_bytes
 
 if TYPE_CHECKING:
-    from tutorial_lib import plan as planning
-    from tutorial_lib.emulated.cards import Card
+    from tutorial_lib.instruments import planning
+    from tutorial_lib.instruments.emulated.cards import Card
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
@@ -61,8 +61,8 @@ def plan(
     are bf16-amp and bf16, adamw-fused and adamw-8bit. A function of your own takes micro_batch, and
     gives loss (a function that runs forward) and model: no whole step.
     """
-    from tutorial_lib import plan as planning
-    from tutorial_lib.emulated.cards import find_card
+    from tutorial_lib.instruments import planning
+    from tutorial_lib.instruments.emulated.cards import find_card
 
     cards = [find_card(key) for key in emulated.split(",")] if emulated else []
     recipe = Recipe(
@@ -96,8 +96,8 @@ def plan(
     if save is not None:
         found.best.plan.save(save)
         if not as_json:
-            load = f"plan.Plan.load({str(save)!r})"
-            print(f"In a script that trains as the first row: plan.apply(model, {load})")
+            load = f"planning.Plan.load({str(save)!r})"
+            print(f"In a script that trains as the first row: planning.apply(model, {load})")
 
 
 def _refuse_no_folder(save: Path | None) -> None:
@@ -141,7 +141,7 @@ _PEAKS = ("requested", "peak", "reserved")
 
 def _on_card(found: planning.Fit, card: Card) -> dict[str, str | int]:
     """Run the best plan on an emulated card, and give the peaks of PyTorch's allocator."""
-    from tutorial_lib.emulated import environment, run
+    from tutorial_lib.instruments.emulated import environment, run
 
     torch = environment.find_cuda_torch(ROOT)
     assert found.best is not None
@@ -165,7 +165,7 @@ def _on_card(found: planning.Fit, card: Card) -> dict[str, str | int]:
 def run_here(path: Path) -> None:
     """Run a pickled recipe and plan on this process's GPU, and write the peaks in its place."""
     from tutorial_lib import memory
-    from tutorial_lib import plan as planning
+    from tutorial_lib.instruments import planning
 
     recipe, found = pickle.loads(path.read_bytes())  # written by `_on_card`, in our own folder
     step, model, optimizer = recipe.make_step("cuda")

@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tutorial_lib import device as devices
-from tutorial_lib.recorded import fragmentation, snapshots, store
-from tutorial_lib.recorded.record import record_rows
-from tutorial_lib.recorded.rows import find_rows
-from tutorial_lib.recorded.table import as_table
+from tutorial_lib.instruments.recorded import fragmentation, snapshots, store
+from tutorial_lib.instruments.recorded.record import record_rows
+from tutorial_lib.instruments.recorded.rows import find_rows
+from tutorial_lib.instruments.recorded.table import as_table
 from tutorial_lib.school.emulate import on_cards
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tutorial_lib.training import Recipe
+    from tutorial_lib.instruments.training import Recipe
 
 COURSE = Path(__file__).resolve().parent.parent
 
@@ -53,8 +53,8 @@ def of_own_code(error: Exception) -> str | None:
 
 def sequence_length(recipe: Recipe) -> int | None:
     """Give the tokens of a sequence where none were asked for; None for images and functions."""
-    from tutorial_lib.models import published
-    from tutorial_lib.training import own
+    from tutorial_lib.instruments import published
+    from tutorial_lib.instruments.training import own
 
     if own.is_function(recipe.model):
         return None

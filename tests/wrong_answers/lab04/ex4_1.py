@@ -2,7 +2,7 @@
 
 import functools
 
-from tutorial_lib import plan
+from tutorial_lib.instruments import planning
 from wrong_answers import right, solved, wrong
 
 
@@ -124,9 +124,9 @@ def drops_nothing(stages, length):
     return cost(stages, len(stages))[0], cost(stages, length)[1]
 
 
-@wrong("plan.simulate and plan.Plan are the oracle")
+@wrong("planning.simulate and planning.Plan are the oracle")
 def asks_the_simulator(stages, length):
-    run = plan.simulate(stages, solved("lab04").segments(len(stages), length))
+    run = planning.simulate(stages, solved("lab04").segments(len(stages), length))
     return run.peak_bytes, run.seconds
 
 

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
 
-from tutorial_lib.plan.execute import Execution
+from tutorial_lib.instruments.planning.execute import Execution
 from wrong_answers import right, wrong
 
 
@@ -104,7 +104,7 @@ def forgets_the_last(layers, tree, x):
     return plainly(layers, leaves(tree)[:-1], x).square().mean()
 
 
-@wrong("plan.apply runs a tree, and that is what you write")
+@wrong("planning.apply runs a tree, and that is what you write")
 def takes_the_library(layers, tree, x):
     return Execution.run(None, tree, {})
 

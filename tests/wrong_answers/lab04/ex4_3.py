@@ -3,7 +3,7 @@
 import math
 from functools import cache
 
-from tutorial_lib import plan
+from tutorial_lib.instruments import planning
 from wrong_answers import right, wrong
 
 
@@ -81,10 +81,10 @@ def sets_boundaries_in_the_middle(num_stages, num_places):
     return fewest(num_stages, num_places, ways)
 
 
-@wrong("plan.solve and plan.floor_bytes are the library's solver")
+@wrong("planning.solve and planning.floor_bytes are the library's solver")
 def asks_the_solver(num_stages, num_places):
-    stage = plan.Stage(forward_seconds=1, backward_seconds=1, input_bytes=1, saved_bytes=99)
-    found = plan.solve([stage] * num_stages, budget_bytes=num_places + 101)
+    stage = planning.Stage(forward_seconds=1, backward_seconds=1, input_bytes=1, saved_bytes=99)
+    found = planning.solve([stage] * num_stages, budget_bytes=num_places + 101)
     return sum(found.forward_executions)
 
 

@@ -3,8 +3,8 @@
 import math
 from functools import cache
 
-from tutorial_lib.plan import solve
-from tutorial_lib.plan.stages import Stage
+from tutorial_lib.instruments.planning import solve
+from tutorial_lib.instruments.planning.stages import Stage
 from wrong_answers import right, wrong
 
 
@@ -84,7 +84,7 @@ def gives_the_number(num_stages, num_places):
     return fewest(num_stages, num_places)[0]
 
 
-@wrong("plan.solve and plan.floor_bytes are the library's solver")
+@wrong("planning.solve and planning.floor_bytes are the library's solver")
 def asks_the_solver(num_stages, num_places):
     stage = Stage(forward_seconds=1, backward_seconds=1, input_bytes=1, saved_bytes=99)
     return solve([stage] * num_stages, budget_bytes=num_places + 101).tree

@@ -2,8 +2,8 @@
 
 from functools import cache
 
-from tutorial_lib import plan
-from tutorial_lib.plan import floor_bytes
+from tutorial_lib.instruments import planning
+from tutorial_lib.instruments.planning import floor_bytes
 from wrong_answers import right, solved, wrong
 
 
@@ -37,7 +37,7 @@ def floor(stages, *, nested=True, own_input=1, at_the_end=(), held=1, boundary=1
 
 
 def peak(stages, tree):
-    return plan.simulate(stages, tree).peak_bytes
+    return planning.simulate(stages, tree).peak_bytes
 
 
 @wrong("The chain's own input is missing")
@@ -102,7 +102,7 @@ def gives_a_pair(stages):
     return floor(stages), ()
 
 
-@wrong("plan.solve and plan.floor_bytes are the library's solver")
+@wrong("planning.solve and planning.floor_bytes are the library's solver")
 def asks_the_library(stages):
     return floor_bytes(stages)
 

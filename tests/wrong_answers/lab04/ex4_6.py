@@ -3,8 +3,8 @@
 import math
 from functools import cache
 
-from tutorial_lib import plan
-from tutorial_lib.plan.solve import solve
+from tutorial_lib.instruments import planning
+from tutorial_lib.instruments.planning.solve import solve
 from wrong_answers import right, solved, wrong
 
 
@@ -116,12 +116,12 @@ def keeps_what_fits_at_the_end(stages, budget_bytes):
     count = len(stages)
     for first in range(count):
         tree = (*((index,) for index in range(first)), *range(first, count))
-        if plan.simulate(stages, tree).peak_bytes <= budget_bytes:
+        if planning.simulate(stages, tree).peak_bytes <= budget_bytes:
             return tree
     return fastest(stages, room_of(stages, budget_bytes))[1]
 
 
-@wrong("plan.solve and plan.floor_bytes are the library's solver")
+@wrong("planning.solve and planning.floor_bytes are the library's solver")
 def asks_the_solver(stages, budget_bytes):
     return solve(stages, budget_bytes=budget_bytes).tree
 

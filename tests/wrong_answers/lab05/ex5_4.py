@@ -2,7 +2,7 @@
 
 import itertools
 
-from tutorial_lib import plan
+from tutorial_lib.instruments import planning
 from wrong_answers import right, wrong
 
 
@@ -102,13 +102,13 @@ def refuses_the_smallest_budget(parts, budget):
     return tried(parts, budget)
 
 
-@wrong("plan.solve and plan.floor_bytes are the library's solver")
+@wrong("planning.solve and planning.floor_bytes are the library's solver")
 def asks_the_planner(parts, budget):
     stages = [
-        plan.Stage(forward_seconds=1, backward_seconds=2, input_bytes=1, saved_bytes=1)
+        planning.Stage(forward_seconds=1, backward_seconds=2, input_bytes=1, saved_bytes=1)
         for _ in parts
     ]
-    plan.solve(stages, budget_bytes=budget)
+    planning.solve(stages, budget_bytes=budget)
     return tried(parts, budget)
 
 

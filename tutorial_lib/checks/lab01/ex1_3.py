@@ -7,10 +7,11 @@ import random
 import torch
 from torch import nn
 
-from tutorial_lib import memory, private_torch
+from tutorial_lib import memory
 from tutorial_lib.checks import expect, forbid
 from tutorial_lib.checks.core import Answer, Case, Check, Result
 from tutorial_lib.checks.lab01.models import NO_METER
+from tutorial_lib.instruments import private_torch
 
 _ADVICE = "Go through the layers yourself."
 _NO_HOOKS = forbid.Forbidden(

@@ -13,7 +13,7 @@ from tutorial_lib import memory
 from tutorial_lib.checks import expect, observe, read
 from tutorial_lib.checks.core import Answer, Case, Check, CheckError, Result
 from tutorial_lib.checks.lab01 import models
-from tutorial_lib.private_torch import times_written
+from tutorial_lib.instruments.private_torch import times_written
 
 _TOLERANCE = 0.02
 

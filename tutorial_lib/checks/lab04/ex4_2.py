@@ -9,10 +9,10 @@ from typing import Any
 
 from torch import Tensor
 
-from tutorial_lib import plan
 from tutorial_lib.checks import exam, expect, observe, read
 from tutorial_lib.checks.core import Case, Check, CheckError, Result, plain
 from tutorial_lib.checks.lab04 import models
+from tutorial_lib.instruments import planning
 
 _TOLERANCE = 0.03
 _TREES = (
@@ -41,7 +41,7 @@ class Planned:
         loss.backward()
         self.loss, self.gradients = loss.item(), observe.gradients_of(layers)
         stages = models.chain_of(models.make_layers(case), rows)
-        self.simulation = plan.simulate(stages, self.tree)
+        self.simulation = planning.simulate(stages, self.tree)
 
 
 def _run(answer: Callable[..., Any], case: Case) -> Result:

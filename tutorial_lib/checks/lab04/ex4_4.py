@@ -6,11 +6,11 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from tutorial_lib import plan
 from tutorial_lib.checks import expect
 from tutorial_lib.checks.core import Case, Check, Result
 from tutorial_lib.checks.lab04 import models
-from tutorial_lib.plan.simulate import Tree, leaves
+from tutorial_lib.instruments import planning
+from tutorial_lib.instruments.planning.simulate import Tree, leaves
 
 _INSIDE = 10**6  # units; a boundary is one
 
@@ -27,8 +27,10 @@ def _run(answer: Callable[..., Any], case: Case) -> Result:
 
 def held(tree: Tree, num_stages: int) -> tuple[int, int, int]:
     """Count the stages kept at once in a tree, the places that it takes beside, and forwards."""
-    stage = plan.Stage(forward_seconds=1, backward_seconds=1, input_bytes=1, saved_bytes=_INSIDE)
-    simulated = plan.simulate([stage] * num_stages, tree)
+    stage = planning.Stage(
+        forward_seconds=1, backward_seconds=1, input_bytes=1, saved_bytes=_INSIDE
+    )
+    simulated = planning.simulate([stage] * num_stages, tree)
     peak = simulated.peak_bytes
     # the gradient, and the input of the stage that goes backward, are in hand
     return peak // _INSIDE, max(1, peak % _INSIDE - 2), sum(simulated.counts)

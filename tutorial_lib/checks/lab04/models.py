@@ -11,26 +11,29 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tutorial_lib import plan
 from tutorial_lib.checks import forbid
 from tutorial_lib.checks.core import Case, CheckError
-from tutorial_lib.plan.costs import Bytes, Costs
-from tutorial_lib.plan.simulate import Tree, leaves
+from tutorial_lib.instruments import planning
+from tutorial_lib.instruments.planning.costs import Bytes, Costs
+from tutorial_lib.instruments.planning.simulate import Tree, leaves
 
 _DEEPEST = 200  # of a tree; no case has as many stages
 NO_SIMULATION = forbid.Forbidden(
-    "plan.simulate and plan.Plan are the oracle here, so your function may not call them: add up "
-    "what is held, stage by stage.",
-    ("tutorial_lib.plan.simulate:simulate", "tutorial_lib.plan.simulate:_Machine"),
+    "planning.simulate and planning.Plan are the oracle here, so your function may not call them: "
+    "add up what is held, stage by stage.",
+    (
+        "tutorial_lib.instruments.planning.simulate:simulate",
+        "tutorial_lib.instruments.planning.simulate:_Machine",
+    ),
 )
 NO_SOLVER = forbid.Forbidden(
-    "plan.solve and plan.floor_bytes are the library's solver, and the solver is what you write "
-    "here: your function may call neither them nor what is below them.",
+    "planning.solve and planning.floor_bytes are the library's solver, and the solver is what you "
+    "write here: your function may call neither them nor what is below them.",
     forbid.SOLVER,
 )
 NO_RUNNER = forbid.Forbidden(
-    "plan.apply runs a tree, and that is what you write here: use torch.utils.checkpoint.",
-    ("tutorial_lib.plan.execute", "tutorial_lib.plan.apply"),
+    "planning.apply runs a tree, and that is what you write here: use torch.utils.checkpoint.",
+    ("tutorial_lib.instruments.planning.execute", "tutorial_lib.instruments.planning.apply"),
 )
 
 
@@ -100,9 +103,9 @@ AT_THE_END: dict[str, type[Costs]] = {
 }
 
 
-def stages_of(case: Case) -> list[plan.Stage]:
+def stages_of(case: Case) -> list[planning.Stage]:
     """Make a case's chain."""
-    return [plan.Stage(**stage) for stage in case["stages"]]
+    return [planning.Stage(**stage) for stage in case["stages"]]
 
 
 def in_segments(count: int, length: int, *, last_kept: bool = True) -> Tree:
@@ -185,9 +188,11 @@ def make_rows(case: Case) -> Tensor:
     return torch.randn(case["rows"], case["width"], generator=generator)
 
 
-def chain_of(layers: nn.Sequential, rows: Tensor) -> list[plan.Stage]:
+def chain_of(layers: nn.Sequential, rows: Tensor) -> list[planning.Stage]:
     """Profile layers as a chain; seconds are predicted, so they are the same everywhere."""
-    found = plan.profile(layers, lambda: layers(rows), stages=list(layers), speed=plan.Speed())
+    found = planning.profile(
+        layers, lambda: layers(rows), stages=list(layers), speed=planning.Speed()
+    )
     *first, last = found.stages[1:-1]
     return [*first, replace(last, output_bytes=found.stages[-1].input_bytes)]
 

@@ -14,7 +14,7 @@ from torch.utils.checkpoint import CheckpointPolicy, SelectiveCheckpointContext,
 from tutorial_lib.checks import expect, observe, read
 from tutorial_lib.checks.core import Case, Check, CheckError, Result
 from tutorial_lib.checks.lab05 import models
-from tutorial_lib.private_torch import policy_of
+from tutorial_lib.instruments.private_torch import policy_of
 
 # A block's products in order, attention written out: qkv, scores, mix, out, up, down.
 _COUNT, _LINEAR = 6, (0, 3, 4, 5)

@@ -16,7 +16,7 @@ from tutorial_lib.checks import expect, observe, read
 from tutorial_lib.checks.core import Case, Check, CheckError, Result
 from tutorial_lib.checks.lab05 import models
 from tutorial_lib.checks.lab05.host import Host
-from tutorial_lib.private_torch import storage_key
+from tutorial_lib.memory.private_torch import storage_key
 
 _ADDRESS = "two storages went for one. An address is used again when its storage is gone."
 # What to try where the gradients of a kind of step are wrong.

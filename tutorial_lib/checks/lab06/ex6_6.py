@@ -11,11 +11,11 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import SGD
 
-from tutorial_lib import ranks
 from tutorial_lib.checks import accumulation, expect, observe, read, surroundings
 from tutorial_lib.checks.core import Case, Check, CheckError, Result
 from tutorial_lib.checks.lab06 import models
 from tutorial_lib.checks.lab06.models import num_targets, token_loss_sum
+from tutorial_lib.instruments import ranks
 
 _RATE = 0.1
 _SMALL = 64  # bytes: a count and a loss, and no gradient

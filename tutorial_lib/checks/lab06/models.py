@@ -17,7 +17,7 @@ from torch.optim import SGD, AdamW, Optimizer
 
 from tutorial_lib.checks import observe, surroundings
 from tutorial_lib.checks.accumulation import Window
-from tutorial_lib.memory.cap import capped
+from tutorial_lib.instruments.cap import capped
 from tutorial_lib.models.gpt import GPT, GPTConfig
 from tutorial_lib.models.unet import UNet, UNetConfig
 from tutorial_lib.models.vit import ViT, ViTConfig

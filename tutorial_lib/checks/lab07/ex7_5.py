@@ -12,7 +12,7 @@ from tutorial_lib import memory
 from tutorial_lib.checks import expect, observe, read
 from tutorial_lib.checks.core import Case, Check, Result
 from tutorial_lib.checks.lab07 import models
-from tutorial_lib.private_torch import FakeTensorMode
+from tutorial_lib.memory.private_torch import FakeTensorMode
 
 _BUFFERS = ("drift", "inner.hidden", "inner.turned", "inner.steps")
 _RANDOM = "random state"

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from tutorial_lib.checks import exam, expect, forbid, observe, read
 from tutorial_lib.checks.core import Case, Check, CheckError, Result
 from tutorial_lib.checks.lab08 import models
-from tutorial_lib.private_torch import checkpoint_modules
+from tutorial_lib.instruments.private_torch import checkpoint_modules
 
 _NUM = 8
 _SLACK = 1.03  # a recomputation that goes on to its end holds a little more

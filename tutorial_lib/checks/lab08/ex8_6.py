@@ -16,7 +16,7 @@ from torch.optim import SGD
 from tutorial_lib.checks import expect, observe, read, surroundings
 from tutorial_lib.checks.core import Case, Check, CheckError, Result
 from tutorial_lib.checks.lab08 import models
-from tutorial_lib.memory.cap import capped
+from tutorial_lib.instruments.cap import capped
 
 _NUM = 16
 _MOVED = "nothing fits, and parameters or optimizer state were changed."

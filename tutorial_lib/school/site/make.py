@@ -13,7 +13,8 @@ from pathlib import Path
 import nbformat
 from nbformat import NotebookNode
 
-from tutorial_lib import __version__, claims, plan, widgets
+from tutorial_lib import __version__, claims
+from tutorial_lib.instruments import planning, widgets
 from tutorial_lib.school.authoring.frame import read_settings
 
 HERE = Path(__file__).parent
@@ -123,8 +124,8 @@ def _as_page(notebook: NotebookNode) -> NotebookNode:
 
 def _player() -> Iterator[str]:
     """Write the page on which a schedule plays without a kernel: one picture a step."""
-    stage = plan.Stage(forward_seconds=1, backward_seconds=1, input_bytes=1, saved_bytes=4)
-    revolve = plan.solve([stage] * 10, budget_bytes=9)
+    stage = planning.Stage(forward_seconds=1, backward_seconds=1, input_bytes=1, saved_bytes=4)
+    revolve = planning.solve([stage] * 10, budget_bytes=9)
     events = revolve.simulation.events
     stepper = widgets.schedule_stepper({"ten layers, nine units of memory": events}, unit=1)
     yield "# Play a schedule\n\nMove the slider, or press the arrow keys on it. Each step runs one "

@@ -48,7 +48,7 @@ def serve(order: dict[str, Any], hidden: list[Path], channel: socket.socket) -> 
     with contextlib.suppress(OSError):  # where memory runs out, the kernel ends these first
         Path("/proc/self/oom_score_adj").write_text("1000")
     with contextlib.suppress(Exception):
-        from tutorial_lib import private_torch
+        from tutorial_lib.instruments import private_torch
 
         private_torch.import_compiler()
     for name in itertools.chain(order["preload"], _often_imported(order["package"])):

@@ -1,0 +1,291 @@
+import copy
+import gc
+
+import pytest
+import torch
+from test_meter import gpt_step
+from torch import nn
+from torch.nn import functional as F
+from torch.nn.modules import module as module_hooks
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
+from torch.utils.checkpoint import checkpoint
+
+from tutorial_lib import memory
+from tutorial_lib.models.gpt import GPT, Block, GPTConfig
+
+
+@pytest.mark.parametrize("attention", ["eager", "sdpa"])
+@pytest.mark.parametrize("checkpointed", [False, True])
+@pytest.mark.parametrize("dropout", [0.0, 0.1])
+def test_predicted_equals_counted_in_every_phase(attention, checkpointed, dropout):
+    settings = {"attention": attention, "checkpointed": checkpointed, "dropout": dropout}
+    step, model, optimizer = gpt_step(**settings)
+    counted = memory.measure(step, model=model, optimizer=optimizer)
+    predicted = memory.predict(lambda: gpt_step(**settings), kernels="cpu")
+    assert predicted.method == "predicted"
+    assert predicted.phases == counted.phases
+    assert predicted.at_peak == counted.at_peak
+
+
+def test_a_model_larger_than_this_machine_is_predicted():
+    def huge():
+        config = GPTConfig(vocab_size=32000, num_layers=2, num_heads=64, d_model=65536)
+        model = GPT(config)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        tokens = torch.zeros(1, 128, dtype=torch.long)
+
+        def step():
+            optimizer.zero_grad()
+            model.loss(tokens).backward()
+            optimizer.step()
+
+        return step, model, optimizer
+
+    report = memory.predict(huge)
+    assert report.at_peak["parameters"] > 400e9
+
+
+def assert_predicted_as_counted(make_step):
+    step, model, optimizer = make_step()
+    counted = memory.measure(step, model=model, optimizer=optimizer)
+    predicted = memory.predict(make_step, kernels="cpu")
+    assert predicted.phases == counted.phases
+    assert predicted.at_peak == counted.at_peak
+
+
+@pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.AdamW])
+def test_a_copy_of_the_model_made_in_the_step(kind):
+    """As of averaged weights; a layer of PyTorch's is built by copying, too."""
+
+    def make_step():
+        layer = nn.TransformerEncoderLayer(16, 4, 32, batch_first=True)
+        model = nn.TransformerEncoder(layer, num_layers=2)
+        optimizer, x, kept = kind(model.parameters()), torch.randn(2, 8, 16), []
+
+        def step():
+            optimizer.zero_grad()
+            model(x).sum().backward()
+            optimizer.step()
+            kept[:] = [copy.deepcopy(model)]
+
+        return step, model, optimizer
+
+    assert_predicted_as_counted(make_step)
+
+
+@pytest.mark.parametrize("checkpointed", [False, True])
+def test_a_model_of_transformers_takes_no_mask_that_it_needs_not(checkpointed):
+    import transformers
+
+    def make_step():
+        sizes = {"vocab_size": 99, "hidden_size": 64, "intermediate_size": 128}
+        config = transformers.LlamaConfig(**sizes, num_hidden_layers=2, num_attention_heads=4)
+        model = transformers.LlamaForCausalLM(config).train()
+        if checkpointed:
+            older = "gradient_checkpointing_enable"
+            getattr(model, "activation_checkpointing_enable", getattr(model, older))()
+        optimizer = torch.optim.AdamW(model.parameters())
+        tokens = torch.ones(2, 64, dtype=torch.long)
+
+        def step():
+            optimizer.zero_grad()
+            model(input_ids=tokens, labels=tokens, use_cache=False).loss.backward()
+            optimizer.step()
+
+        return step, model, optimizer
+
+    assert_predicted_as_counted(make_step)
+
+
+def test_a_step_without_an_optimizer_is_predicted():
+    def make_step():
+        model = nn.Linear(3, 3)
+        return lambda: model(torch.ones(2, 3)).sum().backward(), model, None
+
+    assert_predicted_as_counted(make_step)
+    assert memory.predict(make_step).peak_bytes > 0
+
+
+def test_cuda_kernels_are_the_default_and_say_so():
+    report = memory.predict(lambda: gpt_step(dropout=0.1))
+    on_cpu = memory.predict(lambda: gpt_step(dropout=0.1), kernels="cpu")
+    assert "CUDA kernels" in str(report)
+    # bool instead of float dropout masks, and no scores are saved
+    assert report.phases["backward"] < on_cpu.phases["backward"]
+    # foreach, CUDA's default, holds one more copy of the parameters in the update
+    assert report.phases["optimizer"] > on_cpu.phases["optimizer"]
+    with pytest.raises(ValueError, match="tpu"):
+        memory.predict(gpt_step, kernels="tpu")
+
+
+def made_with(look, *, model=None, checkpointed=False):
+    """A step whose forward looks at its numbers; checkpointed, only as it runs again."""
+
+    class Looking(nn.Linear):
+        def forward(self, x):
+            y = super().forward(x)
+            again = torch._C._current_graph_task_id() != -1
+            looked = (checkpointed and not again) or look(y.detach()) is not None
+            return (y * float(looked)).exp()  # saved, so that running again goes this far
+
+    def make_step():
+        looking = model or Looking(2, 2)
+        optimizer = torch.optim.SGD(looking.parameters())
+
+        def step():
+            x = torch.ones(3, 2)
+            y = checkpoint(looking, x, use_reentrant=False) if checkpointed else looking(x)
+            y.sum().backward()
+            optimizer.step()
+
+        return step, looking, optimizer
+
+    return make_step
+
+
+LOOKS = {
+    "item": (lambda y: y.sum().item(), r"asks for the value.*: 0\.\d+ was assumed"),
+    "bool": (lambda y: y.sum() > 0 and 1, "decides by the value.*: True was assumed"),
+    "tolist": (lambda y: y.tolist(), "asks for the value"),
+    "numpy": (lambda y: y.detach().numpy(), "asks for the value"),
+    "format": (lambda y: f"{y.sum():.3f}", "asks for the value"),
+    "nonzero": (lambda y: y.nonzero(), r"shape depends on values: \(6, 2\) was assumed"),
+    "mask": (lambda y: y[y.isnan()], r"shape depends on values: \(0, 2\) was assumed"),
+}
+
+
+@pytest.fixture
+def state_of_torch():
+    """What a prediction changes meanwhile."""
+
+    def state():
+        return (
+            *(F.dropout, F.scaled_dot_product_attention, torch.autocast, torch.is_grad_enabled()),
+            *(nn.init._no_grad_trunc_normal_, torch.amp.GradScaler._maybe_opt_step),
+            *(len(_get_current_dispatch_mode_stack()), gc.isenabled()),
+            *(len(module_hooks._global_forward_pre_hooks), torch.get_default_dtype()),
+            torch.random.get_rng_state().tolist(),
+        )
+
+    before = state()
+    yield
+    assert state() == before
+
+
+@pytest.mark.parametrize("checkpointed", [False, True])
+@pytest.mark.parametrize("name", LOOKS)
+def test_a_value_that_is_unknown_is_assumed_with_a_warning(name, checkpointed, state_of_torch):
+    look, says = LOOKS[name]
+    line = rf"test_predicting\.py, line {look.__code__.co_firstlineno}, in <lambda> \(`.*`\), .*"
+    with pytest.warns(memory.MeterWarning, match=f"{line}{says}.*memory.measure"):
+        report = memory.predict(made_with(look, checkpointed=checkpointed), kernels="cpu")
+    with torch.random.fork_rng(devices=[]):
+        step, model, optimizer = made_with(look, checkpointed=checkpointed)()
+        assert report.phases == memory.measure(step, model=model, optimizer=optimizer).phases
+
+
+def test_a_model_from_outside_is_refused_and_untouched(state_of_torch):
+    with torch.random.fork_rng(devices=[]):
+        model = nn.Linear(2, 2)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    with pytest.raises(ValueError, match=r"line \d+, in step .*made outside make_step"):
+        memory.predict(made_with(None, model=model))
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert all(type(p) is nn.Parameter and p.grad is None for p in model.parameters())
+    assert not model._forward_hooks
+    model(torch.ones(1, 2)).sum().backward()  # it works for real
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda: nn.Linear(2, 2, device="meta"), "on meta, and a prediction needs it on the CPU"),
+        (lambda: nn.Linear(2**40, 2**40), "more than 2\\*\\*63 bytes"),
+    ],
+)
+def test_what_cannot_be_built_is_refused(make, says, state_of_torch):
+    def make_step():
+        model = make()
+        return lambda: None, model, torch.optim.SGD(model.parameters())
+
+    with pytest.raises((ValueError, RuntimeError), match=says):
+        memory.predict(make_step)
+
+
+@pytest.mark.parametrize("error", [AssertionError("mine"), RuntimeError("mine"), KeyError("mine")])
+def test_an_error_of_the_step_itself_comes_through(error, state_of_torch):
+    def fail(_):
+        raise error
+
+    with pytest.raises(type(error), match="mine"):
+        memory.predict(made_with(fail))
+
+
+def test_the_random_state_is_the_callers():
+    state = torch.random.get_rng_state()
+    memory.predict(gpt_step)
+    assert torch.equal(torch.random.get_rng_state(), state)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_a_model_may_be_converted_and_initialised_on_the_way(dtype):
+    def make():
+        model = nn.Linear(8, 8)
+        nn.init.trunc_normal_(model.weight)
+        model.to(dtype)
+        x = torch.zeros(1, 8, dtype=dtype)
+        optimizer = torch.optim.AdamW(model.parameters())
+
+        def step():
+            optimizer.zero_grad()
+            model(x).sum().backward()
+            optimizer.step()
+
+        return step, model, optimizer
+
+    report = memory.predict(make)
+    assert report.at_peak["parameters"] == 72 * dtype.itemsize
+    assert report.at_peak["optimizer_state"] == 2 * 72 * dtype.itemsize + 2 * 4
+
+
+def block_saves(**shape):
+    config = GPTConfig(dropout=0.1, attention="eager", **shape)
+    block = Block(config, causal=False).to(torch.bfloat16)
+    x = torch.zeros(2, config.seq_len, config.d_model, dtype=torch.bfloat16, requires_grad=True)
+    return memory.saved(lambda: block(x), params_of=block).num_bytes / x.numel()
+
+
+def test_a_block_saves_what_the_paper_says():
+    """Korthikanti et al. (2022), equation 1; what is left are the norms' statistics."""
+    shape = {"num_heads": 16, "d_model": 1024, "seq_len": 1024}
+    with memory.predicting():
+        assert block_saves(**shape) == pytest.approx(34 + 5 * 16, rel=1e-3)
+
+
+def test_predicting_with_a_cpus_kernels_saves_what_is_counted():
+    shape = {"num_heads": 2, "d_model": 32, "seq_len": 16}
+    with memory.predicting("cpu"):
+        predicted = block_saves(**shape)
+    assert predicted == block_saves(**shape)
+
+
+def test_predicting_refuses_other_kernels_and_tensors_from_outside():
+    with pytest.raises(ValueError, match="tpu"), memory.predicting("tpu"):
+        pass
+    outside = torch.ones(3)
+    with pytest.raises(ValueError, match="made outside"), memory.predicting():
+        outside + torch.ones(3)
+
+
+def test_a_kernel_of_gpus_alone_on_known_values_is_predicted():
+    def make_step():
+        model = nn.Linear(64, 64)
+
+        def step():
+            known = torch.ones(1, 2, 16, 64)
+            out = F.scaled_dot_product_attention(known, known, known)
+            (model(known).sum() + out.sum()).backward()
+
+        return step, model, None
+
+    assert memory.predict(make_step).peak_bytes > 0

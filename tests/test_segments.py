@@ -1,0 +1,560 @@
+import re
+
+import pytest
+import torch
+from torch import nn
+
+from tutorial_lib import memory
+from tutorial_lib.data import image_batch, token_batch
+from tutorial_lib.instruments import published, segments
+from tutorial_lib.instruments.published.unet3d import UNet3d, UNet3dConfig
+from tutorial_lib.models.gpt import GPT, GPTConfig
+from tutorial_lib.models.lstm import LSTM, LSTMConfig
+from tutorial_lib.models.resnet import ResNet, ResNetConfig
+from tutorial_lib.models.unet import UNet, UNetConfig
+from tutorial_lib.models.vit import ViT, ViTConfig
+
+P = 0.2  # dropout everywhere: a recomputation that draws other numbers shows
+HF_GPT2 = {"n_layer": 4, "n_embd": 32, "n_head": 2, "vocab_size": 50, "n_positions": 16}
+HF_BERT = {
+    "num_hidden_layers": 3,
+    "hidden_size": 32,
+    "num_attention_heads": 2,
+    "vocab_size": 120,
+    "max_position_embeddings": 16,
+}
+HF_LLAMA = {**HF_BERT, "intermediate_size": 64, "num_hidden_layers": 4, "attention_dropout": P}
+HF_VIT = {
+    "num_hidden_layers": 3,
+    "hidden_size": 32,
+    "num_attention_heads": 2,
+    "image_size": 32,
+    "num_labels": 10,
+    "hidden_dropout_prob": P,
+}
+HF_UNET = {
+    "block_out_channels": (32, 64),
+    "down_block_types": ("DownBlock2D", "CrossAttnDownBlock2D"),
+    "up_block_types": ("CrossAttnUpBlock2D", "UpBlock2D"),
+    "cross_attention_dim": 32,
+    "attention_head_dim": 2,
+    "sample_size": 8,
+    "dropout": P,
+}
+HF_RESNET = {"embedding_size": 8, "hidden_sizes": (16, 32), "depths": (1, 4), "num_labels": 10}
+TOWER = {"num_hidden_layers": 2, "hidden_size": 32, "num_attention_heads": 2}
+HF_CLIP = {
+    "text_config": {**TOWER, "vocab_size": 50, "max_position_embeddings": 9, "eos_token_id": 49},
+    "vision_config": {**TOWER, "image_size": 32, "patch_size": 16, "attention_dropout": P},
+}
+HF_VAE = {
+    "block_out_channels": (32, 64),
+    "down_block_types": ("DownEncoderBlock2D",) * 2,
+    "up_block_types": ("UpDecoderBlock2D",) * 2,
+    "layers_per_block": 1,
+}
+
+
+def our_gpt():
+    model = GPT(GPTConfig(50, 16, num_layers=5, num_heads=2, d_model=32, dropout=P))
+    return model, lambda: model.loss(token_batch(2, 16, 50))
+
+
+def our_unet():
+    config = UNetConfig(1, 8, (1, 2), 2, attention_levels=(1,), time_dim=16, groups=4, dropout=P)
+    model = UNet(config)
+    images, noise = image_batch(2, 1, 8), image_batch(2, 1, 8, seed=1)
+    return model, lambda: model.loss(images, torch.tensor([3, 800]), noise)
+
+
+def our_vit():
+    model = ViT(ViTConfig(patch_size=4, num_layers=3, num_heads=2, d_model=32, dropout=P))
+    return model, lambda: model.loss(image_batch(2, 1, 8), torch.tensor([3, 8]))
+
+
+def our_resnet():
+    model = ResNet(ResNetConfig(1, stage_depths=(2, 3), base_channels=4, dropout=P))
+    return model, lambda: model.loss(image_batch(2, 1, 8), torch.tensor([3, 8]))
+
+
+def our_lstm():
+    model = LSTM(LSTMConfig(50, d_model=16, chunk_len=4, dropout=P))
+    return model, lambda: model.loss(token_batch(2, 15, 50))
+
+
+def our_unet3d():
+    model = UNet3d(UNet3dConfig(base_channels=4, dropout=P))
+    volumes = image_batch(2, 8, 8).unsqueeze(1)
+    return model, lambda: model.loss(volumes, torch.ones(2, 8, 8, 8, dtype=torch.int64))
+
+
+def of(name, sizes, **asked):
+    def build():
+        model = published.build(name, device="cpu", **sizes)
+        batch = published.batch(name, 2, **asked, **sizes)
+        return model, lambda: published.loss(name, model, batch)
+
+    return build
+
+
+class TupleBlock(nn.Module):
+    """Returns a tuple and takes its state by keyword, as older transformers layers do."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear, self.dropout = nn.Linear(8, 8), nn.Dropout(P)
+
+    def forward(self, state, scale=None, use=True):
+        return (state + self.dropout(self.linear(state).tanh()) * scale, None)
+
+
+class TupleModel(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(TupleBlock() for _ in range(4))
+
+    def forward(self, x):
+        scale = x.mean()
+        for layer in self.layers:
+            x = layer(state=x, scale=scale, use=True)[0]
+        return x.square().mean()
+
+
+def tuples():
+    model, x = TupleModel(), torch.randn(3, 8, generator=torch.Generator().manual_seed(0))
+    return model, lambda: model(x)
+
+
+MODELS = {
+    "gpt": our_gpt,
+    "vit": our_vit,
+    "resnet": our_resnet,
+    "lstm": our_lstm,
+    "unet": our_unet,
+    "unet3d": our_unet3d,
+    "tuples": tuples,
+    "hf-gpt2": of("gpt2", HF_GPT2),
+    "hf-llama": of("llama-2-7b", HF_LLAMA),
+    "hf-bert": of("bert-base", HF_BERT),
+    "hf-vit": of("vit-b-16", HF_VIT),
+    "hf-resnet": of("resnet50", HF_RESNET, size=32),
+    "hf-clip": of("clip-two-tower", HF_CLIP),
+    "hf-unet": of("sd15-unet", HF_UNET),
+    "hf-vae": of("sd-vae", HF_VAE, size=8),
+}
+LEVELS = {"unet", "unet3d", "hf-unet", "hf-vae", "hf-clip"}  # or towers
+WITHOUT_ATTENTION = {"resnet", "lstm", "unet3d", "tuples", "hf-resnet"}
+IMPOSSIBLE = {
+    "none": set(),
+    "per-block": set(),
+    "all-but-last": {"lstm"},
+    "every-K": LEVELS,
+    "sqrt": LEVELS,
+    "attention-only": WITHOUT_ATTENTION,
+    "mlp-only": WITHOUT_ATTENTION | {"unet", "hf-vae"},
+    "library-switch": {name for name in MODELS if not name.startswith("hf")} | {"hf-resnet"},
+}
+SUPPORTED = [
+    (name, every if strategy == "every-K" else strategy)
+    for strategy, impossible in IMPOSSIBLE.items()
+    for name in MODELS
+    if name not in impossible
+    for every in (("every-1", "every-2", "every-3") if strategy == "every-K" else ("",))
+    if not (name == "lstm" and every in ("every-2", "every-3"))  # one block, run chunk by chunk
+]
+
+
+def built(name):
+    torch.manual_seed(0)
+    return MODELS[name]()
+
+
+def gradients(model, forward, strategy):
+    """One step's loss and gradients, and the bytes of what forward left behind."""
+    storages = {}
+    known = {p.untyped_storage().data_ptr() for p in model.parameters()}
+
+    def pack(tensor):
+        storages[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+        return tensor.detach()
+
+    model.zero_grad(set_to_none=True)
+    torch.manual_seed(1)
+    with segments.applied(model, strategy):
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+            loss = forward()
+        loss.backward()
+    saved = sum(size for pointer, size in storages.items() if pointer not in known)
+    return loss.detach(), {n: p.grad for n, p in model.named_parameters()}, saved
+
+
+def state_of(model):
+    return [dict(vars(module)) for module in model.modules()]
+
+
+@pytest.mark.parametrize(("name", "strategy"), SUPPORTED)
+def test_gradients_are_the_same_bit_for_bit_and_less_is_saved(name, strategy):
+    model, forward = built(name)
+    loss, expected, saved_plain = gradients(model, forward, "none")
+    again, found, saved = gradients(model, forward, strategy)
+    assert torch.equal(loss, again)
+    assert all(torch.equal(found[key], expected[key]) for key in expected)
+    if strategy == "none":
+        assert saved == saved_plain
+    else:
+        assert saved < saved_plain
+
+
+@pytest.mark.parametrize(("name", "strategy"), SUPPORTED)
+def test_everything_is_put_back_also_after_an_error(name, strategy):
+    model, forward = built(name)
+    before = state_of(model)
+
+    def fail():
+        with segments.applied(model, strategy) as applied:
+            assert applied.model is model
+            forward().backward()
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    model.zero_grad()
+    assert state_of(model) == before
+
+
+def test_larger_segments_save_fewer_boundaries():
+    model, forward = built("gpt")
+    saved = [gradients(model, forward, s)[2] for s in ("per-block", "every-2", "every-5")]
+    boundary = 2 * 16 * 32 * 4  # (B, T, C) in float32
+    assert saved[0] - saved[1] == 2 * boundary  # 5 segments against 3
+    assert saved[1] - saved[2] == 2 * boundary  # 3 against 1
+
+
+def peaks(num_layers, strategy, gradients_stay, tokens):
+    torch.manual_seed(0)
+    model = GPT(GPTConfig(num_layers=num_layers, d_model=32, num_heads=2, vocab_size=32))
+
+    def step():
+        model.loss(tokens).backward()
+        model.zero_grad(set_to_none=not gradients_stay)
+
+    with segments.applied(model, strategy):
+        report = memory.measure(step, model=model, warmup=int(gradients_stay))
+    kinds = ("activations", "recomputed", "temporary")
+    return max(sum(tick[k] for k in kinds) for tick in report.curve()), report.peak_bytes
+
+
+@pytest.mark.parametrize(("num_layers", "better"), [(24, "per-block"), (48, "every-2")])
+def test_segments_of_two_hold_less_from_twice_r_blocks_on(num_layers, better):
+    # chapter 06's rule: r is 16, so n + r crosses n/2 + 2r at 32 blocks
+    few = torch.zeros(2, 16, dtype=torch.long)  # fewer than 12 x width: gradients make the peak
+    ways = ("per-block", "every-2")
+    held = {way: peaks(num_layers, way, True, few) for way in ways}
+    assert [min(ways, key=lambda way: held[way][i]) for i in (0, 1)] == [better] * 2
+    freed = {way: peaks(num_layers, way, False, few) for way in ways}
+    assert min(ways, key=lambda way: freed[way][0]) == better
+    assert freed["per-block"][1] < freed["every-2"][1]
+
+
+@pytest.mark.parametrize("strategy", ["per-block", "every-1", "every-2", "sqrt", "every-5"])
+def test_every_block_runs_twice(strategy):
+    model, forward = built("gpt")
+    runs = []
+    for block in model.blocks:
+        block.mlp.up.register_forward_hook(lambda module, *_: runs.append(module))
+    gradients(model, forward, strategy)
+    assert len(runs) == 2 * len(model.blocks)
+
+
+def test_it_holds_in_eval_and_does_nothing_without_gradients():
+    model, forward = built("gpt")
+    model.eval()
+    _, expected, saved_plain = gradients(model, forward, "none")
+    _, found, saved = gradients(model, forward, "every-2")
+    assert saved < saved_plain
+    assert all(torch.equal(found[key], expected[key]) for key in expected)
+    with torch.no_grad(), segments.applied(model, "every-2"):
+        assert torch.equal(forward(), forward())
+
+
+def test_a_cache_for_generation_is_off_meanwhile_and_on_again_after():
+    model, _ = of("gpt2", {**HF_GPT2, "use_cache": True})()
+    tokens = token_batch(2, 16, 50)
+    with segments.applied(model, "attention-only"):
+        output = model(tokens, labels=tokens)
+        output.loss.backward()
+        assert output.past_key_values is None
+    assert model.config.use_cache is True
+
+
+def t5():
+    from transformers import T5Config, T5ForConditionalGeneration
+
+    sizes = {"d_model": 32, "d_kv": 8, "d_ff": 64, "num_heads": 2, "num_decoder_layers": 3}
+    config = T5Config(vocab_size=50, num_layers=2, decoder_start_token_id=0, **sizes)
+    model, tokens = T5ForConditionalGeneration(config).train(), token_batch(2, 8, 50)
+    return model, lambda **options: model(input_ids=tokens, labels=tokens, **options).loss
+
+
+def torch_transformer():
+    model = nn.Transformer(16, 2, 2, 3, 32, batch_first=True)
+    x = torch.randn(2, 4, 16, generator=torch.Generator().manual_seed(0))
+    return model, lambda: model(x, x).square().mean()
+
+
+class Stages(nn.Module):
+    """Two lists of blocks, and layers of PyTorch's own around them."""
+
+    def __init__(self):
+        super().__init__()
+        self.stages = nn.ModuleList(
+            nn.ModuleList(TupleBlock() for _ in range(n)) for n in (1, 3, 2)
+        )
+        self.last = nn.Linear(8, 8)
+
+    def forward(self, x):
+        for stage in self.stages:
+            for block in stage:
+                x = block(x, scale=0.5)[0]
+        return self.last(x).square().mean()
+
+
+def stages():
+    model, x = Stages(), torch.randn(3, 8, generator=torch.Generator().manual_seed(0))
+    return model, lambda: model(x)
+
+
+@pytest.mark.parametrize(
+    ("build", "says"),
+    [
+        (t5, "5 segments, encoder.block.0 to decoder.block.2; use_cache is off meanwhile"),
+        (torch_transformer, "5 segments, encoder.layers.0 to decoder.layers.2"),
+        (stages, "6 segments, stages.0.0 to stages.2.1"),
+    ],
+)
+def test_all_towers_and_stages_are_found_and_said(build, says):
+    torch.manual_seed(0)
+    model, forward = build()
+    before, config = state_of(model), getattr(model, "config", None)
+    cache = {"use_cache": False} if config else {}  # storing keys changes their strides: last bits
+    loss, expected, saved_plain = gradients(model, lambda: forward(**cache), "none")
+    again, found, saved = gradients(model, forward, "per-block")
+    assert torch.equal(loss, again)
+    assert all(torch.equal(found[key], expected[key]) for key in expected)
+    assert saved < saved_plain
+    with segments.applied(model, "per-block") as applied:
+        assert str(applied) == f"per-block: {says}"
+    model.zero_grad()
+    assert state_of(model) == before
+    assert config is None or (config.use_cache and model.decoder.config.use_cache)
+
+
+@pytest.mark.parametrize(
+    ("name", "strategy", "says"),
+    [
+        ("gpt", "none", "none: nothing is checkpointed"),
+        ("gpt", "every-2", "every-2: 3 segments, blocks.0 to blocks.4"),
+        ("hf-bert", "library-switch", "4 switched-on modules, bert to bert.encoder.layer.2"),
+        ("lstm", "per-block", "per-block: 1 segment, chunk"),
+    ],
+)
+def test_what_was_wrapped_is_said(name, strategy, says):
+    model, _ = built(name)
+    with segments.applied(model, strategy) as applied:
+        assert says in str(applied)
+    if strategy == "every-2":
+        assert [len(segment) for segment in applied.segments] == [2, 2, 1]
+
+
+def test_strategies_nest():
+    model, forward = built("gpt")
+    before = state_of(model)
+    _, expected, _ = gradients(model, forward, "none")
+    model.zero_grad()
+    with segments.applied(model, "attention-only"):
+        _, found, _ = gradients(model, forward, "every-2")
+        assert all(torch.equal(found[key], expected[key]) for key in expected)
+    model.zero_grad()
+    assert state_of(model) == before
+
+
+BLOCKS = {
+    **{"gpt": 5, "vit": 3, "resnet": 5, "lstm": 1, "unet": 9, "unet3d": 5, "tuples": 4},
+    **{"hf-gpt2": 4, "hf-llama": 4, "hf-bert": 3, "hf-vit": 3, "hf-resnet": 5, "hf-clip": 4},
+    **{"hf-unet": 18, "hf-vae": 10},
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_all_blocks_are_found_in_the_order_in_which_they_run(name):
+    model, forward = built(name)
+    blocks, ran = segments.find_blocks(model), {}
+    for block in blocks:
+        block.register_forward_hook(lambda module, *_: ran.setdefault(module))
+    forward()
+    assert list(ran) == blocks
+    assert len(blocks) == BLOCKS[name]
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_what_is_possible_is_what_the_table_says_and_all_else_is_refused_with_it(name):
+    model, _ = built(name)
+    before = state_of(model)
+    names = [strategy for strategy in segments.STRATEGIES if name not in IMPOSSIBLE[strategy]]
+    assert segments.possible(model) == names
+    listed = f"Possible for {type(model).__name__}: {', '.join(names)}."
+    for strategy in set(segments.STRATEGIES) - set(names):
+        with (
+            pytest.raises(ValueError, match=re.escape(listed)),
+            segments.applied(model, strategy.replace("K", "2")),
+        ):
+            pytest.fail("was applied")
+    assert state_of(model) == before
+
+
+def test_the_last_block_is_kept_and_runs_once():
+    model, forward = built("gpt")
+    runs = []
+    for block in model.blocks:
+        block.mlp.up.register_forward_hook(lambda module, *_: runs.append(module))
+    saved = {s: gradients(model, forward, s)[2] for s in ("per-block", "all-but-last", "none")}
+    assert saved["per-block"] < saved["all-but-last"] < saved["none"]
+    runs.clear()
+    gradients(model, forward, "all-but-last")
+    assert [runs.count(block.mlp.up) for block in model.blocks] == [2, 2, 2, 2, 1]
+
+
+def test_a_chunk_of_time_is_a_segment():
+    model, forward = built("lstm")  # 14 steps in chunks of 4
+    runs = []
+    model.chunk.layers[0].from_hidden.register_forward_hook(lambda *_: runs.append(1))
+    gradients(model, forward, "none")
+    assert len(runs) == 14
+    gradients(model, forward, "per-block")
+    assert len(runs) == 14 + 2 * 14
+
+
+def test_running_averages_move_twice():
+    def averages(strategy):
+        model, forward = built("resnet")
+        gradients(model, forward, strategy)
+        return [
+            int(m.num_batches_tracked) for m in model.blocks.modules() if hasattr(m, "momentum")
+        ]
+
+    assert set(averages("none")) == {1}
+    assert set(averages("per-block")) == {2}
+
+
+def test_blocks_of_a_plain_sequential_are_found():
+    block = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
+    model = nn.Sequential(nn.Linear(4, 4), nn.Sequential(block, nn.Sequential(nn.Tanh())))
+    assert segments.find_blocks(model) == list(model[1])
+
+
+@pytest.mark.parametrize(
+    ("name", "strategy", "says"),
+    [
+        ("gpt", "per-blok", "no strategy 'per-blok'. Did you mean per-block"),
+        ("gpt", "xyz", "no strategy 'xyz'. The names are none, per-block, "),
+        ("gpt", "every-K", "with a number for K, as in every-2"),
+        ("gpt", None, "no strategy 'None'"),
+        ("gpt", "every-0", "segments of 0 blocks, and GPT has 5"),
+        ("gpt", "every-6", "segments of 6 blocks, and GPT has 5. K must be between 1 and 5"),
+        ("gpt", "library-switch", "GPT has no switch"),
+        ("lstm", "every-2", "segments of 2 blocks, and LSTM has 1: K must be between 1 and 1"),
+        ("lstm", "all-but-last", "all-but-last needs two blocks; LSTM has one"),
+        ("hf-resnet", "library-switch", "ResNetForImageClassification has no switch"),
+        ("hf-clip", "every-2", "4 blocks of CLIPModel do not follow one another"),
+        ("tuples", "attention-only", "No attention was found in TupleModel"),
+        ("hf-vae", "mlp-only", "No MLP was found in AutoencoderKL"),
+        ("unet", "every-2", "9 blocks of UNet do not follow one another"),
+        ("hf-unet", "sqrt", "18 blocks of UNet2DConditionModel do not follow one another"),
+    ],
+)
+def test_what_cannot_be_applied_is_refused_and_the_model_untouched(name, strategy, says):
+    model, _ = built(name)
+    before = state_of(model)
+    with pytest.raises(ValueError, match=says), segments.applied(model, strategy):
+        pytest.fail("was applied")
+    assert state_of(model) == before
+
+
+def test_a_model_without_blocks_and_what_is_no_model_are_refused():
+    with pytest.raises(ValueError, match="Linear has no blocks that could be found"):
+        segments.find_blocks(nn.Linear(2, 2))
+    with pytest.raises(TypeError, match="The model is a str"), segments.applied("gpt2"):
+        pytest.fail("was applied")
+
+
+class Meddler(nn.Module):
+    """Has a list of blocks, and does something between them."""
+
+    def __init__(self, between):
+        super().__init__()
+        self.blocks = nn.ModuleList(nn.Linear(4, 4) for _ in range(4))
+        self.between = between
+
+    def forward(self, x):
+        kept = []
+        for index, block in enumerate(self.blocks):
+            x = self.between(block, x, index)
+            kept.append(x)
+        return sum(torch.cat([kept[0], kept[-1]]).flatten())
+
+
+@pytest.mark.parametrize(
+    "between",
+    [
+        lambda block, x, index: block(x),  # but the first output is used again at the end
+        lambda block, x, index: block(x) + 1,
+        lambda block, x, index: 1 + block(x),
+        lambda block, x, index: block(x * 2),
+        lambda block, x, index: block(x.relu()),
+        lambda block, x, index: torch.relu(block(x)),
+        lambda block, x, index: x if index == 1 else block(x),
+        lambda block, x, index: block(x)[:, 0:4],
+        lambda block, x, index: [block(x), block(x)][1],
+    ],
+)
+def test_blocks_that_are_no_chain_raise_and_give_no_wrong_number(between):
+    model = Meddler(between)
+    before = state_of(model)
+    refused = pytest.raises((RuntimeError, AttributeError, TypeError), match="one right after")
+    with refused, segments.applied(model, "every-2"):
+        model(torch.ones(1, 4))
+    assert state_of(model) == before
+    model(torch.ones(1, 4))  # and works as before
+
+
+def test_other_arguments_for_other_blocks_are_refused():
+    class Masked(TupleModel):
+        def forward(self, x):
+            for index, layer in enumerate(self.layers):
+                x = layer(x, torch.tensor(float(index)))[0]
+            return x.sum()
+
+    with (
+        pytest.raises(RuntimeError, match="same further arguments"),
+        segments.applied(Masked(), "every-2") as applied,
+    ):
+        applied.model(torch.ones(1, 8))
+
+
+def test_modules_are_called_through_a_function_and_are_what_they_were_even_after_an_error():
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    before = [dict(vars(module)) for module in model]
+    seen = []
+
+    def checkpoint(forward, *args, **kwargs):
+        seen.append(forward)
+        return forward(*args, **kwargs)
+
+    x = torch.ones(1, 2)
+    expected = model(x)
+    with segments.called_through(checkpoint, model):
+        assert torch.equal(model(x), expected)
+    with pytest.raises(RuntimeError), segments.called_through(checkpoint, model):
+        model(torch.ones(1, 3))
+    assert seen == [*(module.forward for module in model), model[0].forward]
+    assert [dict(vars(module)) for module in model] == before

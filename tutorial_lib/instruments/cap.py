@@ -1,0 +1,148 @@
+"""A cap on memory: beyond it an operation fails with an out-of-memory error, on a CPU too.
+
+A GPU that is too small ends a training step in the middle, with half the gradients accumulated and
+the graph still there. What a program does then can be tried out on a laptop: storages are counted
+as they are made, and the operation that would exceed the cap raises what a GPU would raise.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from tutorial_lib import device as devices
+from tutorial_lib.memory.private_torch import TorchDispatchMode, is_fake, is_wrapper, storage_key
+from tutorial_lib.memory.storages import list_tensors
+from tutorial_lib.units import human_bytes
+
+
+@dataclass
+class Cap:
+    """What is held under a cap.
+
+    Args:
+        limit_bytes: The most that may be held at once.
+        held_bytes: What is held now; on a GPU, what was held when the cap was last entered.
+        peak_bytes: The most that was held and fitted, since the cap was entered.
+    """
+
+    limit_bytes: int
+    held_bytes: int = 0
+    peak_bytes: int = 0
+    _alive: dict[int, weakref.ref[torch.UntypedStorage]] = field(default_factory=dict, repr=False)
+
+    def _take(self, tensors: Iterable[Any]) -> int:
+        """Count storages that were not seen before; gives their bytes."""
+        before = self.held_bytes
+        for tensor in list_tensors(tensors):
+            if not tensor.is_cpu or is_fake(tensor):  # a fake one has a shape and no memory
+                continue
+            storage = tensor.untyped_storage()
+            key = storage_key(storage)
+            if key not in self._alive:
+                size = storage.nbytes()
+                self._alive[key] = weakref.ref(storage, self._free(key, size))
+                self.held_bytes += size
+        return self.held_bytes - before
+
+    def _free(self, key: int, size: int) -> Callable[[Any], None]:
+        def freed(_: Any) -> None:
+            if self._alive.pop(key, None) is not None:
+                self.held_bytes -= size
+
+        return freed
+
+
+class _Capped(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    def __init__(self, cap: Cap) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.cap = cap
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """Run the operation, and fail where what it made is too much."""
+        if any(map(is_wrapper, types)):
+            return NotImplemented  # it takes itself apart, and its parts come by here
+        out = func(*args, **(kwargs or {}))
+        self.cap._take(args)
+        if kwargs:
+            self.cap._take(kwargs.values())
+        made = self.cap._take((out,))
+        held = self.cap.held_bytes
+        if made and held > self.cap.limit_bytes:  # what makes nothing fits, as on a GPU
+            del out
+            raise torch.OutOfMemoryError(
+                f"out of memory: {func.overloadpacket.__name__} needed {human_bytes(made)} more "
+                f"where {human_bytes(held - made)} are held, and the cap is "
+                f"{human_bytes(self.cap.limit_bytes)}."
+            )
+        self.cap.peak_bytes = max(self.cap.peak_bytes, held)
+        return out
+
+
+@contextlib.contextmanager
+def capped(
+    limit_bytes: int, *, model: nn.Module | None = None, optimizer: Optimizer | None = None
+) -> Iterator[Cap]:
+    """Let tensors take no more than so many bytes until the end of the `with` block.
+
+    On a CPU, the bytes of tensors are counted: those of the model, its gradients and the
+    optimizer's state, what the block uses, and what it makes. On a GPU, it is PyTorch's own limit
+    for this process, which holds for what the allocator reserves of the device. The cache is
+    emptied first, but a segment that holds one live tensor stays, with room beyond the limit.
+
+    Args:
+        limit_bytes: The most that may be held at once.
+        model: What counts from the beginning, with its gradients.
+        optimizer: Its state counts from the beginning.
+
+    Yields:
+        What is held, as it goes.
+
+    Raises:
+        torch.OutOfMemoryError: Inside the block, from the operation that does not fit.
+        ValueError: When the limit is below 1, or more than the GPU has.
+
+    Source:
+        On a GPU `device.memory_limit`. Blind on a CPU to memory that a
+        kernel takes and gives back inside one operation, as the meter is.
+    """
+    if limit_bytes < 1:
+        raise ValueError(f"limit_bytes (={limit_bytes}) must be at least 1.")
+    cap = Cap(limit_bytes)
+    known: list[Any] = []
+    if model is not None:
+        known += [*model.parameters(), *(p.grad for p in model.parameters()), *model.buffers()]
+    if optimizer is not None:
+        known += [value for state in optimizer.state.values() for value in state.values()]
+    gpu = next((t.device for t in known if isinstance(t, Tensor) and t.is_cuda), None)
+    if gpu is not None:
+        known.clear()
+        with _capped_gpu(cap, gpu):
+            yield cap
+        return
+    cap._take(known)
+    known.clear()  # else the gradients among it could not be freed inside the block
+    cap.peak_bytes = cap.held_bytes
+    with _Capped(cap):
+        yield cap
+
+
+@contextlib.contextmanager
+def _capped_gpu(cap: Cap, gpu: torch.device) -> Iterator[None]:
+    with devices.memory_limit(gpu, cap.limit_bytes):
+        torch.cuda.empty_cache()  # blocks that lie ready would be given out beyond the limit
+        devices.reset_peak(gpu)
+        cap.held_bytes = torch.cuda.memory_allocated(gpu)
+        try:
+            yield
+        finally:
+            cap.peak_bytes = torch.cuda.max_memory_allocated(gpu)

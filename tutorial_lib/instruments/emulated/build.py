@@ -1,0 +1,192 @@
+"""Compiles the library that stands in for CUDA, once for each version of PyTorch.
+
+Needs a C compiler and `nm`. NVIDIA's headers come with PyTorch's own wheels.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from tutorial_lib.instruments.emulated import stubs
+
+SOURCES = Path(__file__).parent / "c"
+LIBRARY, NVML = "libcuda.so.1", "libnvidia-ml.so.1"
+TRIED = "2.13."  # the PyTorch that all of this was tried with
+_CUDA = "13"
+ADVICE = "run `python -m tutorial_lib emulate --setup`, which makes .venv-cuda (about 6 GB)."
+_IMPORTERS = (
+    *("libtorch_cuda", "libc10_cuda", "libtorch_python", "libtorch_cuda_linalg"),
+    *("libcaffe2_nvrtc", "libtorch_nvshmem", "libtorch_cpu"),
+)
+_OPTIONS = ("-O1", "-fPIC", "-w")
+
+
+@dataclass(frozen=True)
+class CudaTorch:
+    """An installed PyTorch that was built for CUDA.
+
+    Args:
+        packages: The folder `site-packages` that holds it.
+        version: As in `2.13.0+cu130`.
+    """
+
+    packages: Path
+    version: str
+
+
+def read_torch(packages: Path) -> CudaTorch:
+    """Look at the PyTorch of an environment, without importing it.
+
+    Args:
+        packages: The environment's folder `site-packages`.
+
+    Raises:
+        ValueError: When no PyTorch is there, or one that was not built for this CUDA.
+    """
+    path = packages / "torch" / "version.py"
+    text = path.read_text(encoding="utf-8") if path.is_file() else ""
+    version = re.search(r"^__version__ = '(.+)'", text, re.MULTILINE)
+    cuda = re.search(r"^cuda.*= '(.+)'", text, re.MULTILINE)
+    if not version:
+        raise ValueError(f"There is no PyTorch in {packages}: {ADVICE}")
+    if not cuda:
+        raise ValueError(f"PyTorch {version[1]} in {packages} was not built for CUDA: {ADVICE}")
+    if cuda[1].partition(".")[0] != _CUDA:
+        raise ValueError(
+            f"PyTorch {version[1]} was built for CUDA {cuda[1]}, and what can be emulated is CUDA "
+            f"{_CUDA}: {ADVICE}"
+        )
+    return CudaTorch(packages, version[1])
+
+
+def check_system() -> None:
+    """Refuse a system on which no library can stand before CUDA's.
+
+    Raises:
+        ValueError: Anywhere but on Linux with a 64-bit processor.
+    """
+    if sys.platform != "linux":
+        name = {"darwin": "macOS", "win32": "Windows"}.get(sys.platform, sys.platform)
+        advice = "use WSL 2" if sys.platform == "win32" else "use a Linux machine or container"
+        raise ValueError(f"An emulated card needs Linux, and this is {name}: {advice}.")
+    if platform.machine() not in ("x86_64", "aarch64"):
+        raise ValueError(
+            f"An emulated card needs an x86_64 or aarch64 processor, as PyTorch's CUDA build does, "
+            f"and this one is {platform.machine()}: use another machine."
+        )
+
+
+def make_library(torch: CudaTorch) -> Path:
+    """Make the library for a PyTorch, or find the one that was made before.
+
+    Returns:
+        The folder that holds `LIBRARY` and `NVML`.
+
+    Raises:
+        ValueError: When there is no compiler, or a library or a header is not as expected.
+    """
+    if not _cache().as_posix().isascii() or " " in str(_cache()):
+        raise ValueError(
+            f"The compiled library is kept in {_cache()}, and the loader takes no path with spaces "
+            "or accents: set XDG_CACHE_HOME to a folder without."
+        )
+    folder = _cache() / f"{torch.version}-{_fingerprint(torch)}"
+    if (folder / NVML).exists():
+        return folder
+    compiler = _find_compiler()
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ValueError(
+            f"{folder.parent} cannot be made ({error.strerror}), and the compiled library is kept "
+            "there: set XDG_CACHE_HOME to a folder of your own."
+        ) from error
+    with tempfile.TemporaryDirectory(dir=folder.parent) as made:
+        _compile(compiler, torch, Path(made))
+        _link(compiler, Path(made))
+        with contextlib.suppress(OSError):  # another process was faster
+            Path(made).rename(folder)
+    return folder
+
+
+def _compile(compiler: str, torch: CudaTorch, out: Path) -> None:
+    """Compile our sources, and generated stubs for all else that PyTorch imports."""
+    headers = sorted(torch.packages.glob("nvidia/*/include"))
+    include = [f"-I{path}" for path in (SOURCES, *headers)]
+    _run([compiler, *_OPTIONS, *include, "-c", *sorted(SOURCES.glob("*.c"))], out)
+    libraries = [torch.packages / "torch/lib" / f"{name}.so" for name in _IMPORTERS]
+    imported = stubs.imported_symbols(path for path in libraries if path.exists())
+    if "cudaMalloc" not in imported:
+        raise ValueError(
+            f"PyTorch {torch.version} does not take `cudaMalloc` from a shared library, so nothing "
+            "can stand before it: use PyTorch's own wheel, as `emulate --setup` installs it."
+        )
+    triton = torch.packages / "triton/backends/nvidia/driver.c"  # it compiles this at run time
+    if triton.is_file():
+        imported |= stubs.called_functions(triton.read_text(encoding="utf-8"))
+    missing = imported - stubs.defined_symbols(out.glob("*.o"))
+    source = stubs.write_stubs(missing, _header_texts(headers))
+    (out / "stubs.c").write_text(source, encoding="utf-8")
+    _run([compiler, *_OPTIONS, "-c", "stubs.c"], out)
+
+
+def _link(compiler: str, out: Path) -> None:
+    """Link the library under the driver's name, and an empty one under NVML's.
+
+    NVML's functions are looked up in a library of its name, or in one that it needs: in ours.
+    """
+    shared = [compiler, "-shared", "-Wl,--no-as-needed"]
+    objects = sorted(out.glob("*.o"))
+    _run([*shared, f"-Wl,-soname,{LIBRARY}", "-o", LIBRARY, *objects, "-lpthread", "-ldl"], out)
+    _run([*shared, f"-Wl,-soname,{NVML}", "-o", NVML, out / LIBRARY], out)
+
+
+def _find_compiler() -> str:
+    advice = "install gcc and binutils (Debian and Ubuntu: sudo apt install gcc)."
+    compiler = next(filter(None, map(shutil.which, ("cc", "gcc", "clang"))), None)
+    if compiler is None:
+        raise ValueError(f"No C compiler was found, and an emulated card is compiled: {advice}")
+    if shutil.which("nm") is None:
+        raise ValueError(f"No `nm` was found, which reads what PyTorch imports: {advice}")
+    return compiler
+
+
+def _cache() -> Path:
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "tutorial_lib" / "emulated"
+
+
+def _fingerprint(torch: CudaTorch) -> str:
+    """Hash what the library depends on: our sources, and where PyTorch lies."""
+    digest = hashlib.sha256(str(torch.packages).encode())
+    for path in (*sorted(SOURCES.rglob("*.[ch]")), Path(stubs.__file__), Path(__file__)):
+        digest.update(b"\0" + path.read_bytes())
+    return digest.hexdigest()[:12]
+
+
+def _header_texts(folders: Iterable[Path]) -> str:
+    names = ("cusolverDn.h", "cusparse.h", "cudnn_*.h")
+    paths = [path for folder in folders for name in names for path in sorted(folder.glob(name))]
+    return "\n".join(path.read_text(encoding="utf-8", errors="replace") for path in paths)
+
+
+def _run(command: list[object], folder: Path) -> None:
+    words = [str(word) for word in command]
+    done = subprocess.run(words, cwd=folder, capture_output=True, text=True)
+    if done.returncode:
+        errors = [line for line in done.stderr.splitlines() if "error" in line] or [done.stderr]
+        raise ValueError(
+            "The emulated card does not compile with this PyTorch and compiler, which say: "
+            f"{errors[0].strip()}"
+        )

@@ -1,0 +1,205 @@
+"""Runs any program on an emulated card, and collects what PyTorch's allocator says of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tutorial_lib.instruments.emulated import build
+from tutorial_lib.instruments.emulated.cards import Card
+from tutorial_lib.units import human_bytes
+
+INSIDE = Path(__file__).parent / "inside"
+OUT_OF_MEMORY = 3
+
+
+@dataclass(frozen=True)
+class Emulated:
+    """What a program did on an emulated card.
+
+    Args:
+        card: The card.
+        status: The program's exit status; negative for the signal that ended it.
+        processes: What each process that used the card wrote down, the largest first.
+        refused: What the program asked for that cannot be emulated, or nothing.
+        silent: Processes that used the card and ended without writing anything down.
+    """
+
+    card: Card
+    status: int
+    processes: list[dict[str, Any]] = field(default_factory=list)
+    refused: str = ""
+    silent: int = 0
+
+    @property
+    def ran_out(self) -> bool:
+        """Tell whether the program ended because the card's memory was too small."""
+        return self.status != 0 and any(process["out_of_memory"] for process in self.processes)
+
+    @property
+    def exit_status(self) -> int:
+        """Give what the command returns: 0, `OUT_OF_MEMORY`, the program's own status, or 2."""
+        return self._end()[0]
+
+    @property
+    def reason(self) -> str:
+        """Say in a sentence why the program ended as it did; nothing when all went well."""
+        return self._end()[1]
+
+    def _end(self) -> tuple[int, str]:
+        if self.refused:
+            return (
+                2,
+                f"The program asked for {self.refused}, which cannot be emulated: run it without.",
+            )
+        if self.status < 0:
+            return 2, (
+                f"The program was ended by {signal.Signals(-self.status).name}: a crash means that "
+                "it uses something that is not emulated, such as CUDA code of its own."
+            )
+        if self.ran_out:
+            return OUT_OF_MEMORY, (
+                "The card's memory ran out, by PyTorch's own allocator: see the error above."
+            )
+        errors = {process["error_after_reading"] for process in self.processes} - {""}
+        if self.status and errors:
+            return 2, (
+                "The program reads values from the card, which are zeros here, and ended with "
+                f"{errors.pop()}: leave out what decides by them."
+            )
+        if self.status:
+            return self.status, (
+                f"The program ended with status {self.status}: its own error stands above. On an "
+                "emulated card every value is zero, so leave out what checks values."
+            )
+        if self.silent:
+            return 0, (
+                f"{self.silent} of the processes that used the card were killed before they could "
+                "report, so their peaks are not known: run the script without what kills them."
+            )
+        if not self.processes:
+            return 2, (
+                "The program never used the card: it must put a tensor on `cuda`, and run in an "
+                "environment whose PyTorch was built for CUDA."
+            )
+        return 0, ""
+
+    def as_data(self) -> dict[str, Any]:
+        """Give the result as plain data, for JSON."""
+        words = {"card": self.card.name, "memory": self.card.memory, "method": "emulated"}
+        return {**words, "exit_status": self.exit_status, "processes": self.processes}
+
+
+def emulate(
+    command: Sequence[str],
+    card: Card,
+    torch: build.CudaTorch,
+    *,
+    steps: int | None = None,
+    snapshot: Path | None = None,
+    watch: bool = True,
+) -> Emulated:
+    """Run a program with the card preloaded; its output goes where ours goes.
+
+    Args:
+        command: The program and its arguments. `python` is that of the environment of `torch`.
+        card: Which card.
+        torch: The PyTorch that the program will import.
+        steps: Stop the program after so many optimizer steps.
+        snapshot: Where to keep the allocator's snapshot, for PyTorch's memory viewer.
+        watch: Whether to write down peaks and their moment; a program that reads its own peaks
+            is faster without.
+
+    Raises:
+        ValueError: When the card cannot be built, or there is no such program.
+    """
+    library = build.make_library(torch)
+    with tempfile.TemporaryDirectory(prefix="emulated-") as out:
+        environment = _environment(card, torch, library, Path(out))
+        environment["TUTORIAL_EMULATED_STEPS"] = str(steps or "")
+        environment["TUTORIAL_EMULATED_SNAPSHOT"] = "1" if snapshot else ""
+        if watch:
+            others = environment.get("PYTHONPATH")
+            environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(INSIDE), others]))
+        program = shutil.which(command[0], path=environment["PATH"])
+        if program is None:
+            raise ValueError(f"There is no program {command[0]!r}: check what follows the `--`.")
+        status = _wait([program, *command[1:]], environment)
+        return _collect(card, status, Path(out), snapshot)
+
+
+def _environment(card: Card, torch: build.CudaTorch, library: Path, out: Path) -> dict[str, str]:
+    programs = torch.packages.parents[2] / "bin"
+    paths = {
+        "PATH": [str(programs), os.environ.get("PATH", os.defpath)],
+        "LD_PRELOAD": [
+            *(str(library / name) for name in (build.LIBRARY, build.NVML)),
+            os.environ.get("LD_PRELOAD", ""),
+        ],
+    }
+    joined = {name: os.pathsep.join(filter(None, parts)) for name, parts in paths.items()}
+    variables = {
+        "TUTORIAL_EMULATED_CARD": card.as_text(),
+        "TUTORIAL_EMULATED_OUT": str(out),
+        "TRITON_LIBCUDA_PATH": str(library),
+    }
+    return {**os.environ, **joined, **variables}
+
+
+def _wait(command: list[str], environment: dict[str, str]) -> int:
+    with subprocess.Popen(command, env=environment) as process:
+        while True:
+            try:
+                return process.wait()
+            except KeyboardInterrupt:  # Ctrl-C reached the program too: wait for its report
+                continue
+
+
+def _collect(card: Card, status: int, out: Path, snapshot: Path | None) -> Emulated:
+    paths = sorted(out.glob("*.json"))
+    found = [(json.loads(path.read_text(encoding="utf-8")), path) for path in paths]
+    found.sort(key=lambda pair: pair[0]["peaks"]["reserved"], reverse=True)
+    if snapshot and found:
+        shutil.copyfile(found[0][1].with_suffix(".pickle"), snapshot)
+    refused = out / "refused"
+    word = refused.read_text(encoding="utf-8") if status and refused.exists() else ""
+    silent = len([*out.glob("*.used")]) - len(found)
+    return Emulated(card, status, [process for process, _ in found], word, silent)
+
+
+def as_text(result: Emulated) -> str:
+    """Write what was found, one fact a line.
+
+    Returns:
+        Peaks of the largest process, their moment and line; or the sentence that says why there
+        are none.
+    """
+    if not result.processes:
+        return result.reason
+    process = result.processes[0]
+    size = human_bytes(result.card.memory)
+    lines = [f"emulated {result.card.name} ({size}), torch {process['torch']}: no kernel ran"]
+    lines += [f"  {kind} peak  {human_bytes(size)}" for kind, size in process["peaks"].items()]
+    lines += [*_moment(process), f"  optimizer steps  {process['updates']}"]
+    if len(result.processes) > 1:
+        lines.append(
+            f"  processes on a card of their own  {len(result.processes)}, the largest shown"
+        )
+    return "\n".join(filter(None, [*lines, result.reason]))
+
+
+def _moment(process: dict[str, Any]) -> list[str]:
+    moment = process["moment"]
+    if moment is None:
+        return ["  moment of the peak  unknown: too many allocations came after it"]
+    lines = [f"  moment of the peak  update {moment['update']}, {moment['phase']}"]
+    words = [text for text in (moment["line"], moment["caller"]) if text]
+    return lines + ([f"  line  {', called from '.join(words)}"] if words else [])

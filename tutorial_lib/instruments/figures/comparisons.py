@@ -1,0 +1,96 @@
+"""Figures of comparisons: with published numbers, and of all that fits a budget."""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from matplotlib.ticker import LogLocator
+
+from tutorial_lib.plots.base import MARKED_LINES, CourseFigure, line_legend, new_figure
+from tutorial_lib.units import GIB, human_bytes, human_seconds
+
+
+def agreement(
+    figures: Mapping[str, Sequence[tuple[float, float]]],
+    *,
+    title: str,
+    unit: str = "GiB",
+    log: bool = False,
+) -> CourseFigure:
+    """Draw how far figures are from published ones, against the published size.
+
+    Args:
+        figures: Name of each kind of figure; to its points: published size, and ours by theirs.
+        title: Words above.
+        unit: Of the published sizes.
+        log: For figures that are many times off: a logarithmic axis of ours by theirs.
+    """
+    figure, axes = new_figure(title, height=3.6)
+    for (name, points), look in zip(figures.items(), MARKED_LINES, strict=False):
+        sizes, ratios = zip(*points, strict=True)
+        heights = ratios if log else [100 * (ratio - 1) for ratio in ratios]
+        words = f"{name} ({len(points)})"
+        axes.plot(sizes, heights, linestyle="none", fillstyle="none", label=words, **look)
+    axes.axhline(1 if log else 0, color="black", linewidth=0.8)
+    axes.set_xscale("log")
+    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.xaxis.set_major_formatter("{x:g}")
+    axes.minorticks_off()
+    ylabel = "ours by theirs (logarithmic)" if log else "ours less theirs, %"
+    axes.set(xlabel=f"published, {unit} (logarithmic)", ylabel=ylabel)
+    if log:
+        axes.set_yscale("log", base=2)
+        axes.yaxis.set_major_formatter("{x:g}")
+    axes.legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1.0, 1.0))
+    medians = ", ".join(
+        f"{name}: median off by {statistics.median(abs(ratio - 1) for _, ratio in points):.1%}"
+        for name, points in figures.items()
+    )
+    figure.alt = f"{title}, against the published size. {medians}."
+    return figure
+
+
+def fits(found: Any) -> CourseFigure:
+    """Draw every choice that fits: its predicted peak, and its predicted time of an update.
+
+    Args:
+        found: What `planning.fit` gave.
+
+    Raises:
+        ValueError: When nothing fits: there is nothing to draw.
+    """
+    fitting = [choice for choice in found.choices if choice.fits]
+    if found.best is None:
+        raise ValueError(
+            f"Nothing fits {human_bytes(found.budget_bytes)}, so that there is nothing to draw: "
+            f"try a budget of {human_bytes(found.smallest_bytes)}."
+        )
+    title = f"{found.model}, {found.effective_batch} samples an update (predicted)"
+    figure, axes = new_figure(title, height=3.6)
+    kinds = dict.fromkeys((choice.precision, choice.optimizer) for choice in fitting)
+    for kind, look in zip(kinds, itertools.cycle(MARKED_LINES)):
+        mine = [choice for choice in fitting if (choice.precision, choice.optimizer) == kind]
+        axes.plot(
+            [choice.peak_bytes / GIB for choice in mine],
+            [choice.seconds for choice in mine],
+            linestyle="--",
+            label=", ".join(kind),
+            **look,
+        )
+    axes.axvline(found.budget_bytes / GIB, color="black", linewidth=1)
+    axes.plot(found.best.peak_bytes / GIB, found.best.seconds, "*", color="black", markersize=12)
+    axes.set_xlabel("peak, GiB (line: the budget)")
+    axes.set_ylabel("seconds an update (star: the fastest)")
+    axes.set_ylim(bottom=0)
+    line_legend(axes)
+    best = found.best
+    figure.alt = (
+        f"{title}: {len(fitting)} of {len(found.choices)} choices fit "
+        f"{human_bytes(found.budget_bytes)}. Fastest: {best.precision}, {best.optimizer}, "
+        f"{best.micro_batch} x {best.accumulation}, peak {human_bytes(best.peak_bytes)}, "
+        f"{human_seconds(best.seconds)} an update."
+    )
+    return figure

@@ -1,0 +1,173 @@
+"""Let a model run by a plan, and give it back as it was."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tutorial_lib.instruments.planning.calls import Call, find_stages, kind_of, replaced
+from tutorial_lib.instruments.planning.execute import Execution, Observe
+from tutorial_lib.instruments.planning.schedule import Plan
+from tutorial_lib.instruments.planning.simulate import Tree
+from tutorial_lib.instruments.planning.tape import Tape, in_place_of_stand_ins
+from tutorial_lib.instruments.private_torch import CALL
+
+_applied: weakref.WeakKeyDictionary[nn.Module, Callable[[], None]] = weakref.WeakKeyDictionary()
+
+
+def apply(model: nn.Module, plan: Plan) -> nn.Module:
+    """Let a model run by a plan from now on, in training.
+
+    Gradients are the same, bit for bit, dropout included. What a stage changes besides its output,
+    it changes each time it runs: BatchNorm's running averages move with every recomputation. Its
+    hooks run as often. Without gradients, as in evaluation, the model runs as before.
+
+    Args:
+        model: The one that was profiled, or one like it. Of a plan without a profile, a model with
+            as many stages as `find_stages` sees, each called once and giving one tensor.
+        plan: What to keep and what to recompute. It takes the place of one that was applied before.
+
+    Returns:
+        The model.
+
+    Raises:
+        ValueError: When the plan was made for another model, or recomputes what lies before or
+            after the stages; the model is as before.
+        RuntimeError: In a forward, when the model does not call the stages as it was profiled.
+    """
+    calls, tree = plan.calls, plan.tree
+    if calls:
+        last = len(calls) + 1
+        if tree[0] != 0 or tree[-1] != last:
+            raise ValueError(
+                "The plan recomputes what the model does before its first stage or after its "
+                f"last one: 0 and {last} must stand in the tree by themselves."
+            )
+        tree = _shifted(tree[1:-1])
+        check_same_model(model, calls)
+    else:
+        found = find_stages(model)
+        if len(found) != len(plan.stages):
+            raise ValueError(
+                f"The plan has {len(plan.stages)} stages, and {type(model).__name__} has "
+                f"{len(found)}: solve for what planning.profile(model, loss) gives."
+            )
+        calls = tuple(Call.supposed(name, module) for name, module in found.items())
+    install(model, calls, tree)
+    return model
+
+
+def _shifted(tree: Tree) -> Tree:
+    return tuple(
+        _shifted(item) if isinstance(item, tuple) else type(item)(item - 1) for item in tree
+    )
+
+
+def undo(model: nn.Module) -> nn.Module:
+    """Give a model back as it was before `apply`.
+
+    Returns:
+        The model. One that no plan was applied to is left alone.
+    """
+    _applied.pop(model, lambda: None)()
+    return model
+
+
+def install(
+    model: nn.Module, calls: Sequence[Call], tree: Tree, observe: Observe | None = None
+) -> None:
+    """Let the stages of a model run by a tree; `undo` puts back what was there.
+
+    Args:
+        model: Whose stages.
+        calls: Its stages as it calls them.
+        tree: Numbers are places in `calls`.
+        observe: Called before the first stage, as after stage -1, and as `Execution.run` does.
+    """
+    undo(model)
+    stages = {name: model.get_submodule(name) for name in dict.fromkeys(c.name for c in calls)}
+    running = _Running(calls, tree, observe)
+    changes = replaced(stages, running.stage)
+    changes.enter_context(replaced({"": model}, running.whole, "forward"))
+    config: Any = getattr(model, "config", None)
+    # keys and values for generation would be stored by every recomputation
+    uses_cache = getattr(config, "use_cache", None) is True
+    if uses_cache:
+        config.use_cache = False
+        changes.callback(setattr, config, "use_cache", True)
+    _applied[model] = changes.close
+
+
+class _Running:
+    """The calls that take the place of a model's own, and the tapes of those that run now."""
+
+    def __init__(self, calls: Sequence[Call], tree: Tree, observe: Observe | None) -> None:
+        self.calls, self.tree, self.observe = calls, tree, observe
+        self.tapes: list[Tape] = []
+
+    def stage(self, name: str, module: nn.Module) -> Callable[..., Any]:
+        """Make a call that is only noted."""
+        call = getattr(module, CALL)
+
+        def stage(*args: Any, **kwargs: Any) -> Any:
+            if not self.tapes or not torch.is_grad_enabled():
+                return call(*args, **kwargs)
+            return self.tapes[-1].stage(name, call, args, kwargs)
+
+        return stage
+
+    def whole(self, _: str, module: nn.Module) -> Callable[..., Any]:
+        """Make a forward of the whole model that begins a tape and runs it."""
+        forward = module.forward
+
+        def whole(*args: Any, **kwargs: Any) -> Any:
+            if not torch.is_grad_enabled():
+                return forward(*args, **kwargs)
+            tape = Tape(self.calls, self._run)
+            self.tapes.append(tape)
+            try:
+                output = forward(*args, **kwargs)
+                _check_complete(tape)
+                return in_place_of_stand_ins(output)
+            finally:
+                self.tapes.remove(tape)
+
+        return whole
+
+    def _run(self, tape: Tape) -> dict[int, Tensor]:
+        values: dict[int, Tensor] = {}
+        execution = Execution(tape)
+        if self.observe is not None:
+            self.observe(execution, -1, values)
+        execution.run(self.tree, values, self.observe)
+        return values
+
+
+def check_same_model(model: nn.Module, calls: Sequence[Call]) -> None:
+    """Refuse a model that a plan was not made for.
+
+    Raises:
+        ValueError: When a stage is not there, or is another kind of module.
+    """
+    modules = dict(model.named_modules())
+    for call in calls:
+        there = kind_of(modules[call.name]) if call.name in modules else None
+        if there != call.kind:
+            seen = "nothing" if there is None else f"{there[0]} with {there[1]} parameters"
+            raise ValueError(
+                f"The plan was made for another model: its stage {call.name} is {call.kind[0]} "
+                f"with {call.kind[1]} parameters, and {type(model).__name__} has {seen} there. "
+                "Profile this model and solve again."
+            )
+
+
+def _check_complete(tape: Tape) -> None:
+    if not tape.is_complete:
+        raise RuntimeError(
+            f"The model called {tape.piece} stages, and the plan has {len(tape.calls)}: it was "
+            "made for other inputs. Profile and solve again."
+        )

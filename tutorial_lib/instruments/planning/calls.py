@@ -1,0 +1,193 @@
+"""The stages of a model, as it calls them: which modules, in what order, with what output."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import astuple, dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tutorial_lib.instruments import segments
+from tutorial_lib.instruments.planning.stages import Stage
+from tutorial_lib.instruments.private_torch import CALL, tree_leaves, tree_map_only, without_modes
+
+# What lies between the blocks of a U-Net of diffusers, at the same level as they.
+_BETWEEN = {"Downsample2D", "Upsample2D"}
+_IN_LEVELS = ("attentions", "resnets")
+_NAME_THEM = (
+    "Name them: stages=['layers.0', 'layers.1', ...], the modules that run one after the other "
+    "and hold most of the model, as model.named_modules() calls them."
+)
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call of a stage: its module, and the form of its output.
+
+    Args:
+        name: Path of the module.
+        kind: Class of the module, and how many parameters it has.
+        output: What it gives, each tensor as one without memory.
+        is_profiled: Whether the output is known from a run, or only supposed.
+        products: How many products it runs before the last tensor that its backward needs.
+    """
+
+    name: str
+    kind: tuple[str, int]
+    output: Any
+    is_profiled: bool = True
+    products: int = 0
+
+    @classmethod
+    def of(cls, name: str, module: nn.Module, output: Any) -> Call:
+        """Note a call and the form of what it gave."""
+        return cls(name, kind_of(module), tree_map_only(Tensor, _without_memory, output))
+
+    @classmethod
+    def supposed(cls, name: str, module: nn.Module) -> Call:
+        """Suppose that a stage gives one tensor."""
+        return cls(name, kind_of(module), torch.empty((), device="meta"), is_profiled=False)
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        """The tensors of the output, without their memory."""
+        return [leaf for leaf in tree_leaves(self.output) if isinstance(leaf, Tensor)]
+
+    def filled(self, results: Sequence[Any]) -> Any:
+        """Give an output of this form with other values in the place of its tensors."""
+        rest = iter(results)
+        return tree_map_only(Tensor, lambda _: next(rest), self.output)
+
+    def without_work(self, *args: Any, **kwargs: Any) -> Any:
+        """Give such an output of fake inputs, and such gradients of it, by no operation."""
+        inputs = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
+        made = _WithoutWork.apply(self.tensors, *inputs)  # type: ignore[no-untyped-call]
+        return self.filled(made)
+
+
+class _WithoutWork(torch.autograd.Function):
+    """Tensors of the right shapes, forward and backward."""
+
+    @staticmethod
+    def forward(ctx: Any, made: list[Tensor], *inputs: Tensor) -> tuple[Tensor, ...]:
+        ctx.forms = [(x.shape, x.dtype) for x in inputs]
+        return tuple(torch.empty(like.shape, dtype=like.dtype) for like in made)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        pairs = zip(ctx.forms, ctx.needs_input_grad[1:], strict=True)
+        made = (torch.empty(form[0], dtype=form[1]) if needed else None for form, needed in pairs)
+        return None, *made
+
+
+def _without_memory(leaf: Tensor) -> Tensor:
+    with without_modes():  # a fake tensor could not go to another process
+        empty = torch.empty((), dtype=leaf.dtype, device="meta")
+        return empty.as_strided(leaf.shape, [0] * leaf.dim())
+
+
+def kind_of(module: nn.Module) -> tuple[str, int]:
+    """Describe a module so that another model's is told from it."""
+    return type(module).__name__, sum(parameter.numel() for parameter in module.parameters())
+
+
+def find_stages(
+    model: nn.Module, stages: Sequence[str | nn.Module] | None = None
+) -> dict[str, nn.Module]:
+    """Find the modules that a plan keeps or recomputes, by name.
+
+    Args:
+        model: Any module.
+        stages: Which ones, by path or as modules; `None` looks for the model's blocks, the
+            children of an `nn.Sequential`, and what lies between the blocks of a U-Net.
+
+    Raises:
+        ValueError: When none is found, or a name is no module's, or one lies inside another.
+    """
+    names = {module: name for name, module in model.named_modules()}
+    if stages is None:
+        found = _looked_for(model)
+    else:
+        missing = [s for s in stages if s not in names and s not in names.values()]
+        if missing:
+            raise ValueError(f"{missing[0]!r} is no module of {type(model).__name__}. {_NAME_THEM}")
+        found = [model.get_submodule(s) if isinstance(s, str) else s for s in stages]
+    named = {names[module]: module for module in found}
+    for module in found:
+        inside = next(
+            (part for part in module.modules() if part in found and part is not module), 0
+        )
+        if isinstance(inside, nn.Module):
+            raise ValueError(f"The stage {names[inside]} lies inside the stage {names[module]}.")
+    return named
+
+
+def _looked_for(model: nn.Module) -> list[nn.Module]:
+    if isinstance(model, nn.Sequential) and len(model):
+        return list(model)
+    try:
+        blocks = segments.find_blocks(model)
+    except ValueError as error:
+        raise ValueError(f"{error} {_NAME_THEM}") from None
+    levels = [
+        child
+        for module in model.modules()
+        for name, part in module.named_children()
+        if name in _IN_LEVELS and isinstance(part, nn.ModuleList)
+        for child in part
+    ]
+    if set(levels) & set(blocks):
+        between = [m for m in model.modules() if type(m).__name__ in _BETWEEN]
+        blocks = [*dict.fromkeys([*blocks, *levels, *between])]
+    inside = {part for block in blocks for part in block.modules() if part is not block}
+    return [block for block in dict.fromkeys(blocks) if block not in inside]
+
+
+def replaced(
+    stages: dict[str, nn.Module],
+    make: Callable[[str, nn.Module], Callable[..., Any]],
+    method: str = CALL,
+) -> contextlib.ExitStack:
+    """Give modules another method until what is returned closes.
+
+    Args:
+        stages: The modules, by name.
+        make: Gets the name and the module, and gives what takes the method's place.
+        method: `CALL` is the whole call, hooks included: FSDP gathers weights in one.
+    """
+    made = {name: make(name, module) for name, module in stages.items()}
+    undo = contextlib.ExitStack()
+    for name, module in stages.items():
+        segments.replace_method(module, made[name], undo, method)
+    return undo
+
+
+def first_alike(calls: Sequence[Call], stages: Sequence[Stage]) -> list[int]:
+    """Say for each stage which one stands for it: the first of its kind with the same numbers.
+
+    Args:
+        calls: The stages without the first and the last.
+        stages: All, with their numbers.
+    """
+    times = Counter(call.name for call in calls)
+    seen: dict[str, int] = {}
+    first = list(range(len(stages)))
+    for index, call in enumerate(calls, 1):
+        if times[call.name] == 1:
+            form = replace(stages[index], selective=None)
+            numbers = [f"{n:.9g}" for n in astuple(form) if n is not None]
+            shapes = [(tensor.shape, tensor.dtype) for tensor in call.tensors]
+            first[index] = seen.setdefault(str((call.kind, shapes, numbers)), index)
+    return first
+
+
+def left_out(stages: dict[str, nn.Module], calls: Sequence[Call]) -> contextlib.ExitStack:
+    """Let some stages do no work, on tensors without memory, until what is returned closes."""
+    absent = {call.name: call for call in calls}
+    parts = {name: stages[name] for name in absent}
+    return replaced(parts, lambda name, _: functools.partial(absent[name].without_work))

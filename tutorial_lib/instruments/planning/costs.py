@@ -1,0 +1,191 @@
+"""A chain's bytes as arrays, in the form that the solvers add up."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tutorial_lib.instruments.planning.simulate import Selective
+from tutorial_lib.instruments.planning.stages import Skip, Stage, outputs
+
+Bytes = NDArray[np.int64]
+Seconds = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Costs:
+    """For each stage, what it needs besides all that stages to its left hold.
+
+    Stages to the left of stage i hold its input, and what they keep or have as boundaries. These
+    arrays say how much more is needed, so that a solver adds and compares only.
+
+    Args:
+        forward: Seconds of a forward; infinite for one that must not run twice.
+        boundary: Bytes of the input of each stage as a boundary. A skip that is held anyway costs
+            nothing here.
+        saved: Bytes that a kept stage adds for those to its right.
+        keep: Bytes needed while a forward runs that keeps.
+        stop: The same for the last forward of a segment that is run again.
+        drop: Bytes needed while a forward runs that keeps nothing, its input included.
+        back: Bytes needed while a backward runs.
+        waiting: Bytes of gradients that wait while a segment that ends with this stage is
+            recomputed.
+        first: Bytes that are held while a stage runs for the first time, and not in backward.
+        early: Seconds that are saved where a segment that is run again ends with this stage.
+        extra: Seconds that keeping the stage in this way adds.
+        selective: The same chain when stages are kept selectively, if any may be.
+    """
+
+    forward: Seconds
+    boundary: Bytes
+    saved: Bytes
+    keep: Bytes
+    stop: Bytes
+    drop: Bytes
+    back: Bytes
+    waiting: Bytes
+    first: Bytes
+    early: Seconds
+    extra: Seconds
+    selective: Costs | None = None
+
+    def __len__(self) -> int:
+        return len(self.forward)
+
+    @classmethod
+    def of(cls, stages: Sequence[Stage], skips: Sequence[Skip]) -> Costs:
+        """Write a chain as arrays."""
+        count = len(stages)
+        made = np.array(outputs(stages), np.int64)
+        pinned, shared, later, first = (np.zeros(count, np.int64) for _ in range(4))
+        between = np.zeros(count, np.int64)
+        for skip in skips:
+            pinned[skip.source] += skip.num_bytes
+            shared[skip.source] += skip.num_bytes * skip.is_boundary
+            (later if skip.is_saved else first)[skip.source + 1 :] += skip.num_bytes
+            between[skip.source : skip.target] += skip.waiting_bytes
+
+        def column(name: str, kind: Any = np.int64) -> NDArray[Any]:
+            return np.array([getattr(stage, name) for stage in stages], kind)
+
+        inputs, saved = column("input_bytes"), column("saved_bytes")
+        boundary = inputs - np.concatenate([[0], shared[:-1]])
+        gradients = column("gradient_bytes")
+        waiting = made + between + gradients[::-1].cumsum()[::-1] - gradients
+        output = made + pinned - shared + column("forward_temporary_bytes")
+        temporary = column("backward_temporary_bytes") - column("handed_on_bytes")
+        keep = later + np.maximum(saved + column("kept_temporary_bytes"), output)
+        stopped = column("stopped_temporary_bytes", np.float64)  # None is not a number here
+        stop = np.where(np.isnan(stopped), keep, later + saved + np.nan_to_num(stopped))
+        may_repeat = column("recomputable", bool)
+        back = later + saved + temporary + waiting
+        waiting[-1] = 0  # the first forward ends before there is any gradient
+        selective = None
+        if any(stage.selective for stage in stages):
+            forms = [
+                replace(s.selective or s, gradient_bytes=s.gradient_bytes, selective=None)
+                for s in stages
+            ]
+            more = [_kept_seconds(a) - _kept_seconds(b) for a, b in zip(forms, stages, strict=True)]
+            selective = replace(cls.of(forms, skips), extra=np.array(more))
+        return cls(
+            np.where(may_repeat, column("forward_seconds", np.float64), np.inf),
+            boundary,
+            saved - pinned,
+            keep,
+            stop.astype(np.int64),
+            later + boundary + output,
+            back,
+            waiting,
+            first,
+            column("early_stop_seconds", np.float64),
+            np.zeros(count),
+            selective,
+        )
+
+    def ways(self, end: int) -> tuple[Costs, ...]:
+        """List the ways to keep a stage of a part that ends with `end`.
+
+        A segment, which never ends with the last stage, keeps its stages whole: PyTorch's nested
+        checkpoints would hold what a selective one stores.
+        """
+        both = self.selective is not None and end == len(self) - 1
+        return (self, self.selective) if both and self.selective else (self,)
+
+    def leaf(self, way: Costs, index: int) -> int:
+        """Give what stands in a tree for a stage that is kept in one of the ways."""
+        return index if way is self else Selective(index)
+
+    def again(self, start: int, stop: int) -> float:
+        """Give the seconds of running a segment again, up to where PyTorch stops."""
+        return float(self.forward[start:stop].sum() - self.early[stop - 1])
+
+    def forwards(self, needs: Bytes, start: int, stop: int, end: int) -> Bytes:
+        """Give what some forwards need, as part of the chain up to `end`.
+
+        Args:
+            needs: `keep` or `drop`.
+            start: First of them.
+            stop: One after the last.
+            end: Last stage of the part: it is the last of all in the first forward alone.
+        """
+        more = self.first[start:stop] if end == len(self) - 1 else self.waiting[end]
+        total: Bytes = needs[start:stop] + more
+        return total
+
+    def kept(self, index: int, end: int) -> int:
+        """Give what a stage needs when it is kept, forward and backward."""
+        is_again = index == end < len(self) - 1
+        forward = self.forwards(self.stop if is_again else self.keep, index, index + 1, end)
+        return int(max(forward[0], self.back[index]))
+
+    def dropped(self, start: int, stop: int, end: int) -> Bytes:
+        """Give what a segment needs while it is dropped, stage by stage, without its input."""
+        needs = self.forwards(self.drop, start, stop, end)
+        needs[:1] -= self.boundary[start]
+        return needs
+
+    def grouped(self, groups: Sequence[Sequence[int]]) -> Costs:
+        """Make one stage of each group of neighbours, which are then kept or dropped together.
+
+        What a group needs while it is dropped is a little too much where its first stage's input
+        is free by then.
+        """
+        parts = [slice(group[0], group[-1] + 1) for group in groups]
+        held = [self.saved[part].cumsum() - self.saved[part] for part in parts]
+
+        def largest(values: Bytes) -> Bytes:
+            pairs = zip(parts, held, strict=True)
+            return np.array([(values[part] + before).max() for part, before in pairs], np.int64)
+
+        stop = largest(self.keep)
+        for number, (part, before) in enumerate(zip(parts, held, strict=True)):
+            needs = self.keep[part] + before
+            needs[-1] = self.stop[part][-1] + before[-1]
+            stop[number] = needs.max()
+        running = []
+        for part in parts:
+            later = self.drop[part][1:] + self.boundary[part][0]
+            running.append(max(self.drop[part][0], later.max(initial=0)))
+        return Costs(
+            np.array([self.forward[part].sum() for part in parts]),
+            np.array([self.boundary[part][0] for part in parts], np.int64),
+            np.array([self.saved[part].sum() for part in parts], np.int64),
+            largest(self.keep),
+            stop,
+            np.array(running, np.int64),
+            largest(self.back),
+            np.array([self.waiting[part][-1] for part in parts], np.int64),
+            np.array([self.first[part][-1] for part in parts], np.int64),
+            np.array([self.early[part][-1] for part in parts]),
+            np.array([self.extra[part].sum() for part in parts]),
+            None if self.selective is None else self.selective.grouped(groups),
+        )
+
+
+def _kept_seconds(stage: Stage) -> float:
+    return stage.forward_seconds + stage.backward_seconds

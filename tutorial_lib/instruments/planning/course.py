@@ -1,0 +1,278 @@
+"""Run a model to see its stages: their order, where each begins and ends, whether it repeats."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
+
+from tutorial_lib import device as devices
+from tutorial_lib.instruments.planning.apply import install, undo
+from tutorial_lib.instruments.planning.calls import Call, replaced
+from tutorial_lib.instruments.planning.tape import tensors_of
+from tutorial_lib.instruments.private_torch import CALL
+
+if TYPE_CHECKING:
+    from tutorial_lib.instruments.planning.execute import Execution
+
+Reading = Any  # a number, or several of them in a tuple
+Loss = Callable[[], Tensor]
+
+
+@dataclass
+class Course:
+    """Readings of a clock in the course of a step without recomputation.
+
+    Stage 0 is what the model does before the first call, the last one what it does after them.
+
+    Args:
+        forward: Where each stage's forward ends.
+        backward: Where the backward of each stage begins: the gradient of its output is complete.
+        end: Where the step ends.
+        saved: Where a tensor was last saved for backward when each stage's forward ended.
+        execution: What was run.
+    """
+
+    forward: list[Reading] = field(default_factory=list)
+    backward: dict[int, Reading] = field(default_factory=dict)
+    end: Reading = 0
+    saved: list[Reading] = field(default_factory=list)
+    execution: Execution | None = None
+
+    def take(self, index: int) -> Course:
+        """Take one number of each reading."""
+        return Course(
+            [reading[index] for reading in self.forward],
+            {stage: reading[index] for stage, reading in self.backward.items()},
+            self.end[index],
+            [reading[index] for reading in self.saved],
+            self.execution,
+        )
+
+    def forward_spans(self, start: Reading) -> list[tuple[Reading, Reading]]:
+        """Give where each stage's forward begins and ends."""
+        return list(zip([start, *self.forward[:-1]], self.forward, strict=True))
+
+    def early_stops(self) -> list[float]:
+        """Give the share of each stage's forward that comes after the last tensor it saves."""
+        spans = self.forward_spans(0.0)
+        times = zip(spans, self.saved, strict=True)
+        return [
+            (end - min(end, max(begin, last))) / (end - begin) if end > begin else 0.0
+            for (begin, end), last in times
+        ]
+
+    def backward_spans(self) -> list[tuple[Reading, Reading]]:
+        """Give where each stage's backward begins and ends."""
+        starts, last = [], self.end
+        for stage in range(len(self.forward)):
+            # no gradient comes by where nothing before needs one: the next stage's is the last
+            last = min(last, self.backward.get(stage, last))
+            starts.append(last)
+        return list(zip(starts, [self.end, *starts[:-1]], strict=True))
+
+    def durations(self, start: float) -> tuple[list[float], list[float]]:
+        """Give the seconds of each stage's forward and backward, where readings are seconds."""
+        spans = self.forward_spans(start), self.backward_spans()
+        forward, backward = ([max(0.0, end - begin) for begin, end in kind] for kind in spans)
+        return forward, backward
+
+
+def run_course(
+    model: nn.Module,
+    calls: Sequence[Call],
+    loss: Loss,
+    read: Callable[[], Reading],
+    look: Callable[[int, Tensor], None] = lambda number, tensor: None,
+    kept: type[int] = int,
+) -> Course:
+    """Run forward and backward, nothing recomputed as a whole, and read a clock at every boundary.
+
+    Args:
+        model: Whose stages.
+        calls: As it calls them.
+        loss: Runs the model and gives a scalar.
+        read: The clock.
+        look: Gets the number of each value that a stage leaves for later ones, and the tensor.
+        kept: How stages are kept: `int` or `Selective`.
+    """
+    course = Course()
+    last_saved = [read()]
+
+    def save(tensor: Tensor) -> Tensor:
+        last_saved[0] = read()
+        return tensor.detach()  # itself would be a cycle, where it is the result
+
+    def mark(stage: int) -> Callable[[Tensor], None]:
+        def arrived(_: Tensor) -> None:
+            course.backward[stage] = read()
+
+        return arrived
+
+    def observe(execution: Execution, piece: int, values: dict[int, Tensor]) -> None:
+        course.forward.append(read())
+        course.saved.append(last_saved[0])
+        course.execution = execution
+        made = {n: t for n, t in values.items() if execution.made_by[n] == piece}
+        if piece < 0:
+            made = dict(enumerate(execution.given(0), start=-1_000_000))
+        for number, tensor in made.items():
+            if tensor.requires_grad:
+                tensor.register_hook(mark(piece + 1))  # type: ignore[no-untyped-call]
+            look(number, tensor)
+
+    install(model, calls, tuple(map(kept, range(len(calls)))), observe)
+    try:
+        with saved_tensors_hooks(save, lambda kept: kept):
+            result = loss()
+    finally:
+        undo(model)
+    if course.execution is None:
+        raise ValueError(
+            f"`loss` calls the stages of {type(model).__name__} without its forward, and a plan "
+            "needs that: let `loss` call the model itself, or profile the part that it calls."
+        )
+    course.forward.append(read())
+    course.saved.append(last_saved[0])
+    course.backward[len(calls) + 1] = course.forward[-1]
+    result.backward()  # type: ignore[no-untyped-call]
+    course.end = read()
+    return course
+
+
+def measure_times(
+    model: nn.Module,
+    calls: Sequence[Call],
+    loss: Loss,
+    device: torch.device,
+    repeats: int,
+    kept: type[int],
+) -> tuple[list[float], list[float]]:
+    """Time each stage's forward and backward on the device: the medians of some runs."""
+
+    def read() -> float:
+        devices.synchronize(device)
+        return time.perf_counter()
+
+    runs = []
+    for _ in range(max(1, repeats)):
+        start = read()
+        runs.append(run_course(model, calls, loss, read, kept=kept).durations(start))
+    forward, backward = (
+        torch.tensor(kind).median(dim=0).values for kind in zip(*runs, strict=True)
+    )
+    return forward.tolist(), backward.tolist()
+
+
+@contextlib.contextmanager
+def model_untouched(model: nn.Module, device: torch.device) -> Iterator[None]:
+    """Give back buffers, gradients and random state as they were; collect no garbage meanwhile."""
+    buffers = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
+    gradients = [(parameter, parameter.grad) for parameter in model.parameters()]
+    devices = [device] if device.type == "cuda" else []
+    was_enabled = gc.isenabled()
+    gc.collect()
+    gc.disable()
+    try:
+        with torch.random.fork_rng(devices=devices):
+            yield
+    finally:
+        if was_enabled:
+            gc.enable()
+        undo(model)
+        with torch.no_grad():
+            for buffer, before in buffers:
+                buffer.copy_(before)
+        for parameter, grad in gradients:
+            parameter.grad = grad
+
+
+def record_calls(model: nn.Module, stages: dict[str, nn.Module], loss: Loss) -> list[Call]:
+    """Run the model without gradients and note in which order it calls its stages.
+
+    Raises:
+        ValueError: When a stage is called and gives no tensor, or none is called.
+    """
+    calls: list[Call] = []
+
+    def note(name: str) -> Callable[..., None]:
+        def hook(module: nn.Module, args: Any, output: Any) -> None:
+            calls.append(Call.of(name, module, output))
+
+        return hook
+
+    handles = [m.register_forward_hook(note(name)) for name, m in stages.items()]
+    try:
+        with torch.no_grad():
+            loss()
+    finally:
+        for handle in handles:
+            handle.remove()
+    if not calls:
+        raise ValueError(
+            f"None of the stages {', '.join(list(stages)[:3])} ran: does `loss` call the model?"
+        )
+    return calls
+
+
+def check_repeatable(
+    stages: dict[str, nn.Module], loss: Callable[[], Tensor], keep: Sequence[str]
+) -> None:
+    """Run every stage twice with the same input and random numbers, and compare, bit for bit.
+
+    Args:
+        stages: By name.
+        loss: Runs the model.
+        keep: Stages that may differ, since they are never recomputed.
+
+    Raises:
+        ValueError: When one differs; the message names it.
+    """
+
+    def twice(name: str, module: nn.Module) -> Callable[..., Any]:
+        forward = getattr(module, CALL)
+
+        def run(*args: Any, **kwargs: Any) -> Any:
+            if name in keep:
+                return forward(*args, **kwargs)
+            before = _random_states()
+            first = forward(*args, **kwargs)
+            after = _random_states()
+            _set_random_states(before)
+            again = forward(*args, **kwargs)
+            _set_random_states(after)
+            if not _equal(first, again):
+                raise ValueError(
+                    f"The stage {name} ({type(module).__name__}) gave another output when it was "
+                    "run again with the same input and the same random numbers, so that it cannot "
+                    f"be recomputed. Make it deterministic, or say keep=[{name!r}] to have it kept."
+                )
+            return first
+
+        return run
+
+    with replaced(stages, twice), torch.no_grad():
+        loss()
+
+
+def _equal(one: Any, other: Any) -> bool:
+    pairs = list(zip(tensors_of(one), tensors_of(other), strict=True))
+    return all(bool(((a == b) | ((a != a) & (b != b))).all()) for a, b in pairs)
+
+
+def _random_states() -> list[Tensor]:
+    gpu = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
+    return [torch.get_rng_state(), *gpu]
+
+
+def _set_random_states(states: Sequence[Tensor]) -> None:
+    torch.set_rng_state(states[0])
+    if len(states) > 1:
+        torch.cuda.set_rng_state_all(states[1:])

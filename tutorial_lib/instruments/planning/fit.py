@@ -1,0 +1,173 @@
+"""Find the fastest way to train a published model within a memory budget."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import fields, replace
+from typing import Any
+
+from joblib.externals.loky import (  # type: ignore[import-untyped]
+    get_reusable_executor,
+)
+
+from tutorial_lib.instruments.planning.choices import Choice, Fit
+from tutorial_lib.instruments.planning.predictions import Parts, predicted_peak
+from tutorial_lib.instruments.planning.profile import Profile
+from tutorial_lib.instruments.planning.roofline import Speed
+from tutorial_lib.instruments.planning.solve import floor_bytes, solve
+from tutorial_lib.instruments.planning.stages import Skip, Stage
+from tutorial_lib.instruments.training import Recipe, Shard
+from tutorial_lib.instruments.training.choices import COPYING, UNDIVIDED
+
+PRECISIONS = ("bf16-amp", "bf16")
+OPTIMIZERS = ("adamw-fused", "adamw-8bit")
+_TRIES = 3  # plans that are predicted in whole before the next choice is taken
+
+
+def fit(
+    recipe: Recipe | str,
+    *,
+    budget_bytes: int,
+    effective_batch: int,
+    precisions: Sequence[str] = PRECISIONS,
+    optimizers: Sequence[str] | None = None,
+    speed: Speed | None = None,
+) -> Fit:
+    """Search micro-batch, accumulation, checkpointing plan, precision and optimizer.
+
+    A model's stages are profiled on tensors without memory with one and with two samples; their
+    bytes and times for other micro-batches lie on the straight line through both. The fastest
+    choice is then predicted in whole, with its plan at work, and gets less for its plan where
+    that shows more than the budget. The second and further precisions are looked at in a process
+    of their own.
+
+    Args:
+        recipe: The model, its sizes, LoRA, and the ranks with what they share: bytes are then those
+            of one of them, and the time of their collectives is left out. A name is enough.
+        budget_bytes: For everything that PyTorch holds: model, gradients, states, activations.
+            A GPU's allocator, kernels and CUDA itself need more on top.
+        effective_batch: Samples for each update, of all ranks together.
+        precisions: Which to try, as in `Recipe`.
+        optimizers: Which to try, as in `Recipe`; `None` tries `OPTIMIZERS`, but for those that
+            cannot update what the ranks divide.
+        speed: What to predict times with; `None` takes that of an A100.
+
+    Returns:
+        All choices; `best` is `None` when nothing fits, and `smallest_bytes` says what would do.
+
+    Raises:
+        ValueError: When a number is below 1, or a name is not known.
+    """
+    recipe = Recipe(recipe) if isinstance(recipe, str) else recipe
+    # tensor parallel ranks all get all samples
+    together = 1 if recipe.shard == Shard.TP else recipe.ranks
+    if effective_batch < 1 or budget_bytes < 1 or effective_batch % together:
+        raise ValueError(
+            f"effective_batch (={effective_batch}) and budget_bytes (={budget_bytes}) must be at "
+            f"least 1, and effective_batch a multiple of the ranks with samples of their own "
+            f"(={together})."
+        )
+    speed = speed or Speed()
+    if optimizers is None:
+        is_divided = recipe.shard not in (None, *COPYING)
+        optimizers = [name for name in OPTIMIZERS if not (is_divided and name in UNDIVIDED)]
+    found = _taken_apart([replace(recipe, precision=p) for p in precisions], optimizers, speed)
+    choices = [
+        _choice(parts, optimizer, micro_batch, effective_batch // together, budget_bytes, speed)
+        for parts in found
+        for optimizer in parts.updates
+        for micro_batch in _divisors(effective_batch // together)
+    ]
+    return _verified(Fit(recipe, budget_bytes, effective_batch, tuple(choices)), found)
+
+
+def _taken_apart(recipes: Sequence[Recipe], optimizers: Sequence[str], speed: Speed) -> list[Parts]:
+    """Take the first step apart here, and those of other precisions in a second process."""
+    second = get_reusable_executor(max_workers=1)
+    others = [second.submit(Parts.of, recipe, optimizers, speed) for recipe in recipes[1:]]
+    first = [Parts.of(recipe, optimizers, speed) for recipe in recipes[:1]]
+    return [*first, *(other.result() for other in others)]
+
+
+def _divisors(number: int) -> list[int]:
+    return [n for n in range(1, number + 1) if number % n == 0]
+
+
+def _at(parts: Parts, micro_batch: int) -> Profile:
+    """Continue the straight line through one and two samples."""
+
+    def line(first: Any, second: Any) -> Any:
+        if isinstance(first, Stage) and isinstance(second, Stage):
+            return between(first, second)
+        if first is None or second is None or isinstance(first, bool):
+            return None if second is None else first
+        return max(0, first + (second - first) * (micro_batch - 1))
+
+    def between(first: Any, second: Any) -> Any:
+        names = [field.name for field in fields(first) if field.name not in ("source", "target")]
+        values = {n: line(getattr(first, n), getattr(second, n)) for n in names}
+        if "handed_on_bytes" in values:
+            values["handed_on_bytes"] = min(values["handed_on_bytes"], values["saved_bytes"])
+        return replace(first, **values)
+
+    one, two = parts.one, parts.two
+    stages: list[Stage] = [between(a, b) for a, b in zip(one.stages, two.stages, strict=True)]
+    skips: list[Skip] = [between(a, b) for a, b in zip(one.skips, two.skips, strict=True)]
+    return replace(one, stages=tuple(stages), skips=tuple(skips))
+
+
+def _choice(
+    parts: Parts, optimizer: str, micro_batch: int, samples: int, budget: int, speed: Speed
+) -> Choice:
+    """Solve for what the model and its update leave of the budget."""
+    at, update = _at(parts, micro_batch), parts.updates[optimizer]
+    accumulation = samples // micro_batch
+    always = update.resident_bytes
+    if accumulation > 1:  # from the second micro-batch on all gradients are there
+        always += sum(stage.gradient_bytes for stage in at.stages)
+        at = replace(at, stages=tuple(replace(s, gradient_bytes=0) for s in at.stages))
+    precision = str(parts.recipe.precision)
+    chosen = Choice(precision, optimizer, micro_batch, accumulation, 0.0, 0, 0.0)
+    least = max(always + floor_bytes(at), update.peak_bytes)
+    if least > budget:
+        return replace(chosen, peak_bytes=least)
+    found = solve(at, budget_bytes=budget - always)
+    seconds = accumulation * found.seconds + update.touched_bytes / speed.bytes_per_second
+    peak = max(always + found.peak_bytes, update.peak_bytes)
+    return replace(
+        chosen, seconds=seconds, peak_bytes=peak, overhead=max(0.0, found.overhead), plan=found
+    )
+
+
+def _verified(found: Fit, by_precision: Sequence[Parts]) -> Fit:
+    """Predict the fastest choice in whole; where it does not fit, leave its plan less room."""
+    updates = {str(parts.recipe.precision): parts.updates for parts in by_precision}
+    for _ in range(_TRIES):
+        best = found.best
+        if best is None or best.is_verified or best.plan is None:
+            break
+        update = updates[best.precision][best.optimizer]
+        peak = predicted_peak(found.recipe_of(best), best.plan, update)
+        over = peak - found.budget_bytes
+        changed = replace(best, peak_bytes=peak, is_verified=True)
+        if over > 0:
+            changed = _with_less(best, over)
+        others = [changed if choice is best else choice for choice in found.choices]
+        found = replace(found, choices=tuple(others))
+    return found
+
+
+def _with_less(choice: Choice, over: int) -> Choice:
+    plan = choice.plan
+    assert plan is not None
+    room = (plan.budget_bytes or 0) - over
+    try:
+        again = replace(
+            solve(plan.stages, budget_bytes=min(room, plan.peak_bytes - over), skips=plan.skips),
+            names=plan.names,
+            calls=plan.calls,
+        )
+    except ValueError:
+        return replace(choice, peak_bytes=choice.peak_bytes + over, plan=None)
+    slower = choice.accumulation * (again.seconds - plan.seconds)
+    return replace(choice, plan=again, seconds=choice.seconds + slower, overhead=again.overhead)

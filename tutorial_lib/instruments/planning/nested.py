@@ -1,0 +1,154 @@
+"""Plans with segments inside segments, for budgets that no single recomputation reaches.
+
+Stages that are alike make parts of the chain that are alike, and each is solved once: a chain of a
+thousand equal layers takes seconds. Bytes are rounded to the nearest slot, so what the table says
+is checked by whoever reads it.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tutorial_lib.instruments.planning.costs import Costs
+from tutorial_lib.instruments.planning.simulate import Tree
+
+Row = NDArray[np.float32]
+Part = tuple[int, int]
+
+
+class NestedTable:
+    """Least extra seconds of every part of the chain, for every number of slots.
+
+    Args:
+        costs: The chain.
+        budget: Bytes that the last slot stands for, besides the input of the first stage.
+        num_slots: How finely the budget is cut.
+
+    Source:
+        Beaumont et al. (2019), Optimal checkpointing for heterogeneous chains; no table of choices
+        is kept, since they can be found again from the times.
+    """
+
+    def __init__(self, costs: Costs, budget: int, num_slots: int) -> None:
+        self.costs = costs
+        self.num_slots = min(num_slots, max(1, budget))
+        self.slot = max(1, budget) / self.num_slots
+        self.run_end = _run_ends(costs)
+        may_repeat = np.isfinite(costs.forward)
+        self.before = np.concatenate([[0.0], np.cumsum(np.where(may_repeat, costs.forward, 0.0))])
+        self.boundary = self._slots(costs.boundary)
+        # parts that are alike have one number, and one row of each table; the shortest come first
+        count, parts = len(costs), dict[Part, int]()
+        self.number = np.zeros((count, count), np.int32)
+        for length in range(count):
+            for start in range(count - length):
+                part = self.canonical(start, start + length)
+                self.number[start, start + length] = parts.setdefault(part, len(parts))
+        self.rows = np.full((len(parts), self.num_slots + 1), np.inf, np.float32)
+        self.after = self.rows.copy()  # the same times, by the slots with the input held too
+        for (start, end), number in parts.items():
+            row = self.rows[number] = self._row(start, end)
+            held = min(int(self.boundary[start]), len(row))
+            self.after[number, held:] = row[: len(row) - held]
+
+    def canonical(self, start: int, end: int) -> Part:
+        """Give the part that stands for all that are alike: the last one in a run of equals."""
+        shift = self.run_end[end] - end if self.run_end[start] == self.run_end[end] else 0
+        return start + shift, end + shift
+
+    def levels(self) -> list[int]:
+        """List the numbers of slots at which the whole chain gets faster, fewest first."""
+        times = self.rows[self.number[0, -1]]
+        falls = np.flatnonzero(times[1:] < times[:-1]) + 1
+        return ([0] if np.isfinite(times[0]) else []) + [int(slots) for slots in falls]
+
+    def read(self, slots: int) -> Tree:
+        """Write down the best plan for the whole chain and so many slots."""
+        return self._read(0, len(self.costs) - 1, slots)
+
+    def _read(self, start: int, end: int, slots: int) -> Tree:
+        items: list[int | Tree] = []
+        while start <= end:
+            target = self.rows[self.number[start, end], slots]
+            kept = [way for way in self.costs.ways(end)
+                    if self._kept(way, start, end)[slots] <= target]  # fmt: skip
+            if kept:
+                items.append(self.costs.leaf(kept[0], start))
+                slots -= int(self._slots(kept[0].saved[start])) if start < end else 0
+                start += 1
+                continue
+            split = start + 1 + int(np.argmin(self._splits(start, end)[:, slots]))
+            items.append(self._read(start, split - 1, slots))
+            slots -= int(self.boundary[split])
+            start = split
+        return tuple(items)
+
+    def _row(self, start: int, end: int) -> Row:
+        rows = [self._kept(way, start, end) for way in self.costs.ways(end)]
+        row = np.minimum(rows[0], rows[-1])
+        splits = self._splits(start, end)
+        return np.minimum(row, splits.min(0)) if len(splits) else row
+
+    def _kept(self, way: Costs, start: int, end: int) -> Row:
+        first = int(self._slots(way.kept(start, end)))
+        row = np.full(self.num_slots + 1, np.inf, np.float32)
+        extra = np.float32(way.extra[start])
+        if start == end:
+            row[first:] = extra
+            return row
+        kept = int(self._slots(way.saved[start]))
+        first = max(first, kept)
+        if first <= self.num_slots:
+            rest = self.rows[self.number[start + 1, end], first - kept : self.num_slots + 1 - kept]
+            row[first:] = rest + extra
+        return row
+
+    def _splits(self, start: int, end: int) -> Row:
+        """Give the times for each place to split at, one row a place, by slots."""
+        costs = self.costs
+        peaks = self._slots(np.maximum.accumulate(costs.dropped(start, end, end)))
+        barred = np.flatnonzero((peaks > self.num_slots) | np.isinf(costs.forward[start:end]))
+        last = start + int(barred[0]) if len(barred) else end
+        stops = slice(start + 1, last + 1)
+        times: Row = self.rows[self.number[start, start:last]]
+        times += self.after[self.number[stops, end]]
+        again = self.before[stops] - self.before[start] - costs.early[start:last]
+        times += again.astype(np.float32)[:, None]
+        for row, peak in zip(times, peaks.tolist(), strict=False):
+            row[:peak] = np.inf
+        return times
+
+    def _slots(self, num_bytes: NDArray[np.int64] | int) -> NDArray[np.int64]:
+        return np.rint(np.asarray(num_bytes) / self.slot).astype(np.int64)
+
+
+def parts_to_solve(costs: Costs) -> int:
+    """Count the splits that a table has to look at: its work."""
+    ends = _run_ends(costs)
+    work = 0
+    for end in range(len(costs)):
+        first = min((s for s in range(end + 1) if ends[s] == ends[end]), default=end)
+        alike = 0 if end == ends[end] else end + 1 - first  # solved with the end of the run
+        lengths = np.arange(end + 1, 0, -1)
+        work += int(lengths[: end + 1 - alike].sum())
+    return work
+
+
+def _run_ends(costs: Costs) -> list[int]:
+    """Say for each stage where its run of equal stages ends."""
+    arrays = (
+        costs.forward,
+        costs.boundary,
+        costs.saved,
+        costs.keep,
+        costs.stop,
+        costs.drop,
+        costs.back,
+    )
+    kinds = list(zip(*arrays, costs.waiting, costs.first, costs.early, strict=True))
+    ends = list(range(len(kinds)))
+    for index in reversed(range(len(kinds) - 2)):  # the last stage ends the first forward
+        if kinds[index] == kinds[index + 1]:
+            ends[index] = ends[index + 1]
+    return ends

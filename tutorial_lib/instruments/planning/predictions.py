@@ -1,0 +1,176 @@
+"""What a recipe's step is added up from, and the step in whole: both on tensors without memory."""
+
+from __future__ import annotations
+
+import itertools
+import warnings
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from tutorial_lib import memory
+from tutorial_lib.instruments.planning.apply import apply
+from tutorial_lib.instruments.planning.calls import Call, replaced
+from tutorial_lib.instruments.planning.profile import Profile, profile
+from tutorial_lib.instruments.planning.roofline import Speed
+from tutorial_lib.instruments.planning.schedule import Plan
+from tutorial_lib.instruments.predicting.kernels import as_on_cuda
+from tutorial_lib.instruments.training import Recipe, Shard
+from tutorial_lib.instruments.training.choices import COPYING
+from tutorial_lib.memory.storages import list_tensors
+
+
+@dataclass(frozen=True)
+class Update:
+    """The bytes of an optimizer with its model.
+
+    Args:
+        resident_bytes: Parameters, buffers and states: held all the time.
+        peak_bytes: Peak of the update, gradients included.
+        touched_bytes: Read and written by the update, about.
+        is_lean: Whether it makes no temporaries, so that one parameter of each kind tells of all.
+    """
+
+    resident_bytes: int
+    peak_bytes: int
+    touched_bytes: int
+    is_lean: bool = False
+
+
+@dataclass(frozen=True)
+class Parts:
+    """A step taken apart.
+
+    Args:
+        recipe: With its precision.
+        one: The model's stages with one sample.
+        two: The same with two.
+        updates: By optimizer.
+    """
+
+    recipe: Recipe
+    one: Profile
+    two: Profile
+    updates: dict[str, Update]
+
+    @classmethod
+    def of(cls, recipe: Recipe, optimizers: Sequence[str], speed: Speed) -> Parts:
+        """Profile the stages with one and with two samples, and each update by itself."""
+        recipes = {name: replace(recipe, optimizer=name) for name in optimizers}
+        with recipe.one_rank(), memory.predicting():
+            loss, model = replace(recipe, micro_batch=1).make_loss()
+            one = profile(model, loss, gradients="made", speed=speed, selective=True)
+            loss, model = replace(recipe, micro_batch=2).make_loss()
+            two = profile(model, loss, gradients="made", speed=speed, selective=True, like=one)
+            updates = {name: _update(model, recipes[name]) for name in optimizers}
+        if recipe.shard in COPYING:  # DDP's buckets hold all gradients, all the time
+            extra = sum(p.nbytes for p in model.parameters() if p.requires_grad)
+            updates = {
+                name: replace(update, resident_bytes=update.resident_bytes + extra)
+                for name, update in updates.items()
+            }
+        return cls(recipe, one, two, updates)
+
+
+def _update(model: nn.Module, recipe: Recipe) -> Update:
+    """Predict an update: of one parameter of each kind, where it makes no temporaries."""
+    gradients = sum(part.nbytes for part in list_tensors(_trained(model)))
+    if recipe.shard != Shard.ZERO1:  # which deals whole parameters out to the ranks
+        report, optimizer = _measured(nn.ParameterList(_one_of_each_kind(model)), recipe)
+        if report.peak_bytes == report.baseline_bytes + report.at_peak["gradients"]:
+            states = {id(part): part.nbytes for part in list_tensors([*optimizer.state.values()])}
+            held = sum(p.nbytes for p in list_tensors([*model.parameters(), *model.buffers()]))
+            held += sum(states.values()) + _bytes_of_other_states(optimizer, model)
+            return Update(held, held + gradients, 2 * held + gradients, is_lean=True)
+    report, _ = _measured(model, recipe)
+    held = report.baseline_bytes
+    return Update(held, report.peak_bytes, 2 * held + gradients)
+
+
+def _trained(model: nn.Module) -> list[nn.Parameter]:
+    return [parameter for parameter in model.parameters() if parameter.requires_grad]
+
+
+def _kind(parameter: Tensor) -> tuple[Any, ...]:
+    return type(parameter), parameter.shape, parameter.dtype
+
+
+def _one_of_each_kind(model: nn.Module) -> list[nn.Parameter]:
+    return list({_kind(parameter): parameter for parameter in _trained(model)}.values())
+
+
+def _bytes_of_other_states(optimizer: Optimizer, model: nn.Module) -> int:
+    """Count the states of those parameters for which one of their kind was updated."""
+    kinds = Counter(map(_kind, _trained(model)))
+    states = [(kinds[_kind(p)], list_tensors(state)) for p, state in optimizer.state.items()]
+    owners = Counter(id(part) for _, parts in states for part in parts)
+    alone = [(count, part) for count, parts in states for part in parts if owners[id(part)] == 1]
+    return sum(part.nbytes * (count - 1) for count, part in alone)  # others share theirs
+
+
+def _measured(model: nn.Module, recipe: Recipe) -> tuple[memory.MemoryReport, Optimizer]:
+    optimizer = recipe.make_optimizer(model)
+    as_on_cuda(optimizer)
+
+    def update() -> None:
+        _update_once(optimizer)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", memory.MeterWarning)  # that this is no whole step
+        return memory.measure(update, model=model, optimizer=optimizer), optimizer
+
+
+def _update_once(optimizer: Optimizer) -> None:
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            parameter.grad = torch.empty_like(parameter)
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+def predicted_peak(recipe: Recipe, plan: Plan, update: Update) -> int:
+    """Predict a step in whole, with a plan at work; of a lean update no more than is needed."""
+    least = replace(recipe, accumulation=min(2, recipe.accumulation))  # a third peaks as the second
+    is_alone, others = recipe.shard is None, [0]
+
+    def make_step() -> Any:
+        step, model, optimizer = least.make_step()
+        if is_alone:  # an update brings the states; ranks share gradients in a whole step alone
+            if update.is_lean:
+                few = set(_one_of_each_kind(model))
+                for group in optimizer.param_groups:
+                    group["params"] = [p for p in group["params"] if p in few]
+            _update_once(optimizer)
+            others[0] = _bytes_of_other_states(optimizer, model) if update.is_lean else 0
+        apply(model, plan)
+        if is_alone and least.accumulation > 1:
+            _pass_over_first_backward(model)
+        return step, model, optimizer
+
+    with recipe.one_rank():
+        report = memory.predict(make_step, warmup=0 if is_alone else 1)
+    return report.peak_bytes + others[0]
+
+
+def _pass_over_first_backward(model: nn.Module) -> None:
+    """Let the first micro-batch bring the gradients by no operation: the second peaks above it."""
+    calls = itertools.count()
+
+    def whole(_: str, module: nn.Module) -> Callable[..., Any]:
+        forward = module.forward
+
+        def run(*args: Any, **kwargs: Any) -> Any:
+            if next(calls):
+                return forward(*args, **kwargs)
+            with torch.no_grad():
+                call = Call.of("", module, forward(*args, **kwargs))
+            return call.without_work(*model.parameters())
+
+        return run
+
+    replaced({"": model}, whole, "forward")

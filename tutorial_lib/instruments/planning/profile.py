@@ -1,0 +1,275 @@
+"""Profile a model: its stages, what each costs, and the skips between them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from tutorial_lib import device as devices
+from tutorial_lib.instruments.planning.calls import Call, find_stages, first_alike, left_out
+from tutorial_lib.instruments.planning.course import (
+    Course,
+    Loss,
+    check_repeatable,
+    measure_times,
+    model_untouched,
+    record_calls,
+    run_course,
+)
+from tutorial_lib.instruments.planning.readings import LABEL, Flow, chain
+from tutorial_lib.instruments.planning.roofline import Roofline, Speed
+from tutorial_lib.instruments.planning.simulate import Selective
+from tutorial_lib.instruments.planning.stages import Skip, Stage
+from tutorial_lib.memory.private_torch import is_fake as is_fake_tensor
+from tutorial_lib.memory.storages import StorageLog, list_tensors
+from tutorial_lib.memory.timeline import Life
+from tutorial_lib.units import human_bytes, human_seconds
+
+Method = Literal["measured", "predicted"]
+BEFORE, AFTER = "(before)", "(after)"
+_TICKS, _SECONDS, _PRODUCTS = range(3)
+
+
+@dataclass(frozen=True)
+class Profile:
+    """A model as a chain: what `solve` and `apply` need to know of it.
+
+    Args:
+        stages: What the model does before its first stage, its stages as it calls them, and what
+            it does after them, loss included. The first and the last are never recomputed.
+        skips: What jumps over stages.
+        names: Names of the stages.
+        calls: The stages without the first and the last.
+        method: `measured` where seconds come from this device, `predicted` where they are a
+            roofline's, on tensors without memory. Bytes are counted in both.
+        device: Words for the device.
+    """
+
+    stages: tuple[Stage, ...]
+    skips: tuple[Skip, ...]
+    names: tuple[str, ...]
+    calls: tuple[Call, ...]
+    method: Method
+    device: str
+
+    def __str__(self) -> str:
+        head = f"{len(self.stages)} stages, {len(self.skips)} skips ({self.method}, {self.device})"
+        columns = f"  {'':<28}{'input':>10}{'saved':>10}{'forward':>10}{'backward':>10}"
+        rows = [
+            f"  {name[-28:]:<28}{human_bytes(s.input_bytes):>10}{human_bytes(s.saved_bytes):>10}"
+            f"{human_seconds(s.forward_seconds):>10}{human_seconds(s.backward_seconds):>10}"
+            for name, s in zip(self.names, self.stages, strict=True)
+        ]
+        return "\n".join([head, columns, *rows])
+
+    __repr__ = __str__
+
+
+def profile(
+    model: nn.Module,
+    loss: Loss,
+    *,
+    stages: Sequence[str | nn.Module] | None = None,
+    keep: Sequence[str] = (),
+    gradients: Literal["there", "made"] = "there",
+    repeats: int = 3,
+    speed: Speed | None = None,
+    selective: bool = False,
+    like: Profile | None = None,
+) -> Profile:
+    """Find the stages of a model and count what each holds, and time it.
+
+    Inside `memory.predicting()`, with a model that was built there, bytes are those of a GPU's
+    kernels and times are predicted from FLOPs and bytes; else both are those of this device.
+
+    Args:
+        model: Any module: ours, from a library, an `nn.Sequential`, or your own.
+        loss: Runs the model on a batch and gives a scalar, as in `lambda: model.loss(batch)`.
+        stages: Paths of modules in a row, with what lies before each; `None` looks for blocks.
+        keep: Names of stages that no plan may run twice.
+        gradients: `there`, as in every micro-batch but the first, or `made` by each backward.
+        repeats: Timed runs; the median counts.
+        speed: What to predict times with; `None` measures them, or takes an A100's where it cannot.
+        selective: Whether a plan may also keep the results of a stage's products only.
+        like: A profile with another micro-batch: without memory, stages alike there are run once.
+
+    Raises:
+        ValueError: When no stage is found, or one gives another output with the same random
+            numbers; the model is as before.
+    """
+    found = find_stages(model, stages)
+    device = next((p.device for p in model.parameters()), torch.device("cpu"))
+    is_fake = any(map(is_fake_tensor, list_tensors(model.parameters())))  # FSDP's parts too
+    method: Method = "predicted" if speed or is_fake else "measured"
+    with model_untouched(model, device):
+        if not is_fake:
+            check_repeatable(found, loss, keep)
+        calls, dropped, ends = _forward_alone(model, found, loss, device)
+        names = (BEFORE, *(call.name for call in calls), AFTER)
+        forms, skips = list[tuple[Stage, ...]](), tuple[Skip, ...]()
+        for kept in (int, Selective)[: 1 + selective]:
+            _set_gradients(model, gradients)
+            known = forms[0] if forms else like and like.stages
+            first = first_alike(calls, known) if known and is_fake else list(range(len(names)))
+            with left_out(found, [call for i, call in enumerate(calls, 1) if first[i] < i]):
+                run = _watched(model, calls, loss, device, speed or Speed(), kept)
+            course = run.course.take(_SECONDS)
+            timed = course.durations(0.0)
+            if method == "measured":
+                timed = measure_times(model, calls, loss, device, repeats, kept)
+            counted, more = chain(run.course.take(_TICKS), run.flow, run.lives, dropped, ends)
+            form = _with_times(counted, names, (*timed, course.early_stops()), keep)
+            forms.append(tuple(form[index] for index in first))
+            skips = _dearest(skips, more)
+            if kept is int:
+                calls = _with_products(calls, run.course, first)
+    where = "CUDA kernels" if is_fake else devices.describe(device)
+    return Profile(_either(*forms), skips, names, tuple(calls), method, where)
+
+
+def _set_gradients(model: nn.Module, gradients: str) -> None:
+    for parameter in model.parameters():
+        there = gradients == "there" and parameter.requires_grad
+        parameter.grad = torch.zeros_like(parameter) if there else None
+
+
+def _with_times(
+    stages: Sequence[Stage],
+    names: Sequence[str],
+    timed: tuple[list[float], list[float], list[float]],
+    keep: Sequence[str],
+) -> tuple[Stage, ...]:
+    return tuple(
+        replace(
+            stage,
+            forward_seconds=forward,
+            backward_seconds=backward,
+            early_stop_seconds=forward * early,
+            recomputable=stage.recomputable and name not in keep,
+        )
+        for stage, name, forward, backward, early in zip(stages, names, *timed, strict=True)
+    )
+
+
+def _either(
+    whole: tuple[Stage, ...], selective: tuple[Stage, ...] | None = None
+) -> tuple[Stage, ...]:
+    """Let each stage be kept selectively that may run twice, and keeps less then."""
+    if selective is None:
+        return whole
+    return tuple(
+        replace(one, selective=other)
+        if one.recomputable and other.saved_bytes < one.saved_bytes
+        else one
+        for one, other in zip(whole, selective, strict=True)
+    )
+
+
+def _dearest(skips: Sequence[Skip], others: Sequence[Skip]) -> tuple[Skip, ...]:
+    """Price each skip as in that one of two runs in which it holds more."""
+    if not skips:
+        return tuple(others)
+    return tuple(
+        replace(
+            one,
+            gradient_bytes=max(one.waiting_bytes, other.waiting_bytes),
+            is_saved=one.is_saved or other.is_saved,
+        )
+        for one, other in zip(skips, others, strict=True)
+    )
+
+
+@dataclass(frozen=True)
+class _Watched:
+    """A step that was watched: a clock of ticks, seconds and products, and what was held."""
+
+    course: Course
+    flow: Flow
+    lives: Sequence[Life]
+
+
+def _watched(
+    model: nn.Module,
+    calls: Sequence[Call],
+    loss: Loss,
+    device: torch.device,
+    speed: Speed,
+    kept: type[int],
+) -> _Watched:
+    """Run a step that recomputes no stage as a whole, count its bytes and predict its time."""
+    log, num_bytes = _log(model, device), dict[int, int]()
+
+    def look(number: int, tensor: Tensor) -> None:
+        num_bytes[number] = tensor.untyped_storage().nbytes()
+        log.label_storages([tensor], f"{LABEL}{number}")
+
+    with log, Roofline(speed) as mode:
+
+        def read() -> tuple[int, float, int]:
+            return log.clock, mode.seconds, mode.products
+
+        course = run_course(model, calls, loss, read, look, kept)
+    log.finish()
+    for parameter in model.parameters():
+        log.label_storages([parameter.grad], "gradients")
+    return _Watched(course, Flow.of(course, num_bytes, _given(course)), log.lives())
+
+
+def _with_products(calls: Sequence[Call], course: Course, first: Sequence[int]) -> list[Call]:
+    """Note each stage's products before the last tensor that its backward needs."""
+    counts = course.take(_PRODUCTS)
+    pairs = zip(counts.saved, [0, *counts.forward], strict=False)
+    products = [max(0, saved - before) for saved, before in pairs]
+    return [replace(call, products=products[first[i]]) for i, call in enumerate(calls, 1)]
+
+
+def _log(model: nn.Module, device: torch.device) -> StorageLog:
+    log = StorageLog(device.type)
+    log.label_module(model)
+    return log
+
+
+def _forward_alone(
+    model: nn.Module, stages: dict[str, nn.Module], loss: Loss, device: torch.device
+) -> tuple[list[Call], Any, list[int]]:
+    log, ends = _log(model, device), list[int]()
+    first = [True]
+
+    def begin(module: nn.Module, args: Any) -> None:
+        if first:
+            ends.append(log.clock)
+            first.clear()
+
+    def end(module: nn.Module, args: Any, output: Any) -> None:
+        ends.append(log.clock)
+
+    handles = [m.register_forward_pre_hook(begin) for m in stages.values()]
+    handles += [m.register_forward_hook(end) for m in stages.values()]
+    try:
+        with log:
+            calls = record_calls(model, stages, loss)
+    finally:
+        for handle in handles:
+            handle.remove()
+    for module in model.modules():
+        reshard: Any = getattr(module, "reshard", None)
+        if reshard is not None:  # FSDP keeps some of what it gathered until a backward
+            reshard()
+    log.finish()
+    return calls, log.lives(), [*ends, log.clock]
+
+
+def _given(course: Course) -> list[tuple[int, int, int]]:
+    """List what comes from before the first call: its bytes, first and last piece to use it."""
+    execution = course.execution
+    assert execution is not None
+    found: dict[int, tuple[int, int, int]] = {}
+    for piece in range(len(execution.pieces)):
+        for tensor in execution.given(piece):
+            size = tensor.numel() * tensor.element_size()
+            found[id(tensor)] = (size, found.get(id(tensor), (0, piece, 0))[1], piece)
+    return list(found.values())

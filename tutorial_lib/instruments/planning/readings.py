@@ -1,0 +1,201 @@
+"""From a step's storages to the stages of a chain."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tutorial_lib.instruments.planning.course import Course
+from tutorial_lib.instruments.planning.stages import Skip, Stage, outputs
+from tutorial_lib.memory.timeline import Life
+
+LABEL = "value "
+
+
+@dataclass(frozen=True)
+class Flow:
+    """Which values go from which stage to which, and their bytes.
+
+    Args:
+        boundaries: For each stage, bytes that come from the stage right before it.
+        skips: What goes further.
+        values: The number of the value that a skip is, for those that come from a stage.
+    """
+
+    boundaries: tuple[int, ...]
+    skips: tuple[Skip, ...]
+    values: dict[int, int] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls, course: Course, num_bytes: dict[int, int], given: Sequence[tuple[int, int, int]]
+    ) -> Flow:
+        """Read it off a course.
+
+        Args:
+            course: Of a step.
+            num_bytes: Of each value.
+            given: Of what comes from before the first call: bytes, first and last piece to use it.
+        """
+        execution = course.execution
+        assert execution is not None
+        count = len(execution.pieces) + 2
+        boundaries, skips, values = [0] * count, list[Skip](), dict[int, int]()
+        for size, first, last in given:
+            boundaries[1] += size * (first == 0)
+            if last > 0:
+                skips.append(Skip(0, last + 1, size, first == 0))
+        for number, pieces in execution.uses().items():
+            source, size = execution.made_by[number] + 1, num_bytes.get(number, 0)
+            targets = {piece + 1 for piece in pieces} - {source}
+            if source + 1 in targets:
+                boundaries[source + 1] += size
+            if targets and size and max(targets) > source + 1:
+                skips.append(Skip(source, max(targets), size, source + 1 in targets))
+                values[len(skips) - 1] = number
+        return cls(tuple(boundaries), tuple(skips), values)
+
+    def priced(self, course: Course, curve: Curve) -> Flow:
+        """Say of each skip what its gradient holds, and whether its value is there in backward."""
+        backwards, skips = course.backward_spans(), []
+        alive_values = {x.category for x in curve.lives if alive([x], course.forward[-1])}
+        for index, skip in enumerate(self.skips):
+            # what its target's backward made and the one before it did not use up
+            made = curve.born_in(backwards[skip.target])
+            waiting = alive(made, backwards[skip.target - 1][1])
+            alike = sum(other.num_bytes for other in self.skips if other.target == skip.target)
+            share = -(-waiting * skip.num_bytes // max(1, alike))
+            saved = index not in self.values or f"{LABEL}{self.values[index]}" in alive_values
+            size = max(skip.num_bytes, share if skip.source < skip.target - 1 else 0)
+            skips.append(replace(skip, gradient_bytes=size, is_saved=saved))
+        return replace(self, skips=tuple(skips))
+
+
+class Curve:
+    """Bytes of a step's storages over time, without those that were there before."""
+
+    def __init__(self, lives: Sequence[Life]) -> None:
+        self.lives = [life for life in lives if life.born > 0]
+        last = max((max(life.born, life.died or 0) for life in self.lives), default=0)
+        self.last = last
+
+    def held(self, lives: Sequence[Life]) -> NDArray[np.int64]:
+        """Give the bytes of some storages at each tick."""
+        change = np.zeros(self.last + 2, np.int64)
+        for life in lives:
+            change[life.born] += life.num_bytes
+            if life.died is not None:
+                change[life.died + 1] -= life.num_bytes
+        return change.cumsum()[:-1]
+
+    def born_in(self, span: tuple[float, float]) -> list[Life]:
+        """List the storages that were made after the beginning of a span, up to its end."""
+        return [life for life in self.lives if span[0] < life.born <= span[1]]
+
+
+def alive(lives: Sequence[Life], tick: float) -> int:
+    """Count the bytes of those storages that outlive a tick."""
+    return sum(x.num_bytes for x in lives if x.born <= tick and (x.died is None or x.died > tick))
+
+
+def chain(
+    course: Course, flow: Flow, kept: Sequence[Life], dropped: Sequence[Life], ends: Sequence[int]
+) -> tuple[list[Stage], tuple[Skip, ...]]:
+    """Make the stages of a chain from two runs.
+
+    Args:
+        course: Of a step in which everything was kept, in ticks.
+        flow: What goes between the stages.
+        kept: The storages of that step.
+        dropped: Those of a forward that kept nothing.
+        ends: Where each stage's forward ended in that one.
+    """
+    # weights that FSDP gathers and keeps are no stage's to drop: they count as there from the start
+    curve = Curve(
+        [
+            replace(life, born=min(life.born, 1))
+            if life.category == "parameters" and alive([life], course.forward[-1])
+            else life
+            for life in kept
+        ]
+    )
+    flow = flow.priced(course, curve)
+    forwards, backwards = course.forward_spans(0), course.backward_spans()
+    free = _needs_of_forwards(Curve(dropped), [0, *ends])
+    stages = []
+    for index, (span, back) in enumerate(zip(forwards, backwards, strict=True)):
+        mine = curve.born_in(span)
+        for_backward = [life for life in mine if alive([life], course.forward[-1])]
+        output = flow.boundaries[index + 1] if index + 1 < len(flow.boundaries) else 4
+        saved = sum(life.num_bytes for life in for_backward)
+        values = [life for life in mine if life.category.startswith(LABEL)]
+        saved += sum(life.num_bytes for life in values if life not in for_backward)
+        pinned = sum(skip.num_bytes for skip in flow.skips if skip.source == index)
+        beside = sum(s.num_bytes for s in flow.skips if s.source == index and not s.is_boundary)
+        saved = max(saved, pinned, output + beside if index + 1 < len(flow.boundaries) else 0)
+        gradients = [life for life in curve.born_in(back) if life.category == "gradients"]
+        stages.append(
+            Stage(
+                forward_seconds=0.0,
+                backward_seconds=0.0,
+                input_bytes=flow.boundaries[index],
+                saved_bytes=saved,
+                forward_temporary_bytes=max(0, free[index] - output - beside),
+                output_bytes=4 if index + 1 == len(flow.boundaries) else None,
+                handed_on_bytes=max(0, saved - alive(mine, back[0])),
+                gradient_bytes=sum(life.num_bytes for life in gradients),
+                recomputable=0 < index < len(flow.boundaries) - 1,
+            )
+        )
+    return _with_backward(stages, flow.skips, curve, course), flow.skips
+
+
+def _needs_of_forwards(curve: Curve, ends: Sequence[int]) -> list[int]:
+    """Most bytes that each forward added to what was there when it began."""
+    held = curve.held(curve.lives)
+    needs = []
+    for start, end in pairwise(ends):
+        during = held[start + 1 : end + 1]
+        needs.append(int(during.max(initial=0)) - alive(curve.lives, start))
+    return needs
+
+
+def _with_backward(
+    stages: list[Stage], skips: Sequence[Skip], curve: Curve, course: Course
+) -> list[Stage]:
+    """Set the temporaries: what each stage held besides what the chain already says."""
+    gradients = [life for life in curve.lives if life.category == "gradients"]
+    others = [life for life in curve.lives if life.category != "gradients"]
+    held, filled = curve.held(others), []
+    forwards, backwards = course.forward_spans(0), course.backward_spans()
+    handed = outputs(stages)
+    spans = zip(stages, handed, forwards, backwards, strict=True)
+    for index, (stage, output, ahead, back) in enumerate(spans):
+        before = [life for life in others if life.born <= ahead[0]]
+        own = curve.held([life for life in gradients if back[0] < life.born <= back[1]])
+        # the gradients of skips that wait for earlier stages are priced as such; not those of
+        # parameters that other stages use too
+        waiting = alive([x for x in others if x.born > course.forward[-1]], back[0]) - output
+        waiting = min(waiting, sum(s.waiting_bytes for s in skips if s.source <= index < s.target))
+        peak = (held + own)[int(back[0]) + 1 : int(back[1]) + 1].max(initial=0)
+        local = int(peak) - alive(before, back[0]) - max(0, waiting)
+        during = held[int(ahead[0]) + 1 : int(ahead[1]) + 1].max(initial=0)
+        stop = held[int(ahead[0]) + 1 : int(course.saved[index]) + 1].max(initial=0)
+        forward, stopped = (
+            max(0, int(most) - alive(before, ahead[0]) - stage.saved_bytes)
+            for most in (during, stop)
+        )
+        backward = local - (stage.saved_bytes - stage.handed_on_bytes) - output
+        filled.append(
+            replace(
+                stage,
+                kept_temporary_bytes=forward,
+                stopped_temporary_bytes=stopped,
+                backward_temporary_bytes=max(0, backward),
+            )
+        )
+    return filled

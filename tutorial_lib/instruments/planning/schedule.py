@@ -1,0 +1,134 @@
+"""A plan: which stages are kept, which are recomputed, and what that costs."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+from tutorial_lib.instruments.planning import plan_file
+from tutorial_lib.instruments.planning.calls import Call
+from tutorial_lib.instruments.planning.simulate import Selective, Simulation, Tree, leaves, simulate
+from tutorial_lib.instruments.planning.stages import Skip, Stage
+from tutorial_lib.units import human_bytes, human_seconds
+
+_SHOWN = 40  # lines of a printed plan
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to keep and what to recompute, for a chain of stages.
+
+    Any tree may be priced, not only one that `solve` found: `Plan(stages, ((0, 1), 2, 3))`.
+
+    Args:
+        stages: The chain.
+        tree: The schedule. A number is a stage that is kept; a tuple is a segment: its input is
+            kept, its stages run again when their backward comes, and then what stands inside the
+            tuple says what is kept. Each stage stands in it once, in order. `Selective(3)` in the
+            outermost tuple keeps the results of stage 3's products, and makes the rest again.
+        skips: What jumps over stages.
+        names: Names of the stages, or none.
+        budget_bytes: What it was made for, if it was.
+        calls: The model's own stages, when it comes from a profile; for `apply`.
+
+    Raises:
+        ValueError: When the tree does not have every stage once and in order.
+    """
+
+    stages: tuple[Stage, ...]
+    tree: Tree
+    skips: tuple[Skip, ...] = ()
+    names: tuple[str, ...] = ()
+    budget_bytes: int | None = None
+    calls: tuple[Call, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.names and len(self.names) != len(self.stages):
+            raise ValueError(f"There are {len(self.names)} names for {len(self.stages)} stages.")
+        there = list(leaves(self.tree))
+        if there != list(range(len(self.stages))) or Selective in map(type, there):
+            simulate(self.stages, self.tree, self.skips)  # which says what is wrong
+
+    def save(self, path: str | Path) -> None:
+        """Write the plan to a JSON file, for `load` in another process.
+
+        Args:
+            path: Where to; a file that is there is replaced.
+
+        Raises:
+            ValueError: When a stage's output has a form that no file holds; nothing is written.
+        """
+        plan_file.write(path, {field.name: getattr(self, field.name) for field in fields(self)})
+
+    @classmethod
+    def load(cls, path: str | Path) -> Plan:
+        """Read a plan that `save` or the command `plan --save` wrote.
+
+        Args:
+            path: The file.
+
+        Raises:
+            ValueError: When the file holds no plan.
+        """
+        return cls(**plan_file.read(path))
+
+    @functools.cached_property
+    def simulation(self) -> Simulation:
+        """The plan run on paper, event by event."""
+        return simulate(self.stages, self.tree, self.skips)
+
+    @property
+    def seconds(self) -> float:
+        """Time of forward, recomputation and backward."""
+        return self.simulation.seconds
+
+    @property
+    def peak_bytes(self) -> int:
+        """Most bytes that the chain holds at once, to the byte."""
+        return self.simulation.peak_bytes
+
+    @property
+    def forward_executions(self) -> tuple[int, ...]:
+        """How often each stage's forward runs: 1 for one that is kept."""
+        return self.simulation.counts
+
+    @property
+    def overhead(self) -> float:
+        """Time that recomputing adds, as a share of the time without any."""
+        plain = sum(stage.forward_seconds + stage.backward_seconds for stage in self.stages)
+        return self.seconds / plain - 1 if plain else 0.0
+
+    def __str__(self) -> str:
+        budget = "" if self.budget_bytes is None else f" of {human_bytes(self.budget_bytes)}"
+        runs = sum(self.forward_executions)
+        head = (
+            f"{len(self.stages)} stages: peak {human_bytes(self.peak_bytes)}{budget}, "
+            f"{human_seconds(self.seconds)} ({self.overhead:+.1%}), {runs} forwards"
+        )
+        lines = list(self._lines(self.tree, 1))
+        more = [f"  and {len(lines) - _SHOWN} more lines"] if len(lines) > _SHOWN else []
+        return "\n".join([head, *lines[:_SHOWN], *more])
+
+    __repr__ = __str__
+
+    def _lines(self, tree: Tree, depth: int) -> Iterator[str]:
+        for kind, items in itertools.groupby(tree, type):
+            if kind is not tuple:
+                what = "kept" if kind is int else "products kept"
+                yield self._line([int(item) for item in leaves(tuple(items))], depth, what)
+                continue
+            for item in items:
+                yield self._line(list(leaves((item,))), depth, "segment, recomputed")
+                if isinstance(item, tuple) and not all(isinstance(part, int) for part in item):
+                    yield from self._lines(item, depth + 1)
+
+    def _line(self, indices: list[int], depth: int, what: str) -> str:
+        first, last = indices[0], indices[-1]
+        where = f"{first}" if first == last else f"{first}-{last}"
+        names = self.names[first : last + 1 : max(1, last - first)] if self.names else ()
+        saved = sum(self.simulation.stages[index].saved_bytes for index in indices)
+        words = f"{'  ' * depth}{where:<9} {what}"
+        return f"{words:<40} saves {human_bytes(saved):>9}  {' to '.join(names)}".rstrip()

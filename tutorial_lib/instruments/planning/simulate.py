@@ -1,0 +1,207 @@
+"""Run a plan on paper: every forward, every backward, and the bytes held meanwhile.
+
+It knows nothing of the solver: it walks the tree as PyTorch's nested checkpoints do, and adds up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import Literal
+
+from tutorial_lib.instruments.planning.stages import Skip, Stage, check_chain, outputs
+
+# A number is a stage that is kept; a tuple is a segment, which is dropped and recomputed.
+Tree = tuple["int | Tree", ...]
+
+
+class Selective(int):
+    """A stage of which the results of products are kept; what lies between is made again."""
+
+    def __repr__(self) -> str:
+        return f"Selective({int(self)})"
+
+
+@dataclass(frozen=True)
+class Event:
+    """One stage's forward or backward, as it comes in the course of a step.
+
+    Args:
+        kind: `forward` for the first time that a stage runs, `recompute` for every further one.
+        stage: Its index.
+        keeps: Whether a forward keeps what the backward needs.
+        held_bytes: Most bytes held while it runs.
+    """
+
+    kind: Literal["forward", "recompute", "backward"]
+    stage: int
+    keeps: bool
+    held_bytes: int
+
+
+@dataclass(frozen=True)
+class Simulation:
+    """What a plan costs: its events, in order, and what follows from them."""
+
+    stages: tuple[Stage, ...]
+    events: tuple[Event, ...]
+
+    @property
+    def peak_bytes(self) -> int:
+        """Most bytes held at once."""
+        return max(event.held_bytes for event in self.events)
+
+    @property
+    def seconds(self) -> float:
+        """Time of all forwards and backwards, less what PyTorch's early stop leaves out."""
+        forward = sum(s.forward_seconds * n for s, n in zip(self.stages, self.counts, strict=True))
+        ends = (now.stage for now, then in pairwise(self.events) if _ends_segment(now, then))
+        early = sum(self.stages[index].early_stop_seconds for index in ends)
+        return forward - early + sum(stage.backward_seconds for stage in self.stages)
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """How often each stage's forward runs."""
+        runs = [event.stage for event in self.events if event.kind != "backward"]
+        return tuple(runs.count(index) for index in range(len(self.stages)))
+
+
+def _ends_segment(now: Event, then: Event) -> bool:
+    """Tell whether a run is the last one of a segment that is run again."""
+    return now.kind == "recompute" and now.keeps and then.kind == "backward"
+
+
+def simulate(stages: Sequence[Stage], tree: Tree, skips: Sequence[Skip] = ()) -> Simulation:
+    """Walk through a plan and count its bytes and seconds.
+
+    Args:
+        stages: The chain.
+        tree: As in `Plan.tree`: each stage once, in order.
+        skips: What jumps over stages.
+
+    Returns:
+        The events, with peak, time and number of executions.
+
+    Raises:
+        ValueError: When the tree does not have every stage once and in order, or keeps one
+            selectively that lies in a segment or was not profiled so.
+    """
+    check_chain(stages, skips)
+    if list(leaves(tree)) != list(range(len(stages))):
+        raise ValueError(
+            f"The tree has the stages {list(leaves(tree))}; each from 0 to {len(stages) - 1} is "
+            "needed, once and in order."
+        )
+    as_run = list(stages)
+    for index in (leaf for leaf in leaves(tree) if isinstance(leaf, Selective)):
+        form = stages[index].selective
+        if form is None or not any(item is index for item in tree):
+            raise ValueError(
+                f"Stage {int(index)} cannot be kept selectively: it lies in a segment, or has no "
+                "selective form. Profile with selective=True."
+            )
+        as_run[index] = replace(form, gradient_bytes=stages[index].gradient_bytes)
+    machine = _Machine(tuple(as_run), tuple(skips), outputs(stages))
+    machine.hold("input", 0, stages[0].input_bytes)
+    machine.run(tree, first=True)
+    return Simulation(tuple(as_run), tuple(machine.events))
+
+
+def leaves(tree: Tree) -> Iterator[int]:
+    """List the stages of a tree, in order."""
+    for item in tree:
+        if isinstance(item, int):
+            yield item
+        else:
+            yield from leaves(item)
+
+
+@dataclass
+class _Machine:
+    """The tensors that are held, by name and stage."""
+
+    stages: tuple[Stage, ...]
+    skips: tuple[Skip, ...]
+    outputs: list[int]
+    held: dict[tuple[str, int], int] = field(default_factory=dict)
+    events: list[Event] = field(default_factory=list)
+    seen: set[int] = field(default_factory=set)
+    is_back: bool = False
+
+    def hold(self, name: str, index: int, num_bytes: int) -> None:
+        self.held[name, index] = num_bytes
+
+    def free(self, name: str, index: int) -> None:
+        self.held.pop((name, index), None)
+
+    def run(self, tree: Tree, first: bool) -> None:
+        """Run the forwards of a sequence, then its backwards from the last to the first."""
+        for item in tree:
+            if isinstance(item, int):
+                self.forward(item, keeps=True, stops=not first and item is tree[-1])
+            else:
+                self.drop(list(leaves(item)))
+        if first:
+            self.hold("gradient", len(self.stages), self.outputs[-1])
+        for item in reversed(tree):
+            if isinstance(item, int):
+                self.backward(item)
+            else:
+                # what came after the segment is done with the segment's output
+                self.free("input", list(leaves(item))[-1] + 1)
+                self.run(item, first=False)
+
+    def drop(self, segment: list[int]) -> None:
+        """Run a segment's forwards, of which only the output stays."""
+        for index in segment:
+            self.forward(index, keeps=False)
+            if index != segment[0]:
+                self.free("input", index)
+            self.hold("input", index + 1, self.outputs[index] - self._pinned(index, shared=True))
+
+    def forward(self, index: int, keeps: bool, stops: bool = False) -> None:
+        stage = self.stages[index]
+        # a skip that is the boundary itself is part of the output
+        beside = self._pinned(index) - self._pinned(index, shared=True)
+        made = self.outputs[index] + beside + stage.forward_temporary_bytes
+        if keeps:
+            made = max(made, stage.saved_bytes + stage.kept_temporary_bytes)
+        is_last = index + 1 == len(self.stages)  # no plan needs to run it again
+        if stops and not is_last and stage.stopped_temporary_bytes is not None:
+            made = stage.saved_bytes + stage.stopped_temporary_bytes
+        self._note("recompute" if index in self.seen else "forward", index, keeps, made)
+        self.seen.add(index)
+        if keeps:
+            self.hold("saved", index, stage.saved_bytes - self._pinned(index))
+
+    def backward(self, index: int) -> None:
+        self.is_back = True
+        stage = self.stages[index]
+        more = self._pinned(index) - stage.handed_on_bytes + stage.backward_temporary_bytes
+        self._note("backward", index, False, more)
+        self.free("saved", index)
+        self.free("gradient", index + 1)
+        if index:
+            self.hold("gradient", index, self.outputs[index - 1])
+        self.hold("parameter gradients", index, stage.gradient_bytes)
+        for number, skip in enumerate(self.skips):
+            if skip.target == index:
+                self.hold("skip gradient", number, skip.waiting_bytes)
+            if skip.source == index:
+                self.free("skip gradient", number)
+
+    def _pinned(self, index: int, shared: bool = False) -> int:
+        mine = [skip for skip in self.skips if skip.source == index]
+        return sum(skip.num_bytes for skip in mine if skip.is_boundary or not shared)
+
+    def _note(
+        self, kind: Literal["forward", "recompute", "backward"], index: int, keeps: bool, more: int
+    ) -> None:
+        values = sum(
+            skip.num_bytes
+            for skip in self.skips
+            if skip.source < index and (skip.is_saved or not self.is_back)
+        )
+        held = sum(self.held.values()) + values + more
+        self.events.append(Event(kind, index, keeps, held))

@@ -1,0 +1,127 @@
+"""The best plan in which every stage is recomputed at most once, for chains of any length.
+
+Stages are kept or lie in one segment of many; a segment is recomputed as a whole. The state is a
+position in the chain and the bytes that are left there, in slots.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tutorial_lib.instruments.planning.costs import Costs
+from tutorial_lib.instruments.planning.simulate import Tree
+
+
+def best_single(costs: Costs, budget: int, num_slots: int) -> Tree | None:
+    """Find the fastest plan without nested segments that fits.
+
+    Args:
+        costs: The chain.
+        budget: Bytes besides the input of the first stage.
+        num_slots: How finely the budget is cut: bytes are rounded up to slots.
+
+    Returns:
+        The tree, or `None` when nothing of the kind fits.
+    """
+    table = _Table(costs, budget, num_slots)
+    for start in reversed(range(len(costs))):
+        table.add(start)
+    return table.read()
+
+
+class _Table:
+    """`extra[start][slots]`: least extra seconds from a stage on, with so many slots left.
+
+    With a segment from `start` to `stop` the extra time is that of `stop`, and the forwards
+    between. So `after[stop]` holds the time from `stop` on plus all forwards before it: only a
+    minimum is left to take, over those parts of the rows where the segment fits.
+    """
+
+    def __init__(self, costs: Costs, budget: int, num_slots: int) -> None:
+        self.costs, self.num_slots = costs, min(num_slots, budget)
+        count, num_slots = len(costs), self.num_slots
+        self.slot = max(1.0, budget / max(1, num_slots))
+        again = np.where(np.isinf(costs.forward), 0.0, costs.forward)
+        self.before = np.concatenate([[0.0], again.cumsum()])
+        barred = np.flatnonzero(np.isinf(costs.forward))
+        self.barrier = [int(min(barred[barred >= i], default=count)) for i in range(count)]
+        self.extra = np.full((count + 1, num_slots + 1), np.inf, np.float32)
+        self.extra[count] = 0.0
+        self.after = np.full((count, num_slots + 1), np.inf, np.float32)
+
+    def add(self, start: int) -> None:
+        """Fill the row of a stage; those of all later stages are there."""
+        row = self.extra[start]
+        for _, first, _, times in self._kept(start):
+            np.minimum(row[first:], times, out=row[first:])
+        for stop, need in enumerate(self._shortest(start), start + 1):
+            part = row[need:]
+            np.minimum(part, self.after[stop, need:] - np.float32(self.before[start]), out=part)
+        if start:
+            cost = self._slots(int(self.costs.boundary[start]))
+            if cost <= self.num_slots:
+                held = row[: self.num_slots + 1 - cost]
+                stop_there = self.before[start] - self.costs.early[start - 1]
+                self.after[start, cost:] = held + np.float32(stop_there)
+
+    def read(self) -> Tree | None:
+        """Go through the table again, and write down what was best."""
+        slots, start = self.num_slots, 0
+        tree: list[int | Tree] = []
+        if not np.isfinite(self.extra[0, slots]):
+            return None
+        while start < len(self.costs):
+            item, taken, start = self._choice(start, slots)
+            tree.append(item)
+            slots -= taken
+        return tuple(tree)
+
+    def _kept(self, start: int) -> Iterator[tuple[int, int, int, NDArray[np.float32]]]:
+        """Give each way to keep a stage: what stands in the tree, slots, and times from there."""
+        count = len(self.costs)
+        for way in self.costs.ways(count - 1):
+            kept = self._slots(int(way.saved[start])) if start + 1 < count else 0
+            first = max(kept, self._slots(way.kept(start, count - 1)))
+            if first <= self.num_slots:
+                rest = self.extra[start + 1, first - kept : self.num_slots + 1 - kept]
+                yield self.costs.leaf(way, start), first, kept, rest + np.float32(way.extra[start])
+
+    def _choice(self, start: int, slots: int) -> tuple[int | Tree, int, int]:
+        """Give the best item, the slots that it takes, and the stage after it."""
+        best = np.inf
+        found: tuple[int | Tree, int, int] | None = None
+        for leaf, first, kept, times in self._kept(start):
+            if first <= slots and times[slots - first] < best:
+                best, found = times[slots - first], (leaf, kept, start + 1)
+        for stop, need in enumerate(self._shortest(start), start + 1):
+            value = self.after[stop, slots] - np.float32(self.before[start])
+            if need <= slots and value < best:
+                cost = self._slots(int(self.costs.boundary[stop]))
+                best, found = value, (tuple(range(start, stop)), cost, stop)
+        assert found is not None
+        return found
+
+    def _shortest(self, start: int) -> list[int]:
+        """Slots that a segment from `start` needs, for each place where it may end."""
+        costs, stops = self.costs, self.barrier[start]
+        last = min(stops, len(costs) - 1)
+        if last <= start:
+            return []
+        within = slice(start, last)
+        held = np.concatenate([[0], costs.saved[within].cumsum()[:-1]])
+        first = np.maximum.accumulate(costs.dropped(start, last, len(costs) - 1))
+        before = np.maximum.accumulate(held + costs.keep[within])  # the last one stops early
+        before = np.concatenate([[0], before[:-1]])
+        again = np.maximum(before, held + costs.stop[within]) + costs.waiting[within]
+        back = np.maximum.accumulate(held + costs.back[within])
+        needs = np.maximum(np.maximum(first, again), back)
+        slots = np.ceil(needs / self.slot).astype(np.int64)
+        # later ends need about as much or more: nothing beyond the last that fits
+        fits = np.flatnonzero(slots <= self.num_slots)
+        return slots[: fits[-1] + 1].tolist() if len(fits) else []
+
+    def _slots(self, num_bytes: int) -> int:
+        return int(-(-num_bytes // self.slot))

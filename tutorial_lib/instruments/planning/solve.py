@@ -1,0 +1,166 @@
+"""Find the fastest plan that fits a budget."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from tutorial_lib.instruments.planning.calls import Call
+from tutorial_lib.instruments.planning.costs import Costs
+from tutorial_lib.instruments.planning.exact import choices
+from tutorial_lib.instruments.planning.floor import Floor
+from tutorial_lib.instruments.planning.nested import NestedTable, parts_to_solve
+from tutorial_lib.instruments.planning.profile import Profile
+from tutorial_lib.instruments.planning.schedule import Plan
+from tutorial_lib.instruments.planning.simulate import Tree
+from tutorial_lib.instruments.planning.single import best_single
+from tutorial_lib.instruments.planning.stages import Skip, Stage, check_chain
+from tutorial_lib.units import human_bytes
+
+# Up to so many stages all plans are compared, to the byte.
+SHORT = 10
+# Up to so many, nested segments are tried too where a single recomputation fits already.
+MIDDLE = 64
+# A chain that would take longer than so many splits is cut into so many groups first.
+MOST_SPLITS, GROUPS = 5_000_000, 300
+# Rounding up takes half a slot a stage: a hundredth of the budget, whatever the length.
+SINGLE_SLOTS, SLOTS_A_STAGE = 20_000, 25
+NESTED_SLOTS = 500
+
+Evaluate = Callable[[Tree], Plan]
+
+
+def solve(
+    stages: Sequence[Stage] | Profile,
+    *,
+    budget_bytes: int,
+    skips: Sequence[Skip] = (),
+    names: Sequence[str] = (),
+) -> Plan:
+    """Find the fastest plan whose peak fits a budget.
+
+    Up to ten stages the plan is the optimum, to the byte, among all nestings of segments. For
+    longer chains bytes are rounded: to some ten thousandths of the budget where every stage is
+    recomputed at most once, and to 500ths with nested segments, which are tried where the former
+    does not fit, and up to 64 stages everywhere. The plan's own peak is always exact and within
+    the budget. Unchecked is how far from the optimum a plan for a longer chain is; its peak is
+    near the budget where more bytes would buy time.
+
+    Args:
+        stages: The chain, first to last; or a profile, which knows skips and names too.
+        budget_bytes: For all that the chain holds: inputs, saved bytes, gradients of activations
+            and temporaries. Parameters, their gradients and the optimizer's state come on top.
+        skips: What jumps over stages.
+        names: Names of the stages, for the printed plan.
+
+    Returns:
+        The plan.
+
+    Raises:
+        ValueError: When no plan fits; the message names the smallest budget.
+
+    Source:
+        The recursion of Beaumont et al. (2019), Optimal checkpointing for heterogeneous chains.
+    """
+    calls: tuple[Call, ...] = ()
+    if isinstance(stages, Profile):
+        profile = stages
+        stages, skips, names, calls = profile.stages, profile.skips, profile.names, profile.calls
+    check_chain(stages, skips)
+    costs = Costs.of(stages, skips)
+    spare = int(budget_bytes) - stages[0].input_bytes
+
+    chain = tuple(stages), tuple(skips), tuple(names)
+
+    def evaluate(tree: Tree) -> Plan:
+        return Plan(chain[0], tree, chain[1], chain[2], int(budget_bytes), calls)
+
+    if len(stages) <= SHORT:
+        fitting = [choice for choice in choices(costs) if choice.needs <= spare]
+        found = [evaluate(fitting[-1].tree)] if fitting else []
+    else:
+        found = _long(costs, spare, evaluate)
+    if not found:
+        found = [_frugal(costs, spare, evaluate)]
+    return min(found, key=lambda plan: (plan.seconds, plan.peak_bytes))
+
+
+def floor_bytes(stages: Sequence[Stage] | Profile, skips: Sequence[Skip] = ()) -> int:
+    """Give the smallest budget that any plan fits into.
+
+    Args:
+        stages: The chain, or a profile.
+        skips: What jumps over stages.
+    """
+    if isinstance(stages, Profile):
+        profile = stages
+        stages, skips = profile.stages, profile.skips
+    check_chain(stages, skips)
+    return Floor(Costs.of(stages, skips)).num_bytes + stages[0].input_bytes
+
+
+def _long(costs: Costs, spare: int, evaluate: Evaluate) -> list[Plan]:
+    """Try a single recomputation, and nested ones where they can be needed."""
+    if spare < 1:
+        return []
+    whole = evaluate(tuple(range(len(costs))))
+    if whole.peak_bytes <= (whole.budget_bytes or 0):
+        return [whole]
+    slots = max(SINGLE_SLOTS, SLOTS_A_STAGE * len(costs))
+    single = best_single(costs, spare, slots)
+    found = [evaluate(single)] if single is not None else []
+    found = [plan for plan in found if plan.peak_bytes <= (plan.budget_bytes or 0)]
+    if not found or len(costs) <= MIDDLE:
+        nested = _nested(costs, spare, evaluate)
+        found += [nested] if nested else []
+    return found
+
+
+def _nested(costs: Costs, spare: int, evaluate: Evaluate) -> Plan | None:
+    """Read nested plans off one table, the fastest first, until one really fits."""
+    groups = [[index] for index in range(len(costs))]
+    if parts_to_solve(costs) > MOST_SPLITS:
+        parts = np.array_split(np.arange(len(costs)), GROUPS)
+        groups = [[int(index) for index in part] for part in parts]
+        costs = costs.grouped(groups)
+    table = NestedTable(costs, spare, NESTED_SLOTS)
+    levels, best = table.levels(), None
+    low, high = 0, len(levels) - 1
+    while low <= high:
+        middle = (low + high + 1) // 2
+        plan = evaluate(_ungrouped(table.read(levels[middle]), groups))
+        if plan.peak_bytes <= (plan.budget_bytes or 0):
+            best, low = plan, middle + 1
+        else:
+            high = middle - 1
+    return best
+
+
+def _ungrouped(tree: Tree, groups: Sequence[Sequence[int]]) -> Tree:
+    """Put the stages of each group in its place."""
+    items: list[int | Tree] = []
+    for item in tree:
+        if isinstance(item, int):
+            items += map(type(item), groups[item])
+        else:
+            items.append(_ungrouped(item, groups))
+    return tuple(items)
+
+
+def _frugal(costs: Costs, spare: int, evaluate: Evaluate) -> Plan:
+    """Give the plan with the smallest peak, when that fits.
+
+    Raises:
+        ValueError: When it does not.
+    """
+    floor = Floor(costs)
+    frugal = evaluate(floor.tree())
+    if floor.num_bytes > spare:
+        budget = frugal.budget_bytes or 0
+        raise ValueError(
+            f"budget_bytes (={budget}, {human_bytes(budget)}) is below the floor: no plan for "
+            f"these {len(costs)} stages needs less than {frugal.peak_bytes} bytes "
+            f"({human_bytes(frugal.peak_bytes)}). Try that, a smaller micro-batch, or finer stages."
+        )
+    return frugal

@@ -1,0 +1,171 @@
+"""Where PyTorch's fake tensors are not as real ones are, and what they are then given.
+
+A fake tensor has the shape and type that a kernel returns. A few kernels return more bytes than
+that, or lay them out in another order, so that a later operation copies or need not: found by
+running operations for real and on fake tensors and comparing every storage.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tutorial_lib.instruments.private_torch import operations, suggest_memory_format, without_modes
+from tutorial_lib.memory.private_torch import TorchDispatchMode, is_wrapper, sparse_parts
+
+_aten = torch.ops.aten
+# Each row was found by a test that compares real and fake storages: tests/test_corrections.py for
+# a CPU's kernels, tests/test_emulated.py for those of PyTorch's CUDA build (2.13).
+# A mean or sum of losses is a view of all the losses. (test_a_loss_keeps_the_storage_of_all_losses)
+_LOSSES = {
+    _aten.mse_loss.default,
+    _aten.smooth_l1_loss.default,
+    _aten.soft_margin_loss.default,
+    _aten.binary_cross_entropy.default,
+}
+# The statistics of 16-bit inputs are float32 where the weight is, which is this argument.
+# (test_statistics_have_the_real_type)
+_NORMS = {
+    _aten.native_layer_norm.default: 2,
+    _aten.native_group_norm.default: 1,
+    _aten.native_batch_norm.default: 1,
+}
+# On CUDA those of these two always are. (test_predicted_kernels_save_what_a_cuda_build_saves)
+_FLOAT32_ON_CUDA = {_aten.native_layer_norm.default, _aten.native_batch_norm.default}
+# Their kernels return rows in order; fake tensors keep the strides of what came in.
+# (test_rows_lie_as_kernels_lay_them)
+_IN_ORDER = {
+    _aten.native_batch_norm.default,
+    _aten.native_batch_norm_backward.default,
+    _aten.native_layer_norm_backward.default,
+}
+# What an LSTM keeps for its backward, beside output and states; fake tensors say nothing.
+# (test_an_lstm_keeps_a_workspace)
+_LSTM = _aten.mkldnn_rnn_layer.default
+_GROUPED = operations.grouped_matmul()
+_HALVES = (torch.float16, torch.bfloat16)
+
+
+class RealSizes(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Give the results of some operations the bytes that their kernels return.
+
+    Args:
+        kernels: Whose kernels, `cuda` or `cpu`: they differ in the statistics of a norm.
+    """
+
+    def __init__(self, kernels: str) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.kernels = kernels
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """Run the operation and correct what it returns."""
+        if any(map(is_wrapper, types)):
+            return NotImplemented  # it takes itself apart, and its parts come by here
+        if func is _GROUPED and args[0].dtype is not torch.bfloat16:
+            # Fake tensors know the kernel for bfloat16 alone. (test_a_foreign_step... Mixtral)
+            halves = [one.to(torch.bfloat16) for one in args[:2]]
+            return func(*halves, *args[2:], **(kwargs or {})).to(args[0].dtype)
+        if func is _aten.add_.Tensor and sparse_parts(args[1]) and not sparse_parts(args[0]):
+            return args[0]  # fake tensors would read the entries' places
+        out = func(*args, **(kwargs or {}))
+        if operations.is_empty_sparse(out):
+            return _as_many(out, [one for one in args if isinstance(one, Tensor)])
+        if isinstance(out, Tensor) and out.dim() > 3 and 1 in out.shape and not kwargs:
+            return _laid_out(func, args, out)
+        if func in _LOSSES:
+            return _not_shrunk(out, args[0], args[1])
+        if func in _NORMS and out[1].dtype in _HALVES:
+            weight = args[_NORMS[func]]
+            mixed = weight is not None and weight.dtype == torch.float32
+            if mixed or (self.kernels == "cuda" and func in _FLOAT32_ON_CUDA):
+                out = out[0], out[1].float(), out[2].float()
+        if func is _LSTM and out[3].dtype == torch.uint8 and not out[3].numel():
+            num_bytes = _lstm_workspace(self.kernels, args[0], args[10])
+            out = *out[:3], out[3].new_empty(num_bytes)
+        if func in _IN_ORDER and out[0] is not None:
+            out = _in_order(out[0]), *out[1:]
+        return out
+
+
+def _as_many(out: Tensor, inputs: list[Tensor]) -> Tensor:
+    """Give a sparse result as many entries as its inputs have, and fake tensors lose.
+
+    Too many where entries of one place are added up. (test_a_sparse_result_keeps_its_entries)
+    """
+    parts = [part for one in inputs for part in sparse_parts(one)]
+    count = sum(part.size(-1) for part in parts if part.dim() == 2 and not part.is_floating_point())
+    if not count:
+        return out
+    indices, values = sparse_parts(out)
+    return operations.sparse(
+        indices.new_empty(indices.size(0), count), values.new_empty(count, *values.shape[1:]), out
+    )
+
+
+def _laid_out(func: Any, args: tuple[Any, ...], out: Tensor) -> Tensor:
+    """Give an image the strides of C++: that of a side of 1 decides on later memory formats.
+
+    Fake tensors have others there. (test_rows_lie_as_kernels_lay_them)
+    """
+    tensors = [one for one in args if isinstance(one, Tensor)]
+    strides = out.stride()
+    if func is _aten.view.default:
+        with without_modes():
+            twin = torch.empty_strided(args[0].shape, args[0].stride(), device="meta")
+            strides = twin.view(args[1]).stride()
+    elif (
+        operations.is_elementwise(func)
+        and len({one.stride() for one in tensors}) == 1
+        and not tensors[0].is_contiguous()
+    ):
+        last = sum((n - 1) * k for n, k in zip(out.shape, tensors[0].stride(), strict=True))
+        strides = tensors[0].stride() if last + 1 == out.numel() else strides
+    return out if strides == out.stride() else out.as_strided(out.shape, strides)
+
+
+def _not_shrunk(out: Tensor, one: Tensor, other: Tensor) -> Tensor:
+    """Give a mean or sum of losses the storage that held all the losses before."""
+    shape = torch.broadcast_shapes(one.shape, other.shape)  # type: ignore[no-untyped-call]
+    if out.dim() or math.prod(shape) <= 1:
+        return out
+    return out.new_empty(shape).as_strided((), ())
+
+
+def _lstm_workspace(kernels: str, x: Tensor, hidden: int) -> int:
+    """Give the bytes that one layer of an LSTM keeps from forward to backward.
+
+    Source:
+        For a CPU the parts of oneDNN's `src/cpu/rnn/rnn_utils.cpp`, each in whole pages; exact for
+        float32; up to 14 % off for bfloat16. For CUDA four gates, cell and output of each step:
+        a guess, unchecked, since cuDNN does not say what it keeps.
+    """
+    steps, batch, width = x.shape
+    item = x.element_size()
+    if kernels == "cuda":
+        return steps * batch * hidden * 6 * item
+
+    def padded(size: int, item_bytes: int) -> int:
+        line = 64 // item_bytes
+        rounded = -(-size // line) * line
+        return rounded + line if rounded % 256 == 0 else rounded
+
+    wide = max(width, hidden)
+    rows = 2 * (steps + 1) * batch
+    parts = [
+        steps * batch * padded(4 * hidden, item) * item,  # gates
+        *[rows * padded(wide, item) * item] * 2,  # states of the layer and of the steps
+        *[rows * padded(wide, 4) * 4] * (3 if torch.__version__ < "2.11" else 1),  # their gradients
+        *[rows * hidden * 4] * 2,  # cells, and their gradients
+        steps * batch * padded(hidden, item) * item,  # outputs
+    ]
+    return sum(-(-part // 4096) * 4096 for part in parts)
+
+
+def _in_order(out: Tensor) -> Tensor:
+    """Give a result the memory format that a kernel chooses: contiguous, or channels last."""
+    return out.contiguous(memory_format=suggest_memory_format(out))

@@ -1,0 +1,189 @@
+"""The kernels that a CUDA GPU would take, on fake tensors and without a GPU.
+
+A CPU and a GPU run the same step with different kernels, which save different bytes: dropout keeps
+a float mask on a CPU and a bool mask on a GPU, attention falls back to written-out scores on a CPU
+when there is dropout, and autocast computes norms and softmax in float32 on a GPU alone. Inside
+`cuda_kernels()` operations on CPU tensors save what they would save on an Ampere GPU or newer.
+
+What each rule says is shown by `test_predicted_kernels_save_what_a_cuda_build_saves` in
+tests/test_emulated.py: PyTorch's CUDA build (2.13), on an emulated card, saves the same bytes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+from unittest import mock
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from tutorial_lib.instruments.predicting.autocast import casts_on_cuda, cuda_autocast_policy
+from tutorial_lib.instruments.predicting.workspace import workspace_bytes
+from tutorial_lib.instruments.private_torch import operations, patches
+from tutorial_lib.memory.storages import StorageLog
+
+_math_attention = F.scaled_dot_product_attention
+_composite_rms_norm = F.rms_norm
+_norm_of_groups = F.group_norm
+
+
+@contextlib.contextmanager
+def cuda_kernels() -> Iterator[None]:
+    """Let CPU operations save what their CUDA kernels save, until the block ends."""
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(mock.patch.object(F, "dropout", _dropout))
+        stack.enter_context(mock.patch.object(F, "scaled_dot_product_attention", _attention))
+        stack.enter_context(mock.patch.object(F, "rms_norm", _rms_norm))
+        stack.enter_context(mock.patch.object(F, "group_norm", _group_norm))
+        for name in ("softmax", "log_softmax"):
+            stack.enter_context(mock.patch.object(F, name, _softmax(name)))
+        told = staticmethod(workspace_bytes)
+        stack.enter_context(mock.patch.object(StorageLog, "workspace_of", told))
+        stack.enter_context(mock.patch.object(torch, "autocast", _CpuAutocast))
+        stack.enter_context(mock.patch.object(torch.amp, "autocast", _CpuAutocast))
+        stack.enter_context(patches.with_gradient_scaler())
+        stack.enter_context(cuda_autocast_policy())
+        yield
+
+
+def as_on_cuda(optimizer: torch.optim.Optimizer) -> None:
+    """Let an optimizer whose user chose no implementation take CUDA's default, `foreach`.
+
+    Source:
+        `_default_to_fused_or_foreach` in torch/optim/optimizer.py (2.13).
+    """
+    for group in optimizer.param_groups:
+        if "foreach" in group and group["foreach"] is None and not group.get("fused"):
+            group["foreach"] = True
+
+
+def _dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
+    """Keep a bool mask, as the fused kernel does that CUDA takes."""
+    if not training or p == 0:
+        return input
+    return torch.native_dropout(input, p, training)[0]
+
+
+def _attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Tensor:
+    """Take flash attention, else memory-efficient attention, else the written-out one.
+
+    Source:
+        Who is eligible for which: torch/nn/attention/__init__.py and the warnings of
+        `torch.backends.cuda.can_use_flash_attention` (2.13). Flash takes 16-bit types, no mask,
+        and heads of up to 256; the efficient kernel a head's width in steps of 16 bytes, and no
+        groups of heads (`minimum_gemm_alignment`, `check_batch_size_and_num_heads_dense` in
+        aten/src/ATen/native/transformers/cuda/sdp_utils.cpp).
+    """
+    if torch.is_autocast_enabled("cpu"):
+        dtype = torch.get_autocast_dtype("cpu")
+        query, key, value = query.to(dtype), key.to(dtype), value.to(dtype)
+    half = query.dtype in (torch.float16, torch.bfloat16)
+    width = query.size(-1)
+    flash = half and attn_mask is None and width <= 256
+    grouped = query.dim() == 4 and query.size(-3) != key.size(-3)
+    aligned = all(x.size(-1) % (8 if half else 4) == 0 for x in (query, value))
+    if query.dim() != 4 or not (flash or (aligned and not grouped)):
+        with sdpa_kernel(SDPBackend.MATH):
+            return _math_attention(
+                *(query, key, value, attn_mask, dropout_p, is_causal),
+                scale=scale,
+                enable_gqa=enable_gqa,
+            )
+    if flash:
+        pad = (0, -width % 8)  # the kernel takes widths in steps of 8
+        q, k, v = (F.pad(x, pad) if width % 8 else x for x in (query, key, value))
+        out = operations.flash_attention(q, k, v, dropout_p, is_causal, False, scale=scale)
+        return out[..., :width]
+    if attn_mask is not None:
+        if attn_mask.dtype == torch.bool:
+            bias = torch.zeros_like(attn_mask, dtype=query.dtype)
+            attn_mask = bias.masked_fill_(attn_mask.logical_not(), float("-inf"))
+        attn_mask = attn_mask.expand(*query.shape[:-1], key.size(-2))
+    return operations.efficient_attention(
+        query, key, value, attn_mask, torch.is_grad_enabled(), dropout_p, is_causal, scale=scale
+    )
+
+
+def _softmax(name: str) -> Callable[..., Tensor]:
+    """Read float16 and write float32 in one kernel (aten/src/ATen/native/SoftMax.cpp, 2.13)."""
+    plain, op = getattr(F, name), getattr(torch.ops.aten, name).int
+
+    def softmax(
+        input: Tensor,
+        dim: int | None = None,
+        _stacklevel: int = 3,
+        dtype: torch.dtype | None = None,
+    ) -> Tensor:
+        fused = operations.half_to_float_softmax(op)
+        if fused and dim is not None and (input.dtype, dtype) == (torch.float16, torch.float32):
+            return fused(input, dim, True)
+        softened: Tensor = plain(input, dim, _stacklevel, dtype)
+        return softened
+
+    return softmax
+
+
+def _group_norm(input: Tensor, num_groups: int, *args: Any, **kwargs: Any) -> Tensor:
+    """Lay channels-last images out anew (aten/src/ATen/native/group_norm.cpp, 2.13)."""
+    if torch.is_autocast_enabled("cpu"):
+        input = input.float()
+    return _norm_of_groups(input.contiguous(), num_groups, *args, **kwargs)
+
+
+def _rms_norm(
+    input: Tensor,
+    normalized_shape: list[int],
+    weight: Tensor | None = None,
+    eps: float | None = None,
+) -> Tensor:
+    """Take the fused kernel, which keeps its input and one number a row.
+
+    Mixed types take the written-out one, as the warning of `F.rms_norm` says (2.13).
+    """
+    if torch.is_autocast_enabled("cpu") and casts_on_cuda("rms_norm"):
+        input, weight = input.float(), None if weight is None else weight.float()
+    if weight is not None and weight.dtype != input.dtype:
+        return _composite_rms_norm(input, normalized_shape, weight, eps)
+    if weight is None:
+        weight = input.new_ones(normalized_shape)
+    normalised: Tensor = _FusedRMSNorm.apply(input, weight, eps or torch.finfo(input.dtype).eps)  # type: ignore[no-untyped-call]
+    return normalised
+
+
+class _FusedRMSNorm(torch.autograd.Function):
+    """The bytes of CUDA's kernel: no temporary of the input's size, forward or backward."""
+
+    @staticmethod
+    def forward(ctx: Any, input: Tensor, weight: Tensor, eps: float) -> Tensor:
+        dims = tuple(range(-weight.dim(), 0))
+        norm = torch.linalg.vector_norm(input, dim=dims, keepdim=True, dtype=torch.float32)
+        scale = (norm.square_().div_(weight.numel()).add_(eps)).rsqrt_()
+        ctx.save_for_backward(input, weight, scale)
+        return torch.mul(input, scale.to(input.dtype)).mul_(weight)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None]:
+        input, weight, _ = ctx.saved_tensors
+        return torch.empty_like(input), torch.empty_like(weight), None  # fake: a shape is enough
+
+
+class _CpuAutocast(torch.amp.autocast_mode.autocast):
+    """Autocast for `cuda`, which turns itself off where no GPU is, done on the CPU's tensors."""
+
+    def __init__(self, device_type: str, *args: Any, **kwargs: Any) -> None:
+        if device_type == "cuda" and not args and kwargs.get("dtype") is None:
+            kwargs["dtype"] = torch.float16  # CUDA's default
+        super().__init__("cpu" if device_type == "cuda" else device_type, *args, **kwargs)

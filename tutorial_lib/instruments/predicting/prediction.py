@@ -1,0 +1,262 @@
+"""Predict a training step's memory without allocating it: the same meter, on fake tensors."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import traceback
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Literal
+from unittest import mock
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from tutorial_lib.instruments.predicting.corrections import RealSizes
+from tutorial_lib.instruments.predicting.kernels import as_on_cuda, cuda_kernels
+from tutorial_lib.instruments.predicting.values import Values
+from tutorial_lib.instruments.private_torch import patches
+from tutorial_lib.memory.lines import line_in_words
+from tutorial_lib.memory.meter import MeterWarning, measure
+from tutorial_lib.memory.private_torch import FakeTensor, FakeTensorMode
+from tutorial_lib.memory.report import MemoryReport
+
+Step = tuple[Callable[[], Any], nn.Module, Optimizer | None]
+
+_ANOTHER_PATH = (
+    "Where another value makes the step do something else, its memory differs from this "
+    "prediction: compare with memory.measure at a small size."
+)
+
+
+def predict(
+    make_step: Callable[[], Step],
+    *,
+    kernels: Literal["cuda", "cpu"] = "cuda",
+    label: str = "",
+    warmup: int = 1,
+    lines: bool = False,
+) -> MemoryReport:
+    """Run a training step on tensors that have a shape and no memory, and meter it.
+
+    Args:
+        make_step: Builds everything, as it would for real, and returns the step, its model and
+            its optimizer (or None), all on the CPU. It is called under `FakeTensorMode`, so that a
+            7B model takes no memory.
+        kernels: Whose kernels the step is to take: those of a GPU (Ampere or newer), or those of
+            this CPU. They save different bytes for dropout, attention and autocast.
+        label: Words for the report.
+        warmup: Steps before the predicted one; 1 brings the optimizer's state.
+        lines: Whether to note which line of code made each tensor, for `report.by("line")`.
+
+    Returns:
+        The report, `method` being `predicted`: with `cpu` byte for byte what the meter counts when
+        the step is run; with `cuda` the bytes that tensors request and, as `other`, the buffers of
+        PyTorch's own kernels on an A100; without the workspace of cuBLAS (two of 8.125 MiB, of 32
+        MiB on an H100) and cuDNN, and the allocator's rounding. What cuDNN keeps of a recurrent
+        layer is a guess. On a T4 nothing attends in bfloat16 without writing the scores out.
+
+    Raises:
+        ValueError: When a tensor was made outside `make_step` or is not on the CPU, or when one is
+            too large to be addressed.
+        RuntimeError: When the step does what fake tensors cannot: the message names the line.
+
+    Warns:
+        MeterWarning: Where the step looks at a value that does not follow from constants, and one
+            was assumed. A decision that ends in an error is taken the other way: `make_step` is
+            then called again.
+    """
+    first_error: Exception | None = None
+    decisions: dict[str, bool] = {}
+    while True:
+        values = Values(decisions)
+        try:
+            report = _predicted(make_step, kernels, values, label, warmup, lines)
+            break
+        except Exception as error:
+            first_error = first_error or error
+            untried = [line for line in values.decided if line not in decisions]
+            if not untried:
+                raise first_error from first_error.__cause__
+            decisions[untried[-1]] = not values.decided[untried[-1]]
+    _warn(values, stacklevel=3)
+    report.method = "predicted"
+    report.device = f"{kernels.upper()} kernels"
+    return report
+
+
+def _predicted(
+    make_step: Callable[[], Step],
+    kernels: str,
+    values: Values,
+    label: str,
+    warmup: int,
+    lines: bool,
+) -> MemoryReport:
+    with _predicting(kernels, values):
+        step, model, optimizer = make_step()
+        _check_device(model)
+        if kernels == "cuda" and optimizer is not None:
+            as_on_cuda(optimizer)
+        options: dict[str, Any] = {"label": label, "warmup": warmup, "lines": lines}
+        with _with_values():  # make_step may have imported transformers
+            return measure(step, model=model, optimizer=optimizer, **options)
+
+
+def _warn(values: Values, *, stacklevel: int) -> None:
+    for assumption in values.assumptions.values():
+        warnings.warn(f"{assumption} {_ANOTHER_PATH}", MeterWarning, stacklevel=stacklevel)
+
+
+@contextlib.contextmanager
+def predicting(kernels: Literal["cuda", "cpu"] = "cuda") -> Iterator[None]:
+    """Make all tensors without memory, and let operations save what a GPU's would save.
+
+    For what needs no whole training step, as in `memory.saved` of one layer at its published size.
+
+    Args:
+        kernels: Whose kernels the operations are to take, as in `predict`.
+
+    Raises:
+        ValueError: When the block uses a tensor that was made outside it.
+
+    Warns:
+        MeterWarning: Where the block looks at a value that does not follow from constants.
+    """
+    values = Values()
+    with _predicting(kernels, values):
+        yield
+    _warn(values, stacklevel=4)
+
+
+@contextlib.contextmanager
+def _predicting(kernels: str, values: Values) -> Iterator[None]:
+    if kernels not in ("cuda", "cpu"):
+        raise ValueError(f"kernels (={kernels!r}) must be 'cuda' or 'cpu'.")
+    kernel_mode = cuda_kernels() if kernels == "cuda" else contextlib.nullcontext()
+    with (
+        torch.random.fork_rng(devices=[]),
+        FakeTensorMode(),
+        values,
+        _workarounds(),
+        torch.compiler.set_stance("force_eager"),  # code compiled before knows real tensors alone
+        kernel_mode,
+        RealSizes(kernels),
+        _explain_refusals(),
+    ):
+        yield
+
+
+@contextlib.contextmanager
+def _workarounds() -> Iterator[None]:
+    """Let a training step do what fake tensors cannot."""
+    with (
+        patches.without_truncated_normal(),
+        patches.with_weak_references(),
+        patches.with_finite_gradients(),
+        patches.without_new_buckets(),
+        # Else a copy of a model takes a copy of the mode along, and may end the process
+        # (test_a_copy_of_the_model_made_in_the_step).
+        mock.patch.object(FakeTensor, "__deepcopy__", _copy, create=True),
+        mock.patch.object(FakeTensor, "__format__", _format, create=True),
+        mock.patch.object(FakeTensor, "numpy", _numpy, create=True),
+        _with_values(),
+    ):
+        yield
+
+
+def _format(tensor: Tensor, spec: str) -> str:
+    return format(tensor.item(), spec) if tensor.dim() == 0 else object.__format__(tensor, spec)
+
+
+def _numpy(tensor: Tensor, *, force: bool = False) -> Any:
+    if tensor.requires_grad and not force:
+        raise RuntimeError("Can't call numpy() on Tensor that requires grad.")
+    return np.array(tensor.tolist())
+
+
+def _copy(tensor: Tensor, memo: dict[int, Any]) -> Tensor:
+    if id(tensor) not in memo:
+        twin = tensor.detach().clone()
+        if isinstance(tensor, nn.Parameter):  # whose gradient a copy leaves out
+            twin = nn.Parameter(twin)
+        elif tensor.grad is not None:
+            twin.grad = _copy(tensor.grad, memo)
+        memo[id(tensor)] = twin.requires_grad_(tensor.requires_grad)
+    copied: Tensor = memo[id(tensor)]
+    return copied
+
+
+def _never(_: Any) -> bool:
+    return False
+
+
+def _with_values() -> contextlib.AbstractContextManager[Any]:
+    """Let transformers look at masks and positions, as it does in a real step.
+
+    It looks whether a mask hides anything and whether texts are packed, and not at fake tensors.
+
+    Source:
+        `is_fake_tensor`, asked in transformers/masking_utils.py (5.23).
+    """
+    asked = sys.modules.get("transformers.utils.import_utils")
+    if not hasattr(asked, "is_fake_tensor"):
+        return contextlib.nullcontext()
+    return mock.patch.object(asked, "is_fake_tensor", _never)
+
+
+def _check_device(model: nn.Module) -> None:
+    kinds = {parameter.device.type for parameter in model.parameters()} - {"cpu"}
+    if kinds:
+        raise ValueError(
+            f"make_step built its model on {', '.join(sorted(kinds))}, and a prediction needs it "
+            "on the CPU, whose tensors take no memory either: leave the device out."
+        )
+
+
+@contextlib.contextmanager
+def _explain_refusals() -> Iterator[None]:
+    """Say of what fake tensors refuse in which line it was, and what to do instead."""
+    try:
+        yield
+    except AssertionError as error:
+        if "convert all Tensors to FakeTensors" in str(error):
+            raise ValueError(
+                f"{_line_of(error)} uses a tensor that was made outside make_step: build model, "
+                "optimizer and batch inside it, where tensors take no memory."
+            ) from error
+        if _is_of_fake_tensors(error):
+            raise RuntimeError(_cannot(error)) from error
+        raise
+    except RuntimeError as error:
+        if "overflow" in str(error).lower():
+            raise ValueError(
+                f"{_line_of(error)} asks for a tensor of more than 2**63 bytes: choose a smaller "
+                "micro-batch or smaller sizes."
+            ) from error
+        if "data is not allocated" in str(error) or _is_of_fake_tensors(error):
+            raise RuntimeError(_cannot(error)) from error
+        raise
+
+
+def _is_of_fake_tensors(error: Exception) -> bool:
+    """Tell whether it was a fake tensor that refused, and not the operation itself."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return "_subclasses" in Path(frames[-1].filename).parts
+
+
+def _cannot(error: Exception) -> str:
+    said = str(error).partition("\n")[0]
+    return (
+        f"{_line_of(error)} needs a tensor's memory itself ({said}), and a predicted tensor has "
+        "none: count the real step with memory.measure, at a smaller size if it does not fit."
+    )
+
+
+def _line_of(error: Exception) -> str:
+    """Name the innermost line that is neither PyTorch's, nor Python's, nor ours."""
+    return line_in_words(reversed(list(traceback.walk_tb(error.__traceback__))))

@@ -1,0 +1,250 @@
+"""Values of predicted tensors: known where they follow from constants, else a stand-in.
+
+A fake tensor has a shape and no values. Some steps look at values all the same: a constructor makes
+a list of drop rates, an attention mask is asked whether it hides anything, a loop logs its loss.
+`Values` computes what is small and follows from constants, and gives a stand-in for the rest.
+"""
+
+from __future__ import annotations
+
+import sys
+import traceback
+import weakref
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tutorial_lib.instruments import private_torch
+from tutorial_lib.instruments.private_torch import operations, tree_map_only
+from tutorial_lib.memory.lines import line_in_words
+from tutorial_lib.memory.private_torch import TorchDispatchMode, is_fake, is_wrapper, storage_key
+from tutorial_lib.memory.storages import list_tensors
+
+# A batch of token ids and its mask are known; a weight, and what is computed with it, is not.
+_MOST_FLOATS, _MOST_OTHERS = 2**16, 2**20
+_MOST_TO_LOOK_AT = 2**26
+
+_aten = torch.ops.aten
+_OVERWRITES = {_aten.fill_.Scalar, _aten.fill_.Tensor, _aten.zero_.default, _aten.copy_.default}
+
+
+class UnknownValueError(RuntimeError):
+    """A step looks at more values than a stand-in is made for."""
+
+
+@dataclass(slots=True)
+class _Known:
+    storage: torch.UntypedStorage
+    assumed: bool
+    alive: weakref.ref[torch.UntypedStorage]
+
+
+class Values(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Let a step look at the values of fake tensors.
+
+    A tensor is known when constants, ranges and random integers made it. Where an operation turns
+    unknown numbers into integers or truth values (a choice of experts, a check for infinity), it
+    gets random numbers between 0 and 1 in their place, and its result is assumed.
+
+    Args:
+        decisions: By line, which truth value to assume there.
+    """
+
+    def __init__(self, decisions: Mapping[str, bool] | None = None) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.assumptions: dict[str, str] = {}
+        self.decided: dict[str, bool] = {}
+        self._decisions = decisions or {}
+        self._known: dict[int, _Known] = {}
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """Run the operation on fake tensors, and on values where all are known."""
+        if any(map(is_wrapper, types)):
+            return NotImplemented  # it takes itself apart, and its parts come by here
+        kwargs = kwargs or {}
+        if func is _aten.index.Tensor:
+            args = (args[0], [self._positions(index) for index in args[1]])
+            args = args[0], [one for part in args[1] for one in part]
+        try:
+            out = func(*args, **kwargs)
+        except private_torch.LOOKS_AT_VALUES:
+            return self._looked_at(func, args, kwargs)
+        self._follow(func, args, kwargs, out)
+        return out
+
+    # ---- what is known ----
+
+    def _follow(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
+        """Compute an operation's result for real, if it is small and its inputs are known."""
+        inputs, outputs = list_tensors((args, kwargs)), list_tensors(out)
+        if any(tensor.layout is not torch.strided for tensor in (*inputs, *outputs)):
+            return
+        written = operations.written_arguments(func, args, kwargs)
+        keys = {_key(tensor) for tensor in inputs}
+        fresh = [tensor for tensor in outputs if _key(tensor) not in keys]
+        if not fresh and not written:
+            return
+        known = [self._is_known(tensor) for tensor in inputs]
+        if func in _OVERWRITES and all(known[1:]) and _is_whole(args[0]) and _is_small(args[0]):
+            self._keep(args[0], torch.zeros_like, assumed=False)
+            known[0] = True
+        followed = all(known) and all(map(_is_small, fresh)) and not _is_uninitialised(func, fresh)
+        if not followed:
+            self._forget(written)
+            followed = not written and self._becomes_discrete(func, inputs, fresh)
+        if not followed:
+            return
+        assumed = any(self._is_assumed(tensor) for tensor in inputs) or not all(known)
+        if operations.ignores_values(func):
+            assumed = False
+        try:
+            result = self._compute(func, args, kwargs)
+        except RuntimeError:  # a GPU's kernel, as of fused attention: its values stay unknown
+            return
+        for fake, real in zip(outputs, list_tensors(result), strict=True):
+            if _key(fake) not in keys:
+                self._keep(fake, real, assumed=assumed)
+
+    def _becomes_discrete(self, func: Any, inputs: list[Tensor], fresh: list[Tensor]) -> bool:
+        if operations.ignores_values(func):
+            return all(map(_is_small, fresh))
+        return (
+            not any(tensor.is_floating_point() or tensor.is_complex() for tensor in fresh)
+            and not operations.is_random(func)
+            and all(map(_is_small, fresh))
+            and all(tensor.numel() <= _MOST_OTHERS for tensor in inputs)
+        )
+
+    def _is_known(self, tensor: Tensor) -> bool:
+        return not is_fake(tensor) or _key(tensor) in self._known
+
+    def _is_assumed(self, tensor: Tensor) -> bool:
+        found = self._known.get(_key(tensor)) if is_fake(tensor) else None
+        return found is not None and found.assumed
+
+    def _keep(self, fake: Tensor, real: Any, *, assumed: bool) -> None:
+        """Remember the values of a fake tensor until its storage dies."""
+        key, storage = _key(fake), fake.untyped_storage()
+        with private_torch.without_modes():
+            held = torch.zeros(storage.nbytes(), dtype=torch.uint8).untyped_storage()
+            if isinstance(real, Tensor):
+                _view(fake, held).copy_(real)
+        alive = weakref.ref(storage, lambda _: self._known.pop(key, None))
+        self._known[key] = _Known(held, assumed, alive)
+
+    def _forget(self, tensors: Iterable[Tensor]) -> None:
+        for tensor in tensors:
+            self._known.pop(_key(tensor), None)
+
+    def _value(self, tensor: Tensor, *, zeros: bool = False) -> Tensor:
+        """Give a tensor's values, or a stand-in for them; no mode may be active."""
+        if not is_fake(tensor):
+            return tensor
+        shape, dtype = tuple(tensor.shape), tensor.dtype
+        if (found := self._known.get(_key(tensor))) is not None:
+            value = _view(tensor, found.storage)
+            return ~value if zeros and found.assumed and dtype == torch.bool else value
+        if zeros:
+            return torch.zeros((), dtype=dtype).expand(shape)
+        if not tensor.is_floating_point():
+            return torch.ones((), dtype=dtype).expand(shape)
+        if tensor.numel() > _MOST_OTHERS:
+            return torch.full((), 0.5, dtype=dtype).expand(shape)
+        return torch.rand(shape, dtype=torch.float32).to(dtype)
+
+    def _compute(self, func: Any, args: Any, kwargs: Any, *, zeros: bool = False) -> Any:
+        with private_torch.without_modes(), torch.no_grad():
+            seen: dict[int, Tensor] = {}  # a tensor that is compared with itself is equal
+
+            def value(tensor: Tensor) -> Tensor:
+                if id(tensor) not in seen:
+                    seen[id(tensor)] = self._value(tensor, zeros=zeros)
+                return seen[id(tensor)]
+
+            args, kwargs = tree_map_only(Tensor, value, (args, kwargs))
+            return func(*args, **kwargs)
+
+    # ---- looks at values ----
+
+    def _looked_at(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """Answer an operation whose result, or whose shape, depends on values."""
+        inputs = list_tensors((args, kwargs))
+        assumed = [t for t in inputs if not self._is_known(t) or self._is_assumed(t)]
+        if sum(tensor.numel() for tensor in inputs) > _MOST_TO_LOOK_AT:
+            raise UnknownValueError(
+                f"{_calling_line()} looks at the values of {inputs[0].numel():,} numbers "
+                f"({func}), and a predicted tensor has none: predict a smaller micro-batch, or "
+                "count the real step with memory.measure."
+            )
+        real = self._compute(func, args, kwargs)
+        if assumed and not isinstance(real, int | float):
+            zeros = self._compute(func, args, kwargs, zeros=True)
+            if _shapes(zeros) != _shapes(real):
+                self._note(f"makes a tensor whose shape depends on values: {_shapes(real)}")
+        elif assumed:
+            real = self._assume(real)
+        return tree_map_only(
+            Tensor, lambda tensor: self._as_fake(tensor, assumed=bool(assumed)), real
+        )
+
+    def _assume(self, number: float) -> float:
+        if not isinstance(number, bool):
+            self._note(f"asks for the value of a tensor: {number:.3g}")
+            return number
+        line = _calling_line()
+        number = self._decisions.get(line, number)
+        self.decided.pop(line, None)
+        self.decided[line] = number  # the last one decided is the last one here
+        self._note(f"decides by the value of a tensor: {number}")
+        return number
+
+    def _as_fake(self, real: Tensor, *, assumed: bool) -> Tensor:
+        fake = torch.empty_strided(real.size(), real.stride(), dtype=real.dtype)
+        self._keep(fake, real, assumed=assumed)
+        return fake
+
+    def _positions(self, index: Tensor | None) -> list[Tensor | None]:
+        """Give a mask as the positions where it is true, as its kernel does."""
+        if index is None or index.dtype not in (torch.bool, torch.uint8):
+            return [index]
+        return list(self._looked_at(_aten.nonzero.default, (index,), {}).unbind(1))
+
+    def _note(self, said: str) -> None:
+        line = _calling_line()
+        self.assumptions.setdefault(line, f"{line} {said} was assumed.")
+
+
+def _shapes(value: Any) -> str:
+    return ", ".join(str(tuple(tensor.shape)) for tensor in list_tensors(value))
+
+
+def _key(tensor: Tensor) -> int:
+    return storage_key(tensor.untyped_storage())
+
+
+def _is_small(tensor: Tensor) -> bool:
+    most = _MOST_FLOATS if tensor.is_floating_point() else _MOST_OTHERS
+    return tensor.device.type == "cpu" and not tensor.is_complex() and tensor.numel() <= most
+
+
+def _is_whole(tensor: Tensor) -> bool:
+    return tensor.numel() * tensor.element_size() == tensor.untyped_storage().nbytes()
+
+
+def _is_uninitialised(func: Any, fresh: list[Tensor]) -> bool:
+    made = operations.is_uninitialised(func)
+    return made and any(tensor.is_floating_point() for tensor in fresh)
+
+
+def _view(like: Tensor, storage: torch.UntypedStorage) -> Tensor:
+    empty = torch.empty(0, dtype=like.dtype)
+    return empty.set_(storage, like.storage_offset(), like.size(), like.stride())
+
+
+def _calling_line() -> str:
+    return line_in_words(traceback.walk_stack(sys._getframe(1)))

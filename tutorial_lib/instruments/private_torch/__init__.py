@@ -1,0 +1,105 @@
+"""The one room that uses names which PyTorch keeps to itself, and may move in any release.
+
+Here stand tensors, modes and CUDA; `operations` has what is asked about operations, and `patches`
+what is put in the place of such names.
+
+Each name says the file of PyTorch 2.13 that it was read in, and has a test in
+`tests/test_private_torch.py` that says what no longer works when a release moves it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor, nn
+
+# torch/_prims_common/__init__.py: the memory format that a kernel chooses for its result.
+from torch._prims_common import suggest_memory_format
+
+# torch/_subclasses/fake_tensor.py: what tensors without memory refuse.
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+)
+
+# torch/utils/_python_dispatch.py: modes that are asked about every operation.
+from torch.utils._python_dispatch import (
+    _disable_current_modes,
+)
+
+# torch/utils/_pytree.py: what lies in nested lists, tuples and dicts.
+from torch.utils._pytree import (
+    TreeSpec,
+    tree_flatten,
+    tree_leaves,
+    tree_map_only,
+    tree_unflatten,
+)
+
+__all__ = [
+    "CALL",
+    "DataDependentOutputException",
+    "DynamicOutputShapeException",
+    "TreeSpec",
+    "suggest_memory_format",
+    "tree_flatten",
+    "tree_leaves",
+    "tree_map_only",
+    "tree_unflatten",
+]
+# torch/_subclasses/fake_tensor.py: an operation's result, or its shape, depends on values.
+LOOKS_AT_VALUES = (DataDependentOutputException, DynamicOutputShapeException)
+# torch/nn/modules/module.py: what calling a module runs, its hooks and then `forward`.
+CALL = "_call_impl"
+# torch/autograd/graph.py: what `saved_tensors_hooks` calls, under both of its names.
+PUSHES_SAVED_TENSOR_HOOKS = (
+    "torch._C._autograd:_push_saved_tensors_default_hooks",
+    "torch.autograd:_push_saved_tensors_default_hooks",
+)
+
+
+# ---- tensors, modules, modes ----
+
+
+def times_written(tensor: Tensor) -> int:
+    """Count the in-place writes to a tensor (`_version`: torch/_C/__init__.pyi, TensorBase)."""
+    count: int = tensor._version
+    return count
+
+
+def without_modes() -> contextlib.AbstractContextManager[Any]:
+    """Compute for real in a block, whatever modes are active (torch/utils/_python_dispatch.py)."""
+    off: contextlib.AbstractContextManager[Any] = _disable_current_modes()
+    return off
+
+
+def policy_of(context: Any) -> Callable[..., Any] | None:
+    """Give the policy that a selective checkpoint's context asks; None for any other context.
+
+    `policy_fn` of `_CachingTorchDispatchMode`: torch/utils/checkpoint.py.
+    """
+    policy: Callable[..., Any] | None = getattr(context, "policy_fn", None)
+    return policy
+
+
+def checkpoint_modules(model: nn.Module, chosen: Callable[[nn.Module], bool]) -> None:
+    """Wrap the chosen modules of a model in PyTorch's own checkpoint.
+
+    torch/distributed/algorithms/_checkpoint/checkpoint_wrapper.py.
+    """
+    from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import (
+        apply_activation_checkpointing,
+    )
+
+    apply_activation_checkpointing(model, check_fn=chosen)
+
+
+# ---- the compiler ----
+
+
+def import_compiler() -> None:
+    """Import Dynamo now, which takes a second: else an optimizer's first step does."""
+    importlib.import_module("torch._dynamo")

@@ -1,0 +1,148 @@
+"""PyTorch's operations by names that it keeps to itself, and may move in any release.
+
+Each name says the file of PyTorch 2.13 that it was read in, and has a test in
+`tests/test_private_torch.py`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tutorial_lib.instruments.private_torch import tree_leaves
+from tutorial_lib.memory.private_torch import sparse_parts
+
+_aten = torch.ops.aten
+# The operations that autograd runs for softmax and fused attention (native_functions.yaml).
+SOFTMAX_BACKWARD = _aten._softmax_backward_data.default
+FLASH_BACKWARD = _aten._scaled_dot_product_flash_attention_backward.default
+EFFICIENT_BACKWARD = _aten._scaled_dot_product_efficient_attention_backward.default
+
+
+def operation_names() -> list[str]:
+    """List all operations with their overloads (torch/_C/__init__.pyi)."""
+    return torch._C._dispatch_get_all_op_names()
+
+
+def has_kernel(operation: str, dispatch_key: str) -> bool:
+    """Tell whether an operation does something of its own at a key (torch/_C/__init__.pyi)."""
+    return torch._C._dispatch_has_kernel_for_dispatch_key(operation, dispatch_key)
+
+
+def overriding_kernels() -> contextlib.AbstractContextManager[Any]:
+    """Open a library whose kernels replace those of `aten` until the block ends.
+
+    `_scoped_library`: torch/library.py.
+    """
+    library: contextlib.AbstractContextManager[Any] = torch.library._scoped_library("aten", "IMPL")
+    return library
+
+
+def below_cpu_autocast() -> contextlib.AbstractContextManager[Any]:
+    """Call operations without the CPU's autocast in a block (torch/_C/__init__.pyi)."""
+    keys = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU)
+    guard: contextlib.AbstractContextManager[Any] = torch._C._ExcludeDispatchKeyGuard(keys)
+    return guard
+
+
+def overload_name(operation: Any) -> str:
+    """Give the overload of an operation, as `dim_IntList` (`_overloadname`: torch/_ops.py)."""
+    name: str = operation._overloadname
+    return name
+
+
+def argument_names(operation: Any) -> list[str]:
+    """List an operation's arguments by name, in order (`_schema`: torch/_ops.py)."""
+    return [argument.name for argument in operation._schema.arguments]
+
+
+@functools.cache
+def gives_view(operation: Any) -> bool:
+    """Tell whether an operation's result is a view of an argument (`_schema`: torch/_ops.py)."""
+    returns = operation._schema.returns
+    return any(r.alias_info is not None and not r.alias_info.is_write for r in returns)
+
+
+def written_arguments(
+    operation: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> list[Tensor]:
+    """List the tensors that an operation writes to (`_schema`: torch/_ops.py)."""
+    if not operation._schema.is_mutable:
+        return []
+    given = [
+        (argument, args[place] if place < len(args) else kwargs.get(argument.name))
+        for place, argument in enumerate(operation._schema.arguments)
+    ]
+    written = [value for argument, value in given if argument.is_write]
+    return [leaf for leaf in tree_leaves(written) if isinstance(leaf, Tensor)]
+
+
+def is_random(operation: Any) -> bool:
+    """Tell whether an operation draws random numbers (`tags`: torch/_ops.py)."""
+    return torch.Tag.nondeterministic_seeded in operation.tags
+
+
+def is_elementwise(operation: Any) -> bool:
+    """Tell whether an operation takes its arguments number by number (`tags`: torch/_ops.py)."""
+    return torch.Tag.pointwise in operation.tags
+
+
+def is_uninitialised(operation: Any) -> bool:
+    """Tell whether an operation gives memory as it finds it (`_schema`: torch/_ops.py)."""
+    return "empty" in operation._schema.name
+
+
+def ignores_values(operation: Any) -> bool:
+    """Tell whether an operation takes a tensor for its shape alone, as `ones_like` does."""
+    name = operation._schema.name.removeprefix("aten::")
+    return name.startswith("new_") or (name.endswith("_like") and "rand" not in name)
+
+
+def flash_attention(*args: Any, **settings: Any) -> Tensor:
+    """Call CUDA's flash attention (aten/src/ATen/native/native_functions.yaml); on fake tensors."""
+    out: Tensor = torch.ops.aten._scaled_dot_product_flash_attention(*args, **settings)[0]
+    return out
+
+
+def efficient_attention(*args: Any, **settings: Any) -> Tensor:
+    """Call CUDA's memory-efficient attention (native_functions.yaml); on fake tensors."""
+    out: Tensor = torch.ops.aten._scaled_dot_product_efficient_attention(*args, **settings)[0]
+    return out
+
+
+def grouped_matmul() -> Any:
+    """Give the product of several groups of rows, each with its matrix (native_functions.yaml)."""
+    return torch.ops.aten._grouped_mm.default
+
+
+def half_to_float_softmax(operation: Any) -> Callable[[Tensor, int, bool], Tensor] | None:
+    """Find the kernel that reads float16 and writes float32, for softmax and log_softmax alone.
+
+    `_softmax(input, dim, half_to_float)`: aten/src/ATen/native/native_functions.yaml.
+    """
+    aten = torch.ops.aten
+    kernels = {aten.softmax.int: aten._softmax, aten.log_softmax.int: aten._log_softmax}
+    return kernels.get(operation)
+
+
+# ---- sparse tensors ----
+
+
+def is_empty_sparse(value: Any) -> bool:
+    """Tell whether a value is a sparse tensor without entries."""
+    parts = sparse_parts(value)
+    return bool(parts) and value.layout is torch.sparse_coo and not parts[0].numel()
+
+
+def sparse(indices: Tensor, values: Tensor, like: Tensor) -> Tensor:
+    """Make a sparse tensor of the shape and order of another (native_functions.yaml)."""
+    order = like.is_coalesced()
+    made: Tensor = torch.ops.aten._sparse_coo_tensor_unsafe(
+        indices, values, like.shape, is_coalesced=order
+    )
+    return made

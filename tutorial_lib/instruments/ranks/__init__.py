@@ -1,0 +1,20 @@
+"""Several ranks of one training, on one machine: real processes, or threads where none may start.
+
+`start(2).run(function)` runs a function, a notebook's own as well, in processes joined by gloo.
+`in_threads(function, 2)` does the same in this process, for checks: it needs neither sockets nor
+new processes, and says who waits for whom instead of hanging. `pretend(8)` makes this process one
+rank of eight that are not there, for predictions. `traffic` counts collectives.
+"""
+
+from tutorial_lib.instruments import load_when_used
+
+_HOMES = {
+    "Ranks": "processes",
+    "Traffic": "collectives",
+    "in_threads": "threads",
+    "pretend": "pretended",
+    "start": "processes",
+    "traffic": "collectives",
+}
+__all__ = list(_HOMES)
+__getattr__ = load_when_used(__name__, _HOMES)

@@ -1,0 +1,110 @@
+"""A recording: one JSON file, written after every row, so that a stopped run loses nothing."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+FOLDER = Path(__file__).resolve().parents[3] / "course" / "recorded"
+PREDICTED = "predicted"
+_EMULATED = "emulated-"
+
+
+@dataclass
+class Recording:
+    """Rows measured by one machine, emulated or predicted.
+
+    Args:
+        device: Words for the GPU, or for the kernels that were predicted.
+        driver: Version of the GPU's driver; empty where none is.
+        versions: Python, torch and the libraries.
+        commit: The course's commit, empty outside a clone.
+        rows: From each row's key to its results, a date among them.
+    """
+
+    device: str
+    driver: str = ""
+    versions: dict[str, str] = field(default_factory=dict)
+    commit: str = ""
+    rows: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    def resume(self, path: Path) -> None:
+        """Take over the rows that a file already holds.
+
+        Raises:
+            ValueError: When the file is of another device or other versions: rows of two kinds
+                do not belong in one table.
+        """
+        if not path.exists():
+            return
+        before = read(path)
+        for name in ("device", "versions"):
+            if getattr(before, name) != getattr(self, name):
+                raise ValueError(
+                    f"{path.name} was recorded with {name} {getattr(before, name)}, and this is "
+                    f"{getattr(self, name)}. Move the file away, or give --again to replace it."
+                )
+        self.rows = before.rows
+
+    def add(self, path: Path, key: str, results: Mapping[str, Any]) -> None:
+        """Add a row and write the whole file, by way of a second one: a crash leaves it whole."""
+        self.rows[key] = dict(results)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        beside = path.with_suffix(".tmp")
+        beside.write_text(json.dumps(asdict(self), indent=1) + "\n", encoding="utf-8")
+        beside.replace(path)
+
+
+def path_of(device: str) -> Path:
+    """Say where a device's recording belongs, as in `course/recorded/tesla-t4.json`."""
+    name = re.sub(r"[^a-z0-9]+", "-", device.partition(",")[0].lower()).strip("-")
+    return FOLDER / f"{name}.json"
+
+
+def read(path: Path) -> Recording:
+    """Read a recording's file.
+
+    Raises:
+        ValueError: When it is none.
+    """
+    try:
+        return Recording(**json.loads(path.read_text(encoding="utf-8")))
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"{path} is no recording ({error}): record it again.") from error
+
+
+def load(device: str | None = None) -> Recording:
+    """Load what was measured on a GPU, emulated or predicted.
+
+    Args:
+        device: As in `NVIDIA H200`, `emulated Tesla T4` or `predicted`; `None` takes the one
+            measured recording.
+
+    Raises:
+        ValueError: When there is no such recording, with those that are there.
+    """
+    there = sorted(path.stem for path in FOLDER.glob("*.json"))
+    by_gpus = [name for name in there if _by_gpu(name)]
+    name = path_of(device).stem if device else (by_gpus[0] if len(by_gpus) == 1 else "")
+    if name not in there:
+        known = ", ".join(there) or "no recording at all"
+        raise ValueError(f"device (={device!r}) has no recording; there is {known}.")
+    return read(FOLDER / f"{name}.json")
+
+
+def measured() -> list[Recording]:
+    """Load every recording that a GPU measured, by the names of their files; often none."""
+    return [read(path) for path in sorted(FOLDER.glob("*.json")) if _by_gpu(path.stem)]
+
+
+def emulated() -> list[Recording]:
+    """Load every recording of an emulated card, by the names of their files."""
+    return [read(path) for path in sorted(FOLDER.glob(f"{_EMULATED}*.json"))]
+
+
+def _by_gpu(name: str) -> bool:
+    return name != PREDICTED and not name.startswith(_EMULATED)

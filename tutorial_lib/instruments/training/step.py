@@ -1,0 +1,218 @@
+"""Build the training step of a recipe."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import SGD, Adafactor, AdamW, Optimizer
+
+from tutorial_lib.instruments import published, segments
+from tutorial_lib.instruments.published.libraries import config_value, making_lora, quiet
+from tutorial_lib.instruments.training import own
+from tutorial_lib.instruments.training.adamw_8bit import AdamW8bit
+from tutorial_lib.instruments.training.choices import Choices, OptimizerName, Precision, Shard
+
+Step = tuple[Callable[[], None], nn.Module, Optimizer]
+Loss = tuple[Callable[[], Tensor], nn.Module]
+
+LEARNING_RATE = 1e-4
+# PyTorch begins at 65536, and an update that overflows is skipped: the state would come late.
+FIRST_SCALE = 1024.0
+_AUTOCAST = {Precision.BF16_AMP: torch.bfloat16, Precision.FP16_AMP: torch.float16}
+
+
+def make_model(recipe: Choices, device: torch.device | str = "cpu") -> nn.Module:
+    """Build the model of a recipe: see `Recipe.make_model`."""
+    if own.is_function(recipe.model):
+        model: nn.Module = own.build(recipe, device)[1]
+        return _adapted(recipe, model)
+    bfloat16 = torch.bfloat16 if recipe.precision == Precision.BF16 else None
+    kernel, overrides = str(recipe.attention), _overrides(recipe)
+    model = published.build(
+        recipe.model, device=device, dtype=bfloat16, attention=kernel, **overrides
+    )
+    return _adapted(recipe, model)
+
+
+def make_loss(recipe: Choices, device: torch.device | str = "cpu") -> Loss:
+    """Build model and batch of a recipe; checkpointing and accumulation are left to the step."""
+    if not own.is_function(recipe.model):
+        batch = published.batch(
+            recipe.model,
+            recipe.micro_batch,
+            seq=recipe.seq,
+            size=recipe.size,
+            device=device,
+            **_overrides(recipe),
+        )
+        model = make_model(recipe, device)
+        forward = functools.partial(published.loss, recipe.model, _divided(recipe, model), batch)
+        return _cast(recipe, forward, device), model
+    made = own.build(recipe, device)
+    if len(made) == 3:
+        raise ValueError(
+            f"{recipe.model} gives a whole step, and its loss alone is needed here: let it give "
+            "loss (a function that runs forward) and model."
+        )
+    return _cast(recipe, made[0], device), _adapted(recipe, made[1])
+
+
+def make_step(recipe: Choices, device: torch.device | str = "cpu") -> Step:
+    """Build model, batch and optimizer of a recipe: see `Recipe.make_step`."""
+    if own.is_function(recipe.model):
+        made = own.build(recipe, device)
+        if len(made) == 3:
+            return _whole(recipe, *made)
+        loss, model = _cast(recipe, made[0], device), _adapted(recipe, made[1])
+    else:
+        loss, model = make_loss(recipe, device)
+    optimizer = make_optimizer(recipe, model)
+    scaler = torch.amp.GradScaler(
+        torch.device(device).type,
+        init_scale=FIRST_SCALE,
+        enabled=recipe.precision == Precision.FP16_AMP,
+    )
+
+    def step() -> None:
+        with segments.applied(model, recipe.checkpointing):
+            for _ in range(recipe.accumulation):
+                value = loss() / recipe.accumulation if recipe.accumulation > 1 else loss()
+                scaler.scale(value).backward()  # type: ignore[no-untyped-call]
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+
+    return step, model, optimizer
+
+
+def _divided(recipe: Choices, model: nn.Module) -> nn.Module:
+    """Give what runs forward on one of several ranks: the model itself, or DDP around it."""
+    if recipe.shard is None:
+        return model
+    from tutorial_lib.instruments.training.shard import sharded  # its imports take a second
+
+    family = published.find(recipe.model).family
+    if family == "autoencoder" or family.startswith("our-"):
+        raise ValueError(
+            f"{recipe.model} cannot be divided: its loss calls other methods than forward, and "
+            "DDP and FSDP gather in forward alone. Try another model."
+        )
+    if recipe.shard == Shard.TP and recipe.lora_rank is not None:
+        raise ValueError(
+            f"shard (=tp) divides plain linear layers, and LoRA (of rank {recipe.lora_rank}) "
+            "replaces them: try shard fsdp, or leave LoRA out."
+        )
+    if recipe.shard == Shard.TP and recipe.precision == Precision.FP16_AMP:
+        raise ValueError(
+            "PyTorch's gradient scaler, which precision (=fp16-amp) needs, takes no divided and "
+            "whole gradients together, as shard (=tp) leaves them: try bf16-amp, or shard fsdp."
+        )
+    return sharded(model, recipe.ranks, str(recipe.shard))
+
+
+def _whole(recipe: Choices, step: Any, model: nn.Module, optimizer: Any) -> Step:
+    """Checkpoint a step that the user wrote, and refuse what has to stand in it."""
+    mine = dict(recipe.as_data()).items()
+    kept = ("model", "micro_batch", "seq", "size", "checkpointing", "overrides")
+    plain = dict(Choices(recipe.model).as_data())
+    changed = [f"{k} (={v})" for k, v in mine if k not in kept and v != plain[k]]
+    if changed:
+        raise ValueError(
+            f"{recipe.model} gives a whole step, which cannot be given another "
+            f"{' or '.join(changed)}: write it into the step, or let the function give loss and "
+            "model."
+        )
+
+    def checkpointed() -> None:
+        with segments.applied(model, recipe.checkpointing):
+            step()
+
+    return checkpointed, model, optimizer
+
+
+def _adapted(recipe: Choices, model: nn.Module) -> nn.Module:
+    """Give a model the type of the recipe's numbers, and LoRA where asked for."""
+    floats = (p.dtype for p in model.parameters() if p.is_floating_point())
+    if recipe.precision == Precision.BF16 and set(floats) - {torch.bfloat16}:
+        with quiet():  # published models are built in it
+            model = model.to(torch.bfloat16)
+    if recipe.lora_rank is None:
+        return model
+    from peft import LoraConfig, inject_adapter_in_model
+
+    names = {module: name for name, module in model.named_modules()}
+    parts = [part for block in segments.find_blocks(model) for part in block.modules()]
+    linear = [names[m] for m in parts if isinstance(m, nn.Linear) or type(m).__name__ == "Conv1D"]
+    config = LoraConfig(r=recipe.lora_rank, target_modules=linear)
+    with making_lora():
+        adapted: nn.Module = inject_adapter_in_model(config, model)
+    return adapted
+
+
+def _trained(model: nn.Module) -> list[dict[str, Any]]:
+    """Group the parameters by class: one kernel takes no divided and whole ones together."""
+    groups: dict[type, list[nn.Parameter]] = {}
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            groups.setdefault(type(parameter.data), []).append(parameter)
+    return [{"params": group} for group in groups.values()]
+
+
+def make_optimizer(recipe: Choices, model: nn.Module) -> Optimizer:
+    """Make the optimizer of a recipe: see `Recipe.make_optimizer`."""
+    settings: dict[str, Any] = {}
+    kind: Any = SGD
+    if recipe.optimizer == OptimizerName.ADAFACTOR:
+        kind = Adafactor
+    elif recipe.optimizer == OptimizerName.ADAMW_8BIT:
+        kind = AdamW8bit
+    elif recipe.optimizer == OptimizerName.MOMENTUM:
+        settings["momentum"] = 0.9
+    elif recipe.optimizer != OptimizerName.SGD:
+        kind = AdamW
+        settings["fused"] = recipe.optimizer == OptimizerName.ADAMW_FUSED or None
+    if recipe.shard == Shard.ZERO1:
+        from torch.distributed.optim import ZeroRedundancyOptimizer
+
+        kind = functools.partial(ZeroRedundancyOptimizer, optimizer_class=kind)
+    made: Optimizer = kind(_trained(model), lr=LEARNING_RATE, **settings)
+    return made
+
+
+def _cast(
+    recipe: Choices, forward: Callable[[], Tensor], device: torch.device | str
+) -> Callable[[], Tensor]:
+    """Run a forward under the autocast that the recipe asks for."""
+    dtype, kind = _AUTOCAST.get(Precision(recipe.precision)), torch.device(device).type
+
+    def loss() -> Tensor:
+        with torch.autocast(kind, dtype=dtype) if dtype else contextlib.nullcontext():
+            return forward()
+
+    return loss
+
+
+def _overrides(recipe: Choices) -> Mapping[str, Any]:
+    """Put the image size where a model's configuration fixes it, for it has a position a patch."""
+    model, size = published.find(recipe.model), recipe.size
+    if size is None:
+        return recipe.overrides
+    part = "vision_config" if model.family == "two-tower" else ""
+    within = f"{part}." if part else ""
+    if not config_value(model, recipe.overrides, f"{within}image_size"):
+        return recipe.overrides
+    patch = config_value(model, recipe.overrides, f"{within}patch_size") or 1
+    if size < 1 or size % patch:
+        raise ValueError(
+            f"size (={size}) must be a multiple of {patch}, the height and width of "
+            f"{recipe.model}'s patches. Try size={max(1, round(size / patch)) * patch}."
+        )
+    if not part:
+        return {**recipe.overrides, "image_size": size}
+    before = {**model.config.get(part, {}), **recipe.overrides.get(part, {})}
+    return {**recipe.overrides, part: {**before, "image_size": size}}

@@ -1,0 +1,144 @@
+"""Explorers of the bytes of a training step: estimated by a learner, predicted, recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from math import inf
+from numbers import Real
+from operator import eq
+from typing import Any
+
+from tutorial_lib.instruments.widgets.explorer import Control, Explorer
+from tutorial_lib.plots import CARDS_GIB, COLORS, CourseFigure, ledger_bars
+from tutorial_lib.units import GIB, human_bytes
+
+MODELS = {"124M": 124 * 10**6, "1.5B": 15 * 10**8, "7B": 7 * 10**9, "13B": 13 * 10**9}
+MODELS["70B"] = 70 * 10**9
+_CHOICES = ("model", "micro_batch", "precision", "optimizer", "checkpointing")
+_USUAL = {"attention": "sdpa", "accumulation": 1, "ranks": 1, "lora_rank": None, "overrides": {}}
+
+
+def memory_calculator(
+    ledger: Callable[..., Mapping[str, int]],
+    *,
+    model: str = "7B",
+    precision: str = "bf16 mixed",
+    optimizer: str = "AdamW",
+    micro_batch: int = 1,
+    seq_len: int = 2048,
+    checkpointing: bool = False,
+    models: Mapping[str, int] = MODELS,
+    precisions: Sequence[str] = ("fp32", "bf16 mixed", "bf16"),
+    optimizers: Sequence[str] = ("SGD", "SGD momentum", "AdamW", "AdamW 8-bit"),
+    micro_batches: Sequence[int] = (1, 2, 4, 8, 16, 32, 64),
+    seq_lens: Sequence[int] = (512, 1024, 2048, 4096, 8192, 16384, 32768),
+    cards_gib: Sequence[int] = CARDS_GIB,
+) -> Explorer:
+    """Explore what your own ledger says: the bytes of a training step, beside graphics cards.
+
+    Args:
+        ledger: Your function `ledger(num_parameters, precision, optimizer, *, micro_batch,
+            seq_len, checkpointing)`, which returns bytes by category, the keys of `plots.COLORS`.
+        model, precision, optimizer, micro_batch, seq_len, checkpointing: The first setting.
+        models: Number of parameters by name.
+        precisions, optimizers, micro_batches, seq_lens: Options; the ledger gets one of each.
+        cards_gib: Memory of the cards to compare with, in GiB.
+    """
+
+    def draw(model: str, precision: str, optimizer: str, **step: Any) -> CourseFigure:
+        parts = _checked_ledger(ledger(models[model], precision, optimizer, **step))
+        title = f"{precision}, {optimizer}, {step['micro_batch']} x {step['seq_len']} tokens, "
+        title += "checkpointed" if step["checkpointing"] else "not checkpointed"
+        figure = ledger_bars({model: parts}, title=title, cards_gib=cards_gib)
+        held = [f"{gib} GiB" for gib in cards_gib if sum(parts.values()) <= gib * GIB]
+        if cards_gib:
+            figure.alt += f" Large enough for these bytes: {', '.join(held) or 'none'}."
+        return figure
+
+    controls = {
+        "model": Control("parameters", list(models), model),
+        "precision": Control("precision", precisions, precision, menu=True),
+        "optimizer": Control("optimizer", optimizers, optimizer, menu=True),
+        "micro_batch": Control("micro-batch", micro_batches, micro_batch),
+        "seq_len": Control("sequence length", seq_lens, seq_len),
+        "checkpointing": Control("checkpointing", (False, True), checkpointing),
+    }
+    return Explorer(draw, controls)
+
+
+def _checked_ledger(parts: Any) -> Mapping[str, int]:
+    if isinstance(parts, Mapping) and all(
+        name in COLORS and isinstance(num_bytes, Real) and 0 <= float(num_bytes) < inf
+        for name, num_bytes in parts.items()
+    ):
+        return parts
+    raise ValueError(f"ledger gave {parts!r}: return a dict of bytes for {', '.join(COLORS)}.")
+
+
+def published_calculator(
+    rows: Mapping[str, Mapping[str, Any]],
+    *,
+    model: str = "gpt2-xl",
+    micro_batch: int = 8,
+    precision: str = "bf16-amp",
+    optimizer: str = "adamw",
+    checkpointing: str = "per-block",
+    card_gib: int = 24,
+    cards_gib: Sequence[int] = (16, 24, 40, 80),
+) -> Explorer:
+    """Explore what was recorded of the published models: a step's bytes, beside a card.
+
+    Nothing is computed: of a step that was not recorded it says so, and which one is nearest.
+
+    Args:
+        rows: Of a recording, as `recorded.load("predicted").rows`. Of several sequence lengths of a
+            model the one with most rows is taken.
+        model, micro_batch, precision, optimizer, checkpointing, card_gib: The first setting.
+        cards_gib: Memory of the cards to choose from, in GiB.
+    """
+    steps = _steps(rows)
+    options = [sorted(set(column)) for column in zip(*steps, strict=True)]
+    first = (model, micro_batch, precision, optimizer, checkpointing)
+    controls = {
+        name: Control(name.replace("_", "-"), values, value, menu=name != "micro_batch")
+        for name, values, value in zip(_CHOICES, options, first, strict=True)
+    }
+    controls["card_gib"] = Control("card, GiB", cards_gib, card_gib)
+
+    def draw(card_gib: int, **chosen: Any) -> CourseFigure | str:
+        step = tuple(chosen[name] for name in _CHOICES)
+        report = steps.get(step, {}).get("report")
+        if report is None:
+            return _why_none(steps, step)
+        plain = steps.get((*step[:-1], "none"), {}).get("report", report)
+        bars = {"none": plain["at_peak"], step[-1]: report["at_peak"]}
+        title = "{}, micro-batch {}, {}, {} (predicted)".format(*step)
+        figure = ledger_bars(bars, title=title, cards_gib=[card_gib], predicted=list(bars))
+        spare = card_gib * GIB - report["peak_bytes"]
+        words = "to spare" if spare >= 0 else "too little: it does not fit"
+        figure.alt += f" A card of {card_gib} GiB has {human_bytes(abs(spare))} {words}."
+        return figure
+
+    return Explorer(draw, controls)
+
+
+def _steps(rows: Mapping[str, Mapping[str, Any]]) -> dict[tuple[Any, ...], Mapping[str, Any]]:
+    """Find the rows of whole steps on one device, by the values of `_CHOICES`."""
+    lengths: dict[str, dict[Any, dict[tuple[Any, ...], Mapping[str, Any]]]] = {}
+    for row in rows.values():
+        recipe = row["recipe"]
+        if all(recipe.get(name) in (usual, None) for name, usual in _USUAL.items()):
+            same = lengths.setdefault(recipe["model"], {}).setdefault(recipe["seq"], {})
+            same[tuple(recipe[name] for name in _CHOICES)] = row
+    longest = [max(by_length.values(), key=len) for by_length in lengths.values()]
+    return {step: row for steps in longest for step, row in steps.items()}
+
+
+def _why_none(steps: Mapping[tuple[Any, ...], Mapping[str, Any]], step: tuple[Any, ...]) -> str:
+    """Say why there is no such step, and which recorded one of the same model is nearest."""
+    if step in steps:
+        return f"Not possible: {steps[step]['why']}"
+    there = [one for one, row in steps.items() if one[0] == step[0] and "report" in row]
+    nearest = max(there, key=lambda one: sum(map(eq, one, step)))
+    words = "{}, micro-batch {}, {}, {}, {}"
+    return f"Not recorded: {words.format(*step)}. Nearest to it is {words.format(*nearest)}."

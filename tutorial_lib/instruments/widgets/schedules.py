@@ -1,0 +1,88 @@
+"""Explorers of what a training step does in which order: batches, schedules, plans."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from tutorial_lib.instruments.figures.pictures import batch_grid
+from tutorial_lib.instruments.figures.planning import plans
+from tutorial_lib.instruments.figures.planning import schedule as draw_schedule
+from tutorial_lib.instruments.widgets.explorer import Control, Explorer
+from tutorial_lib.plots import CourseFigure
+from tutorial_lib.units import human_bytes
+
+
+def batch_explorer(
+    micro_batch: int = 8, accumulation_steps: int = 4, num_gpus: int = 2
+) -> Explorer:
+    """Explore one update: which samples one GPU holds at once, and how many the update sees.
+
+    Args:
+        micro_batch: Samples in memory at once, 1 to 16.
+        accumulation_steps: Micro-batches per update, 1 to 8.
+        num_gpus: GPUs side by side, 1 to 4.
+    """
+    controls = {
+        "micro_batch": Control("micro-batch", range(1, 17), micro_batch),
+        "accumulation_steps": Control("accumulation steps", range(1, 9), accumulation_steps),
+        "num_gpus": Control("GPUs", range(1, 5), num_gpus),
+    }
+    return Explorer(batch_grid, controls)
+
+
+def schedule_stepper(schedules: Mapping[str, Sequence[Any]], *, unit: int = 0) -> Explorer:
+    """Step through schedules, one run of a stage after the other.
+
+    Args:
+        schedules: Name of each, and its events, as `planning.simulate(...).events` gives them.
+        unit: Show bytes as multiples of this many; 0 for bytes.
+
+    Raises:
+        ValueError: When there is no schedule, or one without events.
+    """
+    if not schedules:
+        raise ValueError("schedules is empty: give the events of at least one.")
+    longest = max(map(len, schedules.values()))
+
+    def last(values: Mapping[str, Any]) -> int:
+        return len(schedules[values["name"]])
+
+    def draw(name: str, step: int) -> CourseFigure:
+        return draw_schedule(schedules[name], step=step, title=name, unit=unit)
+
+    controls = {
+        "name": Control("schedule", list(schedules), next(iter(schedules)), menu=True),
+        "step": Control(
+            "step", range(1, longest + 1), 1, last=lambda at: len(schedules[at["name"]])
+        ),
+    }
+    return Explorer(draw, controls)
+
+
+def plan_explorer(solve: Callable[[int], Any], budgets: Sequence[int]) -> Explorer:
+    """Drag a budget of memory, and see the plan for it among the plans for the others.
+
+    Args:
+        solve: From a budget in bytes to a plan, as `planning.solve` makes it. It is asked for every
+            budget beforehand; the `ValueError` of one that is too small is shown in its place.
+        budgets: In bytes; the slider goes from the smallest to the largest, where it begins.
+
+    Raises:
+        ValueError: When there is no budget, or no plan for any.
+    """
+    found: dict[str, Any] = {}
+    for budget in sorted(budgets):
+        try:
+            found[human_bytes(budget)] = solve(budget)
+        except ValueError as error:
+            found[human_bytes(budget)] = str(error)
+    solved = {name: plan for name, plan in found.items() if not isinstance(plan, str)}
+    if not solved:
+        raise ValueError(f"none of the {len(budgets)} budgets has a plan: try larger ones.")
+
+    def draw(budget: str) -> CourseFigure | str:
+        plan = found[budget]
+        return plan if isinstance(plan, str) else plans(list(solved.values()), plan, budget)
+
+    return Explorer(draw, {"budget": Control("budget", list(found), list(found)[-1])})

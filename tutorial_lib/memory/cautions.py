@@ -1,0 +1,113 @@
+"""Say where a reading may not mean what it seems to: no training step, or steps that differ."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from torch import Tensor, nn
+from torch.nn.modules import module as module_hooks
+
+from tutorial_lib.memory import private_torch
+from tutorial_lib.memory.report import MemoryReport
+from tutorial_lib.memory.timeline import StepMemory
+from tutorial_lib.units import Bytes
+
+
+def warnings_before(model: nn.Module | None) -> Iterator[str]:
+    """Say why a reading of a training step may not mean what it seems to."""
+    for mode in private_torch.active_modes():
+        if (
+            not isinstance(mode, private_torch.FakeTensorMode)
+            and "tutorial_lib" not in type(mode).__module__
+        ):
+            yield (
+                f"{type(mode).__name__} is active too: it may keep tensors alive, and its own are "
+                "counted. Measure outside it."
+            )
+    if model is not None and not model.training:
+        yield (
+            "the model is in eval(): dropout is off, and a library's checkpointing switch does "
+            "nothing. Call model.train() before you measure a training step."
+        )
+    if model is not None and private_torch.is_compiled(model):
+        yield (
+            "the model is compiled, and under the meter it runs as it was before: the bytes are "
+            "the uncompiled model's. For the compiled step's own peak take torch.profiler on a "
+            "CPU, and torch.cuda.max_memory_allocated on a GPU."
+        )
+
+
+def warnings_after(report: MemoryReport, *, is_steady: bool) -> list[str]:
+    """Say what the measured step itself shows to be no reading of a steady training step."""
+    if "backward" not in report.phases:
+        return ["the step ran no backward: what is measured is no training step."]
+    states = [life for life in report.timeline if life.category == "optimizer_state"]
+    grown = sum(life.num_bytes for life in states if life.died is None)
+    grown -= sum(life.num_bytes for life in states if not life.born)
+    if is_steady and grown > 0:
+        return [
+            f"the optimizer's state grew by {Bytes(grown)} in this step, as a history does: later "
+            "steps need more. Measure ten by steps=10, and the report gives the least and the most."
+        ]
+    if report.counted_bytes is not None and report.counted_bytes > report.peak_bytes:
+        return [
+            f"the tensors add up to {report.counted_bytes}, more than CUDA's "
+            "allocator gave out: some of them are not its memory. The peak is the allocator's; "
+            "the categories are not to be trusted."
+        ]
+    return []
+
+
+class StepsSeen:
+    """Runs steps and notes how many modules ran in each, and how many numbers they gave.
+
+    Blind to steps that differ in something else, and to compiled models, whose modules are not
+    asked.
+    """
+
+    def __init__(self, step: Callable[[], Any], model: nn.Module | None) -> None:
+        self._step = step
+        self._compiled = model is not None and private_torch.is_compiled(model)
+        self._seen: list[tuple[int, int]] = []
+        self._ends: list[int] = []
+
+    def run(self, clock: Callable[[], int] | None = None) -> None:
+        """Run the step, and note at which tick of the timeline it ended."""
+        modules = numbers = 0
+
+        def ran(module: Any, args: Any, out: Any) -> None:
+            nonlocal modules, numbers
+            modules += 1
+            numbers += out.numel() if isinstance(out, Tensor) else 0
+
+        if self._compiled:
+            self._step()
+        else:
+            with module_hooks.register_module_forward_hook(ran):
+                self._step()
+        self._seen.append((modules, numbers))
+        self._ends += [clock()] if clock else []
+
+    def warnings(self) -> Iterator[str]:
+        """Say how a single measured step differed from the one before it."""
+        if len(self._ends) > 1 or len(self._seen) < 2 or self._seen[-1] == self._seen[-2]:
+            return
+        before, last = (
+            f"{modules:,} modules, which gave {numbers:,} numbers"
+            for modules, numbers in self._seen[-2:]
+        )
+        yield (
+            f"steps differ: the one before ran {before}, the measured one {last}. Other steps may "
+            "need more memory: measure ten by steps=10, and the report gives the least and the "
+            "most of their peaks."
+        )
+
+    def peaks(self, report: StepMemory) -> list[int]:
+        """Give the most bytes held in each of the measured steps, from the timeline of all."""
+        totals = [sum(point.values()) for point in report.curve()]
+        begins = [0, *(end + 1 for end in self._ends)]
+        return [
+            Bytes(max(totals[begin : end + 1], default=0))
+            for begin, end in zip(begins, self._ends, strict=False)
+        ]

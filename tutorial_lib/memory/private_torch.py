@@ -1,0 +1,207 @@
+"""The names that the meters use, and that PyTorch keeps to itself: they may move in any release.
+
+Each name says the file of PyTorch 2.13 that it was read in, and has a test in
+`tests/test_private_torch.py` that says what no longer works when a release moves it. What
+`instruments` needs of the kind stands in `instruments/private_torch`.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+# torch/_subclasses/fake_tensor.py: tensors with a shape and no memory.
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+
+# torch/utils/_python_dispatch.py: modes that are asked about every operation.
+from torch.utils import _python_dispatch
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
+from torch.utils.flop_counter import FlopCounterMode, flop_registry
+
+__all__ = ["FakeTensor", "FakeTensorMode", "TorchDispatchMode"]
+_DEVICE_OF = torch.ops.prim.device.default
+_aten = torch.ops.aten
+
+
+# ---- tensors, modules, modes ----
+
+
+class _FastDispatchMode(_python_dispatch.TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """A mode that is asked about every operation, and not on which device a fake tensor lies.
+
+    Autograd asks for the device of fake tensors twice for each operation: answered here, a
+    prediction takes a quarter less time. `memory.meter` keeps compiled code out, so that the guard
+    that PyTorch puts around each call is left away (`_should_skip_dynamo`).
+    """
+
+    def __init_subclass__(cls, **settings: Any) -> None:
+        """Answer in the subclass's place."""
+        super().__init_subclass__(**settings)  # type: ignore[no-untyped-call]
+        if "__torch_dispatch__" not in vars(cls):  # it has its parent's, which answers already
+            return
+        asked: Callable[..., Any] = vars(cls)["__torch_dispatch__"]
+
+        def answer(
+            self: Any, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+        ) -> Any:
+            if func is _DEVICE_OF and isinstance(args[0], FakeTensor):
+                return args[0].fake_device
+            return asked(self, func, types, args, kwargs)
+
+        setattr(cls, "__torch_dispatch__", answer)  # noqa: B010
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
+
+
+if TYPE_CHECKING:  # its users inherit PyTorch's own class
+    from torch.utils._python_dispatch import TorchDispatchMode
+else:
+    TorchDispatchMode = _FastDispatchMode
+
+
+def storage_key(storage: torch.UntypedStorage) -> int:
+    """Identify a storage as long as it lives (`_cdata`: torch/_C/__init__.pyi, StorageBase)."""
+    key: int = storage._cdata
+    return key
+
+
+def storage_keys(tensors: Sequence[Tensor]) -> list[int]:
+    """Give `storage_key` of each tensor's storage; 0 where it has none, as sparse ones."""
+    try:
+        return [tensor.untyped_storage()._cdata for tensor in tensors]
+    except NotImplementedError:
+        pairs = [(t, t.layout is torch.strided) for t in tensors]
+        return [t.untyped_storage()._cdata if strided else 0 for t, strided in pairs]
+
+
+def active_modes() -> list[_python_dispatch.TorchDispatchMode]:
+    """List the dispatch modes that are active, innermost last (torch/utils/_python_dispatch.py)."""
+    return _get_current_dispatch_mode_stack()
+
+
+def is_fake(tensor: Tensor) -> bool:
+    """Tell whether a tensor has a shape and no memory (torch/_subclasses/fake_tensor.py)."""
+    return isinstance(tensor, FakeTensor)
+
+
+@functools.cache
+def is_wrapper(kind: type) -> bool:
+    """Tell whether tensors of a type hold others, and no memory of their own (sharded ones do).
+
+    torch/utils/_python_dispatch.py, `is_traceable_wrapper_subclass_type`.
+    """
+    return hasattr(kind, "__tensor_flatten__") and hasattr(kind, "__tensor_unflatten__")
+
+
+def is_compiled(module: nn.Module) -> bool:
+    """Tell whether `module.compile()` or `torch.compile(module)` was called.
+
+    `_compiled_call_impl`: torch/nn/modules/module.py; `_orig_mod`: torch/_dynamo/eval_frame.py.
+    """
+    by_call = any(part._compiled_call_impl is not None for part in module.modules())
+    return by_call or hasattr(module, "_orig_mod")
+
+
+def in_backward() -> bool:
+    """Tell whether autograd's engine is at work here, recomputation within it included.
+
+    `_current_graph_task_id`: torch/_C/__init__.pyi; -1 outside the engine.
+    """
+    return torch._C._current_graph_task_id() != -1
+
+
+def sparse_parts(tensor: Any) -> list[Tensor]:
+    """List the tensors that a sparse one consists of (`_indices`: native_functions.yaml)."""
+    if not isinstance(tensor, Tensor):
+        return []
+    if tensor.layout is torch.sparse_coo:
+        return [tensor._indices(), tensor._values()]
+    if tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
+        return [tensor.crow_indices(), tensor.col_indices(), tensor.values()]
+    if tensor.layout in (torch.sparse_csc, torch.sparse_bsc):
+        return [tensor.ccol_indices(), tensor.row_indices(), tensor.values()]
+    return []
+
+
+# ---- CUDA's allocator ----
+
+
+def release_cublas_workspaces() -> None:
+    """Give back the memory that cuBLAS keeps (torch/_C/__init__.pyi)."""
+    torch._C._cuda_clearCublasWorkspaces()
+
+
+def record_allocations(**settings: Any) -> None:
+    """Begin to record what the allocator does; `enabled=None` ends it (torch/cuda/memory.py)."""
+    torch.cuda.memory._record_memory_history(**settings)
+
+
+def write_snapshot(path: str) -> None:
+    """Write the record for PyTorch's memory viewer (`_dump_snapshot`: torch/cuda/memory.py)."""
+    torch.cuda.memory._dump_snapshot(path)  # type: ignore[no-untyped-call]
+
+
+def recorded_allocations() -> list[dict[str, Any]]:
+    """Give what was recorded on the first GPU, in order (`_snapshot`: torch/cuda/memory.py)."""
+    events: list[dict[str, Any]] = torch.cuda.memory._snapshot()["device_traces"][0]
+    return events
+
+
+def once_cuda_starts(action: Callable[[], None]) -> None:
+    """Do something as soon as CUDA is initialised (`_lazy_call`: torch/cuda/__init__.py)."""
+    torch.cuda._lazy_call(action)  # type: ignore[no-untyped-call]
+
+
+def built_for_cuda() -> bool:
+    """Tell whether this PyTorch has CUDA's allocator (torch/_C/__init__.pyi)."""
+    return hasattr(torch._C, "_cuda_resetPeakMemoryStats")
+
+
+def before_each_peak_reset(action: Callable[[], Any]) -> None:
+    """Do something each time before the allocator's peaks are reset, from now on.
+
+    `_cuda_resetPeakMemoryStats`, which `torch.cuda.reset_peak_memory_stats` calls:
+    torch/cuda/memory.py.
+    """
+    reset = torch._C._cuda_resetPeakMemoryStats
+
+    def act_and_reset(*arguments: Any) -> Any:
+        action()
+        return reset(*arguments)
+
+    vars(torch._C)["_cuda_resetPeakMemoryStats"] = act_and_reset
+
+
+# ---- FLOPs ----
+
+# The attention of a CPU is not in PyTorch's list of FLOPs; its arguments are those of a GPU's.
+_LIKE_ON_GPU = {
+    _aten._scaled_dot_product_flash_attention_for_cpu: _aten._scaled_dot_product_flash_attention,
+    _aten._scaled_dot_product_flash_attention_for_cpu_backward: (
+        _aten._scaled_dot_product_flash_attention_backward
+    ),
+}
+
+
+def flops_of(operation: Any) -> Callable[..., int] | None:
+    """Give what counts the FLOPs of an operation; `None` for one that is no product."""
+    packet = operation.overloadpacket
+    return flop_registry.get(_LIKE_ON_GPU.get(packet, packet))
+
+
+def flop_counter() -> FlopCounterMode:
+    """PyTorch's FLOP counter, which also counts the fused attention of a CPU here.
+
+    Source:
+        PyTorch's formulas for a GPU's fused attention: two matmuls forward, and five backward,
+        since the scores are recomputed. A causal mask halves none of them.
+    """
+    counter = FlopCounterMode(display=False)
+    counter.flop_registry |= {cpu: flop_registry[gpu] for cpu, gpu in _LIKE_ON_GPU.items()}
+    return counter
