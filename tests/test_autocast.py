@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tutorial_lib import memory
-from tutorial_lib.memory import autocast
+from tutorial_lib.instruments.predicting import autocast
 
 HEADER = Path(torch.__file__).parent / "include" / "ATen" / "autocast_mode.h"
 HALVES = [torch.bfloat16, torch.float16]

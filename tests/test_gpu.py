@@ -11,9 +11,10 @@ import pytest
 import torch
 
 from tutorial_lib import device, memory
-from tutorial_lib.instruments import private_torch, recorded
+from tutorial_lib.instruments import recorded
 from tutorial_lib.instruments.recorded import run
 from tutorial_lib.instruments.training import Recipe
+from tutorial_lib.memory import private_torch
 from tutorial_lib.units import MIB
 
 pytestmark = [

@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
-from tutorial_lib.instruments import published, published_steps
+from tutorial_lib.instruments import published
+from tutorial_lib.instruments.published import steps
 from tutorial_lib.instruments.published.steps import noised
 
 # A model of each family, small enough to train for real.
@@ -228,8 +229,8 @@ def test_the_loss_of_two_towers_asks_both_ways_which_belong_together():
 
 
 def test_the_autoencoders_loss_is_error_and_divergence(monkeypatch):
-    assert published_steps.KL_WEIGHT == 1e-6
-    monkeypatch.setattr(published_steps, "KL_WEIGHT", 1.0)  # large enough to be seen
+    assert steps.KL_WEIGHT == 1e-6
+    monkeypatch.setattr(steps, "KL_WEIGHT", 1.0)  # large enough to be seen
     name, sizes = "sd-vae", TINY["sd-vae"]
     model, batch = published.build(name, device="cpu", **sizes), tiny_batch(name, 2)
     torch.manual_seed(1)

@@ -1,6 +1,6 @@
 """What the published models are trained on: a random batch for each family.
 
-`published_steps.batch` fills in the order; each function here makes the tensors, on the CPU.
+`steps.batch` fills in the order; each function here makes the tensors, on the CPU.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ NUM_TIMESTEPS = 1000
 
 @dataclass(frozen=True)
 class Order:
-    """What `published_steps.batch` was asked for."""
+    """What `steps.batch` was asked for."""
 
     model: Published
     overrides: Mapping[str, Any]

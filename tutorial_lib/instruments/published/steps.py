@@ -1,8 +1,8 @@
 """What the published models are trained on: a batch and the loss of each family.
 
 model = published.build("gpt2", device="cpu")
-batch = published_steps.batch("gpt2", 2, seq=128)
-published_steps.loss("gpt2", model, batch).backward()
+batch = steps.batch("gpt2", 2, seq=128)
+steps.loss("gpt2", model, batch).backward()
 """
 
 from __future__ import annotations
