@@ -238,7 +238,7 @@ def test_processes_end_with_the_one_that_started_them(tmp_path):
     script = tmp_path / "script.py"
     script.write_text(
         "import json, os\n"
-        "from tutorial_lib import ranks\n"
+        "from tutorial_lib.instruments import ranks\n"
         "if __name__ == '__main__':\n"
         "    two = ranks.start(2)\n"
         "    print(json.dumps(two.run(os.getpid)), flush=True)\n"
