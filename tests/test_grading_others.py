@@ -9,8 +9,8 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent / "grading_corpus"))
 
 import nbgrader_run
+from grading_selftest.known_answers import handed_in
 
-from tutorial_lib.school.grading.known_answers import handed_in
 from tutorial_lib.school.grading.lab import load_lab
 
 pytestmark = pytest.mark.weekly

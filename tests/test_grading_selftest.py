@@ -11,13 +11,14 @@ CORPUS = Path(__file__).parent / "grading_corpus"
 sys.path.insert(0, str(CORPUS))
 
 import toy  # noqa: E402
+from grading_selftest import selftest, write_example  # noqa: E402
+from grading_selftest.known_answers import known_answers  # noqa: E402
+from grading_selftest.self_test import Case  # noqa: E402
 
-from tutorial_lib.school.grading import GradingError, selftest, write_example  # noqa: E402
+from tutorial_lib.school.grading import GradingError, load_selftest  # noqa: E402
 from tutorial_lib.school.grading.judging.judge import Verdict  # noqa: E402
-from tutorial_lib.school.grading.known_answers import known_answers  # noqa: E402
 from tutorial_lib.school.grading.lab import load_lab  # noqa: E402
 from tutorial_lib.school.grading.results import Graded  # noqa: E402
-from tutorial_lib.school.grading.self_test import Case  # noqa: E402
 from tutorial_lib.school.grading.submissions.submission import Answers  # noqa: E402
 
 KNOWN = """
@@ -65,6 +66,11 @@ def test_a_known_answer_brings_what_it_needs_and_no_mark(course):
         assert names["area"](3, 4) == (7 if one.name == "adds" else 12)
         assert "wrong" not in one.cell
         assert ("plus" in one.cell) == (one.name == "adds")
+
+
+def test_without_the_courses_tests_the_self_test_says_where_to_run_it(tmp_path):
+    with pytest.raises(GradingError, match="run this in a clone of the course"):
+        load_selftest(tmp_path)
 
 
 @pytest.mark.weekly

@@ -10,12 +10,12 @@ import re
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from grading_selftest.known_answers import handed_in
+from grading_selftest.self_test import Case
 from toy import code
 
 from tutorial_lib.school.grading.bench import Order, open_bench
-from tutorial_lib.school.grading.known_answers import handed_in
 from tutorial_lib.school.grading.lab import load_lab
-from tutorial_lib.school.grading.self_test import Case
 from tutorial_lib.school.grading.submissions.reader import read_submission
 from tutorial_lib.units import GIB
 

@@ -78,9 +78,11 @@ def grade(
         num_students = grading.merge([Path(lab), *given], out)
         print(f"{num_students} students: {out / 'scores.csv'}")
     elif selftest and not given:
-        _selftest(*grading.selftest(lab, root=ROOT, workers=workers, seconds=seconds))
+        run = grading.load_selftest(ROOT).selftest
+        _selftest(*run(lab, root=ROOT, workers=workers, seconds=seconds))
     elif example and len(given) == 1:
-        print(f"{grading.write_example(lab, given[0], root=ROOT)} submissions: {given[0]}")
+        number = grading.load_selftest(ROOT).write_example(lab, given[0], root=ROOT)
+        print(f"{number} submissions: {given[0]}")
     elif merge or selftest or example or len(given) != 1 or not out:
         raise ValueError(
             "grade takes a lab, one folder of submissions and --out FOLDER; "

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from grading_selftest.known_answers import KnownAnswer, known_answers
 from tutorial_lib.school.grading.bench import Order, blank, open_bench, solution
 from tutorial_lib.school.grading.inside.processes import interruptible
-from tutorial_lib.school.grading.known_answers import KnownAnswer, known_answers
 from tutorial_lib.school.grading.lab import Lab, load_lab
 from tutorial_lib.school.grading.request import check_request
 from tutorial_lib.school.grading.results import Graded
