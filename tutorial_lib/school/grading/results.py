@@ -22,7 +22,6 @@ class Graded:
         reason: One sentence when not graded.
         notes: What the student should know about the notebook.
         findings: Why a person should read an answer, by exercise: for the instructor alone.
-        parts: A fingerprint of each answer, for comparing it with others.
         sources: The student's own code, by exercise.
         seconds: What grading it took.
         seed: The one that the checks' cases were drawn from.
@@ -38,7 +37,6 @@ class Graded:
     reason: str = ""
     notes: Sequence[str] = ()
     findings: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    parts: Mapping[str, Sequence[int]] = field(default_factory=dict)
     sources: Mapping[str, str] = field(default_factory=dict)
     seconds: float = 0.0
     seed: int | None = None
@@ -54,7 +52,7 @@ class Graded:
         return late or self.status == "timed out"
 
     def with_seen(self, lab: Lab, seen: Mapping[str, Any]) -> Graded:
-        """Add findings, fingerprints and notes, as `submissions.look` gives them."""
+        """Add findings and notes, as `submissions.look` gives them."""
         lines: dict[str, list[str]] = {}
         for number, found in seen["findings"].items():
             for line, what, why in found:
@@ -63,7 +61,7 @@ class Graded:
                     place = f"line {line}" if line else "a cell beside the answer"
                     lines.setdefault(number, []).append(f"{place}: {what}: {why}")
         notes = [*self.notes, *seen.get("notes", ())]
-        return replace(self, findings=lines, parts=seen.get("parts", {}), notes=notes)
+        return replace(self, findings=lines, notes=notes)
 
     def points(self, lab: Lab, exercise: str | None = None) -> int:
         """Sum the points of the checks that passed, of one exercise or of all."""

@@ -2,8 +2,8 @@
 
 What an answer returns is judged in another process, on cases drawn from a secret seed. How the
 answer came by it is not known, but what its exercise forbids is gone from its process, and memory
-is judged by a limit that the process cannot lift. Answers with lines that few answers need, and
-near-copies of another submission, are named in the column `review`, for a person to read.
+is judged by a limit that the process cannot lift. Unusual answers are named
+in the column `review`, for a person to read.
 """
 
 from __future__ import annotations

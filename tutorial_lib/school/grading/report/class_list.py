@@ -14,7 +14,6 @@ from tutorial_lib.school.grading.lab import Lab
 from tutorial_lib.school.grading.report.overrides import OVERRIDES, Override, read_overrides
 from tutorial_lib.school.grading.report.roster import Roster, Student, student_key
 from tutorial_lib.school.grading.results import Graded
-from tutorial_lib.school.grading.submissions.copies import alike
 
 NOTHING = "nothing handed in"
 _NAMED = 10  # names that a sentence lists
@@ -49,7 +48,6 @@ class Entry:
         late_days: Days behind the deadline that have begun.
         overrides: The instructor's points, by exercise.
         notes: What the student should know, beside the notes of the result.
-        alike: Names of other submissions whose answer is nearly the same, by exercise.
     """
 
     result: Graded
@@ -57,7 +55,6 @@ class Entry:
     late_days: int = 0
     overrides: Mapping[str, Override] = field(default_factory=dict)
     notes: Sequence[str] = ()
-    alike: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     @property
     def is_graded(self) -> bool:
@@ -67,7 +64,7 @@ class Entry:
     @property
     def review(self) -> list[str]:
         """List the exercises whose answer a person should read."""
-        return sorted({*self.result.findings, *self.alike})
+        return sorted(self.result.findings)
 
     def points(self, lab: Lab, exercise: str | None = None) -> float:
         """Sum the points of one exercise or of all; the instructor's stand for the checks'."""
@@ -110,8 +107,7 @@ class ClassList:
 
     def entries(self, results: Sequence[Graded]) -> list[Entry]:
         """Make the rows of the class; behind them those who handed in nothing."""
-        same = alike({result.name: result.parts for result in results})
-        found = [self._entry(result, same[result.name]) for result in results]
+        found = [self._entry(result) for result in results]
         if self.rules.take:
             found = self._taken(found)
         there = [self.roster.find(name) for name in self.names]
@@ -122,14 +118,13 @@ class ClassList:
         ]
         return [*found, *nothing]
 
-    def _entry(self, result: Graded, same: Mapping[str, Sequence[str]]) -> Entry:
+    def _entry(self, result: Graded) -> Entry:
         return Entry(
             result,
             self.roster.find(result.name),
             late_days(result.handed_in, self.deadline),
             self.overrides.get(result.name, {}),
             self._beside(result.name),
-            same,
         )
 
     def _beside(self, name: str) -> list[str]:

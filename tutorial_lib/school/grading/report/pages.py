@@ -21,7 +21,6 @@ from tutorial_lib.school.grading.report.class_list import Entry
 from tutorial_lib.school.grading.report.roster import student_key
 from tutorial_lib.school.grading.report.tables import readable
 
-_OTHERS = "Answers"
 _MOST_BARS = 20
 _NUMBER = re.compile(r"\d[\d,.]*")
 _TEMPLATES = Path(__file__).resolve().parents[1] / "pages"
@@ -44,19 +43,13 @@ def feedback_page(lab: Lab, entry: Entry, version: str) -> str:
 
 
 def answers_page(lab: Lab, exercise: str, entries: Sequence[Entry]) -> str:
-    """Write the instructor's page of one exercise: all answers side by side, like beside like."""
+    """Write the instructor's page of one exercise: all answers side by side."""
     blank = (lab.answers[exercise].blank or "").split()
     answers = [
         one for one in entries if one.result.sources.get(exercise, "").split() not in ([], blank)
     ]
     answers.sort(key=lambda one: (one.points(lab, exercise), one.message(lab, exercise)))
-    groups: dict[str, list[Entry]] = {}
-    for entry in answers:
-        names = sorted([*entry.alike.get(exercise, ()), entry.result.name])
-        heading = f"Nearly the same: {', '.join(names)}" if len(names) > 1 else _OTHERS
-        groups.setdefault(heading, []).append(entry)
-    groups[_OTHERS] = groups.pop(_OTHERS, [])  # behind the others
-    facts = {"lab": lab, "exercise": exercise, "groups": groups, "link": _link}
+    facts = {"lab": lab, "exercise": exercise, "answers": answers, "link": _link}
     facts["num_blank"] = len(entries) - len(answers)
     return _page("answers.html", title=f"{lab.name}, exercise {exercise}", **facts)
 

@@ -1,4 +1,4 @@
-"""What is seen in a submission's cells without running them: findings, fingerprints and notes.
+"""Findings and notes about a submission's cells, without running them.
 
 Parsing hostile text can end the process that does it, so this runs in `reader`'s program. It
 imports nothing but a few small modules, so that it starts in a few hundredths of a second.
@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from tutorial_lib.school.grading.lab import Lab
-from tutorial_lib.school.grading.submissions.copies import fingerprint
 from tutorial_lib.school.grading.submissions.needs import (
     WRITES_A_FILE,
     bound_names,
@@ -38,12 +37,12 @@ def look(lab: Lab, answers: Answers) -> dict[str, Any]:
     """Look at what a submission's cells say.
 
     Returns:
-        `findings`, what a person should read, and `parts`, fingerprints, both by exercise; `notes`
-        for the student; and `cuts`, as `needs.cut` makes them, by exercise.
+        `findings`, what a person should read, by exercise; `notes` for the student; and `cuts`, as
+        `needs.cut` makes them, by exercise.
     """
     sources = [cell.source for cell in lab.cells if cell.kind == "code" and not cell.mark]
     course = [tree for tree in map(tree_of, sources) if tree]
-    references = {answer.exercise: tree_of(answer.reference) for answer in lab.answers.values()}
+    references = [tree_of(answer.reference) for answer in lab.answers.values()]
     steps = student_steps(lab, answers)
     cells = _cells(steps)
     trees = [tree for _, _, tree in cells if tree]
@@ -51,12 +50,11 @@ def look(lab: Lab, answers: Answers) -> dict[str, Any]:
     allowed = {path for tree in course for path in imported(tree).values()} - HIDDEN
     allowed -= {path for path in allowed for denied in DENIED if path.startswith(denied)}
     allowed |= _written(steps)
-    solved = [findings(tree, known, allowed) for tree in references.values() if tree]
+    solved = [findings(tree, known, allowed) for tree in references if tree]
     usual = {finding.what for some in solved for finding in some}
     of_course = {finding.what for tree in course for finding in findings(tree, known, allowed)}
     allowed |= {denied for denied in DENIED if any(what.startswith(denied) for what in usual)}
     found: dict[str, list[Finding]] = {}
-    parts: dict[str, set[int]] = {}
     for number, step, tree in cells:
         if tree is None:
             new = [Finding(1, NOT_PYTHON, "nobody sees what it does")]
@@ -66,14 +64,8 @@ def look(lab: Lab, answers: Answers) -> dict[str, Any]:
         if new:
             new = new if step["exercise"] else [one._replace(line=0) for one in new]
             found.setdefault(number, []).extend(new)
-        if tree and step["exercise"]:
-            parts.setdefault(number, set()).update(fingerprint(tree, known))
-    for number in parts:
-        for tree in (references[number], tree_of(lab.answers[number].blank or "")):
-            parts[number] -= fingerprint(tree, known) if tree else set()
     return {
         "findings": found,
-        "parts": {number: sorted(some) for number, some in parts.items()},
         "notes": _notes(course, steps),
         "cuts": {number: cut(up_to(steps, number)) for number in answers.parts},
     }
