@@ -21,11 +21,11 @@ import toy  # noqa: E402
 
 from tutorial_lib.checks.core import Opaque  # noqa: E402
 from tutorial_lib.school.grading import GradingError, grade, report, wire  # noqa: E402
-from tutorial_lib.school.grading.judging.judge import Verdict, judge_notebook  # noqa: E402
+from tutorial_lib.school.grading.judging.judge import judge_notebook  # noqa: E402
 from tutorial_lib.school.grading.lab import load_lab  # noqa: E402
 from tutorial_lib.school.grading.report import pages  # noqa: E402
 from tutorial_lib.school.grading.report.class_list import Entry  # noqa: E402
-from tutorial_lib.school.grading.results import Graded  # noqa: E402
+from tutorial_lib.school.grading.results import Graded, Verdict  # noqa: E402
 from tutorial_lib.school.grading.submissions.cells import read_cells  # noqa: E402
 from tutorial_lib.school.grading.submissions.class_folder import find_submissions  # noqa: E402
 from tutorial_lib.school.grading.submissions.needs import cut, needed  # noqa: E402
@@ -439,7 +439,7 @@ def test_two_names_never_share_a_page():
 def test_an_older_report_is_replaced_whole(lab, tmp_path):
     out = tmp_path / "report"
     for name in ("first.ipynb", "second.ipynb"):
-        report.check_place(out, tmp_path / "class")
+        report.check_folder(out, tmp_path / "class")
         report.write_report(out, lab, [Entry(Graded(name, "graded"))], ["isolation: none"], {})
     assert [path.name for path in (out / "feedback").iterdir()] == ["second.ipynb.html"]
     assert [path.name for path in tmp_path.iterdir()] == ["report"]

@@ -16,9 +16,8 @@ from grading_selftest.known_answers import known_answers  # noqa: E402
 from grading_selftest.self_test import Case  # noqa: E402
 
 from tutorial_lib.school.grading import GradingError, load_selftest  # noqa: E402
-from tutorial_lib.school.grading.judging.judge import Verdict  # noqa: E402
 from tutorial_lib.school.grading.lab import load_lab  # noqa: E402
-from tutorial_lib.school.grading.results import Graded  # noqa: E402
+from tutorial_lib.school.grading.results import Graded, Verdict  # noqa: E402
 from tutorial_lib.school.grading.submissions.submission import Answers  # noqa: E402
 
 KNOWN = """

@@ -14,7 +14,7 @@ import toy
 from tutorial_lib.school.grading.lab import load_lab
 from tutorial_lib.school.grading.results import Graded
 from tutorial_lib.school.grading.submissions.cells import read_cells
-from tutorial_lib.school.grading.submissions.look import look
+from tutorial_lib.school.grading.submissions.inspect_submission import inspect_submission
 from tutorial_lib.school.grading.submissions.reader import read_submission
 from tutorial_lib.school.grading.submissions.review import findings, imported
 from tutorial_lib.school.grading.submissions.submission import match_answers
@@ -125,8 +125,8 @@ def lab(tmp_path_factory):
 
 
 def looked(lab, notebook):
-    answers = match_answers(lab, read_cells(notebook))
-    return Graded("", "graded", notes=answers.notes).with_seen(lab, look(lab, answers))
+    answers = inspect_submission(lab, match_answers(lab, read_cells(notebook)))
+    return Graded("", "graded", notes=answers.notes).with_findings(lab, answers)
 
 
 def test_the_student_is_not_told_what_was_noticed(lab):
@@ -162,10 +162,10 @@ def test_a_changed_constant_of_the_course_is_noted_where_an_answer_uses_it(lab):
 
 @pytest.mark.parametrize("text", ["(" * 40_000, "-" * 40_000 + "1", "a" + ".a" * 20_000, "f(" * 90])
 def test_what_cannot_be_parsed_is_a_finding_where_it_earns_points(lab, text):
-    seen = read_submission(lab, json.dumps(toy.submission(a11=f"x = {text}")).encode()).seen
-    assert Graded("", "graded").with_seen(lab, seen).findings == {}
+    answers = read_submission(lab, json.dumps(toy.submission(a11=f"x = {text}")).encode())
+    assert Graded("", "graded").with_findings(lab, answers).findings == {}
     earned = {check.id: PASSED for check in lab.checks}
-    result = Graded("", "graded", earned).with_seen(lab, seen)
+    result = Graded("", "graded", earned).with_findings(lab, answers)
     assert list(result.findings) in (["1.1"], ["1.1", "1.2", "2.1"])
     assert "not Python" in result.findings["1.1"][0]
 

@@ -13,12 +13,9 @@ from typing import TYPE_CHECKING, Any
 from tutorial_lib.school.grading.errors import GradingError
 
 if TYPE_CHECKING:
-    from tutorial_lib.school.grading.report.class_list import Rules
-    from tutorial_lib.school.grading.report.merging import merge
     from tutorial_lib.school.grading.run import grade
 
-__all__ = ["GradingError", "Rules", "grade", "load_selftest", "merge"]
-_PLACES = {"Rules": "report.class_list", "grade": "run", "merge": "report.merging"}
+__all__ = ["GradingError", "grade", "load_selftest"]
 
 
 def load_selftest(root: Path) -> Any:
@@ -39,7 +36,7 @@ def load_selftest(root: Path) -> Any:
 
 
 def __getattr__(name: str) -> object:
-    """Load a name when it is first used: the sandbox's processes do without."""
-    if name in _PLACES:
-        return getattr(import_module(f"{__name__}.{_PLACES[name]}"), name)
+    """Load `grade` when it is first used: the sandbox's processes do without."""
+    if name == "grade":
+        return import_module(f"{__name__}.run").grade
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -13,12 +13,11 @@ from pathlib import Path
 
 from tutorial_lib.checks.core import SEED_VARIABLE
 from tutorial_lib.school.grading.errors import NotGradable
-from tutorial_lib.school.grading.judging.judge import Verdict, preload, prepare, run_judge
+from tutorial_lib.school.grading.judging.judge import preload, prepare, run_judge
 from tutorial_lib.school.grading.lab import Lab
 from tutorial_lib.school.grading.launch import Server, open_server, run_directory
 from tutorial_lib.school.grading.request import default_workers
-from tutorial_lib.school.grading.results import Graded
-from tutorial_lib.school.grading.submissions.reader import read_submission
+from tutorial_lib.school.grading.results import Graded, Verdict
 from tutorial_lib.school.grading.submissions.submission import Answers, one_part_each
 
 
@@ -71,30 +70,27 @@ class Bench:
         self.stopped.set()
         self.sessions.process.kill()
 
-    def grade(self, content: bytes) -> Graded:
-        """Judge a submitted file; it has no name here."""
-        try:
-            answers = read_submission(self.order.lab, content)
-        except NotGradable as finding:
-            return Graded("", finding.status, reason=finding.reason)
-        return self.judge(answers).with_seen(self.order.lab, answers.seen)
-
     def judge(self, answers: Answers, lab: Lab | None = None) -> Graded:
         """Judge answers; once more in a fresh folder when the judge itself did not finish.
+
+        The result has no name: the submission's is not known here.
 
         Args:
             answers: Of one submission.
             lab: A part of the lab, as in `Lab.only`; all of it when None.
         """
-        for attempt in (1, 2):
-            try:
-                verdicts = self._verdicts(answers, lab or self.order.lab)
-            except NotGradable as finding:
-                if attempt == 2 or finding.status != "crashed":
-                    return Graded("", finding.status, reason=finding.reason)
-            else:
-                return Graded("", "graded", verdicts, notes=answers.notes, sources=answers.sources)
-        raise AssertionError("unreachable: the second attempt returns")
+        lab = lab or self.order.lab
+        result = self._attempt(answers, lab)
+        if result.status == "crashed":
+            result = self._attempt(answers, lab)
+        return result.with_findings(lab, answers)
+
+    def _attempt(self, answers: Answers, lab: Lab) -> Graded:
+        try:
+            verdicts = self._verdicts(answers, lab)
+        except NotGradable as finding:
+            return Graded("", finding.status, reason=finding.reason)
+        return Graded("", "graded", verdicts, notes=answers.notes, sources=answers.sources)
 
     def _verdicts(self, answers: Answers, lab: Lab) -> Mapping[str, Verdict]:
         seconds = self.order.seconds

@@ -49,14 +49,9 @@ class BenchPlugin(WorkerPlugin):  # type: ignore[misc]
         self.closing.close()
 
 
-def _bench() -> Bench:
-    plugins: dict[str, Any] = distributed.get_worker().plugins
-    bench: Bench = plugins[_NAME].bench
-    return bench
-
-
-def _call(name: str, what: Any) -> Any:
-    return getattr(_bench(), name)(what)
+def _judge(answers: Answers) -> Graded:
+    bench: Bench = distributed.get_worker().plugins[_NAME].bench
+    return bench.judge(answers)
 
 
 @dataclass(frozen=True)
@@ -73,17 +68,10 @@ class Cluster:
     layers: Sequence[str]
     workers: int
 
-    def grade(self, content: bytes) -> Graded:
-        """Judge a submitted file."""
-        return self._done("grade", content)
-
     def judge(self, answers: Answers) -> Graded:
         """Judge answers."""
-        return self._done("judge", answers)
-
-    def _done(self, name: str, what: Any) -> Graded:
         # not pure: what ran out of time is judged a second time
-        result: Graded = self.client.submit(_call, name, what, pure=False).result()
+        result: Graded = self.client.submit(_judge, answers, pure=False).result()
         return result
 
     def stop(self) -> None:

@@ -16,7 +16,7 @@ import signal
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -24,22 +24,14 @@ from tutorial_lib.school.grading.errors import NotGradable
 from tutorial_lib.school.grading.inside.watch import longest
 from tutorial_lib.school.grading.lab import Lab
 from tutorial_lib.school.grading.launch import Server
+from tutorial_lib.school.grading.results import Verdict
 from tutorial_lib.school.grading.submissions.needs import needed, statements, used_names
-from tutorial_lib.school.grading.submissions.submission import Answers, student_steps
+from tutorial_lib.school.grading.submissions.submission import Answers, Bundle, student_steps
 
 _SPARE_SECONDS = 60.0  # for the judge's own work in one cell, on a busy machine
 _POLL_SECONDS = 0.05
 _REMOTE_FUNCTION = "tutorial_lib.school.grading.judging.remote_function"
 _OURS = "judge-"  # begins the id of every cell that is not the pristine notebook's
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """What the judge says about one check cell."""
-
-    passed: bool
-    evidence: str
-    timed_out: bool = False
 
 
 def judge_notebook(lab: Lab) -> dict[str, Any]:
@@ -97,9 +89,8 @@ def prepare(folder: Path, lab: Lab, answers: Answers) -> None:
     folder.mkdir(parents=True)
     (folder / "judge.ini").write_text("[pytest]\n")
     (folder / "judge.ipynb").write_text(json.dumps(judge_notebook(lab)), encoding="utf-8")
-    bundle = {"steps": student_steps(lab, answers), "problems": answers.problems}
-    bundle["cuts"] = answers.seen.get("cuts", {})
-    (folder / "bundle.json").write_text(json.dumps(bundle), encoding="utf-8")
+    bundle = Bundle(student_steps(lab, answers), answers.problems, answers.cuts)
+    (folder / "bundle.json").write_text(json.dumps(asdict(bundle)), encoding="utf-8")
 
 
 def run_judge(
@@ -143,10 +134,9 @@ def _verdicts(outcomes: Path, lab: Lab) -> Mapping[str, Verdict]:
         lines = [json.loads(line) for line in outcomes.read_text(encoding="utf-8").splitlines()]
     if any(line["lost"] for line in lines):
         raise NotGradable("crashed", "The process for this submission's code was lost.")
-    if any(line["id"].startswith(_OURS) and not line["passed"] for line in lines):
+    if any(line["id"].startswith(_OURS) and not line["verdict"]["passed"] for line in lines):
         raise NotGradable("crashed", "The judge's own set-up failed.")
-    names = ("passed", "evidence", "timed_out")
-    verdicts = {line["id"]: Verdict(*(line[name] for name in names)) for line in lines}
+    verdicts = {line["id"]: Verdict(**line["verdict"]) for line in lines}
     if any(check.id not in verdicts for check in lab.checks):
         raise NotGradable("crashed", "The judge stopped before it had run every check.")
     return {check.id: verdicts[check.id] for check in lab.checks}

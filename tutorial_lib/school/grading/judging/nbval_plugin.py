@@ -6,6 +6,7 @@ import json
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from queue import Empty
 from typing import Any
@@ -16,6 +17,8 @@ sys.modules.setdefault("rfc3987_syntax", None)  # type: ignore[arg-type]
 
 import pytest  # noqa: E402
 from nbval.kernel import RunningKernel  # noqa: E402
+
+from tutorial_lib.school.grading.results import Verdict  # noqa: E402
 
 _POLL_SECONDS = 0.25
 _OUTPUT_SECONDS = 60  # nbval's own 5 s fail right answers on a busy machine
@@ -65,14 +68,14 @@ def pytest_runtest_makereport(item: Any, call: pytest.CallInfo[None]) -> Iterato
     result = yield
     report = result.get_result()  # type: ignore[attr-defined]
     if report.when == "call" or (report.when == "setup" and report.outcome != "passed"):
-        line = {
-            "id": item.cell.get("id"),
-            "passed": report.when == "call" and report.outcome == "passed",
-            "evidence": _evidence(item, call)[:_EVIDENCE_CHARACTERS],
-            "lost": _error_name(item) == "SessionLost",
+        verdict = Verdict(
+            report.when == "call" and report.outcome == "passed",
+            _evidence(item, call)[:_EVIDENCE_CHARACTERS],
             # nbval sets the second one where the judge itself is too slow
-            "timed_out": _error_name(item) == "OutOfTime" or item.parent.timed_out,
-        }
+            _error_name(item) == "OutOfTime" or item.parent.timed_out,
+        )
+        line = {"id": item.cell.get("id"), "verdict": asdict(verdict)}
+        line["lost"] = _error_name(item) == "SessionLost"
         with item.config.getoption("--outcomes").open("a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
 

@@ -45,9 +45,8 @@ def feedback_page(lab: Lab, entry: Entry, version: str) -> str:
 def answers_page(lab: Lab, exercise: str, entries: Sequence[Entry]) -> str:
     """Write the instructor's page of one exercise: all answers side by side."""
     blank = (lab.answers[exercise].blank or "").split()
-    answers = [
-        one for one in entries if one.result.sources.get(exercise, "").split() not in ([], blank)
-    ]
+    results = [entry.result for entry in entries]
+    answers = [one for one in results if one.sources.get(exercise, "").split() not in ([], blank)]
     answers.sort(key=lambda one: (one.points(lab, exercise), one.message(lab, exercise)))
     facts = {"lab": lab, "exercise": exercise, "answers": answers, "link": _link}
     facts["num_blank"] = len(entries) - len(answers)
@@ -58,8 +57,8 @@ def index_page(lab: Lab, entries: Sequence[Entry], said: Sequence[str]) -> str:
     """Write the instructor's page: the class at a glance, and a row a submission."""
     best = {
         entry.student or student_key(entry.result.name): entry
-        for entry in sorted(entries, key=lambda one: one.points(lab))
-        if entry.is_graded
+        for entry in sorted(entries, key=lambda one: one.result.points(lab))
+        if entry.result.status == "graded"
     }
     counted = [*best.values()]
     facts = {"lab": lab, "entries": entries, "said": said, "link": _link, "counted": len(counted)}
@@ -69,7 +68,7 @@ def index_page(lab: Lab, entries: Sequence[Entry], said: Sequence[str]) -> str:
 
 def histogram(lab: Lab, entries: Sequence[Entry]) -> list[tuple[str, int]]:
     """Count rows by points: for each bar its label and its count."""
-    points = [entry.points(lab) for entry in entries]
+    points = [entry.result.points(lab) for entry in entries]
     width = max(1, -(-(lab.maximum + 1) // _MOST_BARS))
     bars = []
     for low in range(0, lab.maximum + 1, width):
@@ -87,8 +86,8 @@ def by_exercise(lab: Lab, entries: Sequence[Entry]) -> list[dict[str, Any]]:
     found = []
     for exercise in lab.exercises:
         maximum = lab.maximum_of(exercise)
-        passed = sum(entry.points(lab, exercise) == maximum for entry in entries)
-        messages = [text for entry in entries if (text := entry.message(lab, exercise))]
+        passed = sum(entry.result.points(lab, exercise) == maximum for entry in entries)
+        messages = [text for entry in entries if (text := entry.result.message(lab, exercise))]
         example = {_NUMBER.sub("0", text): text for text in messages}
         alike = Counter(_NUMBER.sub("0", text) for text in messages).most_common(1)
         facts = {"exercise": exercise, "maximum": maximum, "passed": passed}

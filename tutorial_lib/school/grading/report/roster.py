@@ -64,7 +64,7 @@ class Roster:
         self._by_key: dict[str, Student] = {}
         if path is None:
             return
-        for number, cells in read_table(path, [(*_NAME, "first name", *_FOLDER)]):
+        for number, cells in read_table(path, (*_NAME, "first name", *_FOLDER)):
             if student := _student(cells):
                 self._add(student, number)
         if not self.students:

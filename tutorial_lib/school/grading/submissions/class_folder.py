@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import stat
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 
 from tutorial_lib.school.grading.errors import GradingError, NotGradable
@@ -17,7 +15,6 @@ MAX_BYTES = 20 * MIB
 _LEFT_BEHIND = {"__macosx", "thumbs.db", "desktop.ini", "__pycache__"}
 _KINDS = {stat.S_IFLNK: "a link", stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe"}
 _KINDS[stat.S_IFSOCK] = "a socket"
-_TIMESTAMP = "timestamp.txt"  # nbgrader's, beside the notebook
 _MISSING = "no notebook found"
 _NAMED = 5  # entries that a reason lists
 
@@ -49,9 +46,9 @@ def find_submissions(folder: Path, only: Sequence[str] = ()) -> list[str]:
     if not any(_is_notebook_name(name) for name in names):
         raise GradingError(f"{folder} holds no .ipynb file, neither itself nor one folder down.")
     for wanted in only:
-        if not any(is_called(name, wanted) for name in names):
+        if not any(_is_called(name, wanted) for name in names):
             raise GradingError(f"no submission in {folder} is called {wanted!r}.")
-    chosen = [name for name in names if not only or any(is_called(name, one) for one in only)]
+    chosen = [name for name in names if not only or any(_is_called(name, one) for one in only)]
     return sorted(chosen)
 
 
@@ -77,7 +74,7 @@ def _is_notebook_name(name: str) -> bool:
     return name.lower().endswith(".ipynb")
 
 
-def is_called(name: str, wanted: str) -> bool:
+def _is_called(name: str, wanted: str) -> bool:
     """Tell whether a submission may be meant: by name, by stem, by file or by folder."""
     stem = name[: -len(".ipynb")] if _is_notebook_name(name) else name
     return wanted in (name, stem, Path(name).name, name.split("/")[0])
@@ -139,21 +136,3 @@ def _beginning(path: Path, num_bytes: int) -> bytes:
     flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
     with os.fdopen(os.open(path, flags), "rb") as file:
         return file.read(num_bytes) if stat.S_ISREG(os.fstat(file.fileno()).st_mode) else b""
-
-
-def handed_in(path: Path) -> tuple[str, str]:
-    """Say when a submission was handed in, and how that is known.
-
-    Returns:
-        The date in ISO 8601, and `timestamp.txt` or `file time`; both empty where it is gone.
-    """
-    with contextlib.suppress(OSError, ValueError):
-        text = _beginning(path.parent / _TIMESTAMP, 100).decode("ascii").strip()
-        return _in_iso(datetime.fromisoformat(text.replace(" UTC", "+00:00"))), _TIMESTAMP
-    with contextlib.suppress(OSError, ValueError, OverflowError):
-        return _in_iso(datetime.fromtimestamp(path.lstat().st_mtime, UTC).astimezone()), "file time"
-    return "", ""
-
-
-def _in_iso(time: datetime) -> str:
-    return (time if time.tzinfo else time.astimezone()).isoformat(timespec="seconds")

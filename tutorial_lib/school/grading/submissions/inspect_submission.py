@@ -7,9 +7,9 @@ imports nothing but a few small modules, so that it starts in a few hundredths o
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from tutorial_lib.school.grading.lab import Lab
 from tutorial_lib.school.grading.submissions.needs import (
@@ -28,18 +28,16 @@ from tutorial_lib.school.grading.submissions.review import (
     findings,
     imported,
 )
-from tutorial_lib.school.grading.submissions.submission import Answers, student_steps
+from tutorial_lib.school.grading.submissions.submission import (
+    NOT_PYTHON,
+    Answers,
+    Step,
+    student_steps,
+)
 
-NOT_PYTHON = "not Python"
 
-
-def look(lab: Lab, answers: Answers) -> dict[str, Any]:
-    """Look at what a submission's cells say.
-
-    Returns:
-        `findings`, what a person should read, by exercise; `notes` for the student; and `cuts`, as
-        `needs.cut` makes them, by exercise.
-    """
+def inspect_submission(lab: Lab, answers: Answers) -> Answers:
+    """Add to answers what a person should read in them, notes for the student, and cuts."""
     sources = [cell.source for cell in lab.cells if cell.kind == "code" and not cell.mark]
     course = [tree for tree in map(tree_of, sources) if tree]
     references = [tree_of(answer.reference) for answer in lab.answers.values()]
@@ -54,7 +52,7 @@ def look(lab: Lab, answers: Answers) -> dict[str, Any]:
     usual = {finding.what for some in solved for finding in some}
     of_course = {finding.what for tree in course for finding in findings(tree, known, allowed)}
     allowed |= {denied for denied in DENIED if any(what.startswith(denied) for what in usual)}
-    found: dict[str, list[Finding]] = {}
+    found: dict[str, list[tuple[int, str, str]]] = {}
     for number, step, tree in cells:
         if tree is None:
             new = [Finding(1, NOT_PYTHON, "nobody sees what it does")]
@@ -64,18 +62,19 @@ def look(lab: Lab, answers: Answers) -> dict[str, Any]:
         if new:
             new = new if step["exercise"] else [one._replace(line=0) for one in new]
             found.setdefault(number, []).extend(new)
-    return {
-        "findings": found,
-        "notes": _notes(course, steps),
-        "cuts": {number: cut(up_to(steps, number)) for number in answers.parts},
-    }
+    return replace(
+        answers,
+        findings=found,
+        notes=[*answers.notes, *_notes(course, steps)],
+        cuts={number: cut(up_to(steps, number)) for number in answers.parts},
+    )
 
 
 def _cells(
-    steps: Sequence[Mapping[str, Any]],
-) -> list[tuple[str, Mapping[str, Any], ast.Module | None]]:
+    steps: Sequence[Step],
+) -> list[tuple[str, Step, ast.Module | None]]:
     """List the student's cells, whole: for which exercise, the step, and parsed."""
-    cells: list[tuple[str, Mapping[str, Any], ast.Module | None]] = []
+    cells: list[tuple[str, Step, ast.Module | None]] = []
     group = ""
     for step in reversed(steps):
         group = step.get("group", group)
@@ -87,13 +86,13 @@ def _cells(
     return cells[::-1]
 
 
-def _written(steps: Sequence[Mapping[str, Any]]) -> set[str]:
+def _written(steps: Sequence[Step]) -> set[str]:
     """List the modules that cells write into files."""
     heads = [step["source"].lstrip().split("\n", 1)[0] for step in steps]
     return {Path(head.split()[-1]).stem for head in heads if head.startswith(WRITES_A_FILE)}
 
 
-def _notes(course: Sequence[ast.Module], steps: Sequence[Mapping[str, Any]]) -> list[str]:
+def _notes(course: Sequence[ast.Module], steps: Sequence[Step]) -> list[str]:
     """Say which changes of set-up cells had no effect, though an answer uses what was changed."""
     own = {ast.dump(statement) for tree in course for statement in tree.body}
     set_up = {name for tree in course for statement in tree.body for name in bound_names(statement)}
