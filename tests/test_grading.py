@@ -26,10 +26,11 @@ from tutorial_lib.school.grading.lab import load_lab  # noqa: E402
 from tutorial_lib.school.grading.report import pages  # noqa: E402
 from tutorial_lib.school.grading.report.class_list import Entry  # noqa: E402
 from tutorial_lib.school.grading.results import Graded, Verdict  # noqa: E402
+from tutorial_lib.school.grading.submissions.answers import student_steps  # noqa: E402
 from tutorial_lib.school.grading.submissions.cells import read_cells  # noqa: E402
 from tutorial_lib.school.grading.submissions.class_folder import find_submissions  # noqa: E402
+from tutorial_lib.school.grading.submissions.match_cells import match_answers  # noqa: E402
 from tutorial_lib.school.grading.submissions.needs import cut, needed  # noqa: E402
-from tutorial_lib.school.grading.submissions.submission import match_answers, student_steps  # noqa: E402
 
 
 def edit(notebook, cell_id, **changes):

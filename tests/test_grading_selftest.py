@@ -18,7 +18,7 @@ from grading_selftest.self_test import Case  # noqa: E402
 from tutorial_lib.school.grading import GradingError, load_selftest  # noqa: E402
 from tutorial_lib.school.grading.lab import load_lab  # noqa: E402
 from tutorial_lib.school.grading.results import Graded, Verdict  # noqa: E402
-from tutorial_lib.school.grading.submissions.submission import Answers  # noqa: E402
+from tutorial_lib.school.grading.submissions.answers import Answers  # noqa: E402
 
 KNOWN = """
 from wrong_answers import right, solved, wrong

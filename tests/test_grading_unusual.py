@@ -17,7 +17,7 @@ import unusual  # noqa: E402
 from tutorial_lib.school.grading import grade  # noqa: E402
 from tutorial_lib.school.grading.lab import load_lab  # noqa: E402
 from tutorial_lib.school.grading.submissions.cells import read_cells  # noqa: E402
-from tutorial_lib.school.grading.submissions.submission import match_answers  # noqa: E402
+from tutorial_lib.school.grading.submissions.match_cells import match_answers  # noqa: E402
 
 FEW = ["all in one cell", "marks and ids lost", "trials that raise", "module written by a cell"]
 FEW += ["numpy integer", "helper below"]

@@ -15,9 +15,9 @@ from tutorial_lib.school.grading.lab import load_lab
 from tutorial_lib.school.grading.results import Graded
 from tutorial_lib.school.grading.submissions.cells import read_cells
 from tutorial_lib.school.grading.submissions.inspect_submission import inspect_submission
+from tutorial_lib.school.grading.submissions.match_cells import match_answers
 from tutorial_lib.school.grading.submissions.reader import read_submission
 from tutorial_lib.school.grading.submissions.review import findings, imported
-from tutorial_lib.school.grading.submissions.submission import match_answers
 
 LABS = ("lab01", "lab02", "lab03", "lab04", "lab05", "lab06", "lab07", "lab08", "lab09")
 # What the set-up of a lab imports.

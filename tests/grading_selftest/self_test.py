@@ -14,7 +14,7 @@ from tutorial_lib.school.grading.inside.processes import interruptible
 from tutorial_lib.school.grading.lab import Lab, load_lab
 from tutorial_lib.school.grading.request import check_request
 from tutorial_lib.school.grading.results import Graded
-from tutorial_lib.school.grading.submissions.submission import Answers, one_part_each
+from tutorial_lib.school.grading.submissions.answers import Answers, one_part_each
 from tutorial_lib.units import GIB
 
 if TYPE_CHECKING:

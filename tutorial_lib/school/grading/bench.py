@@ -18,7 +18,7 @@ from tutorial_lib.school.grading.lab import Lab
 from tutorial_lib.school.grading.launch import Server, open_server, run_directory
 from tutorial_lib.school.grading.request import default_workers
 from tutorial_lib.school.grading.results import Graded, Verdict
-from tutorial_lib.school.grading.submissions.submission import Answers, one_part_each
+from tutorial_lib.school.grading.submissions.answers import Answers, one_part_each
 
 
 @dataclass(frozen=True)

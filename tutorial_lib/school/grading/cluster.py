@@ -12,7 +12,7 @@ from tutorial_lib.school.grading.bench import Bench, Order, open_bench
 from tutorial_lib.school.grading.errors import GradingError
 from tutorial_lib.school.grading.journal import library_version
 from tutorial_lib.school.grading.results import Graded
-from tutorial_lib.school.grading.submissions.submission import Answers
+from tutorial_lib.school.grading.submissions.answers import Answers
 
 try:
     import distributed

@@ -9,7 +9,7 @@ from typing import Any
 
 from tutorial_lib.school.grading.errors import GradingError, NotGradable
 from tutorial_lib.school.grading.lab import Lab
-from tutorial_lib.school.grading.submissions.submission import NOT_PYTHON, Answers
+from tutorial_lib.school.grading.submissions.answers import NOT_PYTHON, Answers
 
 
 @dataclass(frozen=True)

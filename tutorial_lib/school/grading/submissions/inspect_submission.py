@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from tutorial_lib.school.grading.lab import Lab
+from tutorial_lib.school.grading.submissions.answers import NOT_PYTHON, Answers, Step, student_steps
 from tutorial_lib.school.grading.submissions.needs import (
     WRITES_A_FILE,
     bound_names,
@@ -27,12 +28,6 @@ from tutorial_lib.school.grading.submissions.review import (
     Finding,
     findings,
     imported,
-)
-from tutorial_lib.school.grading.submissions.submission import (
-    NOT_PYTHON,
-    Answers,
-    Step,
-    student_steps,
 )
 
 

@@ -23,9 +23,10 @@ if __name__ == "__main__":
 
 from tutorial_lib.school.grading.errors import NotGradable
 from tutorial_lib.school.grading.lab import Lab
+from tutorial_lib.school.grading.submissions.answers import NOT_PYTHON, Answers
 from tutorial_lib.school.grading.submissions.cells import read_cells
 from tutorial_lib.school.grading.submissions.inspect_submission import inspect_submission
-from tutorial_lib.school.grading.submissions.submission import NOT_PYTHON, Answers, match_answers
+from tutorial_lib.school.grading.submissions.match_cells import match_answers
 
 MEMORY_BYTES, _CPU_SECONDS = 256 * 1024**2, 20
 _CLOCK_SECONDS = 120  # for a machine that is busy
