@@ -13,7 +13,7 @@ sys.path.insert(0, str(CORPUS))
 import toy  # noqa: E402
 from grading_selftest import selftest, write_example  # noqa: E402
 from grading_selftest.known_answers import known_answers  # noqa: E402
-from grading_selftest.self_test import Case  # noqa: E402
+from grading_selftest.self_test import Case, only  # noqa: E402
 
 from tutorial_lib.school.grading import GradingError, load_selftest  # noqa: E402
 from tutorial_lib.school.grading.lab import load_lab  # noqa: E402
@@ -112,7 +112,7 @@ def test_the_example_is_a_class_of_every_kind_and_the_same_each_time(course, tmp
     ],
 )
 def test_a_fault_is_what_a_known_answer_should_not_get(course, kind, passed, said, fault):
-    lab = load_lab(course, "lab90").only("1.1")
+    lab = only(load_lab(course, "lab90"), "1.1")
     words = ["off by", "twice"] if kind == "wrong" else []
     graded = Graded("", "graded", {"check-1-1": Verdict(passed, said)})
     found = Case("1.1", kind, "", Answers(), words).fault(lab, graded)

@@ -7,7 +7,7 @@ import os
 import secrets
 import shutil
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from tutorial_lib.school.grading.judging.judge import preload, prepare, run_judg
 from tutorial_lib.school.grading.lab import Lab
 from tutorial_lib.school.grading.launch import Server, open_server, run_directory
 from tutorial_lib.school.grading.request import default_workers
-from tutorial_lib.school.grading.results import Graded, Verdict
+from tutorial_lib.school.grading.results import Graded
 from tutorial_lib.school.grading.submissions.answers import Answers, one_part_each
 
 
@@ -43,8 +43,8 @@ class Bench:
     Args:
         order: What is the same for all.
         place: Where each submission gets a folder.
-        sessions: Forks sessions.
-        judges: Forks judges.
+        sessions: The server that forks sessions.
+        judges: The server that forks judges.
         stopped: Set when the whole run comes to an end.
     """
 
@@ -62,8 +62,7 @@ class Bench:
     @property
     def layers(self) -> Sequence[str]:
         """List what holds a submission back."""
-        layers: list[str] = self.sessions.ready
-        return layers
+        return list(self.sessions.ready)
 
     def stop(self) -> None:
         """End every judge and every session."""
@@ -77,7 +76,7 @@ class Bench:
 
         Args:
             answers: Of one submission.
-            lab: A part of the lab, as in `Lab.only`; all of it when None.
+            lab: The lab with some of its checks; all of it when None.
         """
         lab = lab or self.order.lab
         result = self._attempt(answers, lab)
@@ -86,21 +85,17 @@ class Bench:
         return result.with_findings(lab, answers)
 
     def _attempt(self, answers: Answers, lab: Lab) -> Graded:
-        try:
-            verdicts = self._verdicts(answers, lab)
-        except NotGradable as finding:
-            return Graded("", finding.status, reason=finding.reason)
-        return Graded("", "graded", verdicts, notes=answers.notes, sources=answers.sources)
-
-    def _verdicts(self, answers: Answers, lab: Lab) -> Mapping[str, Verdict]:
         seconds = self.order.seconds
         folder = self.place / secrets.token_hex(8)  # no other submission can guess its socket
         try:
             prepare(folder, lab, answers)
             os.close(self.sessions.fork(folder)[1])
-            return run_judge(self.judges, folder, lab, seconds=seconds, stopped=self.stopped)
+            verdicts = run_judge(self.judges, folder, lab, seconds=seconds, stopped=self.stopped)
+        except NotGradable as finding:
+            return Graded("", finding.status, reason=finding.reason)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
+        return Graded("", "graded", verdicts, notes=answers.notes, sources=answers.sources)
 
 
 @contextlib.contextmanager
@@ -110,28 +105,21 @@ def open_bench(order: Order) -> Iterator[Bench]:
     Raises:
         GradingError: When one does not start.
     """
-    shared = {
-        "import_path": [str(folder) for folder in order.import_path],
-        "preload": [
-            *preload(order.lab),
-            f"{order.checks_package}.{order.lab.name.split('_')[0]}",
-        ],
-    }
+    lab, package = order.lab, order.checks_package
+    names = [*preload(lab), f"{package}.{lab.name.split('_')[0]}"]
+    shared = {"import_path": list(map(str, order.import_path)), "preload": names}
+    limits = {"seconds": order.seconds, "memory_bytes": order.memory_bytes}
     with run_directory() as place:
-        for_students = shared | {
-            "seconds": order.seconds,
-            "memory_bytes": order.memory_bytes,
-            "package": order.checks_package,
-            "view": str(place.parent / "view"),
-            "forbidden": str(order.lab.path),
-        }
+        for_students = shared | limits | {"package": package, "forbidden": str(lab.path)}
+        for_students["view"] = str(place.parent / "view")
         with open_server("inside.server", place, for_students) as sessions:
             rehearsal = place / secrets.token_hex(8)
-            prepare(rehearsal, order.lab, solution(order.lab))
+            prepare(rehearsal, lab, solution(lab))
             os.close(sessions.fork(rehearsal)[1])
-            for_judges = shared | {"rehearsal": str(rehearsal)}
-            seed = {SEED_VARIABLE: str(order.seed)}
-            with open_server("judging.judge_server", place, for_judges, **seed) as judges:
+            for_judges, seed = shared | {"rehearsal": str(rehearsal)}, str(order.seed)
+            with open_server(
+                "judging.judge_server", place, for_judges, **{SEED_VARIABLE: seed}
+            ) as judges:
                 yield Bench(order, place, sessions, judges)
 
 
@@ -142,11 +130,9 @@ def solution(lab: Lab) -> Answers:
 
 def blank(lab: Lab) -> Answers:
     """Give answers that define what is asked for and do nothing."""
-    return one_part_each(
-        {
-            answer.exercise: "\n".join(
-                f"def {name}(*_, **__):\n    raise NotImplementedError" for name in answer.names
-            )
-            for answer in lab.answers.values()
-        }
-    )
+    body = "(*_, **__):\n    raise NotImplementedError"
+    sources = {
+        answer.exercise: "\n".join(f"def {name}{body}" for name in answer.names)
+        for answer in lab.answers.values()
+    }
+    return one_part_each(sources)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from tutorial_lib.school.grading.errors import GradingError
@@ -74,16 +74,6 @@ class Lab:
     def maximum_of(self, exercise: str) -> int:
         """Sum the points of one exercise."""
         return sum(check.points for check in self.checks if check.exercise == exercise)
-
-    def only(self, exercise: str) -> Lab:
-        """Give the same lab with the checks of one exercise alone."""
-        cells = [
-            cell
-            for cell in self.cells
-            if not cell.mark or cell.mark.kind == "exercise" or cell.mark.number == exercise
-        ]
-        checks = [check for check in self.checks if check.exercise == exercise]
-        return replace(self, cells=cells, checks=checks)
 
 
 def load_lab(root: Path, name: str) -> Lab:

@@ -1,4 +1,8 @@
-"""What a run needs: a directory of its own, and servers, which fork a process when asked."""
+"""Servers of a run, which fork a process when asked, and the run's directory.
+
+Grader and server speak JSON over a socket: an order and what is ready; then, for each process, its
+arguments, with a pipe that it holds open while it lives, and its number.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +71,7 @@ class Server:
 
     Args:
         process: The process.
-        channel: To it, as `serve` describes.
+        channel: To it.
         ready: What it said when it was ready.
     """
 
@@ -109,7 +113,7 @@ def open_server(
     Args:
         module: Of this package.
         folder: The run's directory.
-        order: What the module needs; `import_path` has more places where Python looks for modules.
+        order: What the module needs; `import_path` has more places for modules.
         environment: For it and what it forks.
 
     Raises:
@@ -155,10 +159,9 @@ def serve_forks(channel: socket.socket, ready: Any, begin: Callable[..., None]) 
     """Say that a server is ready, then fork for each message until the grader hangs up.
 
     Args:
-        channel: To the grader. A message is a list in JSON, with a pipe that the new process holds
-            open while it lives; the answer is its number.
+        channel: To the grader.
         ready: The first answer.
-        begin: Called in the new process with the pipe and what the message holds.
+        begin: Called in the new process with the pipe and its arguments.
     """
     gc.collect()
     gc.freeze()  # what was imported is shared by all forks, and collected by none
@@ -202,8 +205,6 @@ def clean_environment(home: Path, import_path: Sequence[str]) -> dict[str, str]:
     environment |= {name: os.environ[name] for name in os.environ if name.startswith(_KEPT)}
     if site.ENABLE_USER_SITE:  # packages below the real home stay importable
         environment["PYTHONUSERBASE"] = site.getuserbase()
-    environment |= dict.fromkeys(
-        ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS"),
-        "1",
-    )
+    threads = (f"{name}_NUM_THREADS" for name in ("OMP", "OPENBLAS", "MKL"))
+    environment |= dict.fromkeys([*threads, "VECLIB_MAXIMUM_THREADS"], "1")
     return environment | dict.fromkeys(FOLDER_VARIABLES, str(home))
