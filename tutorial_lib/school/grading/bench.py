@@ -38,18 +38,10 @@ class Order:
 
 @dataclass(frozen=True)
 class Bench:
-    """Judges submissions, in as many threads as call it.
-
-    Args:
-        order: What is the same for all.
-        place: Where each submission gets a folder.
-        sessions: The server that forks sessions.
-        judges: The server that forks judges.
-        stopped: Set when the whole run comes to an end.
-    """
+    """Judges submissions, in as many threads as call it."""
 
     order: Order
-    place: Path
+    place: Path  # where each submission gets a folder
     sessions: Server
     judges: Server
     stopped: threading.Event = field(default_factory=threading.Event)

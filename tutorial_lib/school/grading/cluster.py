@@ -56,17 +56,11 @@ def _judge(answers: Answers) -> Graded:
 
 @dataclass(frozen=True)
 class Cluster:
-    """Judges submissions on the workers of a cluster; what a lost worker had is done by another.
-
-    Args:
-        client: Connected to the scheduler.
-        layers: What holds a submission back on every worker.
-        workers: How many submissions the cluster can judge at the same time.
-    """
+    """Judges submissions on the workers of a cluster; what a lost worker had is done by another."""
 
     client: Any
-    layers: Sequence[str]
-    workers: int
+    layers: Sequence[str]  # what holds a submission back on every worker
+    workers: int  # submissions that it can judge at the same time
 
     def judge(self, answers: Answers) -> Graded:
         """Judge answers."""

@@ -30,17 +30,11 @@ _AGAIN = (
 
 @dataclass(frozen=True)
 class Judged:
-    """Results of a class, and what judged them.
-
-    Args:
-        results: One a submission.
-        layers: What held a submission back.
-        workers: How many were judged at the same time.
-    """
+    """Results of a class, and what judged them."""
 
     results: Sequence[Graded]
-    layers: Sequence[str]
-    workers: int | None
+    layers: Sequence[str]  # what held a submission back
+    workers: int | None  # submissions judged at the same time
 
 
 def judge_class(

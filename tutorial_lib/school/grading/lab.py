@@ -24,42 +24,25 @@ class CheckCell:
 
 @dataclass(frozen=True)
 class AnswerCell:
-    """An answer cell of the solution.
+    """An answer cell of the solution."""
 
-    Args:
-        id: Its cell id, the same in the lab.
-        exercise: Its number, as in `1.2`.
-        reference: The solution's source.
-        blank: The lab's source; None when there is no lab beside the solution.
-        names: What the cell defines at its top level.
-    """
-
-    id: str
-    exercise: str
-    reference: str
-    blank: str | None
-    names: tuple[str, ...]
+    id: str  # the same in the lab
+    exercise: str  # as in `1.2`
+    reference: str  # the solution's source
+    blank: str | None  # the lab's source; None when there is no lab beside the solution
+    names: tuple[str, ...]  # what the cell defines at its top level
 
 
 @dataclass(frozen=True)
 class Lab:
-    """A solution notebook as grading sees it.
+    """A solution notebook as grading sees it."""
 
-    Args:
-        name: Its stem, as in `lab01_ledger`.
-        path: The notebook.
-        cells: All its cells in order.
-        answers: By exercise, in order.
-        checks: In order; their points make up the maximum.
-        setup_names: What the set-up cells define, all cells that answer and check nothing.
-    """
-
-    name: str
+    name: str  # its stem, as in `lab01_ledger`
     path: Path
     cells: Sequence[Cell]
-    answers: Mapping[str, AnswerCell]
-    checks: Sequence[CheckCell]
-    setup_names: frozenset[str]
+    answers: Mapping[str, AnswerCell]  # by exercise
+    checks: Sequence[CheckCell]  # their points make up the maximum
+    setup_names: frozenset[str]  # defined by the cells that answer and check nothing
 
     @property
     def maximum(self) -> int:

@@ -67,17 +67,11 @@ def run_directory() -> Iterator[Path]:
 
 @dataclass(frozen=True)
 class Server:
-    """A process of ours that has what a run needs in memory, and forks.
-
-    Args:
-        process: The process.
-        channel: To it.
-        ready: What it said when it was ready.
-    """
+    """A process of ours that has what a run needs in memory, and forks."""
 
     process: subprocess.Popen[bytes]
     channel: socket.socket
-    ready: Any
+    ready: Any  # what it said when it was ready
     _asking: threading.Lock = field(default_factory=threading.Lock)
 
     def fork(self, folder: Path, *arguments: str) -> tuple[int, int]:

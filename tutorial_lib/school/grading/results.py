@@ -23,33 +23,19 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Graded:
-    """Result of one submission, graded or not.
+    """Result of one submission, graded or not."""
 
-    Args:
-        name: Relative to the class's folder.
-        status: `graded`, or why not, in a word or two.
-        verdicts: By check cell; empty when not graded.
-        reason: One sentence when not graded.
-        notes: What the student should know about the notebook.
-        findings: Why a person should read an answer, by exercise: for the instructor alone.
-        sources: The student's own code, by exercise.
-        seconds: What judging it took.
-        seed: The one that the checks' cases were drawn from.
-        alone: Whether no other submission was judged at the same time.
-        file: Digest of the content that was graded; empty where it should be graded again.
-    """
-
-    name: str
-    status: str
-    verdicts: Mapping[str, Verdict] = field(default_factory=dict)
-    reason: str = ""
-    notes: Sequence[str] = ()
-    findings: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    sources: Mapping[str, str] = field(default_factory=dict)
-    seconds: float = 0.0
-    seed: int | None = None
-    alone: bool = False
-    file: str = ""
+    name: str  # relative to the class's folder
+    status: str  # `graded`, or why not, in a word or two
+    verdicts: Mapping[str, Verdict] = field(default_factory=dict)  # by check cell
+    reason: str = ""  # one sentence when not graded
+    notes: Sequence[str] = ()  # what the student should know about the notebook
+    findings: Mapping[str, Sequence[str]] = field(default_factory=dict)  # for the instructor alone
+    sources: Mapping[str, str] = field(default_factory=dict)  # the student's own, by exercise
+    seconds: float = 0.0  # what judging it took
+    seed: int | None = None  # the one that the checks' cases were drawn from
+    alone: bool = False  # no other submission was judged at the same time
+    file: str = ""  # digest of what was graded; empty where it should be graded again
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Graded:
@@ -95,21 +81,13 @@ class Graded:
 
 @dataclass(frozen=True)
 class Submission:
-    """One submission on its way: a file, then its answers, then a result.
+    """One submission on its way: a file, then its answers, then a result."""
 
-    Args:
-        name: Relative to the class's folder.
-        path: The file.
-        digest: Of its content.
-        answers: Its cells, matched with the exercises.
-        result: The end: no later step looks at it.
-    """
-
-    name: str
+    name: str  # relative to the class's folder
     path: Path
-    digest: str = ""
+    digest: str = ""  # of its content
     answers: Answers | None = None
-    result: Graded | None = None
+    result: Graded | None = None  # the end: later steps pass it by
 
     def through(self, step: Callable[[Submission], Submission]) -> Submission:
         """Take one step, unless there is a result already. A failure is one, and stops no other.

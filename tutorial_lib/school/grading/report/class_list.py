@@ -15,17 +15,11 @@ _NAMED = 10  # names that a sentence lists
 
 @dataclass(frozen=True)
 class Entry:
-    """One row of the class.
-
-    Args:
-        result: What grading found.
-        student: Whose it is; None when the roster does not say.
-        notes: What the student should know, beside the notes of the result.
-    """
+    """One row of the class."""
 
     result: Graded
-    student: Student | None = None
-    notes: Sequence[str] = ()
+    student: Student | None = None  # None when the roster does not say
+    notes: Sequence[str] = ()  # for the student, beside those of the result
 
 
 def class_entries(

@@ -23,22 +23,13 @@ _CANVAS = re.compile(r"(?P<name>[^_/]+)_(?:LATE_)?(?P<id>\d+)_\d+_.*")
 
 @dataclass(frozen=True)
 class Student:
-    """One student; what is not known is empty.
+    """One student; what is not known is empty."""
 
-    Args:
-        name: As the roster has it; without a roster, as the folder or file is called.
-        folder: How the folder or file is called.
-        id: The student's number.
-        email: The address.
-        canvas_id: Canvas' own number, as its exports and the files that it packs have it.
-        section: Of the class.
-    """
-
-    name: str
-    folder: str = ""
+    name: str  # as the roster has it; without one, as the folder or file is called
+    folder: str = ""  # how the folder or file is called
     id: str = ""
     email: str = ""
-    canvas_id: str = ""
+    canvas_id: str = ""  # Canvas' own number, as its exports and the files that it packs have it
     section: str = ""
 
 

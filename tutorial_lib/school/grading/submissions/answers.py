@@ -13,15 +13,10 @@ NOT_PYTHON = "not Python"  # a finding
 
 @dataclass(frozen=True)
 class Part:
-    """A cell of the student's that is run for an exercise.
-
-    Args:
-        source: Its text.
-        own: Whether it stands beside the answer, such as a cell of helper functions.
-    """
+    """A cell of the student's that is run for an exercise."""
 
     source: str
-    own: bool = False
+    own: bool = False  # beside the answer, such as a cell of helper functions
 
 
 @dataclass(frozen=True)
@@ -60,33 +55,18 @@ class Answers:
 
 
 class Step(TypedDict):
-    """A cell that a student's process has: one of the course's set-up, or of the student's.
+    """A cell that a student's process has: one of the course's set-up, or of the student's."""
 
-    Args:
-        exercise: Which one it answers; None for all cells but answers.
-        source: Its text.
-        file: Name for its lines in messages.
-        group: For the student's cells, the exercise that they are run for.
-        keep: For the student's cells that answer nothing, the names that they may not define anew,
-            since a cell of the course or an answer has.
-    """
-
-    exercise: str | None
+    exercise: str | None  # which one it answers
     source: str
-    file: str
-    group: NotRequired[str]
-    keep: NotRequired[list[str]]
+    file: str  # name for its lines in messages
+    group: NotRequired[str]  # of a student's cell: the exercise that it is run for
+    keep: NotRequired[list[str]]  # of one that answers nothing: names that it may not define anew
 
 
 @dataclass(frozen=True)
 class Bundle:
-    """What a session gets of a submission.
-
-    Args:
-        steps: In order.
-        problems: Why there is no answer, by exercise.
-        cuts: As in `Answers`.
-    """
+    """What a session gets of a submission; `problems` and `cuts` as in `Answers`."""
 
     steps: list[Step]
     problems: dict[str, str]

@@ -58,15 +58,7 @@ _FRAMES = _words(
 )
 _LABELS = ("__name__", "__doc__", "__qualname__", "__wrapped__", "__annotations__", "__module__")
 _BY_NAME = ("getattr", "setattr", "delattr")
-_MODULES = (
-    "torch",
-    "torch.nn",
-    "torch.nn.functional",
-    "torch.optim",
-    "torch.autograd",
-    "sys",
-    "gc",
-)
+_MODULES = _words("torch torch.nn torch.nn.functional torch.optim torch.autograd sys gc")
 _HIDDEN_NAME = re.compile(r"\.__\w+__")
 _PACKAGE = Path(__file__).resolve().parents[3]
 _CHANGES = "changes what the checks use too"
@@ -76,13 +68,7 @@ _MOST_FINDINGS, _MOST_CHARACTERS = 20, 80
 
 
 class Finding(NamedTuple):
-    """One thing to read.
-
-    Args:
-        line: Of the cell.
-        what: As it stands there.
-        why: Why it matters.
-    """
+    """One thing to read: the cell's line, what stands there, and why it matters."""
 
     line: int
     what: str
