@@ -30,8 +30,8 @@ class BenchPlugin(WorkerPlugin):  # type: ignore[misc]
 
     name = _NAME
 
-    def __init__(self, order: Order, version: str) -> None:
-        self.order, self.version = order, version
+    def __init__(self, order: Order) -> None:
+        self.order, self.version = order, library_version(order.import_path)
 
     def setup(self, worker: Any) -> None:
         """Start the worker's own servers."""
@@ -94,11 +94,11 @@ def open_cluster(address: str, order: Order) -> Iterator[Cluster]:
         if not threads:
             raise GradingError(f"the Dask scheduler at {address} has no worker: start some.")
         try:
-            client.register_plugin(BenchPlugin(order, library_version(order.import_path)))
+            client.register_plugin(BenchPlugin(order))
         except Exception as error:  # whatever a worker could not do
             raise GradingError(f"a Dask worker cannot grade: {error}") from error
-        layers = list(client.run(_layers).values())
-        common = [one for one in layers[0] if all(one in some for some in layers)]
+        first, *others = client.run(_layers).values()
+        common = [one for one in first if all(one in some for some in others)]
         try:
             yield Cluster(client, common, sum(threads.values()))
         finally:

@@ -1,4 +1,4 @@
-"""What the processes of a student's code use: seen from outside and from inside; ending them."""
+"""Processes of a student's code: their time and memory, from outside and inside; ending them."""
 
 from __future__ import annotations
 

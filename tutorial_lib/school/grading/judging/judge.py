@@ -36,16 +36,11 @@ _OURS = "judge-"  # begins the id of every cell that is not the pristine noteboo
 
 def judge_notebook(lab: Lab) -> dict[str, Any]:
     """Build the notebook that nbval runs; the same for every submission."""
-    sources: list[str] = []
-    used: list[set[str]] = []
-    for cell in lab.cells:
-        is_check = cell.mark is not None and cell.mark.kind != "exercise"
-        sources.append(cell.source if cell.kind == "code" and cell.mark is None else "")
-        used.append(used_names(cell.source) if cell.kind == "code" and is_check else set())
+    code = [cell for cell in lab.cells if cell.kind == "code"]
+    sources = ["" if cell.mark else cell.source for cell in code]
+    checks = [cell.source if cell.mark and not cell.number else "" for cell in code]
     cells: list[Any] = []
-    for cell, setup in zip(lab.cells, needed(sources, used), strict=True):
-        if cell.kind != "code":
-            continue
+    for cell, setup in zip(code, needed(sources, map(used_names, checks)), strict=True):
         if setup:
             cells.append(_code_cell(f"setup-{len(cells)}", setup))
         elif cell.number:
@@ -63,13 +58,12 @@ def judge_notebook(lab: Lab) -> dict[str, Any]:
 def preload(lab: Lab) -> list[str]:
     """List the modules, and names in them, that the pristine notebook imports."""
     modules: list[str] = []
-    for cell in lab.cells:
-        if cell.kind == "code":
-            for node in (node for top in statements(cell.source) for node in ast.walk(top)):
-                if isinstance(node, ast.Import):
-                    modules += [alias.name for alias in node.names]
-                elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-                    modules += [node.module, *(f"{node.module}.{a.name}" for a in node.names)]
+    tops = (top for cell in lab.cells if cell.kind == "code" for top in statements(cell.source))
+    for node in (node for top in tops for node in ast.walk(top)):
+        if isinstance(node, ast.Import):
+            modules += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            modules += [node.module, *(f"{node.module}.{a.name}" for a in node.names)]
     return list(dict.fromkeys(modules))
 
 

@@ -1,4 +1,4 @@
-"""What the judge's notebook holds in place of a student's function."""
+"""Remote functions, which the judge's notebook holds in place of a student's."""
 
 from __future__ import annotations
 
@@ -44,13 +44,9 @@ class RemoteFunction:
     def run_remotely(self, check: str, case: Case) -> Result | None:
         """Have the `run` half of a check done in the student's process.
 
-        Args:
-            check: The check's name.
-            case: Plain data.
-
         Returns:
-            What `run` returned there: plain data that may be anything, even malicious. None for
-            a memory exam that could not be held.
+            Plain data of `run` there, which may be anything, even malicious. None for a memory
+            exam that could not be held.
 
         Raises:
             CheckError: When the answer gave nothing usable; says why.

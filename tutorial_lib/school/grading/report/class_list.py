@@ -28,7 +28,7 @@ def class_entries(
     """List the rows of a class; behind them the students who handed in nothing.
 
     Args:
-        results: What grading found.
+        results: One a row.
         roster: The students.
         names: Of all submissions in the folder, graded now or not.
     """

@@ -46,18 +46,15 @@ def report_class(
     names: Sequence[str],
     facts: Mapping[str, Any],
 ) -> pd.DataFrame:
-    """Write the report of a class.
+    """Write the report of a class, and give the table of `scores.csv`; see `run.grade`.
 
     Args:
         out: Its folder.
         lab: The lab.
-        results: What was graded now, and what is kept of an older report.
+        results: Graded now, or kept of an older report.
         roster: The students.
         names: Of all submissions in the class's folder.
         facts: About the run, for `run.json`; `layers` lists what held a submission back.
-
-    Returns:
-        The table of `scores.csv`; its `attrs["said"]` lists what the instructor should know.
     """
     import pandas as pd
 

@@ -1,4 +1,4 @@
-"""Who is in the class: students by name, folder, id or e-mail, and which submission is whose."""
+"""Roster of a class: students by name, folder, id or e-mail, and whose a submission is."""
 
 from __future__ import annotations
 

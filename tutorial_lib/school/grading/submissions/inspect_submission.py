@@ -24,8 +24,8 @@ def inspect_submission(lab: Lab, answers: Answers) -> Answers:
     steps = student_steps(lab, answers)
     cells = _cells(steps)
     known: dict[str, str] = {}
-    for tree in [*course, *(tree for _, _, tree in cells if tree)]:
-        known |= review.imported(tree)
+    for parsed in [*course, *(tree for _, _, tree in cells if tree)]:
+        known |= review.imported(parsed)
     allowed = {path for tree in course for path in review.imported(tree).values()} - review.HIDDEN
     allowed -= {path for path in allowed for denied in review.DENIED if path.startswith(denied)}
     allowed |= _written(steps)
