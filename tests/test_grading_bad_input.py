@@ -4,14 +4,10 @@ import csv
 import json
 import os
 import socket
-import sys
 from pathlib import Path
 from urllib.parse import unquote
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent / "grading_corpus"))
-
 import toy
 
 from tutorial_lib.school.grading import report

@@ -15,25 +15,18 @@ from types import SimpleNamespace
 
 import psutil
 import pytest
+import toy
+
+from tutorial_lib.school import cli, grading
+from tutorial_lib.school.grading import GradingError, grade, journal, judge_class
+from tutorial_lib.school.grading.lab import load_lab
+from tutorial_lib.school.grading.match_class import match_class
+from tutorial_lib.school.grading.read_class import read_class
+from tutorial_lib.school.grading.report import write_report
+from tutorial_lib.school.grading.report.class_list import Entry
+from tutorial_lib.school.grading.results import Graded, Submission, Verdict
 
 CORPUS = Path(__file__).parent / "grading_corpus"
-sys.path.insert(0, str(CORPUS))
-
-import toy  # noqa: E402
-
-from tutorial_lib.school import cli, grading  # noqa: E402
-from tutorial_lib.school.grading import GradingError, grade, journal, judge_class  # noqa: E402
-from tutorial_lib.school.grading.lab import load_lab  # noqa: E402
-from tutorial_lib.school.grading.match_class import match_class  # noqa: E402
-from tutorial_lib.school.grading.read_class import read_class  # noqa: E402
-from tutorial_lib.school.grading.report import write_report  # noqa: E402
-from tutorial_lib.school.grading.report.class_list import Entry  # noqa: E402
-from tutorial_lib.school.grading.results import (  # noqa: E402
-    Graded,
-    Submission,
-    Verdict,
-)
-
 RUN = """
 import sys
 from pathlib import Path

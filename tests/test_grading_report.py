@@ -5,14 +5,9 @@ import csv
 import hashlib
 import io
 import json
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent / "grading_corpus"))
-
 import toy
 
 from tutorial_lib.school.grading import GradingError, report

@@ -2,24 +2,20 @@
 
 import ast
 import json
-import sys
 from pathlib import Path
 
 import pytest
+import toy
+from grading_selftest import selftest, write_example
+from grading_selftest.known_answers import known_answers
+from grading_selftest.self_test import Case, only
+
+from tutorial_lib.school.grading import GradingError, load_selftest
+from tutorial_lib.school.grading.lab import load_lab
+from tutorial_lib.school.grading.results import Graded, Verdict
+from tutorial_lib.school.grading.submissions.answers import Answers
 
 CORPUS = Path(__file__).parent / "grading_corpus"
-sys.path.insert(0, str(CORPUS))
-
-import toy  # noqa: E402
-from grading_selftest import selftest, write_example  # noqa: E402
-from grading_selftest.known_answers import known_answers  # noqa: E402
-from grading_selftest.self_test import Case, only  # noqa: E402
-
-from tutorial_lib.school.grading import GradingError, load_selftest  # noqa: E402
-from tutorial_lib.school.grading.lab import load_lab  # noqa: E402
-from tutorial_lib.school.grading.results import Graded, Verdict  # noqa: E402
-from tutorial_lib.school.grading.submissions.answers import Answers  # noqa: E402
-
 KNOWN = """
 from wrong_answers import right, solved, wrong
 

@@ -2,13 +2,8 @@
 
 import ast
 import json
-import sys
-from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent / "grading_corpus"))
-
 import toy
 
 from tutorial_lib.school.grading.lab import load_lab

@@ -2,15 +2,10 @@
 
 import contextlib
 import json
-import sys
 import time
 import tracemalloc
-from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent / "grading_corpus"))
-
 import toy
 
 from tutorial_lib.school.grading.errors import GradingError, NotGradable

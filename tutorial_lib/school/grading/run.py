@@ -48,9 +48,7 @@ def grade(
 ) -> pd.DataFrame:
     """Grade a folder of submissions of one lab, and write scores and feedback.
 
-    The solution itself and a blank answer are graded first: they must get all points and none.
-    What a stopped run or an older report in `out` has graded, and is the same, is taken over. Where
-    that is everything, only the report is written anew.
+    What a stopped run or an older report in `out` has graded, and is the same, is taken over.
 
     Args:
         lab: As in `lab01`.
@@ -80,21 +78,19 @@ def grade(
     identity["limits"] = {"seconds": seconds, "memory_bytes": memory_bytes}
 
     with interruptible():
-        files = read_class(submissions, only)
+        files = read_class(submissions, only)  # first step
         check_folder(out, submissions)
         students = Roster(roster)
         journal = Journal(out, identity, seed, again=bool(only))
         kept = journal.kept([one.name for one in files]) if only else []
-
-        matched = match_class(course, journal.take_over(files))
-
+        matched = match_class(course, journal.take_over(files))  # second
         order = Order(course, journal.seed, seconds, memory_bytes, checks_package, paths)
-        judged = judge_class(order, matched, journal, workers, dask)
+        judged = judge_class(order, matched, journal, workers, dask)  # third
 
     facts = identity | {"seed": journal.seed, "seconds": round(time.monotonic() - started, 1)}
     facts |= {"taken_over": journal.taken_over, "workers": judged.workers}
     facts |= {"layers": list(judged.layers)}
-    names = find_submissions(submissions)
-    table = report_class(out, course, [*kept, *judged.results], students, names, facts)
+    names, results = find_submissions(submissions), [*kept, *judged.results]
+    table = report_class(out, course, results, students, names, facts)  # fourth
     journal.remove()
     return table
