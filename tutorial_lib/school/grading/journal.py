@@ -89,6 +89,10 @@ class Journal:
                 return facts
         return {}
 
+    def facts(self) -> dict[str, Any]:
+        """Give what `run.json` says about the order."""
+        return self._order | {"seed": self.seed, "taken_over": self.taken_over}
+
     def kept(self, names: Collection[str]) -> list[Graded]:
         """Give the results of the older report that a run of a few submissions leaves alone.
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tutorial_lib.school.grading.bench import Bench, Order, blank, open_bench, solution
 from tutorial_lib.school.grading.errors import GradingError
@@ -35,6 +35,10 @@ class Judged:
     results: Sequence[Graded]
     layers: Sequence[str]  # what held a submission back
     workers: int | None  # submissions judged at the same time
+
+    def facts(self) -> dict[str, Any]:
+        """Give what `run.json` says about the machine."""
+        return {"layers": list(self.layers), "workers": self.workers}
 
 
 def judge_class(

@@ -78,19 +78,17 @@ def grade(
     identity["limits"] = {"seconds": seconds, "memory_bytes": memory_bytes}
 
     with interruptible():
-        files = read_class(submissions, only)  # first step
+        files = read_class(submissions, only)
         check_folder(out, submissions)
         students = Roster(roster)
         journal = Journal(out, identity, seed, again=bool(only))
         kept = journal.kept([one.name for one in files]) if only else []
-        matched = match_class(course, journal.take_over(files))  # second
+        matched = match_class(course, journal.take_over(files))
         order = Order(course, journal.seed, seconds, memory_bytes, checks_package, paths)
-        judged = judge_class(order, matched, journal, workers, dask)  # third
+        judged = judge_class(order, matched, journal, workers, dask)
 
-    facts = identity | {"seed": journal.seed, "seconds": round(time.monotonic() - started, 1)}
-    facts |= {"taken_over": journal.taken_over, "workers": judged.workers}
-    facts |= {"layers": list(judged.layers)}
+    facts = journal.facts() | judged.facts() | {"seconds": round(time.monotonic() - started, 1)}
     names, results = find_submissions(submissions), [*kept, *judged.results]
-    table = report_class(out, course, results, students, names, facts)  # fourth
+    table = report_class(out, course, results, students, names, facts)
     journal.remove()
     return table
