@@ -1,4 +1,4 @@
-"""One machine's place for judging: the processes that fork sessions and judges, for one lab."""
+"""A bench: the processes of one machine that fork sessions and judges, for one lab."""
 
 from __future__ import annotations
 
@@ -23,10 +23,7 @@ from tutorial_lib.school.grading.submissions.answers import Answers, one_part_ea
 
 @dataclass(frozen=True)
 class Order:
-    """What is the same for every submission of a run; may be sent to another machine.
-
-    Args as in `run.grade`.
-    """
+    """What is the same for every submission of a run, as in `run.grade`; may go to another machine."""
 
     lab: Lab
     seed: int

@@ -33,12 +33,7 @@ class Judged:
     """Results of a class, and what judged them."""
 
     results: Sequence[Graded]
-    layers: Sequence[str]  # what held a submission back
-    workers: int | None  # submissions judged at the same time
-
-    def facts(self) -> dict[str, Any]:
-        """Give what `run.json` says about the machine."""
-        return {"layers": list(self.layers), "workers": self.workers}
+    facts: dict[str, Any]  # for `run.json`
 
 
 def judge_class(
@@ -60,14 +55,16 @@ def judge_class(
     Raises:
         GradingError: When the solution does not get all points, or the blank one gets some.
     """
-    layers = journal.layers
+    started, layers = time.monotonic(), journal.layers
     if not layers or not all(one.result for one in submissions):
         with _open_grader(order, dask) as grader:
             layers, workers = grader.layers, workers or grader.workers
             this = Judging(order.lab, journal, grader, workers)
             self_test(this)
             submissions = judge_all(this, submissions)
-    return Judged([one.result for one in submissions if one.result], layers, workers)
+    results = [one.result for one in submissions if one.result]
+    seconds = round(time.monotonic() - started, 1)
+    return Judged(results, {"layers": list(layers), "workers": workers, "seconds": seconds})
 
 
 def _open_grader(order: Order, dask: str | None) -> AbstractContextManager[Bench | Cluster]:

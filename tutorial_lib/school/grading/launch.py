@@ -105,10 +105,10 @@ def open_server(
     """Start the `serve` of a module of this package in a process, and end all of its group.
 
     Args:
-        module: Of this package.
+        module: As in `inside.server`.
         folder: The run's directory.
         order: What the module needs; `import_path` has more places for modules.
-        environment: For it and what it forks.
+        environment: For the process and what it forks.
 
     Raises:
         GradingError: When it does not start.
@@ -144,18 +144,15 @@ def open_server(
 
 
 def take_order() -> tuple[socket.socket, dict[str, Any]]:
-    """Read, in a server, what it needs: the first message from its standard input, a socket."""
+    """Read the order in a server, from its standard input, which is a socket."""
     channel = socket.socket(fileno=os.dup(0))
     return channel, json.loads(channel.recv(_MOST_BYTES))
 
 
 def serve_forks(channel: socket.socket, ready: Any, begin: Callable[..., None]) -> None:
-    """Say that a server is ready, then fork for each message until the grader hangs up.
+    """Say what is ready, then fork for each message until the grader hangs up.
 
-    Args:
-        channel: To the grader.
-        ready: The first answer.
-        begin: Called in the new process with the pipe and its arguments.
+    Each new process calls `begin` with its pipe and its arguments.
     """
     gc.collect()
     gc.freeze()  # what was imported is shared by all forks, and collected by none

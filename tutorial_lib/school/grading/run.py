@@ -8,7 +8,6 @@ for a person to read.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -71,7 +70,6 @@ def grade(
     Raises:
         GradingError: When the request cannot be met; nothing has been written then.
     """
-    started = time.monotonic()
     check_request(seconds, memory_bytes, workers)
     course, paths = load_lab(root.resolve(), lab), [path.resolve() for path in import_path]
     identity: dict[str, Any] = {"lab": course.name, "version": course_version(course, paths)}
@@ -86,9 +84,8 @@ def grade(
         matched = match_class(course, journal.take_over(files))
         order = Order(course, journal.seed, seconds, memory_bytes, checks_package, paths)
         judged = judge_class(order, matched, journal, workers, dask)
-
-    facts = journal.facts() | judged.facts() | {"seconds": round(time.monotonic() - started, 1)}
     names, results = find_submissions(submissions), [*kept, *judged.results]
+    facts = journal.facts() | judged.facts
     table = report_class(out, course, results, students, names, facts)
     journal.remove()
     return table

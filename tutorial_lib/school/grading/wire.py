@@ -54,14 +54,11 @@ def frame(kind: bytes, content: bytes) -> bytes:
 
 
 def read_frame(read: Callable[[int], bytes], limit: int = VALUE_BYTES) -> tuple[bytes, bytes]:
-    """Read one message.
+    """Read one message: its kind and content, both empty when the sender has closed.
 
     Args:
         read: Gives at most so many bytes, and none at the end.
         limit: Longest content accepted, in bytes.
-
-    Returns:
-        Its kind and its content; two empty values when the sender has closed.
 
     Raises:
         WireError: When the message is too long, or ends in the middle.

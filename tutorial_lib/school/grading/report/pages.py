@@ -1,4 +1,4 @@
-"""The pages: one a submission, one an exercise with all answers, and one for the class."""
+"""Pages of a report: one a submission, one an exercise with all answers, one for the class."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The score sheets: the instructor's own, and those that Canvas and Moodle import."""
+"""Score sheets: the instructor's own, and those that Canvas and Moodle import."""
 
 from __future__ import annotations
 

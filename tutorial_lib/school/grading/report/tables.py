@@ -1,4 +1,4 @@
-"""CSV files: those that instructors write by hand or export, and those that they open."""
+"""CSV files that instructors write by hand, export, or open."""
 
 from __future__ import annotations
 
@@ -23,10 +23,9 @@ def readable(text: str) -> str:
 
 
 def as_csv(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Write a table; a text that a spreadsheet would compute gets an apostrophe.
+    """Write a table, whose first row has all columns.
 
-    Args:
-        rows: The first has all columns.
+    A text that a spreadsheet would compute gets an apostrophe.
     """
     text = io.StringIO()
     writer = csv.DictWriter(text, list(rows[0]) if rows else [], restval="", lineterminator="\n")
@@ -42,10 +41,10 @@ def _guarded(value: Any) -> Any:
 
 
 def read_table(path: Path, wanted: Sequence[str]) -> list[tuple[int, dict[str, str]]]:
-    """Read a table that a person wrote or a spreadsheet exported.
+    """Read a CSV file that a person wrote or a spreadsheet exported, by commas, semicolons or tabs.
 
     Args:
-        path: A CSV file, separated by commas, semicolons or tabs.
+        path: The file.
         wanted: Spellings of the column that it must have.
 
     Returns:

@@ -1,4 +1,4 @@
-"""Matching the cells of a submission with the exercises: cells written by anybody."""
+"""Matches of a submission's cells, written by anybody, with the exercises."""
 
 from __future__ import annotations
 
