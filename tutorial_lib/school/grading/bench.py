@@ -23,7 +23,7 @@ from tutorial_lib.school.grading.submissions.answers import Answers, one_part_ea
 
 @dataclass(frozen=True)
 class Order:
-    """What is the same for every submission of a run, as in `run.grade`; may go to another machine."""
+    """The same for every submission of a run, as in `run.grade`; may go to another machine."""
 
     lab: Lab
     seed: int
