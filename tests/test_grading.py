@@ -25,7 +25,7 @@ from tutorial_lib.school.grading.submissions.answers import student_steps
 from tutorial_lib.school.grading.submissions.cells import read_cells
 from tutorial_lib.school.grading.submissions.class_folder import find_submissions
 from tutorial_lib.school.grading.submissions.match_cells import match_answers
-from tutorial_lib.school.grading.submissions.needs import cut, needed
+from tutorial_lib.school.grading.submissions.slice_cells import cut, needed
 
 CORPUS = Path(__file__).parent / "grading_corpus"
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tutorial_lib.school.grading.errors import GradingError
 from tutorial_lib.school.grading.submissions.cells import Cell, read_cells
-from tutorial_lib.school.grading.submissions.needs import bound_names, statements
+from tutorial_lib.school.grading.submissions.slice_cells import bound_names, statements
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from tutorial_lib.school.grading.lab import Lab
 from tutorial_lib.school.grading.launch import Server
 from tutorial_lib.school.grading.results import Verdict
 from tutorial_lib.school.grading.submissions.answers import Answers, Bundle, student_steps
-from tutorial_lib.school.grading.submissions.needs import needed, statements, used_names
+from tutorial_lib.school.grading.submissions.slice_cells import needed, statements, used_names
 
 _SPARE_SECONDS = 60.0  # for the judge's own work in one cell, on a busy machine
 _POLL_SECONDS = 0.05

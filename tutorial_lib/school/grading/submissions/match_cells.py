@@ -10,7 +10,7 @@ from tutorial_lib.school.grading.errors import NotGradable
 from tutorial_lib.school.grading.lab import AnswerCell, Lab
 from tutorial_lib.school.grading.submissions.answers import Answers, Part
 from tutorial_lib.school.grading.submissions.cells import MOST_CHARACTERS, Cell, split_at_marks
-from tutorial_lib.school.grading.submissions.needs import possible_names
+from tutorial_lib.school.grading.submissions.slice_cells import possible_names
 
 # By lines, without parsing: parsing hostile text can end the process.
 _DEFINITION = re.compile(r"(?:async )?(?:def|class) +(\w+)")

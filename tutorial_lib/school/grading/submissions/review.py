@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from tutorial_lib.school.grading.submissions.needs import bound_names
+from tutorial_lib.school.grading.submissions.slice_cells import bound_names
 
 
 def _words(text: str) -> frozenset[str]:
