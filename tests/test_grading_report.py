@@ -165,7 +165,6 @@ def test_what_was_not_graded_is_no_zero(lab, tmp_path):
     canvas = read_csv((tmp_path / "one" / "scores-canvas.csv").read_text())
     assert {line["Student"]: line[lab.name] for line in canvas[1:]} == points
     page = pages.index_page(lab, entries, [])
-    assert 'aria-label="Students by points: 0 points: 1; 2 points: 1; "' in page
     assert "1 of 2 (50 %)" in page
 
 
@@ -179,7 +178,7 @@ def test_the_page_of_the_class_runs_its_own_script_alone(lab, tmp_path):
     assert "(row) => row.cells[column].textContent" in script
     assert "isolation: &lt;none&gt;" in page
     # Ann once, with the better of her two
-    assert 'aria-label="Students by points: 0 points: 1; 7 points: 1; 10 points: 1; "' in page
+    assert "Counted here: 3." in page
 
 
 def test_the_commonest_message_counts_numbers_as_equal(lab):
@@ -187,7 +186,6 @@ def test_the_commonest_message_counts_numbers_as_equal(lab):
     entries = list(map(Entry, [*found, graded(lab, "x", said="another")]))
     first = pages.by_exercise(lab, entries)[0]
     assert (first["said"], first["passed"]) == (4, 0)
-    assert sum(count for _, count in pages.histogram(lab, entries)) == 5
 
 
 def test_a_students_page_says_what_was_graded_and_not_what_held_it(lab, tmp_path):

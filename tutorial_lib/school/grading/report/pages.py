@@ -21,7 +21,6 @@ from tutorial_lib.school.grading.report.class_list import Entry
 from tutorial_lib.school.grading.report.roster import student_key
 from tutorial_lib.school.grading.report.tables import readable
 
-_MOST_BARS = 20
 _NUMBER = re.compile(r"\d[\d,.]*")
 _TEMPLATES = Path(__file__).resolve().parents[1] / "pages"
 
@@ -62,20 +61,7 @@ def index_page(lab: Lab, entries: Sequence[Entry], said: Sequence[str]) -> str:
     }
     counted = [*best.values()]
     facts = {"lab": lab, "entries": entries, "said": said, "link": _link, "counted": len(counted)}
-    facts |= {"bars": histogram(lab, counted), "summary": by_exercise(lab, counted)}
-    return _page("index.html", title=lab.name, **facts)
-
-
-def histogram(lab: Lab, entries: Sequence[Entry]) -> list[tuple[str, int]]:
-    """Count rows by points: for each bar its label and its count."""
-    points = [entry.result.points(lab) for entry in entries]
-    width = max(1, -(-(lab.maximum + 1) // _MOST_BARS))
-    bars = []
-    for low in range(0, lab.maximum + 1, width):
-        high = min(low + width - 1, lab.maximum)
-        label = f"{low}" if high == low else f"{low}-{high}"
-        bars.append((label, sum(low <= one < low + width for one in points)))
-    return bars
+    return _page("index.html", title=lab.name, summary=by_exercise(lab, counted), **facts)
 
 
 def by_exercise(lab: Lab, entries: Sequence[Entry]) -> list[dict[str, Any]]:
