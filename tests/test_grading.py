@@ -6,30 +6,28 @@ import json
 import os
 import pwd
 import struct
-import sys
 import tempfile
 from pathlib import Path
 
 import psutil
 import pytest
 import torch
+import toy
+
+from tutorial_lib.checks.core import Opaque
+from tutorial_lib.school.grading import GradingError, grade, report, wire
+from tutorial_lib.school.grading.judging.judge import judge_notebook
+from tutorial_lib.school.grading.lab import load_lab
+from tutorial_lib.school.grading.report import pages
+from tutorial_lib.school.grading.report.class_list import Entry
+from tutorial_lib.school.grading.results import Graded, Verdict
+from tutorial_lib.school.grading.submissions.answers import student_steps
+from tutorial_lib.school.grading.submissions.cells import read_cells
+from tutorial_lib.school.grading.submissions.class_folder import find_submissions
+from tutorial_lib.school.grading.submissions.match_cells import match_answers
+from tutorial_lib.school.grading.submissions.slice_cells import cut, needed
 
 CORPUS = Path(__file__).parent / "grading_corpus"
-sys.path.insert(0, str(CORPUS))
-
-import toy  # noqa: E402
-
-from tutorial_lib.checks.core import Opaque  # noqa: E402
-from tutorial_lib.school.grading import GradingError, grade, report, wire  # noqa: E402
-from tutorial_lib.school.grading.judging.judge import Verdict, judge_notebook  # noqa: E402
-from tutorial_lib.school.grading.lab import load_lab  # noqa: E402
-from tutorial_lib.school.grading.report import pages  # noqa: E402
-from tutorial_lib.school.grading.report.class_list import Entry  # noqa: E402
-from tutorial_lib.school.grading.results import Graded  # noqa: E402
-from tutorial_lib.school.grading.submissions.cells import read_cells  # noqa: E402
-from tutorial_lib.school.grading.submissions.class_folder import find_submissions  # noqa: E402
-from tutorial_lib.school.grading.submissions.needs import cut, needed  # noqa: E402
-from tutorial_lib.school.grading.submissions.submission import match_answers, student_steps  # noqa: E402
 
 
 def edit(notebook, cell_id, **changes):
@@ -439,7 +437,7 @@ def test_two_names_never_share_a_page():
 def test_an_older_report_is_replaced_whole(lab, tmp_path):
     out = tmp_path / "report"
     for name in ("first.ipynb", "second.ipynb"):
-        report.check_place(out, tmp_path / "class")
+        report.check_folder(out, tmp_path / "class")
         report.write_report(out, lab, [Entry(Graded(name, "graded"))], ["isolation: none"], {})
     assert [path.name for path in (out / "feedback").iterdir()] == ["second.ipynb.html"]
     assert [path.name for path in tmp_path.iterdir()] == ["report"]

@@ -4,22 +4,18 @@ import csv
 import json
 import os
 import socket
-import sys
 from pathlib import Path
 from urllib.parse import unquote
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent / "grading_corpus"))
-
 import toy
 
-from tutorial_lib.school.grading import Rules, report
+from tutorial_lib.school.grading import report
 from tutorial_lib.school.grading.errors import GradingError, NotGradable
-from tutorial_lib.school.grading.judging.judge import Verdict
 from tutorial_lib.school.grading.lab import load_lab
-from tutorial_lib.school.grading.report.class_list import ClassList
-from tutorial_lib.school.grading.results import Graded
+from tutorial_lib.school.grading.report.class_list import class_entries
+from tutorial_lib.school.grading.report.roster import Roster
+from tutorial_lib.school.grading.results import Graded, Verdict
 from tutorial_lib.school.grading.submissions.class_folder import (
     find_submissions,
     read_content,
@@ -126,7 +122,7 @@ def test_a_file_of_any_name_has_a_row_a_page_and_no_formula(lab, tmp_path, name)
     assert find_submissions(folder) == [name]
     assert status_of(lab, folder, name)[0] == "graded"
     verdicts = {check.id: Verdict(False, "=1+1") for check in lab.checks}
-    entries = ClassList(Rules(), lab, [name], out).entries([Graded(name, "graded", verdicts)])
+    entries = class_entries([Graded(name, "graded", verdicts)], Roster(None), [name])
     report.write_report(out, lab, entries, [], {"lab": lab.name})
     (page,) = [path for path in (out / "feedback").rglob("*") if path.is_file()]
     index = (out / "index.html").read_text()
@@ -145,4 +141,4 @@ def test_a_file_of_any_name_has_a_row_a_page_and_no_formula(lab, tmp_path, name)
 def test_a_report_that_cannot_be_written_is_refused_before_anything_runs(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(GradingError, match=r"cannot be written \(.*\): choose another"):
-        report.check_place(tmp_path / "file" / "report", tmp_path / "class")
+        report.check_folder(tmp_path / "file" / "report", tmp_path / "class")

@@ -1,15 +1,10 @@
 """The memory exam against answers that keep what they should recompute, and against honest ones."""
 
 import importlib
-import sys
-from pathlib import Path
-
-import pytest
-from test_grading_session import ROOT, start, start_lab, using
-
-sys.path.insert(0, str(Path(__file__).parent / "grading_corpus"))
 
 import cheats
+import pytest
+from test_grading_session import ROOT, start, start_lab, using
 from toychecks import lab91
 
 from tutorial_lib.checks.core import Check

@@ -15,20 +15,18 @@ from types import SimpleNamespace
 
 import psutil
 import pytest
+import toy
+
+from tutorial_lib.school import cli, grading
+from tutorial_lib.school.grading import GradingError, grade, journal, judge_class
+from tutorial_lib.school.grading.lab import load_lab
+from tutorial_lib.school.grading.match_class import match_class
+from tutorial_lib.school.grading.read_class import read_class
+from tutorial_lib.school.grading.report import write_report
+from tutorial_lib.school.grading.report.class_list import Entry
+from tutorial_lib.school.grading.results import Graded, Submission, Verdict
 
 CORPUS = Path(__file__).parent / "grading_corpus"
-sys.path.insert(0, str(CORPUS))
-
-import toy  # noqa: E402
-
-from tutorial_lib.school import cli, grading  # noqa: E402
-from tutorial_lib.school.grading import GradingError, grade, journal, marking  # noqa: E402
-from tutorial_lib.school.grading.judging.judge import Verdict  # noqa: E402
-from tutorial_lib.school.grading.lab import load_lab  # noqa: E402
-from tutorial_lib.school.grading.report import write_report  # noqa: E402
-from tutorial_lib.school.grading.report.class_list import Entry  # noqa: E402
-from tutorial_lib.school.grading.results import Graded  # noqa: E402
-
 RUN = """
 import sys
 from pathlib import Path
@@ -134,12 +132,12 @@ def test_a_stopped_run_leaves_no_process_and_its_results(stopped, monkeypatch):
     assert "holds other notebooks (2.ipynb): each has a row" in page
     assert not (folder / "report.unfinished.jsonl").exists()
 
-    if number == "SIGTERM":  # points by hand: nothing is started for them
-        monkeypatch.setattr("tutorial_lib.school.grading.run.open_bench", None)
-        (folder / "report" / "overrides.csv").write_text(
-            "name,exercise,points,comment\na,1.2,3,by hand\n"
-        )
-        assert list(grade_toy(folder)["points"]) == [5, 5, 10, 0]
+    if number == "SIGTERM":  # a roster that came later: nothing is started for it
+        monkeypatch.setattr("tutorial_lib.school.grading.judge_class.open_bench", None)
+        (folder / "roster.csv").write_text("name\nann\na\n")
+        again = grade_toy(folder, roster=folder / "roster.csv")
+        assert list(again["student"]) == ["a", "ann", "ann", ""]
+        assert list(again["points"]) == [2, 5, 10, 0]
         again = json.loads((folder / "report" / "run.json").read_text())
         assert [again[name] for name in ("taken_over", "layers")] == [3, facts["layers"]]
         return
@@ -167,25 +165,31 @@ def lab(tmp_path):
 ORDER = {"lab": "lab90_toy", "version": "1", "limits": {"seconds": 4.0}}
 
 
+def earlier(found, digest):
+    """What a journal knows about a content."""
+    (one,) = found.take_over([Submission("é\udcff", Path("x"), digest)])
+    return one.result
+
+
 def test_a_journal_gives_back_what_was_written_even_after_a_cut(lab, tmp_path):
     out = tmp_path / "report"
     done = Graded("é\udcff", "graded", {"check-1-1": Verdict(True, "\x1b")}, notes=["n"], seed=3)
     first = journal.Journal(out, ORDER, None)
-    done = first.add(b"a", done)
+    done = first.add("a", done)
     assert done.file
-    first.add(b"crash", Graded("c", "crashed"))
+    first.add("crash", Graded("c", "crashed"))
     with first.path.open("a") as file:
         file.write('\n{"order": {"la')
     second = journal.Journal(out, ORDER, None)
     assert second.seed == done.seed
-    assert second.earlier(b"a") == done
-    assert second.earlier(b"crash") is None
-    done = second.add(b"b", done)
-    assert journal.Journal(out, ORDER, done.seed).earlier(b"b") == done
-    assert journal.Journal(out, ORDER, done.seed + 1).earlier(b"a") is None
-    assert journal.Journal(out, ORDER | {"version": "2"}, None).earlier(b"a") is None
+    assert earlier(second, "a") == done
+    assert earlier(second, "crash") is None
+    done = second.add("b", done)
+    assert earlier(journal.Journal(out, ORDER, done.seed), "b") == done
+    assert earlier(journal.Journal(out, ORDER, done.seed + 1), "a") is None
+    assert earlier(journal.Journal(out, ORDER | {"version": "2"}, None), "a") is None
     second.remove()
-    second.add(b"late", done)
+    second.add("late", done)
     assert [path.name for path in tmp_path.iterdir()] == ["course"]
 
 
@@ -221,8 +225,8 @@ def test_what_ran_out_of_time_is_graded_again_alone_and_the_second_result_stands
 ):
     active, order = [], []
 
-    def judged(content):
-        name = next(c["source"] for c in json.loads(content)["cells"] if c["id"] == "answer-area")
+    def judged(answers):
+        name = answers.sources["1.1"]
         active.append(name)
         alone_at_first, again = len(active) == 1, name in order
         time.sleep(0.3)
@@ -234,22 +238,21 @@ def test_what_ran_out_of_time_is_graded_again_alone_and_the_second_result_stands
         verdict = Verdict(not late, "stopped" * late, timed_out=late)
         return Graded("", "graded", dict.fromkeys([c.id for c in lab.checks], verdict))
 
-    names = ["slow", "right", "endless"]
+    names = ["endless", "right", "slow"]
     folder = tmp_path / "class"
     folder.mkdir()
     for name in names:
         (folder / name).with_suffix(".ipynb").write_text(json.dumps(toy.submission(a11=name)))
-    this = marking.Run(lab, folder, diary(tmp_path), SimpleNamespace(grade=judged), 3)
-    files = [f"{name}.ipynb" for name in names]
-    found = marking.grade_all(this, files)
-    assert marking.taken_over(diary(tmp_path), folder, files) == found
-    results = list(found.values())
-    assert [result.points(lab) for result in results] == [10, 10, 0]
+    files = read_class(folder)
+    this = judge_class.Judging(lab, diary(tmp_path), SimpleNamespace(judge=judged), 3)
+    results = [one.result for one in judge_class.judge_all(this, match_class(lab, files))]
+    assert [one.result for one in diary(tmp_path).take_over(files)] == results
+    assert [result.points(lab) for result in results] == [0, 10, 10]
     assert [result.alone for result in results] == [True, False, True]
     again = [any("second result" in note for note in result.notes) for result in results]
     assert again == [True, False, True]
-    assert sorted(order[:3]) == sorted(f"# exercise 1.1\n{name}" for name in names)
-    assert order[3:] == ["# exercise 1.1\nslow", "# exercise 1.1\nendless"]
+    assert sorted(order[:3]) == [f"# exercise 1.1\n{name}" for name in names]
+    assert order[3:] == ["# exercise 1.1\nendless", "# exercise 1.1\nslow"]
     assert "since they ran out of time: 2" in capsys.readouterr().err
 
 

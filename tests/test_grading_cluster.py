@@ -10,9 +10,10 @@ import time
 
 import psutil
 import pytest
+from grading_selftest import write_example
+from grading_selftest.known_answers import handed_in
 
-from tutorial_lib.school.grading import GradingError, grade, write_example
-from tutorial_lib.school.grading.known_answers import handed_in
+from tutorial_lib.school.grading import GradingError, grade
 from tutorial_lib.school.grading.lab import load_lab
 
 # Each stands before the solution's answer to 1.1.

@@ -1,18 +1,15 @@
 """A hundred hostile, broken, copied and honest submissions at once; weekly."""
 
-import sys
 from pathlib import Path
 
+import hundred
 import psutil
 import pytest
+import toy
+
+from tutorial_lib.school.grading import grade
 
 CORPUS = Path(__file__).parent / "grading_corpus"
-sys.path.insert(0, str(CORPUS))
-
-import hundred  # noqa: E402
-import toy  # noqa: E402
-
-from tutorial_lib.school.grading import grade  # noqa: E402
 
 pytestmark = pytest.mark.weekly
 SUBMISSIONS = hundred.submissions()

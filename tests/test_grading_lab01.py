@@ -5,9 +5,9 @@ import json
 
 import psutil
 import pytest
+from grading_selftest.known_answers import handed_in
 
 from tutorial_lib.school import cli
-from tutorial_lib.school.grading.known_answers import handed_in
 from tutorial_lib.school.grading.lab import load_lab
 
 pytestmark = [pytest.mark.slow, pytest.mark.weekly]

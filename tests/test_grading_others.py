@@ -1,16 +1,11 @@
 """Submissions of ours in the hands of other graders: plain nbval, and nbgrader."""
 
 import json
-import sys
-from pathlib import Path
-
-import pytest
-
-sys.path.insert(0, str(Path(__file__).parent / "grading_corpus"))
 
 import nbgrader_run
+import pytest
+from grading_selftest.known_answers import handed_in
 
-from tutorial_lib.school.grading.known_answers import handed_in
 from tutorial_lib.school.grading.lab import load_lab
 
 pytestmark = pytest.mark.weekly

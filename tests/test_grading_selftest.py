@@ -2,24 +2,20 @@
 
 import ast
 import json
-import sys
 from pathlib import Path
 
 import pytest
+import toy
+from grading_selftest import selftest, write_example
+from grading_selftest.known_answers import known_answers
+from grading_selftest.self_test import Case, only
+
+from tutorial_lib.school.grading import GradingError, load_selftest
+from tutorial_lib.school.grading.lab import load_lab
+from tutorial_lib.school.grading.results import Graded, Verdict
+from tutorial_lib.school.grading.submissions.answers import Answers
 
 CORPUS = Path(__file__).parent / "grading_corpus"
-sys.path.insert(0, str(CORPUS))
-
-import toy  # noqa: E402
-
-from tutorial_lib.school.grading import GradingError, selftest, write_example  # noqa: E402
-from tutorial_lib.school.grading.judging.judge import Verdict  # noqa: E402
-from tutorial_lib.school.grading.known_answers import known_answers  # noqa: E402
-from tutorial_lib.school.grading.lab import load_lab  # noqa: E402
-from tutorial_lib.school.grading.results import Graded  # noqa: E402
-from tutorial_lib.school.grading.self_test import Case  # noqa: E402
-from tutorial_lib.school.grading.submissions.submission import Answers  # noqa: E402
-
 KNOWN = """
 from wrong_answers import right, solved, wrong
 
@@ -67,6 +63,11 @@ def test_a_known_answer_brings_what_it_needs_and_no_mark(course):
         assert ("plus" in one.cell) == (one.name == "adds")
 
 
+def test_without_the_courses_tests_the_self_test_says_where_to_run_it(tmp_path):
+    with pytest.raises(GradingError, match="run this in a clone of the course"):
+        load_selftest(tmp_path)
+
+
 @pytest.mark.weekly
 def test_every_lab_has_known_answers_to_every_exercise(root):
     for path in sorted((root / "solutions").glob("lab*.ipynb")):
@@ -107,7 +108,7 @@ def test_the_example_is_a_class_of_every_kind_and_the_same_each_time(course, tmp
     ],
 )
 def test_a_fault_is_what_a_known_answer_should_not_get(course, kind, passed, said, fault):
-    lab = load_lab(course, "lab90").only("1.1")
+    lab = only(load_lab(course, "lab90"), "1.1")
     words = ["off by", "twice"] if kind == "wrong" else []
     graded = Graded("", "graded", {"check-1-1": Verdict(passed, said)})
     found = Case("1.1", kind, "", Answers(), words).fault(lab, graded)

@@ -28,8 +28,8 @@ from tutorial_lib.school.grading import launch, wire  # noqa: E402
 from tutorial_lib.school.grading.inside import processes, sandbox, seccomp, view, watch  # noqa: E402
 from tutorial_lib.school.grading.judging import judge, remote_function  # noqa: E402
 from tutorial_lib.school.grading.lab import load_lab  # noqa: E402
-from tutorial_lib.school.grading.run import isolation  # noqa: E402
-from tutorial_lib.school.grading.submissions.submission import one_part_each  # noqa: E402
+from tutorial_lib.school.grading.report.report_class import isolation  # noqa: E402
+from tutorial_lib.school.grading.submissions.answers import one_part_each  # noqa: E402
 
 NUMBERS = itertools.count()
 SECONDS = 3.0

@@ -2,22 +2,19 @@
 
 import copy
 import json
-import sys
 from pathlib import Path
 
+import answers
 import pytest
+import toy
+import unusual
+
+from tutorial_lib.school.grading import grade
+from tutorial_lib.school.grading.lab import load_lab
+from tutorial_lib.school.grading.submissions.cells import read_cells
+from tutorial_lib.school.grading.submissions.match_cells import match_answers
 
 CORPUS = Path(__file__).parent / "grading_corpus"
-sys.path.insert(0, str(CORPUS))
-
-import answers  # noqa: E402
-import toy  # noqa: E402
-import unusual  # noqa: E402
-
-from tutorial_lib.school.grading import grade  # noqa: E402
-from tutorial_lib.school.grading.lab import load_lab  # noqa: E402
-from tutorial_lib.school.grading.submissions.cells import read_cells  # noqa: E402
-from tutorial_lib.school.grading.submissions.submission import match_answers  # noqa: E402
 
 FEW = ["all in one cell", "marks and ids lost", "trials that raise", "module written by a cell"]
 FEW += ["numpy integer", "helper below"]

@@ -10,9 +10,6 @@ import time
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent / "grading_corpus"))
-
 import toy
 
 from tutorial_lib.school.grading.inside import processes

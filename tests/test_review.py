@@ -1,25 +1,18 @@
-"""What a person is asked to read in an answer, and which answers of a class are near-copies."""
+"""Findings: what a person is asked to read in an answer."""
 
 import ast
 import json
-import sys
-import time
-from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent / "grading_corpus"))
-
 import toy
 
 from tutorial_lib.school.grading.lab import load_lab
 from tutorial_lib.school.grading.results import Graded
 from tutorial_lib.school.grading.submissions.cells import read_cells
-from tutorial_lib.school.grading.submissions.copies import alike, fingerprint, near_copies
-from tutorial_lib.school.grading.submissions.look import look
+from tutorial_lib.school.grading.submissions.inspect_submission import inspect_submission
+from tutorial_lib.school.grading.submissions.match_cells import match_answers
 from tutorial_lib.school.grading.submissions.reader import read_submission
 from tutorial_lib.school.grading.submissions.review import findings, imported
-from tutorial_lib.school.grading.submissions.submission import match_answers
 
 LABS = ("lab01", "lab02", "lab03", "lab04", "lab05", "lab06", "lab07", "lab08", "lab09")
 # What the set-up of a lab imports.
@@ -127,8 +120,8 @@ def lab(tmp_path_factory):
 
 
 def looked(lab, notebook):
-    answers = match_answers(lab, read_cells(notebook))
-    return Graded("", "graded", notes=answers.notes).with_seen(lab, look(lab, answers))
+    answers = inspect_submission(lab, match_answers(lab, read_cells(notebook)))
+    return Graded("", "graded", notes=answers.notes).with_findings(lab, answers)
 
 
 def test_the_student_is_not_told_what_was_noticed(lab):
@@ -164,10 +157,10 @@ def test_a_changed_constant_of_the_course_is_noted_where_an_answer_uses_it(lab):
 
 @pytest.mark.parametrize("text", ["(" * 40_000, "-" * 40_000 + "1", "a" + ".a" * 20_000, "f(" * 90])
 def test_what_cannot_be_parsed_is_a_finding_where_it_earns_points(lab, text):
-    seen = read_submission(lab, json.dumps(toy.submission(a11=f"x = {text}")).encode()).seen
-    assert Graded("", "graded").with_seen(lab, seen).findings == {}
+    answers = read_submission(lab, json.dumps(toy.submission(a11=f"x = {text}")).encode())
+    assert Graded("", "graded").with_findings(lab, answers).findings == {}
     earned = {check.id: PASSED for check in lab.checks}
-    result = Graded("", "graded", earned).with_seen(lab, seen)
+    result = Graded("", "graded", earned).with_findings(lab, answers)
     assert list(result.findings) in (["1.1"], ["1.1", "1.2", "2.1"])
     assert "not Python" in result.findings["1.1"][0]
 
@@ -182,75 +175,4 @@ def test_a_solution_and_a_blank_have_nothing_to_read(root, name):
     for folder in ("labs", "solutions"):
         text = (root / folder / lab.path.name).read_text(encoding="utf-8")
         result = looked(lab, json.loads(text))
-        assert (result.findings, result.notes, sum(map(len, result.parts.values()))) == ({}, [], 0)
-
-
-LONG = '''
-import math
-import torch
-def area(width, height, scale=1):
-    """The area."""
-    total = 0
-    for row in range(height):
-        for column in range(width):
-            if row % 2 == 0 and column > 3:
-                total += torch.tensor(scale).item() * math.floor(1.5)
-            else:
-                total += scale
-    return total
-'''
-RENAMED = """
-import torch  # nothing to see here
-import math as m
-def flaeche(breite, hoehe, faktor=2):
-    s = 7
-    for i in range(hoehe):
-        for j in range(breite):
-            if i % 3 == 1 and j > 5:
-                s += torch.tensor(faktor).item() * m.floor(2.5)
-            else:
-                s += faktor
-    return s
-"""
-OTHER = """
-def area(width, height, scale=1):
-    rows = [[scale] * width for _ in range(height)]
-    return sum(value for row in rows for value in row if value is not None) or max(0, *rows[0])
-"""
-
-
-def parts(source):
-    tree = ast.parse(source)
-    return sorted(fingerprint(tree, imported(tree)))
-
-
-def test_a_copy_under_other_names_is_found_and_another_answer_is_not():
-    more = RENAMED.replace("    return s\n", "    print(s)\n    return s\n")
-    members = {"ann": LONG, "bob": RENAMED, "cem": OTHER, "dora": more, "eve": toy.AREA}
-    found = alike({name: {"1.1": parts(source)} for name, source in members.items()})
-    assert {name: same.get("1.1", []) for name, same in found.items()} == {
-        "ann": ["bob", "dora"],
-        "bob": ["ann", "dora"],
-        "cem": [],
-        "dora": ["ann", "bob"],
-        "eve": [],
-    }
-
-
-def test_what_everybody_writes_and_short_answers_and_own_files_are_no_copies():
-    class_of_nine = {f"{name}.ipynb": parts(LONG) for name in "abcd"}
-    class_of_nine |= {f"{name}.ipynb": parts(OTHER) for name in "efghi"}
-    assert near_copies(class_of_nine) == {}
-    assert near_copies({name: parts(toy.AREA) for name in "ab"}) == {}
-    assert near_copies({f"ann/{name}.ipynb": parts(LONG) for name in "ab"}) == {}
-
-
-def test_a_class_of_three_hundred_is_compared_in_seconds():
-    answers = {}
-    for number in range(300):  # each its own mix of a hundred parts, every tenth a copy
-        first = number - number % 10 if number % 10 == 1 else number
-        answers[f"{number:03}"] = [first * 1000 + part for part in range(90)] + list(range(10))
-    started = time.process_time()
-    found = near_copies(answers)
-    assert len(found) == 60
-    assert time.process_time() - started < 2
+        assert (result.findings, result.notes) == ({}, [])

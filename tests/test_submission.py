@@ -2,27 +2,23 @@
 
 import contextlib
 import json
-import sys
 import time
 import tracemalloc
-from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent / "grading_corpus"))
-
 import toy
 
 from tutorial_lib.school.grading.errors import GradingError, NotGradable
 from tutorial_lib.school.grading.lab import load_lab
+from tutorial_lib.school.grading.submissions.answers import student_steps
 from tutorial_lib.school.grading.submissions.cells import read_cells
 from tutorial_lib.school.grading.submissions.class_folder import (
     check_is_notebook,
     find_submissions,
 )
-from tutorial_lib.school.grading.submissions.needs import cut
+from tutorial_lib.school.grading.submissions.match_cells import match_answers
 from tutorial_lib.school.grading.submissions.reader import read_submission
-from tutorial_lib.school.grading.submissions.submission import match_answers, student_steps
+from tutorial_lib.school.grading.submissions.slice_cells import cut
 
 LABS = ("lab01", "lab02", "lab03", "lab04", "lab05", "lab06", "lab07", "lab08", "lab09")
 

@@ -12,12 +12,12 @@ from unittest import mock
 
 import nbformat
 import pytest
+from grading_selftest.known_answers import marked_in
 from wrong_answers import ROOT, solved
 
 from tutorial_lib.checks.core import SEED_VARIABLE, CheckError, run_in_place
 from tutorial_lib.school import authoring
 from tutorial_lib.school.grading.inside.student import find_check
-from tutorial_lib.school.grading.known_answers import marked_in
 from tutorial_lib.school.grading.wire import decode, encode
 from tutorial_lib.school.marks import cell_mark
 

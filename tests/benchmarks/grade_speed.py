@@ -21,9 +21,10 @@ from pathlib import Path
 import psutil
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "tests" / "grading_corpus"))
+sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests" / "grading_corpus")]
 
 import nbgrader_run  # noqa: E402
+from grading_selftest import write_example  # noqa: E402
 
 from tutorial_lib.school import grading  # noqa: E402
 from tutorial_lib.school.grading import launch  # noqa: E402
@@ -46,7 +47,7 @@ os._exit, os.closerange = write_and_exit, close_others
 
 def ours(lab, folder, size, workers):
     """Grade an example class; gives the seconds, and the CPU seconds of what was forked."""
-    grading.write_example(lab, folder / "class", root=ROOT, num_students=size)
+    write_example(lab, folder / "class", root=ROOT, num_students=size)
     (log := folder / "cpu").write_text("")
     start, hook = launch._START, HOOK.format(log=str(log))
     launch._START = f"exec({hook!r}, {{{{}}}}); {start}"
@@ -64,7 +65,7 @@ def theirs(lab, folder):
     python = nbgrader_run.nbgrader_python()
     if python is None:
         return None
-    grading.write_example(lab, folder / "class", root=ROOT, num_students=2 * FEW)
+    write_example(lab, folder / "class", root=ROOT, num_students=2 * FEW)
     readable = {}
     for number, path in enumerate(sorted((folder / "class").rglob("*.ipynb"))):
         try:

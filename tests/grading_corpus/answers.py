@@ -10,12 +10,12 @@ import re
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from grading_selftest.known_answers import handed_in
+from grading_selftest.self_test import Case, only
 from toy import code
 
 from tutorial_lib.school.grading.bench import Order, open_bench
-from tutorial_lib.school.grading.known_answers import handed_in
 from tutorial_lib.school.grading.lab import load_lab
-from tutorial_lib.school.grading.self_test import Case
 from tutorial_lib.school.grading.submissions.reader import read_submission
 from tutorial_lib.units import GIB
 
@@ -60,7 +60,7 @@ def faults(root, name):
     with open_bench(order) as bench, ThreadPoolExecutor(bench.workers) as pool:
 
         def fault(case):
-            return case.fault(lab, bench.judge(case.answers, lab.only(case.exercise)))
+            return case.fault(lab, bench.judge(case.answers, only(lab, case.exercise)))
 
         found = zip(cases, pool.map(fault, cases), strict=True)
         return {case.name: said for case, said in found if said}

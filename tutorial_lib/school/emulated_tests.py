@@ -17,7 +17,7 @@ from typing import Any
 
 from tutorial_lib import device
 from tutorial_lib.school import marks
-from tutorial_lib.school.grading.submissions import needs
+from tutorial_lib.school.grading.submissions import slice_cells
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 _ON_A_GPU = re.compile(r"cuda\b|has_gpu|device\.pick\(|\bTrainer\(|\bAccelerator\(|import ")
@@ -96,10 +96,10 @@ def needed(sources: Sequence[str]) -> list[int]:
     names: set[str] = set()
     for number in reversed(range(len(sources))):
         source = sources[number]
-        made: set[str] = set().union(*map(needs.bound_names, needs.statements(source)))
+        made: set[str] = set().union(*map(slice_cells.bound_names, slice_cells.statements(source)))
         if _ON_A_GPU.search(source) or made & names:
             chosen.append(number)
-            names |= needs.used_names(needs.plain_python(source))
+            names |= slice_cells.used_names(slice_cells.plain_python(source))
     return chosen[::-1]
 
 

@@ -28,15 +28,6 @@ _Seed = Annotated[
     int | None, typer.Option(help="As in an older run.json: draws the same cases again.")
 ]
 _Roster = Annotated[Path | None, typer.Option(help="CSV: name or folder, id, email.")]
-_Overrides = Annotated[
-    Path | None,
-    typer.Option(help="CSV: name, exercise, points, comment; else overrides.csv in --out."),
-]
-_Deadline = Annotated[str | None, typer.Option(help="As in 2026-11-30T23:59.")]
-_Take = Annotated[str | None, typer.Option(help="best or last of a student's several notebooks.")]
-_Merge = Annotated[
-    bool, typer.Option("--merge", help="Grade nothing; the folders named are reports.")
-]
 _Selftest = Annotated[
     bool, typer.Option("--selftest", help="Grade answers whose verdict is known.")
 ]
@@ -55,10 +46,6 @@ def grade(
     only: _Only = None,
     seed: _Seed = None,
     roster: _Roster = None,
-    overrides: _Overrides = None,
-    deadline: _Deadline = None,
-    take: _Take = None,
-    merge: _Merge = False,
     selftest: _Selftest = False,
     example: _Example = False,
 ) -> None:
@@ -69,22 +56,20 @@ def grade(
 
     `grade --selftest LAB` grades the solution, the blank and all known answers.
     `grade --example LAB FOLDER` writes a class to try it on.
-    `grade --merge REPORT1 REPORT2 --out FOLDER` makes one table of several labs.
     """
     from tutorial_lib.school import grading
 
     given = folders or []
-    if merge and given and out:
-        num_students = grading.merge([Path(lab), *given], out)
-        print(f"{num_students} students: {out / 'scores.csv'}")
-    elif selftest and not given:
-        _selftest(*grading.selftest(lab, root=ROOT, workers=workers, seconds=seconds))
+    if selftest and not given:
+        run = grading.load_selftest(ROOT).selftest
+        _selftest(*run(lab, root=ROOT, workers=workers, seconds=seconds))
     elif example and len(given) == 1:
-        print(f"{grading.write_example(lab, given[0], root=ROOT)} submissions: {given[0]}")
-    elif merge or selftest or example or len(given) != 1 or not out:
+        number = grading.load_selftest(ROOT).write_example(lab, given[0], root=ROOT)
+        print(f"{number} submissions: {given[0]}")
+    elif selftest or example or len(given) != 1 or not out:
         raise ValueError(
             "grade takes a lab, one folder of submissions and --out FOLDER; "
-            "`grade --help` shows what goes with --merge, --selftest and --example."
+            "`grade --help` shows what goes with --selftest and --example."
         )
     else:
         table = grading.grade(
@@ -97,7 +82,7 @@ def grade(
             seconds=seconds,
             only=only or (),
             seed=seed,
-            rules=grading.Rules(overrides, roster, deadline, take),
+            roster=roster,
         )
         _say(table, out)
 

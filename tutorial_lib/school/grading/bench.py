@@ -1,4 +1,4 @@
-"""One machine's place for judging: the processes that fork sessions and judges, for one lab."""
+"""A bench: the processes of one machine that fork sessions and judges, for one lab."""
 
 from __future__ import annotations
 
@@ -7,27 +7,23 @@ import os
 import secrets
 import shutil
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from tutorial_lib.checks.core import SEED_VARIABLE
 from tutorial_lib.school.grading.errors import NotGradable
-from tutorial_lib.school.grading.judging.judge import Verdict, preload, prepare, run_judge
+from tutorial_lib.school.grading.judging.judge import preload, prepare, run_judge
 from tutorial_lib.school.grading.lab import Lab
 from tutorial_lib.school.grading.launch import Server, open_server, run_directory
 from tutorial_lib.school.grading.request import default_workers
 from tutorial_lib.school.grading.results import Graded
-from tutorial_lib.school.grading.submissions.reader import read_submission
-from tutorial_lib.school.grading.submissions.submission import Answers, one_part_each
+from tutorial_lib.school.grading.submissions.answers import Answers, one_part_each
 
 
 @dataclass(frozen=True)
 class Order:
-    """What is the same for every submission of a run; may be sent to another machine.
-
-    Args as in `run.grade`.
-    """
+    """The same for every submission of a run, as in `run.grade`; may go to another machine."""
 
     lab: Lab
     seed: int
@@ -39,18 +35,10 @@ class Order:
 
 @dataclass(frozen=True)
 class Bench:
-    """Judges submissions, in as many threads as call it.
-
-    Args:
-        order: What is the same for all.
-        place: Where each submission gets a folder.
-        sessions: Forks sessions.
-        judges: Forks judges.
-        stopped: Set when the whole run comes to an end.
-    """
+    """Judges submissions, in as many threads as call it."""
 
     order: Order
-    place: Path
+    place: Path  # where each submission gets a folder
     sessions: Server
     judges: Server
     stopped: threading.Event = field(default_factory=threading.Event)
@@ -63,48 +51,40 @@ class Bench:
     @property
     def layers(self) -> Sequence[str]:
         """List what holds a submission back."""
-        layers: list[str] = self.sessions.ready
-        return layers
+        return list(self.sessions.ready)
 
     def stop(self) -> None:
         """End every judge and every session."""
         self.stopped.set()
         self.sessions.process.kill()
 
-    def grade(self, content: bytes) -> Graded:
-        """Judge a submitted file; it has no name here."""
-        try:
-            answers = read_submission(self.order.lab, content)
-        except NotGradable as finding:
-            return Graded("", finding.status, reason=finding.reason)
-        return self.judge(answers).with_seen(self.order.lab, answers.seen)
-
     def judge(self, answers: Answers, lab: Lab | None = None) -> Graded:
         """Judge answers; once more in a fresh folder when the judge itself did not finish.
 
+        The result has no name: the submission's is not known here.
+
         Args:
             answers: Of one submission.
-            lab: A part of the lab, as in `Lab.only`; all of it when None.
+            lab: The lab with some of its checks; all of it when None.
         """
-        for attempt in (1, 2):
-            try:
-                verdicts = self._verdicts(answers, lab or self.order.lab)
-            except NotGradable as finding:
-                if attempt == 2 or finding.status != "crashed":
-                    return Graded("", finding.status, reason=finding.reason)
-            else:
-                return Graded("", "graded", verdicts, notes=answers.notes, sources=answers.sources)
-        raise AssertionError("unreachable: the second attempt returns")
+        lab = lab or self.order.lab
+        result = self._attempt(answers, lab)
+        if result.status == "crashed":
+            result = self._attempt(answers, lab)
+        return result.with_findings(lab, answers)
 
-    def _verdicts(self, answers: Answers, lab: Lab) -> Mapping[str, Verdict]:
+    def _attempt(self, answers: Answers, lab: Lab) -> Graded:
         seconds = self.order.seconds
         folder = self.place / secrets.token_hex(8)  # no other submission can guess its socket
         try:
             prepare(folder, lab, answers)
             os.close(self.sessions.fork(folder)[1])
-            return run_judge(self.judges, folder, lab, seconds=seconds, stopped=self.stopped)
+            verdicts = run_judge(self.judges, folder, lab, seconds=seconds, stopped=self.stopped)
+        except NotGradable as finding:
+            return Graded("", finding.status, reason=finding.reason)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
+        return Graded("", "graded", verdicts, notes=answers.notes, sources=answers.sources)
 
 
 @contextlib.contextmanager
@@ -114,28 +94,21 @@ def open_bench(order: Order) -> Iterator[Bench]:
     Raises:
         GradingError: When one does not start.
     """
-    shared = {
-        "import_path": [str(folder) for folder in order.import_path],
-        "preload": [
-            *preload(order.lab),
-            f"{order.checks_package}.{order.lab.name.split('_')[0]}",
-        ],
-    }
+    lab, package = order.lab, order.checks_package
+    names = [*preload(lab), f"{package}.{lab.name.split('_')[0]}"]
+    shared = {"import_path": list(map(str, order.import_path)), "preload": names}
+    limits = {"seconds": order.seconds, "memory_bytes": order.memory_bytes}
     with run_directory() as place:
-        for_students = shared | {
-            "seconds": order.seconds,
-            "memory_bytes": order.memory_bytes,
-            "package": order.checks_package,
-            "view": str(place.parent / "view"),
-            "forbidden": str(order.lab.path),
-        }
+        for_students = shared | limits | {"package": package, "forbidden": str(lab.path)}
+        for_students["view"] = str(place.parent / "view")
         with open_server("inside.server", place, for_students) as sessions:
             rehearsal = place / secrets.token_hex(8)
-            prepare(rehearsal, order.lab, solution(order.lab))
+            prepare(rehearsal, lab, solution(lab))
             os.close(sessions.fork(rehearsal)[1])
-            for_judges = shared | {"rehearsal": str(rehearsal)}
-            seed = {SEED_VARIABLE: str(order.seed)}
-            with open_server("judging.judge_server", place, for_judges, **seed) as judges:
+            for_judges, seed = shared | {"rehearsal": str(rehearsal)}, str(order.seed)
+            with open_server(
+                "judging.judge_server", place, for_judges, **{SEED_VARIABLE: seed}
+            ) as judges:
                 yield Bench(order, place, sessions, judges)
 
 
@@ -146,11 +119,9 @@ def solution(lab: Lab) -> Answers:
 
 def blank(lab: Lab) -> Answers:
     """Give answers that define what is asked for and do nothing."""
-    return one_part_each(
-        {
-            answer.exercise: "\n".join(
-                f"def {name}(*_, **__):\n    raise NotImplementedError" for name in answer.names
-            )
-            for answer in lab.answers.values()
-        }
-    )
+    body = "(*_, **__):\n    raise NotImplementedError"
+    sources = {
+        answer.exercise: "\n".join(f"def {name}{body}" for name in answer.names)
+        for answer in lab.answers.values()
+    }
+    return one_part_each(sources)

@@ -12,7 +12,7 @@ from tutorial_lib.school.grading.bench import Bench, Order, open_bench
 from tutorial_lib.school.grading.errors import GradingError
 from tutorial_lib.school.grading.journal import library_version
 from tutorial_lib.school.grading.results import Graded
-from tutorial_lib.school.grading.submissions.submission import Answers
+from tutorial_lib.school.grading.submissions.answers import Answers
 
 try:
     import distributed
@@ -30,8 +30,8 @@ class BenchPlugin(WorkerPlugin):  # type: ignore[misc]
 
     name = _NAME
 
-    def __init__(self, order: Order, version: str) -> None:
-        self.order, self.version = order, version
+    def __init__(self, order: Order) -> None:
+        self.order, self.version = order, library_version(order.import_path)
 
     def setup(self, worker: Any) -> None:
         """Start the worker's own servers."""
@@ -49,41 +49,23 @@ class BenchPlugin(WorkerPlugin):  # type: ignore[misc]
         self.closing.close()
 
 
-def _bench() -> Bench:
-    plugins: dict[str, Any] = distributed.get_worker().plugins
-    bench: Bench = plugins[_NAME].bench
-    return bench
-
-
-def _call(name: str, what: Any) -> Any:
-    return getattr(_bench(), name)(what)
+def _judge(answers: Answers) -> Graded:
+    bench: Bench = distributed.get_worker().plugins[_NAME].bench
+    return bench.judge(answers)
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """Judges submissions on the workers of a cluster; what a lost worker had is done by another.
-
-    Args:
-        client: Connected to the scheduler.
-        layers: What holds a submission back on every worker.
-        workers: How many submissions the cluster can judge at the same time.
-    """
+    """Judges submissions on the workers of a cluster; what a lost worker had is done by another."""
 
     client: Any
-    layers: Sequence[str]
-    workers: int
-
-    def grade(self, content: bytes) -> Graded:
-        """Judge a submitted file."""
-        return self._done("grade", content)
+    layers: Sequence[str]  # what holds a submission back on every worker
+    workers: int  # submissions that it can judge at the same time
 
     def judge(self, answers: Answers) -> Graded:
         """Judge answers."""
-        return self._done("judge", answers)
-
-    def _done(self, name: str, what: Any) -> Graded:
         # not pure: what ran out of time is judged a second time
-        result: Graded = self.client.submit(_call, name, what, pure=False).result()
+        result: Graded = self.client.submit(_judge, answers, pure=False).result()
         return result
 
     def stop(self) -> None:
@@ -112,11 +94,11 @@ def open_cluster(address: str, order: Order) -> Iterator[Cluster]:
         if not threads:
             raise GradingError(f"the Dask scheduler at {address} has no worker: start some.")
         try:
-            client.register_plugin(BenchPlugin(order, library_version(order.import_path)))
+            client.register_plugin(BenchPlugin(order))
         except Exception as error:  # whatever a worker could not do
             raise GradingError(f"a Dask worker cannot grade: {error}") from error
-        layers = list(client.run(_layers).values())
-        common = [one for one in layers[0] if all(one in some for some in layers)]
+        first, *others = client.run(_layers).values()
+        common = [one for one in first if all(one in some for some in others)]
         try:
             yield Cluster(client, common, sum(threads.values()))
         finally:

@@ -8,56 +8,44 @@ import hashlib
 import json
 import os
 import secrets
+import sys
 import threading
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from tutorial_lib.school.grading.errors import GradingError
-from tutorial_lib.school.grading.judging.judge import Verdict
 from tutorial_lib.school.grading.lab import Lab
-from tutorial_lib.school.grading.results import Graded
+from tutorial_lib.school.grading.results import Graded, Submission
 
 _LIBRARY = Path(__file__).resolve().parents[2]
+_UNREADABLE = (OSError, ValueError, KeyError, TypeError, AttributeError)
+
+
+def _digest(files: Sequence[Path], *, first: str) -> str:
+    digest = hashlib.sha256(first.encode())
+    for file in files:
+        digest.update(hashlib.sha256(file.read_bytes()).digest())
+    return digest.hexdigest()[:16]
 
 
 def library_version(import_path: Sequence[Path]) -> str:
     """Name the version of the code that grades: of torch, of this library and of other checks."""
-    digest = hashlib.sha256(torch.__version__.encode())
-    for folder in (_LIBRARY, *import_path):
-        for file in sorted(folder.rglob("*.py")):
-            digest.update(hashlib.sha256(file.read_bytes()).digest())
-    return digest.hexdigest()[:16]
+    folders = (_LIBRARY, *import_path)
+    files = [file for folder in folders for file in sorted(folder.rglob("*.py"))]
+    return _digest(files, first=torch.__version__)
 
 
 def course_version(lab: Lab, import_path: Sequence[Path]) -> str:
     """Name the version of all that a result depends on, besides the submission and the seed."""
-    digest = hashlib.sha256(library_version(import_path).encode())
-    for file in (lab.path, lab.path.parents[1] / "labs" / lab.path.name):
-        if file.is_file():
-            digest.update(hashlib.sha256(file.read_bytes()).digest())
-    return digest.hexdigest()[:16]
-
-
-def _from_data(data: Mapping[str, Any]) -> Graded:
-    verdicts = {name: Verdict(**verdict) for name, verdict in data["verdicts"].items()}
-    return Graded(**{**data, "verdicts": verdicts})
-
-
-def _results(facts: Mapping[str, Any]) -> list[Graded]:
-    return [_from_data(entry) for entry in facts.get("submissions", ())]
-
-
-def digest_of(content: bytes) -> str:
-    """Name a file by its content."""
-    return hashlib.sha256(content).hexdigest()
+    twins = (lab.path, lab.path.parents[1] / "labs" / lab.path.name)
+    return _digest([file for file in twins if file.is_file()], first=library_version(import_path))
 
 
 class Journal:
-    """The results that a run need not find again, and its own so far, in a file beside its report.
+    """Results that a run need not find again, and its own so far, in a file beside its report.
 
     A run takes over what an earlier one of the same order found out about the same content, be it
     in its report or, if it was stopped, in that file. A result keeps its own seed.
@@ -75,37 +63,35 @@ class Journal:
         self.path = out.with_name(f"{out.name}.unfinished.jsonl")
         self._out, self._order = out, dict(order)
         lines = list(self._lines())
-        drawn = secrets.randbelow(2**31)
-        seeds = [one.seed for one in lines[::-1] if one.seed is not None]
-        self.seed: int = seed if seed is not None else (seeds or [drawn])[0]
+        seeds = [seed, *(one.seed for one in lines[::-1]), secrets.randbelow(2**31)]
+        self.seed: int = next(one for one in seeds if one is not None)
         report = self._report("limits", "lab", "version")
         self.layers: Sequence[str] = report.get("layers", ())  # of the older report's run
         earlier = [*([] if again else _results(report)), *lines]
         self._done = {one.file: one for one in earlier if one.file and seed in (None, one.seed)}
+        self.taken_over = 0
         self._open = True
         self._lock = threading.Lock()
 
     def _lines(self) -> Iterator[Graded]:
-        try:
-            lines = self.path.read_text(encoding="utf-8").splitlines()
-        except (OSError, ValueError):
-            return
-        for line in lines:
-            # the last one may have been cut off
-            with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError):
-                data = json.loads(line)
-                if data["order"] == self._order:
-                    yield _from_data(data["result"])
+        with contextlib.suppress(OSError, ValueError):
+            for line in self.path.read_text(encoding="utf-8").splitlines():
+                with contextlib.suppress(*_UNREADABLE):  # the last one may have been cut off
+                    data = json.loads(line)
+                    if data["order"] == self._order:
+                        yield Graded.from_json(data["result"])
 
     def _report(self, *alike: str) -> Mapping[str, Any]:
         """Read the older report's facts; empty unless it agrees in these parts of the order."""
-        try:
+        with contextlib.suppress(*_UNREADABLE):
             facts: dict[str, Any] = json.loads((self._out / "run.json").read_text("utf-8"))
             if all(facts[name] == self._order[name] for name in alike) and _results(facts):
                 return facts
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
-            pass
         return {}
+
+    def facts(self) -> dict[str, Any]:
+        """Give what `run.json` says about the order."""
+        return self._order | {"seed": self.seed, "taken_over": self.taken_over}
 
     def kept(self, names: Collection[str]) -> list[Graded]:
         """Give the results of the older report that a run of a few submissions leaves alone.
@@ -126,28 +112,35 @@ class Journal:
             )
         return [result for result in results if result.name not in names]
 
-    def earlier(self, content: bytes) -> Graded | None:
-        """Find the result of a file that an earlier run has graded."""
-        return self._done.get(digest_of(content))
+    def take_over(self, submissions: Sequence[Submission]) -> list[Submission]:
+        """Give each submission the result of an earlier run that graded the same content."""
+        found = [one.through(self._earlier) for one in submissions]
+        self.taken_over = sum(1 for one in found if one.result and one.result.file)
+        if self.taken_over:
+            print(f"Graded before, and unchanged: {self.taken_over}.", file=sys.stderr)
+        return found
 
-    def add(self, content: bytes, result: Graded) -> Graded:
-        """Write a result down, and give it back with the name of the file's content.
+    def _earlier(self, one: Submission) -> Submission:
+        done = self._done.get(one.digest)
+        result = dataclasses.replace(done, name=one.name) if done else None
+        return dataclasses.replace(one, result=result)
 
-        One that says more of the machine than of the file has no such name, and is not written.
+    def add(self, digest: str, result: Graded) -> Graded:
+        """Write a result down, and give it back with the digest of the file's content.
+
+        One that says more of the machine than of the file gets no digest, and is not written.
         """
         if result.status != "graded" or (result.ran_out_of_time and not result.alone):
             return result
-        result = replace(result, file=digest_of(content))
-        # a line feed first: what an earlier run wrote last may have been cut off
-        text = (
-            f"\n{json.dumps({'order': self._order, 'result': dataclasses.asdict(result)})}".encode()
-        )
+        result = dataclasses.replace(result, file=digest)
+        line = json.dumps({"order": self._order, "result": dataclasses.asdict(result)})
         # a full disk is no reason to stop: the report will say so
         with self._lock, contextlib.suppress(OSError):
             if self._open:
                 file = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
                 try:
-                    os.write(file, text)
+                    # a line feed first: what an earlier run wrote last may have been cut off
+                    os.write(file, f"\n{line}".encode())
                 finally:
                     os.close(file)
         return result
@@ -161,3 +154,7 @@ class Journal:
         """Delete the file, since the report is written."""
         self.close()
         self.path.unlink(missing_ok=True)
+
+
+def _results(facts: Mapping[str, Any]) -> list[Graded]:
+    return [Graded.from_json(entry) for entry in facts.get("submissions", ())]

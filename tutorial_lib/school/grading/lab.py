@@ -5,12 +5,12 @@ from __future__ import annotations
 import difflib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from tutorial_lib.school.grading.errors import GradingError
 from tutorial_lib.school.grading.submissions.cells import Cell, read_cells
-from tutorial_lib.school.grading.submissions.needs import bound_names, statements
+from tutorial_lib.school.grading.submissions.slice_cells import bound_names, statements
 
 
 @dataclass(frozen=True)
@@ -24,42 +24,25 @@ class CheckCell:
 
 @dataclass(frozen=True)
 class AnswerCell:
-    """An answer cell of the solution.
+    """An answer cell of the solution."""
 
-    Args:
-        id: Its cell id, the same in the lab.
-        exercise: Its number, as in `1.2`.
-        reference: The solution's source.
-        blank: The lab's source; None when there is no lab beside the solution.
-        names: What the cell defines at its top level.
-    """
-
-    id: str
-    exercise: str
-    reference: str
-    blank: str | None
-    names: tuple[str, ...]
+    id: str  # the same in the lab
+    exercise: str  # as in `1.2`
+    reference: str  # the solution's source
+    blank: str | None  # the lab's source; None when there is no lab beside the solution
+    names: tuple[str, ...]  # what the cell defines at its top level
 
 
 @dataclass(frozen=True)
 class Lab:
-    """A solution notebook as grading sees it.
+    """A solution notebook as grading sees it."""
 
-    Args:
-        name: Its stem, as in `lab01_ledger`.
-        path: The notebook.
-        cells: All its cells in order.
-        answers: By exercise, in order.
-        checks: In order; their points make up the maximum.
-        setup_names: What the set-up cells define, all cells that answer and check nothing.
-    """
-
-    name: str
+    name: str  # its stem, as in `lab01_ledger`
     path: Path
     cells: Sequence[Cell]
-    answers: Mapping[str, AnswerCell]
-    checks: Sequence[CheckCell]
-    setup_names: frozenset[str]
+    answers: Mapping[str, AnswerCell]  # by exercise
+    checks: Sequence[CheckCell]  # their points make up the maximum
+    setup_names: frozenset[str]  # defined by the cells that answer and check nothing
 
     @property
     def maximum(self) -> int:
@@ -74,16 +57,6 @@ class Lab:
     def maximum_of(self, exercise: str) -> int:
         """Sum the points of one exercise."""
         return sum(check.points for check in self.checks if check.exercise == exercise)
-
-    def only(self, exercise: str) -> Lab:
-        """Give the same lab with the checks of one exercise alone."""
-        cells = [
-            cell
-            for cell in self.cells
-            if not cell.mark or cell.mark.kind == "exercise" or cell.mark.number == exercise
-        ]
-        checks = [check for check in self.checks if check.exercise == exercise]
-        return replace(self, cells=cells, checks=checks)
 
 
 def load_lab(root: Path, name: str) -> Lab:

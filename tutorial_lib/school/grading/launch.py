@@ -1,4 +1,8 @@
-"""What a run needs: a directory of its own, and servers, which fork a process when asked."""
+"""Servers of a run, which fork a process when asked, and the run's directory.
+
+Grader and server speak JSON over a socket: an order and what is ready; then, for each process, its
+arguments, with a pipe that it holds open while it lives, and its number.
+"""
 
 from __future__ import annotations
 
@@ -63,17 +67,11 @@ def run_directory() -> Iterator[Path]:
 
 @dataclass(frozen=True)
 class Server:
-    """A process of ours that has what a run needs in memory, and forks.
-
-    Args:
-        process: The process.
-        channel: To it, as `serve` describes.
-        ready: What it said when it was ready.
-    """
+    """A process of ours that has what a run needs in memory, and forks."""
 
     process: subprocess.Popen[bytes]
     channel: socket.socket
-    ready: Any
+    ready: Any  # what it said when it was ready
     _asking: threading.Lock = field(default_factory=threading.Lock)
 
     def fork(self, folder: Path, *arguments: str) -> tuple[int, int]:
@@ -107,10 +105,10 @@ def open_server(
     """Start the `serve` of a module of this package in a process, and end all of its group.
 
     Args:
-        module: Of this package.
+        module: As in `inside.server`.
         folder: The run's directory.
-        order: What the module needs; `import_path` has more places where Python looks for modules.
-        environment: For it and what it forks.
+        order: What the module needs; `import_path` has more places for modules.
+        environment: For the process and what it forks.
 
     Raises:
         GradingError: When it does not start.
@@ -146,19 +144,15 @@ def open_server(
 
 
 def take_order() -> tuple[socket.socket, dict[str, Any]]:
-    """Read, in a server, what it needs: the first message from its standard input, a socket."""
+    """Read the order in a server, from its standard input, which is a socket."""
     channel = socket.socket(fileno=os.dup(0))
     return channel, json.loads(channel.recv(_MOST_BYTES))
 
 
 def serve_forks(channel: socket.socket, ready: Any, begin: Callable[..., None]) -> None:
-    """Say that a server is ready, then fork for each message until the grader hangs up.
+    """Say what is ready, then fork for each message until the grader hangs up.
 
-    Args:
-        channel: To the grader. A message is a list in JSON, with a pipe that the new process holds
-            open while it lives; the answer is its number.
-        ready: The first answer.
-        begin: Called in the new process with the pipe and what the message holds.
+    Each new process calls `begin` with its pipe and its arguments.
     """
     gc.collect()
     gc.freeze()  # what was imported is shared by all forks, and collected by none
@@ -202,8 +196,6 @@ def clean_environment(home: Path, import_path: Sequence[str]) -> dict[str, str]:
     environment |= {name: os.environ[name] for name in os.environ if name.startswith(_KEPT)}
     if site.ENABLE_USER_SITE:  # packages below the real home stay importable
         environment["PYTHONUSERBASE"] = site.getuserbase()
-    environment |= dict.fromkeys(
-        ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS"),
-        "1",
-    )
+    threads = (f"{name}_NUM_THREADS" for name in ("OMP", "OPENBLAS", "MKL"))
+    environment |= dict.fromkeys([*threads, "VECLIB_MAXIMUM_THREADS"], "1")
     return environment | dict.fromkeys(FOLDER_VARIABLES, str(home))

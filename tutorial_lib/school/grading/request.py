@@ -1,4 +1,4 @@
-"""What a request to grade needs: sensible limits, and a machine with the tools."""
+"""Requests to grade: sensible limits, a machine with the tools, and its number of workers."""
 
 from __future__ import annotations
 
@@ -41,13 +41,10 @@ def check_request(seconds: float, memory_bytes: int, workers: int | None) -> Non
 
 
 def default_workers(memory_bytes: int) -> int:
-    """Give the number of submissions to grade at once: one for each core, but not too many.
+    """Give the number of submissions to grade at once, each using `memory_bytes` at most.
 
-    Only cores that this process may use count, by its affinity and by its container's quota. And
-    only as many as find room in the free memory, should all of them use what they may.
-
-    Args:
-        memory_bytes: What one submission may use.
+    One for each core that this process may use, by its affinity and by its container's quota, and
+    only as many as find room in the free memory.
     """
     cores = int(joblib.cpu_count())
     return max(1, min(_MOST_WORKERS, cores, _free_bytes() // (memory_bytes + _JUDGE_BYTES)))

@@ -1,51 +1,47 @@
-"""What grading found out about one submission."""
+"""Results of grading: a verdict for each check, and all that was found about one submission."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
-from tutorial_lib.school.grading.judging.judge import Verdict
+from tutorial_lib.school.grading.errors import GradingError, NotGradable
 from tutorial_lib.school.grading.lab import Lab
-from tutorial_lib.school.grading.submissions.look import NOT_PYTHON
+from tutorial_lib.school.grading.submissions.answers import NOT_PYTHON, Answers
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The judge's decision about one check cell."""
+
+    passed: bool
+    evidence: str
+    timed_out: bool = False
 
 
 @dataclass(frozen=True)
 class Graded:
-    """One submission, graded or not.
+    """Result of one submission, graded or not."""
 
-    Args:
-        name: Relative to the class's folder.
-        status: `graded`, or why not, in a word or two.
-        verdicts: By check cell; empty when not graded.
-        reason: One sentence when not graded.
-        notes: What the student should know about the notebook.
-        findings: Why a person should read an answer, by exercise: for the instructor alone.
-        parts: A fingerprint of each answer, for comparing it with others.
-        sources: The student's own code, by exercise.
-        seconds: What grading it took.
-        seed: The one that the checks' cases were drawn from.
-        alone: Whether no other submission was graded at the same time.
-        file: Names the content that was graded; empty where it should be graded again.
-        handed_in: When, in ISO 8601.
-        dated_by: How that is known.
-    """
+    name: str  # relative to the class's folder
+    status: str  # `graded`, or why not, in a word or two
+    verdicts: Mapping[str, Verdict] = field(default_factory=dict)  # by check cell
+    reason: str = ""  # one sentence when not graded
+    notes: Sequence[str] = ()  # what the student should know about the notebook
+    findings: Mapping[str, Sequence[str]] = field(default_factory=dict)  # for the instructor alone
+    sources: Mapping[str, str] = field(default_factory=dict)  # the student's own, by exercise
+    seconds: float = 0.0  # what judging it took
+    seed: int | None = None  # the one that the checks' cases were drawn from
+    alone: bool = False  # no other submission was judged at the same time
+    file: str = ""  # digest of what was graded; empty where it should be graded again
 
-    name: str
-    status: str
-    verdicts: Mapping[str, Verdict] = field(default_factory=dict)
-    reason: str = ""
-    notes: Sequence[str] = ()
-    findings: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    parts: Mapping[str, Sequence[int]] = field(default_factory=dict)
-    sources: Mapping[str, str] = field(default_factory=dict)
-    seconds: float = 0.0
-    seed: int | None = None
-    alone: bool = False
-    file: str = ""
-    handed_in: str = ""
-    dated_by: str = ""
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Graded:
+        """Make a result from what `dataclasses.asdict` gave, and JSON gave back."""
+        verdicts = {name: Verdict(**verdict) for name, verdict in data["verdicts"].items()}
+        return cls(**{**data, "verdicts": verdicts})
 
     @property
     def ran_out_of_time(self) -> bool:
@@ -53,17 +49,16 @@ class Graded:
         late = any(verdict.timed_out for verdict in self.verdicts.values())
         return late or self.status == "timed out"
 
-    def with_seen(self, lab: Lab, seen: Mapping[str, Any]) -> Graded:
-        """Add findings, fingerprints and notes, as `submissions.look` gives them."""
+    def with_findings(self, lab: Lab, answers: Answers) -> Graded:
+        """Add what a person should read in the answers."""
         lines: dict[str, list[str]] = {}
-        for number, found in seen["findings"].items():
+        for number, found in answers.findings.items():
             for line, what, why in found:
                 # a slip that cost all points is nothing to read
                 if what != NOT_PYTHON or self.points(lab, number):
                     place = f"line {line}" if line else "a cell beside the answer"
                     lines.setdefault(number, []).append(f"{place}: {what}: {why}")
-        notes = [*self.notes, *seen.get("notes", ())]
-        return replace(self, findings=lines, parts=seen.get("parts", {}), notes=notes)
+        return replace(self, findings=lines)
 
     def points(self, lab: Lab, exercise: str | None = None) -> int:
         """Sum the points of the checks that passed, of one exercise or of all."""
@@ -74,3 +69,39 @@ class Graded:
             and (verdict := self.verdicts.get(check.id))
             and verdict.passed
         )
+
+    def message(self, lab: Lab, exercise: str) -> str:
+        """Give what the first check of an exercise said that did not pass; empty when all did."""
+        for check in lab.checks:
+            verdict = self.verdicts.get(check.id)
+            if check.exercise == exercise and verdict and not verdict.passed:
+                return verdict.evidence or "The check did not pass."
+        return ""
+
+
+@dataclass(frozen=True)
+class Submission:
+    """One submission on its way: a file, then its answers, then a result."""
+
+    name: str  # relative to the class's folder
+    path: Path
+    digest: str = ""  # of its content
+    answers: Answers | None = None
+    result: Graded | None = None  # the end: later steps pass it by
+
+    def through(self, step: Callable[[Submission], Submission]) -> Submission:
+        """Take one step, unless there is a result already. A failure is one, and stops no other.
+
+        Raises:
+            GradingError: When the whole run cannot go on.
+        """
+        try:
+            return self if self.result else step(self)
+        except NotGradable as finding:
+            status, reason = finding.status, finding.reason
+        except GradingError:
+            raise
+        except Exception as error:
+            status = "crashed"
+            reason = f"Grading stopped with {type(error).__name__}: tell the instructor."
+        return replace(self, result=Graded(self.name, status, reason=reason))

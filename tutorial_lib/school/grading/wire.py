@@ -1,7 +1,18 @@
-"""How data crosses between the judge and a student's process: JSON and raw bytes, never pickle.
+"""Messages between judge, session and a student's process: JSON and raw bytes, never pickle.
 
 A message is one byte for its kind, eight for its length, and its content. A value is JSON in which
 every object is a tag (`dict`, `tensor` or `opaque`), followed by the bytes of its tensors.
+
+| kind | from, to | content |
+|---|---|---|
+| Q | judge, session | a request, as a value |
+| S | student, session | number of the step that begins, in digits |
+| C | student, session | name of what happened in the process, to be counted |
+| C | session, judge | goes before each answer: those counts, in JSON |
+| R | student, session, judge | what the `run` half returned, as a value |
+| F | student, session, judge | why there is no result, in words |
+| T | session, judge | the same, where time ran out: another attempt may mend it |
+| N | session, judge | nothing: this machine cannot hold the memory exam |
 """
 
 from __future__ import annotations
@@ -16,9 +27,9 @@ import torch
 
 from tutorial_lib.checks.core import Opaque
 
-TIMED_OUT = b"T"  # a failure that another attempt may mend; only a session says so
-COUNTS = b"C"  # goes before each answer of a session: what the process has reported, counted
-NOT_HELD = b"N"  # a memory exam that this machine cannot hold; only a session says so
+REQUEST, STEP, RESULT, FAILURE = b"Q", b"S", b"R", b"F"
+REPORT = COUNTS = b"C"
+TIMED_OUT, NOT_HELD = b"T", b"N"
 TEXT_BYTES = 2**20
 VALUE_BYTES = 2**26
 
@@ -43,14 +54,11 @@ def frame(kind: bytes, content: bytes) -> bytes:
 
 
 def read_frame(read: Callable[[int], bytes], limit: int = VALUE_BYTES) -> tuple[bytes, bytes]:
-    """Read one message.
+    """Read one message: its kind and content, both empty when the sender has closed.
 
     Args:
         read: Gives at most so many bytes, and none at the end.
         limit: Longest content accepted, in bytes.
-
-    Returns:
-        Its kind and its content; two empty values when the sender has closed.
 
     Raises:
         WireError: When the message is too long, or ends in the middle.

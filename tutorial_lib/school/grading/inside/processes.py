@@ -1,4 +1,4 @@
-"""What the processes of a student's code use: seen from outside and from inside; ending them."""
+"""Processes of a student's code: their time and memory, from outside and inside; ending them."""
 
 from __future__ import annotations
 
@@ -22,16 +22,11 @@ _LIMITS = {"VmData": "RLIMIT_DATA", "VmSize": "RLIMIT_AS"}
 
 
 def descendants(number: int) -> list[psutil.Process]:
-    """List all processes below one, each behind its parent.
-
-    Args:
-        number: As `number_outside` gives it.
-    """
+    """List all processes below one, by its `number_outside`, each behind its parent."""
     try:
-        below: list[psutil.Process] = psutil.Process(number).children(recursive=True)
+        return list(psutil.Process(number).children(recursive=True))
     except psutil.Error:  # it has ended
         return []
-    return below
 
 
 def cpu_seconds(below: Sequence[psutil.Process], child: int) -> float:
@@ -70,11 +65,7 @@ def sees_memory() -> bool:
 
 
 def mapped_bytes(kind: str) -> int:
-    """Measure what this process has mapped.
-
-    Args:
-        kind: `VmData` for what is its own, `VmSize` for all.
-    """
+    """Measure what this process has mapped: `VmData` for what is its own, `VmSize` for all."""
     if not _ON_LINUX:
         return 0
     if not sees_memory():

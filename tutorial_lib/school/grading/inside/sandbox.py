@@ -30,7 +30,7 @@ ON_LINUX = sys.platform.startswith("linux")
 _NEW_MOUNTS, _NEW_IPC, _NEW_USER = 0x0002_0000, 0x0800_0000, 0x1000_0000
 _NEW_PIDS, _NEW_NET = 0x2000_0000, 0x4000_0000
 _OWN_WORLD = _NEW_MOUNTS | _NEW_IPC | _NEW_PIDS | _NEW_NET
-# With a user namespace first: it works without root, and takes root's powers from root.
+# With a user namespace first: it works without root, and even root loses its rights.
 NAMESPACE_CHOICES = (_NEW_USER | _OWN_WORLD, _OWN_WORLD, 0)
 
 _SCRATCH_BYTES, _SCRATCH_FILES = 64 * 1024**2, 4096

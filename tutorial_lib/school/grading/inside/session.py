@@ -15,7 +15,7 @@ from typing import Any
 from tutorial_lib.checks.core import EXAM_BYTES
 from tutorial_lib.school.grading.inside import processes, sandbox, student
 from tutorial_lib.school.grading.inside.watch import Spent, Watch
-from tutorial_lib.school.grading.submissions.needs import up_to
+from tutorial_lib.school.grading.submissions.slice_cells import up_to
 from tutorial_lib.school.grading.wire import COUNTS, NOT_HELD, TIMED_OUT, decode, frame, read_frame
 
 _ACCEPT_SECONDS = 120
@@ -76,7 +76,7 @@ class Session:
     Args:
         connection: To the judge.
         folder: The submission's own, in the run's directory.
-        bundle: `steps` (as `submission.student_steps` makes them), `cuts` (what of them is run, by
+        bundle: `steps` (as `answers.student_steps` makes them), `cuts` (what of them is run, by
             exercise, where that is known) and `problems` (exercises without an answer).
         setting: The class's setting.
     """

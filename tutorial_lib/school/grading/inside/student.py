@@ -26,7 +26,7 @@ from IPython.core.inputtransformer2 import TransformerManager
 
 from tutorial_lib.checks import forbid, outside
 from tutorial_lib.checks.core import Check, CheckError, run_in_place
-from tutorial_lib.school.grading.submissions.needs import WRITES_A_FILE, cut, untimed
+from tutorial_lib.school.grading.submissions.slice_cells import WRITES_A_FILE, cut, untimed
 from tutorial_lib.school.grading.wire import encode, frame
 
 STEP, RESULT, FAILURE, REPORT = b"S", b"R", b"F", b"C"

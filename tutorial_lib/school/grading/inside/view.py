@@ -17,7 +17,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from tutorial_lib.school.grading.submissions.needs import needed, used_names
+from tutorial_lib.school.grading.submissions.slice_cells import needed, used_names
 
 _LIBRARY = Path(__file__).resolve().parents[3]
 # Arguments that no run half needs, by name and position. The last two are lab 09's diagnoses.

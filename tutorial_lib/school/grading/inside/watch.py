@@ -17,8 +17,8 @@ from typing import NamedTuple
 
 import psutil
 
+from tutorial_lib.school.grading import wire
 from tutorial_lib.school.grading.inside import processes, sandbox, student
-from tutorial_lib.school.grading.wire import TIMED_OUT, VALUE_BYTES, WireError, read_frame
 from tutorial_lib.units import human_bytes, human_seconds
 
 _TICK_SECONDS = 0.1
@@ -89,32 +89,32 @@ class Watch:
     def outcome(self) -> tuple[bytes, bytes, int]:
         """Wait for the last message: kind, content, and the number of the step then under way.
 
-        The kind is `TIMED_OUT`, or empty, when the process gave neither a result nor an error.
+        The kind is `wire.TIMED_OUT`, or empty, when the process gave neither a result nor an error.
         """
         while True:
             try:
-                kind, content = read_frame(self._read, VALUE_BYTES)
-            except WireError as error:
+                kind, content = wire.read_frame(self._read)
+            except wire.WireError as error:
                 if self.broken:
                     return self._stopped(self.broken)
-                return student.FAILURE, f"the result cannot be read: {error}".encode(), self.last
-            if kind == student.STEP:
+                return wire.FAILURE, f"the result cannot be read: {error}".encode(), self.last
+            if kind == wire.STEP:
                 self.last = int(content) if content.isdigit() and len(content) < 6 else 0
                 if self.last == self.num_cells and not self.in_function:
                     self.charge()
                     self.in_function = True
-            elif kind == student.REPORT:
+            elif kind == wire.REPORT:
                 if len(self.counts) < _MOST_COUNTS:
                     self.counts[content[:_NAME_BYTES].decode("utf-8", "replace")] += 1
-            elif kind == student.RESULT:
+            elif kind == wire.RESULT:
                 return kind, content, self.last
-            elif kind == student.FAILURE:
+            elif kind == wire.FAILURE:
                 return kind, content[: 4 * student.ERROR_CHARACTERS], self.last
             else:
                 return self._stopped(self.broken or self._how_it_ended())
 
     def _stopped(self, reason: str) -> tuple[bytes, bytes, int]:
-        return TIMED_OUT if self.timed_out else b"", reason.encode(), self.last
+        return wire.TIMED_OUT if self.timed_out else b"", reason.encode(), self.last
 
     def charge(self, *, ended: bool = False) -> None:
         """Add the time since the last call to what the check has spent.

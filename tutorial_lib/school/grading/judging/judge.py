@@ -16,7 +16,7 @@ import signal
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +24,9 @@ from tutorial_lib.school.grading.errors import NotGradable
 from tutorial_lib.school.grading.inside.watch import longest
 from tutorial_lib.school.grading.lab import Lab
 from tutorial_lib.school.grading.launch import Server
-from tutorial_lib.school.grading.submissions.needs import needed, statements, used_names
-from tutorial_lib.school.grading.submissions.submission import Answers, student_steps
+from tutorial_lib.school.grading.results import Verdict
+from tutorial_lib.school.grading.submissions.answers import Answers, Bundle, student_steps
+from tutorial_lib.school.grading.submissions.slice_cells import needed, statements, used_names
 
 _SPARE_SECONDS = 60.0  # for the judge's own work in one cell, on a busy machine
 _POLL_SECONDS = 0.05
@@ -33,27 +34,13 @@ _REMOTE_FUNCTION = "tutorial_lib.school.grading.judging.remote_function"
 _OURS = "judge-"  # begins the id of every cell that is not the pristine notebook's
 
 
-@dataclass(frozen=True)
-class Verdict:
-    """What the judge says about one check cell."""
-
-    passed: bool
-    evidence: str
-    timed_out: bool = False
-
-
 def judge_notebook(lab: Lab) -> dict[str, Any]:
     """Build the notebook that nbval runs; the same for every submission."""
-    sources: list[str] = []
-    used: list[set[str]] = []
-    for cell in lab.cells:
-        is_check = cell.mark is not None and cell.mark.kind != "exercise"
-        sources.append(cell.source if cell.kind == "code" and cell.mark is None else "")
-        used.append(used_names(cell.source) if cell.kind == "code" and is_check else set())
+    code = [cell for cell in lab.cells if cell.kind == "code"]
+    sources = ["" if cell.mark else cell.source for cell in code]
+    checks = [cell.source if cell.mark and not cell.number else "" for cell in code]
     cells: list[Any] = []
-    for cell, setup in zip(lab.cells, needed(sources, used), strict=True):
-        if cell.kind != "code":
-            continue
+    for cell, setup in zip(code, needed(sources, map(used_names, checks)), strict=True):
         if setup:
             cells.append(_code_cell(f"setup-{len(cells)}", setup))
         elif cell.number:
@@ -71,13 +58,12 @@ def judge_notebook(lab: Lab) -> dict[str, Any]:
 def preload(lab: Lab) -> list[str]:
     """List the modules, and names in them, that the pristine notebook imports."""
     modules: list[str] = []
-    for cell in lab.cells:
-        if cell.kind == "code":
-            for node in (node for top in statements(cell.source) for node in ast.walk(top)):
-                if isinstance(node, ast.Import):
-                    modules += [alias.name for alias in node.names]
-                elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-                    modules += [node.module, *(f"{node.module}.{a.name}" for a in node.names)]
+    tops = (top for cell in lab.cells if cell.kind == "code" for top in statements(cell.source))
+    for node in (node for top in tops for node in ast.walk(top)):
+        if isinstance(node, ast.Import):
+            modules += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            modules += [node.module, *(f"{node.module}.{a.name}" for a in node.names)]
     return list(dict.fromkeys(modules))
 
 
@@ -97,9 +83,8 @@ def prepare(folder: Path, lab: Lab, answers: Answers) -> None:
     folder.mkdir(parents=True)
     (folder / "judge.ini").write_text("[pytest]\n")
     (folder / "judge.ipynb").write_text(json.dumps(judge_notebook(lab)), encoding="utf-8")
-    bundle = {"steps": student_steps(lab, answers), "problems": answers.problems}
-    bundle["cuts"] = answers.seen.get("cuts", {})
-    (folder / "bundle.json").write_text(json.dumps(bundle), encoding="utf-8")
+    bundle = Bundle(student_steps(lab, answers), answers.problems, answers.cuts)
+    (folder / "bundle.json").write_text(json.dumps(asdict(bundle)), encoding="utf-8")
 
 
 def run_judge(
@@ -143,10 +128,9 @@ def _verdicts(outcomes: Path, lab: Lab) -> Mapping[str, Verdict]:
         lines = [json.loads(line) for line in outcomes.read_text(encoding="utf-8").splitlines()]
     if any(line["lost"] for line in lines):
         raise NotGradable("crashed", "The process for this submission's code was lost.")
-    if any(line["id"].startswith(_OURS) and not line["passed"] for line in lines):
+    if any(line["id"].startswith(_OURS) and not line["verdict"]["passed"] for line in lines):
         raise NotGradable("crashed", "The judge's own set-up failed.")
-    names = ("passed", "evidence", "timed_out")
-    verdicts = {line["id"]: Verdict(*(line[name] for name in names)) for line in lines}
+    verdicts = {line["id"]: Verdict(**line["verdict"]) for line in lines}
     if any(check.id not in verdicts for check in lab.checks):
         raise NotGradable("crashed", "The judge stopped before it had run every check.")
     return {check.id: verdicts[check.id] for check in lab.checks}

@@ -65,12 +65,11 @@ def _be_judge(alive: int, folder: str, *arguments: str) -> None:
     tempfile.tempdir = None
     for descriptor in (1, 2):
         os.dup2(os.open("judge.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND), descriptor)
-    kernel = Kernel(alive)
-    local_provisioner.launch_kernel = kernel.launch  # type: ignore[assignment,attr-defined]
+    local_provisioner.launch_kernel = _Kernel(alive).launch  # type: ignore[assignment,attr-defined]
     pytest.main([*arguments])
 
 
-class Kernel:
+class _Kernel:
     """A kernel's process, forked before pytest has threads and sockets; waits to be launched.
 
     It has as much of `subprocess.Popen` as jupyter_client asks for.
@@ -88,31 +87,25 @@ class Kernel:
             _become_kernel(reading)
         os.close(reading)
 
-    def launch(self, command: Sequence[str], **options: Any) -> Kernel:
-        """Start it with the arguments of a command that would start one from nothing."""
-        words = command[command.index("-f") :]
-        os.write(self._writing, json.dumps(words).encode())
+    def launch(self, command: Sequence[str], **options: Any) -> _Kernel:
+        # with the arguments of a command that would start a kernel from nothing
+        os.write(self._writing, json.dumps(command[command.index("-f") :]).encode())
         os.close(self._writing)
         return self
 
     def poll(self) -> int | None:
-        """Give its exit code, None while it lives."""
         if self.returncode is None:
             pid, status = os.waitpid(self.pid, os.WNOHANG)
             if pid:
                 self.returncode = os.waitstatus_to_exitcode(status)
         return self.returncode
 
-    def wait(self) -> int | None:
-        """Give its exit code; jupyter_client asks when it has ended."""
-        return self.poll()
+    wait = poll  # jupyter_client asks when it has ended
 
     def send_signal(self, number: int) -> None:
-        """Signal it."""
         os.kill(self.pid, number)
 
     def kill(self) -> None:
-        """End it."""
         self.send_signal(signal.SIGKILL)
 
 

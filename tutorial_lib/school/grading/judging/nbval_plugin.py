@@ -6,6 +6,7 @@ import json
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from queue import Empty
 from typing import Any
@@ -16,6 +17,8 @@ sys.modules.setdefault("rfc3987_syntax", None)  # type: ignore[arg-type]
 
 import pytest  # noqa: E402
 from nbval.kernel import RunningKernel  # noqa: E402
+
+from tutorial_lib.school.grading.results import Verdict  # noqa: E402
 
 _POLL_SECONDS = 0.25
 _OUTPUT_SECONDS = 60  # nbval's own 5 s fail right answers on a busy machine
@@ -65,27 +68,21 @@ def pytest_runtest_makereport(item: Any, call: pytest.CallInfo[None]) -> Iterato
     result = yield
     report = result.get_result()  # type: ignore[attr-defined]
     if report.when == "call" or (report.when == "setup" and report.outcome != "passed"):
-        line = {
-            "id": item.cell.get("id"),
-            "passed": report.when == "call" and report.outcome == "passed",
-            "evidence": _evidence(item, call)[:_EVIDENCE_CHARACTERS],
-            "lost": _error_name(item) == "SessionLost",
-            # nbval sets the second one where the judge itself is too slow
-            "timed_out": _error_name(item) == "OutOfTime" or item.parent.timed_out,
-        }
+        name, evidence = _error(item, call)
+        # nbval sets the second one where the judge itself is too slow
+        late = name == "OutOfTime" or item.parent.timed_out
+        passed = report.when == "call" and report.outcome == "passed"
+        verdict = Verdict(passed, evidence[:_EVIDENCE_CHARACTERS], late)
+        line = {"id": item.cell.get("id"), "verdict": asdict(verdict)}
+        line["lost"] = name == "SessionLost"
         with item.config.getoption("--outcomes").open("a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
 
 
-def _error_name(item: Any) -> str:
-    outputs = item.test_outputs or []
-    return next((str(out["ename"]) for out in outputs if out.get("output_type") == "error"), "")
-
-
-def _evidence(item: Any, call: pytest.CallInfo[None]) -> str:
-    """Say in words why a cell failed; empty when it did not."""
+def _error(item: Any, call: pytest.CallInfo[None]) -> tuple[str, str]:
+    """Name the error of a cell, and say in words why it failed; empty where it did not."""
     for output in item.test_outputs or []:
         if output.get("output_type") == "error":
             name, message = str(output["ename"]), str(output["evalue"])
-            return message if name in ("CheckError", "OutOfTime") else f"{name}: {message}"
-    return str(call.excinfo.value) if call.excinfo else ""
+            return name, message if name in ("CheckError", "OutOfTime") else f"{name}: {message}"
+    return "", str(call.excinfo.value) if call.excinfo else ""

@@ -1,4 +1,4 @@
-"""What the judge's notebook holds in place of a student's function."""
+"""Remote functions, which the judge's notebook holds in place of a student's."""
 
 from __future__ import annotations
 
@@ -11,16 +11,7 @@ import time
 
 from tutorial_lib.checks import outside
 from tutorial_lib.checks.core import EXAM_BYTES, Case, CheckError, Result
-from tutorial_lib.school.grading.wire import (
-    NOT_HELD,
-    TEXT_BYTES,
-    TIMED_OUT,
-    WireError,
-    decode,
-    encode,
-    frame,
-    read_frame,
-)
+from tutorial_lib.school.grading import wire
 
 # An oracle that measures collects garbage dozens of times, 0.1 s each with torch's objects in view.
 gc.freeze()
@@ -53,13 +44,9 @@ class RemoteFunction:
     def run_remotely(self, check: str, case: Case) -> Result | None:
         """Have the `run` half of a check done in the student's process.
 
-        Args:
-            check: The check's name.
-            case: Plain data.
-
         Returns:
-            What `run` returned there: plain data that may be anything, even malicious. None for
-            a memory exam that could not be held.
+            Plain data of `run` there, which may be anything, even malicious. None for a memory
+            exam that could not be held.
 
         Raises:
             CheckError: When the answer gave nothing usable; says why.
@@ -73,22 +60,21 @@ class RemoteFunction:
             request["before"] = cases[0]  # each case has a process of its own: one knows another
         try:
             connection = _connection()
-            connection.sendall(frame(b"Q", encode(request)))
-            counts = read_frame(connection.recv, TEXT_BYTES)[1]
-            kind, content = read_frame(connection.recv)
-        except (OSError, WireError) as error:
+            connection.sendall(wire.frame(wire.REQUEST, wire.encode(request)))
+            counts = wire.read_frame(connection.recv, wire.TEXT_BYTES)[1]
+            kind, content = wire.read_frame(connection.recv)
+        except (OSError, wire.WireError) as error:
             raise SessionLost(str(error)) from error
-        if kind == b"F":
-            raise CheckError(content.decode("utf-8", "replace"))
-        if kind == TIMED_OUT:
-            raise OutOfTime(content.decode("utf-8", "replace"))
-        if kind == NOT_HELD:
+        if kind in (wire.FAILURE, wire.TIMED_OUT):
+            failed = OutOfTime if kind == wire.TIMED_OUT else CheckError
+            raise failed(content.decode("utf-8", "replace"))
+        if kind == wire.NOT_HELD:
             return None
-        if kind != b"R":
+        if kind != wire.RESULT:
             raise SessionLost("it ended without an answer.")
         try:
-            result = decode(content)
-        except WireError as error:
+            result = wire.decode(content)
+        except wire.WireError as error:
             raise CheckError(f"the result of your code cannot be read: {error}") from error
         if not isinstance(result, dict):
             raise CheckError("your code gave no result.")

@@ -1,5 +1,6 @@
-"""What the instructor and the students get: scores, one page a submission, facts about the run."""
+"""The report: scores, one page a submission, facts about the run."""
 
-from tutorial_lib.school.grading.report.place import check_place, write_report
+from tutorial_lib.school.grading.report.report_class import report_class
+from tutorial_lib.school.grading.report.write_folder import check_folder, write_report
 
-__all__ = ["check_place", "write_report"]
+__all__ = ["check_folder", "report_class", "write_report"]

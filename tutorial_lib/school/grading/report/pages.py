@@ -1,4 +1,4 @@
-"""The pages: one a submission, one an exercise with all answers, and one for the class."""
+"""Pages of a report: one a submission, one an exercise with all answers, one for the class."""
 
 from __future__ import annotations
 
@@ -21,8 +21,6 @@ from tutorial_lib.school.grading.report.class_list import Entry
 from tutorial_lib.school.grading.report.roster import student_key
 from tutorial_lib.school.grading.report.tables import readable
 
-_OTHERS = "Answers"
-_MOST_BARS = 20
 _NUMBER = re.compile(r"\d[\d,.]*")
 _TEMPLATES = Path(__file__).resolve().parents[1] / "pages"
 
@@ -44,19 +42,12 @@ def feedback_page(lab: Lab, entry: Entry, version: str) -> str:
 
 
 def answers_page(lab: Lab, exercise: str, entries: Sequence[Entry]) -> str:
-    """Write the instructor's page of one exercise: all answers side by side, like beside like."""
+    """Write the instructor's page of one exercise: all answers side by side."""
     blank = (lab.answers[exercise].blank or "").split()
-    answers = [
-        one for one in entries if one.result.sources.get(exercise, "").split() not in ([], blank)
-    ]
+    results = [entry.result for entry in entries]
+    answers = [one for one in results if one.sources.get(exercise, "").split() not in ([], blank)]
     answers.sort(key=lambda one: (one.points(lab, exercise), one.message(lab, exercise)))
-    groups: dict[str, list[Entry]] = {}
-    for entry in answers:
-        names = sorted([*entry.alike.get(exercise, ()), entry.result.name])
-        heading = f"Nearly the same: {', '.join(names)}" if len(names) > 1 else _OTHERS
-        groups.setdefault(heading, []).append(entry)
-    groups[_OTHERS] = groups.pop(_OTHERS, [])  # behind the others
-    facts = {"lab": lab, "exercise": exercise, "groups": groups, "link": _link}
+    facts = {"lab": lab, "exercise": exercise, "answers": answers, "link": _link}
     facts["num_blank"] = len(entries) - len(answers)
     return _page("answers.html", title=f"{lab.name}, exercise {exercise}", **facts)
 
@@ -65,25 +56,12 @@ def index_page(lab: Lab, entries: Sequence[Entry], said: Sequence[str]) -> str:
     """Write the instructor's page: the class at a glance, and a row a submission."""
     best = {
         entry.student or student_key(entry.result.name): entry
-        for entry in sorted(entries, key=lambda one: one.points(lab))
-        if entry.is_graded
+        for entry in sorted(entries, key=lambda one: one.result.points(lab))
+        if entry.result.status == "graded"
     }
     counted = [*best.values()]
     facts = {"lab": lab, "entries": entries, "said": said, "link": _link, "counted": len(counted)}
-    facts |= {"bars": histogram(lab, counted), "summary": by_exercise(lab, counted)}
-    return _page("index.html", title=lab.name, **facts)
-
-
-def histogram(lab: Lab, entries: Sequence[Entry]) -> list[tuple[str, int]]:
-    """Count rows by points: for each bar its label and its count."""
-    points = [entry.points(lab) for entry in entries]
-    width = max(1, -(-(lab.maximum + 1) // _MOST_BARS))
-    bars = []
-    for low in range(0, lab.maximum + 1, width):
-        high = min(low + width - 1, lab.maximum)
-        label = f"{low}" if high == low else f"{low}-{high}"
-        bars.append((label, sum(low <= one < low + width for one in points)))
-    return bars
+    return _page("index.html", title=lab.name, summary=by_exercise(lab, counted), **facts)
 
 
 def by_exercise(lab: Lab, entries: Sequence[Entry]) -> list[dict[str, Any]]:
@@ -94,8 +72,8 @@ def by_exercise(lab: Lab, entries: Sequence[Entry]) -> list[dict[str, Any]]:
     found = []
     for exercise in lab.exercises:
         maximum = lab.maximum_of(exercise)
-        passed = sum(entry.points(lab, exercise) == maximum for entry in entries)
-        messages = [text for entry in entries if (text := entry.message(lab, exercise))]
+        passed = sum(entry.result.points(lab, exercise) == maximum for entry in entries)
+        messages = [text for entry in entries if (text := entry.result.message(lab, exercise))]
         example = {_NUMBER.sub("0", text): text for text in messages}
         alike = Counter(_NUMBER.sub("0", text) for text in messages).most_common(1)
         facts = {"exercise": exercise, "maximum": maximum, "passed": passed}

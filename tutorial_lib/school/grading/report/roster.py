@@ -1,4 +1,4 @@
-"""Who is in the class: students by name, folder, id or e-mail, and which submission is whose."""
+"""Roster of a class: students by name, folder, id or e-mail, and whose a submission is."""
 
 from __future__ import annotations
 
@@ -23,22 +23,13 @@ _CANVAS = re.compile(r"(?P<name>[^_/]+)_(?:LATE_)?(?P<id>\d+)_\d+_.*")
 
 @dataclass(frozen=True)
 class Student:
-    """One student; what is not known is empty.
+    """One student; what is not known is empty."""
 
-    Args:
-        name: As the roster has it; without a roster, as the folder or file is called.
-        folder: How the folder or file is called.
-        id: The student's number.
-        email: The address.
-        canvas_id: Canvas' own number, as its exports and the files that it packs have it.
-        section: Of the class.
-    """
-
-    name: str
-    folder: str = ""
+    name: str  # as the roster has it; without one, as the folder or file is called
+    folder: str = ""  # how the folder or file is called
     id: str = ""
     email: str = ""
-    canvas_id: str = ""
+    canvas_id: str = ""  # Canvas' own number, as its exports and the files that it packs have it
     section: str = ""
 
 
@@ -64,7 +55,7 @@ class Roster:
         self._by_key: dict[str, Student] = {}
         if path is None:
             return
-        for number, cells in read_table(path, [(*_NAME, "first name", *_FOLDER)]):
+        for number, cells in read_table(path, (*_NAME, "first name", *_FOLDER)):
             if student := _student(cells):
                 self._add(student, number)
         if not self.students:

@@ -1,8 +1,8 @@
-"""The score sheets: the instructor's own, and those that Canvas and Moodle import."""
+"""Score sheets: the instructor's own, and those that Canvas and Moodle import."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from tutorial_lib.school.grading.lab import Lab
@@ -15,8 +15,6 @@ _CANVAS = ["Student", "ID", "SIS User ID", "SIS Login ID", "Section"]
 # As Moodle exports grades; its import asks which column says who, and which holds the grade.
 _MOODLE = ["First name", "Last name", "ID number", "Email address"]
 
-Grades = Sequence[tuple[Student, dict[str, float | None]]]
-
 
 def rows(lab: Lab, entries: Sequence[Entry]) -> list[dict[str, Any]]:
     """Make the lines of `scores.csv`."""
@@ -26,54 +24,41 @@ def rows(lab: Lab, entries: Sequence[Entry]) -> list[dict[str, Any]]:
             "student": readable(entry.student.name if entry.student else ""),
             "id": readable(entry.student.id if entry.student else ""),
             "status": entry.result.status,
-            "points": entry.points(lab),
+            "points": entry.result.points(lab),
             "maximum": lab.maximum,
-            **{exercise: entry.points(lab, exercise) for exercise in lab.exercises},
-            "handed_in": entry.result.handed_in,
-            "dated_by": entry.result.dated_by,
-            "late_days": entry.late_days,
-            "overridden": " ".join(entry.overrides),
-            "review": " ".join(entry.review),
+            **{exercise: entry.result.points(lab, exercise) for exercise in lab.exercises},
+            "review": " ".join(sorted(entry.result.findings)),
         }
         for entry in entries
     ]
 
 
-def scores_csv(lab: Lab, entries: Sequence[Entry]) -> str:
-    """Write the score sheet."""
-    return as_csv(rows(lab, entries))
-
-
-def canvas_csv(maxima: Mapping[str, int], grades: Grades) -> str:
-    """Write what Canvas' gradebook imports: a line of maxima, then a line a student.
-
-    Args:
-        maxima: The points of each lab.
-        grades: Each student with the points by lab; None where nothing was graded.
-    """
-    first = dict.fromkeys(_CANVAS, "") | {"Student": "    Points Possible", **maxima}
+def canvas_csv(lab: Lab, entries: Sequence[Entry]) -> str:
+    """Write what Canvas' gradebook imports: a line of maxima, then a line a student."""
+    first = dict.fromkeys(_CANVAS, "") | {"Student": "    Points Possible", lab.name: lab.maximum}
     lines = []
-    for one, points in grades:
+    for one, points in _grades(lab, entries):
         who = (one.name, one.canvas_id, one.id, one.folder, one.section)
         lines.append(dict(zip(_CANVAS, who, strict=True)) | points)
     return as_csv([first, *lines])
 
 
-def moodle_csv(maxima: Mapping[str, int], grades: Grades) -> str:
-    """Write what Moodle's gradebook imports; arguments as for Canvas."""
+def moodle_csv(lab: Lab, entries: Sequence[Entry]) -> str:
+    """Write what Moodle's gradebook imports."""
     lines = []
-    for one, points in grades:
+    for one, points in _grades(lab, entries):
         first, _, last = one.name.partition(" ")
-        who = dict(zip(_MOODLE, (first, last, one.id, one.email), strict=True))
-        lines.append(who | dict.fromkeys(maxima, "") | points)
+        who = (first, last, one.id, one.email)
+        lines.append(dict(zip(_MOODLE, who, strict=True)) | points)
     return as_csv(lines)
 
 
-def grades_of(lab: Lab, entries: Sequence[Entry]) -> Grades:
-    """List each student who has one row, with the points of this lab."""
+def _grades(lab: Lab, entries: Sequence[Entry]) -> list[tuple[Student, dict[str, int | None]]]:
+    """List the students with one row, and the points of each; None where nothing was graded."""
     several = several_rows(entries)
+    points = [one.result.points(lab) if one.result.status == "graded" else None for one in entries]
     return [
-        (entry.student, {lab.name: entry.points(lab) if entry.is_graded else None})
-        for entry in entries
+        (entry.student, {lab.name: number})
+        for entry, number in zip(entries, points, strict=True)
         if entry.student and entry.student not in several
     ]

@@ -1,4 +1,4 @@
-"""CSV files: those that instructors write by hand or export, and those that they open."""
+"""CSV files that instructors write by hand, export, or open."""
 
 from __future__ import annotations
 
@@ -23,10 +23,9 @@ def readable(text: str) -> str:
 
 
 def as_csv(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Write a table; a text that a spreadsheet would compute gets an apostrophe.
+    """Write a table, whose first row has all columns.
 
-    Args:
-        rows: The first has all columns.
+    A text that a spreadsheet would compute gets an apostrophe.
     """
     text = io.StringIO()
     writer = csv.DictWriter(text, list(rows[0]) if rows else [], restval="", lineterminator="\n")
@@ -41,25 +40,18 @@ def _guarded(value: Any) -> Any:
     return "'" * value.startswith(_COMPUTED) + readable(value)
 
 
-def unguarded(text: str) -> str:
-    """Take off the apostrophe that `as_csv` put before a text."""
-    return (
-        text[1:] if text.startswith("'") and text[1:].startswith((*_COMPUTED, "\ufffd")) else text
-    )
-
-
-def read_table(path: Path, wanted: Sequence[Sequence[str]]) -> list[tuple[int, dict[str, str]]]:
-    """Read a table that a person wrote or a spreadsheet exported.
+def read_table(path: Path, wanted: Sequence[str]) -> list[tuple[int, dict[str, str]]]:
+    """Read a CSV file that a person wrote or a spreadsheet exported, by commas, semicolons or tabs.
 
     Args:
-        path: A CSV file, separated by commas, semicolons or tabs.
-        wanted: Columns that it must have, each in any of several spellings.
+        path: The file.
+        wanted: Spellings of the column that it must have.
 
     Returns:
         For each line that is not empty its number, and its cells by column in small letters.
 
     Raises:
-        GradingError: When the file cannot be read, or a column is missing.
+        GradingError: When the file cannot be read, or the column is missing.
     """
     try:
         text = path.read_text(encoding="utf-8-sig")
@@ -69,12 +61,11 @@ def read_table(path: Path, wanted: Sequence[Sequence[str]]) -> list[tuple[int, d
     head = text.partition("\n")[0]
     reader = csv.DictReader(io.StringIO(text), delimiter=max(",;\t", key=head.count))
     there = [name.strip().lower() for name in reader.fieldnames or ()]
-    for names in wanted:
-        if not set(names) & set(there):
-            raise GradingError(
-                f"{path} has the columns {', '.join(there) or 'of no table'}: it needs one called "
-                f"{' or '.join(names)} in its first line."
-            )
+    if not set(wanted) & set(there):
+        raise GradingError(
+            f"{path} has the columns {', '.join(there) or 'of no table'}: it needs one called "
+            f"{' or '.join(wanted)} in its first line."
+        )
     lines = []
     for row in reader:
         cells = {str(name).strip().lower(): (value or "").strip()

@@ -15,21 +15,13 @@ _NAME_CHARACTERS = 200
 
 @dataclass(frozen=True)
 class Cell:
-    """One cell, reduced to what grading reads.
+    """One cell, reduced to what grading reads."""
 
-    Args:
-        kind: `code`, `markdown` or `raw`.
-        source: Its text.
-        names: Its cell id, nbgrader's grade_id and Colab's metadata id, in this order; no blanks.
-        mark: What its first line says.
-        raw: The cell as it stands in the file.
-    """
-
-    kind: str
+    kind: str  # `code`, `markdown` or `raw`
     source: str
-    names: tuple[str, ...]
-    mark: Mark | None
-    raw: Mapping[str, Any] = field(repr=False, compare=False)
+    names: tuple[str, ...]  # cell id, nbgrader's grade_id, Colab's metadata id; no blanks
+    mark: Mark | None  # what its first line says
+    raw: Mapping[str, Any] = field(repr=False, compare=False)  # as it stands in the file
 
     @property
     def number(self) -> str | None:

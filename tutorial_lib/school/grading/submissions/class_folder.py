@@ -1,12 +1,10 @@
-"""The folder of a class: who handed something in, and the bytes of it, whatever they are."""
+"""The folder of a class: submissions by name, and their bytes, whatever they are."""
 
 from __future__ import annotations
 
-import contextlib
 import os
 import stat
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 
 from tutorial_lib.school.grading.errors import GradingError, NotGradable
@@ -17,7 +15,6 @@ MAX_BYTES = 20 * MIB
 _LEFT_BEHIND = {"__macosx", "thumbs.db", "desktop.ini", "__pycache__"}
 _KINDS = {stat.S_IFLNK: "a link", stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe"}
 _KINDS[stat.S_IFSOCK] = "a socket"
-_TIMESTAMP = "timestamp.txt"  # nbgrader's, beside the notebook
 _MISSING = "no notebook found"
 _NAMED = 5  # entries that a reason lists
 
@@ -32,9 +29,6 @@ def find_submissions(folder: Path, only: Sequence[str] = ()) -> list[str]:
         folder: The folder of the class.
         only: Names, or stems of names, of the few to grade; all when empty.
 
-    Returns:
-        Names relative to the folder, sorted.
-
     Raises:
         GradingError: When the folder is none, or holds no notebook, or `only` matches none.
     """
@@ -44,47 +38,39 @@ def find_submissions(folder: Path, only: Sequence[str] = ()) -> list[str]:
     for entry in _entries(folder):
         inner = []
         if entry.is_dir(follow_symlinks=False) and not _is_notebook_name(entry.name):
-            inner = notebooks_in(Path(entry.path))
+            inner = sorted(one.name for one in _entries(entry) if _is_notebook_name(one.name))
         names += [f"{entry.name}/{name}" for name in inner] or [entry.name]
     if not any(_is_notebook_name(name) for name in names):
         raise GradingError(f"{folder} holds no .ipynb file, neither itself nor one folder down.")
     for wanted in only:
-        if not any(is_called(name, wanted) for name in names):
+        if not any(_is_called(name, wanted) for name in names):
             raise GradingError(f"no submission in {folder} is called {wanted!r}.")
-    chosen = [name for name in names if not only or any(is_called(name, one) for one in only)]
+    chosen = [name for name in names if not only or any(_is_called(name, one) for one in only)]
     return sorted(chosen)
 
 
-def notebooks_in(folder: Path) -> list[str]:
-    """List the notebooks right in a folder, by name; none where it cannot be opened."""
-    return sorted(entry.name for entry in _entries(folder) if _is_notebook_name(entry.name))
-
-
-def _entries(folder: Path) -> list[os.DirEntry[str]]:
+def _entries(folder: Path | os.DirEntry[str]) -> list[os.DirEntry[str]]:
     try:
         with os.scandir(folder) as entries:
             # a leading dot: checkpoints of Jupyter, resource forks of macOS
-            return [
-                entry
-                for entry in entries
-                if not entry.name.startswith(".") and entry.name.lower() not in _LEFT_BEHIND
-            ]
+            there = [entry for entry in entries if not entry.name.startswith(".")]
     except OSError:
         return []
+    return [entry for entry in there if entry.name.lower() not in _LEFT_BEHIND]
 
 
 def _is_notebook_name(name: str) -> bool:
     return name.lower().endswith(".ipynb")
 
 
-def is_called(name: str, wanted: str) -> bool:
+def _is_called(name: str, wanted: str) -> bool:
     """Tell whether a submission may be meant: by name, by stem, by file or by folder."""
     stem = name[: -len(".ipynb")] if _is_notebook_name(name) else name
     return wanted in (name, stem, Path(name).name, name.split("/")[0])
 
 
 def check_is_notebook(path: Path) -> None:
-    """Say what lies in the place of a notebook, where there is none.
+    """Refuse what is not called like a notebook, and say what lies there.
 
     Raises:
         NotGradable: When the name is not that of a notebook.
@@ -122,7 +108,11 @@ def read_content(path: Path) -> bytes:
         if not stat.S_ISREG(status.st_mode):
             what = _KINDS.get(stat.S_IFMT(status.st_mode), "a device")
             raise NotGradable("not a notebook", f"This is {what}: hand in the notebook itself.")
-        content = _beginning(path, MAX_BYTES + 1)
+        # Not blocking: a named pipe would wait for ever. Not following: a link may lead anywhere.
+        flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+        with os.fdopen(os.open(path, flags), "rb") as file:
+            regular = stat.S_ISREG(os.fstat(file.fileno()).st_mode)
+            content = file.read(MAX_BYTES + 1) if regular else b""
     except OSError as error:
         raise NotGradable("unreadable", f"The file cannot be read: {error.strerror}.") from error
     if len(content) > MAX_BYTES:
@@ -132,28 +122,3 @@ def read_content(path: Path) -> bytes:
             "allowed: clear the outputs and save it again.",
         )
     return content
-
-
-def _beginning(path: Path, num_bytes: int) -> bytes:
-    # Not blocking: a named pipe would wait for ever. Not following: a link may lead anywhere.
-    flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
-    with os.fdopen(os.open(path, flags), "rb") as file:
-        return file.read(num_bytes) if stat.S_ISREG(os.fstat(file.fileno()).st_mode) else b""
-
-
-def handed_in(path: Path) -> tuple[str, str]:
-    """Say when a submission was handed in, and how that is known.
-
-    Returns:
-        The date in ISO 8601, and `timestamp.txt` or `file time`; both empty where it is gone.
-    """
-    with contextlib.suppress(OSError, ValueError):
-        text = _beginning(path.parent / _TIMESTAMP, 100).decode("ascii").strip()
-        return _in_iso(datetime.fromisoformat(text.replace(" UTC", "+00:00"))), _TIMESTAMP
-    with contextlib.suppress(OSError, ValueError, OverflowError):
-        return _in_iso(datetime.fromtimestamp(path.lstat().st_mtime, UTC).astimezone()), "file time"
-    return "", ""
-
-
-def _in_iso(time: datetime) -> str:
-    return (time if time.tzinfo else time.astimezone()).isoformat(timespec="seconds")

@@ -1,9 +1,9 @@
-"""Reads a submission: its answers, and what is seen in them without running them.
+"""The reader of one submission: its answers, and findings in them, without running them.
 
 What JSON holds can take thirty times its bytes in memory, and parsing hostile text can end the
 process that does it. So the grader runs this file as a program, which limits its own memory and
-time. It reads the lab and the file from its standard input, and writes two lines of JSON: the
-answers, and what it sees in them. If it ends in between, the answers are judged all the same.
+time. It reads the lab and the file from its standard input, and writes the answers in JSON, before
+they are inspected and once more behind it. If it ends in between, the first line is judged.
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ if __name__ == "__main__":
 
 from tutorial_lib.school.grading.errors import NotGradable
 from tutorial_lib.school.grading.lab import Lab
+from tutorial_lib.school.grading.submissions.answers import NOT_PYTHON, Answers
 from tutorial_lib.school.grading.submissions.cells import read_cells
-from tutorial_lib.school.grading.submissions.look import NOT_PYTHON, look
-from tutorial_lib.school.grading.submissions.submission import Answers, Part, match_answers
+from tutorial_lib.school.grading.submissions.inspect_submission import inspect_submission
+from tutorial_lib.school.grading.submissions.match_cells import match_answers
 
 MEMORY_BYTES, _CPU_SECONDS = 256 * 1024**2, 20
 _CLOCK_SECONDS = 120  # for a machine that is busy
@@ -41,25 +42,20 @@ def read_submission(lab: Lab, content: bytes) -> Answers:
     """
     # without site packages it starts in a few hundredths of a second
     command = [sys.executable, "-I", "-S", __file__]
-    said = seen = b""
+    said = inspected = b""
     with contextlib.suppress(subprocess.TimeoutExpired):
         asked = pickle.dumps(lab) + content
         done = subprocess.run(command, input=asked, capture_output=True, timeout=_CLOCK_SECONDS)
-        said, _, seen = done.stdout.partition(b"\n")
+        said, _, inspected = done.stdout.partition(b"\n")
     if not said:
         raise NotGradable("unreadable", f"The file {_TOO_LONG}.")
     facts: dict[str, Any] = json.loads(said)
     if "status" in facts:
         raise NotGradable(facts["status"], facts["reason"])
-    facts["parts"] = {
-        name: [Part(**part) for part in some] for name, some in facts["parts"].items()
-    }
     with contextlib.suppress(ValueError):
-        return Answers(**facts | {"seen": json.loads(seen)})
+        return Answers.from_json(json.loads(inspected))
     reason = (1, NOT_PYTHON, "to parse these cells ends the process that does it")
-    return Answers(
-        **facts | {"seen": {"findings": {number: [reason] for number in facts["parts"]}}}
-    )
+    return Answers.from_json(facts | {"findings": {number: [reason] for number in facts["parts"]}})
 
 
 def _read(lab: Lab, content: bytes) -> Answers:
@@ -123,7 +119,7 @@ def main() -> None:
         print(json.dumps(vars(finding)))
     else:
         print(json.dumps(dataclasses.asdict(answers)), flush=True)
-        print(json.dumps(look(lab, answers)))
+        print(json.dumps(dataclasses.asdict(inspect_submission(lab, answers))))
 
 
 if __name__ == "__main__":

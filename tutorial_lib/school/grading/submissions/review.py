@@ -1,4 +1,4 @@
-"""What a person should read in an answer: found in its syntax tree, and told to no student.
+"""Findings that a person should read, from an answer's syntax tree; no student is told.
 
 An honest answer may be among the findings, and no list of tricks is complete. Parsing hostile text
 can end the process, so this runs in one that can be thrown away (`look`).
@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from tutorial_lib.school.grading.submissions.needs import bound_names
+from tutorial_lib.school.grading.submissions.slice_cells import bound_names
 
 
 def _words(text: str) -> frozenset[str]:
@@ -58,15 +58,7 @@ _FRAMES = _words(
 )
 _LABELS = ("__name__", "__doc__", "__qualname__", "__wrapped__", "__annotations__", "__module__")
 _BY_NAME = ("getattr", "setattr", "delattr")
-_MODULES = (
-    "torch",
-    "torch.nn",
-    "torch.nn.functional",
-    "torch.optim",
-    "torch.autograd",
-    "sys",
-    "gc",
-)
+_MODULES = _words("torch torch.nn torch.nn.functional torch.optim torch.autograd sys gc")
 _HIDDEN_NAME = re.compile(r"\.__\w+__")
 _PACKAGE = Path(__file__).resolve().parents[3]
 _CHANGES = "changes what the checks use too"
@@ -76,13 +68,7 @@ _MOST_FINDINGS, _MOST_CHARACTERS = 20, 80
 
 
 class Finding(NamedTuple):
-    """One thing to read.
-
-    Args:
-        line: Of the cell.
-        what: As it stands there.
-        why: Why it matters.
-    """
+    """One thing to read: the cell's line, what stands there, and why it matters."""
 
     line: int
     what: str
@@ -138,7 +124,7 @@ class _Search:
         calls = [node for node in self.nodes if isinstance(node, ast.Call)]
         self.inner |= {id(node.args[0]) for node in calls if _named(node) in _BY_NAME}
         statements = (node for node in self.nodes if isinstance(node, ast.stmt))
-        self.own = {node.attr for node in attributes if _is_stored(node)}
+        self.own = {node.attr for node in attributes if not isinstance(node.ctx, ast.Load)}
         self.own |= {name for statement in statements for name in bound_names(statement)}
 
     def path(self, node: ast.AST | None) -> str:
@@ -184,7 +170,7 @@ class _Search:
 
     def at_attribute(self, node: ast.Attribute) -> Iterator[tuple[str, str]]:
         """Judge a name behind a dot that is read, or given a value."""
-        if not _is_stored(node):
+        if isinstance(node.ctx, ast.Load):
             by_itself = isinstance(node.value, ast.Name) and node.value.id in ("self", "cls")
             yield from self.at_name(node.attr, by_itself)
         elif self.path(node.value) or (_is_dunder(node.attr) and node.attr not in _LABELS):
@@ -236,10 +222,6 @@ class _Search:
             yield path, "is private to the library that it belongs to"
 
 
-def _is_stored(node: ast.Attribute) -> bool:
-    return isinstance(node.ctx, ast.Store | ast.Del)
-
-
 def _is_dunder(name: str) -> bool:
     return name.startswith("__") and name.endswith("__")
 
@@ -256,6 +238,5 @@ def _named(node: ast.Call) -> str:
 def _literal(node: ast.Call) -> str:
     """Give the second argument of getattr and the like, where it is written out."""
     second = node.args[1] if len(node.args) > 1 else None
-    if isinstance(second, ast.Constant) and isinstance(second.value, str):
-        return second.value
-    return ""
+    value = second.value if isinstance(second, ast.Constant) else ""
+    return value if isinstance(value, str) else ""

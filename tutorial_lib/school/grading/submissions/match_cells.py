@@ -1,16 +1,16 @@
-"""Matching the cells of a submission with the exercises: cells written by anybody."""
+"""Matches of a submission's cells, written by anybody, with the exercises."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
 from tutorial_lib.school.grading.errors import NotGradable
 from tutorial_lib.school.grading.lab import AnswerCell, Lab
+from tutorial_lib.school.grading.submissions.answers import Answers, Part
 from tutorial_lib.school.grading.submissions.cells import MOST_CHARACTERS, Cell, split_at_marks
-from tutorial_lib.school.grading.submissions.needs import possible_names
+from tutorial_lib.school.grading.submissions.slice_cells import possible_names
 
 # By lines, without parsing: parsing hostile text can end the process.
 _DEFINITION = re.compile(r"(?:async )?(?:def|class) +(\w+)")
@@ -18,51 +18,6 @@ _IMPORT = re.compile(r"(?:import|from) .+")
 _ASSIGNMENT = re.compile(r"(\w+(?:[ \t]*,[ \t]*\w+)*)[ \t]*(?::[^=\n]*)?=(?!=)")
 _MOST_NOTES = 20
 _MOST_OWN_CHARACTERS = 4 * MOST_CHARACTERS  # of cells that answer no exercise, together
-
-
-@dataclass(frozen=True)
-class Part:
-    """A cell of the student's that is run for an exercise.
-
-    Args:
-        source: Its text.
-        own: Whether it stands beside the answer, such as a cell of helper functions.
-    """
-
-    source: str
-    own: bool = False
-
-
-@dataclass(frozen=True)
-class Answers:
-    """What a submission says.
-
-    Args:
-        parts: What is run for an exercise, in order; absent where there is no answer.
-        problems: Why there is none, by exercise.
-        notes: What the student should know about the rest of the notebook.
-        edited: Set-up cells of the course that the student changed, by their id.
-        seen: What `look` sees in them; empty for answers that are nobody's.
-    """
-
-    parts: dict[str, list[Part]] = field(default_factory=dict)
-    problems: dict[str, str] = field(default_factory=dict)
-    notes: list[str] = field(default_factory=list)
-    edited: dict[str, str] = field(default_factory=dict)
-    seen: dict[str, Any] = field(default_factory=dict)
-
-    @property
-    def sources(self) -> dict[str, str]:
-        """Give the student's answer by exercise, without the cells beside it."""
-        return {
-            number: "\n\n".join(part.source for part in parts if not part.own)
-            for number, parts in self.parts.items()
-        }
-
-
-def one_part_each(sources: dict[str, str]) -> Answers:
-    """Make answers of one cell each, by exercise."""
-    return Answers({number: [Part(source)] for number, source in sources.items()})
 
 
 @dataclass(frozen=True)
@@ -226,40 +181,3 @@ def _compare_with_the_course(placed: Sequence[_Placed], answers: Answers) -> Non
     if checks_differ:
         notes.append("Check cells of this file differ from the course's; the course's were used.")
     answers.notes.extend(notes[:_MOST_NOTES])
-
-
-def student_steps(lab: Lab, answers: Answers) -> list[dict[str, Any]]:
-    """List the cells that a student's process has: the course's set-up, and the student's.
-
-    Returns:
-        Steps in order: `exercise` (None for all but answers), `source`, `file`; for the student's
-        cells the exercise that they are run for, `group`; and for those that answer nothing `keep`,
-        the names that they may not define anew, since a cell of the course or an answer has.
-    """
-    steps: list[dict[str, Any]] = []
-    answered: set[str] = set()
-    for cell in lab.cells:
-        if cell.kind != "code":
-            continue
-        if cell.mark is None:
-            steps.append(_step(cell.source, f"<set-up {len(steps)}>"))
-            if edited := answers.edited.get(cell.names[0] if cell.names else ""):
-                steps.append(
-                    _step(edited, f"<own cell {len(steps)}>", keep=lab.setup_names | answered)
-                )
-        for number, part in enumerate(answers.parts.get(cell.number or "", ())):
-            if part.own:
-                step = _step(part.source, f"<own cell {len(steps)}>", keep=answered)
-            else:
-                more = f", cell {number + 1}" if number else ""
-                step = _step(part.source, f"<exercise {cell.number}{more}>", cell.number)
-            steps.append(step | {"group": cell.number})
-        answered |= set(lab.answers[cell.number].names) if cell.number in answers.parts else set()
-    return steps
-
-
-def _step(
-    source: str, file: str, exercise: str | None = None, keep: Iterable[str] | None = None
-) -> dict[str, Any]:
-    step = {"exercise": exercise, "source": source, "file": file}
-    return step if keep is None else step | {"keep": sorted(keep)}

@@ -13,7 +13,7 @@ from typing import Any
 
 from tutorial_lib.school.grading.errors import GradingError
 from tutorial_lib.school.grading.lab import Lab, load_lab
-from tutorial_lib.school.grading.submissions.needs import bound_names, statements, used_names
+from tutorial_lib.school.grading.submissions.slice_cells import bound_names, statements, used_names
 
 _PACKAGE = "wrong_answers"
 _MARKS = ("wrong", "right")

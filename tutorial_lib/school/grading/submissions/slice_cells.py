@@ -1,4 +1,4 @@
-"""What a piece of code needs from the cells above it: grading runs that, and no measurement.
+"""Slices of cells: the statements that a piece of code needs from above it, no measurement.
 
 A lab measures, plots and tries things out between its exercises, and so do students. None of that
 is repeated for every check of every submission: only the statements whose names are used, and what

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from grading_selftest.known_answers import KnownAnswer, known_answers
 from tutorial_lib.school.grading.bench import Order, blank, open_bench, solution
 from tutorial_lib.school.grading.inside.processes import interruptible
-from tutorial_lib.school.grading.known_answers import KnownAnswer, known_answers
 from tutorial_lib.school.grading.lab import Lab, load_lab
 from tutorial_lib.school.grading.request import check_request
 from tutorial_lib.school.grading.results import Graded
-from tutorial_lib.school.grading.submissions.submission import Answers, one_part_each
+from tutorial_lib.school.grading.submissions.answers import Answers, one_part_each
 from tutorial_lib.units import GIB
 
 if TYPE_CHECKING:
@@ -81,12 +81,23 @@ def selftest(
     return _selftest(course, root, order, workers)
 
 
+def only(lab: Lab, exercise: str) -> Lab:
+    """Give a lab with the checks of one exercise alone."""
+    cells = [
+        cell
+        for cell in lab.cells
+        if not cell.mark or cell.mark.kind == "exercise" or cell.mark.number == exercise
+    ]
+    checks = [check for check in lab.checks if check.exercise == exercise]
+    return replace(lab, cells=cells, checks=checks)
+
+
 def _selftest(
     lab: Lab, root: Path, order: Order, workers: int | None
 ) -> tuple[pd.DataFrame, list[str]]:
     cases = list(_cases(lab, known_answers(root, lab)))
     twice = {(case.exercise, case.kind): case for case in reversed(cases)}
-    views = {number: lab.only(number) for number in lab.exercises}
+    views = {number: only(lab, number) for number in lab.exercises}
     with (
         interruptible(),
         open_bench(order) as bench,

@@ -1,0 +1,94 @@
+"""Findings and notes about a submission's cells, without running them.
+
+Parsing hostile text can end the process that does it, so this runs in `reader`'s program. It
+imports nothing but a few small modules, so that it starts in a few hundredths of a second.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from tutorial_lib.school.grading.lab import Lab
+from tutorial_lib.school.grading.submissions import review, slice_cells
+from tutorial_lib.school.grading.submissions.answers import NOT_PYTHON, Answers, Step, student_steps
+
+
+def inspect_submission(lab: Lab, answers: Answers) -> Answers:
+    """Add to answers what a person should read in them, notes for the student, and cuts."""
+    sources = [cell.source for cell in lab.cells if cell.kind == "code" and not cell.mark]
+    course = [tree for tree in map(slice_cells.tree_of, sources) if tree]
+    references = [slice_cells.tree_of(answer.reference) for answer in lab.answers.values()]
+    steps = student_steps(lab, answers)
+    cells = _cells(steps)
+    known: dict[str, str] = {}
+    for parsed in [*course, *(tree for _, _, tree in cells if tree)]:
+        known |= review.imported(parsed)
+    allowed = {path for tree in course for path in review.imported(tree).values()} - review.HIDDEN
+    allowed -= {path for path in allowed for denied in review.DENIED if path.startswith(denied)}
+    allowed |= _written(steps)
+
+    def read(tree: ast.Module) -> list[review.Finding]:
+        return review.findings(tree, known, allowed)
+
+    usual = {one.what for tree in references if tree for one in read(tree)}
+    of_course = {one.what for tree in course for one in read(tree)}
+    allowed |= {one for one in review.DENIED if any(what.startswith(one) for what in usual)}
+    found: dict[str, list[tuple[int, str, str]]] = {}
+    for number, step, tree in cells:
+        if tree is None:
+            new = [review.Finding(1, NOT_PYTHON, "nobody sees what it does")]
+        else:
+            same = usual if "group" in step else usual | of_course
+            new = [one for one in read(tree) if one.what not in same]
+        if new:
+            new = new if step["exercise"] else [one._replace(line=0) for one in new]
+            found.setdefault(number, []).extend(new)
+    cuts = {number: slice_cells.cut(slice_cells.up_to(steps, number)) for number in answers.parts}
+    notes = [*answers.notes, *_notes(course, steps)]
+    return replace(answers, findings=found, notes=notes, cuts=cuts)
+
+
+def _cells(steps: Sequence[Step]) -> list[tuple[str, Step, ast.Module | None]]:
+    """List the student's cells, whole: for which exercise, the step, and parsed."""
+    cells: list[tuple[str, Step, ast.Module | None]] = []
+    group = ""
+    for step in reversed(steps):
+        group = step.get("group", group)
+        source = step["source"]
+        if step["exercise"] or "keep" in step:
+            if source.lstrip().startswith(slice_cells.WRITES_A_FILE):
+                source = source.lstrip().partition("\n")[2]
+            cells.append((group, step, slice_cells.tree_of(source)))
+    return cells[::-1]
+
+
+def _written(steps: Sequence[Step]) -> set[str]:
+    """List the modules that cells write into files."""
+    heads = [step["source"].lstrip().split("\n", 1)[0] for step in steps]
+    return {
+        Path(head.split()[-1]).stem for head in heads if head.startswith(slice_cells.WRITES_A_FILE)
+    }
+
+
+def _notes(course: Sequence[ast.Module], steps: Sequence[Step]) -> list[str]:
+    """Say which changes of set-up cells had no effect, though an answer uses what was changed."""
+    statements = [statement for tree in course for statement in tree.body]
+    own = set(map(ast.dump, statements))
+    set_up = set().union(*map(slice_cells.bound_names, statements))
+    answers = [slice_cells.plain_python(step["source"]) for step in steps if step["exercise"]]
+    used = set().union(*map(slice_cells.used_names, answers))
+    edited = [step["source"] for step in steps if "keep" in step and "group" not in step]
+    changed: set[str] = set()
+    for tree in filter(None, map(slice_cells.tree_of, edited)):
+        for statement in tree.body:
+            is_import = isinstance(statement, ast.Import | ast.ImportFrom)
+            if not is_import and ast.dump(statement) not in own:
+                changed |= slice_cells.bound_names(statement) & set_up & used
+    return [
+        f"{name} was changed in a cell of the course, and the course's own was used: give it "
+        "another name in a cell of your own."
+        for name in sorted(changed)
+    ]
