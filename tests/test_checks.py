@@ -13,8 +13,10 @@ import pytest
 import torch
 from IPython.core.interactiveshell import InteractiveShell
 
-from tutorial_lib.checks import core, expect, forbid
-from tutorial_lib.checks.core import Check, CheckError, Opaque, plain
+from tutorial_lib.checks import CheckError
+from tutorial_lib.checks.given import RunHalf, forbid
+from tutorial_lib.checks.given.values import Opaque, plain
+from tutorial_lib.checks.vocabulary import Exercise, exercise, expect
 
 
 def double(x):
@@ -26,16 +28,18 @@ def judge_double(case, result):
     expect.number_of_bytes(result["seen"], 2 * case["x"], "double(x)", faults)
 
 
-def make_check(**changes):
+def run_double(answer, case):
+    return {"seen": answer(case["x"])}
+
+
+def make_check(forbidden=(), **changes):
     settings = {
-        "name": "toy.double",
-        "exercise": "7.2",
+        "run": RunHalf("toy.double", "7.2", run_double, forbidden),
         "passed": "everything doubled",
-        "cases": lambda seed: [{"x": seed + 21}, {"x": seed + 4}],
-        "run": lambda answer, case: {"seen": answer(case["x"])},
+        "cases": lambda draw: [{"x": 21}, {"x": 4}],
         "judge": judge_double,
     }
-    return Check(**(settings | changes))
+    return Exercise(**(settings | changes))
 
 
 def refusal(answer, **changes):
@@ -165,7 +169,7 @@ def test_what_an_answer_sets_is_put_back_before_it_is_judged():
 
 @pytest.mark.parametrize("frozen", [False, True])
 def test_the_collector_is_left_as_it_was(frozen):
-    core._count_frozen.cache_clear()  # as in a process without a check so far
+    exercise._count_frozen.cache_clear()  # as in a process without a check so far
     gc.unfreeze()
     if frozen:
         gc.freeze()
@@ -174,16 +178,16 @@ def test_the_collector_is_left_as_it_was(frozen):
     refusal(lambda x: x)
     assert bool(gc.get_freeze_count()) == bool(count)
     gc.unfreeze()
-    core._count_frozen.cache_clear()
+    exercise._count_frozen.cache_clear()
 
 
 def test_the_seed_comes_from_the_environment(monkeypatch):
     asked = []
-    monkeypatch.setenv(core.SEED_VARIABLE, "30")
-    make_check(cases=lambda seed: asked.append(seed) or [])(double)
-    monkeypatch.delenv(core.SEED_VARIABLE)
-    make_check(cases=lambda seed: asked.append(seed) or [])(double)
-    assert asked == [30, 0]
+    monkeypatch.setenv(exercise.SEED_VARIABLE, "30")
+    make_check(cases=lambda draw: asked.append(draw.random()) or [])(double)
+    monkeypatch.delenv(exercise.SEED_VARIABLE)
+    make_check(cases=lambda draw: asked.append(draw.random()) or [])(double)
+    assert asked == [random.Random(seed).random() for seed in (30, 0)]
 
 
 def test_a_remote_answer_is_judged_by_what_comes_back():

@@ -19,7 +19,7 @@ sys.path.insert(0, str(CORPUS))
 
 import toy  # noqa: E402
 
-from tutorial_lib.checks.core import Opaque  # noqa: E402
+from tutorial_lib.checks.given.values import Opaque  # noqa: E402
 from tutorial_lib.school.grading import GradingError, grade, report, wire  # noqa: E402
 from tutorial_lib.school.grading.judging.judge import Verdict, judge_notebook  # noqa: E402
 from tutorial_lib.school.grading.lab import load_lab  # noqa: E402

@@ -9,9 +9,10 @@ from torch import nn
 from wrong_answers import solved
 
 from tutorial_lib import ranks
-from tutorial_lib.checks import expect, lab06, observe
-from tutorial_lib.checks.core import CheckError
+from tutorial_lib.checks import CheckError, lab06
+from tutorial_lib.checks.given import observe
 from tutorial_lib.checks.lab06 import models
+from tutorial_lib.checks.vocabulary import expect
 
 LAB = solved("lab06")
 

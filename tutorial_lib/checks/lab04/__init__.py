@@ -1,6 +1,6 @@
 """The checks of lab 04, schedules."""
 
-from tutorial_lib.checks.calls import calls_of
+from tutorial_lib.checks.core import calls_of
 from tutorial_lib.checks.lab04.ex4_1 import segments_cost
 from tutorial_lib.checks.lab04.ex4_2 import run_tree
 from tutorial_lib.checks.lab04.ex4_3 import fewest_forwards

@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from tutorial_lib import plan
-from tutorial_lib.checks import expect, read, surroundings
 from tutorial_lib.checks.core import Case, Check, Result
+from tutorial_lib.checks.given import answered, surroundings
 from tutorial_lib.checks.lab04 import models
+from tutorial_lib.checks.vocabulary import expect, read
 from tutorial_lib.plan.simulate import Tree
 
 # Number of stages, and length of a segment: the last one is shorter, or all, or one stage.
@@ -38,7 +39,7 @@ def _run(answer: Callable[..., Any], case: Case) -> Result:
     stages = models.stages_of(case)
     returned = answer(stages, case["length"])
     surroundings.expect_unchanged(stages, models.stages_of(case))
-    peak, seconds = read.several(returned, 2, "the peak and the seconds")
+    peak, seconds = answered.several(returned, 2, "the peak and the seconds")
     return {"peak": peak, "seconds": seconds}
 
 

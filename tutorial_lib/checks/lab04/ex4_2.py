@@ -10,9 +10,10 @@ from typing import Any
 from torch import Tensor
 
 from tutorial_lib import plan
-from tutorial_lib.checks import exam, expect, observe, read
 from tutorial_lib.checks.core import Case, Check, CheckError, Result, plain
+from tutorial_lib.checks.given import exam, observe
 from tutorial_lib.checks.lab04 import models
+from tutorial_lib.checks.vocabulary import expect, read
 
 _TOLERANCE = 0.03
 _TREES = (

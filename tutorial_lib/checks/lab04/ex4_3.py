@@ -8,9 +8,9 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
-from tutorial_lib.checks import expect, read
 from tutorial_lib.checks.core import Case, Check, CheckError, Result
 from tutorial_lib.checks.lab04 import models
+from tutorial_lib.checks.vocabulary import expect, read
 
 
 def _cases(seed: int) -> list[Case]:

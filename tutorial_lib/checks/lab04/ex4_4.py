@@ -7,9 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 from tutorial_lib import plan
-from tutorial_lib.checks import expect
 from tutorial_lib.checks.core import Case, Check, Result
 from tutorial_lib.checks.lab04 import models
+from tutorial_lib.checks.vocabulary import expect
 from tutorial_lib.plan.simulate import Tree, leaves
 
 _INSIDE = 10**6  # units; a boundary is one

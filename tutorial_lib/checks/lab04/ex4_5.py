@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 
 from tutorial_lib import plan
-from tutorial_lib.checks import expect, read, surroundings
 from tutorial_lib.checks.core import Case, Check, Result
+from tutorial_lib.checks.given import surroundings
 from tutorial_lib.checks.lab04 import models
+from tutorial_lib.checks.vocabulary import expect, read
 from tutorial_lib.plan.costs import Bytes, Costs
 from tutorial_lib.plan.floor import Floor
 from tutorial_lib.plan.simulate import Tree

@@ -10,9 +10,10 @@ from functools import cached_property
 from typing import Any
 
 from tutorial_lib import plan
-from tutorial_lib.checks import expect, observe, surroundings
 from tutorial_lib.checks.core import Case, Check, CheckError, Result
+from tutorial_lib.checks.given import observe, surroundings
 from tutorial_lib.checks.lab04 import models
+from tutorial_lib.checks.vocabulary import expect
 from tutorial_lib.plan.costs import Costs
 from tutorial_lib.plan.exact import choices
 

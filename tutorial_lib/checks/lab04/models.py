@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from tutorial_lib import plan
-from tutorial_lib.checks import forbid
 from tutorial_lib.checks.core import Case, CheckError
+from tutorial_lib.checks.given import forbid
 from tutorial_lib.plan.costs import Bytes, Costs
 from tutorial_lib.plan.simulate import Tree, leaves
 

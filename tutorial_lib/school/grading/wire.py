@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from tutorial_lib.checks.core import Opaque
+from tutorial_lib.checks.given.values import Opaque
 
 TIMED_OUT = b"T"  # a failure that another attempt may mend; only a session says so
 COUNTS = b"C"  # goes before each answer of a session: what the process has reported, counted
@@ -79,7 +79,7 @@ def _read_exactly(read: Callable[[int], bytes], length: int) -> bytes:
 
 
 def encode(value: Any) -> bytes:
-    """Write plain data (see `checks.core.plain`) as bytes.
+    """Write plain data (see `checks.given.values.plain`) as bytes.
 
     Raises:
         WireError: When it is larger than a message may be.

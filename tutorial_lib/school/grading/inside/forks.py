@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 
-from tutorial_lib.checks.core import quietly
+from tutorial_lib.checks.given.settings import quietly
 from tutorial_lib.school.grading.inside import sandbox, session, view
 from tutorial_lib.school.grading.launch import serve_forks
 from tutorial_lib.units import MIB

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tutorial_lib.checks.core import EXAM_BYTES
+from tutorial_lib.checks.given.half import EXAM_BYTES
 from tutorial_lib.school.grading.inside import processes, sandbox, student
 from tutorial_lib.school.grading.inside.watch import Spent, Watch
 from tutorial_lib.school.grading.submissions.needs import up_to

@@ -24,8 +24,8 @@ from typing import Any, NoReturn
 
 from IPython.core.inputtransformer2 import TransformerManager
 
-from tutorial_lib.checks import forbid, outside
-from tutorial_lib.checks.core import Check, CheckError, run_in_place
+from tutorial_lib.checks.given import CheckError, RunHalf, forbid, outside
+from tutorial_lib.checks.given.half import run_in_place
 from tutorial_lib.school.grading.submissions.needs import WRITES_A_FILE, cut, untimed
 from tutorial_lib.school.grading.wire import encode, frame
 
@@ -81,19 +81,20 @@ def run_cell(source: str, name: str, namespace: dict[str, Any], flags: int = 0) 
     return flags | int(code.co_flags & _FUTURE)
 
 
-def find_check(package: str, name: str) -> Check:
-    """Find a check by its name, as in `lab01.parameter_bytes`.
+def find_half(package: str, name: str) -> RunHalf:
+    """Find the run half of a check by its name, as in `lab01.parameter_bytes`.
 
     Raises:
-        LookupError: When the name leads to anything but a check.
+        LookupError: When the name leads to anything else.
     """
-    module, _, attribute = name.partition(".")
-    if not (module.isidentifier() and attribute.isidentifier()):
+    lab, _, attribute = name.partition(".")
+    if not (lab.isidentifier() and attribute.isidentifier()):
         raise LookupError(f"{name!r} is not the name of a check.")
-    check = getattr(importlib.import_module(f"{package}.{module}"), attribute, None)
-    if not isinstance(check, Check):
+    found = getattr(importlib.import_module(f"{package}.{lab}"), attribute, None)
+    half = getattr(found, "half", found)  # with a whole check around it, where there is one
+    if not isinstance(half, RunHalf):
         raise LookupError(f"{package}.{name} is not a check.")
-    return check
+    return half
 
 
 def work(
@@ -130,17 +131,17 @@ def _result(
     package: str,
     send: Callable[[bytes, bytes], None],
 ) -> Any:
-    check = find_check(package, request["check"])
+    half = find_half(package, request["check"])
     used: list[str] = []
-    forbid.remove(check.forbidden, CheckError, used)  # for good, before any line of the student's
-    check = dataclasses.replace(check, forbidden=())
+    forbid.remove(half.forbidden, CheckError, used)  # for good, before any line of the student's
+    half = dataclasses.replace(half, forbidden=())
     main = types.ModuleType("__main__")
     sys.modules["__main__"] = main
     namespace = vars(main)
     namespace["get_ipython"] = lambda: Shell(namespace)
     namespace["display"] = lambda *things, **options: None
     # A student's cell may call a check, which has nothing to judge by in here.
-    Check.__call__ = lambda self, answer: None  # type: ignore[method-assign]
+    RunHalf.__call__ = lambda self, answer: None  # type: ignore[method-assign, misc]
     sys.path.append("")  # for modules that a cell writes
     stopped, flags = "", 0
 
@@ -164,10 +165,10 @@ def _result(
         raise CheckError(f"your answer cell for exercise {request['exercise']} {reason}.")
     if before := request.get("before"):  # as in a notebook, where it is not the first call
         with contextlib.suppress(BaseException):
-            run_in_place(check, namespace[name], before)
+            run_in_place(half, namespace[name], before)
     used.clear()  # what cells try out is not the function's doing
     outside.listen(lambda name: send(REPORT, name.encode()))
-    result = run_in_place(check, namespace[name], request["case"])
+    result = run_in_place(half, namespace[name], request["case"])
     if used:  # and the answer has caught the error
         raise CheckError(used[0])
     return result

@@ -9,8 +9,8 @@ import os
 import socket
 import time
 
-from tutorial_lib.checks import outside
-from tutorial_lib.checks.core import EXAM_BYTES, Case, CheckError, Result
+from tutorial_lib.checks.given import Case, CheckError, Result, outside
+from tutorial_lib.checks.given.half import EXAM_BYTES
 from tutorial_lib.school.grading.wire import (
     NOT_HELD,
     TEXT_BYTES,

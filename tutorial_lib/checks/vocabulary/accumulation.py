@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tutorial_lib.checks import expect, read
-from tutorial_lib.checks.core import CheckError, Result
+from tutorial_lib.checks.given.values import CheckError, Result
+from tutorial_lib.checks.vocabulary import expect, read
 
 OLD_GRADIENT = "what was handed over in .grad was added to the window: zero the gradients first."
 LAST_ALONE = "only the last micro-batch is in the gradient: zero once, at the start."
@@ -103,9 +103,6 @@ def expect_gradient(
         faults: See `expect`.
         where: Words for which update it was.
         like: What the gradient should be that of.
-
-    Raises:
-        CheckError: When they differ by more than rounding.
     """
     if not bool(torch.isfinite(seen).all()):
         raise CheckError(f"{where}a gradient is nan or infinite: was there a division by nothing?")
@@ -167,9 +164,6 @@ def expect_clipped(
 
     Returns:
         What was wanted.
-
-    Raises:
-        CheckError: When it is another.
     """
     wanted = clipped(gradient, limit, seen)
     at_limit = any(math.isclose(float(seen.norm()), n, rel_tol=1e-3) for n in (limit, *limits))
@@ -186,11 +180,7 @@ def expect_clipped(
 
 
 def expect_rows_at_most(result: Result, sizes: Sequence[int]) -> None:
-    """Expect that no forward saw more rows than the largest micro-batch has.
-
-    Raises:
-        CheckError: When one did.
-    """
+    """Expect that no forward saw more rows than the largest micro-batch has."""
     rows = read.integers(result.get("rows"), "rows")
     if rows and max(rows) > max(sizes):
         raise CheckError(
@@ -200,18 +190,53 @@ def expect_rows_at_most(result: Result, sizes: Sequence[int]) -> None:
 
 
 def expect_one_graph(result: Result, allowed: int, where: str = "") -> None:
-    """Expect that no more than one micro-batch's graph was alive at once.
+    """Expect that no more than one micro-batch's graph was alive at once."""
+    expect.peak_at_most(
+        result.get("peak"),
+        allowed,
+        lambda peak: (
+            f"the peak is {peak:,} bytes, and {allowed:,} are plenty for one micro-batch's graph "
+            "at a time: call backward in the loop, it frees the graph. Added losses keep all their "
+            "graphs."
+        ),
+        where,
+    )
 
-    Raises:
-        CheckError: When the peak is above what is allowed.
+
+def expect_window(
+    result: Result,
+    update: Tensor,
+    *,
+    gradients: Window,
+    losses: Window,
+    sizes: Sequence[int],
+    faults: expect.Faults,
+    loss_faults: expect.Faults,
+    optional: Sequence[int] = (),
+    allowed: int | None = None,
+    where: str = "",
+) -> None:
+    """Expect one update by the mean over a window, of which one micro-batch fits into memory.
+
+    Args:
+        result: With `rows`, `returned` (the loss), `changed`, and `peak` where it is judged.
+        update: The gradient that the optimizer got.
+        gradients: Those of the window.
+        losses: Its losses.
+        sizes: Rows of each micro-batch.
+        faults: Of the gradient.
+        loss_faults: Of the loss.
+        optional: As for `expect_each_once`.
+        allowed: Bytes of the peak; None where it is not judged.
+        where: Begins the messages.
     """
-    peak = read.integer(result.get("peak"), f"{where}the peak")
-    if peak > allowed:
-        raise CheckError(
-            f"{where}the peak is {peak:,} bytes, and {allowed:,} are plenty for one micro-batch's "
-            "graph at a time: call backward in the loop, it frees the graph. Added losses keep all "
-            "their graphs."
-        )
+    expect_rows_at_most(result, sizes)
+    expect_gradient(update, gradients.mean, faults, where)
+    expect.loss(result.get("returned"), losses.mean, loss_faults, where=where)
+    expect_each_once(result, sizes, optional)
+    if allowed is not None:
+        expect_one_graph(result, allowed, where)
+    expect.unchanged(result)
 
 
 def expect_each_once(result: Result, sizes: Sequence[int], optional: Sequence[int] = ()) -> None:
@@ -221,9 +246,6 @@ def expect_each_once(result: Result, sizes: Sequence[int], optional: Sequence[in
         result: What was observed.
         sizes: Rows of each micro-batch, in any order.
         optional: Rows of those that add nothing, which may be left out.
-
-    Raises:
-        CheckError: When it saw others.
     """
     rows = read.integers(result.get("rows"), "rows")
     missing, added = Counter(sizes) - Counter(rows), Counter(rows) - Counter(sizes)
