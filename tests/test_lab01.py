@@ -8,7 +8,7 @@ from tutorial_lib import memory
 from tutorial_lib.checks import CheckError, lab01
 from tutorial_lib.checks.lab01 import ex1_3, given, metered
 from tutorial_lib.checks.lab01.ex1_4 import SWITCHED_OFF, per_parameter
-from tutorial_lib.checks.lab01.ex1_5 import metered as step_of
+from tutorial_lib.checks.lab01.ex1_5 import metered_step
 
 CHECKS = [getattr(lab01, name) for name in lab01.__all__]
 MODEL = {"vocab": 10, "widths": [4, 6, 4], "dtype": "float32", "tied": False, "frozen": []}
@@ -86,7 +86,7 @@ def test_bytes_per_parameter_by_the_meter(weights, optimizer, switches, num_byte
 def training():
     """A case of 1.5 and its peak: the wide MLP with AdamW."""
     case = lab01.predict_peak.cases(0)[0]
-    return case, step_of(case).peak_bytes
+    return case, metered_step(case).peak_bytes
 
 
 def judged(case, peak, **changed):
@@ -155,7 +155,7 @@ def test_a_check_refuses_the_instrument_that_judges_it(check, meter):
 
 def test_the_peaks_of_1_5_lie_where_its_text_says():
     cases = lab01.predict_peak.cases(0)
-    mlp, mlp_without, gpt, unet, vgg = map(step_of, cases)
+    mlp, mlp_without, gpt, unet, vgg = map(metered_step, cases)
     assert mlp.peak_phase == "optimizer"
     assert gpt.peak_phase == unet.peak_phase == vgg.peak_phase == "backward"
     full = mlp_without.curve()[-1]["gradients"]

@@ -43,7 +43,7 @@ def _cases(draw: Draw) -> Cases:
     yield from (dict(zip(keys, training, strict=True)) for training in trainings)
 
 
-def metered(case: Case) -> memory.MemoryReport:
+def metered_step(case: Case) -> memory.MemoryReport:
     """Meter a steady training step of a case."""
     model, loss_fn = given.make_training(case)
     optimizer = make_optimizer(case["optimizer"], model.parameters())
@@ -158,5 +158,5 @@ predict_peak = Exercise(
     passed=f"five peaks predicted within {_TOLERANCE:.0%} of the meter, from one forward pass each",
     cases=_cases,
     judge=_judge,
-    oracle=metered,
+    oracle=metered_step,
 )
