@@ -11,7 +11,7 @@ from typing import Any
 
 from tutorial_lib.checks.core import Case, Check, CheckError, Result
 from tutorial_lib.checks.given import answered
-from tutorial_lib.checks.lab04.models import telling as telling_case
+from tutorial_lib.checks.lab04.chains import telling as telling_case
 from tutorial_lib.checks.vocabulary import expect, read
 
 # Tensors go by the names of their storages.
