@@ -10,6 +10,7 @@ import json
 import math
 import struct
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -76,6 +77,25 @@ def _read_exactly(read: Callable[[int], bytes], length: int) -> bytes:
     if 0 < len(whole) < length:
         raise WireError(f"{length} bytes were announced, and {len(whole)} came.")
     return whole
+
+
+@dataclass(frozen=True)
+class Request:
+    """One case of a check, to be run in the process of an answer.
+
+    Args:
+        check: The run half's name, as in `lab01.parameter_bytes`.
+        exercise: As in `1.1`.
+        name: What the answer is called.
+        case: Plain data.
+        before: A case that is run first, to no effect.
+    """
+
+    check: str
+    exercise: str
+    name: str
+    case: Mapping[str, Any]
+    before: Mapping[str, Any] | None = None
 
 
 def encode(value: Any) -> bytes:

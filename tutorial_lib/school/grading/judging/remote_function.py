@@ -15,6 +15,7 @@ from tutorial_lib.school.grading.wire import (
     NOT_HELD,
     TEXT_BYTES,
     TIMED_OUT,
+    Request,
     WireError,
     decode,
     encode,
@@ -66,14 +67,14 @@ class RemoteFunction:
             OutOfTime: When the reason is its time.
             SessionLost: When the student's process could not be reached.
         """
-        request = {"check": check, "exercise": self.exercise, "name": self.name, "case": case}
         cases = self.asked.setdefault(check, [])
         cases.append(case)
-        if len(cases) == 2 and EXAM_BYTES not in case:
-            request["before"] = cases[0]  # each case has a process of its own: one knows another
+        # each case has a process of its own: one knows another
+        before = cases[0] if len(cases) == 2 and EXAM_BYTES not in case else None
+        request = Request(check, self.exercise, self.name, case, before)
         try:
             connection = _connection()
-            connection.sendall(frame(b"Q", encode(request)))
+            connection.sendall(frame(b"Q", encode(vars(request))))
             counts = read_frame(connection.recv, TEXT_BYTES)[1]
             kind, content = read_frame(connection.recv)
         except (OSError, WireError) as error:
