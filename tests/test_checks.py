@@ -13,10 +13,10 @@ import pytest
 import torch
 from IPython.core.interactiveshell import InteractiveShell
 
-from tutorial_lib.checks import CheckError
-from tutorial_lib.checks.given import RunHalf, forbid
+from tutorial_lib.checks import CheckError, lab01
+from tutorial_lib.checks.given import RunHalf, forbid, run_half
 from tutorial_lib.checks.given.values import Opaque, plain
-from tutorial_lib.checks.vocabulary import Exercise, exercise, expect
+from tutorial_lib.checks.vocabulary import Exercise, exercise, expect, read
 
 
 def double(x):
@@ -341,3 +341,70 @@ def test_a_notebook_shows_a_refusal_in_one_line(capsys):
     shell.run_cell("check(wrong)")
     printed = capsys.readouterr().out.strip().splitlines()
     assert printed == ["CheckError: double(x): 21 is not what the meter counts. It is x itself."]
+
+
+def test_a_run_half_belongs_into_what_is_given_and_is_named_by_its_function():
+    with pytest.raises(ValueError, match=r"run_double is defined in test_checks, and a run half"):
+        run_half("7.2")(run_double)
+    half = lab01.parameter_bytes.half
+    assert (half.name, half.exercise) == ("lab01.parameter_bytes", "1.1")
+    assert half.run(lambda model: 3, lab01.parameter_bytes.cases(0)[0]) == {"bytes": 3}
+    assert not callable(half)
+
+
+def test_a_judge_reads_none_where_a_result_has_nothing():
+    seen = []
+    check = make_check(judge=lambda case, result: seen.append((result["seen"], result["other"])))
+    check(double)
+    check.judge({"x": 1}, {})
+    assert seen == [(42, None), (8, None), (None, None)]
+
+
+def told(word, *args, **kwargs):
+    with pytest.raises(CheckError) as caught:
+        word(*args, **kwargs)
+    return str(caught.value)
+
+
+def test_a_value_is_read_compared_and_its_fault_is_named():
+    faults = [("twice too much.", 14), ("none of it.", 0)]
+    words = {"name": "the sum", "otherwise": lambda seen: f"{seen} is odd."}
+    expect.value(7, 7, faults, **words)
+    assert told(expect.value, 14, 7, faults, **words) == "the sum: twice too much."
+    assert told(expect.value, 9, 7, faults, **words, where="here: ") == "here: 9 is odd."
+    assert told(expect.value, "7", 7, faults, **words) == "the sum should be an int, and is '7'."
+    as_float = {**words, "kind": read.number, "tolerance": 0.1}
+    expect.value(7.5, 7, faults, **as_float)
+    assert told(expect.value, 8.5, 7, faults, **as_float) == "the sum: 8.5 is odd."
+
+
+def test_a_fact_and_a_peak_are_expected():
+    expect.fact(True, "not so")
+    assert told(expect.fact, False, "not so") == "not so"
+    expect.peak_at_most(9, 9, lambda peak: "never told")
+    told_of = told(expect.peak_at_most, 10, 9, lambda peak: f"{peak} of 9", "case A: ")
+    assert told_of == "case A: 10 of 9"
+    assert told(expect.peak_at_most, None, 9, str, "case A: ").startswith("case A: the peak should")
+
+
+@pytest.mark.parametrize(
+    ("said", "came"),
+    [
+        ("", "it went through"),
+        ("KeyError: 7 and 8", "this came: 'KeyError: 7 and 8'"),
+        ("ValueError: 7 and 80", "this came: 'ValueError: 7 and 80'"),
+    ],
+)
+def test_an_error_that_names_things_is_expected(said, came):
+    expect.refuses("ValueError: 7 of 8,000", ValueError, "seven", [7, 8000])
+    message = told(expect.refuses, said, ValueError, "seven is none", [7, 8])
+    assert message == f"seven is none, and {came}: a ValueError that names 7 and 8 is wanted."
+
+
+def test_what_was_found_changed_is_told_and_nonsense_is_no_list_of_it():
+    expect.unchanged({"changed": []})
+    assert told(expect.unchanged, {"changed": ["modes"]}, {"modes": "put back"}) == "put back"
+    assert "train() nor eval()" in told(expect.unchanged, {"changed": ["modes"]})
+    assert told(expect.unchanged, {"changed": ["x"]}) == (
+        "changed: a list of names is wanted, and list came."
+    )
