@@ -54,13 +54,7 @@ class RunHalf:
 def run_half(
     exercise: str, *, forbidden: Sequence[Forbidden] = (), exam: Run | None = None
 ) -> Callable[[Run], RunHalf]:
-    """Make a function of a lab's `given` the run half of the check that bears its name.
-
-    Args:
-        exercise: As for `RunHalf`, like the others.
-        forbidden: What the answer may not call.
-        exam: What runs it in a memory exam.
-    """
+    """Make a function of a lab's `given` the run half of its name; for the rest, see `RunHalf`."""
 
     def as_half(function: Run) -> RunHalf:
         found = _LAB.search(function.__module__)

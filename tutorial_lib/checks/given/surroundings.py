@@ -85,15 +85,7 @@ def watched(
     only: Collection[str] = tuple(MESSAGES),
     but: Collection[str] = (),
 ) -> Iterator[list[str]]:
-    """Fill a list, at the block's end, with the names of what the block changed.
-
-    Args:
-        modules: Their modes, parameters and buffers.
-        inputs: Tensors that are handed in.
-        optimizer: Its state.
-        only: What is looked at.
-        but: What of it is not.
-    """
+    """Fill a list, at the block's end, with the names of what the block changed: see `MESSAGES`."""
     names: list[str] = []
     ignored = [name for name in MESSAGES if name in but or name not in only]
     before = note(modules, inputs, optimizer)

@@ -9,17 +9,7 @@ from tutorial_lib import memory
 from tutorial_lib.checks.given import observe
 from tutorial_lib.checks.lab01 import given
 from tutorial_lib.checks.lab01.metered import OPTIMIZERS, make_optimizer
-from tutorial_lib.checks.vocabulary import (
-    Case,
-    Cases,
-    Draw,
-    Exercise,
-    Faults,
-    Result,
-    expect,
-    fact,
-    read,
-)
+from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Exercise, Faults, Result, expect, read
 
 _TOLERANCE = 0.02
 
@@ -52,14 +42,14 @@ def metered_step(case: Case) -> memory.MemoryReport:
 
 
 def _judge(case: Case, result: Result, report: memory.MemoryReport) -> None:
-    fact(
+    expect.fact(
         result["touched"] is False,
         "gradients or new weights were left in the model: a backward or an update ran, and "
         "one forward pass is all that this exercise allows.",
     )
     forwards = read.integer(result["forwards"], "calls of loss_fn")
     often = f"loss_fn was called {forwards} times: once is enough, inside memory.saved."
-    fact(forwards <= 1, often)
+    expect.fact(forwards <= 1, often)
     seen = read.integer(result["peak"], f"the peak of {case['title']}")
     off = seen / report.peak_bytes - 1
     expect.close(

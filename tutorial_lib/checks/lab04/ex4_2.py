@@ -1,18 +1,9 @@
 """The check of 4.2: a tree run on real layers with PyTorch's checkpoint."""
 
 from tutorial_lib import plan
-from tutorial_lib.checks.given import observe
+from tutorial_lib.checks.given import CheckError, observe
 from tutorial_lib.checks.lab04 import chains, given
-from tutorial_lib.checks.vocabulary import (
-    Case,
-    Cases,
-    CheckError,
-    Draw,
-    Exercise,
-    Result,
-    expect,
-    read,
-)
+from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Exercise, Result, expect, read
 
 _TOLERANCE = 0.03
 _TREES = (

@@ -6,17 +6,9 @@ from functools import cached_property
 from typing import Any
 
 from tutorial_lib import plan
+from tutorial_lib.checks.given import CheckError
 from tutorial_lib.checks.lab04 import chains, given
-from tutorial_lib.checks.vocabulary import (
-    Case,
-    Cases,
-    CheckError,
-    Draw,
-    Exercise,
-    Faults,
-    Result,
-    expect,
-)
+from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Exercise, Faults, Result, expect
 from tutorial_lib.plan.costs import Costs
 from tutorial_lib.plan.exact import choices
 

@@ -95,15 +95,7 @@ def faults(
 def expect_gradient(
     seen: Tensor, wanted: Tensor, faults: expect.Faults, where: str = "", like: str = "the window"
 ) -> None:
-    """Expect the gradient of a whole window.
-
-    Args:
-        seen: What the optimizer got.
-        wanted: The gradient of the whole window at once.
-        faults: See `expect`.
-        where: Words for which update it was.
-        like: What the gradient should be that of.
-    """
+    """Expect the gradient of a whole window, or of something like it; `where` says which update."""
     if not bool(torch.isfinite(seen).all()):
         raise CheckError(f"{where}a gradient is nan or infinite: was there a division by nothing?")
 
@@ -129,16 +121,7 @@ def _cosine(one: Tensor, other: Tensor) -> float:
 
 
 def clipped(gradient: Tensor, limit: float, seen: Tensor) -> Tensor:
-    """Clip a gradient as PyTorch does, which adds 1e-6 to its norm, or without that: as was seen.
-
-    Args:
-        gradient: The whole gradient.
-        limit: Largest norm.
-        seen: What the optimizer got.
-
-    Returns:
-        Of the two the nearer one.
-    """
+    """Clip a gradient as PyTorch does, which adds 1e-6 to its norm, or without: the nearer one."""
     norm = float(gradient.norm())
     both = [gradient * min(1.0, limit / divisor) for divisor in (norm + 1e-6, norm)]
     return min(both, key=lambda wanted: expect.relative_error(seen, wanted))
@@ -152,7 +135,7 @@ def expect_clipped(
     where: str = "",
     limits: Sequence[float] = (),
 ) -> Tensor:
-    """Expect the gradient of a window, clipped as a whole.
+    """Expect the gradient of a window, clipped as a whole, and give what was wanted.
 
     Args:
         seen: What the optimizer got.
@@ -161,9 +144,6 @@ def expect_clipped(
         faults: See `expect`.
         where: Words for which update it was.
         limits: Other norms that clipping may have left, by a fault.
-
-    Returns:
-        What was wanted.
     """
     wanted = clipped(gradient, limit, seen)
     at_limit = any(math.isclose(float(seen.norm()), n, rel_tol=1e-3) for n in (limit, *limits))
@@ -221,14 +201,9 @@ def expect_window(
     Args:
         result: With `rows`, `returned` (the loss), `changed`, and `peak` where it is judged.
         update: The gradient that the optimizer got.
-        gradients: Those of the window.
-        losses: Its losses.
-        sizes: Rows of each micro-batch.
-        faults: Of the gradient.
-        loss_faults: Of the loss.
-        optional: As for `expect_each_once`.
+        gradients: Those of the window; `losses` are its losses.
+        sizes: Rows of each micro-batch; `optional` are those of parts that add nothing.
         allowed: Bytes of the peak; None where it is not judged.
-        where: Begins the messages.
     """
     expect_rows_at_most(result, sizes)
     expect_gradient(update, gradients.mean, faults, where)
@@ -240,12 +215,9 @@ def expect_window(
 
 
 def expect_each_once(result: Result, sizes: Sequence[int], optional: Sequence[int] = ()) -> None:
-    """Expect that the model saw every micro-batch by itself, once.
+    """Expect that the model saw each micro-batch, of these rows, by itself and once.
 
-    Args:
-        result: What was observed.
-        sizes: Rows of each micro-batch, in any order.
-        optional: Rows of those that add nothing, which may be left out.
+    Those of optional rows add nothing, and may be left out.
     """
     rows = read.integers(result.get("rows"), "rows")
     missing, added = Counter(sizes) - Counter(rows), Counter(rows) - Counter(sizes)

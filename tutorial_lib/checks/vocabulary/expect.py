@@ -74,13 +74,13 @@ def close(
     fault_tolerance: float | None = None,
     where: str = "",
 ) -> None:
-    """Expect a value; where it is another, name the first fault that gives what was seen.
+    """Expect a number, a tensor or a list of tensors; name the first fault that gives another.
 
     Args:
-        seen: A number, a tensor or a list of tensors.
+        seen: Of the kind of `wanted`.
         wanted: What is right.
         faults: Looked at only where the value is wrong, one after the other.
-        otherwise: What to say where it is none of the faults.
+        otherwise: What to say where it is none of them.
         tolerance: Relative difference allowed.
         fault_tolerance: That allowed to a fault; None for the same.
         where: Begins every message.
@@ -105,17 +105,10 @@ def value(
     kind: Callable[[Any, str], Any] = read.integer,
     tolerance: float = 0,
 ) -> None:
-    """Read a value of some kind, and expect a certain one; see `close`.
+    """Read a value of some kind, which is a function of `read`, and expect as `close` does.
 
-    Args:
-        seen: What came in its place, of any type.
-        wanted: What is right.
-        faults: As for `close`.
-        name: Words for it, which begin the message.
-        otherwise: What to say where it is none of the faults, or a function of what was read.
-        where: What begins the message instead, but for that of another type.
-        kind: One of the functions of `read`.
-        tolerance: Relative difference allowed.
+    Its name begins the message; or, but for the message of another type, `where` does. What is
+    said otherwise may be a function of what was read.
     """
     found = kind(seen, name)
     said = otherwise if isinstance(otherwise, str) else lambda: otherwise(found)
@@ -143,13 +136,7 @@ def peak_at_most(seen: Any, allowed: float, words: Callable[[int], str], where: 
 
 
 def unchanged(result: Result, messages: Mapping[str, str] = MESSAGES, key: str = "changed") -> None:
-    """Expect that nothing was found changed, as `given.surroundings` has noted it.
-
-    Args:
-        result: With a list of names under the key.
-        messages: Other words for some of `MESSAGES`.
-        key: Where the list stands.
-    """
+    """Expect that nothing was found changed; messages are other words for some of `MESSAGES`."""
     for name in changes(result, key):
         raise CheckError(messages.get(name, MESSAGES[name]))
 
