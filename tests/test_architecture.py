@@ -123,7 +123,6 @@ TESTED_BY = {
     "checks/__init__.py": "test_architecture.py",
     "models/__init__.py": "test_architecture.py",
     "training/__init__.py": "test_architecture.py",
-    "checks/calls.py": "test_lab_checks.py",
     "memory/allocator.py": "test_meter.py",
     "memory/steps.py": "test_foreign.py",
     "memory/lines.py": "test_saved.py",
