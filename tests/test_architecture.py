@@ -19,6 +19,7 @@ from tutorial_lib.school.marks import cell_mark
 ROOT = Path(__file__).resolve().parent.parent
 LIBRARY = ROOT / "tutorial_lib"
 MODULES = sorted(LIBRARY.rglob("*.py"))
+CHECK_FILES = sorted((LIBRARY / "checks").rglob("*.py"))
 
 # Room by room: which other rooms it may import, inside functions too. `print_drawing` shows it.
 LEARNERS = {
@@ -217,6 +218,41 @@ def test_a_chapters_imports_load_little_of_the_library(number):
     assert sum(lines.values()) <= MOST_LINES, lines
 
 
+SHOWN = {"given", "same_training"}  # of the checks, to the process of an answer
+
+
+def hidden_imports(path):
+    """What a module imports of the checks that the process of an answer must not see."""
+    names = {name for name in imports_of(path, types=True) if name.startswith("checks.")}
+    packages = {name.rsplit(".", count)[0] for name in names for count in range(1, 4)}
+    return {name for name in names - packages if SHOWN.isdisjoint(name.split("."))}
+
+
+def test_what_an_answer_sees_of_the_checks_imports_nothing_else_of_them():
+    names = {
+        path: path.relative_to(LIBRARY / "checks").with_suffix("").parts for path in CHECK_FILES
+    }
+    shown = [path for path in CHECK_FILES if not SHOWN.isdisjoint(names[path])]
+    assert {path.name for path in shown} > {"given.py", "half.py", "compare.py"}
+    assert offenders(hidden_imports, [*shown, LIBRARY / "checks/__init__.py"]) == {}
+
+
+@pytest.mark.parametrize(
+    ("line", "is_hidden"),
+    [
+        ("from tutorial_lib.checks.lab01 import given", False),
+        ("from tutorial_lib.checks.lab01.given import make_chain", False),
+        ("from tutorial_lib.checks.lab01 import metered", True),
+        ("from tutorial_lib.checks.lab01 import parameter_bytes", True),
+        ("import tutorial_lib.checks.vocabulary.read", True),
+        ("from tutorial_lib.checks.vocabulary import Exercise", True),
+    ],
+)
+def test_an_import_of_a_judge_is_seen(line, is_hidden, tmp_path):
+    (tmp_path / "given.py").write_text(f"{line}\n")
+    assert bool(hidden_imports(tmp_path / "given.py")) == is_hidden
+
+
 def test_no_two_modules_import_each_other():
     """Lazy imports and those for the type checker count; a package's own parts may not need it."""
     graph = {}
@@ -317,7 +353,17 @@ def test_every_room_has_a_test_file():
 
 def defined_in(tree):
     kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
-    return {node.name for node in ast.walk(tree) if isinstance(node, kinds)}
+    made = [node for node in ast.walk(tree) if isinstance(node, kinds)]
+    return {node.name for node in made if not runs_an_answer(node)}
+
+
+def runs_an_answer(node):
+    """Tell whether a function is a run half, which bears the name of the answer that it calls."""
+    marks = [ast.unparse(mark) for mark in node.decorator_list]
+    if not any(mark.startswith("run_half(") for mark in marks):
+        return False
+    used = {name.id for part in node.body for name in ast.walk(part) if isinstance(name, ast.Name)}
+    return node.args.args[0].arg == "answer" and "answer" in used
 
 
 def answers_of_the_labs():

@@ -17,7 +17,7 @@ def runs(root, *files):
     [
         ("tutorial_lib/units.py", "tests/test_units.py", "tests/test_vit.py"),
         ("tutorial_lib/instruments/cap.py", "tests/test_cap.py", "tests/test_units.py"),
-        ("tutorial_lib/checks/core.py", "tests/test_lab_checks.py", "tests/test_vit.py"),
+        ("tutorial_lib/checks/given/half.py", "tests/test_lab_checks.py", "tests/test_vit.py"),
         (
             "tutorial_lib/instruments/ranks/__init__.py",
             "tests/test_ranks.py",

@@ -13,8 +13,10 @@ import pytest
 import torch
 from IPython.core.interactiveshell import InteractiveShell
 
-from tutorial_lib.checks import core, expect, forbid
-from tutorial_lib.checks.core import Check, CheckError, Opaque, plain
+from tutorial_lib.checks import CheckError, lab01
+from tutorial_lib.checks.given import RunHalf, forbid, run_half
+from tutorial_lib.checks.given.values import Opaque, plain
+from tutorial_lib.checks.vocabulary import Exercise, exercise, expect, read
 
 
 def double(x):
@@ -26,16 +28,18 @@ def judge_double(case, result):
     expect.number_of_bytes(result["seen"], 2 * case["x"], "double(x)", faults)
 
 
-def make_check(**changes):
+def run_double(answer, case):
+    return {"seen": answer(case["x"])}
+
+
+def make_check(forbidden=(), **changes):
     settings = {
-        "name": "toy.double",
-        "exercise": "7.2",
+        "run": RunHalf("toy.double", "7.2", run_double, forbidden),
         "passed": "everything doubled",
-        "cases": lambda seed: [{"x": seed + 21}, {"x": seed + 4}],
-        "run": lambda answer, case: {"seen": answer(case["x"])},
+        "cases": lambda draw: [{"x": 21}, {"x": 4}],
         "judge": judge_double,
     }
-    return Check(**(settings | changes))
+    return Exercise(**(settings | changes))
 
 
 def refusal(answer, **changes):
@@ -165,7 +169,7 @@ def test_what_an_answer_sets_is_put_back_before_it_is_judged():
 
 @pytest.mark.parametrize("frozen", [False, True])
 def test_the_collector_is_left_as_it_was(frozen):
-    core._count_frozen.cache_clear()  # as in a process without a check so far
+    exercise._count_frozen.cache_clear()  # as in a process without a check so far
     gc.unfreeze()
     if frozen:
         gc.freeze()
@@ -174,16 +178,16 @@ def test_the_collector_is_left_as_it_was(frozen):
     refusal(lambda x: x)
     assert bool(gc.get_freeze_count()) == bool(count)
     gc.unfreeze()
-    core._count_frozen.cache_clear()
+    exercise._count_frozen.cache_clear()
 
 
 def test_the_seed_comes_from_the_environment(monkeypatch):
     asked = []
-    monkeypatch.setenv(core.SEED_VARIABLE, "30")
-    make_check(cases=lambda seed: asked.append(seed) or [])(double)
-    monkeypatch.delenv(core.SEED_VARIABLE)
-    make_check(cases=lambda seed: asked.append(seed) or [])(double)
-    assert asked == [30, 0]
+    monkeypatch.setenv(exercise.SEED_VARIABLE, "30")
+    make_check(cases=lambda draw: asked.append(draw.random()) or [])(double)
+    monkeypatch.delenv(exercise.SEED_VARIABLE)
+    make_check(cases=lambda draw: asked.append(draw.random()) or [])(double)
+    assert asked == [random.Random(seed).random() for seed in (30, 0)]
 
 
 def test_a_remote_answer_is_judged_by_what_comes_back():
@@ -337,3 +341,70 @@ def test_a_notebook_shows_a_refusal_in_one_line(capsys):
     shell.run_cell("check(wrong)")
     printed = capsys.readouterr().out.strip().splitlines()
     assert printed == ["CheckError: double(x): 21 is not what the meter counts. It is x itself."]
+
+
+def test_a_run_half_belongs_into_what_is_given_and_is_named_by_its_function():
+    with pytest.raises(ValueError, match=r"run_double is defined in test_checks, and a run half"):
+        run_half("7.2")(run_double)
+    half = lab01.parameter_bytes.half
+    assert (half.name, half.exercise) == ("lab01.parameter_bytes", "1.1")
+    assert half.run(lambda model: 3, lab01.parameter_bytes.cases(0)[0]) == {"bytes": 3}
+    assert not callable(half)
+
+
+def test_a_judge_reads_none_where_a_result_has_nothing():
+    seen = []
+    check = make_check(judge=lambda case, result: seen.append((result["seen"], result["other"])))
+    check(double)
+    check.judge({"x": 1}, {})
+    assert seen == [(42, None), (8, None), (None, None)]
+
+
+def told(word, *args, **kwargs):
+    with pytest.raises(CheckError) as caught:
+        word(*args, **kwargs)
+    return str(caught.value)
+
+
+def test_a_value_is_read_compared_and_its_fault_is_named():
+    faults = [("twice too much.", 14), ("none of it.", 0)]
+    words = {"name": "the sum", "otherwise": lambda seen: f"{seen} is odd."}
+    expect.value(7, 7, faults, **words)
+    assert told(expect.value, 14, 7, faults, **words) == "the sum: twice too much."
+    assert told(expect.value, 9, 7, faults, **words, where="here: ") == "here: 9 is odd."
+    assert told(expect.value, "7", 7, faults, **words) == "the sum should be an int, and is '7'."
+    as_float = {**words, "kind": read.number, "tolerance": 0.1}
+    expect.value(7.5, 7, faults, **as_float)
+    assert told(expect.value, 8.5, 7, faults, **as_float) == "the sum: 8.5 is odd."
+
+
+def test_a_fact_and_a_peak_are_expected():
+    expect.fact(True, "not so")
+    assert told(expect.fact, False, "not so") == "not so"
+    expect.peak_at_most(9, 9, lambda peak: "never told")
+    told_of = told(expect.peak_at_most, 10, 9, lambda peak: f"{peak} of 9", "case A: ")
+    assert told_of == "case A: 10 of 9"
+    assert told(expect.peak_at_most, None, 9, str, "case A: ").startswith("case A: the peak should")
+
+
+@pytest.mark.parametrize(
+    ("said", "came"),
+    [
+        ("", "it went through"),
+        ("KeyError: 7 and 8", "this came: 'KeyError: 7 and 8'"),
+        ("ValueError: 7 and 80", "this came: 'ValueError: 7 and 80'"),
+    ],
+)
+def test_an_error_that_names_things_is_expected(said, came):
+    expect.refuses("ValueError: 7 of 8,000", ValueError, "seven", [7, 8000])
+    message = told(expect.refuses, said, ValueError, "seven is none", [7, 8])
+    assert message == f"seven is none, and {came}: a ValueError that names 7 and 8 is wanted."
+
+
+def test_what_was_found_changed_is_told_and_nonsense_is_no_list_of_it():
+    expect.unchanged({"changed": []})
+    assert told(expect.unchanged, {"changed": ["modes"]}, {"modes": "put back"}) == "put back"
+    assert "train() nor eval()" in told(expect.unchanged, {"changed": ["modes"]})
+    assert told(expect.unchanged, {"changed": ["x"]}) == (
+        "changed: a list of names is wanted, and list came."
+    )

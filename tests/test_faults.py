@@ -12,7 +12,8 @@ import pytest
 from test_wrong_answers import EXERCISES, SEEDS, each_exercise, verdict
 from wrong_answers import solved
 
-from tutorial_lib.checks import core, expect
+from tutorial_lib.checks import CheckError
+from tutorial_lib.checks.vocabulary import Exercise, expect
 
 # Faults that hang on more than a value: 1.5 names the nearest, 4.6 asks for the answer's own peak.
 HANG_ON_MORE = {"1.5", "4.6"}
@@ -21,20 +22,20 @@ NUMBERS = re.compile(r"\[[^]]*\]|[-+]?\d[\d,.e+-]*")  # they differ from case to
 
 def judged(exercise, seed):
     """Give the check, the case and the result of each case that the solution is tried on."""
-    seen, run = [], core.run_in_place
+    seen, judge = [], Exercise.judge
 
-    def keep(check, answer, case):
-        seen.append((check, case, run(check, answer, case)))
-        return seen[-1][-1]
+    def keep(check, case, result):
+        seen.append((check, case, result))
+        judge(check, case, result)
 
-    with mock.patch.object(core, "run_in_place", keep):
+    with mock.patch.object(Exercise, "judge", keep):
         answer = getattr(solved(exercise.lab), exercise.asked)
         assert verdict(exercise, answer, seed) == (exercise.line, None)
     return seen
 
 
 def judge_meeting(check, case, result, close):
-    with mock.patch.object(expect, "close", close), core._usual_settings():
+    with mock.patch.object(expect, "close", close):
         check.judge(case, result)
 
 
@@ -60,7 +61,7 @@ def told(check, case, result, number, value):
 
     try:
         judge_meeting(check, case, result, exchange)
-    except core.CheckError as error:
+    except CheckError as error:
         return str(error)
     return None
 

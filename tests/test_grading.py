@@ -14,7 +14,7 @@ import pytest
 import torch
 import toy
 
-from tutorial_lib.checks.core import Opaque
+from tutorial_lib.checks.given.values import Opaque
 from tutorial_lib.school.grading import GradingError, grade, report, wire
 from tutorial_lib.school.grading.judging.judge import judge_notebook
 from tutorial_lib.school.grading.lab import load_lab

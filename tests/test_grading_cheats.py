@@ -7,7 +7,7 @@ import pytest
 from test_grading_session import ROOT, start, start_lab, using
 from toychecks import lab91
 
-from tutorial_lib.checks.core import Check
+from tutorial_lib.checks.vocabulary import Exercise
 
 IN_CI = ("patched meters", "an alias", "its source, run again", "files", "a child holds it")
 PASSES_IN_CI = ("hooks",)
@@ -59,7 +59,7 @@ def test_twenty_exams_end_alike(sits):
 @pytest.mark.parametrize("lab", sorted({lab for lab, *_ in cheats.IN_LABS.values()}))
 def test_the_oracles_of_a_lab_are_out_of_reach(lab, monkeypatch):
     checks = vars(importlib.import_module(f"tutorial_lib.checks.{lab}")).values()
-    by_exercise = {check.exercise: check for check in checks if isinstance(check, Check)}
+    by_exercise = {check.exercise: check for check in checks if isinstance(check, Exercise)}
     with (
         start_lab(
             ROOT, lab, "tutorial_lib.checks", [], 20.0, [f"tutorial_lib.checks.{lab}"]

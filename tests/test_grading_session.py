@@ -1,7 +1,7 @@
 """What a student's process can do, and cannot: sessions without nbval, so that many are cheap."""
 
+import ast
 import contextlib
-import inspect
 import itertools
 import os
 import re
@@ -21,9 +21,7 @@ sys.path.insert(0, str(CORPUS))
 import toy  # noqa: E402
 from toychecks import lab90  # noqa: E402
 
-from tutorial_lib.checks import core  # noqa: E402
-from tutorial_lib.checks.core import CheckError  # noqa: E402
-from tutorial_lib.checks.lab09 import checkpointed, scripts  # noqa: E402
+from tutorial_lib.checks import CheckError  # noqa: E402
 from tutorial_lib.school.grading import launch, wire  # noqa: E402
 from tutorial_lib.school.grading.inside import processes, sandbox, seccomp, view, watch  # noqa: E402
 from tutorial_lib.school.grading.judging import judge, remote_function  # noqa: E402
@@ -197,10 +195,11 @@ def test_a_wrong_or_hostile_answer_fails_alone(course, answer, expected):
 
 
 SPOILERS = {
-    "the judge": "import toychecks.lab90 as m\nm._judge_area = lambda *a: None\n"
+    "the judge": "import toychecks.lab90 as m\nm.ex = type('E', (), {})\n"
     "object.__setattr__(m.area, 'judge', lambda *a: None)",
-    "CheckError": "import tutorial_lib.checks.core as c\nc.CheckError = type('Q', (), {})\n"
-    "c.Check.__call__ = lambda *a: print('1.1 passed: the area is right')",
+    "CheckError": "import tutorial_lib.checks.given.values as c\n"
+    "c.CheckError = type('Q', (), {})\nimport tutorial_lib.checks.given.half as h\n"
+    "h.RunHalf.__call__ = lambda *a: print('1.1 passed: the area is right')",
     "allclose": "import torch\ntorch.allclose = lambda *a, **k: True",
     "frames": "import os\nfor fd in range(3, 60):\n    try: os.write(fd, b'R' + b'\\0' * 8)\n"
     "    except OSError: pass",
@@ -632,12 +631,19 @@ def test_without_landlock_and_namespaces_grading_still_works_and_says_so(
 
 UNSEEN = {
     "the grader": "import tutorial_lib.school.grading",
-    "the judge": "from toychecks.lab90 import _judge_area",
+    "the judge": "from toychecks.lab90.ex import _judge_area",
+    "the judge by name": "from toychecks.lab90 import _judge_area",
     "the check's judge": "from toychecks import lab90\n    lab90.area.judge({}, {})",
     "its cases": "from toychecks import lab90\n    lab90.area.cases(0)",
     "its source": "from toychecks import lab90 as m\n    assert 'off' in open(m.__file__).read()",
+    "what is given": "import inspect\n    from toychecks.lab90 import given\n"
+    "    assert 'Exercise' in inspect.getsource(given)",
     "the original": "open({original!r})",
-    "an oracle": "import tutorial_lib.checks.accumulation",
+    "an oracle": "import tutorial_lib.checks.vocabulary.accumulation",
+    "the words of judges": "import tutorial_lib.checks.vocabulary.exercise",
+    "a lab's oracle": "from tutorial_lib.checks.lab01 import metered",
+    "whole checks": "import gc\n    gc.unfreeze()\n"
+    "    assert [o for o in gc.get_objects() if type(o).__name__ in ('Exercise', 'Check')]",
     "memory": "import gc\n    gc.unfreeze()\n"
     "    assert [f for f in gc.get_objects() if getattr(f, '__name__', '') == '_judge_area']",
     "modules": "import sys\n    assert [m for m in sys.modules if 'school' in m]",
@@ -648,15 +654,41 @@ UNSEEN = {
 def test_the_process_of_an_answer_sees_no_judge_and_no_grader(course, running, look):
     if "landlock" not in running[3]:
         pytest.skip(f"this machine grants only {running[3]}")
-    line = UNSEEN[look].replace("{original!r}", repr(lab90.__file__))
+    line = UNSEEN[look].replace("{original!r}", repr(lab90.area._judge.__code__.co_filename))
     course.session(area=f"def area(w, h):\n    {line}\n    return w * h")
-    assert re.search("ImportError|NoneType|Assertion|Permission|ModuleNotFound", course.area())
+    said = course.area()
+    assert re.search("ImportError|AttributeError|Assertion|Permission|ModuleNotFound", said)
 
 
-def test_the_calls_that_the_view_blanks_have_these_arguments():
-    calls = (core.Check, core.Exam, scripts.BrokenScript, checkpointed.broken_step)
-    assert set(view.HIDDEN) == {call.__name__ for call in calls}
-    for call in calls:
-        arguments = list(inspect.signature(call).parameters)
-        for name, place in view.HIDDEN[call.__name__].items():
-            assert arguments[place] == name
+def test_the_view_copies_what_is_given_and_nothing_else_of_a_lab(tmp_path):
+    original = Path(lab90.__file__).parents[1]
+    view.copy_shown(original, tmp_path, "toychecks")
+    files = {path.relative_to(tmp_path).as_posix(): path for path in tmp_path.rglob("*.py")}
+    labs = {f"lab{number}/{name}.py" for number in (90, 91) for name in ("__init__", "given")}
+    assert set(files) == {"__init__.py", *labs}
+    assert files["lab90/__init__.py"].read_text() == "from toychecks.lab90.given import *\n"
+    for name in {"__init__.py", *labs} - {f"lab{number}/__init__.py" for number in (90, 91)}:
+        assert files[name].read_text() == (original / name).read_text()
+
+
+def names_in(tree):
+    """All names that code defines, uses or imports; prose may hold the same words."""
+    words = ("id", "attr", "name", "module", "asname")
+    texts = (getattr(node, word, None) for node in ast.walk(tree) for word in words)
+    return {part for text in texts if isinstance(text, str) for part in text.split(".")}
+
+
+def test_the_view_of_a_lab_names_no_judge_no_oracle_and_no_case(tmp_path):
+    original = ROOT / "tutorial_lib/checks"
+    view.copy_shown(original, tmp_path, "tutorial_lib.checks")
+    labs = [path for path in tmp_path.iterdir() if re.fullmatch(r"lab\d\d", path.name)]
+    assert labs
+    for lab in labs:
+        shown = [path.relative_to(tmp_path) for path in lab.rglob("*.py")]
+        used = set().union(*(names_in(ast.parse((tmp_path / path).read_text())) for path in shown))
+        hidden = {path.relative_to(original) for path in original.glob(f"{lab.name}/*.py")}
+        trees = [ast.parse((original / path).read_text()) for path in hidden.difference(shown)]
+        defined = {getattr(node, "name", "") for tree in trees for node in tree.body} - {""}
+        assert len(defined) > 2
+        stems = {path.stem for path in hidden.difference(shown)}
+        assert not (defined | stems | {"Exercise", "Faults", "vocabulary"}) & used

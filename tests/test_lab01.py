@@ -5,11 +5,10 @@ import torch
 from torch import nn
 
 from tutorial_lib import memory
-from tutorial_lib.checks import lab01
-from tutorial_lib.checks.core import CheckError
-from tutorial_lib.checks.lab01 import ex1_3, models
+from tutorial_lib.checks import CheckError, lab01
+from tutorial_lib.checks.lab01 import ex1_3, given, metered
 from tutorial_lib.checks.lab01.ex1_4 import SWITCHED_OFF, per_parameter
-from tutorial_lib.checks.lab01.ex1_5 import metered
+from tutorial_lib.checks.lab01.ex1_5 import metered_step
 
 CHECKS = [getattr(lab01, name) for name in lab01.__all__]
 MODEL = {"vocab": 10, "widths": [4, 6, 4], "dtype": "float32", "tied": False, "frozen": []}
@@ -29,7 +28,7 @@ EMBEDDING, FIRST, SECOND, HEAD = 40, 30, 28, 40
     ],
 )
 def test_a_model_at_rest(changed, num_bytes):
-    sizes = models.at_rest(MODEL | changed)
+    sizes = metered.at_rest(MODEL | changed)
     assert sizes["parameters"] == num_bytes
     assert sizes["buffers"] == (4 * 8 + 8 if "norm" in changed else 0)  # two rows, and a count
 
@@ -46,7 +45,7 @@ def test_a_model_at_rest(changed, num_bytes):
     ],
 )
 def test_a_model_after_a_step(changed, gradients, state):
-    sizes = models.after_step(MODEL | changed)
+    sizes = metered.after_step(MODEL | changed)
     assert (sizes["gradients"], sizes["optimizer_state"]) == (gradients, state)
 
 
@@ -87,7 +86,7 @@ def test_bytes_per_parameter_by_the_meter(weights, optimizer, switches, num_byte
 def training():
     """A case of 1.5 and its peak: the wide MLP with AdamW."""
     case = lab01.predict_peak.cases(0)[0]
-    return case, metered(case).peak_bytes
+    return case, metered_step(case).peak_bytes
 
 
 def judged(case, peak, **changed):
@@ -156,7 +155,7 @@ def test_a_check_refuses_the_instrument_that_judges_it(check, meter):
 
 def test_the_peaks_of_1_5_lie_where_its_text_says():
     cases = lab01.predict_peak.cases(0)
-    mlp, mlp_without, gpt, unet, vgg = map(metered, cases)
+    mlp, mlp_without, gpt, unet, vgg = map(metered_step, cases)
     assert mlp.peak_phase == "optimizer"
     assert gpt.peak_phase == unet.peak_phase == vgg.peak_phase == "backward"
     full = mlp_without.curve()[-1]["gradients"]
@@ -164,6 +163,6 @@ def test_the_peaks_of_1_5_lie_where_its_text_says():
     assert max(gpt.at_peak["gradients"] / full, unet.at_peak["gradients"] / full) < 0.5
     # nearly all gradients beside most of what is saved
     assert vgg.at_peak["gradients"] > 0.95 * vgg.curve()[-1]["gradients"]
-    model, loss_fn = models.make_training(cases[-1])
+    model, loss_fn = given.make_training(cases[-1])
     saved = memory.saved(loss_fn, params_of=model).num_bytes
     assert vgg.at_peak["activations"] > 0.6 * saved

@@ -18,10 +18,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from wrong_answers import solved
 
 from tutorial_lib import memory
-from tutorial_lib.checks import lab03
-from tutorial_lib.checks.core import CheckError, run_in_place
-from tutorial_lib.checks.expect import same_bits
+from tutorial_lib.checks import CheckError, lab03
+from tutorial_lib.checks.given.half import run_in_place
 from tutorial_lib.checks.lab03 import chain
+from tutorial_lib.checks.vocabulary.expect import same_bits
 from tutorial_lib.models.gpt import GPT, GPTConfig
 from tutorial_lib.models.lstm import LSTM, LSTMConfig
 from tutorial_lib.models.unet import UNet, UNetConfig

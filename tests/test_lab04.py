@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from wrong_answers import solved
 
-from tutorial_lib.checks.lab04 import models
+from tutorial_lib.checks.lab04 import chains
 from tutorial_lib.checks.lab04.ex4_4 import held
 from tutorial_lib.instruments import planning
 
@@ -17,7 +17,7 @@ PAIRS = list(itertools.product(range(1, 61), range(1, 11)))
 
 def drawn(rng, count):
     """A chain with all that the lab's prices know."""
-    stages = [planning.Stage(**stage) for stage in models.draw_stages(rng, count)]
+    stages = [planning.Stage(**stage) for stage in chains.draw_stages(rng, count)]
     return [
         replace(s, handed_on_bytes=rng.choice([0, 4]), kept_temporary_bytes=rng.choice([0, 9]))
         for s in stages
@@ -25,7 +25,7 @@ def drawn(rng, count):
 
 
 def test_the_fewest_forwards_are_the_closed_form_everywhere():
-    wrong = [p for p in PAIRS if LAB.fewest_forwards(*p) != models.binomial(*p)]
+    wrong = [p for p in PAIRS if LAB.fewest_forwards(*p) != chains.binomial(*p)]
     assert wrong == []
 
 
@@ -42,7 +42,7 @@ def test_every_revolve_tree_has_the_fewest_forwards_within_its_places():
     for stages, places in PAIRS[::9]:
         tree = LAB.revolve_tree(stages, places)
         counts = planning.simulate([stage] * stages, tree).counts
-        assert sum(counts) == models.binomial(stages, places)
+        assert sum(counts) == chains.binomial(stages, places)
         kept, taken, _ = held(tree, stages)
         assert (kept, taken <= places) == (1, True)
 
@@ -52,7 +52,7 @@ def test_segments_cost_what_the_simulator_says():
     for _ in range(150):
         stages = drawn(rng, rng.randint(1, 12))
         length = rng.randint(1, len(stages))
-        run = planning.simulate(stages, models.in_segments(len(stages), length))
+        run = planning.simulate(stages, chains.in_segments(len(stages), length))
         assert LAB.segments_cost(stages, length) == (run.peak_bytes, run.seconds)
 
 
@@ -77,6 +77,6 @@ def test_a_short_chain_s_fastest_tree_is_beaten_by_no_tree_of_single_recomputati
         stages = drawn(rng, 5)
         budget = LAB.smallest_budget(stages) + rng.randint(0, 60)
         seconds = planning.simulate(stages, LAB.fastest_tree(stages, budget)).seconds
-        for tree in models.single_trees(5):
+        for tree in chains.single_trees(5):
             run = planning.simulate(stages, tree)
             assert run.peak_bytes > budget or run.seconds >= seconds

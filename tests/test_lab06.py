@@ -8,9 +8,10 @@ import torch
 from torch import nn
 from wrong_answers import solved
 
-from tutorial_lib.checks import expect, lab06, observe
-from tutorial_lib.checks.core import CheckError
+from tutorial_lib.checks import CheckError, lab06
+from tutorial_lib.checks.given import observe
 from tutorial_lib.checks.lab06 import models
+from tutorial_lib.checks.vocabulary import expect
 from tutorial_lib.instruments import ranks
 
 LAB = solved("lab06")

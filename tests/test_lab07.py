@@ -8,10 +8,11 @@ from torch import nn
 from torch.nn import functional as F
 from wrong_answers import solved
 
-from tutorial_lib.checks import expect, observe, surroundings
-from tutorial_lib.checks.core import CheckError
+from tutorial_lib.checks import CheckError
+from tutorial_lib.checks.given import observe, surroundings
 from tutorial_lib.checks.lab07 import models
 from tutorial_lib.checks.lab07.expectations import times_in
+from tutorial_lib.checks.vocabulary import expect
 from tutorial_lib.models.gpt import GPT, GPTConfig
 from tutorial_lib.models.vit import ViT, ViTConfig
 

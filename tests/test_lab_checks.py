@@ -11,14 +11,18 @@ from test_wrong_answers import EXERCISES
 from wrong_answers import solved
 
 from tutorial_lib import checks
-from tutorial_lib.checks.core import SEED_VARIABLE, Check, CheckError, Opaque, run_in_place
+from tutorial_lib.checks import CheckError
+from tutorial_lib.checks.given.half import run_in_place
+from tutorial_lib.checks.given.values import Opaque
+from tutorial_lib.checks.vocabulary import Exercise
+from tutorial_lib.checks.vocabulary.exercise import SEED_VARIABLE
 
 LABS = {name: getattr(checks, name) for name in checks.LABS}
 CHECKS = {
     f"{lab}.{name}": value
     for lab, module in LABS.items()
     for name, value in vars(module).items()
-    if isinstance(value, Check)
+    if isinstance(value, Exercise)
 }
 SEEDS = range(8)
 each_check = pytest.mark.parametrize("name", CHECKS)
@@ -104,7 +108,9 @@ def results_of():
     def compute(name):
         (exercise,) = (e for e in EXERCISES if e.number == CHECKS[name].exercise)
         answer = getattr(solved(exercise.lab), exercise.asked)
-        return [(case, run_in_place(CHECKS[name], answer, case)) for case in CHECKS[name].cases(0)]
+        return [
+            (case, run_in_place(CHECKS[name].half, answer, case)) for case in CHECKS[name].cases(0)
+        ]
 
     return compute
 

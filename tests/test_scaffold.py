@@ -6,7 +6,7 @@ import importlib
 import pytest
 
 from tutorial_lib import checks
-from tutorial_lib.checks.core import CheckError
+from tutorial_lib.checks import CheckError
 from tutorial_lib.school.authoring import AuthoringError, new_lab
 from tutorial_lib.school.authoring.frame import Settings
 from tutorial_lib.school.authoring.twins import notebooks_of

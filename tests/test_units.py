@@ -5,7 +5,7 @@ import pickle
 import pytest
 
 from tutorial_lib import units
-from tutorial_lib.checks.core import plain
+from tutorial_lib.checks.given.values import plain
 from tutorial_lib.units import Bytes
 
 

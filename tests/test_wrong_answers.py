@@ -15,9 +15,11 @@ import pytest
 from grading_selftest.known_answers import marked_in
 from wrong_answers import ROOT, solved
 
-from tutorial_lib.checks.core import SEED_VARIABLE, CheckError, run_in_place
+from tutorial_lib.checks import CheckError
+from tutorial_lib.checks.given.half import run_in_place
+from tutorial_lib.checks.vocabulary.exercise import SEED_VARIABLE
 from tutorial_lib.school import authoring
-from tutorial_lib.school.grading.inside.student import find_check
+from tutorial_lib.school.grading.inside.student import find_half
 from tutorial_lib.school.grading.wire import decode, encode
 from tutorial_lib.school.marks import cell_mark
 
@@ -121,8 +123,8 @@ class Elsewhere:
         self.answer = answer
 
     def run_remotely(self, check, case):
-        found = find_check("tutorial_lib.checks", check)
-        return decode(encode(run_in_place(found, self.answer, decode(encode(case)))))
+        half = find_half("tutorial_lib.checks", check)
+        return decode(encode(run_in_place(half, self.answer, decode(encode(case)))))
 
 
 def here(answer):

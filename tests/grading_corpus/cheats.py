@@ -146,9 +146,9 @@ CHEATS = {
     "    thread = threading.Thread(target=lambda: found.append(t.clone()))\n"
     "    thread.start(); thread.join()\n    return found[0]\ndef unpack(t):\n    return t\n",
     # what stands around the answer
-    "the exam's loss": "import sys, tutorial_lib.checks.exam as e\n"
+    "the exam's loss": "import sys, tutorial_lib.checks.given.exam as e\n"
     "e.gradients = lambda chain: {'gradients': [p * 0 for p in chain.parameters()]}\n" + PLAIN,
-    "a smaller exam": "import tutorial_lib.checks.exam as e\n"
+    "a smaller exam": "import tutorial_lib.checks.given.exam as e\n"
     "make = e.make\ne.make = lambda case: make(case, range(32))\n" + PLAIN,
     "frames": "import sys\ndef checkpoint(function, *args):\n"
     "    frame = sys._getframe()\n"
@@ -274,9 +274,9 @@ IN_LABS = {
     ),
     "the oracle": (
         *("lab01", "1.1"),
-        "from tutorial_lib.checks.lab01 import models\ndef parameter_bytes(model):\n"
-        "    models.TiedEmbeddingModel = lambda case: model\n"
-        "    return models.at_rest({})['parameters']\n",
+        "from tutorial_lib.checks.lab01 import metered\ndef parameter_bytes(model):\n"
+        "    metered.TiedEmbeddingModel = lambda case: model\n"
+        "    return metered.at_rest({})['parameters']\n",
     ),
     "saved": (
         *("lab01", "1.3"),

@@ -68,9 +68,9 @@ HOSTILE = {
         "import toychecks.lab90 as m; object.__setattr__(m.area, 'cases', lambda s: [])"
     ),
     "patched allclose": "import torch; torch.allclose = torch.equal = lambda *a, **k: True",
-    "patched read": "import tutorial_lib.checks.read as r; r.integer = lambda v, n: v",
+    "patched read": "import tutorial_lib.checks.vocabulary.read as r; r.integer = lambda v, n: v",
     "patched error": (
-        "import tutorial_lib.checks.core as c\n"
+        "import tutorial_lib.checks.given.values as c\n"
         "c.CheckError = type('Quiet', (Exception,), {'__init__': lambda *a: None})"
     ),
     "patched wire": "import tutorial_lib.school.grading.wire as w; w.encode = lambda v: b'{}'",
@@ -100,9 +100,9 @@ HOSTILE = {
     "at exit": "import atexit, os; atexit.register(os.abort)",
     "frames": "import sys; f = sys._getframe(1); f.f_locals.clear()",
     "collector": (
-        "import gc\nfrom tutorial_lib.checks.core import Check\n"
+        "import gc\nfrom tutorial_lib.checks.given import RunHalf\n"
         "for c in gc.get_objects():\n"
-        "    if isinstance(c, Check): object.__setattr__(c, 'judge', lambda *a: None)"
+        "    if isinstance(c, RunHalf): object.__setattr__(c, 'judge', lambda *a: None)"
     ),
     "import hook": "import sys; sys.meta_path.insert(0, None)",
     "modules": "import sys\nfor n in list(sys.modules): sys.modules[n] = None",
@@ -127,7 +127,7 @@ LIES = {
     "itself": "def area(w, h):\n    x = []\n    x.append(x)\n    return x",
     "a lazy object": "class L:\n    def __getattr__(self, n): return self\narea = L()",
     "raises a check error": (
-        "from tutorial_lib.checks.core import CheckError\n"
+        "from tutorial_lib.checks.given import CheckError\n"
         f"def area(w, h): raise CheckError({toy.PASSED['1.1']!r})"
     ),
     "raises without words": (

@@ -5,21 +5,13 @@ import pkgutil
 import re
 from typing import Any
 
-from tutorial_lib.checks.core import Case, Check, CheckError, Result
-from tutorial_lib.checks.same_training import assert_same_training
-from tutorial_lib.checks.training_record import summation_tolerance
+from tutorial_lib.checks.given import CheckError
+from tutorial_lib.checks.same_training import assert_same_training, summation_tolerance
 
 LABS = sorted(
     found.name for found in pkgutil.iter_modules(__path__) if re.fullmatch(r"lab\d\d", found.name)
 )
-__all__ = [
-    "Case",
-    "Check",
-    "CheckError",
-    "Result",
-    "assert_same_training",
-    "summation_tolerance",
-]
+__all__ = ["CheckError", "assert_same_training", "summation_tolerance"]
 
 
 def __getattr__(name: str) -> Any:

@@ -1,17 +1,12 @@
 """The check of 1.1: the bytes of a model's parameters."""
 
-from __future__ import annotations
-
-import random
-
-from tutorial_lib.checks import expect
-from tutorial_lib.checks.core import Answer, Case, Check, Result
-from tutorial_lib.checks.lab01 import models
+from tutorial_lib.checks.lab01 import given
+from tutorial_lib.checks.lab01.metered import Sizes, after_step, at_rest
+from tutorial_lib.checks.vocabulary import Case, Draw, Exercise, Faults, Result, expect
 
 
-def model_cases(seed: int) -> list[Case]:
+def model_cases(draw: Draw) -> list[Case]:
     """Draw a model as it comes, and tied ones, in half precision and frozen in part."""
-    draw = random.Random(seed)
     first, second, third = draw.sample(range(8, 40), 3)
     vocab = draw.randint(50, 90)
     plain = {"vocab": vocab, "widths": [first, second, third], "dtype": "float32"}
@@ -26,21 +21,11 @@ def model_cases(seed: int) -> list[Case]:
     ]
 
 
-def _run(answer: Answer, case: Case) -> Result:
-    model = models.TiedEmbeddingModel(case)
-    return {"bytes": answer(model)}
-
-
-def _judge(case: Case, result: Result, sizes: models.Sizes) -> None:
-    seen, name = result.get("bytes"), "parameter_bytes(model)"
-    expect.number_of_bytes(seen, sizes["parameters"], name, _faults(case, sizes))
-
-
-def _faults(case: Case, sizes: models.Sizes) -> expect.Faults:
+def _faults(case: Case, sizes: Sizes) -> Faults:
     parameters, buffers = sizes["parameters"], sizes["buffers"]
-    untied = models.at_rest({**case, "tied": False})["parameters"]
-    single = models.at_rest({**case, "dtype": "float32"})["parameters"]
-    trained = models.after_step({**case, "optimizer": "sgd"})["gradients"]
+    untied = at_rest({**case, "tied": False})["parameters"]
+    single = at_rest({**case, "dtype": "float32"})["parameters"]
+    trained = after_step({**case, "optimizer": "sgd"})["gradients"]
     yield from {
         "It is the number of elements: one element takes several bytes.": single // 4,
         "It is what four bytes for every element give: ask each tensor for its dtype.": single,
@@ -54,13 +39,15 @@ def _faults(case: Case, sizes: models.Sizes) -> expect.Faults:
     }.items()
 
 
-parameter_bytes = Check(
-    "lab01.parameter_bytes",
-    "1.1",
-    "equal to the meter, with tied, frozen and half-precision weights",
-    model_cases,
-    _run,
-    _judge,
-    oracle=models.at_rest,
-    forbidden=[models.NO_METER],
+def _judge(case: Case, result: Result, sizes: Sizes) -> None:
+    name = "parameter_bytes(model)"
+    expect.number_of_bytes(result["bytes"], sizes["parameters"], name, _faults(case, sizes))
+
+
+parameter_bytes = Exercise(
+    run=given.parameter_bytes,
+    passed="equal to the meter, with tied, frozen and half-precision weights",
+    cases=model_cases,
+    judge=_judge,
+    oracle=at_rest,
 )

@@ -1,48 +1,37 @@
 """The check of 1.2: the bytes of gradients and optimizer state."""
 
-from __future__ import annotations
-
-import random
 from typing import Any
 
-from tutorial_lib.checks import expect, read
-from tutorial_lib.checks.core import Answer, Case, Check, Result
-from tutorial_lib.checks.lab01 import models
+from tutorial_lib.checks.given import answered
+from tutorial_lib.checks.lab01 import given
 from tutorial_lib.checks.lab01.ex1_1 import model_cases
+from tutorial_lib.checks.lab01.metered import Sizes, after_step
+from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Exercise, Faults, Result, expect
 
 _WORDS = {"gradients": "gradient", "optimizer_state": "state"}
 
 
-def _cases(seed: int) -> list[Case]:
-    plain, tied, *_ = model_cases(seed + 1)
+def _cases(draw: Draw) -> Cases:
+    plain, tied, *_ = model_cases(draw)
     tied = {**tied, "norm": False}
-    draw = random.Random(seed)
-    frozen = {"frozen": [draw.randrange(3)]}
-    return [
-        {**plain, "optimizer": "sgd"},
-        {**plain, "optimizer": "momentum"},
-        {**plain, "optimizer": "adamw"},
-        {**tied, "optimizer": "adamw"},
-        {**tied, **frozen, "optimizer": "momentum"},
-        {**tied, **frozen, "optimizer": "adamw", "dtype": "bfloat16"},
-    ]
+    frozen = {**tied, "frozen": [draw.randrange(3)]}
+    for optimizer in ("sgd", "momentum", "adamw"):
+        yield {**plain, "optimizer": optimizer}
+    yield {**tied, "optimizer": "adamw"}
+    yield {**frozen, "optimizer": "momentum"}
+    yield {**frozen, "optimizer": "adamw", "dtype": "bfloat16"}
 
 
-def _run(answer: Answer, case: Case) -> Result:
-    model = models.TiedEmbeddingModel(case)
-    return {"ledger": answer(model, case["optimizer"])}
-
-
-def _judge(case: Case, result: Result, sizes: models.Sizes) -> None:
-    seen = read.fields(result.get("ledger"), tuple(_WORDS))
+def _judge(case: Case, result: Result, sizes: Sizes) -> None:
+    seen = answered.fields(result["ledger"], tuple(_WORDS))
     for key in _WORDS:
         name = f'{key} for "{case["optimizer"]}"'
         expect.number_of_bytes(seen[key], sizes[key], name, _faults(case, key))
 
 
-def _faults(case: Case, key: str) -> expect.Faults:
+def _faults(case: Case, key: str) -> Faults:
     def size_with(**changed: Any) -> int:
-        return models.after_step({**case, **changed})[key]
+        return after_step({**case, **changed})[key]
 
     word = _WORDS[key]
     yield from {
@@ -73,13 +62,10 @@ def _state_faults(optimizer: str, one: int) -> dict[str, int]:
     return {"Plain SGD remembers nothing between two updates.": one}
 
 
-gradient_and_state_bytes = Check(
-    "lab01.gradient_and_state_bytes",
-    "1.2",
-    "equal to the meter after a real step of SGD, momentum and AdamW",
-    _cases,
-    _run,
-    _judge,
-    oracle=models.after_step,
-    forbidden=[models.NO_METER],
+gradient_and_state_bytes = Exercise(
+    run=given.gradient_and_state_bytes,
+    passed="equal to the meter after a real step of SGD, momentum and AdamW",
+    cases=_cases,
+    judge=_judge,
+    oracle=after_step,
 )

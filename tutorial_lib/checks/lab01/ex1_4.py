@@ -1,35 +1,26 @@
 """The check of 1.4: the bytes that training takes for each parameter."""
 
-from __future__ import annotations
-
-import random
+from typing import Any
 
 import torch
 from torch import nn
 
 from tutorial_lib import memory
-from tutorial_lib.checks import expect
-from tutorial_lib.checks.core import Answer, Case, Check, Result
-from tutorial_lib.checks.lab01.models import NO_METER, OPTIMIZERS, make_optimizer
+from tutorial_lib.checks.lab01 import given
+from tutorial_lib.checks.lab01.metered import OPTIMIZERS, make_optimizer
+from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Exercise, Faults, Result, expect
 
-SWITCHED_OFF = {"autocast": False, "master_copy": False}
+SWITCHED_OFF = dict.fromkeys(given.SWITCHES, False)
 
 
-def _cases(seed: int) -> list[Case]:
-    half = random.Random(seed).sample(["bfloat16", "float16"], 2)
-    recipes = [
-        ("float32", {}),
-        (half[0], {}),
-        ("float32", {"autocast": True}),
-        (half[1], {"master_copy": True}),
-        ("float64", {}),
-    ]
-    # From no state to two: a fault in the weights and gradients is told before one in the state.
-    return [
-        {"weights": weights, "optimizer": optimizer, **SWITCHED_OFF, **switches}
-        for weights, switches in recipes
-        for optimizer in OPTIMIZERS
-    ]
+def _cases(draw: Draw) -> Cases:
+    half, other = draw.sample(["bfloat16", "float16"], 2)
+    recipes: list[tuple[str, dict[str, Any]]] = [("float32", {}), (half, {})]
+    recipes += [("float32", {"autocast": True}), (other, {"master_copy": True}), ("float64", {})]
+    for weights, switches in recipes:
+        # From no state to two: a fault in weights and gradients is told before one in the state.
+        for optimizer in OPTIMIZERS:
+            yield {"weights": weights, "optimizer": optimizer, **SWITCHED_OFF, **switches}
 
 
 def per_parameter(case: Case, side: int = 64) -> int:
@@ -61,22 +52,16 @@ def per_parameter(case: Case, side: int = 64) -> int:
     return kept // weight.numel()  # the rest is Adam's one step count
 
 
-def _run(answer: Answer, case: Case) -> Result:
-    weights = getattr(torch, case["weights"])
-    switches = {name: case[name] for name in SWITCHED_OFF}
-    return {"bytes": answer(weights, case["optimizer"], **switches)}
-
-
 def _judge(case: Case, result: Result, wanted: int) -> None:
-    switches = [name for name in SWITCHED_OFF if case[name]]
+    switches = [name for name in given.SWITCHES if case[name]]
     recipe = ", ".join([case["weights"], case["optimizer"], *switches])
     faults = _autocast_faults if case["autocast"] else _plain_faults
     faults = _copy_faults if case["master_copy"] else faults
     name = f"bytes_per_parameter for {recipe}"
-    expect.number_of_bytes(result.get("bytes"), wanted, name, faults(case, wanted))
+    expect.number_of_bytes(result["bytes"], wanted, name, faults(case, wanted))
 
 
-def _plain_faults(case: Case, wanted: int) -> expect.Faults:
+def _plain_faults(case: Case, wanted: int) -> Faults:
     element = getattr(torch, case["weights"]).itemsize
     fewer = {
         "sgd": "The gradients are missing: training keeps more than a file does.",
@@ -93,7 +78,7 @@ def _plain_faults(case: Case, wanted: int) -> expect.Faults:
     }.items()
 
 
-def _autocast_faults(case: Case, wanted: int) -> expect.Faults:
+def _autocast_faults(case: Case, wanted: int) -> Faults:
     half = per_parameter({**case, "weights": "bfloat16", "autocast": False})
     yield from {
         "Autocast casts inside the operations, for as long as they need it: what is the dtype of "
@@ -104,7 +89,7 @@ def _autocast_faults(case: Case, wanted: int) -> expect.Faults:
     }.items()
 
 
-def _copy_faults(case: Case, wanted: int) -> expect.Faults:
+def _copy_faults(case: Case, wanted: int) -> Faults:
     without = per_parameter({**case, "master_copy": False})
     yield from {
         "The float32 copy is missing.": without,
@@ -115,13 +100,10 @@ def _copy_faults(case: Case, wanted: int) -> expect.Faults:
     }.items()
 
 
-bytes_per_parameter = Check(
-    "lab01.bytes_per_parameter",
-    "1.4",
-    "equal to the meter for every recipe",
-    _cases,
-    _run,
-    _judge,
+bytes_per_parameter = Exercise(
+    run=given.bytes_per_parameter,
+    passed="equal to the meter for every recipe",
+    cases=_cases,
+    judge=_judge,
     oracle=per_parameter,
-    forbidden=[NO_METER],
 )

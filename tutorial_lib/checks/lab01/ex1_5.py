@@ -1,25 +1,20 @@
 """The check of 1.5: the peak of a training step, predicted."""
 
-from __future__ import annotations
-
 import itertools
-import random
 from typing import Any
 
-import torch
 from torch import nn
 
 from tutorial_lib import memory
-from tutorial_lib.checks import expect, observe, read
-from tutorial_lib.checks.core import Answer, Case, Check, CheckError, Result
-from tutorial_lib.checks.lab01 import models
-from tutorial_lib.instruments.private_torch import times_written
+from tutorial_lib.checks.given import observe
+from tutorial_lib.checks.lab01 import given
+from tutorial_lib.checks.lab01.metered import OPTIMIZERS, make_optimizer
+from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Exercise, Faults, Result, expect, read
 
 _TOLERANCE = 0.02
 
 
-def _cases(seed: int) -> list[Case]:
-    draw = random.Random(seed)
+def _cases(draw: Draw) -> Cases:
     gpt = {"vocab_size": draw.choice([768, 1024, 1280]), "seq_len": 64, "num_heads": 4}
     gpt |= {"num_layers": draw.randint(2, 3), "d_model": draw.choice([64, 96])}
     unet = {"base_channels": draw.choice([16, 24])}
@@ -30,73 +25,52 @@ def _cases(seed: int) -> list[Case]:
     trainings: list[tuple[str, str, str, dict[str, Any], int]] = [
         ("mlp", "a wide MLP", "adamw", mlp, rows),
         ("mlp", "a wide MLP", draw.choice(["sgd", "momentum"]), mlp, rows),
-        ("gpt", "a small GPT", draw.choice(models.OPTIMIZERS), gpt, draw.randint(4, 6)),
-        ("unet", "a U-Net", draw.choice(models.OPTIMIZERS), unet, draw.randint(5, 8)),
+        ("gpt", "a small GPT", draw.choice(OPTIMIZERS), gpt, draw.randint(4, 6)),
+        ("unet", "a U-Net", draw.choice(OPTIMIZERS), unet, draw.randint(5, 8)),
         ("vgg", "a VGG", draw.choice(["sgd", "momentum"]), vgg, draw.randint(10, 16)),
     ]
     keys = ("kind", "title", "optimizer", "config", "batch")
-    return [dict(zip(keys, training, strict=True)) for training in trainings]
+    yield from (dict(zip(keys, training, strict=True)) for training in trainings)
 
 
-def metered(case: Case) -> memory.MemoryReport:
+def metered_step(case: Case) -> memory.MemoryReport:
     """Meter a steady training step of a case."""
-    model, loss_fn = models.make_training(case)
-    optimizer = models.make_optimizer(case["optimizer"], model.parameters())
+    model, loss_fn = given.make_training(case)
+    optimizer = make_optimizer(case["optimizer"], model.parameters())
     step = observe.training_step(loss_fn, optimizer)
     return memory.measure(step, model=model, optimizer=optimizer)
 
 
-def _run(answer: Answer, case: Case) -> Result:
-    model, loss_fn = models.make_training(case)
-    forwards = 0
-    before = _versions(model)
-
-    def counted() -> torch.Tensor:
-        nonlocal forwards
-        forwards += 1
-        return loss_fn()
-
-    peak = answer(model, counted, case["optimizer"])
-    return {"peak": peak, "forwards": forwards, "touched": _versions(model) != before}
-
-
-def _versions(model: nn.Module) -> list[tuple[int, bool]]:
-    # Every in-place change of a tensor raises its version.
-    return [(times_written(p), p.grad is None) for p in model.parameters()]
-
-
 def _judge(case: Case, result: Result, report: memory.MemoryReport) -> None:
-    if result.get("touched") is not False:
-        raise CheckError(
-            "gradients or new weights were left in the model: a backward or an update ran, and "
-            "one forward pass is all that this exercise allows."
-        )
-    forwards = read.integer(result.get("forwards"), "calls of loss_fn")
-    if forwards > 1:
-        raise CheckError(
-            f"loss_fn was called {forwards} times: once is enough, inside memory.saved."
-        )
-    seen = read.integer(result.get("peak"), f"the peak of {case['title']}")
-    peak = report.peak_bytes
+    expect.fact(
+        result["touched"] is False,
+        "gradients or new weights were left in the model: a backward or an update ran, and "
+        "one forward pass is all that this exercise allows.",
+    )
+    forwards = read.integer(result["forwards"], "calls of loss_fn")
+    often = f"loss_fn was called {forwards} times: once is enough, inside memory.saved."
+    expect.fact(forwards <= 1, often)
+    seen = read.integer(result["peak"], f"the peak of {case['title']}")
+    off = seen / report.peak_bytes - 1
     expect.close(
         seen,
-        peak,
+        report.peak_bytes,
         _faults(case, report, seen),
         otherwise=f"Within {_TOLERANCE:.0%} is wanted. Its peak comes in the {report.peak_phase} "
         "phase: compare your terms with memory.measure's table, outside the function.",
         tolerance=_TOLERANCE,
         fault_tolerance=0.005,
-        where=f"{case['title']} with {case['optimizer']}: off by {seen / peak - 1:+.0%}. ",
+        where=f"{case['title']} with {case['optimizer']}: off by {off:+.0%}. ",
     )
 
 
-def _faults(case: Case, report: memory.MemoryReport, seen: int) -> expect.Faults:
+def _faults(case: Case, report: memory.MemoryReport, seen: int) -> Faults:
     yield from sorted(_sums(case, report).items(), key=lambda fault: abs(fault[1] - seen))
 
 
 def _sums(case: Case, report: memory.MemoryReport) -> dict[str, int]:
     """Give the sums that forget a term or take one too many, by what to say of each."""
-    model, loss_fn = models.make_training(case)
+    model, loss_fn = given.make_training(case)
     saved, with_weights = memory.saved(loss_fn, params_of=model), memory.saved(loss_fn)
     left = report.curve()[-1]
     gradients, state = left["gradients"], left["optimizer_state"]
@@ -169,13 +143,10 @@ def _gradients_left(model: nn.Module) -> dict[str, int]:
     return {name: sum(sizes[place:]) for place, (name, _) in enumerate(leaves)}
 
 
-predict_peak = Check(
-    "lab01.predict_peak",
-    "1.5",
-    f"five peaks predicted within {_TOLERANCE:.0%} of the meter, from one forward pass each",
-    _cases,
-    _run,
-    _judge,
-    oracle=metered,
-    forbidden=[models.NO_METER],
+predict_peak = Exercise(
+    run=given.predict_peak,
+    passed=f"five peaks predicted within {_TOLERANCE:.0%} of the meter, from one forward pass each",
+    cases=_cases,
+    judge=_judge,
+    oracle=metered_step,
 )

@@ -1,6 +1,6 @@
 """The checks of lab 02, the measurement clinic."""
 
-from tutorial_lib.checks.calls import calls_of
+from tutorial_lib.checks.core import calls_of
 from tutorial_lib.checks.lab02.ex2_1 import step_seconds
 from tutorial_lib.checks.lab02.ex2_2 import slowdown
 from tutorial_lib.checks.lab02.ex2_3 import steady_peak

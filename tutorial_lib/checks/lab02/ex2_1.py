@@ -5,9 +5,9 @@ from __future__ import annotations
 import random
 import statistics
 
-from tutorial_lib.checks import expect, read
 from tutorial_lib.checks.core import Answer, Case, Check, CheckError, Result
 from tutorial_lib.checks.lab02 import machine
+from tutorial_lib.checks.vocabulary import expect, read
 
 
 def _cases(seed: int) -> list[Case]:

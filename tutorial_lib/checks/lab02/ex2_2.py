@@ -7,9 +7,9 @@ import statistics
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tutorial_lib.checks import expect, read
 from tutorial_lib.checks.core import Answer, Case, Check, Result
 from tutorial_lib.checks.lab02 import machine
+from tutorial_lib.checks.vocabulary import expect, read
 
 PAIRS = 7
 _COLD = 20.0, 12.0

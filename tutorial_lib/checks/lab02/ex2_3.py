@@ -7,10 +7,10 @@ import random
 import torch
 
 from tutorial_lib import memory
-from tutorial_lib.checks import expect
 from tutorial_lib.checks.core import Answer, Case, Check, Result
 from tutorial_lib.checks.lab02 import machine
 from tutorial_lib.checks.lab02.steps import ColdStep
+from tutorial_lib.checks.vocabulary import expect
 
 
 def _cases(seed: int) -> list[Case]:

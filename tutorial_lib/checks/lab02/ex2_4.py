@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from tutorial_lib import memory
-from tutorial_lib.checks import expect, read
 from tutorial_lib.checks.core import Answer, Case, Check, CheckError, Result
 from tutorial_lib.checks.lab02 import machine
 from tutorial_lib.checks.lab02.steps import Picker
+from tutorial_lib.checks.vocabulary import expect, read
 from tutorial_lib.models.gpt import GPT, GPTConfig
 
 

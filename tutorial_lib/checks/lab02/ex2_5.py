@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from tutorial_lib import memory
-from tutorial_lib.checks import read
 from tutorial_lib.checks.core import Answer, Case, Check, CheckError, Result
 from tutorial_lib.checks.lab02 import machine
 from tutorial_lib.checks.lab02.steps import LeakyTraining
+from tutorial_lib.checks.vocabulary import read
 
 
 def _cases(seed: int) -> list[Case]:

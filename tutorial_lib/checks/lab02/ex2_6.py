@@ -6,10 +6,11 @@ import random
 from collections.abc import Mapping
 
 from tutorial_lib import memory
-from tutorial_lib.checks import expect, observe, read
 from tutorial_lib.checks.core import Answer, Case, Check, CheckError, Result
+from tutorial_lib.checks.given import answered, observe
 from tutorial_lib.checks.lab02 import machine
 from tutorial_lib.checks.lab02.steps import TimedTraining
+from tutorial_lib.checks.vocabulary import expect, read
 
 _PHASES = ("forward_bytes", "backward_bytes")
 _INCREMENT = "What lay there before is subtracted, as in 2.3: here the whole is wanted"
@@ -57,7 +58,7 @@ def phases_of(case: Case) -> Mapping[str, int]:
 
 
 def _judge(case: Case, result: Result, phases: Mapping[str, int]) -> None:
-    seen = read.fields(result.get("profile"), (*_PHASES, "samples_per_second"))
+    seen = answered.fields(result.get("profile"), (*_PHASES, "samples_per_second"))
     updates = read.integer(result.get("updates"), "number of steps")
     if updates < case["repeats"] + 1:
         raise CheckError(

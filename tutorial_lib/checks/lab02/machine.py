@@ -13,8 +13,9 @@ from collections.abc import Sequence
 
 from torch import nn
 
-from tutorial_lib.checks import expect, forbid
 from tutorial_lib.checks.core import CheckError
+from tutorial_lib.checks.given import forbid
+from tutorial_lib.checks.vocabulary import expect
 from tutorial_lib.memory.storages import StorageLog
 
 LAUNCH_SECONDS = 2e-5

@@ -12,8 +12,8 @@ import torch.utils.checkpoint
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from tutorial_lib.checks import observe
 from tutorial_lib.checks.core import Case
+from tutorial_lib.checks.given import observe
 from tutorial_lib.checks.lab02.machine import PretendGPU
 
 Step = Callable[[], Any]

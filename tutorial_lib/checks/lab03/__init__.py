@@ -1,6 +1,6 @@
 """The checks of lab 03, my checkpoint."""
 
-from tutorial_lib.checks.calls import calls_of
+from tutorial_lib.checks.core import calls_of
 from tutorial_lib.checks.lab03.ex3_1 import discard
 from tutorial_lib.checks.lab03.ex3_2 import hooked
 from tutorial_lib.checks.lab03.ex3_3 import remember_surroundings

@@ -17,8 +17,9 @@ from torch import Tensor, nn
 from torch.utils import checkpoint as checkpoints
 
 from tutorial_lib import memory
-from tutorial_lib.checks import expect, forbid, outside, read
 from tutorial_lib.checks.core import Case, CheckError, Result
+from tutorial_lib.checks.given import forbid, outside
+from tutorial_lib.checks.vocabulary import expect, read
 
 Call = Callable[..., Any]
 

@@ -12,9 +12,10 @@ from unittest import mock
 import torch
 
 from tutorial_lib import memory
-from tutorial_lib.checks import exam, expect, outside, read
 from tutorial_lib.checks.core import Answer, Case, Check, CheckError, Result
+from tutorial_lib.checks.given import exam
 from tutorial_lib.checks.lab03 import chain
+from tutorial_lib.checks.vocabulary import expect, read
 
 
 def _cases(seed: int) -> list[Case]:
@@ -76,8 +77,8 @@ def _saved_multiples(call: chain.Call, case: Case) -> float:
 
 def _judge(case: Case, result: Result, plain: Result) -> None:
     number, exact = case["num_blocks"], plain["gradients"]
-    begun = outside.counts(result, "begun", number, "runs of each block")
-    again = outside.counts(result, "again", number, "runs in backward")
+    begun = read.counts(result, "begun", number, "runs of each block")
+    again = read.counts(result, "again", number, "runs in backward")
     *of_weights, of_input = read.tensors(result.get("gradients"), len(exact), "gradients")
     any_weight = any(gradient is not None and gradient.any() for gradient in of_weights)
     faults = {

@@ -5,9 +5,10 @@ from __future__ import annotations
 import random
 from functools import partial
 
-from tutorial_lib.checks import exam, expect, outside, read
 from tutorial_lib.checks.core import Answer, Case, Check, CheckError, Result
+from tutorial_lib.checks.given import exam
 from tutorial_lib.checks.lab03 import chain
+from tutorial_lib.checks.vocabulary import expect, read
 
 
 def _cases(seed: int) -> list[Case]:
@@ -21,7 +22,7 @@ def _run(answer: Answer, case: Case) -> Result:
 
 
 def _judge(case: Case, result: Result, exact: Result) -> None:
-    begun = outside.counts(result, "begun", case["num_blocks"], "runs of each block")
+    begun = read.counts(result, "begun", case["num_blocks"], "runs of each block")
     first, *_ = read.tensors(result.get("gradients"), len(exact["gradients"]), "gradients")
     faults = {
         "the first block's parameters got no gradient where the input is data and needs none: "
@@ -46,7 +47,7 @@ def _judge(case: Case, result: Result, exact: Result) -> None:
             "garbage collector came by, and the gradients were right: what was collected holds "
             "its own graph. Store and return an alias without one."
         )
-    ended = outside.counts(result, "ended", case["num_blocks"], "runs to the end")
+    ended = read.counts(result, "ended", case["num_blocks"], "runs to the end")
     if max(ended) > 1:
         raise CheckError(
             f"the blocks came to their end {ended} times, and once is enough: what comes after the "

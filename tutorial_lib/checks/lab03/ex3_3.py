@@ -9,9 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tutorial_lib.checks import expect, observe, read
 from tutorial_lib.checks.core import Answer, Case, Check, Result
+from tutorial_lib.checks.given import answered, observe
 from tutorial_lib.checks.lab03 import chain
+from tutorial_lib.checks.vocabulary import expect, read
 
 
 def _cases(seed: int) -> list[Case]:
@@ -37,7 +38,7 @@ def _run(answer: Answer, case: Case) -> Result:
 
 
 def _remembered(answer: Answer, *arguments: Any, **options: Any) -> Any:
-    return read.function(answer(*arguments, **options), "remember_surroundings")
+    return answered.function(answer(*arguments, **options), "remember_surroundings")
 
 
 def _random(answer: Answer, case: Case, x: Tensor) -> Result:

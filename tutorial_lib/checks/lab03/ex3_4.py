@@ -11,9 +11,10 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
-from tutorial_lib.checks import expect, read
 from tutorial_lib.checks.core import Answer, Case, Check, Result, plain
+from tutorial_lib.checks.given import answered
 from tutorial_lib.checks.lab03 import chain
+from tutorial_lib.checks.vocabulary import expect, read
 
 
 def _cases(seed: int) -> list[Case]:
@@ -38,7 +39,7 @@ def _run(answer: Answer, case: Case) -> Result:
 
 def _in_place(answer: Answer, case: Case) -> Result:
     parts, args, kwargs = _arguments(case)
-    bring_back = read.function(answer(args, kwargs), "save_arguments")
+    bring_back = answered.function(answer(args, kwargs), "save_arguments")
     parts["b"].detach().add_(1)
     try:
         bring_back()
@@ -49,7 +50,7 @@ def _in_place(answer: Answer, case: Case) -> Result:
 
 def _again(answer: Answer, case: Case) -> Result:
     parts, args, kwargs = _arguments(case)
-    bring_back = read.function(answer(args, kwargs), "save_arguments")
+    bring_back = answered.function(answer(args, kwargs), "save_arguments")
     args[1].pop()
     first, _ = bring_back()
     identical = first[0] is parts["a"] and first[1][0] is parts["b"]
@@ -74,7 +75,7 @@ def _kept(answer: Answer, case: Case) -> Result:
         return len(pool) - 1
 
     with saved_tensors_hooks(pack, lambda number: pool[number].clone()):
-        bring_back = read.function(answer(args, kwargs), "save_arguments")
+        bring_back = answered.function(answer(args, kwargs), "save_arguments")
     alive = [weakref.ref(tensor) for tensor in parts.values()]
     del parts, args, kwargs
     held = _count_alive(alive)

@@ -11,9 +11,10 @@ from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
 from tutorial_lib import memory
-from tutorial_lib.checks import exam, expect, observe, outside, read
 from tutorial_lib.checks.core import Answer, Case, Check, CheckError, Result
+from tutorial_lib.checks.given import exam, observe
 from tutorial_lib.checks.lab03 import chain
+from tutorial_lib.checks.vocabulary import expect, read
 
 
 class _Keep(torch.autograd.Function):
@@ -138,7 +139,7 @@ def _judge(case: Case, result: Result, exact: Result) -> None:
         return
     if "begun" in exact:
         wanted = exact["begun"]
-        begun = outside.counts(result, "begun", len(wanted), "runs of each block")
+        begun = read.counts(result, "begun", len(wanted), "runs of each block")
         if begun != wanted:
             side = "once for each backward" if max(begun) > max(wanted) else "for each backward"
             raise CheckError(

@@ -11,9 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tutorial_lib.checks import exam, expect, outside, read
 from tutorial_lib.checks.core import Answer, Case, Check, CheckError, Result
+from tutorial_lib.checks.given import exam
 from tutorial_lib.checks.lab03 import chain
+from tutorial_lib.checks.vocabulary import expect, read
 
 
 def _cases(seed: int) -> list[Case]:
@@ -162,9 +163,9 @@ _ADVICE = {
 
 def _judge_chain(case: Case, result: Result, exact: Result) -> None:
     number, wanted = case["num_blocks"], exact["ended_without_stop"]
-    begun = outside.counts(result, "begun", number, "runs of each block")
+    begun = read.counts(result, "begun", number, "runs of each block")
     name = "ends of each block, with early_stop=False"
-    ended = outside.counts(result, "ended_without_stop", number, name)
+    ended = read.counts(result, "ended_without_stop", number, name)
     faults = {
         "in eval mode nothing was checkpointed: gradients are on, so tensors are saved, and "
         "training flags have no say in it.": max(begun) < 2,

@@ -1,17 +1,8 @@
 """The check of 4.2: a tree run on real layers with PyTorch's checkpoint."""
 
-from __future__ import annotations
-
-import random
-from collections.abc import Callable
-from functools import partial
-from typing import Any
-
-from torch import Tensor
-
-from tutorial_lib.checks import exam, expect, observe, read
-from tutorial_lib.checks.core import Case, Check, CheckError, Result, plain
-from tutorial_lib.checks.lab04 import models
+from tutorial_lib.checks.given import CheckError, observe
+from tutorial_lib.checks.lab04 import chains, given
+from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Exercise, Result, expect, read
 from tutorial_lib.instruments import planning
 
 _TOLERANCE = 0.03
@@ -23,54 +14,28 @@ _TREES = (
 )
 
 
-def _cases(seed: int) -> list[Case]:
-    draw = random.Random(seed)
+def _cases(draw: Draw) -> Cases:
     middles = sorted((draw.choice([128, 160, 192, 224]) for _ in range(8)), reverse=True)
     case = {"seed": draw.randrange(10**6), "width": 16, "middles": middles}
     case["rows"] = draw.choice([448, 512])
-    return [{**case, "tree": tree} for tree in _TREES]
+    yield from ({**case, "tree": tree} for tree in _TREES)
 
 
 class Planned:
     """What a case's tree gives: gradients of the plain layers, counts and peak on paper."""
 
     def __init__(self, case: Case) -> None:
-        layers, rows = models.make_layers(case), models.make_rows(case)
-        self.tree = models.read_tree(case["tree"], len(layers))
+        layers, rows = given.make_layers(case), given.make_rows(case)
+        self.tree = given.tree_of(case["tree"])
         loss = layers(rows)
         loss.backward()
         self.loss, self.gradients = loss.item(), observe.gradients_of(layers)
-        stages = models.chain_of(models.make_layers(case), rows)
+        stages = chains.chain_of(given.make_layers(case), rows)
         self.simulation = planning.simulate(stages, self.tree)
 
 
-def _run(answer: Callable[..., Any], case: Case) -> Result:
-    layers, rows = models.make_layers(case), models.make_rows(case)
-    tree = models.read_tree(case["tree"], len(layers))
-    runs = [0] * len(layers)
-
-    def count(index: int, *_: Any) -> None:
-        runs[index] += 1
-
-    hooks = [x.register_forward_pre_hook(partial(count, i)) for i, x in enumerate(layers)]
-    loss = answer(layers, tree, rows)
-    if not isinstance(loss, Tensor):
-        raise CheckError(f"a tensor is wanted, and {type(loss).__name__} came: return x.")
-    has_graph, value = loss.requires_grad, float(loss.detach())
-    said = observe.error_said(loss.backward) if has_graph else ""
-    # a copy: the second step adds to the same gradients
-    gradients = plain(observe.gradients_of(layers))
-    del loss
-    for hook in hooks:
-        hook.remove()
-    peak = 0
-    if not said and gradients[0] is not None:
-        peak, _ = observe.peak_above(lambda: answer(layers, tree, rows).backward(), layers)
-    return {"said": said, "loss": value, "gradients": gradients, "runs": runs, "peak": peak}
-
-
 def _judge(case: Case, result: Result, planned: Planned) -> None:
-    where = f"tree {models.shown(planned.tree)}: "
+    where = f"tree {chains.shown(planned.tree)}: "
     if said := str(result.get("said", "")):
         raise CheckError(
             f"{where}backward raised {said[:160]!r}. A segment must run again what it ran "
@@ -78,13 +43,13 @@ def _judge(case: Case, result: Result, planned: Planned) -> None:
         )
     wanted = planned.gradients
     expect.close(
-        read.number(result.get("loss"), f"{where}the result"),
+        read.number(result["loss"], f"{where}the result"),
         planned.loss,
         otherwise="the result is not what the layers give one after the other.",
         tolerance=0,
         where=where,
     )
-    gradients = read.tensors(result.get("gradients"), len(wanted), "gradients")
+    gradients = read.tensors(result["gradients"], len(wanted), "gradients")
     if all(gradient is None for gradient in gradients):
         raise CheckError(f"{where}no gradient came: does the result have a graph?")
     if any(gradient is None for gradient in gradients):
@@ -98,7 +63,7 @@ def _judge(case: Case, result: Result, planned: Planned) -> None:
             f"{where}the runs are right, and gradients differ from those without checkpoints. The "
             "layers have dropout: does a segment draw the same random numbers again?"
         )
-    seen, peak = read.integer(result.get("peak"), "the peak"), planned.simulation.peak_bytes
+    seen, peak = read.integer(result["peak"], "the peak"), planned.simulation.peak_bytes
     advice = "what still holds tensors?" if seen > peak else "what is kept outside of tensors?"
     expect.close(
         seen,
@@ -112,7 +77,7 @@ def _judge(case: Case, result: Result, planned: Planned) -> None:
 
 def _expect_counts(result: Result, planned: Planned, where: str) -> None:
     wanted = list(planned.simulation.counts)
-    runs = read.integers(result.get("runs"), f"{where}runs of each layer", len(wanted))
+    runs = read.integers(result["runs"], f"{where}runs of each layer", len(wanted))
     expect.close(
         runs,
         wanted,
@@ -132,21 +97,10 @@ def _expect_counts(result: Result, planned: Planned, where: str) -> None:
     )
 
 
-def _exam(answer: Callable[..., Any], case: Case) -> Result:
-    chain, rows = exam.make(case)
-    each_dropped = tuple((number,) for number in range(len(chain)))
-    exam.half_squares(answer(chain, each_dropped, rows)).backward()
-    return exam.gradients(chain)
-
-
-run_tree = Check(
-    "lab04.run_tree",
-    "4.2",
-    "four trees: gradients to the bit, runs as planned, peaks within 3 % of the plan",
-    _cases,
-    _run,
-    _judge,
+run_tree = Exercise(
+    run=given.run_tree,
+    passed="four trees: gradients to the bit, runs as planned, peaks within 3 % of the plan",
+    cases=_cases,
+    judge=_judge,
     oracle=Planned,
-    exam=exam.of(_exam),
-    forbidden=[models.NO_RUNNER],
 )

@@ -1,84 +1,69 @@
 """The check of 4.3: the fewest forwards with so many places."""
 
-from __future__ import annotations
-
 import math
-import random
-from collections.abc import Callable
 from functools import cache
-from typing import Any
 
-from tutorial_lib.checks import expect, read
-from tutorial_lib.checks.core import Case, Check, CheckError, Result
-from tutorial_lib.checks.lab04 import models
+from tutorial_lib.checks.lab04 import chains, given
+from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Exercise, Faults, Result, fact, value
 
 
-def _cases(seed: int) -> list[Case]:
-    draw = random.Random(seed)
+def _cases(draw: Draw) -> Cases:
     pairs = [(2, 1), (9, 1), (10, 3), (1, 2), (draw.randint(20, 30), draw.randint(3, 5))]
     pairs += [(draw.randint(40, 60), draw.randint(6, 9)), (6, 12)]
-    return [{"stages": stages, "places": places} for stages, places in pairs]
-
-
-def _run(answer: Callable[..., Any], case: Case) -> Result:
-    return {"forwards": answer(case["stages"], case["places"])}
+    yield from ({"stages": stages, "places": places} for stages, places in pairs)
 
 
 def _judge(case: Case, result: Result) -> None:
     stages, places = case["stages"], case["places"]
     where = f"{stages} stages, {places} places: "
-    forwards = result.get("forwards")
-    if isinstance(forwards, float) and forwards == math.inf:
-        advice = (
-            "a single stage needs one forward, without a place too, so look at the stages first."
-            if stages == 2
-            else "try every k from 1 to n - 1, and give the first part all c places: those of the "
-            "later part are free when its turn comes."
-        )
-        raise CheckError(f"{where}the number of forwards is inf: {advice}")
-    seen = read.integer(forwards, f"{where}the number of forwards")
-    wanted = models.binomial(stages, places)
-    side = "more than are needed" if seen > wanted else "fewer than are possible"
-    expect.close(
-        seen,
+    advice = (
+        "a single stage needs one forward, without a place too, so look at the stages first."
+        if stages == 2
+        else "try every k from 1 to n - 1, and give the first part all c places: those of the "
+        "later part are free when its turn comes."
+    )
+    is_endless = isinstance(result["forwards"], float) and result["forwards"] == math.inf
+    fact(not is_endless, f"{where}the number of forwards is inf: {advice}")
+    wanted = chains.binomial(stages, places)
+    sides = ("fewer than are possible", "more than are needed")
+    value(
+        result["forwards"],
         wanted,
         _faults(stages, places, wanted),
-        otherwise=f"{seen} forwards are {side}: try the recursion by hand with 3 stages, where 1 "
-        "place needs 6 forwards and 2 places need 5.",
-        tolerance=0,
+        name=f"{where}the number of forwards",
+        otherwise=lambda seen: (
+            f"{seen} forwards are {sides[seen > wanted]}: try the recursion by hand with 3 stages, "
+            "where 1 place needs 6 forwards and 2 places need 5."
+        ),
         where=where,
     )
 
 
-def _faults(stages: int, places: int, wanted: int) -> expect.Faults:
-    yield (
-        "that is without any boundary but the input: a boundary in the right place saves runs.",
-        _by_hand(stages),
-    )
-    yield (
-        "the first runs are missing: every stage runs forward once to begin with.",
-        wanted - stages,
-    )
+def _faults(stages: int, places: int, wanted: int) -> Faults:
+    yield from {
+        "that is without any boundary but the input: a boundary in the right place saves runs.": (
+            _by_hand(stages)
+        ),
+        "the first runs are missing: every stage runs forward once to begin with.": wanted - stages,
+    }.items()
     if places < stages - 1:
-        yield (
-            "that needs one place more: the input has one of the places, for good.",
-            models.binomial(stages, places + 1),
-        )
+        more = chains.binomial(stages, places + 1)
+        yield "that needs one place more: the input has one of the places, for good.", more
     if places > 1:
         yield (
             "that does with one place fewer: the stage that runs has its input in hand, which "
             "takes no place.",
-            models.binomial(stages, places - 1),
+            chains.binomial(stages, places - 1),
         )
-    yield (
+    yield from {
         "the segment's own part is done with the places that are left over by the later part. When "
-        "its turn comes, the later part has gone backward, and its places are free again.",
-        _no_place_comes_back(stages, places),
-    )
-    yield (
-        "boundaries are set in the middle each time, and that is not the best place.",
-        _halves(stages, places),
-    )
+        "its turn comes, the later part has gone backward, and its places are free again.": (
+            _no_place_comes_back(stages, places)
+        ),
+        "boundaries are set in the middle each time, and that is not the best place.": (
+            _halves(stages, places)
+        ),
+    }.items()
 
 
 def _by_hand(stages: int) -> int:
@@ -100,12 +85,9 @@ def _halves(stages: int, places: int) -> int:
     return first + _halves(stages - first, places - 1) + _halves(first, places)
 
 
-fewest_forwards = Check(
-    "lab04.fewest_forwards",
-    "4.3",
-    "the fewest forwards of seven chains, as the closed form has them",
-    _cases,
-    _run,
-    _judge,
-    forbidden=[models.NO_SOLVER],
+fewest_forwards = Exercise(
+    run=given.fewest_forwards,
+    passed="the fewest forwards of seven chains, as the closed form has them",
+    cases=_cases,
+    judge=_judge,
 )

@@ -1,28 +1,16 @@
 """The check of 4.4: the tree with the fewest forwards."""
 
-from __future__ import annotations
-
-import random
-from collections.abc import Callable
-from typing import Any
-
-from tutorial_lib.checks import expect
-from tutorial_lib.checks.core import Case, Check, Result
-from tutorial_lib.checks.lab04 import models
+from tutorial_lib.checks.lab04 import chains, given
+from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Exercise, Result, no_fault
 from tutorial_lib.instruments import planning
 from tutorial_lib.instruments.planning.simulate import Tree, leaves
 
 _INSIDE = 10**6  # units; a boundary is one
 
 
-def _cases(seed: int) -> list[Case]:
-    draw = random.Random(seed)
+def _cases(draw: Draw) -> Cases:
     pairs = [(4, 1), (10, 3), (1, 2), (draw.randint(12, 20), draw.randint(2, 4)), (6, 9)]
-    return [{"stages": stages, "places": places} for stages, places in pairs]
-
-
-def _run(answer: Callable[..., Any], case: Case) -> Result:
-    return {"tree": answer(case["stages"], case["places"])}
+    yield from ({"stages": stages, "places": places} for stages, places in pairs)
 
 
 def held(tree: Tree, num_stages: int) -> tuple[int, int, int]:
@@ -39,10 +27,10 @@ def held(tree: Tree, num_stages: int) -> tuple[int, int, int]:
 def _judge(case: Case, result: Result) -> None:
     stages, places = case["stages"], case["places"]
     where = f"{stages} stages, {places} places: "
-    tree = models.read_tree(result.get("tree"), stages, f"{where}the tree")
+    tree = chains.read_tree(result["tree"], stages, f"{where}the tree")
     kept, taken, runs = held(tree, stages)
-    fewest, shown = models.binomial(stages, places), models.shown(tree)
-    expect.no_fault(
+    fewest, shown = chains.binomial(stages, places), chains.shown(tree)
+    no_fault(
         {
             f"{where}no stage runs twice in {shown}: the insides of all stages are held at once, "
             "and one at a time is allowed.": kept == stages > 1,
@@ -74,12 +62,9 @@ def _advice(tree: Tree, places: int) -> str:
     return "A boundary stands in another place than 4.3's minimum would put it."
 
 
-revolve_tree = Check(
-    "lab04.revolve_tree",
-    "4.4",
-    "five trees with the fewest forwards, one stage kept at a time, no place too many",
-    _cases,
-    _run,
-    _judge,
-    forbidden=[models.NO_SOLVER],
+revolve_tree = Exercise(
+    run=given.revolve_tree,
+    passed="five trees with the fewest forwards, one stage kept at a time, no place too many",
+    cases=_cases,
+    judge=_judge,
 )

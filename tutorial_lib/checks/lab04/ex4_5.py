@@ -1,17 +1,12 @@
 """The check of 4.5: the smallest budget of a chain."""
 
-from __future__ import annotations
-
-import random
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
-from tutorial_lib.checks import expect, read, surroundings
-from tutorial_lib.checks.core import Case, Check, Result
-from tutorial_lib.checks.lab04 import models
+from tutorial_lib.checks.lab04 import chains, given
+from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Exercise, Faults, Result, value
 from tutorial_lib.instruments import planning
 from tutorial_lib.instruments.planning.costs import Bytes, Costs
 from tutorial_lib.instruments.planning.floor import Floor
@@ -34,69 +29,48 @@ class _NoBoundary(Floor):
         return np.maximum(np.maximum(running, rest), self.by_start[start, start:end])
 
 
-def _cases(seed: int) -> list[Case]:
-    draw = random.Random(seed)
-
-    def chain(count: int) -> Case:
-        return {"stages": models.draw_stages(draw, count)}
-
-    def with_workspace() -> Case:
-        return {"stages": models.draw_with_workspace(draw, 6)}
-
+def _cases(draw: Draw) -> Cases:
     def values(case: Case) -> Iterator[int]:
-        stages = models.stages_of(case)
+        stages = given.stages_of(case)
         yield (floor := planning.floor_bytes(stages))
         yield from (value for _, value in _faults(stages, floor))
 
-    return [models.telling(with_workspace, values), *map(chain, (2, 4, 6, 7, 10))]
-
-
-def _run(answer: Callable[..., Any], case: Case) -> Result:
-    stages = models.stages_of(case)
-    floor = answer(stages)
-    surroundings.expect_unchanged(stages, models.stages_of(case))
-    return {"floor": floor}
+    yield chains.telling(lambda: {"stages": chains.draw_with_workspace(draw, 6)}, values)
+    yield from ({"stages": chains.draw_stages(draw, count)} for count in (2, 4, 6, 7, 10))
 
 
 def _judge(case: Case, result: Result) -> None:
-    stages = models.stages_of(case)
+    stages = given.stages_of(case)
     floor = planning.floor_bytes(stages)
-    name = f"a chain of {len(stages)} stages: the smallest budget"
-    seen = read.integer(result.get("floor"), name)
-    expect.close(
-        seen,
+    value(
+        result["floor"],
         floor,
         _faults(stages, floor),
-        otherwise=f"{seen} bytes are {'more' if seen > floor else 'less'} than is right: try the "
-        "recursion by hand with two stages, then with three.",
-        tolerance=0,
-        where=f"{name}: ",
+        name=f"a chain of {len(stages)} stages: the smallest budget",
+        otherwise=lambda seen: (
+            f"{seen} bytes are {'more' if seen > floor else 'less'} than is right: try the "
+            "recursion by hand with two stages, then with three."
+        ),
     )
 
 
-def _faults(stages: list[planning.Stage], floor: int) -> expect.Faults:
+def _faults(stages: list[planning.Stage], floor: int) -> Faults:
     count, first = len(stages), stages[0].input_bytes
 
     def peak(tree: Tree) -> int:
         return planning.simulate(stages, tree).peak_bytes
 
-    yield "The chain's own input is missing: it is there all the time.", floor - first
-    yield "The chain's own input is in it twice.", floor + first
-    yield "That is the peak of a step that keeps everything.", peak(tuple(range(count)))
-    yield (
+    costs, halves = Costs.of(stages, ()), (tuple(range(count // 2)), *range(count // 2, count))
+    yield from {
+        "The chain's own input is missing: it is there all the time.": floor - first,
+        "The chain's own input is in it twice.": floor + first,
+        "That is the peak of a step that keeps everything.": peak(tuple(range(count))),
         "That is a checkpoint around each stage: a boundary may be dropped too, inside a longer "
-        "segment.",
-        peak(models.in_segments(count, 1)),
-    )
-    halves: Tree = (tuple(range(count // 2)), *range(count // 2, count))
-    yield (
-        "That is one segment, the first half: try every way to split, in every part.",
-        peak(halves),
-    )
-    for words, slip in models.AT_THE_END.items():
-        yield words, first + Floor(slip.of(stages, ())).num_bytes
-    costs = Costs.of(stages, ())
-    floors = {
+        "segment.": peak(chains.in_segments(count, 1)),
+        "That is one segment, the first half: try every way to split, in every part.": peak(halves),
+    }.items()
+    floors = {words: Floor(slip.of(stages, ())) for words, slip in chains.AT_THE_END.items()}
+    floors |= {
         "What a kept stage saved is held while the rest runs, and is missing.": (
             Floor(replace(costs, saved=0 * costs.saved))
         ),
@@ -111,16 +85,13 @@ def _faults(stages: list[planning.Stage], floor: int) -> expect.Faults:
         yield (
             "That is the best without a segment inside a segment: what is in a segment is a chain "
             "as well.",
-            min(map(peak, models.single_trees(count))),
+            min(map(peak, chains.single_trees(count))),
         )
 
 
-smallest_budget = Check(
-    "lab04.smallest_budget",
-    "4.5",
-    "the smallest budgets of six unequal chains, to the byte",
-    _cases,
-    _run,
-    _judge,
-    forbidden=[models.NO_SOLVER],
+smallest_budget = Exercise(
+    run=given.smallest_budget,
+    passed="the smallest budgets of six unequal chains, to the byte",
+    cases=_cases,
+    judge=_judge,
 )

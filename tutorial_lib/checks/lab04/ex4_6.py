@@ -1,17 +1,13 @@
 """The check of 4.6: the fastest tree within a budget."""
 
-from __future__ import annotations
-
 import math
-import random
 import re
-from collections.abc import Callable
 from functools import cached_property
 from typing import Any
 
-from tutorial_lib.checks import expect, observe, surroundings
-from tutorial_lib.checks.core import Case, Check, CheckError, Result
-from tutorial_lib.checks.lab04 import models
+from tutorial_lib.checks.given import CheckError
+from tutorial_lib.checks.lab04 import chains, given
+from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Exercise, Faults, Result, expect
 from tutorial_lib.instruments import planning
 from tutorial_lib.instruments.planning.costs import Costs
 from tutorial_lib.instruments.planning.exact import choices
@@ -21,16 +17,17 @@ _FEW = 6
 _BUDGETS = ((3, 0.0), (5, 0.05), (6, 0.3), (9, 0.0), (9, 0.15), (9, 0.5), (8, 1.0))
 
 
-def _cases(seed: int) -> list[Case]:
-    draw = random.Random(seed)
-    cases = [_nested(draw)]
+def _cases(draw: Draw) -> Cases:
+    yield _nested(draw)
+    cases = []
     for count, share in _BUDGETS:
-        case = {"stages": models.draw_stages(draw, count), "budget": 0}
+        case = {"stages": chains.draw_stages(draw, count), "budget": 0}
         best = Best(case)
         most = planning.simulate(best.stages, tuple(range(count))).peak_bytes
         cases.append({**case, "budget": best.floor + int(share * (most - best.floor))})
-    cases += [_slippery(draw, slip) for slip in models.AT_THE_END.values()]
-    return [*cases, _in_kilobytes(cases[1])]
+    yield from cases
+    yield from (_slippery(draw, slip) for slip in chains.AT_THE_END.values())
+    yield _in_kilobytes(cases[0])
 
 
 def _in_kilobytes(case: Case) -> Case:
@@ -43,10 +40,10 @@ def _in_kilobytes(case: Case) -> Case:
     return {"stages": stages, "budget": case["budget"] * by - 1}
 
 
-def _slippery(draw: random.Random, slip: type[Costs]) -> Case:
+def _slippery(draw: Draw, slip: type[Costs]) -> Case:
     """Draw a chain and a budget that a search with this slip goes over."""
     while True:
-        case = {"stages": models.draw_with_workspace(draw, _FEW), "budget": 0}
+        case = {"stages": chains.draw_with_workspace(draw, _FEW), "budget": 0}
         best = Best(case)
         for needs, *_ in choices(slip.of(best.stages, ())):
             budget = best.stages[0].input_bytes + int(needs)
@@ -54,10 +51,10 @@ def _slippery(draw: random.Random, slip: type[Costs]) -> Case:
                 return {**case, "budget": budget}
 
 
-def _nested(draw: random.Random) -> Case:
+def _nested(draw: Draw) -> Case:
     """Draw a chain and a budget that is best used by a segment inside a segment."""
     while True:
-        case = {"stages": models.draw_stages(draw, _FEW), "budget": 0}
+        case = {"stages": chains.draw_stages(draw, _FEW), "budget": 0}
         best = Best(case)
         for budget in sorted({peak for peak, _ in best.single}):
             fastest = planning.solve(best.stages, budget_bytes=budget)
@@ -69,7 +66,7 @@ class Best:
     """The best plan of a case."""
 
     def __init__(self, case: Case) -> None:
-        self.stages, self.budget = models.stages_of(case), case["budget"]
+        self.stages, self.budget = given.stages_of(case), case["budget"]
 
     @cached_property
     def floor(self) -> int:
@@ -90,7 +87,7 @@ class Best:
     @cached_property
     def single(self) -> list[tuple[int, float]]:
         """Peak and seconds of all trees without a segment in a segment."""
-        trees = models.single_trees(len(self.stages))
+        trees = chains.single_trees(len(self.stages))
         runs = [planning.simulate(self.stages, tree) for tree in trees]
         return [(run.peak_bytes, run.seconds) for run in runs]
 
@@ -100,15 +97,8 @@ class Best:
         return min(fitting, default=math.inf)
 
 
-def _run(answer: Callable[..., Any], case: Case) -> Result:
-    stages, trees = models.stages_of(case), []
-    said = observe.error_said(lambda: trees.append(answer(stages, case["budget"])), "ValueError")
-    surroundings.expect_unchanged(stages, models.stages_of(case))
-    return {"said": said, "tree": trees[0] if trees else None}
-
-
 def _judge(case: Case, result: Result, best: Best) -> None:
-    said = str(result.get("said"))
+    said = str(result["said"])
     where = f"{len(best.stages)} stages, {best.budget} bytes: "
     if best.budget < best.floor:
         _judge_refusal(said, where, best.floor)
@@ -119,7 +109,7 @@ def _judge(case: Case, result: Result, best: Best) -> None:
             f"{where}your function raised {said[:160]!r}, and there is a tree that fits"
             f"{smallest if best.budget == best.floor else ''}."
         )
-    tree = models.read_tree(result.get("tree"), len(best.stages), f"{where}the tree")
+    tree = chains.read_tree(result["tree"], len(best.stages), f"{where}the tree")
     simulated = planning.simulate(best.stages, tree)
     if simulated.peak_bytes > best.budget:
         raise CheckError(f"{where}{_over(best, tree, simulated)}")
@@ -127,7 +117,7 @@ def _judge(case: Case, result: Result, best: Best) -> None:
         simulated.seconds,
         best.planned.seconds,
         _slow(best, simulated),
-        otherwise=f"{models.shown(tree)} fits and takes {simulated.seconds:g} seconds, and there "
+        otherwise=f"{chains.shown(tree)} fits and takes {simulated.seconds:g} seconds, and there "
         "is a faster tree that fits: is every way tried, and is in its extra time what a segment "
         "runs again?",
         where=where,
@@ -151,21 +141,21 @@ def _judge_refusal(said: str, where: str, floor: int) -> None:
 def _over(best: Best, tree: Any, simulated: planning.Simulation) -> str:
     over = simulated.peak_bytes - best.budget
     keeps_all = simulated.counts == (1,) * len(best.stages)
-    for words, slip in models.AT_THE_END.items():
+    for words, slip in chains.AT_THE_END.items():
         if len(best.stages) == _FEW and best.slipped(slip, best.budget) == simulated:
-            return f"{models.shown(tree)} needs {over} bytes more than the budget: {words}"
+            return f"{chains.shown(tree)} needs {over} bytes more than the budget: {words}"
     advice = (
         "The chain's own input is held all the time. After a kept stage there are its saved bytes "
         "less, after a segment the boundary that follows it, and while a stage runs its own needs "
         "must fit."
     )
     return (
-        f"{models.shown(tree)} needs {over} bytes more than the budget. "
+        f"{chains.shown(tree)} needs {over} bytes more than the budget. "
         f"{'It keeps everything.' if keeps_all else advice}"
     )
 
 
-def _slow(best: Best, simulated: planning.Simulation) -> expect.Faults:
+def _slow(best: Best, simulated: planning.Simulation) -> Faults:
     if simulated.peak_bytes <= best.floor:
         yield (
             "it is the tree with the smallest peak. What the budget leaves is to buy time.",
@@ -179,13 +169,10 @@ def _slow(best: Best, simulated: planning.Simulation) -> expect.Faults:
         )
 
 
-fastest_tree = Check(
-    "lab04.fastest_tree",
-    "4.6",
-    "ten trees as fast as the library's solver has them, none over its budget, one refusal",
-    _cases,
-    _run,
-    _judge,
+fastest_tree = Exercise(
+    run=given.fastest_tree,
+    passed="ten trees as fast as the library's solver has them, none over its budget, one refusal",
+    cases=_cases,
+    judge=_judge,
     oracle=Best,
-    forbidden=[models.NO_SOLVER],
 )

@@ -1,6 +1,6 @@
 """The checks of lab 05, policies."""
 
-from tutorial_lib.checks.calls import calls_of
+from tutorial_lib.checks.core import calls_of
 from tutorial_lib.checks.lab05.ex5_1 import checkpoint_only
 from tutorial_lib.checks.lab05.ex5_2 import cost_of_keeping
 from tutorial_lib.checks.lab05.ex5_3 import keep_products

@@ -12,9 +12,10 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from tutorial_lib import memory
-from tutorial_lib.checks import exam, expect, observe, read
 from tutorial_lib.checks.core import Case, Check, CheckError, Result
+from tutorial_lib.checks.given import exam, observe
 from tutorial_lib.checks.lab05 import models
+from tutorial_lib.checks.vocabulary import expect, read
 
 # Which modules, by the end of their names. "self_attn" is torch's own encoder, which calls its
 # attention with keywords and takes a tuple from it.

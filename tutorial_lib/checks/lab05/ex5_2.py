@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
 
-from tutorial_lib.checks import expect, read
 from tutorial_lib.checks.core import Case, Check, CheckError, Result
-from tutorial_lib.checks.lab04.models import telling as telling_case
+from tutorial_lib.checks.given import answered
+from tutorial_lib.checks.lab04.chains import telling as telling_case
+from tutorial_lib.checks.vocabulary import expect, read
 
 # Tensors go by the names of their storages.
 Op = namedtuple("Op", "name reads writes flops")
@@ -118,7 +119,7 @@ class Cost:
 
 def _run(answer: Callable[..., Any], case: Case) -> Result:
     tape, kept = _tape_of(case), set(case["kept"])
-    num_bytes, flops = read.several(answer(tape, kept), 2, "the bytes and the FLOPs")
+    num_bytes, flops = answered.several(answer(tape, kept), 2, "the bytes and the FLOPs")
     is_kept = tape == _tape_of(case) and kept == set(case["kept"])
     return {"num_bytes": num_bytes, "flops": flops, "inputs kept": is_kept}
 

@@ -11,9 +11,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import CheckpointPolicy, SelectiveCheckpointContext, checkpoint
 
-from tutorial_lib.checks import expect, observe, read
 from tutorial_lib.checks.core import Case, Check, CheckError, Result
+from tutorial_lib.checks.given import observe
 from tutorial_lib.checks.lab05 import models
+from tutorial_lib.checks.vocabulary import expect, read
 from tutorial_lib.instruments.private_torch import policy_of
 
 # A block's products in order, attention written out: qkv, scores, mix, out, up, down.

@@ -7,9 +7,11 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from tutorial_lib.checks import expect, observe, read, surroundings
 from tutorial_lib.checks.core import Case, Check, CheckError, Result
-from tutorial_lib.checks.lab04.models import NO_SOLVER, telling
+from tutorial_lib.checks.given import observe, surroundings
+from tutorial_lib.checks.lab04.chains import telling
+from tutorial_lib.checks.lab04.given import NO_SOLVER
+from tutorial_lib.checks.vocabulary import expect, read
 
 # Parts, options of each, and the budget: a share of the way from the smallest possible one to one
 # that allows every part its fewest FLOPs.

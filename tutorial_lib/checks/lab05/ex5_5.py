@@ -12,10 +12,11 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
-from tutorial_lib.checks import expect, observe, read
 from tutorial_lib.checks.core import Case, Check, CheckError, Result
+from tutorial_lib.checks.given import observe
 from tutorial_lib.checks.lab05 import models
 from tutorial_lib.checks.lab05.host import Host
+from tutorial_lib.checks.vocabulary import expect, read
 from tutorial_lib.memory.private_torch import storage_key
 
 _ADDRESS = "two storages went for one. An address is used again when its storage is gone."

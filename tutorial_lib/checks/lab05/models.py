@@ -11,8 +11,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from tutorial_lib.checks import expect, observe, read
 from tutorial_lib.checks.core import Case, CheckError, Result
+from tutorial_lib.checks.given import observe
+from tutorial_lib.checks.vocabulary import expect, read
 from tutorial_lib.models.gpt import GPT, GPTConfig
 
 

@@ -1,6 +1,6 @@
 """The checks of lab 06, exact accumulation."""
 
-from tutorial_lib.checks.calls import calls_of
+from tutorial_lib.checks.core import calls_of
 from tutorial_lib.checks.lab06.ex6_1 import first_difference
 from tutorial_lib.checks.lab06.ex6_2 import train_epoch
 from tutorial_lib.checks.lab06.ex6_3 import token_step

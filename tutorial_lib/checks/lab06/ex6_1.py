@@ -12,8 +12,9 @@ import torch
 from torch import Tensor, nn
 from torch.optim import SGD, AdamW, Optimizer
 
-from tutorial_lib.checks import expect, forbid, observe, read, surroundings
 from tutorial_lib.checks.core import Case, Check, CheckError, Result
+from tutorial_lib.checks.given import forbid, observe, surroundings
+from tutorial_lib.checks.vocabulary import expect, read
 
 Step = Callable[[nn.Module, Optimizer], float]
 
@@ -136,7 +137,10 @@ _MESSAGES = {
 
 _NOT_ITSELF = forbid.Forbidden(
     "assert_same_training is what you are writing, so your answer may not call it.",
-    ("tutorial_lib.checks.same_training", "tutorial_lib.checks.training_record:Recorder"),
+    (
+        "tutorial_lib.checks.same_training.compare",
+        "tutorial_lib.checks.same_training.record:Recorder",
+    ),
 )
 
 
@@ -175,7 +179,7 @@ def _judge(case: Case, result: Result, right: float) -> None:
             'a pair is to be returned: the part, one of "loss", "gradients", "parameters" and '
             '"nothing", and the difference as a float.'
         )
-    changed = surroundings.names_in(result)
+    changed = expect.changes(result)
     if "weights" in changed or "gradients" in changed:
         raise CheckError(_ON_A_COPY)
     if part != wanted:
@@ -194,7 +198,7 @@ def _judge(case: Case, result: Result, right: float) -> None:
             f'"{wanted}" is right, with a difference of {seen:.4g}, which is not the norm of the '
             "difference divided by the norm in step_a."
         )
-    surroundings.expect_kept(result, _MESSAGES)
+    expect.unchanged(result, _MESSAGES)
 
 
 first_difference = Check(

@@ -11,9 +11,10 @@ import torch
 from torch import Tensor
 from torch.optim import SGD, Optimizer
 
-from tutorial_lib.checks import accumulation, exam, expect, observe, read, surroundings
 from tutorial_lib.checks.core import Case, Check, CheckError, Result
+from tutorial_lib.checks.given import exam, observe
 from tutorial_lib.checks.lab06 import models
+from tutorial_lib.checks.vocabulary import accumulation, expect, read
 
 _RATE = 0.1
 _EXAM_PARTS = 16  # micro-batches of its one window
@@ -94,7 +95,7 @@ def _judge(case: Case, result: Result, oracle: _Oracle) -> None:
         raise CheckError(f"a list of {len(losses)} losses is wanted, one for each update.")
     for turn, (loss, window) in enumerate(zip(seen, losses, strict=True), start=1):
         expect.loss(loss, window.mean, _loss_faults(window), where=f"update {turn}: ")
-    surroundings.expect_kept(result)
+    expect.unchanged(result)
     ahead = read.integer(result.get("ahead"), "ahead")
     if ahead > case["num"]:
         raise CheckError(

@@ -11,9 +11,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim import SGD
 
-from tutorial_lib.checks import accumulation, expect, observe, read, surroundings
 from tutorial_lib.checks.core import Case, Check, CheckError, Result
+from tutorial_lib.checks.given import observe
 from tutorial_lib.checks.lab06 import models
+from tutorial_lib.checks.vocabulary import accumulation, expect, read
 
 _RATE = 0.1
 
@@ -44,7 +45,6 @@ def _run(answer: Callable[..., Any], case: Case) -> Result:
 def _judge(case: Case, result: Result) -> None:
     model, window = models.tiny_gpt(case["seed"]), _window(case)
     start = observe.parameter_vector(model)
-    accumulation.expect_rows_at_most(result, case["sizes"])
     updates = read.vectors(result.get("gradients"), len(start), "the gradients")
     if len(updates) != 1:
         raise CheckError(
@@ -52,14 +52,18 @@ def _judge(case: Case, result: Result) -> None:
             "its last micro-batch."
         )
     gradients, losses = models.token_sums(model, window)
-    accumulation.expect_gradient(updates[0], gradients.mean, _faults(model, window, gradients))
-    expect.loss(result.get("returned"), losses.mean, _loss_faults(losses))
-    optional = [len(part[0]) for part in window if not models.num_targets(*part)]
-    accumulation.expect_each_once(result, case["sizes"], optional)
-    if case["sizes"] == models.MANY:
-        allowed = models.peak_allowed(model, window, models.token_loss_sum)
-        accumulation.expect_one_graph(result, allowed)
-    surroundings.expect_kept(result)
+    many = case["sizes"] == models.MANY
+    accumulation.expect_window(
+        result,
+        updates[0],
+        gradients=gradients,
+        losses=losses,
+        sizes=case["sizes"],
+        faults=_faults(model, window, gradients),
+        loss_faults=_loss_faults(losses),
+        optional=[len(part[0]) for part in window if not models.num_targets(*part)],
+        allowed=models.peak_allowed(model, window, models.token_loss_sum) if many else None,
+    )
     after = read.vector(result.get("parameters"), len(start), "the parameters")
     if not expect.is_close(after, start - _RATE * gradients.mean):
         raise CheckError("the gradient is right, and something else changed the parameters.")

@@ -13,9 +13,10 @@ from torch import Tensor, nn
 from torch.optim import SGD
 from torch.optim.lr_scheduler import ExponentialLR
 
-from tutorial_lib.checks import accumulation, expect, observe, read, surroundings
 from tutorial_lib.checks.core import Case, Check, CheckError, Result
+from tutorial_lib.checks.given import answered, observe
 from tutorial_lib.checks.lab06 import models
+from tutorial_lib.checks.vocabulary import accumulation, expect, read
 
 _RATE, _GAMMA = 0.1, 0.5
 _NEVER = 10**6  # updates until the scale grows
@@ -87,7 +88,7 @@ def _run(answer: Callable[..., Any], case: Case) -> Result:
                 model, optimizer, scheduler, scaler, window, case["max_norm"], loss_of
             )
             pair = returned if isinstance(returned, tuple | list) else (returned, None)
-            loss, norm = read.several(pair, 2, "the loss and the norm")
+            loss, norm = answered.several(pair, 2, "the loss and the norm")
             turns.append({"loss": loss, "norm": norm, "schedule": scheduler.last_epoch})
             turns[-1]["scale"] = scaler.get_scale()
             turns[-1]["counted"] = scaler.state_dict().get("_growth_tracker", 0)
@@ -110,7 +111,7 @@ def _judge(case: Case, result: Result) -> None:
     if models.MANY in case["sizes"]:
         allowed = models.peak_allowed(model, _windows(case)[0], models.image_loss_sum)
         accumulation.expect_one_graph(result, allowed)
-    surroundings.expect_kept(result)
+    expect.unchanged(result)
 
 
 def _judge_without_scaler(result: Result, num_updates: int, wanted: int) -> None:

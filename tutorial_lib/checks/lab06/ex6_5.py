@@ -13,11 +13,12 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from tutorial_lib import memory
-from tutorial_lib.checks import accumulation, exam, expect, observe, read, surroundings
 from tutorial_lib.checks.core import Case, Check, CheckError, Result
+from tutorial_lib.checks.given import exam, observe
 from tutorial_lib.checks.lab06 import ex6_5_failures as failures
 from tutorial_lib.checks.lab06.models import TASKS, Task, make_optimizer, train
-from tutorial_lib.checks.training_record import summation_tolerance
+from tutorial_lib.checks.same_training.record import summation_tolerance
+from tutorial_lib.checks.vocabulary import accumulation, expect, read
 
 _MANY = 8  # micro-batches, from which on the memory is looked at
 
@@ -147,7 +148,7 @@ def _expect_nothing_put_back(case: Case, result: Result) -> None:
             ),
         }
     )
-    surroundings.expect_kept(result)
+    expect.unchanged(result)
 
 
 def _faults(case: Case, task: Task, gradient: Tensor) -> expect.Faults:

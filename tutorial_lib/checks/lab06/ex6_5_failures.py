@@ -10,9 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tutorial_lib.checks import observe, surroundings
 from tutorial_lib.checks.core import Case, CheckError, Result
+from tutorial_lib.checks.given import observe, surroundings
 from tutorial_lib.checks.lab06.models import gpt_task, make_optimizer
+from tutorial_lib.checks.vocabulary import expect
 
 # In which ways a step fails: what the learner reads about it, and what the error has to name.
 HOW = {
@@ -109,7 +110,7 @@ def judge(case: Case, result: Result) -> None:
     if raised != wanted:
         raise CheckError(f"{what}: a {raised} came ({said[:80]}), and {advice}.")
     # what came before an interrupt has passed, so what is put back is right
-    surroundings.expect_kept(
+    expect.unchanged(
         result,
         {
             name: f"{what}: {_PASSED_BY if how == 'raises' else words}"

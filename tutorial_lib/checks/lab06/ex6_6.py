@@ -11,10 +11,11 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import SGD
 
-from tutorial_lib.checks import accumulation, expect, observe, read, surroundings
 from tutorial_lib.checks.core import Case, Check, CheckError, Result
+from tutorial_lib.checks.given import observe
 from tutorial_lib.checks.lab06 import models
 from tutorial_lib.checks.lab06.models import num_targets, token_loss_sum
+from tutorial_lib.checks.vocabulary import accumulation, expect, read
 from tutorial_lib.instruments import ranks
 
 _RATE = 0.1
@@ -161,7 +162,7 @@ def _judge(case: Case, result: Result, oracle: _Oracle) -> None:
         accumulation.expect_each_once(of_rank, case["sizes"][rank], oracle.optional[rank])
         if models.MANY in case["sizes"]:
             accumulation.expect_one_graph(of_rank, oracle.allowed, f"rank {rank}: ")
-        surroundings.expect_kept(of_rank)
+        expect.unchanged(of_rank)
 
 
 def _judge_traffic(case: Case, rank: int, result: Result, syncs: Any, num_bytes: int) -> None:

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim import SGD, AdamW, Optimizer
 
-from tutorial_lib.checks import observe, surroundings
-from tutorial_lib.checks.accumulation import Window
+from tutorial_lib.checks.given import observe, surroundings
+from tutorial_lib.checks.vocabulary.accumulation import Window
 from tutorial_lib.instruments.cap import capped
 from tutorial_lib.models.gpt import GPT, GPTConfig
 from tutorial_lib.models.unet import UNet, UNetConfig

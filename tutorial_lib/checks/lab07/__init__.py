@@ -1,6 +1,6 @@
 """The checks of lab 07, cached gradients."""
 
-from tutorial_lib.checks.calls import calls_of
+from tutorial_lib.checks.core import calls_of
 from tutorial_lib.checks.lab07.ex7_1 import contrastive_loss
 from tutorial_lib.checks.lab07.ex7_2 import embed
 from tutorial_lib.checks.lab07.ex7_3 import cache_gradients

@@ -11,9 +11,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from tutorial_lib.checks import expect, forbid, observe, read
 from tutorial_lib.checks.core import Case, Check, CheckError, Result
+from tutorial_lib.checks.given import forbid, observe
 from tutorial_lib.checks.lab07 import models
+from tutorial_lib.checks.vocabulary import expect, read
 
 # CLIP clips at 100. Not 100 itself, which float32 rounds up: an answer may clip as well.
 _LARGEST_SCALE = 99.9
@@ -71,7 +72,7 @@ def _run(answer: Callable[..., Any], case: Case) -> Result:
 
 def _judge(case: Case, result: Result) -> None:
     if "refused" in case:
-        expect.error(result.get("said"), "ValueError", case["refused"], case["rows"])
+        expect.refuses(result.get("said"), ValueError, case["refused"], case["rows"])
         return
     images, texts, log_scale = inputs = _inputs(case)
     wanted = models.in_batch_loss(images, texts, log_scale.exp())

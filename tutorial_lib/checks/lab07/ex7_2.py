@@ -9,10 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tutorial_lib.checks import expect, observe, read, surroundings
 from tutorial_lib.checks.core import Case, Check, CheckError, Result
+from tutorial_lib.checks.given import answered, observe, surroundings
 from tutorial_lib.checks.lab07 import models
 from tutorial_lib.checks.lab07.expectations import expect_runs
+from tutorial_lib.checks.vocabulary import expect, read
 
 
 def _cases(seed: int) -> list[Case]:
@@ -33,7 +34,7 @@ def _run(answer: Callable[..., Any], case: Case) -> Result:
     parts = models.parts_of(case)
     with surroundings.watched(tower, parts, but=["random state"]) as changed:
         returned = answer(tower, parts, note_moment)
-    embeddings, moments = read.several(returned, 2, "embeddings and moments")
+    embeddings, moments = answered.several(returned, 2, "embeddings and moments")
     if not isinstance(embeddings, Tensor):
         raise CheckError(
             f"the embeddings come as {type(embeddings).__name__}, and one tensor of all rows is "
@@ -62,7 +63,7 @@ def _run(answer: Callable[..., Any], case: Case) -> Result:
 
 
 def _judge(case: Case, result: Result) -> None:
-    surroundings.expect_kept(result)
+    expect.unchanged(result)
     expect_runs(result, case["sizes"])
     faults = {
         "the embeddings are inference tensors: autograd refuses them for ever, and the loss needs "

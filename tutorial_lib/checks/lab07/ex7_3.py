@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 
 from tutorial_lib import memory
-from tutorial_lib.checks import expect, observe, read, surroundings
 from tutorial_lib.checks.core import Case, Check, CheckError, Result
+from tutorial_lib.checks.given import answered, observe, surroundings
 from tutorial_lib.checks.lab07 import expectations, models
+from tutorial_lib.checks.vocabulary import expect, read
 
 # What the loss is, and how it came to be.
 _SPOILED = {
@@ -52,7 +53,7 @@ def _run(answer: Callable[..., Any], case: Case) -> Result:
         surroundings.watched(loss_of, embeddings, but=["gradients"]) as changed,
         memory.watch(model=loss_of) as report,
     ):
-        loss, gradients = read.several(
+        loss, gradients = answered.several(
             answer(loss_of, embeddings), 2, "the loss and a list of gradients"
         )
     return {
@@ -68,7 +69,7 @@ def _judge(case: Case, result: Result) -> None:
     if case["spoiled"]:
         _judge_spoiled(case["spoiled"], result)
         return
-    surroundings.expect_kept(result)
+    expect.unchanged(result)
     loss_of, leaves = _embedded(case)
     loss = loss_of(*[leaf.requires_grad_() for leaf in leaves])
     loss.backward()
@@ -99,7 +100,7 @@ def _judge(case: Case, result: Result) -> None:
 
 
 def _judge_spoiled(spoiled: str, result: Result) -> None:
-    expect.error(result.get("said"), "FloatingPointError", _SPOILED[spoiled], [spoiled])
+    expect.refuses(result.get("said"), FloatingPointError, _SPOILED[spoiled], [spoiled])
     (gradient,) = read.tensors(result.get("gradients"), 1, "gradients")
     if gradient is None or bool((gradient != 1).any()):
         raise CheckError(

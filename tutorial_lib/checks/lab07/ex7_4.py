@@ -10,10 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tutorial_lib.checks import expect, observe, read, surroundings
 from tutorial_lib.checks.core import Case, Check, CheckError, Result
+from tutorial_lib.checks.given import observe, surroundings
 from tutorial_lib.checks.lab07 import models
 from tutorial_lib.checks.lab07.expectations import expect_gradients, expect_runs, times_in
+from tutorial_lib.checks.vocabulary import expect, read
 
 
 def _cases(seed: int) -> list[Case]:
@@ -82,7 +83,7 @@ def _run(answer: Callable[..., Any], case: Case) -> Result:
 
 
 def _judge(case: Case, result: Result) -> None:
-    surroundings.expect_kept(result)
+    expect.unchanged(result)
     expect_runs(result, case["sizes"])
     wanted = _one_backward(case, _cached_gradients(case))
     seen = read.tensors(result.get("gradients"), len(wanted), "gradients")

@@ -9,9 +9,10 @@ import torch
 from torch import nn
 
 from tutorial_lib import memory
-from tutorial_lib.checks import expect, observe, read
 from tutorial_lib.checks.core import Case, Check, Result
+from tutorial_lib.checks.given import answered, observe
 from tutorial_lib.checks.lab07 import models
+from tutorial_lib.checks.vocabulary import expect, read
 from tutorial_lib.memory.private_torch import FakeTensorMode
 
 _BUFFERS = ("drift", "inner.hidden", "inner.turned", "inner.steps")
@@ -61,7 +62,7 @@ def _used(
 ) -> dict[str, Any]:
     """Enter a moment twice, and twice more with an error inside; name what was another then."""
     before = _now(tower)
-    moment = read.function(answer(tower), "remember")
+    moment = answered.function(answer(tower), "remember")
     seen: dict[str, Any] = {"moved_by_call": _moved(tower, before)}
     with torch.no_grad():
         first = tower(parts[0])

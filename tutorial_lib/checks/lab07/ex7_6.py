@@ -10,10 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tutorial_lib.checks import exam, expect, observe, read, surroundings
 from tutorial_lib.checks.core import Case, Check, Result
+from tutorial_lib.checks.given import exam, observe, surroundings
 from tutorial_lib.checks.lab07 import expectations, models
 from tutorial_lib.checks.lab07.ex7_6_refusals import judge_refusals, run_refusals
+from tutorial_lib.checks.vocabulary import expect, read
 
 _ROWS = {"few": 24, "many": 96}  # of which the peaks are compared
 _STATE_BYTES = 5056  # of the CPU's random generator; the meter sees them where they are cloned
@@ -137,7 +138,7 @@ def _judge(case: Case, result: Result, right: dict[str, Any]) -> None:
     if case["kind"] == "peak":
         _judge_peak(case, result)
         return
-    surroundings.expect_kept(result)
+    expect.unchanged(result)
     _judge_rows(case, result)
     expectations.expect_training_mode(result)
     _judge_gradients(case, result, *right["gradients"])

@@ -7,9 +7,10 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from tutorial_lib.checks import expect, observe, read, surroundings
 from tutorial_lib.checks.core import Case, Result
+from tutorial_lib.checks.given import observe, surroundings
 from tutorial_lib.checks.lab07 import models
+from tutorial_lib.checks.vocabulary import expect, read
 
 Made = tuple[list[models.CountingTower], list[Tensor], models.InBatch]
 
@@ -78,10 +79,8 @@ def judge_refusals(case: Case, result: Result) -> None:
     refused = read.records(result.get("refused"), "what was refused", len(refusals))
     for (reason, (words, changes)), seen in zip(refusals.items(), refused, strict=True):
         late = changes.get("spoiled") in ("nan", "inf")
-        expect.error(
-            seen.get("said"), "FloatingPointError" if late else "ValueError", reason, words
-        )
-        changed = surroundings.names_in(seen)
+        expect.refuses(seen.get("said"), FloatingPointError if late else ValueError, reason, words)
+        changed = expect.changes(seen)
         faults = {
             f"{reason}, the right error came, and by then this was changed: {changed}. Look before "
             "anything runs, and inside undone_on_error where you cannot.": bool(changed),

@@ -8,8 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tutorial_lib.checks import accumulation, expect, observe, read
 from tutorial_lib.checks.core import Case, CheckError, Result
+from tutorial_lib.checks.given import observe
+from tutorial_lib.checks.vocabulary import accumulation, expect, read
 
 # Relative, for sums of the same terms in another order.
 TOLERANCES = {"float64": expect.EXACT, "float32": 1e-6}

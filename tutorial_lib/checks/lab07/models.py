@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from tutorial_lib.checks import forbid, observe
 from tutorial_lib.checks.core import Case
+from tutorial_lib.checks.given import forbid, observe
 
 Tower = TypeVar("Tower", bound="CountingTower")
 

@@ -1,6 +1,6 @@
 """The checks of lab 08, fit the U-Net."""
 
-from tutorial_lib.checks.calls import calls_of
+from tutorial_lib.checks.core import calls_of
 from tutorial_lib.checks.lab08.ex8_1 import draw_update
 from tutorial_lib.checks.lab08.ex8_2 import backward_in_pieces
 from tutorial_lib.checks.lab08.ex8_3 import room_for_activations

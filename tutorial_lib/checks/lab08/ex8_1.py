@@ -11,9 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tutorial_lib.checks import expect, read
 from tutorial_lib.checks.core import Case, Check, CheckError, Result
-from tutorial_lib.checks.training_state import random_states, set_random_states
+from tutorial_lib.checks.given import answered
+from tutorial_lib.checks.same_training.state import random_states, set_random_states
+from tutorial_lib.checks.vocabulary import expect, read
 
 _NUM = 400  # enough for every image and every time to come up
 _SHAPE = (_NUM, 3, 4, 4)
@@ -70,7 +71,7 @@ def _run(answer: Callable[..., Any], case: Case) -> Result:
                 f"{_NUM} images are drawn from {case['num_images']} here, so some come more than "
                 f"once, and {error} came: torch.randint repeats, randperm and a slice do not."
             ) from error
-        return read.several(got, 3, "noisy images, their times, their noise")
+        return answered.several(got, 3, "noisy images, their times, their noise")
 
     torch.manual_seed(case["seed"])
     before = random_states()
@@ -84,7 +85,7 @@ def _run(answer: Callable[..., Any], case: Case) -> Result:
 
 
 def _judge(case: Case, result: Result) -> None:
-    later = read.several(result.get("later"), len(_LATER), "what later updates drew")
+    later = answered.several(result.get("later"), len(_LATER), "what later updates drew")
     all_drawn = [result.get("first"), result.get("again"), *later]
     first, again, *others = (
         [t if t is not None else torch.empty(0) for t in read.tensors(three, 3, "what was drawn")]

@@ -10,10 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tutorial_lib.checks import expect, forbid, observe, read
-from tutorial_lib.checks.accumulation import Window
 from tutorial_lib.checks.core import Case, Check, CheckError, Result
+from tutorial_lib.checks.given import forbid, observe
 from tutorial_lib.checks.lab08 import models
+from tutorial_lib.checks.vocabulary import expect, read
+from tutorial_lib.checks.vocabulary.accumulation import Window
 
 _SLACK = 1.05  # a copy of a micro-batch's images is no fault
 

@@ -13,9 +13,10 @@ import torch
 from torch import Tensor, nn
 from torch.optim import SGD, AdamW, Optimizer
 
-from tutorial_lib.checks import expect, observe, read
 from tutorial_lib.checks.core import Case, Check, CheckError, Result
+from tutorial_lib.checks.given import observe
 from tutorial_lib.checks.lab08 import models
+from tutorial_lib.checks.vocabulary import expect, read
 
 _ROOM = 10**6
 _COUNTS = 30  # of 8 bytes
@@ -95,12 +96,12 @@ def _judge(case: Case, result: Result) -> None:
     side, multiple = case["side"], _multiple(case)
     if side % multiple:
         reason = f"{case['levels']} levels cannot halve images of {side} to a side"
-        expect.error(said, "ValueError", reason, [side, multiple])
+        expect.refuses(said, ValueError, reason, [side, multiple])
         _expect_side_to_try(said, side, multiple)
         return
     if case["more"] < 0:
         reason = f"a cap of {cap} bytes is one below the floor of {cap + 1}"
-        expect.error(said, "ValueError", reason, [cap, cap + 1])
+        expect.refuses(said, ValueError, reason, [cap, cap + 1])
         return
     if said:
         raise CheckError(

@@ -10,9 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tutorial_lib.checks import exam, expect, forbid, observe, read
 from tutorial_lib.checks.core import Case, Check, CheckError, Result
+from tutorial_lib.checks.given import answered, exam, forbid, observe
 from tutorial_lib.checks.lab08 import models
+from tutorial_lib.checks.vocabulary import expect, read
 from tutorial_lib.instruments.private_torch import checkpoint_modules
 
 _NUM = 8
@@ -124,7 +125,7 @@ def _wanted(case: Case) -> tuple[dict[str, int], int, list[Tensor | None]]:
 
 
 def _runs(value: Any, wanted: dict[str, int]) -> dict[str, int]:
-    runs = read.fields(value, list(wanted))
+    runs = answered.fields(value, list(wanted))
     return {name: read.integer(count, f"runs of {name}") for name, count in runs.items()}
 
 

@@ -8,8 +8,9 @@ from functools import cache, partial
 from itertools import combinations, product
 from typing import Any
 
-from tutorial_lib.checks import expect, observe, read
 from tutorial_lib.checks.core import Case, Check, CheckError, Result
+from tutorial_lib.checks.given import answered, observe
+from tutorial_lib.checks.vocabulary import expect, read
 
 _BLOCKS = ("down", "mid", "up 0", "up 1")
 # Images, images that fill the GPU, and of each block the price and the bytes that it saves and that
@@ -108,7 +109,7 @@ class Plans:
 
 
 def _plan(returned: Any, case: Case) -> Plan:
-    size, names = read.several(returned, 2, "a micro-batch and a tuple of blocks")
+    size, names = answered.several(returned, 2, "a micro-batch and a tuple of blocks")
     if not isinstance(names, list | tuple | set | frozenset):
         raise CheckError(f"a tuple of blocks is wanted, and {type(names).__name__} came.")
     size, names = read.integer(size, "the micro-batch"), tuple(sorted(map(str, names)))
@@ -137,7 +138,7 @@ def _judge(case: Case, result: Result, plans: Plans) -> None:
     if case.get("refused"):
         least, limit = plans.least, case["limit"]
         reason = f"no plan fits a limit of {limit}, since the lowest peak is {least}"
-        expect.error(result.get("said"), "ValueError", reason, [limit, least])
+        expect.refuses(result.get("said"), ValueError, reason, [limit, least])
         _judge_asked(asked, plans)
         return
     chosen, best = _plan(result.get("chosen"), case), plans.fitting[0]

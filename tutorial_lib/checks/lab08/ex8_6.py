@@ -13,9 +13,10 @@ import torch
 from torch import Tensor, nn
 from torch.optim import SGD
 
-from tutorial_lib.checks import expect, observe, read, surroundings
 from tutorial_lib.checks.core import Case, Check, CheckError, Result
+from tutorial_lib.checks.given import answered, observe, surroundings
 from tutorial_lib.checks.lab08 import models
+from tutorial_lib.checks.vocabulary import expect, read
 from tutorial_lib.instruments.cap import capped
 
 _NUM = 16
@@ -127,7 +128,7 @@ def _run(answer: Callable[..., Any], case: Case) -> Result:
     ):
         try:
             got = answer(unet, optimizer, drawn, case["begin"])
-            returned = read.several(got, 2, "the loss and the micro-batch")
+            returned = answered.several(got, 2, "the loss and the micro-batch")
         except (torch.OutOfMemoryError, _OtherError) as error:
             is_other = isinstance(error, _OtherError)
             said = f"{'_OtherError' if is_other else 'OutOfMemoryError'}: {error}"
@@ -201,7 +202,7 @@ def _judge_refusal(result: Result, said: str, rows: list[int]) -> None:
         "try.": "micro" not in said or "1" not in said,
     }
     expect.no_fault(faults)
-    surroundings.expect_kept(result, _NOTHING_FITS)
+    expect.unchanged(result, _NOTHING_FITS)
 
 
 def _judge_size(case: Case, size: int, rows: list[int]) -> None:
@@ -228,7 +229,7 @@ def _judge_update(
     who = "a failed attempt" if len(_tried(case)) > 1 else "somebody before you"
     faults = {
         "no update was made: call optimizer.step() once the gradient is there.": (
-            not {"weights", "optimizer"} & set(surroundings.names_in(result))
+            not {"weights", "optimizer"} & set(expect.changes(result))
         ),
         "the random state is not that of an update without failed attempts: they drew, for "
         "dropout, and so the update drew other numbers. Put back what was before each.": (

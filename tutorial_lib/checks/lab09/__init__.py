@@ -1,6 +1,6 @@
 """The checks of lab 09, the clinic: ten broken runs to diagnose and to mend."""
 
-from tutorial_lib.checks.calls import calls_of
+from tutorial_lib.checks.core import calls_of
 from tutorial_lib.checks.lab09.ex9_1_to_3 import (
     changed_in_between,
     repeated_work,

@@ -12,9 +12,10 @@ from torch import Tensor, nn
 from torch.optim import SGD
 from torch.utils.checkpoint import checkpoint
 
-from tutorial_lib.checks import expect, observe, read, surroundings
 from tutorial_lib.checks.core import Case, CheckError, Result
+from tutorial_lib.checks.given import observe, surroundings
 from tutorial_lib.checks.lab09.scripts import BrokenScript, only_update
+from tutorial_lib.checks.vocabulary import expect, read
 
 _SLACK = 1.5  # of the peak: a script may hold its logits while it goes backward
 _FLOOR = 0.85  # of the peak: without what one block recomputes, less would be left
@@ -134,7 +135,7 @@ def _judge(symptom: str, case: Case, result: Result, right: tuple[Result, int]) 
     once = plain["counts"]
     counts = read.integers(result.get("counts"), f"{where}runs of the blocks", len(once))
     gradient = only_update(result, size, where)
-    surroundings.expect_kept(result)
+    expect.unchanged(result)
     error = expect.relative_error(gradient, plain["gradients"][0])
     if error > expect.EXACT:
         loss = read.number(result.get("returned"), f"{where}the loss")

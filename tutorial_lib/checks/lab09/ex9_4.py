@@ -9,10 +9,11 @@ import torch
 from torch import Tensor
 from torch.optim import SGD
 
-from tutorial_lib.checks import accumulation, expect, observe, read, surroundings
 from tutorial_lib.checks.core import Case, CheckError, Result
+from tutorial_lib.checks.given import observe, surroundings
 from tutorial_lib.checks.lab06 import models
 from tutorial_lib.checks.lab09.scripts import BrokenScript, check_scripts, only_update
+from tutorial_lib.checks.vocabulary import accumulation, expect, read
 from tutorial_lib.models.lstm import LSTM, LSTMConfig
 
 _SMALL = 64  # bytes: a loss or two
@@ -59,7 +60,7 @@ def _judge_validation(case: Case, result: Result, right: Result) -> None:
             f"{right['peak']:,} are enough: nothing goes backward here, so no graph is needed, not "
             "for one batch."
         )
-    surroundings.expect_kept(result)
+    expect.unchanged(result)
 
 
 def _window(case: Case) -> tuple[list[models.MicroBatch], list[int]]:
@@ -85,7 +86,6 @@ def _judge_window(
 ) -> None:
     gradients, losses = right
     window, sizes = _window(case)
-    accumulation.expect_rows_at_most(result, sizes)
     gradient = only_update(result, len(gradients.mean), "case H: ")
     labels = torch.cat([labels for _, labels in window])
     faults = [
@@ -103,13 +103,17 @@ def _judge_window(
         (accumulation.LAST_ALONE, gradients.last_alone),
         (accumulation.OLD_GRADIENT, gradients.mean + 1),
     ]
-    accumulation.expect_gradient(gradient, gradients.mean, faults, "case H: ")
-    loss_faults = [(accumulation.MEAN_OF_MEANS, losses.mean_of_means)]
-    expect.loss(result.get("returned"), losses.mean, loss_faults, where="case H: ")
-    accumulation.expect_each_once(result, sizes)
-    allowed = models.peak_allowed(models.tiny_gpt(case["seed"]), window, models.token_loss_sum)
-    accumulation.expect_one_graph(result, allowed, "case H: ")
-    surroundings.expect_kept(result)
+    accumulation.expect_window(
+        result,
+        gradient,
+        gradients=gradients,
+        losses=losses,
+        sizes=sizes,
+        faults=faults,
+        loss_faults=[(accumulation.MEAN_OF_MEANS, losses.mean_of_means)],
+        allowed=models.peak_allowed(models.tiny_gpt(case["seed"]), window, models.token_loss_sum),
+        where="case H: ",
+    )
 
 
 memory_and_windows = check_scripts(

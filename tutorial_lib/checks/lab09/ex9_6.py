@@ -9,10 +9,11 @@ import torch
 from torch import Tensor
 from torch.optim import AdamW
 
-from tutorial_lib.checks import expect, observe, read, surroundings
 from tutorial_lib.checks.core import Case, CheckError, Result
+from tutorial_lib.checks.given import observe, surroundings
 from tutorial_lib.checks.lab06.models import MicroBatch, image_window
 from tutorial_lib.checks.lab09.scripts import BrokenScript, check_scripts
+from tutorial_lib.checks.vocabulary import expect, read
 from tutorial_lib.models.vit import ViT, ViTConfig
 
 _TOLERANCE = 1e-9  # AdamW's kernels divide in another order than its loop
@@ -63,7 +64,7 @@ def _judge(case: Case, result: Result, right: tuple[list[float], Tensor, int]) -
         raise CheckError(f"case J: {len(losses)} losses are wanted, one for each update.")
     for loss, expected in zip(seen, losses, strict=True):
         expect.loss(loss, expected, where="case J: ")
-    surroundings.expect_kept(result)
+    expect.unchanged(result)
     peak = read.integer(result.get("peak"), "case J: the peak")
     if peak > (allowed := int(_ALLOWED * wanted.nbytes)):
         raise CheckError(

@@ -10,8 +10,9 @@ from typing import Any
 
 from torch import Tensor
 
-from tutorial_lib.checks import read
 from tutorial_lib.checks.core import Case, Check, CheckError, Result
+from tutorial_lib.checks.given import answered
+from tutorial_lib.checks.vocabulary import read
 
 # Each cause, and what an instrument shows where it is the one.
 CAUSES = {
@@ -108,8 +109,8 @@ def only_update(result: Result, size: int, where: str) -> Tensor:
 
 
 def _finding(returned: Any, letter: str, scripts: Mapping[str, BrokenScript]) -> list[Any]:
-    findings = read.fields(returned, list(scripts))
-    return read.several(findings[letter], 3, _NAMES)
+    findings = answered.fields(returned, list(scripts))
+    return answered.several(findings[letter], 3, _NAMES)
 
 
 def _judge_finding(where: str, result: Result, script: BrokenScript) -> None:

@@ -53,42 +53,51 @@ checks.$lab.$name($name)
 ''')
 _LAB_CHECKS = Template('''"""The checks of lab $digits: TODO."""
 
-from tutorial_lib.checks.calls import calls_of
-$imports
-__all__ = [$names]
+from tutorial_lib.checks.vocabulary.calls import exercises_of
 
-case = calls_of(__name__)
+globals().update(exercises_of(__name__))
 ''')
+_GIVEN = Template('''"""The models of lab $digits, and the halves that run its answers: TODO."""
+
+from tutorial_lib.checks.given import Answer, Case, Result, run_half
+$halves''')
+_HALF = Template("""
+
+@run_half("$number")
+def $name(answer: Answer, case: Case) -> Result:
+    return {"sum": answer(case["numbers"])}
+""")
 _CHECK = Template('''"""The check of $number: TODO."""
 
-from __future__ import annotations
-
-import random
-from collections.abc import Callable
-from typing import Any
-
-from tutorial_lib.checks import expect
-from tutorial_lib.checks.core import Case, Check, Result
+from tutorial_lib.checks.$lab import given
+from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Exercise, Faults, Result, value
 
 
-def _cases(seed: int) -> list[Case]:
-    draw = random.Random(seed)
-    return [{"numbers": [draw.randint(1, 99) for _ in range(size)]} for size in (3, 8)]
-
-
-def _run(answer: Callable[..., Any], case: Case) -> Result:
-    return {"sum": answer(list(case["numbers"]))}
+def _cases(draw: Draw) -> Cases:
+    for size in (3, 8):
+        yield {"numbers": [draw.randint(1, 99) for _ in range(size)]}
 
 
 def _judge(case: Case, result: Result) -> None:
-    expect.number_of_bytes(result.get("sum"), sum(case["numbers"]), "the sum", _faults(case))
+    value(
+        result["sum"],
+        sum(case["numbers"]),
+        _faults(case),
+        name="the sum",
+        otherwise=lambda seen: f"{seen} is not what the numbers add up to: TODO what to try.",
+    )
 
 
-def _faults(case: Case) -> expect.Faults:
+def _faults(case: Case) -> Faults:
     yield "The last number is missing.", sum(case["numbers"][:-1])
 
 
-$name = Check("$lab.$name", "$number", "TODO what was shown", _cases, _run, _judge)
+$name = Exercise(
+    run=given.$name,
+    passed="TODO what was shown",
+    cases=_cases,
+    judge=_judge,
+)
 ''')
 _WRONG = Template('''"""Answers to $number."""
 
@@ -149,16 +158,12 @@ def _files(stem: str, lab: str, digits: str, names: Sequence[str]) -> Iterator[t
     rows = "".join("# | {number} | `{name}` | 2 |\n".format(**words) for words in exercises)
     source = _TITLE.substitute(digits=digits, rows=rows)
     yield f"solutions/source/{stem}.py", source + "".join(map(_EXERCISE.substitute, exercises))
-    modules = [f"ex{words['number'].replace('.', '_')}" for words in exercises]
-    pairs = list(zip(modules, names, strict=True))
-    imports = "".join(f"from tutorial_lib.checks.{lab}.{m} import {name}\n" for m, name in pairs)
-    quoted = ", ".join(f'"{name}"' for name in sorted(names))
     checks = f"tutorial_lib/checks/{lab}"
-    yield (
-        f"{checks}/__init__.py",
-        _LAB_CHECKS.substitute(digits=digits, imports=imports, names=quoted),
-    )
+    yield f"{checks}/__init__.py", _LAB_CHECKS.substitute(digits=digits)
+    halves = "".join(map(_HALF.substitute, exercises))
+    yield f"{checks}/given.py", _GIVEN.substitute(digits=digits, halves=halves)
     yield f"tests/wrong_answers/{lab}/__init__.py", ""
-    for module, words in zip(modules, exercises, strict=True):
+    for words in exercises:
+        module = f"ex{words['number'].replace('.', '_')}"
         yield f"{checks}/{module}.py", _CHECK.substitute(words)
         yield f"tests/wrong_answers/{lab}/{module}.py", _WRONG.substitute(words)

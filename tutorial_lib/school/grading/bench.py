@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tutorial_lib.checks.core import SEED_VARIABLE
+from tutorial_lib.checks.vocabulary.exercise import SEED_VARIABLE
 from tutorial_lib.school.grading.errors import NotGradable
 from tutorial_lib.school.grading.judging.judge import preload, prepare, run_judge
 from tutorial_lib.school.grading.lab import Lab

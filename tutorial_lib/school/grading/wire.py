@@ -21,11 +21,12 @@ import json
 import math
 import struct
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from tutorial_lib.checks.core import Opaque
+from tutorial_lib.checks.given.values import Opaque
 
 REQUEST, STEP, RESULT, FAILURE = b"Q", b"S", b"R", b"F"
 REPORT = COUNTS = b"C"
@@ -86,8 +87,27 @@ def _read_exactly(read: Callable[[int], bytes], length: int) -> bytes:
     return whole
 
 
+@dataclass(frozen=True)
+class Request:
+    """One case of a check, to be run in the process of an answer.
+
+    Args:
+        check: The run half's name, as in `lab01.parameter_bytes`.
+        exercise: As in `1.1`.
+        name: What the answer is called.
+        case: Plain data.
+        before: A case that is run first, to no effect.
+    """
+
+    check: str
+    exercise: str
+    name: str
+    case: Mapping[str, Any]
+    before: Mapping[str, Any] | None = None
+
+
 def encode(value: Any) -> bytes:
-    """Write plain data (see `checks.core.plain`) as bytes.
+    """Write plain data (see `checks.given.values.plain`) as bytes.
 
     Raises:
         WireError: When it is larger than a message may be.

@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 
-from tutorial_lib.checks.core import quietly
+from tutorial_lib.checks.given.settings import quietly
 from tutorial_lib.school.grading.inside import sandbox, session, view
 from tutorial_lib.school.grading.launch import serve_forks
 from tutorial_lib.units import MIB
@@ -51,14 +51,14 @@ def serve(order: dict[str, Any], hidden: list[Path], channel: socket.socket) -> 
         from tutorial_lib.instruments import private_torch
 
         private_torch.import_compiler()
-    for name in itertools.chain(order["preload"], _often_imported(order["package"])):
+    for name in itertools.chain(order["preload"], _often_imported()):
         # what cannot be imported here cannot be imported by the answer either, which says so
         with contextlib.suppress(Exception):
             pkgutil.resolve_name(name)  # a library may load a name only when it is asked for
     with quietly():  # its first use imports the compiler, and calls what may be forbidden later
         pass
     copy = Path(order["view"])
-    hidden += view.without_forbidden(copy, order["package"])
+    hidden += view.without_forbidden(copy)
     setting = session.Setting(
         limits=sandbox.Limits(order["seconds"], order["memory_bytes"]),
         readable=readable_paths([copy, *map(Path, order["import_path"])], hidden),
@@ -78,9 +78,9 @@ def _forget_the_grader() -> None:
     vars(sys.modules["tutorial_lib"]).pop("school", None)
 
 
-def _often_imported(package: str) -> Iterator[str]:
+def _often_imported() -> Iterator[str]:
     """Give the libraries for which a memory exam has no room, where an answer imports them."""
-    if any(check.exam for check in view.checks_of(package)):
+    if any(half.exam for half in view.halves()):
         yield from ("numpy", "pandas", "matplotlib.pyplot", "scipy.stats", "sklearn.linear_model")
 
 

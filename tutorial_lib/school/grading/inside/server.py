@@ -15,7 +15,7 @@ from tutorial_lib.school.grading.launch import take_order
 def serve() -> None:
     """Enter the view, then serve; see `forks.serve` for what the order holds."""
     channel, order = take_order()
-    hidden = view.enter(Path(order["view"]), order["package"], order["preload"])
+    hidden = view.enter(Path(order["view"]), order["package"])
 
     from tutorial_lib.school.grading.inside import forks
 

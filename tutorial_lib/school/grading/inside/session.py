@@ -12,11 +12,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tutorial_lib.checks.core import EXAM_BYTES
+from tutorial_lib.checks.given.half import EXAM_BYTES
 from tutorial_lib.school.grading.inside import processes, sandbox, student
 from tutorial_lib.school.grading.inside.watch import Spent, Watch
 from tutorial_lib.school.grading.submissions.slice_cells import up_to
-from tutorial_lib.school.grading.wire import COUNTS, NOT_HELD, TIMED_OUT, decode, frame, read_frame
+from tutorial_lib.school.grading.wire import (
+    COUNTS,
+    NOT_HELD,
+    TIMED_OUT,
+    Request,
+    decode,
+    frame,
+    read_frame,
+)
 
 _ACCEPT_SECONDS = 120
 
@@ -56,7 +64,7 @@ def start_session(folder: Path, setting: Setting) -> None:
     os.setsid()
     sandbox.adopt_orphans()
     sandbox.hide_memory()
-    Session(connection, folder, bundle, setting).serve()
+    Session(connection, folder, setting, **bundle).serve()
 
 
 def _accept_one(path: Path) -> socket.socket:
@@ -76,22 +84,24 @@ class Session:
     Args:
         connection: To the judge.
         folder: The submission's own, in the run's directory.
-        bundle: `steps` (as `answers.student_steps` makes them), `cuts` (what of them is run, by
-            exercise, where that is known) and `problems` (exercises without an answer).
         setting: The class's setting.
+        steps: Cells, as `answers.student_steps` makes them.
+        cuts: What of them is run, by exercise, where that is known.
+        problems: Exercises without an answer, and why.
     """
 
     def __init__(
         self,
         connection: socket.socket,
         folder: Path,
-        bundle: Mapping[str, Any],
         setting: Setting,
+        *,
+        steps: list[dict[str, Any]],
+        cuts: dict[str, list[str]],
+        problems: dict[str, str],
     ) -> None:
         self.connection, self.folder, self.setting = connection, folder, setting
-        self.steps: list[dict[str, Any]] = bundle["steps"]
-        self.cuts: dict[str, list[str]] = bundle["cuts"]
-        self.problems: dict[str, str] = dict(bundle["problems"])
+        self.steps, self.cuts, self.problems = steps, cuts, problems
         self.spent: dict[str, Spent] = {}
         self.late: set[str] = set()  # what among the problems ran out of time
         self.runs = 0
@@ -103,25 +113,25 @@ class Session:
             kind, content = read_frame(self.connection.recv)
             if not kind:
                 return
-            answer = frame(*self._answer(decode(content)))
+            answer = frame(*self._answer(Request(**decode(content))))
             self.connection.sendall(frame(COUNTS, json.dumps(self.counts).encode()) + answer)
 
-    def _answer(self, request: dict[str, Any]) -> tuple[bytes, bytes]:
-        exercise, check = request["exercise"], request["check"]
-        if EXAM_BYTES in request["case"] and not self.setting.holds_exams:
+    def _answer(self, request: Request, whole: bool = False) -> tuple[bytes, bytes]:
+        """Run a request; `whole` leaves the student's own cells as they are."""
+        exercise = request.exercise
+        if EXAM_BYTES in request.case and not self.setting.holds_exams:
             return NOT_HELD, b""
         if exercise in self.problems:
             return self._failure([exercise]), self.problems[exercise].encode("utf-8", "replace")
         above = up_to(self.steps, exercise)
         steps = [step for step in above if _name(step) not in self.problems]
-        is_cut = len(steps) == len(above) and "whole" not in request
-        request = request | {"cut": self.cuts.get(exercise) if is_cut else None}
-        spent = self.spent.setdefault(check, Spent())
-        kind, content, last = self._run(steps, request, spent)
+        is_cut = len(steps) == len(above) and not whole
+        work = student.Work(steps, request, whole, self.cuts.get(exercise) if is_cut else None)
+        kind, content, last = self._run(work, self.spent.setdefault(request.check, Spent()))
         own = any("keep" in step for step in steps)
-        if kind == student.FAILURE and own and "whole" not in request and b"not define" in content:
+        if kind == student.FAILURE and own and not whole and b"not define" in content:
             # a name that no statement of an own cell seems to define: now these cells run whole
-            return self._answer(request | {"whole": True})
+            return self._answer(request, whole=True)
         if kind in (student.RESULT, student.FAILURE):
             left_out = [_name(step) for step in above if step not in steps]
             if kind == student.FAILURE and left_out:
@@ -141,29 +151,27 @@ class Session:
             if kind == TIMED_OUT:
                 self.late.add(culprit)
             if culprit != exercise:  # an earlier cell is to blame: go on without it
-                del self.spent[check]
-                return self._answer(request)
+                del self.spent[request.check]
+                return self._answer(request, whole)
         return kind or student.FAILURE, message.encode()
 
     def _failure(self, names: Sequence[str]) -> bytes:
         """Choose the kind of an answer that cells which were left out are to blame for."""
         return student.FAILURE if self.late.isdisjoint(names) else TIMED_OUT
 
-    def _run(
-        self, steps: Sequence[Mapping[str, Any]], request: dict[str, Any], spent: Spent
-    ) -> tuple[bytes, bytes, int]:
+    def _run(self, work: student.Work, spent: Spent) -> tuple[bytes, bytes, int]:
         """Fork, wait, clean up; what comes back is `Watch.outcome`."""
         scratch = self._fresh_scratch()
         reading, writing = os.pipe()
         limits = self.setting.limits
-        if exam_bytes := request["case"].get(EXAM_BYTES):
+        if exam_bytes := work.request.case.get(EXAM_BYTES):
             limits = limits.in_exam(exam_bytes)
         child = os.fork()
         if not child:
             os.close(reading)
-            self._run_as_student(writing, scratch, steps, request, limits)
+            self._run_as_student(writing, scratch, work, limits)
         os.close(writing)
-        watch = Watch(reading, child, len(steps), spent, limits)
+        watch = Watch(reading, child, len(work.steps), spent, limits)
         try:
             return watch.outcome()
         finally:
@@ -175,12 +183,7 @@ class Session:
             watch.charge(ended=True)
 
     def _run_as_student(
-        self,
-        writing: int,
-        scratch: Path,
-        steps: Sequence[Mapping[str, Any]],
-        request: dict[str, Any],
-        limits: sandbox.Limits,
+        self, writing: int, scratch: Path, work: student.Work, limits: sandbox.Limits
     ) -> None:
         try:
             os.setsid()  # a signal to its own group must reach nobody else
@@ -190,7 +193,7 @@ class Session:
             os.closerange(writing + 1, 2**20)
             setting = self.setting
             sandbox.confine(limits, setting.readable, scratch, flags=setting.namespaces)
-            student.work(writing, steps, request, setting.package)
+            student.do(work, setting.package, writing)
         finally:
             os._exit(1)
 

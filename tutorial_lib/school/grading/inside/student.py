@@ -24,10 +24,10 @@ from typing import Any, NoReturn
 
 from IPython.core.inputtransformer2 import TransformerManager
 
-from tutorial_lib.checks import forbid, outside
-from tutorial_lib.checks.core import Check, CheckError, run_in_place
+from tutorial_lib.checks.given import CheckError, RunHalf, forbid, outside
+from tutorial_lib.checks.given.half import run_in_place
 from tutorial_lib.school.grading.submissions.slice_cells import WRITES_A_FILE, cut, untimed
-from tutorial_lib.school.grading.wire import encode, frame
+from tutorial_lib.school.grading.wire import Request, encode, frame
 
 STEP, RESULT, FAILURE, REPORT = b"S", b"R", b"F", b"C"
 ERROR_CHARACTERS = 4000
@@ -81,32 +81,46 @@ def run_cell(source: str, name: str, namespace: dict[str, Any], flags: int = 0) 
     return flags | int(code.co_flags & _FUTURE)
 
 
-def find_check(package: str, name: str) -> Check:
-    """Find a check by its name, as in `lab01.parameter_bytes`.
+def find_half(package: str, name: str) -> RunHalf:
+    """Find the run half of a check by its name, as in `lab01.parameter_bytes`.
 
     Raises:
-        LookupError: When the name leads to anything but a check.
+        LookupError: When the name leads to anything else.
     """
-    module, _, attribute = name.partition(".")
-    if not (module.isidentifier() and attribute.isidentifier()):
+    lab, _, attribute = name.partition(".")
+    if not (lab.isidentifier() and attribute.isidentifier()):
         raise LookupError(f"{name!r} is not the name of a check.")
-    check = getattr(importlib.import_module(f"{package}.{module}"), attribute, None)
-    if not isinstance(check, Check):
+    found = getattr(importlib.import_module(f"{package}.{lab}"), attribute, None)
+    half = getattr(found, "half", found)  # with a whole check around it, where there is one
+    if not isinstance(half, RunHalf):
         raise LookupError(f"{package}.{name} is not a check.")
-    return check
+    return half
 
 
-def work(
-    pipe: int, steps: Sequence[Mapping[str, Any]], request: Mapping[str, Any], package: str
-) -> NoReturn:
+@dataclasses.dataclass(frozen=True)
+class Work:
+    """What a student's process does.
+
+    Args:
+        steps: Cells in order, each with `exercise` (None for set-up) and `source`.
+        request: What the `RemoteFunction` asked.
+        whole: Whether the student's own cells are left whole.
+        sources: What of the cells is run, where that is known.
+    """
+
+    steps: Sequence[Mapping[str, Any]]
+    request: Request
+    whole: bool
+    sources: Sequence[str] | None
+
+
+def do(work: Work, package: str, pipe: int) -> NoReturn:
     """Run the cells, then the check; sends what came of it through the pipe and ends the process.
 
     Args:
-        pipe: Where messages are written.
-        steps: Cells in order, each with `exercise` (None for set-up) and `source`.
-        request: `check`, `exercise`, `name`, `case`, and perhaps `before`, a case that is run
-            first to no effect, as the `RemoteFunction` asked.
+        work: What is run.
         package: Where checks are found.
+        pipe: Where messages are written.
     """
 
     def send(kind: bytes, content: bytes) -> None:
@@ -115,7 +129,7 @@ def work(
             rest = rest[os.write(pipe, rest) :]
 
     try:
-        send(RESULT, encode(_result(steps, request, package, send)))
+        send(RESULT, encode(_result(work, package, send)))
     except CheckError as error:
         send(FAILURE, _text(str(error)))
     except BaseException as error:  # whatever it is, the process ends with a message
@@ -124,50 +138,46 @@ def work(
         os._exit(0)
 
 
-def _result(
-    steps: Sequence[Mapping[str, Any]],
-    request: Mapping[str, Any],
-    package: str,
-    send: Callable[[bytes, bytes], None],
-) -> Any:
-    check = find_check(package, request["check"])
+def _result(work: Work, package: str, send: Callable[[bytes, bytes], None]) -> Any:
+    request = work.request
+    half = find_half(package, request.check)
     used: list[str] = []
-    forbid.remove(check.forbidden, CheckError, used)  # for good, before any line of the student's
-    check = dataclasses.replace(check, forbidden=())
+    forbid.remove(half.forbidden, CheckError, used)  # for good, before any line of the student's
+    half = dataclasses.replace(half, forbidden=())
     main = types.ModuleType("__main__")
     sys.modules["__main__"] = main
     namespace = vars(main)
     namespace["get_ipython"] = lambda: Shell(namespace)
     namespace["display"] = lambda *things, **options: None
     # A student's cell may call a check, which has nothing to judge by in here.
-    Check.__call__ = lambda self, answer: None  # type: ignore[method-assign]
+    RunHalf.__call__ = lambda self, answer: None  # type: ignore[method-assign, misc]
     sys.path.append("")  # for modules that a cell writes
     stopped, flags = "", 0
 
     def begin(number: int) -> None:
         send(STEP, str(number).encode())
 
-    sources = request.get("cut") or cut(steps, begin, "whole" in request)
-    for number, (step, source) in enumerate(zip(steps, sources, strict=True)):
+    sources = work.sources or cut(work.steps, begin, work.whole)
+    for number, (step, source) in enumerate(zip(work.steps, sources, strict=True)):
         if not source:
             continue
         begin(number)
         try:
             flags = run_cell(source, step["file"], namespace, flags)
         except BaseException as error:  # sys.exit() included: later cells still run in a notebook
-            if step["exercise"] == request["exercise"]:
+            if step["exercise"] == request.exercise:
                 stopped = describe(error)
-    begin(len(steps))
-    name = request["name"]
+    begin(len(work.steps))
+    name = request.name
     if name not in namespace:
         reason = f"stopped with {stopped}" if stopped else f"does not define {name}"
-        raise CheckError(f"your answer cell for exercise {request['exercise']} {reason}.")
-    if before := request.get("before"):  # as in a notebook, where it is not the first call
+        raise CheckError(f"your answer cell for exercise {request.exercise} {reason}.")
+    if request.before is not None:  # as in a notebook, where it is not the first call
         with contextlib.suppress(BaseException):
-            run_in_place(check, namespace[name], before)
+            run_in_place(half, namespace[name], request.before)
     used.clear()  # what cells try out is not the function's doing
     outside.listen(lambda name: send(REPORT, name.encode()))
-    result = run_in_place(check, namespace[name], request["case"])
+    result = run_in_place(half, namespace[name], request.case)
     if used:  # and the answer has caught the error
         raise CheckError(used[0])
     return result

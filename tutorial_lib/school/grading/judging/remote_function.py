@@ -9,8 +9,8 @@ import os
 import socket
 import time
 
-from tutorial_lib.checks import outside
-from tutorial_lib.checks.core import EXAM_BYTES, Case, CheckError, Result
+from tutorial_lib.checks.given import Case, CheckError, Result, outside
+from tutorial_lib.checks.given.half import EXAM_BYTES
 from tutorial_lib.school.grading import wire
 
 # An oracle that measures collects garbage dozens of times, 0.1 s each with torch's objects in view.
@@ -53,14 +53,14 @@ class RemoteFunction:
             OutOfTime: When the reason is its time.
             SessionLost: When the student's process could not be reached.
         """
-        request = {"check": check, "exercise": self.exercise, "name": self.name, "case": case}
         cases = self.asked.setdefault(check, [])
         cases.append(case)
-        if len(cases) == 2 and EXAM_BYTES not in case:
-            request["before"] = cases[0]  # each case has a process of its own: one knows another
+        # each case has a process of its own: one knows another
+        before = cases[0] if len(cases) == 2 and EXAM_BYTES not in case else None
+        request = wire.Request(check, self.exercise, self.name, case, before)
         try:
             connection = _connection()
-            connection.sendall(wire.frame(wire.REQUEST, wire.encode(request)))
+            connection.sendall(wire.frame(wire.REQUEST, wire.encode(vars(request))))
             counts = wire.read_frame(connection.recv, wire.TEXT_BYTES)[1]
             kind, content = wire.read_frame(connection.recv)
         except (OSError, wire.WireError) as error:

@@ -10,10 +10,10 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from tutorial_lib.checks.core import CheckError
-from tutorial_lib.checks.training_difference import Difference, differences, equal
-from tutorial_lib.checks.training_record import Call, Recorder
-from tutorial_lib.checks.training_state import norm, random_states, set_random_states
+from tutorial_lib.checks.given.values import CheckError
+from tutorial_lib.checks.same_training.difference import Difference, differences, equal
+from tutorial_lib.checks.same_training.record import Call, Recorder
+from tutorial_lib.checks.same_training.state import norm, random_states, set_random_states
 
 PARTS = {
     "updates": "Is optimizer.step() called once a window, the last one included?",

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tutorial_lib.checks import expect, read
-from tutorial_lib.checks.core import CheckError, Result
+from tutorial_lib.checks.given.values import CheckError, Result
+from tutorial_lib.checks.vocabulary import expect, read
 
 OLD_GRADIENT = "what was handed over in .grad was added to the window: zero the gradients first."
 LAST_ALONE = "only the last micro-batch is in the gradient: zero once, at the start."
@@ -95,18 +95,7 @@ def faults(
 def expect_gradient(
     seen: Tensor, wanted: Tensor, faults: expect.Faults, where: str = "", like: str = "the window"
 ) -> None:
-    """Expect the gradient of a whole window.
-
-    Args:
-        seen: What the optimizer got.
-        wanted: The gradient of the whole window at once.
-        faults: See `expect`.
-        where: Words for which update it was.
-        like: What the gradient should be that of.
-
-    Raises:
-        CheckError: When they differ by more than rounding.
-    """
+    """Expect the gradient of a whole window, or of something like it; `where` says which update."""
     if not bool(torch.isfinite(seen).all()):
         raise CheckError(f"{where}a gradient is nan or infinite: was there a division by nothing?")
 
@@ -132,16 +121,7 @@ def _cosine(one: Tensor, other: Tensor) -> float:
 
 
 def clipped(gradient: Tensor, limit: float, seen: Tensor) -> Tensor:
-    """Clip a gradient as PyTorch does, which adds 1e-6 to its norm, or without that: as was seen.
-
-    Args:
-        gradient: The whole gradient.
-        limit: Largest norm.
-        seen: What the optimizer got.
-
-    Returns:
-        Of the two the nearer one.
-    """
+    """Clip a gradient as PyTorch does, which adds 1e-6 to its norm, or without: the nearer one."""
     norm = float(gradient.norm())
     both = [gradient * min(1.0, limit / divisor) for divisor in (norm + 1e-6, norm)]
     return min(both, key=lambda wanted: expect.relative_error(seen, wanted))
@@ -155,7 +135,7 @@ def expect_clipped(
     where: str = "",
     limits: Sequence[float] = (),
 ) -> Tensor:
-    """Expect the gradient of a window, clipped as a whole.
+    """Expect the gradient of a window, clipped as a whole, and give what was wanted.
 
     Args:
         seen: What the optimizer got.
@@ -164,12 +144,6 @@ def expect_clipped(
         faults: See `expect`.
         where: Words for which update it was.
         limits: Other norms that clipping may have left, by a fault.
-
-    Returns:
-        What was wanted.
-
-    Raises:
-        CheckError: When it is another.
     """
     wanted = clipped(gradient, limit, seen)
     at_limit = any(math.isclose(float(seen.norm()), n, rel_tol=1e-3) for n in (limit, *limits))
@@ -186,11 +160,7 @@ def expect_clipped(
 
 
 def expect_rows_at_most(result: Result, sizes: Sequence[int]) -> None:
-    """Expect that no forward saw more rows than the largest micro-batch has.
-
-    Raises:
-        CheckError: When one did.
-    """
+    """Expect that no forward saw more rows than the largest micro-batch has."""
     rows = read.integers(result.get("rows"), "rows")
     if rows and max(rows) > max(sizes):
         raise CheckError(
@@ -200,30 +170,54 @@ def expect_rows_at_most(result: Result, sizes: Sequence[int]) -> None:
 
 
 def expect_one_graph(result: Result, allowed: int, where: str = "") -> None:
-    """Expect that no more than one micro-batch's graph was alive at once.
+    """Expect that no more than one micro-batch's graph was alive at once."""
+    expect.peak_at_most(
+        result.get("peak"),
+        allowed,
+        lambda peak: (
+            f"the peak is {peak:,} bytes, and {allowed:,} are plenty for one micro-batch's graph "
+            "at a time: call backward in the loop, it frees the graph. Added losses keep all their "
+            "graphs."
+        ),
+        where,
+    )
 
-    Raises:
-        CheckError: When the peak is above what is allowed.
+
+def expect_window(
+    result: Result,
+    update: Tensor,
+    *,
+    gradients: Window,
+    losses: Window,
+    sizes: Sequence[int],
+    faults: expect.Faults,
+    loss_faults: expect.Faults,
+    optional: Sequence[int] = (),
+    allowed: int | None = None,
+    where: str = "",
+) -> None:
+    """Expect one update by the mean over a window, of which one micro-batch fits into memory.
+
+    Args:
+        result: With `rows`, `returned` (the loss), `changed`, and `peak` where it is judged.
+        update: The gradient that the optimizer got.
+        gradients: Those of the window; `losses` are its losses.
+        sizes: Rows of each micro-batch; `optional` are those of parts that add nothing.
+        allowed: Bytes of the peak; None where it is not judged.
     """
-    peak = read.integer(result.get("peak"), f"{where}the peak")
-    if peak > allowed:
-        raise CheckError(
-            f"{where}the peak is {peak:,} bytes, and {allowed:,} are plenty for one micro-batch's "
-            "graph at a time: call backward in the loop, it frees the graph. Added losses keep all "
-            "their graphs."
-        )
+    expect_rows_at_most(result, sizes)
+    expect_gradient(update, gradients.mean, faults, where)
+    expect.loss(result.get("returned"), losses.mean, loss_faults, where=where)
+    expect_each_once(result, sizes, optional)
+    if allowed is not None:
+        expect_one_graph(result, allowed, where)
+    expect.unchanged(result)
 
 
 def expect_each_once(result: Result, sizes: Sequence[int], optional: Sequence[int] = ()) -> None:
-    """Expect that the model saw every micro-batch by itself, once.
+    """Expect that the model saw each micro-batch, of these rows, by itself and once.
 
-    Args:
-        result: What was observed.
-        sizes: Rows of each micro-batch, in any order.
-        optional: Rows of those that add nothing, which may be left out.
-
-    Raises:
-        CheckError: When it saw others.
+    Those of optional rows add nothing, and may be left out.
     """
     rows = read.integers(result.get("rows"), "rows")
     missing, added = Counter(sizes) - Counter(rows), Counter(rows) - Counter(sizes)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from tutorial_lib.checks.core import CheckError, Result
+from tutorial_lib.checks.given.values import CheckError
 
 # What may be found changed, and what the learner is told.
 MESSAGES = {
@@ -85,15 +85,7 @@ def watched(
     only: Collection[str] = tuple(MESSAGES),
     but: Collection[str] = (),
 ) -> Iterator[list[str]]:
-    """Fill a list, at the block's end, with the names of what the block changed.
-
-    Args:
-        modules: Their modes, parameters and buffers.
-        inputs: Tensors that are handed in.
-        optimizer: Its state.
-        only: What is looked at.
-        but: What of it is not.
-    """
+    """Fill a list, at the block's end, with the names of what the block changed: see `MESSAGES`."""
     names: list[str] = []
     ignored = [name for name in MESSAGES if name in but or name not in only]
     before = note(modules, inputs, optimizer)
@@ -115,37 +107,7 @@ def _same(one: Any, other: Any) -> bool:
     return alike and torch.allclose(one, other, rtol=0, atol=0, equal_nan=True)
 
 
-def names_in(result: Result, key: str = "changed") -> list[str]:
-    """Read from a result what was found changed.
-
-    Raises:
-        CheckError: When it is no list of such names.
-    """
-    names = result.get(key)
-    if isinstance(names, list) and all(isinstance(n, str) and n in MESSAGES for n in names):
-        return names
-    raise CheckError(f"{key}: a list of names is wanted, and {type(names).__name__} came.")
-
-
 def expect_unchanged(handed_in: Any, as_it_was: Any) -> None:
-    """Expect that lists and dicts are still what they were when an answer was handed them.
-
-    Raises:
-        CheckError: When they are not equal any more.
-    """
+    """Expect that lists and dicts are still what they were when an answer was handed them."""
     if handed_in != as_it_was:
         raise CheckError(MESSAGES["inputs"])
-
-
-def expect_kept(result: Result, messages: Mapping[str, str] = MESSAGES) -> None:
-    """Expect that nothing was found changed.
-
-    Args:
-        result: With a list of names under `changed`.
-        messages: Other words for some of `MESSAGES`.
-
-    Raises:
-        CheckError: With the words for the first thing that was.
-    """
-    for name in names_in(result):
-        raise CheckError(messages.get(name, MESSAGES[name]))

@@ -14,7 +14,14 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from tutorial_lib.checks.training_state import Leaves, copied, leaves, norm, random_states, wide
+from tutorial_lib.checks.same_training.state import (
+    Leaves,
+    copied,
+    leaves,
+    norm,
+    random_states,
+    wide,
+)
 
 # Two-sided: with this many standard deviations a random walk of roundings exceeds the bound once
 # in 1,500 sums (2 exp(-8)).

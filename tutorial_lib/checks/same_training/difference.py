@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tutorial_lib.checks.training_record import Call, Update, gradient_sizes
-from tutorial_lib.checks.training_state import Leaves, norm, wide
+from tutorial_lib.checks.same_training.record import Call, Update, gradient_sizes
+from tutorial_lib.checks.same_training.state import Leaves, norm, wide
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The models of lab 01, built from a case.
+"""The models of lab 01, built from a case, and the halves that run its answers.
 
 Nothing in its checks computes what the lab asks for: what a case describes is built, run for real,
 and metered. A fault's number is the meter's number for the model that the fault believes in (the
@@ -8,25 +8,29 @@ same one untied, unfrozen, in float32).
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from tutorial_lib import memory
-from tutorial_lib.checks import forbid, observe
-from tutorial_lib.checks.core import Case
+from tutorial_lib.checks.given import Answer, Case, Result, forbid, run_half
+from tutorial_lib.instruments import private_torch
 from tutorial_lib.models.gpt import GPT, GPTConfig
 from tutorial_lib.models.unet import UNet, UNetConfig
 
-Sizes = Mapping[str, int]
-OPTIMIZERS = ("sgd", "momentum", "adamw")
-NO_METER = forbid.meter("Account for the tensors yourself.")
-
-
-make_optimizer = partial(observe.make_optimizer, foreach=True)  # CUDA's default
+SWITCHES = ("autocast", "master_copy")
+_NO_METER = forbid.meter("Account for the tensors yourself.")
+_ADVICE = "Go through the layers yourself."
+_NO_HOOKS = forbid.Forbidden(
+    "autograd's hooks lie below memory.saved, the oracle here, so your function may not use "
+    f"them. {_ADVICE}",
+    (
+        "torch.autograd.graph:saved_tensors_hooks.__enter__",
+        *private_torch.PUSHES_SAVED_TENSOR_HOOKS,
+    ),
+)
+_LAYERS = {"relu": nn.ReLU, "gelu": nn.GELU}
 
 
 class TiedEmbeddingModel(nn.Module):
@@ -58,21 +62,6 @@ class TiedEmbeddingModel(nn.Module):
             x = layer(x.to(layer.weight.dtype))
         scores: Tensor = self.head(self.norm(x.float()))
         return scores
-
-
-def at_rest(case: Case) -> Sizes:
-    """Meter a TiedEmbeddingModel that nothing is done with: bytes by category."""
-    with memory.watch(model=TiedEmbeddingModel(case)) as report:
-        pass
-    return report.at_peak
-
-
-def after_step(case: Case) -> Sizes:
-    """Meter it after a real training step with the case's `optimizer`."""
-    model, tokens = TiedEmbeddingModel(case), torch.arange(case["vocab"])
-    optimizer = make_optimizer(case["optimizer"], model.parameters())
-    step = observe.training_step(lambda: model(tokens).sum(), optimizer)
-    return memory.measure(step, model=model, optimizer=optimizer).curve()[-1]
 
 
 class WideMLP(nn.Module):
@@ -136,3 +125,56 @@ def make_training(case: Case) -> tuple[nn.Module, Callable[[], Tensor]]:
     mlp = WideMLP(case["config"]["width"])
     x, y = torch.randn(batch, mlp.projection.size(0)), torch.randint(0, 10, (batch,))
     return mlp, lambda: F.cross_entropy(mlp(x), y)
+
+
+def make_chain(case: Case) -> nn.Sequential:
+    """Build the layers of a case: each is a name, and for `linear` its output width."""
+    width = case["shape"][-1]
+    layers: list[nn.Module] = []
+    for name, *sizes in case["layers"]:
+        if name == "linear":
+            layers.append(nn.Linear(width, sizes[0]))
+            width = sizes[0]
+        else:
+            layers.append(nn.LayerNorm(width) if name == "norm" else _LAYERS[name]())
+    return nn.Sequential(*layers)
+
+
+@run_half("1.1", forbidden=[_NO_METER])
+def parameter_bytes(answer: Answer, case: Case) -> Result:
+    return {"bytes": answer(TiedEmbeddingModel(case))}
+
+
+@run_half("1.2", forbidden=[_NO_METER])
+def gradient_and_state_bytes(answer: Answer, case: Case) -> Result:
+    return {"ledger": answer(TiedEmbeddingModel(case), case["optimizer"])}
+
+
+@run_half("1.3", forbidden=[forbid.saved(_ADVICE), _NO_HOOKS, _NO_METER])
+def chain_saved_bytes(answer: Answer, case: Case) -> Result:
+    return {"bytes": answer(make_chain(case), tuple(case["shape"]))}
+
+
+@run_half("1.4", forbidden=[_NO_METER])
+def bytes_per_parameter(answer: Answer, case: Case) -> Result:
+    weights, switches = getattr(torch, case["weights"]), {name: case[name] for name in SWITCHES}
+    return {"bytes": answer(weights, case["optimizer"], **switches)}
+
+
+@run_half("1.5", forbidden=[_NO_METER])
+def predict_peak(answer: Answer, case: Case) -> Result:
+    model, loss_fn = make_training(case)
+    forwards, before = 0, _versions(model)
+
+    def counted() -> Tensor:
+        nonlocal forwards
+        forwards += 1
+        return loss_fn()
+
+    peak = answer(model, counted, case["optimizer"])
+    return {"peak": peak, "forwards": forwards, "touched": _versions(model) != before}
+
+
+def _versions(model: nn.Module) -> list[tuple[int, bool]]:
+    # Every in-place change of a tensor raises its version.
+    return [(private_torch.times_written(p), p.grad is None) for p in model.parameters()]

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from tutorial_lib import memory
-from tutorial_lib.checks.core import CheckError
+from tutorial_lib.checks.given.values import CheckError
 
 
 def fill_gradients(model: nn.Module) -> None:

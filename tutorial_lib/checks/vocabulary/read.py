@@ -1,27 +1,23 @@
-"""Read a typed value out of a result, or raise a CheckError that says what stood there instead."""
+"""Typed values out of a result; a CheckError says what stood there instead."""
 
 from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from tutorial_lib.checks.core import CheckError, Opaque, Result
+from tutorial_lib.checks.given.outside import COUNTS
+from tutorial_lib.checks.given.values import CheckError, Opaque, Result
 
 _TOO_LARGE = 2**63
 
 
 def integer(value: Any, name: str) -> int:
-    """Read an int from 0 on, which may come as a tensor of one whole number.
-
-    Raises:
-        CheckError: For anything but an int (a bool is none), a negative one, or one that no
-            machine's memory could be.
-    """
+    """Read an int from 0 on, which may come as a tensor of one whole number."""
     value = _whole(value)
     if isinstance(value, bool) or not isinstance(value, int):
         advice = ": whole numbers come from // and int." if isinstance(value, float) else "."
@@ -35,11 +31,7 @@ def integer(value: Any, name: str) -> int:
 
 
 def integers(value: Any, name: str, number: int | None = None) -> list[int]:
-    """Read a list of ints, of so many, or of any number (None); a vector is as good.
-
-    Raises:
-        CheckError: When it is anything else.
-    """
+    """Read a list of ints, of so many, or of any number (None); a vector is as good."""
     if isinstance(value, Tensor) and value.shape == (number,):
         value = value.tolist()
     numbers = [_whole(n) for n in value] if isinstance(value, list) else []
@@ -53,11 +45,7 @@ def integers(value: Any, name: str, number: int | None = None) -> list[int]:
 
 
 def number(value: Any, name: str) -> float:
-    """Read a float or an int, which may come as a tensor of one; nan and infinity are floats.
-
-    Raises:
-        CheckError: For anything else; a loss that is a tensor may keep its graph alive.
-    """
+    """Read a float or an int, which may come as a tensor of one; nan and infinity are floats."""
     if isinstance(value, Tensor) and value.dim() == 0 and "loss" not in name:
         value = value.item()
     if isinstance(value, Tensor):
@@ -71,11 +59,7 @@ def number(value: Any, name: str) -> float:
 
 
 def positive(value: Any, name: str) -> float:
-    """Read a positive finite number.
-
-    Raises:
-        CheckError: For anything else.
-    """
+    """Read a positive finite number."""
     seen = number(value, name)
     if not 0 < seen < math.inf:  # nan is not
         raise CheckError(
@@ -86,11 +70,7 @@ def positive(value: Any, name: str) -> float:
 
 
 def flag(result: Result, name: str) -> bool:
-    """Read a bool by its name.
-
-    Raises:
-        CheckError: When it is anything else.
-    """
+    """Read a bool by its name."""
     value = result.get(name)
     if isinstance(value, bool):
         return value
@@ -98,77 +78,22 @@ def flag(result: Result, name: str) -> bool:
 
 
 def items(value: Any, name: str) -> list[Any]:
-    """Read a list of anything.
-
-    Raises:
-        CheckError: When it is anything else.
-    """
+    """Read a list of anything."""
     if isinstance(value, list):
         return value
     raise CheckError(f"{name}: a list is wanted, and {type(value).__name__} came.")
 
 
-def function(value: Any, name: str) -> Any:
-    """Read a function that an answer returned.
-
-    Raises:
-        CheckError: When it is anything else.
-    """
-    if callable(value):
-        return value
-    kind = type(value).__name__
-    raise CheckError(f"{name} should return a function, and {kind} came: what does it return?")
-
-
-def several(returned: Any, number: int, names: str) -> list[Any]:
-    """Take apart what an answer returned: so many values, in a tuple or list.
-
-    Args:
-        returned: What the answer gave.
-        number: How many are wanted.
-        names: Words for them.
-
-    Raises:
-        CheckError: When it is anything else.
-    """
-    if isinstance(returned, tuple | list) and len(returned) == number:
-        return list(returned)
-    kind = type(returned).__name__
-    if isinstance(returned, tuple | list):
-        kind = f"a {kind} of {len(returned)}"
-    raise CheckError(f"{number} values are wanted, {names}, and {kind} came: return all of them.")
-
-
 def records(value: Any, name: str, number: int) -> list[Mapping[str, Any]]:
-    """Read a list of so many dicts.
-
-    Raises:
-        CheckError: When it is anything else.
-    """
+    """Read a list of so many dicts."""
     are_dicts = isinstance(value, list) and all(isinstance(item, Mapping) for item in value)
     if are_dicts and len(value) == number:
         return value  # type: ignore[no-any-return]
     raise CheckError(f"{name}: {number} records are wanted, and something else came.")
 
 
-def fields(value: Any, keys: Sequence[str]) -> Mapping[str, Any]:
-    """Read a dict with these keys and no others.
-
-    Raises:
-        CheckError: When it is anything else.
-    """
-    if isinstance(value, Mapping) and set(value) == set(keys):
-        return value
-    shown = sorted(value) if isinstance(value, Mapping) else type(value).__name__
-    raise CheckError(f"a dict with the keys {', '.join(keys)} is needed, and {shown} came.")
-
-
 def tensors(value: Any, number: int, name: str) -> list[Tensor | None]:
-    """Read a list of so many tensors, or None in the place of one.
-
-    Raises:
-        CheckError: When it is anything else.
-    """
+    """Read a list of so many tensors, or None in the place of one."""
     if not isinstance(value, list) or len(value) != number:
         raise CheckError(f"{name}: {number} tensors are wanted, and something else came.")
     for item in value:
@@ -180,23 +105,26 @@ def tensors(value: Any, number: int, name: str) -> list[Tensor | None]:
 
 
 def vectors(value: Any, size: int, name: str) -> list[Tensor]:
-    """Read a list of vectors `(size,)`, and give them in float64.
-
-    Raises:
-        CheckError: When it is anything else.
-    """
+    """Read a list of vectors `(size,)`, and give them in float64."""
     if not isinstance(value, list) or not all(_is_vector(item, size) for item in value):
         raise CheckError(f"{name} cannot be read: was the model changed, or replaced?")
     return [item.double() for item in value]
 
 
 def vector(value: Any, size: int, name: str) -> Tensor:
-    """Read one vector `(size,)`, and give it in float64.
-
-    Raises:
-        CheckError: When it is anything else.
-    """
+    """Read one vector `(size,)`, and give it in float64."""
     return vectors([value], size, name)[0]
+
+
+def counts(result: Result, key: str, number: int, words: str) -> list[int]:
+    """Read how often each of some numbered things was reported (see `given.outside`).
+
+    A grader's counts win over those that the result itself has under `key`.
+    """
+    seen = result.get(key)
+    if isinstance(counted := result.get(COUNTS), dict):
+        seen = [counted.get(f"{key} {i}", 0) for i in range(number)]
+    return integers(seen, words, number)
 
 
 def _is_vector(value: Any, size: int) -> bool:

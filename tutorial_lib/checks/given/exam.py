@@ -8,27 +8,23 @@ notebook does not, since it would limit the learner's own process.
 
 from __future__ import annotations
 
-import contextlib
-import random
-from collections.abc import Callable, Iterator, Sequence
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
 
-from tutorial_lib.checks import expect, read
-from tutorial_lib.checks.core import EXAM_BYTES, Case, CheckError, Exam, Result
+from tutorial_lib.checks.given.half import Run
+from tutorial_lib.checks.given.values import Answer, Case, CheckError, Result
 from tutorial_lib.units import MIB, human_bytes
 
-ROWS, NUM_BLOCKS = 1024, 16
-_WIDTH, _DEPTH = 512, 4
-# Each round of a block saves three storages of the size of its input.
-_PLAIN_BYTES = NUM_BLOCKS * _DEPTH * 3 * ROWS * _WIDTH * 4
+ROWS, NUM_BLOCKS, WIDTH, DEPTH = 1024, 16, 512, 4
 # A checkpointed step of this chain takes 66 MiB; the rest is for what an answer imports.
-_ALLOWED_BYTES = 150 * MIB
-_TOLERANCE = 1e-5  # float32, summed over the rows in any order
-_LOOKED_AT = 8  # columns; unknown to the answer, so all must be right
+ALLOWED_BYTES = 150 * MIB
+# Each round of a block saves three storages of the size of its input.
+_PLAIN_BYTES = NUM_BLOCKS * DEPTH * 3 * ROWS * WIDTH * 4
 
 
 class Block(nn.Module):
@@ -77,9 +73,9 @@ def make(case: Case, columns: Sequence[int] | None = None) -> tuple[Chain, Tenso
     """Build the blocks and the rows of an exam, or some columns of both."""
     generator = torch.Generator().manual_seed(case["seed"])
     chosen = slice(None) if columns is None else torch.tensor(columns)
-    draws = (torch.randn(_DEPTH, _WIDTH, generator=generator) / 2 for _ in range(NUM_BLOCKS))
+    draws = (torch.randn(DEPTH, WIDTH, generator=generator) / 2 for _ in range(NUM_BLOCKS))
     chain = Chain(*[Block(weights[:, chosen].clone()) for weights in draws])
-    return chain, torch.randn(ROWS, _WIDTH, generator=generator)[:, chosen]
+    return chain, torch.randn(ROWS, WIDTH, generator=generator)[:, chosen]
 
 
 def gradients(chain: nn.Module) -> dict[str, Any]:
@@ -87,28 +83,37 @@ def gradients(chain: nn.Module) -> dict[str, Any]:
     return {"gradients": [parameter.grad for parameter in chain.parameters()]}
 
 
-def of(step: Callable[[Callable[..., Any], Case], Result]) -> Exam:
-    """Make the exam of a check.
+def of(step: Run) -> Run:
+    """Make the exam of a check; a step without room is refused in words.
 
     Args:
         step: Has the answer take a training step with `make(case)`; returns `gradients(chain)`.
     """
 
-    def run(answer: Callable[..., Any], case: Case) -> Result:
-        with _said_in_words():
+    @functools.wraps(step)
+    def run(answer: Answer, case: Case) -> Result:
+        try:
             return step(answer, case)
+        except (MemoryError, RuntimeError) as error:
+            if isinstance(error, RuntimeError) and "allocate" not in str(error):
+                raise
+            raise CheckError(
+                f"memory exam: with {human_bytes(ALLOWED_BYTES)} beyond what the program itself "
+                f"needs, the training step ran out of memory. Plain backpropagation saves "
+                f"{human_bytes(_PLAIN_BYTES)} here. What does your step keep until backward?"
+            ) from error
 
-    return Exam(_case, run, _judge)
+    return run
 
 
-def of_checkpoint(call_of: Callable[[Any], Callable[..., Any]] = lambda answer: answer) -> Exam:
+def of_checkpoint(call_of: Callable[[Any], Callable[..., Any]] = lambda answer: answer) -> Run:
     """Make the exam of a checkpoint.
 
     Args:
         call_of: From the answer to a function that is called with a block and its arguments.
     """
 
-    def step(answer: Callable[..., Any], case: Case) -> Result:
+    def step(answer: Answer, case: Case) -> Result:
         call, (chain, h) = call_of(answer), make(case)
         h.requires_grad_()
         unused = torch.zeros(())
@@ -120,10 +125,10 @@ def of_checkpoint(call_of: Callable[[Any], Callable[..., Any]] = lambda answer: 
     return of(step)
 
 
-def of_context() -> Exam:
+def of_context() -> Run:
     """Make the exam of a context manager that is given modules, and checkpoints each of them."""
 
-    def step(answer: Callable[..., Any], case: Case) -> Result:
+    def step(answer: Answer, case: Case) -> Result:
         chain, h = make(case)
         with answer(list(chain)):
             half_squares(chain(h.requires_grad_())).backward()
@@ -132,14 +137,14 @@ def of_context() -> Exam:
     return of(step)
 
 
-def of_update(train: Callable[[Any, Chain, Optimizer, Tensor], Any]) -> Exam:
+def of_update(train: Callable[[Any, Chain, Optimizer, Tensor], Any]) -> Run:
     """Make the exam of an answer that trains: of one update, by the mean over all rows.
 
     Args:
         train: Has the answer train a chain with an optimizer on rows.
     """
 
-    def step(answer: Callable[..., Any], case: Case) -> Result:
+    def step(answer: Answer, case: Case) -> Result:
         chain, rows = make(case)
         optimizer, found = SGD(chain.parameters(), lr=0.1), list[Tensor]()
         optimizer.register_step_pre_hook(
@@ -149,36 +154,3 @@ def of_update(train: Callable[[Any, Chain, Optimizer, Tensor], Any]) -> Exam:
         return {"gradients": found}
 
     return of(step)
-
-
-def _case(seed: int) -> Case:
-    return {"seed": random.Random(seed).randrange(10**6), EXAM_BYTES: _ALLOWED_BYTES}
-
-
-@contextlib.contextmanager
-def _said_in_words() -> Iterator[None]:
-    try:
-        yield
-    except (MemoryError, RuntimeError) as error:
-        if isinstance(error, RuntimeError) and "allocate" not in str(error):
-            raise
-        raise CheckError(
-            f"memory exam: with {human_bytes(_ALLOWED_BYTES)} beyond what the program itself "
-            f"needs, the training step ran out of memory. Plain backpropagation saves "
-            f"{human_bytes(_PLAIN_BYTES)} here. What does your step keep until backward?"
-        ) from error
-
-
-def _judge(case: Case, result: Result) -> None:
-    seen = read.tensors(result.get("gradients"), NUM_BLOCKS, "gradients")
-    columns = random.SystemRandom().sample(range(_WIDTH), _LOOKED_AT)
-    chain, rows = make(case, columns)
-    chain.loss_sum(rows).backward()  # type: ignore[no-untyped-call]
-    for found, wanted in zip(seen, chain.parameters(), strict=True):
-        is_whole = found is not None and found.shape == (_DEPTH, _WIDTH)
-        part = found[:, columns] if is_whole else None  # type: ignore[index]
-        if not expect.is_close(part, wanted.grad, _TOLERANCE):
-            raise CheckError(
-                "memory exam: the training step fitted into memory, and its gradients differ from "
-                "those of plain backpropagation. Each must be exact, whatever is left out."
-            )

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import sys
+import importlib
+import pkgutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from operator import attrgetter
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from tutorial_lib.checks.core import Case, Check, quietly
+from tutorial_lib.checks.given.settings import quietly
+from tutorial_lib.checks.given.values import Case
+from tutorial_lib.checks.vocabulary.exercise import Exercise
 
 
 @dataclass(frozen=True)
@@ -37,15 +39,22 @@ class Call:
         return f"called with ({', '.join(words)})"
 
 
-def calls_of(
-    module: str, run_of: Callable[[Check], Callable[..., Any]] = attrgetter("run")
-) -> Callable[..., Call]:
-    """Make the function `case` of a lab's checks.
+def exercises_of(lab: str) -> dict[str, Any]:
+    """Give what a lab's package offers: its exercises by name, and `case`, which gives their calls.
 
     Args:
-        module: The module that holds them, as `__name__` gives it.
-        run_of: From a check to what runs an answer on a case.
+        lab: The package, as `__name__` gives it, whose modules `ex1_1` hold the exercises.
     """
+    folder = importlib.import_module(lab).__path__
+    names = sorted(m.name for m in pkgutil.iter_modules(folder) if m.name.startswith("ex"))
+    modules = [importlib.import_module(f"{lab}.{name}") for name in names]
+    values = {name: value for module in modules for name, value in vars(module).items()}
+    exercises = {name: value for name, value in values.items() if isinstance(value, Exercise)}
+    return {**exercises, "__all__": [*exercises], "case": case_of([*exercises.values()])}
+
+
+def case_of(exercises: list[Exercise]) -> Callable[..., Call]:
+    """Make the function `case` of a lab's checks."""
 
     def case(exercise: str, number: int = 0, *, seed: int = 0) -> Call:
         """Give the arguments with which an exercise's check first calls the answer.
@@ -58,14 +67,13 @@ def calls_of(
         Raises:
             ValueError: When there is no such exercise or case.
         """
-        here = [check for check in vars(sys.modules[module]).values() if isinstance(check, Check)]
-        checks = {check.exercise: check for check in here}
+        checks = {check.exercise: check for check in exercises}
         if exercise not in checks:
             raise ValueError(f"exercise {exercise!r} has no check: there are {', '.join(checks)}.")
         cases = checks[exercise].cases(seed)
         if not 0 <= number < len(cases):
             raise ValueError(f"number (={number}) must be from 0 to {len(cases) - 1}.")
-        return _first_call(checks[exercise], run_of(checks[exercise]), cases[number])
+        return _first_call(checks[exercise], cases[number])
 
     return case
 
@@ -87,11 +95,11 @@ class _Recorder:
     apply = __call__
 
 
-def _first_call(check: Check, run: Callable[..., Any], case: Case) -> Call:
+def _first_call(check: Exercise, case: Case) -> Call:
     recorder = _Recorder()
     with quietly():
         try:
-            run(recorder, case)
+            check.again(recorder, case)
         except (_CalledError, Exception):
             if recorder.call is None:
                 raise

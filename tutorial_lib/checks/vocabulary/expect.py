@@ -14,8 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tutorial_lib.checks import read
-from tutorial_lib.checks.core import CheckError
+from tutorial_lib.checks.given.surroundings import MESSAGES
+from tutorial_lib.checks.given.values import CheckError, Result
+from tutorial_lib.checks.vocabulary import read
 
 EXACT = 1e-12  # relative, for sums of the same terms in another order, in float64
 Faults = Iterable[tuple[str, Any]]
@@ -73,19 +74,16 @@ def close(
     fault_tolerance: float | None = None,
     where: str = "",
 ) -> None:
-    """Expect a value; where it is another, name the first fault that gives what was seen.
+    """Expect a number, a tensor or a list of tensors; name the first fault that gives another.
 
     Args:
-        seen: A number, a tensor or a list of tensors.
+        seen: Of the kind of `wanted`.
         wanted: What is right.
         faults: Looked at only where the value is wrong, one after the other.
-        otherwise: What to say where it is none of the faults.
+        otherwise: What to say where it is none of them.
         tolerance: Relative difference allowed.
         fault_tolerance: That allowed to a fault; None for the same.
         where: Begins every message.
-
-    Raises:
-        CheckError: When they differ by more than the tolerance.
     """
     if is_close(seen, wanted, tolerance):
         return
@@ -96,83 +94,106 @@ def close(
     raise CheckError(f"{where}{otherwise if isinstance(otherwise, str) else otherwise()}")
 
 
-def no_fault(faults: Mapping[str, bool]) -> None:
-    """Expect that none of some faults is there.
+def value(
+    seen: Any,
+    wanted: Any,
+    faults: Faults = (),
+    *,
+    name: str,
+    otherwise: str | Callable[[Any], str],
+    where: str | None = None,
+    kind: Callable[[Any, str], Any] = read.integer,
+    tolerance: float = 0,
+) -> None:
+    """Read a value of some kind, which is a function of `read`, and expect as `close` does.
 
-    Args:
-        faults: From what to tell the learner to whether it is so.
-
-    Raises:
-        CheckError: With the words of the first that is there.
+    Its name begins the message; or, but for the message of another type, `where` does. What is
+    said otherwise may be a function of what was read.
     """
+    found = kind(seen, name)
+    said = otherwise if isinstance(otherwise, str) else lambda: otherwise(found)
+    begin = f"{name}: " if where is None else where
+    close(found, wanted, faults, otherwise=said, tolerance=tolerance, where=begin)
+
+
+def fact(is_so: bool, words: str) -> None:
+    """Expect that something is so; else these words are told."""
+    if not is_so:
+        raise CheckError(words)
+
+
+def no_fault(faults: Mapping[str, bool]) -> None:
+    """Expect that none of some faults, which are words with whether it is so, is there."""
     for words, is_there in faults.items():
-        if is_there:
-            raise CheckError(words)
+        fact(not is_there, words)
 
 
-def error(said: Any, kind: str, reason: str, words: Sequence[int | str] = ()) -> None:
+def peak_at_most(seen: Any, allowed: float, words: Callable[[int], str], where: str = "") -> None:
+    """Read a peak, and expect no more bytes than are allowed; else words of it are told."""
+    peak = read.integer(seen, f"{where}the peak")
+    if peak > allowed:
+        raise CheckError(f"{where}{words(peak)}")
+
+
+def unchanged(result: Result, messages: Mapping[str, str] = MESSAGES, key: str = "changed") -> None:
+    """Expect that nothing was found changed; messages are other words for some of `MESSAGES`."""
+    for name in changes(result, key):
+        raise CheckError(messages.get(name, MESSAGES[name]))
+
+
+def changes(result: Result, key: str = "changed") -> list[str]:
+    """Read from a result the names of what was found changed."""
+    names = result.get(key)
+    if isinstance(names, list) and all(isinstance(n, str) and n in MESSAGES for n in names):
+        return names
+    raise CheckError(f"{key}: a list of names is wanted, and {type(names).__name__} came.")
+
+
+def refuses(said: Any, kind: type[Exception], reason: str, names: Sequence[int | str] = ()) -> None:
     """Expect that an answer raised a certain error, and that its text names certain things.
 
     Args:
         said: The error's name and text, empty for none, as from `observe.error_said`.
-        kind: The name of what is wanted.
+        kind: What is wanted.
         reason: Why, which begins the message.
-        words: What the text must hold: whole numbers, with commas or without, or text.
-
-    Raises:
-        CheckError: With what came instead.
+        names: What the text must hold: whole numbers, with commas or without, or text.
     """
     text = str(said)
     numbers = re.findall(r"\d+", f"{text} {re.sub('[,_]', '', text)}")
-    is_named = [str(w) in (numbers if isinstance(w, int) else text.lower()) for w in words]
-    if not text.startswith(kind) or not all(is_named):
-        named = f" that names {' and '.join(dict.fromkeys(map(str, words)))}" if words else ""
+    is_named = [str(n) in (numbers if isinstance(n, int) else text.lower()) for n in names]
+    if not text.startswith(kind.__name__) or not all(is_named):
+        named = f" that names {' and '.join(dict.fromkeys(map(str, names)))}" if names else ""
         came = f"this came: {text[:200]!r}" if text else "it went through"
-        raise CheckError(f"{reason}, and {came}: a {kind}{named} is wanted.")
+        raise CheckError(f"{reason}, and {came}: a {kind.__name__}{named} is wanted.")
 
 
 def number_of_bytes(seen: Any, wanted: int, name: str, faults: Faults = ()) -> None:
-    """Expect the meter's number of bytes, exactly. The right number stands in no message.
-
-    Args:
-        seen: What the answer gave, of any type.
-        wanted: What the oracle counted.
-        name: Words for what was asked, which begin the message.
-        faults: As for `close`.
-
-    Raises:
-        CheckError: When the two differ.
-    """
-    value = read.integer(seen, name)
-    side = "more" if value > wanted else "less"
-    close(
-        value,
+    """Expect the meter's number of bytes, exactly. The right number stands in no message."""
+    found = read.integer(seen, name)
+    side = "more" if found > wanted else "less"
+    value(
+        found,
         wanted,
-        ((f"{value:,} is not what the meter counts. {words}", number) for words, number in faults),
-        otherwise=f"{value:,} is {side} than the meter counts, and is none of the usual faults. "
+        ((f"{found:,} is not what the meter counts. {words}", number) for words, number in faults),
+        name=name,
+        otherwise=f"{found:,} is {side} than the meter counts, and is none of the usual faults. "
         "Take the case apart by hand, one tensor at a time.",
-        tolerance=0,
-        where=f"{name}: ",
     )
 
 
 def loss(seen: Any, wanted: float, faults: Faults = (), *, where: str = "") -> None:
-    """Expect the loss that the update minimised, as a float; people read it, so 1e-6 is exact.
-
-    Raises:
-        CheckError: When another was returned; a known fault is named.
-    """
-    value = read.number(seen, f"{where}the loss")
-    if math.isnan(value):
+    """Expect the loss that the update minimised, as a float; people read it, so 1e-6 is exact."""
+    found = read.number(seen, f"{where}the loss")
+    if math.isnan(found):
         raise CheckError(
             f"{where}the gradient is right, and the loss returned is nan: is there a mean over "
             "nothing? A sum of nothing is 0."
         )
     close(
-        value,
+        found,
         wanted,
         ((f"the loss returned is wrong: {words}", fault) for words, fault in faults),
-        otherwise=f"the gradient is right, and the loss returned is {value / wanted:.7g} times "
+        otherwise=f"the gradient is right, and the loss returned is {found / wanted:.7g} times "
         "that of the whole window: return what the update minimised.",
         tolerance=1e-6,
         where=where,

@@ -55,32 +55,19 @@ def checkpointing(message: str) -> Forbidden:
 
 
 def meter(advice: str, names: tuple[str, ...] = (*METERS, LOG)) -> Forbidden:
-    """Forbid to measure and to predict memory.
-
-    Args:
-        advice: What to do instead.
-        names: Some of what does it.
-    """
+    """Forbid to measure and to predict memory, or some of what does it; advice says what to do."""
     several = "memory.measure, memory.watch, memory.predict and memory.capped count as the oracle"
     return Forbidden(f"{several} does, so your function may not call them. {advice}", names)
 
 
 def saved(advice: str) -> Forbidden:
-    """Forbid `memory.saved`.
-
-    Args:
-        advice: What to do instead.
-    """
+    """Forbid `memory.saved`; advice says what to do."""
     message = f"memory.saved is the oracle here, so your function may not call it. {advice}"
     return Forbidden(message, ("tutorial_lib.memory.saved",))
 
 
 def own_code(names: tuple[str, ...]) -> Forbidden:
-    """Forbid what other checks run and what this exercise asks for.
-
-    Args:
-        names: As in `Forbidden`.
-    """
+    """Forbid what other checks run and what this exercise asks for."""
     message = "that is the checks' own code for what you write here: your answer may not call it."
     return Forbidden(message, names)
 

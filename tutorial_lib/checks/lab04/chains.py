@@ -1,43 +1,21 @@
-"""What the exercises of lab 04 share: chains, layers, trees as data, and what is refused."""
-
-from __future__ import annotations
+"""The chains of lab 04, drawn and judged: costs, trees as data, slips of a search."""
 
 import math
-import random
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
-from tutorial_lib.checks import forbid
-from tutorial_lib.checks.core import Case, CheckError
+from tutorial_lib.checks.vocabulary import Case, CheckError, Draw
 from tutorial_lib.instruments import planning
 from tutorial_lib.instruments.planning.costs import Bytes, Costs
 from tutorial_lib.instruments.planning.simulate import Tree, leaves
 
 _DEEPEST = 200  # of a tree; no case has as many stages
-NO_SIMULATION = forbid.Forbidden(
-    "planning.simulate and planning.Plan are the oracle here, so your function may not call them: "
-    "add up what is held, stage by stage.",
-    (
-        "tutorial_lib.instruments.planning.simulate:simulate",
-        "tutorial_lib.instruments.planning.simulate:_Machine",
-    ),
-)
-NO_SOLVER = forbid.Forbidden(
-    "planning.solve and planning.floor_bytes are the library's solver, and the solver is what you "
-    "write here: your function may call neither them nor what is below them.",
-    forbid.SOLVER,
-)
-NO_RUNNER = forbid.Forbidden(
-    "planning.apply runs a tree, and that is what you write here: use torch.utils.checkpoint.",
-    ("tutorial_lib.instruments.planning.execute", "tutorial_lib.instruments.planning.apply"),
-)
 
 
-def draw_stages(draw: random.Random, count: int) -> list[dict[str, Any]]:
+def draw_stages(draw: Draw, count: int) -> list[dict[str, Any]]:
     """Draw a chain in which no two stages are alike, as data.
 
     A stage saves little more than its input in some chains and much more in others: then other
@@ -71,7 +49,7 @@ def telling(draw: Callable[[], Case], values: Callable[[Case], Iterable[Any]]) -
             return case
 
 
-def draw_with_workspace(draw: random.Random, count: int) -> list[dict[str, Any]]:
+def draw_with_workspace(draw: Draw, count: int) -> list[dict[str, Any]]:
     """Draw a chain in which it matters what waits while a part runs again."""
     stages = draw_stages(draw, count)
     return [{**stage, "forward_temporary_bytes": draw.choice([0, 40])} for stage in stages]
@@ -103,11 +81,6 @@ AT_THE_END: dict[str, type[Costs]] = {
 }
 
 
-def stages_of(case: Case) -> list[planning.Stage]:
-    """Make a case's chain."""
-    return [planning.Stage(**stage) for stage in case["stages"]]
-
-
 def in_segments(count: int, length: int, *, last_kept: bool = True) -> Tree:
     """Give the tree of segments of one length, the last of which may be shorter."""
     parts = [tuple(range(at, min(at + length, count))) for at in range(0, count, length)]
@@ -115,11 +88,7 @@ def in_segments(count: int, length: int, *, last_kept: bool = True) -> Tree:
 
 
 def read_tree(value: Any, count: int, name: str = "the tree") -> Tree:
-    """Read a tree of so many stages.
-
-    Raises:
-        CheckError: When it is no nesting of tuples, or has not every stage once and in order.
-    """
+    """Read a tree of so many stages: a nesting of tuples with each of them once, in order."""
     if not isinstance(value, list):
         raise CheckError(f"{name} should be a tuple, and is {type(value).__name__}.")
     tree = _tuples(value, name, _DEEPEST)
@@ -161,31 +130,6 @@ def single_trees(count: int, start: int = 0) -> Iterator[Tree]:
     for stop in range(start + 1, count):
         for later in single_trees(count, stop):
             yield (tuple(range(start, stop)), *later)
-
-
-class MeanSquare(nn.Module):
-    """The loss: one number."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Give the mean of the squares."""
-        return x.square().mean()
-
-
-def make_layers(case: Case) -> nn.Sequential:
-    """Make blocks with dropout, unlike one another; the last one ends with the loss."""
-    torch.manual_seed(case["seed"])
-    width, layers = case["width"], list[nn.Module]()
-    for middle in case["middles"]:
-        wide = [nn.Linear(width, middle), nn.GELU(), nn.Dropout(0.2), nn.Linear(middle, width)]
-        layers.append(nn.Sequential(*wide))
-    layers[-1] = nn.Sequential(layers[-1], MeanSquare())
-    return nn.Sequential(*layers)
-
-
-def make_rows(case: Case) -> Tensor:
-    """Make the batch `(rows, width)`; it needs no gradient, as no batch does."""
-    generator = torch.Generator().manual_seed(case["seed"] + 1)
-    return torch.randn(case["rows"], case["width"], generator=generator)
 
 
 def chain_of(layers: nn.Sequential, rows: Tensor) -> list[planning.Stage]:

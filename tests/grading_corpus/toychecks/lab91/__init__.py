@@ -1,0 +1,3 @@
+from tutorial_lib.checks.vocabulary.calls import exercises_of
+
+globals().update(exercises_of(__name__))

@@ -1,0 +1,117 @@
+"""The run half of a check: all that touches an answer, and all that an answer's process sees.
+
+In a notebook it runs in place. A grader runs it in the answer's own process, where nothing else of
+the check is, and only plain data comes back to be judged.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import types
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tutorial_lib.checks.given.forbid import Forbidden, refused
+from tutorial_lib.checks.given.settings import quietly
+from tutorial_lib.checks.given.values import Answer, Case, CheckError, Result, plain
+
+Run = Callable[[Answer, Case], Result]
+# In the case of a memory exam: what the step may use beyond what is there before it.
+EXAM_BYTES = "exam_bytes"
+# Where an answer raises, its process knows no more: the check that asked puts words in its place.
+HOW_TO_CALL = "(how to call it)"
+_BLANK = re.compile(r"exercise (?P<number>\d+(?:\.\d+)*):")
+_LAB = re.compile(r"\.(\w+)\.given\b")
+
+
+@dataclass(frozen=True, eq=False)
+class RunHalf:
+    """A function that runs an answer on a case, and what surrounds its call.
+
+    Args:
+        name: Its lab and its own, as in `lab01.parameter_bytes`.
+        exercise: The exercise's mark, as in `1.1`.
+        function: Called with an answer and a case; returns plain data.
+        forbidden: What the answer may not call.
+        exam: The same for a memory exam (see `given.exam`), which only graders hold.
+    """
+
+    name: str
+    exercise: str
+    function: Run
+    forbidden: Sequence[Forbidden] = ()
+    exam: Run | None = None
+
+    def run(self, answer: Answer, case: Case) -> Result:
+        """Run an answer on a case, or on a memory exam's."""
+        if self.exam is not None and EXAM_BYTES in case:
+            return self.exam(answer, case)
+        return self.function(answer, case)
+
+
+def run_half(
+    exercise: str, *, forbidden: Sequence[Forbidden] = (), exam: Run | None = None
+) -> Callable[[Run], RunHalf]:
+    """Make a function of a lab's `given` the run half of its name; for the rest, see `RunHalf`."""
+
+    def as_half(function: Run) -> RunHalf:
+        found = _LAB.search(function.__module__)
+        if found is None:
+            raise ValueError(
+                f"{function.__name__} is defined in {function.__module__}, and a run half belongs "
+                "into a lab's `given`: an answer's process sees nothing else."
+            )
+        name = f"{found[1]}.{function.__name__}"
+        return RunHalf(name, exercise, function, forbidden, exam)
+
+    return as_half
+
+
+def run_in_place(half: RunHalf, answer: Answer, case: Case) -> Result:
+    """Run a half here; prints, warnings and the RNG of the caller stay undisturbed.
+
+    Raises:
+        CheckError: When the answer is no function, is blank, or raises.
+    """
+    if not callable(answer):
+        raise CheckError(
+            f"exercise {half.exercise} needs a function, and got {type(answer).__name__}: "
+            "was its name used for something else?"
+        )
+    with quietly() as printed:
+        try:
+            with refused(half.forbidden, CheckError):
+                return {key: plain(value) for key, value in half.run(answer, case).items()}
+        except CheckError:
+            raise
+        except Exception as error:
+            if isinstance(error, NotImplementedError) and _is_blank(answer, error):
+                raise CheckError(_still_blank(half.exercise, error)) from error
+            said = f"\nIt printed:\n{printed.end}" if printed.end else ""
+            raise CheckError(
+                f"your function raised {type(error).__name__}: {error}\n{HOW_TO_CALL}{said}"
+            ) from error
+
+
+def _is_blank(answer: Callable[..., Any], error: NotImplementedError) -> bool:
+    code = getattr(inspect.unwrap(answer), "__code__", None)  # a decorated one shows its wrapper
+    return bool(_BLANK.match(str(error)) or (code and _raises_blank(code)))
+
+
+def _still_blank(exercise: str, error: NotImplementedError) -> str:
+    # A blank says which exercise it is: an answer may call an earlier one that is still blank.
+    said = _BLANK.match(str(error))
+    blank = said["number"] if said else exercise
+    called = "" if blank == exercise else f", and your answer to {exercise} calls it"
+    return (
+        f"exercise {blank} is still blank{called}: replace the line that raises "
+        "NotImplementedError, run that cell, then this one."
+    )
+
+
+def _raises_blank(code: types.CodeType) -> bool:
+    # a blank may stand in a function within the function
+    inner = (part for part in code.co_consts if isinstance(part, types.CodeType))
+    return "NotImplementedError" in code.co_names or any(map(_raises_blank, inner))

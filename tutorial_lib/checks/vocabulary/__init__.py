@@ -1,0 +1,29 @@
+"""The words of a judge: an exercise, what is read from a result, and what is expected of it."""
+
+from tutorial_lib.checks.given.values import Case, CheckError, Result
+from tutorial_lib.checks.vocabulary.exercise import Cases, Draw, Exercise
+from tutorial_lib.checks.vocabulary.expect import (
+    Faults,
+    fact,
+    no_fault,
+    peak_at_most,
+    refuses,
+    unchanged,
+    value,
+)
+
+__all__ = [
+    "Case",
+    "Cases",
+    "CheckError",
+    "Draw",
+    "Exercise",
+    "Faults",
+    "Result",
+    "fact",
+    "no_fault",
+    "peak_at_most",
+    "refuses",
+    "unchanged",
+    "value",
+]
