@@ -61,20 +61,11 @@ SCHOOL = {
     "authoring": {"claims", "marks", "pythons"},
     "site": {"claims", "planning", "widgets", "authoring"},
     "grading": {"units", "private_torch", "checks", "marks"},
-    "emulate": {"emulated", "bootstrap", "installer"},
     "emulated_tests": {"device", "grading", "marks"},
-    "record": {"device", "recorded", "emulate"},
-    "teach": {"authoring", "grading", "site"},
-    "options": {"units", "memory", "training"},
-    "said": {"published", "training"},
-    "plan": {"units", "memory", "planning", "training", "emulated", "options", "said"},
-    "cli": {
-        *("units", "device", "memory", "segments", "training"),
-        *("bootstrap", "emulate", "options", "plan", "said", "teach"),
-    },
     "commands": {
-        *("pythons", "installer", "bootstrap", "changed"),
-        *("cli", "emulate", "record", "workbook"),
+        *("units", "device", "memory", "segments", "published", "training", "planning"),
+        *("emulated", "recorded", "pythons", "installer", "workbook", "bootstrap", "changed"),
+        *("authoring", "site", "grading"),
     },
 }
 WINGS = {"": LEARNERS, "instruments": INSTRUMENTS, "checks": CHECKS, "school": SCHOOL}
@@ -136,7 +127,7 @@ def is_module(name):
 
 
 def room_of(name):
-    """Give wing and room of a module: `("", "memory")`, `("school", "cli")`."""
+    """Give wing and room of a module: `("", "memory")`, `("school", "marks")`."""
     if name == "memory.timeline":
         return "", name
     first, _, rest = name.partition(".")
@@ -231,9 +222,9 @@ def test_no_two_modules_import_each_other():
 def test_a_lazy_import_is_seen(tmp_path):
     path = tmp_path / "module.py"
     path.write_text(
-        "def f():\n    from tutorial_lib.school import grading\n    import tutorial_lib.school.cli"
+        "def f():\n    from tutorial_lib.school import grading\n    import tutorial_lib.claims"
     )
-    assert imports_of(path) == {"school.grading", "school.cli"}
+    assert imports_of(path) == {"school.grading", "claims"}
 
 
 @functools.cache
@@ -309,7 +300,7 @@ def test_sizes():
 def test_every_room_has_a_test_file():
     under_another_name = {
         *("memory.timeline", "memory", "models", "planning", "figures"),  # several, by their parts
-        *("options", "record", "teach", "installer", "pythons", "commands", "emulated_tests"),
+        *("installer", "pythons", "emulated_tests"),
     }
     rooms = {room for wing in WINGS.values() for room in wing} - under_another_name
     assert [room for room in sorted(rooms) if not [*ROOT.glob(f"tests/test_{room}*.py")]] == []

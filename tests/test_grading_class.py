@@ -21,7 +21,8 @@ sys.path.insert(0, str(CORPUS))
 
 import toy  # noqa: E402
 
-from tutorial_lib.school import cli, grading  # noqa: E402
+from tutorial_lib.school import grading  # noqa: E402
+from tutorial_lib.school.commands.main import run  # noqa: E402
 from tutorial_lib.school.grading import GradingError, grade, journal, marking  # noqa: E402
 from tutorial_lib.school.grading.judging.judge import Verdict  # noqa: E402
 from tutorial_lib.school.grading.lab import load_lab  # noqa: E402
@@ -266,5 +267,5 @@ def test_the_seed_of_an_appeal_can_be_given(monkeypatch, tmp_path):
 
     monkeypatch.setattr(grading, "grade", grade, raising=False)
     words = ["grade", "lab01", str(tmp_path), "--out", "report", "--only", "a", "--seed", "7"]
-    assert cli.run(words) == 0
+    assert run(words) == 0
     assert (asked["only"], asked["seed"]) == (["a"], 7)

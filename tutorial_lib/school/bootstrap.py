@@ -21,6 +21,7 @@ from pathlib import Path
 from tutorial_lib import __version__
 from tutorial_lib.school import installer, pythons
 
+ROOT = Path(__file__).resolve().parent.parent.parent  # the clone
 STAMP = ".tutorial-installed"
 
 
