@@ -3,7 +3,7 @@
 import json
 import pickle
 import statistics
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 import torch
@@ -140,6 +140,15 @@ def test_a_stopped_run_goes_on_and_gives_one_file(folder, two_rows, capsys, monk
     assert run_command(["record", "--predict"]) == 0
     assert (folder / "predicted.json").read_text() == text
     assert recorded.load("predicted").rows[two_rows[0]]["claims"] == ["A12"]
+
+
+@pytest.mark.parametrize("path", sorted(store.FOLDER.glob("*.json")), ids=lambda path: path.stem)
+def test_a_recording_has_one_row_a_line(path):
+    text, recording = path.read_text(encoding="utf-8"), store.read(path)
+    assert text == recording.to_json()
+    assert json.loads(text) == asdict(recording)
+    starts = [line.partition('": {')[0] for line in text.splitlines()[6:-2]]
+    assert starts == [f"  {json.dumps(key)}".removesuffix('"') for key in recording.rows]
 
 
 def test_rows_of_other_versions_are_refused_and_the_file_kept(folder, two_rows, capsys):
