@@ -1,4 +1,4 @@
-"""What the course's sources claim, and the verdicts that its chapters reach, with their numbers.
+"""Claims of the course's sources, and the verdicts that its chapters reach, with their numbers.
 
 A chapter ends with `Verdicts(...)`: a table to read, and the same as data in the cell's output.
 `build` collects that data from all notebooks; the last chapter shows it whole (`court`).

@@ -1,4 +1,4 @@
-"""Makes the course's own Python environment, `.venv`, and knows when nothing is left to do.
+"""The course's own Python environment, `.venv`: made once, and again when its lists change.
 
 Standard library only, and no syntax newer than Python 3.8, so that an unsuitable Python gets a
 sentence and not a syntax error.

@@ -1,4 +1,4 @@
-"""Which tests a change concerns: for `test` and `test --changed`. Standard library only."""
+"""Tests that a change concerns: for `test` and `test --changed`. Standard library only."""
 
 from __future__ import annotations
 

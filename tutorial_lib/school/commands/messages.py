@@ -1,4 +1,4 @@
-"""What commands say beside their answer: an error in words, and that the work goes on."""
+"""Messages beside a command's answer: an error in words, and that the work goes on."""
 
 from __future__ import annotations
 

@@ -188,7 +188,7 @@ def largest_micro_batch(peak: Callable[[int], int], budget: str) -> int:
     """Find the largest micro-batch whose step stays within a budget.
 
     Peaks lie on a straight line but for roundings: the guess along the line is tried, and then
-    mended until one fits and the next one does not.
+    corrected until one fits and the next one does not.
 
     Args:
         peak: Predicts the bytes of a step with so many samples.
