@@ -7,6 +7,7 @@ import ast
 import functools
 import re
 import subprocess
+import textwrap
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -20,7 +21,8 @@ ROOT = Path(__file__).resolve().parent.parent
 LIBRARY = ROOT / "tutorial_lib"
 MODULES = sorted(LIBRARY.rglob("*.py"))
 
-# Room by room: which other rooms it may import, inside functions too. `print_drawing` shows it.
+# Room by room: which other rooms it may import, inside functions too. CONTRIBUTING.md shows it:
+# `python tests/test_architecture.py` prints the text.
 LEARNERS = {
     "units": set(),
     "guesses": set(),
@@ -162,6 +164,36 @@ def test_the_rooms_named_are_those_that_are_there():
     there = {room_of(name_of(path)) for path in MODULES if name_of(path) not in ("", "__main__")}
     named = {(wing, room) for wing, rooms in WINGS.items() for room in rooms}
     assert {pair for pair in there if pair[1]} - {("", "__init__")} == named
+
+
+TITLES = {
+    "": "tutorial_lib/: what learners import",
+    "instruments": "tutorial_lib/instruments/: what measures, predicts and plans",
+    "checks": "tutorial_lib/checks/: what checks the labs",
+    "school": "tutorial_lib/school/: what runs the school",
+}
+
+
+def drawing():
+    """Give the text of CONTRIBUTING.md: a wing a block, each room with what it may import."""
+    blocks = []
+    for wing, rooms in WINGS.items():
+        lines = [TITLES[wing]]
+        for room, allowed in rooms.items():
+            words = ", ".join(sorted(allowed)) or "-"
+            if later := ", ".join(sorted(UPWARD.get(room, ()))):
+                words += f"; when first used: {later}"
+            lines += textwrap.wrap(
+                words, 96, initial_indent=f"  {room:<17}", subsequent_indent=" " * 19
+            )
+        blocks.append("\n".join(lines))
+    return "\n\n".join(blocks) + "\n"
+
+
+def test_contributing_shows_who_imports_whom():
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    section = text.partition("\n## Who imports whom")[2].partition("\n## ")[0]
+    assert re.findall(r"```text\n(.*?)```", section, flags=re.S) == [drawing()]
 
 
 def test_wings_import_downward_only():
@@ -360,3 +392,7 @@ def test_every_chapter_and_lab_is_built():
     labs = {path.stem for path in ROOT.glob("labs/*.ipynb")}
     assert labs == {path.stem for path in ROOT.glob("solutions/*.ipynb")}
     assert sources == chapters | labs
+
+
+if __name__ == "__main__":
+    print(drawing(), end="")

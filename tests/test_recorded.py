@@ -9,7 +9,7 @@ import pytest
 import torch
 from recorded_faults import faults
 
-from tutorial_lib import device, memory
+from tutorial_lib import memory
 from tutorial_lib.instruments import published, recorded
 from tutorial_lib.instruments.recorded import fragmentation, rows, run, snapshots, store
 from tutorial_lib.instruments.recorded import published as published_peaks
@@ -165,7 +165,7 @@ def test_rows_of_other_versions_are_refused_and_the_file_kept(folder, two_rows, 
 
 
 def test_without_a_gpu_one_sentence(folder, monkeypatch, capsys):
-    monkeypatch.setattr(device, "pick", lambda: CPU)
+    monkeypatch.setattr("tutorial_lib.device.pick", lambda: CPU)
     assert run_command(["record"]) == 2
     assert "There is no GPU here" in capsys.readouterr().err
     assert not folder.exists()
