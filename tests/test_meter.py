@@ -13,7 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from tutorial_lib import device as devices
 from tutorial_lib import memory
-from tutorial_lib.instruments import private_torch
+from tutorial_lib.memory import private_torch
 from tutorial_lib.memory.allocator import AllocatorReading
 from tutorial_lib.memory.report import MemoryReport
 from tutorial_lib.memory.timeline import CATEGORIES

@@ -73,5 +73,6 @@ def _test_changed(python: str, words: list[str], environment: dict[str, str]) ->
     files = changed.changed_files(root)
     print(f"{len(files)} files differ from the last commit.", flush=True)
     check = [python, "-m", "tutorial_lib", "build", "--check"]
-    runs = [[python, "-m", "pytest", *run, *words] for run in changed.pytest_runs(root, files)]
+    pytest = [python, "-m", "pytest", "--deselect", changed.SAME_AS_CHECK]
+    runs = [[*pytest, *run, *words] for run in changed.pytest_runs(root, files)]
     return max(subprocess.call(run, cwd=root, env=environment) for run in [check, *runs])
