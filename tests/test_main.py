@@ -213,16 +213,30 @@ def test_test_runs_notebooks_and_tests_without_a_network(started, root):
     assert (root / "tests" / "offline" / "sitecustomize.py").is_file()
 
 
-def test_test_all_runs_every_notebook_and_the_weekly_tests(started):
-    main(["test", "--all", "-x"])
-    command, _ = started[0]
-    assert command[-6:] == ["course", "solutions", "tests", "-m", "", "-x"]
-    assert "--all" not in command
+def test_test_runs_all_or_only_what_is_named(started):
+    for words in (["test", "--all", "-x"], ["test", "tests/test_units.py::test_x", "-q"]):
+        assert main(words) == 0
+    (every, _), (named, _) = started
+    assert every[-6:] == ["course", "solutions", "tests", "-m", "", "-x"]
+    assert "--all" not in every
+    assert named[-3:] == ["loadfile", "tests/test_units.py::test_x", "-q"]
 
 
-def test_test_runs_only_what_is_named(started):
-    main(["test", "tests/test_units.py::test_x", "-q"])
-    assert "solutions" not in started[0][0]
+def test_pytest_gets_what_test_does_not_know_in_its_order(started):
+    words = [
+        "-k",
+        "not slow",
+        "-m",
+        "",
+        "-p",
+        "no:xdist",
+        "--lf",
+        "-rA",
+        "tests/test_units.py",
+        "-n0",
+    ]
+    main(["test", *words])
+    assert started[0][0][-len(words) :] == words
 
 
 @pytest.mark.parametrize("word", ["-h", "--help"])
@@ -240,19 +254,19 @@ def test_a_copy_without_tests_says_so_before_the_set_up(started, monkeypatch, ca
     assert "has no tests, as the zip for a class: clone" in capsys.readouterr().err
 
 
-def test_failures_of_the_set_up_are_one_sentence(monkeypatch, capsys):
+@pytest.mark.parametrize(
+    ("command", "error", "sentence"),
+    [
+        ("test", bootstrap.SetupError("No package index answered."), "No package index answered."),
+        ("lab", OSError(28, "No space left on device"), "The disk is full"),
+    ],
+)
+def test_what_the_set_up_meets_is_one_sentence(monkeypatch, capsys, command, error, sentence):
     def refuse(*_):
-        raise bootstrap.SetupError("No package index answered: check the network.")
+        raise error
 
     monkeypatch.setattr(bootstrap, "python_with_course", refuse)
-    assert main(["test"]) == 2
-    assert capsys.readouterr().err == "No package index answered: check the network.\n"
-
-
-def test_a_refusing_system_is_one_sentence(monkeypatch, capsys):
-    def refuse(*_):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(bootstrap, "python_with_course", refuse)
-    assert main(["lab"]) == 2
-    assert capsys.readouterr().err.startswith("The disk is full")
+    assert main([command]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(sentence)
+    assert said.count("\n") == 1

@@ -12,96 +12,54 @@ from typing import Any, Literal
 from tutorial_lib.instruments.training import Attention, OptimizerName, Precision, Recipe, Shard
 from tutorial_lib.units import parse_bytes
 
-# The model, and what both a step and a plan may be told of it.
-_MODEL: dict[str, dict[str, Any]] = {
-    "model": {
-        "metavar": "MODEL",
-        "nargs": "?",
-        "help": "a published model (gpt2, sd15-unet), a config.json of transformers or diffusers "
-        "or its folder, a name on the Hub, or a function: train.py:make_step, "
-        "package.module:make_model",
-    },
-    "--model": {"dest": "own_model", "metavar": "MODEL", "help": "the same as MODEL"},
-    "--seq": {
-        "type": int,
-        "metavar": "N",
-        "help": "tokens in a sequence; left out: a published model's own length, 1024 for a "
-        "config.json or what it knows at most; a function of yours decides itself",
-    },
-    "--size": {
-        "type": int,
-        "metavar": "N",
-        "help": "image height and width; of latents for a U-Net",
-    },
-    "--set": {
-        "action": "append",
-        "metavar": "NAME=VALUE",
-        "help": "another value in the configuration, as in n_layer=6; may repeat",
-    },
-    "--lora": {"metavar": "RANK", "help": "train LoRA matrices alone, as in r=8"},
-    "--ranks": {
-        "type": int,
-        "default": 1,
-        "metavar": "N",
-        "help": "how many ranks train together; one of them is shown",
-    },
-    "--shard": {"choices": list(Shard), "help": "how several ranks share the work"},
-    "--json": {"action": "store_true", "help": "print JSON, for a program to read"},
-}
-_STEP: dict[str, dict[str, Any]] = {
-    "--batch": {
-        "type": int,
-        "default": 1,
-        "metavar": "N",
-        "help": "micro-batch: samples in memory at once",
-    },
-    "--fits": {"metavar": "SIZE", "help": "take the largest micro-batch within, as in 16GiB"},
-    "--precision": {
-        "choices": list(Precision),
-        "default": Precision.FP32,
-        "help": "types of the numbers; amp is autocast",
-    },
-    "--attention": {
-        "choices": list(Attention),
-        "default": Attention.SDPA,
-        "help": "fused kernels, or eager, which keeps the scores",
-    },
-    "--optimizer": {
-        "choices": list(OptimizerName),
-        "default": OptimizerName.ADAMW,
-        "help": "what updates the parameters",
-    },
-    "--checkpointing": {
-        "default": "none",
-        "metavar": "STRATEGY",
-        "help": "what to checkpoint, as in per-block or every-2",
-    },
-    "--accumulate": {
-        "type": int,
-        "default": 1,
-        "metavar": "N",
-        "help": "micro-batches for each update",
-    },
-    "--by": {
-        "choices": ["module", "line"],
-        "help": "say too which modules, or lines of code, hold it; what none of them made stands "
-        "under its phase: (forward), (backward), (optimizer)",
-    },
-}
+_MODEL = (
+    "a published model (gpt2, sd15-unet), a config.json of transformers or diffusers or its "
+    "folder, a name on the Hub, or a function: train.py:make_step, package.module:make_model"
+)
+_SEQ = (
+    "tokens in a sequence; left out: a published model's own length, 1024 for a config.json or "
+    "what it knows at most; a function of yours decides itself"
+)
+_SET = "another value in the configuration, as in n_layer=6; may repeat"
+_BY = (
+    "say too which modules, or lines of code, hold it; what none of them made stands under its "
+    "phase: (forward), (backward), (optimizer)"
+)
 
 
 def add_model(parser: argparse.ArgumentParser) -> None:
     """Add the model, and what a step and a plan may both be told of it."""
     parser.usage = "%(prog)s MODEL [options]"
-    for name, words in _MODEL.items():
-        parser.add_argument(name, **words)
+    number: dict[str, Any] = {"type": int, "metavar": "N"}
+    add = parser.add_argument
+    add("model", metavar="MODEL", nargs="?", help=_MODEL)
+    add("--model", metavar="MODEL", dest="own_model", help="the same as MODEL")
+    add("--seq", **number, help=_SEQ)
+    add("--size", **number, help="image height and width; of latents for a U-Net")
+    add("--set", metavar="NAME=VALUE", action="append", help=_SET)
+    add("--lora", metavar="RANK", help="train LoRA matrices alone, as in r=8")
+    add("--ranks", **number, default=1, help="how many ranks train together; one of them is shown")
+    add("--shard", choices=list(Shard), help="how several ranks share the work")
+    add("--json", action="store_true", help="print JSON, for a program to read")
 
 
 def add_step(parser: argparse.ArgumentParser) -> None:
     """Add the model, and all choices for one training step."""
     add_model(parser)
-    for name, words in _STEP.items():
-        parser.add_argument(name, **words)
+    number: dict[str, Any] = {"type": int, "metavar": "N", "default": 1}
+    add = parser.add_argument
+    add("--batch", **number, help="micro-batch: samples in memory at once")
+    add("--fits", metavar="SIZE", help="take the largest micro-batch within, as in 16GiB")
+    for name, kind, usual, words in (
+        ("precision", Precision, Precision.FP32, "types of the numbers; amp is autocast"),
+        ("attention", Attention, Attention.SDPA, "fused kernels, or eager, which keeps the scores"),
+        ("optimizer", OptimizerName, OptimizerName.ADAMW, "what updates the parameters"),
+    ):
+        add(f"--{name}", choices=list(kind), default=usual, help=words)
+    strategies = "what to checkpoint, as in per-block or every-2"
+    add("--checkpointing", metavar="STRATEGY", default="none", help=strategies)
+    add("--accumulate", **number, help="micro-batches for each update")
+    add("--by", choices=["module", "line"], help=_BY)
 
 
 def recipe_of(options: argparse.Namespace, **chosen: Any) -> Recipe:

@@ -17,7 +17,7 @@ class Command:
 
     Args:
         name: What is typed, and the module in this folder.
-        shown: Lines of `python -m tutorial_lib --help`: what it does, and the options used most.
+        shown: In `python -m tutorial_lib --help`: what it does, and the options used most.
         python: `this` for a command that this Python runs as it is; `found` for one that is handed
             to `.venv` where this Python lacks packages, and can do without; `course` for one that
             needs the course's packages.
@@ -25,74 +25,48 @@ class Command:
     """
 
     name: str
-    shown: tuple[str, ...]
+    shown: str
     python: str = "course"
     extra: str = ""
 
 
+_TEST = """\
+run the daily tests, those of what changed, or all
+[--changed] [--all] [--emulated] [arguments of pytest]"""
+_PREDICT = """\
+the same number without allocating anything
+MODEL [--batch N] [--json] [--ranks 8 --shard fsdp]"""
+_PLAN = """\
+what fits a memory budget, and the fastest of it
+MODEL --budget 16GiB --effective-batch N [--json]
+[--lora r=8] [--emulated t4] [--ranks 8 --shard ddp]"""
+_EMULATE = """\
+run any script on a GPU that is not there
+--card t4 -- python train.py"""
+_RECORD = """\
+measure or predict the tables that the course quotes
+[--only ROWS] [--predict] [--emulated t4]"""
+_GRADE = "LAB SUBMISSIONS --out REPORT"
+_BUILD = "[NAMES] [--check] [--zip]"
+
 GROUPS = {
     "To learn (both make .venv first, and install nothing the second time):": (
-        Command("lab", ("open the course in JupyterLab   [--no-browser] [--port N]",), "this"),
-        Command(
-            "test",
-            (
-                "run the daily tests, those of what changed, or all",
-                "[--changed] [--all] [--emulated] [arguments of pytest]",
-            ),
-            "this",
-        ),
+        Command("lab", "open the course in JupyterLab   [--no-browser] [--port N]", "this"),
+        Command("test", _TEST, "this"),
     ),
     "To use:": (
-        Command("doctor", ("show Python, torch, GPU, versions and free disk   [--json]",), "found"),
-        Command(
-            "measure",
-            ("measure a training step   MODEL [--batch N] [--json] [--emulated t4]",),
-        ),
-        Command(
-            "predict",
-            (
-                "the same number without allocating anything",
-                "MODEL [--batch N] [--json] [--ranks 8 --shard fsdp]",
-            ),
-        ),
-        Command(
-            "plan",
-            (
-                "what fits a memory budget, and the fastest of it",
-                "MODEL --budget 16GiB --effective-batch N [--json]",
-                "[--lora r=8] [--emulated t4] [--ranks 8 --shard ddp]",
-            ),
-        ),
-        Command(
-            "emulate",
-            ("run any script on a GPU that is not there", "--card t4 -- python train.py"),
-            "this",  # in the environment that holds PyTorch's CUDA build
-        ),
+        Command("doctor", "show Python, torch, GPU, versions and free disk   [--json]", "found"),
+        Command("measure", "measure a training step   MODEL [--batch N] [--json] [--emulated t4]"),
+        Command("predict", _PREDICT),
+        Command("plan", _PLAN),
+        Command("emulate", _EMULATE, "this"),  # in the environment with PyTorch's CUDA build
     ),
     "To teach and maintain:": (
-        Command(
-            "record",
-            (
-                "measure or predict the tables that the course quotes",
-                "[--only ROWS] [--predict] [--emulated t4]",
-            ),
-        ),
-        Command(
-            "grade",
-            ("grade a folder of submissions     LAB SUBMISSIONS --out REPORT",),
-            extra="grade",
-        ),
-        Command(
-            "build",
-            ("make the notebooks from their sources   [NAMES] [--check] [--zip]",),
-            extra="author",
-        ),
-        Command(
-            "site",
-            ("write the executed course as static pages   [--out FOLDER]",),
-            extra="site",
-        ),
-        Command("new", ("write the first files of a lab   LAB FUNCTIONS",), extra="author"),
+        Command("record", _RECORD),
+        Command("grade", f"grade a folder of submissions     {_GRADE}", extra="grade"),
+        Command("build", f"make the notebooks from their sources   {_BUILD}", extra="author"),
+        Command("site", "write the executed course as static pages   [--out FOLDER]", extra="site"),
+        Command("new", "write the first files of a lab   LAB FUNCTIONS", extra="author"),
     ),
 }
 COMMANDS = {command.name: command for group in GROUPS.values() for command in group}
@@ -109,7 +83,7 @@ def help_text() -> str:
     for title, group in GROUPS.items():
         text += f"\n{title}\n"
         for command in group:
-            text += f"  {command.name:<10}" + f"\n{' ' * 16}".join(command.shown) + "\n"
+            text += f"  {command.name:<10}" + command.shown.replace("\n", "\n" + " " * 16) + "\n"
         text += f"\n{_MODEL}" if title == "To use:" else ""
     return text + "\n  COMMAND --help shows a command's options; --version the version.\n"
 
