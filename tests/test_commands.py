@@ -91,6 +91,8 @@ def test_the_table_says_what_was_asked_how_it_is_known_and_both_peaks(capsys, ti
     assert table.startswith("tiny, batch 1, seq 2, fp32, adamw: predicted, CUDA kernels\n")
     rows = {line.split("  ")[0].strip(): line.split()[-2:] for line in table.splitlines()}
     report = memory.predict(Recipe(tiny, 1, 2).make_step)
+    shown = [line.split() for line in table.splitlines()]
+    assert all(" ".join(row).split() in shown for row in report.rows())
     step, both = rows["peak of the whole step, in optimizer"], rows[BOTH]
     assert " ".join(step) == human_bytes(report.peak_bytes)
     assert " ".join(both) == human_bytes(report.forward_backward_bytes)
