@@ -45,12 +45,13 @@ def show(
         print(applied)
     if report.method == "emulated":
         print(NOT_EMULATED)
-    _print_table("held at the peak", [*report.rows(), (), *_peaks(report)])
+    heads = ("held at the peak", "bytes", "share")
+    _print_table([heads, *report.rows(), (), *_peaks(report)])
     if by is not None:
         rest = list(held.values())[ROWS:]
         more_rows = [(f"{len(rest)} more", str(sum(rest, Bytes(0))))] if rest else []
         rows = [(name, str(size)) for name, size in held.items()]
-        _print_table(f"held at the peak by {by}", [*rows[:ROWS], *more_rows])
+        _print_table([(f"held at the peak by {by}", "bytes"), *rows[:ROWS], *more_rows])
     if report.peak_phase == "optimizer":
         print("The update is the peak: no checkpointing lowers it, another --optimizer may.")
 
@@ -68,9 +69,8 @@ def _peaks(report: MemoryReport) -> Iterable[tuple[str, str]]:
         yield "time of a step, median", human_seconds(report.seconds)
 
 
-def _print_table(head: str, rows: Iterable[tuple[str, ...]]) -> None:
+def _print_table(rows: Iterable[tuple[str, ...]]) -> None:
     """Print labels, and beside them sizes and shares; an empty row is an empty line."""
-    rows = [(head, "bytes", "share"), *rows]
     rows = [(*row, "", "", "")[:3] for row in rows]
     labels, sizes, _ = (max(map(len, column)) for column in zip(*rows, strict=True))
     lines = [f"{label:<{labels}}  {size:>{sizes}}  {share:>5}" for label, size, share in rows]
