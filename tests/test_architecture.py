@@ -7,6 +7,7 @@ import ast
 import functools
 import re
 import subprocess
+import textwrap
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -21,7 +22,8 @@ LIBRARY = ROOT / "tutorial_lib"
 MODULES = sorted(LIBRARY.rglob("*.py"))
 CHECK_FILES = sorted((LIBRARY / "checks").rglob("*.py"))
 
-# Room by room: which other rooms it may import, inside functions too. `print_drawing` shows it.
+# Room by room: which other rooms it may import, inside functions too. CONTRIBUTING.md shows it:
+# `python tests/test_architecture.py` prints the text.
 LEARNERS = {
     "units": set(),
     "guesses": set(),
@@ -62,20 +64,11 @@ SCHOOL = {
     "authoring": {"claims", "marks", "pythons"},
     "site": {"claims", "planning", "widgets", "authoring"},
     "grading": {"units", "private_torch", "checks", "marks"},
-    "emulate": {"emulated", "bootstrap", "installer"},
     "emulated_tests": {"device", "grading", "marks"},
-    "record": {"device", "recorded", "emulate"},
-    "teach": {"authoring", "grading", "site"},
-    "options": {"units", "memory", "training"},
-    "said": {"published", "training"},
-    "plan": {"units", "memory", "planning", "training", "emulated", "options", "said"},
-    "cli": {
-        *("units", "device", "memory", "segments", "training"),
-        *("bootstrap", "emulate", "options", "plan", "said", "teach"),
-    },
     "commands": {
-        *("pythons", "installer", "bootstrap", "changed"),
-        *("cli", "emulate", "record", "workbook"),
+        *("units", "device", "memory", "segments", "published", "training", "planning"),
+        *("emulated", "recorded", "pythons", "installer", "workbook", "bootstrap", "changed"),
+        *("authoring", "site", "grading"),
     },
 }
 WINGS = {"": LEARNERS, "instruments": INSTRUMENTS, "checks": CHECKS, "school": SCHOOL}
@@ -137,7 +130,7 @@ def is_module(name):
 
 
 def room_of(name):
-    """Give wing and room of a module: `("", "memory")`, `("school", "cli")`."""
+    """Give wing and room of a module: `("", "memory")`, `("school", "marks")`."""
     if name == "memory.timeline":
         return "", name
     first, _, rest = name.partition(".")
@@ -172,6 +165,36 @@ def test_the_rooms_named_are_those_that_are_there():
     there = {room_of(name_of(path)) for path in MODULES if name_of(path) not in ("", "__main__")}
     named = {(wing, room) for wing, rooms in WINGS.items() for room in rooms}
     assert {pair for pair in there if pair[1]} - {("", "__init__")} == named
+
+
+TITLES = {
+    "": "tutorial_lib/: what learners import",
+    "instruments": "tutorial_lib/instruments/: what measures, predicts and plans",
+    "checks": "tutorial_lib/checks/: what checks the labs",
+    "school": "tutorial_lib/school/: what runs the school",
+}
+
+
+def drawing():
+    """Give the text of CONTRIBUTING.md: a wing a block, each room with what it may import."""
+    blocks = []
+    for wing, rooms in WINGS.items():
+        lines = [TITLES[wing]]
+        for room, allowed in rooms.items():
+            words = ", ".join(sorted(allowed)) or "-"
+            if later := ", ".join(sorted(UPWARD.get(room, ()))):
+                words += f"; when first used: {later}"
+            lines += textwrap.wrap(
+                words, 96, initial_indent=f"  {room:<17}", subsequent_indent=" " * 19
+            )
+        blocks.append("\n".join(lines))
+    return "\n\n".join(blocks) + "\n"
+
+
+def test_contributing_shows_who_imports_whom():
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    section = text.partition("\n## Who imports whom")[2].partition("\n## ")[0]
+    assert re.findall(r"```text\n(.*?)```", section, flags=re.S) == [drawing()]
 
 
 def test_wings_import_downward_only():
@@ -267,9 +290,9 @@ def test_no_two_modules_import_each_other():
 def test_a_lazy_import_is_seen(tmp_path):
     path = tmp_path / "module.py"
     path.write_text(
-        "def f():\n    from tutorial_lib.school import grading\n    import tutorial_lib.school.cli"
+        "def f():\n    from tutorial_lib.school import grading\n    import tutorial_lib.claims"
     )
-    assert imports_of(path) == {"school.grading", "school.cli"}
+    assert imports_of(path) == {"school.grading", "claims"}
 
 
 @functools.cache
@@ -345,7 +368,7 @@ def test_sizes():
 def test_every_room_has_a_test_file():
     under_another_name = {
         *("memory.timeline", "memory", "models", "planning", "figures"),  # several, by their parts
-        *("options", "record", "teach", "installer", "pythons", "commands", "emulated_tests"),
+        *("installer", "pythons", "emulated_tests"),
     }
     rooms = {room for wing in WINGS.values() for room in wing} - under_another_name
     assert [room for room in sorted(rooms) if not [*ROOT.glob(f"tests/test_{room}*.py")]] == []
@@ -415,3 +438,7 @@ def test_every_chapter_and_lab_is_built():
     labs = {path.stem for path in ROOT.glob("labs/*.ipynb")}
     assert labs == {path.stem for path in ROOT.glob("solutions/*.ipynb")}
     assert sources == chapters | labs
+
+
+if __name__ == "__main__":
+    print(drawing(), end="")

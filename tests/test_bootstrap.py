@@ -14,7 +14,14 @@ from tutorial_lib.school import bootstrap, installer, pythons
 
 # Python 2.7 can read these
 OLDEST = ("__init__.py", "__main__.py", "school/__init__.py", "school/pythons.py")
-BARE = (*OLDEST, "school/bootstrap.py", "school/installer.py", "school/commands.py")
+COMMANDS = (
+    *("school/workbook.py", "school/changed.py"),
+    *(
+        f"school/commands/{name}.py"
+        for name in ["__init__", "main", "table", "parser", "process", "lab", "test", "doctor"]
+    ),
+)
+BARE = (*OLDEST, "school/bootstrap.py", "school/installer.py", *COMMANDS)
 SUCCESS = (0, "")
 
 
@@ -238,7 +245,7 @@ def test_a_python_inside_the_range_passes(version):
 def test_a_real_environment_is_made_and_found_complete(run_online, root, tmp_path):
     """The real venv and pip, on a course that needs nothing; names are then compared for real."""
     package = tmp_path / "tutorial_lib"
-    (package / "school").mkdir(parents=True)
+    (package / "school" / "commands").mkdir(parents=True)
     for name in BARE:
         shutil.copy(root / "tutorial_lib" / name, package / name)
     (tmp_path / "constraints.txt").touch()

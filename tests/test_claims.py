@@ -100,7 +100,10 @@ def test_the_court_has_every_claim_in_order_or_says_which_are_missing(tmp_path):
     path.write_text(json.dumps(rows[::-1]))
     court = claims.court(path)
     assert [v.claim for v in court] == list(claims.claims())
-    assert "href='../course/01_toy.ipynb'" in court._repr_mimebundle_()["text/html"]
+    html = court._repr_mimebundle_()["text/html"]
+    assert "href='../course/01_toy.ipynb'" in html
+    assert (html.count("<style>"), html.count("style=")) == (1, 0)  # a rebuild's diff is read
+    assert [line[:8] for line in html.splitlines()[3:-1]] == ["<tr><td>"] * len(court)
     path.write_text(json.dumps(rows[2:]))
     with pytest.raises(claims.ClaimError, match="No verdict on A01, A02"):
         claims.court(path)

@@ -53,7 +53,7 @@ def test_tensorflow_keeps_what_a_product_needs(capfd):
     w = tf.Variable(tf.ones((16, 32)))
     step = frameworks.tensorflow_step(lambda: tf.reduce_sum(x @ w), {"w": w})
     product = 8 * 32 * 4
-    assert step.products == 2  # forward, and the gradient of w
+    assert step.matmuls == 2  # forward, and the gradient of w
     assert product <= step.waiting_bytes < 2 * product
     assert step.peak_bytes >= product + 16 * 32 * 4
     assert step.gradients[0].numpy().tolist() == [[8.0] * 32] * 16

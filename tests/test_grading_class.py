@@ -17,7 +17,8 @@ import psutil
 import pytest
 import toy
 
-from tutorial_lib.school import cli, grading
+from tutorial_lib.school import grading
+from tutorial_lib.school.commands.main import run
 from tutorial_lib.school.grading import GradingError, grade, journal, judge_class
 from tutorial_lib.school.grading.lab import load_lab
 from tutorial_lib.school.grading.match_class import match_class
@@ -269,5 +270,5 @@ def test_the_seed_of_an_appeal_can_be_given(monkeypatch, tmp_path):
 
     monkeypatch.setattr(grading, "grade", grade, raising=False)
     words = ["grade", "lab01", str(tmp_path), "--out", "report", "--only", "a", "--seed", "7"]
-    assert cli.run(words) == 0
+    assert run(words) == 0
     assert (asked["only"], asked["seed"]) == (["a"], 7)

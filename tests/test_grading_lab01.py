@@ -7,7 +7,7 @@ import psutil
 import pytest
 from grading_selftest.known_answers import handed_in
 
-from tutorial_lib.school import cli
+from tutorial_lib.school.commands.main import run
 from tutorial_lib.school.grading.lab import load_lab
 
 pytestmark = [pytest.mark.slow, pytest.mark.weekly]
@@ -53,7 +53,7 @@ def graded(root, tmp_path_factory):
     out = folder.parent / "report of lab 01"
     words = ["grade", "lab01", str(folder), "--out", str(out), "--workers", "2", "--seconds", "6"]
     before = psutil.Process().children(recursive=True)
-    assert cli.run(words) == 0
+    assert run(words) == 0
     left = [child for child in psutil.Process().children(recursive=True) if child not in before]
     with (out / "scores.csv").open(newline="", encoding="utf-8") as sheet:
         scores = {row["name"]: row for row in csv.DictReader(sheet)}

@@ -11,11 +11,12 @@ import sys
 from pathlib import Path
 
 import pytest
-import typer
 
 from tutorial_lib import __main__ as entrance
 from tutorial_lib import __version__
-from tutorial_lib.school import bootstrap, cli, commands, pythons, workbook
+from tutorial_lib.school import bootstrap, pythons, workbook
+from tutorial_lib.school.commands import doctor, process, table
+from tutorial_lib.school.commands.main import main
 
 
 @pytest.fixture
@@ -23,11 +24,11 @@ def started(monkeypatch):
     """Collects what would be started, with Python's own path cut off."""
     calls = []
 
-    def become(command, changes, **_):
+    def become(command, changes=None, **_):
         calls.append((command[1:], changes))
         return 0
 
-    monkeypatch.setattr(commands, "_replace_process", become)
+    monkeypatch.setattr(process, "become", become)
     monkeypatch.setattr(bootstrap, "python_with_course", lambda *_: Path("python"))
     return calls
 
@@ -44,10 +45,10 @@ def bare_clone(root, tmp_path):
 def test_help_needs_nothing_installed_and_lists_every_command(run_python):
     done = run_python("-m", "tutorial_lib", "--help", bare=True)
     listed = re.findall(r"^  (\w+) {3}", done.stdout, flags=re.M)
-    real = typer.main.get_command(cli.app).commands
     assert done.returncode == 0, done.stderr
-    assert listed == list(commands.COMMANDS)
-    assert {*listed} == {"lab", "test", "emulate", "record", *real}
+    assert listed == list(table.COMMANDS)
+    modules = {path.stem for path in Path(process.__file__).parent.glob("*.py")}
+    assert {*listed} <= modules
     assert not any("\x1b" in text for text in (done.stdout, done.stderr))
 
 
@@ -89,9 +90,13 @@ def test_doctor_needs_nothing_installed(run_python, bare_clone):
 
 
 def test_doctor_says_that_a_python_does_not_suit(monkeypatch, capsys):
+    def no_package():
+        raise ImportError
+
     monkeypatch.setattr(sys, "version_info", (3, 8, 18))
     monkeypatch.setattr(pythons, "suitable", lambda: None)
-    assert commands._doctor_without_packages([]) == 2
+    monkeypatch.setattr(doctor, "_of_packages", no_package)
+    assert main(["doctor"]) == 2
     assert "is Python 3.8, and the course needs 3.11 to 3.13" in capsys.readouterr().out
 
 
@@ -100,7 +105,7 @@ def test_every_other_command_says_so_too(monkeypatch, capsys, command):
     monkeypatch.setattr(sys, "version_info", (3, 8, 18))
     monkeypatch.setattr(pythons, "suitable", lambda: None)
     monkeypatch.setattr(bootstrap, "is_running", lambda _: True)
-    assert commands.main([command]) == 2
+    assert main([command]) == 2
     assert "is Python 3.8, and the course needs 3.11 to 3.13" in capsys.readouterr().err
 
 
@@ -121,8 +126,8 @@ def test_what_a_command_needs_beside_the_lab_is_added(started, monkeypatch, comm
         bootstrap, "missing_packages", lambda _, wanted: [wanted] * (wanted != "lab")
     )
     monkeypatch.setattr(bootstrap, "python_with_course", lambda _, e: asked.append(e) or "python")
-    assert commands.main([command, "words"]) == 0
-    assert (asked, started) == ([extra], [(["-m", "tutorial_lib", command, "words"], {})])
+    assert main([command, "words"]) == 0
+    assert (asked, started) == ([extra], [(["-m", "tutorial_lib", command, "words"], None)])
 
 
 @pytest.mark.parametrize("command", ["measure", "predict", "grade", "build"])
@@ -146,7 +151,7 @@ def test_a_bare_python_hands_over_to_the_environment(run_python, bare_clone):
 
 def test_lab_opens_the_first_page_of_the_working_copy(started, root, monkeypatch):
     monkeypatch.setattr(workbook, "update", lambda root: ["labs/x.ipynb: cell 'a' changed."])
-    assert commands.main(["lab", "--no-browser"]) == 0
+    assert main(["lab", "--no-browser"]) == 0
     (command, _), *more = started
     assert command[:2] == ["-m", "jupyterlab"]
     assert f"--ServerApp.root_dir={root / 'workbook'}" in command
@@ -164,10 +169,10 @@ def test_lab_opens_the_first_page_of_the_working_copy(started, root, monkeypatch
 
 @pytest.mark.slow
 def test_the_server_says_little_beside_its_address(started, tmp_path, monkeypatch):
-    monkeypatch.setattr(commands, "ROOT", tmp_path)
+    monkeypatch.setattr(bootstrap, "ROOT", tmp_path)
     monkeypatch.setattr(workbook, "update", lambda root: [])
     (tmp_path / "workbook").mkdir()
-    commands.main(["lab", "--no-browser"])
+    main(["lab", "--no-browser"])
     said: list[str] = []
     with subprocess.Popen(
         [sys.executable, *started[0][0]], stderr=subprocess.PIPE, cwd=tmp_path, text=True
@@ -184,22 +189,22 @@ def test_the_server_says_little_beside_its_address(started, tmp_path, monkeypatc
 def test_a_taken_port_is_refused_before_the_set_up(started, capsys):
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-        assert commands.main(["lab", "--port", str(port)]) == 2
+        assert main(["lab", "--port", str(port)]) == 2
     assert f"Port {port} is taken: choose another" in capsys.readouterr().err
     assert started == []
-    assert commands.main(["lab", "--port", str(port)]) == 0
+    assert main(["lab", "--port", str(port)]) == 0
     assert f"--port={port}" in started[0][0]
 
 
 @pytest.mark.parametrize("port", ["0", "70000", "-1"])
 def test_a_number_that_is_no_port_is_refused(started, capsys, port):
-    assert commands.main(["lab", f"--port={port}"]) == 2
+    assert main(["lab", f"--port={port}"]) == 2
     assert f"--port {port} is no port" in capsys.readouterr().err
     assert started == []
 
 
 def test_test_runs_notebooks_and_tests_without_a_network(started, root):
-    commands.main(["test", "-x"])
+    main(["test", "-x"])
     command, changes = started[0]
     assert command[:3] == ["-m", "pytest", "--nbval"]
     assert command[-2:] == ["tests", "-x"]
@@ -208,46 +213,60 @@ def test_test_runs_notebooks_and_tests_without_a_network(started, root):
     assert (root / "tests" / "offline" / "sitecustomize.py").is_file()
 
 
-def test_test_all_runs_every_notebook_and_the_weekly_tests(started):
-    commands.main(["test", "--all", "-x"])
-    command, _ = started[0]
-    assert command[-6:] == ["course", "solutions", "tests", "-m", "", "-x"]
-    assert "--all" not in command
+def test_test_runs_all_or_only_what_is_named(started):
+    for words in (["test", "--all", "-x"], ["test", "tests/test_units.py::test_x", "-q"]):
+        assert main(words) == 0
+    (every, _), (named, _) = started
+    assert every[-6:] == ["course", "solutions", "tests", "-m", "", "-x"]
+    assert "--all" not in every
+    assert named[-3:] == ["loadfile", "tests/test_units.py::test_x", "-q"]
 
 
-def test_test_runs_only_what_is_named(started):
-    commands.main(["test", "tests/test_units.py::test_x", "-q"])
-    assert "solutions" not in started[0][0]
+def test_pytest_gets_what_test_does_not_know_in_its_order(started):
+    words = [
+        "-k",
+        "not slow",
+        "-m",
+        "",
+        "-p",
+        "no:xdist",
+        "--lf",
+        "-rA",
+        "tests/test_units.py",
+        "-n0",
+    ]
+    main(["test", *words])
+    assert started[0][0][-len(words) :] == words
 
 
 @pytest.mark.parametrize("word", ["-h", "--help"])
 def test_help_of_test_installs_nothing(started, monkeypatch, capsys, word):
     monkeypatch.setattr(bootstrap, "python_with_course", lambda *_: pytest.fail("set up"))
-    assert commands.main(["test", "--changed", word]) == 0
-    assert capsys.readouterr().out == commands.TEST_HELP
+    assert main(["test", "--changed", word]) == 0
+    assert "--changed   name stale notebooks" in capsys.readouterr().out
     assert started == []
 
 
 def test_a_copy_without_tests_says_so_before_the_set_up(started, monkeypatch, capsys, tmp_path):
     monkeypatch.setattr(bootstrap, "python_with_course", lambda *_: pytest.fail("set up"))
-    monkeypatch.setattr(commands, "ROOT", tmp_path)
-    assert commands.main(["test"]) == 2
+    monkeypatch.setattr(bootstrap, "ROOT", tmp_path)
+    assert main(["test"]) == 2
     assert "has no tests, as the zip for a class: clone" in capsys.readouterr().err
 
 
-def test_failures_of_the_set_up_are_one_sentence(monkeypatch, capsys):
+@pytest.mark.parametrize(
+    ("command", "error", "sentence"),
+    [
+        ("test", bootstrap.SetupError("No package index answered."), "No package index answered."),
+        ("lab", OSError(28, "No space left on device"), "The disk is full"),
+    ],
+)
+def test_what_the_set_up_meets_is_one_sentence(monkeypatch, capsys, command, error, sentence):
     def refuse(*_):
-        raise bootstrap.SetupError("No package index answered: check the network.")
+        raise error
 
     monkeypatch.setattr(bootstrap, "python_with_course", refuse)
-    assert commands.main(["test"]) == 2
-    assert capsys.readouterr().err == "No package index answered: check the network.\n"
-
-
-def test_a_refusing_system_is_one_sentence(monkeypatch, capsys):
-    def refuse(*_):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(bootstrap, "python_with_course", refuse)
-    assert commands.main(["lab"]) == 2
-    assert capsys.readouterr().err.startswith("The disk is full")
+    assert main([command]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(sentence)
+    assert said.count("\n") == 1

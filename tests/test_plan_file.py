@@ -10,7 +10,7 @@ from plan_models import executed, profiled
 from tutorial_lib.instruments import planning
 from tutorial_lib.instruments.planning.calls import Call
 from tutorial_lib.instruments.planning.simulate import Selective
-from tutorial_lib.school import cli
+from tutorial_lib.school.commands.main import run
 
 MODEL = """
 import torch
@@ -110,5 +110,5 @@ def test_what_cannot_be_written_or_read_is_said_and_no_file_is_lost(tmp_path, ca
         with pytest.raises(ValueError, match="holds no plan: "):
             planning.Plan.load(tmp_path / "other.json")
     words = ["plan", "gpt2", "--budget", "1GiB", "--effective-batch", "2"]
-    assert cli.run([*words, "--save", str(tmp_path / "none" / "plan.json")]) == 2
+    assert run([*words, "--save", str(tmp_path / "none" / "plan.json")]) == 2
     assert "there is no folder" in capsys.readouterr().err

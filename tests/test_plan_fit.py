@@ -11,7 +11,7 @@ from tutorial_lib import memory
 from tutorial_lib.instruments import figures, planning, published, ranks
 from tutorial_lib.instruments.planning import predictions
 from tutorial_lib.instruments.training import Recipe
-from tutorial_lib.school import cli
+from tutorial_lib.school.commands.main import run
 from tutorial_lib.units import GIB, KIB, MIB, parse_bytes
 
 SIZES = {"n_layer": 6, "n_embd": 32, "n_head": 2, "vocab_size": 64, "n_positions": 64}
@@ -164,14 +164,14 @@ def test_llama_is_planned_for_one_of_eight_cards(gib):
 def test_the_command(tiny, capsys):
     words = ["plan", tiny, "--effective-batch", "2", "--precision", "bf16", "--optimizer", "sgd"]
     words.append("--budget")
-    assert cli.run([*words, "8MiB", "--json"]) == 0
+    assert run([*words, "8MiB", "--json"]) == 0
     data = json.loads(capsys.readouterr().out)
     assert data["fits"]
     assert data["best"]["peak_bytes"] <= 8 * MIB
     assert data["best"]["plan"]["names"][0] == "(before)"
-    assert cli.run([*words, "200KiB"]) == 1
+    assert run([*words, "200KiB"]) == 1
     assert "The smallest budget that is enough" in capsys.readouterr().out
-    assert cli.run([*words, "much"]) == 2
+    assert run([*words, "much"]) == 2
     assert "'much' is no size in memory" in capsys.readouterr().err
 
 

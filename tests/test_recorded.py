@@ -3,7 +3,7 @@
 import json
 import pickle
 import statistics
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 import torch
@@ -11,11 +11,11 @@ from recorded_faults import faults
 
 from tutorial_lib import memory
 from tutorial_lib.instruments import published, recorded
-from tutorial_lib.instruments.recorded import fragmentation, run, snapshots, store
+from tutorial_lib.instruments.recorded import fragmentation, rows, run, snapshots, store
 from tutorial_lib.instruments.recorded import published as published_peaks
 from tutorial_lib.instruments.recorded.rows import SIZES, Row
 from tutorial_lib.instruments.training import Recipe
-from tutorial_lib.school import record
+from tutorial_lib.school.commands.main import run as run_command
 
 CPU = torch.device("cpu")
 TINY = {"n_layer": 2, "n_head": 2, "n_embd": 32, "vocab_size": 100, "n_positions": 32}
@@ -30,9 +30,9 @@ def folder(monkeypatch, tmp_path):
 
 @pytest.fixture
 def two_rows(monkeypatch):
-    rows = [ROW, replace(ROW, recipe=replace(ROW.recipe, checkpointing="per-block"))]
-    monkeypatch.setattr(record, "find_rows", lambda pattern: rows)
-    return [row.key for row in rows]
+    found = [ROW, replace(ROW, recipe=replace(ROW.recipe, checkpointing="per-block"))]
+    monkeypatch.setattr(rows, "find_rows", lambda pattern: found)
+    return [row.key for row in found]
 
 
 def test_rows_have_names_of_their_own_and_known_models():
@@ -131,33 +131,42 @@ def test_a_card_that_is_larger_than_this_one_is_a_result(memory_fractions):
 
 
 def test_a_stopped_run_goes_on_and_gives_one_file(folder, two_rows, capsys, monkeypatch):
-    assert record.main(["--predict", "--max-minutes", "-1"]) == 3
+    assert run_command(["record", "--predict", "--max-minutes", "-1"]) == 3
     assert "2 rows are left" in capsys.readouterr().out
-    assert record.main(["--predict"]) == 0
+    assert run_command(["record", "--predict"]) == 0
     text = (folder / "predicted.json").read_text()
     assert list(recorded.load("predicted").rows) == two_rows
     monkeypatch.setattr(run, "predicted", None)  # nothing is left to do
-    assert record.main(["--predict"]) == 0
+    assert run_command(["record", "--predict"]) == 0
     assert (folder / "predicted.json").read_text() == text
     assert recorded.load("predicted").rows[two_rows[0]]["claims"] == ["A12"]
 
 
+@pytest.mark.parametrize("path", sorted(store.FOLDER.glob("*.json")), ids=lambda path: path.stem)
+def test_a_recording_has_one_row_a_line(path):
+    text, recording = path.read_text(encoding="utf-8"), store.read(path)
+    assert text == recording.to_json()
+    assert json.loads(text) == asdict(recording)
+    starts = [line.partition('": {')[0] for line in text.splitlines()[6:-2]]
+    assert starts == [f"  {json.dumps(key)}".removesuffix('"') for key in recording.rows]
+
+
 def test_rows_of_other_versions_are_refused_and_the_file_kept(folder, two_rows, capsys):
-    assert record.main(["--predict"]) == 0
+    assert run_command(["record", "--predict"]) == 0
     path = folder / "predicted.json"
     data = json.loads(path.read_text())
     data["versions"]["torch"] = "1.0"
     path.write_text(json.dumps(data))
-    assert record.main(["--predict"]) == 2
+    assert run_command(["record", "--predict"]) == 2
     assert "1.0" in capsys.readouterr().err
     assert json.loads(path.read_text()) == data
-    assert record.main(["--predict", "--again"]) == 0
+    assert run_command(["record", "--predict", "--again"]) == 0
     assert recorded.load("predicted").versions["torch"] == torch.__version__
 
 
 def test_without_a_gpu_one_sentence(folder, monkeypatch, capsys):
-    monkeypatch.setattr(record.devices, "pick", lambda: CPU)
-    assert record.main([]) == 2
+    monkeypatch.setattr("tutorial_lib.device.pick", lambda: CPU)
+    assert run_command(["record"]) == 2
     assert "There is no GPU here" in capsys.readouterr().err
     assert not folder.exists()
 
@@ -175,7 +184,7 @@ def test_an_unknown_recording_names_those_that_are_there(folder):
 
 def test_what_gpus_measured_is_neither_predicted_nor_emulated(folder, two_rows):
     assert recorded.measured() == []
-    assert record.main(["--predict"]) == 0
+    assert run_command(["record", "--predict"]) == 0
     assert recorded.measured() == []
     theirs = store.Recording("Tesla T4, 14.6 GiB")
     theirs.add(folder / "tesla-t4.json", "a row", {})
@@ -187,13 +196,13 @@ def test_what_gpus_measured_is_neither_predicted_nor_emulated(folder, two_rows):
 
 
 def test_the_table_has_predictions_and_what_gpus_measured(folder, two_rows, capsys):
-    assert record.main(["--predict"]) == 0
+    assert run_command(["record", "--predict"]) == 0
     gpu, results = store.Recording("Tesla T4, 14.6 GiB"), run.measured(ROW, CPU)
     results["report"]["requested_bytes"] = results["report"]["peak_bytes"]
     gpu.add(folder / "tesla-t4.json", two_rows[0], results)
     gpu.add(folder / "tesla-t4.json", two_rows[1], {"status": "out of memory"})
     capsys.readouterr()
-    assert record.main(["--table"]) == 0
+    assert run_command(["record", "--table"]) == 0
     heads, _, first, second = (
         [cell.strip() for cell in line.strip("|").split("|")]
         for line in capsys.readouterr().out.splitlines()

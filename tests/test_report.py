@@ -50,6 +50,16 @@ def test_text_says_what_how_and_where(report):
     assert "seconds" not in text  # a time is machine dependent: only when asked for
 
 
+def test_text_and_html_show_the_same_rows(report):
+    text = [line.split("  ") for line in str(report).splitlines()]
+    for name, size, share in report.rows():
+        assert [name, size, share] in [[w.strip() for w in words if w.strip()] for words in text]
+        assert f"{name}</td><td>{size}</td><td>{share}</td>" in report._repr_html_()
+    assert {name.replace(" ", "_") for name, _, _ in report.rows()} == {
+        name for name, size in report.at_peak.items() if size
+    }
+
+
 def test_html_escapes_the_label():
     assert "<script>" not in MemoryReport(label="<script>", peak_bytes=1)._repr_html_()
 

@@ -15,7 +15,7 @@ def main():
         whose = "This (%s)" % sys.executable
         sys.stderr.write("%s\n" % pythons.refusal(sys.version_info[:2], whose))
         return 2
-    from tutorial_lib.school.commands import main as run
+    from tutorial_lib.school.commands.main import main as run
 
     return run()
 

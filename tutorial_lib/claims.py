@@ -1,4 +1,4 @@
-"""What the course's sources claim, and the verdicts that its chapters reach, with their numbers.
+"""Claims of the course's sources, and the verdicts that its chapters reach, with their numbers.
 
 A chapter ends with `Verdicts(...)`: a table to read, and the same as data in the cell's output.
 `build` collects that data from all notebooks; the last chapter shows it whole (`court`).
@@ -20,7 +20,8 @@ FOLDER = Path(__file__).resolve().parent.parent / "course" / "claims"
 MIME = "application/vnd.training-that-fits.verdicts+json"
 VERDICTS = ("holds", "holds if", "wrong")
 HOW = ("counted", "predicted", "emulated", "measured", "computed", "cited")
-_LEFT = " style='text-align:left; vertical-align:top'"
+# One sheet for the whole table: cells without styles of their own leave a diff that can be read.
+_SHEET = "<style>.verdicts :is(th, td) {text-align: left !important; vertical-align: top}</style>"
 
 
 class ClaimError(ValueError):
@@ -91,13 +92,14 @@ class Verdicts(list[Verdict]):
 
     def _html(self) -> str:
         heads = ("", "the claim, and <b>what became of it</b>", "the number")
-        rows = ["".join(f"<th{_LEFT}>{head}</th>" for head in heads)]
+        rows = ["".join(f"<th>{head}</th>" for head in heads)]
         for v in self:
             told = ", ".join(filter(None, (v.how, escape(v.device), _link(v))))
             both = f"{escape(claims()[v.claim])}<br><b>{v.verdict}</b>: {escape(v.sentence)}"
             cells = (v.claim, both, f"{escape(v.number)} ({told})")
-            rows.append("".join(f"<td{_LEFT}>{cell}</td>" for cell in cells))
-        return "<table>" + "\n".join(f"<tr>{row}</tr>" for row in rows) + "</table>"
+            rows.append("".join(f"<td>{cell}</td>" for cell in cells))
+        lines = (f"<tr>{row}</tr>" for row in rows)
+        return "\n".join([_SHEET, "<table class='dataframe verdicts'>", *lines, "</table>"])
 
 
 def court(path: Path = FOLDER / "verdicts.json") -> Verdicts:

@@ -1,4 +1,4 @@
-"""What measures, predicts and plans: for the course, and for models and steps of one's own."""
+"""Instruments that measure, predict and plan: for the course, and for your own models and steps."""
 
 import importlib
 import pkgutil

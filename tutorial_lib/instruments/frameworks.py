@@ -75,13 +75,13 @@ class TensorFlowStep:
     Args:
         waiting_bytes: Results that are alive when forward has ended.
         peak_bytes: The most that was alive at once.
-        products: How many matrix products ran.
+        matmuls: How many matmuls ran.
         gradients: One for each variable.
     """
 
     waiting_bytes: int
     peak_bytes: int
-    products: int
+    matmuls: int
     gradients: list[Any]
 
 
@@ -112,7 +112,7 @@ def tensorflow_step(loss: Callable[[], Any], variables: Any) -> TensorFlowStep:
         gradients = tape.gradient(value, flat)
     finally:
         callbacks.remove_op_callback(meter)
-    return TensorFlowStep(waiting, meter.peak, meter.products, gradients)
+    return TensorFlowStep(waiting, meter.peak, meter.matmuls, gradients)
 
 
 class _Meter:
@@ -121,7 +121,7 @@ class _Meter:
     def __init__(self, resource: Any, variables: set[int]) -> None:
         self.resource, self.variables = resource, variables
         self.alive: dict[int, tuple[int, int]] = {}
-        self.peak = self.products = 0
+        self.peak = self.matmuls = 0
 
     def __call__(
         self,
@@ -132,7 +132,7 @@ class _Meter:
         op_name: Any = None,
         graph: Any = None,
     ) -> None:
-        self.products += "MatMul" in str(op_type)
+        self.matmuls += "MatMul" in str(op_type)
         for tensor in outputs:
             if tensor.dtype.size and tensor.dtype != self.resource:
                 size = tensor.dtype.size * math.prod(tensor.shape)

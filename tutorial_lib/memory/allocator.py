@@ -1,4 +1,4 @@
-"""What CUDA's allocator and driver say of a step, and the allocator's own snapshot."""
+"""Readings of CUDA's allocator and driver for a step, and the allocator's own snapshot."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Say where a reading may not mean what it seems to: no training step, or steps that differ."""
+"""Warnings about readings that mislead: no training step was run, or the steps differ."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tutorial_lib.units import Bytes
 
 
 def warnings_before(model: nn.Module | None) -> Iterator[str]:
-    """Say why a reading of a training step may not mean what it seems to."""
+    """Warn, before the step, of what makes a reading mislead."""
     for mode in private_torch.active_modes():
         if (
             not isinstance(mode, private_torch.FakeTensorMode)
@@ -39,7 +39,7 @@ def warnings_before(model: nn.Module | None) -> Iterator[str]:
 
 
 def warnings_after(report: MemoryReport, *, is_steady: bool) -> list[str]:
-    """Say what the measured step itself shows to be no reading of a steady training step."""
+    """Warn of what the measured step itself shows to be no steady training step."""
     if "backward" not in report.phases:
         return ["the step ran no backward: what is measured is no training step."]
     states = [life for life in report.timeline if life.category == "optimizer_state"]
@@ -60,7 +60,7 @@ def warnings_after(report: MemoryReport, *, is_steady: bool) -> list[str]:
 
 
 class StepsSeen:
-    """Runs steps and notes how many modules ran in each, and how many numbers they gave.
+    """Steps that were run, with how many modules ran in each and how many numbers they gave.
 
     Blind to steps that differ in something else, and to compiled models, whose modules are not
     asked.

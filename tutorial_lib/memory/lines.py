@@ -1,4 +1,4 @@
-"""Name the line of the user's code that is at work: none of PyTorch's, Python's or ours."""
+"""The line of the user's code that is at work: none of PyTorch's, Python's or ours."""
 
 from __future__ import annotations
 

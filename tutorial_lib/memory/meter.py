@@ -1,4 +1,4 @@
-"""Measure a training step's memory: exact on a CPU, the allocator's peak beside it on a GPU."""
+"""The meter of a training step's memory: exact on a CPU, on a GPU with the allocator's peak too."""
 
 from __future__ import annotations
 

@@ -190,7 +190,7 @@ _LIKE_ON_GPU = {
 
 
 def flops_of(operation: Any) -> Callable[..., int] | None:
-    """Give what counts the FLOPs of an operation; `None` for one that is no product."""
+    """Give what counts the FLOPs of an operation; `None` for one that is no matmul."""
     packet = operation.overloadpacket
     return flop_registry.get(_LIKE_ON_GPU.get(packet, packet))
 

@@ -54,7 +54,7 @@ class MemoryReport(StepMemory):
 
     def __str__(self) -> str:
         rows = [self._headline()]
-        rows += [f"  {name:<16}{size:>10}{share:>7}" for name, size, share in self._rows()]
+        rows += [f"  {name:<16}{size:>10}{share:>7}" for name, size, share in self.rows()]
         by_phase = [f"{phase} {size}" for phase, size in self.phases.items()]
         rows.append(f"  peak by phase:  {', '.join(by_phase)}")
         return "\n".join(rows + self._extras())
@@ -65,7 +65,7 @@ class MemoryReport(StepMemory):
         cells = "".join(
             f"<tr><td style='text-align:left'>{escape(name)}</td><td>{size}</td><td>{share}</td>"
             "</tr>"
-            for name, size, share in self._rows()
+            for name, size, share in self.rows()
         )
         phases = ", ".join(f"{phase} {size}" for phase, size in self.phases.items())
         extras = "".join(f"<br>{escape(line.strip())}" for line in self._extras())
@@ -81,7 +81,8 @@ class MemoryReport(StepMemory):
         where = f"{HOW.get(self.method, self.method)}, {self.device}"
         return f"{what} {self.peak_bytes}{during} ({where})"
 
-    def _rows(self) -> list[tuple[str, str, str]]:
+    def rows(self) -> list[tuple[str, str, str]]:
+        """Give what is held at the peak: of each category its name, its bytes and its share."""
         return [
             (name.replace("_", " "), str(size), f"{size / self.peak_bytes:.0%}")
             for name, size in self.at_peak.items()

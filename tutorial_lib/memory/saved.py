@@ -1,4 +1,4 @@
-"""Count what autograd saves between forward and backward, tensor by tensor."""
+"""Saved tensors: what autograd keeps between forward and backward, counted tensor by tensor."""
 
 from __future__ import annotations
 

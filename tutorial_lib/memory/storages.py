@@ -1,4 +1,4 @@
-"""Log the birth and death of every tensor storage, and say afterwards what each one was.
+"""A log of the birth and death of every tensor storage, which says afterwards what each was.
 
 PyTorch asks a `TorchDispatchMode` about every operation, so every new storage is seen at birth. A
 weak reference tells when it is freed. What a storage *was* (a gradient, an activation) is often

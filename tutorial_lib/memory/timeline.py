@@ -1,4 +1,4 @@
-"""What happened in a training step's memory, as data: every storage's life, peak, phases.
+"""A training step's memory as data: the life of every storage, the peak, the phases.
 
 Figures draw it; `memory.MemoryReport` is this, printed, drawn and saved.
 """

@@ -29,7 +29,7 @@ class GPTConfig:
         d_model: Width of the vectors between blocks.
         dropout: Probability, between 0 and 1.
         tie_weights: Use the token embedding as the output matrix too.
-        attention: `sdpa` leaves it to PyTorch's fused kernel; `eager` writes out the scores,
+        attention: `sdpa` leaves it to PyTorch's fused kernel; `eager` keeps the scores,
             which autograd then keeps, `(B, H, T, T)` of them.
 
     Raises:
@@ -90,7 +90,7 @@ class Attention(nn.Module):
 
 
 def eager_attention(q: Tensor, k: Tensor, v: Tensor, dropout: float, causal: bool) -> Tensor:
-    """Attention written out, from `(B, H, T, D)` to `(B, H, T, D)`.
+    """Eager attention, from `(B, H, T, D)` to `(B, H, T, D)`.
 
     Source:
         Vaswani et al. (2017), equation 1, with the future masked when causal.

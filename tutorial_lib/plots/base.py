@@ -1,4 +1,4 @@
-"""What all figures share: the figure that says in words what it shows, colours, legends."""
+"""The base of all figures: one that says in words what it shows, colours, legends."""
 
 from __future__ import annotations
 

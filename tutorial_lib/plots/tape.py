@@ -1,4 +1,4 @@
-"""The tape: what forward writes and backward reads, and how long each tensor lives."""
+"""Figures of autograd's tape: what forward saves, backward reads, and how long a tensor lives."""
 
 from __future__ import annotations
 

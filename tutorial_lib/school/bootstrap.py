@@ -1,4 +1,4 @@
-"""Makes the course's own Python environment, `.venv`, and knows when nothing is left to do.
+"""The course's own Python environment, `.venv`: made once, and again when its lists change.
 
 Standard library only, and no syntax newer than Python 3.8, so that an unsuitable Python gets a
 sentence and not a syntax error.
@@ -21,6 +21,7 @@ from pathlib import Path
 from tutorial_lib import __version__
 from tutorial_lib.school import installer, pythons
 
+ROOT = Path(__file__).resolve().parent.parent.parent  # the clone
 STAMP = ".tutorial-installed"
 
 

@@ -1,4 +1,4 @@
-"""`python -m tutorial_lib test --emulated`: what only a GPU runs, on emulated cards.
+"""GPU tests and GPU cells on emulated cards: `python -m tutorial_lib test --emulated`.
 
 The tests marked `gpu` run. Of each notebook the cells that speak of a GPU are run, and the earlier
 cells that they need. On an emulated card all values are zeros and nothing is timed, so that a cell

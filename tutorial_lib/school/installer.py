@@ -1,4 +1,4 @@
-"""Installs packages into an environment with uv or pip, and says how far it is.
+"""The installation of packages with uv or pip, which says how far it is.
 
 Standard library only, and no syntax newer than Python 3.8, as `bootstrap`, which it serves.
 """

@@ -1,4 +1,4 @@
-"""Which Python runs the course. Standard library only; every Python from 2.7 on can read this."""
+"""Pythons that run the course. Standard library only; every Python from 2.7 on can read this."""
 
 import os
 import subprocess

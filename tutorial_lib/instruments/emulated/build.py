@@ -1,4 +1,4 @@
-"""Compiles the library that stands in for CUDA, once for each version of PyTorch.
+"""The library that stands in for CUDA: compiled once for each version of PyTorch.
 
 Needs a C compiler and `nm`. NVIDIA's headers come with PyTorch's own wheels.
 """

@@ -1,4 +1,4 @@
-"""Finds an environment whose PyTorch was built for CUDA."""
+"""Environments whose PyTorch was built for CUDA: find one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs any program on an emulated card, and collects what PyTorch's allocator says of it."""
+"""Programs on an emulated card: run one, and collect what PyTorch's allocator says of it."""
 
 from __future__ import annotations
 

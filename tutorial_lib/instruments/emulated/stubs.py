@@ -1,4 +1,4 @@
-"""Generates the functions that nobody wrote out: what PyTorch's libraries import of CUDA."""
+"""Generated functions that stand for those which PyTorch's libraries import of CUDA."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Predict a training step's memory without allocating it: the same meter, on fake tensors."""
+"""Prediction of a training step's memory without allocating it: the same meter, on fake tensors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a GPU's kernel takes and gives back inside one operation, which no tensor shows.
+"""Workspace that a GPU's kernel takes and gives back inside one operation; no tensor shows it.
 
 An A100's, where it depends on the card. `tests/test_emulated_rows.py` holds the predicted peaks
 against what PyTorch's own allocator was asked for.

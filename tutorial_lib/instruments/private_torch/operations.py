@@ -116,7 +116,7 @@ def efficient_attention(*args: Any, **settings: Any) -> Tensor:
 
 
 def grouped_matmul() -> Any:
-    """Give the product of several groups of rows, each with its matrix (native_functions.yaml)."""
+    """Give the matmul of several groups of rows, each with its matrix (native_functions.yaml)."""
     return torch.ops.aten._grouped_mm.default
 
 

@@ -1,4 +1,4 @@
-"""What is put in the place of names that PyTorch keeps to itself, and may move in any release.
+"""Patches of names that PyTorch keeps to itself, and may move in any release.
 
 For fake tensors and for ranks that are not there, which PyTorch's own code does not expect. Each
 name says the file of PyTorch 2.13 that it was read in, and has a test in

@@ -43,7 +43,7 @@ def build(
         name: A key of `PUBLISHED`.
         device: `meta` for shapes without memory, or a device that is there.
         dtype: Of all parameters; `None` means float32.
-        attention: `sdpa` for PyTorch's fused kernels, `eager` for scores written out; no
+        attention: `sdpa` for PyTorch's fused kernels, `eager` for eager attention; no
             effect on a model without attention.
         **overrides: Fields of the model's configuration class, as in `n_layer=2`.
 

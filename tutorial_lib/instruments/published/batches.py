@@ -1,4 +1,4 @@
-"""What the published models are trained on: a random batch for each family.
+"""Random batches for the published models, one kind for each family.
 
 `steps.batch` fills in the order; each function here makes the tensors, on the CPU.
 """

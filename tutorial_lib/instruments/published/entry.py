@@ -1,4 +1,4 @@
-"""What is known of a published model, or of one that a configuration file describes."""
+"""One entry of the catalogue: a published model, or one that a configuration file describes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where published models come from: transformers, diffusers, and this course.
+"""The libraries that published models come from: transformers, diffusers, and this course.
 
 Each has its own way to say what a model's configuration is and to build a model from it.
 """

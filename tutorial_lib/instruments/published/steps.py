@@ -1,4 +1,4 @@
-"""What the published models are trained on: a batch and the loss of each family.
+"""Batch and loss of each family of published models.
 
 model = published.build("gpt2", device="cpu")
 batch = steps.batch("gpt2", 2, seq=128)

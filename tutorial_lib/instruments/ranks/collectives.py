@@ -1,4 +1,4 @@
-"""What ranks say to each other, counted: calls and bytes of every collective."""
+"""Collectives between ranks, counted: calls and bytes of each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a process was doing when it died, or while it waits for ever: read from its stderr."""
+"""Reports of a process that died, or waits for ever: what it was doing, read from its stderr."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What batches of different lengths leave in CUDA's caching allocator: pieces that fit nothing.
+"""Fragmentation: batches of different lengths leave pieces in CUDA's allocator that fit nothing.
 
 The peak of what is allocated is that of the longest batch. What is reserved depends on the order
 in which the lengths come, and on PyTorch's setting `expandable_segments`

@@ -1,4 +1,4 @@
-"""Record rows into a file, one after the other; stopped, it goes on where it was."""
+"""The recording of rows into a file, one after the other; stopped, it goes on where it was."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which training steps are recorded, as data: a grid of models and strategies, and the tables
+"""The training steps that are recorded, as data: a grid of models and strategies, and the tables
 that published claims speak of.
 """
 

@@ -1,4 +1,4 @@
-"""Measure, emulate or predict one row, whatever happens on the way."""
+"""One row, measured, emulated or predicted, whatever happens on the way."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Small snapshots of real steps: CUDA's allocator's own diary, of one model of each family.
+"""Small snapshots of CUDA's allocator during real steps, of one model of each family.
 
 They open in https://docs.pytorch.org/memory_viz. What a viewer does not need is left out, and of
 each event's lines of Python the innermost one outside PyTorch is kept.

@@ -55,8 +55,18 @@ class Recording:
         self.rows[key] = dict(results)
         path.parent.mkdir(parents=True, exist_ok=True)
         beside = path.with_suffix(".tmp")
-        beside.write_text(json.dumps(asdict(self), indent=1) + "\n", encoding="utf-8")
+        beside.write_text(self.to_json(), encoding="utf-8")
         beside.replace(path)
+
+    def to_json(self) -> str:
+        """Write the recording as JSON, one row a line, so that a diff shows the rows that moved."""
+        about = asdict(self)
+        rows = about.pop("rows")
+        head = "".join(
+            f" {json.dumps(name)}: {json.dumps(value)},\n" for name, value in about.items()
+        )
+        lines = ",\n".join(f"  {json.dumps(key)}: {json.dumps(row)}" for key, row in rows.items())
+        return f'{{\n{head} "rows": {{\n{lines}\n }}\n}}\n'
 
 
 def path_of(device: str) -> Path:

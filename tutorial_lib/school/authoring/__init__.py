@@ -1,4 +1,4 @@
-"""Build, verify and hand out the notebooks of the course from their sources.
+"""Authoring: build, verify and hand out the notebooks of the course from their sources.
 
 One file a notebook is edited by hand, `source/NN_topic.py`; `build` writes everything else.
 """

@@ -1,4 +1,4 @@
-"""Build the notebooks, check that they are what a build would give, stamp their address."""
+"""The build of all notebooks, the check that they are what it would give, and their address."""
 
 from __future__ import annotations
 

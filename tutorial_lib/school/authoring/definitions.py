@@ -1,4 +1,4 @@
-"""Load what a notebook defines, without running what it measures."""
+"""Definitions of a notebook, loaded without running what it measures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What build adds to every notebook: metadata, Colab's badge, the set-up cell, the next link."""
+"""The frame of every notebook: metadata, Colab's badge, the set-up cell, the next link."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a stored output must not hold: traces of one machine, one moment or one run."""
+"""Stored outputs, and the traces of one machine, moment or run that they must not hold."""
 
 from __future__ import annotations
 

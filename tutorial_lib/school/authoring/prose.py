@@ -1,4 +1,4 @@
-"""What a markdown cell must keep to, so that it reads the same in every viewer."""
+"""Rules for Markdown cells, so that they read the same in every viewer."""
 
 from __future__ import annotations
 

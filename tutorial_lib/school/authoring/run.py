@@ -1,4 +1,4 @@
-"""Execute a notebook in a fresh kernel, and leave outputs that do not change from run to run."""
+"""The execution of a notebook in a fresh kernel; its outputs do not change from run to run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Read a source file (percent format) into cells, and refuse what cannot be built."""
+"""Sources (percent format): read into cells, and refused where they cannot be built."""
 
 from __future__ import annotations
 

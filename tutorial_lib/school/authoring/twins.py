@@ -1,4 +1,4 @@
-"""From one source to its notebooks: a chapter, or a lab beside its solution."""
+"""The notebooks of one source: a chapter, or a lab beside its solution."""
 
 from __future__ import annotations
 

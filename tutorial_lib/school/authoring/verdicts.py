@@ -1,4 +1,4 @@
-"""Collect the verdicts on the sources' claims from what the executed notebooks show."""
+"""Verdicts on the sources' claims, collected from what the executed notebooks show."""
 
 from __future__ import annotations
 

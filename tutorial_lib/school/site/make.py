@@ -1,4 +1,4 @@
-"""Put the executed notebooks, a first page and a player in a folder; Sphinx makes pages of them."""
+"""The site: executed notebooks, a first page and a player, of which Sphinx makes pages."""
 
 from __future__ import annotations
 

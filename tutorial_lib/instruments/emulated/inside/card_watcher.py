@@ -1,4 +1,4 @@
-"""Watches PyTorch's allocator in a program on an emulated card, and writes down its peaks.
+"""Peaks of PyTorch's allocator, noted inside a program on an emulated card.
 
 Standard library only: it runs inside a program that knows nothing of this course. What to do
 stands in variables that `tutorial_lib.instruments.emulated.run` sets.

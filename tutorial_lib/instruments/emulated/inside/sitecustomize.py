@@ -1,4 +1,4 @@
-"""Python runs this file as it starts: a program on an emulated card is watched from inside.
+"""Start of the watcher inside a program on an emulated card: Python runs this file as it starts.
 
 This folder stands first on PYTHONPATH, so another `sitecustomize` behind it is run here too.
 """

@@ -1,4 +1,4 @@
-"""`python -m tutorial_lib emulate`: run a program on a card that is not there."""
+"""Run any training script, unchanged, on a card that is not there."""
 
 from __future__ import annotations
 
@@ -11,131 +11,106 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from tutorial_lib.instruments.emulated import environment, run
+from tutorial_lib.instruments.emulated import environment
+from tutorial_lib.instruments.emulated import run as emulated
 from tutorial_lib.instruments.emulated.build import TRIED, CudaTorch, check_system
 from tutorial_lib.instruments.emulated.cards import CARDS, find_card
 from tutorial_lib.school import bootstrap, installer
 
-ROOT = Path(__file__).resolve().parent.parent.parent
 NEEDED_GB = 9  # for .venv-cuda: 6 GB unpacked, and the downloads beside them
 _NOTICE = (
     "On an emulated card no kernel runs: values and losses are zeros, and times mean nothing. "
     "A loss of zero is expected, and NaN where the script divides by it. A loop that waits for a "
     "loss never ends: --steps N stops it."
 )
-_EPILOG = """\
-Shown are the bytes of PyTorch's own allocator for this card: requested,
-allocated and reserved. Not included: cuDNN's workspaces, and the CUDA context.
-Cannot run: CUDA graphs, NCCL, and what decides by values of kernels.
-
-Exit status: 0; 3 when the card's memory ran out; 2 after a sentence that says
-what is wrong; else the program's own.
-"""
-
-
-def main(words: Sequence[str], root: Path = ROOT) -> int:
-    """Run the command.
-
-    Args:
-        words: What follows `emulate`.
-        root: The clone, where `.venv-cuda` is made and looked for.
-
-    Returns:
-        The exit status, as the help describes it.
-    """
-    options, program = _parse(words)
-    try:
-        if options.setup:
-            make(root)
-            return 0
-        return _emulate(options, program, root)
-    except ValueError as error:
-        print(error, file=sys.stderr)
-        return 2
+_EPILOG = (
+    "Shown are the bytes of PyTorch's own allocator for this card: requested, allocated and "
+    "reserved. Not included: cuDNN's workspaces, and the CUDA context. Cannot run: CUDA graphs, "
+    "NCCL, and what decides by values of kernels.\n\n"
+    "Exit status: 0; 3 when the card's memory ran out; 2 after a sentence that says what is wrong; "
+    "else the program's own."
+)
 
 
-def _parse(words: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
-    """Split the words at `--`: ours come before it, and the program's behind it."""
-    parser = argparse.ArgumentParser(
-        prog="python -m tutorial_lib emulate",
-        usage="%(prog)s --card CARD [options] -- python train.py\n       %(prog)s --setup",
-        description="Run any training script, unchanged, on a card that is not there.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def options(parser: argparse.ArgumentParser) -> None:
+    """Add what the command takes: words behind `--` are the program's."""
+    parser.usage = "%(prog)s --card CARD [options] -- python train.py\n       %(prog)s --setup"
+    parser.epilog = _EPILOG
     parser.add_argument("--card", metavar="CARD", help=f"one of {', '.join(CARDS)}")
     parser.add_argument("--memory", metavar="SIZE", help="another memory, as in 16GiB")
     parser.add_argument("--steps", type=int, metavar="N", help="stop after N optimizer steps")
     parser.add_argument("--snapshot", type=Path, metavar="FILE", help="for PyTorch's memory viewer")
     parser.add_argument("--json", type=Path, metavar="FILE", help="the result, for a program")
     parser.add_argument("--setup", action="store_true", help="make .venv-cuda (about 6 GB), once")
-    end = words.index("--") if "--" in words else len(words)
-    return parser.parse_args(words[:end]), list(words[end + 1 :])
 
 
-def _emulate(options: argparse.Namespace, program: list[str], root: Path) -> int:
+def run(options: argparse.Namespace) -> int:
+    """Make the environment, or run the program; the status is as the help describes it."""
+    if options.setup:
+        make()
+        return 0
+    program = options.rest
     if not options.card or not program:
         missing = "a program behind `--`" if options.card else "--card"
         raise ValueError(f"emulate needs {missing}, as in: emulate --card t4 -- python train.py")
     if options.steps is not None and options.steps < 1:
         raise ValueError(f"--steps {options.steps} would stop before the first: give 1 or more.")
     card = find_card(options.card, options.memory)
-    torch = environment.find_cuda_torch(root)
+    torch = environment.find_cuda_torch(bootstrap.ROOT)
     if not torch.version.startswith(TRIED):
         print(f"Not tried with PyTorch {torch.version}, only with {TRIED}x.", file=sys.stderr)
     print(_NOTICE, file=sys.stderr, flush=True)
-    result = run.emulate(program, card, torch, steps=options.steps, snapshot=options.snapshot)
+    result = emulated.emulate(program, card, torch, steps=options.steps, snapshot=options.snapshot)
     if options.json:
         options.json.write_text(json.dumps(result.as_data(), indent=1) + "\n", encoding="utf-8")
-    print(run.as_text(result), flush=True)
+    print(emulated.as_text(result), flush=True)
     return result.exit_status
 
 
-def on_cards(words: Sequence[str], root: Path = ROOT) -> int | None:
-    """Run a command of the course on each card that `--emulated` names among its words.
+def on_cards(command: str, options: argparse.Namespace) -> int:
+    """Run a command of the course on each card that its `--emulated` names.
 
     Args:
-        words: What follows `python -m tutorial_lib`, as in `measure gpt2 --emulated t4,a100`.
-        root: The clone, where `.venv-cuda` is looked for.
+        command: Its name.
+        options: As the parser gives them.
 
     Returns:
-        The highest exit status; None when no card is named.
+        The highest exit status.
 
     Raises:
         ValueError: When a card is not known, or cannot be emulated here.
     """
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--emulated")
-    options, others = parser.parse_known_args(words)
-    if options.emulated is None:
-        return None
-    return _on_each(options.emulated, ["tutorial_lib", *others], root)
+    _, others = parser.parse_known_args(options.words)
+    return _on_each(options.emulated, ["tutorial_lib", command, *others])
 
 
-def run_gpu_cells(notebooks: Sequence[str], root: Path = ROOT) -> int:
+def run_gpu_cells(notebooks: Sequence[str]) -> int:
     """Run a sample of rows, and all GPU cells of the notebooks, on an emulated T4 and A100.
 
     Args:
         notebooks: Beginnings of their names; none means all.
-        root: The clone, where `.venv-cuda` is looked for.
 
     Returns:
         0 when nothing failed.
+
+    Raises:
+        SetupError: When no card can be emulated here.
     """
     try:
-        return _on_each("t4,a100", ["tutorial_lib.school.emulated_tests", *notebooks], root)
+        return _on_each("t4,a100", ["tutorial_lib.school.emulated_tests", *notebooks])
     except ValueError as error:
-        print(error, file=sys.stderr)
-        return 2
+        raise bootstrap.SetupError(str(error)) from error
 
 
-def _on_each(keys: str, words: list[str], root: Path) -> int:
+def _on_each(keys: str, words: list[str]) -> int:
     """Run a module of the course on each of some cards; give the highest exit status."""
     cards = [find_card(key) for key in keys.split(",")]
-    torch = environment.find_cuda_torch(root)
+    torch = environment.find_cuda_torch(bootstrap.ROOT)
     statuses = []
     for card in cards:
-        result = run.emulate(["python", "-m", *words], card, torch, watch=False)
+        result = emulated.emulate(["python", "-m", *words], card, torch, watch=False)
         crashed = result.refused or result.status < 0
         if crashed:
             print(result.reason, file=sys.stderr)
@@ -143,7 +118,7 @@ def _on_each(keys: str, words: list[str], root: Path) -> int:
     return max(statuses)
 
 
-def make(root: Path) -> CudaTorch:
+def make() -> CudaTorch:
     """Make `.venv-cuda` with PyTorch's CUDA build and the course, unless one is there already.
 
     Says first what it takes. Interrupted, it goes on when it is called again: pip keeps what it
@@ -152,9 +127,10 @@ def make(root: Path) -> CudaTorch:
     Raises:
         ValueError: When there is no room for it, or pip fails.
     """
+    root = bootstrap.ROOT
     check_system()
     try:
-        found = environment.find_cuda_torch(root)
+        found = environment.find_cuda_torch(bootstrap.ROOT)
     except ValueError:
         pass
     else:
@@ -173,18 +149,18 @@ def make(root: Path) -> CudaTorch:
     )
     python = str(bootstrap.venv_python(venv))
     if installer.run([python, "-m", "pip", "--version"], root)[0]:  # none, or half made
-        _run([sys.executable, "-m", "venv", "--clear", str(venv)], root)
+        _run([sys.executable, "-m", "venv", "--clear", str(venv)])
     options = ["--no-input", "--disable-pip-version-check", "-c", "constraints.txt"]
-    _run([python, "-m", "pip", "install", *options, environment.TORCH, "-e", ".[test]"], root)
+    _run([python, "-m", "pip", "install", *options, environment.TORCH, "-e", ".[test]"])
     (venv / environment.STAMP).write_text(environment.fingerprint(root), encoding="utf-8")
-    return environment.find_cuda_torch(root)
+    return environment.find_cuda_torch(bootstrap.ROOT)
 
 
-def _run(command: list[str], root: Path) -> None:
+def _run(command: list[str]) -> None:
     """Run a program that shows its own progress."""
-    status = subprocess.call(command, cwd=root, env={**os.environ, "PIP_USER": "0"})
+    status = subprocess.call(command, cwd=bootstrap.ROOT, env={**os.environ, "PIP_USER": "0"})
     if status:
         raise ValueError(
-            f"`{' '.join(command[1:4])}` ended with status {status}: mend what it says above, then "
+            f"`{' '.join(command[1:4])}` ended with status {status}: fix what it says above, then "
             "run `emulate --setup` again, which goes on where it stopped."
         )

@@ -1,4 +1,4 @@
-"""What commands say beside their answer: an error in words, and that the work goes on."""
+"""Messages beside a command's answer: an error in words, and that the work goes on."""
 
 from __future__ import annotations
 
@@ -9,12 +9,8 @@ import sysconfig
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from tutorial_lib.instruments.training import Recipe
-
-COURSE = Path(__file__).resolve().parent.parent
+COURSE = Path(__file__).resolve().parent.parent.parent
 
 
 def foreseen(error: Exception) -> str | None:
@@ -49,18 +45,6 @@ def of_own_code(error: Exception) -> str | None:
         return None
     lines = "".join(traceback.format_list(frames))
     return f"Your code raised {type(error).__name__}: {error}\n{lines}--debug shows all lines."
-
-
-def sequence_length(recipe: Recipe) -> int | None:
-    """Give the tokens of a sequence where none were asked for; None for images and functions."""
-    from tutorial_lib.instruments import published
-    from tutorial_lib.instruments.training import own
-
-    if own.is_function(recipe.model):
-        return None
-    batch = published.batch(recipe.model, 1, **recipe.overrides)
-    name = next((n for n in ("input_ids", "encoder_hidden_states", "tokens") if n in batch), None)
-    return None if name is None else int(batch[name].shape[1])
 
 
 @contextlib.contextmanager

@@ -6,13 +6,15 @@ import shlex
 from types import SimpleNamespace
 
 import pytest
-import typer
 
 from tutorial_lib import memory
 from tutorial_lib.instruments import published
 from tutorial_lib.instruments.training import Recipe
-from tutorial_lib.school import authoring, cli, commands
-from tutorial_lib.school.options import largest_micro_batch
+from tutorial_lib.school import authoring
+from tutorial_lib.school.commands import parser, plan, table
+from tutorial_lib.school.commands.main import run
+from tutorial_lib.school.commands.messages import foreseen, of_own_code, sign_of_life
+from tutorial_lib.school.commands.recipe_options import largest_micro_batch
 from tutorial_lib.units import human_bytes
 
 BOTH = "peak of forward and backward alone"
@@ -36,7 +38,7 @@ def tiny(monkeypatch):
 
 
 def report_of(capsys, *words):
-    assert cli.run([*words, "--json"]) == 0
+    assert run([*words, "--json"]) == 0
     return json.loads(capsys.readouterr().out)
 
 
@@ -46,7 +48,7 @@ def test_doctor_knows_versions_and_device(capsys):
     facts = report_of(capsys, "doctor")
     assert facts["torch"] == torch.__version__
     assert facts["tier"] in ("cpu", "small gpu", "large gpu")
-    assert cli.run(["doctor"]) == 0
+    assert run(["doctor"]) == 0
     assert "free disk" in capsys.readouterr().out
 
 
@@ -85,17 +87,19 @@ def test_every_choice_reaches_the_recipe(capsys, tiny):
 
 
 def test_the_table_says_what_was_asked_how_it_is_known_and_both_peaks(capsys, tiny):
-    assert cli.run(["predict", tiny, "--seq", "2"]) == 0
+    assert run(["predict", tiny, "--seq", "2"]) == 0
     table = capsys.readouterr().out
     assert table.startswith("tiny, batch 1, seq 2, fp32, adamw: predicted, CUDA kernels\n")
     rows = {line.split("  ")[0].strip(): line.split()[-2:] for line in table.splitlines()}
     report = memory.predict(Recipe(tiny, 1, 2).make_step)
+    shown = [line.split() for line in table.splitlines()]
+    assert all(" ".join(row).split() in shown for row in report.rows())
     step, both = rows["peak of the whole step, in optimizer"], rows[BOTH]
     assert " ".join(step) == human_bytes(report.peak_bytes)
     assert " ".join(both) == human_bytes(report.forward_backward_bytes)
     assert step != both
     assert "The update is the peak" in table
-    assert cli.run(["predict", tiny, "--batch", "64"]) == 0
+    assert run(["predict", tiny, "--batch", "64"]) == 0
     assert "The update is the peak" not in capsys.readouterr().out
 
 
@@ -106,7 +110,7 @@ def test_one_rank_of_four_holds_its_part_and_the_table_says_so(capsys, tiny):
     assert (part["ranks"], part["shard"]) == (4, "fsdp")
     states = [report["at_peak"]["optimizer_state"] for report in (part, whole)]
     assert states[0] == pytest.approx(states[1] / 4, rel=0.02)
-    assert cli.run([*words, "--ranks", "4", "--shard", "ddp"]) == 0
+    assert run([*words, "--ranks", "4", "--shard", "ddp"]) == 0
     assert "adamw-fused, one of 4 ranks, ddp: predicted" in capsys.readouterr().out
 
 
@@ -135,12 +139,12 @@ def test_one_rank_of_four_holds_its_part_and_the_table_says_so(capsys, tiny):
     ],
 )
 def test_a_foreseen_error_is_a_sentence_and_status_2(capsys, tiny, words, sentence):
-    assert cli.run(words) == 2
+    assert run(words) == 2
     seen = capsys.readouterr()
     assert sentence in seen.err
     assert "Traceback" not in seen.err
     with pytest.raises(ValueError):
-        cli.run([*words, "--debug"])
+        run([*words, "--debug"])
 
 
 @pytest.mark.parametrize(
@@ -153,8 +157,8 @@ def test_a_foreseen_error_is_a_sentence_and_status_2(capsys, tiny, words, senten
     ],
 )
 def test_a_wrong_call_is_status_2(capsys, words):
-    assert cli.run(words) == 2
-    assert "Usage: python -m tutorial_lib" in capsys.readouterr().err
+    assert run(words) == 2
+    assert "usage: python -m tutorial_lib" in capsys.readouterr().err
 
 
 def test_a_full_memory_says_what_to_try(capsys, monkeypatch, tiny):
@@ -162,7 +166,7 @@ def test_a_full_memory_says_what_to_try(capsys, monkeypatch, tiny):
         raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried 99 bytes.")
 
     monkeypatch.setattr(published, "build", burst)
-    assert cli.run(["measure", tiny]) == 2
+    assert run(["measure", tiny]) == 2
     assert "lower --batch" in capsys.readouterr().err
 
 
@@ -172,15 +176,15 @@ def test_an_unforeseen_error_shows_itself(monkeypatch, tiny):
 
     monkeypatch.setattr(published, "build", fail)
     with pytest.raises(ZeroDivisionError):
-        cli.run(["measure", tiny])
+        run(["measure", tiny])
 
 
 def test_build_check_lists_problems_and_fails(capsys, monkeypatch):
     monkeypatch.setattr(authoring, "check", lambda root: ["labs/lab01.ipynb differs."])
-    assert cli.run(["build", "--check"]) == 1
+    assert run(["build", "--check"]) == 1
     assert capsys.readouterr().out == "labs/lab01.ipynb differs.\n"
     monkeypatch.setattr(authoring, "check", lambda root: [])
-    assert cli.run(["build", "--check"]) == 0
+    assert run(["build", "--check"]) == 0
 
 
 def test_build_stamps_builds_and_packs(capsys, monkeypatch, tmp_path):
@@ -189,7 +193,7 @@ def test_build_stamps_builds_and_packs(capsys, monkeypatch, tmp_path):
     monkeypatch.setattr(authoring, "stamp", lambda *words: calls.append(words[1:]) or [])
     monkeypatch.setattr(authoring, "build", lambda _, names, force: calls.append(force) or [])
     monkeypatch.setattr(authoring, "make_zip", lambda _, out: out / "course.zip")
-    assert cli.run(["build", "--stamp", "me/course", "--tag", "v2", "--zip", "--force"]) == 0
+    assert run(["build", "--stamp", "me/course", "--tag", "v2", "--zip", "--force"]) == 0
     assert calls == [("me/course", "v2"), True]
     assert str(tmp_path / "course.zip") in capsys.readouterr().out
 
@@ -210,7 +214,7 @@ def test_grade_passes_its_options_on(capsys, monkeypatch, tmp_path):
 
     monkeypatch.setattr(grading, "grade", grade, raising=False)
     words = ["grade", "lab01", str(tmp_path), "--out", "report", "--workers", "2", "--only", "ann"]
-    assert cli.run(words) == 0
+    assert run(words) == 0
     assert (asked["lab"], asked["workers"], asked["only"]) == ("lab01", 2, ["ann"])
     said = capsys.readouterr().out
     assert "2 graded, 1 unreadable" in said
@@ -226,7 +230,7 @@ def test_a_lab_whose_self_test_finds_a_fault_ends_with_1(capsys, monkeypatch):
         found = (pd.DataFrame({"wrong": ["3 of 3"]}, index=["1.1"]), faults)
         loaded = SimpleNamespace(selftest=lambda *_, f=found, **__: f)
         monkeypatch.setattr(grading, "load_selftest", lambda _, loaded=loaded: loaded)
-        assert cli.run(["grade", "--selftest", "lab01"]) == code
+        assert run(["grade", "--selftest", "lab01"]) == code
         said = capsys.readouterr().out
         assert "3 of 3" in said
         assert (faults or ["No fault."])[0] in said
@@ -234,7 +238,7 @@ def test_a_lab_whose_self_test_finds_a_fault_ends_with_1(capsys, monkeypatch):
 
 @pytest.mark.parametrize("words", ["", "class", "class other --out r", "--selftest class"])
 def test_grade_says_what_it_needs(capsys, words):
-    assert cli.run(["grade", "lab01", *words.split()]) == 2
+    assert run(["grade", "lab01", *words.split()]) == 2
     assert "one folder of submissions and --out" in capsys.readouterr().err
 
 
@@ -360,7 +364,7 @@ def test_the_largest_is_found_on_lines_steps_and_bends(peak, limit):
 
 def test_a_table_by_module_is_short_and_names_what_is_wrapped(capsys, folder):
     words = ["measure", str(folder / "llama"), "--checkpointing", "per-block", "--by", "module"]
-    assert cli.run([*words, "--set", "num_hidden_layers=21"]) == 0
+    assert run([*words, "--set", "num_hidden_layers=21"]) == 0
     table = capsys.readouterr().out
     assert "num_hidden_layers=21: " in table
     assert "per-block: 21 segments, model.layers.0 to model.layers.20" in table
@@ -383,11 +387,11 @@ def test_the_readmes_lines_for_an_engineer_run_as_they_stand(root, capsys, tiny)
     for words in commands:
         if words[0] == "predict":  # `--fits` predicts six times, and is tried above
             place = words.index("--fits")
-            assert cli.run([*words[:place], *words[place + 2 :]]) == 0
+            assert run([*words[:place], *words[place + 2 :]]) == 0
             assert "by module" in capsys.readouterr().out
         elif words[0] == "plan":  # a minute: that its model is there, and its options are right
             assert published.find(words[1]).name == words[1]
-            typer.main.get_command(cli.app).make_context("x", list(words))
+            parser.parse("plan", plan, words[1:])
 
 
 @pytest.mark.parametrize(
@@ -415,7 +419,7 @@ def test_the_readmes_lines_for_an_engineer_run_as_they_stand(root, capsys, tiny)
     ],
 )
 def test_what_cannot_be_a_model_is_one_sentence(capsys, folder, model, words, sentence):
-    assert cli.run(["predict", "--model", str(folder / model), *words]) == 2
+    assert run(["predict", "--model", str(folder / model), *words]) == 2
     said = capsys.readouterr().err
     assert sentence in said
     assert "Traceback" not in said
@@ -429,7 +433,7 @@ def test_a_name_on_the_hub_needs_a_network(capsys, monkeypatch):
         raise LocalEntryNotFoundError("no network")
 
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", refuse)
-    assert cli.run(["predict", "someone/model"]) == 2
+    assert run(["predict", "someone/model"]) == 2
     assert "without a network or access, fetch that file" in capsys.readouterr().err
     with pytest.raises(ValueError, match="There is no module nowhere here"):
         Recipe("nowhere:make_step").make_step()
@@ -439,29 +443,29 @@ def test_the_length_of_sequences_is_said_where_none_was_asked_for(capsys, folder
     config = str(folder / "llama")  # it knows 16 positions, and 1024 is the most that is taken
     for model in (config, tiny):
         assert report_of(capsys, "predict", model)["seq"] == 16
-        assert cli.run(["predict", model]) == 0
+        assert run(["predict", model]) == 0
         assert "\nSequences of 16 tokens, as --seq was left out.\n" in capsys.readouterr().out
-    assert cli.run(["predict", tiny, "--seq", "4"]) == 0
+    assert run(["predict", tiny, "--seq", "4"]) == 0
     assert "was left out" not in capsys.readouterr().out
 
 
 def test_a_step_of_ones_own_has_no_invented_batch(capsys, folder):
     model = str(folder / "train.py:make_step")
-    assert cli.run(["predict", model]) == 0
+    assert run(["predict", model]) == 0
     assert capsys.readouterr().out.startswith(f"{model}: predicted")
 
 
 @pytest.mark.parametrize("command", ["predict", "measure"])
 def test_a_step_that_raises_shows_the_users_lines_alone(capsys, folder, command):
     words = [command, str(folder / "train.py:make_broken")]
-    assert cli.run(words) == 2
+    assert run(words) == 2
     said = capsys.readouterr().err
     assert "Your code raised RuntimeError: " in said
     assert "model(torch.ones(2, 3)).sum().backward()" in said
     assert "site-packages" not in said
     assert len(said.splitlines()) <= 8
     with pytest.raises(RuntimeError):
-        cli.run([*words, "--debug"])
+        run([*words, "--debug"])
 
 
 def test_a_step_that_cannot_be_planned_is_refused_before_the_work(capsys, folder, monkeypatch):
@@ -470,21 +474,32 @@ def test_a_step_that_cannot_be_planned_is_refused_before_the_work(capsys, folder
     monkeypatch.setattr(planning, "fit", lambda *_, **__: pytest.fail("planned"))
     for name in ("make_step", "make_broken"):
         words = ["plan", str(folder / f"train.py:{name}"), "--budget", "1GiB"]
-        assert cli.run([*words, "--effective-batch", "2"]) == 2
+        assert run([*words, "--effective-batch", "2"]) == 2
         said = capsys.readouterr().err
         assert "takes micro_batch, and gives loss (a function that runs forward) and model" in said
 
 
 def test_long_work_is_one_line_on_stderr_where_no_terminal_is(capsys, tiny):
-    assert cli.run(["predict", tiny, "--json"]) == 0
+    assert run(["predict", tiny, "--json"]) == 0
     seen = capsys.readouterr()
     assert seen.err == "Predicting tiny ...\n"
     json.loads(seen.out)
 
 
-@pytest.mark.parametrize("command", [None, *commands.COMMANDS])
+@pytest.mark.parametrize("command", [None, *table.COMMANDS])
 def test_help_is_at_most_80_columns_wide(run_python, command):
     words = ["--help"] if command is None else [command, "--help"]
     done = run_python("-m", "tutorial_lib", *words)
     assert done.returncode == 0, done.stderr
     assert max(map(len, done.stdout.splitlines())) <= 80
+
+
+def test_an_error_of_no_line_of_the_users_is_left_alone():
+    assert of_own_code(KeyError("x")) is None
+    assert foreseen(ValueError("a sentence")) == "a sentence"
+
+
+def test_work_without_a_terminal_is_one_line(capsys):
+    with sign_of_life("Predicting gpt2"):
+        pass
+    assert capsys.readouterr().err == "Predicting gpt2 ...\n"

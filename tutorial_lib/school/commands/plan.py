@@ -1,7 +1,13 @@
-"""`python -m tutorial_lib plan`: the fastest way to train a model within a memory budget."""
+"""Find micro-batch, accumulation, checkpointing, precision and optimizer for a budget.
+
+Everything is predicted, without memory; times are an A100's. Status 1 when nothing fits. Tried are
+bf16-amp and bf16, adamw-fused and adamw-8bit. A function of your own takes micro_batch, and gives
+loss (a function that runs forward) and model: no whole step.
+"""
 
 from __future__ import annotations
 
+import argparse
 import json
 import pickle
 import sys
@@ -9,95 +15,71 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from tutorial_lib.instruments.training import Recipe
-from tutorial_lib.school.options import (
-    AsJson,
-    Lora,
-    Named,
-    Own,
-    Ranks,
-    Seq,
-    Set,
-    Sharding,
-    Size,
-    lora_rank,
-    one_model,
-    overrides,
-)
-from tutorial_lib.school.said import sequence_length, sign_of_life
+from tutorial_lib.school import bootstrap
+from tutorial_lib.school.commands.messages import sign_of_life
+from tutorial_lib.school.commands.recipe_options import add_model, recipe_of, sequence_length
 from tutorial_lib.units import human_bytes, parse_bytes
 
 if TYPE_CHECKING:
     from tutorial_lib.instruments import planning
     from tutorial_lib.instruments.emulated.cards import Card
 
-ROOT = Path(__file__).resolve().parent.parent.parent
+
+def options(parser: argparse.ArgumentParser) -> None:
+    """Add what the command takes."""
+    add_model(parser)
+    parser.usage = "%(prog)s MODEL --budget SIZE --effective-batch N ..."
+    parser.add_argument(
+        "--budget", required=True, metavar="SIZE", help="memory for all of it, as in 16GiB"
+    )
+    parser.add_argument(
+        "--effective-batch", required=True, type=int, metavar="N", help="samples for each update"
+    )
+    for name in ("precision", "optimizer"):
+        parser.add_argument(f"--{name}", action="append", help="one to try; may repeat")
+    parser.add_argument(
+        "--emulated", metavar="CARDS", help="cards to run the plan on, as in t4,a100"
+    )
+    parser.add_argument(
+        "--save", type=Path, metavar="FILE", help="file for the plan, for Plan.load"
+    )
 
 
-def plan(
-    budget: Annotated[str, typer.Option(help="Memory for all of it, as in 16GiB.")],
-    effective_batch: Annotated[int, typer.Option(help="Samples for each update.")],
-    named: Named = None,
-    model: Own = None,
-    seq: Seq = None,
-    size: Size = None,
-    changed: Set = None,
-    precision: Annotated[list[str] | None, typer.Option(help="One to try; may repeat.")] = None,
-    optimizer: Annotated[list[str] | None, typer.Option(help="One to try; may repeat.")] = None,
-    lora: Lora = None,
-    ranks: Ranks = 1,
-    shard: Sharding = None,
-    emulated: Annotated[str | None, typer.Option(help="Cards to run the plan on: t4,a100.")] = None,
-    save: Annotated[Path | None, typer.Option(help="File for the plan, for Plan.load.")] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Find micro-batch, accumulation, checkpointing, precision and optimizer for a budget.
-
-    Everything is predicted, without memory; times are an A100's. Status 1 when nothing fits. Tried
-    are bf16-amp and bf16, adamw-fused and adamw-8bit. A function of your own takes micro_batch, and
-    gives loss (a function that runs forward) and model: no whole step.
-    """
+def run(options: argparse.Namespace) -> int:
+    """Search, show what fits, and save the best plan where a file is named."""
     from tutorial_lib.instruments import planning
     from tutorial_lib.instruments.emulated.cards import find_card
 
-    cards = [find_card(key) for key in emulated.split(",")] if emulated else []
-    recipe = Recipe(
-        one_model(named, model),
-        seq=seq,
-        size=size,
-        overrides=overrides(changed),
-        lora_rank=lora_rank(lora),
-        ranks=ranks,
-        shard=shard,
-    )
+    recipe, save = recipe_of(options), options.save
+    cards = [find_card(key) for key in options.emulated.split(",")] if options.emulated else []
     _refuse_no_folder(save)
     if cards and recipe.shard is not None:
-        raise ValueError(f"--emulated runs one process, and --ranks {ranks} was asked for.")
+        raise ValueError(f"--emulated runs one process, and --ranks {recipe.ranks} was asked for.")
     refuse_whole_step(recipe)
     with sign_of_life(f"Planning {recipe.model}"):
         found = planning.fit(
             recipe,
-            budget_bytes=parse_bytes(budget),
-            effective_batch=effective_batch,
-            precisions=precision or planning.PRECISIONS,
-            optimizers=optimizer,
+            budget_bytes=parse_bytes(options.budget),
+            effective_batch=options.effective_batch,
+            precisions=options.precision or planning.PRECISIONS,
+            optimizers=options.optimizer,
         )
     rows = [_on_card(found, card) for card in cards if found.best]
-    if as_json:
+    if options.json:
         print(json.dumps(found.as_data() | ({"emulated": rows} if rows else {}), indent=1))
     else:
         _show(found, rows)
     if found.best is None or found.best.plan is None:
-        raise typer.Exit(1)
+        return 1
     if save is not None:
         found.best.plan.save(save)
-        if not as_json:
+        if not options.json:
             load = f"planning.Plan.load({str(save)!r})"
             print(f"In a script that trains as the first row: planning.apply(model, {load})")
+    return 0
 
 
 def _refuse_no_folder(save: Path | None) -> None:
@@ -141,19 +123,19 @@ _PEAKS = ("requested", "peak", "reserved")
 
 def _on_card(found: planning.Fit, card: Card) -> dict[str, str | int]:
     """Run the best plan on an emulated card, and give the peaks of PyTorch's allocator."""
-    from tutorial_lib.instruments.emulated import environment, run
+    from tutorial_lib.instruments.emulated import environment
+    from tutorial_lib.instruments.emulated.run import emulate
 
-    torch = environment.find_cuda_torch(ROOT)
+    torch = environment.find_cuda_torch(bootstrap.ROOT)
     assert found.best is not None
     recipe = found.recipe_of(found.best)
-    recipe = replace(
-        recipe, accumulation=min(2, recipe.accumulation)
-    )  # a third peaks as the second
+    # The third of several micro-batches peaks as the second.
+    recipe = replace(recipe, accumulation=min(2, recipe.accumulation))
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "plan"
         path.write_bytes(pickle.dumps((recipe, found.best.plan)))
-        command = ["python", "-m", "tutorial_lib.school.plan", str(path)]
-        result = run.emulate(command, card, torch, watch=False)
+        command = ["python", "-m", "tutorial_lib.school.commands.plan", str(path)]
+        result = emulate(command, card, torch, watch=False)
         if result.status:
             raise ValueError(
                 f"The plan did not run on the emulated {card.name} "

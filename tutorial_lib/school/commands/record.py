@@ -1,40 +1,17 @@
-"""`python -m tutorial_lib record`: measure, emulate or predict every row; resumes where it stopped.
+"""Measure, emulate or predict every row that the course quotes; goes on where it stopped.
 
-Needs torch, transformers, diffusers and matplotlib, and nothing of Jupyter.
+Needs torch, transformers, diffusers and matplotlib, and nothing of Jupyter. Status 3 when time ran
+out before all rows were there.
 """
 
 from __future__ import annotations
 
 import argparse
-import sys
-from collections.abc import Sequence
 from pathlib import Path
 
-from tutorial_lib import device as devices
-from tutorial_lib.instruments.recorded import fragmentation, snapshots, store
-from tutorial_lib.instruments.recorded.record import record_rows
-from tutorial_lib.instruments.recorded.rows import find_rows
-from tutorial_lib.instruments.recorded.table import as_table
-from tutorial_lib.school.emulate import on_cards
 
-
-def main(words: Sequence[str]) -> int:
-    """Record rows, one line each.
-
-    Returns:
-        0 when all rows are there, 3 when time ran out before, 2 after an error.
-    """
-    options = _parser().parse_args(words)
-    try:
-        status = on_cards(["record", *words])
-        return _record(options) if status is None else status
-    except ValueError as error:
-        print(error, file=sys.stderr)
-        return 2
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m tutorial_lib record", description=__doc__)
+def options(parser: argparse.ArgumentParser) -> None:
+    """Add what the command takes."""
     parser.add_argument("--only", default="*", help="rows by key or claim, as in 'gpt2*' or E06")
     parser.add_argument("--max-minutes", type=float, default=9.0, help="begin no row after that")
     parser.add_argument("--predict", action="store_true", help="predict, which needs no GPU")
@@ -44,10 +21,20 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--table", action="store_true", help="only print what is recorded")
     parser.add_argument("--snapshots", action="store_true", help="record snapshots instead")
     parser.add_argument("--out", type=Path, help="another file than course/recorded/<gpu>.json")
-    return parser
 
 
-def _record(options: argparse.Namespace) -> int:
+def run(options: argparse.Namespace) -> int:
+    """Record rows, one line each."""
+    if options.emulated:
+        from tutorial_lib.school.commands.emulate import on_cards
+
+        return on_cards("record", options)
+    from tutorial_lib import device as devices
+    from tutorial_lib.instruments.recorded import fragmentation, snapshots, store
+    from tutorial_lib.instruments.recorded.record import record_rows
+    from tutorial_lib.instruments.recorded.rows import find_rows
+    from tutorial_lib.instruments.recorded.table import as_table
+
     rows = find_rows(options.only)
     if options.predict:
         rows = [row for row in rows if not row.largest]

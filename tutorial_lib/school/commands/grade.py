@@ -1,0 +1,95 @@
+"""Grade a folder of submissions: scores.csv, and a page of feedback for each.
+
+A run that was stopped goes on where it was when the same command is given again, and what has not
+changed since an older report is not graded again. See solutions/GRADING.md.
+
+`grade --selftest LAB` grades the solution, the blank and all known answers.
+
+`grade --example LAB FOLDER` writes a class to try it on.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tutorial_lib.school.bootstrap import ROOT
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    """Add what the command takes."""
+    parser.usage = "%(prog)s LAB FOLDER --out REPORT [options]"
+    add = parser.add_argument
+    add("lab", metavar="LAB", help="the lab, as in lab01")
+    add("folders", metavar="FOLDER", nargs="*", type=Path, help="of notebooks, or of folders")
+    add("--out", type=Path, help="folder for the report: new, or an older report")
+    add("--workers", type=int, metavar="N", help="submissions at once; by cores and free memory")
+    add("--dask", metavar="ADDRESS", help="grade on a Dask cluster: its address")
+    add("--seconds", type=float, default=20.0, help="CPU time of a function in one check")
+    add(
+        "--only",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="one submission; may be repeated; a report in --out keeps the others",
+    )
+    add("--seed", type=int, help="as in an older run.json: draws the same cases again")
+    add("--roster", type=Path, metavar="CSV", help="name or folder, id, email")
+    add("--selftest", action="store_true", help="grade answers whose verdict is known")
+    add("--example", action="store_true", help="write a class of thirty into the folder")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Grade, or do what one of the two other forms asks for."""
+    from tutorial_lib.school import grading
+
+    lab, given, out = options.lab, options.folders, options.out
+    if options.selftest and not given:
+        selftest = grading.load_selftest(ROOT).selftest
+        return _selftest(
+            *selftest(lab, root=ROOT, workers=options.workers, seconds=options.seconds)
+        )
+    if options.example and len(given) == 1:
+        number = grading.load_selftest(ROOT).write_example(lab, given[0], root=ROOT)
+        print(f"{number} submissions: {given[0]}")
+    elif options.selftest or options.example or len(given) != 1 or not out:
+        raise ValueError(
+            "grade takes a lab, one folder of submissions and --out FOLDER; "
+            "`grade --help` shows what goes with --selftest and --example."
+        )
+    else:
+        table = grading.grade(
+            lab,
+            given[0],
+            out,
+            root=ROOT,
+            workers=options.workers,
+            dask=options.dask,
+            seconds=options.seconds,
+            only=options.only,
+            seed=options.seed,
+            roster=options.roster,
+        )
+        _say(table, out)
+    return 0
+
+
+def _say(table: pd.DataFrame, out: Path) -> None:
+    for sentence in table.attrs["said"]:
+        print(sentence)
+    counts = table["status"].value_counts()
+    print(", ".join(f"{count} {status}" for status, count in counts.items()))
+    if read := list(table["name"][table["review"] != ""]):
+        print(f"Answers that a person should read (column review): {', '.join(read)}")
+    print(f"Scores: {out / 'scores.csv'}. Feedback: {out / 'index.html'}.")
+
+
+def _selftest(table: pd.DataFrame, faults: list[str]) -> int:
+    print("Answers that got the points and the message that they should get:")
+    print(table.to_string())
+    print("\n".join(faults) or "No fault.")
+    return 1 if faults else 0

@@ -1,0 +1,45 @@
+"""Run a real training step (random weights) and show its memory."""
+
+from __future__ import annotations
+
+import argparse
+
+from tutorial_lib.school.commands.messages import sign_of_life
+from tutorial_lib.school.commands.recipe_options import add_step, fitting, step_of
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    """Add what the command takes."""
+    add_step(parser)
+    parser.add_argument("--device", help="cpu, cuda, ...; the best if left out")
+    parser.add_argument("--emulated", metavar="CARDS", help="cards not there, as in t4,a100")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Measure the step here, or on each emulated card."""
+    if options.emulated:
+        from tutorial_lib.school.commands.emulate import on_cards
+
+        return on_cards("measure", options)
+    from tutorial_lib import device as devices
+    from tutorial_lib import memory
+    from tutorial_lib.school.commands.show import show
+
+    recipe = step_of(options)
+    if recipe.shard is not None:
+        raise ValueError(
+            f"--ranks {recipe.ranks} cannot be measured in one process: ask `predict`, or measure "
+            "on real ranks, as chapter 13 does."
+        )
+    where = devices.pick(options.device)
+    if options.fits is not None:
+        recipe = fitting(recipe, options.fits, "cpu" if where.type == "cpu" else "cuda")
+    devices.seed_everything(0)
+    step, network, update = recipe.make_step(where)
+    lines = options.by == "line"
+    with sign_of_life(f"Measuring {recipe.model}"):
+        report = memory.measure(
+            step, model=network, optimizer=update, label=recipe.label(), lines=lines, repeats=3
+        )
+    show(report, recipe, network, options)
+    return 0

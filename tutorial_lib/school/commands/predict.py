@@ -1,0 +1,46 @@
+"""Show a training step's memory (random weights) without allocating it."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+from tutorial_lib.school.commands.messages import sign_of_life
+from tutorial_lib.school.commands.recipe_options import add_step, fitting, step_of
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    """Add what the command takes."""
+    add_step(parser)
+    parser.add_argument(
+        "--kernels", choices=["cuda", "cpu"], default="cuda", help="whose kernels the step takes"
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    """Predict the step's memory."""
+    from tutorial_lib import memory
+    from tutorial_lib.school.commands.show import show
+
+    recipe = step_of(options)
+    built: list[nn.Module] = []
+
+    def make_step() -> Any:
+        made = recipe.make_step()
+        built.append(made[1])
+        return made
+
+    with recipe.one_rank(), sign_of_life(f"Predicting {recipe.model}"):
+        if options.fits is not None:
+            recipe = fitting(recipe, options.fits, options.kernels)
+        report = memory.predict(
+            make_step,
+            kernels=options.kernels,
+            label=recipe.label(),
+            lines=options.by == "line",
+        )
+    show(report, recipe, built[0], options)
+    return 0

@@ -1,0 +1,205 @@
+"""The options that say which training step is meant, the same for every command."""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Literal
+
+from tutorial_lib.instruments.training import Attention, OptimizerName, Precision, Recipe, Shard
+from tutorial_lib.units import parse_bytes
+
+_MODEL = (
+    "a published model (gpt2, sd15-unet), a config.json of transformers or diffusers or its "
+    "folder, a name on the Hub, or a function: train.py:make_step, package.module:make_model"
+)
+_SEQ = (
+    "tokens in a sequence; left out: a published model's own length, 1024 for a config.json or "
+    "what it knows at most; a function of yours decides itself"
+)
+_SET = "another value in the configuration, as in n_layer=6; may repeat"
+_BY = (
+    "say too which modules, or lines of code, hold it; what none of them made stands under its "
+    "phase: (forward), (backward), (optimizer)"
+)
+
+
+def add_model(parser: argparse.ArgumentParser) -> None:
+    """Add the model, and what a step and a plan may both be told of it."""
+    parser.usage = "%(prog)s MODEL [options]"
+    number: dict[str, Any] = {"type": int, "metavar": "N"}
+    add = parser.add_argument
+    add("model", metavar="MODEL", nargs="?", help=_MODEL)
+    add("--model", metavar="MODEL", dest="own_model", help="the same as MODEL")
+    add("--seq", **number, help=_SEQ)
+    add("--size", **number, help="image height and width; of latents for a U-Net")
+    add("--set", metavar="NAME=VALUE", action="append", help=_SET)
+    add("--lora", metavar="RANK", help="train LoRA matrices alone, as in r=8")
+    add("--ranks", **number, default=1, help="how many ranks train together; one of them is shown")
+    add("--shard", choices=list(Shard), help="how several ranks share the work")
+    add("--json", action="store_true", help="print JSON, for a program to read")
+
+
+def add_step(parser: argparse.ArgumentParser) -> None:
+    """Add the model, and all choices for one training step."""
+    add_model(parser)
+    number: dict[str, Any] = {"type": int, "metavar": "N", "default": 1}
+    add = parser.add_argument
+    add("--batch", **number, help="micro-batch: samples in memory at once")
+    add("--fits", metavar="SIZE", help="take the largest micro-batch within, as in 16GiB")
+    for name, kind, usual, words in (
+        ("precision", Precision, Precision.FP32, "types of the numbers; amp is autocast"),
+        ("attention", Attention, Attention.SDPA, "fused kernels, or eager, which keeps the scores"),
+        ("optimizer", OptimizerName, OptimizerName.ADAMW, "what updates the parameters"),
+    ):
+        add(f"--{name}", choices=list(kind), default=usual, help=words)
+    strategies = "what to checkpoint, as in per-block or every-2"
+    add("--checkpointing", metavar="STRATEGY", default="none", help=strategies)
+    add("--accumulate", **number, help="micro-batches for each update")
+    add("--by", choices=["module", "line"], help=_BY)
+
+
+def recipe_of(options: argparse.Namespace, **chosen: Any) -> Recipe:
+    """Make a recipe of the options of `add_model`, and of choices beside them.
+
+    Raises:
+        ValueError: When an option has no such value.
+    """
+    return Recipe(
+        one_model(options.model, options.own_model),
+        seq=options.seq,
+        size=options.size,
+        overrides=overrides(options.set),
+        lora_rank=lora_rank(options.lora),
+        ranks=options.ranks,
+        shard=options.shard,
+        **chosen,
+    )
+
+
+def step_of(options: argparse.Namespace) -> Recipe:
+    """Make a recipe of the options of `add_step`."""
+    same = ("precision", "attention", "optimizer", "checkpointing")
+    return recipe_of(
+        options,
+        micro_batch=options.batch,
+        accumulation=options.accumulate,
+        **{name: getattr(options, name) for name in same},
+    )
+
+
+def one_model(named: str | None, model: str | None) -> str:
+    """Take the model from where it was given.
+
+    Raises:
+        ValueError: When it was given twice, or not at all.
+    """
+    if (named is None) == (model is None):
+        raise ValueError(
+            "One model is needed, as MODEL or after --model: gpt2, path/to/config.json or "
+            "train.py:make_step."
+        )
+    return str(named or model)
+
+
+def overrides(words: list[str] | None) -> dict[str, Any]:
+    """Read `name=value`, the value as JSON where it is; `a.b=1` changes b within a.
+
+    Raises:
+        ValueError: When a word has no `=`.
+    """
+    found: dict[str, Any] = {}
+    for word in words or []:
+        name, equals, text = word.partition("=")
+        if not name or not equals:
+            raise ValueError(f"--set {word} has no value: write a name and a value, n_layer=6.")
+        try:
+            value = json.loads(text)
+        except ValueError:
+            value = {"True": True, "False": False, "None": None}.get(text, text)
+        *outer, last = name.split(".")
+        place = found
+        for part in outer:
+            place = place.setdefault(part, {})
+        place[last] = value
+    return found
+
+
+def lora_rank(text: str | None) -> int | None:
+    """Read the rank out of `r=8`.
+
+    Raises:
+        ValueError: When it is something else.
+    """
+    if text is None:
+        return None
+    name, _, rank = text.rpartition("=")
+    if name not in ("", "r") or not rank.isdigit():
+        raise ValueError(f"--lora {text} is no rank: write --lora r=8.")
+    return int(rank)
+
+
+def largest_micro_batch(peak: Callable[[int], int], budget: str) -> int:
+    """Find the largest micro-batch whose step stays within a budget.
+
+    Peaks lie on a straight line but for roundings: the guess along the line is tried, and then
+    corrected until one fits and the next one does not.
+
+    Args:
+        peak: Predicts the bytes of a step with so many samples.
+        budget: As in `16GiB`.
+
+    Raises:
+        ValueError: When not even one sample fits, with what it would take.
+    """
+    from tutorial_lib.units import human_bytes
+
+    limit = parse_bytes(budget)
+    peak = functools.cache(peak)
+    if peak(1) > limit:
+        raise ValueError(
+            f"One sample takes {human_bytes(peak(1))}, more than {budget}: try "
+            "--checkpointing per-block, --optimizer adamw-8bit, --precision bf16, or a budget of "
+            "that size."
+        )
+    fits, too_large = 1, 0  # 0: none is known yet
+    tried = 2
+    while too_large != fits + 1:
+        if peak(tried) <= limit:
+            fits = tried
+        else:
+            too_large = tried
+        slope = max(1, (peak(fits) - peak(1)) // (fits - 1)) if fits > 1 else 0
+        guess = fits + (limit - peak(fits)) // slope if slope > 1 else 2 * fits
+        tried = max(fits + 1, min(guess, too_large - 1 if too_large else 16 * fits))
+    return fits
+
+
+def fitting(recipe: Recipe, budget: str, kernels: Literal["cuda", "cpu"]) -> Recipe:
+    """Give a recipe the largest micro-batch that a budget has room for, as predicted.
+
+    Raises:
+        ValueError: When not even one sample fits.
+    """
+    from tutorial_lib import memory
+
+    def peak(micro_batch: int) -> int:
+        tried = replace(recipe, micro_batch=micro_batch)
+        return memory.predict(tried.make_step, kernels=kernels).peak_bytes
+
+    return replace(recipe, micro_batch=largest_micro_batch(peak, budget))
+
+
+def sequence_length(recipe: Recipe) -> int | None:
+    """Give the tokens of a sequence where none were asked for; None for images and functions."""
+    from tutorial_lib.instruments import published
+    from tutorial_lib.instruments.training import own
+
+    if own.is_function(recipe.model):
+        return None
+    batch = published.batch(recipe.model, 1, **recipe.overrides)
+    name = next((n for n in ("input_ids", "encoder_hidden_states", "tokens") if n in batch), None)
+    return None if name is None else int(batch[name].shape[1])

@@ -1,0 +1,95 @@
+"""The answer of `measure` and `predict`: a report as a table for the shell, or as JSON."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from tutorial_lib.instruments.training import Recipe
+from tutorial_lib.school.commands.recipe_options import sequence_length
+from tutorial_lib.units import Bytes
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from tutorial_lib.memory import MemoryReport
+
+ROWS = 20  # of the table by module or line
+
+
+def show(
+    report: MemoryReport, recipe: Recipe, network: nn.Module, options: argparse.Namespace
+) -> None:
+    """Print a report as a table, or as JSON together with what was asked."""
+    by, applied = options.by, _applied(network, recipe.checkpointing)
+    depth = _depth(report) if by == "module" else None
+    held = {} if by is None else report.by(by, depth=depth)
+    if options.json:
+        from tutorial_lib.memory.report import as_data
+
+        more: dict[str, Any] = {"forward_backward_bytes": report.forward_backward_bytes}
+        more |= {"checkpointed": applied} if applied else {}
+        more |= {f"by_{by}": held} if by else {}
+        more["seq"] = recipe.seq or sequence_length(recipe)
+        print(json.dumps(recipe.as_data() | as_data(report) | more, indent=1))
+        return
+    from tutorial_lib.memory.report import HOW, NOT_EMULATED
+
+    changed = "".join(f", {name}={value}" for name, value in recipe.overrides.items())
+    print(f"{recipe.label()}{changed}: {HOW[report.method]}, {report.device}")
+    if recipe.seq is None and (length := sequence_length(recipe)):
+        print(f"Sequences of {length} tokens, as --seq was left out.")
+    if applied:
+        print(applied)
+    if report.method == "emulated":
+        print(NOT_EMULATED)
+    heads = ("held at the peak", "bytes", "share")
+    _print_table([heads, *report.rows(), (), *_peaks(report)])
+    if by is not None:
+        rest = list(held.values())[ROWS:]
+        more_rows = [(f"{len(rest)} more", str(sum(rest, Bytes(0))))] if rest else []
+        rows = [(name, str(size)) for name, size in held.items()]
+        _print_table([(f"held at the peak by {by}", "bytes"), *rows[:ROWS], *more_rows])
+    if report.peak_phase == "optimizer":
+        print("The update is the peak: no checkpointing lowers it, another --optimizer may.")
+
+
+def _peaks(report: MemoryReport) -> Iterable[tuple[str, str]]:
+    from tutorial_lib.units import human_seconds
+
+    yield f"peak of the whole step, in {report.peak_phase}", str(report.peak_bytes)
+    yield "peak of forward and backward alone", str(Bytes(report.forward_backward_bytes))
+    for phase, size in report.phases.items():
+        yield f"  of {'zero_grad' if phase == 'zero' else phase}", str(size)
+    if report.reserved_bytes is not None:
+        yield "reserved by the allocator", str(report.reserved_bytes)
+    if report.seconds is not None:
+        yield "time of a step, median", human_seconds(report.seconds)
+
+
+def _print_table(rows: Iterable[tuple[str, ...]]) -> None:
+    """Print labels, and beside them sizes and shares; an empty row is an empty line."""
+    rows = [(*row, "", "", "")[:3] for row in rows]
+    labels, sizes, _ = (max(map(len, column)) for column in zip(*rows, strict=True))
+    lines = [f"{label:<{labels}}  {size:>{sizes}}  {share:>5}" for label, size, share in rows]
+    print("", *(line.rstrip() for line in lines), "", sep="\n")
+
+
+def _depth(report: MemoryReport) -> int:
+    """Choose how much of modules' paths is told: as much as gives no more than the rows shown."""
+    depth = 1
+    while depth < 8 and len(report.by("module", depth=depth + 1)) <= ROWS:
+        depth += 1
+    return depth
+
+
+def _applied(network: nn.Module, strategy: str) -> str:
+    """Say what a strategy wraps; nothing where there is none."""
+    from tutorial_lib.instruments import segments
+
+    if strategy == "none":
+        return ""
+    with segments.applied(network, strategy) as applied:
+        return str(applied)

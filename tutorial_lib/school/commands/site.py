@@ -1,0 +1,24 @@
+"""Write the executed course as static pages, for any host of files."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from tutorial_lib.school.bootstrap import ROOT
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    """Add what the command takes."""
+    parser.add_argument(
+        "--out", type=Path, default=Path("site"), metavar="FOLDER", help="folder for the pages"
+    )
+    parser.add_argument("--solutions", action="store_true", help="the labs' solutions too")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Write the pages."""
+    from tutorial_lib.school.site import make_site
+
+    print(f"wrote {make_site(ROOT, options.out, solutions=options.solutions)}")
+    return 0

@@ -1,0 +1,101 @@
+"""The table of commands: their names, their lines in `--help`, and what they need installed.
+
+Standard library only, and no syntax newer than Python 3.8.
+"""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass
+
+from tutorial_lib.school.bootstrap import SetupError
+
+
+@dataclass(frozen=True)
+class Command:
+    """One row of the table.
+
+    Args:
+        name: What is typed, and the module in this folder.
+        shown: In `python -m tutorial_lib --help`: what it does, and the options used most.
+        python: `this` for a command that this Python runs as it is; `found` for one that is handed
+            to `.venv` where this Python lacks packages, and can do without; `course` for one that
+            needs the course's packages.
+        extra: The extra of pyproject.toml that it needs beside them.
+    """
+
+    name: str
+    shown: str
+    python: str = "course"
+    extra: str = ""
+
+
+_TEST = """\
+run the daily tests, those of what changed, or all
+[--changed] [--all] [--emulated] [arguments of pytest]"""
+_PREDICT = """\
+the same number without allocating anything
+MODEL [--batch N] [--json] [--ranks 8 --shard fsdp]"""
+_PLAN = """\
+what fits a memory budget, and the fastest of it
+MODEL --budget 16GiB --effective-batch N [--json]
+[--lora r=8] [--emulated t4] [--ranks 8 --shard ddp]"""
+_EMULATE = """\
+run any script on a GPU that is not there
+--card t4 -- python train.py"""
+_RECORD = """\
+measure or predict the tables that the course quotes
+[--only ROWS] [--predict] [--emulated t4]"""
+_GRADE = "LAB SUBMISSIONS --out REPORT"
+_BUILD = "[NAMES] [--check] [--zip]"
+
+GROUPS = {
+    "To learn (both make .venv first, and install nothing the second time):": (
+        Command("lab", "open the course in JupyterLab   [--no-browser] [--port N]", "this"),
+        Command("test", _TEST, "this"),
+    ),
+    "To use:": (
+        Command("doctor", "show Python, torch, GPU, versions and free disk   [--json]", "found"),
+        Command("measure", "measure a training step   MODEL [--batch N] [--json] [--emulated t4]"),
+        Command("predict", _PREDICT),
+        Command("plan", _PLAN),
+        Command("emulate", _EMULATE, "this"),  # in the environment with PyTorch's CUDA build
+    ),
+    "To teach and maintain:": (
+        Command("record", _RECORD),
+        Command("grade", f"grade a folder of submissions     {_GRADE}", extra="grade"),
+        Command("build", f"make the notebooks from their sources   {_BUILD}", extra="author"),
+        Command("site", "write the executed course as static pages   [--out FOLDER]", extra="site"),
+        Command("new", "write the first files of a lab   LAB FUNCTIONS", extra="author"),
+    ),
+}
+COMMANDS = {command.name: command for group in GROUPS.values() for command in group}
+
+_MODEL = """\
+  MODEL is a published model (gpt2, sd15-unet), the path of a config.json, or a
+  function of your own (train.py:make_step); it may stand after --model, too.
+"""
+
+
+def help_text() -> str:
+    """Write what `python -m tutorial_lib --help` prints."""
+    text = "usage: python -m tutorial_lib COMMAND [OPTIONS]      (Windows: py -m ...)\n"
+    for title, group in GROUPS.items():
+        text += f"\n{title}\n"
+        for command in group:
+            text += f"  {command.name:<10}" + command.shown.replace("\n", "\n" + " " * 16) + "\n"
+        text += f"\n{_MODEL}" if title == "To use:" else ""
+    return text + "\n  COMMAND --help shows a command's options; --version the version.\n"
+
+
+def find(name: str) -> Command:
+    """Find a command by its name.
+
+    Raises:
+        SetupError: When there is none; names the nearest.
+    """
+    if name not in COMMANDS:
+        near = difflib.get_close_matches(name, COMMANDS, n=1)
+        guess = f"did you mean `{near[0]}`?" if near else "--help lists the commands."
+        raise SetupError(f"There is no command {name!r}: {guess}")
+    return COMMANDS[name]
