@@ -11,12 +11,12 @@ from math import comb
 import pytest
 
 from tutorial_lib.instruments import planning
-from tutorial_lib.instruments.planning.costs import Costs
-from tutorial_lib.instruments.planning.exact import choices
-from tutorial_lib.instruments.planning.floor import Floor
-from tutorial_lib.instruments.planning.nested import NestedTable, parts_to_solve
-from tutorial_lib.instruments.planning.simulate import Selective, leaves
-from tutorial_lib.instruments.planning.single import best_single
+from tutorial_lib.instruments.planning.chain.costs import Costs
+from tutorial_lib.instruments.planning.chain.exact import choices
+from tutorial_lib.instruments.planning.chain.floor import Floor
+from tutorial_lib.instruments.planning.chain.nested import NestedTable, parts_to_solve
+from tutorial_lib.instruments.planning.chain.simulate import Selective, leaves
+from tutorial_lib.instruments.planning.chain.single import best_single
 
 
 def equal(count, ratio=1, boundary=1):

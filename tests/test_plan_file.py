@@ -8,8 +8,8 @@ import torch
 from plan_models import executed, profiled
 
 from tutorial_lib.instruments import planning
-from tutorial_lib.instruments.planning.calls import Call
-from tutorial_lib.instruments.planning.simulate import Selective
+from tutorial_lib.instruments.planning.chain.profiled import Call
+from tutorial_lib.instruments.planning.chain.simulate import Selective
 from tutorial_lib.school import cli
 
 MODEL = """

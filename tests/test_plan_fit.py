@@ -9,7 +9,7 @@ import pytest
 
 from tutorial_lib import memory
 from tutorial_lib.instruments import figures, planning, published, ranks
-from tutorial_lib.instruments.planning import predictions
+from tutorial_lib.instruments.planning.fitting import predictions
 from tutorial_lib.instruments.training import Recipe
 from tutorial_lib.school import cli
 from tutorial_lib.units import GIB, KIB, MIB, parse_bytes

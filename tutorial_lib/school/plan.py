@@ -32,8 +32,8 @@ from tutorial_lib.school.said import sequence_length, sign_of_life
 from tutorial_lib.units import human_bytes, parse_bytes
 
 if TYPE_CHECKING:
-    from tutorial_lib.instruments import planning
     from tutorial_lib.instruments.emulated.cards import Card
+    from tutorial_lib.instruments.planning.fitting.candidates import Fit
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
@@ -61,8 +61,8 @@ def plan(
     are bf16-amp and bf16, adamw-fused and adamw-8bit. A function of your own takes micro_batch, and
     gives loss (a function that runs forward) and model: no whole step.
     """
-    from tutorial_lib.instruments import planning
     from tutorial_lib.instruments.emulated.cards import find_card
+    from tutorial_lib.instruments.planning.fitting.search import PRECISIONS, fit
 
     cards = [find_card(key) for key in emulated.split(",")] if emulated else []
     recipe = Recipe(
@@ -79,11 +79,11 @@ def plan(
         raise ValueError(f"--emulated runs one process, and --ranks {ranks} was asked for.")
     refuse_whole_step(recipe)
     with sign_of_life(f"Planning {recipe.model}"):
-        found = planning.fit(
+        found = fit(
             recipe,
             budget_bytes=parse_bytes(budget),
             effective_batch=effective_batch,
-            precisions=precision or planning.PRECISIONS,
+            precisions=precision or PRECISIONS,
             optimizers=optimizer,
         )
     rows = [_on_card(found, card) for card in cards if found.best]
@@ -105,7 +105,7 @@ def _refuse_no_folder(save: Path | None) -> None:
         raise ValueError(f"--save {save}: there is no folder {save.parent}. Make it first.")
 
 
-def _show(found: planning.Fit, rows: Sequence[dict[str, str | int]]) -> None:
+def _show(found: Fit, rows: Sequence[dict[str, str | int]]) -> None:
     print(found)
     if found.best:
         print("Times are predicted, for an A100.")
@@ -139,7 +139,7 @@ def refuse_whole_step(recipe: Recipe) -> None:
 _PEAKS = ("requested", "peak", "reserved")
 
 
-def _on_card(found: planning.Fit, card: Card) -> dict[str, str | int]:
+def _on_card(found: Fit, card: Card) -> dict[str, str | int]:
     """Run the best plan on an emulated card, and give the peaks of PyTorch's allocator."""
     from tutorial_lib.instruments.emulated import environment, run
 
@@ -165,11 +165,11 @@ def _on_card(found: planning.Fit, card: Card) -> dict[str, str | int]:
 def run_here(path: Path) -> None:
     """Run a pickled recipe and plan on this process's GPU, and write the peaks in its place."""
     from tutorial_lib import memory
-    from tutorial_lib.instruments import planning
+    from tutorial_lib.instruments.planning.run.apply import apply
 
     recipe, found = pickle.loads(path.read_bytes())  # written by `_on_card`, in our own folder
     step, model, optimizer = recipe.make_step("cuda")
-    planning.apply(model, found)
+    apply(model, found)
     report = memory.measure(step, model=model, optimizer=optimizer)
     peaks = {f"{name}_bytes": int(getattr(report, f"{name}_bytes")) for name in _PEAKS}
     path.write_text(json.dumps(peaks), encoding="utf-8")

@@ -9,8 +9,7 @@ from typing import Any
 from tutorial_lib.checks import expect, read, surroundings
 from tutorial_lib.checks.core import Case, Check, Result
 from tutorial_lib.checks.lab04 import models
-from tutorial_lib.instruments import planning
-from tutorial_lib.instruments.planning.simulate import Tree
+from tutorial_lib.instruments.planning.chain.simulate import Event, Simulation, Tree, simulate
 
 # Number of stages, and length of a segment: the last one is shorter, or all, or one stage.
 _SHAPES = ((6, 2), (5, 1), (9, 4), (8, 3), (4, 4))
@@ -42,9 +41,9 @@ def _run(answer: Callable[..., Any], case: Case) -> Result:
     return {"peak": peak, "seconds": seconds}
 
 
-def _simulated(case: Case) -> planning.Simulation:
+def _simulated(case: Case) -> Simulation:
     stages = models.stages_of(case)
-    return planning.simulate(stages, models.in_segments(len(stages), case["length"]))
+    return simulate(stages, models.in_segments(len(stages), case["length"]))
 
 
 def _judge(case: Case, result: Result) -> None:
@@ -73,7 +72,7 @@ def _judge(case: Case, result: Result) -> None:
     )
 
 
-def _time_faults(right: planning.Simulation, length: int) -> expect.Faults:
+def _time_faults(right: Simulation, length: int) -> expect.Faults:
     forwards = [stage.forward_seconds for stage in right.stages]
     plain = sum(forwards) + sum(stage.backward_seconds for stage in right.stages)
     again = right.seconds - plain
@@ -115,7 +114,7 @@ def _peaks(case: Case) -> Iterable[int]:
     return right.peak_bytes, *dict(_peak_faults(right, case["length"])).values()
 
 
-def _peak_faults(right: planning.Simulation, length: int) -> expect.Faults:
+def _peak_faults(right: Simulation, length: int) -> expect.Faults:
     stages, count = right.stages, len(right.stages)
     inputs, saved = [s.input_bytes for s in stages], [s.saved_bytes for s in stages]
     # each with the first stage of its segment
@@ -123,11 +122,11 @@ def _peak_faults(right: planning.Simulation, length: int) -> expect.Faults:
     backward = [pair for pair in events if pair[0].keeps or pair[0].kind == "backward"]
     first = max((e.held_bytes for e, _ in events if not e.keeps and e.kind == "forward"), default=0)
 
-    def peak(change: Callable[[planning.Event, int], int]) -> int:
+    def peak(change: Callable[[Event, int], int]) -> int:
         return max(first, *(event.held_bytes + change(event, start) for event, start in backward))
 
     def peak_of(tree: Tree) -> int:
-        return planning.simulate(stages, tree).peak_bytes
+        return simulate(stages, tree).peak_bytes
 
     yield "that is the peak of a step that keeps everything.", peak_of(tuple(range(count)))
     yield (

@@ -12,7 +12,7 @@ from torch import Tensor
 from tutorial_lib.checks import exam, expect, observe, read
 from tutorial_lib.checks.core import Case, Check, CheckError, Result, plain
 from tutorial_lib.checks.lab04 import models
-from tutorial_lib.instruments import planning
+from tutorial_lib.instruments.planning.chain.simulate import simulate
 
 _TOLERANCE = 0.03
 _TREES = (
@@ -41,7 +41,7 @@ class Planned:
         loss.backward()
         self.loss, self.gradients = loss.item(), observe.gradients_of(layers)
         stages = models.chain_of(models.make_layers(case), rows)
-        self.simulation = planning.simulate(stages, self.tree)
+        self.simulation = simulate(stages, self.tree)
 
 
 def _run(answer: Callable[..., Any], case: Case) -> Result:

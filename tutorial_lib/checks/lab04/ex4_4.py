@@ -9,8 +9,8 @@ from typing import Any
 from tutorial_lib.checks import expect
 from tutorial_lib.checks.core import Case, Check, Result
 from tutorial_lib.checks.lab04 import models
-from tutorial_lib.instruments import planning
-from tutorial_lib.instruments.planning.simulate import Tree, leaves
+from tutorial_lib.instruments.planning.chain.simulate import Tree, leaves, simulate
+from tutorial_lib.instruments.planning.chain.stages import Stage
 
 _INSIDE = 10**6  # units; a boundary is one
 
@@ -27,10 +27,8 @@ def _run(answer: Callable[..., Any], case: Case) -> Result:
 
 def held(tree: Tree, num_stages: int) -> tuple[int, int, int]:
     """Count the stages kept at once in a tree, the places that it takes beside, and forwards."""
-    stage = planning.Stage(
-        forward_seconds=1, backward_seconds=1, input_bytes=1, saved_bytes=_INSIDE
-    )
-    simulated = planning.simulate([stage] * num_stages, tree)
+    stage = Stage(forward_seconds=1, backward_seconds=1, input_bytes=1, saved_bytes=_INSIDE)
+    simulated = simulate([stage] * num_stages, tree)
     peak = simulated.peak_bytes
     # the gradient, and the input of the stage that goes backward, are in hand
     return peak // _INSIDE, max(1, peak % _INSIDE - 2), sum(simulated.counts)

@@ -12,10 +12,11 @@ import numpy as np
 from tutorial_lib.checks import expect, read, surroundings
 from tutorial_lib.checks.core import Case, Check, Result
 from tutorial_lib.checks.lab04 import models
-from tutorial_lib.instruments import planning
-from tutorial_lib.instruments.planning.costs import Bytes, Costs
-from tutorial_lib.instruments.planning.floor import Floor
-from tutorial_lib.instruments.planning.simulate import Tree
+from tutorial_lib.instruments.planning.chain.costs import Bytes, Costs
+from tutorial_lib.instruments.planning.chain.floor import Floor
+from tutorial_lib.instruments.planning.chain.simulate import Tree, simulate
+from tutorial_lib.instruments.planning.chain.solve import floor_bytes
+from tutorial_lib.instruments.planning.chain.stages import Stage
 
 
 class _NoLastSplit(Floor):
@@ -45,7 +46,7 @@ def _cases(seed: int) -> list[Case]:
 
     def values(case: Case) -> Iterator[int]:
         stages = models.stages_of(case)
-        yield (floor := planning.floor_bytes(stages))
+        yield (floor := floor_bytes(stages))
         yield from (value for _, value in _faults(stages, floor))
 
     return [models.telling(with_workspace, values), *map(chain, (2, 4, 6, 7, 10))]
@@ -60,7 +61,7 @@ def _run(answer: Callable[..., Any], case: Case) -> Result:
 
 def _judge(case: Case, result: Result) -> None:
     stages = models.stages_of(case)
-    floor = planning.floor_bytes(stages)
+    floor = floor_bytes(stages)
     name = f"a chain of {len(stages)} stages: the smallest budget"
     seen = read.integer(result.get("floor"), name)
     expect.close(
@@ -74,11 +75,11 @@ def _judge(case: Case, result: Result) -> None:
     )
 
 
-def _faults(stages: list[planning.Stage], floor: int) -> expect.Faults:
+def _faults(stages: list[Stage], floor: int) -> expect.Faults:
     count, first = len(stages), stages[0].input_bytes
 
     def peak(tree: Tree) -> int:
-        return planning.simulate(stages, tree).peak_bytes
+        return simulate(stages, tree).peak_bytes
 
     yield "The chain's own input is missing: it is there all the time.", floor - first
     yield "The chain's own input is in it twice.", floor + first

@@ -12,9 +12,11 @@ from typing import Any
 from tutorial_lib.checks import expect, observe, surroundings
 from tutorial_lib.checks.core import Case, Check, CheckError, Result
 from tutorial_lib.checks.lab04 import models
-from tutorial_lib.instruments import planning
-from tutorial_lib.instruments.planning.costs import Costs
-from tutorial_lib.instruments.planning.exact import choices
+from tutorial_lib.instruments.planning.chain.costs import Costs
+from tutorial_lib.instruments.planning.chain.exact import choices
+from tutorial_lib.instruments.planning.chain.plan import Plan
+from tutorial_lib.instruments.planning.chain.simulate import Simulation, simulate
+from tutorial_lib.instruments.planning.chain.solve import floor_bytes, solve
 
 # Number of stages, and budget: a share of the way from the floor to a step that keeps everything.
 _FEW = 6
@@ -27,7 +29,7 @@ def _cases(seed: int) -> list[Case]:
     for count, share in _BUDGETS:
         case = {"stages": models.draw_stages(draw, count), "budget": 0}
         best = Best(case)
-        most = planning.simulate(best.stages, tuple(range(count))).peak_bytes
+        most = simulate(best.stages, tuple(range(count))).peak_bytes
         cases.append({**case, "budget": best.floor + int(share * (most - best.floor))})
     cases += [_slippery(draw, slip) for slip in models.AT_THE_END.values()]
     return [*cases, _in_kilobytes(cases[1])]
@@ -60,7 +62,7 @@ def _nested(draw: random.Random) -> Case:
         case = {"stages": models.draw_stages(draw, _FEW), "budget": 0}
         best = Best(case)
         for budget in sorted({peak for peak, _ in best.single}):
-            fastest = planning.solve(best.stages, budget_bytes=budget)
+            fastest = solve(best.stages, budget_bytes=budget)
             if fastest.seconds < best.single_seconds(budget):
                 return {**case, "budget": budget}
 
@@ -74,24 +76,24 @@ class Best:
     @cached_property
     def floor(self) -> int:
         """The smallest budget."""
-        return planning.floor_bytes(self.stages)
+        return floor_bytes(self.stages)
 
     @cached_property
-    def planned(self) -> planning.Plan:
+    def planned(self) -> Plan:
         """The fastest one within the budget."""
-        return planning.solve(self.stages, budget_bytes=self.budget)
+        return solve(self.stages, budget_bytes=self.budget)
 
-    def slipped(self, slip: type[Costs], budget: int) -> planning.Simulation:
+    def slipped(self, slip: type[Costs], budget: int) -> Simulation:
         """Simulate the tree of a search with a slip."""
         room = budget - self.stages[0].input_bytes
         trees = [found for found in choices(slip.of(self.stages, ())) if found[0] <= room]
-        return planning.simulate(self.stages, min(trees, key=lambda found: found[1])[2])
+        return simulate(self.stages, min(trees, key=lambda found: found[1])[2])
 
     @cached_property
     def single(self) -> list[tuple[int, float]]:
         """Peak and seconds of all trees without a segment in a segment."""
         trees = models.single_trees(len(self.stages))
-        runs = [planning.simulate(self.stages, tree) for tree in trees]
+        runs = [simulate(self.stages, tree) for tree in trees]
         return [(run.peak_bytes, run.seconds) for run in runs]
 
     def single_seconds(self, budget: int) -> float:
@@ -120,7 +122,7 @@ def _judge(case: Case, result: Result, best: Best) -> None:
             f"{smallest if best.budget == best.floor else ''}."
         )
     tree = models.read_tree(result.get("tree"), len(best.stages), f"{where}the tree")
-    simulated = planning.simulate(best.stages, tree)
+    simulated = simulate(best.stages, tree)
     if simulated.peak_bytes > best.budget:
         raise CheckError(f"{where}{_over(best, tree, simulated)}")
     expect.close(
@@ -148,7 +150,7 @@ def _judge_refusal(said: str, where: str, floor: int) -> None:
         )
 
 
-def _over(best: Best, tree: Any, simulated: planning.Simulation) -> str:
+def _over(best: Best, tree: Any, simulated: Simulation) -> str:
     over = simulated.peak_bytes - best.budget
     keeps_all = simulated.counts == (1,) * len(best.stages)
     for words, slip in models.AT_THE_END.items():
@@ -165,11 +167,11 @@ def _over(best: Best, tree: Any, simulated: planning.Simulation) -> str:
     )
 
 
-def _slow(best: Best, simulated: planning.Simulation) -> expect.Faults:
+def _slow(best: Best, simulated: Simulation) -> expect.Faults:
     if simulated.peak_bytes <= best.floor:
         yield (
             "it is the tree with the smallest peak. What the budget leaves is to buy time.",
-            planning.solve(best.stages, budget_bytes=best.floor).seconds,
+            solve(best.stages, budget_bytes=best.floor).seconds,
         )
     if len(best.stages) <= _FEW:
         yield (

@@ -13,17 +13,19 @@ from torch import Tensor, nn
 
 from tutorial_lib.checks import forbid
 from tutorial_lib.checks.core import Case, CheckError
-from tutorial_lib.instruments import planning
-from tutorial_lib.instruments.planning.costs import Bytes, Costs
-from tutorial_lib.instruments.planning.simulate import Tree, leaves
+from tutorial_lib.instruments.planning.chain.costs import Bytes, Costs
+from tutorial_lib.instruments.planning.chain.simulate import Tree, leaves
+from tutorial_lib.instruments.planning.chain.stages import Stage
+from tutorial_lib.instruments.planning.run.profile import profile
+from tutorial_lib.instruments.planning.run.roofline import Speed
 
 _DEEPEST = 200  # of a tree; no case has as many stages
 NO_SIMULATION = forbid.Forbidden(
     "planning.simulate and planning.Plan are the oracle here, so your function may not call them: "
     "add up what is held, stage by stage.",
     (
-        "tutorial_lib.instruments.planning.simulate:simulate",
-        "tutorial_lib.instruments.planning.simulate:_Machine",
+        "tutorial_lib.instruments.planning.chain.simulate:simulate",
+        "tutorial_lib.instruments.planning.chain.simulate:_Machine",
     ),
 )
 NO_SOLVER = forbid.Forbidden(
@@ -33,7 +35,10 @@ NO_SOLVER = forbid.Forbidden(
 )
 NO_RUNNER = forbid.Forbidden(
     "planning.apply runs a tree, and that is what you write here: use torch.utils.checkpoint.",
-    ("tutorial_lib.instruments.planning.execute", "tutorial_lib.instruments.planning.apply"),
+    (
+        "tutorial_lib.instruments.planning.run.execute",
+        "tutorial_lib.instruments.planning.run.apply",
+    ),
 )
 
 
@@ -103,9 +108,9 @@ AT_THE_END: dict[str, type[Costs]] = {
 }
 
 
-def stages_of(case: Case) -> list[planning.Stage]:
+def stages_of(case: Case) -> list[Stage]:
     """Make a case's chain."""
-    return [planning.Stage(**stage) for stage in case["stages"]]
+    return [Stage(**stage) for stage in case["stages"]]
 
 
 def in_segments(count: int, length: int, *, last_kept: bool = True) -> Tree:
@@ -188,11 +193,9 @@ def make_rows(case: Case) -> Tensor:
     return torch.randn(case["rows"], case["width"], generator=generator)
 
 
-def chain_of(layers: nn.Sequential, rows: Tensor) -> list[planning.Stage]:
+def chain_of(layers: nn.Sequential, rows: Tensor) -> list[Stage]:
     """Profile layers as a chain; seconds are predicted, so they are the same everywhere."""
-    found = planning.profile(
-        layers, lambda: layers(rows), stages=list(layers), speed=planning.Speed()
-    )
+    found = profile(layers, lambda: layers(rows), stages=list(layers), speed=Speed())
     *first, last = found.stages[1:-1]
     return [*first, replace(last, output_bytes=found.stages[-1].input_bytes)]
 

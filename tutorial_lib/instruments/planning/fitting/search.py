@@ -10,12 +10,12 @@ from joblib.externals.loky import (  # type: ignore[import-untyped]
     get_reusable_executor,
 )
 
-from tutorial_lib.instruments.planning.choices import Choice, Fit
-from tutorial_lib.instruments.planning.predictions import Parts, predicted_peak
-from tutorial_lib.instruments.planning.profile import Profile
-from tutorial_lib.instruments.planning.roofline import Speed
-from tutorial_lib.instruments.planning.solve import floor_bytes, solve
-from tutorial_lib.instruments.planning.stages import Skip, Stage
+from tutorial_lib.instruments.planning.chain.profiled import Profile
+from tutorial_lib.instruments.planning.chain.solve import floor_bytes, solve
+from tutorial_lib.instruments.planning.chain.stages import Skip, Stage
+from tutorial_lib.instruments.planning.fitting.candidates import Choice, Fit
+from tutorial_lib.instruments.planning.fitting.predictions import Parts, predicted_peak
+from tutorial_lib.instruments.planning.run.roofline import Speed
 from tutorial_lib.instruments.training import Recipe, Shard
 from tutorial_lib.instruments.training.choices import COPYING, UNDIVIDED
 

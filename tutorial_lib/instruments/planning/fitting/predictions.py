@@ -14,11 +14,12 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from tutorial_lib import memory
-from tutorial_lib.instruments.planning.apply import apply
-from tutorial_lib.instruments.planning.calls import Call, replaced
-from tutorial_lib.instruments.planning.profile import Profile, profile
-from tutorial_lib.instruments.planning.roofline import Speed
-from tutorial_lib.instruments.planning.schedule import Plan
+from tutorial_lib.instruments.planning.chain.plan import Plan
+from tutorial_lib.instruments.planning.chain.profiled import Call, Profile
+from tutorial_lib.instruments.planning.run.apply import apply
+from tutorial_lib.instruments.planning.run.find_stages import replaced, without_work
+from tutorial_lib.instruments.planning.run.profile import profile
+from tutorial_lib.instruments.planning.run.roofline import Speed
 from tutorial_lib.instruments.predicting.kernels import as_on_cuda
 from tutorial_lib.instruments.training import Recipe, Shard
 from tutorial_lib.instruments.training.choices import COPYING
@@ -169,7 +170,7 @@ def _pass_over_first_backward(model: nn.Module) -> None:
                 return forward(*args, **kwargs)
             with torch.no_grad():
                 call = Call.of("", module, forward(*args, **kwargs))
-            return call.without_work(*model.parameters())
+            return without_work(call, *model.parameters())
 
         return run
 

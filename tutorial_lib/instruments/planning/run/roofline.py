@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tutorial_lib.instruments.planning.products import is_product
+from tutorial_lib.instruments.planning.run.products import is_product
 from tutorial_lib.instruments.private_torch.operations import gives_view
 from tutorial_lib.memory.private_torch import TorchDispatchMode, flops_of
 from tutorial_lib.memory.storages import list_tensors

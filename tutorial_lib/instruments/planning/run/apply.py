@@ -9,11 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tutorial_lib.instruments.planning.calls import Call, find_stages, kind_of, replaced
-from tutorial_lib.instruments.planning.execute import Execution, Observe
-from tutorial_lib.instruments.planning.schedule import Plan
-from tutorial_lib.instruments.planning.simulate import Tree
-from tutorial_lib.instruments.planning.tape import Tape, in_place_of_stand_ins
+from tutorial_lib.instruments.planning.chain.plan import Plan
+from tutorial_lib.instruments.planning.chain.profiled import Call, kind_of
+from tutorial_lib.instruments.planning.chain.simulate import Tree
+from tutorial_lib.instruments.planning.run.execute import Execution, Observe
+from tutorial_lib.instruments.planning.run.find_stages import find_stages, replaced
+from tutorial_lib.instruments.planning.run.tape import Tape, in_place_of_stand_ins
 from tutorial_lib.instruments.private_torch import CALL
 
 _applied: weakref.WeakKeyDictionary[nn.Module, Callable[[], None]] = weakref.WeakKeyDictionary()

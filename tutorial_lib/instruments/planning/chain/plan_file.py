@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tutorial_lib.instruments.planning.calls import Call
-from tutorial_lib.instruments.planning.simulate import Selective, Tree
-from tutorial_lib.instruments.planning.stages import Skip, Stage
+from tutorial_lib.instruments.planning.chain.profiled import Call
+from tutorial_lib.instruments.planning.chain.simulate import Selective, Tree
+from tutorial_lib.instruments.planning.chain.stages import Skip, Stage
 
 _FORMAT = "tutorial_lib plan, 1"
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
-from tutorial_lib.instruments.planning.schedule import Plan
+from tutorial_lib.instruments.planning.chain.plan import Plan
 from tutorial_lib.instruments.training import Recipe
 from tutorial_lib.units import human_bytes, human_seconds
 

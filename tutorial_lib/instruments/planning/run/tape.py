@@ -16,7 +16,7 @@ from typing import Any
 
 from torch import Tensor
 
-from tutorial_lib.instruments.planning.calls import Call
+from tutorial_lib.instruments.planning.chain.profiled import Call
 from tutorial_lib.instruments.private_torch import tree_flatten, tree_map_only
 
 _METADATA = ("shape", "dtype", "device", "ndim", "requires_grad", "is_cuda")

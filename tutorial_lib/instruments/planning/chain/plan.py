@@ -8,10 +8,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-from tutorial_lib.instruments.planning import plan_file
-from tutorial_lib.instruments.planning.calls import Call
-from tutorial_lib.instruments.planning.simulate import Selective, Simulation, Tree, leaves, simulate
-from tutorial_lib.instruments.planning.stages import Skip, Stage
+from tutorial_lib.instruments.planning.chain import plan_file
+from tutorial_lib.instruments.planning.chain.profiled import Call
+from tutorial_lib.instruments.planning.chain.simulate import (
+    Selective,
+    Simulation,
+    Tree,
+    leaves,
+    simulate,
+)
+from tutorial_lib.instruments.planning.chain.stages import Skip, Stage
 from tutorial_lib.units import human_bytes, human_seconds
 
 _SHOWN = 40  # lines of a printed plan

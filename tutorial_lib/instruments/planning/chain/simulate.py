@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Literal
 
-from tutorial_lib.instruments.planning.stages import Skip, Stage, check_chain, outputs
+from tutorial_lib.instruments.planning.chain.stages import Skip, Stage, check_chain, outputs
 
 # A number is a stage that is kept; a tuple is a segment, which is dropped and recomputed.
 Tree = tuple["int | Tree", ...]

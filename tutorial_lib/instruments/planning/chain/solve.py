@@ -6,16 +6,15 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from tutorial_lib.instruments.planning.calls import Call
-from tutorial_lib.instruments.planning.costs import Costs
-from tutorial_lib.instruments.planning.exact import choices
-from tutorial_lib.instruments.planning.floor import Floor
-from tutorial_lib.instruments.planning.nested import NestedTable, parts_to_solve
-from tutorial_lib.instruments.planning.profile import Profile
-from tutorial_lib.instruments.planning.schedule import Plan
-from tutorial_lib.instruments.planning.simulate import Tree
-from tutorial_lib.instruments.planning.single import best_single
-from tutorial_lib.instruments.planning.stages import Skip, Stage, check_chain
+from tutorial_lib.instruments.planning.chain.costs import Costs
+from tutorial_lib.instruments.planning.chain.exact import choices
+from tutorial_lib.instruments.planning.chain.floor import Floor
+from tutorial_lib.instruments.planning.chain.nested import NestedTable, parts_to_solve
+from tutorial_lib.instruments.planning.chain.plan import Plan
+from tutorial_lib.instruments.planning.chain.profiled import Call, Profile
+from tutorial_lib.instruments.planning.chain.simulate import Tree
+from tutorial_lib.instruments.planning.chain.single import best_single
+from tutorial_lib.instruments.planning.chain.stages import Skip, Stage, check_chain
 from tutorial_lib.units import human_bytes
 
 # Up to so many stages all plans are compared, to the byte.

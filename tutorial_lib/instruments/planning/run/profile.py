@@ -10,8 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from tutorial_lib import device as devices
-from tutorial_lib.instruments.planning.calls import Call, find_stages, first_alike, left_out
-from tutorial_lib.instruments.planning.course import (
+from tutorial_lib.instruments.planning.chain.profiled import Call, Method, Profile
+from tutorial_lib.instruments.planning.chain.simulate import Selective
+from tutorial_lib.instruments.planning.chain.stages import Skip, Stage
+from tutorial_lib.instruments.planning.run.clocked_step import (
     Course,
     Loss,
     check_repeatable,
@@ -20,53 +22,15 @@ from tutorial_lib.instruments.planning.course import (
     record_calls,
     run_course,
 )
-from tutorial_lib.instruments.planning.readings import LABEL, Flow, chain
-from tutorial_lib.instruments.planning.roofline import Roofline, Speed
-from tutorial_lib.instruments.planning.simulate import Selective
-from tutorial_lib.instruments.planning.stages import Skip, Stage
+from tutorial_lib.instruments.planning.run.find_stages import find_stages, first_alike, left_out
+from tutorial_lib.instruments.planning.run.roofline import Roofline, Speed
+from tutorial_lib.instruments.planning.run.stages_from_storages import LABEL, Flow, chain
 from tutorial_lib.memory.private_torch import is_fake as is_fake_tensor
 from tutorial_lib.memory.storages import StorageLog, list_tensors
 from tutorial_lib.memory.timeline import Life
-from tutorial_lib.units import human_bytes, human_seconds
 
-Method = Literal["measured", "predicted"]
 BEFORE, AFTER = "(before)", "(after)"
 _TICKS, _SECONDS, _PRODUCTS = range(3)
-
-
-@dataclass(frozen=True)
-class Profile:
-    """A model as a chain: what `solve` and `apply` need to know of it.
-
-    Args:
-        stages: What the model does before its first stage, its stages as it calls them, and what
-            it does after them, loss included. The first and the last are never recomputed.
-        skips: What jumps over stages.
-        names: Names of the stages.
-        calls: The stages without the first and the last.
-        method: `measured` where seconds come from this device, `predicted` where they are a
-            roofline's, on tensors without memory. Bytes are counted in both.
-        device: Words for the device.
-    """
-
-    stages: tuple[Stage, ...]
-    skips: tuple[Skip, ...]
-    names: tuple[str, ...]
-    calls: tuple[Call, ...]
-    method: Method
-    device: str
-
-    def __str__(self) -> str:
-        head = f"{len(self.stages)} stages, {len(self.skips)} skips ({self.method}, {self.device})"
-        columns = f"  {'':<28}{'input':>10}{'saved':>10}{'forward':>10}{'backward':>10}"
-        rows = [
-            f"  {name[-28:]:<28}{human_bytes(s.input_bytes):>10}{human_bytes(s.saved_bytes):>10}"
-            f"{human_seconds(s.forward_seconds):>10}{human_seconds(s.backward_seconds):>10}"
-            for name, s in zip(self.names, self.stages, strict=True)
-        ]
-        return "\n".join([head, columns, *rows])
-
-    __repr__ = __str__
 
 
 def profile(

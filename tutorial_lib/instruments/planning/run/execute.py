@@ -7,9 +7,9 @@ from collections.abc import Callable
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint, noop_context_fn
 
-from tutorial_lib.instruments.planning.products import selective
-from tutorial_lib.instruments.planning.simulate import Selective, Tree, leaves
-from tutorial_lib.instruments.planning.tape import Note, Tape, filled_in, tensors_of
+from tutorial_lib.instruments.planning.chain.simulate import Selective, Tree, leaves
+from tutorial_lib.instruments.planning.run.products import selective
+from tutorial_lib.instruments.planning.run.tape import Note, Tape, filled_in, tensors_of
 from tutorial_lib.instruments.private_torch import tree_leaves
 
 Observe = Callable[["Execution", int, dict[int, Tensor]], None]

@@ -14,13 +14,14 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
 from tutorial_lib import device as devices
-from tutorial_lib.instruments.planning.apply import install, undo
-from tutorial_lib.instruments.planning.calls import Call, replaced
-from tutorial_lib.instruments.planning.tape import tensors_of
+from tutorial_lib.instruments.planning.chain.profiled import Call
+from tutorial_lib.instruments.planning.run.apply import install, undo
+from tutorial_lib.instruments.planning.run.find_stages import replaced
+from tutorial_lib.instruments.planning.run.tape import tensors_of
 from tutorial_lib.instruments.private_torch import CALL
 
 if TYPE_CHECKING:
-    from tutorial_lib.instruments.planning.execute import Execution
+    from tutorial_lib.instruments.planning.run.execute import Execution
 
 Reading = Any  # a number, or several of them in a tuple
 Loss = Callable[[], Tensor]

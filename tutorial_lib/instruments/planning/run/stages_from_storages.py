@@ -9,8 +9,8 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from tutorial_lib.instruments.planning.course import Course
-from tutorial_lib.instruments.planning.stages import Skip, Stage, outputs
+from tutorial_lib.instruments.planning.chain.stages import Skip, Stage, outputs
+from tutorial_lib.instruments.planning.run.clocked_step import Course
 from tutorial_lib.memory.timeline import Life
 
 LABEL = "value "
