@@ -35,7 +35,7 @@ LEARNERS = {
 INSTRUMENTS = {
     "private_torch": {"memory"},
     "cap": {"units", "device", "memory"},
-    "segments": set(),
+    "segments": {"private_torch"},
     "frameworks": set(),
     "emulated": {"units"},
     "figures": {"units", "plots"},

@@ -15,8 +15,8 @@ from tutorial_lib.instruments.planning.chain.costs import Costs
 from tutorial_lib.instruments.planning.chain.exact import choices
 from tutorial_lib.instruments.planning.chain.floor import Floor
 from tutorial_lib.instruments.planning.chain.nested import NestedTable, parts_to_solve
-from tutorial_lib.instruments.planning.chain.simulate import Selective, leaves
 from tutorial_lib.instruments.planning.chain.single import best_single
+from tutorial_lib.instruments.segments.tree import Selective, leaves
 
 
 def equal(count, ratio=1, boundary=1):

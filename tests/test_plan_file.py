@@ -9,7 +9,7 @@ from plan_models import executed, profiled
 
 from tutorial_lib.instruments import planning
 from tutorial_lib.instruments.planning.chain.profiled import Call
-from tutorial_lib.instruments.planning.chain.simulate import Selective
+from tutorial_lib.instruments.segments.tree import Selective
 from tutorial_lib.school import cli
 
 MODEL = """

@@ -11,7 +11,7 @@ from torch import nn
 
 from tutorial_lib import memory
 from tutorial_lib.instruments import planning, published
-from tutorial_lib.instruments.planning.chain.simulate import Selective
+from tutorial_lib.instruments.segments.tree import Selective
 from tutorial_lib.models.gpt import GPT, GPTConfig
 
 # Counted peak / planned one, where the plan is not exact: always on the safe side. A recomputed

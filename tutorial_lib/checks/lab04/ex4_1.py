@@ -9,7 +9,8 @@ from typing import Any
 from tutorial_lib.checks import expect, read, surroundings
 from tutorial_lib.checks.core import Case, Check, Result
 from tutorial_lib.checks.lab04 import models
-from tutorial_lib.instruments.planning.chain.simulate import Event, Simulation, Tree, simulate
+from tutorial_lib.instruments.planning.chain.simulate import Event, Simulation, simulate
+from tutorial_lib.instruments.segments.tree import Tree
 
 # Number of stages, and length of a segment: the last one is shorter, or all, or one stage.
 _SHAPES = ((6, 2), (5, 1), (9, 4), (8, 3), (4, 4))

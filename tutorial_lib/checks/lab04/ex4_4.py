@@ -9,8 +9,9 @@ from typing import Any
 from tutorial_lib.checks import expect
 from tutorial_lib.checks.core import Case, Check, Result
 from tutorial_lib.checks.lab04 import models
-from tutorial_lib.instruments.planning.chain.simulate import Tree, leaves, simulate
+from tutorial_lib.instruments.planning.chain.simulate import simulate
 from tutorial_lib.instruments.planning.chain.stages import Stage
+from tutorial_lib.instruments.segments.tree import Tree, leaves
 
 _INSIDE = 10**6  # units; a boundary is one
 

@@ -14,9 +14,10 @@ from tutorial_lib.checks.core import Case, Check, Result
 from tutorial_lib.checks.lab04 import models
 from tutorial_lib.instruments.planning.chain.costs import Bytes, Costs
 from tutorial_lib.instruments.planning.chain.floor import Floor
-from tutorial_lib.instruments.planning.chain.simulate import Tree, simulate
+from tutorial_lib.instruments.planning.chain.simulate import simulate
 from tutorial_lib.instruments.planning.chain.solve import floor_bytes
 from tutorial_lib.instruments.planning.chain.stages import Stage
+from tutorial_lib.instruments.segments.tree import Tree
 
 
 class _NoLastSplit(Floor):

@@ -14,10 +14,10 @@ from torch import Tensor, nn
 from tutorial_lib.checks import forbid
 from tutorial_lib.checks.core import Case, CheckError
 from tutorial_lib.instruments.planning.chain.costs import Bytes, Costs
-from tutorial_lib.instruments.planning.chain.simulate import Tree, leaves
 from tutorial_lib.instruments.planning.chain.stages import Stage
 from tutorial_lib.instruments.planning.run.profile import profile
 from tutorial_lib.instruments.planning.run.roofline import Speed
+from tutorial_lib.instruments.segments.tree import Tree, leaves
 
 _DEEPEST = 200  # of a tree; no case has as many stages
 NO_SIMULATION = forbid.Forbidden(
@@ -36,7 +36,7 @@ NO_SOLVER = forbid.Forbidden(
 NO_RUNNER = forbid.Forbidden(
     "planning.apply runs a tree, and that is what you write here: use torch.utils.checkpoint.",
     (
-        "tutorial_lib.instruments.planning.run.execute",
+        "tutorial_lib.instruments.segments.execution",
         "tutorial_lib.instruments.planning.run.apply",
     ),
 )

@@ -23,7 +23,7 @@ from typing import Any
 
 from torch import nn
 
-from tutorial_lib.instruments.segments.chain import Chain, Forward, checkpointed
+from tutorial_lib.instruments.segments.blocks import BlocksInARow, Forward, checkpointed
 from tutorial_lib.instruments.segments.find import find_blocks, find_chain, find_parts
 
 __all__ = [
@@ -218,9 +218,9 @@ def _segments(segments: list[list[nn.Module]]) -> Change:
 
     def change(undo: contextlib.ExitStack) -> Segments:
         for blocks in segments:
-            chain = Chain([block.forward for block in blocks])
+            segment = BlocksInARow([block.forward for block in blocks])
             for index, block in enumerate(blocks):
-                replace_method(block, functools.partial(chain.call, index), undo)
+                replace_method(block, functools.partial(segment.call, index), undo)
         return segments
 
     return change

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tutorial_lib.instruments.planning.chain.simulate import Selective
 from tutorial_lib.instruments.planning.chain.stages import Skip, Stage, outputs
+from tutorial_lib.instruments.segments.tree import Selective
 
 Bytes = NDArray[np.int64]
 Seconds = NDArray[np.float64]

@@ -10,7 +10,7 @@ import math
 from typing import NamedTuple
 
 from tutorial_lib.instruments.planning.chain.costs import Costs
-from tutorial_lib.instruments.planning.chain.simulate import Tree
+from tutorial_lib.instruments.segments.tree import Tree
 
 
 class Choice(NamedTuple):

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tutorial_lib.instruments.planning.chain.costs import Costs
-from tutorial_lib.instruments.planning.chain.simulate import Tree
+from tutorial_lib.instruments.segments.tree import Tree
 
 Row = NDArray[np.float32]
 Part = tuple[int, int]

@@ -10,14 +10,9 @@ from pathlib import Path
 
 from tutorial_lib.instruments.planning.chain import plan_file
 from tutorial_lib.instruments.planning.chain.profiled import Call
-from tutorial_lib.instruments.planning.chain.simulate import (
-    Selective,
-    Simulation,
-    Tree,
-    leaves,
-    simulate,
-)
+from tutorial_lib.instruments.planning.chain.simulate import Simulation, simulate
 from tutorial_lib.instruments.planning.chain.stages import Skip, Stage
+from tutorial_lib.instruments.segments.tree import Selective, Tree, leaves
 from tutorial_lib.units import human_bytes, human_seconds
 
 _SHOWN = 40  # lines of a printed plan

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from tutorial_lib.instruments.planning.chain.profiled import Call
-from tutorial_lib.instruments.planning.chain.simulate import Selective, Tree
 from tutorial_lib.instruments.planning.chain.stages import Skip, Stage
+from tutorial_lib.instruments.segments.tree import Selective, Tree
 
 _FORMAT = "tutorial_lib plan, 1"
 

@@ -5,22 +5,13 @@ It knows nothing of the solver: it walks the tree as PyTorch's nested checkpoint
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Literal
 
 from tutorial_lib.instruments.planning.chain.stages import Skip, Stage, check_chain, outputs
-
-# A number is a stage that is kept; a tuple is a segment, which is dropped and recomputed.
-Tree = tuple["int | Tree", ...]
-
-
-class Selective(int):
-    """A stage of which the results of products are kept; what lies between is made again."""
-
-    def __repr__(self) -> str:
-        return f"Selective({int(self)})"
+from tutorial_lib.instruments.segments.tree import Selective, Tree, leaves
 
 
 @dataclass(frozen=True)
@@ -106,15 +97,6 @@ def simulate(stages: Sequence[Stage], tree: Tree, skips: Sequence[Skip] = ()) ->
     machine.hold("input", 0, stages[0].input_bytes)
     machine.run(tree, first=True)
     return Simulation(tuple(as_run), tuple(machine.events))
-
-
-def leaves(tree: Tree) -> Iterator[int]:
-    """List the stages of a tree, in order."""
-    for item in tree:
-        if isinstance(item, int):
-            yield item
-        else:
-            yield from leaves(item)
 
 
 @dataclass

@@ -12,9 +12,9 @@ from tutorial_lib.instruments.planning.chain.floor import Floor
 from tutorial_lib.instruments.planning.chain.nested import NestedTable, parts_to_solve
 from tutorial_lib.instruments.planning.chain.plan import Plan
 from tutorial_lib.instruments.planning.chain.profiled import Call, Profile
-from tutorial_lib.instruments.planning.chain.simulate import Tree
 from tutorial_lib.instruments.planning.chain.single import best_single
 from tutorial_lib.instruments.planning.chain.stages import Skip, Stage, check_chain
+from tutorial_lib.instruments.segments.tree import Tree
 from tutorial_lib.units import human_bytes
 
 # Up to so many stages all plans are compared, to the byte.

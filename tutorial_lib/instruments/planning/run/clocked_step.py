@@ -7,7 +7,7 @@ import gc
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -17,11 +17,9 @@ from tutorial_lib import device as devices
 from tutorial_lib.instruments.planning.chain.profiled import Call
 from tutorial_lib.instruments.planning.run.apply import install, undo
 from tutorial_lib.instruments.planning.run.find_stages import replaced
-from tutorial_lib.instruments.planning.run.tape import tensors_of
 from tutorial_lib.instruments.private_torch import CALL
-
-if TYPE_CHECKING:
-    from tutorial_lib.instruments.planning.run.execute import Execution
+from tutorial_lib.instruments.segments.deferred import tensors_of
+from tutorial_lib.instruments.segments.execution import Execution
 
 Reading = Any  # a number, or several of them in a tuple
 Loss = Callable[[], Tensor]
@@ -91,7 +89,7 @@ def run_course(
     calls: Sequence[Call],
     loss: Loss,
     read: Callable[[], Reading],
-    look: Callable[[int, Tensor], None] = lambda number, tensor: None,
+    look: Callable[[int, Tensor, bool], None] = lambda number, tensor, is_given: None,
     kept: type[int] = int,
 ) -> Course:
     """Run forward and backward, nothing recomputed as a whole, and read a clock at every boundary.
@@ -101,7 +99,8 @@ def run_course(
         calls: As it calls them.
         loss: Runs the model and gives a scalar.
         read: The clock.
-        look: Gets the number of each value that a stage leaves for later ones, and the tensor.
+        look: Gets the number of each value that a stage leaves for later ones, the tensor, and
+            whether it comes from before the stages.
         kept: How stages are kept: `int` or `Selective`.
     """
     course = Course()
@@ -121,13 +120,12 @@ def run_course(
         course.forward.append(read())
         course.saved.append(last_saved[0])
         course.execution = execution
-        made = {n: t for n, t in values.items() if execution.made_by[n] == piece}
-        if piece < 0:
-            made = dict(enumerate(execution.given(0), start=-1_000_000))
-        for number, tensor in made.items():
+        for number in [n for n in values if execution.made_by[n] == piece]:
+            tensor: Any = values[number]
             if tensor.requires_grad:
-                tensor.register_hook(mark(piece + 1))  # type: ignore[no-untyped-call]
-            look(number, tensor)
+                tensor.register_hook(mark(piece + 1))
+            if tensor.requires_grad or piece >= 0:
+                look(number, tensor, piece < 0)
 
     install(model, calls, tuple(map(kept, range(len(calls)))), observe)
     try:

@@ -11,7 +11,6 @@ from torch import Tensor, nn
 
 from tutorial_lib import device as devices
 from tutorial_lib.instruments.planning.chain.profiled import Call, Method, Profile
-from tutorial_lib.instruments.planning.chain.simulate import Selective
 from tutorial_lib.instruments.planning.chain.stages import Skip, Stage
 from tutorial_lib.instruments.planning.run.clocked_step import (
     Course,
@@ -25,6 +24,7 @@ from tutorial_lib.instruments.planning.run.clocked_step import (
 from tutorial_lib.instruments.planning.run.find_stages import find_stages, first_alike, left_out
 from tutorial_lib.instruments.planning.run.roofline import Roofline, Speed
 from tutorial_lib.instruments.planning.run.stages_from_storages import LABEL, Flow, chain
+from tutorial_lib.instruments.segments.tree import Selective
 from tutorial_lib.memory.private_torch import is_fake as is_fake_tensor
 from tutorial_lib.memory.storages import StorageLog, list_tensors
 from tutorial_lib.memory.timeline import Life
@@ -167,8 +167,10 @@ def _watched(
     """Run a step that recomputes no stage as a whole, count its bytes and predict its time."""
     log, num_bytes = _log(model, device), dict[int, int]()
 
-    def look(number: int, tensor: Tensor) -> None:
-        num_bytes[number] = tensor.untyped_storage().nbytes()
+    def look(number: int, tensor: Tensor, is_given: bool) -> None:
+        # of a large tensor from before the stages, several may get a part each
+        whole, part = tensor.untyped_storage().nbytes(), tensor.numel() * tensor.element_size()
+        num_bytes[number] = part if is_given else whole
         log.label_storages([tensor], f"{LABEL}{number}")
 
     with log, Roofline(speed) as mode:
@@ -180,7 +182,7 @@ def _watched(
     log.finish()
     for parameter in model.parameters():
         log.label_storages([parameter.grad], "gradients")
-    return _Watched(course, Flow.of(course, num_bytes, _given(course)), log.lives())
+    return _Watched(course, Flow.of(course, num_bytes), log.lives())
 
 
 def _with_products(calls: Sequence[Call], course: Course, first: Sequence[int]) -> list[Call]:
@@ -225,15 +227,3 @@ def _forward_alone(
             reshard()
     log.finish()
     return calls, log.lives(), [*ends, log.clock]
-
-
-def _given(course: Course) -> list[tuple[int, int, int]]:
-    """List what comes from before the first call: its bytes, first and last piece to use it."""
-    execution = course.execution
-    assert execution is not None
-    found: dict[int, tuple[int, int, int]] = {}
-    for piece in range(len(execution.pieces)):
-        for tensor in execution.given(piece):
-            size = tensor.numel() * tensor.element_size()
-            found[id(tensor)] = (size, found.get(id(tensor), (0, piece, 0))[1], piece)
-    return list(found.values())

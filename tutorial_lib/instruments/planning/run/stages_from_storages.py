@@ -31,32 +31,27 @@ class Flow:
     values: dict[int, int] = field(default_factory=dict)
 
     @classmethod
-    def of(
-        cls, course: Course, num_bytes: dict[int, int], given: Sequence[tuple[int, int, int]]
-    ) -> Flow:
+    def of(cls, course: Course, num_bytes: dict[int, int]) -> Flow:
         """Read it off a course.
 
         Args:
             course: Of a step.
-            num_bytes: Of each value.
-            given: Of what comes from before the first call: bytes, first and last piece to use it.
+            num_bytes: Of each value that has a gradient, or comes from a stage.
         """
         execution = course.execution
         assert execution is not None
         count = len(execution.pieces) + 2
         boundaries, skips, values = [0] * count, list[Skip](), dict[int, int]()
-        for size, first, last in given:
-            boundaries[1] += size * (first == 0)
-            if last > 0:
-                skips.append(Skip(0, last + 1, size, first == 0))
-        for number, pieces in execution.uses().items():
-            source, size = execution.made_by[number] + 1, num_bytes.get(number, 0)
-            targets = {piece + 1 for piece in pieces} - {source}
+        uses, made_by = execution.uses(), execution.made_by
+        for number in sorted(uses, key=lambda number: made_by[number]):
+            source, size = made_by[number] + 1, num_bytes.get(number, 0)
+            targets = {piece + 1 for piece in uses[number]} - {source}
             if source + 1 in targets:
                 boundaries[source + 1] += size
             if targets and size and max(targets) > source + 1:
                 skips.append(Skip(source, max(targets), size, source + 1 in targets))
-                values[len(skips) - 1] = number
+                if source:  # what comes from before the stages is held as long as they run
+                    values[len(skips) - 1] = number
         return cls(tuple(boundaries), tuple(skips), values)
 
     def priced(self, course: Course, curve: Curve) -> Flow:
