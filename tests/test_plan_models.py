@@ -45,7 +45,7 @@ def test_plans_run_on_real_models(name):
 
 
 @pytest.mark.parametrize("name", ["hf-unet", "hf-llama"])
-def test_stages_may_keep_the_results_of_products_only(name):
+def test_stages_may_keep_the_results_of_matmuls_only(name):
     torch.manual_seed(0)
     model, loss, profile, _, whole = profiled(name, selective=True)
     found, same, peak = executed(model, loss, profile, int(0.65 * whole))

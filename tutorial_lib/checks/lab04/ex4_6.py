@@ -13,7 +13,7 @@ from tutorial_lib.checks import expect, observe, surroundings
 from tutorial_lib.checks.core import Case, Check, CheckError, Result
 from tutorial_lib.checks.lab04 import models
 from tutorial_lib.instruments.planning.chain.costs import Costs
-from tutorial_lib.instruments.planning.chain.exact import choices
+from tutorial_lib.instruments.planning.chain.exact import best_ways
 from tutorial_lib.instruments.planning.chain.plan import Plan
 from tutorial_lib.instruments.planning.chain.simulate import Simulation, simulate
 from tutorial_lib.instruments.planning.chain.solve import floor_bytes, solve
@@ -50,7 +50,7 @@ def _slippery(draw: random.Random, slip: type[Costs]) -> Case:
     while True:
         case = {"stages": models.draw_with_workspace(draw, _FEW), "budget": 0}
         best = Best(case)
-        for needs, *_ in choices(slip.of(best.stages, ())):
+        for needs, *_ in best_ways(slip.of(best.stages, ())):
             budget = best.stages[0].input_bytes + int(needs)
             if budget >= best.floor and best.slipped(slip, budget).peak_bytes > budget:
                 return {**case, "budget": budget}
@@ -86,7 +86,7 @@ class Best:
     def slipped(self, slip: type[Costs], budget: int) -> Simulation:
         """Simulate the tree of a search with a slip."""
         room = budget - self.stages[0].input_bytes
-        trees = [found for found in choices(slip.of(self.stages, ())) if found[0] <= room]
+        trees = [found for found in best_ways(slip.of(self.stages, ())) if found[0] <= room]
         return simulate(self.stages, min(trees, key=lambda found: found[1])[2])
 
     @cached_property

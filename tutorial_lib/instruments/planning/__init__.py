@@ -9,7 +9,7 @@ from tutorial_lib.instruments import load_when_used
 _HOMES = {
     "OPTIMIZERS": "fitting.search",
     "PRECISIONS": "fitting.search",
-    "Choice": "fitting.candidates",
+    "Candidate": "fitting.candidates",
     "Event": "chain.simulate",
     "Fit": "fitting.candidates",
     "Plan": "chain.plan",

@@ -1,4 +1,4 @@
-"""Where PyTorch's fake tensors are not as real ones are, and what they are then given.
+"""Give fake tensors the strides, types and buffers that real kernels give.
 
 A fake tensor has the shape and type that a kernel returns. A few kernels return more bytes than
 that, or lay them out in another order, so that a later operation copies or need not: found by

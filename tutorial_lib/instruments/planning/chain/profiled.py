@@ -25,14 +25,14 @@ class Call:
         kind: Class of the module, and how many parameters it has.
         output: What it gives, each tensor as one without memory.
         is_profiled: Whether the output is known from a run, or only supposed.
-        products: How many products it runs before the last tensor that its backward needs.
+        matmuls: Number of its matmuls before the last tensor that its backward needs.
     """
 
     name: str
     kind: tuple[str, int]
     output: Any
     is_profiled: bool = True
-    products: int = 0
+    matmuls: int = 0
 
     @classmethod
     def of(cls, name: str, module: nn.Module, output: Any) -> Call:
@@ -68,7 +68,7 @@ def kind_of(module: nn.Module) -> tuple[str, int]:
 
 @dataclass(frozen=True)
 class Profile:
-    """A model as a chain: what `solve` and `apply` need to know of it.
+    """A model as a chain, for `solve` and `apply`.
 
     Args:
         stages: What the model does before its first stage, its stages as it calls them, and what

@@ -16,7 +16,7 @@ from tutorial_lib.instruments.segments.tree import Selective, Tree, leaves
 
 @dataclass(frozen=True)
 class Event:
-    """One stage's forward or backward, as it comes in the course of a step.
+    """One stage's forward or backward, in the order of a step.
 
     Args:
         kind: `forward` for the first time that a stage runs, `recompute` for every further one.
@@ -59,7 +59,7 @@ class Simulation:
 
 
 def _ends_segment(now: Event, then: Event) -> bool:
-    """Tell whether a run is the last one of a segment that is run again."""
+    """Tell whether a run is the last one of a recomputed segment."""
     return now.kind == "recompute" and now.keeps and then.kind == "backward"
 
 
@@ -149,7 +149,7 @@ class _Machine:
         made = self.outputs[index] + beside + stage.forward_temporary_bytes
         if keeps:
             made = max(made, stage.saved_bytes + stage.kept_temporary_bytes)
-        is_last = index + 1 == len(self.stages)  # no plan needs to run it again
+        is_last = index + 1 == len(self.stages)  # no plan needs to recompute it
         if stops and not is_last and stage.stopped_temporary_bytes is not None:
             made = stage.saved_bytes + stage.stopped_temporary_bytes
         self._note("recompute" if index in self.seen else "forward", index, keeps, made)

@@ -12,7 +12,7 @@ from torch import nn
 from tutorial_lib.instruments.planning.chain.plan import Plan
 from tutorial_lib.instruments.planning.chain.profiled import Call, kind_of
 from tutorial_lib.instruments.planning.run.find_stages import find_stages, replaced
-from tutorial_lib.instruments.planning.run.products import selective
+from tutorial_lib.instruments.planning.run.matmuls import selective
 from tutorial_lib.instruments.private_torch import CALL
 from tutorial_lib.instruments.segments.deferred import DeferredRun, tensors_of, with_values
 from tutorial_lib.instruments.segments.execution import Execution, Observe, Values
@@ -159,7 +159,7 @@ class _Running:
         return whole
 
     def _execute(self, run: DeferredRun) -> Values:
-        execution = Execution(run, lambda piece: selective(self.calls[piece].products))
+        execution = Execution(run, lambda piece: selective(self.calls[piece].matmuls))
         return execution.all(self.tree, self.observe)
 
 

@@ -13,24 +13,24 @@ from tutorial_lib import device as devices
 from tutorial_lib.instruments.planning.chain.profiled import Call, Method, Profile
 from tutorial_lib.instruments.planning.chain.stages import Skip, Stage
 from tutorial_lib.instruments.planning.run.clocked_step import (
-    Course,
+    ClockedStep,
     Loss,
     check_repeatable,
     measure_times,
     model_untouched,
     record_calls,
-    run_course,
+    run_clocked,
 )
 from tutorial_lib.instruments.planning.run.find_stages import find_stages, first_alike, left_out
 from tutorial_lib.instruments.planning.run.roofline import Roofline, Speed
-from tutorial_lib.instruments.planning.run.stages_from_storages import LABEL, Flow, chain
+from tutorial_lib.instruments.planning.run.stages_from_storages import LABEL, Flow, measure_stages
 from tutorial_lib.instruments.segments.tree import Selective
 from tutorial_lib.memory.private_torch import is_fake as is_fake_tensor
 from tutorial_lib.memory.storages import StorageLog, list_tensors
 from tutorial_lib.memory.timeline import Life
 
 BEFORE, AFTER = "(before)", "(after)"
-_TICKS, _SECONDS, _PRODUCTS = range(3)
+_TICKS, _SECONDS, _MATMULS = range(3)
 
 
 def profile(
@@ -58,7 +58,7 @@ def profile(
         gradients: `there`, as in every micro-batch but the first, or `made` by each backward.
         repeats: Timed runs; the median counts.
         speed: What to predict times with; `None` measures them, or takes an A100's where it cannot.
-        selective: Whether a plan may also keep the results of a stage's products only.
+        selective: Whether a plan may also keep the results of a stage's matmuls only.
         like: A profile with another micro-batch: without memory, stages alike there are run once.
 
     Raises:
@@ -81,16 +81,18 @@ def profile(
             first = first_alike(calls, known) if known and is_fake else list(range(len(names)))
             with left_out(found, [call for i, call in enumerate(calls, 1) if first[i] < i]):
                 run = _watched(model, calls, loss, device, speed or Speed(), kept)
-            course = run.course.take(_SECONDS)
-            timed = course.durations(0.0)
+            clocked = run.clocked.take(_SECONDS)
+            timed = clocked.durations(0.0)
             if method == "measured":
                 timed = measure_times(model, calls, loss, device, repeats, kept)
-            counted, more = chain(run.course.take(_TICKS), run.flow, run.lives, dropped, ends)
-            form = _with_times(counted, names, (*timed, course.early_stops()), keep)
+            counted, more = measure_stages(
+                run.clocked.take(_TICKS), run.flow, run.lives, dropped, ends
+            )
+            form = _with_times(counted, names, (*timed, clocked.early_stops()), keep)
             forms.append(tuple(form[index] for index in first))
             skips = _dearest(skips, more)
             if kept is int:
-                calls = _with_products(calls, run.course, first)
+                calls = _with_matmuls(calls, run.clocked, first)
     where = "CUDA kernels" if is_fake else devices.describe(device)
     return Profile(_either(*forms), skips, names, tuple(calls), method, where)
 
@@ -149,9 +151,9 @@ def _dearest(skips: Sequence[Skip], others: Sequence[Skip]) -> tuple[Skip, ...]:
 
 @dataclass(frozen=True)
 class _Watched:
-    """A step that was watched: a clock of ticks, seconds and products, and what was held."""
+    """A step that was watched: a clock of ticks, seconds and matmuls, and what was held."""
 
-    course: Course
+    clocked: ClockedStep
     flow: Flow
     lives: Sequence[Life]
 
@@ -176,21 +178,21 @@ def _watched(
     with log, Roofline(speed) as mode:
 
         def read() -> tuple[int, float, int]:
-            return log.clock, mode.seconds, mode.products
+            return log.clock, mode.seconds, mode.matmuls
 
-        course = run_course(model, calls, loss, read, look, kept)
+        clocked = run_clocked(model, calls, loss, read, look, kept)
     log.finish()
     for parameter in model.parameters():
         log.label_storages([parameter.grad], "gradients")
-    return _Watched(course, Flow.of(course, num_bytes), log.lives())
+    return _Watched(clocked, Flow.of(clocked, num_bytes), log.lives())
 
 
-def _with_products(calls: Sequence[Call], course: Course, first: Sequence[int]) -> list[Call]:
-    """Note each stage's products before the last tensor that its backward needs."""
-    counts = course.take(_PRODUCTS)
+def _with_matmuls(calls: Sequence[Call], clocked: ClockedStep, first: Sequence[int]) -> list[Call]:
+    """Note each stage's matmuls before the last tensor that its backward needs."""
+    counts = clocked.take(_MATMULS)
     pairs = zip(counts.saved, [0, *counts.forward], strict=False)
-    products = [max(0, saved - before) for saved, before in pairs]
-    return [replace(call, products=products[first[i]]) for i, call in enumerate(calls, 1)]
+    matmuls = [max(0, saved - before) for saved, before in pairs]
+    return [replace(call, matmuls=matmuls[first[i]]) for i, call in enumerate(calls, 1)]
 
 
 def _log(model: nn.Module, device: torch.device) -> StorageLog:

@@ -1,4 +1,4 @@
-"""What can be chosen for a training step of a published model; loads no torch."""
+"""The fields of a recipe, checked by name; loads no torch."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ class Precision(enum.StrEnum):
 
 
 class Attention(enum.StrEnum):
-    """`sdpa` leaves attention to PyTorch's fused kernels, `eager` writes out the scores."""
+    """`sdpa` leaves attention to PyTorch's fused kernels, `eager` keeps all scores."""
 
     SDPA = "sdpa"
     EAGER = "eager"
 
 
 class OptimizerName(enum.StrEnum):
-    """What updates the parameters.
+    """Optimizers of the parameters.
 
     `sgd`: no momentum, no state. `momentum`: SGD with momentum 0.9. `adamw`: PyTorch's, in the
     device's own default implementation, which on CUDA is `foreach`. `adamw-fused`: PyTorch's
@@ -50,7 +50,7 @@ class Shard(enum.StrEnum):
     """How several ranks share the work.
 
     `ddp`: each holds the whole model, and gradients are averaged in buckets. `zero1`: the same, and
-    each holds the optimizer's states of a part of the parameters. `fsdp`: FSDP2, each holds a part
+    each holds the optimizer states of a part of the parameters. `fsdp`: FSDP2, each holds a part
     of every parameter, gathered block by block; `zero3` is another name for it. `zero2`: FSDP2 that
     keeps what forward gathered until backward. `tp`: tensor parallelism, each runs a part of every
     layer, on the same samples.
@@ -69,8 +69,8 @@ UNDIVIDED = (OptimizerName.ADAMW_8BIT, OptimizerName.ADAFACTOR)  # they fail on 
 
 
 @dataclass(frozen=True)
-class Choices:
-    """The choices as data, checked by name; `Recipe` says what each is and makes the step."""
+class RecipeFields:
+    """The fields as data; `Recipe` says what each is and makes the step."""
 
     model: str
     micro_batch: int = 1
