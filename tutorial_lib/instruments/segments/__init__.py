@@ -202,11 +202,7 @@ def _each(modules: list[nn.Module], method: str = "forward") -> Change:
 
     def change(undo: contextlib.ExitStack) -> Segments:
         for module in distinct:
-            forward = getattr(module, method)
-
-            def segment(*args: Any, forward: Forward = forward, **kwargs: Any) -> Any:
-                return checkpointed(forward, args, kwargs)
-
+            segment = functools.partial(checkpointed, getattr(module, method))
             replace_method(module, segment, undo, method)
         return [[module] for module in distinct]
 

@@ -26,7 +26,7 @@ _BROKEN = (
 )
 
 
-def checkpointed(forward: Forward, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+def checkpointed(forward: Forward, *args: Any, **kwargs: Any) -> Any:
     """Run a forward now, keeping its inputs alone, and again during backward."""
     num_args, names = len(args), tuple(kwargs)  # not the values: a closure would keep them alive
 

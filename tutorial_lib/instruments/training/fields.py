@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import enum
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 
@@ -134,21 +134,9 @@ class RecipeFields:
 
     def as_data(self) -> dict[str, Any]:
         """Give the choices as plain data, for JSON."""
-        return {
-            "model": self.model,
-            "micro_batch": self.micro_batch,
-            "seq": self.seq,
-            "size": self.size,
-            "precision": str(self.precision),
-            "attention": str(self.attention),
-            "optimizer": str(self.optimizer),
-            "checkpointing": self.checkpointing,
-            "accumulation": self.accumulation,
-            "overrides": dict(self.overrides),
-            "lora_rank": self.lora_rank,
-            "ranks": self.ranks,
-            "shard": None if self.shard is None else str(self.shard),
-        }
+        data = {f.name: getattr(self, f.name) for f in fields(self)}
+        data["overrides"] = dict(self.overrides)
+        return {k: str(v) if isinstance(v, enum.Enum) else v for k, v in data.items()}
 
 
 def _chosen(name: str, value: str, kind: type[enum.StrEnum]) -> enum.StrEnum:
