@@ -52,7 +52,11 @@ INSTRUMENTS = {
 }
 # The folders of `planning`: each imports from those before it.
 PLANNING = ("chain", "run", "fitting")
-CHECKS = {"checks": {"units", "memory", "models", "private_torch", "cap", "planning", "ranks"}}
+CHECKS = {
+    "checks": {
+        *("units", "memory", "models", "private_torch", "cap", "planning", "ranks", "segments"),
+    }
+}
 SCHOOL = {
     "marks": set(),
     "pythons": set(),

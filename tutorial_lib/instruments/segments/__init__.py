@@ -23,8 +23,8 @@ from typing import Any
 
 from torch import nn
 
-from tutorial_lib.instruments.segments.blocks import BlocksInARow, Forward, checkpointed
 from tutorial_lib.instruments.segments.find import find_blocks, find_chain, find_parts
+from tutorial_lib.instruments.segments.one_module import Forward, checkpointed
 
 __all__ = [
     "STRATEGIES",
@@ -211,6 +211,7 @@ def _each(modules: list[nn.Module], method: str = "forward") -> Change:
 
 def _segments(segments: list[list[nn.Module]]) -> Change:
     """Make runs of blocks a segment each: its last block runs all, the others pass on."""
+    from tutorial_lib.instruments.segments.blocks import BlocksInARow  # seldom used, and large
 
     def change(undo: contextlib.ExitStack) -> Segments:
         for blocks in segments:

@@ -1,4 +1,4 @@
-"""Segments of one module, and segments of several blocks in a row."""
+"""Segments of several blocks in a row."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ import copy
 import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
-
-from torch.utils.checkpoint import checkpoint
 
 from tutorial_lib.instruments.private_torch import tree_flatten
 from tutorial_lib.instruments.segments.deferred import (
@@ -18,31 +16,16 @@ from tutorial_lib.instruments.segments.deferred import (
 )
 from tutorial_lib.instruments.segments.execution import Execution
 
-Forward = Callable[..., Any]
-
 _BROKEN = (
     "The blocks of a segment must be called one right after the other, with the same further "
     "arguments, and this model does something between them, or skips one. Try per-block."
 )
 
 
-def checkpointed(forward: Forward, *args: Any, **kwargs: Any) -> Any:
-    """Run a forward now, keeping its inputs alone, and again during backward."""
-    num_args, names = len(args), tuple(kwargs)  # not the values: a closure would keep them alive
-
-    # All values go in by position: checkpoint looks there for the devices whose random state it
-    # must keep. Keywords would be mistaken for its own.
-    def run(*values: Any) -> Any:
-        named = dict(zip(names, values[num_args:], strict=True))
-        return forward(*values[:num_args], **named)
-
-    return checkpoint(run, *args, *kwargs.values(), use_reentrant=False)
-
-
 class BlocksInARow:
     """The blocks of one segment: the last one runs them all, those before it only pass on."""
 
-    def __init__(self, forwards: Sequence[Forward]) -> None:
+    def __init__(self, forwards: Sequence[Callable[..., Any]]) -> None:
         self.forwards = forwards
 
     def call(self, index: int, *args: Any, **kwargs: Any) -> Any:

@@ -62,8 +62,7 @@ def profile(
         like: A profile with another micro-batch: without memory, stages alike there are run once.
 
     Raises:
-        ValueError: When no stage is found, or one gives another output with the same random
-            numbers; the model is as before.
+        ValueError: When no stage is found, or one does not repeat; the model is as before.
     """
     found = find_stages(model, stages)
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
@@ -85,9 +84,8 @@ def profile(
             timed = clocked.durations(0.0)
             if method == "measured":
                 timed = measure_times(model, calls, loss, device, repeats, kept)
-            counted, more = measure_stages(
-                run.clocked.take(_TICKS), run.flow, run.lives, dropped, ends
-            )
+            ticks = run.clocked.take(_TICKS)
+            counted, more = measure_stages(ticks, run.flow, run.lives, dropped, ends)
             form = _with_times(counted, names, (*timed, clocked.early_stops()), keep)
             forms.append(tuple(form[index] for index in first))
             skips = _dearest(skips, more)
