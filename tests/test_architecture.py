@@ -38,7 +38,7 @@ LEARNERS = {
 INSTRUMENTS = {
     "private_torch": {"memory"},
     "cap": {"units", "device", "memory"},
-    "segments": set(),
+    "segments": {"private_torch"},
     "frameworks": set(),
     "emulated": {"units"},
     "figures": {"units", "plots"},
@@ -53,7 +53,13 @@ INSTRUMENTS = {
         *("private_torch", "segments", "figures", "predicting", "training"),
     },
 }
-CHECKS = {"checks": {"units", "memory", "models", "private_torch", "cap", "planning", "ranks"}}
+# The folders of `planning`: each imports from those before it.
+PLANNING = ("chain", "run", "fitting")
+CHECKS = {
+    "checks": {
+        *("units", "memory", "models", "private_torch", "cap", "planning", "ranks", "segments"),
+    }
+}
 SCHOOL = {
     "marks": set(),
     "pythons": set(),
@@ -205,6 +211,21 @@ def test_wings_import_downward_only():
         assert not [name for allowed in rooms.values() for name in allowed - below]
         order |= rooms
     assert list(TopologicalSorter(order).static_order())  # raises CycleError
+
+
+def test_the_folders_of_planning_import_from_those_before():
+    room = "instruments.planning"
+
+    def forbidden(path):
+        before = PLANNING[: PLANNING.index(path.parent.name) + 1]
+        allowed = tuple(f"{room}.{folder}." for folder in before)
+        named = {name for name in imports_of(path, types=True) if f"{name}.".startswith(f"{room}.")}
+        named -= {f"{room}.{folder}" for folder in before}  # the folder itself, as in every import
+        return {name for name in named if not name.startswith(allowed)}
+
+    files = [path for path in MODULES if path.parent.parent == file_of(room).parent]
+    assert {path.parent.name for path in files} == set(PLANNING)
+    assert offenders(forbidden, files) == {}
 
 
 def file_of(name):

@@ -11,12 +11,12 @@ from math import comb
 import pytest
 
 from tutorial_lib.instruments import planning
-from tutorial_lib.instruments.planning.costs import Costs
-from tutorial_lib.instruments.planning.exact import choices
-from tutorial_lib.instruments.planning.floor import Floor
-from tutorial_lib.instruments.planning.nested import NestedTable, parts_to_solve
-from tutorial_lib.instruments.planning.simulate import Selective, leaves
-from tutorial_lib.instruments.planning.single import best_single
+from tutorial_lib.instruments.planning.chain.costs import Costs
+from tutorial_lib.instruments.planning.chain.exact import best_ways
+from tutorial_lib.instruments.planning.chain.floor import Floor
+from tutorial_lib.instruments.planning.chain.nested import NestedTable, parts_to_solve
+from tutorial_lib.instruments.planning.chain.single import best_single
+from tutorial_lib.instruments.segments.tree import Selective, leaves
 
 
 def equal(count, ratio=1, boundary=1):
@@ -189,7 +189,7 @@ def test_the_tables_for_long_chains_agree_with_the_exact_solver_on_short_ones():
     for _ in range(25):
         stages, skips = drawn(rng, rng.randint(2, 8))
         costs = Costs.of(stages, skips)
-        best = choices(costs)
+        best = best_ways(costs)
         assert Floor(costs).num_bytes == best[0].needs
         plain = sum(stage.forward_seconds + stage.backward_seconds for stage in stages)
         for choice in best:
@@ -406,7 +406,7 @@ def test_a_stop_that_is_longer_than_the_forward_is_refused():
 
 
 # A selective stage keeps less, and its backward holds what it makes again.
-def test_a_stage_may_keep_the_results_of_its_products_only():
+def test_a_stage_may_keep_the_results_of_its_matmuls_only():
     stage = planning.Stage(forward_seconds=3, backward_seconds=6, input_bytes=1, saved_bytes=9)
     form = replace(stage, saved_bytes=4, backward_temporary_bytes=5, backward_seconds=7)
     stages = [replace(stage, selective=form)] * 12
@@ -414,6 +414,6 @@ def test_a_stage_may_keep_the_results_of_its_products_only():
     assert found.peak_bytes == 55
     assert found.seconds == 11 * 10 + 9  # the last one is kept whole for free
     assert all(isinstance(leaf, Selective) for leaf in found.tree[:-1])
-    assert "0-10      products kept" in str(found)
+    assert "0-10      matmuls kept" in str(found)
     with pytest.raises(ValueError, match="Stage 1 cannot be kept selectively"):
         planning.Plan(tuple(stages), ((0, Selective(1)), *range(2, 12)))

@@ -8,8 +8,8 @@ import torch
 from plan_models import executed, profiled
 
 from tutorial_lib.instruments import planning
-from tutorial_lib.instruments.planning.calls import Call
-from tutorial_lib.instruments.planning.simulate import Selective
+from tutorial_lib.instruments.planning.chain.profiled import Call
+from tutorial_lib.instruments.segments.tree import Selective
 from tutorial_lib.school.commands.main import run
 
 MODEL = """
@@ -62,7 +62,7 @@ def test_a_plan_comes_back_from_its_file_as_it_was(name, tmp_path):
         assert getattr(again, field) == getattr(found, field), field
     assert again.simulation == found.simulation
     for ours, theirs in zip(again.calls, found.calls, strict=True):
-        assert (ours.name, ours.kind, ours.products) == (theirs.name, theirs.kind, theirs.products)
+        assert (ours.name, ours.kind, ours.matmuls) == (theirs.name, theirs.kind, theirs.matmuls)
         assert [(t.shape, t.dtype) for t in ours.tensors] == [
             (t.shape, t.dtype) for t in theirs.tensors
         ]
@@ -70,7 +70,7 @@ def test_a_plan_comes_back_from_its_file_as_it_was(name, tmp_path):
     loss().backward()
 
 
-def test_stages_that_keep_products_come_back_as_well(tmp_path):
+def test_stages_that_keep_matmuls_come_back_as_well(tmp_path):
     model, loss, profile, _, whole = profiled("hf-llama", selective=True)
     found, _, _ = executed(model, loss, profile, int(0.65 * whole))
     found.save(tmp_path / "plan.json")
@@ -78,6 +78,9 @@ def test_stages_that_keep_products_come_back_as_well(tmp_path):
     assert list(map(type, again.tree)) == list(map(type, found.tree))
     assert Selective in map(type, again.tree)
     assert again.simulation == found.simulation
+    first_name = (tmp_path / "plan.json").read_text().replace('"matmuls"', '"products"')
+    (tmp_path / "plan.json").write_text(first_name)
+    assert planning.Plan.load(tmp_path / "plan.json").calls[1].matmuls == found.calls[1].matmuls > 0
 
 
 def test_a_plan_that_the_shell_found_trains_in_a_script(tmp_path, run_python):

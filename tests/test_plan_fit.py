@@ -9,7 +9,7 @@ import pytest
 
 from tutorial_lib import memory
 from tutorial_lib.instruments import figures, planning, published, ranks
-from tutorial_lib.instruments.planning import predictions
+from tutorial_lib.instruments.planning.fitting import predictions
 from tutorial_lib.instruments.training import Recipe
 from tutorial_lib.school.commands.main import run
 from tutorial_lib.units import GIB, KIB, MIB, parse_bytes
@@ -49,7 +49,7 @@ def test_the_fastest_that_fits_really_fits(tiny, enough):
     assert enough <= best.peak_bytes <= budget
     assert best.micro_batch * best.accumulation == 2
     assert best.plan.overhead > 0
-    assert all(best.seconds <= choice.seconds for choice in found.choices if choice.fits)
+    assert all(best.seconds <= choice.seconds for choice in found.candidates if choice.fits)
 
     # the same step, predicted by hand
     def make_step():
@@ -102,7 +102,7 @@ def test_one_of_stages_that_are_alike_stands_for_all(tiny, monkeypatch):
     for found, full in zip(once, profiled(), strict=True):
         assert numbers(found) == pytest.approx(numbers(full), rel=1e-9)
         assert found.skips == full.skips
-        assert [call.products for call in found.calls] == [call.products for call in full.calls]
+        assert [call.matmuls for call in found.calls] == [call.matmuls for call in full.calls]
 
 
 @pytest.mark.parametrize("precision", ["bf16", "bf16-amp"])

@@ -11,7 +11,8 @@ from torch import nn
 
 from tutorial_lib import memory
 from tutorial_lib.instruments import planning, published
-from tutorial_lib.instruments.planning.simulate import Selective
+from tutorial_lib.instruments.segments import execution
+from tutorial_lib.instruments.segments.tree import Selective
 from tutorial_lib.models.gpt import GPT, GPTConfig
 
 # Counted peak / planned one, where the plan is not exact: always on the safe side. A recomputed
@@ -45,7 +46,7 @@ def test_plans_run_on_real_models(name):
 
 
 @pytest.mark.parametrize("name", ["hf-unet", "hf-llama"])
-def test_stages_may_keep_the_results_of_products_only(name):
+def test_stages_may_keep_the_results_of_matmuls_only(name):
     torch.manual_seed(0)
     model, loss, profile, _, whole = profiled(name, selective=True)
     found, same, peak = executed(model, loss, profile, int(0.65 * whole))
@@ -256,6 +257,21 @@ def test_any_sequential_runs_by_a_plan_that_was_never_profiled():
     after = gradients(model, lambda: model(x).square().mean())
     planning.undo(model)
     assert all(torch.equal(before[name], after[name]) for name in before)
+
+
+def test_a_segment_gets_what_comes_from_before_the_stages_as_an_argument(monkeypatch):
+    """PyTorch's checkpoint keeps the random state of those devices alone that arguments are on."""
+    right, seen = execution.checkpoint, []
+    monkeypatch.setattr(
+        execution,
+        "checkpoint",
+        lambda function, *args, **asked: seen.append(args) or right(function, *args, **asked),
+    )
+    model, x = nn.Sequential(*(nn.Linear(4, 4) for _ in range(3))), torch.randn(2, 4)
+    stage = planning.Stage(forward_seconds=1, backward_seconds=2, input_bytes=4, saved_bytes=8)
+    planning.apply(model, planning.Plan((stage,) * 3, ((0, 1), 2)))
+    model(x).sum().backward()
+    assert [[given is x for given in args] for args in seen] == [[True]]
 
 
 def test_a_model_is_profiled_without_its_memory():

@@ -527,6 +527,21 @@ def test_blocks_that_are_no_chain_raise_and_give_no_wrong_number(between):
     model(torch.ones(1, 4))  # and works as before
 
 
+def test_the_last_block_of_a_segment_may_be_called_twice_with_the_same_state():
+    class Doubled(TupleModel):
+        def forward(self, x):
+            for first, second in zip(self.layers[::2], self.layers[1::2], strict=True):
+                state = first(x, 1.0)[0]
+                x = second(state, 1.0)[0] + second(state, 1.0)[0]
+            return x.square().mean()
+
+    model, x = Doubled().eval(), torch.randn(3, 8)  # without dropout
+    _, expected, _ = gradients(model, lambda: model(x), "none")
+    _, found, _ = gradients(model, lambda: model(x), "every-2")
+    for key, gradient in found.items():
+        torch.testing.assert_close(gradient, expected[key])
+
+
 def test_other_arguments_for_other_blocks_are_refused():
     class Masked(TupleModel):
         def forward(self, x):

@@ -305,7 +305,7 @@ IN_LABS = {
     ),
     "the solver's source": (
         *("lab04", "4.5"),
-        "import inspect, tutorial_lib.instruments.planning.floor as floor\n"
+        "import inspect, tutorial_lib.instruments.planning.chain.floor as floor\n"
         "exec(inspect.getsource(floor))\ndef smallest_budget(stages):\n"
         "    return floor_bytes(stages)\n",
     ),

@@ -4,7 +4,7 @@ import math
 from functools import cache
 
 from tutorial_lib.instruments.planning import solve
-from tutorial_lib.instruments.planning.stages import Stage
+from tutorial_lib.instruments.planning.chain.stages import Stage
 from wrong_answers import right, wrong
 
 

@@ -4,7 +4,7 @@ import math
 from functools import cache
 
 from tutorial_lib.instruments import planning
-from tutorial_lib.instruments.planning.solve import solve
+from tutorial_lib.instruments.planning.chain.solve import solve
 from wrong_answers import right, solved, wrong
 
 

@@ -25,7 +25,7 @@ METERS = (
 LOG = "tutorial_lib.memory.storages:StorageLog"  # what they are made of
 # All that the library's solver of plans is made of.
 SOLVER = tuple(
-    f"tutorial_lib.instruments.planning.{name}"
+    f"tutorial_lib.instruments.planning.chain.{name}"
     for name in ("solve", "costs", "floor", "exact", "nested", "single")
 )
 

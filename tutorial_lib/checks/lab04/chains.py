@@ -8,9 +8,11 @@ from typing import Any
 from torch import Tensor, nn
 
 from tutorial_lib.checks.vocabulary import Case, CheckError, Draw
-from tutorial_lib.instruments import planning
-from tutorial_lib.instruments.planning.costs import Bytes, Costs
-from tutorial_lib.instruments.planning.simulate import Tree, leaves
+from tutorial_lib.instruments.planning.chain.costs import Bytes, Costs
+from tutorial_lib.instruments.planning.chain.stages import Stage
+from tutorial_lib.instruments.planning.run.profile import profile
+from tutorial_lib.instruments.planning.run.roofline import Speed
+from tutorial_lib.instruments.segments.tree import Tree, leaves
 
 _DEEPEST = 200  # of a tree; no case has as many stages
 
@@ -132,11 +134,9 @@ def single_trees(count: int, start: int = 0) -> Iterator[Tree]:
             yield (tuple(range(start, stop)), *later)
 
 
-def chain_of(layers: nn.Sequential, rows: Tensor) -> list[planning.Stage]:
+def chain_of(layers: nn.Sequential, rows: Tensor) -> list[Stage]:
     """Profile layers as a chain; seconds are predicted, so they are the same everywhere."""
-    found = planning.profile(
-        layers, lambda: layers(rows), stages=list(layers), speed=planning.Speed()
-    )
+    found = profile(layers, lambda: layers(rows), stages=list(layers), speed=Speed())
     *first, last = found.stages[1:-1]
     return [*first, replace(last, output_bytes=found.stages[-1].input_bytes)]
 

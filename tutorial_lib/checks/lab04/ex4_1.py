@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 from tutorial_lib.checks.lab04 import chains, given
 from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Exercise, Faults, Result, read, value
 from tutorial_lib.checks.vocabulary.expect import EXACT
-from tutorial_lib.instruments import planning
+from tutorial_lib.instruments.planning.chain.simulate import Event, Simulation, simulate
 
 # Number of stages, and length of a segment: the last one is shorter, or all, or one stage.
 _SHAPES = ((6, 2), (5, 1), (9, 4), (8, 3), (4, 4))
@@ -23,12 +23,12 @@ def _cases(draw: Draw) -> Cases:
         yield {"stages": chains.draw_stages(draw, count), "length": length}
 
 
-def _simulated(case: Case) -> planning.Simulation:
+def _simulated(case: Case) -> Simulation:
     stages = given.stages_of(case)
-    return planning.simulate(stages, chains.in_segments(len(stages), case["length"]))
+    return simulate(stages, chains.in_segments(len(stages), case["length"]))
 
 
-def _judge(case: Case, result: Result, right: planning.Simulation) -> None:
+def _judge(case: Case, result: Result, right: Simulation) -> None:
     where = f"{len(right.stages)} stages in segments of {case['length']}: "
     value(
         result["seconds"],
@@ -58,7 +58,7 @@ def _judge(case: Case, result: Result, right: planning.Simulation) -> None:
     )
 
 
-def _time_faults(right: planning.Simulation, length: int) -> Faults:
+def _time_faults(right: Simulation, length: int) -> Faults:
     forwards = [stage.forward_seconds for stage in right.stages]
     plain = sum(forwards) + sum(stage.backward_seconds for stage in right.stages)
     again = right.seconds - plain
@@ -79,7 +79,7 @@ def _peaks(case: Case) -> Iterable[int]:
     return right.peak_bytes, *dict(_peak_faults(right, case["length"])).values()
 
 
-def _peak_faults(right: planning.Simulation, length: int) -> Faults:
+def _peak_faults(right: Simulation, length: int) -> Faults:
     stages, count = right.stages, len(right.stages)
     inputs, saved = [s.input_bytes for s in stages], [s.saved_bytes for s in stages]
     # each with the first stage of its segment
@@ -88,12 +88,12 @@ def _peak_faults(right: planning.Simulation, length: int) -> Faults:
     first = max((e.held_bytes for e, _ in events if not e.keeps and e.kind == "forward"), default=0)
     insides = [sum(saved[at : at + length]) for at in range(0, count, length)]
 
-    def peak(change: Callable[[planning.Event, int], int]) -> int:
+    def peak(change: Callable[[Event, int], int]) -> int:
         return max(first, *(event.held_bytes + change(event, start) for event, start in backward))
 
     yield from {
         "that is the peak of a step that keeps everything.": (
-            planning.simulate(stages, tuple(range(count))).peak_bytes
+            simulate(stages, tuple(range(count))).peak_bytes
         ),
         "boundaries and the largest inside are in it, and what a stage holds while it runs is not: "
         "that is what kept_needs gives.": sum(inputs[::length]) + max(insides),

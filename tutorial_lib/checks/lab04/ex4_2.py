@@ -3,7 +3,7 @@
 from tutorial_lib.checks.given import CheckError, observe
 from tutorial_lib.checks.lab04 import chains, given
 from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Exercise, Result, expect, read
-from tutorial_lib.instruments import planning
+from tutorial_lib.instruments.planning.chain.simulate import simulate
 
 _TOLERANCE = 0.03
 _TREES = (
@@ -31,7 +31,7 @@ class Planned:
         loss.backward()
         self.loss, self.gradients = loss.item(), observe.gradients_of(layers)
         stages = chains.chain_of(given.make_layers(case), rows)
-        self.simulation = planning.simulate(stages, self.tree)
+        self.simulation = simulate(stages, self.tree)
 
 
 def _judge(case: Case, result: Result, planned: Planned) -> None:

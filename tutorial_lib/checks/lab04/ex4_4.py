@@ -2,8 +2,9 @@
 
 from tutorial_lib.checks.lab04 import chains, given
 from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Exercise, Result, no_fault
-from tutorial_lib.instruments import planning
-from tutorial_lib.instruments.planning.simulate import Tree, leaves
+from tutorial_lib.instruments.planning.chain.simulate import simulate
+from tutorial_lib.instruments.planning.chain.stages import Stage
+from tutorial_lib.instruments.segments.tree import Tree, leaves
 
 _INSIDE = 10**6  # units; a boundary is one
 
@@ -15,10 +16,8 @@ def _cases(draw: Draw) -> Cases:
 
 def held(tree: Tree, num_stages: int) -> tuple[int, int, int]:
     """Count the stages kept at once in a tree, the places that it takes beside, and forwards."""
-    stage = planning.Stage(
-        forward_seconds=1, backward_seconds=1, input_bytes=1, saved_bytes=_INSIDE
-    )
-    simulated = planning.simulate([stage] * num_stages, tree)
+    stage = Stage(forward_seconds=1, backward_seconds=1, input_bytes=1, saved_bytes=_INSIDE)
+    simulated = simulate([stage] * num_stages, tree)
     peak = simulated.peak_bytes
     # the gradient, and the input of the stage that goes backward, are in hand
     return peak // _INSIDE, max(1, peak % _INSIDE - 2), sum(simulated.counts)

@@ -7,10 +7,12 @@ import numpy as np
 
 from tutorial_lib.checks.lab04 import chains, given
 from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Exercise, Faults, Result, value
-from tutorial_lib.instruments import planning
-from tutorial_lib.instruments.planning.costs import Bytes, Costs
-from tutorial_lib.instruments.planning.floor import Floor
-from tutorial_lib.instruments.planning.simulate import Tree
+from tutorial_lib.instruments.planning.chain.costs import Bytes, Costs
+from tutorial_lib.instruments.planning.chain.floor import Floor
+from tutorial_lib.instruments.planning.chain.simulate import simulate
+from tutorial_lib.instruments.planning.chain.solve import floor_bytes
+from tutorial_lib.instruments.planning.chain.stages import Stage
+from tutorial_lib.instruments.segments.tree import Tree
 
 
 class _NoLastSplit(Floor):
@@ -32,7 +34,7 @@ class _NoBoundary(Floor):
 def _cases(draw: Draw) -> Cases:
     def values(case: Case) -> Iterator[int]:
         stages = given.stages_of(case)
-        yield (floor := planning.floor_bytes(stages))
+        yield (floor := floor_bytes(stages))
         yield from (value for _, value in _faults(stages, floor))
 
     yield chains.telling(lambda: {"stages": chains.draw_with_workspace(draw, 6)}, values)
@@ -41,7 +43,7 @@ def _cases(draw: Draw) -> Cases:
 
 def _judge(case: Case, result: Result) -> None:
     stages = given.stages_of(case)
-    floor = planning.floor_bytes(stages)
+    floor = floor_bytes(stages)
     value(
         result["floor"],
         floor,
@@ -54,11 +56,11 @@ def _judge(case: Case, result: Result) -> None:
     )
 
 
-def _faults(stages: list[planning.Stage], floor: int) -> Faults:
+def _faults(stages: list[Stage], floor: int) -> Faults:
     count, first = len(stages), stages[0].input_bytes
 
     def peak(tree: Tree) -> int:
-        return planning.simulate(stages, tree).peak_bytes
+        return simulate(stages, tree).peak_bytes
 
     costs, halves = Costs.of(stages, ()), (tuple(range(count // 2)), *range(count // 2, count))
     yield from {

@@ -8,9 +8,11 @@ from typing import Any
 from tutorial_lib.checks.given import CheckError
 from tutorial_lib.checks.lab04 import chains, given
 from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Exercise, Faults, Result, expect
-from tutorial_lib.instruments import planning
-from tutorial_lib.instruments.planning.costs import Costs
-from tutorial_lib.instruments.planning.exact import choices
+from tutorial_lib.instruments.planning.chain.costs import Costs
+from tutorial_lib.instruments.planning.chain.exact import best_ways
+from tutorial_lib.instruments.planning.chain.plan import Plan
+from tutorial_lib.instruments.planning.chain.simulate import Simulation, simulate
+from tutorial_lib.instruments.planning.chain.solve import floor_bytes, solve
 
 # Number of stages, and budget: a share of the way from the floor to a step that keeps everything.
 _FEW = 6
@@ -23,7 +25,7 @@ def _cases(draw: Draw) -> Cases:
     for count, share in _BUDGETS:
         case = {"stages": chains.draw_stages(draw, count), "budget": 0}
         best = Best(case)
-        most = planning.simulate(best.stages, tuple(range(count))).peak_bytes
+        most = simulate(best.stages, tuple(range(count))).peak_bytes
         cases.append({**case, "budget": best.floor + int(share * (most - best.floor))})
     yield from cases
     yield from (_slippery(draw, slip) for slip in chains.AT_THE_END.values())
@@ -45,7 +47,7 @@ def _slippery(draw: Draw, slip: type[Costs]) -> Case:
     while True:
         case = {"stages": chains.draw_with_workspace(draw, _FEW), "budget": 0}
         best = Best(case)
-        for needs, *_ in choices(slip.of(best.stages, ())):
+        for needs, *_ in best_ways(slip.of(best.stages, ())):
             budget = best.stages[0].input_bytes + int(needs)
             if budget >= best.floor and best.slipped(slip, budget).peak_bytes > budget:
                 return {**case, "budget": budget}
@@ -57,7 +59,7 @@ def _nested(draw: Draw) -> Case:
         case = {"stages": chains.draw_stages(draw, _FEW), "budget": 0}
         best = Best(case)
         for budget in sorted({peak for peak, _ in best.single}):
-            fastest = planning.solve(best.stages, budget_bytes=budget)
+            fastest = solve(best.stages, budget_bytes=budget)
             if fastest.seconds < best.single_seconds(budget):
                 return {**case, "budget": budget}
 
@@ -71,24 +73,24 @@ class Best:
     @cached_property
     def floor(self) -> int:
         """The smallest budget."""
-        return planning.floor_bytes(self.stages)
+        return floor_bytes(self.stages)
 
     @cached_property
-    def planned(self) -> planning.Plan:
+    def planned(self) -> Plan:
         """The fastest one within the budget."""
-        return planning.solve(self.stages, budget_bytes=self.budget)
+        return solve(self.stages, budget_bytes=self.budget)
 
-    def slipped(self, slip: type[Costs], budget: int) -> planning.Simulation:
+    def slipped(self, slip: type[Costs], budget: int) -> Simulation:
         """Simulate the tree of a search with a slip."""
         room = budget - self.stages[0].input_bytes
-        trees = [found for found in choices(slip.of(self.stages, ())) if found[0] <= room]
-        return planning.simulate(self.stages, min(trees, key=lambda found: found[1])[2])
+        trees = [found for found in best_ways(slip.of(self.stages, ())) if found[0] <= room]
+        return simulate(self.stages, min(trees, key=lambda found: found[1])[2])
 
     @cached_property
     def single(self) -> list[tuple[int, float]]:
         """Peak and seconds of all trees without a segment in a segment."""
         trees = chains.single_trees(len(self.stages))
-        runs = [planning.simulate(self.stages, tree) for tree in trees]
+        runs = [simulate(self.stages, tree) for tree in trees]
         return [(run.peak_bytes, run.seconds) for run in runs]
 
     def single_seconds(self, budget: int) -> float:
@@ -110,7 +112,7 @@ def _judge(case: Case, result: Result, best: Best) -> None:
             f"{smallest if best.budget == best.floor else ''}."
         )
     tree = chains.read_tree(result["tree"], len(best.stages), f"{where}the tree")
-    simulated = planning.simulate(best.stages, tree)
+    simulated = simulate(best.stages, tree)
     if simulated.peak_bytes > best.budget:
         raise CheckError(f"{where}{_over(best, tree, simulated)}")
     expect.close(
@@ -138,7 +140,7 @@ def _judge_refusal(said: str, where: str, floor: int) -> None:
         )
 
 
-def _over(best: Best, tree: Any, simulated: planning.Simulation) -> str:
+def _over(best: Best, tree: Any, simulated: Simulation) -> str:
     over = simulated.peak_bytes - best.budget
     keeps_all = simulated.counts == (1,) * len(best.stages)
     for words, slip in chains.AT_THE_END.items():
@@ -155,11 +157,11 @@ def _over(best: Best, tree: Any, simulated: planning.Simulation) -> str:
     )
 
 
-def _slow(best: Best, simulated: planning.Simulation) -> Faults:
+def _slow(best: Best, simulated: Simulation) -> Faults:
     if simulated.peak_bytes <= best.floor:
         yield (
             "it is the tree with the smallest peak. What the budget leaves is to buy time.",
-            planning.solve(best.stages, budget_bytes=best.floor).seconds,
+            solve(best.stages, budget_bytes=best.floor).seconds,
         )
     if len(best.stages) <= _FEW:
         yield (

@@ -21,15 +21,15 @@ from tutorial_lib.checks.given import (
     surroundings,
 )
 from tutorial_lib.checks.given.values import plain
-from tutorial_lib.instruments import planning
-from tutorial_lib.instruments.planning.simulate import Tree
+from tutorial_lib.instruments.planning.chain.stages import Stage
+from tutorial_lib.instruments.segments.tree import Tree
 
 _NO_SIMULATION = forbid.Forbidden(
     "planning.simulate and planning.Plan are the oracle here, so your function may not call them: "
     "add up what is held, stage by stage.",
     (
-        "tutorial_lib.instruments.planning.simulate:simulate",
-        "tutorial_lib.instruments.planning.simulate:_Machine",
+        "tutorial_lib.instruments.planning.chain.simulate:simulate",
+        "tutorial_lib.instruments.planning.chain.simulate:_Machine",
     ),
 )
 NO_SOLVER = forbid.Forbidden(
@@ -39,13 +39,13 @@ NO_SOLVER = forbid.Forbidden(
 )
 _NO_RUNNER = forbid.Forbidden(
     "planning.apply runs a tree, and that is what you write here: use torch.utils.checkpoint.",
-    ("tutorial_lib.instruments.planning.execute", "tutorial_lib.instruments.planning.apply"),
+    ("tutorial_lib.instruments.segments.execution", "tutorial_lib.instruments.planning.run.apply"),
 )
 
 
-def stages_of(case: Case) -> list[planning.Stage]:
+def stages_of(case: Case) -> list[Stage]:
     """Make a case's chain."""
-    return [planning.Stage(**stage) for stage in case["stages"]]
+    return [Stage(**stage) for stage in case["stages"]]
 
 
 class MeanSquare(nn.Module):

@@ -62,7 +62,7 @@ def fits(found: Any) -> CourseFigure:
     Raises:
         ValueError: When nothing fits: there is nothing to draw.
     """
-    fitting = [choice for choice in found.choices if choice.fits]
+    fitting = [choice for choice in found.candidates if choice.fits]
     if found.best is None:
         raise ValueError(
             f"Nothing fits {human_bytes(found.budget_bytes)}, so that there is nothing to draw: "
@@ -88,7 +88,7 @@ def fits(found: Any) -> CourseFigure:
     line_legend(axes)
     best = found.best
     figure.alt = (
-        f"{title}: {len(fitting)} of {len(found.choices)} choices fit "
+        f"{title}: {len(fitting)} of {len(found.candidates)} choices fit "
         f"{human_bytes(found.budget_bytes)}. Fastest: {best.precision}, {best.optimizer}, "
         f"{best.micro_batch} x {best.accumulation}, peak {human_bytes(best.peak_bytes)}, "
         f"{human_seconds(best.seconds)} an update."

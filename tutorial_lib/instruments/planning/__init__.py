@@ -1,32 +1,30 @@
-"""What to checkpoint under a budget: profile a model's stages, solve, run the plan."""
+"""What to checkpoint under a budget: profile a model's stages, solve, run the plan.
 
-from tutorial_lib.instruments.planning.apply import apply, undo
-from tutorial_lib.instruments.planning.choices import Choice, Fit
-from tutorial_lib.instruments.planning.fit import OPTIMIZERS, PRECISIONS, fit
-from tutorial_lib.instruments.planning.profile import Profile, profile
-from tutorial_lib.instruments.planning.roofline import Speed
-from tutorial_lib.instruments.planning.schedule import Plan
-from tutorial_lib.instruments.planning.simulate import Event, Simulation, simulate
-from tutorial_lib.instruments.planning.solve import floor_bytes, solve
-from tutorial_lib.instruments.planning.stages import Skip, Stage
+`chain` knows stages as numbers and solves, `run` profiles models and runs them by a plan, and
+`fitting` searches recipes. Each imports only from those before it.
+"""
 
-__all__ = [
-    "OPTIMIZERS",
-    "PRECISIONS",
-    "Choice",
-    "Event",
-    "Fit",
-    "Plan",
-    "Profile",
-    "Simulation",
-    "Skip",
-    "Speed",
-    "Stage",
-    "apply",
-    "fit",
-    "floor_bytes",
-    "profile",
-    "simulate",
-    "solve",
-    "undo",
-]
+from tutorial_lib.instruments import load_when_used
+
+_HOMES = {
+    "OPTIMIZERS": "fitting.search",
+    "PRECISIONS": "fitting.search",
+    "Candidate": "fitting.candidates",
+    "Event": "chain.simulate",
+    "Fit": "fitting.candidates",
+    "Plan": "chain.plan",
+    "Profile": "chain.profiled",
+    "Simulation": "chain.simulate",
+    "Skip": "chain.stages",
+    "Speed": "run.roofline",
+    "Stage": "chain.stages",
+    "apply": "run.apply",
+    "fit": "fitting.search",
+    "floor_bytes": "chain.solve",
+    "profile": "run.profile",
+    "simulate": "chain.simulate",
+    "solve": "chain.solve",
+    "undo": "run.apply",
+}
+__all__ = list(_HOMES)
+__getattr__ = load_when_used(__name__, _HOMES)

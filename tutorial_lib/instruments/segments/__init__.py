@@ -23,8 +23,8 @@ from typing import Any
 
 from torch import nn
 
-from tutorial_lib.instruments.segments.chain import Chain, Forward, checkpointed
 from tutorial_lib.instruments.segments.find import find_blocks, find_chain, find_parts
+from tutorial_lib.instruments.segments.one_module import Forward, checkpointed
 
 __all__ = [
     "STRATEGIES",
@@ -202,11 +202,7 @@ def _each(modules: list[nn.Module], method: str = "forward") -> Change:
 
     def change(undo: contextlib.ExitStack) -> Segments:
         for module in distinct:
-            forward = getattr(module, method)
-
-            def segment(*args: Any, forward: Forward = forward, **kwargs: Any) -> Any:
-                return checkpointed(forward, args, kwargs)
-
+            segment = functools.partial(checkpointed, getattr(module, method))
             replace_method(module, segment, undo, method)
         return [[module] for module in distinct]
 
@@ -215,12 +211,13 @@ def _each(modules: list[nn.Module], method: str = "forward") -> Change:
 
 def _segments(segments: list[list[nn.Module]]) -> Change:
     """Make runs of blocks a segment each: its last block runs all, the others pass on."""
+    from tutorial_lib.instruments.segments.blocks import BlocksInARow  # seldom used, and large
 
     def change(undo: contextlib.ExitStack) -> Segments:
         for blocks in segments:
-            chain = Chain([block.forward for block in blocks])
+            segment = BlocksInARow([block.forward for block in blocks])
             for index, block in enumerate(blocks):
-                replace_method(block, functools.partial(chain.call, index), undo)
+                replace_method(block, functools.partial(segment.call, index), undo)
         return segments
 
     return change

@@ -1,4 +1,4 @@
-"""What can be chosen for a training step of a published model, and the step that follows.
+"""A training step of a published model as one object.
 
 recipe = Recipe("gpt2", 8, precision="bf16-amp", checkpointing="per-block")
 memory.predict(recipe.make_step, label=recipe.label())
@@ -15,7 +15,7 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING
 
-from tutorial_lib.instruments.training.choices import Choices
+from tutorial_lib.instruments.training.fields import RecipeFields
 
 if TYPE_CHECKING:
     import torch
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from tutorial_lib.instruments.training.step import Loss, Step
 
 
-class Recipe(Choices):
+class Recipe(RecipeFields):
     """One training step of a published model, as chosen; its weights and data are random.
 
     Choices may be given by their names, as in `precision="bf16-amp"`.

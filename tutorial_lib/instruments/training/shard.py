@@ -23,7 +23,7 @@ from torch.distributed.tensor.parallel import (
 from torch.nn.parallel import DistributedDataParallel
 
 from tutorial_lib.instruments import segments
-from tutorial_lib.instruments.training.choices import COPYING, Shard
+from tutorial_lib.instruments.training.fields import COPYING, Shard
 
 
 @dataclass(frozen=True)

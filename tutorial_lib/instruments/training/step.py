@@ -13,9 +13,9 @@ from torch.optim import SGD, Adafactor, AdamW, Optimizer
 
 from tutorial_lib.instruments import published, segments
 from tutorial_lib.instruments.published.libraries import config_value, making_lora, quiet
-from tutorial_lib.instruments.training import own
+from tutorial_lib.instruments.training import user_function
 from tutorial_lib.instruments.training.adamw_8bit import AdamW8bit
-from tutorial_lib.instruments.training.choices import Choices, OptimizerName, Precision, Shard
+from tutorial_lib.instruments.training.fields import OptimizerName, Precision, RecipeFields, Shard
 
 Step = tuple[Callable[[], None], nn.Module, Optimizer]
 Loss = tuple[Callable[[], Tensor], nn.Module]
@@ -26,10 +26,10 @@ FIRST_SCALE = 1024.0
 _AUTOCAST = {Precision.BF16_AMP: torch.bfloat16, Precision.FP16_AMP: torch.float16}
 
 
-def make_model(recipe: Choices, device: torch.device | str = "cpu") -> nn.Module:
+def make_model(recipe: RecipeFields, device: torch.device | str = "cpu") -> nn.Module:
     """Build the model of a recipe: see `Recipe.make_model`."""
-    if own.is_function(recipe.model):
-        model: nn.Module = own.build(recipe, device)[1]
+    if user_function.is_function(recipe.model):
+        model: nn.Module = user_function.build(recipe, device)[1]
         return _adapted(recipe, model)
     bfloat16 = torch.bfloat16 if recipe.precision == Precision.BF16 else None
     kernel, overrides = str(recipe.attention), _overrides(recipe)
@@ -39,9 +39,9 @@ def make_model(recipe: Choices, device: torch.device | str = "cpu") -> nn.Module
     return _adapted(recipe, model)
 
 
-def make_loss(recipe: Choices, device: torch.device | str = "cpu") -> Loss:
+def make_loss(recipe: RecipeFields, device: torch.device | str = "cpu") -> Loss:
     """Build model and batch of a recipe; checkpointing and accumulation are left to the step."""
-    if not own.is_function(recipe.model):
+    if not user_function.is_function(recipe.model):
         batch = published.batch(
             recipe.model,
             recipe.micro_batch,
@@ -53,7 +53,7 @@ def make_loss(recipe: Choices, device: torch.device | str = "cpu") -> Loss:
         model = make_model(recipe, device)
         forward = functools.partial(published.loss, recipe.model, _divided(recipe, model), batch)
         return _cast(recipe, forward, device), model
-    made = own.build(recipe, device)
+    made = user_function.build(recipe, device)
     if len(made) == 3:
         raise ValueError(
             f"{recipe.model} gives a whole step, and its loss alone is needed here: let it give "
@@ -62,10 +62,10 @@ def make_loss(recipe: Choices, device: torch.device | str = "cpu") -> Loss:
     return _cast(recipe, made[0], device), _adapted(recipe, made[1])
 
 
-def make_step(recipe: Choices, device: torch.device | str = "cpu") -> Step:
+def make_step(recipe: RecipeFields, device: torch.device | str = "cpu") -> Step:
     """Build model, batch and optimizer of a recipe: see `Recipe.make_step`."""
-    if own.is_function(recipe.model):
-        made = own.build(recipe, device)
+    if user_function.is_function(recipe.model):
+        made = user_function.build(recipe, device)
         if len(made) == 3:
             return _whole(recipe, *made)
         loss, model = _cast(recipe, made[0], device), _adapted(recipe, made[1])
@@ -90,7 +90,7 @@ def make_step(recipe: Choices, device: torch.device | str = "cpu") -> Step:
     return step, model, optimizer
 
 
-def _divided(recipe: Choices, model: nn.Module) -> nn.Module:
+def _divided(recipe: RecipeFields, model: nn.Module) -> nn.Module:
     """Give what runs forward on one of several ranks: the model itself, or DDP around it."""
     if recipe.shard is None:
         return model
@@ -115,11 +115,11 @@ def _divided(recipe: Choices, model: nn.Module) -> nn.Module:
     return sharded(model, recipe.ranks, str(recipe.shard))
 
 
-def _whole(recipe: Choices, step: Any, model: nn.Module, optimizer: Any) -> Step:
+def _whole(recipe: RecipeFields, step: Any, model: nn.Module, optimizer: Any) -> Step:
     """Checkpoint a step that the user wrote, and refuse what has to stand in it."""
     mine = dict(recipe.as_data()).items()
     kept = ("model", "micro_batch", "seq", "size", "checkpointing", "overrides")
-    plain = dict(Choices(recipe.model).as_data())
+    plain = dict(RecipeFields(recipe.model).as_data())
     changed = [f"{k} (={v})" for k, v in mine if k not in kept and v != plain[k]]
     if changed:
         raise ValueError(
@@ -135,7 +135,7 @@ def _whole(recipe: Choices, step: Any, model: nn.Module, optimizer: Any) -> Step
     return checkpointed, model, optimizer
 
 
-def _adapted(recipe: Choices, model: nn.Module) -> nn.Module:
+def _adapted(recipe: RecipeFields, model: nn.Module) -> nn.Module:
     """Give a model the type of the recipe's numbers, and LoRA where asked for."""
     floats = (p.dtype for p in model.parameters() if p.is_floating_point())
     if recipe.precision == Precision.BF16 and set(floats) - {torch.bfloat16}:
@@ -163,7 +163,7 @@ def _trained(model: nn.Module) -> list[dict[str, Any]]:
     return [{"params": group} for group in groups.values()]
 
 
-def make_optimizer(recipe: Choices, model: nn.Module) -> Optimizer:
+def make_optimizer(recipe: RecipeFields, model: nn.Module) -> Optimizer:
     """Make the optimizer of a recipe: see `Recipe.make_optimizer`."""
     settings: dict[str, Any] = {}
     kind: Any = SGD
@@ -185,7 +185,7 @@ def make_optimizer(recipe: Choices, model: nn.Module) -> Optimizer:
 
 
 def _cast(
-    recipe: Choices, forward: Callable[[], Tensor], device: torch.device | str
+    recipe: RecipeFields, forward: Callable[[], Tensor], device: torch.device | str
 ) -> Callable[[], Tensor]:
     """Run a forward under the autocast that the recipe asks for."""
     dtype, kind = _AUTOCAST.get(Precision(recipe.precision)), torch.device(device).type
@@ -197,7 +197,7 @@ def _cast(
     return loss
 
 
-def _overrides(recipe: Choices) -> Mapping[str, Any]:
+def _overrides(recipe: RecipeFields) -> Mapping[str, Any]:
     """Put the image size where a model's configuration fixes it, for it has a position a patch."""
     model, size = published.find(recipe.model), recipe.size
     if size is None:

@@ -24,8 +24,8 @@ from tutorial_lib.school.commands.recipe_options import add_model, recipe_of, se
 from tutorial_lib.units import human_bytes, parse_bytes
 
 if TYPE_CHECKING:
-    from tutorial_lib.instruments import planning
     from tutorial_lib.instruments.emulated.cards import Card
+    from tutorial_lib.instruments.planning.fitting.candidates import Fit
 
 
 def options(parser: argparse.ArgumentParser) -> None:
@@ -50,8 +50,8 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Search, show what fits, and save the best plan where a file is named."""
-    from tutorial_lib.instruments import planning
     from tutorial_lib.instruments.emulated.cards import find_card
+    from tutorial_lib.instruments.planning.fitting.search import PRECISIONS, fit
 
     recipe, save = recipe_of(options), options.save
     cards = [find_card(key) for key in options.emulated.split(",")] if options.emulated else []
@@ -60,11 +60,11 @@ def run(options: argparse.Namespace) -> int:
         raise ValueError(f"--emulated runs one process, and --ranks {recipe.ranks} was asked for.")
     refuse_whole_step(recipe)
     with sign_of_life(f"Planning {recipe.model}"):
-        found = planning.fit(
+        found = fit(
             recipe,
             budget_bytes=parse_bytes(options.budget),
             effective_batch=options.effective_batch,
-            precisions=options.precision or planning.PRECISIONS,
+            precisions=options.precision or PRECISIONS,
             optimizers=options.optimizer,
         )
     rows = [_on_card(found, card) for card in cards if found.best]
@@ -87,7 +87,7 @@ def _refuse_no_folder(save: Path | None) -> None:
         raise ValueError(f"--save {save}: there is no folder {save.parent}. Make it first.")
 
 
-def _show(found: planning.Fit, rows: Sequence[dict[str, str | int]]) -> None:
+def _show(found: Fit, rows: Sequence[dict[str, str | int]]) -> None:
     print(found)
     if found.best:
         print("Times are predicted, for an A100.")
@@ -121,7 +121,7 @@ def refuse_whole_step(recipe: Recipe) -> None:
 _PEAKS = ("requested", "peak", "reserved")
 
 
-def _on_card(found: planning.Fit, card: Card) -> dict[str, str | int]:
+def _on_card(found: Fit, card: Card) -> dict[str, str | int]:
     """Run the best plan on an emulated card, and give the peaks of PyTorch's allocator."""
     from tutorial_lib.instruments.emulated import environment
     from tutorial_lib.instruments.emulated.run import emulate
@@ -147,11 +147,11 @@ def _on_card(found: planning.Fit, card: Card) -> dict[str, str | int]:
 def run_here(path: Path) -> None:
     """Run a pickled recipe and plan on this process's GPU, and write the peaks in its place."""
     from tutorial_lib import memory
-    from tutorial_lib.instruments import planning
+    from tutorial_lib.instruments.planning.run.apply import apply
 
     recipe, found = pickle.loads(path.read_bytes())  # written by `_on_card`, in our own folder
     step, model, optimizer = recipe.make_step("cuda")
-    planning.apply(model, found)
+    apply(model, found)
     report = memory.measure(step, model=model, optimizer=optimizer)
     peaks = {f"{name}_bytes": int(getattr(report, f"{name}_bytes")) for name in _PEAKS}
     path.write_text(json.dumps(peaks), encoding="utf-8")

@@ -196,9 +196,9 @@ def fitting(recipe: Recipe, budget: str, kernels: Literal["cuda", "cpu"]) -> Rec
 def sequence_length(recipe: Recipe) -> int | None:
     """Give the tokens of a sequence where none were asked for; None for images and functions."""
     from tutorial_lib.instruments import published
-    from tutorial_lib.instruments.training import own
+    from tutorial_lib.instruments.training import user_function
 
-    if own.is_function(recipe.model):
+    if user_function.is_function(recipe.model):
         return None
     batch = published.batch(recipe.model, 1, **recipe.overrides)
     name = next((n for n in ("input_ids", "encoder_hidden_states", "tokens") if n in batch), None)

@@ -14,7 +14,9 @@ import nbformat
 from nbformat import NotebookNode
 
 from tutorial_lib import __version__, claims
-from tutorial_lib.instruments import planning, widgets
+from tutorial_lib.instruments import widgets
+from tutorial_lib.instruments.planning.chain.solve import solve
+from tutorial_lib.instruments.planning.chain.stages import Stage
 from tutorial_lib.school.authoring.frame import read_settings
 
 HERE = Path(__file__).parent
@@ -124,8 +126,8 @@ def _as_page(notebook: NotebookNode) -> NotebookNode:
 
 def _player() -> Iterator[str]:
     """Write the page on which a schedule plays without a kernel: one picture a step."""
-    stage = planning.Stage(forward_seconds=1, backward_seconds=1, input_bytes=1, saved_bytes=4)
-    revolve = planning.solve([stage] * 10, budget_bytes=9)
+    stage = Stage(forward_seconds=1, backward_seconds=1, input_bytes=1, saved_bytes=4)
+    revolve = solve([stage] * 10, budget_bytes=9)
     events = revolve.simulation.events
     stepper = widgets.schedule_stepper({"ten layers, nine units of memory": events}, unit=1)
     yield "# Play a schedule\n\nMove the slider, or press the arrow keys on it. Each step runs one "

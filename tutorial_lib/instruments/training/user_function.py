@@ -1,4 +1,4 @@
-"""A training step, or a model, that a function of the user's own builds: `train.py:make_step`."""
+"""The user's own function as a model's name, as in `train.py:make_step`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from torch import nn
 
 from tutorial_lib.instruments import published
 from tutorial_lib.instruments.published import config_file
-from tutorial_lib.instruments.training.choices import Choices
+from tutorial_lib.instruments.training.fields import RecipeFields
 
 _NAME = re.compile(r"(?P<home>.+):(?P<function>[A-Za-z_]\w*)")
 
@@ -28,7 +28,7 @@ def is_function(name: str) -> bool:
     return _NAME.fullmatch(name) is not None
 
 
-def build(recipe: Choices, device: torch.device | str) -> tuple[Any, ...]:
+def build(recipe: RecipeFields, device: torch.device | str) -> tuple[Any, ...]:
     """Call the function that a recipe names, with those choices that it has parameters for.
 
     Args:
@@ -71,7 +71,9 @@ def build(recipe: Choices, device: torch.device | str) -> tuple[Any, ...]:
     )
 
 
-def _with_batch(recipe: Choices, model: nn.Module, device: torch.device | str) -> tuple[Any, ...]:
+def _with_batch(
+    recipe: RecipeFields, model: nn.Module, device: torch.device | str
+) -> tuple[Any, ...]:
     what = config_file.of_model(recipe.model, model)
     batch = published.batch(
         what, recipe.micro_batch, seq=recipe.seq, size=recipe.size, device=device

@@ -1,11 +1,11 @@
-"""What can be chosen for a training step of a published model; loads no torch."""
+"""The fields of a recipe, checked by name; loads no torch."""
 
 from __future__ import annotations
 
 import difflib
 import enum
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 
@@ -23,14 +23,14 @@ class Precision(enum.StrEnum):
 
 
 class Attention(enum.StrEnum):
-    """`sdpa` leaves attention to PyTorch's fused kernels, `eager` writes out the scores."""
+    """`sdpa` leaves attention to PyTorch's fused kernels, `eager` keeps all scores."""
 
     SDPA = "sdpa"
     EAGER = "eager"
 
 
 class OptimizerName(enum.StrEnum):
-    """What updates the parameters.
+    """Optimizers of the parameters.
 
     `sgd`: no momentum, no state. `momentum`: SGD with momentum 0.9. `adamw`: PyTorch's, in the
     device's own default implementation, which on CUDA is `foreach`. `adamw-fused`: PyTorch's
@@ -50,7 +50,7 @@ class Shard(enum.StrEnum):
     """How several ranks share the work.
 
     `ddp`: each holds the whole model, and gradients are averaged in buckets. `zero1`: the same, and
-    each holds the optimizer's states of a part of the parameters. `fsdp`: FSDP2, each holds a part
+    each holds the optimizer states of a part of the parameters. `fsdp`: FSDP2, each holds a part
     of every parameter, gathered block by block; `zero3` is another name for it. `zero2`: FSDP2 that
     keeps what forward gathered until backward. `tp`: tensor parallelism, each runs a part of every
     layer, on the same samples.
@@ -69,8 +69,8 @@ UNDIVIDED = (OptimizerName.ADAMW_8BIT, OptimizerName.ADAFACTOR)  # they fail on 
 
 
 @dataclass(frozen=True)
-class Choices:
-    """The choices as data, checked by name; `Recipe` says what each is and makes the step."""
+class RecipeFields:
+    """The fields as data; `Recipe` says what each is and makes the step."""
 
     model: str
     micro_batch: int = 1
@@ -134,21 +134,9 @@ class Choices:
 
     def as_data(self) -> dict[str, Any]:
         """Give the choices as plain data, for JSON."""
-        return {
-            "model": self.model,
-            "micro_batch": self.micro_batch,
-            "seq": self.seq,
-            "size": self.size,
-            "precision": str(self.precision),
-            "attention": str(self.attention),
-            "optimizer": str(self.optimizer),
-            "checkpointing": self.checkpointing,
-            "accumulation": self.accumulation,
-            "overrides": dict(self.overrides),
-            "lora_rank": self.lora_rank,
-            "ranks": self.ranks,
-            "shard": None if self.shard is None else str(self.shard),
-        }
+        data = {f.name: getattr(self, f.name) for f in fields(self)}
+        data["overrides"] = dict(self.overrides)
+        return {k: str(v) if isinstance(v, enum.Enum) else v for k, v in data.items()}
 
 
 def _chosen(name: str, value: str, kind: type[enum.StrEnum]) -> enum.StrEnum:

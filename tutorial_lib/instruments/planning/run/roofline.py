@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tutorial_lib.instruments.planning.products import is_product
+from tutorial_lib.instruments.planning.run.matmuls import is_matmul
 from tutorial_lib.instruments.private_torch.operations import gives_view
 from tutorial_lib.memory.private_torch import TorchDispatchMode, flops_of
 from tutorial_lib.memory.storages import list_tensors
@@ -32,7 +32,7 @@ class Speed:
 
 
 class Roofline(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Add up the predicted time of all operations while the mode is active, and count products.
+    """Add up the predicted time of all operations while the mode is active, and count matmuls.
 
     An operation takes the longer of two times: of its arithmetic, and of reading its inputs and
     writing its outputs once. Launches, caches and overlap are left out.
@@ -46,7 +46,7 @@ class Roofline(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __init__(self, speed: Speed) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.speed, self.seconds, self.products = speed, 0.0, 0
+        self.speed, self.seconds, self.matmuls = speed, 0.0, 0
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -54,7 +54,7 @@ class Roofline(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Run the operation and add its time."""
         kwargs = kwargs or {}
         out = func(*args, **kwargs)
-        self.products += is_product(func, args)
+        self.matmuls += is_matmul(func, args)
         if func.namespace == "aten" and not gives_view(func):
             made = list_tensors(out)
             touched = [*list_tensors(args), *list_tensors(kwargs), *made]

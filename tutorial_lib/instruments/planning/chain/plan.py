@@ -1,4 +1,4 @@
-"""A plan: which stages are kept, which are recomputed, and what that costs."""
+"""Plans: the stages to keep, those to recompute, and their costs."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-from tutorial_lib.instruments.planning import plan_file
-from tutorial_lib.instruments.planning.calls import Call
-from tutorial_lib.instruments.planning.simulate import Selective, Simulation, Tree, leaves, simulate
-from tutorial_lib.instruments.planning.stages import Skip, Stage
+from tutorial_lib.instruments.planning.chain import plan_file
+from tutorial_lib.instruments.planning.chain.profiled import Call
+from tutorial_lib.instruments.planning.chain.simulate import Simulation, simulate
+from tutorial_lib.instruments.planning.chain.stages import Skip, Stage
+from tutorial_lib.instruments.segments.tree import Selective, Tree, leaves
 from tutorial_lib.units import human_bytes, human_seconds
 
 _SHOWN = 40  # lines of a printed plan
@@ -19,16 +20,16 @@ _SHOWN = 40  # lines of a printed plan
 
 @dataclass(frozen=True)
 class Plan:
-    """What to keep and what to recompute, for a chain of stages.
+    """The stages of a chain to keep, and those to recompute.
 
     Any tree may be priced, not only one that `solve` found: `Plan(stages, ((0, 1), 2, 3))`.
 
     Args:
         stages: The chain.
         tree: The schedule. A number is a stage that is kept; a tuple is a segment: its input is
-            kept, its stages run again when their backward comes, and then what stands inside the
-            tuple says what is kept. Each stage stands in it once, in order. `Selective(3)` in the
-            outermost tuple keeps the results of stage 3's products, and makes the rest again.
+            kept, its stages are recomputed when their backward comes, and then its own items say
+            what is kept. Each stage stands in it once, in order. `Selective(3)` in the outermost
+            tuple keeps the results of stage 3's matmuls, and recomputes the rest.
         skips: What jumps over stages.
         names: Names of the stages, or none.
         budget_bytes: What it was made for, if it was.
@@ -117,7 +118,7 @@ class Plan:
     def _lines(self, tree: Tree, depth: int) -> Iterator[str]:
         for kind, items in itertools.groupby(tree, type):
             if kind is not tuple:
-                what = "kept" if kind is int else "products kept"
+                what = "kept" if kind is int else "matmuls kept"
                 yield self._line([int(item) for item in leaves(tuple(items))], depth, what)
                 continue
             for item in items:

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tutorial_lib.instruments.planning.simulate import Selective
-from tutorial_lib.instruments.planning.stages import Skip, Stage, outputs
+from tutorial_lib.instruments.planning.chain.stages import Skip, Stage, outputs
+from tutorial_lib.instruments.segments.tree import Selective
 
 Bytes = NDArray[np.int64]
 Seconds = NDArray[np.float64]
@@ -18,7 +18,7 @@ Seconds = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class Costs:
-    """For each stage, what it needs besides all that stages to its left hold.
+    """The needs of each stage besides all that stages to its left hold.
 
     Stages to the left of stage i hold its input, and what they keep or have as boundaries. These
     arrays say how much more is needed, so that a solver adds and compares only.
@@ -29,13 +29,13 @@ class Costs:
             nothing here.
         saved: Bytes that a kept stage adds for those to its right.
         keep: Bytes needed while a forward runs that keeps.
-        stop: The same for the last forward of a segment that is run again.
+        stop: The same for the last forward of a recomputed segment.
         drop: Bytes needed while a forward runs that keeps nothing, its input included.
         back: Bytes needed while a backward runs.
         waiting: Bytes of gradients that wait while a segment that ends with this stage is
             recomputed.
         first: Bytes that are held while a stage runs for the first time, and not in backward.
-        early: Seconds that are saved where a segment that is run again ends with this stage.
+        early: Seconds that are saved where a recomputed segment ends with this stage.
         extra: Seconds that keeping the stage in this way adds.
         selective: The same chain when stages are kept selectively, if any may be.
     """
@@ -117,15 +117,15 @@ class Costs:
         return (self, self.selective) if both and self.selective else (self,)
 
     def leaf(self, way: Costs, index: int) -> int:
-        """Give what stands in a tree for a stage that is kept in one of the ways."""
+        """Give the item of a tree for a stage that is kept in one of the ways."""
         return index if way is self else Selective(index)
 
-    def again(self, start: int, stop: int) -> float:
-        """Give the seconds of running a segment again, up to where PyTorch stops."""
+    def recomputed(self, start: int, stop: int) -> float:
+        """Give the seconds of recomputing a segment, up to where PyTorch stops."""
         return float(self.forward[start:stop].sum() - self.early[stop - 1])
 
     def forwards(self, needs: Bytes, start: int, stop: int, end: int) -> Bytes:
-        """Give what some forwards need, as part of the chain up to `end`.
+        """Give the needs of some forwards, as part of the chain up to `end`.
 
         Args:
             needs: `keep` or `drop`.
@@ -138,13 +138,13 @@ class Costs:
         return total
 
     def kept(self, index: int, end: int) -> int:
-        """Give what a stage needs when it is kept, forward and backward."""
-        is_again = index == end < len(self) - 1
-        forward = self.forwards(self.stop if is_again else self.keep, index, index + 1, end)
+        """Give the needs of a stage that is kept, forward and backward."""
+        is_recomputed = index == end < len(self) - 1
+        forward = self.forwards(self.stop if is_recomputed else self.keep, index, index + 1, end)
         return int(max(forward[0], self.back[index]))
 
     def dropped(self, start: int, stop: int, end: int) -> Bytes:
-        """Give what a segment needs while it is dropped, stage by stage, without its input."""
+        """Give the needs of a segment while it is dropped, stage by stage, without its input."""
         needs = self.forwards(self.drop, start, stop, end)
         needs[:1] -= self.boundary[start]
         return needs

@@ -6,15 +6,16 @@ import contextlib
 import functools
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import astuple, dataclass, replace
+from dataclasses import astuple, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from tutorial_lib.instruments import segments
-from tutorial_lib.instruments.planning.stages import Stage
-from tutorial_lib.instruments.private_torch import CALL, tree_leaves, tree_map_only, without_modes
+from tutorial_lib.instruments.planning.chain.profiled import Call
+from tutorial_lib.instruments.planning.chain.stages import Stage
+from tutorial_lib.instruments.private_torch import CALL, tree_leaves
 
 # What lies between the blocks of a U-Net of diffusers, at the same level as they.
 _BETWEEN = {"Downsample2D", "Upsample2D"}
@@ -23,77 +24,6 @@ _NAME_THEM = (
     "Name them: stages=['layers.0', 'layers.1', ...], the modules that run one after the other "
     "and hold most of the model, as model.named_modules() calls them."
 )
-
-
-@dataclass(frozen=True)
-class Call:
-    """One call of a stage: its module, and the form of its output.
-
-    Args:
-        name: Path of the module.
-        kind: Class of the module, and how many parameters it has.
-        output: What it gives, each tensor as one without memory.
-        is_profiled: Whether the output is known from a run, or only supposed.
-        products: How many products it runs before the last tensor that its backward needs.
-    """
-
-    name: str
-    kind: tuple[str, int]
-    output: Any
-    is_profiled: bool = True
-    products: int = 0
-
-    @classmethod
-    def of(cls, name: str, module: nn.Module, output: Any) -> Call:
-        """Note a call and the form of what it gave."""
-        return cls(name, kind_of(module), tree_map_only(Tensor, _without_memory, output))
-
-    @classmethod
-    def supposed(cls, name: str, module: nn.Module) -> Call:
-        """Suppose that a stage gives one tensor."""
-        return cls(name, kind_of(module), torch.empty((), device="meta"), is_profiled=False)
-
-    @property
-    def tensors(self) -> list[Tensor]:
-        """The tensors of the output, without their memory."""
-        return [leaf for leaf in tree_leaves(self.output) if isinstance(leaf, Tensor)]
-
-    def filled(self, results: Sequence[Any]) -> Any:
-        """Give an output of this form with other values in the place of its tensors."""
-        rest = iter(results)
-        return tree_map_only(Tensor, lambda _: next(rest), self.output)
-
-    def without_work(self, *args: Any, **kwargs: Any) -> Any:
-        """Give such an output of fake inputs, and such gradients of it, by no operation."""
-        inputs = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
-        made = _WithoutWork.apply(self.tensors, *inputs)  # type: ignore[no-untyped-call]
-        return self.filled(made)
-
-
-class _WithoutWork(torch.autograd.Function):
-    """Tensors of the right shapes, forward and backward."""
-
-    @staticmethod
-    def forward(ctx: Any, made: list[Tensor], *inputs: Tensor) -> tuple[Tensor, ...]:
-        ctx.forms = [(x.shape, x.dtype) for x in inputs]
-        return tuple(torch.empty(like.shape, dtype=like.dtype) for like in made)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        pairs = zip(ctx.forms, ctx.needs_input_grad[1:], strict=True)
-        made = (torch.empty(form[0], dtype=form[1]) if needed else None for form, needed in pairs)
-        return None, *made
-
-
-def _without_memory(leaf: Tensor) -> Tensor:
-    with without_modes():  # a fake tensor could not go to another process
-        empty = torch.empty((), dtype=leaf.dtype, device="meta")
-        return empty.as_strided(leaf.shape, [0] * leaf.dim())
-
-
-def kind_of(module: nn.Module) -> tuple[str, int]:
-    """Describe a module so that another model's is told from it."""
-    return type(module).__name__, sum(parameter.numel() for parameter in module.parameters())
 
 
 def find_stages(
@@ -190,4 +120,25 @@ def left_out(stages: dict[str, nn.Module], calls: Sequence[Call]) -> contextlib.
     """Let some stages do no work, on tensors without memory, until what is returned closes."""
     absent = {call.name: call for call in calls}
     parts = {name: stages[name] for name in absent}
-    return replaced(parts, lambda name, _: functools.partial(absent[name].without_work))
+    return replaced(parts, lambda name, _: functools.partial(without_work, absent[name]))
+
+
+def without_work(call: Call, *args: Any, **kwargs: Any) -> Any:
+    """Give the output of a call for fake inputs, and gradients of these, by no operation."""
+    inputs = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
+    return call.filled(_WithoutWork.apply(call.tensors, *inputs))  # type: ignore[no-untyped-call]
+
+
+class _WithoutWork(torch.autograd.Function):
+    """Make tensors of the right shapes, forward and backward."""
+
+    @staticmethod
+    def forward(ctx: Any, made: list[Tensor], *inputs: Tensor) -> tuple[Tensor, ...]:
+        ctx.forms = [(x.shape, x.dtype) for x in inputs]
+        return tuple(torch.empty(like.shape, dtype=like.dtype) for like in made)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        pairs = zip(ctx.forms, ctx.needs_input_grad[1:], strict=True)
+        made = (torch.empty(form[0], dtype=form[1]) if needed else None for form, needed in pairs)
+        return None, *made

@@ -1,4 +1,4 @@
-"""What fits a budget: the choices, the fastest of them, and how they print."""
+"""The candidates for a budget, the fastest of them, and how they print."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
-from tutorial_lib.instruments.planning.schedule import Plan
+from tutorial_lib.instruments.planning.chain.plan import Plan
 from tutorial_lib.instruments.training import Recipe
 from tutorial_lib.units import human_bytes, human_seconds
 
@@ -22,7 +22,7 @@ _ROUNDED = {
 
 
 @dataclass(frozen=True)
-class Choice:
+class Candidate:
     """One way to train: a recipe, a plan, and what they cost.
 
     Args:
@@ -55,50 +55,52 @@ class Choice:
 
 @dataclass(frozen=True)
 class Fit:
-    """What fits a budget, the fastest first.
+    """The candidates for a budget, the fastest first.
 
     Args:
         recipe: What was given: the model and its sizes.
         budget_bytes: The budget.
         effective_batch: Samples for each update.
-        choices: All that were tried.
+        candidates: All that were tried.
     """
 
     recipe: Recipe
     budget_bytes: int
     effective_batch: int
-    choices: tuple[Choice, ...]
+    candidates: tuple[Candidate, ...]
 
     @property
     def model(self) -> str:
         """Name of the model."""
         return self.recipe.model
 
-    def recipe_of(self, choice: Choice) -> Recipe:
-        """Give the recipe of a choice, without its plan."""
+    def recipe_of(self, candidate: Candidate) -> Recipe:
+        """Give the recipe of a candidate, without its plan."""
         names = ("precision", "optimizer", "micro_batch", "accumulation")
-        return replace(self.recipe, **{name: getattr(choice, name) for name in names})
+        return replace(self.recipe, **{name: getattr(candidate, name) for name in names})
 
     @property
-    def best(self) -> Choice | None:
+    def best(self) -> Candidate | None:
         """The fastest that fits, or `None`."""
-        fitting = [choice for choice in self.choices if choice.fits]
+        fitting = [candidate for candidate in self.candidates if candidate.fits]
         return min(fitting, key=lambda c: (c.seconds, c.peak_bytes), default=None)
 
     @property
     def smallest_bytes(self) -> int:
-        """The smallest budget into which any of the choices fits."""
-        return min(choice.peak_bytes for choice in self.choices if not self.best or choice.fits)
+        """The smallest budget into which any of the candidates fits."""
+        return min(
+            candidate.peak_bytes for candidate in self.candidates if not self.best or candidate.fits
+        )
 
     def figure(self) -> Figure:
-        """Draw the choices: time of an update against peak."""
+        """Draw the candidates: time of an update against peak."""
         from tutorial_lib.instruments.figures.comparisons import fits
 
         return fits(self)
 
     def as_data(self) -> dict[str, Any]:
         """Give the answer as plain data, for JSON."""
-        ranked = [_as_data(choice) for choice in self._ranked()]
+        ranked = [_as_data(candidate) for candidate in self._ranked()]
         best = self.best
         return {
             "model": self.model,
@@ -110,9 +112,9 @@ class Fit:
             "choices": ranked,
         }
 
-    def _ranked(self) -> list[Choice]:
+    def _ranked(self) -> list[Candidate]:
         return sorted(
-            self.choices, key=lambda c: (not c.fits, c.seconds if c.fits else c.peak_bytes)
+            self.candidates, key=lambda c: (not c.fits, c.seconds if c.fits else c.peak_bytes)
         )
 
     def __str__(self) -> str:
@@ -133,32 +135,34 @@ class Fit:
             f"{'peak':>10}{'time':>9}"
         )
         ranked = self._ranked()
-        for choice in ranked[:_SHOWN]:
-            batch = f"{choice.micro_batch} x {choice.accumulation}"
-            time = human_seconds(choice.seconds) if choice.fits else "-"
-            extra = f"{choice.overhead:+.1%}" if choice.fits else "-"
+        for candidate in ranked[:_SHOWN]:
+            batch = f"{candidate.micro_batch} x {candidate.accumulation}"
+            time = human_seconds(candidate.seconds) if candidate.fits else "-"
+            extra = f"{candidate.overhead:+.1%}" if candidate.fits else "-"
             precision, optimizer = (
                 f"{name}*" if name in _ROUNDED else name
-                for name in (choice.precision, choice.optimizer)
+                for name in (candidate.precision, candidate.optimizer)
             )
             yield (
                 f"  {precision:<10}{optimizer:<13}{batch:>12}{extra:>11}"
-                f"{human_bytes(choice.peak_bytes):>10}{time:>9}"
+                f"{human_bytes(candidate.peak_bytes):>10}{time:>9}"
             )
         if len(ranked) > _SHOWN:
             yield f"  and {len(ranked) - _SHOWN} more"
-        tried = {name for choice in ranked for name in (choice.precision, choice.optimizer)}
+        tried = {
+            name for candidate in ranked for name in (candidate.precision, candidate.optimizer)
+        }
         if rounded := [words for name, words in _ROUNDED.items() if name in tried]:
             yield f"  * is another training: {'; '.join(rounded)}."
-        if self.best is not None and any(not choice.fits for choice in ranked[:_SHOWN]):
+        if self.best is not None and any(not candidate.fits for candidate in ranked[:_SHOWN]):
             yield "  - does not fit."
         if self.best is not None:
             yield "The first row's plan for one micro-batch, without parameters and states:"
             yield str(self.best.plan)
 
 
-def _as_data(choice: Choice) -> dict[str, Any]:
-    data = {f.name: getattr(choice, f.name) for f in fields(choice) if f.name != "plan"}
-    plan = choice.plan
+def _as_data(candidate: Candidate) -> dict[str, Any]:
+    data = {f.name: getattr(candidate, f.name) for f in fields(candidate) if f.name != "plan"}
+    plan = candidate.plan
     tree = None if plan is None else {"tree": plan.tree, "names": plan.names}
-    return {**data, "fits": choice.fits, "plan": tree}
+    return {**data, "fits": candidate.fits, "plan": tree}

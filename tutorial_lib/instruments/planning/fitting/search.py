@@ -10,18 +10,18 @@ from joblib.externals.loky import (  # type: ignore[import-untyped]
     get_reusable_executor,
 )
 
-from tutorial_lib.instruments.planning.choices import Choice, Fit
-from tutorial_lib.instruments.planning.predictions import Parts, predicted_peak
-from tutorial_lib.instruments.planning.profile import Profile
-from tutorial_lib.instruments.planning.roofline import Speed
-from tutorial_lib.instruments.planning.solve import floor_bytes, solve
-from tutorial_lib.instruments.planning.stages import Skip, Stage
+from tutorial_lib.instruments.planning.chain.profiled import Profile
+from tutorial_lib.instruments.planning.chain.solve import floor_bytes, solve
+from tutorial_lib.instruments.planning.chain.stages import Skip, Stage
+from tutorial_lib.instruments.planning.fitting.candidates import Candidate, Fit
+from tutorial_lib.instruments.planning.fitting.predictions import Parts, predicted_peak
+from tutorial_lib.instruments.planning.run.roofline import Speed
 from tutorial_lib.instruments.training import Recipe, Shard
-from tutorial_lib.instruments.training.choices import COPYING, UNDIVIDED
+from tutorial_lib.instruments.training.fields import COPYING, UNDIVIDED
 
 PRECISIONS = ("bf16-amp", "bf16")
 OPTIMIZERS = ("adamw-fused", "adamw-8bit")
-_TRIES = 3  # plans that are predicted in whole before the next choice is taken
+_TRIES = 3  # plans that are predicted in whole before the next candidate is taken
 
 
 def fit(
@@ -37,7 +37,7 @@ def fit(
 
     A model's stages are profiled on tensors without memory with one and with two samples; their
     bytes and times for other micro-batches lie on the straight line through both. The fastest
-    choice is then predicted in whole, with its plan at work, and gets less for its plan where
+    candidate is then predicted in whole, with its plan at work, and gets less for its plan where
     that shows more than the budget. The second and further precisions are looked at in a process
     of their own.
 
@@ -53,7 +53,7 @@ def fit(
         speed: What to predict times with; `None` takes that of an A100.
 
     Returns:
-        All choices; `best` is `None` when nothing fits, and `smallest_bytes` says what would do.
+        All candidates; `best` is `None` when nothing fits, and `smallest_bytes` says what would do.
 
     Raises:
         ValueError: When a number is below 1, or a name is not known.
@@ -72,13 +72,13 @@ def fit(
         is_divided = recipe.shard not in (None, *COPYING)
         optimizers = [name for name in OPTIMIZERS if not (is_divided and name in UNDIVIDED)]
     found = _taken_apart([replace(recipe, precision=p) for p in precisions], optimizers, speed)
-    choices = [
-        _choice(parts, optimizer, micro_batch, effective_batch // together, budget_bytes, speed)
+    candidates = [
+        _candidate(parts, optimizer, micro_batch, effective_batch // together, budget_bytes, speed)
         for parts in found
         for optimizer in parts.updates
         for micro_batch in _divisors(effective_batch // together)
     ]
-    return _verified(Fit(recipe, budget_bytes, effective_batch, tuple(choices)), found)
+    return _verified(Fit(recipe, budget_bytes, effective_batch, tuple(candidates)), found)
 
 
 def _taken_apart(recipes: Sequence[Recipe], optimizers: Sequence[str], speed: Speed) -> list[Parts]:
@@ -116,9 +116,9 @@ def _at(parts: Parts, micro_batch: int) -> Profile:
     return replace(one, stages=tuple(stages), skips=tuple(skips))
 
 
-def _choice(
+def _candidate(
     parts: Parts, optimizer: str, micro_batch: int, samples: int, budget: int, speed: Speed
-) -> Choice:
+) -> Candidate:
     """Solve for what the model and its update leave of the budget."""
     at, update = _at(parts, micro_batch), parts.updates[optimizer]
     accumulation = samples // micro_batch
@@ -127,7 +127,7 @@ def _choice(
         always += sum(stage.gradient_bytes for stage in at.stages)
         at = replace(at, stages=tuple(replace(s, gradient_bytes=0) for s in at.stages))
     precision = str(parts.recipe.precision)
-    chosen = Choice(precision, optimizer, micro_batch, accumulation, 0.0, 0, 0.0)
+    chosen = Candidate(precision, optimizer, micro_batch, accumulation, 0.0, 0, 0.0)
     least = max(always + floor_bytes(at), update.peak_bytes)
     if least > budget:
         return replace(chosen, peak_bytes=least)
@@ -140,7 +140,7 @@ def _choice(
 
 
 def _verified(found: Fit, by_precision: Sequence[Parts]) -> Fit:
-    """Predict the fastest choice in whole; where it does not fit, leave its plan less room."""
+    """Predict the fastest candidate in whole; where it does not fit, leave its plan less room."""
     updates = {str(parts.recipe.precision): parts.updates for parts in by_precision}
     for _ in range(_TRIES):
         best = found.best
@@ -152,13 +152,13 @@ def _verified(found: Fit, by_precision: Sequence[Parts]) -> Fit:
         changed = replace(best, peak_bytes=peak, is_verified=True)
         if over > 0:
             changed = _with_less(best, over)
-        others = [changed if choice is best else choice for choice in found.choices]
-        found = replace(found, choices=tuple(others))
+        others = [changed if candidate is best else candidate for candidate in found.candidates]
+        found = replace(found, candidates=tuple(others))
     return found
 
 
-def _with_less(choice: Choice, over: int) -> Choice:
-    plan = choice.plan
+def _with_less(candidate: Candidate, over: int) -> Candidate:
+    plan = candidate.plan
     assert plan is not None
     room = (plan.budget_bytes or 0) - over
     try:
@@ -168,6 +168,8 @@ def _with_less(choice: Choice, over: int) -> Choice:
             calls=plan.calls,
         )
     except ValueError:
-        return replace(choice, peak_bytes=choice.peak_bytes + over, plan=None)
-    slower = choice.accumulation * (again.seconds - plan.seconds)
-    return replace(choice, plan=again, seconds=choice.seconds + slower, overhead=again.overhead)
+        return replace(candidate, peak_bytes=candidate.peak_bytes + over, plan=None)
+    slower = candidate.accumulation * (again.seconds - plan.seconds)
+    return replace(
+        candidate, plan=again, seconds=candidate.seconds + slower, overhead=again.overhead
+    )

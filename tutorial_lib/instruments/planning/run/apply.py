@@ -7,15 +7,21 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from tutorial_lib.instruments.planning.calls import Call, find_stages, kind_of, replaced
-from tutorial_lib.instruments.planning.execute import Execution, Observe
-from tutorial_lib.instruments.planning.schedule import Plan
-from tutorial_lib.instruments.planning.simulate import Tree
-from tutorial_lib.instruments.planning.tape import Tape, in_place_of_stand_ins
+from tutorial_lib.instruments.planning.chain.plan import Plan
+from tutorial_lib.instruments.planning.chain.profiled import Call, kind_of
+from tutorial_lib.instruments.planning.run.find_stages import find_stages, replaced
+from tutorial_lib.instruments.planning.run.matmuls import selective
 from tutorial_lib.instruments.private_torch import CALL
+from tutorial_lib.instruments.segments.deferred import DeferredRun, tensors_of, with_values
+from tutorial_lib.instruments.segments.execution import Execution, Observe, Values
+from tutorial_lib.instruments.segments.tree import Tree
 
+_ADVICE = (
+    "A plan's stages run later, together, and the model needs a value between two of them. Name "
+    "stages that are called one after the other with `stages=`, or larger ones."
+)
 _applied: weakref.WeakKeyDictionary[nn.Module, Callable[[], None]] = weakref.WeakKeyDictionary()
 
 
@@ -86,7 +92,7 @@ def install(
         model: Whose stages.
         calls: Its stages as it calls them.
         tree: Numbers are places in `calls`.
-        observe: Called before the first stage, as after stage -1, and as `Execution.run` does.
+        observe: Called as `Execution.all` says.
     """
     undo(model)
     stages = {name: model.get_submodule(name) for name in dict.fromkeys(c.name for c in calls)}
@@ -103,48 +109,58 @@ def install(
 
 
 class _Running:
-    """The calls that take the place of a model's own, and the tapes of those that run now."""
+    """The calls that take the place of a model's own, and the deferred runs that they fill now."""
 
     def __init__(self, calls: Sequence[Call], tree: Tree, observe: Observe | None) -> None:
         self.calls, self.tree, self.observe = calls, tree, observe
-        self.tapes: list[Tape] = []
+        self.runs: list[DeferredRun] = []
 
     def stage(self, name: str, module: nn.Module) -> Callable[..., Any]:
-        """Make a call that is only noted."""
-        call = getattr(module, CALL)
+        """Make a call that is only recorded."""
+        function = getattr(module, CALL)
 
         def stage(*args: Any, **kwargs: Any) -> Any:
-            if not self.tapes or not torch.is_grad_enabled():
-                return call(*args, **kwargs)
-            return self.tapes[-1].stage(name, call, args, kwargs)
+            if not self.runs or not torch.is_grad_enabled():
+                return function(*args, **kwargs)
+            run = self.runs[-1]
+            call = None if run.is_complete else self.calls[run.piece]
+            if call is None or call.name != name:
+                expected = "no further one" if call is None else call.name
+                raise RuntimeError(
+                    f"The model calls the stage {name}, and the plan has {expected} as number "
+                    f"{run.piece}: the plan was made for other inputs. Profile and solve again."
+                )
+            likes = [like if call.is_profiled else None for like in call.tensors]
+            made = run.call(f"The stage {name}", function, args, kwargs, likes, tensors_of)
+            return call.filled(made)
 
         return stage
 
     def whole(self, _: str, module: nn.Module) -> Callable[..., Any]:
-        """Make a forward of the whole model that begins a tape and runs it."""
+        """Make a forward of the whole model that begins a deferred run and ends it."""
         forward = module.forward
 
         def whole(*args: Any, **kwargs: Any) -> Any:
             if not torch.is_grad_enabled():
                 return forward(*args, **kwargs)
-            tape = Tape(self.calls, self._run)
-            self.tapes.append(tape)
+            run = DeferredRun(len(self.calls), self._execute, _ADVICE)
+            self.runs.append(run)
             try:
                 output = forward(*args, **kwargs)
-                _check_complete(tape)
-                return in_place_of_stand_ins(output)
+                if not run.is_complete:
+                    raise RuntimeError(
+                        f"The model called {run.piece} stages, and the plan has {len(self.calls)}: "
+                        "it was made for other inputs. Profile and solve again."
+                    )
+                return with_values(output)
             finally:
-                self.tapes.remove(tape)
+                self.runs.remove(run)
 
         return whole
 
-    def _run(self, tape: Tape) -> dict[int, Tensor]:
-        values: dict[int, Tensor] = {}
-        execution = Execution(tape)
-        if self.observe is not None:
-            self.observe(execution, -1, values)
-        execution.run(self.tree, values, self.observe)
-        return values
+    def _execute(self, run: DeferredRun) -> Values:
+        execution = Execution(run, lambda piece: selective(self.calls[piece].matmuls))
+        return execution.all(self.tree, self.observe)
 
 
 def check_same_model(model: nn.Module, calls: Sequence[Call]) -> None:
@@ -163,11 +179,3 @@ def check_same_model(model: nn.Module, calls: Sequence[Call]) -> None:
                 f"with {call.kind[1]} parameters, and {type(model).__name__} has {seen} there. "
                 "Profile this model and solve again."
             )
-
-
-def _check_complete(tape: Tape) -> None:
-    if not tape.is_complete:
-        raise RuntimeError(
-            f"The model called {tape.piece} stages, and the plan has {len(tape.calls)}: it was "
-            "made for other inputs. Profile and solve again."
-        )

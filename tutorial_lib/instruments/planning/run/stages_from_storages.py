@@ -1,4 +1,4 @@
-"""From a step's storages to the stages of a chain."""
+"""Stages of a chain, measured from the storages of a step."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from tutorial_lib.instruments.planning.course import Course
-from tutorial_lib.instruments.planning.stages import Skip, Stage, outputs
+from tutorial_lib.instruments.planning.chain.stages import Skip, Stage, outputs
+from tutorial_lib.instruments.planning.run.clocked_step import ClockedStep
 from tutorial_lib.memory.timeline import Life
 
 LABEL = "value "
@@ -18,7 +18,7 @@ LABEL = "value "
 
 @dataclass(frozen=True)
 class Flow:
-    """Which values go from which stage to which, and their bytes.
+    """The values that go from stage to stage, and their bytes.
 
     Args:
         boundaries: For each stage, bytes that come from the stage right before it.
@@ -31,38 +31,33 @@ class Flow:
     values: dict[int, int] = field(default_factory=dict)
 
     @classmethod
-    def of(
-        cls, course: Course, num_bytes: dict[int, int], given: Sequence[tuple[int, int, int]]
-    ) -> Flow:
-        """Read it off a course.
+    def of(cls, clocked: ClockedStep, num_bytes: dict[int, int]) -> Flow:
+        """Read it off a step.
 
         Args:
-            course: Of a step.
-            num_bytes: Of each value.
-            given: Of what comes from before the first call: bytes, first and last piece to use it.
+            clocked: The step, in any readings.
+            num_bytes: Of each value that has a gradient, or comes from a stage.
         """
-        execution = course.execution
+        execution = clocked.execution
         assert execution is not None
         count = len(execution.pieces) + 2
         boundaries, skips, values = [0] * count, list[Skip](), dict[int, int]()
-        for size, first, last in given:
-            boundaries[1] += size * (first == 0)
-            if last > 0:
-                skips.append(Skip(0, last + 1, size, first == 0))
-        for number, pieces in execution.uses().items():
-            source, size = execution.made_by[number] + 1, num_bytes.get(number, 0)
-            targets = {piece + 1 for piece in pieces} - {source}
+        uses, made_by = execution.uses(), execution.made_by
+        for number in sorted(uses, key=lambda number: made_by[number]):
+            source, size = made_by[number] + 1, num_bytes.get(number, 0)
+            targets = {piece + 1 for piece in uses[number]} - {source}
             if source + 1 in targets:
                 boundaries[source + 1] += size
             if targets and size and max(targets) > source + 1:
                 skips.append(Skip(source, max(targets), size, source + 1 in targets))
-                values[len(skips) - 1] = number
+                if source:  # what comes from before the stages is held as long as they run
+                    values[len(skips) - 1] = number
         return cls(tuple(boundaries), tuple(skips), values)
 
-    def priced(self, course: Course, curve: Curve) -> Flow:
-        """Say of each skip what its gradient holds, and whether its value is there in backward."""
-        backwards, skips = course.backward_spans(), []
-        alive_values = {x.category for x in curve.lives if alive([x], course.forward[-1])}
+    def priced(self, clocked: ClockedStep, curve: Curve) -> Flow:
+        """Give each skip the bytes of its gradient, and whether its value is there in backward."""
+        backwards, skips = clocked.backward_spans(), []
+        alive_values = {x.category for x in curve.lives if alive([x], clocked.forward[-1])}
         for index, skip in enumerate(self.skips):
             # what its target's backward made and the one before it did not use up
             made = curve.born_in(backwards[skip.target])
@@ -102,13 +97,17 @@ def alive(lives: Sequence[Life], tick: float) -> int:
     return sum(x.num_bytes for x in lives if x.born <= tick and (x.died is None or x.died > tick))
 
 
-def chain(
-    course: Course, flow: Flow, kept: Sequence[Life], dropped: Sequence[Life], ends: Sequence[int]
+def measure_stages(
+    clocked: ClockedStep,
+    flow: Flow,
+    kept: Sequence[Life],
+    dropped: Sequence[Life],
+    ends: Sequence[int],
 ) -> tuple[list[Stage], tuple[Skip, ...]]:
-    """Make the stages of a chain from two runs.
+    """Measure the stages of a chain in two runs.
 
     Args:
-        course: Of a step in which everything was kept, in ticks.
+        clocked: A step in which everything was kept, in ticks.
         flow: What goes between the stages.
         kept: The storages of that step.
         dropped: Those of a forward that kept nothing.
@@ -118,18 +117,18 @@ def chain(
     curve = Curve(
         [
             replace(life, born=min(life.born, 1))
-            if life.category == "parameters" and alive([life], course.forward[-1])
+            if life.category == "parameters" and alive([life], clocked.forward[-1])
             else life
             for life in kept
         ]
     )
-    flow = flow.priced(course, curve)
-    forwards, backwards = course.forward_spans(0), course.backward_spans()
+    flow = flow.priced(clocked, curve)
+    forwards, backwards = clocked.forward_spans(0), clocked.backward_spans()
     free = _needs_of_forwards(Curve(dropped), [0, *ends])
     stages = []
     for index, (span, back) in enumerate(zip(forwards, backwards, strict=True)):
         mine = curve.born_in(span)
-        for_backward = [life for life in mine if alive([life], course.forward[-1])]
+        for_backward = [life for life in mine if alive([life], clocked.forward[-1])]
         output = flow.boundaries[index + 1] if index + 1 < len(flow.boundaries) else 4
         saved = sum(life.num_bytes for life in for_backward)
         values = [life for life in mine if life.category.startswith(LABEL)]
@@ -151,7 +150,7 @@ def chain(
                 recomputable=0 < index < len(flow.boundaries) - 1,
             )
         )
-    return _with_backward(stages, flow.skips, curve, course), flow.skips
+    return _with_backward(stages, flow.skips, curve, clocked), flow.skips
 
 
 def _needs_of_forwards(curve: Curve, ends: Sequence[int]) -> list[int]:
@@ -165,13 +164,13 @@ def _needs_of_forwards(curve: Curve, ends: Sequence[int]) -> list[int]:
 
 
 def _with_backward(
-    stages: list[Stage], skips: Sequence[Skip], curve: Curve, course: Course
+    stages: list[Stage], skips: Sequence[Skip], curve: Curve, clocked: ClockedStep
 ) -> list[Stage]:
     """Set the temporaries: what each stage held besides what the chain already says."""
     gradients = [life for life in curve.lives if life.category == "gradients"]
     others = [life for life in curve.lives if life.category != "gradients"]
     held, filled = curve.held(others), []
-    forwards, backwards = course.forward_spans(0), course.backward_spans()
+    forwards, backwards = clocked.forward_spans(0), clocked.backward_spans()
     handed = outputs(stages)
     spans = zip(stages, handed, forwards, backwards, strict=True)
     for index, (stage, output, ahead, back) in enumerate(spans):
@@ -179,12 +178,12 @@ def _with_backward(
         own = curve.held([life for life in gradients if back[0] < life.born <= back[1]])
         # the gradients of skips that wait for earlier stages are priced as such; not those of
         # parameters that other stages use too
-        waiting = alive([x for x in others if x.born > course.forward[-1]], back[0]) - output
+        waiting = alive([x for x in others if x.born > clocked.forward[-1]], back[0]) - output
         waiting = min(waiting, sum(s.waiting_bytes for s in skips if s.source <= index < s.target))
         peak = (held + own)[int(back[0]) + 1 : int(back[1]) + 1].max(initial=0)
         local = int(peak) - alive(before, back[0]) - max(0, waiting)
         during = held[int(ahead[0]) + 1 : int(ahead[1]) + 1].max(initial=0)
-        stop = held[int(ahead[0]) + 1 : int(course.saved[index]) + 1].max(initial=0)
+        stop = held[int(ahead[0]) + 1 : int(clocked.saved[index]) + 1].max(initial=0)
         forward, stopped = (
             max(0, int(most) - alive(before, ahead[0]) - stage.saved_bytes)
             for most in (during, stop)

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from tutorial_lib.instruments.planning.costs import Costs
-from tutorial_lib.instruments.planning.simulate import Tree
+from tutorial_lib.instruments.planning.chain.costs import Costs
+from tutorial_lib.instruments.segments.tree import Tree
 
 
 def best_single(costs: Costs, budget: int, num_slots: int) -> Tree | None:

@@ -5,27 +5,18 @@ It knows nothing of the solver: it walks the tree as PyTorch's nested checkpoint
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Literal
 
-from tutorial_lib.instruments.planning.stages import Skip, Stage, check_chain, outputs
-
-# A number is a stage that is kept; a tuple is a segment, which is dropped and recomputed.
-Tree = tuple["int | Tree", ...]
-
-
-class Selective(int):
-    """A stage of which the results of products are kept; what lies between is made again."""
-
-    def __repr__(self) -> str:
-        return f"Selective({int(self)})"
+from tutorial_lib.instruments.planning.chain.stages import Skip, Stage, check_chain, outputs
+from tutorial_lib.instruments.segments.tree import Selective, Tree, leaves
 
 
 @dataclass(frozen=True)
 class Event:
-    """One stage's forward or backward, as it comes in the course of a step.
+    """One stage's forward or backward, in the order of a step.
 
     Args:
         kind: `forward` for the first time that a stage runs, `recompute` for every further one.
@@ -68,7 +59,7 @@ class Simulation:
 
 
 def _ends_segment(now: Event, then: Event) -> bool:
-    """Tell whether a run is the last one of a segment that is run again."""
+    """Tell whether a run is the last one of a recomputed segment."""
     return now.kind == "recompute" and now.keeps and then.kind == "backward"
 
 
@@ -106,15 +97,6 @@ def simulate(stages: Sequence[Stage], tree: Tree, skips: Sequence[Skip] = ()) ->
     machine.hold("input", 0, stages[0].input_bytes)
     machine.run(tree, first=True)
     return Simulation(tuple(as_run), tuple(machine.events))
-
-
-def leaves(tree: Tree) -> Iterator[int]:
-    """List the stages of a tree, in order."""
-    for item in tree:
-        if isinstance(item, int):
-            yield item
-        else:
-            yield from leaves(item)
 
 
 @dataclass
@@ -167,7 +149,7 @@ class _Machine:
         made = self.outputs[index] + beside + stage.forward_temporary_bytes
         if keeps:
             made = max(made, stage.saved_bytes + stage.kept_temporary_bytes)
-        is_last = index + 1 == len(self.stages)  # no plan needs to run it again
+        is_last = index + 1 == len(self.stages)  # no plan needs to recompute it
         if stops and not is_last and stage.stopped_temporary_bytes is not None:
             made = stage.saved_bytes + stage.stopped_temporary_bytes
         self._note("recompute" if index in self.seen else "forward", index, keeps, made)

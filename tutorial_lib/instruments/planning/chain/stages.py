@@ -1,4 +1,4 @@
-"""What a planner knows of a model: a chain of stages, and the skips that jump over some of them."""
+"""A model as a planner sees it: a chain of stages, and skips that jump over some of them."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ class Stage:
         early_stop_seconds: The part of `forward_seconds` after the last tensor that its backward
             needs. PyTorch stops there when it recomputes a segment that ends with this stage.
         recomputable: Whether a plan may run its forward twice.
-        selective: The same stage when it keeps the results of products only, and its backward
-            makes the rest again; `None` where no plan may do so. Its `gradient_bytes` are not read.
+        selective: The same stage when it keeps the results of matmuls only, and its backward
+            recomputes the rest; `None` where no plan may do so. Its `gradient_bytes` are not read.
 
     Raises:
         ValueError: When a number is negative, or a part is more than the whole.
@@ -82,7 +82,7 @@ class Stage:
 class Skip:
     """A tensor that a stage makes and a later one takes, over the heads of those between.
 
-    A plan pins it: it is never dropped and made again on its own. Its value is priced as held
+    A plan pins it: it is never dropped and recomputed on its own. Its value is priced as held
     while any later stage than its source runs, and its gradient from the backward of its target to
     that of its source. Both are upper bounds.
 
@@ -106,12 +106,12 @@ class Skip:
 
     @property
     def waiting_bytes(self) -> int:
-        """What its gradient holds while it waits."""
+        """Bytes of its gradient while it waits."""
         return self.num_bytes if self.gradient_bytes is None else self.gradient_bytes
 
 
 def check_chain(stages: Sequence[Stage], skips: Iterable[Skip]) -> None:
-    """Refuse a chain that cannot be.
+    """Refuse an impossible chain.
 
     Raises:
         ValueError: When there is no stage, a skip leads nowhere, or is larger than what makes it.

@@ -6,16 +6,15 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from tutorial_lib.instruments.planning.calls import Call
-from tutorial_lib.instruments.planning.costs import Costs
-from tutorial_lib.instruments.planning.exact import choices
-from tutorial_lib.instruments.planning.floor import Floor
-from tutorial_lib.instruments.planning.nested import NestedTable, parts_to_solve
-from tutorial_lib.instruments.planning.profile import Profile
-from tutorial_lib.instruments.planning.schedule import Plan
-from tutorial_lib.instruments.planning.simulate import Tree
-from tutorial_lib.instruments.planning.single import best_single
-from tutorial_lib.instruments.planning.stages import Skip, Stage, check_chain
+from tutorial_lib.instruments.planning.chain.costs import Costs
+from tutorial_lib.instruments.planning.chain.exact import best_ways
+from tutorial_lib.instruments.planning.chain.floor import Floor
+from tutorial_lib.instruments.planning.chain.nested import NestedTable, parts_to_solve
+from tutorial_lib.instruments.planning.chain.plan import Plan
+from tutorial_lib.instruments.planning.chain.profiled import Call, Profile
+from tutorial_lib.instruments.planning.chain.single import best_single
+from tutorial_lib.instruments.planning.chain.stages import Skip, Stage, check_chain
+from tutorial_lib.instruments.segments.tree import Tree
 from tutorial_lib.units import human_bytes
 
 # Up to so many stages all plans are compared, to the byte.
@@ -50,7 +49,7 @@ def solve(
     Args:
         stages: The chain, first to last; or a profile, which knows skips and names too.
         budget_bytes: For all that the chain holds: inputs, saved bytes, gradients of activations
-            and temporaries. Parameters, their gradients and the optimizer's state come on top.
+            and temporaries. Parameters, their gradients and optimizer states come on top.
         skips: What jumps over stages.
         names: Names of the stages, for the printed plan.
 
@@ -77,7 +76,7 @@ def solve(
         return Plan(chain[0], tree, chain[1], chain[2], int(budget_bytes), calls)
 
     if len(stages) <= SHORT:
-        fitting = [choice for choice in choices(costs) if choice.needs <= spare]
+        fitting = [way for way in best_ways(costs) if way.needs <= spare]
         found = [evaluate(fitting[-1].tree)] if fitting else []
     else:
         found = _long(costs, spare, evaluate)

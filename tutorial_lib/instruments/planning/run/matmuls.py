@@ -1,4 +1,4 @@
-"""Keep the results of products, and make the rest again: selective checkpointing of a stage."""
+"""Selective checkpointing of a stage: matmul results are kept, the rest is recomputed."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint
 from tutorial_lib.memory.private_torch import flops_of
 
 
-def is_product(func: Any, args: tuple[Any, ...]) -> bool:
-    """Tell matrix products, convolutions and attention from all other operations.
+def is_matmul(func: Any, args: tuple[Any, ...]) -> bool:
+    """Tell matmuls (convolutions and attention too) from all other operations.
 
     Attention with dropout is none: its result cannot stand for it, since the random numbers after
     it would differ in a recomputation that leaves it out.
@@ -24,23 +24,23 @@ def is_product(func: Any, args: tuple[Any, ...]) -> bool:
     return not (draws and any(isinstance(arg, float) and arg > 0 for arg in args))
 
 
-def selective(num_products: int) -> Callable[[], Any]:
-    """Make contexts for `checkpoint` that store the results of the first products.
+def selective(num_matmuls: int) -> Callable[[], Any]:
+    """Make contexts for `checkpoint` that store the results of the first matmuls.
 
     Those after the last tensor that backward needs are worth nothing: PyTorch's early stop never
     reaches them.
 
     Args:
-        num_products: How many to store.
+        num_matmuls: How many to store.
     """
 
     def contexts() -> Any:
         seen = Counter[bool]()
 
         def policy(context: Any, func: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
-            if is_product(func, args):
+            if is_matmul(func, args):
                 seen[context.is_recompute] += 1
-                if seen[context.is_recompute] <= num_products:
+                if seen[context.is_recompute] <= num_matmuls:
                     return CheckpointPolicy.MUST_SAVE
             return CheckpointPolicy.PREFER_RECOMPUTE
 

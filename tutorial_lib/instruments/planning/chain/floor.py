@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from tutorial_lib.instruments.planning.costs import Costs
-from tutorial_lib.instruments.planning.simulate import Tree
+from tutorial_lib.instruments.planning.chain.costs import Costs
+from tutorial_lib.instruments.segments.tree import Tree
 
 _NEVER = np.iinfo(np.int64).max // 4
 

@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tutorial_lib.instruments.planning.calls import Call
-from tutorial_lib.instruments.planning.simulate import Selective, Tree
-from tutorial_lib.instruments.planning.stages import Skip, Stage
+from tutorial_lib.instruments.planning.chain.profiled import Call
+from tutorial_lib.instruments.planning.chain.stages import Skip, Stage
+from tutorial_lib.instruments.segments.tree import Selective, Tree
 
 _FORMAT = "tutorial_lib plan, 1"
 
@@ -111,6 +111,8 @@ def _output(form: Mapping[str, Any]) -> Any:
 
 def _call(data: dict[str, Any]) -> Call:
     name, count = data["kind"]
+    if "products" in data:  # the name of `matmuls` in the first files
+        data["matmuls"] = data.pop("products")
     return Call(**{**data, "kind": (name, count), "output": _output(data["output"])})
 
 

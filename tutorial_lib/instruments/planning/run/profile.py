@@ -10,63 +10,27 @@ import torch
 from torch import Tensor, nn
 
 from tutorial_lib import device as devices
-from tutorial_lib.instruments.planning.calls import Call, find_stages, first_alike, left_out
-from tutorial_lib.instruments.planning.course import (
-    Course,
+from tutorial_lib.instruments.planning.chain.profiled import Call, Method, Profile
+from tutorial_lib.instruments.planning.chain.stages import Skip, Stage
+from tutorial_lib.instruments.planning.run.clocked_step import (
+    ClockedStep,
     Loss,
     check_repeatable,
     measure_times,
     model_untouched,
     record_calls,
-    run_course,
+    run_clocked,
 )
-from tutorial_lib.instruments.planning.readings import LABEL, Flow, chain
-from tutorial_lib.instruments.planning.roofline import Roofline, Speed
-from tutorial_lib.instruments.planning.simulate import Selective
-from tutorial_lib.instruments.planning.stages import Skip, Stage
+from tutorial_lib.instruments.planning.run.find_stages import find_stages, first_alike, left_out
+from tutorial_lib.instruments.planning.run.roofline import Roofline, Speed
+from tutorial_lib.instruments.planning.run.stages_from_storages import LABEL, Flow, measure_stages
+from tutorial_lib.instruments.segments.tree import Selective
 from tutorial_lib.memory.private_torch import is_fake as is_fake_tensor
 from tutorial_lib.memory.storages import StorageLog, list_tensors
 from tutorial_lib.memory.timeline import Life
-from tutorial_lib.units import human_bytes, human_seconds
 
-Method = Literal["measured", "predicted"]
 BEFORE, AFTER = "(before)", "(after)"
-_TICKS, _SECONDS, _PRODUCTS = range(3)
-
-
-@dataclass(frozen=True)
-class Profile:
-    """A model as a chain: what `solve` and `apply` need to know of it.
-
-    Args:
-        stages: What the model does before its first stage, its stages as it calls them, and what
-            it does after them, loss included. The first and the last are never recomputed.
-        skips: What jumps over stages.
-        names: Names of the stages.
-        calls: The stages without the first and the last.
-        method: `measured` where seconds come from this device, `predicted` where they are a
-            roofline's, on tensors without memory. Bytes are counted in both.
-        device: Words for the device.
-    """
-
-    stages: tuple[Stage, ...]
-    skips: tuple[Skip, ...]
-    names: tuple[str, ...]
-    calls: tuple[Call, ...]
-    method: Method
-    device: str
-
-    def __str__(self) -> str:
-        head = f"{len(self.stages)} stages, {len(self.skips)} skips ({self.method}, {self.device})"
-        columns = f"  {'':<28}{'input':>10}{'saved':>10}{'forward':>10}{'backward':>10}"
-        rows = [
-            f"  {name[-28:]:<28}{human_bytes(s.input_bytes):>10}{human_bytes(s.saved_bytes):>10}"
-            f"{human_seconds(s.forward_seconds):>10}{human_seconds(s.backward_seconds):>10}"
-            for name, s in zip(self.names, self.stages, strict=True)
-        ]
-        return "\n".join([head, columns, *rows])
-
-    __repr__ = __str__
+_TICKS, _SECONDS, _MATMULS = range(3)
 
 
 def profile(
@@ -94,12 +58,11 @@ def profile(
         gradients: `there`, as in every micro-batch but the first, or `made` by each backward.
         repeats: Timed runs; the median counts.
         speed: What to predict times with; `None` measures them, or takes an A100's where it cannot.
-        selective: Whether a plan may also keep the results of a stage's products only.
+        selective: Whether a plan may also keep the results of a stage's matmuls only.
         like: A profile with another micro-batch: without memory, stages alike there are run once.
 
     Raises:
-        ValueError: When no stage is found, or one gives another output with the same random
-            numbers; the model is as before.
+        ValueError: When no stage is found, or one does not repeat; the model is as before.
     """
     found = find_stages(model, stages)
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
@@ -117,16 +80,17 @@ def profile(
             first = first_alike(calls, known) if known and is_fake else list(range(len(names)))
             with left_out(found, [call for i, call in enumerate(calls, 1) if first[i] < i]):
                 run = _watched(model, calls, loss, device, speed or Speed(), kept)
-            course = run.course.take(_SECONDS)
-            timed = course.durations(0.0)
+            clocked = run.clocked.take(_SECONDS)
+            timed = clocked.durations(0.0)
             if method == "measured":
                 timed = measure_times(model, calls, loss, device, repeats, kept)
-            counted, more = chain(run.course.take(_TICKS), run.flow, run.lives, dropped, ends)
-            form = _with_times(counted, names, (*timed, course.early_stops()), keep)
+            ticks = run.clocked.take(_TICKS)
+            counted, more = measure_stages(ticks, run.flow, run.lives, dropped, ends)
+            form = _with_times(counted, names, (*timed, clocked.early_stops()), keep)
             forms.append(tuple(form[index] for index in first))
             skips = _dearest(skips, more)
             if kept is int:
-                calls = _with_products(calls, run.course, first)
+                calls = _with_matmuls(calls, run.clocked, first)
     where = "CUDA kernels" if is_fake else devices.describe(device)
     return Profile(_either(*forms), skips, names, tuple(calls), method, where)
 
@@ -185,9 +149,9 @@ def _dearest(skips: Sequence[Skip], others: Sequence[Skip]) -> tuple[Skip, ...]:
 
 @dataclass(frozen=True)
 class _Watched:
-    """A step that was watched: a clock of ticks, seconds and products, and what was held."""
+    """A step that was watched: a clock of ticks, seconds and matmuls, and what was held."""
 
-    course: Course
+    clocked: ClockedStep
     flow: Flow
     lives: Sequence[Life]
 
@@ -203,28 +167,30 @@ def _watched(
     """Run a step that recomputes no stage as a whole, count its bytes and predict its time."""
     log, num_bytes = _log(model, device), dict[int, int]()
 
-    def look(number: int, tensor: Tensor) -> None:
-        num_bytes[number] = tensor.untyped_storage().nbytes()
+    def look(number: int, tensor: Tensor, is_given: bool) -> None:
+        # of a large tensor from before the stages, several may get a part each
+        whole, part = tensor.untyped_storage().nbytes(), tensor.numel() * tensor.element_size()
+        num_bytes[number] = part if is_given else whole
         log.label_storages([tensor], f"{LABEL}{number}")
 
     with log, Roofline(speed) as mode:
 
         def read() -> tuple[int, float, int]:
-            return log.clock, mode.seconds, mode.products
+            return log.clock, mode.seconds, mode.matmuls
 
-        course = run_course(model, calls, loss, read, look, kept)
+        clocked = run_clocked(model, calls, loss, read, look, kept)
     log.finish()
     for parameter in model.parameters():
         log.label_storages([parameter.grad], "gradients")
-    return _Watched(course, Flow.of(course, num_bytes, _given(course)), log.lives())
+    return _Watched(clocked, Flow.of(clocked, num_bytes), log.lives())
 
 
-def _with_products(calls: Sequence[Call], course: Course, first: Sequence[int]) -> list[Call]:
-    """Note each stage's products before the last tensor that its backward needs."""
-    counts = course.take(_PRODUCTS)
+def _with_matmuls(calls: Sequence[Call], clocked: ClockedStep, first: Sequence[int]) -> list[Call]:
+    """Note each stage's matmuls before the last tensor that its backward needs."""
+    counts = clocked.take(_MATMULS)
     pairs = zip(counts.saved, [0, *counts.forward], strict=False)
-    products = [max(0, saved - before) for saved, before in pairs]
-    return [replace(call, products=products[first[i]]) for i, call in enumerate(calls, 1)]
+    matmuls = [max(0, saved - before) for saved, before in pairs]
+    return [replace(call, matmuls=matmuls[first[i]]) for i, call in enumerate(calls, 1)]
 
 
 def _log(model: nn.Module, device: torch.device) -> StorageLog:
@@ -261,15 +227,3 @@ def _forward_alone(
             reshard()
     log.finish()
     return calls, log.lives(), [*ends, log.clock]
-
-
-def _given(course: Course) -> list[tuple[int, int, int]]:
-    """List what comes from before the first call: its bytes, first and last piece to use it."""
-    execution = course.execution
-    assert execution is not None
-    found: dict[int, tuple[int, int, int]] = {}
-    for piece in range(len(execution.pieces)):
-        for tensor in execution.given(piece):
-            size = tensor.numel() * tensor.element_size()
-            found[id(tensor)] = (size, found.get(id(tensor), (0, piece, 0))[1], piece)
-    return list(found.values())

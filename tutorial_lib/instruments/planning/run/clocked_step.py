@@ -1,4 +1,4 @@
-"""Run a model to see its stages: their order, where each begins and ends, whether it repeats."""
+"""Steps of a model under a clock: the order of its stages, their spans, whether they repeat."""
 
 from __future__ import annotations
 
@@ -7,28 +7,27 @@ import gc
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
 from tutorial_lib import device as devices
-from tutorial_lib.instruments.planning.apply import install, undo
-from tutorial_lib.instruments.planning.calls import Call, replaced
-from tutorial_lib.instruments.planning.tape import tensors_of
+from tutorial_lib.instruments.planning.chain.profiled import Call
+from tutorial_lib.instruments.planning.run.apply import install, undo
+from tutorial_lib.instruments.planning.run.find_stages import replaced
 from tutorial_lib.instruments.private_torch import CALL
-
-if TYPE_CHECKING:
-    from tutorial_lib.instruments.planning.execute import Execution
+from tutorial_lib.instruments.segments.deferred import tensors_of
+from tutorial_lib.instruments.segments.execution import Execution
 
 Reading = Any  # a number, or several of them in a tuple
 Loss = Callable[[], Tensor]
 
 
 @dataclass
-class Course:
-    """Readings of a clock in the course of a step without recomputation.
+class ClockedStep:
+    """Readings of a clock during a step without recomputation.
 
     Stage 0 is what the model does before the first call, the last one what it does after them.
 
@@ -46,9 +45,9 @@ class Course:
     saved: list[Reading] = field(default_factory=list)
     execution: Execution | None = None
 
-    def take(self, index: int) -> Course:
+    def take(self, index: int) -> ClockedStep:
         """Take one number of each reading."""
-        return Course(
+        return ClockedStep(
             [reading[index] for reading in self.forward],
             {stage: reading[index] for stage, reading in self.backward.items()},
             self.end[index],
@@ -85,14 +84,14 @@ class Course:
         return forward, backward
 
 
-def run_course(
+def run_clocked(
     model: nn.Module,
     calls: Sequence[Call],
     loss: Loss,
     read: Callable[[], Reading],
-    look: Callable[[int, Tensor], None] = lambda number, tensor: None,
+    look: Callable[[int, Tensor, bool], None] = lambda number, tensor, is_given: None,
     kept: type[int] = int,
-) -> Course:
+) -> ClockedStep:
     """Run forward and backward, nothing recomputed as a whole, and read a clock at every boundary.
 
     Args:
@@ -100,10 +99,11 @@ def run_course(
         calls: As it calls them.
         loss: Runs the model and gives a scalar.
         read: The clock.
-        look: Gets the number of each value that a stage leaves for later ones, and the tensor.
+        look: Gets the number of each value that a stage leaves for later ones, the tensor, and
+            whether it comes from before the stages.
         kept: How stages are kept: `int` or `Selective`.
     """
-    course = Course()
+    clocked = ClockedStep()
     last_saved = [read()]
 
     def save(tensor: Tensor) -> Tensor:
@@ -112,21 +112,20 @@ def run_course(
 
     def mark(stage: int) -> Callable[[Tensor], None]:
         def arrived(_: Tensor) -> None:
-            course.backward[stage] = read()
+            clocked.backward[stage] = read()
 
         return arrived
 
     def observe(execution: Execution, piece: int, values: dict[int, Tensor]) -> None:
-        course.forward.append(read())
-        course.saved.append(last_saved[0])
-        course.execution = execution
-        made = {n: t for n, t in values.items() if execution.made_by[n] == piece}
-        if piece < 0:
-            made = dict(enumerate(execution.given(0), start=-1_000_000))
-        for number, tensor in made.items():
+        clocked.forward.append(read())
+        clocked.saved.append(last_saved[0])
+        clocked.execution = execution
+        for number in [n for n in values if execution.made_by[n] == piece]:
+            tensor: Any = values[number]
             if tensor.requires_grad:
-                tensor.register_hook(mark(piece + 1))  # type: ignore[no-untyped-call]
-            look(number, tensor)
+                tensor.register_hook(mark(piece + 1))
+            if tensor.requires_grad or piece >= 0:
+                look(number, tensor, piece < 0)
 
     install(model, calls, tuple(map(kept, range(len(calls)))), observe)
     try:
@@ -134,17 +133,17 @@ def run_course(
             result = loss()
     finally:
         undo(model)
-    if course.execution is None:
+    if clocked.execution is None:
         raise ValueError(
             f"`loss` calls the stages of {type(model).__name__} without its forward, and a plan "
             "needs that: let `loss` call the model itself, or profile the part that it calls."
         )
-    course.forward.append(read())
-    course.saved.append(last_saved[0])
-    course.backward[len(calls) + 1] = course.forward[-1]
+    clocked.forward.append(read())
+    clocked.saved.append(last_saved[0])
+    clocked.backward[len(calls) + 1] = clocked.forward[-1]
     result.backward()  # type: ignore[no-untyped-call]
-    course.end = read()
-    return course
+    clocked.end = read()
+    return clocked
 
 
 def measure_times(
@@ -164,7 +163,7 @@ def measure_times(
     runs = []
     for _ in range(max(1, repeats)):
         start = read()
-        runs.append(run_course(model, calls, loss, read, kept=kept).durations(start))
+        runs.append(run_clocked(model, calls, loss, read, kept=kept).durations(start))
     forward, backward = (
         torch.tensor(kind).median(dim=0).values for kind in zip(*runs, strict=True)
     )

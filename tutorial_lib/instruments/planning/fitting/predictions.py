@@ -1,4 +1,4 @@
-"""What a recipe's step is added up from, and the step in whole: both on tensors without memory."""
+"""The parts of a recipe's step, and the whole step, predicted on tensors without memory."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from tutorial_lib import memory
-from tutorial_lib.instruments.planning.apply import apply
-from tutorial_lib.instruments.planning.calls import Call, replaced
-from tutorial_lib.instruments.planning.profile import Profile, profile
-from tutorial_lib.instruments.planning.roofline import Speed
-from tutorial_lib.instruments.planning.schedule import Plan
+from tutorial_lib.instruments.planning.chain.plan import Plan
+from tutorial_lib.instruments.planning.chain.profiled import Call, Profile
+from tutorial_lib.instruments.planning.run.apply import apply
+from tutorial_lib.instruments.planning.run.find_stages import replaced, without_work
+from tutorial_lib.instruments.planning.run.profile import profile
+from tutorial_lib.instruments.planning.run.roofline import Speed
 from tutorial_lib.instruments.predicting.kernels import as_on_cuda
 from tutorial_lib.instruments.training import Recipe, Shard
-from tutorial_lib.instruments.training.choices import COPYING
+from tutorial_lib.instruments.training.fields import COPYING
 from tutorial_lib.memory.storages import list_tensors
 
 
@@ -149,7 +150,7 @@ def predicted_peak(recipe: Recipe, plan: Plan, update: Update) -> int:
             others[0] = _bytes_of_other_states(optimizer, model) if update.is_lean else 0
         apply(model, plan)
         if is_alone and least.accumulation > 1:
-            _pass_over_first_backward(model)
+            skip_first_backward(model)
         return step, model, optimizer
 
     with recipe.one_rank():
@@ -157,8 +158,8 @@ def predicted_peak(recipe: Recipe, plan: Plan, update: Update) -> int:
     return report.peak_bytes + others[0]
 
 
-def _pass_over_first_backward(model: nn.Module) -> None:
-    """Let the first micro-batch bring the gradients by no operation: the second peaks above it."""
+def skip_first_backward(model: nn.Module) -> None:
+    """Create the gradients without running the first micro-batch: the second peaks above it."""
     calls = itertools.count()
 
     def whole(_: str, module: nn.Module) -> Callable[..., Any]:
@@ -169,7 +170,7 @@ def _pass_over_first_backward(model: nn.Module) -> None:
                 return forward(*args, **kwargs)
             with torch.no_grad():
                 call = Call.of("", module, forward(*args, **kwargs))
-            return call.without_work(*model.parameters())
+            return without_work(call, *model.parameters())
 
         return run
 

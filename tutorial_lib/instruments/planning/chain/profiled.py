@@ -1,0 +1,101 @@
+"""A profiled model as data: the calls of its stages, and the chain that they make."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from tutorial_lib.instruments.planning.chain.stages import Skip, Stage
+from tutorial_lib.instruments.private_torch import tree_leaves, tree_map_only, without_modes
+from tutorial_lib.units import human_bytes, human_seconds
+
+Method = Literal["measured", "predicted"]
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call of a stage: its module, and the form of its output.
+
+    Args:
+        name: Path of the module.
+        kind: Class of the module, and how many parameters it has.
+        output: What it gives, each tensor as one without memory.
+        is_profiled: Whether the output is known from a run, or only supposed.
+        matmuls: Number of its matmuls before the last tensor that its backward needs.
+    """
+
+    name: str
+    kind: tuple[str, int]
+    output: Any
+    is_profiled: bool = True
+    matmuls: int = 0
+
+    @classmethod
+    def of(cls, name: str, module: nn.Module, output: Any) -> Call:
+        """Note a call and the form of what it gave."""
+        return cls(name, kind_of(module), tree_map_only(Tensor, _without_memory, output))
+
+    @classmethod
+    def supposed(cls, name: str, module: nn.Module) -> Call:
+        """Suppose that a stage gives one tensor."""
+        return cls(name, kind_of(module), torch.empty((), device="meta"), is_profiled=False)
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        """The tensors of the output, without their memory."""
+        return [leaf for leaf in tree_leaves(self.output) if isinstance(leaf, Tensor)]
+
+    def filled(self, results: Sequence[Any]) -> Any:
+        """Give an output of this form with other values in the place of its tensors."""
+        rest = iter(results)
+        return tree_map_only(Tensor, lambda _: next(rest), self.output)
+
+
+def _without_memory(leaf: Tensor) -> Tensor:
+    with without_modes():  # a fake tensor could not go to another process
+        empty = torch.empty((), dtype=leaf.dtype, device="meta")
+        return empty.as_strided(leaf.shape, [0] * leaf.dim())
+
+
+def kind_of(module: nn.Module) -> tuple[str, int]:
+    """Describe a module so that another model's is told from it."""
+    return type(module).__name__, sum(parameter.numel() for parameter in module.parameters())
+
+
+@dataclass(frozen=True)
+class Profile:
+    """A model as a chain, for `solve` and `apply`.
+
+    Args:
+        stages: What the model does before its first stage, its stages as it calls them, and what
+            it does after them, loss included. The first and the last are never recomputed.
+        skips: What jumps over stages.
+        names: Names of the stages.
+        calls: The stages without the first and the last.
+        method: `measured` where seconds come from this device, `predicted` where they are a
+            roofline's, on tensors without memory. Bytes are counted in both.
+        device: Words for the device.
+    """
+
+    stages: tuple[Stage, ...]
+    skips: tuple[Skip, ...]
+    names: tuple[str, ...]
+    calls: tuple[Call, ...]
+    method: Method
+    device: str
+
+    def __str__(self) -> str:
+        head = f"{len(self.stages)} stages, {len(self.skips)} skips ({self.method}, {self.device})"
+        columns = f"  {'':<28}{'input':>10}{'saved':>10}{'forward':>10}{'backward':>10}"
+        rows = [
+            f"  {name[-28:]:<28}{human_bytes(s.input_bytes):>10}{human_bytes(s.saved_bytes):>10}"
+            f"{human_seconds(s.forward_seconds):>10}{human_seconds(s.backward_seconds):>10}"
+            for name, s in zip(self.names, self.stages, strict=True)
+        ]
+        return "\n".join([head, columns, *rows])
+
+    __repr__ = __str__

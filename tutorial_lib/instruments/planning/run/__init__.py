@@ -1,0 +1,1 @@
+"""Models and their stages: profile them, and run them by a plan."""

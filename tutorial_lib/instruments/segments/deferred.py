@@ -1,0 +1,274 @@
+"""Deferred calls: a model's stages run later than the model calls them, all together.
+
+While the model's own forward runs, the call of a stage is only recorded, and returns placeholders,
+`DeferredTensor`s, in the place of its output. What the model does with them between two stages
+(join a skip, double the resolution) is recorded as well, where that is allowed. Once all stages
+were called, `execution` runs them, segment by segment: a segment may hold whatever lies between
+its stages, and all values that go in and out of it are known.
+"""
+
+from __future__ import annotations
+
+import operator
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+
+from tutorial_lib.instruments.private_torch import tree_leaves, tree_map_only
+
+_METADATA = (
+    "shape",
+    "dtype",
+    "device",
+    "ndim",
+    "dim",
+    "size",
+    "requires_grad",
+    "is_cuda",
+    "is_floating_point",
+)
+_OPERATORS = ("add", "sub", "mul", "truediv", "matmul", "pow")
+
+
+@dataclass(frozen=True)
+class Value:
+    """A tensor of a run, by number."""
+
+    number: int
+
+
+@dataclass(frozen=True)
+class Operation:
+    """A stage's call, or what the model does between two of them.
+
+    Args:
+        name: What it is, as the first words of an error.
+        piece: The number of the stage that it belongs to.
+        function: What runs.
+        args: Its arguments, with a `Value` in the place of each tensor that is no parameter.
+        kwargs: The same by name.
+        results: Numbers of its results.
+        read: Takes as many results from what the function returns.
+    """
+
+    name: str
+    piece: int
+    function: Callable[..., Any]
+    args: Any
+    kwargs: Any
+    results: tuple[int, ...]
+    read: Read
+
+    def inputs(self) -> list[int]:
+        """List the values that it takes."""
+        leaves = tree_leaves((self.args, self.kwargs))
+        return [leaf.number for leaf in leaves if isinstance(leaf, Value)]
+
+    def arguments(self, values: dict[int, Any]) -> tuple[Any, Any]:
+        """Give its arguments with their tensors."""
+        args, kwargs = tree_map_only(Value, lambda v: values[v.number], (self.args, self.kwargs))
+        return args, kwargs
+
+
+class DeferredRun:
+    """The operations of one forward, in order.
+
+    Piece k is the call of stage k and all that the model did since the call before it.
+
+    Args:
+        num_pieces: How many stages are called.
+        execute: Gets the run once all stages were called, and gives the values of `wanted`. With
+            `None`, the model may do no more with a placeholder than hand it, or the first element
+            of it, to the next stage.
+        advice: What an error says that refuses more.
+    """
+
+    def __init__(self, num_pieces: int, execute: Execute | None, advice: str) -> None:
+        self.num_pieces, self.execute, self.advice = num_pieces, execute, advice
+        self.operations: list[Operation] = []
+        self.piece = 0
+        self.given: dict[int, Tensor] = {}  # tensors from outside the stages
+        self.made_by: list[int] = []  # the piece, for each value; -1 for those given
+        self.touched: set[int] = set()  # what the model asked for after the last stage
+        self._handed_out: dict[int, weakref.ref[DeferredTensor]] = {}
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all stages were called."""
+        return self.piece == self.num_pieces
+
+    @property
+    def wanted(self) -> set[int]:
+        """Values that the model may ask for: it still holds their placeholders."""
+        if self.execute is None:
+            return set(self.operations[-1].results)
+        return {number for number, later in self._handed_out.items() if later() is not None}
+
+    def finish(self) -> None:
+        """Run everything, and give the placeholders that are still there their values."""
+        assert self.execute is not None
+        values = self.execute(self)
+        for number, reference in self._handed_out.items():
+            if (later := reference()) is not None:
+                later.value = values[number]
+        self._handed_out = {}
+
+    def call(
+        self,
+        name: str,
+        function: Callable[..., Any],
+        args: Any,
+        kwargs: Any,
+        likes: Sequence[Tensor | None],
+        read: Read,
+        *,
+        is_stage: bool = True,
+    ) -> list[DeferredTensor]:
+        """Record the call of the next stage, or what the model does before that.
+
+        Args:
+            name: What the stage is, as the first words of an error.
+            function: The stage.
+            args: Its arguments.
+            kwargs: The same by name.
+            likes: For each result a tensor with its shape, or `None` where that is not known.
+            read: Takes the results from what the stage returns.
+            is_stage: Whether it is a stage.
+
+        Returns:
+            A placeholder for each result.
+        """
+        kinds = (DeferredTensor, Tensor)
+        args, kwargs = tree_map_only(kinds, self._numbered, (args, kwargs))
+        made = [DeferredTensor(self, self._new(self.piece), like) for like in likes]
+        self._handed_out |= {one.number: weakref.ref(one) for one in made}
+        results = tuple(one.number for one in made)
+        what = name, self.piece, function, args, kwargs, results, read
+        self.operations.append(Operation(*what))
+        self.piece += is_stage
+        return made
+
+    def between(self, function: Callable[..., Any], args: Any, kwargs: Any) -> DeferredTensor:
+        """Record what the model does with placeholders, and give one for its result."""
+        if self.execute is None:
+            raise RuntimeError(self.advice)
+        name = "What the model does between two stages"
+        return self.call(name, function, args, kwargs, [None], tensors_of, is_stage=False)[0]
+
+    def _numbered(self, leaf: DeferredTensor | Tensor) -> Value | nn.Parameter:
+        if isinstance(leaf, DeferredTensor):
+            if leaf.value is None and leaf.run.made_by is not self.made_by:
+                raise RuntimeError(self.advice)
+            if leaf.value is None:
+                return Value(leaf.number)
+            leaf = leaf.value
+        if isinstance(leaf, nn.Parameter):
+            return leaf
+        number = next((n for n, tensor in self.given.items() if tensor is leaf), None)
+        if number is None:
+            self.given[number := self._new(-1)] = leaf
+        return Value(number)
+
+    def _new(self, piece: int) -> int:
+        self.made_by.append(piece)
+        return len(self.made_by) - 1
+
+
+Execute = Callable[[DeferredRun], dict[int, Any]]
+Read = Callable[[Any], Sequence[Any]]
+
+
+class DeferredTensor:
+    """The placeholder of a tensor until the run has its value."""
+
+    def __init__(self, run: DeferredRun, number: int, like: Tensor | None) -> None:
+        self.run, self.number, self._like = run, number, like
+        self.value: Tensor | None = None
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """Record an operation on placeholders, or do it when they have their values."""
+        return _apply(func, args, kwargs or {})
+
+    def touch(self) -> Tensor | None:
+        """Give the value, and note that the model asked for it."""
+        self.run.touched.add(self.number)
+        return self.value
+
+    def _has_value(self) -> bool:
+        if self.value is None and self.run.is_complete:
+            self.run.finish()
+        return self.value is not None
+
+    def __getattr__(self, name: str) -> Any:
+        if self._has_value():
+            return getattr(self.touch(), name)
+        if name in _METADATA and self._like is not None:
+            return getattr(self._like, name)
+        method: Any = getattr(Tensor, name, None)
+        is_recorded = callable(method) and not name.startswith("_") and name not in _METADATA
+        if self.run.execute is None or not is_recorded:
+            raise AttributeError(f"{self.run.advice} (The model asked for .{name}.)")
+        return lambda *args, **kwargs: _apply(method, (self, *args), kwargs)
+
+    def __getitem__(self, index: Any) -> Any:
+        if self.run.execute is None and isinstance(index, int) and index == 0:
+            return self  # of a stage that returns a tuple, the first element is handed on
+        return _apply(operator.getitem, (self, index), {})
+
+    def __bool__(self) -> bool:
+        if self._has_value():
+            return bool(self.touch())
+        raise RuntimeError(f"{self.run.advice} (The model asked whether a tensor is true.)")
+
+    def __iter__(self) -> Iterator[Any]:
+        if self._has_value():
+            rows: Any = self.touch()
+            return iter(rows)
+        raise TypeError(f"{self.run.advice} (The model took a tensor apart.)")
+
+
+def _dunder(name: str, swapped: bool) -> Callable[[Any, Any], Any]:
+    function = getattr(operator, name)
+
+    def operate(one: Any, other: Any) -> Any:
+        return _apply(function, (other, one) if swapped else (one, other), {})
+
+    return operate
+
+
+for _name in _OPERATORS:
+    setattr(DeferredTensor, f"__{_name}__", _dunder(_name, swapped=False))
+    setattr(DeferredTensor, f"__r{_name}__", _dunder(_name, swapped=True))
+setattr(DeferredTensor, "__neg__", lambda self: _apply(operator.neg, (self,), {}))  # noqa: B010
+
+
+def _apply(function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    leaves = tree_leaves((args, kwargs))
+    pending = [leaf for leaf in leaves if isinstance(leaf, DeferredTensor) and leaf.value is None]
+    if not pending:
+        args, kwargs = with_values((args, kwargs))
+        return function(*args, **kwargs)
+    run = pending[0].run
+    if not run.is_complete:
+        return run.between(function, args, kwargs)
+    run.finish()
+    return _apply(function, args, kwargs)
+
+
+def with_values(output: Any) -> Any:
+    """Give what a model returned with tensors in the place of placeholders."""
+    for leaf in tree_leaves(output):
+        if isinstance(leaf, DeferredTensor) and leaf.value is None:
+            leaf.run.finish()
+    return tree_map_only(DeferredTensor, DeferredTensor.touch, output)
+
+
+def tensors_of(output: Any) -> list[Tensor]:
+    """List the tensors of a stage's output."""
+    return [leaf for leaf in tree_leaves(output) if isinstance(leaf, Tensor)]

@@ -1,0 +1,127 @@
+"""Run a deferred run: stages that are kept run plainly, segments in PyTorch's own checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint, noop_context_fn
+
+from tutorial_lib.instruments.segments.deferred import DeferredRun
+from tutorial_lib.instruments.segments.tree import Selective, Tree, leaves
+
+Values = dict[int, Any]
+Observe = Callable[["Execution", int, Values], None]
+Contexts = Callable[[int], Callable[[], Any]]
+
+
+def _plain(piece: int) -> Callable[[], Any]:
+    return noop_context_fn
+
+
+class Execution:
+    """A run with all that is known once all stages were called.
+
+    Args:
+        run: As many pieces as the tree has stages. Tensors that come from outside of them are
+            held as long as the execution, as plans are priced; those of blocks in a row are not.
+        contexts: For a stage that is kept selectively, the `context_fn` of its checkpoint.
+    """
+
+    def __init__(
+        self, run: DeferredRun, contexts: Contexts = lambda piece: noop_context_fn
+    ) -> None:
+        self.operations, self.wanted, self.made_by = run.operations, run.wanted, run.made_by
+        self.touched, self.contexts = run.touched, contexts
+        self.given, self._holds_given = run.given, run.execute is not None
+        self.pieces: list[list[int]] = [[] for _ in range(run.piece)]
+        self.last_use = [-1] * len(run.made_by)
+        for index, operation in enumerate(self.operations):
+            self.pieces[operation.piece].append(index)
+            for number in operation.inputs():
+                self.last_use[number] = index
+
+    def all(self, tree: Tree, observe: Observe | None = None) -> Values:
+        """Run a whole tree, and give the values that are wanted.
+
+        Args:
+            tree: As in `Plan.tree`.
+            observe: Called before the first stage, as after stage -1, and after each item of the
+                tree, with its last stage and the values.
+        """
+        values: Values = {**self.given}
+        if not self._holds_given:
+            self.given = {}
+        if observe is not None:
+            observe(self, -1, values)
+        self.run(tree, values, observe)
+        return values
+
+    def run(self, tree: Tree, values: Values, observe: Observe | None = None) -> None:
+        """Run the stages of a tree; values that are needed after it are left in `values`."""
+        for item in tree:
+            if isinstance(item, int) and not isinstance(item, Selective):
+                self._run_piece(item, values)
+            else:
+                self._run_segment(item, values)
+            last = list(leaves((item,)))[-1]
+            if observe is not None:
+                observe(self, last, values)
+            self._forget(last, values)
+
+    def uses(self) -> dict[int, set[int]]:
+        """Give the pieces that use each value; the number of pieces stands for afterwards."""
+        found: dict[int, set[int]] = {number: set() for number in range(len(self.made_by))}
+        for operation in self.operations:
+            for number in operation.inputs():
+                found[number].add(operation.piece)
+        for number in self.touched:
+            found[number].add(len(self.pieces))
+        return found
+
+    def _needed_after(self, number: int, piece: int) -> bool:
+        return self.last_use[number] > self.pieces[piece][-1] or number in self.wanted
+
+    def _run_segment(self, item: int | Tree, values: Values) -> None:
+        pieces = [int(leaf) for leaf in leaves((item,))]
+        tree = item if isinstance(item, tuple) else (int(item),)
+        contexts = noop_context_fn if item is tree else self.contexts(pieces[0])
+        operations = [self.operations[index] for piece in pieces for index in self.pieces[piece]]
+        used = {number for operation in operations for number in operation.inputs()}
+        inputs = sorted(used & values.keys())
+        made = [number for operation in operations for number in operation.results]
+        outputs = [number for number in made if self._needed_after(number, pieces[-1])]
+
+        # Values go in as arguments, never by closure: an outer segment can then let go of them,
+        # and `checkpoint` looks at arguments for the devices whose random state it must keep.
+        def segment(*tensors: Tensor) -> tuple[Any, ...]:
+            inside = dict(zip(inputs, tensors, strict=True))
+            del tensors
+            self.run(tree, inside)
+            return tuple(inside[number] for number in outputs)
+
+        arguments = [values[number] for number in inputs]
+        self._forget(pieces[-1], values)
+        results = checkpoint(segment, *arguments, use_reentrant=False, context_fn=contexts)
+        values.update(zip(outputs, results, strict=True))
+
+    def _run_piece(self, piece: int, values: Values) -> None:
+        for index in self.pieces[piece]:
+            operation = self.operations[index]
+            args, kwargs = operation.arguments(values)
+            for number in {*operation.inputs()}:
+                if self.last_use[number] == index and number not in self.wanted:
+                    values.pop(number, None)
+            found = operation.read(operation.function(*args, **kwargs))
+            del args, kwargs
+            if len(found) != len(operation.results):
+                raise RuntimeError(
+                    f"{operation.name} gave {len(found)} tensors, and {len(operation.results)} "
+                    "were expected: profile the model again with a batch like this one."
+                )
+            values.update(zip(operation.results, found, strict=True))
+
+    def _forget(self, piece: int, values: Values) -> None:
+        for number in [n for n in values if not self._needed_after(n, piece)]:
+            del values[number]
