@@ -1,6 +1,7 @@
 """Lab 04's answers against closed forms, a published package, the library's solver and torch."""
 
 import itertools
+import math
 import random
 from dataclasses import replace
 
@@ -8,7 +9,8 @@ import pytest
 from wrong_answers import solved
 
 from tutorial_lib import plan
-from tutorial_lib.checks.lab04 import models
+from tutorial_lib.checks.core import CheckError
+from tutorial_lib.checks.lab04 import ex4_3, models
 from tutorial_lib.checks.lab04.ex4_4 import held
 
 LAB = solved("lab04")
@@ -27,6 +29,19 @@ def drawn(rng, count):
 def test_the_fewest_forwards_are_the_closed_form_everywhere():
     wrong = [p for p in PAIRS if LAB.fewest_forwards(*p) != models.binomial(*p)]
     assert wrong == []
+
+
+def test_a_recursion_that_keeps_no_answer_is_given_up(monkeypatch):
+    def fewest(n, c):
+        if n == 1:
+            return 1
+        if c == 0:
+            return math.inf
+        return min(k + fewest(n - k, c - 1) + fewest(k, c) for k in range(1, n))
+
+    monkeypatch.setattr(ex4_3, "_SECONDS", 0.2)
+    with pytest.raises(CheckError, match="solved over and over"):
+        ex4_3.fewest_forwards(fewest)
 
 
 def test_the_fewest_forwards_are_those_of_checkpoint_schedules():

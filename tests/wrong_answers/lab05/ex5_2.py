@@ -113,8 +113,8 @@ def from_the_end_of_the_tape(tape, kept):
     return bytes_of(tape, kept), swept(tape, kept)
 
 
-@right
-def by_recursion_over_all_writers(tape, kept):
+@wrong("after its last reader runs again in your sum")
+def runs_all_writers_again(tape, kept):
     @cache
     def again(name):
         if name in kept:

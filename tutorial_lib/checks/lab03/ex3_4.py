@@ -68,25 +68,36 @@ def _again(answer: Answer, case: Case) -> Result:
 def _kept(answer: Answer, case: Case) -> Result:
     parts, args, kwargs = _arguments(case)
     pool: list[Tensor] = []
+    asked: list[int] = []
 
     def pack(tensor: Tensor) -> int:
         pool.append(tensor.detach().clone())
         return len(pool) - 1
 
-    with saved_tensors_hooks(pack, lambda number: pool[number].clone()):
-        bring_back = read.function(answer(args, kwargs), "save_arguments")
-    alive = [weakref.ref(tensor) for tensor in parts.values()]
-    del parts, args, kwargs
+    def unpack(number: int) -> Tensor:
+        asked.append(number)
+        return pool[number].clone()
+
+    gc.disable()  # so that what a cycle holds is there when it is counted
+    try:
+        with saved_tensors_hooks(pack, unpack):
+            bring_back = read.function(answer(args, kwargs), "save_arguments")
+        alive = [weakref.ref(tensor) for tensor in parts.values()]
+        del parts, args, kwargs
+        for_now = _count_alive(alive)
+    finally:
+        gc.enable()
+    gc.collect()
     held = _count_alive(alive)
     came = bring_back()
     alive, brought = [weakref.ref(t) for t in _flat(came) if isinstance(t, Tensor)], plain(came)
     del came
-    later = _count_alive(alive)
-    return {"packed": len(pool), "held": held, "held_later": later, "brought": brought}
+    gc.collect()
+    seen = {"packed": len(pool), "held": held, "held_by_cycle": for_now - held}
+    return {**seen, "unpacked": len(asked), "held_later": _count_alive(alive), "brought": brought}
 
 
 def _count_alive(references: list[weakref.ref[Tensor]]) -> int:
-    gc.collect()
     return sum(reference() is not None for reference in references)
 
 
@@ -102,6 +113,8 @@ def _kept_faults(case: Case, result: Result) -> dict[str, bool]:
     parts, args, kwargs = _arguments(case)
     packed = read.integer(result.get("packed"), "tensors saved")
     held = read.integer(result.get("held"), "tensors held")
+    by_cycle = read.integer(result.get("held_by_cycle"), "tensors held by a cycle")
+    unpacked = read.integer(result.get("unpacked"), "tensors read")
     exact, seen = _flat((args, kwargs)), _flat(result.get("brought"))
     same = len(seen) == len(exact) and all(map(_equal, seen, exact))
     return {
@@ -113,8 +126,13 @@ def _kept_faults(case: Case, result: Result) -> dict[str, bool]:
         "tuples and dicts, and into the keyword arguments.": packed != len(parts),
         f"all tensors were saved, and {held} of them are held by your closure too: put None in "
         "their places.": held != 0,
+        f"all tensors were saved, and {by_cycle} of them live until Python's garbage collector "
+        "runs: something of yours refers to itself, as an inner function that calls itself does, "
+        "and holds them. Empty what it holds, as list.clear() does.": by_cycle != 0,
         "the arguments came back changed: other values, another order, or some are "
         "missing.": not same,
+        f"{packed} tensors were saved, and one call of bring_back read {unpacked}: each reading of "
+        "saved_tensors asks the hooks for all of them. Read it once a call.": unpacked > packed,
     }
 
 

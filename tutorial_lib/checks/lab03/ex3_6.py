@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tutorial_lib.checks import exam, expect, outside, read
+from tutorial_lib.checks import exam, expect, observe, outside, read
 from tutorial_lib.checks.core import Answer, Case, Check, CheckError, Result
 from tutorial_lib.checks.lab03 import chain
 
@@ -24,6 +24,7 @@ def _cases(seed: int) -> list[Case]:
         {**case, "kind": "nested", "num_blocks": 12, "group": 4},
         {**case, "kind": "call"},
         {**case, "kind": "not preserved"},
+        {**case, "kind": "dead"},
         *(
             {**case, "kind": "differs", "how": how, "options": options, "words": words}
             for how, options, words in _DIFFERENCES
@@ -123,11 +124,20 @@ def _differs(call: chain.Call, case: Case) -> Result:
     return {"said": said, "random_state_kept": torch.equal(before, torch.get_rng_state())}
 
 
+def _dead(call: chain.Call, case: Case) -> Result:
+    """Go backward through one of two results, when the other one and its slots are gone."""
+    torch.manual_seed(case["seed"])
+    kept = call(lambda x: [x.sin(), x.cos()], torch.randn(case["rows"], requires_grad=True))
+    del kept[1]
+    return {"said": observe.error_said(kept[0].sum().backward)}
+
+
 _RUNS: dict[str, Callable[[chain.Call, Case], Result]] = {
     "chain": _chain,
     "nested": _chain,
     "call": _call,
     "not preserved": _not_preserved,
+    "dead": _dead,
     "differs": _differs,
 }
 
@@ -136,6 +146,14 @@ def _judge(case: Case, result: Result, exact: Result) -> None:
     kind = case["kind"]
     if kind == "differs":
         _judge_differs(case, result)
+        return
+    if kind == "dead":
+        if said := str(result.get("said", "")):
+            raise CheckError(
+                f"one of two results was let go, backward through the other raised {said[:120]!r}, "
+                "and the recomputation was the same: it stops when the last slot is filled, "
+                "dead or alive."
+            )
         return
     if kind == "not preserved":
         if read.flag(result, "random_state_kept"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Callable
 from functools import partial
@@ -13,6 +14,7 @@ from tutorial_lib import plan
 from tutorial_lib.checks import exam, expect, observe, read
 from tutorial_lib.checks.core import Case, Check, CheckError, Result, plain
 from tutorial_lib.checks.lab04 import models
+from tutorial_lib.plan.simulate import leaves
 
 _TOLERANCE = 0.03
 _TREES = (
@@ -42,6 +44,9 @@ class Planned:
         self.loss, self.gradients = loss.item(), observe.gradients_of(layers)
         stages = models.chain_of(models.make_layers(case), rows)
         self.simulation = plan.simulate(stages, self.tree)
+        alone = [((i,) for i in leaves((item,))) if isinstance(item, tuple) else (item,)
+                 for item in self.tree]  # fmt: skip
+        self.each_alone = plan.simulate(stages, tuple(itertools.chain(*alone)))
 
 
 def _run(answer: Callable[..., Any], case: Case) -> Result:
@@ -103,6 +108,13 @@ def _judge(case: Case, result: Result, planned: Planned) -> None:
     expect.close(
         seen,
         peak,
+        (
+            (
+                "that is the peak of a checkpoint around each layer of a tuple: one checkpoint "
+                "goes around the whole tuple.",
+                planned.each_alone.peak_bytes,
+            ),
+        ),
         otherwise=f"gradients and runs are right, and the peak is off by {seen / peak - 1:+.0%} of "
         f"the planned one, where {_TOLERANCE:.0%} is allowed: {advice}",
         tolerance=_TOLERANCE,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import random
+import sys
+import time
 from collections.abc import Callable
 from functools import cache
 from typing import Any
@@ -12,16 +14,36 @@ from tutorial_lib.checks import expect, read
 from tutorial_lib.checks.core import Case, Check, CheckError, Result
 from tutorial_lib.checks.lab04 import models
 
+_SECONDS = 20
+
 
 def _cases(seed: int) -> list[Case]:
     draw = random.Random(seed)
-    pairs = [(2, 1), (9, 1), (10, 3), (1, 2), (draw.randint(20, 30), draw.randint(3, 5))]
+    pairs = [(2, 3), (2, 1), (9, 1), (10, 3), (1, 2), (draw.randint(20, 30), draw.randint(3, 5))]
     pairs += [(draw.randint(40, 60), draw.randint(6, 9)), (6, 12)]
     return [{"stages": stages, "places": places} for stages, places in pairs]
 
 
 def _run(answer: Callable[..., Any], case: Case) -> Result:
-    return {"forwards": answer(case["stages"], case["places"])}
+    return {"forwards": _in_time(lambda: answer(case["stages"], case["places"]))}
+
+
+def _in_time(call: Callable[[], Any]) -> Any:
+    """Call what makes many calls of its own, and give up when it takes too long."""
+    end, before = time.monotonic() + _SECONDS, sys.getprofile()
+
+    def look(*_: Any) -> None:
+        if time.monotonic() > end:
+            raise CheckError(
+                f"no answer after {_SECONDS} seconds: the same parts are solved over and over. "
+                "Keep each answer, as functools.cache does."
+            )
+
+    sys.setprofile(look)
+    try:
+        return call()
+    finally:
+        sys.setprofile(before)
 
 
 def _judge(case: Case, result: Result) -> None:
@@ -29,11 +51,14 @@ def _judge(case: Case, result: Result) -> None:
     where = f"{stages} stages, {places} places: "
     forwards = result.get("forwards")
     if isinstance(forwards, float) and forwards == math.inf:
-        advice = (
-            "a single stage needs one forward, without a place too, so look at the stages first."
-            if stages == 2
-            else "try every k from 1 to n - 1, and give the first part all c places: those of the "
-            "later part are free when its turn comes."
+        advice = {
+            (2, 3): "is every k tried, up to n - 1? With two stages it is 1.",
+            (2, 1): "a single stage needs one forward, without a place too, so look at the stages "
+            "first.",
+        }.get(
+            (stages, places),
+            "try every k from 1 to n - 1, and give the first part all c places: those of the later "
+            "part are free when its turn comes.",
         )
         raise CheckError(f"{where}the number of forwards is inf: {advice}")
     seen = read.integer(forwards, f"{where}the number of forwards")
@@ -103,7 +128,7 @@ def _halves(stages: int, places: int) -> int:
 fewest_forwards = Check(
     "lab04.fewest_forwards",
     "4.3",
-    "the fewest forwards of seven chains, as the closed form has them",
+    "the fewest forwards of eight chains, as the closed form has them",
     _cases,
     _run,
     _judge,

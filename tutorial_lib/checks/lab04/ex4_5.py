@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -23,6 +24,14 @@ class _NoLastSplit(Floor):
 
     def _dropped(self, start: int, end: int) -> Bytes:
         return super()._dropped(start, end)[:-1]
+
+
+class _KeptAdded(Floor):
+    """A kept stage's own need and that of the rest are added."""
+
+    def _kept_as(self, way: Costs, start: int, end: int) -> int:
+        rest = int(self.by_end[end, start + 1]) if start < end else 0
+        return way.kept(start, end) + rest
 
 
 class _NoBoundary(Floor):
@@ -48,7 +57,12 @@ def _cases(seed: int) -> list[Case]:
         yield (floor := plan.floor_bytes(stages))
         yield from (value for _, value in _faults(stages, floor))
 
-    return [models.telling(with_workspace, values), *map(chain, (2, 4, 6, 7, 10))]
+    def values_of_keeping(case: Case) -> Iterator[int]:
+        stages = models.stages_of(case)
+        return iter([plan.floor_bytes(stages), *(value for _, value in _keeping_faults(stages))])
+
+    telling = [models.telling(with_workspace, told) for told in (values, values_of_keeping)]
+    return [*telling, *map(chain, (2, 4, 7, 10))]
 
 
 def _run(answer: Callable[..., Any], case: Case) -> Result:
@@ -66,7 +80,7 @@ def _judge(case: Case, result: Result) -> None:
     expect.close(
         seen,
         floor,
-        _faults(stages, floor),
+        itertools.chain(_faults(stages, floor), _keeping_faults(stages)),
         otherwise=f"{seen} bytes are {'more' if seen > floor else 'less'} than is right: try the "
         "recursion by hand with two stages, then with three.",
         tolerance=0,
@@ -113,6 +127,16 @@ def _faults(stages: list[plan.Stage], floor: int) -> expect.Faults:
             "as well.",
             min(map(peak, models.single_trees(count))),
         )
+
+
+def _keeping_faults(stages: list[plan.Stage]) -> expect.Faults:
+    costs, first = Costs.of(stages, ()), stages[0].input_bytes
+    yield (
+        "Keeping is never the best way in your sum where a rest follows: the stage and the rest "
+        "come one after the other, so it needs the larger of the two and not both, with "
+        "`saved_bytes` beside the rest.",
+        first + _KeptAdded(costs).num_bytes,
+    )
 
 
 smallest_budget = Check(
