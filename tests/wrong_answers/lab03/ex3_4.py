@@ -108,8 +108,8 @@ def walks_by_an_inner_function(args, kwargs):
             parts = {key: hide(part) for key, part in value.items()}
             return lambda kept: {key: part(kept) for key, part in parts.items()}
         if isinstance(value, list | tuple):
-            items = [hide(part) for part in value]
-            return lambda kept: type(value)(part(kept) for part in items)
+            kind, items = type(value), [hide(part) for part in value]
+            return lambda kept: kind(part(kept) for part in items)
         return lambda kept: value
 
     form = hide((args, kwargs))
