@@ -1,13 +1,15 @@
 """Lab 04's answers against closed forms, a published package, the library's solver and torch."""
 
 import itertools
+import math
 import random
 from dataclasses import replace
 
 import pytest
 from wrong_answers import solved
 
-from tutorial_lib.checks.lab04 import chains
+from tutorial_lib.checks import CheckError, lab04
+from tutorial_lib.checks.lab04 import chains, given
 from tutorial_lib.checks.lab04.ex4_4 import held
 from tutorial_lib.instruments import planning
 
@@ -27,6 +29,19 @@ def drawn(rng, count):
 def test_the_fewest_forwards_are_the_closed_form_everywhere():
     wrong = [p for p in PAIRS if LAB.fewest_forwards(*p) != chains.binomial(*p)]
     assert wrong == []
+
+
+def test_a_recursion_that_keeps_no_answer_is_given_up(monkeypatch):
+    def fewest(n, c):
+        if n == 1:
+            return 1
+        if c == 0:
+            return math.inf
+        return min(k + fewest(n - k, c - 1) + fewest(k, c) for k in range(1, n))
+
+    monkeypatch.setattr(given, "MOST_SECONDS", 0.2)
+    with pytest.raises(CheckError, match="solved over and over"):
+        lab04.fewest_forwards(fewest)
 
 
 def test_the_fewest_forwards_are_those_of_checkpoint_schedules():

@@ -17,7 +17,6 @@ from functools import cache
 
 import pandas as pd
 import torch
-from torch.utils.flop_counter import FlopCounterMode
 
 from tutorial_lib import claims, data, memory, plots
 from tutorial_lib.instruments import figures, planning, segments, widgets
@@ -170,29 +169,35 @@ claims.Verdicts(
 #
 # Do deeper models need segments of two, as the formula says? The unit is a block's input. The last
 # two columns are whole steps, weights and gradients included: first with `set_to_none=True`, then
-# with gradients that stay, as in accumulation from the second micro-batch on.
+# with gradients that stay, as in accumulation from the second micro-batch on. A third model is not
+# deep, but has a large vocabulary.
 
 # %% id="deeper"
-rows = {}
-for model in (gpt, GPT(GPTConfig(num_layers=48))):
+rows, models = {}, {"24 blocks": gpt, "48 blocks": GPT(GPTConfig(num_layers=48))}
+models["12 blocks, 4096 words"] = GPT(GPTConfig(vocab_size=4096, num_layers=12))
+for name, model in models.items():
     for way in ("per-block", "every-2"):
         held, whole = held_for_backward(way, model), measured(way, model).peak_bytes
         stay = measured(way, model, keep_gradients=True).peak_bytes
         model.zero_grad()
-        rows[len(model.blocks), way] = [
-            f"{size / x.nbytes:.1f}" for size in (held, whole, stay)
-        ]
+        sizes = (held, whole, stay)
+        rows[name, way] = [f"{size / x.nbytes:.1f}" for size in sizes]
 columns = ["activations", "whole step", "gradients stay"]
 print(f"equal at 2 r = {2 * r:.0f} blocks")
-pd.DataFrame(rows, index=columns).T.rename_axis(["blocks", "segments"])
+pd.DataFrame(rows, index=columns).T.rename_axis(["model", "segments"])
 
 # %% [markdown] id="deeper-read"
-# The activations cross in between, as the whole step does if gradients stay. If they are set to
-# `None`, single blocks stay ahead here. The reason: as backward goes on, each block's boundary is
-# freed and its gradients are added. A block has about $12h^2$ weights at width $h$. Its boundary
-# has $h$ numbers for each token. With fewer than $12h$ tokens in a micro-batch (and one dtype) the
-# gradients grow faster than the boundaries shrink, so the peak comes at the end of backward. No
-# boundary waits there, and the shortest segment has the smallest inside.
+# From 24 to 48 blocks the activations cross, as the whole step does if gradients stay. If they are
+# set to `None`, single blocks stay ahead here. The reason: as backward goes on, boundaries are
+# freed and gradients are added. Two blocks have about $24h^2$ weights at width $h$. The one
+# boundary of their segment has $h$ numbers for each token. With fewer than $24h$ tokens in a
+# micro-batch (and one dtype) the gradients grow faster than the boundaries shrink, so the peak
+# comes at the end of backward. No boundary waits there, and the shortest segment has the smallest
+# inside.
+#
+# In the third model the peak comes before any inside: the logits and their gradient are larger
+# than two insides. So segments of two have fewer boundaries and no other price, at any depth. But
+# they gain little, since the logits stay. Lower those first: chapter 12 computes them in pieces.
 #
 # The rule for a transformer: **checkpoint every block; beyond $2r$ blocks try segments of two.**
 # They help where boundaries make the peak: many tokens, frozen weights, or gradients that stay.
@@ -235,7 +240,7 @@ guess = None  # per cent
 
 # %% id="flops"
 plain = measured("none").flops
-with FlopCounterMode(display=False) as forward:
+with memory.flop_counter() as forward:
     gpt.loss(tokens)
 forward_share = forward.get_total_flops() / plain
 ways = ("per-block", "every-2", "every-4", "sqrt", "mlp-only", "attention-only")
@@ -268,7 +273,7 @@ pd.DataFrame(columns).loc[list(ways)].round(1).fillna("")
 
 # %% id="flops-lora"
 def llama_flops(way, **choices):
-    with memory.predicting(), FlopCounterMode(display=False) as counter:
+    with memory.predicting(), memory.flop_counter() as counter:
         loss, model = llama(**choices)
         with segments.applied(model, way):
             loss().backward()
@@ -472,7 +477,7 @@ table.assign(share_of_forward=share.map("{:.1%}".format))
 # measured on yours.
 #
 # No rule with one number can be right here. What is left is to ask for each split what it costs,
-# smallest parts first: dynamic programming. In the recursion of Herrmann et al. (2019), the first
+# smallest parts first: dynamic programming. In the recursion of Beaumont et al. (2019), the first
 # stage is *kept*, or the first stages are a *segment* up to some boundary.
 #
 # $$ T(s, m) = \min\Big( \underbrace{u_s + T(s{+}1,\, m - \bar a_s)}_{\text{keep stage } s},\;

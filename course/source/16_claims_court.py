@@ -92,7 +92,7 @@ court
 #   root for neural networks.
 # - Gruslys et al. (2016), *Memory-efficient backpropagation through time*: the schedules for
 #   recurrent networks.
-# - Jain et al. (2020), *Checkmate*; Herrmann et al. (2019), *Optimal checkpointing for
+# - Jain et al. (2020), *Checkmate*; Beaumont et al. (2019), *Optimal checkpointing for
 #   heterogeneous chains*: plans for unequal layers.
 # - Kirisame et al. (2021), *Dynamic tensor rematerialization*: eviction while the model runs.
 # - Korthikanti et al. (2022), *Reducing activation recomputation in large transformer models*: the

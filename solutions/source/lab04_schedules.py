@@ -594,12 +594,13 @@ print(f"{Bytes(floor)} of {Bytes(everything)}: {share:.0%}{beside(guess, share)}
 #
 # ## 4.6 The fastest schedule within a budget
 #
-# Difficulty 5/5 · importance 5/5 · 20 minutes
+# Difficulty 3/5 · importance 5/5 · 20 minutes
 #
 # The same ways, but `room` is given, the bytes that a part may use besides its input. You look for
 # the least *extra time*, that of forwards that run again. A way is possible only if its first
-# moment fits into the room. The rest then has less room, by what is held meanwhile; a segment's
-# inside has all of it again.
+# moment, `kept_needs` or `dropped_needs`, fits into the room. The rest then has less room, by what
+# is held meanwhile; a segment's inside has all of it again. (`min` cannot compare a number with a
+# tuple, so give it a `key` that looks at the seconds alone.)
 #
 # The numbers to reach: never over the budget, and as fast as `planning.solve`. A budget that no
 # tree fits into is a `ValueError` that names the smallest budget in bytes.

@@ -158,7 +158,13 @@ def recomputes_in_another_thread(function, *args):
 
     def unpack(number):
         if not found:
-            run = functools.partial(recompute, lambda: function(*args), collect, len(packed))
+            threads = torch.get_num_threads()
+
+            def again():
+                torch.set_num_threads(threads)  # each thread has its own number, and so its bits
+                return function(*args)
+
+            run = functools.partial(recompute, again, collect, len(packed))
             thread = threading.Thread(target=run)
             thread.start()
             thread.join()

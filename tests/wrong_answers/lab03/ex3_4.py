@@ -79,6 +79,44 @@ def turns_the_order(args, kwargs):
     return bring_back
 
 
+@wrong("Read it once a call")
+def reads_once_for_each_tensor(args, kwargs):
+    leaves, structure = tree_flatten((args, kwargs))
+    places = [place for place, leaf in enumerate(leaves) if isinstance(leaf, Tensor)]
+    keeper = keep([leaves[place] for place in places])
+    rest = [None if isinstance(leaf, Tensor) else leaf for leaf in leaves]
+
+    def bring_back():
+        again = list(rest)
+        for number, place in enumerate(places):
+            again[place] = keeper.grad_fn.saved_tensors[number]
+        return tree_unflatten(again, structure)
+
+    return bring_back
+
+
+@wrong("something of yours refers to itself")
+def walks_by_an_inner_function(args, kwargs):
+    tensors = []
+
+    def hide(value):  # refers to itself, and holds `tensors`
+        if isinstance(value, Tensor):
+            number = len(tensors)
+            tensors.append(value)
+            return lambda kept: kept[number]
+        if isinstance(value, dict):
+            parts = {key: hide(part) for key, part in value.items()}
+            return lambda kept: {key: part(kept) for key, part in parts.items()}
+        if isinstance(value, list | tuple):
+            kind, items = type(value), [hide(part) for part in value]
+            return lambda kept: kind(part(kept) for part in items)
+        return lambda kept: value
+
+    form = hide((args, kwargs))
+    keeper = keep(tensors)
+    return lambda: form(keeper.grad_fn.saved_tensors)
+
+
 @wrong("build new containers at each call")
 def gives_the_same_containers_each_time(args, kwargs):
     bring_back, brought = with_faults()(args, kwargs), []

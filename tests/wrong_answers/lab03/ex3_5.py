@@ -75,6 +75,13 @@ class AlwaysStops(Base):
         return number + 1 == len(self.slots)
 
 
+@wrong("the last slot is dead there")
+class StopsAtTheLastOneAlive(Base):
+    def is_last(self, number):
+        alive = [slot() is not None for slot in self.slots[number + 1 :]]
+        return self.early_stop and not any(alive)
+
+
 @wrong("'NoneType' object has no attribute")
 class FillsTheDead(Base):
     def store(self, number, alias, name):

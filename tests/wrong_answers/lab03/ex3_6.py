@@ -7,6 +7,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.checkpoint import checkpoint as torchs
 
 from wrong_answers import right, solved, wrong
+from wrong_answers.lab03.ex3_5 import StopsAtTheLastOneAlive
 
 LAB = solved("lab03")
 
@@ -19,6 +20,7 @@ def with_faults(
     rerun=None,
     finished=True,
     stops=lambda early_stop: early_stop,
+    kind_of_region=LAB.Region,
     contexts=lambda context_fn: context_fn(),
     plain=lambda function: not torch.is_grad_enabled(),
 ):
@@ -38,7 +40,7 @@ def with_faults(
 
         bring_back = arguments(args, kwargs)
         comparison = describe(options.describe), compare(options.compare)
-        region = LAB.Region(run, bring_back, stops(options.early_stop), *comparison)
+        region = kind_of_region(run, bring_back, stops(options.early_stop), *comparison)
         with saved_tensors_hooks(region.pack, region.unpack), first:
             output = function(*args, **kwargs)
         region.forward_is_done = finished
@@ -147,6 +149,9 @@ ignores_contexts = wrong("the contexts of context_fn and the function came in th
 )
 goes_on_without_gradients = wrong("where gradients are off, a context")(
     with_faults(plain=lambda function: False)
+)
+stops_at_the_last_one_alive = wrong("stops when the last slot is filled, dead or alive")(
+    with_faults(kind_of_region=StopsAtTheLastOneAlive)
 )
 never_compares = wrong("which takes forward_is_done")(with_faults(finished=False))
 says_one_thing_for_all = wrong("the three messages of compare begin as")(

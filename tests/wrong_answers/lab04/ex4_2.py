@@ -35,6 +35,15 @@ def goes_down_one_level_only(layers, tree, x):
     return x
 
 
+@wrong("one checkpoint goes around the whole tuple")
+def checkpoints_each_layer_of_a_tuple(layers, tree, x):
+    for item in tree:
+        for number in [item] if isinstance(item, int) else leaves(item):
+            run = layers[number]
+            x = run(x) if isinstance(item, int) else checkpoint(run, x, use_reentrant=False)
+    return x
+
+
 @wrong("a number is a stage that is kept, and you checkpoint it too")
 def checkpoints_numbers_too(layers, tree, x):
     for item in tree:

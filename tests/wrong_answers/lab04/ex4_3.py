@@ -73,6 +73,15 @@ def takes_a_place_from_both_parts(num_stages, num_places):
     return fewest(num_stages, num_places, ways)
 
 
+@wrong("is every k tried, up to n - 1?")
+def never_tries_the_last_k(num_stages, num_places):
+    return fewest(
+        num_stages,
+        num_places,
+        lambda best, n, c: usual(best, n, c)[:-1] or [math.inf],
+    )
+
+
 @wrong("boundaries are set in the middle each time")
 def sets_boundaries_in_the_middle(num_stages, num_places):
     def ways(best, n, c):

@@ -7,7 +7,8 @@ from tutorial_lib.instruments.planning import floor_bytes
 from wrong_answers import right, solved, wrong
 
 
-def floor(stages, *, nested=True, own_input=1, at_the_end=(), held=1, boundary=1, leave_out=0):
+def floor(stages, *, nested=True, own_input=1, at_the_end=(), held=1, boundary=1, leave_out=0,
+          keep=None):  # fmt: skip
     """The right answer where no word is given."""
     lab, last = solved("lab04"), len(stages) - 1
 
@@ -26,6 +27,8 @@ def floor(stages, *, nested=True, own_input=1, at_the_end=(), held=1, boundary=1
     def needs(start, end):
         later = held * stages[start].saved_bytes + needs(start + 1, end) if start < end else 0
         ways = [max(kept_needs(start, end), later)]
+        if keep and start < end:
+            ways = [keep(kept_needs(start, end), needs(start + 1, end))]
         for split in range(start + 1, end + 1 - leave_out):
             dropping = dropped_needs(start, split, end)
             inside = needs(start, split - 1) if nested else kept(start, split - 1)
@@ -80,6 +83,11 @@ def keeps_as_at_the_end(stages):
 @wrong("`dropped_needs` was asked for the end of the chain")
 def drops_as_at_the_end(stages):
     return floor(stages, at_the_end=["dropped"])
+
+
+@wrong("Keeping is never the best way in your sum")
+def adds_what_comes_one_after_the_other(stages):
+    return floor(stages, keep=lambda own, rest: own + rest)
 
 
 @wrong("What a kept stage saved is held while the rest runs")

@@ -109,12 +109,25 @@ def takes_from_the_tape(tape, kept):
 
 
 @right
+def by_recursion_over_the_writers_before_a_reader(tape, kept):
+    @cache
+    def again(name, before):
+        if name in kept:
+            return frozenset()
+        own = [i for i, op in enumerate(tape.ops[:before]) if name in op.writes]
+        return frozenset(own).union(*(again(read, i) for i in own for read in tape.ops[i].reads))
+
+    ran = frozenset().union(*(again(name, len(tape.ops)) for name in tape.needed))
+    return bytes_of(tape, kept), sum(tape.ops[i].flops for i in ran)
+
+
+@right
 def from_the_end_of_the_tape(tape, kept):
     return bytes_of(tape, kept), swept(tape, kept)
 
 
-@right
-def by_recursion_over_all_writers(tape, kept):
+@wrong("after its last reader runs again in your sum")
+def runs_all_writers_again(tape, kept):
     @cache
     def again(name):
         if name in kept:

@@ -67,6 +67,12 @@ def segments_before_micro_batches(num, full, plain, prices, peak_of, limit):
     return first_fit(plans, peak_of, limit)
 
 
+@wrong("larger than `full` takes fewer rounds")
+def never_goes_beyond_full(num, full, plain, prices, peak_of, limit):
+    sizes = [n for n in useful(num, full) if n <= full]
+    return first_fit(in_order(num, full, plain, prices, sizes=sizes), peak_of, limit)
+
+
 @wrong("of them slower than the answer")
 def measures_all(num, full, plain, prices, peak_of, limit):
     peaks = {plan: peak_of(*plan) for plan in in_order(num, full, plain, prices)}

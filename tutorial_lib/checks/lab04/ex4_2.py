@@ -1,9 +1,12 @@
 """The check of 4.2: a tree run on real layers with PyTorch's checkpoint."""
 
+import itertools
+
 from tutorial_lib.checks.given import CheckError, observe
 from tutorial_lib.checks.lab04 import chains, given
 from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Exercise, Result, expect, read
 from tutorial_lib.instruments.planning.chain.simulate import simulate
+from tutorial_lib.instruments.segments.tree import leaves
 
 _TOLERANCE = 0.03
 _TREES = (
@@ -32,6 +35,8 @@ class Planned:
         self.loss, self.gradients = loss.item(), observe.gradients_of(layers)
         stages = chains.chain_of(given.make_layers(case), rows)
         self.simulation = simulate(stages, self.tree)
+        parts = ([(n,) for n in leaves((i,))] if isinstance(i, tuple) else [i] for i in self.tree)
+        self.each_alone = simulate(stages, tuple(itertools.chain(*parts)))
 
 
 def _judge(case: Case, result: Result, planned: Planned) -> None:
@@ -68,6 +73,13 @@ def _judge(case: Case, result: Result, planned: Planned) -> None:
     expect.close(
         seen,
         peak,
+        (
+            (
+                "that is the peak of a checkpoint around each layer of a tuple: one checkpoint "
+                "goes around the whole tuple.",
+                planned.each_alone.peak_bytes,
+            ),
+        ),
         otherwise=f"gradients and runs are right, and the peak is off by {seen / peak - 1:+.0%} of "
         f"the planned one, where {_TOLERANCE:.0%} is allowed: {advice}",
         tolerance=_TOLERANCE,

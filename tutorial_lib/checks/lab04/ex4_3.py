@@ -8,7 +8,7 @@ from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Exercise, Faults, 
 
 
 def _cases(draw: Draw) -> Cases:
-    pairs = [(2, 1), (9, 1), (10, 3), (1, 2), (draw.randint(20, 30), draw.randint(3, 5))]
+    pairs = [(2, 3), (2, 1), (9, 1), (10, 3), (1, 2), (draw.randint(20, 30), draw.randint(3, 5))]
     pairs += [(draw.randint(40, 60), draw.randint(6, 9)), (6, 12)]
     yield from ({"stages": stages, "places": places} for stages, places in pairs)
 
@@ -16,11 +16,14 @@ def _cases(draw: Draw) -> Cases:
 def _judge(case: Case, result: Result) -> None:
     stages, places = case["stages"], case["places"]
     where = f"{stages} stages, {places} places: "
-    advice = (
-        "a single stage needs one forward, without a place too, so look at the stages first."
-        if stages == 2
-        else "try every k from 1 to n - 1, and give the first part all c places: those of the "
-        "later part are free when its turn comes."
+    advice = {
+        (2, 3): "is every k tried, up to n - 1? With two stages it is 1.",
+        (2, 1): "a single stage needs one forward, without a place too, so look at the stages "
+        "first.",
+    }.get(
+        (stages, places),
+        "try every k from 1 to n - 1, and give the first part all c places: those of the later "
+        "part are free when its turn comes.",
     )
     is_endless = isinstance(result["forwards"], float) and result["forwards"] == math.inf
     fact(not is_endless, f"{where}the number of forwards is inf: {advice}")
@@ -87,7 +90,7 @@ def _halves(stages: int, places: int) -> int:
 
 fewest_forwards = Exercise(
     run=given.fewest_forwards,
-    passed="the fewest forwards of seven chains, as the closed form has them",
+    passed="the fewest forwards of eight chains, as the closed form has them",
     cases=_cases,
     judge=_judge,
 )

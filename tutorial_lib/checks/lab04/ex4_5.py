@@ -1,5 +1,6 @@
 """The check of 4.5: the smallest budget of a chain."""
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -22,6 +23,14 @@ class _NoLastSplit(Floor):
         return super()._dropped(start, end)[:-1]
 
 
+class _KeptAdded(Floor):
+    """A kept stage's own need and that of the rest are added."""
+
+    def _kept_as(self, way: Costs, start: int, end: int) -> int:
+        rest = int(self.by_end[end, start + 1]) if start < end else 0
+        return way.kept(start, end) + rest
+
+
 class _NoBoundary(Floor):
     """The input of a later stage takes nothing while the rest of a part runs."""
 
@@ -37,8 +46,13 @@ def _cases(draw: Draw) -> Cases:
         yield (floor := floor_bytes(stages))
         yield from (value for _, value in _faults(stages, floor))
 
-    yield chains.telling(lambda: {"stages": chains.draw_with_workspace(draw, 6)}, values)
-    yield from ({"stages": chains.draw_stages(draw, count)} for count in (2, 4, 6, 7, 10))
+    def values_of_keeping(case: Case) -> Iterator[int]:
+        stages = given.stages_of(case)
+        return iter([floor_bytes(stages), *(value for _, value in _keeping_faults(stages))])
+
+    for told in (values, values_of_keeping):
+        yield chains.telling(lambda: {"stages": chains.draw_with_workspace(draw, 6)}, told)
+    yield from ({"stages": chains.draw_stages(draw, count)} for count in (2, 4, 7, 10))
 
 
 def _judge(case: Case, result: Result) -> None:
@@ -47,7 +61,7 @@ def _judge(case: Case, result: Result) -> None:
     value(
         result["floor"],
         floor,
-        _faults(stages, floor),
+        itertools.chain(_faults(stages, floor), _keeping_faults(stages)),
         name=f"a chain of {len(stages)} stages: the smallest budget",
         otherwise=lambda seen: (
             f"{seen} bytes are {'more' if seen > floor else 'less'} than is right: try the "
@@ -89,6 +103,15 @@ def _faults(stages: list[Stage], floor: int) -> Faults:
             "as well.",
             min(map(peak, chains.single_trees(count))),
         )
+
+
+def _keeping_faults(stages: list[Stage]) -> Faults:
+    yield (
+        "Keeping is never the best way in your sum where a rest follows: the stage and the rest "
+        "come one after the other, so it needs the larger of the two and not both, with "
+        "`saved_bytes` beside the rest.",
+        stages[0].input_bytes + _KeptAdded(Costs.of(stages, ())).num_bytes,
+    )
 
 
 smallest_budget = Exercise(

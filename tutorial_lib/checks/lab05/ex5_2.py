@@ -33,6 +33,7 @@ class Tape:
 
 # A block: what each operation reads and writes, whether it is a product, and which of the written
 # tensors backward asks for. `sum` is written three times: by a product, in place, and as a view.
+# `reuse` writes its result into `lora`, which `add_` has read by then; nobody needs `probe`.
 _BLOCK = (
     ("norm", "x", "h stats", False, "h stats"),
     ("qkv", "h", "qkv amax", True, "qkv"),
@@ -47,6 +48,8 @@ _BLOCK = (
     ("up", "sum", "up", True, "up"),
     ("gelu", "up", "act", False, "act"),
     ("down", "act", "result", True, ""),
+    ("reuse", "result lora", "lora", True, ""),
+    ("probe", "act", "probe", True, ""),
 )
 
 
@@ -73,7 +76,8 @@ def _draw(draw: random.Random) -> dict[str, Any]:
     return {
         "flops": [numbers.randrange(100, 1000) * 10**6 * row[3] for row in _BLOCK],
         "num_bytes": {name: 4 * numbers.randrange(1000, 9000) for name in written},
-        "kept": sorted(numbers.sample(written, numbers.randint(3, 8))),
+        # without `lora`: kept, it would be what `reuse` wrote
+        "kept": sorted(numbers.sample([n for n in written if n != "lora"], numbers.randint(3, 8))),
     }
 
 
@@ -99,7 +103,12 @@ class Cost:
         return self.again(self.tape.needed)
 
     def again(
-        self, wanted: Collection[str], ops: Collection[Op] | None = None, *, stop: bool = True
+        self,
+        wanted: Collection[str],
+        ops: Collection[Op] | None = None,
+        *,
+        stop: bool = True,
+        late: bool = False,
     ) -> int:
         """Give the FLOPs for wanted tensors, one operation added after the other.
 
@@ -107,14 +116,19 @@ class Cost:
             wanted: What has to be there.
             ops: Those that are known; all of the tape.
             stop: Whether what is kept need not be made.
+            late: Whether an operation also makes what was read before it.
         """
-        kept, known = self.kept if stop else set(), list(self.tape.ops if ops is None else ops)
-        missing, flops = set(wanted) - self.kept, 0
-        while more := [op for op in known if missing & set(op.writes)]:
-            known = [op for op in known if op not in more]
-            flops += sum(op.flops for op in more)
-            missing |= {name for op in more for name in op.reads} - kept
-        return flops
+        kept = self.kept if stop else set()
+        known = [op for op in self.tape.ops if ops is None or op in ops]
+        ran: set[int] = set()
+
+        def makes(place: int) -> bool:
+            readers = {n for i in ran if late or i > place for n in known[i].reads} - kept
+            return bool(set(known[place].writes) & ((set(wanted) - self.kept) | readers))
+
+        while more := {place for place in range(len(known)) if makes(place)} - ran:
+            ran |= more
+        return sum(known[place].flops for place in ran)
 
 
 def _run(answer: Callable[..., Any], case: Case) -> Result:
@@ -192,6 +206,11 @@ def _flops_faults(right: Cost) -> expect.Faults:
         "made again.",
         right.again({name for op in ops for name in op.writes}),
     )
+    yield (
+        "an operation that writes a tensor after its last reader runs again in your sum: only what "
+        "wrote it before it was read is needed.",
+        right.again(needed, late=True),
+    )
     must, flops = needed - right.kept, 0
     for op in reversed(ops):
         if set(op.writes) <= must:
@@ -206,7 +225,7 @@ def _flops_faults(right: Cost) -> expect.Faults:
     yield (
         "a tensor is made by the last operation alone that writes it, in your sum: an operation in "
         "place changes what an earlier one made, and both run again.",
-        right.again(needed, set(last.values())),
+        right.again(needed, set(last.values()), late=True),
     )
     first = {name: op for op in reversed(ops) for name in op.writes}
     yield (

@@ -184,6 +184,9 @@ def _why_slower(chosen: Plan, plans: Plans) -> str:
         "Yours has the lowest peak of all, and nobody asked for that.": (
             plans.peak(chosen) == plans.least
         ),
+        "A micro-batch larger than `full` takes fewer rounds, so it may be faster.": (
+            chosen[0] <= plans.case["full"] < best[0]
+        ),
         "The fastest plan needs no segment: no block at all is a choice too.": not best[1],
         "Micro-batches alone fit: a few segments beside them cost less.": not chosen[1],
         "A smaller micro-batch takes no longer.": chosen[0] not in plans.sizes,
