@@ -7,8 +7,9 @@ from torch import nn
 from tutorial_lib import memory
 from tutorial_lib.checks import CheckError, lab02
 from tutorial_lib.checks.lab02 import ex2_2, ex2_6
-from tutorial_lib.checks.lab02.machine import LAUNCH_SECONDS, PretendGPU, expect_time
-from tutorial_lib.checks.lab02.steps import LeakyTraining, TimedTraining
+from tutorial_lib.checks.lab02.given import LeakyTraining, TimedTraining
+from tutorial_lib.checks.lab02.given.machine import LAUNCH_SECONDS, PretendGPU
+from tutorial_lib.checks.lab02.timing import expect_time
 from tutorial_lib.checks.vocabulary import Exercise
 
 CHECKS = [value for value in vars(lab02).values() if isinstance(value, Exercise)]

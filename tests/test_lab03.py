@@ -20,7 +20,8 @@ from wrong_answers import solved
 from tutorial_lib import memory
 from tutorial_lib.checks import CheckError, lab03
 from tutorial_lib.checks.given.half import run_in_place
-from tutorial_lib.checks.lab03 import chain
+from tutorial_lib.checks.lab03 import beside_torch
+from tutorial_lib.checks.lab03.given.chain import stayed_bytes
 from tutorial_lib.checks.vocabulary.expect import same_bits
 from tutorial_lib.models.gpt import GPT, GPTConfig
 from tutorial_lib.models.lstm import LSTM, LSTMConfig
@@ -28,7 +29,7 @@ from tutorial_lib.models.unet import UNet, UNetConfig
 from tutorial_lib.models.vit import ViT, ViTConfig
 
 MINE = solved("lab03").checkpoint
-TORCH_CHECKPOINT = chain.torch_checkpoint
+TORCH_CHECKPOINT = beside_torch.torch_checkpoint
 both = pytest.mark.parametrize("call", [MINE, TORCH_CHECKPOINT], ids=["mine", "torch's"])
 stopping = pytest.mark.parametrize("early_stop", [True, False], ids=["early stop", "to the end"])
 
@@ -190,7 +191,7 @@ def test_each_backward_recomputes_once_and_frees_all(call):
         with memory.watch() as report:
             torch.autograd.grad(y, x, retain_graph=True)
         assert function.calls == times
-        assert chain.stayed_bytes(report) == 0
+        assert stayed_bytes(report) == 0
     torch.autograd.grad(y, x)
     with pytest.raises(RuntimeError, match="second time"):
         torch.autograd.grad(y, x)
@@ -513,13 +514,13 @@ def test_batch_norm_counts_a_batch_once_and_with_torch_checkpoint_twice():
         call(norm, x).square().sum().backward()
         return int(norm.num_batches_tracked), norm.running_mean, x.grad
 
-    exact = counts(chain.without_checkpoint)
+    exact = counts(beside_torch.without_checkpoint)
     torch.manual_seed(0)
     mine = counts(MINE)
     torch.manual_seed(0)
     assert counts(TORCH_CHECKPOINT)[0] == 2
     torch.manual_seed(0)
-    exact = counts(chain.without_checkpoint)
+    exact = counts(beside_torch.without_checkpoint)
     assert mine[0] == exact[0] == 1
     assert torch.equal(mine[1], exact[1])
     assert torch.equal(mine[2], exact[2])
@@ -700,7 +701,7 @@ def test_a_judge_refuses_a_claimed_peak_that_nothing_fits_into(name, asked):
     check, answer = getattr(lab03, name), getattr(solved("lab03"), asked)
     metered = 0
     for case in check.cases(0):
-        result = run_in_place(check, answer, case)
+        result = run_in_place(check.half, answer, case)
         check.judge(case, result)
         compared = case["input_needs_grad"] is False if name == "hooked" else "peak" in result
         for claim in (1, -(10**9), result.get("peak", 0) // 2) if compared else ():

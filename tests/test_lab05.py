@@ -24,7 +24,7 @@ def test_no_choice_has_fewer_flops():
     draw = random.Random(0)
     for _ in range(300):
         parts = draw_parts(draw, draw.randint(1, 5))
-        ways = [(ex5_4.peak(w), ex5_4.total_flops(w)) for w in itertools.product(*parts)]
+        ways = [(ex5_4.peak_bytes(w), ex5_4.total_flops(w)) for w in itertools.product(*parts)]
         target = draw.choice(ways)[0] + draw.randint(-5, 5)
         fitting = [flops for peak, flops in ways if peak <= target]
         if not fitting:
@@ -32,7 +32,7 @@ def test_no_choice_has_fewer_flops():
                 LAB.fewest_flops(parts, target)
             continue
         chosen = [p[n] for p, n in zip(parts, LAB.fewest_flops(parts, target), strict=True)]
-        assert ex5_4.peak(chosen) <= target
+        assert ex5_4.peak_bytes(chosen) <= target
         assert ex5_4.total_flops(chosen) == min(fitting)
 
 

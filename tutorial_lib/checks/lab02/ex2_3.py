@@ -1,68 +1,48 @@
 """The check of 2.3: the peak of a step."""
 
-from __future__ import annotations
-
-import random
-
 import torch
 
 from tutorial_lib import memory
-from tutorial_lib.checks.core import Answer, Case, Check, Result
-from tutorial_lib.checks.lab02 import machine
-from tutorial_lib.checks.lab02.steps import ColdStep
-from tutorial_lib.checks.vocabulary import expect
+from tutorial_lib.checks.lab02 import given
+from tutorial_lib.checks.lab02.given.machine import PretendGPU
+from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Exercise, Faults, Result, expect
 
 
-def _cases(seed: int) -> list[Case]:
-    draw = random.Random(seed)
+def _cases(draw: Draw) -> Cases:
     inner, outer = draw.sample(range(48, 80), 2)
     case = {
         "widths": [outer, inner, outer],
         "rows": draw.randint(300, 400),
-        "optimizer": "adamw",
-        "warmup": 1,
         "workspace": draw.randint(400_000, 500_000),
-        "kept": 0,
         "earlier": draw.randint(900_000, 990_000),
         "left": draw.randint(10_000, 20_000),
     }
+    yield {**case, "optimizer": "adamw", "warmup": 1, "kept": 0}
     kept = draw.randint(10_000, 20_000)
-    return [case, {**case, "optimizer": "momentum", "warmup": 2, "kept": kept}]
-
-
-def _run(answer: Answer, case: Case) -> Result:
-    with machine.PretendGPU() as gpu:
-        torch.zeros(case["earlier"])  # the run before this one
-        left = torch.zeros(case["left"])
-        step = ColdStep(case)
-        with machine.without_instruments():
-            peak = answer(step, gpu, warmup=case["warmup"])
-    del left  # it has lain there all the time
-    return {"bytes": peak}
+    yield {**case, "optimizer": "momentum", "warmup": 2, "kept": kept}
 
 
 def _peak(case: Case) -> int:
-    step = ColdStep(case)
+    step = given.ColdStep(case)
     report = memory.measure(step, model=step.model, optimizer=step.optimizer)
     return report.peak_bytes - report.baseline_bytes
 
 
 def _judge(case: Case, result: Result, peak: int) -> None:
-    expect.number_of_bytes(result.get("bytes"), peak, "steady_peak(step, gpu)", _faults(case))
+    expect.number_of_bytes(result["bytes"], peak, "steady_peak(step, gpu)", _faults(case))
 
 
-def _faults(case: Case) -> expect.Faults:
-    """Read everything at every moment."""
-    with machine.PretendGPU() as gpu:
+def _faults(case: Case) -> Faults:
+    # everything is read at every moment
+    with PretendGPU() as gpu:
         torch.zeros(case["earlier"])
         left = torch.zeros(case["left"])
         earlier = gpu.max_memory_allocated()
-        step = ColdStep(case)
+        step = given.ColdStep(case)
         before = gpu.memory_allocated()
         gpu.reset_peak_memory_stats()
         step()
-        cold = gpu.max_memory_allocated()
-        base = gpu.memory_allocated()
+        cold, base = gpu.max_memory_allocated(), gpu.memory_allocated()
         gpu.reset_peak_memory_stats()
         step()
         steady, after = gpu.max_memory_allocated(), gpu.memory_allocated()
@@ -88,13 +68,10 @@ def _faults(case: Case) -> expect.Faults:
     }.items()
 
 
-steady_peak = Check(
-    "lab02.steady_peak",
-    "2.3",
-    "equal to memory.measure, whatever ran before",
-    _cases,
-    _run,
-    _judge,
+steady_peak = Exercise(
+    run=given.steady_peak,
+    passed="equal to memory.measure, whatever ran before",
+    cases=_cases,
+    judge=_judge,
     oracle=_peak,
-    forbidden=machine.NO_INSTRUMENTS,
 )

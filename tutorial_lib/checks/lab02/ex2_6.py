@@ -1,23 +1,19 @@
 """The check of 2.6: forward peak, backward peak and samples per second of a step."""
 
-from __future__ import annotations
-
-import random
 from collections.abc import Mapping
 
 from tutorial_lib import memory
-from tutorial_lib.checks.core import Answer, Case, Check, CheckError, Result
 from tutorial_lib.checks.given import answered, observe
-from tutorial_lib.checks.lab02 import machine
-from tutorial_lib.checks.lab02.steps import TimedTraining
-from tutorial_lib.checks.vocabulary import expect, read
+from tutorial_lib.checks.lab02 import given
+from tutorial_lib.checks.lab02.given.machine import PretendGPU
+from tutorial_lib.checks.lab02.timing import expect_time
+from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Exercise, Result, expect, fact, read
 
 _PHASES = ("forward_bytes", "backward_bytes")
 _INCREMENT = "What lay there before is subtracted, as in 2.3: here the whole is wanted"
 
 
-def _cases(seed: int) -> list[Case]:
-    draw = random.Random(seed)
+def _cases(draw: Draw) -> Cases:
     plain = {
         "num_blocks": 12,
         "width": draw.choice([24, 28, 32]),
@@ -34,51 +30,41 @@ def _cases(seed: int) -> list[Case]:
     # With few rows the update is the fullest phase. With many it is backward; and with a loss that
     # takes much for a moment, forward.
     rows, scratch = draw.randint(60, 90), draw.randint(800_000, 900_000)
-    return [
-        plain,
-        plain | {"rows": rows, "checkpointed": True},
-        plain | {"rows": rows, "scratch": scratch, "optimizer": "momentum"},
-    ]
-
-
-def _run(answer: Answer, case: Case) -> Result:
-    with machine.PretendGPU() as gpu:
-        training = TimedTraining(gpu, case)
-        options = {"num_samples": case["num_samples"], "repeats": case["repeats"]}
-        with machine.without_instruments():
-            profile = answer(training.loss, training.optimizer, gpu, gpu.now, **options)
-    return {"profile": profile, "updates": training.updates}
+    yield plain
+    yield plain | {"rows": rows, "checkpointed": True}
+    yield plain | {"rows": rows, "scratch": scratch, "optimizer": "momentum"}
 
 
 def phases_of(case: Case) -> Mapping[str, int]:
     """Measure the peak of each phase of a case's step."""
-    training = TimedTraining(machine.PretendGPU(), case)
+    training = given.TimedTraining(PretendGPU(), case)
     step = observe.training_step(training.loss, training.optimizer)
     return memory.measure(step, model=training.model, optimizer=training.optimizer).phases
 
 
 def _judge(case: Case, result: Result, phases: Mapping[str, int]) -> None:
-    seen = answered.fields(result.get("profile"), (*_PHASES, "samples_per_second"))
-    updates = read.integer(result.get("updates"), "number of steps")
-    if updates < case["repeats"] + 1:
-        raise CheckError(
-            f"{updates} steps ran, and one of warm-up and {case['repeats']} timed ones are wanted: "
-            "repeats says how many."
-        )
+    seen = answered.fields(result["profile"], (*_PHASES, "samples_per_second"))
+    updates = read.integer(result["updates"], "number of steps")
+    fact(
+        updates > case["repeats"],
+        f"{updates} steps ran, and one of warm-up and {case['repeats']} timed ones are wanted: "
+        "repeats says how many.",
+    )
     for key in _PHASES:
-        if isinstance(seen[key], int) and seen[key] < 0:
-            raise CheckError(f"{key}: a negative number came. {_INCREMENT}.")
+        is_negative = isinstance(seen[key], int) and seen[key] < 0
+        fact(not is_negative, f"{key}: a negative number came. {_INCREMENT}.")
     for key in _PHASES:
         phase = key.removesuffix("_bytes")
         expect.number_of_bytes(seen[key], phases[phase], key, _faults(case, phase))
-    rate, wanted = read.positive(seen["samples_per_second"], "samples_per_second"), _rate(case)
-    machine.expect_time(rate, wanted, "samples_per_second", _rate_faults(case, wanted))
+    rate, step = read.positive(seen["samples_per_second"], "samples_per_second"), _seconds(case)
+    wanted = case["num_samples"] / step
+    expect_time(rate, wanted, "samples_per_second", _rate_faults(case, step))
 
 
 def _faults(case: Case, phase: str) -> expect.Faults:
-    """Read the phases of a first and a second step in other ways."""
-    with machine.PretendGPU() as gpu:
-        training = TimedTraining(gpu, case)
+    # the phases of a first and a second step, read in other ways
+    with PretendGPU() as gpu:
+        training = given.TimedTraining(gpu, case)
         readings = []
         for _ in range(2):
             there = gpu.memory_allocated()
@@ -127,20 +113,19 @@ def _faults(case: Case, phase: str) -> expect.Faults:
     }[phase].items()
 
 
-def _rate(case: Case) -> float:
-    forward, backward = case["forward_seconds"], case["backward_seconds"]
-    again = forward if case["checkpointed"] else 0.0
-    step = case["num_blocks"] * (forward + again + backward) + case["update_seconds"]
-    return float(case["num_samples"] / step)
+def _seconds(case: Case) -> float:
+    forwards = 2 if case["checkpointed"] else 1
+    block = forwards * case["forward_seconds"] + case["backward_seconds"]
+    return float(case["num_blocks"] * block + case["update_seconds"])
 
 
-def _rate_faults(case: Case, rate: float) -> expect.Faults:
+def _rate_faults(case: Case, step: float) -> expect.Faults:
     samples, update = case["num_samples"], case["update_seconds"]
-    step, slow = samples / rate, 4 * update / case["repeats"]
+    slow = 4 * update / case["repeats"]
     yield from {
         "The update is not in it: a step is forward, backward and update.": samples
         / (step - update),
-        "It is seconds a sample, the other way round.": 1 / rate,
+        "It is seconds a sample, the other way round.": step / samples,
         "It is steps a second: each step sees num_samples of them.": 1 / step,
         "It is the seconds of a step.": step,
         "A slow step has moved it: take the median step.": samples / (step + slow),
@@ -149,13 +134,10 @@ def _rate_faults(case: Case, rate: float) -> expect.Faults:
     }.items()
 
 
-profile_step = Check(
-    "lab02.profile_step",
-    "2.6",
-    "forward, backward and samples per second of three steps, two plain, one checkpointed",
-    _cases,
-    _run,
-    _judge,
+profile_step = Exercise(
+    run=given.profile_step,
+    passed="forward, backward and samples per second of three steps, two plain, one checkpointed",
+    cases=_cases,
+    judge=_judge,
     oracle=phases_of,
-    forbidden=machine.NO_INSTRUMENTS,
 )

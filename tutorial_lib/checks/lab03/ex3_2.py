@@ -1,29 +1,20 @@
 """The check of 3.2: a checkpoint with saved-tensor hooks."""
 
-from __future__ import annotations
-
-import random
 from functools import partial
 
-from tutorial_lib.checks.core import Answer, Case, Check, CheckError, Result
-from tutorial_lib.checks.given import exam
-from tutorial_lib.checks.lab03 import chain
-from tutorial_lib.checks.vocabulary import expect, read
+from tutorial_lib.checks.lab03 import beside_torch, given
+from tutorial_lib.checks.lab03.given import chain
+from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Exercise, Result, fact, no_fault, read
 
 
-def _cases(seed: int) -> list[Case]:
-    draw = random.Random(seed)
-    case = {**chain.draw_case(draw), "num_blocks": draw.randint(3, 4)}
-    return [{**case, "input_needs_grad": need} for need in (True, False)]
-
-
-def _run(answer: Answer, case: Case) -> Result:
-    return chain.run(answer, case)
+def _cases(draw: Draw) -> Cases:
+    case = {**beside_torch.draw_case(draw), "num_blocks": draw.randint(3, 4)}
+    yield from ({**case, "input_needs_grad": need} for need in (True, False))
 
 
 def _judge(case: Case, result: Result, exact: Result) -> None:
     begun = read.counts(result, "begun", case["num_blocks"], "runs of each block")
-    first, *_ = read.tensors(result.get("gradients"), len(exact["gradients"]), "gradients")
+    first, *_ = read.tensors(result["gradients"], len(exact["gradients"]), "gradients")
     faults = {
         "the first block's parameters got no gradient where the input is data and needs none: "
         "an autograd.Function cuts the graph there. Let forward run in the open, under "
@@ -36,40 +27,36 @@ def _judge(case: Case, result: Result, exact: Result) -> None:
         f"the blocks ran {begun} times: that is a recomputation for every tensor. Keep what "
         "the first one collects, and recompute only when nothing is there.": max(begun) > 2,
     }
-    expect.no_fault(faults)
-    chain.expect_gradients(result, exact["gradients"])
+    no_fault(faults)
+    beside_torch.expect_gradients(result, exact["gradients"])
     if case["input_needs_grad"]:
         return  # an autograd.Function comes this far, and is told at the next case where it fails
-    stayed = read.integer(result.get("stayed"), "recomputed bytes that stayed")
-    if stayed:
-        raise CheckError(
-            f"{stayed} recomputed bytes stayed after backward, until Python's "
-            "garbage collector came by, and the gradients were right: what was collected holds "
-            "its own graph. Store and return an alias without one."
-        )
+    stayed = read.integer(result["stayed"], "recomputed bytes that stayed")
+    fact(
+        stayed == 0,
+        f"{stayed} recomputed bytes stayed after backward, until Python's "
+        "garbage collector came by, and the gradients were right: what was collected holds "
+        "its own graph. Store and return an alias without one.",
+    )
     ended = read.counts(result, "ended", case["num_blocks"], "runs to the end")
-    if max(ended) > 1:
-        raise CheckError(
-            f"the blocks came to their end {ended} times, and once is enough: what comes after the "
-            "last saved tensor ran again. Leave the recomputation when that tensor is there."
-        )
+    fact(
+        max(ended) < 2,
+        f"the blocks came to their end {ended} times, and once is enough: what comes after the "
+        "last saved tensor ran again. Leave the recomputation when that tensor is there.",
+    )
     advice = (
         "what was used once lies there until the block's backward is over. Take it out of the "
         "dictionary when you hand it out."
     )
-    if read.integer(result.get("made"), "bytes of all tensors made") > exact["made"]:
+    if read.integer(result["made"], "bytes of all tensors made") > exact["made"]:
         advice = "collect makes copies. An alias of the same memory, without the graph, takes none."
-    chain.expect_peak(result, exact["peak"], advice)
+    beside_torch.expect_peak(result, exact["peak"], advice)
 
 
-hooked = Check(
-    "lab03.hooked",
-    "3.2",
-    "gradients to the bit, two runs a block, and a peak like PyTorch's",
-    _cases,
-    _run,
-    _judge,
-    oracle=partial(chain.run, chain.torch_checkpoint),
-    exam=exam.of_checkpoint(),
-    forbidden=[chain.NO_TORCH_CHECKPOINT],
+hooked = Exercise(
+    run=given.hooked,
+    passed="gradients to the bit, two runs a block, and a peak like PyTorch's",
+    cases=_cases,
+    judge=_judge,
+    oracle=partial(chain.run, beside_torch.torch_checkpoint),
 )

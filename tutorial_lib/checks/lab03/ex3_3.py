@@ -1,124 +1,25 @@
 """The check of 3.3: random state, autocast and BatchNorm as in the forward."""
 
-from __future__ import annotations
-
-import contextlib
-import random
-from typing import Any
-
-import torch
-from torch import Tensor, nn
-
-from tutorial_lib.checks.core import Answer, Case, Check, Result
-from tutorial_lib.checks.given import answered, observe
-from tutorial_lib.checks.lab03 import chain
-from tutorial_lib.checks.vocabulary import expect, read
+from tutorial_lib.checks.lab03 import given
+from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Exercise, Result, no_fault, read
 
 
-def _cases(seed: int) -> list[Case]:
-    draw = random.Random(seed)
+def _cases(draw: Draw) -> Cases:
     case = {"seed": draw.randrange(10**6), "rows": draw.randint(4, 9), "width": 16}
     first, second = draw.sample(["bfloat16", "float16"], 2)
-    return [
-        {**case, "kind": "random", "preserve": True},
-        {**case, "kind": "random", "preserve": False},
-        {**case, "kind": "devices"},
-        {**case, "kind": "autocast", "forward": second, "backward": first, "cached": True},
-        {**case, "kind": "autocast", "forward": "", "backward": second, "cached": True},
-        {**case, "kind": "norm"},
-        {**case, "kind": "autocast", "forward": first, "backward": "", "cached": False},
-    ]
-
-
-def _run(answer: Answer, case: Case) -> Result:
-    torch.manual_seed(case["seed"])
-    x = torch.randn(case["rows"], case["width"])
-    runs = {"random": _random, "devices": _devices, "autocast": _autocast, "norm": _norm}
-    return runs[case["kind"]](answer, case, x)
-
-
-def _remembered(answer: Answer, *arguments: Any, **options: Any) -> Any:
-    return answered.function(answer(*arguments, **options), "remember_surroundings")
-
-
-def _random(answer: Answer, case: Case, x: Tensor) -> Result:
-    drop = nn.Dropout(0.5)
-    before = torch.get_rng_state()
-    restored = _remembered(answer, drop, preserve_rng_state=case["preserve"])
-    moved_by_call = not torch.equal(before, torch.get_rng_state())
-    forward = drop(x)
-    torch.rand(7)  # other layers draw in between
-    between = torch.get_rng_state()
-    with restored():
-        again = drop(x)
-    after = torch.get_rng_state()
-    with restored():
-        third = drop(x)
-    now = torch.get_rng_state()
-    with contextlib.suppress(KeyError), restored():
-        drop(x)
-        raise KeyError
-    return {
-        "moved_by_call": moved_by_call,
-        "same": torch.equal(forward, again),
-        "same_again": torch.equal(forward, third),
-        "put_back": torch.equal(between, after),
-        "put_back_after_error": torch.equal(now, torch.get_rng_state()),
-    }
-
-
-def _devices(answer: Answer, case: Case, x: Tensor) -> Result:
-    with observe.pretended_gpu_states(case["seed"] % 100) as states:
-        restored = _remembered(answer, nn.Identity(), [torch.device("cuda", 0)])
-        states.append(states[-1] + 2)  # the forward draws, and other layers after it
-        between = states[-1]
-        with restored():
-            inside = states[-1]
-            states.append(inside + 1)
-        return {"inside": inside, "put_back": states[-1] == between}
-
-
-def _autocast(answer: Answer, case: Case, x: Tensor) -> Result:
-    # no weights: autocast keeps their copies until the outermost block ends, whatever the dtype
-    with _cast_to(case["forward"], cached=case["cached"]):
-        restored = _remembered(answer, nn.Identity())
-    with _cast_to(case["backward"]):
-        with restored():
-            inside, cached = str((x @ x.T).dtype), torch.is_autocast_cache_enabled()
-        outside = str((x @ x.T).dtype)
-    at_the_end = str((x @ x.T).dtype)
-    return {"inside": inside, "cached": cached, "outside": outside, "at_the_end": at_the_end}
-
-
-def _cast_to(name: str, *, cached: bool = True) -> contextlib.AbstractContextManager[None]:
-    if not name:
-        return contextlib.nullcontext()
-    return torch.autocast("cpu", getattr(torch, name), cache_enabled=cached)
-
-
-def _norm(answer: Answer, case: Case, x: Tensor) -> Result:
-    norm: Any = nn.BatchNorm1d(case["width"])
-    block = nn.Sequential(nn.Linear(case["width"], case["width"]), norm)
-    restored = _remembered(answer, block)
-    forward = block(x)
-    mean = norm.running_mean.clone()
-    with restored():
-        again = block(x)
-    batches, unmoved = norm.num_batches_tracked, torch.equal(mean, norm.running_mean)
-    counted = batches if batches is None else int(batches)
-    block(x)
-    return {
-        "same": torch.equal(forward, again),
-        "counts_later": norm.num_batches_tracked is not None,
-        "counted": counted,
-        "unmoved": unmoved,
-    }
+    yield {**case, "kind": "random", "preserve": True}
+    yield {**case, "kind": "random", "preserve": False}
+    yield {**case, "kind": "devices"}
+    yield {**case, "kind": "autocast", "forward": second, "backward": first, "cached": True}
+    yield {**case, "kind": "autocast", "forward": "", "backward": second, "cached": True}
+    yield {**case, "kind": "norm"}
+    yield {**case, "kind": "autocast", "forward": first, "backward": "", "cached": False}
 
 
 def _judge(case: Case, result: Result) -> None:
     faults = {"random": _random_faults, "devices": _device_faults}
     faults |= {"autocast": _autocast_faults, "norm": _norm_faults}
-    expect.no_fault(faults[case["kind"]](case, result))
+    no_fault(faults[case["kind"]](case, result))
 
 
 def _random_faults(case: Case, result: Result) -> dict[str, bool]:
@@ -147,7 +48,7 @@ def _random_faults(case: Case, result: Result) -> dict[str, bool]:
 
 
 def _device_faults(case: Case, result: Result) -> dict[str, bool]:
-    inside = read.integer(result.get("inside"), "a GPU's state")
+    inside = read.integer(result["inside"], "a GPU's state")
     return {
         "a GPU in `devices` drew other numbers in the recomputation than in forward: read its "
         "random state beside the CPU's, and set it.": inside != case["seed"] % 100,
@@ -158,8 +59,8 @@ def _device_faults(case: Case, result: Result) -> dict[str, bool]:
 
 def _autocast_faults(case: Case, result: Result) -> dict[str, bool]:
     forward, backward = (f"torch.{case[key] or 'float32'}" for key in ("forward", "backward"))
-    seen, cached, wanted = result.get("inside"), read.flag(result, "cached"), case["cached"]
-    afterwards = [result.get("outside"), result.get("at_the_end")]
+    seen, cached, wanted = result["inside"], read.flag(result, "cached"), case["cached"]
+    afterwards = [result["outside"], result["at_the_end"]]
     if forward == "torch.float32":
         advice = "autocast was off in forward and is on in backward: turn it off inside."
     elif seen == backward:
@@ -178,7 +79,7 @@ def _autocast_faults(case: Case, result: Result) -> dict[str, bool]:
 
 
 def _norm_faults(case: Case, result: Result) -> dict[str, bool]:
-    counted, unmoved = result.get("counted"), read.flag(result, "unmoved")
+    counted, unmoved = result["counted"], read.flag(result, "unmoved")
     return {
         "a BatchNorm in training gave another result in the recomputation.": (
             not read.flag(result, "same")
@@ -190,12 +91,9 @@ def _norm_faults(case: Case, result: Result) -> dict[str, bool]:
     }
 
 
-remember_surroundings = Check(
-    "lab03.remember_surroundings",
-    "3.3",
-    "random state, autocast and BatchNorm as in the forward, and put back afterwards",
-    _cases,
-    _run,
-    _judge,
-    forbidden=[chain.NO_TORCH_CHECKPOINT],
+remember_surroundings = Exercise(
+    run=given.remember_surroundings,
+    passed="random state, autocast and BatchNorm as in the forward, and put back afterwards",
+    cases=_cases,
+    judge=_judge,
 )

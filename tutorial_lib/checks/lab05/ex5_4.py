@@ -1,34 +1,19 @@
 """The check of 5.4: an option for each part of a model, within a budget."""
 
-from __future__ import annotations
-
 import itertools
-import random
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
 
-from tutorial_lib.checks.core import Case, Check, CheckError, Result
-from tutorial_lib.checks.given import observe, surroundings
 from tutorial_lib.checks.lab04.chains import telling
-from tutorial_lib.checks.lab04.given import NO_SOLVER
-from tutorial_lib.checks.vocabulary import expect, read
+from tutorial_lib.checks.lab05 import given
+from tutorial_lib.checks.lab05.given.numbers import Option, options_of
+from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Exercise, Faults, Result, expect, read
 
 # Parts, options of each, and the budget: a share of the way from the smallest possible one to one
 # that allows every part its fewest FLOPs.
 _SHAPES = ((4, 3, 0.5), (6, 3, 0.3), (5, 4, 0.6), (7, 2, 0.5), (5, 3, 0.0), (4, 3, 1.0))
 
 
-class Option(NamedTuple):
-    """A way to run a part: what then waits, what is held while it runs, and what runs again."""
-
-    kept_bytes: int
-    working_bytes: int
-    flops: int
-
-
-def _cases(seed: int) -> list[Case]:
-    draw = random.Random(seed)
-
+def _cases(draw: Draw) -> Cases:
     def case(count: int, number: int, share: float) -> Case:
         parts = _draw_parts(draw, count, number)
         best = Best({"parts": parts, "budget": 0})
@@ -36,15 +21,17 @@ def _cases(seed: int) -> list[Case]:
         high = min(peak for peak, flops in best.by_peak if flops == fewest)
         return {"parts": parts, "budget": best.smallest + int(share * (high - best.smallest))}
 
-    def values(drawn: Case) -> Iterator[int]:
+    def values(drawn: Case) -> list[int]:
         best = Best(drawn)
-        return iter([-1, best.flops, *(value for _, value in _faults(best))])  # -1: nothing fits
+        return [-1, best.flops, *(value for _, value in _faults(best))]  # -1: nothing fits
 
-    cases = [telling(lambda: case(5, 3, 0.5), values), *(case(*shape) for shape in _SHAPES)]
-    return [*cases, {**cases[5], "budget": cases[5]["budget"] - 1}]
+    yield telling(lambda: case(5, 3, 0.5), values)
+    cases = [case(*shape) for shape in _SHAPES]
+    yield from cases
+    yield {**cases[4], "budget": cases[4]["budget"] - 1}
 
 
-def _draw_parts(draw: random.Random, count: int, number: int) -> list[list[list[int]]]:
+def _draw_parts(draw: Draw, count: int, number: int) -> list[list[list[int]]]:
     """Draw parts as data; who keeps less runs more again, and the first option keeps most."""
     parts = []
     for _ in range(count):
@@ -55,23 +42,19 @@ def _draw_parts(draw: random.Random, count: int, number: int) -> list[list[list[
     return parts
 
 
-def _options_of(case: Case) -> list[list[Option]]:
-    return [[Option(*option) for option in part] for part in case["parts"]]
-
-
 class Best:
     """All choices of a case, tried one after the other."""
 
     def __init__(self, case: Case) -> None:
-        self.parts, self.budget = _options_of(case), case["budget"]
+        self.parts, self.budget = options_of(case), case["budget"]
         self.choices = list(itertools.product(*self.parts))
-        self.by_peak = [(peak(chosen), total_flops(chosen)) for chosen in self.choices]
+        self.by_peak = [(peak_bytes(chosen), total_flops(chosen)) for chosen in self.choices]
         self.smallest = min(peak for peak, _ in self.by_peak)
         fitting = [flops for peak, flops in self.by_peak if peak <= self.budget]
         self.flops = min(fitting, default=-1)
 
 
-def peak(chosen: Sequence[Option]) -> int:
+def peak_bytes(chosen: Sequence[Option]) -> int:
     """Give the most bytes held at once: what the parts before keep, and one part at work."""
     kept = itertools.accumulate((option.kept_bytes for option in chosen), initial=0)
     return max(k + option.working_bytes for k, option in zip(kept, chosen, strict=False))
@@ -82,30 +65,20 @@ def total_flops(chosen: Sequence[Option]) -> int:
     return sum(option.flops for option in chosen)
 
 
-def _run(answer: Callable[..., Any], case: Case) -> Result:
-    given, chosen = _options_of(case), []
-    said = observe.error_said(lambda: chosen.append(answer(given, case["budget"])), "ValueError")
-    surroundings.expect_unchanged(given, _options_of(case))
-    return {"said": said, "chosen": chosen[0] if chosen else None}
-
-
 def _judge(case: Case, result: Result, best: Best) -> None:
     where = f"{len(best.parts)} parts, {best.budget} bytes: "
-    said = str(result.get("said"))
+    said = str(result["said"])
     if best.budget < best.smallest:
-        if not said.startswith("ValueError"):
-            came = said[:120] or "a choice"
-            raise CheckError(f"{where}no choice fits, so a ValueError is wanted, and {came} came.")
+        refused = f"no choice fits, so a ValueError is wanted, and {said[:120] or 'a choice'} came."
+        expect.fact(said.startswith("ValueError"), f"{where}{refused}")
         return
-    if said:
-        raise CheckError(f"{where}your function raised {said[:160]!r}, and there is a choice.")
+    expect.fact(not said, f"{where}your function raised {said[:160]!r}, and there is a choice.")
     name = f"{where}the numbers of the options"
-    numbers = read.integers(result.get("chosen"), name, len(best.parts))
-    if not all(0 <= n < len(part) for n, part in zip(numbers, best.parts, strict=True)):
-        raise CheckError(f"{name}: {numbers} has one that its part does not have.")
+    numbers = read.integers(result["chosen"], name, len(best.parts))
+    are_there = all(0 <= n < len(part) for n, part in zip(numbers, best.parts, strict=True))
+    expect.fact(are_there, f"{name}: {numbers} has one that its part does not have.")
     chosen = [part[n] for n, part in zip(numbers, best.parts, strict=True)]
-    if peak(chosen) > best.budget:
-        raise CheckError(f"{where}{_over(chosen, best.budget)}")
+    expect.fact(peak_bytes(chosen) <= best.budget, f"{where}{_over(chosen, best.budget)}")
     expect.close(
         total_flops(chosen),
         best.flops,
@@ -125,30 +98,26 @@ def _over(chosen: Sequence[Option], budget: int) -> str:
             "what the parts keep fits together, and what one holds while it runs does not fit "
             "beside it: each part's working bytes come on top of what those before it keep."
         )
-    return f"your choice needs {peak(chosen) - budget} bytes more than the budget."
+    return f"your choice needs {peak_bytes(chosen) - budget} bytes more than the budget."
 
 
-def _faults(best: Best) -> expect.Faults:
+def _faults(best: Best) -> Faults:
     smallest = min(flops for peak, flops in best.by_peak if peak == best.smallest)
-    yield "that is the least memory possible: what the budget leaves is to save FLOPs.", smallest
-    number = min(map(len, best.parts))
-    alike = [[part[i] for part in best.parts] for i in range(number)]
-    fitting = [total_flops(chosen) for chosen in alike if peak(chosen) <= best.budget]
-    yield (
-        "all parts have the same option, and a mixture needs fewer FLOPs.",
-        min(fitting, default=-1),
-    )
+    alike = [[part[i] for part in best.parts] for i in range(min(map(len, best.parts)))]
+    fitting = [total_flops(c) for c in alike if peak_bytes(c) <= best.budget]
     cautious = [total_flops(c) for c in best.choices if _all_at_once(c) <= best.budget]
-    yield (
+    yield from {
+        "that is the least memory possible: what the budget leaves is to save FLOPs.": smallest,
+        "all parts have the same option, and a mixture needs fewer FLOPs.": min(
+            fitting, default=-1
+        ),
         "your sum holds what all parts keep while one runs. When a part goes backward, those after "
-        "it have gone already, and hold nothing.",
-        min(cautious, default=-1),
-    )
-    yield (
+        "it have gone already, and hold nothing.": min(cautious, default=-1),
         "that is greedy, by bytes freed for each FLOP. The last exchange may free more than it had "
-        "to, and another set fills the budget better: try them all, cleverly.",
-        total_flops(greedy(best.parts, best.budget)),
-    )
+        "to, and another set fills the budget better: try them all, cleverly.": total_flops(
+            greedy(best.parts, best.budget)
+        ),
+    }.items()
 
 
 def _all_at_once(chosen: Sequence[Option]) -> int:
@@ -158,7 +127,7 @@ def _all_at_once(chosen: Sequence[Option]) -> int:
 def greedy(parts: Sequence[Sequence[Option]], budget: int) -> list[Option]:
     """Exchange the option that frees most bytes for each FLOP, until all fits or none is left."""
     numbers = [min(range(len(part)), key=lambda i, p=part: p[i].flops) for part in parts]  # type: ignore[misc]
-    while peak(chosen := [part[n] for part, n in zip(parts, numbers, strict=True)]) > budget:
+    while peak_bytes(chosen := [part[n] for part, n in zip(parts, numbers, strict=True)]) > budget:
         exchanges = [
             ((was.kept_bytes - option.kept_bytes) / max(option.flops - was.flops, 1), i, number)
             for i, (part, was) in enumerate(zip(parts, chosen, strict=True))
@@ -172,13 +141,10 @@ def greedy(parts: Sequence[Sequence[Option]], budget: int) -> list[Option]:
     return chosen
 
 
-fewest_flops = Check(
-    "lab05.fewest_flops",
-    "5.4",
-    "six models: the fewest FLOPs of all choices, within the budget; one refusal",
-    _cases,
-    _run,
-    _judge,
+fewest_flops = Exercise(
+    run=given.fewest_flops,
+    passed="six models: the fewest FLOPs of all choices, within the budget; one refusal",
+    cases=_cases,
+    judge=_judge,
     oracle=Best,
-    forbidden=[NO_SOLVER],
 )

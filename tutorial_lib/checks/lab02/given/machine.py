@@ -13,44 +13,18 @@ from collections.abc import Sequence
 
 from torch import nn
 
-from tutorial_lib.checks.core import CheckError
-from tutorial_lib.checks.given import forbid
-from tutorial_lib.checks.vocabulary import expect
+from tutorial_lib.checks.given import CheckError, forbid
 from tutorial_lib.memory.storages import StorageLog
 
 LAUNCH_SECONDS = 2e-5
 _ADVICE = "Build the instrument from what PyTorch gives you."
 NO_INSTRUMENTS = [forbid.meter(_ADVICE, forbid.METERS), forbid.saved(_ADVICE)]
-_TOLERANCE = 1e-3  # a step takes at least a thousand launches
 
 
 def without_instruments() -> contextlib.AbstractContextManager[None]:
     """Refuse another PretendGPU while an answer runs: it would be a meter."""
     begun = forbid.meter(_ADVICE, (f"{forbid.LOG}.__init__",))
     return forbid.refused([begun], CheckError)
-
-
-def expect_time(value: float, wanted: float, name: str, faults: expect.Faults) -> None:
-    """Expect pretended seconds, or a ratio of some, but for a launch or two.
-
-    Args:
-        value: What the answer gave.
-        wanted: What is right.
-        name: Words for what was asked, which begin the message.
-        faults: See `expect`.
-
-    Raises:
-        CheckError: When it is another; a known fault is named.
-    """
-    expect.close(
-        value,
-        wanted,
-        faults,
-        otherwise="It is none of the usual faults. Run it on a PretendGPU in a cell of your own, "
-        "and print each time that it takes.",
-        tolerance=_TOLERANCE,
-        where=f"{name}: {value:.4g} is off by {value / wanted - 1:+,.1%}. ",
-    )
 
 
 class PretendGPU(StorageLog):  # type: ignore[no-untyped-call]
