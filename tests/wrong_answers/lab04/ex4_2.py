@@ -5,8 +5,8 @@ from functools import partial
 import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
-from tutorial_lib.instruments.planning.run.execute import Execution
 
+from tutorial_lib.instruments.segments.execution import Execution
 from wrong_answers import right, wrong
 
 

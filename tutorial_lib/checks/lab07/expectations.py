@@ -1,6 +1,4 @@
-"""What the checks of lab 07 expect alike: rows of each run, mode, gradients within rounding."""
-
-from __future__ import annotations
+"""What the judges of lab 07 share: cases, rows of each run, mode, gradients within rounding."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -8,40 +6,41 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tutorial_lib.checks.core import Case, CheckError, Result
 from tutorial_lib.checks.given import observe
-from tutorial_lib.checks.vocabulary import accumulation, expect, read
+from tutorial_lib.checks.vocabulary import Draw, Faults, Result, accumulation, expect, read
 
-# Relative, for sums of the same terms in another order.
-TOLERANCES = {"float64": expect.EXACT, "float32": 1e-6}
+
+def draw_parts(draw: Draw) -> dict[str, Any]:
+    """Draw a tower and the sizes of its micro-batches, of which chunks of one size are none."""
+    case = {"seed": draw.randrange(10**6), "width": 12, "hidden": 512, "features": 16}
+    sizes = [5, 3, draw.randint(2, 4), 5, draw.randint(1, 2)]  # chunks of one size do not fit
+    return {**case, "sizes": sizes, "dtype": "float64", "dropout": 0.0}
+
+
+def read_peaks(result: Result) -> tuple[int, int]:
+    """Read the peak of few micro-batches, and that of many."""
+    few, many = (read.integer(result[name], f"peak of {name}") for name in ("few", "many"))
+    return few, many
 
 
 def expect_training_mode(result: Result) -> None:
-    """Expect that no tower was ever in eval mode.
-
-    Raises:
-        CheckError: When one was.
-    """
-    if read.flag(result, "was_evaluated"):
-        raise CheckError(
-            "the tower was in eval mode in one of its runs: its dropout was off then. Turn "
-            "gradients off, and leave the tower's mode alone."
-        )
+    """Expect that no tower was ever in eval mode."""
+    expect.fact(
+        not read.flag(result, "was_evaluated"),
+        "the tower was in eval mode in one of its runs: its dropout was off then. Turn gradients "
+        "off, and leave the tower's mode alone.",
+    )
 
 
 def expect_runs(result: Result, sizes: list[int]) -> None:
-    """Expect that the tower ran once on each micro-batch, in training mode.
-
-    Raises:
-        CheckError: With the numbers of rows of all runs.
-    """
+    """Expect that the tower ran once on each micro-batch, in training mode."""
     accumulation.expect_rows_at_most(result, sizes)
-    rows = read.integers(result.get("rows"), "rows")
-    if rows == sizes[: len(rows)] and len(rows) < len(sizes):
-        raise CheckError(
-            f"{sum(rows)} of {sum(sizes)} rows went through the tower: the last micro-batch, "
-            "smaller or not, belongs to the batch."
-        )
+    rows = read.integers(result["rows"], "rows")
+    expect.fact(
+        rows != sizes[: len(rows)] or len(rows) == len(sizes),
+        f"{sum(rows)} of {sum(sizes)} rows went through the tower: the last micro-batch, smaller "
+        "or not, belongs to the batch.",
+    )
     accumulation.expect_each_once(result, sizes)
     expect_training_mode(result)
 
@@ -49,16 +48,11 @@ def expect_runs(result: Result, sizes: list[int]) -> None:
 def expect_gradients(
     seen: Sequence[Tensor | None],
     wanted: Sequence[Tensor | None],
-    case: Case,
-    faults: expect.Faults,
+    faults: Faults,
     otherwise: str | Callable[[], str],
+    tolerance: float = expect.EXACT,
 ) -> None:
-    """Expect gradients equal to the oracle's within the tolerance of the case, or of its dtype.
-
-    Raises:
-        CheckError: With their relative error, and the fault or `otherwise`; see `expect.close`.
-    """
-    tolerance = case.get("tolerance", TOLERANCES[case["dtype"]])
+    """Expect gradients equal to the oracle's; else say how far they are off (see `close`)."""
     expect.close(
         seen,
         wanted,
@@ -84,25 +78,19 @@ def times_in(seen: Sequence[Tensor | None], parts: Sequence[Sequence[Tensor]]) -
 
 
 def expect_scale(seen: Tensor | None, wanted: Any, tolerance: float = expect.EXACT) -> None:
-    """Expect the gradient of the loss's own parameter, which was 1 before.
-
-    Raises:
-        CheckError: With what became of it.
-    """
+    """Expect the gradient of the loss's own parameter, which was 1 before."""
     faults = {
         "the gradient of the loss's parameter is gone after your call: clear nothing once backward "
         "has run.": torch.zeros_like(wanted),
         "the loss's own parameter got no gradient: torch.autograd.grad leaves .grad alone, and no "
-        "later stage sees the scale again. loss.backward() gives it its due.": (
-            torch.ones_like(wanted)
-        ),
+        "later stage sees the scale again. loss.backward() gives it its "
+        "due.": torch.ones_like(wanted),
         "the gradient that the loss's parameter had before is gone: backward adds, and so does "
         "this stage.": wanted - 1,
     } | {
         f"the loss's own parameter got its gradient {times} times: every embedding is a leaf of "
-        "its own, all are there at the same backward, and there is only one.": (
-            1 + times * (wanted - 1)
-        )
+        "its own, all are there at the same backward, and there is only "
+        "one.": 1 + times * (wanted - 1)
         for times in range(2, 10)
     }
     expect.close(
@@ -116,16 +104,16 @@ def expect_scale(seen: Tensor | None, wanted: Any, tolerance: float = expect.EXA
 
 
 def expect_loss(result: Result, wanted: float, tolerance: float) -> None:
-    """Expect the oracle's loss, as a float.
-
-    Raises:
-        CheckError: When it is another, or none.
-    """
-    loss = read.number(result.get("loss"), "the loss")
-    expect.close(
-        loss,
+    """Expect the oracle's loss, as a float."""
+    expect.value(
+        result["loss"],
         wanted,
-        otherwise=f"the gradients are right, and the loss is given as {loss:.4f} where that of the "
-        "whole batch is another: what the loss gave, as a float, and no sum or mean of it.",
+        name="the loss",
+        otherwise=lambda loss: (
+            f"the gradients are right, and the loss is given as {loss:.4f} where that of the whole "
+            "batch is another: what the loss gave, as a float, and no sum or mean of it."
+        ),
+        where="",
+        kind=read.number,
         tolerance=tolerance,
     )

@@ -1,26 +1,20 @@
 """Towers that count their rows, their micro-batches, and a contrastive loss, for lab 07."""
 
-from __future__ import annotations
-
 import math
-import random
 from itertools import combinations
-from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from tutorial_lib.checks.core import Case
-from tutorial_lib.checks.given import forbid, observe
-
-Tower = TypeVar("Tower", bound="CountingTower")
+from tutorial_lib.checks.given import Case, forbid, observe
 
 TIMES = {"few": 1, "many": 4}  # how often a case's micro-batches come, where peaks are compared
 NO_CHECKPOINT = forbid.checkpointing(
     "torch.utils.checkpoint does this lab's work by itself, as its end shows: here your answer "
     "may not call it."
 )
+NO_IN_BATCH_LOSS = forbid.own_code((f"{__name__}:in_batch_loss",))
 
 
 class Inner(nn.Module):
@@ -49,8 +43,8 @@ class CountingTower(nn.Module):
     Wide layers make its activations large beside its embeddings. Its buffers move with every
     forward in training where the case says so, as a power iteration's vector or a moving average
     does, and the result depends on them, but for `steps`, which only counts: `drift` is its own,
-    the others are its `inner` module's, and `hidden` is in no `state_dict`. Its gradients are
-    there already, since backward adds to them.
+    the others are its `inner` module's, and `hidden` is in no `state_dict`. Where the case says so
+    it saves `drift` for backward. Its gradients are there already, since backward adds to them.
     """
 
     drift: Tensor
@@ -62,7 +56,7 @@ class CountingTower(nn.Module):
         self.narrow = nn.Linear(hidden // 16, case["features"])
         self.dropout = nn.Dropout(case["dropout"])
         self.norm: nn.Module = nn.BatchNorm1d(hidden).eval() if frozen else nn.Identity()
-        self.moves = bool(case.get("moves"))
+        self.moves, self.saves = bool(case.get("moves")), bool(case.get("saves_drift"))
         self.register_buffer("drift", torch.ones(()))
         self.inner = Inner()
         self.rows_seen: list[int] = []
@@ -81,19 +75,19 @@ class CountingTower(nn.Module):
         moved = self.drift.clone() + self.inner.hidden.clone() + self.inner.turned
         scale = 1 + moved if self.moves else 1.0
         out: Tensor = self.narrow(self.dropout(F.gelu(self.middle(hidden)))) * scale
-        return out
+        return out * self.drift if self.saves else out
 
 
 class InBatch(nn.Module):
     """The symmetric contrastive loss of two or more towers, each with each; learns its scale.
 
-    A `factor` that is infinite makes the loss infinite, whatever the embeddings are.
+    A case that is spoiled with `inf` makes the loss infinite, whatever the embeddings are.
     """
 
     def __init__(self, case: Case) -> None:
         super().__init__()
         self.log_scale = nn.Parameter(torch.tensor(math.log(1 / 0.07)))
-        self.factor = 1.0
+        self.factor = math.inf if case.get("spoiled") == "inf" else 1.0
         observe.fill_gradients(self.to(getattr(torch, case["dtype"])))
 
     def forward(self, *embeddings: Tensor) -> Tensor:
@@ -118,14 +112,6 @@ def in_batch_loss(some: Tensor, others: Tensor, scale: Tensor) -> Tensor:
     return both.mean() / 2
 
 
-def case_of_parts(seed: int) -> dict[str, Any]:
-    """Draw a tower and the sizes of its micro-batches, of which chunks of one size are none."""
-    draw = random.Random(seed)
-    case = {"seed": draw.randrange(10**6), "width": 12, "hidden": 512, "features": 16}
-    sizes = [5, 3, draw.randint(2, 4), 5, draw.randint(1, 2)]  # chunks of one size do not fit
-    return {**case, "sizes": sizes, "dtype": "float64", "dropout": 0.0}
-
-
 def parts_of(case: Case, times: int = 1) -> list[Tensor]:
     """Make the micro-batches of a case, `(rows, width)` each, as often as is said."""
     generator = torch.Generator().manual_seed(case["seed"])
@@ -134,7 +120,7 @@ def parts_of(case: Case, times: int = 1) -> list[Tensor]:
     return list(torch.split(rows, sizes))
 
 
-def seeded_tower(case: Case, kind: type[Tower]) -> Tower:
+def seeded_tower(case: Case) -> CountingTower:
     """Build the tower of a case from its seed, which is where random numbers then go on."""
     torch.manual_seed(case["seed"])
-    return kind(case)
+    return CountingTower(case)
