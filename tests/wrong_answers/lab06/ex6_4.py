@@ -26,7 +26,9 @@ clips_before_unscaling = wrong(
     "    scaler.unscale_(optimizer)\n",
     "",
     "    scale =",
-    "    scaler.unscale_(optimizer)\n    scale =",
+    "    scaler.unscale_(optimizer)\n"
+    "    norm = nn.utils.get_total_norm([p.grad for p in model.parameters()])\n"
+    "    scale =",
 )
 clips_each = wrong(
     "clip once, after the last backward",
