@@ -55,18 +55,17 @@ def ids(batch=2, seq=16, most=90):
 # ---- transformers ----
 
 
-def library(config_name, model_name, batch, **sizes):
-    """A step of a model of transformers on a batch that `batch()` makes."""
+def library(name, model_name, batch, *, quick=False, config="", **sizes):
+    """Register a step of a model of transformers on a batch that `batch()` makes."""
 
+    @kind(name, quick=quick)
     def build():
         import transformers
 
-        config = getattr(transformers, config_name)(**sizes)
-        model = getattr(transformers, model_name)(config)
+        make = getattr(transformers, config or model_name.partition("For")[0] + "Config")
+        model = getattr(transformers, model_name)(make(**sizes))
         inputs = batch()
         return trained(model, lambda: _loss(model(**inputs)))
-
-    return build
 
 
 def _loss(out):
@@ -107,92 +106,70 @@ _T5 = {
     **{"d_model": 32, "d_kv": 8, "d_ff": 64, "num_layers": 2, "num_heads": 4},
     **{"vocab_size": 99, "decoder_start_token_id": 0},
 }
-kind("T5")(library("T5Config", "T5ForConditionalGeneration", _labelled(), **_T5))
-kind("Llama, padding")(
-    library("LlamaConfig", "LlamaForCausalLM", _labelled(attention_mask=_padded), **LLAMA)
+library("T5", "T5ForConditionalGeneration", _labelled(), **_T5)
+library("Llama, padding", "LlamaForCausalLM", _labelled(attention_mask=_padded), **LLAMA)
+library(
+    "Llama, mask of ones",
+    "LlamaForCausalLM",
+    _labelled(attention_mask=_all_ones),
+    quick=True,
+    **LLAMA,
 )
-kind("Llama, mask of ones", quick=True)(
-    library("LlamaConfig", "LlamaForCausalLM", _labelled(attention_mask=_all_ones), **LLAMA)
+library("Qwen3", "Qwen3ForCausalLM", _labelled(), **LLAMA, head_dim=8, max_window_layers=2)
+library("Gemma 3", "Gemma3ForCausalLM", _labelled(), **LLAMA, head_dim=8, config="Gemma3TextConfig")
+library(
+    "Mixtral, float32",
+    "MixtralForCausalLM",
+    _labelled(),
+    quick=True,
+    **LLAMA,
+    **{"num_local_experts": 4, "num_experts_per_tok": 2},
 )
-kind("Qwen3")(
-    library(
-        "Qwen3Config", "Qwen3ForCausalLM", _labelled(), **LLAMA, head_dim=8, max_window_layers=2
-    )
+library(
+    "Mamba",
+    "MambaForCausalLM",
+    _labelled(),
+    **IDS,
+    **{"hidden_size": 32, "state_size": 8, "num_hidden_layers": 2, "use_cache": False},
 )
-kind("Gemma 3")(library("Gemma3TextConfig", "Gemma3ForCausalLM", _labelled(), **LLAMA, head_dim=8))
-kind("Mixtral, float32", quick=True)(
-    library(
-        "MixtralConfig",
-        "MixtralForCausalLM",
-        _labelled(),
-        **LLAMA,
-        num_local_experts=4,
-        num_experts_per_tok=2,
-    )
+library(
+    "DeBERTa",
+    "DebertaV2ForMaskedLM",
+    _labelled(),
+    **IDS,
+    **HIDDEN,
+    **{"relative_attention": True, "position_buckets": 8, "pos_att_type": ["p2c", "c2p"]},
 )
-kind("Mamba")(
-    library(
-        "MambaConfig",
-        "MambaForCausalLM",
-        _labelled(),
-        **IDS,
-        hidden_size=32,
-        state_size=8,
-        num_hidden_layers=2,
-        use_cache=False,
-    )
+library(
+    "Longformer",
+    "LongformerForMaskedLM",
+    _labelled(),
+    **IDS,
+    **HIDDEN,
+    **{"attention_window": 4, "max_position_embeddings": 64},
 )
-kind("DeBERTa")(
-    library(
-        "DebertaV2Config",
-        "DebertaV2ForMaskedLM",
-        _labelled(),
-        **IDS,
-        **HIDDEN,
-        relative_attention=True,
-        position_buckets=8,
-        pos_att_type=["p2c", "c2p"],
-    )
+library(
+    "Swin",
+    "SwinForImageClassification",
+    lambda: {"pixel_values": _images(), "labels": torch.tensor([0, 1])},
+    **{"image_size": 32, "patch_size": 4, "embed_dim": 16, "depths": [2, 2]},
+    **{"num_heads": [2, 4], "window_size": 4},
 )
-kind("Longformer")(
-    library(
-        "LongformerConfig",
-        "LongformerForMaskedLM",
-        _labelled(),
-        **IDS,
-        **HIDDEN,
-        attention_window=4,
-        max_position_embeddings=64,
-    )
+library(
+    "ConvNext",
+    "ConvNextForImageClassification",
+    lambda: {"pixel_values": _images(64), "labels": torch.tensor([0, 1])},
+    quick=True,
+    **{"hidden_sizes": [8, 16, 32, 64], "depths": [1, 1, 2, 1], "drop_path_rate": 0.1},
 )
-kind("Swin")(
-    library(
-        "SwinConfig",
-        "SwinForImageClassification",
-        lambda: {"pixel_values": _images(), "labels": torch.tensor([0, 1])},
-        **{"image_size": 32, "patch_size": 4, "embed_dim": 16, "depths": [2, 2]},
-        num_heads=[2, 4],
-        window_size=4,
-    )
-)
-kind("ConvNext", quick=True)(
-    library(
-        "ConvNextConfig",
-        "ConvNextForImageClassification",
-        lambda: {"pixel_values": _images(64), "labels": torch.tensor([0, 1])},
-        **{"hidden_sizes": [8, 16, 32, 64], "depths": [1, 1, 2, 1], "drop_path_rate": 0.1},
-    )
-)
-kind("ViT-MAE")(
-    library(
-        "ViTMAEConfig",
-        "ViTMAEForPreTraining",
-        lambda: {"pixel_values": _images()},
-        **HIDDEN,
-        **IMAGE,
-        **{"decoder_hidden_size": 32, "decoder_intermediate_size": 64},
-        **{"decoder_num_hidden_layers": 1, "decoder_num_attention_heads": 4},
-    )
+library(
+    "ViT-MAE",
+    "ViTMAEForPreTraining",
+    lambda: {"pixel_values": _images()},
+    **HIDDEN,
+    **IMAGE,
+    **{"decoder_hidden_size": 32, "decoder_intermediate_size": 64},
+    **{"decoder_num_hidden_layers": 1, "decoder_num_attention_heads": 4},
 )
 
 
@@ -216,13 +193,11 @@ _WHISPER = {
     **{"max_target_positions": 32, "decoder_start_token_id": 1, "pad_token_id": 0},
     **{"bos_token_id": 1, "eos_token_id": 2},
 }
-kind("Whisper")(
-    library(
-        "WhisperConfig",
-        "WhisperForConditionalGeneration",
-        lambda: {"input_features": torch.randn(2, 16, 64), "labels": ids()},
-        **_WHISPER,
-    )
+library(
+    "Whisper",
+    "WhisperForConditionalGeneration",
+    lambda: {"input_features": torch.randn(2, 16, 64), "labels": ids()},
+    **_WHISPER,
 )
 _WAV2VEC2 = {
     **{**HIDDEN, "vocab_size": 32, "conv_dim": (16, 16), "conv_stride": (5, 4)},
@@ -235,21 +210,15 @@ def _speech():
     return {"input_values": torch.randn(2, 2000), "labels": torch.randint(1, 30, (2, 6))}
 
 
-kind("wav2vec2", quick=True)(
-    library("Wav2Vec2Config", "Wav2Vec2ForCTC", _speech, **_WAV2VEC2, layerdrop=0.0)
-)
-kind("wav2vec2, LayerDrop")(
-    library("Wav2Vec2Config", "Wav2Vec2ForCTC", _speech, **_WAV2VEC2, layerdrop=0.5)
-)
-kind("LayoutLM")(
-    library(
-        "LayoutLMConfig",
-        "LayoutLMForMaskedLM",
-        _labelled(bbox=lambda: torch.randint(0, 99, (2, 16, 4)).sort(-1).values),
-        **IDS,
-        **HIDDEN,
-        max_2d_position_embeddings=128,
-    )
+library("wav2vec2", "Wav2Vec2ForCTC", _speech, **_WAV2VEC2, layerdrop=0.0, quick=True)
+library("wav2vec2, LayerDrop", "Wav2Vec2ForCTC", _speech, **_WAV2VEC2, layerdrop=0.5)
+library(
+    "LayoutLM",
+    "LayoutLMForMaskedLM",
+    _labelled(bbox=lambda: torch.randint(0, 99, (2, 16, 4)).sort(-1).values),
+    **IDS,
+    **HIDDEN,
+    **{"max_2d_position_embeddings": 128},
 )
 
 
@@ -308,9 +277,10 @@ def lora():
 # ---- diffusers ----
 
 
-def diffused(class_name, call, **sizes):
-    """A step of a model of diffusers: `call(model)` gives its output."""
+def diffused(name, class_name, call, **sizes):
+    """Register a step of a model of diffusers on what `call()` gives."""
 
+    @kind(name)
     def build():
         import diffusers
 
@@ -318,111 +288,101 @@ def diffused(class_name, call, **sizes):
         inputs = call()
         return trained(model, lambda: _loss(model(**inputs)))
 
-    return build
-
 
 def _time(batch=2):
     return torch.randint(0, 1000, (batch,))
 
 
-kind("DiT")(
-    diffused(
-        "DiTTransformer2DModel",
-        lambda: {
-            **{"hidden_states": torch.randn(2, 4, 8, 8), "timestep": _time()},
-            "class_labels": torch.randint(0, 10, (2,)),
-        },
-        **{"num_attention_heads": 2, "attention_head_dim": 16, "in_channels": 4, "num_layers": 2},
-        **{"sample_size": 8, "patch_size": 2, "norm_num_groups": 4, "num_embeds_ada_norm": 10},
-    )
+diffused(
+    "DiT",
+    "DiTTransformer2DModel",
+    lambda: {
+        **{"hidden_states": torch.randn(2, 4, 8, 8), "timestep": _time()},
+        "class_labels": torch.randint(0, 10, (2,)),
+    },
+    **{"num_attention_heads": 2, "attention_head_dim": 16, "in_channels": 4, "num_layers": 2},
+    **{"sample_size": 8, "patch_size": 2, "norm_num_groups": 4, "num_embeds_ada_norm": 10},
 )
-kind("SD3")(
-    diffused(
-        "SD3Transformer2DModel",
-        lambda: {
-            **{"hidden_states": torch.randn(2, 4, 8, 8), "timestep": _time()},
-            "encoder_hidden_states": torch.randn(2, 6, 32),
-            "pooled_projections": torch.randn(2, 64),
-        },
-        **{"sample_size": 8, "patch_size": 2, "in_channels": 4, "num_layers": 2},
-        **{"attention_head_dim": 8, "num_attention_heads": 4, "joint_attention_dim": 32},
-        **{"caption_projection_dim": 32, "pooled_projection_dim": 64, "out_channels": 4},
-    )
+diffused(
+    "SD3",
+    "SD3Transformer2DModel",
+    lambda: {
+        **{"hidden_states": torch.randn(2, 4, 8, 8), "timestep": _time()},
+        "encoder_hidden_states": torch.randn(2, 6, 32),
+        "pooled_projections": torch.randn(2, 64),
+    },
+    **{"sample_size": 8, "patch_size": 2, "in_channels": 4, "num_layers": 2},
+    **{"attention_head_dim": 8, "num_attention_heads": 4, "joint_attention_dim": 32},
+    **{"caption_projection_dim": 32, "pooled_projection_dim": 64, "out_channels": 4},
 )
-kind("Flux")(
-    diffused(
-        "FluxTransformer2DModel",
-        lambda: {
-            **{"hidden_states": torch.randn(2, 16, 4), "timestep": torch.rand(2)},
-            "encoder_hidden_states": torch.randn(2, 6, 32),
-            "pooled_projections": torch.randn(2, 32),
-            "img_ids": torch.zeros(16, 3),
-            "txt_ids": torch.zeros(6, 3),
-        },
-        **{"patch_size": 1, "in_channels": 4, "num_layers": 1, "num_single_layers": 1},
-        **{"attention_head_dim": 16, "num_attention_heads": 2, "joint_attention_dim": 32},
-        **{"pooled_projection_dim": 32, "axes_dims_rope": (4, 4, 8)},
-    )
+diffused(
+    "Flux",
+    "FluxTransformer2DModel",
+    lambda: {
+        **{"hidden_states": torch.randn(2, 16, 4), "timestep": torch.rand(2)},
+        "encoder_hidden_states": torch.randn(2, 6, 32),
+        "pooled_projections": torch.randn(2, 32),
+        "img_ids": torch.zeros(16, 3),
+        "txt_ids": torch.zeros(6, 3),
+    },
+    **{"patch_size": 1, "in_channels": 4, "num_layers": 1, "num_single_layers": 1},
+    **{"attention_head_dim": 16, "num_attention_heads": 2, "joint_attention_dim": 32},
+    **{"pooled_projection_dim": 32, "axes_dims_rope": (4, 4, 8)},
 )
-kind("CogVideoX")(
-    diffused(
-        "CogVideoXTransformer3DModel",
-        lambda: {
-            **{"hidden_states": torch.randn(1, 5, 4, 8, 8), "timestep": _time(1)},
-            "encoder_hidden_states": torch.randn(1, 8, 16),
-        },
-        **{"num_attention_heads": 2, "attention_head_dim": 16, "in_channels": 4},
-        **{"out_channels": 4, "time_embed_dim": 8, "text_embed_dim": 16, "num_layers": 2},
-        **{"sample_width": 8, "sample_height": 8, "sample_frames": 9, "patch_size": 2},
-        **{"temporal_compression_ratio": 4, "max_text_seq_length": 8},
-    )
+diffused(
+    "CogVideoX",
+    "CogVideoXTransformer3DModel",
+    lambda: {
+        **{"hidden_states": torch.randn(1, 5, 4, 8, 8), "timestep": _time(1)},
+        "encoder_hidden_states": torch.randn(1, 8, 16),
+    },
+    **{"num_attention_heads": 2, "attention_head_dim": 16, "in_channels": 4},
+    **{"out_channels": 4, "time_embed_dim": 8, "text_embed_dim": 16, "num_layers": 2},
+    **{"sample_width": 8, "sample_height": 8, "sample_frames": 9, "patch_size": 2},
+    **{"temporal_compression_ratio": 4, "max_text_seq_length": 8},
 )
-kind("Wan")(
-    diffused(
-        "WanTransformer3DModel",
-        lambda: {
-            **{"hidden_states": torch.randn(1, 4, 2, 8, 8), "timestep": _time(1)},
-            "encoder_hidden_states": torch.randn(1, 8, 16),
-        },
-        **{"patch_size": (1, 2, 2), "num_attention_heads": 2, "attention_head_dim": 12},
-        **{"in_channels": 4, "out_channels": 4, "text_dim": 16, "freq_dim": 32, "ffn_dim": 32},
-        **{"num_layers": 2, "cross_attn_norm": True, "rope_max_seq_len": 32},
-    )
+diffused(
+    "Wan",
+    "WanTransformer3DModel",
+    lambda: {
+        **{"hidden_states": torch.randn(1, 4, 2, 8, 8), "timestep": _time(1)},
+        "encoder_hidden_states": torch.randn(1, 8, 16),
+    },
+    **{"patch_size": (1, 2, 2), "num_attention_heads": 2, "attention_head_dim": 12},
+    **{"in_channels": 4, "out_channels": 4, "text_dim": 16, "freq_dim": 32, "ffn_dim": 32},
+    **{"num_layers": 2, "cross_attn_norm": True, "rope_max_seq_len": 32},
 )
-kind("LTX")(
-    diffused(
-        "LTXVideoTransformer3DModel",
-        lambda: {
-            **{"hidden_states": torch.randn(1, 32, 4), "timestep": _time(1)},
-            "encoder_hidden_states": torch.randn(1, 8, 32),
-            "encoder_attention_mask": torch.ones(1, 8, dtype=torch.bool),
-            **{"num_frames": 2, "height": 4, "width": 4},
-        },
-        **{"in_channels": 4, "out_channels": 4, "num_attention_heads": 2, "num_layers": 1},
-        **{"attention_head_dim": 16, "cross_attention_dim": 32, "caption_channels": 32},
-    )
+diffused(
+    "LTX",
+    "LTXVideoTransformer3DModel",
+    lambda: {
+        **{"hidden_states": torch.randn(1, 32, 4), "timestep": _time(1)},
+        "encoder_hidden_states": torch.randn(1, 8, 32),
+        "encoder_attention_mask": torch.ones(1, 8, dtype=torch.bool),
+        **{"num_frames": 2, "height": 4, "width": 4},
+    },
+    **{"in_channels": 4, "out_channels": 4, "num_attention_heads": 2, "num_layers": 1},
+    **{"attention_head_dim": 16, "cross_attention_dim": 32, "caption_channels": 32},
 )
-kind("AutoencoderKL")(
-    diffused(
-        "AutoencoderKL",
-        lambda: {"sample": _images(), "sample_posterior": True},
-        **{"block_out_channels": (8, 16), "norm_num_groups": 4, "latent_channels": 4},
-        down_block_types=("DownEncoderBlock2D",) * 2,
-        up_block_types=("UpDecoderBlock2D",) * 2,
-    )
+diffused(
+    "AutoencoderKL",
+    "AutoencoderKL",
+    lambda: {"sample": _images(), "sample_posterior": True},
+    **{"block_out_channels": (8, 16), "norm_num_groups": 4, "latent_channels": 4},
+    **{"down_block_types": ("DownEncoderBlock2D",) * 2},
+    **{"up_block_types": ("UpDecoderBlock2D",) * 2},
 )
-kind("UNet3D")(
-    diffused(
-        "UNet3DConditionModel",
-        lambda: {
-            **{"sample": torch.randn(1, 4, 2, 16, 16), "timestep": _time(1)},
-            "encoder_hidden_states": torch.randn(1, 4, 32),
-        },
-        **{"sample_size": 16, "block_out_channels": (8, 16), "norm_num_groups": 4},
-        **{"cross_attention_dim": 32, "attention_head_dim": 4},
-        down_block_types=("CrossAttnDownBlock3D", "DownBlock3D"),
-        up_block_types=("UpBlock3D", "CrossAttnUpBlock3D"),
-    )
+diffused(
+    "UNet3D",
+    "UNet3DConditionModel",
+    lambda: {
+        **{"sample": torch.randn(1, 4, 2, 16, 16), "timestep": _time(1)},
+        "encoder_hidden_states": torch.randn(1, 4, 32),
+    },
+    **{"sample_size": 16, "block_out_channels": (8, 16), "norm_num_groups": 4},
+    **{"cross_attention_dim": 32, "attention_head_dim": 4},
+    **{"down_block_types": ("CrossAttnDownBlock3D", "DownBlock3D")},
+    **{"up_block_types": ("UpBlock3D", "CrossAttnUpBlock3D")},
 )
 
 
@@ -860,89 +820,72 @@ def tensor_parallel():
 
 # ---- further ones, that nobody had tried before ----
 
-kind("Bart")(
-    library(
-        "BartConfig",
-        "BartForConditionalGeneration",
-        _labelled(),
-        **{**IDS, "d_model": 32, "encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_dim": 64},
-        **{"decoder_ffn_dim": 64, "encoder_attention_heads": 4, "decoder_attention_heads": 4},
-        **{"max_position_embeddings": 64, "decoder_start_token_id": 2},
-    )
+library(
+    "Bart",
+    "BartForConditionalGeneration",
+    _labelled(),
+    **{**IDS, "d_model": 32, "encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_dim": 64},
+    **{"decoder_ffn_dim": 64, "encoder_attention_heads": 4, "decoder_attention_heads": 4},
+    **{"max_position_embeddings": 64, "decoder_start_token_id": 2},
 )
-kind("ModernBERT")(
-    library(
-        "ModernBertConfig",
-        "ModernBertForMaskedLM",
-        _labelled(attention_mask=_padded),
-        **{**IDS, **HIDDEN, "cls_token_id": 1, "sep_token_id": 2, "global_attn_every_n_layers": 2},
-    )
+library(
+    "ModernBERT",
+    "ModernBertForMaskedLM",
+    _labelled(attention_mask=_padded),
+    **{**IDS, **HIDDEN, "cls_token_id": 1, "sep_token_id": 2, "global_attn_every_n_layers": 2},
 )
-kind("Bloom")(
-    library(
-        "BloomConfig",
-        "BloomForCausalLM",
-        _labelled(),
-        **{**IDS, "hidden_size": 32, "n_layer": 2, "n_head": 4, "use_cache": False},
-    )
+library(
+    "Bloom",
+    "BloomForCausalLM",
+    _labelled(),
+    **{**IDS, "hidden_size": 32, "n_layer": 2, "n_head": 4, "use_cache": False},
 )
-kind("DeepSeek-V3")(
-    library(
-        "DeepseekV3Config",
-        "DeepseekV3ForCausalLM",
-        _labelled(),
-        **{**LLAMA, "num_key_value_heads": 4, "n_routed_experts": 4, "num_experts_per_tok": 2},
-        **{"moe_intermediate_size": 32, "n_group": 2, "topk_group": 1, "q_lora_rank": 16},
-        **{"kv_lora_rank": 16, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8, "v_head_dim": 8},
-        first_k_dense_replace=1,
-    )
+library(
+    "DeepSeek-V3",
+    "DeepseekV3ForCausalLM",
+    _labelled(),
+    **{**LLAMA, "num_key_value_heads": 4, "n_routed_experts": 4, "num_experts_per_tok": 2},
+    **{"moe_intermediate_size": 32, "n_group": 2, "topk_group": 1, "q_lora_rank": 16},
+    **{"kv_lora_rank": 16, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8, "v_head_dim": 8},
+    **{"first_k_dense_replace": 1},
 )
-kind("SegFormer")(
-    library(
-        "SegformerConfig",
-        "SegformerForSemanticSegmentation",
-        lambda: {"pixel_values": _images(64), "labels": torch.randint(0, 3, (2, 64, 64))},
-        **{"depths": [1, 1, 1, 1], "hidden_sizes": [8, 16, 16, 16], "decoder_hidden_size": 16},
-        **{"num_attention_heads": [1, 2, 2, 2], "num_labels": 3},
-    )
+library(
+    "SegFormer",
+    "SegformerForSemanticSegmentation",
+    lambda: {"pixel_values": _images(64), "labels": torch.randint(0, 3, (2, 64, 64))},
+    **{"depths": [1, 1, 1, 1], "hidden_sizes": [8, 16, 16, 16], "decoder_hidden_size": 16},
+    **{"num_attention_heads": [1, 2, 2, 2], "num_labels": 3},
 )
-kind("DINOv2")(
-    library(
-        "Dinov2Config",
-        "Dinov2ForImageClassification",
-        lambda: {"pixel_values": _images(), "labels": torch.tensor([0, 1])},
-        **{**IMAGE, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4},
-        drop_path_rate=0.1,
-    )
+library(
+    "DINOv2",
+    "Dinov2ForImageClassification",
+    lambda: {"pixel_values": _images(), "labels": torch.tensor([0, 1])},
+    **{**IMAGE, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4},
+    **{"drop_path_rate": 0.1},
 )
-kind("PatchTST")(
-    library(
-        "PatchTSTConfig",
-        "PatchTSTForPrediction",
-        lambda: {"past_values": torch.randn(2, 32, 3), "future_values": torch.randn(2, 8, 3)},
-        **{"num_input_channels": 3, "context_length": 32, "prediction_length": 8, "d_model": 32},
-        **{"num_hidden_layers": 1, "num_attention_heads": 4, "ffn_dim": 64, "patch_length": 8},
-        patch_stride=8,
-    )
+library(
+    "PatchTST",
+    "PatchTSTForPrediction",
+    lambda: {"past_values": torch.randn(2, 32, 3), "future_values": torch.randn(2, 8, 3)},
+    **{"num_input_channels": 3, "context_length": 32, "prediction_length": 8, "d_model": 32},
+    **{"num_hidden_layers": 1, "num_attention_heads": 4, "ffn_dim": 64, "patch_length": 8},
+    **{"patch_stride": 8},
 )
-kind("UNet2D")(
-    diffused(
-        "UNet2DModel",
-        lambda: {"sample": _images(), "timestep": _time()},
-        **{"sample_size": 32, "block_out_channels": (8, 16), "norm_num_groups": 4},
-        down_block_types=("DownBlock2D", "AttnDownBlock2D"),
-        up_block_types=("AttnUpBlock2D", "UpBlock2D"),
-    )
+diffused(
+    "UNet2D",
+    "UNet2DModel",
+    lambda: {"sample": _images(), "timestep": _time()},
+    **{"sample_size": 32, "block_out_channels": (8, 16), "norm_num_groups": 4},
+    **{"down_block_types": ("DownBlock2D", "AttnDownBlock2D")},
+    **{"up_block_types": ("AttnUpBlock2D", "UpBlock2D")},
 )
-kind("VQModel")(
-    diffused(
-        "VQModel",
-        lambda: {"sample": _images()},
-        **{"block_out_channels": (8, 16), "norm_num_groups": 4, "latent_channels": 4},
-        down_block_types=("DownEncoderBlock2D",) * 2,
-        up_block_types=("UpDecoderBlock2D",) * 2,
-        num_vq_embeddings=16,
-    )
+diffused(
+    "VQModel",
+    "VQModel",
+    lambda: {"sample": _images()},
+    **{"block_out_channels": (8, 16), "norm_num_groups": 4, "latent_channels": 4},
+    **{"down_block_types": ("DownEncoderBlock2D",) * 2},
+    **{"up_block_types": ("UpDecoderBlock2D",) * 2, "num_vq_embeddings": 16},
 )
 
 

@@ -2,23 +2,15 @@ import math
 
 import pytest
 import torch
+from small_models import maker, num_parameters
 from torch import nn
 from torch.nn import functional as F
 
-from tutorial_lib.data import text_batches, token_batch
+from tutorial_lib.data import token_batch
 from tutorial_lib.memory import saved
-from tutorial_lib.models.lstm import LSTM, LSTMConfig
+from tutorial_lib.models.lstm import LSTM
 
-SMALL = {"vocab_size": 50, "num_layers": 2, "d_model": 16, "chunk_len": 4}
-
-
-def small(**changes):
-    torch.manual_seed(0)
-    return LSTM(LSTMConfig(**{**SMALL, **changes}))
-
-
-def num_parameters(model):
-    return sum(p.numel() for p in model.parameters())
+small = maker(LSTM)
 
 
 @pytest.mark.parametrize("layers", [1, 3])
@@ -97,46 +89,6 @@ def test_saved_bytes_grow_by_the_same_for_every_chunk():
         for t in (8, 12, 16)
     ]
     assert bytes_at[2] - bytes_at[1] == bytes_at[1] - bytes_at[0] > 0
-
-
-def test_dropout_acts_in_training_only():
-    model, tokens = small(dropout=0.5), token_batch(2, 8, 50)
-    assert not torch.equal(model(tokens)[0], model(tokens)[0])
-    model.eval()
-    assert torch.equal(model(tokens)[0], model(tokens)[0])
-
-
-def test_the_same_seed_gives_the_same_weights():
-    one, same = small().state_dict(), small().state_dict()
-    assert all(torch.equal(one[key], same[key]) for key in one)
-
-
-def test_it_learns_python():
-    torch.manual_seed(0)
-    model = LSTM(LSTMConfig(num_layers=1, d_model=64, chunk_len=16))
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-    batches = text_batches(8, 33, num_chars=20_000)
-    losses = []
-    for _ in range(40):
-        loss = model.loss(next(batches))
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        losses.append(loss.item())
-    assert losses[-1] < 0.7 * losses[0]
-
-
-@pytest.mark.parametrize(
-    ("changes", "says"),
-    [
-        ({"chunk_len": 0}, r"chunk_len \(=0\)"),
-        ({"num_layers": 0}, r"num_layers \(=0\)"),
-        ({"dropout": -0.5}, r"dropout \(=-0.5\)"),
-    ],
-)
-def test_a_configuration_that_cannot_be_is_refused(changes, says):
-    with pytest.raises(ValueError, match=says):
-        LSTMConfig(**{**SMALL, **changes})
 
 
 def test_texts_too_short_and_states_of_another_batch_are_refused():

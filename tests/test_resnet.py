@@ -2,22 +2,14 @@ import math
 
 import pytest
 import torch
+from small_models import maker, num_parameters
 from torch import nn
 from torch.nn import functional as F
 
 from tutorial_lib import data
 from tutorial_lib.models.resnet import ResNet, ResNetConfig
 
-SMALL = {"in_channels": 1, "stage_depths": (1, 2), "base_channels": 4}
-
-
-def small(**changes):
-    torch.manual_seed(0)
-    return ResNet(ResNetConfig(**{**SMALL, **changes}))
-
-
-def num_parameters(model):
-    return sum(p.numel() for p in model.parameters())
+small = maker(ResNet)
 
 
 @pytest.mark.parametrize(
@@ -85,46 +77,6 @@ def test_the_loss_is_the_mean_over_images_and_starts_near_a_guess():
     loss = model.loss(images[:64], labels[:64])
     torch.testing.assert_close(loss, F.cross_entropy(model(images[:64]), labels[:64]))
     assert abs(loss.item() - math.log(10)) < 0.5
-
-
-def test_dropout_acts_in_training_only():
-    model, images = small(dropout=0.5), data.image_batch(2, 1, 8)
-    assert not torch.equal(model(images), model(images))
-    model.eval()
-    assert torch.equal(model(images), model(images))
-
-
-def test_the_same_seed_gives_the_same_weights():
-    one, same = small().state_dict(), small().state_dict()
-    assert all(torch.equal(one[key], same[key]) for key in one)
-
-
-def test_it_learns_digits():
-    model = small()
-    images, labels = (part[:64] for part in data.digits())
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-    losses = []
-    for _ in range(20):
-        loss = model.loss(images, labels)
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        losses.append(loss.item())
-    assert losses[-1] < 0.5 * losses[0]
-
-
-@pytest.mark.parametrize(
-    ("changes", "says"),
-    [
-        ({"stage_depths": ()}, r"stage_depths \(=\(\)\)"),
-        ({"stage_depths": (2, 0)}, r"stage_depths \(=\(2, 0\)\)"),
-        ({"base_channels": 0}, r"base_channels \(=0\)"),
-        ({"dropout": 1.0}, r"dropout \(=1.0\)"),
-    ],
-)
-def test_a_configuration_that_cannot_be_is_refused(changes, says):
-    with pytest.raises(ValueError, match=says):
-        ResNetConfig(**{**SMALL, **changes})
 
 
 @pytest.mark.parametrize("shape", [(1, 3, 8, 8), (1, 8, 8)])

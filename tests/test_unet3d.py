@@ -1,31 +1,16 @@
-import math
-
 import pytest
 import torch
+from small_models import maker, num_parameters, num_parameters_of, volumes
 from torch.nn import functional as F
 
-from tutorial_lib.instruments.published.unet3d import UNet3d, UNet3dConfig
+from tutorial_lib.instruments.published.unet3d import UNet3d
 
-SMALL = {"base_channels": 4, "num_levels": 2}
-
-
-def small(**changes):
-    torch.manual_seed(0)
-    return UNet3d(UNet3dConfig(**{**SMALL, **changes}))
-
-
-def volumes(batch=2, channels=1, sides=(8, 8, 8)):
-    return torch.randn(batch, channels, *sides, generator=torch.Generator().manual_seed(0))
-
-
-def num_parameters(model):
-    return sum(p.numel() for p in model.parameters())
+small = maker(UNet3d)
 
 
 def test_published_sizes_give_the_published_number_of_parameters():
-    with torch.device("meta"):
-        model = UNet3d(UNet3dConfig(in_channels=3, base_channels=32, num_levels=4))
-    assert num_parameters(model) == 19_069_955
+    sizes = {"in_channels": 3, "base_channels": 32, "num_levels": 4}
+    assert num_parameters_of(UNet3d, **sizes) == 19_069_955
 
 
 @pytest.mark.parametrize("levels", [1, 2, 4])
@@ -59,14 +44,6 @@ def test_every_voxel_gets_logits_and_every_parameter_learns(levels, sides):
     assert len(model.blocks) == 2 * levels - 1
 
 
-def test_blocks_are_listed_in_the_order_in_which_they_run():
-    model, ran = small(num_levels=3), []
-    for block in model.blocks:
-        block.register_forward_hook(lambda module, *_: ran.append(module))
-    model(volumes())
-    assert ran == model.blocks
-
-
 def test_unlabelled_voxels_do_not_count():
     model, x = small(), volumes()
     labels = torch.randint(3, (2, 8, 8, 8), generator=torch.Generator().manual_seed(1))
@@ -74,43 +51,6 @@ def test_unlabelled_voxels_do_not_count():
     logits = model(x)[:, :, :2]
     expected = F.cross_entropy(logits.movedim(1, -1).reshape(-1, 3), labels[:, :2].flatten())
     torch.testing.assert_close(model.loss(x, labels), expected)
-
-
-def test_it_learns_where_a_ball_is_and_starts_near_a_guess():
-    model = small(num_classes=2)
-    grid = torch.stack(torch.meshgrid(*3 * [torch.arange(8.0)], indexing="ij"))
-    labels = ((grid - 3.5).square().sum(0) < 9).long().expand(2, 8, 8, 8)
-    x = labels.unsqueeze(1) + 0.5 * volumes()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-    losses = []
-    for _ in range(15):
-        loss = model.loss(x, labels)
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        losses.append(loss.item())
-    assert abs(losses[0] - math.log(2)) < 0.3
-    assert losses[-1] < 0.5 * losses[0]
-
-
-def test_dropout_acts_in_training_only():
-    model, x = small(dropout=0.5), volumes()
-    assert not torch.equal(model(x), model(x))
-    model.eval()
-    assert torch.equal(model(x), model(x))
-
-
-@pytest.mark.parametrize(
-    ("changes", "says"),
-    [
-        ({"num_levels": 0}, r"num_levels \(=0\)"),
-        ({"base_channels": 0}, r"base_channels \(=0\)"),
-        ({"dropout": 1.0}, r"dropout \(=1.0\)"),
-    ],
-)
-def test_a_configuration_that_cannot_be_is_refused(changes, says):
-    with pytest.raises(ValueError, match=says):
-        UNet3dConfig(**{**SMALL, **changes})
 
 
 @pytest.mark.parametrize(

@@ -2,21 +2,13 @@ import math
 
 import pytest
 import torch
+from small_models import maker, num_parameters, num_parameters_of
 from torch.nn import functional as F
 
 from tutorial_lib import data
-from tutorial_lib.models.vit import ViT, ViTConfig
+from tutorial_lib.models.vit import ViT
 
-SMALL = {"num_layers": 2, "num_heads": 2, "d_model": 32}
-
-
-def small(**changes):
-    torch.manual_seed(0)
-    return ViT(ViTConfig(**{**SMALL, **changes}))
-
-
-def num_parameters(model):
-    return sum(p.numel() for p in model.parameters())
+small = maker(ViT)
 
 
 @pytest.mark.parametrize(
@@ -24,9 +16,7 @@ def num_parameters(model):
     [(12, 12, 768, 86_567_656), (24, 16, 1024, 304_326_632)],
 )
 def test_published_sizes_give_the_published_number_of_parameters(layers, heads, width, published):
-    with torch.device("meta"):
-        model = ViT(ViTConfig(224, 16, 3, 1000, layers, heads, width))
-    assert num_parameters(model) == published
+    assert num_parameters_of(ViT, 224, 16, 3, 1000, layers, heads, width) == published
 
 
 @pytest.mark.parametrize("patch", [1, 2, 4])
@@ -82,48 +72,6 @@ def test_the_loss_is_the_mean_over_images_and_starts_as_a_guess():
     loss = model.loss(images[:64], labels[:64])
     torch.testing.assert_close(loss, F.cross_entropy(model(images[:64]), labels[:64]))
     assert abs(loss.item() - math.log(10)) < 0.1
-
-
-@pytest.mark.parametrize("attention", ["sdpa", "eager"])
-def test_dropout_acts_in_training_only(attention):
-    model, images = small(dropout=0.5, attention=attention), data.image_batch(2, 1, 8)
-    assert not torch.equal(model(images), model(images))
-    model.eval()
-    assert torch.equal(model(images), model(images))
-
-
-def test_the_same_seed_gives_the_same_weights():
-    one, same = small().state_dict(), small().state_dict()
-    assert all(torch.equal(one[key], same[key]) for key in one)
-
-
-def test_it_learns_digits():
-    model = small(patch_size=4)
-    images, labels = (part[:64] for part in data.digits())
-    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
-    losses = []
-    for _ in range(40):
-        loss = model.loss(images, labels)
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        losses.append(loss.item())
-    assert losses[-1] < 0.5 * losses[0]
-
-
-@pytest.mark.parametrize(
-    ("changes", "says"),
-    [
-        ({"patch_size": 3}, r"image_size \(=8\) .*multiple of patch_size \(=3\). Try image_size=9"),
-        ({"num_classes": 0}, r"num_classes \(=0\)"),
-        ({"d_model": 33}, "d_model .*multiple of num_heads .*Try d_model=34"),
-        ({"dropout": 1.5}, r"dropout \(=1.5\)"),
-        ({"attention": "flash"}, "attention .*'flash'.* must be one of"),
-    ],
-)
-def test_a_configuration_that_cannot_be_is_refused(changes, says):
-    with pytest.raises(ValueError, match=says):
-        ViTConfig(**{**SMALL, **changes})
 
 
 def test_images_of_another_size_are_refused():

@@ -12,13 +12,14 @@ from unittest import mock
 
 import nbformat
 import pytest
-from grading_selftest.known_answers import marked_in
-from wrong_answers import ROOT, solved
+from grading_selftest.known_answers import changed, marked_in
+from wrong_answers import ROOT, Change, solved
 
 from tutorial_lib.checks import CheckError
 from tutorial_lib.checks.given.half import run_in_place
 from tutorial_lib.checks.vocabulary.exercise import SEED_VARIABLE
 from tutorial_lib.school import authoring
+from tutorial_lib.school.grading.errors import GradingError
 from tutorial_lib.school.grading.inside.student import find_half
 from tutorial_lib.school.grading.wire import decode, encode
 from tutorial_lib.school.marks import cell_mark
@@ -80,7 +81,17 @@ class Exercise:
     def answers(self):
         """The answers themselves, by name."""
         module = importlib.import_module(f"wrong_answers.{self.lab}.{self.file.stem}")
-        return {name: getattr(module, name) for name in self.names}
+        return {name: self.whole(getattr(module, name)) for name in self.names}
+
+    def whole(self, answer):
+        """Give the function or class of a changed solution; another answer is one already."""
+        if not isinstance(answer, Change):
+            return answer
+        (cell,) = self.cells({"exercise"})
+        namespace = dict(vars(solved(self.lab)))
+        exec(changed(cell.source, *answer.parts), namespace)
+        namespace[self.asked].refused_with = answer.refused_with
+        return namespace[self.asked]
 
     def wrong(self):
         return [name for name, mark in self.names.items() if mark == "wrong"]
@@ -176,6 +187,13 @@ def test_every_marked_answer_is_found(exercise):
     assert marked == set(exercise.names)
     for name, answer in exercise.answers.items():
         assert (answer.refused_with is None) == (name in exercise.right())
+
+
+@pytest.mark.parametrize(("source", "times"), [("a, b", 0), ("c, c", 2)])
+def test_what_a_change_replaces_stands_there_once(source, times):
+    with pytest.raises(GradingError, match=f"stands {times} times"):
+        changed(source, "c", "d")
+    assert changed("a, c", "c", "d", "a", "c") == "c, d"
 
 
 @each_exercise

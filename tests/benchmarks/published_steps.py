@@ -142,55 +142,37 @@ def tokens(batch: int, seq: int) -> dict[str, Tensor]:
     return {"input_ids": ids, "labels": ids.clone()}
 
 
-CAUSAL = {
+CAUSAL = {  # class and configuration of transformers
     "santacoder": (
-        "GPTBigCodeForCausalLM",
-        transformers.GPTBigCodeConfig,
+        "GPTBigCode",
         {
-            "vocab_size": 49280,
-            "n_positions": 2048,
-            "n_embd": 2048,
-            "n_layer": 24,
-            "n_head": 16,
-            "n_inner": 8192,
+            **{"vocab_size": 49280, "n_positions": 2048, "n_embd": 2048, "n_layer": 24},
+            **{"n_head": 16, "n_inner": 8192},
         },
     ),
-    "mistral": ("MistralForCausalLM", transformers.MistralConfig, {"vocab_size": 32000}),
+    "mistral": ("Mistral", {"vocab_size": 32000}),
     "power": (
-        "GraniteForCausalLM",
-        transformers.GraniteConfig,
+        "Granite",
         {
-            "vocab_size": 49152,
-            "hidden_size": 2304,
-            "num_hidden_layers": 40,
-            "num_attention_heads": 36,
-            "num_key_value_heads": 36,
-            "intermediate_size": 9216,
+            **{"vocab_size": 49152, "hidden_size": 2304, "num_hidden_layers": 40},
+            **{"num_attention_heads": 36, "num_key_value_heads": 36, "intermediate_size": 9216},
             "tie_word_embeddings": True,
         },
     ),
-    "phi": ("PhiForCausalLM", transformers.PhiConfig, {}),
-    "llama7": ("LlamaForCausalLM", transformers.LlamaConfig, {}),
+    "phi": ("Phi", {}),
+    "llama7": ("Llama", {}),
     "llama13": (
-        "LlamaForCausalLM",
-        transformers.LlamaConfig,
+        "Llama",
         {
-            "hidden_size": 5120,
-            "intermediate_size": 13824,
-            "num_hidden_layers": 40,
+            **{"hidden_size": 5120, "intermediate_size": 13824, "num_hidden_layers": 40},
             "num_attention_heads": 40,
         },
     ),
     "llama32": (
-        "LlamaForCausalLM",
-        transformers.LlamaConfig,
+        "Llama",
         {
-            "vocab_size": 128256,
-            "hidden_size": 3072,
-            "intermediate_size": 8192,
-            "num_hidden_layers": 28,
-            "num_attention_heads": 24,
-            "num_key_value_heads": 8,
+            **{"vocab_size": 128256, "hidden_size": 3072, "intermediate_size": 8192},
+            **{"num_hidden_layers": 28, "num_attention_heads": 24, "num_key_value_heads": 8},
             "tie_word_embeddings": True,
         },
     ),
@@ -198,8 +180,9 @@ CAUSAL = {
 
 
 def causal(name: str, dtype=HALF) -> nn.Module:
-    kind, config, fields = CAUSAL[name]
-    return build(kind, config(**fields, use_cache=False), dtype=dtype)
+    kind, fields = CAUSAL[name]
+    config = getattr(transformers, f"{kind}Config")(**fields, use_cache=False)
+    return build(f"{kind}ForCausalLM", config, dtype=dtype)
 
 
 def old_loss(logits: Tensor, ids: Tensor) -> Tensor:

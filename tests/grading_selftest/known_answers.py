@@ -51,14 +51,27 @@ def known_answers(root: Path, lab: Lab) -> list[KnownAnswer]:
             body = ast.parse(file.read_text(encoding="utf-8")).body
             plain = _plain(folder.parent, deepcopy(body))
             for name, mark in marked_in(body):
-                words = mark.args[0] if isinstance(mark, ast.Call) else ast.Constant(None)
-                cell = _cell(lab, number, plain, name)
-                found.append(KnownAnswer(number, name, ast.literal_eval(words), cell))
+                words, *changes = _words_and_changes(mark)
+                reference = lab.answers[number].reference
+                cell = changed(reference, *changes) if changes else _cell(lab, number, plain, name)
+                found.append(KnownAnswer(number, name, words, cell))
     return found
 
 
+def changed(source: str, *parts: str) -> str:
+    """Replace parts of a source, `old, new, old, new`, of which each old one stands there once."""
+    for old, new in zip(parts[::2], parts[1::2], strict=True):
+        if source.count(old) != 1:
+            raise GradingError(f"{old!r} stands {source.count(old)} times in {source!r}: not once.")
+        source = source.replace(old, new)
+    return source
+
+
 def marked_in(body: Sequence[ast.stmt]) -> Iterator[tuple[str, ast.expr]]:
-    """Find what is decorated with a mark, `@right`, or made by one, `f = wrong("...")(...)`."""
+    """Find what is decorated with a mark, `@right`, or made by one.
+
+    That is `f = wrong("...")(...)`, or `f = wrong("...", "old", "new")`, a change of the solution.
+    """
     for node in body:
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
             yield from ((node.name, mark) for mark in node.decorator_list if _is_mark(mark))
@@ -71,7 +84,16 @@ def _is_mark(node: ast.expr) -> bool:
 
 
 def _mark_around(value: ast.expr) -> ast.expr | None:
-    return value.func if isinstance(value, ast.Call) and _is_mark(value.func) else None
+    if not (isinstance(value, ast.Call) and _is_mark(value.func)):
+        return None
+    is_change = isinstance(value.func, ast.Name) and isinstance(value.args[0], ast.Constant)
+    return value if is_change else value.func
+
+
+def _words_and_changes(mark: ast.expr) -> list[Any]:
+    """Give a mark's words, None where it has none, and its changes of the solution."""
+    given = [ast.literal_eval(part) for part in mark.args] if isinstance(mark, ast.Call) else []
+    return given if ast.unparse(mark).startswith("wrong") else [None, *given]
 
 
 def _plain(folder: Path, body: Sequence[ast.stmt]) -> list[ast.stmt]:
@@ -85,7 +107,9 @@ def _plain(folder: Path, body: Sequence[ast.stmt]) -> list[ast.stmt]:
             continue
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
             node.decorator_list = [mark for mark in node.decorator_list if not _is_mark(mark)]
-        elif isinstance(node, ast.Assign) and _mark_around(node.value):
+        elif isinstance(node, ast.Assign) and (mark := _mark_around(node.value)):
+            if mark is node.value:
+                continue
             (node.value,) = node.value.args  # type: ignore[attr-defined]
         kept.append(node)
     return kept

@@ -1,7 +1,12 @@
 """Answers that learners might give, and what each must be told.
 
-A folder for each lab (`lab01`), a file for each exercise (`ex1_3.py` for 1.3). An answer is a
-function, or a class, that could stand in the exercise's cell; its name says what it does:
+A folder for each lab (`lab01`), a file for each exercise (`ex1_3.py` for 1.3). An answer's name
+says what it does. Most are the solution with a slip, which is one change of its text, or more:
+
+    counts_elements = wrong("It is the number of elements", "parameter.nbytes", "parameter.numel()")
+
+What is replaced stands in the solution's cell once. Any other answer is a function, or a class,
+that could stand in the exercise's cell:
 
     @wrong("The tied matrix is in it twice")
     def adds_up_module_by_module(model):
@@ -18,6 +23,7 @@ cells of the built solution. At least four wrong and two right answers an exerci
 """
 
 import functools
+from dataclasses import dataclass
 from pathlib import Path
 
 from tutorial_lib.school import authoring
@@ -25,18 +31,28 @@ from tutorial_lib.school import authoring
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def wrong(message):
-    """Mark an answer that must be refused with a message that holds these words."""
+@dataclass(frozen=True)
+class Change:
+    """An answer that is the solution with some parts replaced: old, new, old, new."""
+
+    parts: tuple[str, ...]
+    refused_with: str | None
+
+
+def wrong(message, *parts):
+    """Mark, or make by a change, an answer that must be refused with these words."""
 
     def mark(answer):
         answer.refused_with = message
         return answer
 
-    return mark
+    return Change(parts, message) if parts else mark
 
 
-def right(answer):
-    """Mark an answer that must pass."""
+def right(answer, *parts):
+    """Mark, or make by a change, an answer that must pass."""
+    if parts:
+        return Change((answer, *parts), None)
     answer.refused_with = None
     return answer
 

@@ -2,45 +2,28 @@
 
 from wrong_answers import right, wrong
 
-
-@wrong("It is the number of elements")
-def counts_elements(model):
-    return sum(p.numel() for p in model.parameters())
-
-
-@wrong("It is the state_dict's size")
-def adds_up_the_state_dict(model):
-    return sum(tensor.nbytes for tensor in model.state_dict().values())
+counts_elements = wrong("It is the number of elements", "parameter.nbytes", "parameter.numel()")
+adds_up_the_state_dict = wrong(
+    "It is the state_dict's size", "model.parameters()", "model.state_dict().values()"
+)
+takes_four_bytes_each = wrong(
+    "It is what four bytes for every element give", "parameter.nbytes", "4 * parameter.numel()"
+)
+leaves_out_what_is_frozen = wrong(
+    "Frozen parameters are missing", "parameters())", "parameters() if parameter.requires_grad)"
+)
+adds_the_buffers = wrong(
+    "Buffers are in it", "model.parameters()", "[*model.parameters(), *model.buffers()]"
+)
+gives_mebibytes = wrong(
+    "should be an int, and is 0.", "model.parameters())", "model.parameters()) / 2**20"
+)
+prints_and_returns_nothing = wrong("should be an int, and is None", "return sum", "print")
 
 
 @wrong("The tied matrix is in it twice")
 def adds_up_module_by_module(model):
     return sum(p.nbytes for module in model.modules() for p in module.parameters(recurse=False))
-
-
-@wrong("It is what four bytes for every element give")
-def takes_four_bytes_each(model):
-    return 4 * sum(p.numel() for p in model.parameters())
-
-
-@wrong("Frozen parameters are missing")
-def leaves_out_what_is_frozen(model):
-    return sum(p.nbytes for p in model.parameters() if p.requires_grad)
-
-
-@wrong("Buffers are in it")
-def adds_the_buffers(model):
-    return sum(t.nbytes for t in [*model.parameters(), *model.buffers()])
-
-
-@wrong("should be an int, and is 0.")
-def gives_mebibytes(model):
-    return sum(p.nbytes for p in model.parameters()) / 2**20
-
-
-@wrong("should be an int, and is None")
-def prints_and_returns_nothing(model):
-    print(sum(p.nbytes for p in model.parameters()))
 
 
 @right

@@ -4,83 +4,43 @@ import torch
 
 from wrong_answers import right, wrong
 
-
-def ledger(model, optimizer, *, num_states=None, steps=None):
-    """A right ledger; wrong answers change one thing."""
-    trained = [p for p in model.parameters() if p.requires_grad]
-    gradients = sum(p.nbytes for p in trained)
-    num_states = {"sgd": 0, "momentum": 1, "adamw": 2} | (num_states or {})
-    state = num_states[optimizer] * gradients
-    if optimizer == "adamw":
-        state += 4 * len(trained) if steps is None else steps
-    return {"gradients": gradients, "optimizer_state": state}
-
-
-@wrong("Plain SGD remembers nothing")
-def gives_sgd_a_state(model, optimizer):
-    return ledger(model, optimizer, num_states={"sgd": 1})
-
-
-@wrong("Momentum remembers something")
-def forgets_momentum(model, optimizer):
-    return ledger(model, optimizer, num_states={"momentum": 0})
-
-
-@wrong("It is what AdamW keeps")
-def gives_momentum_two_tensors(model, optimizer):
-    return ledger(model, optimizer, num_states={"momentum": 2})
-
-
-@wrong("It is one tensor a parameter: Adam keeps two")
-def gives_adam_one_average(model, optimizer):
-    return ledger(model, optimizer, num_states={"adamw": 1}, steps=0)
-
-
-@wrong("Something small is missing")
-def forgets_the_step_counts(model, optimizer):
-    return ledger(model, optimizer, steps=0)
-
-
-@wrong("One count of steps is in it")
-def counts_steps_once(model, optimizer):
-    return ledger(model, optimizer, steps=4)
-
-
-@wrong("Frozen parameters are in it: they get no gradient")
-def gives_frozen_parameters_a_gradient(model, optimizer):
-    parameters = list(model.parameters())
-    gradients = sum(p.nbytes for p in parameters)
-    states = {"sgd": 0, "momentum": gradients, "adamw": 2 * gradients + 4 * len(parameters)}
-    return {"gradients": gradients, "optimizer_state": states[optimizer]}
-
-
-@wrong("Frozen parameters are in it: they get no state")
-def gives_frozen_parameters_a_state(model, optimizer):
-    return {
-        "gradients": ledger(model, optimizer)["gradients"],
-        "optimizer_state": gives_frozen_parameters_a_gradient(model, optimizer)["optimizer_state"],
-    }
-
-
-@wrong("It is what float32 gives")
-def keeps_states_in_float32(model, optimizer):
-    trained = [p for p in model.parameters() if p.requires_grad]
-    single = 4 * sum(p.numel() for p in trained)
-    states = {"sgd": 0, "momentum": single, "adamw": 2 * single + 4 * len(trained)}
-    return ledger(model, optimizer) | {"optimizer_state": states[optimizer]}
-
-
-@wrong("The tied matrix is in it twice")
-def goes_module_by_module(model, optimizer):
-    every = [p for m in model.modules() for p in m.parameters(recurse=False) if p.requires_grad]
-    gradients = sum(p.nbytes for p in every)
-    states = {"sgd": 0, "momentum": gradients, "adamw": 2 * gradients + 4 * len(every)}
-    return {"gradients": gradients, "optimizer_state": states[optimizer]}
-
-
-@wrong("a dict with the keys gradients, optimizer_state is needed")
-def gives_the_sum(model, optimizer):
-    return sum(ledger(model, optimizer).values())
+gives_sgd_a_state = wrong("Plain SGD remembers nothing", '"sgd": 0', '"sgd": gradients')
+forgets_momentum = wrong("Momentum remembers something", '"momentum": gradients', '"momentum": 0')
+gives_momentum_two_tensors = wrong(
+    "It is what AdamW keeps", '"momentum": gradients', '"momentum": 2 * gradients'
+)
+gives_adam_one_average = wrong(
+    "It is one tensor a parameter: Adam keeps two", "2 * gradients + step_counts", "gradients"
+)
+forgets_the_step_counts = wrong("Something small is missing", " + step_counts", "")
+counts_steps_once = wrong("One count of steps is in it", "4 * len(trained)", "4")
+gives_frozen_parameters_a_gradient = wrong(
+    "Frozen parameters are in it: they get no gradient", " if parameter.requires_grad", ""
+)
+gives_frozen_parameters_a_state = wrong(
+    "Frozen parameters are in it: they get no state",
+    " if parameter.requires_grad",
+    "",
+    '"gradients": gradients',
+    '"gradients": sum(p.nbytes for p in trained if p.requires_grad)',
+)
+keeps_states_in_float32 = wrong(
+    "It is what float32 gives",
+    "states = {",
+    "single = sum(4 * p.numel() for p in trained)\n    states = {",
+    'gradients, "adamw": 2 * gradients',
+    'single, "adamw": 2 * single',
+)
+goes_module_by_module = wrong(
+    "The tied matrix is in it twice",
+    "in model.parameters()",
+    "in (p for m in model.modules() for p in m.parameters(False))",
+)
+gives_the_sum = wrong(
+    "a dict with the keys gradients, optimizer_state is needed",
+    '{"gradients": gradients, "optimizer_state": states[optimizer]}',
+    "gradients + states[optimizer]",
+)
 
 
 @right

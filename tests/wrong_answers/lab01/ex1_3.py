@@ -9,6 +9,39 @@ from torch.autograd.graph import saved_tensors_hooks
 from tutorial_lib import memory
 from wrong_answers import right, wrong
 
+counts_elements = wrong("It is the number of elements", "return 4 * ", "return ")
+leaves_out_the_input = wrong(
+    "The input of the first layer is missing", "in kept)", "in kept) - num_rows * widths[0]"
+)
+counts_shared_tensors_twice = wrong(
+    "A ReLU costs nothing here", "set(), 0", "[], 0", "kept.add(", "kept.append("
+)
+lets_gelu_keep_its_output = wrong(
+    "A GELU is no ReLU", "isinstance(layer, nn.ReLU)", "isinstance(layer, nn.ReLU | nn.GELU)"
+)
+counts_one_statistic = wrong("LayerNorm keeps two numbers for each row", "2 * num_rows", "num_rows")
+forgets_the_statistics = wrong("LayerNorm keeps something beside its input", " + statistics)", ")")
+adds_up_the_outputs = wrong(
+    "It is the sum of all outputs",
+    "sum(widths[place] for place in kept) + statistics",
+    "sum(widths[1:])",
+)
+adds_up_everything = wrong(
+    "It is the input and all outputs",
+    "sum(widths[place] for place in kept) + statistics",
+    "sum(widths)",
+)
+counts_the_weights = wrong(
+    "The weights are in it",
+    "    return 4 * (",
+    "    # autograd refers to a weight where the gradient goes on to an earlier layer\n"
+    "    weights = [layer.weight for layer in chain[1:] if isinstance(layer, nn.Linear)]\n"
+    "    return sum(weight.nbytes for weight in weights) + 4 * (",
+)
+takes_the_batch_for_all_rows = wrong(
+    "It is what one position of the sequence takes", "torch.Size(positions).numel()", "positions[0]"
+)
+
 
 def tensors(chain, input_shape):
     """Bytes of the chain's tensors: the input, then each layer's output."""
@@ -24,68 +57,6 @@ def statistics(chain, input_shape):
     return sum(
         8 * math.prod(input_shape[:-1]) for layer in chain if isinstance(layer, nn.LayerNorm)
     )
-
-
-def wanted_places(chain, by_output=(nn.ReLU,)):
-    return [i + 1 if isinstance(layer, by_output) else i for i, layer in enumerate(chain)]
-
-
-@wrong("It is the number of elements")
-def counts_elements(chain, input_shape):
-    return from_the_last_to_the_first(chain, input_shape) // 4
-
-
-@wrong("The input of the first layer is missing")
-def leaves_out_the_input(chain, input_shape):
-    return from_the_last_to_the_first(chain, input_shape) - tensors(chain, input_shape)[0]
-
-
-@wrong("A ReLU costs nothing here")
-def counts_shared_tensors_twice(chain, input_shape):
-    sizes = tensors(chain, input_shape)
-    kept = sum(sizes[place] for place in wanted_places(chain))
-    return kept + statistics(chain, input_shape)
-
-
-@wrong("A GELU is no ReLU")
-def lets_gelu_keep_its_output(chain, input_shape):
-    sizes = tensors(chain, input_shape)
-    kept = sum(sizes[place] for place in set(wanted_places(chain, (nn.ReLU, nn.GELU))))
-    return kept + statistics(chain, input_shape)
-
-
-@wrong("LayerNorm keeps two numbers for each row")
-def counts_one_statistic(chain, input_shape):
-    half = statistics(chain, input_shape) // 2
-    return from_the_last_to_the_first(chain, input_shape) - half
-
-
-@wrong("LayerNorm keeps something beside its input")
-def forgets_the_statistics(chain, input_shape):
-    sizes = tensors(chain, input_shape)
-    return sum(sizes[place] for place in set(wanted_places(chain)))
-
-
-@wrong("It is the sum of all outputs")
-def adds_up_the_outputs(chain, input_shape):
-    return sum(tensors(chain, input_shape)[1:])
-
-
-@wrong("It is the input and all outputs")
-def adds_up_everything(chain, input_shape):
-    return sum(tensors(chain, input_shape))
-
-
-@wrong("The weights are in it")
-def counts_the_weights(chain, input_shape):
-    # autograd refers to a weight where the gradient goes on to an earlier layer
-    weights = sum(layer.weight.nbytes for layer in chain[1:] if isinstance(layer, nn.Linear))
-    return from_the_last_to_the_first(chain, input_shape) + weights
-
-
-@wrong("It is what one position of the sequence takes")
-def takes_the_batch_for_all_rows(chain, input_shape):
-    return from_the_last_to_the_first(chain, (input_shape[0], input_shape[-1]))
 
 
 @wrong("hooks lie below memory.saved")

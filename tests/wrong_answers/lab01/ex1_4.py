@@ -5,75 +5,46 @@ from torch import nn
 
 from wrong_answers import right, wrong
 
-STATES = {"sgd": 0, "momentum": 1, "adamw": 2}
-
-
-@wrong("It is what four bytes for every element give")
-def takes_four_bytes_each(weights, optimizer, *, autocast=False, master_copy=False):
-    return 4 * (2 + STATES[optimizer]) + (4 if master_copy else 0)
-
-
-@wrong("The gradients are missing")
-def forgets_the_gradients(weights, optimizer, *, autocast=False, master_copy=False):
-    copied = 4 if master_copy else 0
-    return weights.itemsize + STATES[optimizer] * (copied or weights.itemsize) + copied
-
-
-@wrong("Momentum keeps one tensor")
-def forgets_momentum(weights, optimizer, *, autocast=False, master_copy=False):
-    if optimizer == "momentum":
-        optimizer = "sgd"
-    return by_a_table(weights, optimizer, autocast=autocast, master_copy=master_copy)
-
-
-@wrong("Adam keeps two averages")
-def gives_adam_one_average(weights, optimizer, *, autocast=False, master_copy=False):
-    if optimizer == "adamw":
-        optimizer = "momentum"
-    return by_a_table(weights, optimizer, autocast=autocast, master_copy=master_copy)
-
-
-@wrong("It is what float32 state takes")
-def keeps_all_states_in_float32(weights, optimizer, *, autocast=False, master_copy=False):
-    return 2 * weights.itemsize + 4 * STATES[optimizer] + (4 if master_copy else 0)
-
-
-@wrong("Autocast casts inside the operations")
-def takes_autocast_for_bfloat16_weights(weights, optimizer, *, autocast=False, master_copy=False):
-    weights = torch.bfloat16 if autocast else weights
-    return by_a_table(weights, optimizer, master_copy=master_copy)
-
-
-@wrong("Autocast's bfloat16 copies of the weights are gone")
-def keeps_the_copies_of_autocast(weights, optimizer, *, autocast=False, master_copy=False):
-    return by_a_table(weights, optimizer, master_copy=master_copy) + (2 if autocast else 0)
-
-
-@wrong("The gradients of float32 weights are float32")
-def halves_the_gradients_of_autocast(weights, optimizer, *, autocast=False, master_copy=False):
-    return by_a_table(weights, optimizer, master_copy=master_copy) - (2 if autocast else 0)
-
-
-@wrong("The float32 copy is missing")
-def forgets_the_copy(weights, optimizer, *, autocast=False, master_copy=False):
-    return by_a_table(weights, optimizer)
-
-
-@wrong("what dtype has the state that it keeps?")
-def keeps_the_state_of_the_copy_in_half(weights, optimizer, *, autocast=False, master_copy=False):
-    return by_a_table(weights, optimizer) + (4 if master_copy else 0)
-
-
-@wrong("The copy's own gradient is in it")
-def keeps_the_gradient_of_the_copy(weights, optimizer, *, autocast=False, master_copy=False):
-    total = by_a_table(weights, optimizer, master_copy=master_copy)
-    return total + (4 if master_copy else 0)
-
-
-@wrong("Float32 gradients are in it")
-def casts_the_gradients_for_good(weights, optimizer, *, autocast=False, master_copy=False):
-    total = by_a_table(weights, optimizer, master_copy=master_copy)
-    return total + (2 if master_copy else 0)
+takes_four_bytes_each = wrong(
+    "It is what four bytes for every element give",
+    "2 * weights.itemsize",
+    "8",
+    "num_states * weights.itemsize",
+    "num_states * 4",
+)
+forgets_the_gradients = wrong(
+    "The gradients are missing", "2 * weights.itemsize", "weights.itemsize"
+)
+forgets_momentum = wrong("Momentum keeps one tensor", '"momentum": 1', '"momentum": 0')
+gives_adam_one_average = wrong("Adam keeps two averages", '"adamw": 2', '"adamw": 1')
+keeps_all_states_in_float32 = wrong(
+    "It is what float32 state takes", "num_states * weights.itemsize", "num_states * 4"
+)
+takes_autocast_for_bfloat16_weights = wrong(
+    "Autocast casts inside the operations",
+    "    num_states =",
+    "    weights = torch.bfloat16 if autocast else weights\n    num_states =",
+)
+keeps_the_copies_of_autocast = wrong(
+    "Autocast's bfloat16 copies of the weights are gone",
+    "= 2 * weights.itemsize",
+    "= 2 * weights.itemsize + 2 * autocast",
+)
+halves_the_gradients_of_autocast = wrong(
+    "The gradients of float32 weights are float32",
+    "= 2 * weights.itemsize",
+    "= 2 * weights.itemsize - 2 * autocast",
+)
+forgets_the_copy = wrong("The float32 copy is missing", "4 * (1 + num_states)", "num_states * 2")
+keeps_the_state_of_the_copy_in_half = wrong(
+    "what dtype has the state that it keeps?", "4 * (1 + num_states)", "4 + num_states * 2"
+)
+keeps_the_gradient_of_the_copy = wrong(
+    "The copy's own gradient is in it", "4 * (1 + num_states)", "4 * (2 + num_states)"
+)
+casts_the_gradients_for_good = wrong(
+    "Float32 gradients are in it", "4 * (1 + num_states)", "2 + 4 * (1 + num_states)"
+)
 
 
 @right

@@ -1,135 +1,72 @@
 """The peak of a step, from one forward pass."""
 
-import itertools
-
 import torch
 
 from tutorial_lib import memory
 from wrong_answers import right, solved, wrong
 
-
-class Ledger:
-    """The entries of a step; wrong answers add them up wrongly."""
-
-    def __init__(self, model, loss_fn, optimizer, weights_too=False, leaves_alone=False):
-        after = solved("lab01").gradient_and_state_bytes(model, optimizer)
-        saved = memory.saved(loss_fn, params_of=None if weights_too else model)
-        self.rows = [row.num_bytes for row in saved.rows]
-        self.left, left_by = [0], solved("lab01").gradients_left(model)
-        for row in reversed(saved.rows):
-            self.left.append(left_by.get(row.module, 0 if leaves_alone else self.left[-1]))
-        self.kept, self.largest = sum(self.rows), max(self.rows)
-        self.gradients, self.state = after["gradients"], after["optimizer_state"]
-        self.buffers = sum(b.nbytes for b in model.buffers())
-        self.fixed = solved("lab01").parameter_bytes(model) + self.buffers + self.state
-        self.update = self.gradients * (2 if optimizer == "adamw" else 1)
-
-    def backward(self, flowing=2, left_behind=True):
-        left = self.left[:0:-1] if left_behind else [0] * len(self.rows)
-        walk = zip(itertools.accumulate(self.rows), self.rows, left, strict=True)
-        return max(still + flowing * row + gradients for still, row, gradients in walk)
-
-    def peak(self):
-        return self.fixed + max(self.backward(), self.update)
-
-
-@wrong("It is the sum of all that there ever is")
-def adds_up_everything(model, loss_fn, optimizer):
-    book = Ledger(model, loss_fn, optimizer)
-    return book.fixed + book.gradients + book.kept
-
-
-@wrong("It is what autograd saves and nothing else")
-def gives_the_activations_alone(model, loss_fn, optimizer):
-    return memory.saved(loss_fn, params_of=model).num_bytes
-
-
-@wrong("The weights are among the saved tensors")
-def counts_saved_weights(model, loss_fn, optimizer):
-    return Ledger(model, loss_fn, optimizer, weights_too=True).peak()
-
-
-@wrong("The optimizer's state is missing")
-def forgets_the_state(model, loss_fn, optimizer):
-    book = Ledger(model, loss_fn, optimizer)
-    return book.peak() - book.state
-
-
-@wrong("The buffers are missing")
-def forgets_the_buffers(model, loss_fn, optimizer):
-    book = Ledger(model, loss_fn, optimizer)
-    return book.peak() - book.buffers
-
-
-@wrong("what does AdamW's update make beside them")
-def forgets_the_temporaries_of_the_update(model, loss_fn, optimizer):
-    book = Ledger(model, loss_fn, optimizer)
-    return book.fixed + max(book.backward(), book.gradients)
-
-
-@wrong("the update of SGD makes none")
-def gives_sgd_temporaries(model, loss_fn, optimizer):
-    book = Ledger(model, loss_fn, optimizer)
-    return book.fixed + max(book.backward(), 2 * book.gradients)
+adds_up_everything = wrong(
+    "It is the sum of all that there ever is",
+    "max(in_backward, in_update)",
+    'after["gradients"] + sum(row.num_bytes for row in rows)',
+)
+gives_the_activations_alone = wrong(
+    "It is what autograd saves and nothing else",
+    "fixed + max(in_backward, in_update)",
+    "sum(row.num_bytes for row in rows)",
+)
+counts_saved_weights = wrong("The weights are among the saved tensors", ", params_of=model", "")
+forgets_the_state = wrong(
+    "The optimizer's state is missing", '    fixed += after["optimizer_state"]\n', ""
+)
+forgets_the_buffers = wrong(
+    "The buffers are missing", " + sum(b.nbytes for b in model.buffers())", ""
+)
+forgets_the_temporaries_of_the_update = wrong(
+    "what does AdamW's update make beside them", ' * (2 if optimizer == "adamw" else 1)', ""
+)
+gives_sgd_temporaries = wrong(
+    "the update of SGD makes none", '(2 if optimizer == "adamw" else 1)', "2"
+)
+walks_through_the_activations_alone = wrong(
+    "For this model no moment of backward is the peak",
+    " + left",
+    "",
+    "max(in_backward, in_update)",
+    "in_backward",
+)
+adds_all_gradients_to_backward = wrong(
+    "The parameters' gradients lie on top", "still_saved + left", 'still_saved + after["gradients"]'
+)
+forgets_the_flowing_gradients = wrong(
+    "What autograd saves is in it, and the gradients that flow",
+    "still_saved + left + 2 * row.num_bytes",
+    "still_saved",
+)
+forgets_what_layers_leave_behind = wrong(
+    "Gradients of weights are missing in backward", " + left", ""
+)
+forgets_it_where_a_module_contains_modules = wrong(
+    "what was there before is there still", "row.module, left", "row.module, 0"
+)
+lets_one_gradient_flow = wrong("It is one tensor short", "2 * row.num_bytes", "row.num_bytes")
+adds_the_largest_to_the_fullest = wrong(
+    "The largest flowing gradients do not meet the fullest store",
+    " + left",
+    "",
+    "        still_saved -= row.num_bytes\n",
+    "",
+)
+lets_three_gradients_flow = wrong(
+    "Its peak comes in the backward phase", "2 * row.num_bytes", "3 * row.num_bytes"
+)
+runs_forward_twice = wrong("loss_fn was called 2 times", "    rows =", "    loss_fn()\n    rows =")
+runs_backward = wrong(
+    "a backward or an update ran", "    rows =", "    loss_fn().backward()\n    rows ="
+)
 
 
-@wrong("For this model no moment of backward is the peak")
-def walks_through_the_activations_alone(model, loss_fn, optimizer):
-    book = Ledger(model, loss_fn, optimizer)
-    return book.fixed + book.backward(left_behind=False)
-
-
-@wrong("The parameters' gradients lie on top")
-def adds_all_gradients_to_backward(model, loss_fn, optimizer):
-    book = Ledger(model, loss_fn, optimizer)
-    return book.fixed + max(book.backward(left_behind=False) + book.gradients, book.update)
-
-
-@wrong("What autograd saves is in it, and the gradients that flow")
-def forgets_the_flowing_gradients(model, loss_fn, optimizer):
-    book = Ledger(model, loss_fn, optimizer)
-    return book.fixed + max(book.kept, book.update)
-
-
-@wrong("Gradients of weights are missing in backward")
-def forgets_what_layers_leave_behind(model, loss_fn, optimizer):
-    book = Ledger(model, loss_fn, optimizer)
-    return book.fixed + max(book.backward(left_behind=False), book.update)
-
-
-@wrong("what was there before is there still")
-def forgets_it_where_a_module_contains_modules(model, loss_fn, optimizer):
-    return Ledger(model, loss_fn, optimizer, leaves_alone=True).peak()
-
-
-@wrong("It is one tensor short")
-def lets_one_gradient_flow(model, loss_fn, optimizer):
-    book = Ledger(model, loss_fn, optimizer)
-    return book.fixed + max(book.backward(flowing=1), book.update)
-
-
-@wrong("The largest flowing gradients do not meet the fullest store")
-def adds_the_largest_to_the_fullest(model, loss_fn, optimizer):
-    book = Ledger(model, loss_fn, optimizer)
-    return book.fixed + max(book.kept + 2 * book.largest, book.update)
-
-
-@wrong("Its peak comes in the backward phase")
-def lets_three_gradients_flow(model, loss_fn, optimizer):
-    book = Ledger(model, loss_fn, optimizer)
-    return book.fixed + max(book.backward(flowing=3), book.update)
-
-
-@wrong("loss_fn was called 2 times")
-def runs_forward_twice(model, loss_fn, optimizer):
-    loss_fn()
-    return Ledger(model, loss_fn, optimizer).peak()
-
-
-@wrong("a backward or an update ran")
-def runs_backward(model, loss_fn, optimizer):
-    loss_fn().backward()
-    return sum(p.grad.nbytes for p in model.parameters())
+LAB = solved("lab01")
 
 
 @wrong("memory.predict and memory.capped count as the oracle does")
@@ -139,7 +76,16 @@ def asks_the_meter(model, loss_fn, optimizer):
 
 @right
 def from_the_first_row_to_the_last(model, loss_fn, optimizer):
-    return Ledger(model, loss_fn, optimizer).peak()
+    rows, left_by = memory.saved(loss_fn, params_of=model).rows, LAB.gradients_left(model)
+    after, left = LAB.gradient_and_state_bytes(model, optimizer), [0]
+    for row in reversed(rows):
+        left.append(left_by.get(row.module, left[-1]))
+    peak, saved = after["gradients"] * (2 if optimizer == "adamw" else 1), 0
+    for row, gradients in zip(rows, left[:0:-1], strict=True):
+        saved += row.num_bytes
+        peak = max(peak, saved + 2 * row.num_bytes + gradients)
+    there = [*model.parameters(), *model.buffers()]
+    return sum(tensor.nbytes for tensor in there) + after["optimizer_state"] + peak
 
 
 @right

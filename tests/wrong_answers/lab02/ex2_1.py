@@ -1,42 +1,70 @@
 """The seconds of a step."""
 
-import statistics
-import time
-
 from wrong_answers import right, wrong
+
+never_waits = wrong(
+    "That is how long a launch takes",
+    "        gpu.synchronize()\n        start",
+    "        start",
+    "        gpu.synchronize()\n        seconds",
+    "        seconds",
+)
+starts_cold = wrong("steps were not warmed up", "    for _ in range(warmup):\n        step()\n", "")
+forgets_to_wait_for_the_warmup = wrong(
+    "when the clock started: wait for it first.",
+    "        gpu.synchronize()\n        start",
+    "        start",
+)
+takes_the_mean = wrong(
+    "It is the mean, which one slow step has moved", "statistics.median", "statistics.mean"
+)
+adds_them_up = wrong("It is the sum of all timed steps", "statistics.median", "sum")
+takes_the_fastest = wrong("It is the fastest step", "statistics.median", "min")
+times_the_warmup_too = wrong(
+    "The warm-up steps are among the timed ones",
+    "    for _ in range(warmup):\n        step()\n",
+    "",
+    "range(repeats)",
+    "range(warmup + repeats)",
+)
+gives_milliseconds = wrong("It is in milliseconds", "return ", "return 1000 * ")
+has_its_own_idea_of_how_often = wrong(
+    "warmup and repeats say how many to run",
+    "range(warmup)",
+    "range(10)",
+    "range(repeats)",
+    "range(20)",
+)
+subtracts_the_wrong_way = wrong(
+    "should be positive and finite, and is -", "clock() - start", "start - clock()"
+)
+prints_and_returns_nothing = wrong(
+    "should be a number, and is None",
+    "return statistics.median(seconds)",
+    "print(statistics.median(seconds))",
+)
+waits_after_every_step = right(
+    "        gpu.synchronize()\n        start",
+    "        start",
+    "    seconds = []",
+    "    gpu.synchronize()\n    seconds = []",
+)
+takes_the_upper_one = wrong(
+    "It is the upper of the two steps", "statistics.median", "statistics.median_high"
+)
+takes_a_low_median = wrong(
+    "It is the lower of the two steps", "statistics.median", "statistics.median_low"
+)
+reads_the_computers_clock = wrong(
+    "so these are the seconds of another one",
+    "    seconds =",
+    "    from time import perf_counter as clock\n    seconds =",
+)
 
 
 def warmed(step, warmup):
     for _ in range(warmup):
         step()
-
-
-def each(step, gpu, clock, repeats):
-    """Time steps one by one; what was queued before is the first one's."""
-    for _ in range(repeats):
-        start = clock()
-        step()
-        gpu.synchronize()
-        yield clock() - start
-
-
-@wrong("That is how long a launch takes")
-def never_waits(step, gpu, clock, *, warmup, repeats):
-    warmed(step, warmup)
-    start = clock()
-    warmed(step, repeats)
-    return (clock() - start) / repeats
-
-
-@wrong("steps were not warmed up")
-def starts_cold(step, gpu, clock, *, warmup, repeats):
-    return statistics.median(each(step, gpu, clock, repeats))
-
-
-@wrong("when the clock started: wait for it first.")
-def forgets_to_wait_for_the_warmup(step, gpu, clock, *, warmup, repeats):
-    warmed(step, warmup)
-    return statistics.median(each(step, gpu, clock, repeats))
 
 
 @wrong("It is a mean, with work of the warm-up")
@@ -46,67 +74,6 @@ def waits_at_the_very_end(step, gpu, clock, *, warmup, repeats):
     warmed(step, repeats)
     gpu.synchronize()
     return (clock() - start) / repeats
-
-
-@wrong("It is the mean, which one slow step has moved")
-def takes_the_mean(step, gpu, clock, *, warmup, repeats):
-    warmed(step, warmup)
-    gpu.synchronize()
-    return statistics.mean(each(step, gpu, clock, repeats))
-
-
-@wrong("It is the sum of all timed steps")
-def adds_them_up(step, gpu, clock, *, warmup, repeats):
-    warmed(step, warmup)
-    gpu.synchronize()
-    return sum(each(step, gpu, clock, repeats))
-
-
-@wrong("It is the fastest step")
-def takes_the_fastest(step, gpu, clock, *, warmup, repeats):
-    warmed(step, warmup)
-    gpu.synchronize()
-    return min(each(step, gpu, clock, repeats))
-
-
-@wrong("The warm-up steps are among the timed ones")
-def times_the_warmup_too(step, gpu, clock, *, warmup, repeats):
-    return statistics.median(each(step, gpu, clock, warmup + repeats))
-
-
-@wrong("It is in milliseconds")
-def gives_milliseconds(step, gpu, clock, *, warmup, repeats):
-    warmed(step, warmup)
-    gpu.synchronize()
-    return 1000 * statistics.median(each(step, gpu, clock, repeats))
-
-
-@wrong("warmup and repeats say how many to run")
-def has_its_own_idea_of_how_often(step, gpu, clock, *, warmup, repeats):
-    warmed(step, 10)
-    gpu.synchronize()
-    return statistics.median(each(step, gpu, clock, 20))
-
-
-@wrong("should be positive and finite, and is -")
-def subtracts_the_wrong_way(step, gpu, clock, *, warmup, repeats):
-    warmed(step, warmup)
-    gpu.synchronize()
-    return -statistics.median(each(step, gpu, clock, repeats))
-
-
-@wrong("should be a number, and is None")
-def prints_and_returns_nothing(step, gpu, clock, *, warmup, repeats):
-    warmed(step, warmup)
-    gpu.synchronize()
-    print(statistics.median(each(step, gpu, clock, repeats)))
-
-
-@right
-def waits_after_every_step(step, gpu, clock, *, warmup, repeats):
-    warmed(step, warmup)
-    gpu.synchronize()
-    return statistics.median(each(step, gpu, clock, repeats))
 
 
 def seconds_of_each(step, gpu, clock, warmup, repeats):
@@ -124,18 +91,3 @@ def seconds_of_each(step, gpu, clock, warmup, repeats):
 def sorts_and_takes_the_middle(step, gpu, clock, *, warmup, repeats):
     times = seconds_of_each(step, gpu, clock, warmup, repeats)
     return (times[(repeats - 1) // 2] + times[repeats // 2]) / 2
-
-
-@wrong("It is the upper of the two steps")
-def takes_the_upper_one(step, gpu, clock, *, warmup, repeats):
-    return seconds_of_each(step, gpu, clock, warmup, repeats)[repeats // 2]
-
-
-@wrong("It is the lower of the two steps")
-def takes_a_low_median(step, gpu, clock, *, warmup, repeats):
-    return statistics.median_low(seconds_of_each(step, gpu, clock, warmup, repeats))
-
-
-@wrong("so these are the seconds of another one")
-def reads_the_computers_clock(step, gpu, clock, *, warmup, repeats):
-    return statistics.median(seconds_of_each(step, gpu, time.perf_counter, warmup, repeats))

@@ -4,12 +4,27 @@ import statistics
 
 from wrong_answers import right, solved, wrong
 
+warms_up_each_pair = wrong(
+    "run each step once before the first pair",
+    "    plain()\n    other()\n",
+    "",
+    "(plain, gpu, clock, warmup=0",
+    "(plain, gpu, clock, warmup=1",
+    "(other, gpu, clock, warmup=0",
+    "(other, gpu, clock, warmup=1",
+)
+takes_the_mean = wrong("It is the mean of the ratios", "statistics.median", "statistics.mean")
+divides_the_other_way = wrong("It is the other way round", "second / first", "first / second")
+gives_what_comes_on_top = wrong("It is what comes on top", "second / first", "second / first - 1")
+times_the_cold_runs = wrong(
+    "The first run of each is cold, and yours", "    plain()\n    other()\n", ""
+)
 
-def pairs(plain, other, gpu, clock, repeats, *, untimed=True):
+
+def pairs(plain, other, gpu, clock, repeats):
     """Time pairs in turn, after one untimed run of each."""
-    if untimed:
-        plain()
-        other()
+    plain()
+    other()
     for _ in range(repeats):
         yield tuple(timed(step, gpu, clock) for step in (plain, other))
 
@@ -27,15 +42,6 @@ def times_one_after_the_other(plain, other, gpu, clock, *, repeats):
     return second / first
 
 
-@wrong("run each step once before the first pair")
-def warms_up_each_pair(plain, other, gpu, clock, *, repeats):
-    one = {"warmup": 1, "repeats": 1}
-    steps = [solved("lab02").step_seconds] * repeats
-    return statistics.median(
-        seconds(other, gpu, clock, **one) / seconds(plain, gpu, clock, **one) for seconds in steps
-    )
-
-
 @wrong("It is a ratio of two medians")
 def divides_the_medians(plain, other, gpu, clock, *, repeats):
     first, second = zip(*pairs(plain, other, gpu, clock, repeats), strict=True)
@@ -48,50 +54,23 @@ def divides_the_totals(plain, other, gpu, clock, *, repeats):
     return sum(second) / sum(first)
 
 
-@wrong("It is the mean of the ratios")
-def takes_the_mean(plain, other, gpu, clock, *, repeats):
-    return statistics.mean(b / a for a, b in pairs(plain, other, gpu, clock, repeats))
+def by_hand(wait):
+    def slowdown(plain, other, gpu, clock, *, repeats):
+        ratios = []
+        for _ in range(repeats):
+            start = clock()
+            plain()
+            middle = clock()
+            other()
+            wait(gpu)
+            ratios.append((clock() - middle) / (middle - start))
+        return statistics.median(ratios)
+
+    return slowdown
 
 
-@wrong("It is the other way round")
-def divides_the_other_way(plain, other, gpu, clock, *, repeats):
-    return statistics.median(a / b for a, b in pairs(plain, other, gpu, clock, repeats))
-
-
-@wrong("It is what comes on top")
-def gives_what_comes_on_top(plain, other, gpu, clock, *, repeats):
-    return statistics.median(b / a - 1 for a, b in pairs(plain, other, gpu, clock, repeats))
-
-
-@wrong("The first run of each is cold, and yours")
-def times_the_cold_runs(plain, other, gpu, clock, *, repeats):
-    ratios = (b / a for a, b in pairs(plain, other, gpu, clock, repeats, untimed=False))
-    return statistics.median(ratios)
-
-
-@wrong("Two launches take the same time")
-def never_waits(plain, other, gpu, clock, *, repeats):
-    ratios = []
-    for _ in range(repeats):
-        start = clock()
-        plain()
-        middle = clock()
-        other()
-        ratios.append((clock() - middle) / (middle - start))
-    return statistics.median(ratios)
-
-
-@wrong("It is none of the usual faults")
-def waits_once_a_pair(plain, other, gpu, clock, *, repeats):
-    ratios = []
-    for _ in range(repeats):
-        start = clock()
-        plain()
-        middle = clock()
-        other()
-        gpu.synchronize()
-        ratios.append((clock() - middle) / (middle - start))
-    return statistics.median(ratios)
+never_waits = wrong("Two launches take the same time")(by_hand(lambda gpu: None))
+waits_once_a_pair = wrong("It is none of the usual faults")(by_hand(lambda gpu: gpu.synchronize()))
 
 
 @right

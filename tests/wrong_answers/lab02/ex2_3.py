@@ -3,92 +3,57 @@
 from tutorial_lib import memory
 from wrong_answers import right, wrong
 
-
-def warmed(step, warmup):
-    for _ in range(warmup):
-        step()
-
-
-def fresh_peak(step, gpu):
-    gpu.reset_peak_memory_stats()
-    step()
-    return gpu.max_memory_allocated()
-
-
-@wrong("What lay there before the step is in it: read")
-def subtracts_nothing(step, gpu, *, warmup):
-    warmed(step, warmup)
-    return fresh_peak(step, gpu)
-
-
-@wrong("It is the first step, without optimizer state")
-def measures_the_first_step(step, gpu, *, warmup):
-    before = gpu.memory_allocated()
-    return fresh_peak(step, gpu) - before
-
-
-@wrong("It is all there was in the first step")
-def measures_the_first_step_and_all_there_is(step, gpu, *, warmup):
-    return fresh_peak(step, gpu)
-
-
-@wrong("It is the mark of an earlier run")
-def never_resets(step, gpu, *, warmup):
-    warmed(step, warmup)
-    before = gpu.memory_allocated()
-    step()
-    return gpu.max_memory_allocated() - before
-
-
-@wrong("It is the highest mark that any run has left")
-def reads_the_mark_that_is_there(step, gpu, *, warmup):
-    warmed(step, warmup)
-    step()
-    return gpu.max_memory_allocated()
-
-
-@wrong("It is the mark of the warm-up")
-def resets_before_the_warmup(step, gpu, *, warmup):
-    gpu.reset_peak_memory_stats()
-    warmed(step, warmup)
-    before = gpu.memory_allocated()
-    step()
-    return gpu.max_memory_allocated() - before
-
-
-@wrong("Nothing is left when a step is over")
-def reads_what_is_left(step, gpu, *, warmup):
-    warmed(step, warmup)
-    before = gpu.memory_allocated()
-    step()
-    return gpu.memory_allocated() - before
-
-
-@wrong("It is what is there when the step is over")
-def reads_what_is_there(step, gpu, *, warmup):
-    warmed(step, warmup)
-    step()
-    return gpu.memory_allocated()
-
-
-@wrong("What lay there was read before the warm-up")
-def reads_the_ground_too_early(step, gpu, *, warmup):
-    before = gpu.memory_allocated()
-    warmed(step, warmup)
-    return fresh_peak(step, gpu) - before
-
-
-@wrong("What is there after the step was subtracted")
-def reads_the_ground_too_late(step, gpu, *, warmup):
-    warmed(step, warmup)
-    return fresh_peak(step, gpu) - gpu.memory_allocated()
-
-
-@wrong("should be an int, and is 0.")
-def gives_mebibytes(step, gpu, *, warmup):
-    warmed(step, warmup)
-    before = gpu.memory_allocated()
-    return (fresh_peak(step, gpu) - before) / 2**20
+subtracts_nothing = wrong("What lay there before the step is in it: read", " - there_before", "")
+measures_the_first_step = wrong(
+    "It is the first step, without optimizer state",
+    "    for _ in range(warmup):\n        step()\n",
+    "",
+)
+measures_the_first_step_and_all_there_is = wrong(
+    "It is all there was in the first step", "range(warmup)", "range(0)", " - there_before", ""
+)
+never_resets = wrong("It is the mark of an earlier run", "    gpu.reset_peak_memory_stats()\n", "")
+reads_the_mark_that_is_there = wrong(
+    "It is the highest mark that any run has left",
+    "    gpu.reset_peak_memory_stats()\n",
+    "",
+    " - there_before",
+    "",
+)
+resets_before_the_warmup = wrong(
+    "It is the mark of the warm-up",
+    "    gpu.reset_peak_memory_stats()\n",
+    "",
+    "    for _",
+    "    gpu.reset_peak_memory_stats()\n    for _",
+)
+reads_what_is_left = wrong(
+    "Nothing is left when a step is over", "gpu.max_memory_allocated()", "gpu.memory_allocated()"
+)
+reads_what_is_there = wrong(
+    "It is what is there when the step is over",
+    "gpu.max_memory_allocated() - there_before",
+    "gpu.memory_allocated()",
+)
+reads_the_ground_too_early = wrong(
+    "What lay there was read before the warm-up",
+    "    there_before = gpu.memory_allocated()\n",
+    "",
+    "    for _",
+    "    there_before = gpu.memory_allocated()\n    for _",
+)
+reads_the_ground_too_late = wrong(
+    "What is there after the step was subtracted", "- there_before", "- gpu.memory_allocated()"
+)
+gives_mebibytes = wrong(
+    "should be an int, and is 0.", "- there_before", "/ 2**20 - there_before / 2**20"
+)
+wipes_then_reads = right(
+    "    there_before = gpu.memory_allocated()\n",
+    "",
+    "stats()\n    step()",
+    "stats()\n    there_before = gpu.max_memory_allocated()\n    step()",
+)
 
 
 @wrong("memory.predict and memory.capped count as the oracle does")
@@ -98,18 +63,11 @@ def asks_the_meter(step, gpu, *, warmup):
 
 
 @right
-def wipes_then_reads(step, gpu, *, warmup):
-    warmed(step, warmup)
-    gpu.reset_peak_memory_stats()
-    before = gpu.max_memory_allocated()
-    step()
-    return gpu.max_memory_allocated() - before
-
-
-@right
 def takes_the_last_of_several(step, gpu, *, warmup):
     for _ in range(warmup + 1):
         gpu.synchronize()
         before = gpu.memory_allocated()
-        peak = fresh_peak(step, gpu)
+        gpu.reset_peak_memory_stats()
+        step()
+        peak = gpu.max_memory_allocated()
     return peak - before

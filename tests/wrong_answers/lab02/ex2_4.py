@@ -5,6 +5,48 @@ import torch
 from tutorial_lib import memory
 from wrong_answers import right, wrong
 
+counts_everything = wrong("Parameters and buffers are in it", "saved - resident", "saved")
+forgets_the_buffers = wrong(
+    "Buffers are in it", "[*model.parameters(), *model.buffers()]", "model.parameters()"
+)
+counts_a_storage_each_time = wrong(
+    "What is saved twice is in it twice",
+    "set()",
+    "[]",
+    "saved.add(",
+    "saved.append(",
+    "saved - resident",
+    "saved if storage not in resident",
+)
+compares_tensors_and_not_storages = wrong(
+    "Weights are in it: what is saved of a Linear",
+    "t.untyped_storage() for t",
+    "id(t) for t",
+    "saved.add(",
+    "id(tensor) in resident or saved.add(",
+    " - resident",
+    "",
+)
+compares_with_parameters_alone = wrong(
+    "Weights and buffers are in it",
+    "t.untyped_storage() for t in [*model.parameters(), *model.buffers()]",
+    "id(parameter) for parameter in model.parameters()",
+    "saved.add(",
+    "id(tensor) in resident or saved.add(",
+    " - resident",
+    "",
+)
+counts_elements = wrong(
+    "It is the number of elements", "saved - resident)", "saved - resident) // 4"
+)
+takes_the_state_dict_for_all = wrong(
+    "that state_dict() leaves out",
+    "[*model.parameters(), *model.buffers()]",
+    "model.state_dict().values()",
+)
+goes_backward = wrong("run no backward", "        forward()", "        forward().backward()")
+ties_a_knot = wrong("bytes were left behind. Either", "tensor.detach()", "tensor")
+
 
 def saved_by(forward):
     """List aliases of all tensors that autograd saves, in order."""
@@ -23,27 +65,6 @@ def storages(tensors):
     return {tensor.untyped_storage() for tensor in tensors}
 
 
-def total(found):
-    return sum(storage.nbytes() for storage in found)
-
-
-@wrong("Parameters and buffers are in it")
-def counts_everything(forward, model):
-    return total(storages(saved_by(forward)))
-
-
-@wrong("Buffers are in it")
-def forgets_the_buffers(forward, model):
-    return total(storages(saved_by(forward)) - storages(model.parameters()))
-
-
-@wrong("What is saved twice is in it twice")
-def counts_a_storage_each_time(forward, model):
-    resident = storages([*model.parameters(), *model.buffers()])
-    found = [tensor.untyped_storage() for tensor in saved_by(forward)]
-    return total(storage for storage in found if storage not in resident)
-
-
 @wrong("It adds up tensors")
 def adds_up_tensors(forward, model):
     resident = storages([*model.parameters(), *model.buffers()])
@@ -60,36 +81,6 @@ def counts_what_the_views_show(forward, model):
     return sum(size for storage, size in shown.items() if storage not in resident)
 
 
-def sum_of_others(forward, resident):
-    """Add up the storages of what is packed and is none of some tensors, by identity."""
-    found, resident = {}, {id(tensor) for tensor in resident}
-
-    def pack(tensor):
-        if id(tensor) not in resident:
-            found[tensor.untyped_storage()] = tensor.untyped_storage().nbytes()
-        return tensor.detach()
-
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        forward()
-    return sum(found.values())
-
-
-@wrong("Weights are in it: what is saved of a Linear")
-def compares_tensors_and_not_storages(forward, model):
-    return sum_of_others(forward, [*model.parameters(), *model.buffers()])
-
-
-@wrong("Weights and buffers are in it")
-def compares_with_parameters_alone(forward, model):
-    return sum_of_others(forward, model.parameters())
-
-
-@wrong("It is the number of elements")
-def counts_elements(forward, model):
-    resident = storages([*model.parameters(), *model.buffers()])
-    return total(storages(saved_by(forward)) - resident) // 4
-
-
 @wrong("It is the outputs of all modules")
 def adds_up_the_outputs_of_modules(forward, model):
     sizes = []
@@ -101,39 +92,6 @@ def adds_up_the_outputs_of_modules(forward, model):
     for hook in hooks:
         hook.remove()
     return sum(sizes)
-
-
-@wrong("that state_dict() leaves out")
-def takes_the_state_dict_for_all(forward, model):
-    return total(storages(saved_by(forward)) - storages(model.state_dict().values()))
-
-
-@wrong("run no backward")
-def goes_backward(forward, model):
-    resident = storages([*model.parameters(), *model.buffers()])
-    found = set()
-
-    def pack(tensor):
-        found.add(tensor.untyped_storage())
-        return tensor.detach()
-
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        forward().backward()
-    return total(found - resident)
-
-
-@wrong("bytes were left behind. Either")
-def ties_a_knot(forward, model):
-    resident = storages([*model.parameters(), *model.buffers()])
-    found = set()
-
-    def pack(tensor):
-        found.add(tensor.untyped_storage())
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        forward()
-    return total(found - resident)
 
 
 @wrong("memory.saved is the oracle")

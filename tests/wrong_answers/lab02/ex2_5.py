@@ -10,6 +10,30 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from tutorial_lib import memory
 from wrong_answers import right, solved, wrong
 
+forgets_the_optimizer = wrong(
+    "The optimizer's state is in it", ", list(optimizer.state.values())", ""
+)
+forgets_the_gradients = wrong("The gradients are in it", "gradients, list(", "*(")
+lists_all_that_lives = wrong("Gradients and optimizer state are in it", " if s not in meant", "")
+looks_before_the_collector_came = wrong("Garbage is in it", "    gc.collect()\n", "")
+lists_all_births = wrong(
+    "More than one thing is in it that is no leak",
+    "    gc.collect()\n",
+    "",
+    " if s not in meant",
+    "",
+)
+holds_what_the_step_returned = wrong(
+    "What step() returned is in it", "        step()", "        loss = step()"
+)
+warms_up = wrong("step was called 2 times", "    with Births", "    step()\n    with Births")
+gives_the_sum = wrong(
+    "a list of pairs (operation, bytes) is needed",
+    "[(op, storage.nbytes()) for op, storage in left]",
+    "sum(storage.nbytes() for _, storage in left)",
+)
+sees_nothing = wrong("an empty list says that nothing was", "in left]", "in []]")
+
 
 def births(step):
     """Run a step; gives its storages that are alive, garbage included, with their operations."""
@@ -42,31 +66,6 @@ def collected(step):
     made_by = births(step)
     gc.collect()
     return made_by
-
-
-@wrong("The optimizer's state is in it")
-def forgets_the_optimizer(step, model, optimizer):
-    return pairs(collected(step), gradients(model))
-
-
-@wrong("The gradients are in it")
-def forgets_the_gradients(step, model, optimizer):
-    return pairs(collected(step), state(optimizer))
-
-
-@wrong("Gradients and optimizer state are in it")
-def lists_all_that_lives(step, model, optimizer):
-    return pairs(collected(step), set())
-
-
-@wrong("Garbage is in it")
-def looks_before_the_collector_came(step, model, optimizer):
-    return pairs(births(step), gradients(model) | state(optimizer))
-
-
-@wrong("More than one thing is in it that is no leak")
-def lists_all_births(step, model, optimizer):
-    return pairs(births(step), set())
 
 
 class Results(solved("lab02").Births):
@@ -104,16 +103,6 @@ def forgets_the_keywords(step, model, optimizer):
         step()
     gc.collect()
     return pairs(mode.made_by, gradients(model) | state(optimizer))
-
-
-@wrong("What step() returned is in it")
-def holds_what_the_step_returned(step, model, optimizer):
-    with solved("lab02").Births() as mode:
-        loss = step()
-    gc.collect()
-    found = pairs(mode.made_by, gradients(model) | state(optimizer))
-    del loss
-    return found
 
 
 @wrong("What lay there before the step is in it")
@@ -178,23 +167,6 @@ def names_the_last_operation(step, model, optimizer):
         step()
     gc.collect()
     return pairs(mode.made_by, gradients(model) | state(optimizer))
-
-
-@wrong("step was called 2 times")
-def warms_up(step, model, optimizer):
-    step()
-    return pairs(collected(step), gradients(model) | state(optimizer))
-
-
-@wrong("a list of pairs (operation, bytes) is needed")
-def gives_the_sum(step, model, optimizer):
-    return sum(size for _, size in pairs(collected(step), gradients(model) | state(optimizer)))
-
-
-@wrong("an empty list says that nothing was")
-def sees_nothing(step, model, optimizer):
-    step()
-    return []
 
 
 @wrong("memory.predict and memory.capped count as the oracle does")

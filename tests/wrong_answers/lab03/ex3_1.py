@@ -6,6 +6,58 @@ from torch.utils.checkpoint import CheckpointFunction
 
 from wrong_answers import right, wrong
 
+DetachedInputsNeedNoGradient = wrong(
+    "no gradient came back to the input", ".requires_grad_(t.requires_grad)", ""
+)
+RecomputesFromTheSavedInputs = wrong(
+    "Recompute from detached inputs",
+    "[t.detach().requires_grad_(t.requires_grad) for t in ctx.saved_tensors]",
+    "ctx.saved_tensors",
+)
+AsksForTheInputsAlone = wrong(
+    "parameters got no gradient",
+    "torch.autograd.backward(output, grad_output)",
+    "(grad,) = torch.autograd.grad(output, inputs[0], grad_output)",
+    "*(tensor.grad for tensor in inputs)",
+    "grad, *(None for _ in inputs[1:])",
+)
+DropsTheGradientThatArrives = wrong(
+    "is the gradient that arrives passed on?",
+    "            output = ctx.function(*inputs)\n"
+    "        torch.autograd.backward(output, grad_output)",
+    "            ctx.function(*inputs).sum().backward()",
+)
+RecomputesWithGradientsOff = wrong(
+    "it ran with gradients off", "        with torch.enable_grad():\n    ", ""
+)
+LetsEveryInputNeedAGradient = wrong(
+    "only Tensors of floating point", "requires_grad_(t.requires_grad)", "requires_grad_()"
+)
+SetsTheInputsOnCtx = wrong(
+    "autograd saved nothing for a block",
+    "ctx.save_for_backward(*tensors)",
+    "ctx.tensors = tensors",
+    "ctx.saved_tensors",
+    "ctx.tensors",
+)
+SavesTheOutputToo = wrong(
+    "autograd saved 2.0 times the input",
+    "        ctx.save_for_backward(*tensors)\n",
+    "",
+    "return function(*tensors)",
+    "output = function(*tensors)\n"
+    "        ctx.save_for_backward(*tensors, output)\n"
+    "        return output",
+    "ctx.saved_tensors",
+    "ctx.saved_tensors[:-1]",
+)
+AsksForEverythingAtOnce = right(
+    "torch.autograd.backward(output, grad_output)",
+    "output.backward(grad_output)",
+    "tensor.grad for tensor in inputs",
+    "t.grad if t.requires_grad else None for t in inputs",
+)
+
 
 def detached(tensors):
     return [t.detach().requires_grad_(t.requires_grad) for t in tensors]
@@ -89,106 +141,6 @@ class KeepsAnOutputThatHasNoGraph(Saving):
         return None, *(t.grad for t in ctx.saved_tensors)
 
 
-@wrong("no gradient came back to the input")
-class DetachedInputsNeedNoGradient(Saving):
-    @staticmethod
-    def backward(ctx, grad_output):
-        inputs = [t.detach() for t in ctx.saved_tensors]
-        with torch.enable_grad():
-            output = ctx.function(*inputs)
-        torch.autograd.backward(output, grad_output)
-        return None, *(t.grad for t in inputs)
-
-
-@wrong("Recompute from detached inputs")
-class RecomputesFromTheSavedInputs(Saving):
-    @staticmethod
-    def backward(ctx, grad_output):
-        inputs = ctx.saved_tensors
-        with torch.enable_grad():
-            output = ctx.function(*inputs)
-        torch.autograd.backward(output, grad_output)
-        return None, *(t.grad for t in inputs)
-
-
-@wrong("parameters got no gradient")
-class AsksForTheInputsAlone(Saving):
-    @staticmethod
-    def backward(ctx, grad_output):
-        inputs = detached(ctx.saved_tensors)
-        with torch.enable_grad():
-            output = ctx.function(*inputs)
-        first, *rest = inputs
-        (grad,) = torch.autograd.grad(output, first, grad_output)
-        return None, grad, *(None for _ in rest)
-
-
-@wrong("is the gradient that arrives passed on?")
-class DropsTheGradientThatArrives(Saving):
-    @staticmethod
-    def backward(ctx, grad_output):
-        inputs = detached(ctx.saved_tensors)
-        with torch.enable_grad():
-            ctx.function(*inputs).sum().backward()
-        return None, *(t.grad for t in inputs)
-
-
-@wrong("it ran with gradients off")
-class RecomputesWithGradientsOff(Saving):
-    @staticmethod
-    def backward(ctx, grad_output):
-        inputs = detached(ctx.saved_tensors)
-        output = ctx.function(*inputs)
-        torch.autograd.backward(output, grad_output)
-        return None, *(t.grad for t in inputs)
-
-
-@wrong("only Tensors of floating point")
-class LetsEveryInputNeedAGradient(Saving):
-    @staticmethod
-    def backward(ctx, grad_output):
-        inputs = [t.detach().requires_grad_() for t in ctx.saved_tensors]
-        with torch.enable_grad():
-            output = ctx.function(*inputs)
-        torch.autograd.backward(output, grad_output)
-        return None, *(t.grad for t in inputs)
-
-
-@wrong("autograd saved nothing for a block")
-class SetsTheInputsOnCtx(Function):
-    @staticmethod
-    def forward(ctx, function, *tensors):
-        ctx.function, ctx.tensors = function, tensors
-        return function(*tensors)
-
-    @staticmethod
-    def backward(ctx, grad_output):
-        inputs = detached(ctx.tensors)
-        with torch.enable_grad():
-            output = ctx.function(*inputs)
-        torch.autograd.backward(output, grad_output)
-        return None, *(t.grad for t in inputs)
-
-
-@wrong("autograd saved 2.0 times the input")
-class SavesTheOutputToo(Recomputing):
-    @staticmethod
-    def forward(ctx, function, *tensors):
-        ctx.function = function
-        output = function(*tensors)
-        ctx.save_for_backward(*tensors, output)
-        return output
-
-    @staticmethod
-    def backward(ctx, grad_output):
-        *tensors, _ = ctx.saved_tensors
-        inputs = detached(tensors)
-        with torch.enable_grad():
-            output = ctx.function(*inputs)
-        torch.autograd.backward(output, grad_output)
-        return None, *(t.grad for t in inputs)
-
-
 @wrong("torch.utils.checkpoint is what you are writing")
 class HandsItOn:
     @staticmethod
@@ -213,15 +165,3 @@ class SavesInSetupContext(Function):
         ctx.save_for_backward(*tensors)
 
     backward = Recomputing.backward
-
-
-@right
-class AsksForEverythingAtOnce(Saving):
-    @staticmethod
-    def backward(ctx, grad_output):
-        inputs = detached(ctx.saved_tensors)
-        with torch.enable_grad():
-            output = ctx.function(*inputs)
-        output.backward(grad_output)
-        found = [t.grad if t.requires_grad else None for t in inputs]
-        return (None, *found)

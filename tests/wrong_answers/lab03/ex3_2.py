@@ -10,6 +10,39 @@ from torch.utils.checkpoint import checkpoint
 
 from wrong_answers import right, solved, wrong
 
+keeps_the_tensor_itself = wrong(
+    "recomputed bytes stayed after backward", "tensor.detach()", "tensor"
+)
+lets_nothing_go = wrong(
+    "what was used once lies there", "recomputed.pop(number)", "recomputed[number]"
+)
+stores_copies = wrong("collect makes copies", "tensor.detach()", "tensor.detach().clone()")
+runs_to_the_end = wrong(
+    "Leave the recomputation when that tensor is there",
+    "        if len(recomputed) == num_saved:\n            raise StopEarlyError\n",
+    "",
+)
+recomputes_for_every_tensor = wrong(
+    "that is a recomputation for every tensor",
+    "        if not recomputed",
+    "        recomputed.clear()\n        if not recomputed",
+)
+shares_what_to_run = wrong(
+    "one was recomputed in another's place",
+    '*args):\n    "',
+    '*args, latest={}):\n    "',
+    "num_saved = 0\n",
+    "num_saved = 0\n    latest['run'] = lambda: function(*args)\n",
+    "        function(*args)\n",
+    "        latest['run']()\n",
+)
+recomputes_with_gradients_off = wrong("it ran with gradients off", "torch.enable_grad(), ", "")
+recomputes_from_detached_inputs = wrong(
+    "Do not detach the arguments",
+    "        function(*args)\n",
+    "        function(*(tensor.detach() for tensor in args))\n",
+)
+
 
 def identity(tensor):
     return tensor
@@ -32,48 +65,6 @@ def recompute(run, collect, num_saved=None):
         run()
 
 
-def with_faults(alias=torch.Tensor.detach, take=dict.pop, again=bool, stop=True):
-    """The solution, with the alias, the taking out and the test for emptiness to choose."""
-
-    def hooked(function, *args):
-        numbers, found, packed = iter(range(10**6)), {}, []
-
-        def collect(tensor):
-            kept = alias(tensor)
-            found[len(found)] = kept
-            return kept
-
-        def unpack(number):
-            if not again(found):
-                found.clear()
-                recompute(lambda: function(*args), collect, len(packed) if stop else None)
-            return take(found, number)
-
-        def pack(tensor):
-            packed.append(next(numbers))
-            return packed[-1]
-
-        with saved_tensors_hooks(pack, unpack):
-            return function(*args)
-
-    return hooked
-
-
-keeps_the_tensor_itself = wrong("recomputed bytes stayed after backward")(
-    with_faults(alias=identity)
-)
-lets_nothing_go = wrong("what was used once lies there")(with_faults(take=dict.__getitem__))
-stores_copies = wrong("collect makes copies")(
-    with_faults(alias=lambda tensor: tensor.detach().clone())
-)
-runs_to_the_end = wrong("Leave the recomputation when that tensor is there")(
-    with_faults(stop=False)
-)
-recomputes_for_every_tensor = wrong("that is a recomputation for every tensor")(
-    with_faults(again=lambda found: False)
-)
-
-
 @wrong("so pack kept the tensors")
 def packs_the_tensor(function, *args):
     with saved_tensors_hooks(torch.Tensor.detach, identity):
@@ -85,62 +76,6 @@ def is_the_function_of_exercise_1(function, *args):
     output = solved("lab03").Discard.apply(function, *args)
     # so that the last backward has something to begin with
     return output if output.requires_grad else output.requires_grad_()
-
-
-@wrong("one was recomputed in another's place")
-def shares_what_to_run(function, *args, latest={}):  # noqa: B006
-    latest["run"] = lambda: function(*args)
-    numbers, found = iter(range(10**6)), {}
-
-    def collect(tensor):
-        kept = tensor.detach()
-        found[len(found)] = kept
-        return kept
-
-    def unpack(number):
-        if not found:
-            recompute(latest["run"], collect)
-        return found.pop(number)
-
-    with saved_tensors_hooks(lambda tensor: next(numbers), unpack):
-        return function(*args)
-
-
-@wrong("it ran with gradients off")
-def recomputes_with_gradients_off(function, *args):
-    numbers, found = iter(range(10**6)), {}
-
-    def collect(tensor):
-        kept = tensor.detach()
-        found[len(found)] = kept
-        return kept
-
-    def unpack(number):
-        if not found:
-            with saved_tensors_hooks(collect, identity):
-                function(*args)
-        return found.pop(number)
-
-    with saved_tensors_hooks(lambda tensor: next(numbers), unpack):
-        return function(*args)
-
-
-@wrong("Do not detach the arguments")
-def recomputes_from_detached_inputs(function, *args):
-    numbers, found = iter(range(10**6)), {}
-
-    def collect(tensor):
-        kept = tensor.detach()
-        found[len(found)] = kept
-        return kept
-
-    def unpack(number):
-        if not found:
-            recompute(lambda: function(*(t.detach() for t in args)), collect)
-        return found.pop(number)
-
-    with saved_tensors_hooks(lambda tensor: next(numbers), unpack):
-        return function(*args)
 
 
 @wrong("Recompute where the meter looks on")

@@ -5,6 +5,49 @@ from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from wrong_answers import right, solved, wrong
 
+holds_them_as_well = wrong(
+    "of them are held by your closure too",
+    "    for place in places:\n        leaves[place] = None\n",
+    "",
+)
+saves_what_is_under_the_tensor = wrong(
+    "nobody noticed", "(leaves[place] for", "(leaves[place].data for"
+)
+gives_back_without_gradient = wrong(
+    "came back without: a detached input", "= tensor\n", "= tensor.detach()\n"
+)
+fills_its_own_leaves = wrong("fill a copy of your leaves", "list(leaves)", "leaves")
+gives_back_copies = wrong("copies came back", "= tensor\n", "= tensor * 1\n")
+looks_at_the_top_level_alone = wrong(
+    "tensors were saved, and the arguments hold",
+    "leaves, structure = tree_flatten((args, kwargs))",
+    "leaves = list(args)",
+    "tree_unflatten(again, structure)",
+    "tuple(again), kwargs",
+)
+turns_the_order = wrong(
+    "the arguments came back changed", "for place in places))", "for place in reversed(places)))"
+)
+gives_the_same_containers_each_time = wrong(
+    "build new containers at each call",
+    "    def bring_back",
+    "    from functools import cache\n\n    @cache\n    def bring_back",
+)
+reads_once_for_each_tensor = wrong(
+    "Read it once a call",
+    "place, tensor in zip(places, keeper.grad_fn.saved_tensors, strict=True)",
+    "number, place in enumerate(places)",
+    "= tensor\n",
+    "= keeper.grad_fn.saved_tensors[number]\n",
+)
+returns_nothing = wrong(
+    "save_arguments should return a function, and NoneType came", "return bring_back", "bring_back"
+)
+forgets_the_anchor = wrong(
+    "was it taken for the anchor", "anchor(), ", "", "strict=True", "strict=False"
+)
+
+
 LAB = solved("lab03")
 
 
@@ -12,87 +55,9 @@ def keep(tensors):
     return LAB.SaveInputs.apply(LAB.anchor(), *tensors)
 
 
-def with_faults(kept=lambda tensor: tensor, let_go=True, renew=list, undo=lambda tensor: tensor):
-    """The solution, with what is kept, what is let go and what is renewed to choose."""
-
-    def save_arguments(args, kwargs):
-        leaves, structure = tree_flatten((args, kwargs))
-        places = [place for place, leaf in enumerate(leaves) if isinstance(leaf, Tensor)]
-        keeper = keep([kept(leaves[place]) for place in places])
-        rest = [None if let_go and place in places else leaf for place, leaf in enumerate(leaves)]
-
-        def bring_back():
-            again = renew(rest)
-            for place, tensor in zip(places, keeper.grad_fn.saved_tensors, strict=True):
-                again[place] = undo(tensor)
-            return tree_unflatten(again, structure)
-
-        return bring_back
-
-    return save_arguments
-
-
-holds_them_as_well = wrong("of them are held by your closure too")(with_faults(let_go=False))
-saves_what_is_under_the_tensor = wrong("nobody noticed")(
-    with_faults(kept=lambda tensor: tensor.data)
-)
-gives_back_without_gradient = wrong("came back without: a detached input")(
-    with_faults(undo=lambda tensor: tensor.detach())
-)
-fills_its_own_leaves = wrong("fill a copy of your leaves")(with_faults(renew=lambda leaves: leaves))
-gives_back_copies = wrong("copies came back")(with_faults(undo=lambda tensor: tensor * 1))
-
-
 @wrong("your closure holds them")
 def keeps_them_in_a_closure(args, kwargs):
     return lambda: (args, kwargs)
-
-
-@wrong("tensors were saved, and the arguments hold")
-def looks_at_the_top_level_alone(args, kwargs):
-    places = [place for place, leaf in enumerate(args) if isinstance(leaf, Tensor)]
-    keeper = keep([args[place] for place in places])
-    rest = [None if isinstance(arg, Tensor) else arg for arg in args]
-
-    def bring_back():
-        again = list(rest)
-        for place, tensor in zip(places, keeper.grad_fn.saved_tensors, strict=True):
-            again[place] = tensor
-        return tuple(again), kwargs
-
-    return bring_back
-
-
-@wrong("the arguments came back changed")
-def turns_the_order(args, kwargs):
-    leaves, structure = tree_flatten((args, kwargs))
-    places = [place for place, leaf in enumerate(leaves) if isinstance(leaf, Tensor)]
-    keeper = keep([leaves[place] for place in reversed(places)])
-    rest = [None if isinstance(leaf, Tensor) else leaf for leaf in leaves]
-
-    def bring_back():
-        again = list(rest)
-        for place, tensor in zip(places, keeper.grad_fn.saved_tensors, strict=True):
-            again[place] = tensor
-        return tree_unflatten(again, structure)
-
-    return bring_back
-
-
-@wrong("Read it once a call")
-def reads_once_for_each_tensor(args, kwargs):
-    leaves, structure = tree_flatten((args, kwargs))
-    places = [place for place, leaf in enumerate(leaves) if isinstance(leaf, Tensor)]
-    keeper = keep([leaves[place] for place in places])
-    rest = [None if isinstance(leaf, Tensor) else leaf for leaf in leaves]
-
-    def bring_back():
-        again = list(rest)
-        for number, place in enumerate(places):
-            again[place] = keeper.grad_fn.saved_tensors[number]
-        return tree_unflatten(again, structure)
-
-    return bring_back
 
 
 @wrong("something of yours refers to itself")
@@ -115,18 +80,6 @@ def walks_by_an_inner_function(args, kwargs):
     form = hide((args, kwargs))
     keeper = keep(tensors)
     return lambda: form(keeper.grad_fn.saved_tensors)
-
-
-@wrong("build new containers at each call")
-def gives_the_same_containers_each_time(args, kwargs):
-    bring_back, brought = with_faults()(args, kwargs), []
-
-    def once():
-        if not brought:
-            brought.append(bring_back())
-        return brought[0]
-
-    return once
 
 
 @right
@@ -162,25 +115,5 @@ def tensors_and_the_rest_apart(args, kwargs):
     def bring_back():
         tensors, others = iter(keeper.grad_fn.saved_tensors), iter(rest)
         return tree_unflatten([next(tensors if is_t else others) for is_t in is_tensor], structure)
-
-    return bring_back
-
-
-@wrong("save_arguments should return a function, and NoneType came")
-def returns_nothing(args, kwargs):
-    tree_flatten((args, kwargs))
-
-
-@wrong("was it taken for the anchor")
-def forgets_the_anchor(args, kwargs):
-    leaves, structure = tree_flatten((args, kwargs))
-    places = [place for place, leaf in enumerate(leaves) if isinstance(leaf, Tensor)]
-    keeper = solved("lab03").SaveInputs.apply(*[leaves[place] for place in places])
-
-    def bring_back():
-        copy = [None if place in places else leaf for place, leaf in enumerate(leaves)]
-        for place, tensor in zip(places, keeper.grad_fn.saved_tensors, strict=False):
-            copy[place] = tensor
-        return tree_unflatten(copy, structure)
 
     return bring_back

@@ -7,130 +7,78 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from wrong_answers import right, solved, wrong
 
+RecomputesForEveryTensor = wrong(
+    "recompute once for each backward, and note its name",
+    "            self.recomputed_for.add(backward)\n",
+    "",
+)
+KeepsWhatItHas = wrong(
+    "recompute for each backward, and note its name",
+    "current_backward()",
+    '"now"',
+    "not in self.recomputed_for",
+    "not in slot.tensors",
+)
+NeverStops = wrong(
+    "stop when the last slot is filled", "            raise StopEarlyError", "            pass"
+)
+AlwaysStops = wrong("the whole function is to be run again then", "self.early_stop and ", "")
+StopsAtTheLastOneAlive = wrong(
+    "the last slot is dead there",
+    "number + 1 == len(self.slots)",
+    "all(slot() is None for slot in self.slots[number + 1 :])",
+)
+FillsTheDead = wrong(
+    "'NoneType' object has no attribute", "if slot is not None", "if number < len(self.slots)"
+)
+TrustsTheNumber = wrong("IndexError: ", " if number < len(self.slots) else None", "")
+HandsOutAndKeeps = wrong(
+    "unpack takes the tensor out of its slot",
+    "slot.tensors.pop(backward)",
+    "slot.tensors[backward]",
+)
+RecomputesWhereNothingIsLeft = wrong(
+    "and your region gave it out twice",
+    "raise CheckpointError(ALREADY_UNPACKED)",
+    "self.recompute(backward)",
+)
+LooksIntoNoSlot = wrong(
+    "look into the slot before you take out",
+    "        if backward not in slot.tensors:\n"
+    "            raise CheckpointError(ALREADY_UNPACKED)\n",
+    "",
+)
+HoldsItsSlots = wrong(
+    "fill only slots that are alive, and hold none yourself",
+    "self.slots[number]() if number < len(self.slots)",
+    "self.held[number] if number < len(self.held)",
+    "    def unpack(",
+    "    def pack(self, tensor):\n"
+    "        slot = super().pack(tensor)\n"
+    "        self.__dict__.setdefault('held', []).append(slot)\n"
+    "        return slot\n"
+    "\n"
+    "    def unpack(",
+)
+NumbersOnlyTheLiving = wrong(
+    "mat1 and mat2 shapes cannot be multiplied",
+    "self.slots[number]() if number < len(self.slots)",
+    "self.alive[number] if number < len(self.alive)",
+    "    def unpack(",
+    "    def recompute(self, name):\n"
+    "        self.alive = [slot for slot in (ref() for ref in self.slots) if slot is not None]\n"
+    "        super().recompute(name)\n"
+    "        del self.alive\n"
+    "\n"
+    "    def unpack(",
+)
+
+
 LAB = solved("lab03")
 
 
-class Base(LAB.Region):
-    """The solution taken apart, so that an answer can change one piece."""
-
-    def name(self):
-        return LAB.current_backward()
-
-    def store(self, number, alias, name):
-        slot = self.slots[number]() if number < len(self.slots) else None
-        if slot is not None:
-            slot.tensors[name] = alias
-
-    def is_last(self, number):
-        return self.early_stop and number + 1 == len(self.slots)
-
-    def fill(self, number, alias, name):
-        self.store(number, alias, name)
-        if self.is_last(number):
-            raise LAB.StopEarlyError
-
-    def unpack(self, slot):
-        name = self.name()
-        if name not in self.recomputed_for:
-            self.recompute(name)
-            self.recomputed_for.add(name)
-        return self.take(slot, name)
-
-    def take(self, slot, name):
-        if name not in slot.tensors:
-            raise LAB.CheckpointError("this backward has read that tensor before")
-        return slot.tensors.pop(name)
-
-
-@wrong("recompute once for each backward, and note its name")
-class RecomputesForEveryTensor(Base):
-    def unpack(self, slot):
-        name = self.name()
-        self.recompute(name)
-        return slot.tensors.pop(name)
-
-
-@wrong("recompute for each backward, and note its name")
-class KeepsWhatItHas(Base):
-    """Recomputes where a slot is empty, under one name for all backwards."""
-
-    def name(self):
-        return "now"
-
-    def unpack(self, slot):
-        if "now" not in slot.tensors:
-            self.recompute("now")
-        return slot.tensors.pop("now")
-
-
-@wrong("stop when the last slot is filled")
-class NeverStops(Base):
-    def is_last(self, number):
-        return False
-
-
-@wrong("the whole function is to be run again then")
-class AlwaysStops(Base):
-    def is_last(self, number):
-        return number + 1 == len(self.slots)
-
-
-@wrong("the last slot is dead there")
-class StopsAtTheLastOneAlive(Base):
-    def is_last(self, number):
-        alive = [slot() is not None for slot in self.slots[number + 1 :]]
-        return self.early_stop and not any(alive)
-
-
-@wrong("'NoneType' object has no attribute")
-class FillsTheDead(Base):
-    def store(self, number, alias, name):
-        if number < len(self.slots):
-            self.slots[number]().tensors[name] = alias
-
-
-@wrong("IndexError: ")
-class TrustsTheNumber(Base):
-    def store(self, number, alias, name):
-        slot = self.slots[number]()
-        if slot is not None:
-            slot.tensors[name] = alias
-
-
-@wrong("unpack takes the tensor out of its slot")
-class HandsOutAndKeeps(Base):
-    def take(self, slot, name):
-        return slot.tensors[name]
-
-
-@wrong("and your region gave it out twice")
-class RecomputesWhereNothingIsLeft(Base):
-    def take(self, slot, name):
-        if name not in slot.tensors:
-            self.recompute(name)
-        return slot.tensors.pop(name)
-
-
-@wrong("look into the slot before you take out")
-class LooksIntoNoSlot(Base):
-    def take(self, slot, name):
-        return slot.tensors.pop(name)
-
-
-@wrong("fill only slots that are alive, and hold none yourself")
-class HoldsItsSlots(Base):
-    def pack(self, tensor):
-        slot = super().pack(tensor)
-        self.__dict__.setdefault("held", []).append(slot)
-        return slot
-
-    def store(self, number, alias, name):
-        if number < len(self.held):
-            self.held[number].tensors[name] = alias
-
-
 @wrong("does anything beside its slot hold a recomputed tensor?")
-class KeepsTheTensorItself(Base):
+class KeepsTheTensorItself(LAB.Region):
     def recompute(self, name):
         numbers = iter(range(10**6))
 
@@ -144,23 +92,17 @@ class KeepsTheTensorItself(Base):
             self.run(*args, **kwargs)
 
 
-@wrong("mat1 and mat2 shapes cannot be multiplied")
-class NumbersOnlyTheLiving(Base):
-    """Goes through the slots that are left, as if what is freed were not saved again."""
-
-    def recompute(self, name):
-        self.alive = [slot for slot in (ref() for ref in self.slots) if slot is not None]
-        super().recompute(name)
-        del self.alive
-
-    def store(self, number, alias, name):
-        if number < len(self.alive):
-            self.alive[number].tensors[name] = alias
-
-
 @right
-class TakenApart(Base):
-    pass
+class TakenApart(LAB.Region):
+    def fill(self, number, alias, backward):
+        if number < len(self.slots):
+            self.store(self.slots[number](), alias, backward)
+        if number + 1 == len(self.slots) and self.early_stop:
+            raise LAB.StopEarlyError
+
+    def store(self, slot, alias, backward):
+        if slot is not None:
+            slot.tensors[backward] = alias
 
 
 @right

@@ -5,6 +5,66 @@ import functools
 from tutorial_lib.instruments import planning
 from wrong_answers import right, solved, wrong
 
+recomputes_all = wrong(
+    "the last segment is recomputed too in your time", "end < last", "end <= last"
+)
+empties_the_list = wrong(
+    "is another after your call", "    return peak", "    stages.clear()\n    return peak"
+)
+looks_at_backward_alone = right(
+    "            peak = max(peak, held + dropped_needs(stages, start, end + 1, last))\n", ""
+)
+forgets_the_gradient_that_waits = wrong(
+    "the gradient of its segment's output waits", "index, end)", "index, last)"
+)
+lets_a_gradient_wait_too_early = right("end + 1, last", "end + 1, end")
+adds_each_stages_input = wrong(
+    "a stage's own input is in the peak twice", "+ inside", "+ inside + stages[index].input_bytes"
+)
+counts_forwards_alone = wrong(
+    "the backward is missing in the time", " + stage.backward_seconds", ""
+)
+gives_the_extra_time = wrong(
+    "the time is what recomputing adds",
+    "sum(stage.forward_seconds + stage.backward_seconds for stage in stages)",
+    "0",
+)
+gives_the_plain_time = wrong(
+    "that of a step without any recomputation",
+    "            seconds += sum(stage.forward_seconds for stage in stages[start : end + 1])\n",
+    "",
+)
+keeps_a_full_segment = wrong(
+    "as many as a full segment has",
+    "stages[start : end + 1]",
+    "stages[start : min(end + 1, len(stages) - length)]",
+)
+forgets_the_input = wrong(
+    "the chain's own input is missing in the peak",
+    "stages[start].input_bytes",
+    "stages[start].input_bytes if start else 0",
+)
+holds_later_boundaries = wrong(
+    "all boundaries are held at the peak in your sum",
+    "held + inside",
+    "sum(stage.input_bytes for stage in stages[::length]) + inside",
+)
+forgets_earlier_boundaries = wrong(
+    "only one boundary is held at a time in your sum", "held += ", "held = "
+)
+forgets_the_neighbours = wrong(
+    "a stage's neighbours in its segment are missing",
+    "            inside += stages[index].saved_bytes\n",
+    "",
+)
+gives_the_peak_alone = wrong(
+    "2 values are wanted, the peak and the seconds", "return peak, seconds", "return peak"
+)
+adds_the_boundaries_up_each_time = right(
+    "held += stages[start].input_bytes",
+    "held = sum(stage.input_bytes for stage in stages[: start + 1 : length])",
+)
+
 
 def cost(stages, length, *, first=True, held_before=True, beside=True, later=False, moments=True,
          last_kept=True, backward=True, whole=True, by_length=False, dropped=True,
@@ -37,90 +97,17 @@ def cost(stages, length, *, first=True, held_before=True, beside=True, later=Fal
     return peak, seconds
 
 
-@wrong("the last segment is recomputed too in your time")
-def recomputes_all(stages, length):
-    return cost(stages, length, last_kept=False)
-
-
-@wrong("is another after your call")
-def empties_the_list(stages, length):
-    try:
-        return cost(list(stages), length)
-    finally:
-        stages.clear()
-
-
-@right
-def looks_at_backward_alone(stages, length):
-    return cost(stages, length, dropped=False)
-
-
-@wrong("the gradient of its segment's output waits")
-def forgets_the_gradient_that_waits(stages, length):
-    return cost(stages, length, waits=False)
-
-
-@right
-def lets_a_gradient_wait_too_early(stages, length):
-    return cost(stages, length, early=True)
-
-
-@wrong("a stage's own input is in the peak twice")
-def adds_each_stages_input(stages, length):
-    return cost(stages, length, twice=True)
-
-
-@wrong("the backward is missing in the time")
-def counts_forwards_alone(stages, length):
-    return cost(stages, length, backward=False)
-
-
-@wrong("the time is what recomputing adds")
-def gives_the_extra_time(stages, length):
-    return cost(stages, length, whole=False)
-
-
-@wrong("that of a step without any recomputation")
-def gives_the_plain_time(stages, length):
-    peak, _ = cost(stages, length)
-    return peak, sum(stage.forward_seconds + stage.backward_seconds for stage in stages)
-
-
-@wrong("as many as a full segment has")
-def keeps_a_full_segment(stages, length):
-    return cost(stages, length, by_length=True)
-
-
-@wrong("the chain's own input is missing in the peak")
-def forgets_the_input(stages, length):
-    return cost(stages, length, first=False)
-
-
-@wrong("all boundaries are held at the peak in your sum")
-def holds_later_boundaries(stages, length):
-    return cost(stages, length, later=True)
-
-
-@wrong("only one boundary is held at a time in your sum")
-def forgets_earlier_boundaries(stages, length):
-    return cost(stages, length, held_before=False)
-
-
-@wrong("a stage's neighbours in its segment are missing")
-def forgets_the_neighbours(stages, length):
-    return cost(stages, length, beside=False)
-
-
 @wrong("what a stage holds while it runs is not")
 def adds_boundaries_and_inside(stages, length):
     boundaries = sum(stage.input_bytes for stage in stages[::length])
     saved = [stage.saved_bytes for stage in stages]
     insides = [sum(saved[at : at + length]) for at in range(0, len(stages), length)]
-    return boundaries + max(insides), cost(stages, length)[1]
+    return boundaries + max(insides), solved("lab04").segments_cost(stages, length)[1]
 
 
 @wrong("that is the peak of a step that keeps everything")
 def drops_nothing(stages, length):
+    cost = solved("lab04").segments_cost
     return cost(stages, len(stages))[0], cost(stages, length)[1]
 
 
@@ -128,16 +115,6 @@ def drops_nothing(stages, length):
 def asks_the_simulator(stages, length):
     run = planning.simulate(stages, solved("lab04").segments(len(stages), length))
     return run.peak_bytes, run.seconds
-
-
-@wrong("2 values are wanted, the peak and the seconds")
-def gives_the_peak_alone(stages, length):
-    return cost(stages, length)[0]
-
-
-@right
-def with_every_word_right(stages, length):
-    return cost(stages, length)
 
 
 @right

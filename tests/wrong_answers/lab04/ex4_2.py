@@ -2,12 +2,51 @@
 
 from functools import partial
 
-import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
+from tutorial_lib.instruments.planning.execute import Execution
 
-from tutorial_lib.instruments.segments.execution import Execution
 from wrong_answers import right, wrong
+
+ignores_the_tuples = wrong(
+    "no layer ran twice",
+    "checkpoint(run_tree, layers, item, x, use_reentrant=False)",
+    "run_tree(layers, item, x)",
+)
+checkpoints_each_layer_of_a_tuple = wrong(
+    "one checkpoint goes around the whole tuple",
+    "            x = checkpoint(run_tree, layers, item, x, use_reentrant=False)",
+    "            for one in item:\n"
+    "                if isinstance(one, int):\n"
+    "                    x = checkpoint(layers[one], x, use_reentrant=False)\n"
+    "                else:\n"
+    "                    x = run_tree(layers, (one,), x)",
+)
+checkpoints_numbers_too = wrong(
+    "a number is a stage that is kept, and you checkpoint it too",
+    "layers[item](x)",
+    "checkpoint(layers[item], x, use_reentrant=False)",
+)
+is_reentrant = wrong(
+    "a reentrant checkpoint then cuts the graph", "use_reentrant=False", "use_reentrant=True"
+)
+forgets_the_random_state = wrong(
+    "does a segment draw the same random numbers again",
+    "use_reentrant=False",
+    "use_reentrant=False, preserve_rng_state=False",
+)
+looks_the_segment_up_late = wrong(
+    "does a lambda in the loop look up a name that has moved on",
+    "run_tree, layers, item, x",
+    "lambda rows: run_tree(layers, item, rows), x",
+)
+detaches = wrong("no gradient came", "layers[item](x)", "layers[item](x).detach()")
+with_partials = right(
+    "    for item",
+    "    from functools import partial\n\n    for item",
+    "run_tree, layers, item,",
+    "partial(run_tree, layers, item),",
+)
 
 
 def leaves(tree):
@@ -20,11 +59,6 @@ def plainly(layers, numbers, x):
     return x
 
 
-@wrong("no layer ran twice")
-def ignores_the_tuples(layers, tree, x):
-    return plainly(layers, leaves(tree), x)
-
-
 @wrong("was run as if it were kept")
 def goes_down_one_level_only(layers, tree, x):
     for item in tree:
@@ -32,60 +66,6 @@ def goes_down_one_level_only(layers, tree, x):
             x = layers[item](x)
         else:
             x = checkpoint(plainly, layers, leaves(item), x, use_reentrant=False)
-    return x
-
-
-@wrong("one checkpoint goes around the whole tuple")
-def checkpoints_each_layer_of_a_tuple(layers, tree, x):
-    for item in tree:
-        for number in [item] if isinstance(item, int) else leaves(item):
-            run = layers[number]
-            x = run(x) if isinstance(item, int) else checkpoint(run, x, use_reentrant=False)
-    return x
-
-
-@wrong("a number is a stage that is kept, and you checkpoint it too")
-def checkpoints_numbers_too(layers, tree, x):
-    for item in tree:
-        if isinstance(item, int):
-            x = checkpoint(layers[item], x, use_reentrant=False)
-        else:
-            x = checkpoint(checkpoints_numbers_too, layers, item, x, use_reentrant=False)
-    return x
-
-
-@wrong("a reentrant checkpoint then cuts the graph")
-def is_reentrant(layers, tree, x):
-    for item in tree:
-        if isinstance(item, int):
-            x = layers[item](x)
-        else:
-            x = checkpoint(is_reentrant, layers, item, x, use_reentrant=True)
-    return x
-
-
-@wrong("does a segment draw the same random numbers again")
-def forgets_the_random_state(layers, tree, x):
-    for item in tree:
-        if isinstance(item, int):
-            x = layers[item](x)
-        else:
-            segment = partial(forgets_the_random_state, layers, item)
-            x = checkpoint(segment, x, use_reentrant=False, preserve_rng_state=False)
-    return x
-
-
-@wrong("does a lambda in the loop look up a name that has moved on")
-def looks_the_segment_up_late(layers, tree, x):
-    for item in tree:
-        if isinstance(item, int):
-            x = layers[item](x)
-        else:
-            x = checkpoint(
-                lambda rows: looks_the_segment_up_late(layers, item, rows),  # noqa: B023
-                x,
-                use_reentrant=False,
-            )
     return x
 
 
@@ -102,12 +82,6 @@ def keeps_all_outputs(layers, tree, x):
     return outputs[-1]
 
 
-@wrong("no gradient came")
-def detaches(layers, tree, x):
-    with torch.no_grad():
-        return plainly(layers, leaves(tree), x)
-
-
 @wrong("the result is not what the layers give")
 def forgets_the_last(layers, tree, x):
     return plainly(layers, leaves(tree)[:-1], x).square().mean()
@@ -116,14 +90,6 @@ def forgets_the_last(layers, tree, x):
 @wrong("planning.apply runs a tree, and that is what you write")
 def takes_the_library(layers, tree, x):
     return Execution.run(None, tree, {})
-
-
-@right
-def with_partials(layers, tree, x):
-    for item in tree:
-        segment = partial(with_partials, layers, item) if isinstance(item, tuple) else None
-        x = checkpoint(segment, x, use_reentrant=False) if segment else layers[item](x)
-    return x
 
 
 class Segment(nn.Module):

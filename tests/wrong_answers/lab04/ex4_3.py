@@ -1,93 +1,55 @@
 """Answers to 4.3, the fewest forwards."""
 
 import math
-from functools import cache
 
 from tutorial_lib.instruments import planning
 from wrong_answers import right, wrong
 
-
-def fewest(num_stages, num_places, ways, alone=math.inf):
-    """Solve the recursion; `ways` lists the sums over which the minimum is taken."""
-
-    @cache
-    def best(n, c):
-        if n == 1:
-            return 1
-        return min(ways(best, n, c)) if c > 0 else alone
-
-    return best(num_stages, num_places)
-
-
-def usual(best, n, c):
-    return [k + best(n - k, c - 1) + best(k, c) for k in range(1, n)]
-
-
-@wrong("that is without any boundary but the input")
-def uses_no_boundary(num_stages, num_places):
-    return num_stages * (num_stages + 1) // 2
-
-
-@wrong("the first runs are missing")
-def counts_what_runs_again(num_stages, num_places):
-    return fewest(num_stages, num_places, usual) - num_stages
-
-
-@wrong("that needs one place more")
-def gives_the_input_no_place(num_stages, num_places):
-    return fewest(num_stages, num_places + 1, usual)
-
-
-@wrong("that does with one place fewer")
-def gives_the_running_stage_a_place(num_stages, num_places):
-    if num_places == 1:
-        return num_stages * (num_stages + 1) // 2
-    return fewest(num_stages, num_places - 1, usual)
-
-
-@wrong("its places are free again")
-def gives_no_place_back(num_stages, num_places):
-    def ways(best, n, c):
-        splits = [k + best(n - k, c - 1) + best(k, c - 1) for k in range(1, n) if c > 1]
-        return splits or [n * (n + 1) // 2]
-
-    return fewest(num_stages, num_places, ways)
-
-
-@wrong("a single stage needs one forward, without a place too")
-def looks_at_the_places_first(num_stages, num_places):
-    @cache
-    def best(n, c):
-        if c == 0:
-            return math.inf
-        return 1 if n == 1 else min(usual(best, n, c))
-
-    return best(num_stages, num_places)
-
-
-@wrong("give the first part all c places")
-def takes_a_place_from_both_parts(num_stages, num_places):
-    def ways(best, n, c):
-        return [k + best(n - k, c - 1) + best(k, c - 1) for k in range(1, n)]
-
-    return fewest(num_stages, num_places, ways)
-
-
-@wrong("is every k tried, up to n - 1?")
-def never_tries_the_last_k(num_stages, num_places):
-    return fewest(
-        num_stages,
-        num_places,
-        lambda best, n, c: usual(best, n, c)[:-1] or [math.inf],
-    )
-
-
-@wrong("boundaries are set in the middle each time")
-def sets_boundaries_in_the_middle(num_stages, num_places):
-    def ways(best, n, c):
-        return usual(best, n, c) if c == 1 else [usual(best, n, c)[n // 2 - 1]]
-
-    return fewest(num_stages, num_places, ways)
+uses_no_boundary = wrong(
+    "that is without any boundary but the input",
+    "fewest(num_stages, num_places)",
+    "num_stages * (num_stages + 1) // 2",
+)
+counts_what_runs_again = wrong(
+    "the first runs are missing",
+    "fewest(num_stages, num_places)",
+    "fewest(num_stages, num_places) - num_stages",
+)
+gives_the_input_no_place = wrong(
+    "that needs one place more", "num_stages, num_places)", "num_stages, num_places + 1)"
+)
+gives_the_running_stage_a_place = wrong(
+    "that does with one place fewer",
+    "num_stages, num_places)",
+    "num_stages, max(1, num_places - 1))",
+)
+gives_no_place_back = wrong(
+    "its places are free again",
+    "fewest(k, c)",
+    "fewest(k, c - 1)",
+    "c == 0",
+    "c == 1",
+    "math.inf",
+    "n * (n + 1) // 2",
+)
+looks_at_the_places_first = wrong(
+    "a single stage needs one forward, without a place too",
+    "            return 1\n",
+    "            return 1 if c else math.inf\n",
+)
+takes_a_place_from_both_parts = wrong(
+    "give the first part all c places", "fewest(k, c)", "fewest(k, c - 1)"
+)
+never_tries_the_last_k = wrong(
+    "is every k tried, up to n - 1?",
+    "for k in range(1, n))",
+    "for k in range(1, n - 1)) if n > 2 else math.inf",
+)
+sets_boundaries_in_the_middle = wrong(
+    "boundaries are set in the middle each time",
+    "range(1, n)",
+    "([n // 2] if c > 1 else range(1, n))",
+)
 
 
 @wrong("planning.solve and planning.floor_bytes are the library's solver")

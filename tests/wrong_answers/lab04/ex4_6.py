@@ -7,38 +7,43 @@ from tutorial_lib.instruments import planning
 from tutorial_lib.instruments.planning.chain.solve import solve
 from wrong_answers import right, solved, wrong
 
-
-def fastest(stages, room, *, inside=None, slip=None):
-    """The right tree where no word is given."""
-    lab, last = solved("lab04"), len(stages) - 1
-
-    @cache
-    def best(start, end, room):
-        ways = [(math.inf, ())]
-        if lab.kept_needs(stages, start, last if slip == "kept" else end) <= room:
-            if start == end:
-                return 0.0, (start,)
-            seconds, rest = best(start + 1, end, room - stages[start].saved_bytes)
-            ways.append((seconds, (start, *rest)))
-        for split in range(start + 1, end + 1):
-            needs = lab.dropped_needs(stages, start, split, last if slip == "dropped" else end)
-            if needs <= room:
-                later, rest = best(split, end, room - stages[split].input_bytes)
-                again, part = (inside or best)(start, split - 1, room)
-                if inside and not fits(start, split - 1, room):
-                    continue
-                seconds = sum(stage.forward_seconds for stage in stages[start:split])
-                ways.append((seconds + later + again, (part, *rest)))
-        return min(ways, key=lambda way: way[0])
-
-    @cache
-    def fits(start, end, room):
-        needs = lab.kept_needs(stages, start, end)
-        return needs <= room and (
-            start == end or fits(start + 1, end, room - stages[start].saved_bytes)
-        )
-
-    return best(0, len(stages) - 1, room)
+keeps_everything = wrong(
+    "It keeps everything",
+    "return fastest(0, len(stages) - 1, budget_bytes - stages[0].input_bytes)[1]",
+    "return tuple(range(len(stages)))",
+)
+refuses_nothing = wrong(
+    "a tree came back for a budget that no tree fits into",
+    'raise ValueError(f"{budget_bytes} bytes are too few: at least {floor} bytes.")',
+    "budget_bytes = floor",
+)
+names_no_floor = wrong(
+    "a ValueError that names the smallest budget in bytes is wanted",
+    "{floor} bytes",
+    "{floor / 1024:.1f} KiB",
+)
+refuses_the_floor_itself = wrong(
+    "the budget is the smallest one, and that is enough", "< floor", "<= floor"
+)
+forgets_the_input = wrong(
+    "The chain's own input is held all the time", " - stages[0].input_bytes", ""
+)
+keeps_as_at_the_end = wrong(
+    "`kept_needs` was asked for the end of the chain",
+    "kept_needs(stages, start, end)",
+    "kept_needs(stages, start, len(stages) - 1)",
+)
+drops_as_at_the_end = wrong(
+    "`dropped_needs` was asked for the end of the chain",
+    "split, end) <=",
+    "split, len(stages) - 1) <=",
+)
+stays_at_the_floor = wrong(
+    "it is the tree with the smallest peak", "budget_bytes - stages", "floor - stages"
+)
+sorts_the_ways = right(
+    "min(ways, key=lambda way: way[0])", "sorted(ways, key=lambda way: way[0])[0]"
+)
 
 
 def refuse(stages, budget_bytes):
@@ -47,67 +52,34 @@ def refuse(stages, budget_bytes):
         raise ValueError(f"{budget_bytes} bytes are too few: at least {floor:,} are needed.")
 
 
-def room_of(stages, budget_bytes):
-    refuse(stages, budget_bytes)
-    return budget_bytes - stages[0].input_bytes
-
-
-@wrong("It keeps everything")
-def keeps_everything(stages, budget_bytes):
-    refuse(stages, budget_bytes)
-    return tuple(range(len(stages)))
-
-
-@wrong("a tree came back for a budget that no tree fits into")
-def refuses_nothing(stages, budget_bytes):
-    floor = solved("lab04").smallest_budget(stages)
-    return fastest(stages, max(floor, budget_bytes) - stages[0].input_bytes)[1]
-
-
-@wrong("a ValueError that names the smallest budget in bytes is wanted")
-def names_no_floor(stages, budget_bytes):
-    if budget_bytes < (floor := solved("lab04").smallest_budget(stages)):
-        raise ValueError(f"{budget_bytes} bytes are too few: at least {floor / 1024:.1f} KiB.")
-    return fastest(stages, budget_bytes - stages[0].input_bytes)[1]
-
-
-@wrong("the budget is the smallest one, and that is enough")
-def refuses_the_floor_itself(stages, budget_bytes):
-    refuse(stages, budget_bytes - 1)
-    return fastest(stages, room_of(stages, budget_bytes))[1]
-
-
-@wrong("The chain's own input is held all the time")
-def forgets_the_input(stages, budget_bytes):
-    refuse(stages, budget_bytes)
-    return fastest(stages, budget_bytes)[1]
-
-
-@wrong("`kept_needs` was asked for the end of the chain")
-def keeps_as_at_the_end(stages, budget_bytes):
-    return fastest(stages, room_of(stages, budget_bytes), slip="kept")[1]
-
-
-@wrong("`dropped_needs` was asked for the end of the chain")
-def drops_as_at_the_end(stages, budget_bytes):
-    return fastest(stages, room_of(stages, budget_bytes), slip="dropped")[1]
-
-
-@wrong("it is the tree with the smallest peak")
-def stays_at_the_floor(stages, budget_bytes):
-    refuse(stages, budget_bytes)
-    return fastest(stages, solved("lab04").smallest_budget(stages) - stages[0].input_bytes)[1]
-
-
 @wrong("it is the best tree without a segment inside a segment")
 def nests_nothing(stages, budget_bytes):
-    room = room_of(stages, budget_bytes)
+    lab, last = solved("lab04"), len(stages) - 1
 
-    def kept(start, end, room):
-        return 0.0, tuple(range(start, end + 1))
+    @cache
+    def fits(start, end, room):
+        inside = room - stages[start].saved_bytes
+        fits_itself = lab.kept_needs(stages, start, end) <= room
+        return fits_itself and (start == end or fits(start + 1, end, inside))
 
-    seconds, tree = fastest(stages, room, inside=kept)
-    return tree if seconds < math.inf else fastest(stages, room)[1]
+    @cache
+    def best(start, room):
+        ways = [(math.inf, ())]
+        if lab.kept_needs(stages, start, last) <= room:
+            if start == last:
+                return 0.0, (start,)
+            seconds, rest = best(start + 1, room - stages[start].saved_bytes)
+            ways.append((seconds, (start, *rest)))
+        for split in range(start + 1, last + 1):
+            needs = lab.dropped_needs(stages, start, split, last)
+            if needs <= room and fits(start, split - 1, room):
+                later, rest = best(split, room - stages[split].input_bytes)
+                seconds = sum(stage.forward_seconds for stage in stages[start:split])
+                ways.append((seconds + later, (tuple(range(start, split)), *rest)))
+        return min(ways, key=lambda way: way[0])
+
+    any_tree = lab.fastest_tree(stages, budget_bytes)
+    return best(0, budget_bytes - stages[0].input_bytes)[1] or any_tree
 
 
 @wrong("is every way tried")
@@ -118,17 +90,12 @@ def keeps_what_fits_at_the_end(stages, budget_bytes):
         tree = (*((index,) for index in range(first)), *range(first, count))
         if planning.simulate(stages, tree).peak_bytes <= budget_bytes:
             return tree
-    return fastest(stages, room_of(stages, budget_bytes))[1]
+    return solved("lab04").fastest_tree(stages, budget_bytes)
 
 
 @wrong("planning.solve and planning.floor_bytes are the library's solver")
 def asks_the_solver(stages, budget_bytes):
     return solve(stages, budget_bytes=budget_bytes).tree
-
-
-@right
-def with_every_word_right(stages, budget_bytes):
-    return fastest(stages, room_of(stages, budget_bytes))[1]
 
 
 @right

@@ -8,120 +8,63 @@ from torch.utils.checkpoint import checkpoint
 
 from wrong_answers import right, wrong
 
-
-@contextmanager
-def set_by(wrapped, modules, put_back=True):
-    """Set wrapped(module, forward) as each module's forward."""
-    before = [(module, module.forward) for module in modules]
-    try:
-        for module, forward in before:
-            module.forward = wrapped(module, forward)
-        yield
-    finally:
-        for module, forward in before if put_back else []:
-            module.forward = forward
+changes_nothing = wrong(
+    "no product ran again",
+    "module.forward = partial(checkpoint, forward, use_reentrant=False)",
+    "pass",
+)
+calls_the_module = wrong(
+    "the calls never end", "partial(checkpoint, forward,", "partial(checkpoint, module,"
+)
+hides_the_arguments = wrong(
+    "in its closure, where autograd does not see them",
+    "partial(checkpoint, forward, use_reentrant=False)",
+    "lambda *args, forward=forward, **kwargs: checkpoint(\n"
+    "                lambda: forward(*args, **kwargs), use_reentrant=False\n"
+    "            )",
+)
+binds_late = wrong(
+    "does each module run its own forward?",
+    "partial(checkpoint, forward, use_reentrant=False)",
+    "lambda *args, **kwargs: checkpoint(\n"
+    "                forward, *args, use_reentrant=False, **kwargs\n"
+    "            )",
+)
+keeps_no_random_state = wrong(
+    "does a module draw the same random numbers again?",
+    "use_reentrant=False",
+    "use_reentrant=False, preserve_rng_state=False",
+)
+passes_one_tensor = wrong(
+    "take *args and **kwargs",
+    "partial(checkpoint, forward, use_reentrant=False)",
+    "lambda x, *, forward=forward: checkpoint(\n"
+    "                forward, x, use_reentrant=False\n"
+    "            )",
+)
+is_reentrant = wrong(
+    "the reentrant checkpoint takes no keyword arguments",
+    "use_reentrant=False",
+    "use_reentrant=True",
+)
+stays = wrong("put back what you changed", "module.forward = forward", "pass")
+puts_back_the_class_s = wrong(
+    "put back that one, not the class's", "module.forward = forward", "del module.forward"
+)
+forgets_errors = wrong(
+    "undo in `finally`", "finally:", "except Exception:\n        raise\n    else:"
+)
+Swallows = wrong(
+    "was swallowed: let it through", "finally:", "except Exception:\n        pass\n    finally:"
+)
+takes_the_first_alone = wrong(
+    "times the FLOPs that should run again", "in modules]", "in modules[:1]]"
+)
+is_no_context = wrong("checkpoint_only should return a context manager", "@contextmanager\n", "")
 
 
 def remade(forward, **options):
     return partial(checkpoint, forward, **{"use_reentrant": False, **options})
-
-
-@wrong("no product ran again")
-@contextmanager
-def changes_nothing(modules):
-    yield
-
-
-@wrong("the calls never end")
-def calls_the_module(modules):
-    return set_by(lambda module, forward: remade(module), modules)
-
-
-@wrong("in its closure, where autograd does not see them")
-def hides_the_arguments(modules):
-    def hidden(module, forward):
-        return lambda *args, **kwargs: remade(lambda: forward(*args, **kwargs))()
-
-    return set_by(hidden, modules)
-
-
-@wrong("does each module run its own forward?")
-@contextmanager
-def binds_late(modules):
-    before = [(module, module.forward) for module in modules]
-    for module, forward in before:
-        module.forward = lambda *args, **kwargs: remade(forward)(*args, **kwargs)  # noqa: B023
-    try:
-        yield
-    finally:
-        for module, own in before:
-            module.forward = own
-
-
-@wrong("does a module draw the same random numbers again?")
-def keeps_no_random_state(modules):
-    return set_by(lambda module, forward: remade(forward, preserve_rng_state=False), modules)
-
-
-@wrong("take *args and **kwargs")
-def passes_one_tensor(modules):
-    return set_by(lambda module, forward: lambda x: remade(forward)(x), modules)
-
-
-@wrong("the reentrant checkpoint takes no keyword arguments")
-def is_reentrant(modules):
-    return set_by(lambda module, forward: remade(forward, use_reentrant=True), modules)
-
-
-@wrong("put back what you changed")
-def stays(modules):
-    return set_by(lambda module, forward: remade(forward), modules, put_back=False)
-
-
-@wrong("put back that one, not the class's")
-@contextmanager
-def puts_back_the_class_s(modules):
-    with set_by(lambda module, forward: remade(forward), modules, put_back=False):
-        try:
-            yield
-        finally:
-            for module in modules:
-                del module.forward
-
-
-@wrong("undo in `finally`")
-@contextmanager
-def forgets_errors(modules):
-    before = [(module, module.forward) for module in modules]
-    for module, forward in before:
-        module.forward = remade(forward)
-    yield
-    for module, forward in before:
-        module.forward = forward
-
-
-@wrong("was swallowed: let it through")
-class Swallows:
-    def __init__(self, modules):
-        self.inside = set_by(lambda module, forward: remade(forward), modules)
-
-    def __enter__(self):
-        self.inside.__enter__()
-
-    def __exit__(self, *error):
-        self.inside.__exit__(None, None, None)
-        return True
-
-
-@wrong("times the FLOPs that should run again")
-def takes_the_first_alone(modules):
-    return set_by(lambda module, forward: remade(forward), modules[:1])
-
-
-@wrong("checkpoint_only should return a context manager")
-def is_no_context(modules):
-    for module in modules:
-        module.forward = remade(module.forward)
 
 
 @right

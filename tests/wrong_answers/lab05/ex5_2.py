@@ -4,18 +4,58 @@ from functools import cache
 
 from wrong_answers import right, wrong
 
+looks_one_step_back = wrong(
+    "only the operations that make a dropped tensor itself",
+    "            missing = missing | (set(op.reads) - kept)\n",
+    "",
+)
+runs_again_where_all_results_are_missing = wrong(
+    "all of its results are missing", "missing & set(op.writes)", "set(op.writes) <= missing"
+)
+goes_back_to_the_input = wrong(
+    "what is kept need not be made", "(set(op.reads) - kept)", "set(op.reads)"
+)
+makes_everything = wrong(
+    "your sum makes all that is not kept", "missing & set(op.writes)", "set(op.writes) - kept"
+)
+gives_freed_bytes = wrong(
+    "the bytes are those of what backward needs and you drop",
+    "for name in kept)",
+    "for name in tape.needed - kept)",
+)
+counts_needed_bytes = wrong(
+    "the bytes leave out kept tensors that backward never asks for",
+    "for name in kept)",
+    "for name in tape.needed & kept)",
+)
+counts_every_write = wrong(
+    "once for each operation that writes it",
+    "for name in kept)",
+    "for op in tape.ops for name in op.writes if name in kept)",
+)
+gives_the_flops_alone = wrong(
+    "2 values are wanted, the bytes and the FLOPs",
+    "sum(tape.num_bytes[name] for name in kept), flops",
+    "flops",
+)
+takes_from_the_tape = wrong(
+    "your function changed `tape` or `kept`",
+    "    return sum",
+    "    tape.needed.difference_update(kept)\n    return sum",
+)
+
 
 def bytes_of(tape, names):
     return sum(tape.num_bytes[name] for name in names)
 
 
-def swept(tape, kept, wanted=None, stop=True):
-    """The right FLOPs where no word is given: once through the tape, from its end."""
+def swept(tape, kept, wanted=None):
+    """The right FLOPs: once through the tape, from its end."""
     must, flops = set(tape.needed if wanted is None else wanted) - set(kept), 0
     for op in reversed(tape.ops):
         if must & set(op.writes):
             flops += op.flops
-            must |= set(op.reads) - (set(kept) if stop else set())
+            must |= set(op.reads) - set(kept)
     return flops
 
 
@@ -36,37 +76,10 @@ def followed(tape, kept, makers):
     return bytes_of(tape, kept), sum(op.flops for op in again)
 
 
-@wrong("only the operations that make a dropped tensor itself")
-def looks_one_step_back(tape, kept):
-    dropped = tape.needed - kept
-    flops = sum(op.flops for op in tape.ops if dropped & set(op.writes))
-    return bytes_of(tape, kept), flops
-
-
 @wrong("an operation that several dropped tensors go back to")
 def adds_up_the_prices(tape, kept):
     flops = sum(swept(tape, kept, {name}) for name in tape.needed - kept)
     return bytes_of(tape, kept), flops
-
-
-@wrong("all of its results are missing")
-def runs_again_where_all_results_are_missing(tape, kept):
-    must, flops = tape.needed - kept, 0
-    for op in reversed(tape.ops):
-        if set(op.writes) <= must:
-            flops += op.flops
-            must |= set(op.reads) - kept
-    return bytes_of(tape, kept), flops
-
-
-@wrong("what is kept need not be made")
-def goes_back_to_the_input(tape, kept):
-    return bytes_of(tape, kept), swept(tape, kept, stop=False)
-
-
-@wrong("your sum makes all that is not kept")
-def makes_everything(tape, kept):
-    return bytes_of(tape, kept), sum(op.flops for op in tape.ops if not kept >= set(op.writes))
 
 
 @wrong("made by the last operation alone that writes it")
@@ -78,34 +91,6 @@ def remembers_the_last_writer(tape, kept):
 @wrong("made by the first operation alone that writes it")
 def remembers_the_first_writer(tape, kept):
     return followed(tape, kept, {n: op for op in reversed(tape.ops) for n in op.writes})
-
-
-@wrong("the bytes are those of what backward needs and you drop")
-def gives_freed_bytes(tape, kept):
-    return bytes_of(tape, tape.needed - kept), swept(tape, kept)
-
-
-@wrong("the bytes leave out kept tensors that backward never asks for")
-def counts_needed_bytes(tape, kept):
-    return bytes_of(tape, tape.needed & kept), swept(tape, kept)
-
-
-@wrong("once for each operation that writes it")
-def counts_every_write(tape, kept):
-    written = [name for op in tape.ops for name in op.writes if name in kept]
-    return bytes_of(tape, written), swept(tape, kept)
-
-
-@wrong("2 values are wanted, the bytes and the FLOPs")
-def gives_the_flops_alone(tape, kept):
-    return swept(tape, kept)
-
-
-@wrong("your function changed `tape` or `kept`")
-def takes_from_the_tape(tape, kept):
-    cost = bytes_of(tape, kept), swept(tape, kept)
-    tape.needed.difference_update(kept)
-    return cost
 
 
 @right

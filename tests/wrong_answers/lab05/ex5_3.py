@@ -1,106 +1,72 @@
 """Answers to 5.3, contexts that keep chosen products."""
 
 from functools import partial
-from itertools import count
 
-import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
 from torch.utils.flop_counter import flop_registry
 
 from wrong_answers import right, wrong
 
+keeps_nothing = wrong(
+    "every product ran again: nothing was kept",
+    "CheckpointPolicy.MUST_SAVE",
+    "CheckpointPolicy.PREFER_RECOMPUTE",
+)
+keeps_all = wrong("no product ran again", "number in numbers", "number >= 0")
+keeps_the_others = wrong(
+    "those that should be kept ran again", "number in numbers", "number not in numbers"
+)
+keeps_by_name = wrong(
+    "an operation's name does not tell them apart",
+    "contexts(policy)",
+    "contexts([torch.ops.aten.addmm.default])",
+)
+counts_both_runs_as_one = wrong(
+    "each run counts from 0, and context.is_recompute",
+    "seen[context.is_recompute]\n",
+    "seen[False]\n",
+    "seen[context.is_recompute] +",
+    "seen[False] +",
+)
+counts_from_one = wrong("yours counts from 1", "{False: 0, True: 0}", "{False: 1, True: 1}")
+counts_on_in_the_next_segment = wrong(
+    "each segment counts for itself",
+    "        seen = {False: 0, True: 0}\n",
+    "",
+    "    def contexts",
+    "    seen = {False: 0, True: 0}\n\n    def contexts",
+)
+keeps_what_costs_nothing = wrong(
+    "written in place after it was kept",
+    "(op):\n                return CheckpointPolicy.PREFER_RECOMPUTE",
+    "(op):\n                return CheckpointPolicy.MUST_SAVE",
+)
+keeps_gelu_too = wrong(
+    "the results of other operations are to be made again",
+    "if not is_product",
+    "if op is torch.ops.aten.gelu.default:\n"
+    "                return CheckpointPolicy.MUST_SAVE\n"
+    "            if not is_product",
+)
+gives_the_contexts_themselves = wrong(
+    "and a function is wanted", "return contexts", "return contexts()"
+)
+with_counts_of_each_run = right(
+    "{False: 0, True: 0}",
+    "{is_again: iter(range(10**6)) for is_again in (False, True)}",
+    "seen[context.is_recompute]\n",
+    "next(seen[context.is_recompute])\n",
+    "            seen[context.is_recompute] += 1\n",
+    "",
+)
+
+
 KEEP, REMAKE = CheckpointPolicy.MUST_SAVE, CheckpointPolicy.PREFER_RECOMPUTE
 
 
 def is_product(op):
     return op.overloadpacket in flop_registry
-
-
-def counted(is_kept, also=lambda op: False, start=0):
-    """Make contexts by a policy that numbers the products of each run."""
-
-    def contexts():
-        numbers = {False: count(start), True: count(start)}
-
-        def policy(context, op, *args, **kwargs):
-            if not is_product(op):
-                return KEEP if also(op) else REMAKE
-            return KEEP if is_kept(next(numbers[context.is_recompute])) else REMAKE
-
-        return create_selective_checkpoint_contexts(policy)
-
-    return contexts
-
-
-@wrong("every product ran again: nothing was kept")
-def keeps_nothing(numbers):
-    return counted(lambda number: False)
-
-
-@wrong("no product ran again")
-def keeps_all(numbers):
-    return counted(lambda number: True)
-
-
-@wrong("those that should be kept ran again")
-def keeps_the_others(numbers):
-    return counted(lambda number: number not in numbers)
-
-
-@wrong("an operation's name does not tell them apart")
-def keeps_by_name(numbers):
-    return partial(create_selective_checkpoint_contexts, [torch.ops.aten.addmm.default])
-
-
-@wrong("each run counts from 0, and context.is_recompute")
-def counts_both_runs_as_one(numbers):
-    def contexts():
-        places = count()
-
-        def policy(context, op, *args, **kwargs):
-            kept = is_product(op) and next(places) in numbers
-            return KEEP if kept else REMAKE
-
-        return create_selective_checkpoint_contexts(policy)
-
-    return contexts
-
-
-@wrong("yours counts from 1")
-def counts_from_one(numbers):
-    return counted(numbers.__contains__, start=1)
-
-
-@wrong("each segment counts for itself")
-def counts_on_in_the_next_segment(numbers):
-    counts = {False: count(), True: count()}
-
-    def policy(context, op, *args, **kwargs):
-        kept = is_product(op) and next(counts[context.is_recompute]) in numbers
-        return KEEP if kept else REMAKE
-
-    return partial(create_selective_checkpoint_contexts, policy)
-
-
-@wrong("written in place after it was kept")
-def keeps_what_costs_nothing(numbers):
-    return counted(numbers.__contains__, lambda op: True)
-
-
-@wrong("the results of other operations are to be made again")
-def keeps_gelu_too(numbers):
-    return counted(numbers.__contains__, lambda op: op is torch.ops.aten.gelu.default)
-
-
-@wrong("and a function is wanted")
-def gives_the_contexts_themselves(numbers):
-    return counted(numbers.__contains__)()
-
-
-@right
-def with_counts_of_each_run(numbers):
-    return counted(numbers.__contains__)
 
 
 @right

@@ -5,6 +5,15 @@ import itertools
 from tutorial_lib.instruments import planning
 from wrong_answers import right, wrong
 
+ignores_the_budget = wrong(
+    "every part has its fewest FLOPs",
+    "list(min(best.values())[1])",
+    "[min(range(len(p)), key=lambda i, p=p: p[i].flops) for p in parts]",
+)
+pops_the_parts = wrong(
+    "is another after your call", "    return list", "    parts.clear()\n    return list"
+)
+
 
 def held(options):
     """Give the most bytes held at once; the process of a graded answer does not see the check's."""
@@ -27,19 +36,6 @@ def tried(parts, budget, peak=held, best=flops):
     if not ways:
         raise ValueError(f"nothing fits into {budget} bytes.")
     return min(ways)[1]
-
-
-@wrong("every part has its fewest FLOPs")
-def ignores_the_budget(parts, budget):
-    tried(parts, budget)
-    return [min(range(len(part)), key=lambda i: part[i].flops) for part in parts]
-
-
-@wrong("is another after your call")
-def pops_the_parts(parts, budget):
-    chosen = tried(list(parts), budget)
-    parts.clear()
-    return chosen
 
 
 @wrong("that is the least memory possible")

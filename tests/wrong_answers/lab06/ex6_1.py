@@ -8,102 +8,76 @@ from torch import nn
 from tutorial_lib.checks import assert_same_training
 from wrong_answers import right, solved, wrong
 
+looks_at_the_end = wrong(
+    "these steps clear their gradients before they return", "gradients[0]", "gradient_vector(twin)"
+)
+lets_the_second_draw_on = wrong(
+    "the second drew other masks",
+    "        torch.set_rng_state(random_state)\n        twin",
+    "        twin",
+)
+leaves_the_random_state = wrong(
+    "a comparison draws nothing from the training",
+    "    torch.set_rng_state(random_state)\n    return",
+    "    return",
+)
+compares_norms = wrong(
+    "not the difference of the norms", "gradients[0]", "gradients[0].norm().reshape(1)"
+)
+compares_parameters_first = wrong(
+    "compare the gradients too, and first",
+    '"gradients": gradients[0], "parameters": weights',
+    '"parameters": weights, "gradients": gradients[0]',
+)
+asks_whether_it_is_beyond = wrong(
+    "every comparison with nan is False",
+    "    return first_beyond(seen, wanted, tolerance)",
+    "    found = {part: relative(seen[part], wanted[part]) for part in wanted}\n"
+    "    beyond = [item for item in found.items() if item[1] > tolerance]\n"
+    "    return beyond[0] if beyond else ('nothing', max(found.values()))",
+)
+measures_something_else = wrong(
+    "which is not the norm of the difference divided by",
+    "return first_beyond(seen, wanted, tolerance)",
+    "part, difference = first_beyond(seen, wanted, tolerance)\n    return part, 2 * difference",
+)
+compares_losses_in_float32 = wrong(
+    "too little for float32", "dtype=torch.float64", "dtype=torch.float32"
+)
+has_a_tolerance_of_its_own = wrong(
+    "differ by less than the tolerance", "wanted, tolerance)", "wanted, 1e-12)"
+)
+finds_nothing_and_no_difference = wrong(
+    "is not the largest of the three differences",
+    "return first_beyond(seen, wanted, tolerance)",
+    "part, difference = first_beyond(seen, wanted, tolerance)\n"
+    "    return part, 0.0 if part == 'nothing' else difference",
+)
+asks_the_gradients_first = wrong(
+    "the first is asked for, and not the largest",
+    '"loss": loss, "gradients": gradients[0]',
+    '"gradients": gradients[0], "loss": loss',
+)
+leaves_it_in_eval = wrong(
+    "a module is in another mode after your call",
+    "    return first",
+    "    model.eval()\n    return first",
+)
+runs_on_the_model = wrong(
+    "run each step on a deep copy of its own",
+    "    return first",
+    "    step_a(model, make_optimizer(model.parameters()))\n    return first",
+)
+says_yes_or_no = wrong(
+    "a pair is to be returned", "wanted, tolerance)", "wanted, tolerance)[0] == 'nothing'"
+)
+runs_the_second_first = right(
+    "wanted, seen = observe(step_a), observe(step_b)",
+    "seen, wanted = observe(step_b), observe(step_a)",
+)
+
+
 LAB = solved("lab06")
-
-
-def with_slips(
-    at_the_end=False,
-    keep_random=True,
-    seed=True,
-    by_norms=False,
-    is_far=None,
-    parts=None,
-    twice=1,
-    loss_dtype=torch.float64,
-):
-    """The solution, with what it looks at and what it leaves to choose."""
-
-    def first_difference(step_a, step_b, model, make_optimizer, tolerance):
-        state, found = torch.get_rng_state(), []
-        for step in (step_a, step_b):
-            if seed:
-                torch.set_rng_state(state)
-            twin, seen = copy.deepcopy(model), []
-            optimizer = make_optimizer(twin.parameters())
-            optimizer.register_step_pre_hook(
-                lambda *_, twin=twin, seen=seen: seen.append(LAB.gradient_vector(twin))
-            )
-            loss = torch.tensor([step(twin, optimizer)], dtype=loss_dtype)
-            gradients = LAB.gradient_vector(twin) if at_the_end else seen[0]
-            if by_norms:
-                gradients = gradients.norm().reshape(1)
-            found.append((loss, gradients, LAB.vector(twin.parameters())))
-        if keep_random:
-            torch.set_rng_state(state)
-        names = ("loss", "gradients", "parameters")
-        far = is_far or (lambda difference: not difference <= tolerance)
-        differences = {
-            name: twice * LAB.relative(b, a) for name, a, b in zip(names, *found, strict=True)
-        }
-        for name in parts or names:
-            if far(differences[name]) and differences[name] != 0:
-                return name, differences[name]
-        return "nothing", max(differences.values())
-
-    return first_difference
-
-
-looks_at_the_end = wrong("these steps clear their gradients before they return")(
-    with_slips(at_the_end=True)
-)
-lets_the_second_draw_on = wrong("the second drew other masks")(with_slips(seed=False))
-leaves_the_random_state = wrong("a comparison draws nothing from the training")(
-    with_slips(keep_random=False)
-)
-compares_norms = wrong("not the difference of the norms")(with_slips(by_norms=True))
-compares_parameters_first = wrong("compare the gradients too, and first")(
-    with_slips(parts=("loss", "parameters", "gradients"))
-)
-asks_whether_it_is_beyond = wrong("every comparison with nan is False")(
-    with_slips(is_far=lambda difference: difference > 1e-9)
-)
-measures_something_else = wrong("which is not the norm of the difference divided by")(
-    with_slips(twice=2)
-)
-compares_losses_in_float32 = wrong("too little for float32")(with_slips(loss_dtype=None))
-has_a_tolerance_of_its_own = wrong("differ by less than the tolerance")(
-    with_slips(is_far=lambda difference: not difference <= 1e-12)
-)
-
-
-@wrong("is not the largest of the three differences")
-def finds_nothing_and_no_difference(step_a, step_b, model, make_optimizer, tolerance):
-    part, difference = with_slips()(step_a, step_b, model, make_optimizer, tolerance)
-    return part, 0.0 if part == "nothing" else difference
-
-
-@wrong("the first is asked for, and not the largest")
-def asks_the_gradients_first(*arguments):
-    return with_slips(parts=("gradients", "loss", "parameters"))(*arguments)
-
-
-@wrong("a module is in another mode after your call")
-def leaves_it_in_eval(step_a, step_b, model, make_optimizer, tolerance):
-    found = with_slips()(step_a, step_b, model, make_optimizer, tolerance)
-    model.eval()
-    return found
-
-
-@wrong("run each step on a deep copy of its own")
-def runs_on_the_model(step_a, step_b, model, make_optimizer, tolerance):
-    found = with_slips()(step_a, step_b, model, make_optimizer, tolerance)
-    step_a(model, make_optimizer(model.parameters()))
-    return found
-
-
-@wrong("a pair is to be returned")
-def says_yes_or_no(step_a, step_b, model, make_optimizer, tolerance):
-    return with_slips()(step_a, step_b, model, make_optimizer, tolerance)[0] == "nothing"
 
 
 @wrong("assert_same_training is what you are writing")
@@ -169,6 +143,3 @@ def in_place_and_put_back(step_a, step_b, model, make_optimizer, tolerance):
     differences = dict(zip(names, map(LAB.relative, *reversed(found)), strict=True))
     beyond = [item for item in differences.items() if not item[1] <= tolerance]
     return beyond[0] if beyond else ("nothing", max(differences.values()))
-
-
-just_so = right(with_slips())

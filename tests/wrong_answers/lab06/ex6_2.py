@@ -3,151 +3,76 @@
 from itertools import islice
 
 import torch
-from torch.nn import functional as F
 
 from wrong_answers import right, wrong
 
-
-def with_slips(
-    weight=lambda y, window, num: len(y) / sum(len(t) for _, t in window),
-    zero="window",
-    log=float,
-    short=True,
-    read=islice,
-    graphs=False,
-):
-    """The solution, with the weight, the zeroing, the reading and the log to choose."""
-
-    def train_epoch(model, optimizer, micro_batches, num):
-        micro_batches, losses = iter(micro_batches), []
-        if zero == "epoch":
-            optimizer.zero_grad()
-        while window := list(read(micro_batches, num)):
-            if len(window) < num and not short:
-                break
-            if zero == "window":
-                optimizer.zero_grad()
-            total = 0.0
-            for x, y in window:
-                if zero == "micro-batch":
-                    optimizer.zero_grad()
-                loss = model.loss(x, y) * weight(y, window, num)
-                if not graphs:
-                    loss.backward()
-                    loss = log(loss)
-                total = total + loss
-            if graphs:
-                total.backward()
-                total = total.item()
-            optimizer.step()
-            losses.append(total)
-        return losses
-
-    return train_epoch
-
-
-divides_by_nothing = wrong("the micro-batches' means were added up")(
-    with_slips(weight=lambda y, window, num: 1)
+divides_by_nothing = wrong("the micro-batches' means were added up", " * (len(y) / num_images)", "")
+divides_by_num = wrong("micro-batches that were asked for", "len(y) / num_images", "1 / num")
+means_of_means = wrong("each micro-batch counts the same", "len(y) / num_images", "1 / len(window)")
+weighs_in_float32 = wrong("which is float32's rounding", "(len(y) /", "(torch.tensor(len(y)) /")
+zeroes_in_the_loop = wrong(
+    "only the last micro-batch is in the gradient",
+    "            loss =",
+    "            optimizer.zero_grad()\n            loss =",
 )
-divides_by_num = wrong("micro-batches that were asked for")(
-    with_slips(weight=lambda y, window, num: 1 / num)
+never_zeroes = wrong("what was handed over in .grad", "        optimizer.zero_grad()\n", "")
+zeroes_once_an_epoch = wrong(
+    "what the window before left in .grad",
+    "        optimizer.zero_grad()\n",
+    "",
+    "    while",
+    "    optimizer.zero_grad()\n    while",
 )
-means_of_means = wrong("each micro-batch counts the same")(
-    with_slips(weight=lambda y, window, num: 1 / len(window))
+drops_the_last = wrong(
+    "micro-batches, and counts.",
+    "        num_images",
+    "        if len(window) < num:\n            break\n        num_images",
 )
-weighs_in_float32 = wrong("which is float32's rounding")(
-    with_slips(weight=lambda y, w, num: torch.tensor(len(y)) / sum(len(t) for _, t in w))
+keeps_all_graphs = wrong(
+    "Added losses keep all their graphs",
+    "            loss.backward()\n            losses[-1] += loss.item()",
+    "            losses[-1] += loss\n"
+    "        losses[-1].backward()\n"
+    "        losses[-1] = losses[-1].item()",
 )
-zeroes_in_the_loop = wrong("only the last micro-batch is in the gradient")(
-    with_slips(zero="micro-batch")
+returns_tensors = wrong("is a tensor, and should be a float", "loss.item()", "loss.detach()")
+reads_seven = wrong(
+    "the first update has 7 of the micro-batches in it",
+    "(micro_batches, num)",
+    "(micro_batches, 7)",
 )
-never_zeroes = wrong("what was handed over in .grad")(with_slips(zero="never"))
-zeroes_once_an_epoch = wrong("what the window before left in .grad")(with_slips(zero="epoch"))
-drops_the_last = wrong("micro-batches, and counts.")(with_slips(short=False))
-keeps_all_graphs = wrong("Added losses keep all their graphs")(with_slips(graphs=True))
-returns_tensors = wrong("is a tensor, and should be a float")(with_slips(log=torch.Tensor.detach))
-
-
-reads_seven = wrong("the first update has 7 of the micro-batches in it")(
-    with_slips(read=lambda micro_batches, num: islice(micro_batches, 7))
+begins_anew = wrong("call iter once, before the loop", "iter(micro_batches)", "micro_batches")
+goes_past_the_hooks = wrong(
+    "write model(x), and not model.forward(x)",
+    "model.loss(x, y) * (len(y) / num_images)",
+    'F.cross_entropy(model.forward(x), y, reduction="sum") / num_images',
 )
-
-
-@wrong("call iter once, before the loop")
-def begins_anew(model, optimizer, micro_batches, num):
-    losses = []
-    while window := list(islice(micro_batches, num)):
-        losses += with_slips()(model, optimizer, window, num)
-    return losses
-
-
-@wrong("write model(x), and not model.forward(x)")
-def goes_past_the_hooks(model, optimizer, micro_batches, num):
-    micro_batches, losses = iter(micro_batches), []
-    while window := list(islice(micro_batches, num)):
-        count = sum(len(y) for _, y in window)
-        optimizer.zero_grad()
-        losses.append(0.0)
-        for x, y in window:
-            loss = F.cross_entropy(model.forward(x), y, reduction="sum") / count
-            loss.backward()
-            losses[-1] += loss.item()
-        optimizer.step()
-    return losses
-
-
-@wrong("updates, and there are 1 windows")
-def updates_with_an_empty_window(model, optimizer, micro_batches, num):
-    losses = with_slips()(model, optimizer, micro_batches, num)
-    optimizer.zero_grad()
-    if len(losses) == 1:
-        optimizer.step()
-    return losses
-
-
-@wrong("the first update has 1 of the micro-batches in it")
-def updates_each_time(model, optimizer, micro_batches, num):
-    losses = []
-    for x, y in micro_batches:
-        optimizer.zero_grad()
-        loss = model.loss(x, y)
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
-    return losses
-
-
-@wrong("rows at once, and the largest micro-batch")
-def puts_them_together(model, optimizer, micro_batches, num):
-    losses, micro_batches = [], iter(micro_batches)
-    while window := list(islice(micro_batches, num)):
-        optimizer.zero_grad()
-        loss = model.loss(*(torch.cat(parts) for parts in zip(*window, strict=True)))
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
-    return losses
-
-
-@wrong("an epoch does not fit into memory")
-def reads_the_epoch(model, optimizer, micro_batches, num):
-    return with_slips()(model, optimizer, list(micro_batches), num)
-
-
-@wrong("it is the mean of the micro-batches' means")
-def logs_a_mean_of_means(model, optimizer, micro_batches, num):
-    losses, micro_batches = [], iter(micro_batches)
-    while window := list(islice(micro_batches, num)):
-        count = sum(len(y) for _, y in window)
-        optimizer.zero_grad()
-        means = []
-        for x, y in window:
-            loss = model.loss(x, y)
-            (loss * len(y) / count).backward()
-            means.append(loss.item())
-        optimizer.step()
-        losses.append(sum(means) / len(means))
-    return losses
+updates_with_an_empty_window = wrong(
+    "updates, and there are 1 windows",
+    "    return losses",
+    "    optimizer.zero_grad()\n"
+    "    if len(losses) == 1:\n"
+    "        optimizer.step()\n"
+    "    return losses",
+)
+updates_each_time = wrong(
+    "the first update has 1 of the micro-batches in it",
+    "(micro_batches, num)",
+    "(micro_batches, 1)",
+)
+puts_them_together = wrong(
+    "rows at once, and the largest micro-batch",
+    "        num_images",
+    "        window = [tuple(map(torch.cat, zip(*window, strict=True)))]\n        num_images",
+)
+reads_the_epoch = wrong(
+    "an epoch does not fit into memory", "iter(micro_batches)", "iter(list(micro_batches))"
+)
+logs_a_mean_of_means = wrong(
+    "it is the mean of the micro-batches' means",
+    "loss.item()",
+    "loss.item() * num_images / len(y) / len(window)",
+)
 
 
 @right

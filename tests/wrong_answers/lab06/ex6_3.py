@@ -5,6 +5,81 @@ from torch.nn import functional as F
 
 from wrong_answers import right, wrong
 
+means_of_means = wrong(
+    "each micro-batch counts the same, however many targets",
+    "loss / num_targets",
+    "loss / max(1, int((targets != -100).sum())) / len(window)",
+)
+adds_means_up = wrong(
+    "the micro-batches' means were added up",
+    "loss / num_targets",
+    "loss / max(1, int((targets != -100).sum()))",
+)
+counts_before_the_shift = wrong(
+    "the labels were counted before the shift", "labels[:, 1:] !=", "labels !="
+)
+counts_masked_ones = wrong(
+    "masked labels were counted", "int((labels[:, 1:] != -100).sum())", "labels[:, 1:].numel()"
+)
+counts_every_position = wrong(
+    "every position was counted", "int((labels[:, 1:] != -100).sum())", "labels.numel()"
+)
+counts_rows = wrong(
+    "the unit of this loss is the token", "int((labels[:, 1:] != -100).sum())", "len(labels)"
+)
+predicts_the_same_token = wrong(
+    "each token is asked to predict itself",
+    "labels[:, 1:] !=",
+    "labels !=",
+    "[:, :-1], labels[:, 1:]",
+    ", labels",
+)
+shifts_the_wrong_way = wrong(
+    "guess the one before it.",
+    "labels[:, 1:] !=",
+    "labels[:, :-1] !=",
+    "[:, :-1], labels[:, 1:]",
+    "[:, 1:], labels[:, :-1]",
+)
+predicts_every_token = wrong(
+    "tokens were taken for targets",
+    "    optimizer.zero",
+    "    window = [(tokens, tokens) for tokens, _ in window]\n    optimizer.zero",
+)
+one_backward = wrong(
+    "one micro-batch's graph at a time",
+    "        loss.backward()\n        total += loss.item()\n",
+    "        total = total + loss\n    total.backward()\n",
+    "return total",
+    "return total.item()",
+)
+does_not_zero = wrong("what was handed over in .grad", "    optimizer.zero_grad()\n", "")
+logs_the_sum = wrong("it is the sum over all tokens", "loss.item()", "loss.item() * num_targets")
+joins_the_rows = wrong(
+    "shift, then flatten",
+    "(labels[:, 1:] !=",
+    "(labels.flatten()[1:] !=",
+    "[:, :-1], labels[:, 1:]",
+    ".flatten(0, 1)[:-1], labels.flatten()[1:]",
+    "logits.flatten(0, 1)",
+    "logits",
+)
+takes_means = wrong(
+    "is there a mean over nothing",
+    ', reduction="sum"',
+    "",
+    "loss / num_targets",
+    "loss * int((targets != -100).sum()) / num_targets",
+)
+pads_them_into_one = wrong(
+    "rows at once",
+    "    optimizer.zero",
+    "    window = [tuple(map(torch.cat, zip(*window, strict=True)))]\n    optimizer.zero",
+)
+updates_each_time = wrong(
+    "and a window is one update", "    optimizer.step", "        optimizer.step"
+)
+
 
 def shifted(logits, labels):
     return logits[:, :-1], labels[:, 1:]
@@ -12,68 +87,6 @@ def shifted(logits, labels):
 
 def targets(window):
     return sum(int((labels[:, 1:] != -100).sum()) for _, labels in window)
-
-
-def with_slips(
-    divisor=lambda labels, window: targets(window), shift=shifted, log=lambda s, n: s / n, zero=True
-):
-    """The solution, with the divisor, the shift and the log to choose."""
-
-    def token_step(model, optimizer, window):
-        if zero:
-            optimizer.zero_grad()
-        total = 0.0
-        for tokens, labels in window:
-            logits, wanted = shift(model(tokens), labels)
-            loss = F.cross_entropy(logits.flatten(0, 1), wanted.flatten(), reduction="sum")
-            (loss / divisor(labels, window)).backward()
-            total += log(loss.item(), targets(window))
-        optimizer.step()
-        return total
-
-    return token_step
-
-
-def own(labels):
-    return max(1, int((labels[:, 1:] != -100).sum()))
-
-
-means_of_means = wrong("each micro-batch counts the same, however many targets")(
-    with_slips(divisor=lambda labels, window: own(labels) * len(window))
-)
-adds_means_up = wrong("the micro-batches' means were added up")(
-    with_slips(divisor=lambda labels, window: own(labels))
-)
-counts_before_the_shift = wrong("the labels were counted before the shift")(
-    with_slips(divisor=lambda _, window: sum(int((y != -100).sum()) for _, y in window))
-)
-counts_masked_ones = wrong("masked labels were counted")(
-    with_slips(divisor=lambda _, window: sum(y[:, 1:].numel() for _, y in window))
-)
-counts_every_position = wrong("every position was counted")(
-    with_slips(divisor=lambda _, window: sum(y.numel() for _, y in window))
-)
-counts_rows = wrong("the unit of this loss is the token")(
-    with_slips(divisor=lambda _, window: sum(len(y) for _, y in window))
-)
-predicts_the_same_token = wrong("each token is asked to predict itself")(
-    with_slips(
-        shift=lambda logits, labels: (logits, labels),
-        divisor=lambda _, window: sum(int((y != -100).sum()) for _, y in window),
-    )
-)
-shifts_the_wrong_way = wrong("guess the one before it.")(
-    with_slips(
-        shift=lambda logits, labels: (logits[:, 1:], labels[:, :-1]),
-        divisor=lambda _, window: sum(int((y[:, :-1] != -100).sum()) for _, y in window),
-    )
-)
-
-
-@wrong("tokens were taken for targets")
-def predicts_every_token(model, optimizer, window):
-    count = targets(window)
-    return with_slips(divisor=lambda *_: count)(model, optimizer, [(x, x) for x, _ in window])
 
 
 @right
@@ -91,61 +104,6 @@ def by_a_closure(model, optimizer, window):
         return total
 
     return optimizer.step(closure)
-
-
-@wrong("one micro-batch's graph at a time")
-def one_backward(model, optimizer, window):
-    pairs = [shifted(model(tokens), labels) for tokens, labels in window]
-    losses = [F.cross_entropy(x.flatten(0, 1), y.flatten(), reduction="sum") for x, y in pairs]
-    optimizer.zero_grad()
-    loss = sum(losses) / targets(window)
-    loss.backward()
-    optimizer.step()
-    return loss.item()
-
-
-does_not_zero = wrong("what was handed over in .grad")(with_slips(zero=False))
-logs_the_sum = wrong("it is the sum over all tokens")(with_slips(log=lambda s, n: s))
-
-
-@wrong("shift, then flatten")
-def joins_the_rows(model, optimizer, window):
-    joined = [labels.flatten()[1:] for _, labels in window]
-    count = sum(int((wanted != -100).sum()) for wanted in joined)
-    optimizer.zero_grad()
-    total = 0.0
-    for (tokens, _), wanted in zip(window, joined, strict=True):
-        logits = model(tokens).flatten(0, 1)[:-1]
-        loss = F.cross_entropy(logits, wanted, reduction="sum") / count
-        loss.backward()
-        total += loss.item()
-    optimizer.step()
-    return total
-
-
-@wrong("is there a mean over nothing")
-def takes_means(model, optimizer, window):
-    """Each mean times its share: right, until a micro-batch has no target."""
-    optimizer.zero_grad()
-    total = 0.0
-    for tokens, labels in window:
-        logits, wanted = shifted(model(tokens), labels)
-        loss = F.cross_entropy(logits.flatten(0, 1), wanted.flatten())
-        loss = loss * int((wanted != -100).sum()) / targets(window)
-        loss.backward()
-        total += loss.item()
-    optimizer.step()
-    return total
-
-
-@wrong("rows at once")
-def pads_them_into_one(model, optimizer, window):
-    return with_slips()(model, optimizer, [tuple(map(torch.cat, zip(*window, strict=True)))])
-
-
-@wrong("and a window is one update")
-def updates_each_time(model, optimizer, window):
-    return sum(with_slips()(model, optimizer, [pair]) for pair in window if targets([pair]))
 
 
 @right

@@ -5,82 +5,61 @@ from torch.nn import functional as F
 
 from wrong_answers import right, wrong
 
-
-def with_slips(
-    *, prepare=None, scale=torch.exp, reduce=None, minimum=2, equal=True, error=ValueError
-):
-    """The solution from its parts: each maps what the solution does to what a slip does."""
-    prepare = prepare or (lambda x: F.normalize(x, dim=1))
-    reduce = reduce or mean_of_both
-
-    def contrastive_loss(images, texts, log_scale):
-        if len(images) < minimum or (equal and len(images) != len(texts)):
-            raise error(f"{len(images)} images and {len(texts)} texts came.")
-        logits = scale(log_scale) * prepare(images) @ prepare(texts).T
-        return reduce(logits)
-
-    return contrastive_loss
-
-
-def one_way(logits):
-    return F.cross_entropy(logits, torch.arange(len(logits)))
-
-
-def mean_of_both(logits):
-    return (one_way(logits) + one_way(logits.T)) / 2
-
-
-def by_exponentials(logits):
-    ratios = logits.exp() / logits.exp().sum(1, keepdim=True)
-    back = logits.exp() / logits.exp().sum(0)
-    return -(ratios.diagonal().log() + back.diagonal().log()).mean() / 2
-
-
-def without_the_pair_itself(logits):
-    own = torch.eye(len(logits), dtype=torch.bool)
-    others = logits.masked_fill(own, -torch.inf)
-    return (
-        (torch.logsumexp(others, 1) + torch.logsumexp(others, 0)) / 2 - logits.diagonal()
-    ).mean()
-
-
-def summed(logits):
-    return mean_of_both(logits) * len(logits)
-
-
-only_images_look = wrong("in which an image looks for its text")(with_slips(reduce=one_way))
-only_texts_look = wrong("in which a text looks for its image")(
-    with_slips(reduce=lambda logits: one_way(logits.T))
+only_images_look = wrong(
+    "in which an image looks for its text",
+    "(F.cross_entropy(logits, labels) + F.cross_entropy(logits.T, labels)) / 2",
+    "F.cross_entropy(logits, labels)",
 )
-adds_the_two = wrong("the mean of the two directions, not their sum")(
-    with_slips(reduce=lambda logits: 2 * mean_of_both(logits))
+only_texts_look = wrong(
+    "in which a text looks for its image",
+    "(F.cross_entropy(logits, labels) + F.cross_entropy(logits.T, labels)) / 2",
+    "F.cross_entropy(logits.T, labels)",
 )
-sums_over_pairs = wrong("a batch twice as large would count twice")(with_slips(reduce=summed))
-compares_raw_one_way = wrong("or two of them at once")(
-    with_slips(prepare=lambda x: x, reduce=one_way)
+adds_the_two = wrong("the mean of the two directions, not their sum", "labels)) / 2", "labels))")
+sums_over_pairs = wrong(
+    "a batch twice as large would count twice", "labels)) / 2", "labels)) / 2 * len(images)"
 )
-compares_raw = wrong("give each row length 1 first")(with_slips(prepare=lambda x: x))
-takes_the_logarithm_as_scale = wrong("take its exponential")(with_slips(scale=lambda s: s))
-divides_by_the_scale = wrong("it is one over a temperature")(
-    with_slips(scale=lambda s: torch.exp(-s))
+compares_raw_one_way = wrong(
+    "or two of them at once",
+    "    images, texts = F.normalize(images, dim=1), F.normalize(texts, dim=1)\n",
+    "",
+    "(F.cross_entropy(logits, labels) + F.cross_entropy(logits.T, labels)) / 2",
+    "F.cross_entropy(logits, labels)",
 )
-leaves_the_pair_out = wrong("it is one of the candidates")(
-    with_slips(reduce=without_the_pair_itself)
+compares_raw = wrong(
+    "give each row length 1 first",
+    "    images, texts = F.normalize(images, dim=1), F.normalize(texts, dim=1)\n",
+    "",
 )
-overflows = wrong("is no float32 any more")(with_slips(reduce=by_exponentials))
-lets_one_pair_pass = wrong("whatever the embeddings are, and it went")(with_slips(minimum=0))
-does_not_look_at_the_rows = wrong("this came: 'IndexError")(with_slips(equal=False))
-asserts = wrong("this came: 'AssertionError")(with_slips(error=AssertionError))
-
-
-@wrong("the scale's gradient is missing")
-def takes_the_scale_out_of_the_graph(images, texts, log_scale):
-    return with_slips()(images, texts, log_scale.detach())
-
-
-@wrong("the texts' gradient is missing")
-def holds_the_texts_fixed(images, texts, log_scale):
-    return with_slips()(images, texts.detach(), log_scale)
+takes_the_logarithm_as_scale = wrong("take its exponential", "log_scale.exp()", "log_scale")
+divides_by_the_scale = wrong(
+    "it is one over a temperature", "log_scale.exp()", "(-log_scale).exp()"
+)
+leaves_the_pair_out = wrong(
+    "it is one of the candidates",
+    "    return (F.cross_entropy(logits, labels) + F.cross_entropy(logits.T, labels)) / 2",
+    "    own = torch.eye(len(images), dtype=torch.bool)\n"
+    "    others = logits.masked_fill(own, -torch.inf)\n"
+    "    both = torch.logsumexp(others, 1) + torch.logsumexp(others, 0)\n"
+    "    return (both / 2 - logits.diagonal()).mean()",
+)
+overflows = wrong(
+    "is no float32 any more",
+    "    return (F.cross_entropy(logits, labels) + F.cross_entropy(logits.T, labels)) / 2",
+    "    ratios = logits.exp() / logits.exp().sum(1, keepdim=True)\n"
+    "    back = logits.exp() / logits.exp().sum(0)\n"
+    "    return -(ratios.diagonal().log() + back.diagonal().log()).mean() / 2",
+)
+lets_one_pair_pass = wrong("whatever the embeddings are, and it went", " or len(images) < 2", "")
+does_not_look_at_the_rows = wrong("this came: 'IndexError", "len(images) != len(texts) or ", "")
+asserts = wrong("this came: 'AssertionError", "raise ValueError", "raise AssertionError")
+takes_the_scale_out_of_the_graph = wrong(
+    "the scale's gradient is missing", "log_scale.exp()", "log_scale.detach().exp()"
+)
+holds_the_texts_fixed = wrong(
+    "the texts' gradient is missing", "normalize(texts,", "normalize(texts.detach(),"
+)
+clips_the_scale_as_clip_does = right("log_scale.exp()", "log_scale.exp().clamp(max=100)")
 
 
 @right
@@ -101,11 +80,3 @@ def by_cosine_similarity(images, texts, log_scale):
     logits = F.cosine_similarity(images[:, None], texts[None], dim=-1) * torch.exp(log_scale)
     own = torch.eye(len(images), dtype=logits.dtype)
     return (F.cross_entropy(logits, own) + F.cross_entropy(logits.T, own)) / 2
-
-
-@right
-def clips_the_scale_as_clip_does(images, texts, log_scale):
-    def at_most_100(logarithm):
-        return logarithm.exp().clamp(max=100)
-
-    return with_slips(scale=at_most_100)(images, texts, log_scale)

@@ -6,6 +6,71 @@ import torch
 
 from wrong_answers import right, wrong
 
+asks_for_the_embeddings_alone = wrong(
+    "the loss's own parameter got no gradient",
+    "    loss.backward()\n",
+    "",
+    "[leaf.grad for leaf in leaves]",
+    "list(torch.autograd.grad(loss, leaves))",
+)
+returns_a_tensor = wrong("keeps its whole graph", "return loss.item()", "return loss")
+marks_what_it_was_given = wrong("need a gradient now, or hold one", ".detach()", "")
+clears_first = wrong(
+    "the gradient that the loss's parameter had before is gone",
+    "    leaves",
+    "    loss_of.zero_grad()\n    leaves",
+)
+lets_anything_pass = wrong(
+    "so the loss is not finite, and it went through", "not torch.isfinite(loss)", "False"
+)
+looks_too_late = wrong(
+    "look at the loss before you go backward",
+    "    loss.backward()\n",
+    "",
+    "    if not",
+    "    loss.backward()\n    if not",
+)
+says_little = wrong(
+    "FloatingPointError: the loss is bad",
+    'f"the loss is {loss.item()}: look at the embeddings."',
+    '"the loss is bad."',
+)
+returns_a_sum = wrong(
+    "where that of the whole batch is",
+    "return loss.item()",
+    "return loss.item() * len(embeddings[0])",
+)
+keeps_the_loss_somewhere = wrong(
+    "what holds on to the graph of the loss?",
+    "loss.backward()",
+    "loss.backward(retain_graph=True)\n    loss_of.latest = loss",
+)
+looks_for_nan_alone = wrong(
+    "every embedding was finite, and the loss inf", "not torch.isfinite(", "torch.isnan("
+)
+clears_afterwards = wrong(
+    "clear nothing once backward has run",
+    "    return loss",
+    "    loss_of.zero_grad()\n    return loss",
+)
+clips_the_scale = wrong(
+    "backward adds to it, and nothing else touches it",
+    "    return loss",
+    "    torch.nn.utils.clip_grad_norm_(loss_of.parameters(), 1.0)\n    return loss",
+)
+turns_them_round = wrong("in another order than their embeddings", "in leaves]", "in leaves[::-1]]")
+divides_by_the_rows = wrong(
+    "take them as they come, no factor", "[leaf.grad", "[leaf.grad / len(leaf)"
+)
+normalises_what_it_was_given = wrong(
+    "change no tensor and no list in place",
+    "    leaves",
+    "    for rows in embeddings:\n        rows.div_(rows.norm(dim=1, keepdim=True))\n    leaves",
+)
+as_a_list = right(
+    "loss.item(), [leaf.grad for leaf in leaves]", "[loss.item(), [leaf.grad for leaf in leaves]]"
+)
+
 
 def leaves_of(embeddings):
     return [rows.detach().requires_grad_() for rows in embeddings]
@@ -14,23 +79,6 @@ def leaves_of(embeddings):
 def finite(loss):
     if not torch.isfinite(loss):
         raise FloatingPointError(f"the loss is {loss.item()}.")
-
-
-@wrong("the loss's own parameter got no gradient")
-def asks_for_the_embeddings_alone(loss_of, embeddings):
-    leaves = leaves_of(embeddings)
-    loss = loss_of(*leaves)
-    finite(loss)
-    return loss.item(), list(torch.autograd.grad(loss, leaves))
-
-
-@wrong("keeps its whole graph")
-def returns_a_tensor(loss_of, embeddings):
-    leaves = leaves_of(embeddings)
-    loss = loss_of(*leaves)
-    finite(loss)
-    loss.backward()
-    return loss, [leaf.grad for leaf in leaves]
 
 
 @wrong("all are there at the same backward")
@@ -46,69 +94,6 @@ def holds_the_others_fixed(loss_of, embeddings):
     return loss.item(), gradients
 
 
-@wrong("need a gradient now, or hold one")
-def marks_what_it_was_given(loss_of, embeddings):
-    for rows in embeddings:
-        rows.requires_grad_()
-    loss = loss_of(*embeddings)
-    finite(loss)
-    loss.backward()
-    return loss.item(), [rows.grad for rows in embeddings]
-
-
-@wrong("the gradient that the loss's parameter had before is gone")
-def clears_first(loss_of, embeddings):
-    loss_of.zero_grad()
-    leaves = leaves_of(embeddings)
-    loss = loss_of(*leaves)
-    if not torch.isfinite(loss):
-        raise FloatingPointError(f"the loss is {loss.item()}.")
-    loss.backward()
-    return loss.item(), [leaf.grad for leaf in leaves]
-
-
-@wrong("so the loss is not finite, and it went through")
-def lets_anything_pass(loss_of, embeddings):
-    leaves = leaves_of(embeddings)
-    loss = loss_of(*leaves)
-    loss.backward()
-    return loss.item(), [leaf.grad for leaf in leaves]
-
-
-@wrong("look at the loss before you go backward")
-def looks_too_late(loss_of, embeddings):
-    loss, gradients = lets_anything_pass(loss_of, embeddings)
-    if not math.isfinite(loss):
-        raise FloatingPointError(f"the loss is {loss}.")
-    return loss, gradients
-
-
-@wrong("FloatingPointError: the loss is bad")
-def says_little(loss_of, embeddings):
-    leaves = leaves_of(embeddings)
-    loss = loss_of(*leaves)
-    if not torch.isfinite(loss):
-        raise FloatingPointError("the loss is bad.")
-    loss.backward()
-    return loss.item(), [leaf.grad for leaf in leaves]
-
-
-@wrong("where that of the whole batch is")
-def returns_a_sum(loss_of, embeddings):
-    loss, gradients = with_grad(loss_of, embeddings)
-    return loss * len(embeddings[0]), gradients
-
-
-@wrong("what holds on to the graph of the loss?")
-def keeps_the_loss_somewhere(loss_of, embeddings):
-    leaves = leaves_of(embeddings)
-    loss = loss_of(*leaves)
-    finite(loss)
-    loss.backward(retain_graph=True)
-    loss_of.latest = loss
-    return loss.item(), [leaf.grad for leaf in leaves]
-
-
 @wrong("no create_graph is needed")
 def keeps_a_graph_of_the_gradients(loss_of, embeddings):
     leaves = leaves_of(embeddings)
@@ -117,54 +102,6 @@ def keeps_a_graph_of_the_gradients(loss_of, embeddings):
     gradients = torch.autograd.grad(loss, leaves, create_graph=True)
     loss.backward()
     return loss.item(), list(gradients)
-
-
-@wrong("every embedding was finite, and the loss inf")
-def looks_for_nan_alone(loss_of, embeddings):
-    leaves = leaves_of(embeddings)
-    loss = loss_of(*leaves)
-    if torch.isnan(loss):
-        raise FloatingPointError(f"the loss is {loss.item()}.")
-    loss.backward()
-    return loss.item(), [leaf.grad for leaf in leaves]
-
-
-@wrong("clear nothing once backward has run")
-def clears_afterwards(loss_of, embeddings):
-    both = with_grad(loss_of, embeddings)
-    loss_of.zero_grad()
-    return both
-
-
-@wrong("backward adds to it, and nothing else touches it")
-def clips_the_scale(loss_of, embeddings):
-    both = with_grad(loss_of, embeddings)
-    torch.nn.utils.clip_grad_norm_(loss_of.parameters(), 1.0)
-    return both
-
-
-@wrong("in another order than their embeddings")
-def turns_them_round(loss_of, embeddings):
-    loss, gradients = with_grad(loss_of, embeddings)
-    return loss, gradients[::-1]
-
-
-@wrong("take them as they come, no factor")
-def divides_by_the_rows(loss_of, embeddings):
-    loss, gradients = with_grad(loss_of, embeddings)
-    return loss, [gradient / len(gradient) for gradient in gradients]
-
-
-@wrong("change no tensor and no list in place")
-def normalises_what_it_was_given(loss_of, embeddings):
-    for rows in embeddings:
-        rows.div_(rows.norm(dim=1, keepdim=True))
-    return with_grad(loss_of, embeddings)
-
-
-@right
-def as_a_list(loss_of, embeddings):
-    return list(with_grad(loss_of, embeddings))
 
 
 @right

@@ -7,6 +7,100 @@ import torch
 
 from wrong_answers import right, solved, wrong
 
+forgets_the_random_state = wrong(
+    "is the one that was read when remember was called", "        write_rng(random_states)\n", ""
+)
+reads_it_too_late = wrong("it was read when the moment was entered", "*then", "before[0], then[1]")
+never_puts_it_back = wrong(
+    "would draw masks that were drawn before", "*before", "read_rng(tower), before[1]"
+)
+forgets_the_buffers = wrong(
+    "they belong to the moment too",
+    "then = read()",
+    "then = read_rng(tower), {}",
+    "buffer.copy_(buffers[name])",
+    "buffer.copy_(buffers.get(name, buffer))",
+)
+takes_the_state_dict = wrong(
+    "named_buffers has them all",
+    "then = read()",
+    "then = read_rng(tower), {n: t.clone() for n, t in tower.state_dict().items()}",
+    "buffer.copy_(buffers[name])",
+    "buffer.copy_(buffers.get(name, buffer))",
+)
+forgets_modules_inside = wrong(
+    "those of a module inside the tower were not",
+    "then = read()",
+    "then = read_rng(tower), {n: b.clone() for n, b in tower.named_buffers(recurse=False)}",
+    "buffer.copy_(buffers[name])",
+    "buffer.copy_(buffers.get(name, buffer))",
+)
+takes_floats_alone = wrong(
+    "BatchNorm counts its batches so",
+    "tower.named_buffers()}",
+    "tower.named_buffers() if b.is_floating_point()}",
+    "buffer.copy_(buffers[name])",
+    "buffer.copy_(buffers.get(name, buffer))",
+)
+keeps_references = wrong(
+    "so keep a clone", "then = read()", "then = read_rng(tower), dict(tower.named_buffers())"
+)
+never_puts_buffers_back = wrong(
+    "each micro-batch has moved them once", "write(*before)", "write_rng(before[0])"
+)
+keeps_the_weights = wrong(
+    "parameters do not",
+    "b.clone() for",
+    "b.detach().clone() for",
+    "tower.named_buffers()}",
+    "[*tower.named_buffers(), *tower.named_parameters()]}",
+)
+seeds = wrong("read, and change nothing", "    then =", "    torch.manual_seed(0)\n    then =")
+replays_the_seed = wrong(
+    "A seed leads back to its beginning",
+    "    then =",
+    "    seed = torch.initial_seed()\n    then =",
+    "*then)",
+    "*then)\n        torch.manual_seed(seed)",
+)
+swallows_errors = wrong(
+    "nobody heard of it", "finally:", "except Exception:\n            pass\n        finally:"
+)
+looks_buffers_up_too_early = wrong(
+    "look buffers up by name when you write",
+    "    def read",
+    "    known = dict(tower.named_buffers())\n\n    def read",
+    "in tower.named_buffers():",
+    "in known.items():",
+)
+forgets_about_errors = wrong(
+    "an error inside the moment leaves",
+    "finally:",
+    "except Exception:\n            raise\n        else:",
+)
+uses_it_up = wrong(
+    "must still be there after one use",
+    "then = read()",
+    "unused = [read()]",
+    "        write(*then)",
+    "        if unused:\n            write(*unused.pop())",
+)
+from_its_parts = right(
+    "write(*before)",
+    "write_rng(before[0])\n"
+    "            for name, buffer in tower.named_buffers():\n"
+    "                buffer.copy_(before[1][name])",
+)
+writes_parameters_too = wrong(
+    "parameters are not",
+    "buffer.copy_(buffers[name])",
+    "buffer.copy_(buffers[name])\n"
+    "        state = tower.state_dict()\n"
+    "        tower.load_state_dict(state | {n: b for n, b in buffers.items() if n in state})",
+)
+returns_nothing = wrong("should return a function, and NoneType came", "return moment", "moment")
+
+
 LAB = solved("lab07")
 
 
@@ -19,170 +113,6 @@ def write(tower, buffers):
         for name, buffer in tower.named_buffers():
             if name in buffers:
                 buffer.copy_(buffers[name])
-
-
-def with_slips(*, read=clones, write=write, random=True, at_entry=False, back=(True, True)):
-    """The solution from its parts.
-
-    `back` says whether random state and buffers are put back, `at_entry` that the state is read
-    when a moment is entered.
-    """
-
-    def remember(tower):
-        then = LAB.read_rng(tower), read(tower)
-
-        @contextlib.contextmanager
-        def moment():
-            state, buffers = (LAB.read_rng(tower), then[1]) if at_entry else then
-            before = LAB.read_rng(tower), clones(tower)
-            if random:
-                LAB.write_rng(state)
-            write(tower, buffers)
-            try:
-                yield
-            finally:
-                if back[0]:
-                    LAB.write_rng(before[0])
-                if back[1]:
-                    write(tower, before[1])
-
-        return moment
-
-    return remember
-
-
-def no_buffers(tower):
-    return {}
-
-
-def of_the_state_dict(tower):
-    return {name: value.clone() for name, value in tower.state_dict().items()}
-
-
-def everything(tower):
-    return clones(tower) | {name: p.detach().clone() for name, p in tower.named_parameters()}
-
-
-def its_own(tower):
-    return {name: buffer.clone() for name, buffer in tower.named_buffers(recurse=False)}
-
-
-def of_floats(tower):
-    return {name: value for name, value in clones(tower).items() if value.is_floating_point()}
-
-
-def references(tower):
-    return dict(tower.named_buffers())
-
-
-forgets_the_random_state = wrong("is the one that was read when remember was called")(
-    with_slips(random=False, back=(False, True))
-)
-reads_it_too_late = wrong("it was read when the moment was entered")(with_slips(at_entry=True))
-never_puts_it_back = wrong("would draw masks that were drawn before")(
-    with_slips(back=(False, True))
-)
-forgets_the_buffers = wrong("they belong to the moment too")(with_slips(read=no_buffers))
-takes_the_state_dict = wrong("named_buffers has them all")(with_slips(read=of_the_state_dict))
-forgets_modules_inside = wrong("those of a module inside the tower were not")(
-    with_slips(read=its_own)
-)
-takes_floats_alone = wrong("BatchNorm counts its batches so")(with_slips(read=of_floats))
-keeps_references = wrong("so keep a clone")(with_slips(read=references))
-never_puts_buffers_back = wrong("each micro-batch has moved them once")(
-    with_slips(back=(True, False))
-)
-keeps_the_weights = wrong("parameters do not")(with_slips(read=everything))
-
-
-@wrong("read, and change nothing")
-def seeds(tower):
-    torch.manual_seed(0)
-    return with_slips()(tower)
-
-
-@wrong("A seed leads back to its beginning")
-def replays_the_seed(tower):
-    seed, plain = torch.initial_seed(), with_slips(random=False)(tower)
-
-    @contextlib.contextmanager
-    def moment():
-        with plain():
-            torch.manual_seed(seed)
-            yield
-
-    return moment
-
-
-@wrong("nobody heard of it")
-def swallows_errors(tower):
-    plain = with_slips()(tower)
-
-    @contextlib.contextmanager
-    def moment():
-        with contextlib.suppress(Exception), plain():
-            yield
-
-    return moment
-
-
-@wrong("look buffers up by name when you write")
-def looks_buffers_up_too_early(tower):
-    state, buffers = LAB.read_rng(tower), dict(tower.named_buffers())
-    values = {name: buffer.clone() for name, buffer in buffers.items()}
-
-    @contextlib.contextmanager
-    def moment():
-        before = LAB.read_rng(tower), {name: b.clone() for name, b in buffers.items()}
-        LAB.write_rng(state)
-        for name, buffer in buffers.items():
-            buffer.copy_(values[name])
-        try:
-            yield
-        finally:
-            LAB.write_rng(before[0])
-            for name, buffer in buffers.items():
-                buffer.copy_(before[1][name])
-
-    return moment
-
-
-@wrong("an error inside the moment leaves")
-def forgets_about_errors(tower):
-    then = LAB.read_rng(tower), clones(tower)
-
-    @contextlib.contextmanager
-    def moment():
-        before = LAB.read_rng(tower), clones(tower)
-        LAB.write_rng(then[0])
-        write(tower, then[1])
-        yield
-        LAB.write_rng(before[0])
-        write(tower, before[1])
-
-    return moment
-
-
-@wrong("must still be there after one use")
-def uses_it_up(tower):
-    states = [(LAB.read_rng(tower), clones(tower))]
-
-    @contextlib.contextmanager
-    def moment():
-        before = LAB.read_rng(tower), clones(tower)
-        state, buffers = states.pop() if states else before
-        LAB.write_rng(state)
-        write(tower, buffers)
-        try:
-            yield
-        finally:
-            LAB.write_rng(before[0])
-            write(tower, before[1])
-
-    return moment
-
-
-from_its_parts = right(with_slips())
 
 
 @wrong("for that GPU's random state too")
@@ -230,17 +160,3 @@ def as_a_class_with_fork_rng(tower):
             return super().__enter__()
 
     return Moment
-
-
-def load(tower, buffers):
-    write(tower, buffers)
-    state = tower.state_dict()
-    tower.load_state_dict(state | {name: buffers[name] for name in buffers if name in state})
-
-
-writes_parameters_too = wrong("parameters are not")(with_slips(write=load))
-
-
-@wrong("should return a function, and NoneType came")
-def returns_nothing(tower):
-    with_slips()(tower)

@@ -1,53 +1,86 @@
 """The whole, in place of loss.backward()."""
 
-import contextlib
 from functools import partial
 
 import torch
-from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from wrong_answers import right, solved, wrong
 
+clears_gradients = wrong(
+    "like backward, add to it",
+    "    with undone",
+    "    for module in (*towers, loss_of):\n        module.zero_grad()\n    with undone",
+)
+keeps_one_graph = wrong(
+    "each row went through its tower once",
+    "three_stages(towers, inputs, loss_of, micro_batch, remember)",
+    "one_graph(towers, inputs, loss_of, micro_batch)",
+)
+returns_a_tensor = wrong(
+    "should be a float", "return three", "return torch.tensor(three", "remember)", "remember))"
+)
+returns_the_loss_of_a_pair = wrong(
+    "where that of the whole batch is", "remember)", "remember) / rows[0]"
+)
+runs_all_at_once = wrong(
+    "at once, and micro_batch is", "micro_batch, remember", "rows[0], remember"
+)
+forgets_the_moments = wrong(
+    "was the first pass given `remember`?", "micro_batch, remember", "micro_batch, forget"
+)
+takes_a_pair_alone = wrong("a batch of one row has no negatives", "rows[0] < 2", "rows[0] < 1")
+takes_no_rows = wrong("a micro_batch of 0 rows is none", "micro_batch < 1", "micro_batch < 0")
+takes_a_third_uneven = wrong("some have no partner, and this came", "set(rows)", "set(rows[:2])")
+takes_an_empty_batch = wrong("a batch of no rows has no pairs", "rows[0] < 2", "rows[0] == 1")
+takes_less_than_none = wrong(
+    "a micro_batch of -1 rows is none", "micro_batch < 1", "micro_batch == 0"
+)
+takes_batch_norm_of_images = wrong(
+    "makes that the whole batch, and it went through",
+    "    if norms := batch_norms(towers)",
+    "    modules = [module for tower in towers for module in tower.modules()]\n"
+    "    norms = batch_norms(towers)\n"
+    "    if norms and not any(isinstance(module, nn.BatchNorm2d) for module in modules)",
+)
+names_no_batch_norm = wrong(
+    "BatchNorm in training: ...'",
+    'f"{norms[0]} is a BatchNorm in training: call its eval()."',
+    '"BatchNorm in training: ..."',
+)
+undoes_nothing = wrong(
+    "inside undone_on_error where you cannot", "undone_on_error(towers)", "contextlib.nullcontext()"
+)
+
+
 LAB = solved("lab07")
 
 
-def look(towers, inputs, loss_of, micro_batch, *, but=()):
-    """Refuse what must be refused, but for what is named."""
-    rows = [len(x) for x in inputs]
-    if len(set(rows[:2] if "third" in but else rows)) > 1 and "uneven" not in but:
-        raise ValueError(f"rows: {rows}")
-    if (rows[0] == 1 and "alone" not in but) or (rows[0] == 0 and "empty" not in but):
-        raise ValueError(f"{rows[0]} rows have no negatives")
-    if (micro_batch == 0 and "nothing" not in but) or (micro_batch < 0 and "negative" not in but):
-        raise ValueError(f"micro_batch (={micro_batch})")
-    if norms := LAB.batch_norms(towers):
-        of_images = any(isinstance(m, nn.BatchNorm2d) for tower in towers for m in tower.modules())
-        if not (of_images and "images" in but):
-            raise ValueError(f"BatchNorm in training: {'...' if 'name' in but else norms}")
+def look(towers, inputs, loss_of, micro_batch, *, uneven=False):
+    """Refuse what must be refused."""
+    rows, norms = [len(x) for x in inputs], LAB.batch_norms(towers)
+    if (len(set(rows)) > 1 and not uneven) or rows[0] < 2 or micro_batch < 1 or norms:
+        raise ValueError(f"rows {rows}, micro_batch {micro_batch}, norms {norms}")
 
 
 def with_slips(
     *,
-    but=(),
-    remember=None,
+    uneven=False,
     embed=None,
     cache=None,
     push=None,
-    undone=None,
     parts=torch.split,
     towers_pushed=lambda number: range(number),
 ):
     """The solution from its parts."""
     embed, push = embed or LAB.embed, push or LAB.push
-    cache, remember = cache or LAB.cache_gradients, remember or LAB.remember
-    undone = undone or LAB.undone_on_error
+    cache = cache or LAB.cache_gradients
 
     def cached_backward(towers, inputs, loss_of, micro_batch):
-        look(towers, inputs, loss_of, micro_batch, but=but)
+        look(towers, inputs, loss_of, micro_batch, uneven=uneven)
         cut = [parts(rows, micro_batch) for rows in inputs]
-        with undone(towers):
-            embedded = [embed(t, p, remember) for t, p in zip(towers, cut, strict=True)]
+        with LAB.undone_on_error(towers):
+            embedded = [embed(t, p, LAB.remember) for t, p in zip(towers, cut, strict=True)]
             loss, gradients = cache(loss_of, [rows for rows, _ in embedded])
         torch.clear_autocast_cache()  # as the solution does, for older versions
         for number in towers_pushed(len(towers)):
@@ -55,10 +88,6 @@ def with_slips(
         return loss
 
     return cached_backward
-
-
-def all_in_one(rows, size):
-    return (rows,)
 
 
 def without_the_last(rows, size):
@@ -78,11 +107,6 @@ def with_graphs(tower, parts, remember):
 
 def through_the_kept_graph(tower, parts, gradients, moments):
     moments[0].backward(gradients)
-
-
-def clearing(loss_of, embeddings):
-    loss_of.zero_grad()
-    return LAB.cache_gradients(loss_of, embeddings)
 
 
 def unguarded(loss_of, embeddings):
@@ -132,30 +156,6 @@ def accumulates(towers, inputs, loss_of, micro_batch):
         (loss * len(parts[0]) / rows).backward()
         total += loss.item() * len(parts[0]) / rows
     return total
-
-
-@wrong("like backward, add to it")
-def clears_gradients(towers, inputs, loss_of, micro_batch):
-    look(towers, inputs, loss_of, micro_batch)
-    for module in (*towers, loss_of):
-        module.zero_grad()
-    return with_slips()(towers, inputs, loss_of, micro_batch)
-
-
-@wrong("each row went through its tower once")
-def keeps_one_graph(towers, inputs, loss_of, micro_batch):
-    look(towers, inputs, loss_of, micro_batch)
-    return LAB.one_graph(towers, inputs, loss_of, micro_batch)
-
-
-@wrong("should be a float")
-def returns_a_tensor(towers, inputs, loss_of, micro_batch):
-    return torch.tensor(with_slips()(towers, inputs, loss_of, micro_batch))
-
-
-@wrong("where that of the whole batch is")
-def returns_the_loss_of_a_pair(towers, inputs, loss_of, micro_batch):
-    return with_slips()(towers, inputs, loss_of, micro_batch) / len(inputs[0])
 
 
 @wrong("the rest of the training would draw other numbers")
@@ -227,18 +227,16 @@ def uses_torchs_checkpoint(towers, inputs, loss_of, micro_batch):
     return LAB.one_graph(wrapped, inputs, loss_of, micro_batch)
 
 
-runs_all_at_once = wrong("at once, and micro_batch is")(with_slips(parts=all_in_one))
 drops_the_last = wrong("Is a micro-batch left out")(with_slips(parts=without_the_last))
 hides_its_graphs = wrong("Which graph lives on?")(
     with_slips(embed=with_graphs, push=through_the_kept_graph)
 )
-forgets_the_moments = wrong("was the first pass given `remember`?")(with_slips(remember=LAB.forget))
 forgets_the_last_tower = wrong("push through all of them")(
     with_slips(towers_pushed=lambda number: range(number - 1))
 )
 takes_uneven_inputs = wrong("some have no partner, and it went")(
     with_slips(
-        but=("uneven",),
+        uneven=True,
         cache=lambda loss_of, e: LAB.cache_gradients(
             loss_of, [rows[: min(map(len, e))] for rows in e]
         ),
@@ -247,15 +245,6 @@ takes_uneven_inputs = wrong("some have no partner, and it went")(
         ),
     )
 )
-takes_a_pair_alone = wrong("a batch of one row has no negatives")(with_slips(but=("alone",)))
-takes_no_rows = wrong("a micro_batch of 0 rows is none")(with_slips(but=("nothing",)))
-takes_a_third_uneven = wrong("some have no partner, and this came")(with_slips(but=("third",)))
-takes_an_empty_batch = wrong("a batch of no rows has no pairs")(with_slips(but=("empty",)))
-takes_less_than_none = wrong("a micro_batch of -1 rows is none")(with_slips(but=("negative",)))
-takes_batch_norm_of_images = wrong("makes that the whole batch, and it went through")(
-    with_slips(but=("images",))
-)
-names_no_batch_norm = wrong("BatchNorm in training: ...'")(with_slips(but=("name",)))
 looks_for_nan_alone = wrong("gave an infinite loss, and it went through")(
     with_slips(cache=unless_nan)
 )
@@ -264,9 +253,6 @@ forgets_the_scale = wrong("the loss's own parameter got no gradient")(
 )
 keeps_the_loss = wrong("somebody holds on to the loss")(with_slips(cache=keeping))
 takes_any_loss = wrong("the loss is not finite, and it went through")(with_slips(cache=unguarded))
-undoes_nothing = wrong("inside undone_on_error where you cannot")(
-    with_slips(undone=lambda towers: contextlib.nullcontext())
-)
 
 
 @wrong("that could be seen before a tower ran")

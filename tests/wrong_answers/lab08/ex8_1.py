@@ -1,189 +1,84 @@
 """What an update draws."""
 
-import random
-
-import numpy as np
 import torch
 
 from wrong_answers import right, wrong
 
-
-def drawn(images, num, scheduler, seed, **parts):
-    """The solution, some of whose draws are replaced."""
-    g = torch.Generator().manual_seed(seed)
-    high = scheduler.config.num_train_timesteps
-    rows = parts.get("rows", lambda g: torch.randint(len(images), (num,), generator=g))(g)
-    times = parts.get("times", lambda g: torch.randint(high, (num,), generator=g))(g)
-    shape = (num, *images.shape[1:])
-    noise = parts.get("noise", lambda g: torch.randn(shape, generator=g))(g)
-    return scheduler.add_noise(images[rows], noise, times), times, noise
-
-
-@wrong("the global random state of PyTorch")
-def seeds_everything(images, num, update, scheduler):
-    torch.manual_seed(update)
-    shape = (num, *images.shape[1:])
-    noise, times = torch.randn(shape), torch.randint(scheduler.config.num_train_timesteps, (num,))
-    return (
-        scheduler.add_noise(images[torch.randint(len(images), (num,))], noise, times),
-        times,
-        noise,
-    )
-
-
-@wrong("one was asked for that is not there")
-def a_hundred_times(images, num, update, scheduler):
-    def times(g):
-        return torch.randint(100, (num,), generator=g)
-
-    return drawn(images, num, scheduler, update, times=times)
-
-
-@wrong("randperm and a slice do not")
-def draws_without_repetition(images, num, update, scheduler):
-    def rows(g):
-        return torch.randperm(len(images), generator=g)[:num]
-
-    return drawn(images, num, scheduler, update, rows=rows)
-
-
-LASTING = torch.Generator().manual_seed(0)
-
-
-@wrong("was drawn twice and came out differently")
-def one_generator_for_all(images, num, update, scheduler):
-    seed = int(torch.randint(2**31, (), generator=LASTING))
-    return drawn(images, num, scheduler, seed)
-
-
-@wrong("two updates drew the same, 1 apart")
-def one_seed_for_all(images, num, update, scheduler):
-    return drawn(images, num, scheduler, 0)
-
-
-@wrong("all images have one time")
-def one_time_for_all(images, num, update, scheduler):
-    def times(g):
-        return torch.randint(scheduler.config.num_train_timesteps, (1,), generator=g).expand(num)
-
-    # drawn by a seed with another time in the next update
-    seed = update
-    while int(times(torch.Generator().manual_seed(seed))[0]) != update % 5:
-        seed += 1000
-    return drawn(
-        images, num, scheduler, seed, rows=lambda g: rows_after(g, images, num), times=times
-    )
-
-
-def rows_after(g, images, num):
-    state = g.get_state()
-    rows = torch.randint(len(images), (num,), generator=g)
-    g.set_state(state)
-    return rows
-
-
-@wrong("the times run from 1")
-def never_the_first_time(images, num, update, scheduler):
-    high = scheduler.config.num_train_timesteps
-    return drawn(
-        images,
-        num,
-        scheduler,
-        update,
-        times=lambda g: torch.randint(1, high, (num,), generator=g),
-    )
-
-
-@wrong("have the shape (400,) and type torch.float32")
-def times_between_zero_and_one(images, num, update, scheduler):
-    noisy, times, noise = drawn(images, num, scheduler, update)
-    return noisy, times / 1000, noise
-
-
-@wrong("torch.randn")
-def uniform_noise(images, num, update, scheduler):
-    shape = (num, *images.shape[1:])
-    return drawn(
-        images, num, scheduler, update, noise=lambda g: torch.rand(shape, generator=g) * 2 - 1
-    )
-
-
-@wrong("one and the same noise")
-def one_noise_for_all(images, num, update, scheduler):
-    shape = (1, *images.shape[1:])
-    return drawn(
-        images,
-        num,
-        scheduler,
-        update,
-        noise=lambda g: torch.randn(shape, generator=g).repeat(num, 1, 1, 1),
-    )
-
-
-@wrong("with the very noise that is returned")
-def returns_other_noise(images, num, update, scheduler):
-    noisy, times, noise = drawn(images, num, scheduler, update)
-    return noisy, times, noise.flip(0)
-
-
-@wrong("were ever chosen")
-def the_first_images(images, num, update, scheduler):
-    return drawn(
-        images,
-        num,
-        scheduler,
-        update,
-        rows=lambda g: torch.randint(len(images) // 2, (num,), generator=g),
-    )
-
-
-@wrong("the global random state of Python")
-def seeds_python(images, num, update, scheduler):
-    random.seed(update)
-    rows = torch.tensor(random.choices(range(len(images)), k=num))
-    return drawn(images, num, scheduler, update, rows=lambda g: rows)
-
-
-@wrong("the global random state of NumPy")
-def seeds_numpy(images, num, update, scheduler):
-    np.random.seed(update)
-    rows = torch.from_numpy(np.random.randint(0, len(images), num))
-    return drawn(images, num, scheduler, update, rows=lambda g: rows)
-
-
-@wrong("and type torch.int32")
-def times_of_four_bytes(images, num, update, scheduler):
-    noisy, times, noise = drawn(images, num, scheduler, update)
-    return noisy, times.int(), noise
-
-
-@wrong("two updates drew the same, 1000 apart")
-def ten_seeds(images, num, update, scheduler):
-    return drawn(images, num, scheduler, update % 10)
-
-
-@wrong("numbers of noise only")
-def one_number_for_each_image(images, num, update, scheduler):
-    def noise(g):
-        return torch.randn(num, 1, 1, 1, generator=g).expand(num, *images.shape[1:])
-
-    return drawn(images, num, scheduler, update, noise=noise)
-
-
-@wrong("the images come in their order")
-def images_in_order(images, num, update, scheduler):
-    rows = (update * num + torch.arange(num)) % len(images)
-    return drawn(images, num, scheduler, update, rows=lambda g: rows)
-
-
-@wrong("does each draw begin a generator of the same seed?")
-def one_seed_for_each_draw(images, num, update, scheduler):
-    high = scheduler.config.num_train_timesteps
-
-    def times(g):
-        return torch.randint(high, (num,), generator=g.manual_seed(update))
-
-    return drawn(images, num, scheduler, update, times=times)
+seeds_everything = wrong(
+    "the global random state of PyTorch", "torch.Generator().manual_seed", "torch.manual_seed"
+)
+a_hundred_times = wrong(
+    "one was asked for that is not there", "scheduler.config.num_train_timesteps", "100"
+)
+draws_without_repetition = wrong(
+    "randperm and a slice do not",
+    "torch.randint(len(images), (num,), generator=generator)",
+    "torch.randperm(len(images), generator=generator)[:num]",
+)
+one_generator_for_all = wrong(
+    "was drawn twice and came out differently",
+    "torch.Generator().manual_seed(update)",
+    "vars(draw_update).setdefault('lasting', torch.Generator())",
+)
+one_seed_for_all = wrong("two updates drew the same, 1 apart", "seed(update)", "seed(0)")
+one_time_for_all = wrong(
+    "all images have one time",
+    "    noise =",
+    "    times = torch.full((num,), update % 5)\n    noise =",
+)
+never_the_first_time = wrong("the times run from 1", "scheduler.config", "1, scheduler.config")
+times_between_zero_and_one = wrong(
+    "have the shape (400,) and type torch.float32", "times), times", "times), times / 1000"
+)
+uniform_noise = wrong(
+    "torch.randn",
+    "torch.randn((num, *images.shape[1:]), generator=generator)",
+    "torch.rand((num, *images.shape[1:]), generator=generator) * 2 - 1",
+)
+one_noise_for_all = wrong(
+    "one and the same noise",
+    "torch.randn((num, *images.shape[1:]), generator=generator)",
+    "torch.randn((1, *images.shape[1:]), generator=generator).repeat(num, 1, 1, 1)",
+)
+returns_other_noise = wrong(
+    "with the very noise that is returned", "times), times, noise", "times), times, noise.flip(0)"
+)
+the_first_images = wrong("were ever chosen", "len(images),", "len(images) // 2,")
+seeds_python = wrong(
+    "the global random state of Python",
+    "    times =",
+    "    import random\n"
+    "\n"
+    "    random.seed(update)\n"
+    "    rows = torch.tensor(random.choices(range(len(images)), k=num))\n"
+    "    times =",
+)
+seeds_numpy = wrong(
+    "the global random state of NumPy",
+    "    times =",
+    "    import numpy as np\n"
+    "\n"
+    "    np.random.seed(update)\n"
+    "    rows = torch.from_numpy(np.random.randint(0, len(images), num))\n"
+    "    times =",
+)
+times_of_four_bytes = wrong("and type torch.int32", "times), times", "times), times.int()")
+ten_seeds = wrong("two updates drew the same, 1000 apart", "seed(update)", "seed(update % 10)")
+one_number_for_each_image = wrong(
+    "numbers of noise only",
+    "torch.randn((num, *images.shape[1:]), generator=generator)",
+    "torch.randn(num, 1, 1, 1, generator=generator).expand(num, *images.shape[1:])",
+)
+images_in_order = wrong(
+    "the images come in their order",
+    "torch.randint(len(images), (num,), generator=generator)",
+    "(update * num + torch.arange(num)) % len(images)",
+)
+one_seed_for_each_draw = wrong(
+    "does each draw begin a generator of the same seed?",
+    "(num,), generator=generator\n",
+    "(num,), generator=generator.manual_seed(update)\n",
+)
 
 
 @right

@@ -2,6 +2,81 @@
 
 from wrong_answers import right, wrong
 
+forgets_gradients = wrong(
+    "the gradients are not in it", "p.nbytes + state_bytes(p)", "state_bytes(p)"
+)
+forgets_buffers = wrong(
+    "the buffers are not in it", "[*unet.parameters(), *unet.buffers()]", "unet.parameters()"
+)
+forgets_the_sample = wrong(
+    "the sample is not in it", "    floor += 2 * unet.config.in_channels * side**2 * 4 + 8\n", ""
+)
+forgets_the_state = wrong("the optimizer's state is not in it", " + state_bytes(p)", "")
+forgets_the_noise = wrong("one image is missing", "2 * unet.config", "unet.config")
+trains_everything = wrong(
+    "frozen parameters have neither gradient nor state", " if p.requires_grad", ""
+)
+a_time_of_four_bytes = wrong("the sample's time is an int64", "* 4 + 8", "* 4 + 4")
+never_refuses_a_cap = wrong("one below the floor", "cap_bytes < floor", "cap_bytes < 0")
+never_refuses_a_side = wrong(
+    "to a side, and it went through", "rest := side % multiple", "rest := 0"
+)
+gives_mebibytes = wrong(
+    "the room should be an int", "cap_bytes - floor", "(cap_bytes - floor) / 2**20"
+)
+doubles_the_gradients = wrong(
+    "none of the usual faults", "p.nbytes + state", "2 * p.nbytes + state"
+)
+gives_the_floor = wrong("that is the floor itself", "cap_bytes - floor", "floor")
+four_always = wrong(
+    "came: 'side (=6) is no multiple of 4",
+    "    if rest",
+    "    if side % 4:\n"
+    "        raise ValueError(f'side (={side}) is no multiple of 4.')\n"
+    "    if rest",
+)
+powers_of_two_alone = wrong(
+    "came: 'side (=6) is no power of 2",
+    "    if rest",
+    "    if side & (side - 1):\n"
+    "        raise ValueError(f'side (={side}) is no power of 2: try 4.')\n"
+    "    if rest",
+)
+halved_at_each_level = wrong(
+    "came: 'side (=6) cannot be halved",
+    "    if rest",
+    "    if side % (2 * multiple):\n"
+    "        raise ValueError(f'side (={side}) cannot be halved, 2 to 4 times.')\n"
+    "    if rest",
+)
+suggests_none = wrong(
+    "is no multiple of 4.': it names no side to try",
+    "must be a multiple of {multiple}: {more}",
+    "is no multiple of {multiple}",
+)
+suggests_what_does_not_fit = wrong(
+    "more.': it names no side to try",
+    "{side - rest + multiple}",
+    "{side + multiple}, or a few more",
+)
+suggests_nothing_at_all = wrong(
+    "try 0.': it names no side to try", "{side - rest + multiple}", "{side - rest}"
+)
+suggests_the_next_below = right("{side - rest + multiple}", "{side - rest or multiple}")
+from_the_state_dict = wrong(
+    "that state_dict() leaves out",
+    "[*unet.parameters(), *unet.buffers()]",
+    "unet.state_dict().values()",
+)
+four_bytes_a_number = wrong(
+    "not every buffer is float32", "tensor.nbytes for", "4 * tensor.numel() for"
+)
+state_for_frozen_parameters = wrong(
+    "the optimizer keeps nothing for frozen parameters",
+    "(p.nbytes + state_bytes(p) for p in trained)",
+    "(p.nbytes for p in trained) + sum(map(state_bytes, unet.parameters()))",
+)
+
 
 def demands(unet, side, cap, floor):
     multiple = 2 ** (len(unet.config.block_out_channels) - 1)
@@ -12,150 +87,15 @@ def demands(unet, side, cap, floor):
     return cap - floor
 
 
-def parts_of(unet, side, state_bytes):
+def floor_of(unet, side, state_bytes):
     trained = [p for p in unet.parameters() if p.requires_grad]
-    return {
-        "parameters": sum(p.nbytes for p in unet.parameters()),
-        "buffers": sum(b.nbytes for b in unet.buffers()),
-        "gradients": sum(p.nbytes for p in trained),
-        "state": sum(map(state_bytes, trained)),
-        "sample": 8 * unet.config.in_channels * side**2 + 8,
-    }
-
-
-def without(name):
-    def room_for_activations(unet, side, state_bytes, cap):
-        parts = parts_of(unet, side, state_bytes)
-        return demands(unet, side, cap, sum(parts.values()) - parts[name])
-
-    return room_for_activations
+    resident = sum(t.nbytes for t in [*unet.parameters(), *unet.buffers(), *trained])
+    return resident + sum(map(state_bytes, trained)) + 8 * unet.config.in_channels * side**2 + 8
 
 
 @wrong("look at buffers, the sample and frozen parameters")
 def counts_each_parameter_fully(unet, side, state_bytes, cap):
     return cap - sum(2 * p.nbytes + state_bytes(p) for p in unet.parameters())
-
-
-forgets_gradients = wrong("the gradients are not in it")(without("gradients"))
-forgets_buffers = wrong("the buffers are not in it")(without("buffers"))
-forgets_the_sample = wrong("the sample is not in it")(without("sample"))
-
-
-@wrong("the optimizer's state is not in it")
-def forgets_the_state(unet, side, state_bytes, cap):
-    parts = parts_of(unet, side, lambda p: 0)
-    return demands(unet, side, cap, sum(parts.values()))
-
-
-@wrong("one image is missing")
-def forgets_the_noise(unet, side, state_bytes, cap):
-    floor = sum(parts_of(unet, side, state_bytes).values())
-    return demands(unet, side, cap, floor - 4 * unet.config.in_channels * side**2)
-
-
-@wrong("frozen parameters have neither gradient nor state")
-def trains_everything(unet, side, state_bytes, cap):
-    unet.requires_grad_(True)
-    return demands(unet, side, cap, sum(parts_of(unet, side, state_bytes).values()))
-
-
-@wrong("the sample's time is an int64")
-def a_time_of_four_bytes(unet, side, state_bytes, cap):
-    return demands(unet, side, cap, sum(parts_of(unet, side, state_bytes).values()) - 4)
-
-
-@wrong("one below the floor")
-def never_refuses_a_cap(unet, side, state_bytes, cap):
-    demands(unet, side, 2**60, 0)
-    return cap - sum(parts_of(unet, side, state_bytes).values())
-
-
-@wrong("to a side, and it went through")
-def never_refuses_a_side(unet, side, state_bytes, cap):
-    return demands(unet, 8, cap, sum(parts_of(unet, side, state_bytes).values()))
-
-
-@wrong("the room should be an int")
-def gives_mebibytes(unet, side, state_bytes, cap):
-    return demands(unet, side, cap, sum(parts_of(unet, side, state_bytes).values())) / 2**20
-
-
-@wrong("none of the usual faults")
-def doubles_the_gradients(unet, side, state_bytes, cap):
-    parts = parts_of(unet, side, state_bytes)
-    return demands(unet, side, cap, sum(parts.values()) + parts["gradients"])
-
-
-@wrong("that is the floor itself")
-def gives_the_floor(unet, side, state_bytes, cap):
-    return cap - part_by_part(unet, side, state_bytes, cap)
-
-
-def refuses_sides(is_refused, words):
-    def room_for_activations(unet, side, state_bytes, cap):
-        levels = len(unet.config.block_out_channels)
-        if is_refused(side, levels):
-            raise ValueError(f"side (={side}) {words}.")
-        return demands(unet, 0, cap, sum(parts_of(unet, side, state_bytes).values()))
-
-    return room_for_activations
-
-
-four_always = wrong("came: 'side (=6) is no multiple of 4")(
-    refuses_sides(lambda side, _: side % 4, "is no multiple of 4")
-)
-powers_of_two_alone = wrong("came: 'side (=6) is no power of 2")(
-    refuses_sides(lambda side, _: side & (side - 1), "is no power of 2: try 4")
-)
-halved_at_each_level = wrong("came: 'side (=6) cannot be halved")(
-    refuses_sides(lambda side, levels: side % 2**levels, "cannot be halved, 2 to 4 times")
-)
-
-
-def suggests(side_to_try):
-    def room_for_activations(unet, side, state_bytes, cap):
-        multiple = 2 ** (len(unet.config.block_out_channels) - 1)
-        if side % multiple:
-            tried = side_to_try(side, multiple)
-            raise ValueError(f"side (={side}) is no multiple of {multiple}{tried}.")
-        return demands(unet, side, cap, sum(parts_of(unet, side, state_bytes).values()))
-
-    return room_for_activations
-
-
-suggests_none = wrong("is no multiple of 4.': it names no side to try")(
-    suggests(lambda side, multiple: "")
-)
-suggests_what_does_not_fit = wrong("more.': it names no side to try")(
-    suggests(lambda side, multiple: f": try {side + multiple}, or a few more")
-)
-suggests_nothing_at_all = wrong("try 0.': it names no side to try")(
-    suggests(lambda side, multiple: f": try {side // multiple * multiple}")
-)
-suggests_the_next_below = right(
-    suggests(lambda side, multiple: f": try {side // multiple * multiple or multiple}")
-)
-
-
-@wrong("that state_dict() leaves out")
-def from_the_state_dict(unet, side, state_bytes, cap):
-    parts = parts_of(unet, side, state_bytes)
-    parts["buffers"] = sum(t.nbytes for t in unet.state_dict().values()) - parts["parameters"]
-    return demands(unet, side, cap, sum(parts.values()))
-
-
-@wrong("not every buffer is float32")
-def four_bytes_a_number(unet, side, state_bytes, cap):
-    parts = parts_of(unet, side, state_bytes)
-    parts["buffers"] = sum(4 * b.numel() for b in unet.buffers())
-    return demands(unet, side, cap, sum(parts.values()))
-
-
-@wrong("the optimizer keeps nothing for frozen parameters")
-def state_for_frozen_parameters(unet, side, state_bytes, cap):
-    parts = parts_of(unet, side, state_bytes)
-    parts["state"] = sum(map(state_bytes, unet.parameters()))
-    return demands(unet, side, cap, sum(parts.values()))
 
 
 class TooSmallError(ValueError):
@@ -172,7 +112,7 @@ def with_an_error_of_its_own(unet, side, state_bytes, cap):
 
 @right
 def part_by_part(unet, side, state_bytes, cap):
-    return demands(unet, side, cap, sum(parts_of(unet, side, state_bytes).values()))
+    return demands(unet, side, cap, floor_of(unet, side, state_bytes))
 
 
 @right

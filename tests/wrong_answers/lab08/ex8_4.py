@@ -8,6 +8,57 @@ from torch.utils.checkpoint import checkpoint
 
 from wrong_answers import right, wrong
 
+binds_late = wrong(
+    "another module ran in its place",
+    "module.forward = partial(checkpoint, module.forward, use_reentrant=False)",
+    "forward = module.forward\n"
+    "        module.forward = lambda *args, **kwargs: checkpoint(\n"
+    "            forward, *args, use_reentrant=False, **kwargs\n"
+    "        )",
+)
+undone_without_finally = wrong(
+    "still recomputed: undo it in a finally",
+    "finally:",
+    "except Exception:\n        raise\n    else:",
+)
+forgets_what_was_there = wrong(
+    "had a forward of its own before, and it is gone", "module.forward = own", "pass"
+)
+leaves_a_forward = wrong(
+    "still has a forward of its own", 'vars(module).get("forward")', "module.forward"
+)
+without_the_random_state = wrong(
+    "does the recomputation draw what forward drew?",
+    "use_reentrant=False",
+    "use_reentrant=False, preserve_rng_state=False",
+)
+only_the_first = wrong(
+    "not all were recomputed",
+    "    before",
+    "    modules = modules[:1] if len(modules) > 1 else []\n    before",
+)
+reentrant = wrong("which takes no keyword arguments", "use_reentrant=False", "use_reentrant=True")
+no_context_manager = wrong(
+    "contextlib.contextmanager above the function", "@contextlib.contextmanager\n", ""
+)
+swallows_errors = wrong(
+    "did not come out of it", "finally:", "except Exception:\n        pass\n    finally:"
+)
+runs_the_class = wrong(
+    "not that of its class",
+    "checkpoint, module.forward",
+    "checkpoint, partial(type(module).forward, module)",
+)
+to_the_end_of_each_segment = right("use_reentrant=False", "use_reentrant=False, early_stop=False")
+from_partials = right(
+    "    for module in modules:\n"
+    "        module.forward = partial(checkpoint, module.forward, use_reentrant=False)\n"
+    "    try:\n",
+    "    try:\n"
+    "        for module in modules:\n"
+    "            module.forward = partial(checkpoint, module.forward, use_reentrant=False)\n",
+)
+
 
 @wrong("nothing was recomputed")
 @contextlib.contextmanager
@@ -15,102 +66,11 @@ def does_nothing(modules):
     yield
 
 
-@wrong("another module ran in its place")
-@contextlib.contextmanager
-def binds_late(modules):
-    before = [vars(m).get("forward") for m in modules]
-    originals = [m.forward for m in modules]
-    for module, original in zip(modules, originals, strict=True):
-
-        def forward(*args, **kwargs):
-            return checkpoint(original, *args, use_reentrant=False, **kwargs)  # noqa: B023
-
-        module.forward = forward
-    try:
-        yield
-    finally:
-        put_back(modules, before)
-
-
 def put_back(modules, before):
     for module, forward in zip(modules, before, strict=True):
         del module.forward
         if forward is not None:
             module.forward = forward
-
-
-@wrong("still recomputed: undo it in a finally")
-@contextlib.contextmanager
-def undone_without_finally(modules):
-    before = [vars(m).get("forward") for m in modules]
-    for module in modules:
-        module.forward = partial(checkpoint, module.forward, use_reentrant=False)
-    yield
-    put_back(modules, before)
-
-
-@wrong("had a forward of its own before, and it is gone")
-@contextlib.contextmanager
-def forgets_what_was_there(modules):
-    for module in modules:
-        module.forward = partial(checkpoint, module.forward, use_reentrant=False)
-    try:
-        yield
-    finally:
-        for module in modules:
-            del module.forward
-
-
-@wrong("still has a forward of its own")
-@contextlib.contextmanager
-def leaves_a_forward(modules):
-    before = [m.forward for m in modules]
-    for module in modules:
-        module.forward = partial(checkpoint, module.forward, use_reentrant=False)
-    try:
-        yield
-    finally:
-        for module, forward in zip(modules, before, strict=True):
-            module.forward = forward
-
-
-@wrong("does the recomputation draw what forward drew?")
-@contextlib.contextmanager
-def without_the_random_state(modules):
-    before = [vars(m).get("forward") for m in modules]
-    for module in modules:
-        module.forward = partial(
-            checkpoint, module.forward, use_reentrant=False, preserve_rng_state=False
-        )
-    try:
-        yield
-    finally:
-        put_back(modules, before)
-
-
-@wrong("not all were recomputed")
-@contextlib.contextmanager
-def only_the_first(modules):
-    with from_partials(modules[:1]) if len(modules) > 1 else contextlib.nullcontext():
-        yield
-
-
-@wrong("which takes no keyword arguments")
-@contextlib.contextmanager
-def reentrant(modules):
-    before = [vars(m).get("forward") for m in modules]
-    for module in modules:
-        module.forward = partial(checkpoint, module.forward, use_reentrant=True)
-    try:
-        yield
-    finally:
-        put_back(modules, before)
-
-
-@wrong("contextlib.contextmanager above the function")
-def no_context_manager(modules):
-    for module in modules:
-        module.forward = partial(checkpoint, module.forward, use_reentrant=False)
 
 
 @wrong("with right gradients: each module is one segment")
@@ -127,50 +87,6 @@ def keeps_a_copy(modules):
     for module in modules:
         module.forward = partial(forward, module.forward)
     try:
-        yield
-    finally:
-        put_back(modules, before)
-
-
-@wrong("did not come out of it")
-@contextlib.contextmanager
-def swallows_errors(modules):
-    with contextlib.suppress(RuntimeError, Exception), from_partials(modules):
-        yield
-
-
-@wrong("not that of its class")
-@contextlib.contextmanager
-def runs_the_class(modules):
-    before = [vars(m).get("forward") for m in modules]
-    for module in modules:
-        plain = partial(type(module).forward, module)
-        module.forward = partial(checkpoint, plain, use_reentrant=False)
-    try:
-        yield
-    finally:
-        put_back(modules, before)
-
-
-@right
-@contextlib.contextmanager
-def to_the_end_of_each_segment(modules):
-    before = [vars(m).get("forward") for m in modules]
-    for module in modules:
-        module.forward = partial(checkpoint, module.forward, use_reentrant=False, early_stop=False)
-    try:
-        yield
-    finally:
-        put_back(modules, before)
-
-
-@right
-@contextlib.contextmanager
-def from_partials(modules):
-    before = [vars(m).get("forward") for m in modules]
-    try:
-        for module in modules:
-            module.forward = partial(checkpoint, module.forward, use_reentrant=False)
         yield
     finally:
         put_back(modules, before)
