@@ -4,8 +4,8 @@ from functools import partial
 
 from torch import nn
 from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
-from tutorial_lib.instruments.planning.execute import Execution
 
+from tutorial_lib.instruments.segments.execution import Execution
 from wrong_answers import right, wrong
 
 ignores_the_tuples = wrong(
