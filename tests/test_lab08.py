@@ -11,8 +11,9 @@ from torch.optim import AdamW
 from wrong_answers import solved
 
 from tutorial_lib import data
-from tutorial_lib.checks import assert_same_training
-from tutorial_lib.checks.lab08 import ex8_3, ex8_5, ex8_6, models
+from tutorial_lib.checks import assert_same_training, lab08
+from tutorial_lib.checks.lab08.ex8_5 import Plans
+from tutorial_lib.checks.lab08.given import models, room, updates
 from tutorial_lib.instruments.cap import capped
 
 LAB = functools.partial(solved, "lab08")  # loaded when a test asks
@@ -53,7 +54,7 @@ def test_what_the_floor_refuses_could_not_have_fitted(drawn):
     sample = tuple(part[:1].clone() for part in drawn)
     with capped(2**40, model=unet, optimizer=optimizer) as cap:
         plain_update(unet, optimizer, sample)
-    state = ex8_3.STATE_BYTES["adamw"]
+    state = room.STATE_BYTES["adamw"]
     assert LAB().room_for_activations(unet, 8, state, cap.peak_bytes) >= 0
     with pytest.raises(ValueError, match="try 8"):
         LAB().room_for_activations(unet, 7, state, cap.peak_bytes)
@@ -61,28 +62,30 @@ def test_what_the_floor_refuses_could_not_have_fitted(drawn):
 
 @pytest.mark.parametrize("seed", range(2))
 def test_the_search_case_has_one_answer_and_no_shortcut(seed):
-    first, *_, last = ex8_5._cases(seed)
-    plans, refused = ex8_5.Plans(first), ex8_5.Plans(last)
+    first, *_, last = lab08.cheapest_fit.cases(seed)
+    plans, refused = Plans(first), Plans(last)
     assert plans.is_tricky()
     assert plans.peak(plans.fitting[0]) == first["limit"]
     assert refused.least == last["limit"] + 1
     assert refused.least not in {refused.peak((1, c)) for c in ((), refused.blocks)}
 
 
-@pytest.mark.parametrize("case", ex8_6._cases(0)[:3], ids=lambda case: str(case["fits"]))
+@pytest.mark.parametrize(
+    "case", lab08.update_that_fits.cases(0)[:3], ids=lambda case: str(case["fits"])
+)
 def test_the_caps_let_just_so_many_images_fit(case):
-    limit = ex8_6._limit(json.dumps(case))
-    for size in ex8_6._tried(case):
-        assert (ex8_6._peak(case, size) <= limit) == (size <= case["fits"])
+    limit = updates.limit_of(json.dumps(case))
+    for size in updates.sizes_tried(case):
+        assert (updates.peak_of(case, size) <= limit) == (size <= case["fits"])
 
 
 def test_gradients_are_there_when_the_last_attempt_fails():
-    case = ex8_6._cases(0)[1]
-    unet, optimizer, drawn = ex8_6._make(case)
+    case = lab08.update_that_fits.cases(0)[1]
+    unet, optimizer, drawn = updates.make_training(case)
     optimizer.zero_grad()
     with (
-        capped(ex8_6._limit(json.dumps(case)), model=unet, optimizer=optimizer),
+        capped(updates.limit_of(json.dumps(case)), model=unet, optimizer=optimizer),
         contextlib.suppress(torch.OutOfMemoryError),
     ):
-        models.backward(unet, drawn, ex8_6._tried(case)[-2])
+        models.backward(unet, drawn, updates.sizes_tried(case)[-2])
     assert any(p.grad is not None for p in unet.parameters())

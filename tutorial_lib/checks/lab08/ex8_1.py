@@ -1,99 +1,32 @@
-"""The check of 8.1: what an update draws."""
+"""The check of 8.1: what an update updates."""
 
-from __future__ import annotations
-
-import random
-from collections.abc import Callable
 from itertools import pairwise
-from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from tutorial_lib.checks.core import Case, Check, CheckError, Result
 from tutorial_lib.checks.given import answered
-from tutorial_lib.checks.same_training.state import random_states, set_random_states
-from tutorial_lib.checks.vocabulary import expect, read
-
-_NUM = 400  # enough for every image and every time to come up
-_SHAPE = (_NUM, 3, 4, 4)
-_LATER = (1, 1000)  # other updates: a neighbour, and one with the same last digits
+from tutorial_lib.checks.lab08.given import updates
+from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Exercise, Result, expect, read
 
 
-def _cases(seed: int) -> list[Case]:
-    draw = random.Random(seed)
+def _cases(draw: Draw) -> Cases:
     case = {"seed": draw.randrange(10**6), "update": draw.randint(1, 1000)}
     num_times = draw.randint(5, 8)
     # a multiple: one stream of numbers that is drawn from twice then ties each time to an image
     num_images = draw.randint(2, 3) * num_times
-    return [{**case, "num_images": num_images, "num_times": num_times}]
-
-
-def _images(case: Case) -> Tensor:
-    generator = torch.Generator().manual_seed(case["seed"])
-    return torch.rand(case["num_images"], *_SHAPE[1:], generator=generator) * 2 - 1
-
-
-def _scheduler(case: Case) -> Any:
-    from diffusers import DDPMScheduler
-
-    return DDPMScheduler(num_train_timesteps=case["num_times"])
-
-
-def _moved(before: dict[str, Any]) -> list[str]:
-    """Name the generators that everybody shares and that are not where they were."""
-    now = random_states()
-    is_kept = {
-        "PyTorch": torch.equal(now["torch"], before["torch"]),
-        "NumPy": all(map(np.array_equal, now["NumPy"], before["NumPy"])),
-        "Python": now["Python"] == before["Python"],
-    }
-    return [name for name, kept in is_kept.items() if not kept]
-
-
-def _run(answer: Callable[..., Any], case: Case) -> Result:
-    images, scheduler = _images(case), _scheduler(case)
-
-    def drawn(update: int) -> list[Any]:
-        try:
-            got = answer(images, _NUM, update, scheduler)
-        except IndexError as error:
-            raise CheckError(
-                f"there are {case['num_images']} images and {case['num_times']} times here, and "
-                f"one was asked for that is not there ({error}): len(images) and "
-                "scheduler.config.num_train_timesteps say how many."
-            ) from error
-        except NotImplementedError:
-            raise
-        except RuntimeError as error:
-            raise CheckError(
-                f"{_NUM} images are drawn from {case['num_images']} here, so some come more than "
-                f"once, and {error} came: torch.randint repeats, randperm and a slice do not."
-            ) from error
-        return answered.several(got, 3, "noisy images, their times, their noise")
-
-    torch.manual_seed(case["seed"])
-    before = random_states()
-    first = drawn(case["update"])
-    moved = _moved(before)
-    torch.manual_seed(case["seed"] + 1)
-    later = [drawn(case["update"] + more) for more in _LATER]
-    again = drawn(case["update"])
-    set_random_states(before)
-    return {"first": first, "moved": moved, "later": later, "again": again}
+    yield {**case, "num_images": num_images, "num_times": num_times}
 
 
 def _judge(case: Case, result: Result) -> None:
-    later = answered.several(result.get("later"), len(_LATER), "what later updates drew")
-    all_drawn = [result.get("first"), result.get("again"), *later]
+    later = answered.several(result["later"], len(updates.LATER), "what later updates drew")
     first, again, *others = (
         [t if t is not None else torch.empty(0) for t in read.tensors(three, 3, "what was drawn")]
-        for three in all_drawn
+        for three in (result["first"], result["again"], *later)
     )
     noisy, times, noise = first
     _judge_shapes(noisy, times, noise)
-    moved, update = read.items(result.get("moved"), "moved"), case["update"]
+    moved, update = read.items(result["moved"], "moved"), case["update"]
     faults = {
         f"drawing moved the global random state of {' and '.join(map(str, moved))}: hand every "
         "random function a generator of your own.": bool(moved),
@@ -103,37 +36,32 @@ def _judge(case: Case, result: Result) -> None:
         ),
     }
     expect.no_fault(faults)
-    _judge_times(case, times)
-    faults = {
-        f"two updates drew the same, {more} apart: the seed must depend on the update's number, "
-        "and each number needs its own.": any(map(expect.same_bits, first, other))
-        for more, other in zip(_LATER, others, strict=True)
-    }
-    expect.no_fault(faults)
+    found, wanted = set(times.tolist()), set(range(case["num_times"]))
+    expect.fact(len(found) > 1, "all images have one time: draw one for each image.")
+    expect.fact(
+        found == wanted,
+        f"the times run from {min(found)} to {max(found)}, and this scheduler has those from 0 to "
+        f"{max(wanted)}: scheduler.config.num_train_timesteps says how many.",
+    )
+    for more, other in zip(updates.LATER, others, strict=True):
+        expect.fact(
+            not any(map(expect.same_bits, first, other)),
+            f"two updates drew the same, {more} apart: the seed must depend on the update's "
+            "number, and each number needs its own.",
+        )
     _judge_noise(noise)
     _judge_pairs(case, _chosen(case, noisy, times, noise), times)
 
 
 def _judge_shapes(noisy: Tensor, times: Tensor, noise: Tensor) -> None:
-    wrong_times = times.dtype != torch.int64 or times.shape != (_NUM,)
-    faults = {
+    expect.fact(
+        times.dtype == torch.int64 and times.shape == (updates.NUM,),
         f"the times have the shape {tuple(times.shape)} and type {times.dtype}: one whole number "
-        f"for each of the {_NUM} images is wanted, int64, in the second place.": wrong_times
-    }
+        f"for each of the {updates.NUM} images is wanted, int64, in the second place.",
+    )
     for name, tensor in {"noisy images": noisy, "noise": noise}.items():
-        shape = tuple(tensor.shape)
-        faults[f"the {name} have the shape {shape}, and {_SHAPE} is wanted."] = shape != _SHAPE
-    expect.no_fault(faults)
-
-
-def _judge_times(case: Case, times: Tensor) -> None:
-    seen, wanted = set(times.tolist()), set(range(case["num_times"]))
-    faults = {
-        "all images have one time: draw one for each image.": len(seen) == 1,
-        f"the times run from {min(seen)} to {max(seen)}, and this scheduler has those from 0 to "
-        f"{max(wanted)}: scheduler.config.num_train_timesteps says how many.": seen != wanted,
-    }
-    expect.no_fault(faults)
+        shape, wanted = tuple(tensor.shape), updates.SHAPE
+        expect.fact(shape == wanted, f"the {name} have the shape {shape}, and {wanted} is wanted.")
 
 
 def _judge_noise(noise: Tensor) -> None:
@@ -154,16 +82,16 @@ def _judge_noise(noise: Tensor) -> None:
 
 def _chosen(case: Case, noisy: Tensor, times: Tensor, noise: Tensor) -> list[int]:
     """Find out which images were chosen, from what is left of them without the noise."""
-    images, scheduler = _images(case), _scheduler(case)
+    images, scheduler = updates.make_images(case)
     share = scheduler.alphas_cumprod[times][:, None, None, None]
     left = noisy - (1 - share).sqrt() * noise  # of the image, where all is right
-    differences = (left[:, None] - share.sqrt()[:, None] * images[None]).abs().amax((2, 3, 4))
-    error, chosen = differences.min(1)
-    if not float(error.max()) <= 1e-4:  # nan is not
-        raise CheckError(
-            "the noisy images are not those that this scheduler makes of images, noise and times: "
-            "scheduler.add_noise(images, noise, times), with the very noise that is returned."
-        )
+    differences = left[:, None] - share.sqrt()[:, None] * images[None]
+    error, chosen = differences.abs().amax((2, 3, 4)).min(1)
+    expect.fact(
+        float(error.max()) <= 1e-4,  # nan is not
+        "the noisy images are not those that this scheduler makes of images, noise and times: "
+        "scheduler.add_noise(images, noise, times), with the very noise that is returned.",
+    )
     return [int(row) for row in chosen]
 
 
@@ -184,11 +112,9 @@ def _judge_pairs(case: Case, rows: list[int], times: Tensor) -> None:
     expect.no_fault(faults)
 
 
-draw_update = Check(
-    "lab08.draw_update",
-    "8.1",
-    "an update's number decides its images, times and noise, and nothing else does",
-    _cases,
-    _run,
-    _judge,
+draw_update = Exercise(
+    run=updates.draw_update,
+    passed="an update's number decides its images, times and noise, and nothing else does",
+    cases=_cases,
+    judge=_judge,
 )

@@ -1,70 +1,41 @@
 """The check of 8.2, accumulation: one update's gradient, a micro-batch at a time."""
 
-from __future__ import annotations
-
-import random
-from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import torch
-from torch import Tensor, nn
 
-from tutorial_lib.checks.core import Case, Check, CheckError, Result
-from tutorial_lib.checks.given import forbid, observe
-from tutorial_lib.checks.lab08 import models
-from tutorial_lib.checks.vocabulary import expect, read
+from tutorial_lib.checks.given import observe
+from tutorial_lib.checks.lab08.given import models, updates
+from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Exercise, Faults, Result, expect, read
 from tutorial_lib.checks.vocabulary.accumulation import Window
 
 _SLACK = 1.05  # a copy of a micro-batch's images is no fault
 
 
-def _cases(seed: int) -> list[Case]:
-    draw = random.Random(seed)
+def _cases(draw: Draw) -> Cases:
     size = draw.randint(3, 5)
     case = {"seed": draw.randrange(10**6), "dtype": "float64", "micro_batch": size}
-    return [{**case, "num": 3 * size + draw.randint(1, size - 1)}]
+    yield {**case, "num": 3 * size + draw.randint(1, size - 1)}
 
 
-def _made(case: Case) -> tuple[nn.Module, models.Drawn]:
-    return models.make_unet(case), models.make_drawn(case, case["num"])
-
-
-def _run(answer: Callable[..., Any], case: Case) -> Result:
-    unet, drawn = _made(case)
-    observe.fill_gradients(unet)
-    with observe.rows_seen(unet) as rows:
-        loss = answer(unet, drawn, case["micro_batch"])
-    seen = {"loss": loss, "gradient": observe.gradient_vector(unet), "rows": rows}
-    peak, _ = observe.peak_above(lambda: answer(unet, drawn, case["micro_batch"]), unet)
-    return {**seen, "peak": peak}
-
-
-def _right(case: Case) -> tuple[float, Tensor, int]:
-    """Give loss and gradient of all images at once, and the peak of a loop that takes its turn."""
-    (unet, drawn), looped = _made(case), models.make_unet(case)
-    loss = models.loss_of(unet, *drawn)
-    gradient = observe.gradient(loss, unet)
-    observe.fill_gradients(looped)
-    call = partial(models.backward, looped, drawn, case["micro_batch"])
-    return loss.item(), gradient, observe.peak_above(call, looped)[0]
-
-
-def _window(case: Case) -> Window:
-    """Give the gradient of each micro-batch by itself."""
-    unet, drawn = _made(case)
-    cut = [torch.split(tensor, case["micro_batch"]) for tensor in drawn]
-    parts = list(zip(*cut, strict=True))
-    counts = [len(times) for times in cut[1]]
+def _right(case: Case) -> tuple[Window, float, int]:
+    """Give each micro-batch's gradient, the loss of all images, and a loop's peak."""
+    unet, looped = models.make_unet(case), models.make_unet(case)
+    drawn, size = models.make_drawn(case, case["num"]), case["micro_batch"]
+    parts = list(zip(*(torch.split(tensor, size) for tensor in drawn), strict=True))
+    counts = [len(times) for _, times, _ in parts]
     means = [observe.gradient(models.loss_of(unet, *part), unet) for part in parts]
-    return Window([n * mean for n, mean in zip(counts, means, strict=True)], counts)
+    window = Window([n * mean for n, mean in zip(counts, means, strict=True)], counts)
+    observe.fill_gradients(looped)
+    peak, _ = observe.peak_above(partial(models.backward, looped, drawn, size), looped)
+    return window, models.loss_of(unet, *drawn).item(), peak
 
 
-def _judge(case: Case, result: Result, right: tuple[float, Tensor, int]) -> None:
-    rows = read.integers(result.get("rows"), "rows")
+def _judge(case: Case, result: Result, right: tuple[Window, float, int]) -> None:
+    rows = read.integers(result["rows"], "rows")
     num, size, most = case["num"], case["micro_batch"], max(rows, default=0)
-    wanted_loss, gradient, enough = right
-    seen = read.vector(result.get("gradient"), len(gradient), "the gradient")
+    window, wanted_loss, enough = right
+    seen = read.vector(result["gradient"], len(window.mean), "the gradient")
     faults = {
         f"{most} images were in the U-Net at once, and {size} are allowed.": most > size,
         f"{sum(rows)} images went through the U-Net, and each of the {num} goes through it once: "
@@ -76,30 +47,36 @@ def _judge(case: Case, result: Result, right: tuple[float, Tensor, int]) -> None
     expect.no_fault(faults)
     expect.close(
         seen,
-        1 + gradient,
-        _faults(case),
+        1 + window.mean,
+        _faults(case, window),
         otherwise="the gradient is not that of the mean over all images, and is none of the usual "
         "faults: are noisy images, times and noise cut alike, and nothing drawn anew?",
     )
-    loss = read.number(result.get("loss"), "the loss")
-    expect.close(
-        loss,
+    expect.value(
+        result["loss"],
         wanted_loss,
-        otherwise=f"the gradients are right, and the loss is given as {loss:.6f} where that of all "
-        f"{num} images is {wanted_loss:.6f}: add up what each micro-batch contributes.",
+        name="the loss",
+        otherwise=lambda loss: (
+            f"the gradients are right, and the loss is given as {loss:.6f} where that of all {num} "
+            f"images is {wanted_loss:.6f}: add up what each micro-batch contributes."
+        ),
+        where="",
+        kind=read.number,
         tolerance=1e-9,
     )
-    peak = read.integer(result.get("peak"), "peak")
-    if peak > _SLACK * enough:
-        raise CheckError(
+    expect.peak_at_most(
+        result["peak"],
+        _SLACK * enough,
+        lambda peak: (
             f"the peak is {peak:,} bytes for micro-batches of {size}, and {enough:,} are enough: "
             "whose graph lives on? Go backward before the next micro-batch begins, and keep the "
             "loss as a number."
-        )
+        ),
+    )
 
 
-def _faults(case: Case) -> expect.Faults:
-    num, size, window = case["num"], case["micro_batch"], _window(case)
+def _faults(case: Case, window: Window) -> Faults:
+    num, size = case["num"], case["micro_batch"]
     pieces, whole, share = len(window.counts), max(1, num // size), "by its share of the images."
     yield from {
         "what .grad held before is gone: like backward, add to it. Whoever calls you clears it.": (
@@ -127,13 +104,10 @@ def _faults(case: Case) -> expect.Faults:
     }.items()
 
 
-backward_in_pieces = Check(
-    "lab08.backward_in_pieces",
-    "8.2",
-    "the gradient of all images, in the memory of a micro-batch",
-    _cases,
-    _run,
-    _judge,
+backward_in_pieces = Exercise(
+    run=updates.backward_in_pieces,
+    passed="the gradient of all images, in the memory of a micro-batch",
+    cases=_cases,
+    judge=_judge,
     oracle=_right,
-    forbidden=[forbid.own_code(("tutorial_lib.checks.lab08.models:backward",))],
 )

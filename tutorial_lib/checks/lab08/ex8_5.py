@@ -1,16 +1,12 @@
 """The check of 8.5, the search: micro-batch and segments together, the fastest plan that fits."""
 
-from __future__ import annotations
-
-import random
 from collections.abc import Callable, Sequence
-from functools import cache, partial
 from itertools import combinations, product
 from typing import Any
 
-from tutorial_lib.checks.core import Case, Check, CheckError, Result
-from tutorial_lib.checks.given import answered, observe
-from tutorial_lib.checks.vocabulary import expect, read
+from tutorial_lib.checks.lab08.given import room
+from tutorial_lib.checks.lab08.given.room import Plan
+from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Exercise, Result, expect, read
 
 _BLOCKS = ("down", "mid", "up 0", "up 1")
 # Images, images that fill the GPU, and of each block the price and the bytes that it saves and that
@@ -21,12 +17,9 @@ _ASTRAY = (
     (38, 10, (90219, 83005, 45705, 36268), (10849, 9493, 7214, 1378), (2093, 5504, 5785, 2384)),
     (31, 10, (40161, 32328, 97606, 57178), (7061, 1175, 11076, 8113), (2385, 8501, 6605, 1036)),
 )
-Plan = tuple[int, tuple[str, ...]]  # images at once, blocks that are segments
 
 
-@cache
-def _cases(seed: int) -> list[Case]:
-    draw = random.Random(seed)
+def _cases(draw: Draw) -> Cases:
     while True:  # until every shortcut leads astray
         case = _near(draw, *draw.choice(_ASTRAY))
         plans = Plans({**case, "limit": 0})
@@ -34,17 +27,16 @@ def _cases(seed: int) -> list[Case]:
         case["limit"] = next(peak for peak in map(plans.peak, plans.all) if peak <= enough)
         if Plans(case).is_tricky():
             break
+    yield case
+    yield {**case, "limit": plans.peak((plans.sizes[-1], ())) + 1}
     # all blocks have the lowest peak, or not all: one is larger than what the others save
-    small = {**case, "whole": dict.fromkeys(_BLOCKS, 100)}
-    large = {**case, "whole": {**case["whole"], draw.choice(_BLOCKS): 4 * 10**4}}
-    return [
-        case,
-        {**case, "limit": plans.peak((plans.sizes[-1], ())) + 1},
-        *({**each, "limit": Plans(each).least - 1, "refused": True} for each in (small, large)),
-    ]
+    large = {**case["whole"], draw.choice(_BLOCKS): 4 * 10**4}
+    for whole in (dict.fromkeys(_BLOCKS, 100), large):
+        limit = Plans({**case, "whole": whole}).least - 1
+        yield {**case, "whole": whole, "limit": limit, "refused": True}
 
 
-def _near(draw: random.Random, num: int, full: int, *of_blocks: Sequence[int]) -> dict[str, Any]:
+def _near(draw: Draw, num: int, full: int, *of_blocks: Sequence[int]) -> dict[str, Any]:
     """Draw numbers within a tenth of those given, for blocks in another order."""
     order = draw.sample(range(len(_BLOCKS)), len(_BLOCKS))
     near = [
@@ -56,11 +48,12 @@ def _near(draw: random.Random, num: int, full: int, *of_blocks: Sequence[int]) -
     )
 
 
-class Plans:
+class Plans(room.Peaks):
     """All plans of a case that are worth a measurement, the fastest first, and the lowest peak."""
 
     def __init__(self, case: Case) -> None:
-        self.case, self.blocks = case, tuple(case["prices"])
+        super().__init__(case)
+        self.blocks = tuple(case["prices"])
         lengths = range(len(self.blocks) + 1)
         choices = [choice for length in lengths for choice in combinations(self.blocks, length)]
         work = {size: self.time((size, ())) for size in range(1, case["num"] + 1)}
@@ -75,16 +68,6 @@ class Plans:
         size, choice = plan
         per_image = self.case["plain"] + sum(self.case["prices"][name] for name in choice)
         return int(-(-self.case["num"] // size) * max(size, self.case["full"]) * per_image)
-
-    def peak(self, plan: Plan) -> int:
-        """Give a peak as a real one behaves: savings add up, and one whole segment comes back."""
-        saved = sum(self.case["saved"][name] for name in plan[1])
-        back = max((self.case["whole"][name] for name in plan[1]), default=0)
-        return int(10**5 + plan[0] * (5 * 10**4 - saved + back))
-
-    def by_price(self) -> Plan | None:
-        """Give the plan of who adds one block after the other, the cheapest first."""
-        return self._greedy(lambda name: self.case["prices"][name])
 
     def is_tricky(self) -> bool:
         """Tell whether no lever alone and no greedy order finds the fastest plan, or the next."""
@@ -102,6 +85,10 @@ class Plans:
         is_led_astray = not {best, *others[:1]} & set(shortcuts) and len(set(shortcuts[:4])) == 4
         return bool(best[1] and others and is_led_astray and one_time_each)
 
+    def by_price(self) -> Plan | None:
+        """Give the plan of who adds one block after the other, the cheapest first."""
+        return self._greedy(lambda name: self.case["prices"][name])
+
     def _greedy(self, key: Callable[[str], float]) -> Plan | None:
         ranked = sorted(self.blocks, key=key)
         taken = [tuple(sorted(ranked[:length])) for length in range(len(ranked) + 1)]
@@ -109,71 +96,52 @@ class Plans:
 
 
 def _plan(returned: Any, case: Case) -> Plan:
-    size, names = answered.several(returned, 2, "a micro-batch and a tuple of blocks")
-    if not isinstance(names, list | tuple | set | frozenset):
-        raise CheckError(f"a tuple of blocks is wanted, and {type(names).__name__} came.")
-    size, names = read.integer(size, "the micro-batch"), tuple(sorted(map(str, names)))
-    if not 1 <= size <= case["num"] or set(names) - set(case["prices"]):
-        raise CheckError(f"{size} images of {case['num']}, with {names}: that is no plan.")
+    size, names = room.as_plan(returned)
+    size = read.integer(size, "the micro-batch")
+    expect.fact(
+        room.is_plan((size, names), case),
+        f"{size} images of {case['num']}, with {names}: that is no plan.",
+    )
     return size, names
 
 
-def _run(answer: Callable[..., Any], case: Case) -> Result:
-    asked: list[Plan] = []
-    plans = Plans(case)
-
-    def peak_of(micro_batch: int, choice: Any) -> int:
-        asked.append(_plan((micro_batch, choice), case))
-        return plans.peak(asked[-1])
-
-    known = case["num"], case["full"], case["plain"], dict(case["prices"])
-    call = partial(answer, *known, peak_of, case["limit"])
-    if case.get("refused"):
-        return {"said": observe.error_said(call, "ValueError"), "asked": asked}
-    return {"chosen": _plan(call(), case), "asked": asked}
-
-
 def _judge(case: Case, result: Result, plans: Plans) -> None:
-    asked = [_plan(plan, case) for plan in read.items(result.get("asked"), "asked")]
+    asked = [_plan(plan, case) for plan in read.items(result["asked"], "asked")]
+    limit, least = case["limit"], plans.least
     if case.get("refused"):
-        least, limit = plans.least, case["limit"]
         reason = f"no plan fits a limit of {limit}, since the lowest peak is {least}"
-        expect.refuses(result.get("said"), ValueError, reason, [limit, least])
+        expect.refuses(result["said"], ValueError, reason, [limit, least])
         _judge_asked(asked, plans)
         return
-    chosen, best = _plan(result.get("chosen"), case), plans.fitting[0]
-    time, least_time = plans.time(chosen), plans.time(best)
-    faults = {
-        f"{chosen} has a peak of {plans.peak(chosen):,}, and the limit is {case['limit']:,}: "
-        "savings do not add up, since a whole segment comes back in backward. Ask peak_of.": (
-            plans.peak(chosen) > case["limit"]
-        ),
+    chosen, best = _plan(result["chosen"], case), plans.fitting[0]
+    peak, time, least_time = plans.peak(chosen), plans.time(chosen), plans.time(best)
+    expect.fact(
+        peak <= limit,
+        f"{chosen} has a peak of {peak:,}, and the limit is {limit:,}: savings do not add up, "
+        "since a whole segment comes back in backward. Ask peak_of.",
+    )
+    expect.fact(
+        chosen == best,
         f"{chosen} fits and takes {time:,}, and another plan fits and takes {least_time:,}. "
-        f"{_why_slower(chosen, plans)}": chosen != best,
-    }
-    expect.no_fault(faults)
+        f"{_why_slower(chosen, plans)}",
+    )
     _judge_asked(asked, plans)
-    if best not in asked:
-        raise CheckError("the plan that was returned was never measured.")
+    expect.fact(best in asked, "the plan that was returned was never measured.")
 
 
 def _judge_asked(asked: list[Plan], plans: Plans) -> None:
     last = max(map(plans.time, plans.fitting[:1] or plans.all))
-    slower = [plan for plan in asked if plans.time(plan) > last]
-    idle = [plan for plan in asked if plan[0] not in plans.sizes]
+    slower = sum(plans.time(plan) > last for plan in asked)
+    idle = sum(size not in plans.sizes for size, _ in asked)
     again = len(asked) - len(set(asked))
     faults = {
-        f"{len(idle)} of them although a smaller micro-batch takes no longer": idle,
-        f"{len(slower)} of them slower than the answer": slower,
+        f"{idle} of them although a smaller micro-batch takes no longer": idle,
+        f"{slower} of them slower than the answer": slower,
         f"{again} of them again": again,
     }
     advice = "a measurement is a training step. Go from the fastest on, each once, and stop."
-    expect.no_fault(
-        {
-            f"{len(asked)} plans were measured, {words}: {advice}": bool(f)
-            for words, f in faults.items()
-        }
-    )
+    for words, number in faults.items():
+        expect.fact(number == 0, f"{len(asked)} plans were measured, {words}: {advice}")
 
 
 def _why_slower(chosen: Plan, plans: Plans) -> str:
@@ -197,12 +165,10 @@ def _why_slower(chosen: Plan, plans: Plans) -> str:
     return next(found, "Were all micro-batches and blocks tried together, the fastest first?")
 
 
-cheapest_fit = Check(
-    "lab08.cheapest_fit",
-    "8.5",
-    "the fastest plan that fits, and no measurement beyond it",
-    _cases,
-    _run,
-    _judge,
+cheapest_fit = Exercise(
+    run=room.cheapest_fit,
+    passed="the fastest plan that fits, and no measurement beyond it",
+    cases=_cases,
+    judge=_judge,
     oracle=Plans,
 )

@@ -1,25 +1,13 @@
 """The check of 8.6: an update that is made again, smaller, when it runs out of memory."""
 
-from __future__ import annotations
-
-import itertools
-import json
-import random
-from collections.abc import Callable
-from functools import cache
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.optim import SGD
+from torch import Tensor
 
-from tutorial_lib.checks.core import Case, Check, CheckError, Result
-from tutorial_lib.checks.given import answered, observe, surroundings
-from tutorial_lib.checks.lab08 import models
-from tutorial_lib.checks.vocabulary import expect, read
-from tutorial_lib.instruments.cap import capped
+from tutorial_lib.checks.lab08.given import models, updates
+from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Exercise, Result, expect, read
 
-_NUM = 16
 _MOVED = "nothing fits, and parameters or optimizer state were changed."
 _NOTHING_FITS = {
     "weights": _MOVED,
@@ -30,153 +18,45 @@ _NOTHING_FITS = {
 }
 
 
-class _OtherError(RuntimeError):
-    pass
-
-
-def _cases(seed: int) -> list[Case]:
-    draw = random.Random(seed)
+def _cases(draw: Draw) -> Cases:
     case = {"seed": draw.randrange(10**6), "kind": "fits", "dropout": 0.2}
-    return [
-        {**case, "begin": 16, "fits": 16, "left": True},
-        {**case, "begin": 16, "fits": 4, "left": True},
-        {**case, "begin": 7, "fits": 3},
-        {**case, "begin": 8, "fits": 0, "kind": "nothing fits"},
-        {**case, "begin": 8, "fits": 8, "kind": "other error"},
-        {**case, "begin": 8, "fits": 8, "kind": "torn"},
-    ]
-
-
-def _make(case: Case) -> tuple[nn.Module, SGD, models.Drawn]:
-    """Build a training with its state there, after one update."""
-    unet, drawn = models.make_unet(case), models.make_drawn(case, _NUM)
-    optimizer = SGD(unet.parameters(), lr=0.01, momentum=0.9)
-    models.backward(unet, drawn, 8)
-    optimizer.step()
-    optimizer.zero_grad()
-    if case.get("left"):
-        observe.fill_gradients(unet)
-    torch.manual_seed(case["seed"] + 1)
-    return unet, optimizer, drawn
-
-
-def _peak(case: Case, micro_batch: int) -> int:
-    unet, optimizer, drawn = _make(case)
-    optimizer.zero_grad()
-    with capped(2**40, model=unet, optimizer=optimizer) as cap:
-        models.backward(unet, drawn, micro_batch)
-        optimizer.step()
-    return cap.peak_bytes
-
-
-def _tried(case: Case) -> list[int]:
-    """List the micro-batches that are tried, the one that fits included where one does."""
-    sizes = [int(case["begin"])]
-    while sizes[-1] > max(1, case["fits"]):
-        sizes.append(max(1, sizes[-1] // 2))
-    return sizes
-
-
-@cache
-def _limit(case_text: str) -> int:
-    """Give a cap under which the last attempt to fail fails late, with gradients in `.grad`."""
-    case = json.loads(case_text)
-    failing = [size for size in _tried(case) if size > case["fits"]]
-    return _peak(case, failing[-1]) - 1 if failing else 2 * _peak(case, case["begin"])
-
-
-def _state(unet: nn.Module, optimizer: SGD) -> list[Tensor]:
-    momenta = [optimizer.state[p]["momentum_buffer"] for p in unet.parameters()]
-    return [t.detach().clone() for t in (*unet.parameters(), *momenta)]
-
-
-def _fail_in_forward(unet: nn.Module) -> None:
-    """Have the second forward of a U-Net fail, and not for want of memory."""
-    calls = itertools.count(1)
-
-    def fail(*_: Any) -> None:
-        if next(calls) == 2:
-            raise _OtherError("an operation got sizes that do not match")
-
-    unet.register_forward_pre_hook(fail)
-
-
-def _fail_in_step(optimizer: SGD, steps: list[int]) -> None:
-    """Have every step run out of memory when it has moved one parameter; lists the steps."""
-
-    def fail(*_: Any) -> None:
-        steps.append(1)
-        with torch.no_grad():
-            optimizer.param_groups[0]["params"][0].mul_(0.9)
-        raise torch.OutOfMemoryError("the optimizer's temporaries do not fit")
-
-    optimizer.register_step_pre_hook(fail)
-
-
-def _run(answer: Callable[..., Any], case: Case) -> Result:
-    limit, said, returned = _limit(json.dumps(case)), "", [None, None]
-    unet, optimizer, drawn = _make(case)
-    steps: list[int] = []
-    if case["kind"] == "other error":
-        _fail_in_forward(unet)
-    if case["kind"] == "torn":
-        _fail_in_step(optimizer, steps)
-    with (
-        surroundings.watched(unet, optimizer=optimizer) as changed,
-        observe.rows_seen(unet) as rows,
-        capped(limit, model=unet, optimizer=optimizer),
-    ):
-        try:
-            got = answer(unet, optimizer, drawn, case["begin"])
-            returned = answered.several(got, 2, "the loss and the micro-batch")
-        except (torch.OutOfMemoryError, _OtherError) as error:
-            is_other = isinstance(error, _OtherError)
-            said = f"{'_OtherError' if is_other else 'OutOfMemoryError'}: {error}"
-    return {
-        "said": said,
-        "loss": returned[0],
-        "micro_batch": returned[1],
-        "rows": rows,
-        "steps": len(steps),
-        "changed": changed,
-        "state": _state(unet, optimizer),
-        "random_state": torch.get_rng_state(),
-        "gradients_left": any(p.grad is not None for p in unet.parameters()),
-    }
+    yield from ({**case, "begin": 16, "fits": fits, "left": True} for fits in (16, 4))
+    yield {**case, "begin": 7, "fits": 3}
+    for kind, fits in {"nothing fits": 0, "other error": 8, "torn": 8}.items():
+        yield {**case, "begin": 8, "fits": fits, "kind": kind}
 
 
 def _right_update(case: Case) -> tuple[float, list[Tensor], Tensor] | None:
     """Update with the micro-batch that fits; give the loss, the state and the random state."""
     if case["kind"] != "fits":
         return None
-    unet, optimizer, drawn = _make(case)
+    unet, optimizer, drawn = updates.make_training(case)
     optimizer.zero_grad()
     loss = models.backward(unet, drawn, case["fits"])
     optimizer.step()
-    return loss, _state(unet, optimizer), torch.get_rng_state()
+    return loss, updates.state_of(unet, optimizer), torch.get_rng_state()
 
 
 def _judge(case: Case, result: Result, right: Any) -> None:
-    said, rows = str(result.get("said")), read.integers(result.get("rows"), "rows")
+    said, rows = str(result["said"]), read.integers(result["rows"], "rows")
     if case["kind"] == "other error":
-        if not said.startswith("_OtherError"):
-            raise CheckError(
-                "the U-Net raised an error that has nothing to do with memory (a RuntimeError, "
-                "sizes that do not match), and it was tried again: catch torch.OutOfMemoryError "
-                "alone."
-            )
+        expect.fact(
+            said.startswith("_OtherError"),
+            "the U-Net raised an error that has nothing to do with memory (a RuntimeError, sizes "
+            "that do not match), and it was tried again: catch torch.OutOfMemoryError alone.",
+        )
     elif case["kind"] == "torn":
-        _judge_failed_step(said, read.integer(result.get("steps"), "steps of the optimizer"))
+        _judge_failed_step(said, read.integer(result["steps"], "steps of the optimizer"))
     elif case["kind"] == "nothing fits":
         _judge_refusal(result, said, rows)
-    elif said:
-        raise CheckError(
+    else:
+        expect.fact(
+            not said,
             f"nothing fitted in the end, though micro-batches of {case['fits']} do under this cap; "
             f"forwards had {rows} images. What a failed attempt held must be gone before the next: "
-            "its gradients, and its graph, which the error itself holds as long as it is handled."
+            "its gradients, and its graph, which the error itself holds as long as it is handled.",
         )
-    else:
-        _judge_size(case, read.integer(result.get("micro_batch"), "the micro-batch"), rows)
+        _judge_size(case, read.integer(result["micro_batch"], "the micro-batch"), rows)
         _judge_update(case, result, *right)
 
 
@@ -206,7 +86,7 @@ def _judge_refusal(result: Result, said: str, rows: list[int]) -> None:
 
 
 def _judge_size(case: Case, size: int, rows: list[int]) -> None:
-    tried, fits = _tried(case), case["fits"]
+    tried, fits = updates.sizes_tried(case), case["fits"]
     faults = {
         f"the update was made with micro-batches of {size}, and those of {fits} were tried and "
         f"failed, which do fit; forwards had {rows} images. What is still held then? An error that "
@@ -223,17 +103,17 @@ def _judge_size(case: Case, size: int, rows: list[int]) -> None:
 def _judge_update(
     case: Case, result: Result, wanted_loss: float, wanted: list[Tensor], random_state: Tensor
 ) -> None:
-    state = read.tensors(result.get("state"), len(wanted), "state")
-    loss = read.number(result.get("loss"), "the loss")
+    state = read.tensors(result["state"], len(wanted), "state")
+    loss = read.number(result["loss"], "the loss")
     error = expect.relative_error(state, wanted)
-    who = "a failed attempt" if len(_tried(case)) > 1 else "somebody before you"
+    who = "a failed attempt" if len(updates.sizes_tried(case)) > 1 else "somebody before you"
     faults = {
         "no update was made: call optimizer.step() once the gradient is there.": (
             not {"weights", "optimizer"} & set(expect.changes(result))
         ),
         "the random state is not that of an update without failed attempts: they drew, for "
         "dropout, and so the update drew other numbers. Put back what was before each.": (
-            not expect.same_bits(result.get("random_state"), random_state)
+            not expect.same_bits(result["random_state"], random_state)
         ),
         f"the update is not that of micro-batches of {case['fits']} from the start, off by "
         f"{error:.0e}: clear the gradients that {who} left in .grad.": error > 1e-5,
@@ -247,12 +127,10 @@ def _judge_update(
     expect.no_fault(faults)
 
 
-update_that_fits = Check(
-    "lab08.update_that_fits",
-    "8.6",
-    "the largest micro-batch that fits, and failed attempts leave no trace",
-    _cases,
-    _run,
-    _judge,
+update_that_fits = Exercise(
+    run=updates.update_that_fits,
+    passed="the largest micro-batch that fits, and failed attempts leave no trace",
+    cases=_cases,
+    judge=_judge,
     oracle=_right_update,
 )

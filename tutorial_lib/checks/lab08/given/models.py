@@ -1,12 +1,10 @@
-"""A small diffusion U-Net, what an update drew, and a plain loop over it, for lab 08."""
-
-from __future__ import annotations
+"""A small diffusion U-Net, what an update drew, and a plain loop over it."""
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from tutorial_lib.checks.core import Case
+from tutorial_lib.checks.given import Case
 
 SIDE = 8
 Drawn = tuple[Tensor, Tensor, Tensor]
