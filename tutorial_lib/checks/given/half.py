@@ -20,7 +20,7 @@ from tutorial_lib.checks.given.values import Answer, Case, CheckError, Result, p
 Run = Callable[[Answer, Case], Result]
 # In the case of a memory exam: what the step may use beyond what is there before it.
 EXAM_BYTES = "exam_bytes"
-# Where an answer raises, its process knows no more: the check that asked puts words in its place.
+# An answer's process does not know which case it runs: the check replaces this mark.
 HOW_TO_CALL = "(how to call it)"
 _BLANK = re.compile(r"exercise (?P<number>\d+(?:\.\d+)*):")
 _LAB = re.compile(r"\.(\w+)\.given\b")

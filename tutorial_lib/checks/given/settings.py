@@ -57,7 +57,7 @@ def usual_settings() -> Iterator[None]:
             torch.enable_grad(),
             contextlib.nullcontext() if device.type == "cpu" else torch.device("cpu"),
         ):
-            _first_use()
+            _import_torch_dynamo()
             yield
     finally:
         if torch.get_default_device() != device:
@@ -68,8 +68,8 @@ def usual_settings() -> Iterator[None]:
 
 
 @cache
-def _first_use() -> None:
-    # It imports torch._dynamo, which makes tensors: a meter around it would count them.
+def _import_torch_dynamo() -> None:
+    # The first checkpoint imports it, and that makes tensors: a meter around would count them.
     x = torch.zeros(1, requires_grad=True)
     torch_checkpoint.checkpoint(torch.sin, x, use_reentrant=False).backward()
 

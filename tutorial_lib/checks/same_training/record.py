@@ -1,4 +1,4 @@
-"""What training leaves behind, recorded update by update: the eyes of `same_training`."""
+"""Records of what each update of a training leaves, for `same_training` to compare."""
 
 from __future__ import annotations
 

@@ -126,7 +126,7 @@ class Exercise:
         )
 
 
-# It looks at each object, so once a process. Who freezes some later loses speed, nothing else.
+# Counting walks all objects: once a process. Freezing more later only costs time.
 _count_frozen = cache(gc.get_freeze_count)
 
 
