@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from tutorial_lib.checks.given import observe
-from tutorial_lib.checks.lab06 import given, windows
+from tutorial_lib.checks.lab06 import given, right_sums
 from tutorial_lib.checks.lab06.given import models, steps
 from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Exercise, Result, accumulation, expect
 from tutorial_lib.checks.vocabulary.read import integer, items
@@ -33,10 +33,10 @@ class _Oracle:
         """Gradients and losses of each window, and the parameters after the last update."""
         model, gradients, losses = models.tiny_vit(self.case["seed"]), [], []
         for window in self.windows:
-            of_gradients, of_losses = windows.image_sums(model, window)
+            of_gradients, of_losses = right_sums.image_sums(model, window)
             gradients.append(of_gradients)
             losses.append(of_losses)
-            windows.add_to_parameters(model, -models.RATE * of_gradients.mean)
+            right_sums.add_to_parameters(model, -models.RATE * of_gradients.mean)
         return gradients, losses, observe.parameter_vector(model)
 
 
@@ -58,7 +58,7 @@ def _judge(case: Case, result: Result, oracle: _Oracle) -> None:
     )
     if case["kind"] == "peak":
         model, first = models.tiny_vit(case["seed"]), oracle.windows[0]
-        allowed = windows.peak_allowed(model, first, models.image_loss_sum)
+        allowed = right_sums.peak_allowed(model, first, models.image_loss_sum)
         accumulation.expect_one_graph(result, allowed)
 
 
@@ -70,7 +70,7 @@ def _loss_faults(losses: accumulation.Window) -> expect.Faults:
 
 def _judge_updates(case: Case, result: Result, oracle: _Oracle) -> None:
     gradients, _, parameters = oracle.updates
-    seen = windows.read_updates(result, len(parameters))
+    seen = right_sums.read_updates(result, len(parameters))
     if seen and not expect.is_close(seen[0], gradients[0].mean):
         _judge_length(case, seen[0], gradients[0])
     advice, number = "update once a window, after its last micro-batch.", len(gradients)
@@ -85,7 +85,7 @@ def _judge_updates(case: Case, result: Result, oracle: _Oracle) -> None:
         accumulation.expect_gradient(update, window.mean, _faults(case, window, old), where)
         old = window.mean
     words = "the gradients are right, and something else changed the parameters."
-    windows.expect_parameters(result, parameters, words)
+    right_sums.expect_parameters(result, parameters, words)
 
 
 def _faults(case: Case, window: accumulation.Window, old: Tensor) -> expect.Faults:
@@ -102,7 +102,7 @@ def _faults(case: Case, window: accumulation.Window, old: Tensor) -> expect.Faul
 def _judge_length(case: Case, seen: Tensor, right: accumulation.Window) -> None:
     """Tell from the first update how many micro-batches were taken for a window."""
     model, items = models.tiny_vit(case["seed"]), steps.images_of(case)
-    each, _ = windows.image_sums(model, items)
+    each, _ = right_sums.image_sums(model, items)
     for num in range(1, len(items) + 1):
         taken = accumulation.Window(each.sums[:num], each.counts[:num])
         expect.fact(

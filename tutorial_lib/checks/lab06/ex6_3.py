@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from tutorial_lib.checks.given import observe
-from tutorial_lib.checks.lab06 import given, windows
+from tutorial_lib.checks.lab06 import given, right_sums
 from tutorial_lib.checks.lab06.given import models, steps
 from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Exercise, Result, accumulation, expect
 
@@ -26,8 +26,8 @@ def _judge(case: Case, result: Result) -> None:
         "the optimizer made {} updates, and a window is one update, made after its last "
         "micro-batch."
     )
-    update = windows.only_update(result, len(start), words)
-    gradients, losses = windows.token_sums(model, window)
+    update = right_sums.only_update(result, len(start), words)
+    gradients, losses = right_sums.token_sums(model, window)
     is_large = case["sizes"] == models.MANY
     accumulation.expect_window(
         result,
@@ -37,11 +37,11 @@ def _judge(case: Case, result: Result) -> None:
         sizes=case["sizes"],
         faults=_faults(model, window, gradients),
         loss_faults=_loss_faults(losses),
-        optional=windows.without_targets(window),
-        allowed=windows.peak_allowed(model, window, models.token_loss_sum) if is_large else None,
+        optional=right_sums.without_targets(window),
+        allowed=right_sums.peak_allowed(model, window, models.token_loss_sum) if is_large else None,
     )
     words = "the gradient is right, and something else changed the parameters."
-    windows.expect_parameters(result, start - models.RATE * gradients.mean, words)
+    right_sums.expect_parameters(result, start - models.RATE * gradients.mean, words)
 
 
 def _loss_faults(losses: accumulation.Window) -> expect.Faults:

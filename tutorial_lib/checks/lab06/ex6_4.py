@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 
 from tutorial_lib.checks.given import observe
-from tutorial_lib.checks.lab06 import given, windows
+from tutorial_lib.checks.lab06 import given, right_sums
 from tutorial_lib.checks.lab06.given import models, steps
 from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Exercise, Result, accumulation, expect
 from tutorial_lib.checks.vocabulary.exercise import Seen
@@ -33,7 +33,7 @@ def _judge(case: Case, result: Result) -> None:
     sizes = [size for window in case["sizes"] for size in window]
     accumulation.expect_rows_at_most(result, sizes)
     model = models.tiny_vit(case["seed"])
-    updates = windows.read_updates(result, len(observe.parameter_vector(model)))
+    updates = right_sums.read_updates(result, len(observe.parameter_vector(model)))
     if case["overflow"] and not case["enabled"]:
         _judge_without_scaler(result, len(updates), len(case["sizes"]))
         return
@@ -41,7 +41,7 @@ def _judge(case: Case, result: Result) -> None:
     accumulation.expect_each_once(result, sizes)
     if models.MANY in case["sizes"]:
         first, *_ = steps.image_windows_of(case)
-        allowed = windows.peak_allowed(model, first, models.image_loss_sum)
+        allowed = right_sums.peak_allowed(model, first, models.image_loss_sum)
         accumulation.expect_one_graph(result, allowed)
     expect.unchanged(result)
 
@@ -98,7 +98,7 @@ def _judge_turns(case: Case, result: Result, updates: list[Tensor], model: nn.Mo
     )
     remaining = iter(updates)
     for window, turn, left in zip(steps.image_windows_of(case), turns, said, strict=True):
-        gradients, losses = windows.image_sums(model, window)
+        gradients, losses = right_sums.image_sums(model, window)
         update = 0.0 * gradients.mean
         if not turn.is_lost:
             update = _expect_gradient(case, turn, gradients, next(remaining))
@@ -196,7 +196,7 @@ def _expect_parameters(turn: _Turn, left: Result, update: Tensor, model: nn.Modu
         otherwise="gradient and schedule are right, and the parameters are not.",
         where=turn.where,
     )
-    windows.add_to_parameters(model, -rate * update)
+    right_sums.add_to_parameters(model, -rate * update)
 
 
 scaled_step = Exercise(

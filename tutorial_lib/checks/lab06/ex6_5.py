@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from tutorial_lib import memory
 from tutorial_lib.checks.given import observe
-from tutorial_lib.checks.lab06 import failures, given, windows
+from tutorial_lib.checks.lab06 import failures, given, right_sums
 from tutorial_lib.checks.lab06.given.models import Task, make_optimizer, task_of
 from tutorial_lib.checks.same_training.record import summation_tolerance
 from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Exercise, Result, accumulation, expect
@@ -53,7 +53,7 @@ def _judge(case: Case, result: Result, oracle: _Oracle) -> None:
     _expect_rows(case, result, task)
     gradient, steps = oracle.gradient, case["num_steps"]
     words = "the optimizer made {} updates, and one is wanted."
-    update = windows.only_update(result, len(gradient), words)
+    update = right_sums.only_update(result, len(gradient), words)
     if case["dtype"] == "float32":
         tolerance = summation_tolerance(torch.float32, task.batch[0].numel())
         error = expect.relative_error(update, gradient)
@@ -65,7 +65,7 @@ def _judge(case: Case, result: Result, oracle: _Oracle) -> None:
     expect.loss(result["returned"], oracle.loss)
     _step_by(task.model, case["optimizer"], wanted)
     words = "the gradient was right, and the parameters after the update are not."
-    windows.expect_parameters(result, observe.parameter_vector(task.model), words)
+    right_sums.expect_parameters(result, observe.parameter_vector(task.model), words)
     _expect_nothing_put_back(case, result)
     activations = integer(result["activations"], "activations")
     expect.fact(

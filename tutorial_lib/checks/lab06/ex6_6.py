@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tutorial_lib.checks.given import CheckError, observe
-from tutorial_lib.checks.lab06 import given, windows
+from tutorial_lib.checks.lab06 import given, right_sums
 from tutorial_lib.checks.lab06.given import models, steps
 from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Exercise, Result, accumulation, expect
 from tutorial_lib.checks.vocabulary.exercise import Seen
@@ -31,13 +31,13 @@ class _Oracle:
     def __init__(self, case: Case) -> None:
         model, of_ranks = models.tiny_gpt(case["seed"]), steps.rank_windows_of(case)
         self.size = len(observe.parameter_vector(model))
-        self.allowed = windows.peak_allowed(model, of_ranks[0], models.token_loss_sum)
+        self.allowed = right_sums.peak_allowed(model, of_ranks[0], models.token_loss_sum)
         self.num_bytes = sum(parameter.nbytes for parameter in model.parameters())
-        sums = [windows.token_sums(model, window) for window in of_ranks]
+        sums = [right_sums.token_sums(model, window) for window in of_ranks]
         self.gradients, self.losses = map(list, zip(*sums, strict=True))
         # of all ranks: one micro-batch a rank
         self.ranks = _joined(self.gradients)
-        self.optional = [windows.without_targets(window) for window in of_ranks]
+        self.optional = [right_sums.without_targets(window) for window in of_ranks]
 
     def faults(self) -> expect.Faults:
         """Give what a rank's update is by each fault."""
@@ -68,7 +68,7 @@ def _judge(case: Case, result: Result, oracle: _Oracle) -> None:
     for rank, of_rank in enumerate(seen):
         accumulation.expect_rows_at_most(of_rank, case["sizes"][rank])
         words = f"rank {rank} made {{}} updates, and one is wanted."
-        updates.append(windows.only_update(of_rank, oracle.size, words))
+        updates.append(right_sums.only_update(of_rank, oracle.size, words))
     for rank, of_rank in enumerate(seen):
         _judge_traffic(case, rank, result, of_rank["syncs"], oracle.num_bytes)
     for rank, update in enumerate(updates[1:], start=1):
