@@ -11,7 +11,7 @@ from wrong_answers import solved
 from tutorial_lib import ranks
 from tutorial_lib.checks import CheckError, lab06
 from tutorial_lib.checks.given import observe
-from tutorial_lib.checks.lab06 import models
+from tutorial_lib.checks.lab06.given import models
 from tutorial_lib.checks.vocabulary import expect
 
 LAB = solved("lab06")
@@ -40,7 +40,8 @@ def test_ranks_are_the_big_batch(num_ranks):
     losses, traffic = ranks.in_threads(work, num_ranks)
     alone = models.tiny_gpt(0)
     optimizer = torch.optim.AdamW(alone.parameters(), lr=1e-3)
-    batch = models.whole([part for window in windows for part in window])
+    parts = [part for window in windows for part in window]
+    batch = tuple(map(torch.cat, zip(*parts, strict=True)))
     wanted = [LAB.exact_step(alone, optimizer, batch, 1, **options) for _ in range(2)]
     size = sum(p.nbytes for p in alone.parameters())
     for rank in range(num_ranks):
@@ -96,7 +97,7 @@ def test_a_loss_is_wanted_within_float32(factor, said):
 
 @pytest.mark.parametrize("failure", ["nan", "raises"])
 def test_the_solution_leaves_the_held_gradient_itself(failure):
-    task = models.vit_task(0, 6, torch.float32)
+    task = models.task_of({"model": "ViT", "seed": 0, "rows": 6, "dtype": "float32"})
     held = [torch.full_like(p, 7.0) for p in task.model.parameters()]
     for p, gradient in zip(task.model.parameters(), held, strict=True):
         p.grad = gradient

@@ -1,72 +1,47 @@
 """The check of 6.3: the mean over a window's targets, masked and shifted."""
 
-from __future__ import annotations
-
-import random
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.optim import SGD
 
-from tutorial_lib.checks.core import Case, Check, CheckError, Result
 from tutorial_lib.checks.given import observe
-from tutorial_lib.checks.lab06 import models
-from tutorial_lib.checks.vocabulary import accumulation, expect, read
+from tutorial_lib.checks.lab06 import given, windows
+from tutorial_lib.checks.lab06.given import models, steps
+from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Exercise, Result, accumulation, expect
 
-_RATE = 0.1
 
-
-def _cases(seed: int) -> list[Case]:
-    draw = random.Random(seed)
+def _cases(draw: Draw) -> Cases:
     drawn = {"seed": draw.randrange(10**6), "sizes": [draw.randint(2, 4) for _ in range(4)]}
-    masked = [draw.randrange(4)]
-    return [
-        {**drawn, "masked": []},
-        {**drawn, "masked": masked},
-        {**drawn, "masked": [], "sizes": models.MANY},
-    ]
-
-
-def _window(case: Case) -> list[models.MicroBatch]:
-    generator = torch.Generator().manual_seed(case["seed"])
-    return models.token_window(case["sizes"], generator, case["masked"])
-
-
-def _run(answer: Callable[..., Any], case: Case) -> Result:
-    model = models.tiny_gpt(case["seed"])
-    optimizer = SGD(model.parameters(), lr=_RATE)
-    observe.fill_gradients(model)
-    return models.train(lambda: answer(model, optimizer, _window(case)), model, optimizer)
+    yield {**drawn, "masked": []}
+    yield {**drawn, "masked": [draw.randrange(4)]}
+    yield {**drawn, "masked": [], "sizes": models.MANY}
 
 
 def _judge(case: Case, result: Result) -> None:
-    model, window = models.tiny_gpt(case["seed"]), _window(case)
+    model, window = models.tiny_gpt(case["seed"]), steps.tokens_of(case)
     start = observe.parameter_vector(model)
-    updates = read.vectors(result.get("gradients"), len(start), "the gradients")
-    if len(updates) != 1:
-        raise CheckError(
-            f"the optimizer made {len(updates)} updates, and a window is one update, made after "
-            "its last micro-batch."
-        )
-    gradients, losses = models.token_sums(model, window)
-    many = case["sizes"] == models.MANY
+    words = (
+        "the optimizer made {} updates, and a window is one update, made after its last "
+        "micro-batch."
+    )
+    update = windows.only_update(result, len(start), words)
+    gradients, losses = windows.token_sums(model, window)
+    is_large = case["sizes"] == models.MANY
     accumulation.expect_window(
         result,
-        updates[0],
+        update,
         gradients=gradients,
         losses=losses,
         sizes=case["sizes"],
         faults=_faults(model, window, gradients),
         loss_faults=_loss_faults(losses),
-        optional=[len(part[0]) for part in window if not models.num_targets(*part)],
-        allowed=models.peak_allowed(model, window, models.token_loss_sum) if many else None,
+        optional=windows.without_targets(window),
+        allowed=windows.peak_allowed(model, window, models.token_loss_sum) if is_large else None,
     )
-    after = read.vector(result.get("parameters"), len(start), "the parameters")
-    if not expect.is_close(after, start - _RATE * gradients.mean):
-        raise CheckError("the gradient is right, and something else changed the parameters.")
+    words = "the gradient is right, and something else changed the parameters."
+    windows.expect_parameters(result, start - models.RATE * gradients.mean, words)
 
 
 def _loss_faults(losses: accumulation.Window) -> expect.Faults:
@@ -83,15 +58,15 @@ def _faults(
     counts = {
         "the labels were counted before the shift. No token stands before the first of a row, so "
         "its label is nobody's target.": (labels != -100).sum(),
-        "masked labels were counted: padding and prompts are tokens, and no targets.": (
-            labels[:, 1:].numel()
-        ),
+        "masked labels were counted: padding and prompts are tokens, and no targets.": labels[
+            :, 1:
+        ].numel(),
         "every position was counted, masked or not, the first of each row too.": labels.numel(),
         "the sum was divided by rows: the unit of this loss is the token.": len(labels),
     }
     for words, count in counts.items():
         yield words, gradients.total / count
-    for words, pair in _OTHER_TARGETS:
+    for words, pair in _OTHER_TARGETS.items():
         pairs = [pair(model(tokens), tokens, labels) for tokens, labels in window]
         total = sum(observe.gradient(_summed(*of_part), model) for of_part in pairs)
         own_count = sum(int((targets != -100).sum()) for _, targets in pairs)
@@ -104,32 +79,21 @@ def _summed(logits: Tensor, targets: Tensor) -> Tensor:
 
 
 # What to say, and which logits are then compared with which targets.
-_OTHER_TARGETS: list[tuple[str, Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]]] = [
-    (
-        "the shift goes the wrong way, and each token has to guess the one before it.",
-        lambda logits, tokens, labels: (logits[:, 1:], labels[:, :-1]),
-    ),
-    (
-        "tokens were taken for targets: the labels are those tokens that count, and -100.",
-        lambda logits, tokens, labels: (logits[:, :-1], tokens[:, 1:]),
-    ),
-    (
-        "each token is asked to predict itself: the logits at a position are for the label one "
-        "further on.",
-        lambda logits, tokens, labels: (logits, labels),
-    ),
-    (
-        "the rows were put end to end before the shift, so the last token of each has to guess the "
-        "first of the next: shift, then flatten.",
-        lambda logits, tokens, labels: (logits.flatten(0, 1)[:-1], labels.flatten()[1:]),
-    ),
-]
+_OTHER_TARGETS: dict[str, Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]] = {
+    "the shift goes the wrong way, and each token has to guess the one before "
+    "it.": lambda logits, tokens, labels: (logits[:, 1:], labels[:, :-1]),
+    "tokens were taken for targets: the labels are those tokens that count, and "
+    "-100.": lambda logits, tokens, labels: (logits[:, :-1], tokens[:, 1:]),
+    "each token is asked to predict itself: the logits at a position are for the label one further "
+    "on.": lambda logits, tokens, labels: (logits, labels),
+    "the rows were put end to end before the shift, so the last token of each has to guess the "
+    "first of the next: shift, then "
+    "flatten.": lambda logits, tokens, labels: (logits.flatten(0, 1)[:-1], labels.flatten()[1:]),
+}
 
-token_step = Check(
-    "lab06.token_step",
-    "6.3",
-    "a mean over the window's targets: ragged, masked, shifted, none at all in one part",
-    _cases,
-    _run,
-    _judge,
+token_step = Exercise(
+    run=given.token_step,
+    passed="a mean over the window's targets: ragged, masked, shifted, none at all in one part",
+    cases=_cases,
+    judge=_judge,
 )

@@ -1,66 +1,34 @@
-"""The check of 6.5, an exact step: three models; steps that fail are in `ex6_5_failures`."""
-
-from __future__ import annotations
+"""The check of 6.5, an exact step: three models; steps that fail are in `failures`."""
 
 import itertools
-import random
-from collections.abc import Callable
-from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.optim import Optimizer
 
 from tutorial_lib import memory
-from tutorial_lib.checks.core import Case, Check, CheckError, Result
-from tutorial_lib.checks.given import exam, observe
-from tutorial_lib.checks.lab06 import ex6_5_failures as failures
-from tutorial_lib.checks.lab06.models import TASKS, Task, make_optimizer, train
+from tutorial_lib.checks.given import observe
+from tutorial_lib.checks.lab06 import failures, given, windows
+from tutorial_lib.checks.lab06.given.models import Task, make_optimizer, task_of
 from tutorial_lib.checks.same_training.record import summation_tolerance
-from tutorial_lib.checks.vocabulary import accumulation, expect, read
+from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Exercise, Result, accumulation, expect
+from tutorial_lib.checks.vocabulary.read import flag, integer, integers, vector
 
 _MANY = 8  # micro-batches, from which on the memory is looked at
 
 
-def _cases(seed: int) -> list[Case]:
-    draw = random.Random(seed)
+def _cases(draw: Draw) -> Cases:
     rows = draw.choice([7, 8, 12])  # Tensor.chunk(5) gives four pieces of each
-    drawn: dict[str, Any] = {"seed": draw.randrange(10**6), "rows": rows, "num_steps": 5}
-    drawn |= {"max_norm": 1e6, "fails": "", "dtype": "float64"}
-    pairs = itertools.product(TASKS, ("SGD", "AdamW"))
+    drawn = {"seed": draw.randrange(10**6), "rows": rows, "fails": "", "dtype": "float64"}
+    drawn |= {"num_steps": 5, "max_norm": 1e6}
+    for model, optimizer in itertools.product(("GPT", "ViT", "U-Net"), ("SGD", "AdamW")):
+        yield {**drawn, "model": model, "optimizer": optimizer}
     gpt = {**drawn, "model": "GPT", "optimizer": "SGD"}
-    return [
-        *({**drawn, "model": model, "optimizer": optimizer} for model, optimizer in pairs),
-        {**gpt, "max_norm": 1e-3},
-        {**gpt, "dtype": "float32"},
-        {**gpt, "model": "ViT", "rows": 24, "num_steps": 12},
-        *({**gpt, "optimizer": "AdamW", "fails": how} for how in failures.HOW),
-    ]
-
-
-def _run(answer: Callable[..., Any], case: Case) -> Result:
-    if case["fails"]:
-        return failures.run(answer, case)
-    task = _task(case)
-    task.add_side_effects()
-    optimizer = make_optimizer(case["optimizer"], task.model)
-    observe.fill_gradients(task.model)
-    torch.manual_seed(case["seed"])
-    step = partial(task.call, answer, optimizer, case["num_steps"], case["max_norm"])
-    with memory.watch(model=task.model, optimizer=optimizer) as report:
-        seen = train(step, task.model, optimizer)
-    return {
-        **seen,
-        "activations": report.at_peak.get("activations", 0),
-        "old_gradients": observe.is_filled(task.model),
-        "moved": task.model.get_buffer("seen"),
-        "next": torch.rand(3),
-    }
-
-
-def _task(case: Case) -> Task:
-    return TASKS[case["model"]](case["seed"], case["rows"], getattr(torch, case["dtype"]))
+    yield {**gpt, "max_norm": 1e-3}
+    yield {**gpt, "dtype": "float32"}
+    yield {**gpt, "model": "ViT", "rows": 24, "num_steps": 12}
+    steps = {"no steps": 0, "too many steps": rows + 3}
+    for how in failures.HOW:
+        yield {**gpt, "optimizer": "AdamW", "fails": how, "num_steps": steps.get(how, 5)}
 
 
 class _Oracle:
@@ -69,7 +37,7 @@ class _Oracle:
     def __init__(self, case: Case) -> None:
         if case["fails"]:
             return
-        task = _task(case)
+        task = task_of(case)
         with memory.watch(model=task.model) as report:
             loss = task.loss_sum(task.model, *task.batch) / task.count_terms(*task.batch)
             gradient = observe.gradient(loss, task.model)
@@ -81,73 +49,66 @@ def _judge(case: Case, result: Result, oracle: _Oracle) -> None:
     if case["fails"]:
         failures.judge(case, result)
         return
-    task = _task(case)
+    task = task_of(case)
     _expect_rows(case, result, task)
-    size = len(observe.parameter_vector(task.model))
-    updates = read.vectors(result.get("gradients"), size, "the gradients")
-    if len(updates) != 1:
-        raise CheckError(f"the optimizer made {len(updates)} updates, and one is wanted.")
-    gradient = oracle.gradient
+    gradient, steps = oracle.gradient, case["num_steps"]
+    words = "the optimizer made {} updates, and one is wanted."
+    update = windows.only_update(result, len(gradient), words)
     if case["dtype"] == "float32":
         tolerance = summation_tolerance(torch.float32, task.batch[0].numel())
-        error = expect.relative_error(updates[0], gradient)
+        error = expect.relative_error(update, gradient)
         words = f"the gradient is off by {error:.1e}, and rounding explains {tolerance:.1e}."
-        expect.no_fault({f"in float32 {words}": error > tolerance})
+        expect.fact(error <= tolerance, f"in float32 {words}")
         return
     faults = list(_faults(case, task, gradient))
-    wanted = accumulation.expect_clipped(updates[0], gradient, case["max_norm"], faults)
-    expect.loss(result.get("returned"), oracle.loss)
+    wanted = accumulation.expect_clipped(update, gradient, case["max_norm"], faults)
+    expect.loss(result["returned"], oracle.loss)
     _step_by(task.model, case["optimizer"], wanted)
-    after = read.vector(result.get("parameters"), size, "the parameters")
-    if not expect.is_close(after, observe.parameter_vector(task.model)):
-        raise CheckError("the gradient was right, and the parameters after the update are not.")
+    words = "the gradient was right, and the parameters after the update are not."
+    windows.expect_parameters(result, observe.parameter_vector(task.model), words)
     _expect_nothing_put_back(case, result)
-    activations = read.integer(result.get("activations"), "activations")
-    if case["num_steps"] >= _MANY and activations > oracle.activations * 3 // case["num_steps"]:
-        raise CheckError(
-            f"{activations:,} bytes of activations are there at the peak, and the whole batch has "
-            f"{oracle.activations:,}: with {case['num_steps']} micro-batches call backward for "
-            "each, it frees its graph."
-        )
+    activations = integer(result["activations"], "activations")
+    expect.fact(
+        steps < _MANY or activations <= oracle.activations * 3 // steps,
+        f"{activations:,} bytes of activations are there at the peak, and the whole batch has "
+        f"{oracle.activations:,}: with {steps} micro-batches call backward for each, it frees its "
+        "graph.",
+    )
 
 
 def _expect_rows(case: Case, result: Result, task: Task) -> None:
     sizes = [len(part) for part in task.batch[0].tensor_split(case["num_steps"])]
-    rows = sorted(read.integers(result.get("rows"), "rows"))
-    if (len(rows), sum(rows)) == (len(sizes), sum(sizes)) and rows != sorted(sizes):
-        raise CheckError(
-            f"the model saw micro-batches of {rows} rows, and the largest decides how much memory "
-            "is needed: make them as equal as they can be, as Tensor.tensor_split does."
-        )
+    rows = sorted(integers(result["rows"], "rows"))
+    is_equal, saw = rows == sorted(sizes), f"the model saw micro-batches of {rows} rows, and"
+    expect.fact(
+        is_equal or (len(rows), sum(rows)) != (len(sizes), sum(sizes)),
+        f"{saw} the largest decides how much memory is needed: make them as equal as they can be, "
+        "as Tensor.tensor_split does.",
+    )
     accumulation.expect_rows_at_most(result, sizes)
-    if rows != sorted(sizes):
-        raise CheckError(
-            f"the model saw micro-batches of {rows} rows, and {case['rows']} rows in "
-            f"{case['num_steps']} were asked for: Tensor.tensor_split cuts into so many."
-        )
+    expect.fact(
+        is_equal,
+        f"{saw} {case['rows']} rows in {case['num_steps']} were asked for: Tensor.tensor_split "
+        "cuts into so many.",
+    )
 
 
 def _expect_nothing_put_back(case: Case, result: Result) -> None:
     torch.manual_seed(case["seed"])
     for _ in range(case["num_steps"]):
         torch.rand(3)
-    moved = read.vector(result.get("moved"), 3, "the model's buffers")
-    drawn = read.vector(result.get("next"), 3, "the next random numbers")
-    end = "only what failed is put back."
-    expect.no_fault(
-        {
-            f"the update was made, and the model's buffers are not what its forwards left: {end}": (
-                bool((moved != case["num_steps"]).any())
-            ),
-            "the update was made, and the random state is not where its forwards left it, so the "
-            f"next step would draw the same numbers: {end}": (
-                not torch.equal(drawn, torch.rand(3).double())
-            ),
-            f"the update was made, and the .grad from before it are back: {end}": read.flag(
-                result, "old_gradients"
-            ),
-        }
-    )
+    moved = vector(result["moved"], 3, "the model's buffers") != case["num_steps"]
+    drawn = vector(result["next"], 3, "the next random numbers")
+    is_put_back, end = flag(result, "old_gradients"), "only what failed is put back."
+    faults = {
+        f"the update was made, and the model's buffers are not what its forwards left: {end}": (
+            bool(moved.any())
+        ),
+        "the update was made, and the random state is not where its forwards left it, so the next "
+        f"step would draw the same numbers: {end}": not torch.equal(drawn, torch.rand(3).double()),
+        f"the update was made, and the .grad from before it are back: {end}": is_put_back,
+    }
+    expect.no_fault(faults)
     expect.unchanged(result)
 
 
@@ -156,10 +117,8 @@ def _faults(case: Case, task: Task, gradient: Tensor) -> expect.Faults:
     sums = [observe.gradient(task.loss_sum(task.model, *part), task.model) for part in parts]
     window = accumulation.Window(sums, [task.count_terms(*part) for part in parts])
     yield from accumulation.faults(window, "terms")
-    yield (
-        "the sum was divided by rows, and count_terms says what its terms are.",
-        window.total / case["rows"],
-    )
+    by_rows = "the sum was divided by rows, and count_terms says what its terms are."
+    yield by_rows, window.total / case["rows"]
     yield "the gradient was not clipped to max_norm.", gradient
 
 
@@ -171,19 +130,10 @@ def _step_by(model: nn.Module, optimizer: str, gradient: Tensor) -> None:
     make_optimizer(optimizer, model).step()
 
 
-def _one_batch(
-    answer: Callable[..., Any], chain: exam.Chain, optimizer: Optimizer, rows: Tensor
-) -> None:
-    answer(chain, optimizer, (rows,), 16, loss_sum=exam.Chain.loss_sum, count_terms=len)
-
-
-exact_step = Check(
-    "lab06.exact_step",
-    "6.5",
-    "GPT, ViT and U-Net as in one batch, and five failures that leave nothing behind",
-    _cases,
-    _run,
-    _judge,
+exact_step = Exercise(
+    run=given.exact_step,
+    passed="GPT, ViT and U-Net as in one batch, and five failures that leave nothing behind",
+    cases=_cases,
+    judge=_judge,
     oracle=_Oracle,
-    exam=exam.of_update(_one_batch),
 )

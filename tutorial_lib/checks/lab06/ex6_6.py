@@ -1,164 +1,93 @@
 """The check of 6.6: ranks as threads of one process, their traffic counted."""
 
-from __future__ import annotations
-
-import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
-from unittest import mock
 
-import torch
-from torch.nn.parallel import DistributedDataParallel
-from torch.optim import SGD
+from tutorial_lib.checks.given import CheckError, observe
+from tutorial_lib.checks.lab06 import given, windows
+from tutorial_lib.checks.lab06.given import models, steps
+from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Exercise, Result, accumulation, expect
+from tutorial_lib.checks.vocabulary.exercise import Seen
+from tutorial_lib.checks.vocabulary.read import items, records
 
-from tutorial_lib import ranks
-from tutorial_lib.checks.core import Case, Check, CheckError, Result
-from tutorial_lib.checks.given import observe
-from tutorial_lib.checks.lab06 import models
-from tutorial_lib.checks.lab06.models import num_targets, token_loss_sum
-from tutorial_lib.checks.vocabulary import accumulation, expect, read
-
-_RATE = 0.1
 _SMALL = 64  # bytes: a count and a loss, and no gradient
 
-_EXCHANGES = (
-    " The last backward of a window is such a call too: does every rank make it, whatever it has?"
-)
 
-
-def _cases(seed: int) -> list[Case]:
-    draw = random.Random(seed)
+def _cases(draw: Draw) -> Cases:
     drawn = {"seed": draw.randrange(10**6), "masked": -1}
 
-    def sizes(num: int) -> list[int]:
-        return [draw.randint(1, 4) for _ in range(num)]
+    def sizes(*lengths: int) -> list[list[int]]:
+        return [[draw.randint(1, 4) for _ in range(length)] for length in lengths]
 
-    return [
-        {**drawn, "sizes": [sizes(4), sizes(4)]},
-        {**drawn, "sizes": [sizes(3), sizes(1), sizes(4)]},  # windows of different lengths
-        {**drawn, "sizes": [sizes(2), sizes(2)], "masked": 1},  # a rank without a target
-        {**drawn, "sizes": [models.MANY, models.MANY]},
-    ]
-
-
-def _windows(case: Case) -> list[list[models.MicroBatch]]:
-    generator = torch.Generator().manual_seed(case["seed"])
-    return [
-        models.token_window(sizes, generator, range(9) if rank == case["masked"] else [])
-        for rank, sizes in enumerate(case["sizes"])
-    ]
-
-
-def _run(answer: Callable[..., Any], case: Case) -> Result:
-    windows = _windows(case)
-    replicas = [models.tiny_gpt(case["seed"]) for _ in windows]
-    entries: list[mock.Mock] = []  # into no_sync
-
-    def work(rank: int) -> dict[str, Any]:
-        model = DistributedDataParallel(replicas[rank])
-        optimizer = SGD(model.parameters(), lr=_RATE)
-        observe.fill_gradients(model)
-        entries.append(mock.Mock(wraps=model.no_sync))
-        model.no_sync = entries[-1]  # type: ignore[method-assign]
-        syncs: list[bool] = []  # of each forward through DDP, whether its backward will reduce
-        model.register_forward_pre_hook(lambda *_: syncs.append(model.require_backward_grad_sync))
-        options = {"loss_sum": token_loss_sum, "count_terms": num_targets}
-        seen = models.train(
-            lambda: answer(model, optimizer, windows[rank], **options), replicas[rank], optimizer
-        )
-        return {**seen, "syncs": syncs}
-
-    try:
-        seen, traffic = ranks.in_threads(work, len(windows))
-    except Exception as error:
-        if "rank" in str(error) and "LeftAlone" in f"{type(error).__name__} {error}":
-            size = sum(parameter.numel() for parameter in replicas[0].parameters())
-            raise CheckError(
-                f"{error}{_EXCHANGES if f'({size},)' in str(error) else ''}"
-            ) from error
-        raise
-    calls = [[list(call) for call in of_rank.calls] for of_rank in traffic]
-    return {"ranks": seen, "calls": calls, "used_no_sync": any(entry.called for entry in entries)}
+    yield {**drawn, "sizes": sizes(4, 4)}
+    yield {**drawn, "sizes": sizes(3, 1, 4)}  # windows of different lengths
+    yield {**drawn, "sizes": sizes(2, 2), "masked": 1}  # a rank without a target
+    yield {**drawn, "sizes": [models.MANY, models.MANY]}
 
 
 class _Oracle:
     """The windows of all ranks as one."""
 
     def __init__(self, case: Case) -> None:
-        model, windows = models.tiny_gpt(case["seed"]), _windows(case)
+        model, of_ranks = models.tiny_gpt(case["seed"]), steps.rank_windows_of(case)
         self.size = len(observe.parameter_vector(model))
-        self.allowed = models.peak_allowed(model, windows[0], token_loss_sum)
+        self.allowed = windows.peak_allowed(model, of_ranks[0], models.token_loss_sum)
         self.num_bytes = sum(parameter.nbytes for parameter in model.parameters())
-        sums = [models.token_sums(model, window) for window in windows]
+        sums = [windows.token_sums(model, window) for window in of_ranks]
         self.gradients, self.losses = map(list, zip(*sums, strict=True))
         # of all ranks: one micro-batch a rank
         self.ranks = _joined(self.gradients)
-        self.optional = [
-            [len(part[0]) for part in window if not num_targets(*part)] for window in windows
-        ]
+        self.optional = [windows.without_targets(window) for window in of_ranks]
 
     def faults(self) -> expect.Faults:
         """Give what a rank's update is by each fault."""
         ranks, of_each = self.ranks, self.gradients
         num = len(of_each)
-        yield (
+        yield from {
             f"it is 1/{num} of the whole batch's: DistributedDataParallel averages over the ranks, "
-            "so each multiplies its loss by their number.",
-            ranks.mean / num,
-        )
-        yield (
+            "so each multiplies its loss by their number.": ranks.mean / num,
             "each rank divided by its own targets: add the counts up over the ranks before the "
-            "first backward.",
-            ranks.mean_of_means,
-        )
-        yield (
+            "first backward.": ranks.mean_of_means,
             "each rank divided by its own targets, and multiplied by the number of ranks besides: "
-            "the count is that of all ranks.",
-            ranks.sum_of_means,
-        )
-        yield "what was handed over in .grad was added to the window.", ranks.mean + 1
-        for words, place in ((accumulation.LAST_ALONE, -1), (_FIRST_ALONE, 0)):
+            "the count is that of all ranks.": ranks.sum_of_means,
+            "what was handed over in .grad was added to the window.": ranks.mean + 1,
+        }.items()
+        first_alone = "only the first micro-batch was reduced."
+        for words, place in ((accumulation.LAST_ALONE, -1), (first_alone, 0)):
             yield words, sum(window.sums[place] for window in of_each) / ranks.count
 
 
-_FIRST_ALONE = "only the first micro-batch was reduced."
-
-
-def _joined(windows: Sequence[accumulation.Window]) -> accumulation.Window:
-    return accumulation.Window([w.total for w in windows], [w.count for w in windows])
+def _joined(each: Sequence[accumulation.Window]) -> accumulation.Window:
+    return accumulation.Window([w.total for w in each], [w.count for w in each])
 
 
 def _judge(case: Case, result: Result, oracle: _Oracle) -> None:
     num_ranks = len(case["sizes"])
-    seen = read.records(result.get("ranks"), "what the ranks did", num_ranks)
+    seen = [*map(Seen, records(result["ranks"], "what the ranks did", num_ranks))]
     updates = []
     for rank, of_rank in enumerate(seen):
         accumulation.expect_rows_at_most(of_rank, case["sizes"][rank])
-        gradients = read.vectors(of_rank.get("gradients"), oracle.size, "the gradients")
-        if len(gradients) != 1:
-            raise CheckError(f"rank {rank} made {len(gradients)} updates, and one is wanted.")
-        updates += gradients
+        words = f"rank {rank} made {{}} updates, and one is wanted."
+        updates.append(windows.only_update(of_rank, oracle.size, words))
     for rank, of_rank in enumerate(seen):
-        _judge_traffic(case, rank, result, of_rank.get("syncs"), oracle.num_bytes)
+        _judge_traffic(case, rank, result, of_rank["syncs"], oracle.num_bytes)
     for rank, update in enumerate(updates[1:], start=1):
-        if not expect.is_close(update, updates[0], 1e-9):
-            raise CheckError(
-                f"rank 0 and rank {rank} updated with different gradients, so from now on they "
-                "are different models, and no error will ever say so: what is reduced has to be "
-                "the whole window, with its last backward."
-            )
+        expect.fact(
+            expect.is_close(update, updates[0], 1e-9),
+            f"rank 0 and rank {rank} updated with different gradients, so from now on they are "
+            "different models, and no error will ever say so: what is reduced has to be the whole "
+            "window, with its last backward.",
+        )
     accumulation.expect_gradient(updates[0], oracle.ranks.mean, oracle.faults())
     losses = _joined(oracle.losses)
     for rank, of_rank in enumerate(seen):
-        faults = [
-            (
-                "it is the part of this rank alone. Add up what the ranks have.",
-                losses.sums[rank] / losses.count,
-            ),
-            ("it is multiplied by the number of ranks.", losses.mean * num_ranks),
-            ("it is divided by the number of ranks.", losses.mean / num_ranks),
-        ]
-        expect.loss(of_rank.get("returned"), losses.mean, faults, where=f"rank {rank}: ")
+        alone = losses.sums[rank] / losses.count
+        faults = {
+            "it is the part of this rank alone. Add up what the ranks have.": alone,
+            "it is multiplied by the number of ranks.": losses.mean * num_ranks,
+            "it is divided by the number of ranks.": losses.mean / num_ranks,
+        }
+        expect.loss(of_rank["returned"], losses.mean, faults.items(), where=f"rank {rank}: ")
         accumulation.expect_each_once(of_rank, case["sizes"][rank], oracle.optional[rank])
         if models.MANY in case["sizes"]:
             accumulation.expect_one_graph(of_rank, oracle.allowed, f"rank {rank}: ")
@@ -166,39 +95,38 @@ def _judge(case: Case, result: Result, oracle: _Oracle) -> None:
 
 
 def _judge_traffic(case: Case, rank: int, result: Result, syncs: Any, num_bytes: int) -> None:
-    sent, num_parts = sum(_large_calls(result.get("calls"), rank)), len(case["sizes"][rank])
-    syncs = read.items(syncs, "what went through DistributedDataParallel")
+    sent, num_parts = sum(_large_calls(result["calls"], rank)), len(case["sizes"][rank])
+    through_ddp = items(syncs, "what went through DistributedDataParallel")
     if 0 <= sent - num_bytes <= _SMALL:
         return
-    if not sent and not syncs:
-        raise CheckError(
-            "the gradients stayed on each rank, for model.module knows nothing of ranks: the last "
-            "micro-batch has to go through the DistributedDataParallel itself."
+    expect.fact(
+        bool(sent or through_ddp),
+        "the gradients stayed on each rank, for model.module knows nothing of ranks: the last "
+        "micro-batch has to go through the DistributedDataParallel itself.",
+    )
+    expect.fact(
+        sent > 0,
+        "no gradient was ever reduced: the last micro-batch, its forward too, must run outside of "
+        "no_sync.",
+    )
+    by_ddp = num_bytes * sum(map(bool, through_ddp))
+    reduced = f"rank {rank} reduced {sent} bytes of gradients, and"
+    expect.fact(
+        not by_ddp or sent - by_ddp <= _SMALL,
+        f"{reduced} only {by_ddp} by the backward of DistributedDataParallel: what it has averaged "
+        "needs no reducing by hand.",
+    )
+    advice = "once is enough: all but the last micro-batch run under model.no_sync()."
+    if by_ddp and result["used_no_sync"] is True:
+        advice = (
+            "no_sync changed nothing. Whether a backward will reduce is decided in forward: "
+            "no_sync has to be around both."
         )
-    if not sent:
-        raise CheckError(
-            "no gradient was ever reduced: the last micro-batch, its forward too, must run "
-            "outside of no_sync."
-        )
-    by_ddp = num_bytes * sum(map(bool, syncs))
-    if by_ddp and sent - by_ddp > _SMALL:
-        raise CheckError(
-            f"rank {rank} reduced {sent} bytes of gradients, and only {by_ddp} by the backward of "
-            "DistributedDataParallel: what it has averaged needs no reducing by hand."
-        )
-    if sent >= num_bytes * num_parts:
-        advice = "once is enough: all but the last micro-batch run under model.no_sync()."
-        if by_ddp and result.get("used_no_sync") is True:
-            advice = (
-                "no_sync changed nothing. Whether a backward will reduce is decided in "
-                "forward: no_sync has to be around both."
-            )
-        raise CheckError(
-            f"rank {rank} reduced its gradients in each of {num_parts} micro-batches, and {advice}"
-        )
+    in_each = f"rank {rank} reduced its gradients in each of {num_parts} micro-batches, and"
+    expect.fact(sent < num_bytes * num_parts, f"{in_each} {advice}")
     raise CheckError(
-        f"rank {rank} reduced {sent} bytes of gradients, and the parameters have "
-        f"{num_bytes}: all but the last micro-batch run under no_sync."
+        f"{reduced} the parameters have {num_bytes}: all but the last micro-batch run under "
+        "no_sync."
     )
 
 
@@ -209,12 +137,10 @@ def _large_calls(calls: Any, rank: int) -> list[int]:
         raise CheckError("the collectives of the ranks cannot be read.") from None
 
 
-rank_step = Check(
-    "lab06.rank_step",
-    "6.6",
-    "two and three ranks as one batch, and the gradients cross once",
-    _cases,
-    _run,
-    _judge,
+rank_step = Exercise(
+    run=given.rank_step,
+    passed="two and three ranks as one batch, and the gradients cross once",
+    cases=_cases,
+    judge=_judge,
     oracle=_Oracle,
 )

@@ -11,7 +11,8 @@ from torch.optim import SGD
 
 from tutorial_lib.checks.core import Case, CheckError, Result
 from tutorial_lib.checks.given import observe, surroundings
-from tutorial_lib.checks.lab06 import models
+from tutorial_lib.checks.lab06 import windows
+from tutorial_lib.checks.lab06.given import models
 from tutorial_lib.checks.lab09.scripts import BrokenScript, check_scripts, only_update
 from tutorial_lib.checks.vocabulary import accumulation, expect, read
 from tutorial_lib.models.lstm import LSTM, LSTMConfig
@@ -78,7 +79,7 @@ def _accumulate(answer: Callable[..., Any], case: Case) -> Result:
 
 def _right_window(case: Case) -> tuple[accumulation.Window, accumulation.Window]:
     model, (window, _) = models.tiny_gpt(case["seed"]), _window(case)
-    return models.token_sums(model, window)
+    return windows.token_sums(model, window)
 
 
 def _judge_window(
@@ -111,7 +112,7 @@ def _judge_window(
         sizes=sizes,
         faults=faults,
         loss_faults=[(accumulation.MEAN_OF_MEANS, losses.mean_of_means)],
-        allowed=models.peak_allowed(models.tiny_gpt(case["seed"]), window, models.token_loss_sum),
+        allowed=windows.peak_allowed(models.tiny_gpt(case["seed"]), window, models.token_loss_sum),
         where="case H: ",
     )
 

@@ -11,7 +11,7 @@ from torch.optim import AdamW
 
 from tutorial_lib.checks.core import Case, CheckError, Result
 from tutorial_lib.checks.given import observe, surroundings
-from tutorial_lib.checks.lab06.models import MicroBatch, image_window
+from tutorial_lib.checks.lab06.given.models import MicroBatch, image_window
 from tutorial_lib.checks.lab09.scripts import BrokenScript, check_scripts
 from tutorial_lib.checks.vocabulary import expect, read
 from tutorial_lib.models.vit import ViT, ViTConfig

@@ -4,8 +4,6 @@ Everything is computed in float64, where two orders of one sum differ by 1e-15 o
 difference is a mistake, and a mistake has a gradient of its own that can be recognised.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,14 +13,14 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim import SGD, AdamW, Optimizer
 
-from tutorial_lib.checks.given import observe, surroundings
-from tutorial_lib.checks.vocabulary.accumulation import Window
+from tutorial_lib.checks.given import Answer, Case, observe, surroundings
 from tutorial_lib.memory.cap import capped
 from tutorial_lib.models.gpt import GPT, GPTConfig
 from tutorial_lib.models.unet import UNet, UNetConfig
 from tutorial_lib.models.vit import ViT, ViTConfig
 
 MicroBatch = tuple[Tensor, ...]
+RATE = 0.1  # of SGD
 MANY = [6] * 8  # rows of micro-batches whose graphs, all at once, are far above one
 
 
@@ -78,11 +76,6 @@ def token_window(
     return window
 
 
-def whole(window: Sequence[MicroBatch]) -> MicroBatch:
-    """Put the micro-batches of a window together again."""
-    return tuple(torch.cat(parts) for parts in zip(*window, strict=True))
-
-
 def num_targets(tokens: Tensor, labels: Tensor) -> int:
     """Count the labels `(B, T)` that are some token's next one: neither masked nor the first."""
     return int((labels[:, 1:] != -100).sum())
@@ -103,27 +96,6 @@ def pixel_loss_sum(model: Any, images: Tensor, times: Tensor, noise: Tensor) -> 
     """Add up the squared errors of all pixels."""
     loss: Tensor = model.loss(images, times, noise)
     return loss * images.numel()
-
-
-def image_sums(model: nn.Module, window: Sequence[MicroBatch]) -> tuple[Window, Window]:
-    """Give the gradients, and the losses, of micro-batches of images."""
-    return _sums(model, window, image_loss_sum, [len(labels) for _, labels in window])
-
-
-def token_sums(model: nn.Module, window: Sequence[MicroBatch]) -> tuple[Window, Window]:
-    """Give the gradients, and the losses, of micro-batches of tokens."""
-    return _sums(model, window, token_loss_sum, [num_targets(*part) for part in window])
-
-
-def _sums(
-    model: nn.Module,
-    window: Sequence[MicroBatch],
-    loss_sum: Callable[..., Tensor],
-    counts: Sequence[int],
-) -> tuple[Window, Window]:
-    losses = [loss_sum(model, *part) for part in window]
-    gradients = [observe.gradient(loss, model) for loss in losses]
-    return Window(gradients, counts), Window([loss.item() for loss in losses], counts)
 
 
 def train(call: Callable[[], Any], model: nn.Module, optimizer: Optimizer) -> dict[str, Any]:
@@ -151,24 +123,6 @@ def train(call: Callable[[], Any], model: nn.Module, optimizer: Optimizer) -> di
     }
 
 
-def peak_allowed(
-    model: nn.Module, window: Sequence[MicroBatch], loss_sum: Callable[..., Tensor]
-) -> int:
-    """Give 2.25 times what a loop holds whose backward frees each graph before the next forward."""
-    largest = max(window, key=lambda part: len(part[0]))
-    observe.fill_gradients(model)
-    with torch.enable_grad(), capped(2**62, model=model) as cap:
-        for _ in range(2):
-            loss_sum(model, *largest).backward()  # type: ignore[no-untyped-call]
-    return 9 * cap.peak_bytes // 4
-
-
-def move(model: nn.Module, update: Tensor) -> None:
-    """Add a vector to all parameters."""
-    moved = observe.parameter_vector(model) + update
-    nn.utils.vector_to_parameters(moved, list(model.parameters()))
-
-
 @dataclass
 class Task:
     """A model with a batch, the sum of its losses, and the number of terms in that sum."""
@@ -190,41 +144,30 @@ class Task:
 
         self.loss_sum = with_side_effects
 
-    def call(
-        self, answer: Callable[..., Any], optimizer: Optimizer, num_steps: int, max_norm: float
-    ) -> Any:
+    def call(self, answer: Answer, optimizer: Optimizer, case: Case) -> Any:
         """Give everything to an answer."""
         options = {"loss_sum": self.loss_sum, "count_terms": self.count_terms}
-        return answer(self.model, optimizer, self.batch, num_steps, max_norm=max_norm, **options)
+        steps, max_norm = case["num_steps"], case["max_norm"]
+        return answer(self.model, optimizer, self.batch, steps, max_norm=max_norm, **options)
 
 
-def gpt_task(seed: int, rows: int, dtype: torch.dtype, *, masked: bool = False) -> Task:
-    """Give a GPT and rows of different lengths, perhaps without a target."""
+def task_of(case: Case) -> Task:
+    """Give a GPT and rows of different lengths, perhaps without a target; a ViT; or a U-Net."""
+    seed, rows, dtype = case["seed"], case["rows"], getattr(torch, case["dtype"])
     generator = torch.Generator().manual_seed(seed)
-    (batch,) = token_window([rows], generator, [0] if masked else [])
-    return Task(tiny_gpt(seed, dtype), batch, token_loss_sum, num_targets)
-
-
-def vit_task(seed: int, rows: int, dtype: torch.dtype) -> Task:
-    """Give a ViT and images."""
-    ((images, labels),) = image_window([rows], torch.Generator().manual_seed(seed))
-    batch = (images.to(dtype), labels)
-    return Task(tiny_vit(seed, dtype), batch, image_loss_sum, lambda images, labels: len(labels))
-
-
-def unet_task(seed: int, rows: int, dtype: torch.dtype) -> Task:
-    """Give a U-Net and noisy images; its terms are pixels."""
-    generator = torch.Generator().manual_seed(seed)
+    if case["model"] == "GPT":
+        (batch,) = token_window([rows], generator, [0] if case["fails"] == "all masked" else [])
+        return Task(tiny_gpt(seed, dtype), batch, token_loss_sum, num_targets)
+    if case["model"] == "ViT":
+        ((images, labels),) = image_window([rows], generator)
+        batch = (images.to(dtype), labels)
+        return Task(tiny_vit(seed, dtype), batch, image_loss_sum, lambda _, labels: len(labels))
     images, noise = torch.randn(2, rows, 1, 8, 8, generator=generator, dtype=torch.float64)
     batch = (images.to(dtype), torch.randint(1000, (rows,), generator=generator), noise.to(dtype))
     return Task(tiny_unet(seed, dtype), batch, pixel_loss_sum, lambda images, *_: images.numel())
 
 
-TASKS: dict[str, Callable[..., Task]] = {"GPT": gpt_task, "ViT": vit_task, "U-Net": unet_task}
-
-
 def make_optimizer(name: str, model: nn.Module) -> Optimizer:
     """Make plain SGD, or AdamW."""
-    if name == "SGD":
-        return SGD(model.parameters(), lr=0.1)
-    return AdamW(model.parameters(), lr=1e-3)
+    is_sgd = name == "SGD"
+    return SGD(model.parameters(), lr=RATE) if is_sgd else AdamW(model.parameters(), lr=1e-3)
