@@ -14,8 +14,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tutorial_lib.school.grading.inside.cut_view import write_cut
-
 _LIBRARY = Path(__file__).resolve().parents[3]
 SHOWN = {"given", "same_training"}
 _LAB = "from {}.given import *\n"
@@ -39,7 +37,6 @@ def enter(folder: Path, package: str) -> list[Path]:
             originals[package] = place
     for name, original in originals.items():
         copy_shown(original, folder.joinpath(*name.split(".")), name)
-    write_cut(_LIBRARY / "checks", folder / "tutorial_lib/checks", SHOWN)
     _import_from(folder)
     return [_LIBRARY, *originals.values()]
 

@@ -1,0 +1,128 @@
+"""What the answers to lab 09 see: the causes to choose from, and the halves that run them."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import SGD
+
+from tutorial_lib.checks.given import Answer, Case, Result, answered, observe, run_half
+from tutorial_lib.checks.given.surroundings import SWITCHES, watched
+from tutorial_lib.checks.given.values import CheckError
+from tutorial_lib.checks.lab06.given import models
+from tutorial_lib.checks.lab09.given.steps import take_step
+from tutorial_lib.models.lstm import LSTM, LSTMConfig
+from tutorial_lib.models.vit import ViT, ViTConfig
+
+# Each cause, and what an instrument shows where it is the one.
+CAUSES = {
+    "late binding": "one module runs more often than all others",
+    "changed state": "recomputation reads another Python value than forward did",
+    "random state": "modules begin their recomputation in another random state than forward",
+    "counted twice": "a buffer has moved twice after one step",
+    "frozen input": "what enters a checkpoint needs no gradient; its parameters get none",
+    "not checkpointed": "modules run once a step: nothing is recomputed",
+    "nested checkpoints": "modules run three times a step",
+    "one segment": "all is recomputed at once; the peak is that of the plain model",
+    "kept graphs": "bytes stay behind, as many graphs as there were batches",
+    "unequal weights": "a target of one micro-batch counts more than one of another",
+    "not divided": "the gradient is as many times too long as there are micro-batches",
+    "optimizer states": "memory rises in the first update, however small the batch is",
+    "more traffic": "gradients are exchanged once a micro-batch",
+    "precision": "in float64 the difference is gone",
+}
+
+
+def make_validation(case: Case) -> tuple[LSTM, list[Tensor]]:
+    """Make the model and the batches of case G."""
+    torch.manual_seed(case["seed"])
+    lstm = LSTM(LSTMConfig(vocab_size=32, d_model=16)).double()
+    return lstm, list(torch.randint(32, (4 + case["seed"] % 4, 2, 20)))
+
+
+def validate(mended: Answer, case: Case) -> Result:
+    """Run the function of case G."""
+    lstm, batches = make_validation(case)
+    kept: list[Any] = []
+    with watched(lstm, only=SWITCHES) as changed:
+        peak, left = observe.peak_above(lambda: kept.append(mended(lstm, batches)), lstm)
+    return {"returned": kept[0], "peak": peak, "left": left, "changed": changed}
+
+
+def make_window(case: Case) -> list[models.MicroBatch]:
+    """Make the window of case H."""
+    sizes = [1, 4, 2 + case["seed"] % 2, *[4] * 6]
+    return models.token_window(sizes, torch.Generator().manual_seed(case["seed"]))
+
+
+def _accumulate(mended: Answer, case: Case) -> Result:
+    model, window = models.tiny_gpt(case["seed"]), make_window(case)
+    optimizer = SGD(model.parameters(), lr=0.1)
+    observe.fill_gradients(model)
+    return models.train(lambda: mended(model, optimizer, window), model, optimizer)
+
+
+def make_head_training(case: Case) -> tuple[ViT, list[models.MicroBatch]]:
+    """Make the model and the batches of case J."""
+    torch.manual_seed(case["seed"])
+    vit = ViT(ViTConfig(num_layers=2 + case["seed"] % 2, num_heads=2, d_model=64)).double()
+    return vit, models.image_window([2] * 3, torch.Generator().manual_seed(case["seed"]))
+
+
+def _train_head(mended: Answer, case: Case) -> Result:
+    vit, batches = make_head_training(case)
+    returned: list[Any] = []
+    with watched(vit, only=("grad mode", "modes")) as changed:
+        peak, _ = observe.peak_above(lambda: returned.append(mended(vit, batches)), vit)
+    parameters = observe.parameter_vector(vit)
+    return {"returned": returned[0], "parameters": parameters, "peak": peak, "changed": changed}
+
+
+_RUN: dict[str, Callable[[Answer, Case], Result]]
+_RUN = {"G": validate, "H": _accumulate, "J": _train_head}
+
+
+def run_mended(mended: Answer, case: Case) -> Result:
+    """Run a mended function on fresh data."""
+    return _RUN.get(case["case"], take_step)(mended, case)
+
+
+def _run(returned: Any, case: Case, letters: str) -> Result:
+    """Run the function of one finding among those that an answer returned."""
+    letter, names = case["case"], "cause, reading, mended function"
+    findings = answered.fields(returned, list(letters))
+    cause, reading, mended = answered.several(findings[letter], 3, names)
+    if not callable(mended):
+        raise CheckError(f"case {letter}: the third value should be your function.")
+    return {"cause": cause, "reading": reading, **run_mended(mended, case)}
+
+
+@run_half("9.1")
+def changed_in_between(answer: Answer, case: Case) -> Result:
+    return _run(answer(), case, "AB")
+
+
+@run_half("9.2")
+def repeated_work(answer: Answer, case: Case) -> Result:
+    return _run(answer(), case, "CD")
+
+
+@run_half("9.3")
+def untrained_parts(answer: Answer, case: Case) -> Result:
+    return _run(answer(), case, "EF")
+
+
+@run_half("9.4")
+def memory_and_windows(answer: Answer, case: Case) -> Result:
+    return _run(answer(), case, "GH")
+
+
+@run_half("9.5")
+def died_in_backward(answer: Answer, case: Case) -> Result:
+    return _run(answer(), case, "I")
+
+
+@run_half("9.6")
+def died_in_update(answer: Answer, case: Case) -> Result:
+    return _run(answer(), case, "J")

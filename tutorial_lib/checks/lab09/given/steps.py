@@ -1,0 +1,140 @@
+"""Models and batches for a training step through checkpoints, and the step observed."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import SGD
+
+from tutorial_lib.checks.given import Answer, Case, Result, observe, surroundings
+from tutorial_lib.models.gpt import GPT, GPTConfig
+from tutorial_lib.models.lstm import LSTM, LSTMConfig
+from tutorial_lib.models.resnet import ResNet, ResNetConfig
+from tutorial_lib.models.unet import UNet, UNetConfig
+from tutorial_lib.models.vit import ViT, ViTConfig
+
+
+@dataclass(frozen=True)
+class Made:
+    """A model with a batch, built anew for each run.
+
+    Args:
+        model: In float64.
+        blocks: What is checkpointed, each a segment.
+        counted: How the names of the parts end whose runs are counted, one in each block.
+        batch: What the step takes after model and optimizer.
+        but: What of the surroundings a step may change.
+    """
+
+    model: nn.Module
+    blocks: Sequence[nn.Module]
+    counted: str
+    batch: tuple[Any, ...]
+    but: frozenset[str] = frozenset()
+
+
+def make(case: Case) -> Made:
+    """Build the model and the batch of a case."""
+    torch.manual_seed(case["seed"])
+    return _MAKE[case["case"]](case["seed"])
+
+
+def _gpt(seed: int) -> Made:
+    """Make a GPT of three to five blocks, with sixteen rows of tokens."""
+    sizes: Any = {"vocab_size": 32, "seq_len": 12, "num_heads": 2, "d_model": 32}
+    gpt = GPT(GPTConfig(num_layers=3 + seed % 3, tie_weights=False, **sizes)).double()
+    return Made(gpt, list(gpt.blocks), "norm_1", (torch.randint(32, (16, 12)),))
+
+
+def _lstm(seed: int) -> Made:
+    lstm = LSTM(LSTMConfig(vocab_size=32, d_model=16, chunk_len=8)).double()
+    return Made(lstm, [lstm.chunk], "layers.0", (torch.randint(32, (3, 33)), {"scale": 1.5}))
+
+
+def _unet(seed: int) -> Made:
+    sizes = {"base_channels": 8, "channel_multipliers": (1, 2), "attention_levels": (1,)}
+    unet = UNet(UNetConfig(**sizes, dropout=0.2)).double()  # type: ignore[arg-type]
+    images, noise = torch.randn(2, 24, 1, 8, 8, dtype=torch.float64)
+    return Made(unet, unet.blocks, "res.norm_1", (images, torch.randint(1000, (24,)), noise))
+
+
+def _resnet(seed: int) -> Made:
+    resnet = ResNet(ResNetConfig(stage_depths=(1, 3), base_channels=8)).double()
+    images, labels = torch.randn(16, 3, 8, 8, dtype=torch.float64), torch.randint(10, (16,))
+    return Made(resnet, list(resnet.blocks), "norm_1", (images, labels))
+
+
+def _frozen_gpt(seed: int) -> Made:
+    made = _gpt(seed)
+    for name in ("token_embedding", "position_embedding"):
+        made.model.get_submodule(name).requires_grad_(False)
+    return made
+
+
+def _library_vit(seed: int) -> Made:
+    import transformers  # a second, and the notebook has it anyway
+
+    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 2}
+    image = {"image_size": 8, "patch_size": 2, "num_channels": 1, "num_labels": 10}
+    layers = {"num_hidden_layers": 3 + seed % 2, "hidden_dropout_prob": 0.2}
+    config = transformers.ViTConfig(**sizes, **image, **layers)
+    vit: nn.Module = transformers.ViTForImageClassification(config).double()
+    new = getattr(vit, "activation_checkpointing_enable", None)
+    (new or vit.gradient_checkpointing_enable)({"use_reentrant": False})  # type: ignore[operator]
+    batch = torch.randn(4, 1, 8, 8, dtype=torch.float64), torch.randint(10, (4,))
+    blocks = [m for m in vit.modules() if hasattr(m, "layernorm_before")]
+    # counts of a part: the library keeps a layer's own hooks out of its checkpoint
+    return Made(vit, blocks, "layernorm_before", batch, frozenset({"modes"}))
+
+
+def _vit(seed: int) -> Made:
+    vit = ViT(ViTConfig(num_layers=6 + seed % 3, num_heads=2, d_model=32)).double()
+    images, labels = torch.randn(8, 1, 8, 8, dtype=torch.float64), torch.randint(10, (8,))
+    return Made(vit, list(vit.blocks), "norm_1", (images, labels))
+
+
+_MAKE: dict[str, Callable[[int], Made]] = {"A": _gpt, "B": _lstm, "C": _unet, "D": _resnet}
+_MAKE |= {"E": _frozen_gpt, "F": _library_vit, "I": _vit}
+
+
+def take_step(step: Answer, case: Case, made: Made | None = None) -> Result:
+    """Take a step with the model and the batch of a case, and note what came of it."""
+    made = made or make(case)
+    model, settings = made.model, [item for item in made.batch if isinstance(item, dict)]
+    trained = [p for p in model.parameters() if p.requires_grad]
+    for parameter in trained:
+        parameter.grad = torch.ones_like(parameter)  # what an earlier step has left
+    optimizer = SGD(trained, lr=0.1)
+    counted = [m for name, m in model.named_modules() if name.endswith(made.counted)]
+    counts, layers, returned = [0] * len(counted), _layers(model), list[Any]()
+    for place, module in enumerate(counted):
+        module.register_forward_pre_hook(partial(_add, counts, place))
+    torch.manual_seed(case["seed"])
+    with (
+        observe.updates_seen(model, optimizer) as gradients,
+        surroundings.watched(model, only=surroundings.SWITCHES, but=made.but) as changed,
+    ):
+        call = lambda: returned.append(step(model, optimizer, *made.batch))  # noqa: E731
+        peak, _ = observe.peak_above(call, model)
+    return {
+        "returned": returned[0],
+        "gradients": gradients,
+        "counts": counts,
+        "buffers": [b for b in model.buffers() if b.is_floating_point()],
+        "parameters": observe.parameter_vector(model),
+        "peak": peak,
+        "changed": changed,
+        "settings": settings,
+        "layers": layers == _layers(model),
+    }
+
+
+def _layers(model: nn.Module) -> list[Any]:
+    return [(vars(m).get("momentum"), vars(m).get("p")) for m in model.modules()]
+
+
+def _add(counts: list[int], place: int, *_: Any) -> None:
+    counts[place] += 1
