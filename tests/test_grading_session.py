@@ -640,7 +640,7 @@ UNSEEN = {
     "    assert 'Exercise' in inspect.getsource(given)",
     "the original": "open({original!r})",
     "an oracle": "import tutorial_lib.checks.vocabulary.accumulation",
-    "the words of judges": "import tutorial_lib.checks.vocabulary.exercise",
+    "the words of judges": "import tutorial_lib.checks.vocabulary",
     "a lab's oracle": "from tutorial_lib.checks.lab01 import metered",
     "whole checks": "import gc\n    gc.unfreeze()\n"
     "    assert [o for o in gc.get_objects() if type(o).__name__ in ('Exercise', 'Check')]",
