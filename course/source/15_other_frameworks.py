@@ -570,7 +570,7 @@ chosen = {"none": "no scope", "per block": "named, around creation"}
 tf_report("Keras", {name: steps[scope] for name, scope in chosen.items()})
 table = pd.DataFrame([vars(step) for step in steps.values()], index=list(steps))
 sizes = table[["waiting_bytes", "peak_bytes"]].div(UNIT).round(1)
-sizes.set_axis(["waiting, units", "peak, units"], axis=1).join(table["products"])
+sizes.set_axis(["waiting, units", "peak, units"], axis=1).join(table["matmuls"])
 
 # %% [markdown] id="keras-read"
 # The scope counts where the layer is *made*. Around a call it does nothing and says nothing. `full`
