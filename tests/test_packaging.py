@@ -124,7 +124,7 @@ def test_licences(root, project):
     licence = (root / "LICENSE").read_text()
     assert "Apache License" in licence
     assert "CC-BY-4.0" in licence
-    assert project["license"] == "Apache-2.0 AND CC-BY-4.0"
+    assert project["license"] == "Apache-2.0 AND CC-BY-4.0 AND OFL-1.1"
 
 
 def test_the_wheel_holds_the_package_and_nothing_else(clone, tmp_path):
@@ -138,7 +138,8 @@ def test_the_wheel_holds_the_package_and_nothing_else(clone, tmp_path):
     here = {path.relative_to(clone).as_posix() for path in files}
     assert packed == here
     assert "tutorial_lib/py.typed" in packed
-    assert any(name.endswith("/LICENSE") for name in names)
+    for name in ("LICENSE", "stix-two-math-license.txt"):
+        assert any(".dist-info/" in path and path.endswith(f"/{name}") for path in names)
 
 
 @pytest.mark.network

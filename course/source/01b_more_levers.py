@@ -64,7 +64,7 @@ print(f"once: {Bytes(constant)}; in 16 bits the weights are {Bytes(2 * 12 * 1024
 # More than half of float32's 64, for two reasons. The norms and the tensors between blocks stay
 # float32: a block keeps 18 x 2 bytes. The second line is what does not grow with the batch, the
 # difference of the two counts: autograd keeps the 16-bit *copies* of all weights until the backward
-# pass. (Written-out attention would add softmax, which stays float32 too.) Over the vocabulary, the
+# pass. (Eager attention would add softmax, which stays float32 too.) Over the vocabulary, the
 # scores are there in both types. Now the calculator:
 
 # %% id="calculator-activations"

@@ -6,7 +6,7 @@
 # same on every machine.
 #
 # You reproduce five ways to measure wrongly that stand in published notebooks, find what each of
-# them really measured, and mend it.
+# them really measured, and fix it.
 #
 # **Budget:** 60 minutes, 1 GiB of memory, no GPU needed.
 
@@ -302,7 +302,7 @@ pd.DataFrame(rows, index=["peak", "FLOPs, times", "runs of the first block"]).T
 # A GPU works through a queue. Python puts an operation in and goes on. A clock that is read without
 # `torch.cuda.synchronize()` therefore times only the putting in. On a CPU, PyTorch returns when the
 # work is done, so PyTorch cannot show this fault here. A queue with one worker behind it can. A
-# clock does not wait for twenty matrix products. By what factor is its reading too small?
+# clock does not wait for twenty matmuls. By what factor is its reading too small?
 
 # %% id="queue"
 # NBVAL_IGNORE_OUTPUT

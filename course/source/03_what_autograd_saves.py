@@ -238,11 +238,12 @@ chains.round(1)  # in feature maps
 # moment later. So in-place saves one temporary tensor in forward, and the peak is in backward.
 # (Autograd refuses where the overwritten tensor *is* kept.)
 #
-# ## Attention: written out, or fused
+# ## Attention: eager, or fused
 #
-# Scores have one number for each pair of tokens and head. If the code writes them out, softmax
-# keeps them. A fused kernel computes them in tiles. It keeps its inputs, its output and one number
-# per row, and computes the scores again in the backward pass: checkpointing, built into a kernel.
+# Scores have one number for each pair of tokens and head. *Eager* attention writes them out, and
+# softmax keeps them. A fused kernel computes them in tiles. It keeps its inputs, its output and one
+# number per row, and recomputes the scores in the backward pass: checkpointing, built into a
+# kernel.
 #
 # A published sentence: "attention scores at 32K tokens in bf16 take 2 GB per layer per sample".
 #
@@ -291,7 +292,7 @@ claims.Verdicts(
 
 # %% [markdown] id="read-scores"
 # The 2 GB are right *per head*. A layer has 32 times as much, and with a fused kernel it does not
-# exist. Beside the scores, the written-out version keeps a mask of $T^2$ bools.
+# exist. Beside the scores, eager attention keeps a mask of $T^2$ bools.
 #
 # ## 34 bytes per element and layer
 #
@@ -302,7 +303,7 @@ claims.Verdicts(
 # $$ s b h \left( 34 + 5 \frac{a s}{h} \right) $$
 #
 # For each of the $sbh$ elements of the layer's input, attention keeps $11 + 5as/h$ bytes, the MLP
-# 19, the two norms 4. The formula assumes written-out attention, dropout everywhere and no causal
+# 19, the two norms 4. The formula assumes eager attention, dropout everywhere and no causal
 # mask. First we compare the parts of our block with it, in bytes for each element; then the whole
 # block at three sizes, the last one GPT-3's, with the kernels of a GPU and of a CPU:
 

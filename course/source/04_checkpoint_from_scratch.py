@@ -5,7 +5,7 @@
 # the other lines are there because somebody's gradients were wrong.
 #
 # In this chapter you write the ten lines. They discard fifteen sixteenths of what a transformer
-# block keeps for backward. Then you break them in six ways, with models that people train, and mend
+# block keeps for backward. Then you break them in six ways, with models that people train, and fix
 # all six. At the end you measure two pieces of advice from the web.
 #
 # **Budget:** 60 minutes, 1 GiB of memory, no GPU needed.
@@ -180,7 +180,7 @@ compare(TenLines.apply, gpt, gpt_loss)
 # are wrong. This is the classic bug of home-made checkpoints (for example openai/guided-diffusion,
 # issue 167).
 #
-# **The mend:** remember the state of the random number generator (the *RNG state*) before the first
+# **The fix:** remember the state of the random number generator (the *RNG state*) before the first
 # forward, set it for the second, and put back afterwards what was there.
 #
 # ### 2. Autocast
@@ -208,7 +208,7 @@ compare(TenLines.apply, no_dropout, mixed_loss)
 # and dtypes fit. But the second forward multiplies in float32. So the gradients are those of a
 # float32 block, which forward never computed, and the recomputation has float32's price.
 #
-# **The mend:** remember the autocast state too. Here are both in one function. `remember()` is
+# **The fix:** remember the autocast state too. Here are both in one function. `remember()` is
 # called before the first forward and gives a context for the second one.
 
 
@@ -250,7 +250,7 @@ print(compare(closure, unet, unet_loss))
 # backward of one block ran on through `time` into the embedding behind it, and freed that part of
 # the graph. The next block needed it again.
 #
-# **The mend:** every tensor has to be an argument of `apply`, so that it can be detached. A
+# **The fix:** every tensor has to be an argument of `apply`, so that it can be detached. A
 # Function does not see tensors in a closure, in a keyword, in a tuple. So flatten all arguments
 # into a list, and put them together again inside.
 #
@@ -287,7 +287,7 @@ for second in (1.0, mask):
 # %% [markdown] id="others-why"
 # A number cannot be saved for backward, and a mask of booleans cannot need a gradient.
 #
-# **The mend:** only tensors go to `save_for_backward`, the rest waits in a list. A detached input
+# **The fix:** only tensors go to `save_for_backward`, the rest waits in a list. A detached input
 # needs a gradient in the second forward if it needed one in the first.
 #
 # ### 5. An input without a gradient
@@ -315,7 +315,7 @@ print(f"{missing} of {len(seen)} are missing{beside(guess, missing)}")
 # if one of its *arguments* does. Here the only tensor among the arguments is `x`, which comes from
 # frozen embeddings. The blocks' parameters are no arguments: they are inside `function`.
 #
-# **The mend:** one more argument, an empty tensor with `requires_grad`, a *dummy tensor*.
+# **The fix:** one more argument, an empty tensor with `requires_grad`, a *dummy tensor*.
 #
 # ### 6. Several outputs
 #
@@ -348,11 +348,11 @@ print(compare(TenLines.apply, penalised, penalised_loss))
 # %% [markdown] id="outputs-why"
 # Autograd calls `backward` with one gradient for each output, None's included.
 #
-# **The mend:** send all gradients through the second graph *at once*, with
+# **The fix:** send all gradients through the second graph *at once*, with
 # `torch.autograd.backward`. One after the other would need the graph twice. Leave out an output
 # that needs no gradient.
 #
-# ## All six mended
+# ## All six fixed
 #
 # First the Function. It takes a function of tensors. Then the function around it, which sorts the
 # arguments. `tree_flatten` is PyTorch's own. The underscore in its module's name says that it may

@@ -286,7 +286,7 @@ pd.DataFrame({"ours": ours, "PyTorch's": theirs}).map(waiting).round(1)
 # a recomputation with other numbers passes. The optional `05b_reading_checkpoint_errors` reads such
 # errors. In lab 03 you write all three: early stop, saved arguments, and the check.
 #
-# ## The tape
+# ## The saved tensors over time
 #
 # What do these plans look like in time? A row is a tensor of the forward, input below and loss
 # above. A bar is its life.
@@ -295,7 +295,7 @@ pd.DataFrame({"ours": ours, "PyTorch's": theirs}).map(waiting).round(1)
 plots.tape({"none": measured(), **theirs})
 
 # %% [markdown] id="tape-read"
-# Long thin bars are inputs that wait. Each hill is a segment that is computed again. The peak is
+# Long thin bars are inputs that wait. Each hill is a segment that is recomputed. The peak is
 # the waiting bars plus the largest hill. In the nested plan a hill is itself made of thin bars and
 # small hills: fewer bars wait than per block, and no hill is larger. But everything is computed a
 # third time. With eight blocks that buys nothing, since one bar is so thin beside one hill. Chapter

@@ -221,7 +221,7 @@ llama_table.rename_axis(["use_cache", "use_reentrant"])
 # %% [markdown] id="llama-by-hand"
 # No combination fails. While it checkpoints, the library passes no cache to its layers. So neither
 # setting is required here. What if nobody takes care of the cache? The same layers through
-# PyTorch's checkpoint by hand, with attention written out:
+# PyTorch's checkpoint by hand, with eager attention:
 
 # %% id="llama-by-hand-measure"
 by_hand, by_torch = {}, partial(checkpoint, use_reentrant=False)

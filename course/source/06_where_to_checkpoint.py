@@ -31,8 +31,8 @@ from tutorial_lib.units import human_bytes
 #
 # A model of twelve equal blocks, cut into three **segments** of four. The first two are
 # checkpointed. (In the code below, a tuple of blocks is a checkpointed segment, and a number by
-# itself is a block that keeps everything.) The picture is a *tape*: a row for each block, and time
-# runs to the right. A triangle that points up is a block's forward, one that points down its
+# itself is a block that keeps everything.) The picture is a *schedule*: a row for each block, and
+# time runs to the right. A triangle that points up is a block's forward, one that points down its
 # backward. A hollow one is a forward that runs again.
 
 # %% id="first-tape"
@@ -228,7 +228,7 @@ for name, choices in {"all weights": {}, "LoRA": {"lora_rank": 16}}.items():
 # Some tutorials derive the price like this: there are $k$ segments, each recomputes $n/k$ blocks,
 # so the overhead is $k \cdot (n/k) / n = 1$, "but in practice only 30 %". The fraction is right,
 # and it is a fraction of the *forward*: every block runs forward once more, however long the
-# segments are. What is that of a whole step? A linear layer's forward is one matrix product, and
+# segments are. What is that of a whole step? A linear layer's forward is one matmul, and
 # its backward is two: one for the gradient of its input, one for that of its weight. So forward is
 # one part of a step in three, and one more forward makes four parts of three.
 #
@@ -263,7 +263,7 @@ pd.DataFrame(columns).loc[list(ways)].round(1).fillna("")
 # %% [markdown] id="flops-read"
 # With long segments it is nearly a third. (Embedding and head are not recomputed.) With one block
 # to a segment it is much less: PyTorch stops a recomputation as soon as backward has what it
-# needs, and the last product of a segment makes nothing that backward needs. That product, the
+# needs, and the last matmul of a segment makes nothing that backward needs. That matmul, the
 # second half of the MLP, is a third of the arithmetic of a block's linear layers. So the shortest
 # segments cost the fewest FLOPs at every depth, and for our GPT $\sqrt n$ loses twice.
 #
@@ -286,7 +286,7 @@ for name, choices in {"all weights": {}, "LoRA": {"lora_rank": 16}}.items():
 
 # %% [markdown] id="last-read"
 # One segment need not be checkpointed at all. Backward begins with the *last* one, so its inside
-# would be dropped and made again at once. Keep it, and the price falls to
+# would be dropped and recomputed at once. Keep it, and the price falls to
 # $\frac13 (1 - \frac1k)$.
 
 # %% id="last-free"

@@ -78,7 +78,7 @@ print(f"{unbound.count(False)} wrong{beside(guess, unbound.count(False))}: {unbo
 # first layers' backward gets another segment's tensors. PyTorch cannot notice, since both segments
 # have equal shapes.
 #
-# The mend is to hand the segment over as an argument: its value is then fixed at the call.
+# The fix is to hand the segment over as an argument: its value is then fixed at the call.
 
 
 # %% id="mended"
@@ -287,7 +287,7 @@ pd.DataFrame(best_cuts).T
 # ## Is it a third slower?
 #
 # A third more FLOPs need not be a third more time: where kernels wait for memory, for Python or for
-# a slow data loader, it is less. Blocks of width 512 keep a CPU busy with products. Pairs of steps
+# a slow data loader, it is less. Blocks of width 512 keep a CPU busy with matmuls. Pairs of steps
 # in turn, and the median ratio; this time depends on your machine.
 
 # %% id="seconds"
@@ -449,11 +449,11 @@ claims.Verdicts(
 )
 
 # %% [markdown] id="pairs-text"
-# (`other` in GPT-2 is the loss over 50,257 tokens.) The published ranking is that of *written-out
-# self-attention*, and of nothing else. With fused kernels, today's default, feed-forward comes
-# first in both models, and in the U-Net the "low" norms keep more than self-attention.
-# Cross-attention is never high here, because thousands of pixels look at only 77 tokens. A rule
-# such as "checkpoint attention first" is a rule for one kernel.
+# (`other` in GPT-2 is the loss over 50,257 tokens.) The published ranking is that of *eager
+# self-attention*, written out, and of nothing else. With fused kernels, today's default,
+# feed-forward comes first in both models, and in the U-Net the "low" norms keep more than
+# self-attention. Cross-attention is never high here, because thousands of pixels look at only 77
+# tokens. A rule such as "checkpoint attention first" is a rule for one kernel.
 #
 # ## How much does it save?
 #

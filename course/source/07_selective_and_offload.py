@@ -3,7 +3,7 @@
 #
 # Chapter 06 asked *where* to cut a chain of blocks. Each segment then dropped everything inside.
 # But a block holds tensors of very different worth: one is back after a few additions, another
-# needs a large matrix product.
+# needs a large matmul.
 #
 # In this chapter you give every saved tensor a price. Then you choose by price: whole modules,
 # single operations, or a copy in the host's memory instead of a second computation.
@@ -35,7 +35,7 @@ from tutorial_lib.units import Bytes, human_bytes, human_flops
 aten = torch.ops.aten
 
 # %% [markdown] id="prices-text"
-# ## What does it cost to make a tensor again?
+# ## What does it cost to recompute a tensor?
 #
 # Each tensor that autograd keeps was made by some operation. If you drop the tensor, that operation
 # runs again in backward. So its price is the FLOPs of that operation. If the operation's own input
@@ -47,7 +47,7 @@ aten = torch.ops.aten
 # says which tensors are kept.
 #
 # **Predict.** A transformer block as wide as Llama-2-7B's (4096), with fused attention. What share
-# of its saved bytes, in per cent, can be made again *without any matrix product*?
+# of its saved bytes, in per cent, can be recomputed *without any matmul*?
 
 # %% id="guess-cheap"
 guess = None  # per cent
@@ -141,17 +141,18 @@ pd.DataFrame({"kept": kept, "to make again": again, "freed per MFLOP": per_mflop
 # %% [markdown] id="price-read"
 # Read it from the top: that is the order in which to drop tensors.
 #
-# - **Norms and GELU** need no product. (They are not free: they read and write memory. A FLOP
+# - **Norms and GELU** need no matmul. (They are not free: they read and write memory. A FLOP
 #   counter does not see that.)
 # - **Attention's result** has a price that grows with the sequence: $4T$ FLOPs for each number,
 #   with $T$ tokens. (The counter does not subtract what a causal mask saves.)
 # - **The linear layers** in this list all have the same price, $2C$ FLOPs for each number: one
 #   multiplication and one addition for each of the $C$ inputs. Here $T = C/2$, so attention's price
-#   is the same. A wider model pays more to make the same byte again.
+#   is the same. A wider model pays more to recompute the same byte.
 # - `add` is the sum after attention. To recompute it, the output projection is needed, and autograd
 #   never stored that. So its price is one matmul.
 #
-# The next figure drops the tensors in this order. It shows attention fused, and written out.
+# The next figure drops the tensors in this order. It shows attention fused, and eager (*written
+# out*).
 
 
 # %% id="price-figure"
@@ -169,7 +170,7 @@ title = "Kept by one block, cheapest tensors dropped first"
 plots.growth(curves, xlabel=xlabel, title=title, predicted=list(curves), log=False)
 
 # %% [markdown] id="selective-text"
-# Written-out attention starts far higher, and falls almost straight down: its scores are many bytes
+# Eager attention starts far higher, and falls almost straight down: its scores are many bytes
 # and few FLOPs. This is the observation behind **selective recomputation** (Korthikanti et al.,
 # 2022): drop the scores of attention, keep everything else. With $a$ heads,
 # $s$ tokens and width $h$, their formula says that the scores are $5as/h$ of $34 + 5as/h$ bytes
@@ -194,7 +195,7 @@ print(f"paper: {80 / (34 + 80):.0%} of the bytes")
 #
 # ## Which module to wrap?
 #
-# From prices to whole modules. A bracket is a segment: what is inside is dropped and made again.
+# From prices to whole modules. A bracket is a segment: what is inside is dropped and recomputed.
 #
 # ```text
 # none              norm_1    attention  +    norm_2    mlp  +
@@ -320,7 +321,7 @@ pd.DataFrame(table).T
 #   length is $\sqrt{n/r}$ blocks. For $r = 16$ that is half a block if $n = 4$, and a whole one if
 #   $n = 16$.
 # - **Recomputation.** It falls. PyTorch stops a recomputation as soon as backward has its tensors,
-#   so each segment leaves out its last product. Two segments leave out two.
+#   so each segment leaves out its last matmul. Two segments leave out two.
 # - **Attention or MLP?** `mlp_only` frees twice as much as `attention_only`, for fewer FLOPs. With
 #   a fused kernel there is little in attention to free.
 # - **Wrapping the modules alone** (`both_modules`) leaves the norms outside. Their inputs and
@@ -328,8 +329,8 @@ pd.DataFrame(table).T
 #
 # ## Can we choose by operation?
 #
-# A module is a coarse choice. The price list says: drop norms and GELU, keep the products. But GELU
-# and the `up` product lie in one module.
+# A module is a coarse choice. The price list says: drop norms and GELU, keep the matmuls. But GELU
+# and the `up` matmul lie in one module.
 #
 # So take one segment a block, as in `per_block`, and *keep a few results on the way*. In the first
 # run a dispatch mode stores the results of chosen operations. In the second run another one hands
@@ -397,13 +398,13 @@ print(f"all but down: {share:.0f} % of {plain.waiting:.1f}{beside(guess, share)}
 pd.DataFrame(table).T.rename_axis("kept")
 
 # %% [markdown] id="policies-read"
-# `all but down` computes no product twice and still frees a good part of the memory: the norms and
+# `all but down` runs no matmul twice and still frees a good part of the memory: the norms and
 # GELU, whose price is nearly nothing. This is the first policy to try when you are a little over
 # budget. `qkv, up` still needs `out`, because the second norm's input depends on it.
 #
 # The last row is a trap. `down` has the most expensive result of the block, so a rule "keep what is
 # dear" keeps it. It costs one more unit per block and saves nothing. Nobody needs that result
-# again: it is only added to the rest, and it is the last product of its segment. **A price
+# again: it is only added to the rest, and it is the last matmul of its segment. **A price
 # matters only for tensors that backward asks for, or that lie on the way to one.**
 #
 # ### PyTorch's own
@@ -500,7 +501,7 @@ pd.DataFrame(table).T
 # weights. They go out for free if the bus needs no longer than the block's own forward. That is so
 # if the block's FLOPs per byte exceed the card's FLOP/s divided by its bytes/s.
 #
-# The speeds are NVIDIA's published peaks: 16-bit dense products, and the link to the host in *one*
+# The speeds are NVIDIA's published peaks: 16-bit dense matmuls, and the link to the host in *one*
 # direction, half of what the data sheets give for both.
 
 # %% id="cards"
@@ -592,7 +593,7 @@ claims.Verdicts(
 #
 # - Give each saved tensor a price, and say which ones to drop first.
 # - Write a policy by operation with a pair of dispatch modes, and with PyTorch's contexts.
-# - Decide between making again and moving, from two speeds of a card and the width of a model.
+# - Decide between recomputing and moving, from two speeds of a card and the width of a model.
 #
 # `07b_held_and_evicted`, which is optional too, shows why memory does not fall while somebody holds
 # a tensor, and chooses what to drop while the model runs. Chapter 08,

@@ -164,11 +164,11 @@ claims.Verdicts(
 # All plans of chapters 06 and 07 were made beforehand. If the graph changes from step to step, with
 # sequences of different length or a tree, no plan fits. **Dynamic tensor rematerialisation**
 # (Kirisame et al., 2021) needs none: compute; when memory is full, evict a tensor; when an evicted
-# one is needed, make it again. It evicts the tensor with the smallest
+# one is needed, recompute it. It evicts the tensor with the smallest
 #
-# $$ h = \frac{\text{cost to make it again}}{\text{bytes} \times \text{time since its last use}} $$
+# $$ h = \frac{\text{cost to recompute it}}{\text{bytes} \times \text{time since its last use}} $$
 #
-# Here in small: a chain of equal operations. Making a result again includes its evicted neighbours.
+# Here in small: a chain of equal operations. Recomputing a result includes its evicted neighbours.
 
 
 # %% id="on-demand"

@@ -9,7 +9,7 @@
 #   `activation_memory_budget` is a share: 1 is its default plan, 0 keeps only the inputs. Between
 #   them it fills a knapsack: the most FLOPs saved for the bytes allowed.
 # - **The planner of chapter 06**, with `selective=True`. For each stage it now has three choices:
-#   keep it whole, keep the results of its products, or recompute it with its neighbors.
+#   keep it whole, keep the results of its matmuls, or recompute it with its neighbors.
 #
 # The models are those that people train: GPT-2 from transformers, and the U-Net of Stable
 # Diffusion 1.5 from diffusers. Their layout is the published one, their width is small, and GPT-2
@@ -217,7 +217,7 @@ plots.tradeoff(
 # The plan has no more bytes and no more FLOPs than any other way, on both models. The reason is
 # that it has what the others choose as one of its three choices, for each stage by itself:
 #
-# - For no FLOPs at all it keeps the results of products, as `all but down` in chapter 07.
+# - For no FLOPs at all it keeps the results of matmuls, as `all but down` in chapter 07.
 # - Below that, it recomputes whole stages, and only as many as the budget asks for.
 # - `attention-only`, `mlp-only` and `sqrt` are each beaten by far.
 #

@@ -92,7 +92,7 @@ print(summary(peaks))
 # The [performance guide of transformers
 # 4.18](https://huggingface.co/docs/transformers/v4.18.0/en/performance) is one of chapter 10's
 # sources. It trains BERT-Large as a classifier on random tokens, in float32, on a V100 of 16 GB,
-# with the Trainer of 2022. That Trainer used written-out attention, an AdamW that loops over the
+# with the Trainer of 2022. That Trainer used eager attention, an AdamW that loops over the
 # parameters, and gradients set to zero, not to None. The next cell builds that step. The guide
 # reads the memory from the driver, and notes that CUDA itself takes 1343 MB, so we add those. (Its
 # MB are MiB. The rows that peak in backward use fused AdamW, which is quicker to predict and

@@ -480,7 +480,7 @@ plots.ledger_bars(ledgers, title=title, cards_gib=[80], predicted=list(ledgers))
 
 # %% [markdown] id="context-read"
 # Thirty-two equal blocks are the best case for checkpointing. (Fused attention keeps memory linear
-# in the length. Written out, one layer's scores would need 32 heads x 131,072² x 2 bytes: one TiB.)
+# in the length. Eager, one layer's scores would need 32 heads x 131,072² x 2 bytes: one TiB.)
 #
 # Large bars of activations and temporaries are left. What are they?
 

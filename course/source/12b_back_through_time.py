@@ -165,7 +165,7 @@ plots.growth(curves, xlabel="steps", title=title)
 #
 # A step that runs $k$ times instead of once adds $k - 1$ forwards to a forward and a backward. Here
 # are 16 steps of a cell with 1,024 units: the FLOPs, which are counted, and the time, which is of
-# your machine. The cell is wide, so that its matrix products take most of the time. In the narrow
+# your machine. The cell is wide, so that its matmuls take most of the time. In the narrow
 # cell above, most of the time goes into starting small operations and into the Python code of each
 # checkpoint.
 

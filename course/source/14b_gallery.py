@@ -48,7 +48,7 @@ from tutorial_lib.models.vit import ViT, ViTConfig
 # ## How a case is written
 #
 # A case is one function. `cured=False` runs the script of the report, `cured=True` the same script
-# mended: the line with `cured` in it is the cure. The function returns what an instrument reads
+# fixed: the line with `cured` in it is the cure. The function returns what an instrument reads
 # off. The two patterns in its `@case` line match that reading, as reported and cured.
 #
 # Before them stands the instrument: `assert_same_training`, the meter, a count, or PyTorch's own

@@ -48,7 +48,7 @@ frameworks.leave_out_cells("jax", "flax", "haiku", "tensorflow", "keras")
 #                                └ norm, attention, +, norm, MLP, +
 # ```
 #
-# The model is three blocks of the course's GPT, with attention written out; the text is the source
+# The model is three blocks of the course's GPT, with eager attention; the text is the source
 # of Python's own library. The other frameworks get the weights as NumPy arrays, matrices as
 # (inputs, outputs). The unit of bytes is one block's input.
 #
@@ -240,13 +240,13 @@ for name, run_block in BLOCKS.items():
 #
 # ### Policies
 #
-# A *policy* is asked about each residual: keep it, or make it again? Chapter 07 wrote one as a pair
-# of dispatch modes. In JAX it is an argument. The `dots` policies keep the results of matrix
-# products, and make the rest again. Names work too: mark a tensor in the code, and name it in the
+# A *policy* is asked about each residual: keep it, or recompute it? Chapter 07 wrote one as a pair
+# of dispatch modes. In JAX it is an argument. The `dots` policies keep the results of matmuls,
+# and recompute the rest. Names work too: mark a tensor in the code, and name it in the
 # policy.
 #
 # **Predict.** How many units wait with `dots_saveable`? (In order, the results of a block's six
-# products take 3, 4, 1, 1, 4 and 1 units.)
+# matmuls take 3, 4, 1, 1, 4 and 1 units.)
 
 # %% id="guess-dots"
 guess = None
@@ -266,14 +266,14 @@ for name in POLICIES:
     print(f"{name:<34}{units:>7.1f} units   equal: {equal}{words}")
 
 # %% [markdown] id="policies-read"
-# "No batch dims" is JAX's way to say "the linear layers, and not attention's two products". Those
+# "No batch dims" is JAX's way to say "the linear layers, and not attention's two matmuls". Those
 # two have results that are large for the FLOPs they cost. Chapter 07 drew the same line by price.
 #
 # ## Who decides in the end? The compiler
 #
 # ```text
-# your function ─► jaxpr: what is kept, what is made again ─► XLA: order, fusion, buffers ─► run
-#                  jax.checkpoint decides here                the bytes are decided here
+# your function ─► jaxpr: what is kept, what is recomputed ─► XLA: order, fusion, buffers ─► run
+#                  jax.checkpoint decides here               the bytes are decided here
 # ```
 #
 # Residuals are a plan. In practice a step runs under `jax.jit`. Then XLA, JAX's compiler, lays out
@@ -575,7 +575,7 @@ sizes.set_axis(["waiting, units", "peak, units"], axis=1).join(table["matmuls"])
 # %% [markdown] id="keras-read"
 # The scope counts where the layer is *made*. Around a call it does nothing and says nothing. `full`
 # wraps every layer, and the layers inside the block again: the block's recomputation is itself
-# checkpointed. So its peak is lower, and the dense layers' products run a third time.
+# checkpointed. So its peak is lower, and the dense layers' matmuls (`products`) run a third time.
 #
 # ## Side by side
 #

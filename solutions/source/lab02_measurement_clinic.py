@@ -2,7 +2,7 @@
 # # Lab 02: the measurement clinic
 #
 # Many posted numbers are wrong: read too early, taken on a cold machine, or with something of the
-# run before in them. You mend three broken benchmarks, build two instruments that PyTorch does not
+# run before in them. You fix three broken benchmarks, build two instruments that PyTorch does not
 # have, and profile a transformer with and without checkpointing.
 #
 # **Budget:** 90 minutes, 1 GiB of memory, no GPU needed.
@@ -730,8 +730,8 @@ print(f"a checkpointed step takes {ratio:.2f} times as long")
 
 
 # %% [markdown] id="read-price"
-# PyTorch stops a recomputation at the last tensor that backward needs, which saves the last matrix
-# product of every block. But a checkpoint has work of its own, which shows in a small model.
+# PyTorch stops a recomputation at the last tensor that backward needs, which saves the last
+# matmul of every block. But a checkpoint has work of its own, which shows in a small model.
 #
 # ## On a GPU
 #

@@ -59,7 +59,7 @@ torch.set_num_threads(1)
 # ```
 #
 # The last line gives the bytes that wait for backward, in units of the block's input `x`.
-# Attention is *fused* here, one kernel; written out, it also saves its scores.
+# Attention is *fused* here, one kernel; *eager*, or written out, it also saves its scores.
 
 # %% id="gpt2"
 ROWS = 4
@@ -398,7 +398,7 @@ plots.tradeoff(
 #
 # Difficulty 3/5 · importance 4/5 · 15 minutes
 #
-# PyTorch asks a *policy* about each operation of a segment: keep its result, or make it again? An
+# PyTorch asks a *policy* about each operation of a segment: keep its result, or recompute it? An
 # operation does not say which linear layer it is, so count:
 #
 # ```text
@@ -470,8 +470,8 @@ checks.lab05.keep_products(keep_products)
 # </details>
 # <details><summary>Hint 3: the answers</summary>
 #
-# `CheckpointPolicy.MUST_SAVE` and `CheckpointPolicy.PREFER_RECOMPUTE`. What is no product is made
-# again.
+# `CheckpointPolicy.MUST_SAVE` and `CheckpointPolicy.PREFER_RECOMPUTE`. What is no product is
+# recomputed.
 # </details>
 #
 # Now the FLOPs on the tape of 5.2, and those that a FLOP counter sees:

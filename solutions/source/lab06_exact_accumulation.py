@@ -919,4 +919,4 @@ if torch.cuda.is_available():
 # %% [markdown] id="end"
 # Everything in this lab is one sum: each term's gradient divided by the number of terms that the
 # *update* has. A contrastive loss is no such sum, because it compares each sample with all others.
-# Lab 07 mends that.
+# Lab 07 fixes that.

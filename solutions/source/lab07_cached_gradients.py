@@ -118,7 +118,7 @@ checks.lab07.contrastive_loss(contrastive_loss)
 # %% [markdown] id="hints-7-1"
 # <details><summary>Hint 1: the matrix</summary>
 #
-# `F.normalize(x, dim=1)` gives each row length 1. Then one matrix product makes all similarities.
+# `F.normalize(x, dim=1)` gives each row length 1. Then one matmul makes all similarities.
 # </details>
 # <details><summary>Hint 2: the sums of exponentials</summary>
 #

@@ -2,7 +2,7 @@
 # # Lab 09: the clinic
 #
 # Ten training runs come in, most of them small copies of scripts from real bug reports. Two die of
-# memory, one warns, and seven say nothing. You take a reading, name the cause, and mend the
+# memory, one warns, and seven say nothing. You take a reading, name the cause, and fix the
 # script so that it trains what it should, in the memory that it should need.
 #
 # | the user says | you read | it tells |
@@ -623,7 +623,7 @@ checks.lab09.memory_and_windows(memory_and_windows)
 #
 # In a micro-batch with n targets each of them has the weight 1 / (4 n).
 # </details>
-# <details><summary>Hint 3: mending H</summary>
+# <details><summary>Hint 3: fixing H</summary>
 #
 # Count the targets of the whole window first, after the shift: `labels[:, 1:]`. Then
 # `reduction="sum"`, divided by that count.
@@ -885,5 +885,5 @@ claims.Verdicts(
 # ## What you can now do
 #
 # Take a reading before you guess; tell a run that uses too much memory from one that learns
-# something else; mend both without giving up what made the run fit. About thirty such scripts, with
+# something else; fix both without giving up what made the run fit. About thirty such scripts, with
 # the reports they come from, are in the [gallery](../course/14b_gallery.ipynb).

@@ -67,7 +67,7 @@ def describe(app: Any, page: str, template: str, context: dict[str, Any], tree: 
 
 
 def visit_math(self: Any, node: Any) -> NoReturn:
-    """Write a formula as MathML, which browsers draw by themselves: nothing is fetched."""
+    """Write a formula as MathML, which browsers draw with the font of `course.css`."""
     block = node.tagname == "math_block"
     formula = convert(node.astext(), display="block" if block else "inline")
     self.body.append(f'<div class="formula">{formula}</div>' if block else formula)
