@@ -68,8 +68,8 @@ def _write_pages(root: Path, pages: Path, parts: Sequence[str]) -> None:
     shutil.copytree(root / "course/figures", pages / "figures")
     (pages / "_static").mkdir()
     ramp = root / "course/figures/ramp.png"
-    names = ("course.css", "player.js", "logo.svg", *_FONT)
-    for path in (*(HERE / name for name in names), ramp):
+    shown = ("course.css", "player.js", "logo.svg", *_FONT)
+    for path in (*(HERE / name for name in shown), ramp):
         shutil.copy(path, pages / "_static")
     first = (HERE / "index.md").read_text(encoding="utf-8")
     index = [first.replace("VERDICTS", "\n".join(_verdicts(root)))]
