@@ -14,6 +14,19 @@ from wrong_answers import right, wrong
 keeps_the_plain_step = wrong("a whole step with the segment", " - plain", "")
 of_all_images = wrong("for all images together", " // len(drawn[0])", "")
 gives_floats = wrong("whole numbers come from // and int", " // len(", " / len(")
+leaves_gradients_after_an_error = wrong(
+    "after an error in a step .grad is another",
+    "    unet, blocks = copy.deepcopy((unet, blocks))  # together: still its own blocks\n",
+    "    trained, buffers = [*unet.parameters()], [b.clone() for b in unet.buffers()]\n"
+    "    before = [p.grad.clone() for p in trained]\n",
+    "        return {name: flops_with([block]) - plain for name, block in blocks.items()}",
+    "        prices = {n: flops_with([block]) - plain for n, block in blocks.items()}\n"
+    "    for p, gradient in zip(trained, before):\n"
+    "        p.grad = gradient\n"
+    "    for buffer, kept in zip(unet.buffers(), buffers):\n"
+    "        buffer.copy_(kept)\n"
+    "    return prices",
+)
 counts_forward_alone = wrong(
     "nothing ran again in yours",
     "            loss_of(unet, *drawn).backward()\n        return counter",
@@ -25,10 +38,10 @@ a_share_of_all = wrong(
     "(flops_with([*blocks.values()]) - plain) // len(blocks)",
 )
 steps_on_the_caller_s = wrong(
-    ".grad is another after your call", "copy.deepcopy((unet, blocks))", "unet, blocks"
+    "after your call .grad is another", "copy.deepcopy((unet, blocks))", "unet, blocks"
 )
 moves_the_averages = wrong(
-    "your steps moved a buffer",
+    "after your call a buffer is another",
     "copy.deepcopy((unet, blocks))",
     "unet, blocks",
     "loss_of(unet, *drawn).backward()",
@@ -36,7 +49,7 @@ moves_the_averages = wrong(
     "            torch.autograd.grad(loss_of(unet, *drawn), trained)",
 )
 moves_the_random_state = wrong(
-    "your steps moved the random state",
+    "after your call the random state is another",
     "torch.random.fork_rng(devices=[])",
     "contextlib.nullcontext()",
 )
@@ -47,8 +60,8 @@ leaves_eval_mode = wrong(
 )
 by_pytorch_s_counter = wrong(
     "PyTorch's own counter does not know",
-    "memory.flop_counter()",
-    "torch.utils.flop_counter.FlopCounterMode(display=False)",
+    "memory.flop_counter() as",
+    "torch.utils.flop_counter.FlopCounterMode(display=False) as",
 )
 swallows_errors = wrong(
     "did not come out of your function",

@@ -18,16 +18,16 @@ _IN_THE_MIDDLE = ["up_blocks.0", "mid_block.resnets.0", "mid_block"]
 _PLAIN_COUNTER = partial(FlopCounterMode, display=False)
 _MESSAGES = {
     "gradients": (
-        "the prices are right, and .grad is another after your call: a step adds to it what the "
-        "caller did not ask for. Put back what was there, clear nothing else, or step on a copy."
+        ".grad is another: your steps add to it, or clear it, and the caller still needs it. Put "
+        "back what was there, or step on a copy."
     ),
     "buffers": (
-        "the prices are right, and your steps moved a buffer, BatchNorm's averages: put back what "
-        "was there, or step on a copy."
+        "a buffer is another: your steps move BatchNorm's averages. Put back what was there, or "
+        "step on a copy."
     ),
     "random state": (
-        "the prices are right, and your steps moved the random state, for dropout draws: "
-        "torch.random.fork_rng(devices=[]) puts it back."
+        "the random state is another, for dropout draws: torch.random.fork_rng(devices=[]) puts it "
+        "back."
     ),
 }
 
@@ -95,7 +95,7 @@ def _judge(case: Case, result: Result, right: _Right) -> None:
         "segment? A with statement undoes it, also after an error.",
         where="",
     )
-    expect.unchanged(result, _MESSAGES)
+    expect.unchanged(result, {name: f"after {after} {said}" for name, said in _MESSAGES.items()})
 
 
 def _judge_prices(case: Case, prices: Result, right: _Right) -> None:
@@ -105,8 +105,8 @@ def _judge_prices(case: Case, prices: Result, right: _Right) -> None:
             wanted,
             _faults(case, name, right),
             name=f"the price of {name}",
-            otherwise="the FLOPs an image are wrong, and by none of the usual mistakes: a step with "
-            "this block alone as a segment is wanted, less a plain step.",
+            otherwise="wrong, and by none of the usual mistakes: the FLOPs of a step with this "
+            "block alone as a segment are wanted, an image, less those of a plain step.",
         )
 
 
