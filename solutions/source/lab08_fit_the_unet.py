@@ -12,7 +12,7 @@
 # | 8.1 | what an update draws, decided by its number | 2 |
 # | 8.2 | its gradient, a micro-batch at a time | 2 |
 # | 8.3 | the floor: what no technique removes | 3 |
-# | 8.4 | a strategy of your own: any modules as segments | 2 |
+# | 8.4 | prices: what each block costs as a segment | 2 |
 # | 8.5 | the fastest plan that fits: both levers at once | 3 |
 # | 8.6 | an update that survives running out of memory | 4 |
 #
@@ -22,6 +22,7 @@
 
 # %% id="imports"
 import contextlib
+import copy
 import gc
 from functools import cache, partial
 from itertools import combinations, product
@@ -33,10 +34,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim import SGD, AdamW
 from torch.utils.checkpoint import checkpoint
-from torch.utils.flop_counter import FlopCounterMode
 
 from tutorial_lib import checks, data, device, memory, plots
 from tutorial_lib.guesses import beside
+from tutorial_lib.instruments.segments import called_through
 from tutorial_lib.instruments.training.adamw_8bit import AdamW8bit
 from tutorial_lib.units import MIB, Bytes
 
@@ -405,72 +406,114 @@ pd.DataFrame(columns)
 # A third of the cap is gone before the first image, half of that for AdamW. Another optimizer would
 # leave more room, but SGD does not learn the same. Segments do.
 #
-# ## 8.4 A strategy of your own
+# ## 8.4 What does a segment cost?
 #
-# Difficulty 2/5 · importance 4/5 · 10 minutes
+# Difficulty 3/5 · importance 4/5 · 12 minutes
 #
 # The second lever is checkpointing. diffusers' switch, `unet.enable_gradient_checkpointing()`,
-# makes nearly all residual blocks segments; you write a context manager that lets you choose. The
-# goal: gradients equal to the bit, and afterwards, also after an error, everything as before.
-# U-Nets call some blocks with keyword arguments, and some return tuples.
+# makes nearly all residual blocks segments, and you will choose among five blocks instead. A choice
+# needs prices. You wrote `recomputing` in 5.1; here the library does what you did there.
 
 
-# %% id="answer-8-4"
-# exercise 8.4
-@contextlib.contextmanager
+# %% id="recomputing"
 def recomputing(modules):
-    """Make each of these modules a segment until the end of the `with` block.
-
-    `torch.utils.checkpoint.checkpoint` does the recomputation.
-
-    Args:
-        modules: A list of modules, each once; none is inside another. A module may have
-            a `forward` of its own, set on the instance: it has it again afterwards.
-    """
-    ### BEGIN SOLUTION
-    before = [vars(module).get("forward") for module in modules]
-    for module in modules:
-        module.forward = partial(checkpoint, module.forward, use_reentrant=False)
-    try:
-        yield
-    finally:
-        for module, own in zip(modules, before, strict=True):
-            del module.forward
-            if own is not None:
-                module.forward = own
-    ### END SOLUTION
+    """Make each of these modules a segment until the end of the `with` block."""
+    return called_through(partial(checkpoint, use_reentrant=False), modules)
 
 
-# %% id="check-8-4"
-# check 8.4 (2 points)
-checks.lab08.recomputing(recomputing)
-
-# %% [markdown] id="hints-8-4"
-# <details><summary>Hint 1: where to come in</summary>
-#
-# Calling a module calls its `forward`. Set `module.forward` on the instance to a function that
-# calls `checkpoint` with the forward that was there.
-# </details>
-# <details><summary>Hint 2: in a loop</summary>
-#
-# A function defined in a loop sees the loop variable's *last* value. `functools.partial` binds the
-# value of now, and passes keywords on.
-# </details>
-# <details><summary>Hint 3: putting back</summary>
-#
-# `vars(module).get("forward")` is None where the class's forward is in use. Then delete the
-# instance's attribute. `try`, `yield`, `finally`.
-# </details>
-#
-# Here are peaks at 32 images. One block alone saves nothing, or even costs. Which one?
-
-
-# %% id="blocks"
 def blocks_of(unet):
     levels = [*unet.down_blocks, unet.mid_block, *unet.up_blocks]
     return dict(zip(("down 0", "down 1", "mid", "up 0", "up 1"), levels, strict=True))
 
 
+# %% [markdown] id="goal-8-4"
+# A block's price is what it adds to the FLOPs of a step where it alone is a segment. A forward of
+# the block, counted by itself, is not that number. The goal: each price, to the FLOP, and nothing
+# changed in a U-Net that may be in the middle of a training.
+
+
+# %% id="answer-8-4"
+# exercise 8.4
+def prices_of(
+    unet: nn.Module,
+    drawn: tuple[Tensor, Tensor, Tensor],
+    blocks: dict[str, nn.Module],
+) -> dict[str, int]:
+    """Count how many FLOPs more a step takes where one block alone is a segment.
+
+    A step is `loss_of(unet, *drawn)` and its backward. `memory.flop_counter()` counts;
+    PyTorch's own counter leaves out the fused attention of a CPU.
+
+    Args:
+        unet: Parts of it may be frozen. Gradients, buffers, modes and the random state
+            are as before afterwards, also after an error in a step, which comes out.
+        drawn: Noisy images, times and noise.
+        blocks: Some of its modules by name. One may run twice in a forward.
+
+    Returns:
+        For each name the FLOPs an image, a whole number.
+    """
+    ### BEGIN SOLUTION
+    unet, blocks = copy.deepcopy((unet, blocks))  # together: still its own blocks
+
+    def flops_with(modules):
+        with recomputing(modules), memory.flop_counter() as counter:
+            loss_of(unet, *drawn).backward()
+        return counter.get_total_flops() // len(drawn[0])
+
+    with torch.random.fork_rng(devices=[]):
+        plain = flops_with([])
+        return {name: flops_with([block]) - plain for name, block in blocks.items()}
+    ### END SOLUTION
+
+
+# %% id="check-8-4"
+# check 8.4 (2 points)
+checks.lab08.prices_of(prices_of)
+
+# %% [markdown] id="hints-8-4"
+# <details><summary>Hint 1: what to count</summary>
+#
+# A plain step, and for each block a step inside `recomputing([block])`. The recomputation happens
+# in backward, so backward belongs inside as well.
+# </details>
+# <details><summary>Hint 2: counting</summary>
+#
+# `with memory.flop_counter() as counter:` around a step, then `counter.get_total_flops()`, which is
+# for all images.
+# </details>
+# <details><summary>Hint 3: as before</summary>
+#
+# `copy.deepcopy((unet, blocks))` copies both together, and the copied blocks are those of the
+# copied U-Net. `torch.random.fork_rng(devices=[])` puts the random state back.
+# </details>
+#
+# **Predict.** `up 0` ends with the convolution of its upsampling, on four times as many pixels as
+# it has elsewhere. What is its price, in per cent of the FLOPs of its forward?
+
+# %% id="guess-price"
+guess = None  # per cent
+
+# %% id="prices"
+some = [part[:FULL] for part in drawn]
+prices = prices_of(unet, some, blocks_of(unet))
+with torch.no_grad(), memory.flop_counter() as counter:
+    unet(*some[:2])
+forward = sum(counter.get_flop_counts()["UNet2DModel.up_blocks.0"].values()) / FULL
+share = 100 * prices["up 0"] / forward
+print(f"{share:.0f} % of its forward{beside(guess, share)}")
+columns = {name: f"{price / 1e6:.2f}" for name, price in prices.items()}
+pd.DataFrame({"price, million FLOPs": columns})
+
+# %% [markdown] id="read-8-4"
+# PyTorch stops a recomputation once the last tensor that backward asks for is there. Of that
+# convolution, backward asks for the input, so the convolution itself does not run again.
+#
+# So much for FLOPs. Here are peaks at 32 images. One block alone saves nothing, or even costs.
+# Which one?
+
+
+# %% id="blocks"
 @cache
 def peak_with(choice, micro_batch=FULL):
     """Count an update's peak with some of the blocks as segments."""
@@ -570,20 +613,18 @@ checks.lab08.cheapest_fit(cheapest_fit)
 guess = None  # per cent
 
 
-# %% id="prices"
-def flops_with(choice=()):
-    """Count an image's FLOPs with some of the blocks as segments."""
-    modules = [blocks_of(unet)[name] for name in choice]
-    with recomputing(modules), FlopCounterMode(display=False) as counter:
-        loss_of(unet, *[part[:FULL] for part in drawn]).backward()
+# %% id="plain-flops"
+def flops_of_step():
+    """Count an image's FLOPs."""
+    with memory.flop_counter() as counter:
+        loss_of(unet, *some).backward()
     unet.zero_grad()
     return counter.get_total_flops() // FULL
 
 
-plain = flops_with()
-prices = {name: flops_with((name,)) - plain for name in names}
+plain = flops_of_step()
 unet.enable_gradient_checkpointing()
-print(f"the switch: {flops_with() / plain - 1:.0%} more FLOPs")
+print(f"the switch: {flops_of_step() / plain - 1:.0%} more FLOPs")
 unet.disable_gradient_checkpointing()
 
 

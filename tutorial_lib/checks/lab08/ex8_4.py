@@ -1,103 +1,157 @@
-"""The check of 8.4, a strategy of one's own: chosen modules as segments, for a while."""
+"""The check of 8.4, the price of a segment: what each block alone adds to the FLOPs of a step."""
 
+from collections.abc import Callable
+from functools import cached_property, partial
 from typing import Any
 
-from torch import Tensor
+from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
+from torch.utils.flop_counter import FlopCounterMode
 
-from tutorial_lib.checks.given import answered, observe
-from tutorial_lib.checks.lab08.given import room
-from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Exercise, Result, expect, read
-from tutorial_lib.instruments.private_torch import checkpoint_modules
+from tutorial_lib import memory
+from tutorial_lib.checks.given import answered
+from tutorial_lib.checks.lab08 import given
+from tutorial_lib.checks.lab08.given.prices import flops_of_step, make_priced
+from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Exercise, Faults, Result, expect, read
 
-_SLACK = 1.03  # a recomputation that goes on to its end holds a little more
-_RESIDUAL_BLOCKS = ["down_blocks.0.resnets.0", "down_blocks.0.resnets.1"]
-_LEVELS = ["down_blocks.0", "up_blocks.1"]
-_Wanted = tuple[dict[str, int], int, list[Tensor | None]]
+_LEVELS = ["down_blocks.0", "down_blocks.1", "mid_block", "up_blocks.0", "up_blocks.1"]
+_IN_THE_MIDDLE = ["up_blocks.0", "mid_block.resnets.0", "mid_block"]
+_PLAIN_COUNTER = partial(FlopCounterMode, display=False)
+_MESSAGES = {
+    "gradients": (
+        ".grad is another: your steps add to it, or clear it, and the caller still needs it. Put "
+        "back what was there, or step on a copy."
+    ),
+    "buffers": (
+        "a buffer is another: your steps move BatchNorm's averages. Put back what was there, or "
+        "step on a copy."
+    ),
+    "random state": (
+        "the random state is another, for dropout draws: torch.random.fork_rng(devices=[]) puts it "
+        "back."
+    ),
+}
 
 
 def _cases(draw: Draw) -> Cases:
-    case = {"seed": draw.randrange(10**6), "layers": 2, "dropout": 0.1}
-    yield {**case, "how": "used", "chosen": _RESIDUAL_BLOCKS}
-    yield from ({**case, "how": how, "chosen": _LEVELS} for how in ("error", "own forward"))
+    def case(blocks: list[str], **more: bool) -> Case:
+        sizes = {"num": draw.randrange(2, 6), "layers": draw.randrange(1, 3), "dropout": 0.1}
+        kind = dict.fromkeys(("attention", "twice", "frozen", "fails"), False) | more
+        return {"seed": draw.randrange(10**6), **sizes, **kind, "blocks": blocks}
+
+    yield case(_LEVELS)
+    yield case(_IN_THE_MIDDLE, attention=True)
+    yield case(_IN_THE_MIDDLE, twice=True)
+    yield case(_LEVELS, frozen=True)
+    yield case(_LEVELS, fails=True)
 
 
-def _wanted(case: Case) -> _Wanted:
-    """Give runs and peak with PyTorch's wrapper, which replaces modules, and plain gradients."""
-    wrapped, plain = room.Training(case), room.Training(case)
-    checkpoint_modules(wrapped.unet, lambda module: module in wrapped.chosen)
-    peak, _ = observe.peak_above(wrapped.step, wrapped.unet)
-    plain.step()
-    return wrapped.runs, peak, observe.gradients_of(plain.unet)
+class _Right:
+    """The right prices, of a new U-Net for each step."""
+
+    def __init__(self, case: Case) -> None:
+        self.case = case
+
+    def flops(
+        self,
+        *names: str,
+        early_stop: bool = True,
+        counter: Callable[[], Any] = memory.flop_counter,
+        **other: bool,
+    ) -> int:
+        """Count a step's FLOPs, an image, with blocks as segments, and the case in part another."""
+        case = {**self.case, **other}
+        unet = make_priced(case)
+        for block in map(unet.get_submodule, names):
+            block.forward = partial(checkpoint, block.forward, use_reentrant=False)
+        with set_checkpoint_early_stop(early_stop):
+            return flops_of_step(unet, case, counter) // int(case["num"])
+
+    @cached_property
+    def plain(self) -> int:
+        """FLOPs of the plain step, an image."""
+        return self.flops()
+
+    @cached_property
+    def prices(self) -> dict[str, int]:
+        """What each block adds."""
+        return {name: self.flops(name) - self.plain for name in self.case["blocks"]}
 
 
-def _runs(value: Any, wanted: dict[str, int]) -> dict[str, int]:
-    runs = answered.fields(value, list(wanted))
-    return {name: read.integer(count, f"runs of {name}") for name, count in runs.items()}
-
-
-def _judge(case: Case, result: Result, wanted: _Wanted) -> None:
-    (wanted_runs, enough, exact), how = wanted, case["how"]
-    later = _runs(result["later"], wanted_runs)
-    own, put_back = read.integers(result["own"], "own"), read.flag(result, "put_back")
-    after = ", and an error inside it," if how == "error" else ""
-    left = (
-        "had a forward of its own before, and it is gone: put back what was there."
-        if how == "own forward"
-        else "still has a forward of its own: delete it, so that its class's is used again."
-    )
-    faults = {
-        "an error that was raised inside the with block did not come out of it: whoever trains "
-        "there must hear of it. Put things back, and let the error pass.": (
-            how == "error" and not read.flag(result, "came_out")
-        ),
-        f"after the with block{after} modules are still recomputed: undo it in a finally.": (
-            any(count != 1 for count in later.values())
-        ),
-        f"after the with block a module {left}": not put_back,
-        "a module had a forward of its own, and in the with block it never ran: the module's "
-        "forward is what shall be recomputed, not that of its class.": how != "error" and 0 in own,
-    }
-    expect.no_fault(faults)
-    if how == "error":
-        return
-    _judge_runs(case, _runs(result["runs"], wanted_runs), wanted_runs)
-    gradients = read.tensors(result["gradients"], len(exact), "gradients")
-    expect.fact(
-        all(map(expect.same_bits, gradients, exact)),
-        "the gradients are not those of the plain step, to the bit, with dropout on: does the "
-        "recomputation draw what forward drew?",
-    )
-    expect.peak_at_most(
-        result["peak"],
-        _SLACK * enough,
-        lambda peak: (
-            f"the peak is {peak:,} bytes, and {enough:,} are enough, with right gradients: each "
-            "module is one segment, which keeps its inputs."
-        ),
-    )
-
-
-def _judge_runs(case: Case, runs: dict[str, int], wanted: dict[str, int]) -> None:
-    chosen = ", ".join(case["chosen"])
-    expect.fact(set(runs.values()) != {1}, "every layer ran once: nothing was recomputed.")
-    for name, count in runs.items():
+def _judge(case: Case, result: Result, right: _Right) -> None:
+    if case["fails"] and read.flag(result, "failed"):
         expect.fact(
-            count > 0,
-            f"{name} never ran: another module ran in its place. A function made in a loop looks "
-            "its loop variable up when it is called, and by then the loop is over.",
+            read.flag(result, "came_out"),
+            "an error that was raised in a step did not come out of your function: put things "
+            "back, and let the error pass.",
         )
-    for name, count in runs.items():
-        expect.fact(
-            count <= wanted[name],
-            f"{name} ran {count} times, and {wanted[name]} is wanted for the modules {chosen}.",
-        )
-    expect.fact(runs == wanted, f"of {chosen}, not all were recomputed.")
+    else:
+        _judge_prices(case, answered.fields(result["prices"], case["blocks"]), right)
+    after = "an error in a step" if case["fails"] else "your call"
+    expect.value(
+        result["later"],
+        right.plain * case["num"],
+        name="the FLOPs of a later step",
+        otherwise=f"after {after} a plain step has not the FLOPs that it had: is a block still a "
+        "segment? A with statement undoes it, also after an error.",
+        where="",
+    )
+    expect.unchanged(result, {name: f"after {after} {said}" for name, said in _MESSAGES.items()})
 
 
-recomputing = Exercise(
-    run=room.recomputing,
-    passed="the chosen modules alone run twice, gradients to the bit, and all is undone",
+def _judge_prices(case: Case, prices: Result, right: _Right) -> None:
+    for name, wanted in right.prices.items():
+        expect.value(
+            prices[name],
+            wanted,
+            _faults(case, name, right),
+            name=f"the price of {name}",
+            otherwise="wrong, and by none of the usual mistakes: the FLOPs of a step with this "
+            "block alone as a segment are wanted, an image, less those of a plain step.",
+        )
+
+
+def _faults(case: Case, name: str, right: _Right) -> Faults:
+    plain, price, num = right.plain, right.prices[name], case["num"]
+    if case["frozen"] and not price:
+        yield (
+            "nothing in this block and before it is trained, so backward never comes there, and "
+            "nothing of it runs again. Yours is the price where all is trained: count in the "
+            "U-Net as it is.",
+            right.flops(name, frozen=False) - right.flops(frozen=False),
+        )
+    if case["twice"] and name == "mid_block.resnets.0":
+        yield (
+            "the block runs twice in a forward, and yours is the price of one run: both are "
+            "segments.",
+            right.flops(name, twice=False) - right.flops(twice=False),
+        )
+    if case["attention"]:
+        yield (
+            "the block has fused attention, and yours is the price without: PyTorch's own counter "
+            "does not know a CPU's, memory.flop_counter() does.",
+            right.flops(name, counter=_PLAIN_COUNTER) - right.flops(counter=_PLAIN_COUNTER),
+        )
+    yield from {
+        "that is a whole step with the segment: take off the plain step.": plain + price,
+        "that is the price for all images together: divide by their number.": num * price,
+        "one more forward of the block is dearer than its segment: the recomputation stops once "
+        "the last tensor that backward asks for is there, so measure a step.": (
+            right.flops(name, early_stop=False) - plain
+        ),
+        "nothing ran again in yours: that happens in backward, while the FLOPs are counted and "
+        "the block is a segment.": 0,
+    }.items()
+    before = case["blocks"][: case["blocks"].index(name) + 1]
+    together = right.flops(*before) - plain
+    yield "the blocks before it were segments as well: undo each before the next.", together
+    share = (right.flops(*case["blocks"]) - plain) // len(right.prices)
+    yield "that is an equal share of what all blocks cost: each has its own price.", share
+
+
+prices_of = Exercise(
+    run=given.prices_of,
+    passed="the price of each block of four U-Nets, to the FLOP, and all is as before",
     cases=_cases,
     judge=_judge,
-    oracle=_wanted,
+    oracle=_Right,
 )

@@ -24,7 +24,7 @@ def make_unet(case: Case) -> nn.Module:
         layers_per_block=case.get("layers", 1),
         norm_num_groups=4,
         dropout=case.get("dropout", 0.0),
-        add_attention=False,
+        add_attention=case.get("attention", False),
         down_block_types=("DownBlock2D",) * levels,
         up_block_types=("UpBlock2D",) * levels,
     )

@@ -1,4 +1,4 @@
-"""The halves that run 8.3, 8.4 and 8.5: the floor, chosen segments, and a search for a plan."""
+"""The halves that run 8.3 and 8.5: the floor, and a search for a plan."""
 
 import contextlib
 from collections.abc import Callable
@@ -8,21 +8,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tutorial_lib.checks.given import Answer, Case, Result, answered, forbid, observe, run_half
-from tutorial_lib.checks.given.exam import of_context
-from tutorial_lib.checks.given.values import CheckError, plain
+from tutorial_lib.checks.given import Answer, Case, CheckError, Result, answered, observe, run_half
 from tutorial_lib.checks.lab08.given import models
 
 STATE_BYTES: dict[str, Callable[[Tensor], int]] = {
     "momentum": lambda parameter: parameter.nbytes,
     "adamw": lambda parameter: 2 * parameter.nbytes + 4,
 }
-_REENTRANT = forbid.Forbidden(
-    "that is checkpoint's old form, use_reentrant=True, which takes no keyword arguments and loses "
-    "gradients where the input needs none: say use_reentrant=False.",
-    ("torch.utils.checkpoint:CheckpointFunction.forward",),
-)
-_NUM = 8
 Plan = tuple[int, tuple[str, ...]]  # images at once, blocks that are segments
 
 
@@ -52,81 +44,6 @@ def room_for_activations(answer: Answer, case: Case) -> Result:
         return {"said": "", "room": ask()}
     except ValueError as error:
         return {"said": str(error)}
-
-
-class _InterruptedError(Exception):
-    pass
-
-
-class Training:
-    """A U-Net with gradients, its chosen modules, and the runs of every residual block."""
-
-    def __init__(self, case: Case) -> None:
-        self.case = case
-        self.unet = models.make_unet(case)
-        observe.fill_gradients(self.unet)
-        self.chosen = [self.unet.get_submodule(name) for name in case["chosen"]]
-        modules = dict(self.unet.named_modules())
-        self.runs = {name: 0 for name in modules if name.endswith("norm1")}
-        for name in self.runs:  # wherever a segment begins
-            modules[name].register_forward_pre_hook(partial(self._count, name))
-
-    def _count(self, name: str, *_: Any) -> None:
-        self.runs[name] += 1
-
-    def step(self) -> None:
-        """Go forward and backward once."""
-        torch.manual_seed(self.case["seed"])
-        models.backward(self.unet, models.make_drawn(self.case, _NUM), _NUM)
-
-
-def _give_own_forward(module: nn.Module) -> list[int]:
-    """Give a module a forward of its own, which lists its runs."""
-    runs: list[int] = []
-    plain = module.forward  # looked up now: an answer may change the class meanwhile
-
-    def own(*args: Any, **kwargs: Any) -> Any:
-        runs.append(1)
-        return plain(*args, **kwargs)
-
-    module.forward = own
-    return runs
-
-
-def _observe(answer: Answer, case: Case) -> dict[str, Any]:
-    training = Training(case)
-    chosen = training.chosen
-    own = [_give_own_forward(m) for m in chosen] if case["how"] == "own forward" else []
-    before = [vars(module).get("forward") for module in chosen]
-    seen: dict[str, Any] = {"peak": 0, "came_out": False}
-    try:
-        with answer(chosen):
-            if case["how"] == "error":
-                raise _InterruptedError
-            seen["peak"], _ = observe.peak_above(training.step, training.unet)
-    except _InterruptedError:
-        seen["came_out"] = True
-    seen |= {"own": list(map(len, own)), "runs": training.runs}
-    # a copy: the later step adds to the same gradients
-    seen["gradients"] = plain(observe.gradients_of(training.unet))
-    after = [vars(module).get("forward") for module in chosen]
-    seen["put_back"] = all(a is b for a, b in zip(after, before, strict=True))
-    training.runs = dict.fromkeys(training.runs, 0)
-    training.step()
-    return {**seen, "later": training.runs}
-
-
-@run_half("8.4", forbidden=[_REENTRANT], exam=of_context())
-def recomputing(answer: Answer, case: Case) -> Result:
-    try:
-        return _observe(answer, case)
-    except TypeError as error:
-        if "context manager" not in str(error):
-            raise
-        raise CheckError(
-            "recomputing(modules) is used in a with statement: @contextlib.contextmanager above "
-            "the function, and a yield in it."
-        ) from error
 
 
 class _NoPlanError(Exception):
