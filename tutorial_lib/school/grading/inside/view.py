@@ -20,15 +20,7 @@ _LAB = "from {}.given import *\n"
 
 
 def enter(folder: Path, package: str) -> list[Path]:
-    """Write the copy, and have this process import it from now on.
-
-    Args:
-        folder: Where it is written.
-        package: Where checks are found.
-
-    Returns:
-        The folders of the originals, which no answer may read.
-    """
+    """Write the copy, have this process import it from now on, and list the hidden originals."""
     hidden = shutil.ignore_patterns("school", "checks")
     shutil.copytree(_LIBRARY, folder / "tutorial_lib", ignore=hidden)
     originals = {"tutorial_lib.checks": _LIBRARY / "checks"}
@@ -42,13 +34,7 @@ def enter(folder: Path, package: str) -> list[Path]:
 
 
 def copy_shown(original: Path, copy: Path, package: str) -> None:
-    """Copy what an answer may see of a folder of checks; a lab is what its `given` defines.
-
-    Args:
-        original: The folder.
-        copy: Where it is written.
-        package: Its name as a package.
-    """
+    """Copy what an answer may see of a folder of checks; a lab is what its `given` defines."""
     for path in original.rglob("*.py"):
         parts = path.relative_to(original).parts
         if parts == ("__init__.py",) or SHOWN & {part.removesuffix(".py") for part in parts}:
@@ -69,14 +55,7 @@ def halves() -> list[Any]:
 
 
 def without_forbidden(folder: Path) -> list[Path]:
-    """Import what the checks forbid, and take its files out of the copy.
-
-    Args:
-        folder: The copy.
-
-    Returns:
-        Files outside the copy that no answer may read either.
-    """
+    """Import what the checks forbid, and take its files out of the copy; list those outside it."""
     outside = []
     everything = (one for half in halves() for one in half.forbidden)
     for name in {name for one in everything for name in one.modules}:
