@@ -37,7 +37,7 @@ _SCRATCH_BYTES, _SCRATCH_FILES = 64 * 1024**2, 4096
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_CAPBSET_DROP = 1, 4, 24
 _PR_SET_SECCOMP, _PR_SET_CHILD_SUBREAPER, _PR_SET_NO_NEW_PRIVS, _PR_CAP_AMBIENT = 22, 36, 38, 47
 _MS_NOSUID, _MS_NODEV, _MS_REC, _MS_PRIVATE, _MNT_DETACH = 2, 4, 0x4000, 1 << 18, 2
-_TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8  # of mallopt
+_MALLOC = {-1: 2**16, -3: 2**16, -8: 1}  # M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX
 _SYS_LANDLOCK = 444  # create_ruleset, add_rule (445), restrict_self (446) on every architecture
 
 
@@ -167,7 +167,9 @@ def _set_limits(limits: Limits, flags: int) -> None:
     if not processes.sees_memory():  # no watch counts what is shared
         wanted["RLIMIT_AS"] = processes.mapped_bytes("VmSize") + limits.memory_bytes
     if limits.exam_bytes:
-        _map_each_tensor()
+        with contextlib.suppress(AttributeError):  # glibc: a large block goes back once it is free
+            for option, size in _MALLOC.items():
+                _libc().mallopt(option, size)
         wanted["RLIMIT_AS"] = processes.mapped_bytes("VmSize") + limits.exam_bytes
     if flags & _NEW_USER:  # elsewhere it would count the user's other processes too
         wanted["RLIMIT_NPROC"] = 4 * limits.processes
@@ -179,13 +181,6 @@ def _set_limits(limits: Limits, flags: int) -> None:
         soft = ceiling - 1 if name == "RLIMIT_CPU" else ceiling
         with contextlib.suppress(OSError, ValueError):
             resource.setrlimit(kind, (soft, ceiling))
-
-
-def _map_each_tensor() -> None:
-    """Have malloc give each large block back to the system as soon as it is free (glibc)."""
-    with contextlib.suppress(AttributeError):
-        for option, value in ((_TRIM_THRESHOLD, 2**16), (_MMAP_THRESHOLD, 2**16), (_ARENA_MAX, 1)):
-            _libc().mallopt(option, value)
 
 
 def _drop_capabilities() -> None:

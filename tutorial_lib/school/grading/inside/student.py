@@ -104,12 +104,15 @@ def do(work: Work, package: str, pipe: int) -> NoReturn:
         while rest:
             rest = rest[os.write(pipe, rest) :]
 
+    def fail(why: str) -> None:
+        send(FAILURE, why[:ERROR_CHARACTERS].encode("utf-8", "replace"))
+
     try:
         send(RESULT, encode(_result(work, package, send)))
     except CheckError as error:
-        send(FAILURE, _text(str(error)))
+        fail(str(error))
     except BaseException as error:  # whatever it is, the process ends with a message
-        send(FAILURE, _text(f"your code stopped with {describe(error)}"))
+        fail(f"your code stopped with {describe(error)}")
     finally:
         os._exit(0)
 
@@ -172,10 +175,6 @@ def describe(error: BaseException) -> str:
         trace = trace.tb_next
     where = f" in line {line}" if isinstance(line, int) else ""
     return f"{type(error).__name__}{where}: {message}"
-
-
-def _text(text: str) -> bytes:
-    return text[:ERROR_CHARACTERS].encode("utf-8", "replace")
 
 
 def quiet(descriptors: Sequence[int]) -> None:

@@ -29,7 +29,13 @@ def enter(folder: Path, package: str) -> list[Path]:
             originals[package] = place
     for name, original in originals.items():
         copy_shown(original, folder.joinpath(*name.split(".")), name)
-    _import_from(folder)
+    library = sys.modules["tutorial_lib"]
+    library.__path__[:] = [str(folder / "tutorial_lib")]
+    sys.path[:] = [str(folder), *(p for p in sys.path if Path(p).resolve() != _LIBRARY.parent)]
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")])
+    for name in list(sys.modules):
+        if name.startswith("tutorial_lib.") and not name.startswith("tutorial_lib.school"):
+            del sys.modules[name]
     return [_LIBRARY, *originals.values()]
 
 
@@ -64,13 +70,3 @@ def without_forbidden(folder: Path) -> list[Path]:
     for path in [path for path in outside if path.is_relative_to(folder)]:
         path.unlink()
     return [path for path in outside if path.exists()]
-
-
-def _import_from(folder: Path) -> None:
-    library = sys.modules["tutorial_lib"]
-    library.__path__[:] = [str(folder / "tutorial_lib")]
-    sys.path[:] = [str(folder), *(p for p in sys.path if Path(p).resolve() != _LIBRARY.parent)]
-    os.environ["PYTHONPATH"] = os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")])
-    for name in list(sys.modules):
-        if name.startswith("tutorial_lib.") and not name.startswith("tutorial_lib.school"):
-            del sys.modules[name]

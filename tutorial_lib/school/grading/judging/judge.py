@@ -67,14 +67,8 @@ def preload(lab: Lab) -> list[str]:
 
 
 def _code_cell(cell_id: str, source: str) -> dict[str, Any]:
-    return {
-        "cell_type": "code",
-        "id": f"{_OURS}{cell_id}",
-        "metadata": {},
-        "source": source,
-        "execution_count": None,
-        "outputs": [],
-    }
+    empty: dict[str, Any] = {"metadata": {}, "execution_count": None, "outputs": []}
+    return {"cell_type": "code", "id": f"{_OURS}{cell_id}", "source": source, **empty}
 
 
 def prepare(folder: Path, lab: Lab, answers: Answers) -> None:

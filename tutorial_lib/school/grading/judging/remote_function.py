@@ -32,8 +32,7 @@ class RemoteFunction:
     """Names a function that an answer cell defines in the student's process, for a check alone."""
 
     def __init__(self, exercise: str, name: str) -> None:
-        self.exercise = exercise
-        self.name = name
+        self.exercise, self.name = exercise, name
         self.asked: dict[str, list[Case]] = {}  # by check
 
     def run_remotely(self, check: str, case: Case) -> Result | None:

@@ -238,22 +238,15 @@ def _needed_part(
             if bound and bound <= set(keep):
                 continue
             bound = (bound | _changed_by_methods(statement) - set(modules)) - set(keep)
-        if bound & names or _EVERYTHING in bound or _is_future(statement):
-            parts.append(ast.unparse(_trimmed(statement, names)))
+        is_future = isinstance(statement, ast.ImportFrom) and statement.module == "__future__"
+        if bound & names or _EVERYTHING in bound or is_future:
+            if isinstance(statement, ast.Import | ast.ImportFrom) and not is_future:
+                # `from tutorial_lib import checks, plots` would load matplotlib for everybody
+                statement.names = [
+                    alias
+                    for alias in statement.names
+                    if (alias.asname or alias.name.split(".")[0]) in {*names, _EVERYTHING}
+                ]
+            parts.append(ast.unparse(statement))
             names |= used_names(parts[-1])
     return "\n".join(reversed(parts))
-
-
-def _trimmed(statement: ast.stmt, names: set[str]) -> ast.stmt:
-    # `from tutorial_lib import checks, plots` would load matplotlib for every submission
-    if isinstance(statement, ast.Import | ast.ImportFrom) and not _is_future(statement):
-        statement.names = [
-            alias
-            for alias in statement.names
-            if (alias.asname or alias.name.split(".")[0]) in names or alias.name == _EVERYTHING
-        ]
-    return statement
-
-
-def _is_future(statement: ast.stmt) -> bool:
-    return isinstance(statement, ast.ImportFrom) and statement.module == "__future__"
