@@ -61,11 +61,7 @@ class Bench:
     def judge(self, answers: Answers, lab: Lab | None = None) -> Graded:
         """Judge answers; once more in a fresh folder when the judge itself did not finish.
 
-        The result has no name: the submission's is not known here.
-
-        Args:
-            answers: Of one submission.
-            lab: The lab with some of its checks; all of it when None.
+        The result has no name: the submission's is not known here. A `lab` has some of the checks.
         """
         lab = lab or self.order.lab
         result = self._attempt(answers, lab)

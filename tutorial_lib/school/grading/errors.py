@@ -8,14 +8,9 @@ class GradingError(ValueError):
 
 
 class NotGradable(Exception):  # noqa: N818 - a finding about one file, and no failure of grading
-    """One submission cannot be graded; the others can.
-
-    Args:
-        status: The word that stands in `scores.csv`.
-        reason: One sentence for the feedback page.
-    """
+    """One submission cannot be graded; the others can."""
 
     def __init__(self, status: str, reason: str) -> None:
         super().__init__(reason)
-        self.status = status
-        self.reason = reason
+        self.status = status  # the word that stands in `scores.csv`
+        self.reason = reason  # one sentence for the feedback page

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import hashlib
 import json
 import os
@@ -11,6 +10,7 @@ import secrets
 import sys
 import threading
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -96,9 +96,6 @@ class Journal:
     def kept(self, names: Collection[str]) -> list[Graded]:
         """Give the results of the older report that a run of a few submissions leaves alone.
 
-        Args:
-            names: What is graded anew.
-
         Raises:
             GradingError: When the older report cannot go on in the new one.
         """
@@ -114,16 +111,16 @@ class Journal:
 
     def take_over(self, submissions: Sequence[Submission]) -> list[Submission]:
         """Give each submission the result of an earlier run that graded the same content."""
-        found = [one.through(self._earlier) for one in submissions]
+
+        def earlier(one: Submission) -> Submission:
+            done = self._done.get(one.digest)
+            return replace(one, result=replace(done, name=one.name) if done else None)
+
+        found = [one.through(earlier) for one in submissions]
         self.taken_over = sum(1 for one in found if one.result and one.result.file)
         if self.taken_over:
             print(f"Graded before, and unchanged: {self.taken_over}.", file=sys.stderr)
         return found
-
-    def _earlier(self, one: Submission) -> Submission:
-        done = self._done.get(one.digest)
-        result = dataclasses.replace(done, name=one.name) if done else None
-        return dataclasses.replace(one, result=result)
 
     def add(self, digest: str, result: Graded) -> Graded:
         """Write a result down, and give it back with the digest of the file's content.
@@ -132,8 +129,8 @@ class Journal:
         """
         if result.status != "graded" or (result.ran_out_of_time and not result.alone):
             return result
-        result = dataclasses.replace(result, file=digest)
-        line = json.dumps({"order": self._order, "result": dataclasses.asdict(result)})
+        result = replace(result, file=digest)
+        line = json.dumps({"order": self._order, "result": asdict(result)})
         # a full disk is no reason to stop: the report will say so
         with self._lock, contextlib.suppress(OSError):
             if self._open:

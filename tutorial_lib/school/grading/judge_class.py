@@ -28,51 +28,36 @@ _AGAIN = (
 )
 
 
-@dataclass(frozen=True)
-class Judged:
-    """Results of a class, and what judged them."""
-
-    results: Sequence[Graded]
-    facts: dict[str, Any]  # for `run.json`
-
-
 def judge_class(
     order: Order,
     submissions: Sequence[Submission],
     journal: Journal,
     workers: int | None = None,
     dask: str | None = None,
-) -> Judged:
-    """Judge what has no result yet, after the solution and a blank answer.
+) -> tuple[list[Graded], dict[str, Any]]:
+    """Judge what has no result yet, after the solution and a blank answer; see `run.grade`.
 
-    Args:
-        order: What is the same for every submission.
-        submissions: Matched, or with a result.
-        journal: Keeps each result as soon as it is there.
-        workers: Submissions judged at the same time; as many as fit when None.
-        dask: Address of a Dask scheduler, whose workers judge in place of this machine.
-
-    Raises:
-        GradingError: When the solution does not get all points, or the blank one gets some.
+    Returns:
+        All results, and for `run.json` the facts about what judged them.
     """
     started, layers = time.monotonic(), journal.layers
     if not layers or not all(one.result for one in submissions):
-        with _open_grader(order, dask) as grader:
+        grading: AbstractContextManager[Bench | Cluster]
+        if dask:
+            # Dask takes a while to import
+            from tutorial_lib.school.grading.cluster import open_cluster
+
+            grading = open_cluster(dask, order)
+        else:
+            grading = open_bench(order)
+        with grading as grader:
             layers, workers = grader.layers, workers or grader.workers
             this = Judging(order.lab, journal, grader, workers)
             self_test(this)
             submissions = judge_all(this, submissions)
     results = [one.result for one in submissions if one.result]
     seconds = round(time.monotonic() - started, 1)
-    return Judged(results, {"layers": list(layers), "workers": workers, "seconds": seconds})
-
-
-def _open_grader(order: Order, dask: str | None) -> AbstractContextManager[Bench | Cluster]:
-    if not dask:
-        return open_bench(order)
-    from tutorial_lib.school.grading.cluster import open_cluster  # Dask takes a while to import
-
-    return open_cluster(dask, order)
+    return results, {"layers": list(layers), "workers": workers, "seconds": seconds}
 
 
 @dataclass(frozen=True)
@@ -125,11 +110,7 @@ def _stopping(this: Judging, pool: ThreadPoolExecutor) -> Iterator[None]:
 
 
 def judge_all(this: Judging, submissions: Sequence[Submission]) -> list[Submission]:
-    """Judge submissions, several at a time; then alone, one by one, those that ran out of time.
-
-    Returns:
-        Each with its result; of two, the second.
-    """
+    """Judge submissions, several at a time; then alone, one by one, those that ran out of time."""
     from rich.console import Console
     from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
 
@@ -144,7 +125,8 @@ def judge_all(this: Judging, submissions: Sequence[Submission]) -> list[Submissi
             for one in pool.map(lambda one: _judge(this, one, alone=alone), new):
                 judged[one.name] = one
                 progress.advance(task)
-            late = [] if alone else [one for one in new if _ran_out_of_time(judged[one.name])]
+            results = [(one, judged[one.name].result) for one in new if not alone]
+            late = [one for one, result in results if result and result.ran_out_of_time]
             progress.update(task, total=len(new) + len(late))
             for one in late:
                 again = pool.submit(_judge, this, one, alone=True, notes=[_AGAIN])
@@ -153,10 +135,6 @@ def judge_all(this: Judging, submissions: Sequence[Submission]) -> list[Submissi
     if late:
         console.print(f"Graded again, alone, since they ran out of time: {len(late)}.")
     return list(judged.values())
-
-
-def _ran_out_of_time(one: Submission) -> bool:
-    return one.result is not None and one.result.ran_out_of_time
 
 
 def _judge(this: Judging, one: Submission, *, alone: bool, notes: Sequence[str] = ()) -> Submission:

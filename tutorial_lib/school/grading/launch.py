@@ -75,11 +75,7 @@ class Server:
     _asking: threading.Lock = field(default_factory=threading.Lock)
 
     def fork(self, folder: Path, *arguments: str) -> tuple[int, int]:
-        """Have a process forked for a folder that is prepared.
-
-        Returns:
-            Its number, and a pipe that comes to its end when the process does.
-        """
+        """Have a process forked for a prepared folder: its number, and a pipe that ends with it."""
         message = json.dumps([str(folder), *arguments]).encode()
         reading, writing = os.pipe()
         try:
@@ -102,13 +98,7 @@ class Server:
 def open_server(
     module: str, folder: Path, order: dict[str, Any], **environment: str
 ) -> Iterator[Server]:
-    """Start the `serve` of a module of this package in a process, and end all of its group.
-
-    Args:
-        module: As in `inside.server`.
-        folder: The run's directory.
-        order: What the module needs; `import_path` has more places for modules.
-        environment: For the process and what it forks.
+    """Start the `serve` of a module, as in `inside.server`, in a process; end all of its group.
 
     Raises:
         GradingError: When it does not start.

@@ -12,18 +12,10 @@ from tutorial_lib.school.grading.submissions.class_folder import find_submission
 
 
 def read_class(folder: Path, only: Sequence[str] = ()) -> list[Submission]:
-    """Read each file of a class once; one that is no notebook has its result already.
+    """Read what `find_submissions` lists, once; what is no notebook has its result already."""
 
-    Args:
-        folder: The folder of the class.
-        only: Names, or stems of names, of the few to grade; all when empty.
+    def read(one: Submission) -> Submission:
+        return replace(one, digest=hashlib.sha256(read_content(one.path)).hexdigest())
 
-    Raises:
-        GradingError: As `find_submissions` does.
-    """
     found = [Submission(name, folder / name) for name in find_submissions(folder, only)]
-    return [one.through(_read) for one in found]
-
-
-def _read(one: Submission) -> Submission:
-    return replace(one, digest=hashlib.sha256(read_content(one.path)).hexdigest())
+    return [one.through(read) for one in found]

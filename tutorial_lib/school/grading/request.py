@@ -20,11 +20,7 @@ _NEEDED = ("nbval", "pytest", "ipykernel", "pandas", "rich", "psutil", "jinja2")
 
 
 def check_request(seconds: float, memory_bytes: int, workers: int | None) -> None:
-    """Refuse limits under which nothing could be graded, and a machine that cannot grade.
-
-    Raises:
-        GradingError: Says what is wrong.
-    """
+    """Refuse, as a GradingError, limits or a machine with which nothing could be graded."""
     if not 0 < seconds < _DAY or memory_bytes <= 0 or (workers is not None and workers < 1):
         raise GradingError(
             f"seconds (={seconds}), memory_bytes (={memory_bytes}) and workers (={workers}) must "

@@ -90,10 +90,9 @@ class Submission:
     result: Graded | None = None  # the end: later steps pass it by
 
     def through(self, step: Callable[[Submission], Submission]) -> Submission:
-        """Take one step, unless there is a result already. A failure is one, and stops no other.
+        """Take one step, unless there is a result already.
 
-        Raises:
-            GradingError: When the whole run cannot go on.
+        A failure is a result, and stops no other submission; a GradingError stops the whole run.
         """
         try:
             return self if self.result else step(self)

@@ -83,9 +83,8 @@ def grade(
         kept = journal.kept([one.name for one in files]) if only else []
         matched = match_class(course, journal.take_over(files))
         order = Order(course, journal.seed, seconds, memory_bytes, checks_package, paths)
-        judged = judge_class(order, matched, journal, workers, dask)
-    names, results = find_submissions(submissions), [*kept, *judged.results]
-    facts = journal.facts() | judged.facts
-    table = report_class(out, course, results, students, names, facts)
+        results, judging = judge_class(order, matched, journal, workers, dask)
+    names, facts = find_submissions(submissions), journal.facts() | judging
+    table = report_class(out, course, [*kept, *results], students, names, facts)
     journal.remove()
     return table

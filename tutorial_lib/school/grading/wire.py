@@ -57,10 +57,6 @@ def frame(kind: bytes, content: bytes) -> bytes:
 def read_frame(read: Callable[[int], bytes], limit: int = VALUE_BYTES) -> tuple[bytes, bytes]:
     """Read one message: its kind and content, both empty when the sender has closed.
 
-    Args:
-        read: Gives at most so many bytes, and none at the end.
-        limit: Longest content accepted, in bytes.
-
     Raises:
         WireError: When the message is too long, or ends in the middle.
     """
@@ -89,29 +85,17 @@ def _read_exactly(read: Callable[[int], bytes], length: int) -> bytes:
 
 @dataclass(frozen=True)
 class Request:
-    """One case of a check, to be run in the process of an answer.
+    """One case of a check, to be run in the process of an answer."""
 
-    Args:
-        check: The run half's name, as in `lab01.parameter_bytes`.
-        exercise: As in `1.1`.
-        name: What the answer is called.
-        case: Plain data.
-        before: A case that is run first, to no effect.
-    """
-
-    check: str
-    exercise: str
-    name: str
-    case: Mapping[str, Any]
-    before: Mapping[str, Any] | None = None
+    check: str  # the run half's name, as in `lab01.parameter_bytes`
+    exercise: str  # as in `1.1`
+    name: str  # what the answer is called
+    case: Mapping[str, Any]  # plain data
+    before: Mapping[str, Any] | None = None  # a case that is run first, to no effect
 
 
 def encode(value: Any) -> bytes:
-    """Write plain data (see `checks.given.values.plain`) as bytes.
-
-    Raises:
-        WireError: When it is larger than a message may be.
-    """
+    """Write plain data (see `checks.given.values.plain`); too much of it is a `WireError`."""
     blobs: list[bytes] = []
     text = json.dumps(_tagged(value, blobs)).encode()
     if len(text) > TEXT_BYTES:
@@ -142,11 +126,7 @@ def _tagged(value: Any, blobs: list[bytes]) -> Any:
 
 
 def decode(content: bytes) -> Any:
-    """Read what `encode` wrote; trusts nothing, since a student's process may have written it.
-
-    Raises:
-        WireError: When the bytes are anything else.
-    """
+    """Read what `encode` wrote, perhaps in a student's process: all else is a `WireError`."""
     try:
         (length,) = struct.unpack_from("<Q", content)
         if not length <= min(len(content) - 8, TEXT_BYTES):

@@ -67,15 +67,11 @@ def serve(order: dict[str, Any], hidden: list[Path], channel: socket.socket) -> 
     )
     layers = _probe(setting, Path(order["forbidden"]))
     setting = replace(setting, holds_exams="memory exam" in layers)
-    _forget_the_grader()
-    serve_forks(channel, layers, lambda _, folder: session.start_session(Path(folder), setting))
-
-
-def _forget_the_grader() -> None:
-    """Take this package out of what can be imported: no answer can read its files."""
+    # no answer can read the files of what cannot be imported
     for name in [name for name in sys.modules if name.startswith("tutorial_lib.school")]:
         del sys.modules[name]
     vars(sys.modules["tutorial_lib"]).pop("school", None)
+    serve_forks(channel, layers, lambda _, folder: session.start_session(Path(folder), setting))
 
 
 def _often_imported() -> Iterator[str]:
@@ -87,11 +83,8 @@ def _often_imported() -> Iterator[str]:
 def readable_paths(import_path: Sequence[Path], hidden: Sequence[Path]) -> dict[Path, bool]:
     """List what a student's code may read, as `sandbox.confine` wants it.
 
-    That is Python, its packages, system files, the view.
-
-    Args:
-        import_path: Where Python looks for modules, the view first.
-        hidden: Files and folders that are left out, with all that is in them.
+    That is Python, its packages, system files and `import_path`, which has the view, without what
+    is `hidden` and all that is in it.
     """
     paths = {Path(path) for path in _SYSTEM} | {*import_path}
     for name in ("stdlib", "platstdlib", "purelib", "platlib"):

@@ -103,12 +103,7 @@ def number_outside() -> int:
 
 
 def end_everything_below(*, first_of_namespace: bool) -> None:
-    """Kill and reap every process below this one; returns when none is left.
-
-    Args:
-        first_of_namespace: This process is number 1 of its own process namespace, so that one
-            signal reaches everything in it, and nothing else.
-    """
+    """Kill and reap every process below this one; the first of its namespace needs one signal."""
     give_up = time.monotonic() + _END_SECONDS
     while time.monotonic() < give_up:
         if first_of_namespace and os.getpid() == 1:

@@ -37,7 +37,7 @@ _SCRATCH_BYTES, _SCRATCH_FILES = 64 * 1024**2, 4096
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_CAPBSET_DROP = 1, 4, 24
 _PR_SET_SECCOMP, _PR_SET_CHILD_SUBREAPER, _PR_SET_NO_NEW_PRIVS, _PR_CAP_AMBIENT = 22, 36, 38, 47
 _MS_NOSUID, _MS_NODEV, _MS_REC, _MS_PRIVATE, _MNT_DETACH = 2, 4, 0x4000, 1 << 18, 2
-_TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8  # of mallopt
+_MALLOC = {-1: 2**16, -3: 2**16, -8: 1}  # M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX
 _SYS_LANDLOCK = 444  # create_ruleset, add_rule (445), restrict_self (446) on every architecture
 
 
@@ -67,11 +67,7 @@ def _libc() -> ctypes.CDLL:
 
 
 def _succeed(result: int) -> int:
-    """Pass a system call's result on, or raise the error that it left.
-
-    Raises:
-        OSError: When the call failed.
-    """
+    """Pass a system call's result on, or raise the OSError that it left."""
     if result < 0:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))
@@ -79,9 +75,7 @@ def _succeed(result: int) -> int:
 
 
 def _prctl(option: int, first: int = 0, second: int = 0) -> int:
-    return _succeed(
-        _libc().prctl(option, *(ctypes.c_ulong(value) for value in (first, second, 0, 0)))
-    )
+    return _succeed(_libc().prctl(option, *map(ctypes.c_ulong, (first, second, 0, 0))))
 
 
 def die_with_parent() -> None:
@@ -90,23 +84,15 @@ def die_with_parent() -> None:
         _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def adopt_orphans() -> None:
-    """Become the parent of every orphan below this process, so that daemons can be found."""
+def adopt_orphans_and_hide_memory() -> None:
+    """Become the parent of every orphan below; let no other process look into this memory."""
     if ON_LINUX:
         _prctl(_PR_SET_CHILD_SUBREAPER, 1)
-
-
-def hide_memory() -> None:
-    """Refuse other processes of the same user a look into this one's memory."""
-    if ON_LINUX:
         _prctl(_PR_SET_DUMPABLE, 0)
 
 
 def enter_namespaces(flags: int) -> None:
     """Leave the machine's network, processes, users and mounts; children start inside.
-
-    Args:
-        flags: One of `NAMESPACE_CHOICES`.
 
     Raises:
         OSError: When the kernel or the container refuses; the process may then be half inside,
@@ -139,7 +125,6 @@ def confine(
     """Shut this process in for good, before it runs a line of a student's code.
 
     Args:
-        limits: Seconds, bytes, files and processes that it may use.
         readable: Files and folders that it may read whole; false where it may list the names alone.
         scratch: The one folder it may write to; becomes its working folder and HOME.
         flags: The namespaces that it is already in.
@@ -154,10 +139,10 @@ def confine(
     tempfile.tempdir = None  # what was imported before may have settled on another folder
     alone = bool(limits.exam_bytes) or not processes.sees_memory()
     layers = ["namespaces"] * bool(flags) + ["unwatched"] * (not processes.sees_memory())
-    steps: list[tuple[str, Callable[[], None]]] = [("limits", lambda: _set_limits(limits, flags))]
+    steps: list[tuple[str, Callable[[], object]]] = [("limits", lambda: _set_limits(limits, flags))]
     if ON_LINUX:
         steps += [
-            ("no new privileges", _give_up_new_privileges),
+            ("no new privileges", lambda: _prctl(_PR_SET_NO_NEW_PRIVS, 1)),
             ("landlock", lambda: _landlock(readable, scratch)),
             ("capabilities", _drop_capabilities),
             ("seccomp", lambda: _filter_calls(alone=alone)),
@@ -167,10 +152,6 @@ def confine(
             step()
             layers.append(name)
     return layers
-
-
-def _give_up_new_privileges() -> None:
-    _prctl(_PR_SET_NO_NEW_PRIVS, 1)
 
 
 def _set_limits(limits: Limits, flags: int) -> None:
@@ -186,7 +167,9 @@ def _set_limits(limits: Limits, flags: int) -> None:
     if not processes.sees_memory():  # no watch counts what is shared
         wanted["RLIMIT_AS"] = processes.mapped_bytes("VmSize") + limits.memory_bytes
     if limits.exam_bytes:
-        _map_each_tensor()
+        with contextlib.suppress(AttributeError):  # glibc: a large block goes back once it is free
+            for option, size in _MALLOC.items():
+                _libc().mallopt(option, size)
         wanted["RLIMIT_AS"] = processes.mapped_bytes("VmSize") + limits.exam_bytes
     if flags & _NEW_USER:  # elsewhere it would count the user's other processes too
         wanted["RLIMIT_NPROC"] = 4 * limits.processes
@@ -198,13 +181,6 @@ def _set_limits(limits: Limits, flags: int) -> None:
         soft = ceiling - 1 if name == "RLIMIT_CPU" else ceiling
         with contextlib.suppress(OSError, ValueError):
             resource.setrlimit(kind, (soft, ceiling))
-
-
-def _map_each_tensor() -> None:
-    """Have malloc give each large block back to the system as soon as it is free (glibc)."""
-    with contextlib.suppress(AttributeError):
-        for option, value in ((_TRIM_THRESHOLD, 2**16), (_MMAP_THRESHOLD, 2**16), (_ARENA_MAX, 1)):
-            _libc().mallopt(option, value)
 
 
 def _drop_capabilities() -> None:
@@ -219,14 +195,9 @@ def _drop_capabilities() -> None:
 def _filter_calls(*, alone: bool) -> None:
     """Allow the system calls that Python and torch need, and no others.
 
-    Args:
-        alone: Refuse other processes too: each would bring an address space of its own.
-
     No limit and no watch counts memory that belongs to no process, no Landlock stops sockets that
     other programs listen on, and a call that is never needed may hold the kernel's next fault.
-
-    Raises:
-        OSError: When the kernel has no seccomp, or the machine is of another kind.
+    `alone` refuses other processes too: each would bring an address space of its own.
     """
     program = seccomp.program(alone=alone)
     code = ctypes.create_string_buffer(program, len(program))

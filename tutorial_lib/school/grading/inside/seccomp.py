@@ -99,10 +99,7 @@ _Line = tuple[int, int, int, int]  # instruction, lines to skip when true, when 
 
 @functools.cache  # for the fork server's children too
 def program(*, alone: bool = False) -> bytes:
-    """Assemble the filter for this machine.
-
-    Args:
-        alone: Refuse what `ALONE` refuses, too.
+    """Assemble the filter for this machine, with what `ALONE` refuses where asked.
 
     Raises:
         OSError: When the machine's numbers are not known.

@@ -8,44 +8,28 @@ import os
 import signal
 import socket
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from tutorial_lib.checks.given.half import EXAM_BYTES
+from tutorial_lib.school.grading import wire
 from tutorial_lib.school.grading.inside import processes, sandbox, student
 from tutorial_lib.school.grading.inside.watch import Spent, Watch
 from tutorial_lib.school.grading.submissions.slice_cells import up_to
-from tutorial_lib.school.grading.wire import (
-    COUNTS,
-    NOT_HELD,
-    TIMED_OUT,
-    Request,
-    decode,
-    frame,
-    read_frame,
-)
 
 _ACCEPT_SECONDS = 120
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What is the same for every submission of a class.
+    """What is the same for every submission of a class."""
 
-    Args:
-        limits: What one check may use; a function has the seconds for all its cases together.
-        readable: What a student's code may read.
-        package: Where checks are found.
-        namespaces: One of `sandbox.NAMESPACE_CHOICES`, tried beforehand.
-        holds_exams: Whether this machine can hold a memory exam.
-    """
-
-    limits: sandbox.Limits
-    readable: Mapping[Path, bool]
-    package: str
-    namespaces: int
-    holds_exams: bool = False
+    limits: sandbox.Limits  # of one check; a function has the seconds for all its cases together
+    readable: Mapping[Path, bool]  # what a student's code may read, as `sandbox.confine` wants it
+    package: str  # where checks are found
+    namespaces: int  # one of `sandbox.NAMESPACE_CHOICES`, tried beforehand
+    holds_exams: bool = False  # whether this machine can hold a memory exam
 
 
 def start_session(folder: Path, setting: Setting) -> None:
@@ -53,7 +37,13 @@ def start_session(folder: Path, setting: Setting) -> None:
     sandbox.die_with_parent()
     student.quiet([0, 1])  # what goes wrong here stands in the server's log
     bundle = json.loads((folder / "bundle.json").read_text())
-    connection = _accept_one(folder / "socket")
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(folder / "socket"))
+        listener.listen(1)
+        listener.settimeout(_ACCEPT_SECONDS)
+        connection = listener.accept()[0]
+    (folder / "socket").unlink()  # nobody else may connect
+    connection.settimeout(None)
     sandbox.enter_namespaces(setting.namespaces)
     first = os.fork()  # the first process of the new process namespace
     if first:
@@ -62,65 +52,41 @@ def start_session(folder: Path, setting: Setting) -> None:
         return
     sandbox.die_with_parent()
     os.setsid()
-    sandbox.adopt_orphans()
-    sandbox.hide_memory()
+    sandbox.adopt_orphans_and_hide_memory()
     Session(connection, folder, setting, **bundle).serve()
 
 
-def _accept_one(path: Path) -> socket.socket:
-    with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(str(path))
-        listener.listen(1)
-        listener.settimeout(_ACCEPT_SECONDS)
-        connection = listener.accept()[0]
-    path.unlink()  # nobody else may connect
-    connection.settimeout(None)
-    return connection
-
-
+@dataclass
 class Session:
-    """Runs checks of one submission, and remembers which of its cells cannot be run.
+    """Runs checks of one submission, and remembers which of its cells cannot be run."""
 
-    Args:
-        connection: To the judge.
-        folder: The submission's own, in the run's directory.
-        setting: The class's setting.
-        steps: Cells, as `answers.student_steps` makes them.
-        cuts: What of them is run, by exercise, where that is known.
-        problems: Exercises without an answer, and why.
-    """
-
-    def __init__(
-        self,
-        connection: socket.socket,
-        folder: Path,
-        setting: Setting,
-        *,
-        steps: list[dict[str, Any]],
-        cuts: dict[str, list[str]],
-        problems: dict[str, str],
-    ) -> None:
-        self.connection, self.folder, self.setting = connection, folder, setting
-        self.steps, self.cuts, self.problems = steps, cuts, problems
-        self.spent: dict[str, Spent] = {}
-        self.late: set[str] = set()  # what among the problems ran out of time
-        self.runs = 0
-        self.counts: Mapping[str, int] = {}  # what the last run has reported
+    connection: socket.socket  # to the judge
+    folder: Path  # the submission's own, in the run's directory
+    setting: Setting
+    steps: list[dict[str, Any]]  # as `answers.student_steps` makes them
+    cuts: dict[str, list[str]]  # what of them is run, by exercise, where that is known
+    problems: dict[str, str]  # exercises without an answer, and why
+    spent: dict[str, Spent] = field(default_factory=dict)
+    late: set[str] = field(default_factory=set)  # what among the problems ran out of time
+    runs: int = 0
+    counts: Mapping[str, int] = field(default_factory=dict)  # what the last run has reported
 
     def serve(self) -> None:
         """Answer requests until the judge hangs up."""
         while True:
-            kind, content = read_frame(self.connection.recv)
+            kind, content = wire.read_frame(self.connection.recv)
             if not kind:
                 return
-            answer = frame(*self._answer(Request(**decode(content))))
-            self.connection.sendall(frame(COUNTS, json.dumps(self.counts).encode()) + answer)
+            answer = wire.frame(*self._answer(wire.Request(**wire.decode(content))))
+            self.connection.sendall(
+                wire.frame(wire.COUNTS, json.dumps(self.counts).encode()) + answer
+            )
 
-    def _answer(self, request: Request, whole: bool = False) -> tuple[bytes, bytes]:
+    def _answer(self, request: wire.Request, whole: bool = False) -> tuple[bytes, bytes]:
         """Run a request; `whole` leaves the student's own cells as they are."""
         exercise = request.exercise
         if EXAM_BYTES in request.case and not self.setting.holds_exams:
-            return NOT_HELD, b""
+            return wire.NOT_HELD, b""
         if exercise in self.problems:
             return self._failure([exercise]), self.problems[exercise].encode("utf-8", "replace")
         above = up_to(self.steps, exercise)
@@ -129,12 +95,12 @@ class Session:
         work = student.Work(steps, request, whole, self.cuts.get(exercise) if is_cut else None)
         kind, content, last = self._run(work, self.spent.setdefault(request.check, Spent()))
         own = any("keep" in step for step in steps)
-        if kind == student.FAILURE and own and not whole and b"not define" in content:
+        if kind == wire.FAILURE and own and not whole and b"not define" in content:
             # a name that no statement of an own cell seems to define: now these cells run whole
             return self._answer(request, whole=True)
-        if kind in (student.RESULT, student.FAILURE):
+        if kind in (wire.RESULT, wire.FAILURE):
             left_out = [_name(step) for step in above if step not in steps]
-            if kind == student.FAILURE and left_out:
+            if kind == wire.FAILURE and left_out:
                 said = ", ".join(
                     f"exercise {name}" if name[0] != "<" else name for name in left_out
                 )
@@ -148,20 +114,25 @@ class Session:
         message = f"the {what} {content.decode()}"
         if culprit:
             self.problems[culprit] = f"{message} It was left out from then on."
-            if kind == TIMED_OUT:
+            if kind == wire.TIMED_OUT:
                 self.late.add(culprit)
             if culprit != exercise:  # an earlier cell is to blame: go on without it
                 del self.spent[request.check]
                 return self._answer(request, whole)
-        return kind or student.FAILURE, message.encode()
+        return kind or wire.FAILURE, message.encode()
 
     def _failure(self, names: Sequence[str]) -> bytes:
         """Choose the kind of an answer that cells which were left out are to blame for."""
-        return student.FAILURE if self.late.isdisjoint(names) else TIMED_OUT
+        return wire.FAILURE if self.late.isdisjoint(names) else wire.TIMED_OUT
 
     def _run(self, work: student.Work, spent: Spent) -> tuple[bytes, bytes, int]:
         """Fork, wait, clean up; what comes back is `Watch.outcome`."""
-        scratch = self._fresh_scratch()
+        if self.setting.namespaces:
+            # over the whole run's directory: the sockets of other submissions stand in it
+            sandbox.mount_scratch(self.folder.parent)
+        self.runs += 1
+        scratch = self.folder / "scratch" / str(self.runs)
+        scratch.mkdir(parents=True)
         reading, writing = os.pipe()
         limits = self.setting.limits
         if exam_bytes := work.request.case.get(EXAM_BYTES):
@@ -196,15 +167,6 @@ class Session:
             student.do(work, setting.package, writing)
         finally:
             os._exit(1)
-
-    def _fresh_scratch(self) -> Path:
-        if self.setting.namespaces:
-            # over the whole run's directory: the sockets of other submissions stand in it
-            sandbox.mount_scratch(self.folder.parent)
-        self.runs += 1
-        scratch = self.folder / "scratch" / str(self.runs)
-        scratch.mkdir(parents=True)
-        return scratch
 
 
 def _name(step: Mapping[str, Any]) -> str:

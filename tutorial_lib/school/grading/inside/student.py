@@ -27,9 +27,8 @@ from IPython.core.inputtransformer2 import TransformerManager
 from tutorial_lib.checks.given import CheckError, RunHalf, forbid, outside
 from tutorial_lib.checks.given.half import run_in_place
 from tutorial_lib.school.grading.submissions.slice_cells import WRITES_A_FILE, cut, untimed
-from tutorial_lib.school.grading.wire import Request, encode, frame
+from tutorial_lib.school.grading.wire import FAILURE, REPORT, RESULT, STEP, Request, encode, frame
 
-STEP, RESULT, FAILURE, REPORT = b"S", b"R", b"F", b"C"
 ERROR_CHARACTERS = 4000
 _FUTURE = __future__.annotations.compiler_flag  # the others are no choice any more
 
@@ -53,14 +52,8 @@ class Shell:
 def run_cell(source: str, name: str, namespace: dict[str, Any], flags: int = 0) -> int:
     """Execute a cell as a notebook would; `inspect.getsource` works on what it defines.
 
-    Args:
-        source: Its text.
-        name: Stands for a file's name.
-        namespace: Of the notebook.
-        flags: What the cells above imported from `__future__`.
-
-    Returns:
-        The flags for the cells below.
+    The flags say what the cells above imported from `__future__`; those for the cells below
+    are returned.
     """
     if source.lstrip().startswith(WRITES_A_FILE):
         magic, _, text = source.lstrip().partition("\n")
@@ -82,11 +75,7 @@ def run_cell(source: str, name: str, namespace: dict[str, Any], flags: int = 0) 
 
 
 def find_half(package: str, name: str) -> RunHalf:
-    """Find the run half of a check by its name, as in `lab01.parameter_bytes`.
-
-    Raises:
-        LookupError: When the name leads to anything else.
-    """
+    """Find the run half of a check, as in `lab01.parameter_bytes`; all else is a LookupError."""
     lab, _, attribute = name.partition(".")
     if not (lab.isidentifier() and attribute.isidentifier()):
         raise LookupError(f"{name!r} is not the name of a check.")
@@ -99,41 +88,31 @@ def find_half(package: str, name: str) -> RunHalf:
 
 @dataclasses.dataclass(frozen=True)
 class Work:
-    """What a student's process does.
+    """What a student's process does."""
 
-    Args:
-        steps: Cells in order, each with `exercise` (None for set-up) and `source`.
-        request: What the `RemoteFunction` asked.
-        whole: Whether the student's own cells are left whole.
-        sources: What of the cells is run, where that is known.
-    """
-
-    steps: Sequence[Mapping[str, Any]]
-    request: Request
-    whole: bool
-    sources: Sequence[str] | None
+    steps: Sequence[Mapping[str, Any]]  # cells in order, as `answers.student_steps` makes them
+    request: Request  # what the `RemoteFunction` asked
+    whole: bool  # whether the student's own cells are left whole
+    sources: Sequence[str] | None  # what of the cells is run, where that is known
 
 
 def do(work: Work, package: str, pipe: int) -> NoReturn:
-    """Run the cells, then the check; sends what came of it through the pipe and ends the process.
-
-    Args:
-        work: What is run.
-        package: Where checks are found.
-        pipe: Where messages are written.
-    """
+    """Run the cells, then the check; send what came of it through the pipe; end the process."""
 
     def send(kind: bytes, content: bytes) -> None:
         rest = memoryview(frame(kind, content))
         while rest:
             rest = rest[os.write(pipe, rest) :]
 
+    def fail(why: str) -> None:
+        send(FAILURE, why[:ERROR_CHARACTERS].encode("utf-8", "replace"))
+
     try:
         send(RESULT, encode(_result(work, package, send)))
     except CheckError as error:
-        send(FAILURE, _text(str(error)))
+        fail(str(error))
     except BaseException as error:  # whatever it is, the process ends with a message
-        send(FAILURE, _text(f"your code stopped with {describe(error)}"))
+        fail(f"your code stopped with {describe(error)}")
     finally:
         os._exit(0)
 
@@ -196,10 +175,6 @@ def describe(error: BaseException) -> str:
         trace = trace.tb_next
     where = f" in line {line}" if isinstance(line, int) else ""
     return f"{type(error).__name__}{where}: {message}"
-
-
-def _text(text: str) -> bytes:
-    return text[:ERROR_CHARACTERS].encode("utf-8", "replace")
 
 
 def quiet(descriptors: Sequence[int]) -> None:

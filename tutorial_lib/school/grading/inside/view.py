@@ -20,15 +20,7 @@ _LAB = "from {}.given import *\n"
 
 
 def enter(folder: Path, package: str) -> list[Path]:
-    """Write the copy, and have this process import it from now on.
-
-    Args:
-        folder: Where it is written.
-        package: Where checks are found.
-
-    Returns:
-        The folders of the originals, which no answer may read.
-    """
+    """Write the copy, have this process import it from now on, and list the hidden originals."""
     hidden = shutil.ignore_patterns("school", "checks")
     shutil.copytree(_LIBRARY, folder / "tutorial_lib", ignore=hidden)
     originals = {"tutorial_lib.checks": _LIBRARY / "checks"}
@@ -37,18 +29,18 @@ def enter(folder: Path, package: str) -> list[Path]:
             originals[package] = place
     for name, original in originals.items():
         copy_shown(original, folder.joinpath(*name.split(".")), name)
-    _import_from(folder)
+    library = sys.modules["tutorial_lib"]
+    library.__path__[:] = [str(folder / "tutorial_lib")]
+    sys.path[:] = [str(folder), *(p for p in sys.path if Path(p).resolve() != _LIBRARY.parent)]
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")])
+    for name in list(sys.modules):
+        if name.startswith("tutorial_lib.") and not name.startswith("tutorial_lib.school"):
+            del sys.modules[name]
     return [_LIBRARY, *originals.values()]
 
 
 def copy_shown(original: Path, copy: Path, package: str) -> None:
-    """Copy what an answer may see of a folder of checks; a lab is what its `given` defines.
-
-    Args:
-        original: The folder.
-        copy: Where it is written.
-        package: Its name as a package.
-    """
+    """Copy what an answer may see of a folder of checks; a lab is what its `given` defines."""
     for path in original.rglob("*.py"):
         parts = path.relative_to(original).parts
         if parts == ("__init__.py",) or SHOWN & {part.removesuffix(".py") for part in parts}:
@@ -69,14 +61,7 @@ def halves() -> list[Any]:
 
 
 def without_forbidden(folder: Path) -> list[Path]:
-    """Import what the checks forbid, and take its files out of the copy.
-
-    Args:
-        folder: The copy.
-
-    Returns:
-        Files outside the copy that no answer may read either.
-    """
+    """Import what the checks forbid, and take its files out of the copy; list those outside it."""
     outside = []
     everything = (one for half in halves() for one in half.forbidden)
     for name in {name for one in everything for name in one.modules}:
@@ -85,13 +70,3 @@ def without_forbidden(folder: Path) -> list[Path]:
     for path in [path for path in outside if path.is_relative_to(folder)]:
         path.unlink()
     return [path for path in outside if path.exists()]
-
-
-def _import_from(folder: Path) -> None:
-    library = sys.modules["tutorial_lib"]
-    library.__path__[:] = [str(folder / "tutorial_lib")]
-    sys.path[:] = [str(folder), *(p for p in sys.path if Path(p).resolve() != _LIBRARY.parent)]
-    os.environ["PYTHONPATH"] = os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")])
-    for name in list(sys.modules):
-        if name.startswith("tutorial_lib.") and not name.startswith("tutorial_lib.school"):
-            del sys.modules[name]

@@ -60,14 +60,9 @@ class Spent:
 
 
 class Watch:
-    """Waits for what a student's process sends, while it keeps within its limits.
+    """Waits for what a student's process writes to `pipe`, while it keeps within its limits.
 
-    Args:
-        pipe: Where the process writes.
-        child: Its number.
-        num_cells: Cells that it runs before the function.
-        spent: By the check so far; `charge` adds to it.
-        limits: What one check may use.
+    It runs `num_cells` cells before the function; `charge` adds to what the check has spent so far.
     """
 
     def __init__(
@@ -117,11 +112,8 @@ class Watch:
         return wire.TIMED_OUT if self.timed_out else b"", reason.encode(), self.last
 
     def charge(self, *, ended: bool = False) -> None:
-        """Add the time since the last call to what the check has spent.
-
-        Args:
-            ended: Nothing runs any more: the system has added up the time of all that was reaped.
-        """
+        """Add the time since the last call to what the check has spent."""
+        # where all has ended, the system has added up the time of what was reaped
         now = self._now([] if ended else processes.descendants(self.number))
         phase = "in_function" if self.in_function else "in_cells"
         used = map(operator.sub, now, self.began)
@@ -193,10 +185,7 @@ class Watch:
         if code == -signal.SIGXCPU:  # where this watch sees no CPU times
             self.timed_out = True
             return "was stopped: its CPU time is used up. Is there a loop that does not end?"
-        how = f"exit code {code}" if code >= 0 else _signal_name(-code)
+        how = f"exit code {code}" if code >= 0 else f"signal {-code}"
+        if -code in set(signal.Signals):  # real-time signals have no name
+            how = signal.Signals(-code).name
         return f"ended the whole Python process ({how})."
-
-
-def _signal_name(number: int) -> str:
-    # real-time signals have no name
-    return signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"

@@ -16,7 +16,6 @@ import signal
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,7 @@ from tutorial_lib.school.grading.inside.watch import longest
 from tutorial_lib.school.grading.lab import Lab
 from tutorial_lib.school.grading.launch import Server
 from tutorial_lib.school.grading.results import Verdict
-from tutorial_lib.school.grading.submissions.answers import Answers, Bundle, student_steps
+from tutorial_lib.school.grading.submissions.answers import Answers, student_steps
 from tutorial_lib.school.grading.submissions.slice_cells import needed, statements, used_names
 
 _SPARE_SECONDS = 60.0  # for the judge's own work in one cell, on a busy machine
@@ -68,14 +67,8 @@ def preload(lab: Lab) -> list[str]:
 
 
 def _code_cell(cell_id: str, source: str) -> dict[str, Any]:
-    return {
-        "cell_type": "code",
-        "id": f"{_OURS}{cell_id}",
-        "metadata": {},
-        "source": source,
-        "execution_count": None,
-        "outputs": [],
-    }
+    empty: dict[str, Any] = {"metadata": {}, "execution_count": None, "outputs": []}
+    return {"cell_type": "code", "id": f"{_OURS}{cell_id}", "source": source, **empty}
 
 
 def prepare(folder: Path, lab: Lab, answers: Answers) -> None:
@@ -83,17 +76,15 @@ def prepare(folder: Path, lab: Lab, answers: Answers) -> None:
     folder.mkdir(parents=True)
     (folder / "judge.ini").write_text("[pytest]\n")
     (folder / "judge.ipynb").write_text(json.dumps(judge_notebook(lab)), encoding="utf-8")
-    bundle = Bundle(student_steps(lab, answers), answers.problems, answers.cuts)
-    (folder / "bundle.json").write_text(json.dumps(asdict(bundle)), encoding="utf-8")
+    bundle: dict[str, Any] = {"problems": answers.problems, "cuts": answers.cuts}
+    bundle["steps"] = student_steps(lab, answers)
+    (folder / "bundle.json").write_text(json.dumps(bundle), encoding="utf-8")
 
 
 def run_judge(
     judges: Server, folder: Path, lab: Lab, *, seconds: float, stopped: threading.Event
 ) -> Mapping[str, Verdict]:
-    """Run nbval on a prepared folder, in a process of its own.
-
-    Returns:
-        A verdict for every check cell, by cell id.
+    """Run nbval on a prepared folder, in a process of its own: a verdict for every check cell.
 
     Raises:
         NotGradable: When nbval did not come to an end, or left out a check.

@@ -29,24 +29,16 @@ class OutOfTime(CheckError):  # noqa: N818 - named for what happened
 
 
 class RemoteFunction:
-    """Names a function that lives in the student's process; only a check can reach it.
-
-    Args:
-        exercise: The exercise whose answer cell defines it.
-        name: Its name there.
-    """
+    """Names a function that an answer cell defines in the student's process, for a check alone."""
 
     def __init__(self, exercise: str, name: str) -> None:
-        self.exercise = exercise
-        self.name = name
+        self.exercise, self.name = exercise, name
         self.asked: dict[str, list[Case]] = {}  # by check
 
     def run_remotely(self, check: str, case: Case) -> Result | None:
         """Have the `run` half of a check done in the student's process.
 
-        Returns:
-            Plain data of `run` there, which may be anything, even malicious. None for a memory
-            exam that could not be held.
+        Its plain data may be anything, even malicious; it is None for a memory exam not held.
 
         Raises:
             CheckError: When the answer gave nothing usable; says why.

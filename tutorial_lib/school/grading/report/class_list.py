@@ -25,13 +25,7 @@ class Entry:
 def class_entries(
     results: Sequence[Graded], roster: Roster, names: Sequence[str] = ()
 ) -> list[Entry]:
-    """List the rows of a class; behind them the students who handed in nothing.
-
-    Args:
-        results: One a row.
-        roster: The students.
-        names: Of all submissions in the folder, graded now or not.
-    """
+    """List the rows of a class; behind them the students of whom no file is among `names`."""
     found = [
         Entry(result, roster.find(result.name), _beside(result.name, names)) for result in results
     ]

@@ -49,10 +49,7 @@ def report_class(
     """Write the report of a class, and give the table of `scores.csv`; see `run.grade`.
 
     Args:
-        out: Its folder.
-        lab: The lab.
         results: Graded now, or kept of an older report.
-        roster: The students.
         names: Of all submissions in the class's folder.
         facts: About the run, for `run.json`; `layers` lists what held a submission back.
     """
@@ -60,11 +57,14 @@ def report_class(
 
     results = sorted(results, key=lambda one: one.name)
     entries = class_entries(results, roster, names)
-    said = [_isolation_in_words(facts["layers"]), *roster_warnings(entries)]
+    layers, walls = facts["layers"], isolation(facts["layers"])
+    unwatched, no_exam = "unwatched" in layers, "memory exam" not in layers
+    advice = f"{_ADVICE[walls]}{_UNWATCHED * unwatched}{_NO_EXAM * no_exam}"
+    said = [f"isolation: {walls}.{advice}", *roster_warnings(entries)]
     versions = {name: metadata.version(name) for name in ("torch", "nbval", "pytest")}
     versions |= {"python": platform.python_version(), "system": platform.platform()}
     graded = list(map(asdict, results))
-    more = {"isolation": isolation(facts["layers"]), "versions": versions, "submissions": graded}
+    more = {"isolation": walls, "versions": versions, "submissions": graded}
     write_report(out, lab, entries, said, {**facts, **more})
     table = pd.DataFrame(scores.rows(lab, entries))
     table.attrs["said"] = said
@@ -79,9 +79,3 @@ def isolation(layers: Sequence[str]) -> str:
     if names:
         return "+".join(names)
     return "limits only" if "limits" in layers else "none"
-
-
-def _isolation_in_words(layers: Sequence[str]) -> str:
-    name = isolation(layers)
-    unwatched = _UNWATCHED * ("unwatched" in layers)
-    return f"isolation: {name}.{_ADVICE[name]}{unwatched}{_NO_EXAM * ('memory exam' not in layers)}"

@@ -43,12 +43,8 @@ def _guarded(value: Any) -> Any:
 def read_table(path: Path, wanted: Sequence[str]) -> list[tuple[int, dict[str, str]]]:
     """Read a CSV file that a person wrote or a spreadsheet exported, by commas, semicolons or tabs.
 
-    Args:
-        path: The file.
-        wanted: Spellings of the column that it must have.
-
-    Returns:
-        For each line that is not empty its number, and its cells by column in small letters.
+    Of the spellings that are wanted, one column must have one. Each line that is not empty comes
+    with its number, and its cells by column in small letters.
 
     Raises:
         GradingError: When the file cannot be read, or the column is missing.

@@ -43,11 +43,7 @@ def check_folder(out: Path, submissions: Path) -> None:
 
 
 def write_report(
-    out: Path,
-    lab: Lab,
-    entries: Sequence[Entry],
-    said: Sequence[str],
-    facts: Mapping[str, Any],
+    out: Path, lab: Lab, entries: Sequence[Entry], said: Sequence[str], facts: Mapping[str, Any]
 ) -> None:
     """Write the whole report beside its place, then put it there: nothing is ever half-written."""
     with tempfile.TemporaryDirectory(prefix=f".{out.name}-", dir=out.parent) as beside:

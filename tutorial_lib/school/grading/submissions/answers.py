@@ -21,23 +21,16 @@ class Part:
 
 @dataclass(frozen=True)
 class Answers:
-    """What a submission says.
+    """What a submission says; all but the notes and changed cells by exercise."""
 
-    Args:
-        parts: What is run for an exercise, in order; absent where there is no answer.
-        problems: Why there is none, by exercise.
-        notes: What the student should know about the rest of the notebook.
-        edited: Set-up cells of the course that the student changed, by their id.
-        findings: What a person should read, by exercise: line, what stands there, and why.
-        cuts: What of the steps up to an exercise is run, by exercise; see `student_steps`.
-    """
-
+    # what is run, in order; absent where there is no answer
     parts: dict[str, list[Part]] = field(default_factory=dict)
-    problems: dict[str, str] = field(default_factory=dict)
-    notes: list[str] = field(default_factory=list)
-    edited: dict[str, str] = field(default_factory=dict)
+    problems: dict[str, str] = field(default_factory=dict)  # why there is no answer
+    notes: list[str] = field(default_factory=list)  # for the student, about the rest of the file
+    edited: dict[str, str] = field(default_factory=dict)  # changed cells of the course, by their id
+    # what a person should read: line, what stands there, and why
     findings: dict[str, list[tuple[int, str, str]]] = field(default_factory=dict)
-    cuts: dict[str, list[str]] = field(default_factory=dict)
+    cuts: dict[str, list[str]] = field(default_factory=dict)  # what of the `student_steps` is run
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Answers:
@@ -62,15 +55,6 @@ class Step(TypedDict):
     file: str  # name for its lines in messages
     group: NotRequired[str]  # of a student's cell: the exercise that it is run for
     keep: NotRequired[list[str]]  # of one that answers nothing: names that it may not define anew
-
-
-@dataclass(frozen=True)
-class Bundle:
-    """What a session gets of a submission; `problems` and `cuts` as in `Answers`."""
-
-    steps: list[Step]
-    problems: dict[str, str]
-    cuts: dict[str, list[str]]
 
 
 def one_part_each(sources: dict[str, str]) -> Answers:

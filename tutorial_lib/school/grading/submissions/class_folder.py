@@ -26,7 +26,7 @@ def find_submissions(folder: Path, only: Sequence[str] = ()) -> list[str]:
     under another name), and so is every sub-folder that holds no notebook.
 
     Args:
-        folder: The folder of the class.
+        folder: Of the class.
         only: Names, or stems of names, of the few to grade; all when empty.
 
     Raises:
@@ -70,11 +70,7 @@ def _is_called(name: str, wanted: str) -> bool:
 
 
 def check_is_notebook(path: Path) -> None:
-    """Refuse what is not called like a notebook, and say what lies there.
-
-    Raises:
-        NotGradable: When the name is not that of a notebook.
-    """
+    """Refuse what is not called like a notebook, and say in a `NotGradable` what lies there."""
     if _is_notebook_name(path.name):
         return
     if path.is_symlink():

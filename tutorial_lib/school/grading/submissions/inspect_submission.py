@@ -28,7 +28,9 @@ def inspect_submission(lab: Lab, answers: Answers) -> Answers:
         known |= review.imported(parsed)
     allowed = {path for tree in course for path in review.imported(tree).values()} - review.HIDDEN
     allowed -= {path for path in allowed for denied in review.DENIED if path.startswith(denied)}
-    allowed |= _written(steps)
+    heads = [step["source"].lstrip().split("\n", 1)[0] for step in steps]
+    writes = slice_cells.WRITES_A_FILE  # a module, into a file
+    allowed |= {Path(head.split()[-1]).stem for head in heads if head.startswith(writes)}
 
     def read(tree: ast.Module) -> list[review.Finding]:
         return review.findings(tree, known, allowed)
@@ -63,14 +65,6 @@ def _cells(steps: Sequence[Step]) -> list[tuple[str, Step, ast.Module | None]]:
                 source = source.lstrip().partition("\n")[2]
             cells.append((group, step, slice_cells.tree_of(source)))
     return cells[::-1]
-
-
-def _written(steps: Sequence[Step]) -> set[str]:
-    """List the modules that cells write into files."""
-    heads = [step["source"].lstrip().split("\n", 1)[0] for step in steps]
-    return {
-        Path(head.split()[-1]).stem for head in heads if head.startswith(slice_cells.WRITES_A_FILE)
-    }
 
 
 def _notes(course: Sequence[ast.Module], steps: Sequence[Step]) -> list[str]:

@@ -120,7 +120,8 @@ def _answering(answer: AnswerCell, placed: Sequence[_Placed]) -> list[int]:
     """List the cells that answer an exercise, by place; of blank ones the last, if no other."""
     readable = [i for i, one in enumerate(placed) if not one.cell.is_too_long]
     marked = [i for i in readable if placed[i].exercise == answer.exercise]
-    filled = [i for i in marked if not _is_blank(answer, placed[i].cell)]
+    blank = None if answer.blank is None else _words(answer.blank)
+    filled = [i for i in marked if _words(placed[i].cell.source) != blank]
     if any(_defines(answer, placed[i].cell) for i in filled):
         return filled
     unmarked = [
@@ -132,10 +133,6 @@ def _answering(answer: AnswerCell, placed: Sequence[_Placed]) -> list[int]:
         and _defines(answer, placed[i].cell)
     ]
     return sorted({*filled, *unmarked[-1:]}) or marked[-1:]
-
-
-def _is_blank(answer: AnswerCell, cell: Cell) -> bool:
-    return answer.blank is not None and _words(cell.source) == _words(answer.blank)
 
 
 def _defines(answer: AnswerCell, cell: Cell) -> bool:

@@ -99,19 +99,15 @@ def _what_is_wrong(content: bytes, error: BaseException) -> str:
     return "is not valid JSON"
 
 
-def _limit_this_process() -> None:
-    """Be ended by the system where too much memory or time would be taken."""
+def main() -> None:
+    """Answer for one file."""
+    lab: Lab = pickle.load(sys.stdin.buffer)  # the grader's own; the rest is anybody's
+    # ended by the system where too much memory or time would be taken
     with contextlib.suppress(ImportError, OSError, ValueError):
         import resource
 
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
         resource.setrlimit(resource.RLIMIT_CPU, (_CPU_SECONDS, _CPU_SECONDS))
-
-
-def main() -> None:
-    """Answer for one file."""
-    lab: Lab = pickle.load(sys.stdin.buffer)  # the grader's own; the rest is anybody's
-    _limit_this_process()
     gc.disable()  # JSON holds no circles, and looking for them takes seconds
     try:
         answers = _read(lab, sys.stdin.buffer.read())

@@ -98,7 +98,13 @@ def findings(tree: ast.Module, known: Mapping[str, str], allowed: Collection[str
         allowed: What the lab and its solution import, and modules that the student wrote.
     """
     found: dict[str, Finding] = {}
-    for finding in sorted(_Search(tree, known, allowed).all()):
+    search = _Search(tree, known, allowed)
+    every = (
+        Finding(getattr(node, "lineno", 0), what[:_MOST_CHARACTERS], why)
+        for node in search.nodes
+        for what, why in search.at(node)
+    )
+    for finding in sorted(every):
         found.setdefault(finding.what, finding)
     return list(found.values())[:_MOST_FINDINGS]
 
@@ -139,12 +145,6 @@ class _Search:
             return f"{path}.{name}" if path and name else ""
         # of an object that may be the checks' own
         return "torch.a_type" if isinstance(node, ast.Call) and _named(node) == "type" else ""
-
-    def all(self) -> Iterator[Finding]:
-        """Go through the tree."""
-        for node in self.nodes:
-            for what, why in self.at(node):
-                yield Finding(getattr(node, "lineno", 0), what[:_MOST_CHARACTERS], why)
 
     def at(self, node: ast.AST) -> Iterator[tuple[str, str]]:
         """Say what is to be read at one node."""
@@ -212,7 +212,9 @@ class _Search:
         elif not path or path in self.allowed:
             return
         elif parts[0] == "tutorial_lib":
-            if not {one for one in leading if _is_file_of_ours(one)} <= self.allowed:
+            places = {one: _PACKAGE.joinpath(*one.split(".")[1:]) for one in leading}
+            files = {one for one, file in places.items() if file.with_suffix(".py").exists()}
+            if not files <= self.allowed:
                 yield path, _OUTSIDE
         elif (denied or parts[0] not in HARMLESS) and not allowed:
             yield path, _OUTSIDE
@@ -224,10 +226,6 @@ class _Search:
 
 def _is_dunder(name: str) -> bool:
     return name.startswith("__") and name.endswith("__")
-
-
-def _is_file_of_ours(path: str) -> bool:
-    return _PACKAGE.joinpath(*path.split(".")[1:]).with_suffix(".py").exists()
 
 
 def _named(node: ast.Call) -> str:

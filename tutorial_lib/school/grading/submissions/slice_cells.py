@@ -30,13 +30,10 @@ _UNREADABLE = (SyntaxError, ValueError, RecursionError, MemoryError)
 
 
 def statements(source: str) -> list[ast.stmt]:
-    """Parse a cell into its statements; magics are left out.
+    """Parse a cell into its statements, without magics, or raise the SyntaxError in it.
 
     Parsing hostile text can end the process: of a student's cell, only where it will be run, or in
     a process that can be thrown away.
-
-    Raises:
-        SyntaxError: When it is not Python.
     """
     return ast.parse(plain_python(source)).body
 
@@ -131,12 +128,8 @@ def _changed_by_methods(statement: ast.stmt) -> set[str]:
 def needed(cells: Sequence[str], wanted: Iterable[Iterable[str]]) -> list[str]:
     """Cut every cell of the course down to the statements that later code needs.
 
-    Args:
-        cells: Sources in notebook order. An empty one stands for a cell that is run elsewhere.
-        wanted: For every cell, the names used by what runs elsewhere in its place.
-
-    Returns:
-        One source per cell, possibly empty; of an import, the names that are used.
+    An empty source stands for a cell that is run elsewhere; what runs there uses the `wanted` names
+    of this place. Of an import, the names that are used are left.
     """
     names: set[str] = set()
     kept: list[str] = []
@@ -165,9 +158,6 @@ def cut(
         begin: Called with the number of a step before its text is parsed, which may end the
             process.
         whole: Leave the student's own cells whole.
-
-    Returns:
-        One source a step, possibly empty.
     """
     parsed: list[list[ast.stmt]] = []
     used: dict[str, set[str]] = {}  # by the answers to an exercise, which cells below may define
@@ -238,11 +228,8 @@ def _needed_part(
 ) -> str:
     """Keep the statements that define or change one of `names`, which grow by what those use.
 
-    Args:
-        body: A cell.
-        names: What later code uses.
-        keep: For a student's own cell, the names that it may not define anew.
-        modules: Names of imports: calling a module's function does not change it.
+    A student's own cell may not define anew the names in `keep`. Calling a function of one of the
+    `modules` does not change it.
     """
     parts = []
     for statement in reversed(body):
@@ -251,22 +238,15 @@ def _needed_part(
             if bound and bound <= set(keep):
                 continue
             bound = (bound | _changed_by_methods(statement) - set(modules)) - set(keep)
-        if bound & names or _EVERYTHING in bound or _is_future(statement):
-            parts.append(ast.unparse(_trimmed(statement, names)))
+        is_future = isinstance(statement, ast.ImportFrom) and statement.module == "__future__"
+        if bound & names or _EVERYTHING in bound or is_future:
+            if isinstance(statement, ast.Import | ast.ImportFrom) and not is_future:
+                # `from tutorial_lib import checks, plots` would load matplotlib for everybody
+                statement.names = [
+                    alias
+                    for alias in statement.names
+                    if (alias.asname or alias.name.split(".")[0]) in {*names, _EVERYTHING}
+                ]
+            parts.append(ast.unparse(statement))
             names |= used_names(parts[-1])
     return "\n".join(reversed(parts))
-
-
-def _trimmed(statement: ast.stmt, names: set[str]) -> ast.stmt:
-    # `from tutorial_lib import checks, plots` would load matplotlib for every submission
-    if isinstance(statement, ast.Import | ast.ImportFrom) and not _is_future(statement):
-        statement.names = [
-            alias
-            for alias in statement.names
-            if (alias.asname or alias.name.split(".")[0]) in names or alias.name == _EVERYTHING
-        ]
-    return statement
-
-
-def _is_future(statement: ast.stmt) -> bool:
-    return isinstance(statement, ast.ImportFrom) and statement.module == "__future__"
