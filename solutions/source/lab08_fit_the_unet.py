@@ -412,7 +412,7 @@ pd.DataFrame(columns)
 #
 # The second lever is checkpointing. diffusers' switch, `unet.enable_gradient_checkpointing()`,
 # makes nearly all residual blocks segments, and you will choose among five blocks instead. A choice
-# needs prices. You wrote `recomputing` in 5.1; here the library does what you did there.
+# needs prices. You wrote a context manager like `recomputing` in 5.1; this one is the library's.
 
 
 # %% id="recomputing"
