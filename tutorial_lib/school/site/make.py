@@ -21,7 +21,7 @@ from tutorial_lib.school.authoring.frame import read_settings
 
 HERE = Path(__file__).parent
 PARTS = {"Chapters": "course", "Labs": "labs", "Solutions": "solutions"}
-_FONT = ("stix-two-math.woff2", "stix-two-math-license.txt")
+_FONT = (HERE / "stix-two-math.woff2", HERE / "stix-two-math-license.txt")
 _FOLDED = ("setup", "imports")
 _ASKED = ("answer-text", "my-answers")  # and each `guess = None`: nobody writes on a page
 _WRITE = re.compile(r"\s*Write (?:a|your) number in\s+place\s+of\s+`None`\.")
@@ -68,8 +68,7 @@ def _write_pages(root: Path, pages: Path, parts: Sequence[str]) -> None:
     shutil.copytree(root / "course/figures", pages / "figures")
     (pages / "_static").mkdir()
     ramp = root / "course/figures/ramp.png"
-    shown = ("course.css", "player.js", "logo.svg", *_FONT)
-    for path in (*(HERE / name for name in shown), ramp):
+    for path in (HERE / "course.css", HERE / "player.js", HERE / "logo.svg", *_FONT, ramp):
         shutil.copy(path, pages / "_static")
     first = (HERE / "index.md").read_text(encoding="utf-8")
     index = [first.replace("VERDICTS", "\n".join(_verdicts(root)))]
