@@ -36,7 +36,9 @@ from tutorial_lib.units import human_bytes
 # backward. A hollow one is a forward that runs again.
 
 # %% id="first-tape"
-block = planning.Stage(forward_seconds=1, backward_seconds=2, input_bytes=1, saved_bytes=5)
+block = planning.Stage(
+    forward_seconds=1, backward_seconds=2, input_bytes=1, saved_bytes=5
+)
 blocks = (block,) * 12
 in_threes = planning.Plan(blocks, ((0, 1, 2, 3), (4, 5, 6, 7), 8, 9, 10, 11))
 figures.schedule(in_threes.simulation.events, title="three segments of four", unit=1)

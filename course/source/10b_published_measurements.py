@@ -19,7 +19,12 @@ from transformers import BertConfig, BertForSequenceClassification
 from tutorial_lib import claims, memory
 from tutorial_lib.instruments import figures, segments
 from tutorial_lib.guesses import beside
-from tutorial_lib.instruments.recorded.published import KINDS, misses, published_peaks, summary
+from tutorial_lib.instruments.recorded.published import (
+    KINDS,
+    misses,
+    published_peaks,
+    summary,
+)
 from tutorial_lib.units import MIB
 
 peaks = published_peaks()

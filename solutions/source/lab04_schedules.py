@@ -48,7 +48,9 @@ from tutorial_lib.units import Bytes, human_bytes
 
 # %% id="three-trees"
 unequal = [
-    planning.Stage(forward_seconds=1, backward_seconds=2, input_bytes=a, saved_bytes=saved)
+    planning.Stage(
+        forward_seconds=1, backward_seconds=2, input_bytes=a, saved_bytes=saved
+    )
     for a, saved in [(4, 20), (4, 16), (3, 12), (2, 8), (1, 6), (1, 4)]
 ]
 trees = {
