@@ -16,6 +16,7 @@ from torch import nn
 
 from tutorial_lib import memory
 from tutorial_lib.instruments import ranks, recorded
+from tutorial_lib.instruments.ranks import processes
 from tutorial_lib.instruments.recorded import run
 
 COURSE = Path(__file__).resolve().parent.parent / "course"
@@ -96,8 +97,8 @@ def test_what_a_script_wrote_last_is_said_when_torchrun_fails(companion, monkeyp
 
 
 def test_more_ranks_than_cores_are_said(monkeypatch, capsys):
-    monkeypatch.setattr(ranks.processes, "Ranks", lambda num_ranks: None)
-    monkeypatch.setattr(ranks.processes, "_cores", lambda: 2)
+    monkeypatch.setattr(processes, "Ranks", lambda num_ranks: None)
+    monkeypatch.setattr(processes, "_cores", lambda: 2)
     ranks.start(2)
     assert capsys.readouterr().out == ""
     ranks.start(4)

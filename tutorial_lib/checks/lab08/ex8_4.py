@@ -49,7 +49,7 @@ class _Right:
     """The right prices, of a new U-Net for each step."""
 
     def __init__(self, case: Case) -> None:
-        self.case = case
+        self.case, self._counted = case, dict[Any, int]()
 
     def flops(
         self,
@@ -59,7 +59,16 @@ class _Right:
         **other: bool,
     ) -> int:
         """Count a step's FLOPs, an image, with blocks as segments, and the case in part another."""
-        case = {**self.case, **other}
+        key = (names, early_stop, counter, *other.items())
+        if key not in self._counted:
+            case = {**self.case, **other}
+            self._counted[key] = self._count(case, names, early_stop, counter)
+        return self._counted[key]
+
+    @staticmethod
+    def _count(
+        case: Case, names: tuple[str, ...], early_stop: bool, counter: Callable[[], Any]
+    ) -> int:
         unet = make_priced(case)
         for block in map(unet.get_submodule, names):
             block.forward = partial(checkpoint, block.forward, use_reentrant=False)
