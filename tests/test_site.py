@@ -75,6 +75,10 @@ def test_the_first_page_lists_chapters_by_number_and_a_player_has_its_frames(pag
 
 
 def test_a_folder_with_something_else_is_left_alone(pages, tmp_path):
+    assert {path.name for path in pages.parent.iterdir()} == {
+        *("course", "labs", "solutions", "pyproject.toml"),
+        pages.name,
+    }
     (tmp_path / "thesis.tex").write_text("x")
     with pytest.raises(ValueError, match="holds files that are no site: give a new folder"):
         make_site(pages.parent, tmp_path)
