@@ -87,28 +87,37 @@ def at_depth(recipe: dict[str, Any], depth: Any, speed: Speed) -> list[float]:
     return [a + (blocks - 2) * (b - a) for a, b in zip(two, three, strict=True)]
 
 
-def by_model(row: Row) -> list[float]:
-    """Predict the ratio on the row's model: by its FLOPs, and by the roofline."""
+def sides(row: Row) -> list[list[float]]:
+    """Give FLOPs and roofline seconds of the row's step, without and with what it pays for."""
     chosen = {"optimizer": "adamw-fused", "overrides": {}} | json.loads(row["recipe"])
     depth, changed = chosen.pop("depth", None), chosen.pop("with", {})
-    speed, sides = SPEEDS.get(row["card"][:4], Speed()), []
+    speed, found = SPEEDS.get(row["card"][:4], Speed()), []
     for recipe, share in ((chosen, row["again_without"]), (chosen | changed, row["again"])):
         side = plain = at_depth(recipe, depth, speed)
         if float(share):
             blocks = at_depth(recipe | {"checkpointing": "per-block"}, depth, speed)
             side = [a + float(share) * (b - a) for a, b in zip(plain, blocks, strict=True)]
-        sides.append(side)
-    return [b / a for a, b in zip(*sides, strict=True)]
+        found.append(side)
+    return found
 
 
-def predicted(row: Row) -> tuple[float | None, float | None]:
+def predicted(row: Row) -> list[float | None]:
     """Predict the ratio by FLOPs, and by the roofline where the model is known."""
     if not row["again"]:
-        return None, None
+        return [None, None]
     if not row["recipe"]:
-        return by_rule(row), None
-    flops, seconds = by_model(row)
-    return flops, seconds
+        return [by_rule(row), None]
+    without, with_ = sides(row)
+    return [b / a for a, b in zip(without, with_, strict=True)]
+
+
+def clock(row: Row) -> str:
+    """Hold the roofline's seconds against the published ones, of the step without.
+
+    `work` is what the recipe's step does in the unit of the published rate, as in 8192 tokens.
+    """
+    theirs, ours = float(row["work"]) / float(row["without"]), sides(row)[0][1]
+    return f"{row['id']:<32}{theirs:>9.3f} s{ours:>8.3f} s{100 * (ours / theirs - 1):>+8.0f} %"
 
 
 def summary(name: str, pairs: Iterable[tuple[float, float]]) -> str:
@@ -156,6 +165,11 @@ def main(patterns: Sequence[str]) -> None:
             print(summary(name, ((ratio, flat) for ratio, _ in known)))
         print(summary("model known, by FLOPs", ((ratio, flops) for ratio, flops, _ in both)))
         print(summary("model known, by roofline", ((ratio, time) for ratio, _, time in both)))
+
+    print("seconds of the step without: published, by the roofline")
+    for row, *_ in found:
+        if row["work"]:
+            print(clock(row))
 
 
 def _price(ratio: float | None, width: int) -> str:
