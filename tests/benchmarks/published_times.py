@@ -1,0 +1,180 @@
+"""Hold predicted prices of checkpointing against times that others measured and published.
+
+    python tests/benchmarks/published_times.py              all rows; some minutes, no GPU
+    python tests/benchmarks/published_times.py 'llama*'     these rows
+
+A row of `course/recorded/published_times.csv` has two published times (or rates) of one step, and
+what runs again: `again` is the share of the blocks' forward, 0 for none and 1 for all. The price
+is predicted in two ways, in FLOPs and by the roofline. Where `recipe` names a model that the
+library builds, both are counted on it, without memory. Else FLOPs are those of chapter 06's rule:
+forward is a third of a step, or half of it where the weights are frozen.
+"""
+
+from __future__ import annotations
+
+import csv
+import fnmatch
+import functools
+import json
+import statistics
+import sys
+import warnings
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from tutorial_lib import memory
+from tutorial_lib.instruments.planning.run.roofline import Roofline, Speed
+from tutorial_lib.instruments.training import Recipe
+
+TABLE = Path(__file__).resolve().parents[2] / "course" / "recorded" / "published_times.csv"
+Row = dict[str, str]
+
+# Forwards in a step that keeps everything.
+FORWARDS = {"all": 3, "lora": 2}
+NEAR = 5  # points
+RATIO = "times the time"  # the unit of a row whose source gives a ratio alone
+# What is said of any model: "about 20 % slower" in transformers' guide, and a third by the rule.
+FLAT = {"always 20 %": 1.2, "always a third": 4 / 3}
+# Of a V100's data sheet the shares that `Speed` takes of an A100's: 48 % of the matmuls in 16 bits,
+# 64 % of the memory; and 64 % of the arithmetic in float32, which no tensor core does there.
+SPEEDS = {"V100": Speed(60e12, 10e12, 0.58e12)}
+
+
+def read(patterns: Sequence[str] = ("*",)) -> list[Row]:
+    """Read the rows whose id is like one of these patterns."""
+    with TABLE.open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    return [row for row in rows if any(fnmatch.fnmatch(row["id"], word) for word in patterns)]
+
+
+def published(row: Row) -> float:
+    """Divide the published time with by the one without; rates the other way round."""
+    ratio = float(row["with"]) / float(row["without"])
+    return 1 / ratio if row["unit"].endswith("/s") else ratio
+
+
+def by_rule(row: Row) -> float:
+    """Predict the ratio from FLOPs alone: each forward that runs again is one more."""
+    forwards = FORWARDS[row["trains"]]
+    return (forwards + float(row["again"])) / (forwards + float(row["again_without"]))
+
+
+@functools.cache
+def cost(recipe: str, speed: Speed) -> tuple[float, float]:
+    """Count the FLOPs of a step, and predict its seconds by the roofline.
+
+    Args:
+        recipe: Its fields, as JSON.
+        speed: Of the card.
+    """
+    with memory.predicting():
+        step, *_ = Recipe(**json.loads(recipe)).make_step()
+        with memory.flop_counter() as counter, Roofline(speed) as roofline:
+            step()
+    return counter.get_total_flops(), roofline.seconds
+
+
+def at_depth(recipe: dict[str, Any], depth: Any, speed: Speed) -> list[float]:
+    """Give FLOPs and seconds of a step; of many equal blocks, from those of two and of three."""
+    if depth is None:
+        return list(cost(json.dumps(recipe), speed))
+    field, blocks = depth
+    two, three = (
+        cost(json.dumps(recipe | {"overrides": recipe["overrides"] | {field: number}}), speed)
+        for number in (2, 3)
+    )
+    return [a + (blocks - 2) * (b - a) for a, b in zip(two, three, strict=True)]
+
+
+def sides(row: Row) -> list[list[float]]:
+    """Give FLOPs and roofline seconds of the row's step, without and with what it pays for."""
+    chosen = {"optimizer": "adamw-fused", "overrides": {}} | json.loads(row["recipe"])
+    depth, changed = chosen.pop("depth", None), chosen.pop("with", {})
+    speed, found = SPEEDS.get(row["card"][:4], Speed()), []
+    for recipe, share in ((chosen, row["again_without"]), (chosen | changed, row["again"])):
+        side = plain = at_depth(recipe, depth, speed)
+        if float(share):
+            blocks = at_depth(recipe | {"checkpointing": "per-block"}, depth, speed)
+            side = [a + float(share) * (b - a) for a, b in zip(plain, blocks, strict=True)]
+        found.append(side)
+    return found
+
+
+def predicted(row: Row) -> list[float | None]:
+    """Predict the ratio by FLOPs, and by the roofline where the model is known."""
+    if not row["again"]:
+        return [None, None]
+    if not row["recipe"]:
+        return [by_rule(row), None]
+    without, with_ = sides(row)
+    return [b / a for a, b in zip(without, with_, strict=True)]
+
+
+def clock(row: Row) -> str:
+    """Hold the roofline's seconds against the published ones, of the step without.
+
+    `work` is what the recipe's step does in the unit of the published rate, as in 8192 tokens.
+    """
+    theirs, ours = float(row["work"]) / float(row["without"]), sides(row)[0][1]
+    return f"{row['id']:<32}{theirs:>9.3f} s{ours:>8.3f} s{100 * (ours / theirs - 1):>+8.0f} %"
+
+
+def summary(name: str, pairs: Iterable[tuple[float, float]]) -> str:
+    """Say in one line how far predicted prices are from published ones.
+
+    Args:
+        name: Of the prediction.
+        pairs: Published ratio and predicted ratio.
+    """
+    sizes = sorted(abs(100 * (guess - ratio)) for ratio, guess in pairs)
+    if not sizes:
+        return f"  {name}: no row"
+    near = sum(size <= NEAR for size in sizes)
+    return (
+        f"  {name:<24}{len(sizes):>3} rows, off by {statistics.median(sizes):.1f} points in the "
+        f"median, {near} within {NEAR}, {sizes[-1]:.0f} at worst"
+    )
+
+
+def main(patterns: Sequence[str]) -> None:
+    """Print the prices of the rows in per cent, and how many points the predictions are off."""
+    warnings.simplefilter("ignore")
+    found = []
+    print(f"{'price of a step, per cent':<32}{'published':>9}{'FLOPs':>8}{'roofline':>10}")
+    for row in read(patterns or ("*",)):
+        ratio, (flops, time) = published(row), predicted(row)
+        found.append((row, ratio, flops, time))
+        words = _price(ratio, 9) + _price(flops, 8) + _price(time, 10)
+        print(f"{row['id']:<32}{words}  {row['differs'] or row['why']}".rstrip(), flush=True)
+    for title, differs, alone in (
+        ("one setting, two values", False, False),
+        ("one setting, a ratio alone", False, True),
+        ("another setting as well", True, False),
+    ):
+        group = [
+            each
+            for each in found
+            if bool(each[0]["differs"]) is differs and (each[0]["unit"] == RATIO) is alone
+        ]
+        known = [(ratio, flops) for _, ratio, flops, _ in group if flops]
+        both = [(ratio, flops, time) for _, ratio, flops, time in group if flops and time]
+        print(f"{title}: {len(group)} rows")
+        print(summary("by FLOPs", known))
+        for name, flat in FLAT.items():
+            print(summary(name, ((ratio, flat) for ratio, _ in known)))
+        print(summary("model known, by FLOPs", ((ratio, flops) for ratio, flops, _ in both)))
+        print(summary("model known, by roofline", ((ratio, time) for ratio, _, time in both)))
+
+    print("seconds of the step without: published, by the roofline")
+    for row, *_ in found:
+        if row["work"]:
+            print(clock(row))
+
+
+def _price(ratio: float | None, width: int) -> str:
+    return f"{'-':>{width}}" if ratio is None else f"{100 * (ratio - 1):>+{width}.1f}"
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
