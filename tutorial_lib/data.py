@@ -5,8 +5,6 @@ library as text. Every random choice here has a generator of its own: the global
 the caller is never read and never moved.
 """
 
-from __future__ import annotations
-
 import sysconfig
 from collections.abc import Iterator
 from pathlib import Path

@@ -4,8 +4,6 @@ A learner on a laptop and one on a large GPU run the same cell. `pick_by_tier` g
 that their machine can hold, so that nothing else in a notebook asks which machine it is on.
 """
 
-from __future__ import annotations
-
 import contextlib
 import enum
 import os

@@ -1,7 +1,5 @@
 """A learner's guess, shown beside what was measured; ten questions, asked first and last."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from contextlib import suppress

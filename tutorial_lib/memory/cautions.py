@@ -1,7 +1,5 @@
 """Warnings about readings that mislead: no training step was run, or the steps differ."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The meter of a training step's memory: exact on a CPU, on a GPU with the allocator's peak too."""
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import time

@@ -5,8 +5,6 @@ Each name says the file of PyTorch 2.13 that it was read in, and has a test in
 `instruments` needs of the kind stands in `instruments/private_torch`.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any

@@ -3,8 +3,6 @@
 Figures draw it; `memory.MemoryReport` is this, printed, drawn and saved.
 """
 
-from __future__ import annotations
-
 import itertools
 import statistics
 from dataclasses import dataclass, field

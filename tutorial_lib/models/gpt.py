@@ -5,8 +5,6 @@ its number of parameters. Shapes in comments: B batch, T sequence, H heads, D he
 C = H * D the model width, V vocabulary.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

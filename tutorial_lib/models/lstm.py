@@ -6,8 +6,6 @@ between chunks: gradients flow through the whole text. Shapes in comments: B bat
 S steps in a chunk, L layers, C width of the model, V vocabulary.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

@@ -6,8 +6,6 @@ the next one untouched. `ResNetConfig(stage_depths=(111, 111, 111))` is their Re
 in comments: B batch, C channels, H height, W width.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from torch import Tensor, nn

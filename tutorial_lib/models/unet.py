@@ -5,8 +5,6 @@ leaving a skip; one block at the bottom; residual blocks on the way up, each tak
 in comments: B batch, C channels, H height, W width, E width of the time embedding.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

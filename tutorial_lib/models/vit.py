@@ -6,8 +6,6 @@ has its number of parameters. Shapes in comments: B batch, P patches, T = P + 1 
 the model.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

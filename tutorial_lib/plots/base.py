@@ -1,7 +1,5 @@
 """The base of all figures: one that says in words what it shows, colours, legends."""
 
-from __future__ import annotations
-
 import base64
 import io
 from collections.abc import Mapping, Sequence

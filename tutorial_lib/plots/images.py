@@ -1,7 +1,5 @@
 """Figures of images and of networks for images: rows of small pictures, bars to both sides."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

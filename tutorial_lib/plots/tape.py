@@ -1,7 +1,5 @@
 """Figures of autograd's tape: what forward saves, backward reads, and how long a tensor lives."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from typing import Any
 

@@ -5,8 +5,6 @@ that, or lay them out in another order, so that a later operation copies or need
 running operations for real and on fake tensors and comparing every storage.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -5,8 +5,6 @@ a list of drop rates, an attention mask is asked whether it hides anything, a lo
 `Values` computes what is small and follows from constants, and gives a stand-in for the rest.
 """
 
-from __future__ import annotations
-
 import sys
 import traceback
 import weakref

@@ -4,8 +4,6 @@ An A100's, where it depends on the card. `tests/test_emulated_rows.py` holds the
 against what PyTorch's own allocator was asked for.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -7,8 +7,6 @@ Each name says the file of PyTorch 2.13 that it was read in, and has a test in
 `tests/test_private_torch.py` that says what no longer works when a release moves it.
 """
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 from collections.abc import Callable

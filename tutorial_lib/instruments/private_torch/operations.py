@@ -4,8 +4,6 @@ Each name says the file of PyTorch 2.13 that it was read in, and has a test in
 `tests/test_private_torch.py`.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 from collections.abc import Callable

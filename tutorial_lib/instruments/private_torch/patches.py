@@ -6,8 +6,6 @@ name says the file of PyTorch 2.13 that it was read in, and has a test in
 tensors that it is called with.
 """
 
-from __future__ import annotations
-
 import contextlib
 import importlib.util
 from collections.abc import Iterator

@@ -3,8 +3,6 @@
 `steps.batch` fills in the order; each function here makes the tensors, on the CPU.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any

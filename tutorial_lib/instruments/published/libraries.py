@@ -3,8 +3,6 @@
 Each has its own way to say what a model's configuration is and to build a model from it.
 """
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import difflib

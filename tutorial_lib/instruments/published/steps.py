@@ -5,8 +5,6 @@ batch = steps.batch("gpt2", 2, seq=128)
 steps.loss("gpt2", model, batch).backward()
 """
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 from collections.abc import Callable, Iterator

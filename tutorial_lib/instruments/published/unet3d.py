@@ -5,8 +5,6 @@ convolutions are padded, so that the answer has the size of the volume. Shapes i
 batch, C channels, D depth, H height, W width, K classes.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

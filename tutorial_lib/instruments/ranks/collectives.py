@@ -1,7 +1,5 @@
 """Collectives between ranks, counted: calls and bytes of each."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field

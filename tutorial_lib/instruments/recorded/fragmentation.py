@@ -5,8 +5,6 @@ in which the lengths come, and on PyTorch's setting `expandable_segments`
 (https://github.com/pytorch/pytorch/issues/1529).
 """
 
-from __future__ import annotations
-
 import gc
 import json
 import os

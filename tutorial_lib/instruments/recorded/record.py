@@ -1,7 +1,5 @@
 """The recording of rows into a file, one after the other; stopped, it goes on where it was."""
 
-from __future__ import annotations
-
 import subprocess
 import time
 from collections.abc import Sequence

@@ -2,8 +2,6 @@
 that published claims speak of.
 """
 
-from __future__ import annotations
-
 import fnmatch
 from collections.abc import Iterator
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """One row, measured, emulated or predicted, whatever happens on the way."""
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import sys

@@ -1,7 +1,5 @@
 """All rows as one table: predicted by category, and beside it what GPUs measured."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Segments of several blocks in a row."""
 
-from __future__ import annotations
-
 import copy
 import inspect
 from collections.abc import Callable, Sequence

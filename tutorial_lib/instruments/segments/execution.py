@@ -1,7 +1,5 @@
 """Run a deferred run: stages that are kept run plainly, segments in PyTorch's own checkpoint."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

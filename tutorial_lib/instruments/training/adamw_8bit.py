@@ -4,8 +4,6 @@ It stands in for the CUDA kernels of bitsandbytes, which run on no CPU and on no
 states have their sizes, and its update is one operation that makes no tensor.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Callable, Iterable

@@ -1,7 +1,5 @@
 """The fields of a recipe, checked by name; loads no torch."""
 
-from __future__ import annotations
-
 import difflib
 import enum
 from collections.abc import Mapping

@@ -4,8 +4,6 @@ with ranks.pretend(8):
     report = memory.predict(Recipe("llama-2-7b", ranks=8, shard="fsdp").make_step)
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Explorers of the bytes of a training step: estimated by a learner, predicted, recorded."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from math import inf
 from numbers import Real

@@ -1,7 +1,5 @@
 """The explorer of a snapshot of CUDA's allocator: pick a moment, see who holds the memory."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any

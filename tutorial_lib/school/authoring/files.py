@@ -1,7 +1,5 @@
 """Notebook files: read with a clear error, written whole or not at all."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """The frame of every notebook: metadata, Colab's badge, the set-up cell, the next link."""
 
-from __future__ import annotations
-
 import base64
 import re
 import tomllib

@@ -1,7 +1,5 @@
 """The options that say which training step is meant, the same for every command."""
 
-from __future__ import annotations
-
 import argparse
 import functools
 import json

@@ -4,8 +4,6 @@ Needs torch, transformers, diffusers and matplotlib, and nothing of Jupyter. Sta
 out before all rows were there.
 """
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 

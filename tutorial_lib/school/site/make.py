@@ -1,7 +1,5 @@
 """The site: executed notebooks, a first page and a player, of which Sphinx makes pages."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

@@ -4,8 +4,6 @@ For each part of the chain the solver keeps every pair of bytes and extra second
 pair beats in both, with its tree. Their number grows with the chain, so this is for short ones.
 """
 
-from __future__ import annotations
-
 import math
 from typing import NamedTuple
 

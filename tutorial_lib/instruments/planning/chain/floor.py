@@ -1,7 +1,5 @@
 """The smallest peak that any plan has, and a plan that has it."""
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 

@@ -5,8 +5,6 @@ thousand equal layers takes seconds. Bytes are rounded to the nearest slot, so w
 is checked by whoever reads it.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 

@@ -1,7 +1,5 @@
 """A plan as a file: JSON, so that reading one runs no code."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass

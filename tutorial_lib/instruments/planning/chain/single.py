@@ -4,8 +4,6 @@ Stages are kept or lie in one segment of many; a segment is recomputed as a whol
 position in the chain and the bytes that are left there, in slots.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np

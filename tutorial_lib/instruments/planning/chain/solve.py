@@ -1,7 +1,5 @@
 """Find the fastest plan that fits a budget."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 import numpy as np

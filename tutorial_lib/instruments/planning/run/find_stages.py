@@ -1,7 +1,5 @@
 """The stages of a model, as it calls them: which modules, in what order, with what output."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 from collections import Counter
