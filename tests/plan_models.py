@@ -1,9 +1,10 @@
 """Small models to plan for, and how a plan is checked on a real one."""
 
 import torch
+from small_models import token_batch
 
 from tutorial_lib import memory
-from tutorial_lib.data import image_batch, token_batch
+from tutorial_lib.data import image_batch
 from tutorial_lib.instruments import planning, published
 from tutorial_lib.models.gpt import GPT, GPTConfig
 from tutorial_lib.models.lstm import LSTM, LSTMConfig

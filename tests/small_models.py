@@ -4,7 +4,7 @@ from functools import partial
 
 import torch
 
-from tutorial_lib.data import image_batch, token_batch
+from tutorial_lib.data import image_batch
 from tutorial_lib.instruments.published.unet3d import UNet3d, UNet3dConfig
 from tutorial_lib.models.gpt import GPT, GPTConfig
 from tutorial_lib.models.lstm import LSTM, LSTMConfig
@@ -44,6 +44,11 @@ def inputs(kind):
         return (volumes(),)
     times = (torch.tensor([5, 900]),) if kind is UNet else ()
     return (image_batch(2, 1, 8), *times)
+
+
+def token_batch(batch, seq, vocab):
+    """Draw tokens; the same ones each time."""
+    return torch.randint(vocab, (batch, seq), generator=torch.Generator().manual_seed(0))
 
 
 def volumes(batch=2, channels=1, sides=(8, 8, 8)):

@@ -2,10 +2,11 @@ import re
 
 import pytest
 import torch
+from small_models import token_batch
 from torch import nn
 
 from tutorial_lib import memory
-from tutorial_lib.data import image_batch, token_batch
+from tutorial_lib.data import image_batch
 from tutorial_lib.instruments import published, segments
 from tutorial_lib.instruments.published.unet3d import UNet3d, UNet3dConfig
 from tutorial_lib.models.gpt import GPT, GPTConfig

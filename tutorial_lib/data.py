@@ -117,17 +117,6 @@ def text_batches(
     return draw()
 
 
-def token_batch(batch: int, seq: int, vocab: int, seed: int = 0) -> Tensor:
-    """Make random tokens `(batch, seq)`, int64 below `vocab`, the same for the same seed.
-
-    Raises:
-        ValueError: When a size is below 1.
-    """
-    _at_least_one(batch=batch, seq=seq, vocab=vocab)
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randint(vocab, (batch, seq), generator=generator)
-
-
 def image_batch(batch: int, channels: int, size: int, seed: int = 0) -> Tensor:
     """Make random images `(batch, channels, size, size)`, float32 of mean 0 and deviation 1.
 

@@ -12,7 +12,7 @@ import importlib
 from collections.abc import Callable
 from typing import Any
 
-from torch import Tensor, nn
+from torch import Tensor
 
 # torch/_prims_common/__init__.py: the memory format that a kernel chooses for its result.
 from torch._prims_common import suggest_memory_format
@@ -81,18 +81,6 @@ def policy_of(context: Any) -> Callable[..., Any] | None:
     """
     policy: Callable[..., Any] | None = getattr(context, "policy_fn", None)
     return policy
-
-
-def checkpoint_modules(model: nn.Module, chosen: Callable[[nn.Module], bool]) -> None:
-    """Wrap the chosen modules of a model in PyTorch's own checkpoint.
-
-    torch/distributed/algorithms/_checkpoint/checkpoint_wrapper.py.
-    """
-    from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import (
-        apply_activation_checkpointing,
-    )
-
-    apply_activation_checkpointing(model, check_fn=chosen)
 
 
 # ---- the compiler ----

@@ -14,6 +14,7 @@ from tutorial_lib import device as devices
 from tutorial_lib import memory
 from tutorial_lib.instruments.recorded.rows import Row
 from tutorial_lib.instruments.training import Recipe
+from tutorial_lib.memory.meter import timed
 from tutorial_lib.memory.report import as_data
 from tutorial_lib.units import GIB
 
@@ -115,11 +116,7 @@ def _fits(recipe: Recipe, device: torch.device) -> float | None:
     try:
         step, *_ = recipe.make_step(device)
         step()
-        devices.synchronize(device)
-        start = time.perf_counter()
-        step()
-        devices.synchronize(device)
-        return time.perf_counter() - start
+        return timed(step, device)
     except torch.OutOfMemoryError:
         return None
     finally:

@@ -109,8 +109,6 @@ def _output(form: Mapping[str, Any]) -> Any:
 
 def _call(data: dict[str, Any]) -> Call:
     name, count = data["kind"]
-    if "products" in data:  # the name of `matmuls` in the first files
-        data["matmuls"] = data.pop("products")
     return Call(**{**data, "kind": (name, count), "output": _output(data["output"])})
 
 
