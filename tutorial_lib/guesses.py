@@ -33,7 +33,7 @@ def beside(guess: Any, seen: float) -> str:
 
 
 def questions() -> list[dict[str, str]]:
-    """Give the ten questions of chapters 00 and 16: three choices, the answer, and its claim."""
+    """Ten questions of chapters 00 and 16: three choices, the answer, and its claim."""
     found: list[dict[str, str]] = json.loads(QUESTIONS.read_text("utf-8"))
     return found
 

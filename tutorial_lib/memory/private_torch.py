@@ -70,7 +70,7 @@ def storage_key(storage: torch.UntypedStorage) -> int:
 
 
 def storage_keys(tensors: Sequence[Tensor]) -> list[int]:
-    """Give `storage_key` of each tensor's storage; 0 where it has none, as sparse ones."""
+    """`storage_key` of each tensor's storage; 0 where it has none, as sparse ones."""
     try:
         return [tensor.untyped_storage()._cdata for tensor in tensors]
     except NotImplementedError:

@@ -172,7 +172,7 @@ class GPT(nn.Module):
         return logits
 
     def loss(self, tokens: Tensor) -> Tensor:
-        """Give the mean cross-entropy of guessing each next token of `(B, T)`, a scalar.
+        """Mean cross-entropy of guessing each next token of `(B, T)`, a scalar.
 
         Raises:
             ValueError: When there is no next token to guess, with fewer than two in a sequence.

@@ -133,7 +133,7 @@ class LSTM(nn.Module):
         return logits, (hidden, cell)
 
     def loss(self, tokens: Tensor, state: State | None = None) -> Tensor:
-        """Give the mean cross-entropy of guessing each next token of `(B, T)`, a scalar.
+        """Mean cross-entropy of guessing each next token of `(B, T)`, a scalar.
 
         Args:
             tokens: At least two in a sequence.

@@ -117,7 +117,7 @@ class ResNet(nn.Module):
         return logits
 
     def loss(self, images: Tensor, labels: Tensor) -> Tensor:
-        """Give the mean cross-entropy of guessing the labels `(B,)`, a scalar.
+        """Mean cross-entropy of guessing the labels `(B,)`, a scalar.
 
         Raises:
             ValueError: As in `forward`.

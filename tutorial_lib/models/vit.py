@@ -113,7 +113,7 @@ class ViT(nn.Module):
         return logits
 
     def loss(self, images: Tensor, labels: Tensor) -> Tensor:
-        """Give the mean cross-entropy of guessing the labels `(B,)`, a scalar.
+        """Mean cross-entropy of guessing the labels `(B,)`, a scalar.
 
         Raises:
             ValueError: As in `forward`.

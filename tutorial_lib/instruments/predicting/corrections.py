@@ -135,7 +135,7 @@ def _not_shrunk(out: Tensor, one: Tensor, other: Tensor) -> Tensor:
 
 
 def _lstm_workspace(kernels: str, x: Tensor, hidden: int) -> int:
-    """Give the bytes that one layer of an LSTM keeps from forward to backward.
+    """Bytes that one layer of an LSTM keeps from forward to backward.
 
     Source:
         For a CPU the parts of oneDNN's `src/cpu/rnn/rnn_utils.cpp`, each in whole pages; exact for

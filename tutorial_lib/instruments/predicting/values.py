@@ -140,7 +140,7 @@ class Values(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._known.pop(_key(tensor), None)
 
     def _value(self, tensor: Tensor, *, zeros: bool = False) -> Tensor:
-        """Give a tensor's values, or a stand-in for them; no mode may be active."""
+        """Values of a tensor, or a stand-in for them; no mode may be active."""
         if not is_fake(tensor):
             return tensor
         shape, dtype = tuple(tensor.shape), tensor.dtype

@@ -75,7 +75,7 @@ def without_modes() -> contextlib.AbstractContextManager[Any]:
 
 
 def policy_of(context: Any) -> Callable[..., Any] | None:
-    """Give the policy that a selective checkpoint's context asks; None for any other context.
+    """Policy that a selective checkpoint's context asks; None for any other context.
 
     `policy_fn` of `_CachingTorchDispatchMode`: torch/utils/checkpoint.py.
     """

@@ -31,7 +31,7 @@ class Order:
     generator: torch.Generator
 
     def config(self, key: str) -> Any:
-        """Give a field of the model's configuration, `None` when it has no such field."""
+        """Field of the model's configuration, `None` when it has no such field."""
         return config_value(self.model, self.overrides, key)
 
     @property

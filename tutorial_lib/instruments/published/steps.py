@@ -69,7 +69,7 @@ def batch(
 
 
 def loss(name: str | Published, model: nn.Module, batch: Batch) -> Tensor:
-    """Give the loss that a published model is really trained with, a scalar.
+    """Loss that a published model is really trained with, a scalar.
 
     Next token for GPT-2, Llama and LSTM, masked tokens for BERT, classes for ViT and ResNet and,
     of voxels, for the U-Net of volumes; for the U-Nets of diffusers the mean squared error of the

@@ -107,7 +107,7 @@ class UNet3d(nn.Module):
         return logits
 
     def loss(self, volumes: Tensor, labels: Tensor) -> Tensor:
-        """Give the mean cross-entropy over the voxels that have a label, a scalar.
+        """Mean cross-entropy over the voxels that have a label, a scalar.
 
         Args:
             volumes: As in `forward`.

@@ -44,7 +44,7 @@ def record(device: torch.device, path: Path = PATH) -> None:
 
 
 def _curve(lengths: list[int], device: torch.device) -> list[list[int]]:
-    """Give tokens, allocated peak and reserved peak so far, in bytes, after each step."""
+    """Tokens, allocated peak and reserved peak so far, in bytes, after each step."""
     from tutorial_lib.instruments import published
 
     gc.collect()

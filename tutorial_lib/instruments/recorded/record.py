@@ -86,7 +86,7 @@ def _in_words(results: dict[str, object]) -> str:
 
 
 def _said_by(*command: str) -> str:
-    """Give the first line that a program prints; nothing where it is missing or refuses."""
+    """First line that a program prints; nothing where it is missing or refuses."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=30)
     except (OSError, subprocess.TimeoutExpired):

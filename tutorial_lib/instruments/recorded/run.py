@@ -112,7 +112,7 @@ def _largest(row: Row, device: torch.device) -> dict[str, Any]:
 
 
 def _fits(recipe: Recipe, device: torch.device) -> float | None:
-    """Give the seconds of a steady step, or None when memory runs out."""
+    """Seconds of a steady step, or None when memory runs out."""
     try:
         step, *_ = recipe.make_step(device)
         step()
@@ -161,7 +161,7 @@ def _release(device: torch.device) -> None:
 
 
 def _most_resident() -> int | None:
-    """Give the largest resident size that this process has had; None where nobody says."""
+    """Largest resident size that this process has had; None where nobody says."""
     if sys.platform == "win32":
         return None
     import resource

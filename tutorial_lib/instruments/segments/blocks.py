@@ -64,7 +64,7 @@ def _state_alone(output: Any) -> list[Any]:
 
 
 def _further(operation: Operation) -> Any:
-    """Give the arguments after the state, so that those of two blocks can be compared.
+    """Arguments after the state, so that those of two blocks can be compared.
 
     Numbers, words and tensors that were numbered compare by value, all else as objects.
     """

@@ -131,7 +131,7 @@ class AdamW8bit(Optimizer):
         return state
 
     def _tables_on(self, device: torch.device) -> dict[str, Tensor]:
-        """Give the two tables, which all parameters of a device share."""
+        """Both tables, which all parameters of a device share."""
         if device not in self._tables:
             self._tables[device] = {
                 "signed": dynamic_table(signed=True).to(device),
@@ -141,7 +141,7 @@ class AdamW8bit(Optimizer):
 
 
 def dynamic_table(*, signed: bool) -> Tensor:
-    """Give the 256 numbers that codes stand for, in ascending order.
+    """256 numbers that codes stand for, in ascending order.
 
     Seven decades end at 1, 0.1, ... 1e-6; each holds evenly spaced numbers, twice as many as the
     decade below it.
@@ -214,7 +214,7 @@ def _(
 
 
 def _decoded(codes: Tensor, scale: Tensor | None, table: Tensor | None, blocks: slice) -> Tensor:
-    """Give float32 values; a float32 state is its own."""
+    """Float32 values; a float32 state is its own."""
     if scale is None or table is None:
         return codes
     scales = scale[blocks].repeat_interleave(BLOCK)[: codes.numel()]

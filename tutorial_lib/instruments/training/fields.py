@@ -131,7 +131,7 @@ class RecipeFields:
         return ", ".join(words)
 
     def as_data(self) -> dict[str, Any]:
-        """Give the choices as plain data, for JSON."""
+        """Choices as plain data, for JSON."""
         data = {f.name: getattr(self, f.name) for f in fields(self)}
         data["overrides"] = dict(self.overrides)
         return {k: str(v) if isinstance(v, enum.Enum) else v for k, v in data.items()}

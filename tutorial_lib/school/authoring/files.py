@@ -33,7 +33,7 @@ def read_notebook(path: Path) -> NotebookNode:
 
 
 def render(notebook: NotebookNode) -> str:
-    """Give the text of a notebook file, one source line a text line.
+    """Text of a notebook file, one source line a text line.
 
     Raises:
         nbformat.ValidationError: When the notebook breaks the format, which is a fault of ours.

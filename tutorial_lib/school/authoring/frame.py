@@ -100,7 +100,7 @@ def read_settings(root: Path) -> Settings:
 
 
 def notebook_metadata() -> dict[str, object]:
-    """Give the metadata of every notebook; on Colab it opens a GPU runtime."""
+    """Metadata of every notebook; on Colab it opens a GPU runtime."""
     return {
         "accelerator": "GPU",
         "colab": {"gpuType": "T4", "provenance": [], "toc_visible": True},

@@ -20,7 +20,7 @@ class Way(NamedTuple):
 
 
 def best_ways(costs: Costs) -> list[Way]:
-    """Give the best ways through a whole chain, the most frugal first.
+    """Best ways through a whole chain, the most frugal first.
 
     Every other plan needs at least as many bytes and at least as much time as one of these.
 

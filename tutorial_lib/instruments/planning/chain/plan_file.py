@@ -76,7 +76,7 @@ def _of_fields(value: Any) -> dict[str, Any]:
 
 
 def _form(call: Call) -> Any:
-    """Give a stage's output as data: containers by their kind, tensors by shape and dtype."""
+    """Output of a stage as data: containers by their kind, tensors by shape and dtype."""
 
     def form(value: Any) -> Any:
         if isinstance(value, Tensor):
