@@ -36,37 +36,33 @@ def test_fake_tensors_have_a_shape_and_refuse_their_values():
             x.nonzero()
 
 
+class Names(meters.TorchDispatchMode):
+    def __init__(self):
+        super().__init__()
+        self.names = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.names.append(func.overloadpacket.__name__)
+        return func(*args, **(kwargs or {}))
+
+
 def test_a_dispatch_mode_is_asked_about_every_operation_and_is_listed():
     """Else nothing is measured or capped, and a meter inside another mode gives no warning."""
-    names = []
-
-    class Names(meters.TorchDispatchMode):
-        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-            names.append(func.overloadpacket.__name__)
-            return func(*args, **(kwargs or {}))
-
     with Names() as mode:
         torch.ones(2).add(1)
         assert meters.active_modes() == [mode]
-    assert names == ["ones", "add"]
+    assert mode.names == ["ones", "add"]
     assert meters.active_modes() == []
 
 
 def test_a_dispatch_mode_is_not_asked_where_a_fake_tensor_lies():
     """Else two of three calls are that question, and predictions take a third longer."""
-    names = []
-
-    class Names(meters.TorchDispatchMode):
-        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-            names.append(func.overloadpacket.__name__)
-            return func(*args, **(kwargs or {}))
-
-    with meters.FakeTensorMode(), Names():
+    with meters.FakeTensorMode(), Names() as mode:
         x = torch.ones(2, requires_grad=True)
         assert x.device == torch.device("cpu")
         x.mul(2).sum().backward()
-    assert {"ones", "mul", "sum"} <= set(names)
-    assert "device" not in names
+    assert {"ones", "mul", "sum"} <= set(mode.names)
+    assert "device" not in mode.names
 
 
 def test_nested_values_are_taken_apart_and_put_together():
