@@ -13,8 +13,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-BYTE_VOCAB = 256
-
 
 def digits(size: int | None = None) -> tuple[Tensor, Tensor]:
     """Load 1,797 images of handwritten digits and what they show.
