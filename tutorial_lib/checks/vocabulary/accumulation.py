@@ -1,7 +1,5 @@
 """Accumulated gradients: a window's micro-batches, their weights, and the faults of a loop."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence

@@ -4,8 +4,6 @@ A fault is a pair: what to tell the learner, and the value that this fault gives
 iterable, best from a generator function: then none is computed where the value is right.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
