@@ -1,17 +1,22 @@
 """Small models to plan for, and how a plan is checked on a real one."""
 
 import torch
+from small_models import published_with_loss, with_loss
 
 from tutorial_lib import memory
-from tutorial_lib.data import image_batch, token_batch
-from tutorial_lib.instruments import planning, published
-from tutorial_lib.models.gpt import GPT, GPTConfig
-from tutorial_lib.models.lstm import LSTM, LSTMConfig
-from tutorial_lib.models.resnet import ResNet, ResNetConfig
-from tutorial_lib.models.unet import UNet, UNetConfig
-from tutorial_lib.models.vit import ViT, ViTConfig
+from tutorial_lib.data import image_batch
+from tutorial_lib.instruments import planning
+from tutorial_lib.models.gpt import GPT
+from tutorial_lib.models.lstm import LSTM
+from tutorial_lib.models.resnet import ResNet
+from tutorial_lib.models.unet import UNet
+from tutorial_lib.models.vit import ViT
 
 P = 0.1  # dropout everywhere: a recomputation that draws other numbers shows
+UNET = {
+    **{"base_channels": 16, "channel_multipliers": (1, 2, 2), "blocks_per_level": 2},
+    **{"attention_levels": (2,), "time_dim": 32, "groups": 8},
+}
 HF_UNET = {
     "block_out_channels": (32, 64, 64),
     "down_block_types": ("CrossAttnDownBlock2D", "CrossAttnDownBlock2D", "DownBlock2D"),
@@ -28,47 +33,6 @@ SD_LAYOUT = {  # levels, blocks and skips as published, narrow
     "attention_head_dim": 4,
     "sample_size": 16,
 }
-HF_GPT2 = {"n_layer": 10, "n_embd": 64, "n_head": 2, "vocab_size": 50, "n_positions": 64}
-HF_BERT = {
-    "num_hidden_layers": 6,
-    "hidden_size": 64,
-    "num_attention_heads": 2,
-    "intermediate_size": 256,
-    "vocab_size": 120,
-    "max_position_embeddings": 64,
-}
-HF_LLAMA = {**HF_BERT, "attention_dropout": P}
-
-
-def gpt():
-    model = GPT(GPTConfig(64, 64, num_layers=10, num_heads=2, d_model=64, dropout=P))
-    tokens = token_batch(4, 64, 64)
-    return model, lambda: model.loss(tokens)
-
-
-def vit():
-    model = ViT(ViTConfig(16, patch_size=2, num_layers=10, num_heads=2, d_model=48, dropout=P))
-    images, labels = image_batch(4, 1, 16), torch.arange(4)
-    return model, lambda: model.loss(images, labels)
-
-
-def resnet():
-    model = ResNet(ResNetConfig(1, stage_depths=(4, 4, 4), base_channels=8, dropout=P))
-    images, labels = image_batch(4, 1, 16), torch.arange(4)
-    return model, lambda: model.loss(images, labels)
-
-
-def lstm():
-    model = LSTM(LSTMConfig(64, num_layers=4, d_model=32, chunk_len=8, dropout=P))
-    tokens = token_batch(4, 81, 64)
-    return model, lambda: model.loss(tokens)
-
-
-def unet():
-    config = UNetConfig(1, 16, (1, 2, 2), 2, time_dim=32, groups=8, dropout=P)
-    model = UNet(config)
-    images, noise = image_batch(4, 1, 16), image_batch(4, 1, 16, seed=1)
-    return model, lambda: model.loss(images, torch.tensor([3, 800, 5, 7]), noise)
 
 
 def hf_unet2d():
@@ -89,26 +53,21 @@ def hf_unet2d():
     return model, lambda: model(images, times).sample.square().mean()
 
 
-def of(name, sizes, micro_batch=4, **asked):
-    def build():
-        model = published.build(name, device="cpu", **sizes)
-        batch = published.batch(name, micro_batch, **asked, **sizes)
-        return model, lambda: published.loss(name, model, batch)
-
-    return build
-
-
+LARGER = {"hidden_size": 64, "intermediate_size": 256, "num_hidden_layers": 6}
 MODELS = {
-    "gpt": gpt,
-    "vit": vit,
-    "resnet": resnet,
-    "lstm": lstm,
-    "unet": unet,
+    "gpt": with_loss(GPT, 4, 64, vocab_size=64, seq_len=64, num_layers=10, d_model=64, dropout=P),
+    "vit": with_loss(ViT, 4, 16, image_size=16, num_layers=10, d_model=48, dropout=P),
+    "resnet": with_loss(ResNet, 4, 16, stage_depths=(4, 4, 4), base_channels=8, dropout=P),
+    "lstm": with_loss(LSTM, 4, 81, vocab_size=64, num_layers=4, d_model=32, chunk_len=8, dropout=P),
+    "unet": with_loss(UNet, 4, 16, **UNET, dropout=P),
     "hf-unet2d": hf_unet2d,
-    "hf-unet": of("sd15-unet", HF_UNET),
-    "hf-gpt2": of("gpt2", HF_GPT2),
-    "hf-llama": of("llama-2-7b", HF_LLAMA, seq=64),
-    "hf-bert": of("bert-base", HF_BERT, seq=64),
+    "hf-unet": published_with_loss("sd15-unet", 4, **HF_UNET),
+    "hf-gpt2": published_with_loss("gpt2", 4, n_layer=10, hidden_size=64, n_positions=64),
+    "hf-llama": published_with_loss(
+        *("llama-2-7b", 4),
+        **{**LARGER, "vocab_size": 120, "max_position_embeddings": 64, "attention_dropout": P},
+    ),
+    "hf-bert": published_with_loss("bert-base", 4, **LARGER),
 }
 
 

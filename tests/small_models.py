@@ -1,10 +1,11 @@
-"""Small models of the kinds that the course builds, and a batch for each."""
+"""Small models of the kinds that the course builds and of published ones, each with a batch."""
 
 from functools import partial
 
 import torch
 
-from tutorial_lib.data import image_batch, token_batch
+from tutorial_lib.data import image_batch
+from tutorial_lib.instruments import published
 from tutorial_lib.instruments.published.unet3d import UNet3d, UNet3dConfig
 from tutorial_lib.models.gpt import GPT, GPTConfig
 from tutorial_lib.models.lstm import LSTM, LSTMConfig
@@ -46,6 +47,11 @@ def inputs(kind):
     return (image_batch(2, 1, 8), *times)
 
 
+def token_batch(batch, seq, vocab):
+    """Draw tokens; the same ones each time."""
+    return torch.randint(vocab, (batch, seq), generator=torch.Generator().manual_seed(0))
+
+
 def volumes(batch=2, channels=1, sides=(8, 8, 8)):
     """Draw volumes of noise."""
     return torch.randn(batch, channels, *sides, generator=torch.Generator().manual_seed(0))
@@ -77,3 +83,129 @@ def losses(model, batches, rate):
 def maker(kind):
     """Give `small` of one kind."""
     return partial(small, kind)
+
+
+def with_loss(kind, rows, length, **changes):
+    """Give a function that builds a small model, and its loss on texts or images of a length."""
+
+    def build():
+        model = kind(configured(kind, **changes))
+        images, noise = (image_batch(rows, 1, length, seed=seed) for seed in (0, 1))
+        batch = (images, torch.arange(rows))
+        if kind in (GPT, LSTM):
+            batch = (token_batch(rows, length, model.config.vocab_size),)
+        elif kind is UNet:
+            batch = (images, torch.tensor([3, 800, 5, 7])[:rows], noise)
+        elif kind is UNet3d:
+            batch = (volumes(rows, sides=(length,) * 3), torch.ones(rows, *(length,) * 3).long())
+        return model, lambda: model.loss(*batch)
+
+    return build
+
+
+# ---- published models ----
+
+# One of each family, small enough to train for real.
+UNET_TINY = {
+    "block_out_channels": (32, 64),
+    "down_block_types": ("DownBlock2D", "CrossAttnDownBlock2D"),
+    "up_block_types": ("CrossAttnUpBlock2D", "UpBlock2D"),
+    "cross_attention_dim": 32,
+    "sample_size": 8,
+}
+TOWER = {
+    "num_hidden_layers": 2,
+    "hidden_size": 32,
+    "num_attention_heads": 2,
+    "intermediate_size": 64,
+}
+TINY = {
+    "gpt2": {"n_layer": 2, "hidden_size": 32, "n_head": 2, "vocab_size": 50, "n_positions": 16},
+    "bert-base": {
+        "num_hidden_layers": 2,
+        "hidden_size": 32,
+        "num_attention_heads": 2,
+        "vocab_size": 120,
+        "max_position_embeddings": 64,
+    },
+    "llama-2-7b": {
+        "num_hidden_layers": 2,
+        "hidden_size": 32,
+        "num_attention_heads": 2,
+        "intermediate_size": 64,
+        "vocab_size": 50,
+        "max_position_embeddings": 16,
+    },
+    "vit-b-16": {
+        "num_hidden_layers": 2,
+        "hidden_size": 32,
+        "num_attention_heads": 2,
+        "image_size": 32,
+        "num_labels": 10,
+    },
+    "sd15-unet": {**UNET_TINY, "attention_head_dim": 2},
+    "sdxl-unet": {
+        **UNET_TINY,
+        "attention_head_dim": (2, 4),
+        "transformer_layers_per_block": (1, 2),
+        "addition_time_embed_dim": 8,
+        "projection_class_embeddings_input_dim": 64,
+    },
+    "resnet50": {
+        "embedding_size": 8,
+        "hidden_sizes": (16, 32),
+        "depths": (1, 2),
+        "num_labels": 10,
+    },
+    "clip-two-tower": {
+        "projection_dim": 16,
+        "logit_scale_init_value": 0.0,
+        "text_config": {
+            **TOWER,
+            "vocab_size": 50,
+            "max_position_embeddings": 16,
+            "eos_token_id": 49,
+            "bos_token_id": 48,
+        },
+        "vision_config": {**TOWER, "image_size": 32, "patch_size": 16},
+    },
+    "sd-vae": {
+        "block_out_channels": (32, 64),
+        "down_block_types": ("DownEncoderBlock2D",) * 2,
+        "up_block_types": ("UpDecoderBlock2D",) * 2,
+        "layers_per_block": 1,
+    },
+    "transformer-50": {
+        "vocab_size": 50,
+        "seq_len": 16,
+        "num_layers": 2,
+        "num_heads": 2,
+        "d_model": 32,
+    },
+    "lstm": {"vocab_size": 50, "d_model": 16, "chunk_len": 8},
+    "resnet1000": {"stage_depths": (1, 1), "base_channels": 4},
+    "unet3d": {"base_channels": 4, "num_levels": 2},
+}
+# What a batch is asked for where the configuration does not say how large an image is.
+ASKED = {"resnet50": {"size": 32}, "sd-vae": {"size": 16}, "unet3d": {"size": 8}}
+
+
+def published_with_loss(name, micro_batch=2, *, asked=None, **changes):
+    """Give a function that builds a published model, small, and its loss on a batch."""
+    sizes = {**TINY[name], **changes}
+
+    def build():
+        model = published.build(name, device="cpu", **sizes)
+        batch = published.batch(name, micro_batch, **(asked or ASKED.get(name, {})), **sizes)
+        return model, lambda: published.loss(name, model, batch)
+
+    return build
+
+
+def publish_tiny(monkeypatch, seq, **sizes):
+    """Add to the catalogue a GPT-2 that is small enough for a test; gives its name."""
+    config = {**published.find("gpt2").config, **sizes}
+    cls = "transformers.GPT2LMHeadModel"
+    model = published.Published("tiny", "causal-lm", 0, cls, "made up", config, seq=seq)
+    monkeypatch.setitem(published.PUBLISHED, "tiny", model)
+    return "tiny"

@@ -6,6 +6,7 @@ import shlex
 from types import SimpleNamespace
 
 import pytest
+from small_models import publish_tiny
 
 from tutorial_lib import memory
 from tutorial_lib.instruments import published
@@ -13,7 +14,6 @@ from tutorial_lib.instruments.training import Recipe
 from tutorial_lib.school import authoring
 from tutorial_lib.school.commands import parser, plan, table
 from tutorial_lib.school.commands.main import run
-from tutorial_lib.school.commands.messages import foreseen, of_own_code, sign_of_life
 from tutorial_lib.school.commands.recipe_options import largest_micro_batch
 from tutorial_lib.units import human_bytes
 
@@ -24,17 +24,7 @@ BOTH = "peak of forward and backward alone"
 def tiny(monkeypatch):
     """A published model that is small enough for a test."""
     sizes = {"n_layer": 2, "n_head": 2, "n_embd": 32, "vocab_size": 64, "n_positions": 32}
-    model = published.Published(
-        "tiny",
-        "causal-lm",
-        0,
-        "transformers.GPT2LMHeadModel",
-        "made up",
-        {**published.find("gpt2").config, **sizes},
-        seq=16,
-    )
-    monkeypatch.setitem(published.PUBLISHED, "tiny", model)
-    return "tiny"
+    return publish_tiny(monkeypatch, 16, **sizes)
 
 
 def report_of(capsys, *words):
@@ -492,14 +482,3 @@ def test_help_is_at_most_80_columns_wide(run_python, command):
     done = run_python("-m", "tutorial_lib", *words)
     assert done.returncode == 0, done.stderr
     assert max(map(len, done.stdout.splitlines())) <= 80
-
-
-def test_an_error_of_no_line_of_the_users_is_left_alone():
-    assert of_own_code(KeyError("x")) is None
-    assert foreseen(ValueError("a sentence")) == "a sentence"
-
-
-def test_work_without_a_terminal_is_one_line(capsys):
-    with sign_of_life("Predicting gpt2"):
-        pass
-    assert capsys.readouterr().err == "Predicting gpt2 ...\n"

@@ -68,7 +68,6 @@ def test_text_batches_refuse_a_window_longer_than_the_text_at_once():
 @pytest.mark.parametrize(
     "make",
     [
-        lambda seed: data.token_batch(4, 16, 50, seed=seed),
         lambda seed: data.image_batch(4, 3, 8, seed=seed),
         lambda seed: next(data.text_batches(4, 16, num_chars=1000, seed=seed)),
     ],
@@ -82,9 +81,6 @@ def test_batches_repeat_with_their_seed_and_leave_the_global_state_alone(make):
 
 
 def test_batches_have_the_shape_and_range_asked_for():
-    tokens = data.token_batch(64, 64, 10)
-    assert tokens.shape == (64, 64)
-    assert set(tokens.flatten().tolist()) == set(range(10))
     images = data.image_batch(8, 3, 32)
     assert images.shape == (8, 3, 32, 32)
     assert abs(images.mean()) < 0.05
@@ -94,8 +90,6 @@ def test_batches_have_the_shape_and_range_asked_for():
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: data.token_batch(0, 4, 10),
-        lambda: data.token_batch(2, 4, 0),
         lambda: data.image_batch(1, 3, -2),
         lambda: data.text_batches(2, 0),
     ],

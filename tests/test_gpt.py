@@ -2,10 +2,9 @@ import math
 
 import pytest
 import torch
-from small_models import maker, num_parameters, num_parameters_of
+from small_models import maker, num_parameters, num_parameters_of, token_batch
 from torch.nn import functional as F
 
-from tutorial_lib.data import token_batch
 from tutorial_lib.models.gpt import GPT
 
 small = maker(GPT)

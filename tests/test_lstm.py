@@ -2,11 +2,10 @@ import math
 
 import pytest
 import torch
-from small_models import maker, num_parameters
+from small_models import maker, num_parameters, token_batch
 from torch import nn
 from torch.nn import functional as F
 
-from tutorial_lib.data import token_batch
 from tutorial_lib.memory import saved
 from tutorial_lib.models.lstm import LSTM
 

@@ -212,6 +212,8 @@ def test_the_input_of_a_plan_is_looked_at():
         planning.solve([], budget_bytes=1)
     with pytest.raises(ValueError, match=r"saved_bytes \(=-1\)"):
         planning.Stage(forward_seconds=1, backward_seconds=1, input_bytes=1, saved_bytes=-1)
+    with pytest.raises(ValueError, match=r"early_stop_seconds \(=4\) is a part of"):
+        replace(equal(1)[0], early_stop_seconds=4)
     with pytest.raises(ValueError, match="skip leads from stage 2 to stage 1"):
         planning.solve(equal(3), budget_bytes=9, skips=[planning.Skip(2, 1, 1)])
     with pytest.raises(ValueError, match="once and in order"):
@@ -392,17 +394,6 @@ def test_an_early_stop_makes_short_segments_cheaper():
     assert (kept.seconds, by_two.seconds, by_one.seconds) == (36, 36 + 10, 36 + 8)
     inside = planning.Plan((stage,) * 4, ((0, (1,)), 2, 3))  # 0 again, then 1 again, in a segment
     assert inside.seconds == 36 + 3 + 3 + 2
-
-
-def test_a_stop_that_is_longer_than_the_forward_is_refused():
-    with pytest.raises(ValueError, match=r"early_stop_seconds \(=4\) is a part of"):
-        planning.Stage(
-            forward_seconds=3,
-            early_stop_seconds=4,
-            backward_seconds=1,
-            input_bytes=1,
-            saved_bytes=1,
-        )
 
 
 # A selective stage keeps less, and its backward holds what it makes again.

@@ -78,9 +78,7 @@ def test_stages_that_keep_matmuls_come_back_as_well(tmp_path):
     assert list(map(type, again.tree)) == list(map(type, found.tree))
     assert Selective in map(type, again.tree)
     assert again.simulation == found.simulation
-    first_name = (tmp_path / "plan.json").read_text().replace('"matmuls"', '"products"')
-    (tmp_path / "plan.json").write_text(first_name)
-    assert planning.Plan.load(tmp_path / "plan.json").calls[1].matmuls == found.calls[1].matmuls > 0
+    assert again.calls[1].matmuls == found.calls[1].matmuls > 0
 
 
 def test_a_plan_that_the_shell_found_trains_in_a_script(tmp_path, run_python):

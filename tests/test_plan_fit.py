@@ -6,9 +6,10 @@ import sys
 from dataclasses import replace
 
 import pytest
+from small_models import publish_tiny
 
 from tutorial_lib import memory
-from tutorial_lib.instruments import figures, planning, published, ranks
+from tutorial_lib.instruments import figures, planning, ranks
 from tutorial_lib.instruments.planning.fitting import predictions
 from tutorial_lib.instruments.training import Recipe
 from tutorial_lib.school.commands.main import run
@@ -20,11 +21,7 @@ SIZES = {"n_layer": 6, "n_embd": 32, "n_head": 2, "vocab_size": 64, "n_positions
 @pytest.fixture
 def tiny(monkeypatch):
     """A published model that is small enough for a test."""
-    config = {**published.find("gpt2").config, **SIZES}
-    cls = "transformers.GPT2LMHeadModel"
-    model = published.Published("tiny", "causal-lm", 0, cls, "made up", config, seq=64)
-    monkeypatch.setitem(published.PUBLISHED, "tiny", model)
-    return "tiny"
+    return publish_tiny(monkeypatch, 64, **SIZES)
 
 
 ONE = {"effective_batch": 2, "precisions": ["bf16"], "optimizers": ["adamw-8bit"]}

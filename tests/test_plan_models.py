@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from plan_models import MODELS, SD_LAYOUT, counted_peak, executed, gradients, of, profiled
+from plan_models import MODELS, SD_LAYOUT, counted_peak, executed, gradients, profiled
 from torch import nn
 
 from tutorial_lib import memory
@@ -73,8 +73,12 @@ def by_level(profile):
 @pytest.mark.weekly
 def test_stable_diffusions_layout_needs_half_of_what_its_blocks_need_recomputed_as_wholes():
     torch.manual_seed(0)
-    model, loss = of("sd15-unet", SD_LAYOUT)()
-    model.train()
+    model = published.build("sd15-unet", device="cpu", **SD_LAYOUT)
+    batch = published.batch("sd15-unet", 4, **SD_LAYOUT)
+
+    def loss():
+        return published.loss("sd15-unet", model, batch)
+
     profile = planning.profile(model, loss, speed=planning.Speed(), selective=True)
     levels = by_level(profile)
     planning.apply(model, levels)

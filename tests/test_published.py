@@ -6,95 +6,13 @@ import warnings
 
 import pytest
 import torch
+from small_models import ASKED, TINY
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from tutorial_lib.instruments import published
 from tutorial_lib.instruments.published import steps
 from tutorial_lib.instruments.published.steps import noised
 
-# A model of each family, small enough to train for real.
-UNET_TINY = {
-    "block_out_channels": (32, 64),
-    "down_block_types": ("DownBlock2D", "CrossAttnDownBlock2D"),
-    "up_block_types": ("CrossAttnUpBlock2D", "UpBlock2D"),
-    "cross_attention_dim": 32,
-    "sample_size": 8,
-}
-TOWER = {
-    "num_hidden_layers": 2,
-    "hidden_size": 32,
-    "num_attention_heads": 2,
-    "intermediate_size": 64,
-}
-TINY = {
-    "gpt2": {"n_layer": 2, "hidden_size": 32, "n_head": 2, "vocab_size": 50, "n_positions": 16},
-    "bert-base": {
-        "num_hidden_layers": 2,
-        "hidden_size": 32,
-        "num_attention_heads": 2,
-        "vocab_size": 120,
-        "max_position_embeddings": 64,
-    },
-    "llama-2-7b": {
-        "num_hidden_layers": 2,
-        "hidden_size": 32,
-        "num_attention_heads": 2,
-        "intermediate_size": 64,
-        "vocab_size": 50,
-        "max_position_embeddings": 16,
-    },
-    "vit-b-16": {
-        "num_hidden_layers": 2,
-        "hidden_size": 32,
-        "num_attention_heads": 2,
-        "image_size": 32,
-        "num_labels": 10,
-    },
-    "sd15-unet": {**UNET_TINY, "attention_head_dim": 2},
-    "sdxl-unet": {
-        **UNET_TINY,
-        "attention_head_dim": (2, 4),
-        "transformer_layers_per_block": (1, 2),
-        "addition_time_embed_dim": 8,
-        "projection_class_embeddings_input_dim": 64,
-    },
-    "resnet50": {
-        "embedding_size": 8,
-        "hidden_sizes": (16, 32),
-        "depths": (1, 2),
-        "num_labels": 10,
-    },
-    "clip-two-tower": {
-        "projection_dim": 16,
-        "logit_scale_init_value": 0.0,
-        "text_config": {
-            **TOWER,
-            "vocab_size": 50,
-            "max_position_embeddings": 16,
-            "eos_token_id": 49,
-            "bos_token_id": 48,
-        },
-        "vision_config": {**TOWER, "image_size": 32, "patch_size": 16},
-    },
-    "sd-vae": {
-        "block_out_channels": (32, 64),
-        "down_block_types": ("DownEncoderBlock2D",) * 2,
-        "up_block_types": ("UpDecoderBlock2D",) * 2,
-        "layers_per_block": 1,
-    },
-    "transformer-50": {
-        "vocab_size": 50,
-        "seq_len": 16,
-        "num_layers": 2,
-        "num_heads": 2,
-        "d_model": 32,
-    },
-    "lstm": {"vocab_size": 50, "d_model": 16, "chunk_len": 8},
-    "resnet1000": {"stage_depths": (1, 1), "base_channels": 4},
-    "unet3d": {"base_channels": 4, "num_levels": 2},
-}
-# What a batch is asked for where the configuration does not say how large an image is.
-ASKED = {"resnet50": {"size": 32}, "sd-vae": {"size": 16}, "unet3d": {"size": 8}}
 WITHOUT_ATTENTION = {"resnet50", "lstm", "resnet1000", "unet3d"}
 
 

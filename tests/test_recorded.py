@@ -195,25 +195,6 @@ def test_what_gpus_measured_is_neither_predicted_nor_emulated(folder, two_rows):
     assert recorded.emulated() == [recorded.load("emulated Tesla T4")] == [ours]
 
 
-def test_the_table_has_predictions_and_what_gpus_measured(folder, two_rows, capsys):
-    assert run_command(["record", "--predict"]) == 0
-    gpu, results = store.Recording("Tesla T4, 14.6 GiB"), run.measured(ROW, CPU)
-    results["report"]["requested_bytes"] = results["report"]["peak_bytes"]
-    gpu.add(folder / "tesla-t4.json", two_rows[0], results)
-    gpu.add(folder / "tesla-t4.json", two_rows[1], {"status": "out of memory"})
-    capsys.readouterr()
-    assert run_command(["record", "--table"]) == 0
-    heads, _, first, second = (
-        [cell.strip() for cell in line.strip("|").split("|")]
-        for line in capsys.readouterr().out.splitlines()
-    )
-    assert len(heads) == len(first) == len(second)
-    seen = dict(zip(heads, first, strict=True))
-    assert seen["step"] == two_rows[0]
-    assert 0.5 < float(seen["Tesla T4: predicted / requested"]) < 1.5
-    assert dict(zip(heads, second, strict=True))["Tesla T4: requested"] == "out of memory"
-
-
 @pytest.fixture(scope="module")
 def table():
     return recorded.load("predicted")

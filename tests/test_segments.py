@@ -2,99 +2,19 @@ import re
 
 import pytest
 import torch
+from small_models import published_with_loss, token_batch, with_loss
 from torch import nn
 
 from tutorial_lib import memory
-from tutorial_lib.data import image_batch, token_batch
-from tutorial_lib.instruments import published, segments
-from tutorial_lib.instruments.published.unet3d import UNet3d, UNet3dConfig
+from tutorial_lib.instruments import segments
+from tutorial_lib.instruments.published.unet3d import UNet3d
 from tutorial_lib.models.gpt import GPT, GPTConfig
-from tutorial_lib.models.lstm import LSTM, LSTMConfig
-from tutorial_lib.models.resnet import ResNet, ResNetConfig
-from tutorial_lib.models.unet import UNet, UNetConfig
-from tutorial_lib.models.vit import ViT, ViTConfig
+from tutorial_lib.models.lstm import LSTM
+from tutorial_lib.models.resnet import ResNet
+from tutorial_lib.models.unet import UNet
+from tutorial_lib.models.vit import ViT
 
 P = 0.2  # dropout everywhere: a recomputation that draws other numbers shows
-HF_GPT2 = {"n_layer": 4, "n_embd": 32, "n_head": 2, "vocab_size": 50, "n_positions": 16}
-HF_BERT = {
-    "num_hidden_layers": 3,
-    "hidden_size": 32,
-    "num_attention_heads": 2,
-    "vocab_size": 120,
-    "max_position_embeddings": 16,
-}
-HF_LLAMA = {**HF_BERT, "intermediate_size": 64, "num_hidden_layers": 4, "attention_dropout": P}
-HF_VIT = {
-    "num_hidden_layers": 3,
-    "hidden_size": 32,
-    "num_attention_heads": 2,
-    "image_size": 32,
-    "num_labels": 10,
-    "hidden_dropout_prob": P,
-}
-HF_UNET = {
-    "block_out_channels": (32, 64),
-    "down_block_types": ("DownBlock2D", "CrossAttnDownBlock2D"),
-    "up_block_types": ("CrossAttnUpBlock2D", "UpBlock2D"),
-    "cross_attention_dim": 32,
-    "attention_head_dim": 2,
-    "sample_size": 8,
-    "dropout": P,
-}
-HF_RESNET = {"embedding_size": 8, "hidden_sizes": (16, 32), "depths": (1, 4), "num_labels": 10}
-TOWER = {"num_hidden_layers": 2, "hidden_size": 32, "num_attention_heads": 2}
-HF_CLIP = {
-    "text_config": {**TOWER, "vocab_size": 50, "max_position_embeddings": 9, "eos_token_id": 49},
-    "vision_config": {**TOWER, "image_size": 32, "patch_size": 16, "attention_dropout": P},
-}
-HF_VAE = {
-    "block_out_channels": (32, 64),
-    "down_block_types": ("DownEncoderBlock2D",) * 2,
-    "up_block_types": ("UpDecoderBlock2D",) * 2,
-    "layers_per_block": 1,
-}
-
-
-def our_gpt():
-    model = GPT(GPTConfig(50, 16, num_layers=5, num_heads=2, d_model=32, dropout=P))
-    return model, lambda: model.loss(token_batch(2, 16, 50))
-
-
-def our_unet():
-    config = UNetConfig(1, 8, (1, 2), 2, attention_levels=(1,), time_dim=16, groups=4, dropout=P)
-    model = UNet(config)
-    images, noise = image_batch(2, 1, 8), image_batch(2, 1, 8, seed=1)
-    return model, lambda: model.loss(images, torch.tensor([3, 800]), noise)
-
-
-def our_vit():
-    model = ViT(ViTConfig(patch_size=4, num_layers=3, num_heads=2, d_model=32, dropout=P))
-    return model, lambda: model.loss(image_batch(2, 1, 8), torch.tensor([3, 8]))
-
-
-def our_resnet():
-    model = ResNet(ResNetConfig(1, stage_depths=(2, 3), base_channels=4, dropout=P))
-    return model, lambda: model.loss(image_batch(2, 1, 8), torch.tensor([3, 8]))
-
-
-def our_lstm():
-    model = LSTM(LSTMConfig(50, d_model=16, chunk_len=4, dropout=P))
-    return model, lambda: model.loss(token_batch(2, 15, 50))
-
-
-def our_unet3d():
-    model = UNet3d(UNet3dConfig(base_channels=4, dropout=P))
-    volumes = image_batch(2, 8, 8).unsqueeze(1)
-    return model, lambda: model.loss(volumes, torch.ones(2, 8, 8, 8, dtype=torch.int64))
-
-
-def of(name, sizes, **asked):
-    def build():
-        model = published.build(name, device="cpu", **sizes)
-        batch = published.batch(name, 2, **asked, **sizes)
-        return model, lambda: published.loss(name, model, batch)
-
-    return build
 
 
 class TupleBlock(nn.Module):
@@ -126,21 +46,21 @@ def tuples():
 
 
 MODELS = {
-    "gpt": our_gpt,
-    "vit": our_vit,
-    "resnet": our_resnet,
-    "lstm": our_lstm,
-    "unet": our_unet,
-    "unet3d": our_unet3d,
+    "gpt": with_loss(GPT, 2, 16, num_layers=5, dropout=P),
+    "vit": with_loss(ViT, 2, 8, patch_size=4, num_layers=3, dropout=P),
+    "resnet": with_loss(ResNet, 2, 8, stage_depths=(2, 3), dropout=P),
+    "lstm": with_loss(LSTM, 2, 15, dropout=P),
+    "unet": with_loss(UNet, 2, 8, blocks_per_level=2, dropout=P),
+    "unet3d": with_loss(UNet3d, 2, 8, num_levels=3, dropout=P),
     "tuples": tuples,
-    "hf-gpt2": of("gpt2", HF_GPT2),
-    "hf-llama": of("llama-2-7b", HF_LLAMA),
-    "hf-bert": of("bert-base", HF_BERT),
-    "hf-vit": of("vit-b-16", HF_VIT),
-    "hf-resnet": of("resnet50", HF_RESNET, size=32),
-    "hf-clip": of("clip-two-tower", HF_CLIP),
-    "hf-unet": of("sd15-unet", HF_UNET),
-    "hf-vae": of("sd-vae", HF_VAE, size=8),
+    "hf-gpt2": published_with_loss("gpt2", n_layer=4),
+    "hf-llama": published_with_loss("llama-2-7b", num_hidden_layers=4, attention_dropout=P),
+    "hf-bert": published_with_loss("bert-base", num_hidden_layers=3),
+    "hf-vit": published_with_loss("vit-b-16", num_hidden_layers=3, hidden_dropout_prob=P),
+    "hf-resnet": published_with_loss("resnet50", depths=(1, 4)),
+    "hf-clip": published_with_loss("clip-two-tower"),
+    "hf-unet": published_with_loss("sd15-unet", dropout=P),
+    "hf-vae": published_with_loss("sd-vae"),
 }
 LEVELS = {"unet", "unet3d", "hf-unet", "hf-vae", "hf-clip"}  # or towers
 WITHOUT_ATTENTION = {"resnet", "lstm", "unet3d", "tuples", "hf-resnet"}
@@ -278,7 +198,7 @@ def test_it_holds_in_eval_and_does_nothing_without_gradients():
 
 
 def test_a_cache_for_generation_is_off_meanwhile_and_on_again_after():
-    model, _ = of("gpt2", {**HF_GPT2, "use_cache": True})()
+    model, _ = published_with_loss("gpt2", use_cache=True)()
     tokens = token_batch(2, 16, 50)
     with segments.applied(model, "attention-only"):
         output = model(tokens, labels=tokens)

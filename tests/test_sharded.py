@@ -14,6 +14,15 @@ def group():
         yield group
 
 
+def stepping(model, optimizer, x):
+    def step():
+        optimizer.zero_grad()
+        model(x).square().mean().backward()
+        optimizer.step()
+
+    return step
+
+
 def fsdp(width, rows):
     import gc
 
@@ -32,12 +41,7 @@ def fsdp(width, rows):
         fully_shard(layer, mesh=mesh)
     optimizer = torch.optim.AdamW(model.parameters(), foreach=False)
     x = torch.randn(rows, width)
-
-    def step():
-        optimizer.zero_grad()
-        model(x).square().mean().backward()
-        optimizer.step()
-
+    step = stepping(model, optimizer, x)
     report = memory.measure(step, model=model, optimizer=optimizer)
     tracker = FSDPMemTracker(model, optimizer)
     tracker.track_inputs((x,))
@@ -80,12 +84,7 @@ def tensor_parallel(width, rows):
     parallelize_module(model, init_device_mesh("cpu", (2,)), plan)
     optimizer = torch.optim.AdamW(model.parameters(), foreach=False)
     x = torch.randn(rows, width)
-
-    def step():
-        optimizer.zero_grad()
-        model(x).square().mean().backward()
-        optimizer.step()
-
+    step = stepping(model, optimizer, x)
     report = memory.measure(step, model=model, optimizer=optimizer)
     saved = memory.saved(lambda: model(x), params_of=model)
     gc.collect()
@@ -153,14 +152,7 @@ def llama_sized(shard):
         else:
             model = nn.parallel.DistributedDataParallel(model)
         optimizer = torch.optim.AdamW(model.parameters(), foreach=False)
-        x = torch.randn(8, 512)
-
-        def step():
-            optimizer.zero_grad()
-            model(x).square().mean().backward()
-            optimizer.step()
-
-        return step, model, optimizer
+        return stepping(model, optimizer, torch.randn(8, 512)), model, optimizer
 
     return make_step
 

@@ -1,6 +1,7 @@
 """Recipes: what is predicted is what is counted, and what cannot be is refused."""
 
 import pytest
+import small_models
 import torch
 
 from tutorial_lib import memory
@@ -9,27 +10,13 @@ from tutorial_lib.instruments.predicting.kernels import cuda_kernels
 from tutorial_lib.instruments.training import Attention, OptimizerName, Precision, Recipe
 from tutorial_lib.instruments.training.adamw_8bit import AdamW8bit
 
-ENCODER = {"num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 2}
-# A model of each family, small enough to train for real.
+WIDTH = {"hidden_size": 64}
 TINY = {
-    "gpt2": {"n_layer": 2, "n_embd": 64, "n_head": 2, "vocab_size": 96, "n_positions": 32},
-    "bert-base": {**ENCODER, "vocab_size": 120, "max_position_embeddings": 32},
-    "llama-2-7b": {
-        **ENCODER,
-        "intermediate_size": 128,
-        "vocab_size": 96,
-        "max_position_embeddings": 32,
-    },
-    "vit-b-16": {**ENCODER, "image_size": 32, "num_labels": 10},
-    "sd15-unet": {
-        "block_out_channels": (32, 64),
-        "down_block_types": ("DownBlock2D", "CrossAttnDownBlock2D"),
-        "up_block_types": ("CrossAttnUpBlock2D", "UpBlock2D"),
-        "layers_per_block": 1,
-        "cross_attention_dim": 32,
-        "attention_head_dim": 2,
-        "sample_size": 8,
-    },
+    "gpt2": {**small_models.TINY["gpt2"], **WIDTH, "vocab_size": 96, "n_positions": 32},
+    "bert-base": {**small_models.TINY["bert-base"], **WIDTH},
+    "llama-2-7b": {**small_models.TINY["llama-2-7b"], **WIDTH, "intermediate_size": 128},
+    "vit-b-16": {**small_models.TINY["vit-b-16"], **WIDTH},
+    "sd15-unet": {**small_models.TINY["sd15-unet"], "layers_per_block": 1},
 }
 CHOICES = [
     ("fp32", "adamw", "none"),
@@ -64,7 +51,7 @@ def test_predicted_is_counted_to_the_byte(model, precision, optimizer, checkpoin
 
 def peaks(optimizer):
     """Peaks without and with checkpointing, of a model that is wide for its batch."""
-    sizes = {**TINY["gpt2"], "n_layer": 4, "n_embd": 128}
+    sizes = {**TINY["gpt2"], "n_layer": 4, "hidden_size": 128}
     return [
         memory.predict(
             Recipe("gpt2", 3, optimizer=optimizer, checkpointing=name, overrides=sizes).make_step

@@ -4,8 +4,6 @@ A chapter ends with `Verdicts(...)`: a table to read, and the same as data in th
 `build` collects that data from all notebooks; the last chapter shows it whole (`court`).
 """
 
-from __future__ import annotations
-
 import csv
 import json
 import re

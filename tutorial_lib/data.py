@@ -5,8 +5,6 @@ library as text. Every random choice here has a generator of its own: the global
 the caller is never read and never moved.
 """
 
-from __future__ import annotations
-
 import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,8 +12,6 @@ from pathlib import Path
 import torch
 from torch import Tensor
 from torch.nn import functional as F
-
-BYTE_VOCAB = 256
 
 
 def digits(size: int | None = None) -> tuple[Tensor, Tensor]:
@@ -117,17 +113,6 @@ def text_batches(
             yield windows[torch.randint(len(windows), (batch,), generator=generator)]
 
     return draw()
-
-
-def token_batch(batch: int, seq: int, vocab: int, seed: int = 0) -> Tensor:
-    """Make random tokens `(batch, seq)`, int64 below `vocab`, the same for the same seed.
-
-    Raises:
-        ValueError: When a size is below 1.
-    """
-    _at_least_one(batch=batch, seq=seq, vocab=vocab)
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randint(vocab, (batch, seq), generator=generator)
 
 
 def image_batch(batch: int, channels: int, size: int, seed: int = 0) -> Tensor:

@@ -4,8 +4,6 @@ A learner on a laptop and one on a large GPU run the same cell. `pick_by_tier` g
 that their machine can hold, so that nothing else in a notebook asks which machine it is on.
 """
 
-from __future__ import annotations
-
 import contextlib
 import enum
 import os
@@ -94,7 +92,7 @@ def describe(device: torch.device | str) -> str:
 
 
 def total_bytes(device: torch.device | str) -> int | None:
-    """Give the memory of a GPU in bytes; `None` where nothing says how much there is."""
+    """Memory of a GPU in bytes; `None` where nothing says how much there is."""
     device = torch.device(device)
     if device.type != "cuda":
         return None
@@ -246,7 +244,7 @@ def memory_limit(device: torch.device | str, limit_bytes: int) -> Iterator[None]
 
 
 def versions() -> dict[str, str]:
-    """Give the versions that a measured number depends on.
+    """Versions that a measured number depends on.
 
     Returns:
         Python and torch, and transformers and diffusers when they are already imported.

@@ -1,7 +1,5 @@
 """A learner's guess, shown beside what was measured; ten questions, asked first and last."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from contextlib import suppress
@@ -35,7 +33,7 @@ def beside(guess: Any, seen: float) -> str:
 
 
 def questions() -> list[dict[str, str]]:
-    """Give the ten questions of chapters 00 and 16: three choices, the answer, and its claim."""
+    """Ten questions of chapters 00 and 16: three choices, the answer, and its claim."""
     found: list[dict[str, str]] = json.loads(QUESTIONS.read_text("utf-8"))
     return found
 

@@ -5,8 +5,6 @@ the graph still there. What a program does then can be tried out on a laptop: st
 as they are made, and the operation that would exceed the cap raises what a GPU would raise.
 """
 
-from __future__ import annotations
-
 import contextlib
 import weakref
 from collections.abc import Callable, Iterable, Iterator

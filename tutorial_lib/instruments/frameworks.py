@@ -3,8 +3,6 @@
 Nothing here imports a framework until it is asked to.
 """
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import importlib

@@ -55,15 +55,14 @@ class AllocatorReading:
 
 
 @contextlib.contextmanager
-def snapshot(path: Path, *, max_entries: int = 100_000) -> Iterator[None]:
+def snapshot(path: Path) -> Iterator[None]:
     """Record the CUDA allocator's history in the `with` block, and write it to a file.
 
     It is written when the block ends in an error too, such as an `OutOfMemoryError`. It opens in
     https://docs.pytorch.org/memory_viz, in the browser alone.
 
     Args:
-        path: File to write, a pickle.
-        max_entries: Most events that are kept.
+        path: File to write, a pickle; it holds the last 100,000 events at most.
 
     Raises:
         RuntimeError: Without a GPU: on a CPU there is no such history.
@@ -73,7 +72,7 @@ def snapshot(path: Path, *, max_entries: int = 100_000) -> Iterator[None]:
             "a snapshot is the CUDA allocator's, and there is no GPU here: "
             "report.figure() and report.timeline show the same of a step on a CPU."
         )
-    private_torch.record_allocations(max_entries=max_entries)
+    private_torch.record_allocations(max_entries=100_000)
     try:
         yield
     finally:

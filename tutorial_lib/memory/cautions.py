@@ -1,7 +1,5 @@
 """Warnings about readings that mislead: no training step was run, or the steps differ."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -104,7 +102,7 @@ class StepsSeen:
         )
 
     def peaks(self, report: StepMemory) -> list[int]:
-        """Give the most bytes held in each of the measured steps, from the timeline of all."""
+        """Most bytes held in each of the measured steps, from the timeline of all."""
         totals = [sum(point.values()) for point in report.curve()]
         begins = [0, *(end + 1 for end in self._ends)]
         return [

@@ -1,7 +1,5 @@
 """The line of the user's code that is at work: none of PyTorch's, Python's or ours."""
 
-from __future__ import annotations
-
 import linecache
 import sysconfig
 import traceback

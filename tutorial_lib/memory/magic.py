@@ -1,7 +1,5 @@
 """`%%memory`: the report of a notebook cell, after `%load_ext tutorial_lib`."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from torch import nn

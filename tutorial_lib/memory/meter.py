@@ -1,7 +1,5 @@
 """The meter of a training step's memory: exact on a CPU, on a GPU with the allocator's peak too."""
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import time
@@ -85,7 +83,7 @@ def measure(
             warnings.warn(text, MeterWarning, stacklevel=2)
         device = _device_of(model, optimizer)
         times = 0 if devices.is_emulated(device) else repeats
-        report.step_seconds = [_timed(step, device) for _ in range(times)]
+        report.step_seconds = [timed(step, device) for _ in range(times)]
         if flops:
             with flop_counter() as counter:
                 step()
@@ -249,7 +247,8 @@ def _undone_on_error(model: nn.Module | None, optimizer: Optimizer | None) -> It
         raise
 
 
-def _timed(step: Callable[[], Any], device: torch.device) -> float:
+def timed(step: Callable[[], Any], device: torch.device) -> float:
+    """Seconds of a step, all that its device has to do included."""
     devices.synchronize(device)
     start = time.perf_counter()
     step()

@@ -5,8 +5,6 @@ Each name says the file of PyTorch 2.13 that it was read in, and has a test in
 `instruments` needs of the kind stands in `instruments/private_torch`.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -72,7 +70,7 @@ def storage_key(storage: torch.UntypedStorage) -> int:
 
 
 def storage_keys(tensors: Sequence[Tensor]) -> list[int]:
-    """Give `storage_key` of each tensor's storage; 0 where it has none, as sparse ones."""
+    """`storage_key` of each tensor's storage; 0 where it has none, as sparse ones."""
     try:
         return [tensor.untyped_storage()._cdata for tensor in tensors]
     except NotImplementedError:

@@ -113,6 +113,6 @@ class MemoryReport(StepMemory):
 
 
 def as_data(report: MemoryReport) -> dict[str, Any]:
-    """Give the report as plain data, without its timeline."""
+    """Report as plain data, without its timeline."""
     data: dict[str, Any] = json.loads(report.to_json(timeline=False))
     return data

@@ -1,7 +1,5 @@
 """Saved tensors: what autograd keeps between forward and backward, counted tensor by tensor."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass

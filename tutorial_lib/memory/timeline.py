@@ -3,8 +3,6 @@
 Figures draw it; `memory.MemoryReport` is this, printed, drawn and saved.
 """
 
-from __future__ import annotations
-
 import itertools
 import statistics
 from dataclasses import dataclass, field
@@ -121,7 +119,7 @@ class StepMemory:
         return max(self.phases.get("forward", 0), self.phases.get("backward", 0))
 
     def curve(self) -> list[dict[str, int]]:
-        """Give the bytes held at each tick, by category.
+        """Bytes held at each tick, by category.
 
         Returns:
             One dict a tick, from 0 on.

@@ -5,8 +5,6 @@ its number of parameters. Shapes in comments: B batch, T sequence, H heads, D he
 C = H * D the model width, V vocabulary.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 
@@ -174,7 +172,7 @@ class GPT(nn.Module):
         return logits
 
     def loss(self, tokens: Tensor) -> Tensor:
-        """Give the mean cross-entropy of guessing each next token of `(B, T)`, a scalar.
+        """Mean cross-entropy of guessing each next token of `(B, T)`, a scalar.
 
         Raises:
             ValueError: When there is no next token to guess, with fewer than two in a sequence.

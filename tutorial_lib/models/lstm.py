@@ -6,8 +6,6 @@ between chunks: gradients flow through the whole text. Shapes in comments: B bat
 S steps in a chunk, L layers, C width of the model, V vocabulary.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch
@@ -135,7 +133,7 @@ class LSTM(nn.Module):
         return logits, (hidden, cell)
 
     def loss(self, tokens: Tensor, state: State | None = None) -> Tensor:
-        """Give the mean cross-entropy of guessing each next token of `(B, T)`, a scalar.
+        """Mean cross-entropy of guessing each next token of `(B, T)`, a scalar.
 
         Args:
             tokens: At least two in a sequence.

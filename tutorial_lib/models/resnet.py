@@ -6,8 +6,6 @@ the next one untouched. `ResNetConfig(stage_depths=(111, 111, 111))` is their Re
 in comments: B batch, C channels, H height, W width.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from torch import Tensor, nn
@@ -119,7 +117,7 @@ class ResNet(nn.Module):
         return logits
 
     def loss(self, images: Tensor, labels: Tensor) -> Tensor:
-        """Give the mean cross-entropy of guessing the labels `(B,)`, a scalar.
+        """Mean cross-entropy of guessing the labels `(B,)`, a scalar.
 
         Raises:
             ValueError: As in `forward`.

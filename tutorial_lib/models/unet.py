@@ -5,8 +5,6 @@ leaving a skip; one block at the bottom; residual blocks on the way up, each tak
 in comments: B batch, C channels, H height, W width, E width of the time embedding.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 
@@ -246,7 +244,7 @@ def embed_time(t: Tensor, dim: int) -> Tensor:
 
 
 def signal_left() -> Tensor:
-    """Give the share of the signal's variance that is left at each time, `(NUM_TIMESTEPS,)`.
+    """Share of the signal's variance that is left at each time, `(NUM_TIMESTEPS,)`.
 
     Source:
         Ho et al. (2020), section 4: alpha-bar of betas from 1e-4 to 0.02 in equal steps.

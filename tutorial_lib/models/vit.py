@@ -6,8 +6,6 @@ has its number of parameters. Shapes in comments: B batch, P patches, T = P + 1 
 the model.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch
@@ -115,7 +113,7 @@ class ViT(nn.Module):
         return logits
 
     def loss(self, images: Tensor, labels: Tensor) -> Tensor:
-        """Give the mean cross-entropy of guessing the labels `(B,)`, a scalar.
+        """Mean cross-entropy of guessing the labels `(B,)`, a scalar.
 
         Raises:
             ValueError: As in `forward`.

@@ -1,7 +1,5 @@
 """The base of all figures: one that says in words what it shows, colours, legends."""
 
-from __future__ import annotations
-
 import base64
 import io
 from collections.abc import Mapping, Sequence
@@ -93,7 +91,7 @@ def new_figure(title: str, *, height: float) -> tuple[CourseFigure, Axes]:
 
 
 def fill(category: str) -> dict[str, Any]:
-    """Give the colour and hatch of a memory category, as a patch takes them."""
+    """Colour and hatch of a memory category, as a patch takes them."""
     color, hatch = COLORS[category], HATCHES[category]
     return {"facecolor": color, "hatch": hatch, "edgecolor": "#222222", "linewidth": 0.5}
 

@@ -1,7 +1,5 @@
 """Figures of images and of networks for images: rows of small pictures, bars to both sides."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,16 +9,13 @@ from tutorial_lib.plots.base import CourseFigure, fill, new_figure
 from tutorial_lib.units import binary_unit, human_bytes
 
 
-def image_rows(
-    rows: Mapping[str, Sequence[Any]], *, title: str = "", limits: tuple[float, float] = (-1, 1)
-) -> CourseFigure:
-    """Draw rows of grey images, each row with its name.
+def image_rows(rows: Mapping[str, Sequence[Any]], *, title: str = "") -> CourseFigure:
+    """Draw rows of grey images, each row with its name. Black is -1, and white is 1.
 
     Args:
         rows: Name of each row; its images, `(height, width)` or `(1, height, width)`, of any
             number that NumPy can read. All images are of one size.
         title: Words above them.
-        limits: The values that are black and white.
 
     Raises:
         ValueError: When a row has no image, or an image is of another size.
@@ -38,13 +33,13 @@ def image_rows(
     # A white margin of an eighth to the right and below, so that images stand apart.
     gap_y, gap_x = max(1, height // 8), max(1, width // 8)
     shape = (len(rows) * (height + gap_y), longest * (width + gap_x))
-    sheet = np.full(shape, limits[1], dtype=np.float64)
+    sheet = np.ones(shape)
     for row, images in enumerate(pictures.values()):
         for column, image in enumerate(images):
             top, left = row * (height + gap_y), column * (width + gap_x)
             sheet[top : top + height, left : left + width] = image
     figure, axes = new_figure(title, height=0.5 + 6.5 * sheet.shape[0] / sheet.shape[1])
-    axes.imshow(sheet, cmap="gray", vmin=limits[0], vmax=limits[1], interpolation="nearest")
+    axes.imshow(sheet, cmap="gray", vmin=-1, vmax=1, interpolation="nearest")
     middles = [row * (height + gap_y) + height / 2 for row in range(len(rows))]
     axes.set_yticks(middles, list(rows), fontsize=9)
     axes.set_xticks([])
@@ -56,26 +51,19 @@ def image_rows(
     return figure
 
 
-def opposite_bars(
-    parts: Mapping[str, Mapping[str, int]],
-    *,
-    left: str = "parameters",
-    right: str = "activations",
-    title: str = "",
-) -> CourseFigure:
-    """Draw the bytes of a network's parts to both sides, in the order in which they run.
+def opposite_bars(parts: Mapping[str, Mapping[str, int]], *, title: str = "") -> CourseFigure:
+    """Draw parameters and activations of a network's parts to both sides, in the order they run.
 
     Each side has a scale of its own: it is the two shapes that are compared.
 
     Args:
         parts: Name of each part, first to run first; its bytes by category.
-        left: The category to the left.
-        right: The category to the right.
         title: Words above it.
 
     Raises:
         ValueError: When no part has any bytes of a side.
     """
+    left, right = "parameters", "activations"
     sides = {side: [part.get(side, 0) for part in parts.values()] for side in (left, right)}
     for side, sizes in sides.items():
         if max(sizes, default=0) <= 0:

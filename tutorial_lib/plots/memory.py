@@ -1,7 +1,5 @@
 """Figures of memory: one step over time, ledgers side by side, growth with one quantity."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Figures of autograd's tape: what forward saves, backward reads, and how long a tensor lives."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -84,7 +82,7 @@ def _draw(axes: Axes, bars: list[tuple[Life, Row]], report: StepMemory) -> None:
 
 
 def _bars(report: StepMemory) -> Iterator[tuple[Life, Row]]:
-    """Give the lives to draw, in order of birth, each with its row."""
+    """Lives to draw, in order of birth, each with its row."""
     rows: list[Row] = []
     written: dict[tuple[str, int], list[tuple[int, str]]] = {}  # its places and their modules
     head = 0  # of the tape, while a part of it is written again

@@ -1,7 +1,5 @@
 """Figures of training: curves of a run, and whose loss depends on which sample."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

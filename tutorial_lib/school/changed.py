@@ -49,7 +49,7 @@ def changed_files(root: Path, since: str = "HEAD") -> list[str]:
 
 
 def pytest_runs(root: Path, files: Iterable[str]) -> list[list[str]]:
-    """Give the arguments of the pytest runs that some changed files concern.
+    """Arguments of the pytest runs that some changed files concern.
 
     A module's tests are the file that has its name and those that import it by its name; an
     exercise's are its wrong answers and its lab's file. A notebook is executed.

@@ -5,8 +5,6 @@ cells that they need. On an emulated card all values are zeros and nothing is ti
 that looks at either may fail rightly: such cells are named apart, with their error.
 """
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

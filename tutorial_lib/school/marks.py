@@ -4,8 +4,6 @@ A mark is the first line of a code cell: `# exercise 3.2`, `# check 3.2 (2 point
 `# hidden check 3.2 (1 point)`, `# needs jax, flax`. Builder, grader and nbval's runs read it here.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass

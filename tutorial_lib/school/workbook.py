@@ -52,7 +52,7 @@ def update(root: Path) -> list[str]:
 
 
 def merge(old: list[Cell], new: list[Cell]) -> tuple[list[Cell], list[str]]:
-    """Give the course's new cells, with what the learner changed in the old ones.
+    """Cells of the course as it is now, with what the learner changed in the old ones.
 
     Returns:
         The cells, and a sentence for each one that both sides changed.

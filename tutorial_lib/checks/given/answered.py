@@ -1,7 +1,5 @@
 """What an answer returned, taken apart; a CheckError says what came instead of what was wanted."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -6,8 +6,6 @@ fresh data. So only a step that needs little memory passes. A grader on Linux ho
 notebook does not, since it would limit the learner's own process.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any

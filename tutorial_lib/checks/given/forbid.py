@@ -5,8 +5,6 @@ and whenever, a call of it is refused. A notebook gets the code back when the ch
 process of a graded answer never does, and there it is gone before any line of the answer runs.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import importlib

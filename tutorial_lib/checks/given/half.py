@@ -4,8 +4,6 @@ In a notebook it runs in place. A grader runs it in the answer's own process, wh
 the check is, and only plain data comes back to be judged.
 """
 
-from __future__ import annotations
-
 import inspect
 import re
 import types

@@ -1,7 +1,5 @@
 """What the halves that run an answer look at: gradients, rows, peaks, errors."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any

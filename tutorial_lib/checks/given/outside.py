@@ -5,8 +5,6 @@ gives its own counts. Where an answer is graded, each report leaves the process 
 runs, and the judge reads the counts that came instead of those that the process claims.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 COUNTS = "counted outside"

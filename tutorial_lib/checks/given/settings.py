@@ -1,7 +1,5 @@
 """The settings under which both halves of a check run, whatever the notebook has set."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import random

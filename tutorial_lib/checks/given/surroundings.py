@@ -1,7 +1,5 @@
 """What a call must leave as it came: noted before it, compared after it."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Plain data: what passes between an answer's process and the judge's, and what a refusal is."""
 
-from __future__ import annotations
-
 import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ and metered. A fault's number is the meter's number for the model that the fault
 same one untied, unfrozen, in float32).
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable
 

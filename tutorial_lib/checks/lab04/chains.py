@@ -83,10 +83,10 @@ AT_THE_END: dict[str, type[Costs]] = {
 }
 
 
-def in_segments(count: int, length: int, *, last_kept: bool = True) -> Tree:
-    """Give the tree of segments of one length, the last of which may be shorter."""
+def in_segments(count: int, length: int) -> Tree:
+    """Give the tree of segments of one length; the last, which may be shorter, is kept."""
     parts = [tuple(range(at, min(at + length, count))) for at in range(0, count, length)]
-    return (*parts[:-1], *parts[-1]) if last_kept else tuple(parts)
+    return (*parts[:-1], *parts[-1])
 
 
 def read_tree(value: Any, count: int, name: str = "the tree") -> Tree:

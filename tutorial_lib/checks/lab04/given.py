@@ -1,7 +1,5 @@
 """The chains and layers of lab 04, and the halves that run its answers."""
 
-from __future__ import annotations
-
 import sys
 import time
 from collections.abc import Callable

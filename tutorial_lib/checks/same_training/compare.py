@@ -1,7 +1,5 @@
 """Two training steps, one result: the check that finds silent bugs of a training loop."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """How two calls of a training step differ: part by part, in words, the first cause first."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Records of what each update of a training leaves, for `same_training` to compare."""
 
-from __future__ import annotations
-
 import copy
 import math
 from collections.abc import Callable, Iterator, Mapping

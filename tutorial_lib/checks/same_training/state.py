@@ -1,7 +1,5 @@
 """What there is of a training to compare: named leaves, their sizes, and random states."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator, Mapping
 from typing import Any

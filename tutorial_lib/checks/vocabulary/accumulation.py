@@ -1,7 +1,5 @@
 """Accumulated gradients: a window's micro-batches, their weights, and the faults of a loop."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -92,10 +90,8 @@ def faults(
     yield OLD_GRADIENT, change(window.mean + 1)
 
 
-def expect_gradient(
-    seen: Tensor, wanted: Tensor, faults: expect.Faults, where: str = "", like: str = "the window"
-) -> None:
-    """Expect the gradient of a whole window, or of something like it; `where` says which update."""
+def expect_gradient(seen: Tensor, wanted: Tensor, faults: expect.Faults, where: str = "") -> None:
+    """Expect the gradient of a whole window; `where` says which update."""
     if not bool(torch.isfinite(seen).all()):
         raise CheckError(f"{where}a gradient is nan or infinite: was there a division by nothing?")
 
@@ -108,9 +104,9 @@ def expect_gradient(
             )
         ratio = float(seen.norm() / wanted.norm())
         return (
-            f"the gradient is off by {error:.2g} times the norm of "
-            f"that of {like} ({ratio:.4g} times as long, with cosine {_cosine(seen, wanted):.4f}), "
-            "and it is none of the usual faults. Write the sum down for two micro-batches."
+            f"the gradient is off by {error:.2g} times the norm of that of the window "
+            f"({ratio:.4g} times as long, with cosine {_cosine(seen, wanted):.4f}), and it "
+            "is none of the usual faults. Write the sum down for two micro-batches."
         )
 
     expect.close(seen, wanted, faults, otherwise=otherwise, where=where)

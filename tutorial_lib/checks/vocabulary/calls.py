@@ -1,7 +1,5 @@
 """The arguments with which a check calls an answer, so that a learner can make the call as well."""
 
-from __future__ import annotations
-
 import importlib
 import pkgutil
 from collections.abc import Callable, Mapping

@@ -1,7 +1,5 @@
 """The judge of the memory exam (see `given.exam`)."""
 
-from __future__ import annotations
-
 import random
 
 from tutorial_lib.checks.given.exam import ALLOWED_BYTES, DEPTH, NUM_BLOCKS, WIDTH, make

@@ -5,8 +5,6 @@ halves run in place. A grader puts a `RemoteAnswer` where the learner's function
 half happens in another process, and only plain data comes back to be judged.
 """
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import json

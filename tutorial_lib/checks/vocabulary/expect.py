@@ -4,8 +4,6 @@ A fault is a pair: what to tell the learner, and the value that this fault gives
 iterable, best from a generator function: then none is computed where the value is right.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -135,18 +133,18 @@ def peak_at_most(seen: Any, allowed: float, words: Callable[[int], str], where: 
         raise CheckError(f"{where}{words(peak)}")
 
 
-def unchanged(result: Result, messages: Mapping[str, str] = MESSAGES, key: str = "changed") -> None:
+def unchanged(result: Result, messages: Mapping[str, str] = MESSAGES) -> None:
     """Expect that nothing was found changed; messages are other words for some of `MESSAGES`."""
-    for name in changes(result, key):
+    for name in changes(result):
         raise CheckError(messages.get(name, MESSAGES[name]))
 
 
-def changes(result: Result, key: str = "changed") -> list[str]:
+def changes(result: Result) -> list[str]:
     """Read from a result the names of what was found changed."""
-    names = result.get(key)
+    names = result.get("changed")
     if isinstance(names, list) and all(isinstance(n, str) and n in MESSAGES for n in names):
         return names
-    raise CheckError(f"{key}: a list of names is wanted, and {type(names).__name__} came.")
+    raise CheckError(f"changed: a list of names is wanted, and {type(names).__name__} came.")
 
 
 def refuses(said: Any, kind: type[Exception], reason: str, names: Sequence[int | str] = ()) -> None:

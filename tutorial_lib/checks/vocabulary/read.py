@@ -1,7 +1,5 @@
 """Typed values out of a result; a CheckError says what stood there instead."""
 
-from __future__ import annotations
-
 import math
 import operator
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Figures of comparisons: with published numbers, and of all that fits a budget."""
 
-from __future__ import annotations
-
 import itertools
 import statistics
 from collections.abc import Mapping, Sequence

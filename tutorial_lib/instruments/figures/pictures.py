@@ -1,7 +1,5 @@
 """Pictures of ideas: models and cards by year, what one update sees."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Figures of plans: what is kept and recomputed, at what price; and who holds memory."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 

@@ -1,7 +1,5 @@
 """Pictures of several ranks: who holds which part, and a pipeline's timetable."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 from matplotlib.patches import Rectangle

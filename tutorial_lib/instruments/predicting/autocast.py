@@ -4,8 +4,6 @@ Autocast has one list of operations for each kind of device. The CPU's differs f
 it the type, and so the bytes, of what a step saves.
 """
 
-from __future__ import annotations
-
 import contextlib
 import warnings
 from collections.abc import Callable, Iterator

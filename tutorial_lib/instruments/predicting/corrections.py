@@ -5,8 +5,6 @@ that, or lay them out in another order, so that a later operation copies or need
 running operations for real and on fake tensors and comparing every storage.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any
 
@@ -137,7 +135,7 @@ def _not_shrunk(out: Tensor, one: Tensor, other: Tensor) -> Tensor:
 
 
 def _lstm_workspace(kernels: str, x: Tensor, hidden: int) -> int:
-    """Give the bytes that one layer of an LSTM keeps from forward to backward.
+    """Bytes that one layer of an LSTM keeps from forward to backward.
 
     Source:
         For a CPU the parts of oneDNN's `src/cpu/rnn/rnn_utils.cpp`, each in whole pages; exact for

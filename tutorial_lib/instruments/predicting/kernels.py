@@ -9,8 +9,6 @@ What each rule says is shown by `test_predicted_kernels_save_what_a_cuda_build_s
 tests/test_emulated.py: PyTorch's CUDA build (2.13), on an emulated card, saves the same bytes.
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any

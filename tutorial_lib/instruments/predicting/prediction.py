@@ -1,7 +1,5 @@
 """Prediction of a training step's memory without allocating it: the same meter, on fake tensors."""
 
-from __future__ import annotations
-
 import contextlib
 import sys
 import traceback

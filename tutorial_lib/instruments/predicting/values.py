@@ -5,8 +5,6 @@ a list of drop rates, an attention mask is asked whether it hides anything, a lo
 `Values` computes what is small and follows from constants, and gives a stand-in for the rest.
 """
 
-from __future__ import annotations
-
 import sys
 import traceback
 import weakref
@@ -142,7 +140,7 @@ class Values(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._known.pop(_key(tensor), None)
 
     def _value(self, tensor: Tensor, *, zeros: bool = False) -> Tensor:
-        """Give a tensor's values, or a stand-in for them; no mode may be active."""
+        """Values of a tensor, or a stand-in for them; no mode may be active."""
         if not is_fake(tensor):
             return tensor
         shape, dtype = tuple(tensor.shape), tensor.dtype

@@ -4,8 +4,6 @@ An A100's, where it depends on the card. `tests/test_emulated_rows.py` holds the
 against what PyTorch's own allocator was asked for.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any
 
@@ -20,7 +18,7 @@ _SUMS = {torch.ops.aten.sum.dim_IntList, torch.ops.aten.mean.dim}
 
 
 def workspace_bytes(func: Any, args: tuple[Any, ...]) -> int:
-    """Give the bytes that an operation's kernel needs on a GPU, beside arguments and result."""
+    """Bytes that an operation's kernel needs on a GPU, beside arguments and result."""
     if func in _SUMS:
         return _of_a_sum(args[0], args[1])
     if func is operations.SOFTMAX_BACKWARD:
@@ -35,7 +33,7 @@ def workspace_bytes(func: Any, args: tuple[Any, ...]) -> int:
 
 
 def _of_flash_backward(query: Tensor, key: Tensor) -> int:
-    """Give `softmax_d` and `dq_accum` in float32, and keys and values for each head of a group.
+    """`softmax_d` and `dq_accum` in float32, and keys and values for each head of a group.
 
     Source:
         `mha_bwd` in aten/src/ATen/native/transformers/cuda/flash_attn/flash_api.cpp (2.13).
@@ -48,7 +46,7 @@ def _of_flash_backward(query: Tensor, key: Tensor) -> int:
 
 
 def _of_a_sum(tensor: Tensor, dims: list[int] | None) -> int:
-    """Give the partial sums of a reduction that several blocks share.
+    """Partial sums of a reduction that several blocks share.
 
     A bias's gradient is one. Where neighbours in memory are added up, the bytes are few.
 
@@ -76,7 +74,7 @@ def _of_a_sum(tensor: Tensor, dims: list[int] | None) -> int:
 
 
 def _block(dim0: int, dim1: int, most: int) -> tuple[int, int]:
-    """Give width and height of a block of threads (`set_block_dimension`)."""
+    """Width and height of a block of threads (`set_block_dimension`)."""
     wide, high = (2 ** (min(max(dim, 1), most).bit_length() - 1) for dim in (dim0, dim1))
     height = min(high, most // min(wide, 32))
     return min(wide, most // height), height

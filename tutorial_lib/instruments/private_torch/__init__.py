@@ -7,14 +7,12 @@ Each name says the file of PyTorch 2.13 that it was read in, and has a test in
 `tests/test_private_torch.py` that says what no longer works when a release moves it.
 """
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 from collections.abc import Callable
 from typing import Any
 
-from torch import Tensor, nn
+from torch import Tensor
 
 # torch/_prims_common/__init__.py: the memory format that a kernel chooses for its result.
 from torch._prims_common import suggest_memory_format
@@ -77,24 +75,12 @@ def without_modes() -> contextlib.AbstractContextManager[Any]:
 
 
 def policy_of(context: Any) -> Callable[..., Any] | None:
-    """Give the policy that a selective checkpoint's context asks; None for any other context.
+    """Policy that a selective checkpoint's context asks; None for any other context.
 
     `policy_fn` of `_CachingTorchDispatchMode`: torch/utils/checkpoint.py.
     """
     policy: Callable[..., Any] | None = getattr(context, "policy_fn", None)
     return policy
-
-
-def checkpoint_modules(model: nn.Module, chosen: Callable[[nn.Module], bool]) -> None:
-    """Wrap the chosen modules of a model in PyTorch's own checkpoint.
-
-    torch/distributed/algorithms/_checkpoint/checkpoint_wrapper.py.
-    """
-    from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import (
-        apply_activation_checkpointing,
-    )
-
-    apply_activation_checkpointing(model, check_fn=chosen)
 
 
 # ---- the compiler ----

@@ -4,8 +4,6 @@ Each name says the file of PyTorch 2.13 that it was read in, and has a test in
 `tests/test_private_torch.py`.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 from collections.abc import Callable
@@ -51,7 +49,7 @@ def below_cpu_autocast() -> contextlib.AbstractContextManager[Any]:
 
 
 def overload_name(operation: Any) -> str:
-    """Give the overload of an operation, as `dim_IntList` (`_overloadname`: torch/_ops.py)."""
+    """Overload of an operation, as `dim_IntList` (`_overloadname`: torch/_ops.py)."""
     name: str = operation._overloadname
     return name
 
@@ -116,7 +114,7 @@ def efficient_attention(*args: Any, **settings: Any) -> Tensor:
 
 
 def grouped_matmul() -> Any:
-    """Give the matmul of several groups of rows, each with its matrix (native_functions.yaml)."""
+    """Matmul of several groups of rows, each with its matrix (native_functions.yaml)."""
     return torch.ops.aten._grouped_mm.default
 
 

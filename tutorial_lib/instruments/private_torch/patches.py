@@ -6,8 +6,6 @@ name says the file of PyTorch 2.13 that it was read in, and has a test in
 tensors that it is called with.
 """
 
-from __future__ import annotations
-
 import contextlib
 import importlib.util
 from collections.abc import Iterator
@@ -21,7 +19,7 @@ Patch = contextlib.AbstractContextManager[Any]
 
 
 def fake_store() -> Any:
-    """Give the store of the `fake` backend, whose import makes that backend known.
+    """Store of the `fake` backend, whose import makes that backend known.
 
     torch/testing/_internal/distributed/fake_pg.py. What collectives do with fake tensors is in
     torch/distributed/_meta_registrations.py, or before 2.11 in _tools/fake_collectives.py.

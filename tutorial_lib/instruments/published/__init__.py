@@ -9,8 +9,6 @@ All of it also works under `FakeTensorMode`, where whole training steps can be p
     published.loss("gpt2", model, batch).backward()
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator
 from typing import Any

@@ -3,8 +3,6 @@
 `steps.batch` fills in the order; each function here makes the tensors, on the CPU.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -33,7 +31,7 @@ class Order:
     generator: torch.Generator
 
     def config(self, key: str) -> Any:
-        """Give a field of the model's configuration, `None` when it has no such field."""
+        """Field of the model's configuration, `None` when it has no such field."""
         return config_value(self.model, self.overrides, key)
 
     @property

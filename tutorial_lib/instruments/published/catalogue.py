@@ -3,8 +3,6 @@
 The numbers of parameters are published facts; a test builds each model and counts.
 """
 
-from __future__ import annotations
-
 import difflib
 from typing import Any
 

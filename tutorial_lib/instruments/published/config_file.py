@@ -3,8 +3,6 @@
 No code and no weights of a repository are read, only this one file.
 """
 
-from __future__ import annotations
-
 import difflib
 import functools
 import importlib

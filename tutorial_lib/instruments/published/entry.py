@@ -1,7 +1,5 @@
 """One entry of the catalogue: a published model, or one that a configuration file describes."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal

@@ -3,8 +3,6 @@
 Each has its own way to say what a model's configuration is and to build a model from it.
 """
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import difflib
@@ -68,7 +66,7 @@ def full_config(model: Published, overrides: Mapping[str, Any]) -> dict[str, Any
 
 
 def config_value(model: Published, overrides: Mapping[str, Any], key: str) -> Any:
-    """Give one field of a model's configuration, be it published, overridden or a default.
+    """One field of a model's configuration, be it published, overridden or a default.
 
     Args:
         model: Whose.
@@ -130,7 +128,7 @@ def _our_config(model: Published) -> Any:
 
 
 def _fields(model: Published) -> tuple[dict[str, Any], dict[str, str]]:
-    """Give the fields of a configuration with their defaults, and their other names."""
+    """Fields of a configuration with their defaults, and their other names."""
     with quiet():
         cls = class_of(model)
         if _library(model) == "diffusers":

@@ -5,8 +5,6 @@ batch = steps.batch("gpt2", 2, seq=128)
 steps.loss("gpt2", model, batch).backward()
 """
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 from collections.abc import Callable, Iterator
@@ -71,7 +69,7 @@ def batch(
 
 
 def loss(name: str | Published, model: nn.Module, batch: Batch) -> Tensor:
-    """Give the loss that a published model is really trained with, a scalar.
+    """Loss that a published model is really trained with, a scalar.
 
     Next token for GPT-2, Llama and LSTM, masked tokens for BERT, classes for ViT and ResNet and,
     of voxels, for the U-Net of volumes; for the U-Nets of diffusers the mean squared error of the

@@ -5,8 +5,6 @@ convolutions are padded, so that the answer has the size of the volume. Shapes i
 batch, C channels, D depth, H height, W width, K classes.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch
@@ -109,7 +107,7 @@ class UNet3d(nn.Module):
         return logits
 
     def loss(self, volumes: Tensor, labels: Tensor) -> Tensor:
-        """Give the mean cross-entropy over the voxels that have a label, a scalar.
+        """Mean cross-entropy over the voxels that have a label, a scalar.
 
         Args:
             volumes: As in `forward`.

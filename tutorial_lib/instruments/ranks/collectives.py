@@ -1,7 +1,5 @@
 """Collectives between ranks, counted: calls and bytes of each."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -25,11 +23,11 @@ class Traffic:
     calls: list[tuple[str, int]] = field(default_factory=list)
 
     def sizes(self, name: str = "all_reduce") -> list[int]:
-        """Give the bytes of each call of one collective, in order."""
+        """Bytes of each call of one collective, in order."""
         return [num_bytes for called, num_bytes in self.calls if called == name]
 
     def ring_bytes(self, num_ranks: int) -> int:
-        """Give the bytes that this rank puts on the wire where ranks pass parts on in a ring.
+        """Bytes that this rank puts on the wire where ranks pass parts on in a ring.
 
         Args:
             num_ranks: How many ranks the ring joins, at least 1.

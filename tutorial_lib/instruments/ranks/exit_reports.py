@@ -1,7 +1,5 @@
 """Reports of a process that died, or waits for ever: what it was doing, read from its stderr."""
 
-from __future__ import annotations
-
 import re
 import signal
 import time

@@ -1,7 +1,5 @@
 """One rank of many that are not there: what it holds can be predicted, and nothing is sent."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator
 

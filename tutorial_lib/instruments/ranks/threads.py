@@ -5,8 +5,6 @@ reads what the others brought. A real backend hangs when one rank leaves a colle
 every rank that waits in vain learns who left it alone.
 """
 
-from __future__ import annotations
-
 import contextlib
 import threading
 import time

@@ -5,8 +5,6 @@ in which the lengths come, and on PyTorch's setting `expandable_segments`
 (https://github.com/pytorch/pytorch/issues/1529).
 """
 
-from __future__ import annotations
-
 import gc
 import json
 import os
@@ -46,7 +44,7 @@ def record(device: torch.device, path: Path = PATH) -> None:
 
 
 def _curve(lengths: list[int], device: torch.device) -> list[list[int]]:
-    """Give tokens, allocated peak and reserved peak so far, in bytes, after each step."""
+    """Tokens, allocated peak and reserved peak so far, in bytes, after each step."""
     from tutorial_lib.instruments import published
 
     gc.collect()

@@ -3,8 +3,6 @@
 `tests/benchmarks/published.py` runs every row of the file anew.
 """
 
-from __future__ import annotations
-
 import csv
 import statistics
 from collections.abc import Sequence

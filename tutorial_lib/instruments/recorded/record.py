@@ -1,7 +1,5 @@
 """The recording of rows into a file, one after the other; stopped, it goes on where it was."""
 
-from __future__ import annotations
-
 import subprocess
 import time
 from collections.abc import Sequence
@@ -88,7 +86,7 @@ def _in_words(results: dict[str, object]) -> str:
 
 
 def _said_by(*command: str) -> str:
-    """Give the first line that a program prints; nothing where it is missing or refuses."""
+    """First line that a program prints; nothing where it is missing or refuses."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=30)
     except (OSError, subprocess.TimeoutExpired):

@@ -2,8 +2,6 @@
 that published claims speak of.
 """
 
-from __future__ import annotations
-
 import fnmatch
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -137,7 +135,7 @@ def _claimed() -> Iterator[Row]:
 
 
 def _conditions() -> Iterator[Row]:
-    """Give the other conditions under which such a claim might be true."""
+    """Other conditions under which such a claim might be true."""
     for strategy in ("none", "per-block"):
         for precision, attention in (*product(("fp32", "bf16-amp"), ("eager",)), *_ALL_BF16):
             choices: dict[str, Any] = {"precision": precision, "attention": attention}
@@ -159,7 +157,7 @@ def _conditions() -> Iterator[Row]:
 
 
 def _accumulated() -> Iterator[Row]:
-    """Give windows of micro-batches: what two claims have, a fixed micro-batch, a fixed window."""
+    """Windows of micro-batches: what two claims have, a fixed micro-batch, a fixed window."""
     lean: dict[str, Any] = {"accumulation": 4, "checkpointing": "per-block"}
     two = lean | {"accumulation": 2}  # the second micro-batch peaks as the fourth would
     yield Row(Recipe("gpt2-xl", 8, 1024, precision="bf16", **two), ("A12",))
@@ -174,7 +172,7 @@ def _accumulated() -> Iterator[Row]:
 
 
 def _divided() -> Iterator[Row]:
-    """Give one rank of eight, predicted and emulated; a GPU records rows of one rank."""
+    """One rank of eight, predicted and emulated; a GPU records rows of one rank."""
     lean: dict[str, Any] = {"precision": "bf16", "optimizer": "adamw-fused"}
     for model, shard in product(("gpt2-xl", "llama-2-7b", "llama-2-70b"), ("ddp", "fsdp", "tp")):
         if (model, shard) != ("gpt2-xl", "tp"):  # its 25 heads are not divided by 8
@@ -183,7 +181,7 @@ def _divided() -> Iterator[Row]:
 
 
 def _levers() -> Iterator[Row]:
-    """Give one sample at a time: under autocast, checkpointed, and with 8-bit states too."""
+    """One sample at a time: under autocast, checkpointed, and with 8-bit states too."""
     for model in (name for name in SIZES if name != "resnet1000"):  # half a minute a row
         alone = replace(Recipe(model, **SIZES[model]), micro_batch=1, precision="bf16-amp")
         yield Row(alone, ("A17",))

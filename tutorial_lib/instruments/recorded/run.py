@@ -1,7 +1,5 @@
 """One row, measured, emulated or predicted, whatever happens on the way."""
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import sys
@@ -16,6 +14,7 @@ from tutorial_lib import device as devices
 from tutorial_lib import memory
 from tutorial_lib.instruments.recorded.rows import Row
 from tutorial_lib.instruments.training import Recipe
+from tutorial_lib.memory.meter import timed
 from tutorial_lib.memory.report import as_data
 from tutorial_lib.units import GIB
 
@@ -113,15 +112,11 @@ def _largest(row: Row, device: torch.device) -> dict[str, Any]:
 
 
 def _fits(recipe: Recipe, device: torch.device) -> float | None:
-    """Give the seconds of a steady step, or None when memory runs out."""
+    """Seconds of a steady step, or None when memory runs out."""
     try:
         step, *_ = recipe.make_step(device)
         step()
-        devices.synchronize(device)
-        start = time.perf_counter()
-        step()
-        devices.synchronize(device)
-        return time.perf_counter() - start
+        return timed(step, device)
     except torch.OutOfMemoryError:
         return None
     finally:
@@ -166,7 +161,7 @@ def _release(device: torch.device) -> None:
 
 
 def _most_resident() -> int | None:
-    """Give the largest resident size that this process has had; None where nobody says."""
+    """Largest resident size that this process has had; None where nobody says."""
     if sys.platform == "win32":
         return None
     import resource

@@ -4,8 +4,6 @@ They open in https://docs.pytorch.org/memory_viz. What a viewer does not need is
 each event's lines of Python the innermost one outside PyTorch is kept.
 """
 
-from __future__ import annotations
-
 import contextlib
 import pickle
 import pickletools

@@ -1,7 +1,5 @@
 """A recording: one JSON file, written after every row, so that a stopped run loses nothing."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Mapping

@@ -10,8 +10,6 @@ same, bit for bit. That holds in `eval()` too: only `library-switch` acts in tra
 part changes besides its output, it changes twice: BatchNorm's running averages move two steps.
 """
 
-from __future__ import annotations
-
 import contextlib
 import difflib
 import functools

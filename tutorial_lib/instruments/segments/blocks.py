@@ -1,7 +1,5 @@
 """Segments of several blocks in a row."""
 
-from __future__ import annotations
-
 import copy
 import inspect
 from collections.abc import Callable, Sequence
@@ -66,7 +64,7 @@ def _state_alone(output: Any) -> list[Any]:
 
 
 def _further(operation: Operation) -> Any:
-    """Give the arguments after the state, so that those of two blocks can be compared.
+    """Arguments after the state, so that those of two blocks can be compared.
 
     Numbers, words and tensors that were numbered compare by value, all else as objects.
     """

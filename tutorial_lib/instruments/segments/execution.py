@@ -1,7 +1,5 @@
 """Run a deferred run: stages that are kept run plainly, segments in PyTorch's own checkpoint."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
@@ -71,7 +69,7 @@ class Execution:
             self._forget(last, values)
 
     def uses(self) -> dict[int, set[int]]:
-        """Give the pieces that use each value; the number of pieces stands for afterwards."""
+        """Pieces that use each value; the number of pieces stands for afterwards."""
         found: dict[int, set[int]] = {number: set() for number in range(len(self.made_by))}
         for operation in self.operations:
             for number in operation.inputs():

@@ -1,7 +1,5 @@
 """Find the parts of a model that a strategy checkpoints."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from itertools import chain, zip_longest

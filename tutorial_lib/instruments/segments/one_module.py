@@ -1,7 +1,5 @@
 """Segments of one module."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

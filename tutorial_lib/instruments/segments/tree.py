@@ -1,7 +1,5 @@
 """Trees of segments: which stages of a model are kept, and which are recomputed together."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 # A number is a stage that is kept; a tuple is a segment, which is dropped and recomputed.

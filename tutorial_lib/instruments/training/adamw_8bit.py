@@ -4,8 +4,6 @@ It stands in for the CUDA kernels of bitsandbytes, which run on no CPU and on no
 states have their sizes, and its update is one operation that makes no tensor.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Callable, Iterable
@@ -133,7 +131,7 @@ class AdamW8bit(Optimizer):
         return state
 
     def _tables_on(self, device: torch.device) -> dict[str, Tensor]:
-        """Give the two tables, which all parameters of a device share."""
+        """Both tables, which all parameters of a device share."""
         if device not in self._tables:
             self._tables[device] = {
                 "signed": dynamic_table(signed=True).to(device),
@@ -143,7 +141,7 @@ class AdamW8bit(Optimizer):
 
 
 def dynamic_table(*, signed: bool) -> Tensor:
-    """Give the 256 numbers that codes stand for, in ascending order.
+    """256 numbers that codes stand for, in ascending order.
 
     Seven decades end at 1, 0.1, ... 1e-6; each holds evenly spaced numbers, twice as many as the
     decade below it.
@@ -200,23 +198,11 @@ def _adamw_8bit(
         parameter.copy_(values.view(parameter.shape))
 
 
-@_adamw_8bit.register_fake
-def _(
-    parameter: Tensor,
-    grad: Tensor,
-    mean: Tensor,
-    square: Tensor,
-    mean_scale: Tensor | None,
-    square_scale: Tensor | None,
-    signed: Tensor | None,
-    unsigned: Tensor | None,
-    settings: list[float],
-) -> None:
-    return None
+_adamw_8bit.register_fake(lambda *_: None)  # in place, it gives nothing
 
 
 def _decoded(codes: Tensor, scale: Tensor | None, table: Tensor | None, blocks: slice) -> Tensor:
-    """Give float32 values; a float32 state is its own."""
+    """Float32 values; a float32 state is its own."""
     if scale is None or table is None:
         return codes
     scales = scale[blocks].repeat_interleave(BLOCK)[: codes.numel()]

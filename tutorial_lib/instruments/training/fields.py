@@ -1,7 +1,5 @@
 """The fields of a recipe, checked by name; loads no torch."""
 
-from __future__ import annotations
-
 import difflib
 import enum
 from collections.abc import Mapping
@@ -133,7 +131,7 @@ class RecipeFields:
         return ", ".join(words)
 
     def as_data(self) -> dict[str, Any]:
-        """Give the choices as plain data, for JSON."""
+        """Choices as plain data, for JSON."""
         data = {f.name: getattr(self, f.name) for f in fields(self)}
         data["overrides"] = dict(self.overrides)
         return {k: str(v) if isinstance(v, enum.Enum) else v for k, v in data.items()}

@@ -42,7 +42,7 @@ class Recipe(RecipeFields):
         precision: Types of the numbers.
         attention: Which kernels.
         optimizer: Which update.
-        checkpointing: A strategy of `strategies.STRATEGIES`.
+        checkpointing: A strategy of `segments.STRATEGIES`.
         accumulation: Micro-batches for each update.
         overrides: Fields of the model's configuration that differ, as in `{"n_layer": 2}`.
         lora_rank: Rank of the LoRA matrices beside the linear layers of all blocks, which alone are

@@ -4,8 +4,6 @@ with ranks.pretend(8):
     report = memory.predict(Recipe("llama-2-7b", ranks=8, shard="fsdp").make_step)
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 
@@ -57,7 +55,7 @@ _PAIRS = {  # by the class of a model's blocks, in transformers
 
 
 def sharded(model: nn.Module, num_ranks: int, shard: str) -> nn.Module:
-    """Give one rank's part of a model.
+    """One rank's part of a model.
 
     Gradients are brought together after every micro-batch, without `no_sync`.
 

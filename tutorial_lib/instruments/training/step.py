@@ -1,7 +1,5 @@
 """Build the training step of a recipe."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 from collections.abc import Callable, Mapping

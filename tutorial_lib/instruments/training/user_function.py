@@ -1,7 +1,5 @@
 """The user's own function as a model's name, as in `train.py:make_step`."""
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 import importlib.util

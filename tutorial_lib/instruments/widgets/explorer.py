@@ -3,8 +3,6 @@
 Every control is in ipywidgets since 7.7.1 and works from the keyboard.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass

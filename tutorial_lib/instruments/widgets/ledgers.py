@@ -1,7 +1,5 @@
 """Explorers of the bytes of a training step: estimated by a learner, predicted, recorded."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from math import inf
 from numbers import Real
@@ -76,15 +74,7 @@ def _checked_ledger(parts: Any) -> Mapping[str, int]:
 
 
 def published_calculator(
-    rows: Mapping[str, Mapping[str, Any]],
-    *,
-    model: str = "gpt2-xl",
-    micro_batch: int = 8,
-    precision: str = "bf16-amp",
-    optimizer: str = "adamw",
-    checkpointing: str = "per-block",
-    card_gib: int = 24,
-    cards_gib: Sequence[int] = (16, 24, 40, 80),
+    rows: Mapping[str, Mapping[str, Any]], *, micro_batch: int = 8, card_gib: int = 24
 ) -> Explorer:
     """Explore what was recorded of the published models: a step's bytes, beside a card.
 
@@ -93,17 +83,17 @@ def published_calculator(
     Args:
         rows: Of a recording, as `recorded.load("predicted").rows`. Of several sequence lengths of a
             model the one with most rows is taken.
-        model, micro_batch, precision, optimizer, checkpointing, card_gib: The first setting.
-        cards_gib: Memory of the cards to choose from, in GiB.
+        micro_batch: The first setting, with gpt2-xl, bf16-amp, adamw and per-block.
+        card_gib: Memory of the first card, of 16, 24, 40 and 80 GiB.
     """
     steps = _steps(rows)
     options = [sorted(set(column)) for column in zip(*steps, strict=True)]
-    first = (model, micro_batch, precision, optimizer, checkpointing)
+    first = ("gpt2-xl", micro_batch, "bf16-amp", "adamw", "per-block")
     controls = {
         name: Control(name.replace("_", "-"), values, value, menu=name != "micro_batch")
         for name, values, value in zip(_CHOICES, options, first, strict=True)
     }
-    controls["card_gib"] = Control("card, GiB", cards_gib, card_gib)
+    controls["card_gib"] = Control("card, GiB", (16, 24, 40, 80), card_gib)
 
     def draw(card_gib: int, **chosen: Any) -> CourseFigure | str:
         step = tuple(chosen[name] for name in _CHOICES)

@@ -1,7 +1,5 @@
 """Explorers of what a training step does in which order: batches, schedules, plans."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The explorer of a snapshot of CUDA's allocator: pick a moment, see who holds the memory."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -62,7 +60,7 @@ def _held_after_each(events: Events) -> list[int]:
 
 
 def _by_line(events: Events) -> dict[str, tuple[int, int]]:
-    """Give bytes and number of tensors by the line that asked for them, the largest first."""
+    """Bytes and number of tensors by the line that asked for them, the largest first."""
     living = dict[int, Mapping[str, Any]]()
     for event in events:
         if event["action"] == "alloc":

@@ -1,7 +1,5 @@
 """The build of all notebooks, the check that they are what it would give, and their address."""
 
-from __future__ import annotations
-
 import difflib
 import re
 from collections.abc import Sequence

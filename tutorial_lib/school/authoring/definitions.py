@@ -1,7 +1,5 @@
 """Definitions of a notebook, loaded without running what it measures."""
 
-from __future__ import annotations
-
 import ast
 import linecache
 import sys

@@ -1,7 +1,5 @@
 """Notebook files: read with a clear error, written whole or not at all."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 from collections.abc import Mapping
@@ -35,7 +33,7 @@ def read_notebook(path: Path) -> NotebookNode:
 
 
 def render(notebook: NotebookNode) -> str:
-    """Give the text of a notebook file, one source line a text line.
+    """Text of a notebook file, one source line a text line.
 
     Raises:
         nbformat.ValidationError: When the notebook breaks the format, which is a fault of ours.

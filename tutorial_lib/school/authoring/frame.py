@@ -1,7 +1,5 @@
 """The frame of every notebook: metadata, Colab's badge, the set-up cell, the next link."""
 
-from __future__ import annotations
-
 import base64
 import re
 import tomllib
@@ -102,7 +100,7 @@ def read_settings(root: Path) -> Settings:
 
 
 def notebook_metadata() -> dict[str, object]:
-    """Give the metadata of every notebook; on Colab it opens a GPU runtime."""
+    """Metadata of every notebook; on Colab it opens a GPU runtime."""
     return {
         "accelerator": "GPU",
         "colab": {"gpuType": "T4", "provenance": [], "toc_visible": True},

@@ -1,7 +1,5 @@
 """The course as one zip that holds no solution: for Colab, and for a class without hosting."""
 
-from __future__ import annotations
-
 import io
 import re
 import zipfile

@@ -1,7 +1,5 @@
 """Stored outputs, and the traces of one machine, moment or run that they must not hold."""
 
-from __future__ import annotations
-
 import re
 
 from nbformat import NotebookNode

@@ -1,7 +1,5 @@
 """Rules for Markdown cells, so that they read the same in every viewer."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 

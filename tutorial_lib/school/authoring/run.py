@@ -1,7 +1,5 @@
 """The execution of a notebook in a fresh kernel; its outputs do not change from run to run."""
 
-from __future__ import annotations
-
 import os
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The files of a new lab: they build, and their tests say what is still to be written."""
 
-from __future__ import annotations
-
 import keyword
 import re
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """Sources (percent format): read into cells, and refused where they cannot be built."""
 
-from __future__ import annotations
-
 import ast
 import re
 from dataclasses import dataclass

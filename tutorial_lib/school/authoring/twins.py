@@ -1,7 +1,5 @@
 """The notebooks of one source: a chapter, or a lab beside its solution."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from copy import deepcopy

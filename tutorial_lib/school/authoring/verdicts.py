@@ -1,7 +1,5 @@
 """Verdicts on the sources' claims, collected from what the executed notebooks show."""
 
-from __future__ import annotations
-
 import ast
 import json
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Build the notebooks from their sources, and execute those whose code changed."""
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Run any training script, unchanged, on a card that is not there."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

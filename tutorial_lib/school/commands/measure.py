@@ -1,7 +1,5 @@
 """Run a real training step (random weights) and show its memory."""
 
-from __future__ import annotations
-
 import argparse
 
 from tutorial_lib.school.commands.messages import sign_of_life

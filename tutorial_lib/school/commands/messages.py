@@ -1,7 +1,5 @@
 """Messages beside a command's answer: an error in words, and that the work goes on."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import sys

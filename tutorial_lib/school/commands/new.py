@@ -1,7 +1,5 @@
 """Write the first files of a lab: source, checks, and wrong answers."""
 
-from __future__ import annotations
-
 import argparse
 
 from tutorial_lib.school.bootstrap import ROOT

@@ -1,7 +1,5 @@
 """Show a training step's memory (random weights) without allocating it."""
 
-from __future__ import annotations
-
 import argparse
 from typing import TYPE_CHECKING, Any
 

@@ -1,7 +1,5 @@
 """The options that say which training step is meant, the same for every command."""
 
-from __future__ import annotations
-
 import argparse
 import functools
 import json
@@ -194,7 +192,7 @@ def fitting(recipe: Recipe, budget: str, kernels: Literal["cuda", "cpu"]) -> Rec
 
 
 def sequence_length(recipe: Recipe) -> int | None:
-    """Give the tokens of a sequence where none were asked for; None for images and functions."""
+    """Tokens of a sequence where none were asked for; None for images and functions."""
     from tutorial_lib.instruments import published
     from tutorial_lib.instruments.training import user_function
 

@@ -4,8 +4,6 @@ Needs torch, transformers, diffusers and matplotlib, and nothing of Jupyter. Sta
 out before all rows were there.
 """
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 
@@ -17,8 +15,6 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--predict", action="store_true", help="predict, which needs no GPU")
     parser.add_argument("--emulated", metavar="CARDS", help="on emulated cards, as in t4,a100")
     parser.add_argument("--again", action="store_true", help="record rows that are there anew")
-    parser.add_argument("--list", action="store_true", help="only list the rows")
-    parser.add_argument("--table", action="store_true", help="only print what is recorded")
     parser.add_argument("--snapshots", action="store_true", help="record snapshots instead")
     parser.add_argument("--out", type=Path, help="another file than course/recorded/<gpu>.json")
 
@@ -30,20 +26,13 @@ def run(options: argparse.Namespace) -> int:
 
         return on_cards("record", options)
     from tutorial_lib import device as devices
-    from tutorial_lib.instruments.recorded import fragmentation, snapshots, store
+    from tutorial_lib.instruments.recorded import fragmentation, snapshots
     from tutorial_lib.instruments.recorded.record import record_rows
     from tutorial_lib.instruments.recorded.rows import find_rows
-    from tutorial_lib.instruments.recorded.table import as_table
 
     rows = find_rows(options.only)
     if options.predict:
         rows = [row for row in rows if not row.largest]
-    if options.list:
-        print("\n".join(row.key for row in rows))
-        return 0
-    if options.table:
-        print(as_table(rows, store.load(store.PREDICTED), store.measured()))
-        return 0
     device = None if options.predict else devices.pick()
     if device is not None and device.type != "cuda":
         raise ValueError(

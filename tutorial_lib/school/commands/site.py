@@ -1,7 +1,5 @@
 """Write the executed course as static pages, for any host of files."""
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The site: executed notebooks, a first page and a player, of which Sphinx makes pages."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil
@@ -102,7 +100,7 @@ def _verdicts(root: Path) -> Iterator[str]:
 
 
 def _title(path: Path) -> str:
-    """Give a page's name in the list at the side: its number, and its heading."""
+    """Name of a page in the list at the side: its number, and its heading."""
     heading = nbformat.read(path, as_version=4).cells[0].source.splitlines()[0].lstrip("# ")
     number = re.match(r"\d+[a-z]?", path.stem)
     return f"{number[0]} {heading}" if number else heading

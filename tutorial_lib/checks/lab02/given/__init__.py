@@ -1,7 +1,5 @@
 """The training steps that lab 02 measures, small and each with a trap in it, and its run halves."""
 
-from __future__ import annotations
-
 import gc
 import itertools
 from collections.abc import Callable, Sequence

@@ -4,8 +4,6 @@ A benchmark that takes `torch.cuda` and a clock as arguments can be given this i
 are real, its seconds are not: they pass as a script says, so that a check can know them.
 """
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 from collections import Counter

@@ -117,15 +117,15 @@ class Costs:
         return (self, self.selective) if both and self.selective else (self,)
 
     def leaf(self, way: Costs, index: int) -> int:
-        """Give the item of a tree for a stage that is kept in one of the ways."""
+        """Item of a tree for a stage that is kept in one of the ways."""
         return index if way is self else Selective(index)
 
     def recomputed(self, start: int, stop: int) -> float:
-        """Give the seconds of recomputing a segment, up to where PyTorch stops."""
+        """Seconds of recomputing a segment, up to where PyTorch stops."""
         return float(self.forward[start:stop].sum() - self.early[stop - 1])
 
     def forwards(self, needs: Bytes, start: int, stop: int, end: int) -> Bytes:
-        """Give the needs of some forwards, as part of the chain up to `end`.
+        """Needs of some forwards, as part of the chain up to `end`.
 
         Args:
             needs: `keep` or `drop`.
@@ -138,13 +138,13 @@ class Costs:
         return total
 
     def kept(self, index: int, end: int) -> int:
-        """Give the needs of a stage that is kept, forward and backward."""
+        """Needs of a stage that is kept, forward and backward."""
         is_recomputed = index == end < len(self) - 1
         forward = self.forwards(self.stop if is_recomputed else self.keep, index, index + 1, end)
         return int(max(forward[0], self.back[index]))
 
     def dropped(self, start: int, stop: int, end: int) -> Bytes:
-        """Give the needs of a segment while it is dropped, stage by stage, without its input."""
+        """Needs of a segment while it is dropped, stage by stage, without its input."""
         needs = self.forwards(self.drop, start, stop, end)
         needs[:1] -= self.boundary[start]
         return needs

@@ -4,8 +4,6 @@ For each part of the chain the solver keeps every pair of bytes and extra second
 pair beats in both, with its tree. Their number grows with the chain, so this is for short ones.
 """
 
-from __future__ import annotations
-
 import math
 from typing import NamedTuple
 
@@ -22,7 +20,7 @@ class Way(NamedTuple):
 
 
 def best_ways(costs: Costs) -> list[Way]:
-    """Give the best ways through a whole chain, the most frugal first.
+    """Best ways through a whole chain, the most frugal first.
 
     Every other plan needs at least as many bytes and at least as much time as one of these.
 

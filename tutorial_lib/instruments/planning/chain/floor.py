@@ -1,7 +1,5 @@
 """The smallest peak that any plan has, and a plan that has it."""
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -35,7 +33,7 @@ class Floor:
         return int(self.by_start[0, -1])
 
     def tree(self) -> Tree:
-        """Give a plan with that peak."""
+        """Plan with that peak."""
         return self._tree(0, len(self.costs) - 1, self.num_bytes)
 
     def _tree(self, start: int, end: int, allowed: int) -> Tree:

@@ -5,8 +5,6 @@ thousand equal layers takes seconds. Bytes are rounded to the nearest slot, so w
 is checked by whoever reads it.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -53,7 +51,7 @@ class NestedTable:
             self.after[number, held:] = row[: len(row) - held]
 
     def canonical(self, start: int, end: int) -> Part:
-        """Give the part that stands for all that are alike: the last one in a run of equals."""
+        """Part that stands for all that are alike: the last one in a run of equals."""
         shift = self.run_end[end] - end if self.run_end[start] == self.run_end[end] else 0
         return start + shift, end + shift
 
@@ -105,7 +103,7 @@ class NestedTable:
         return row
 
     def _splits(self, start: int, end: int) -> Row:
-        """Give the times for each place to split at, one row a place, by slots."""
+        """Row of times, by slots, for each place to split at."""
         costs = self.costs
         peaks = self._slots(np.maximum.accumulate(costs.dropped(start, end, end)))
         barred = np.flatnonzero((peaks > self.num_slots) | np.isinf(costs.forward[start:end]))

@@ -1,7 +1,5 @@
 """A plan as a file: JSON, so that reading one runs no code."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
@@ -78,7 +76,7 @@ def _of_fields(value: Any) -> dict[str, Any]:
 
 
 def _form(call: Call) -> Any:
-    """Give a stage's output as data: containers by their kind, tensors by shape and dtype."""
+    """Output of a stage as data: containers by their kind, tensors by shape and dtype."""
 
     def form(value: Any) -> Any:
         if isinstance(value, Tensor):
@@ -111,8 +109,6 @@ def _output(form: Mapping[str, Any]) -> Any:
 
 def _call(data: dict[str, Any]) -> Call:
     name, count = data["kind"]
-    if "products" in data:  # the name of `matmuls` in the first files
-        data["matmuls"] = data.pop("products")
     return Call(**{**data, "kind": (name, count), "output": _output(data["output"])})
 
 

@@ -50,7 +50,7 @@ class Call:
         return [leaf for leaf in tree_leaves(self.output) if isinstance(leaf, Tensor)]
 
     def filled(self, results: Sequence[Any]) -> Any:
-        """Give an output of this form with other values in the place of its tensors."""
+        """Output of this form with other values in the place of its tensors."""
         rest = iter(results)
         return tree_map_only(Tensor, lambda _: next(rest), self.output)
 

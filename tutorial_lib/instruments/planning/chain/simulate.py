@@ -3,8 +3,6 @@
 It knows nothing of the solver: it walks the tree as PyTorch's nested checkpoints do, and adds up.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise

@@ -4,8 +4,6 @@ Stages are kept or lie in one segment of many; a segment is recomputed as a whol
 position in the chain and the bytes that are left there, in slots.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np
@@ -90,7 +88,7 @@ class _Table:
                 yield self.costs.leaf(way, start), first, kept, rest + np.float32(way.extra[start])
 
     def _choice(self, start: int, slots: int) -> tuple[int | Tree, int, int]:
-        """Give the best item, the slots that it takes, and the stage after it."""
+        """Best item, the slots that it takes, and the stage after it."""
         best = np.inf
         found: tuple[int | Tree, int, int] | None = None
         for leaf, first, kept, times in self._kept(start):

@@ -1,7 +1,5 @@
 """Find the fastest plan that fits a budget."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -86,7 +84,7 @@ def solve(
 
 
 def floor_bytes(stages: Sequence[Stage] | Profile, skips: Sequence[Skip] = ()) -> int:
-    """Give the smallest budget that any plan fits into.
+    """Smallest budget that any plan fits into.
 
     Args:
         stages: The chain, or a profile.
@@ -148,7 +146,7 @@ def _ungrouped(tree: Tree, groups: Sequence[Sequence[int]]) -> Tree:
 
 
 def _frugal(costs: Costs, spare: int, evaluate: Evaluate) -> Plan:
-    """Give the plan with the smallest peak, when that fits.
+    """Plan with the smallest peak, when that fits.
 
     Raises:
         ValueError: When it does not.

@@ -135,7 +135,7 @@ def check_chain(stages: Sequence[Stage], skips: Iterable[Skip]) -> None:
 
 
 def outputs(stages: Sequence[Stage]) -> list[int]:
-    """Give the bytes of each stage's output, as `Stage.output_bytes` says."""
+    """Bytes of each stage's output, as `Stage.output_bytes` says."""
     handed = [after.input_bytes for _, after in pairwise(stages)]
     last = stages[-1].output_bytes
     return [*handed, stages[-1].input_bytes if last is None else last]

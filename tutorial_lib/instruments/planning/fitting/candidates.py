@@ -75,7 +75,7 @@ class Fit:
         return self.recipe.model
 
     def recipe_of(self, candidate: Candidate) -> Recipe:
-        """Give the recipe of a candidate, without its plan."""
+        """Recipe of a candidate, without its plan."""
         names = ("precision", "optimizer", "micro_batch", "accumulation")
         return replace(self.recipe, **{name: getattr(candidate, name) for name in names})
 
@@ -99,7 +99,7 @@ class Fit:
         return fits(self)
 
     def as_data(self) -> dict[str, Any]:
-        """Give the answer as plain data, for JSON."""
+        """Answer as plain data, for JSON."""
         ranked = [_as_data(candidate) for candidate in self._ranked()]
         best = self.best
         return {

@@ -1,7 +1,5 @@
 """Find the fastest way to train a published model within a memory budget."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import fields, replace
 from typing import Any

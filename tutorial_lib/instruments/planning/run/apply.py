@@ -1,7 +1,5 @@
 """Let a model run by a plan, and give it back as it was."""
 
-from __future__ import annotations
-
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any

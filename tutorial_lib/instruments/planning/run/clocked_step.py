@@ -60,7 +60,7 @@ class ClockedStep:
         return list(zip([start, *self.forward[:-1]], self.forward, strict=True))
 
     def early_stops(self) -> list[float]:
-        """Give the share of each stage's forward that comes after the last tensor it saves."""
+        """Share of each stage's forward that comes after the last tensor it saves."""
         spans = self.forward_spans(0.0)
         times = zip(spans, self.saved, strict=True)
         return [
@@ -78,7 +78,7 @@ class ClockedStep:
         return list(zip(starts, [self.end, *starts[:-1]], strict=True))
 
     def durations(self, start: float) -> tuple[list[float], list[float]]:
-        """Give the seconds of each stage's forward and backward, where readings are seconds."""
+        """Seconds of each stage's forward and backward, where readings are seconds."""
         spans = self.forward_spans(start), self.backward_spans()
         forward, backward = ([max(0.0, end - begin) for begin, end in kind] for kind in spans)
         return forward, backward

@@ -1,7 +1,5 @@
 """The stages of a model, as it calls them: which modules, in what order, with what output."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 from collections import Counter
@@ -124,7 +122,7 @@ def left_out(stages: dict[str, nn.Module], calls: Sequence[Call]) -> contextlib.
 
 
 def without_work(call: Call, *args: Any, **kwargs: Any) -> Any:
-    """Give the output of a call for fake inputs, and gradients of these, by no operation."""
+    """Output of a call for fake inputs, and gradients of these, by no operation."""
     inputs = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
     return call.filled(_WithoutWork.apply(call.tensors, *inputs))  # type: ignore[no-untyped-call]
 

@@ -1,7 +1,5 @@
 """Selective checkpointing of a stage: matmul results are kept, the rest is recomputed."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable
 from typing import Any

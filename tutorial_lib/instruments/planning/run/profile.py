@@ -1,7 +1,5 @@
 """Profile a model: its stages, what each costs, and the skips between them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal

@@ -1,7 +1,5 @@
 """Predict the time of operations from their FLOPs and bytes, on tensors without memory."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

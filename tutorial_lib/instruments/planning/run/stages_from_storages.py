@@ -79,7 +79,7 @@ class Curve:
         self.last = last
 
     def held(self, lives: Sequence[Life]) -> NDArray[np.int64]:
-        """Give the bytes of some storages at each tick."""
+        """Bytes of some storages at each tick."""
         change = np.zeros(self.last + 2, np.int64)
         for life in lives:
             change[life.born] += life.num_bytes
