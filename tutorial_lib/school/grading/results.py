@@ -57,7 +57,7 @@ class Graded:
                 # a slip that cost all points is nothing to read
                 if what != NOT_PYTHON or self.points(lab, number):
                     place = f"line {line}" if line else "a cell beside the answer"
-                    lines.setdefault(number, []).append(f"{place}: {what}: {why}")
+                    lines.setdefault(number, []).append(f"{place}: {what} {why}.")
         return replace(self, findings=lines)
 
     def points(self, lab: Lab, exercise: str | None = None) -> int:
