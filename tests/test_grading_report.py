@@ -98,6 +98,13 @@ def test_no_encoding_is_guessed(tmp_path):
         ("Ann Lee_4711_assignsubmission_file_/lab.ipynb", "name\nAnn Lee\n", "Ann Lee"),
         ("leeann_LATE_21_99_lab01.ipynb", "Student,ID,SIS User ID\nLee,21,s1\n", "Lee"),
         ("leeann_21_99_lab01.ipynb", "Student,ID,SIS User ID\n    Points Possible,,\nX,3,\n", None),
+        ("Bälz Jürgen_9_assignsubmission_file/x.ipynb", "name,id\nJürgen Bälz,7\n", "Jürgen Bälz"),
+        ("balzjurgen_9_99_x.ipynb", "name,id\nJürgen Bälz,7\nAnn,9\n", "Jürgen Bälz"),
+        ("Ann Lee_7_assignsubmission_file/x.zip", "name,id\nLee Ann,8\nAnn Lee,7\n", "Ann Lee"),
+        ("Lee Ann_5_assignsubmission_file/x.py", "name,id\nLee Anne,5\nBo,6\n", "Lee Anne"),
+        ("Lee Ann_6_assignsubmission_file/x.py", "name,id\nLee Anne,5\nBo,6\n", None),
+        ("Lee, Ann.ipynb", "name,id\nAnn Lee,5\n", "Ann Lee"),
+        ("annlee.ipynb", "name,id\nAnn Lee,5\nLee Ann,6\n", None),
         ("jose\u0301.ipynb", "First name,Last name,Username\nJ,M,JOS\u00c9\n", "J M"),
     ],
 )
@@ -161,7 +168,7 @@ def test_what_was_not_graded_is_no_zero(lab, tmp_path):
     report.write_report(tmp_path / "one", lab, entries, [], {"lab": lab.name})
     moodle = read_csv((tmp_path / "one" / "scores-moodle.csv").read_text())
     points = {line["First name"]: line[lab.name] for line in moodle}
-    assert points == {"ann": "2", "bob.zip": "", "lea": "0"}
+    assert points == {"ann": "2", "bob": "", "lea": "0"}
     canvas = read_csv((tmp_path / "one" / "scores-canvas.csv").read_text())
     assert {line["Student"]: line[lab.name] for line in canvas[1:]} == points
     page = pages.index_page(lab, entries, [])

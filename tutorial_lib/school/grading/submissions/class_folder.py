@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from tutorial_lib.school.grading.errors import GradingError, NotGradable
@@ -16,14 +16,16 @@ _LEFT_BEHIND = {"__macosx", "thumbs.db", "desktop.ini", "__pycache__"}
 _KINDS = {stat.S_IFLNK: "a link", stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe"}
 _KINDS[stat.S_IFSOCK] = "a socket"
 _MISSING = "no notebook found"
+READ = (".ipynb", ".zip", ".py")  # what is read; of a student's folder the first that is there
 _NAMED = 5  # entries that a reason lists
+_DEEPEST = 20  # folders in folders
 
 
 def find_submissions(folder: Path, only: Sequence[str] = ()) -> list[str]:
-    """List the submissions of a class: notebooks in the folder and in its sub-folders.
+    """List the submissions of a class: notebooks in the folder and, at any depth, in its folders.
 
-    So that nobody is lost, everything else in the folder is listed too (links, archives, files
-    under another name), and so is every sub-folder that holds no notebook.
+    Where a student's folder has none, an archive counts, else a script. So that nobody is lost,
+    everything else in the folder is listed too, and so is every sub-folder that holds none of them.
 
     Args:
         folder: Of the class.
@@ -36,17 +38,30 @@ def find_submissions(folder: Path, only: Sequence[str] = ()) -> list[str]:
         raise GradingError(f"{folder} is not a folder: give the folder that holds the notebooks.")
     names = []
     for entry in _entries(folder):
-        inner = []
-        if entry.is_dir(follow_symlinks=False) and not _is_notebook_name(entry.name):
-            inner = sorted(one.name for one in _entries(entry) if _is_notebook_name(one.name))
-        names += [f"{entry.name}/{name}" for name in inner] or [entry.name]
-    if not any(_is_notebook_name(name) for name in names):
-        raise GradingError(f"{folder} holds no .ipynb file, neither itself nor one folder down.")
+        inner: list[str] = []
+        if entry.is_dir(follow_symlinks=False) and not entry.name.lower().endswith(READ):
+            files = sorted(_files(entry, entry.name), key=lambda name: (name.count("/"), name))
+            for kind in READ:  # the outermost ones: what lies below them is older
+                of_kind = [name for name in files if name.lower().endswith(kind)]
+                inner = inner or [n for n in of_kind if n.count("/") == of_kind[0].count("/")]
+        names += inner or [entry.name]
+    if not any(name.lower().endswith(READ) for name in names):
+        raise GradingError(f"{folder} holds no .ipynb file, neither itself nor further down.")
     for wanted in only:
         if not any(_is_called(name, wanted) for name in names):
             raise GradingError(f"no submission in {folder} is called {wanted!r}.")
     chosen = [name for name in names if not only or any(_is_called(name, one) for one in only)]
     return sorted(chosen)
+
+
+def _files(folder: os.DirEntry[str], name: str, depth: int = 0) -> Iterator[str]:
+    """Give the files of a folder and of those in it, by name; a link is neither."""
+    for entry in _entries(folder):
+        if entry.is_dir(follow_symlinks=False) and not entry.name.lower().endswith(READ):
+            if depth < _DEEPEST:
+                yield from _files(entry, f"{name}/{entry.name}", depth + 1)
+        else:
+            yield f"{name}/{entry.name}"
 
 
 def _entries(folder: Path | os.DirEntry[str]) -> list[os.DirEntry[str]]:
@@ -59,19 +74,19 @@ def _entries(folder: Path | os.DirEntry[str]) -> list[os.DirEntry[str]]:
     return [entry for entry in there if entry.name.lower() not in _LEFT_BEHIND]
 
 
-def _is_notebook_name(name: str) -> bool:
-    return name.lower().endswith(".ipynb")
+def stem(name: str) -> str:
+    """Take the ending off the name of what is read."""
+    return next((name[: -len(kind)] for kind in READ if name.lower().endswith(kind)), name)
 
 
 def _is_called(name: str, wanted: str) -> bool:
     """Tell whether a submission may be meant: by name, by stem, by file or by folder."""
-    stem = name[: -len(".ipynb")] if _is_notebook_name(name) else name
-    return wanted in (name, stem, Path(name).name, name.split("/")[0])
+    return wanted in (name, stem(name), Path(name).name, name.split("/")[0])
 
 
 def check_is_notebook(path: Path) -> None:
     """Refuse what is not called like a notebook, and say in a `NotGradable` what lies there."""
-    if _is_notebook_name(path.name):
+    if path.name.lower().endswith(READ):
         return
     if path.is_symlink():
         raise NotGradable(_MISSING, "This is a link: hand in the notebook itself.")
@@ -79,7 +94,7 @@ def check_is_notebook(path: Path) -> None:
         raise NotGradable(
             _MISSING,
             f"This file is called {path.name!r}, and the name of a notebook ends in .ipynb: "
-            "hand in the notebook itself, under such a name and not packed.",
+            "hand in the notebook itself, under such a name.",
         )
     if not os.access(path, os.R_OK | os.X_OK):
         raise NotGradable(_MISSING, "This folder cannot be opened: change its permissions.")
@@ -87,8 +102,7 @@ def check_is_notebook(path: Path) -> None:
     there = ", ".join(inside[:_NAMED]) + ", ..." * (len(inside) > _NAMED)
     raise NotGradable(
         _MISSING,
-        f"This folder holds {there or 'nothing'}, and no .ipynb file: put the notebook itself "
-        "into it, not packed and not one folder further down.",
+        f"This folder holds {there or 'nothing'}, and no .ipynb file: put the notebook into it.",
     )
 
 

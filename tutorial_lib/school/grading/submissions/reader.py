@@ -11,10 +11,12 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import gc
+import io
 import json
 import pickle
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +26,8 @@ if __name__ == "__main__":
 from tutorial_lib.school.grading.errors import NotGradable
 from tutorial_lib.school.grading.lab import Lab
 from tutorial_lib.school.grading.submissions.answers import NOT_PYTHON, Answers
-from tutorial_lib.school.grading.submissions.cells import read_cells
+from tutorial_lib.school.grading.submissions.cells import read_cells, read_script
+from tutorial_lib.school.grading.submissions.class_folder import MAX_BYTES
 from tutorial_lib.school.grading.submissions.inspect_submission import inspect_submission
 from tutorial_lib.school.grading.submissions.match_cells import match_answers
 
@@ -58,11 +61,30 @@ def read_submission(lab: Lab, content: bytes) -> Answers:
     return Answers.from_json(facts | {"findings": {number: [reason] for number in facts["parts"]}})
 
 
+def _unpacked(content: bytes) -> bytes:
+    """Take the one notebook, or else the one script, out of an archive."""
+    if not content.startswith(b"PK"):
+        return content
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        files = [Path(name) for name in archive.namelist() if "__MACOSX" not in name]
+        for kind in (".ipynb", ".py"):
+            names = [file.as_posix() for file in files if file.suffix.lower() == kind]
+            if len(names) == 1:
+                with archive.open(names[0]) as file:
+                    return file.read(MAX_BYTES)
+            if names:
+                said = f"The archive holds {len(names)} {kind} files: hand in the one that counts."
+                raise NotGradable("no notebook found", said)
+    raise NotGradable("no notebook found", "The archive holds no .ipynb file.")
+
+
 def _read(lab: Lab, content: bytes) -> Answers:
     try:
+        content = _unpacked(content)
         # bytes, not text: json then accepts a byte order mark, and UTF-16 by its zeros
-        cells = read_cells(json.loads(content))
-    except (ValueError, RecursionError, MemoryError) as error:
+        is_script = content.lstrip()[:1] not in b"{[\xef\xff\xfe" and b"# exercise" in content
+        cells = read_script(content) if is_script else read_cells(json.loads(content))
+    except (ValueError, RecursionError, MemoryError, zipfile.BadZipFile) as error:
         wrong = _what_is_wrong(content, error)
         raise NotGradable(
             "unreadable", f"The file {wrong}: save the notebook again and hand that in."
