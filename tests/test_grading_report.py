@@ -140,7 +140,7 @@ def test_a_page_an_exercise_holds_all_answers_and_runs_nothing(lab, tmp_path):
     blank = replace(entries[1].result, sources={"1.2": lab.answers["1.2"].blank})
     entries[1] = replace(entries[1], result=blank)
     page = pages.answers_page(lab, "1.2", entries)
-    assert page.count("<article>") == 3
+    assert page.count("<article") == 3
     assert "Without an answer of their own: 1." in page
     assert page.index("bob.ipynb") > page.index("ann/a.ipynb")  # full points come last
     assert "return FACTOR * x" in page
@@ -154,6 +154,10 @@ def test_the_instructor_alone_sees_why_an_answer_is_to_be_read(lab, tmp_path):
     entries[0] = replace(entries[0], result=noticed)
     lines = read_csv(as_csv(scores.rows(lab, entries)))
     assert [line["review"] for line in lines] == ["1.2", "", "", ""]
+    index = pages.index_page(lab, entries, [])
+    place = index.split('<a href="answers/1.2.html#')[1].partition('"')[0]
+    assert f'<article id="{place}"' in pages.answers_page(lab, "1.2", entries)
+    assert "</a> line 2: uses &lt;sys&gt;." in index
     assert "Please read:</strong> line 2: uses &lt;sys&gt;." in pages.answers_page(
         lab, "1.2", entries
     )
@@ -162,7 +166,8 @@ def test_the_instructor_alone_sees_why_an_answer_is_to_be_read(lab, tmp_path):
 
 def test_what_was_not_graded_is_no_zero(lab, tmp_path):
     """Right answers in a .zip: the student has no points yet, which are not 0 points."""
-    found = [Graded("bob.zip", "no notebook found"), graded(lab, "ann.ipynb", ["1.1"])]
+    bob = Graded("bob.zip", "no notebook found", reason="It is empty.")
+    found = [bob, graded(lab, "ann.ipynb", ["1.1"])]
     entries = class_entries([*found, graded(lab, "lea.ipynb")], Roster(None))
     assert "empty cell in the Canvas and Moodle files: 1 (bob.zip)." in roster_warnings(entries)[0]
     report.write_report(tmp_path / "one", lab, entries, [], {"lab": lab.name})
@@ -173,6 +178,10 @@ def test_what_was_not_graded_is_no_zero(lab, tmp_path):
     assert {line["Student"]: line[lab.name] for line in canvas[1:]} == points
     page = pages.index_page(lab, entries, [])
     assert "1 of 2 (50 %)" in page
+    assert "Mean: 1.0 of 10 points" in page
+    rows = {line["name"]: line for line in read_csv((tmp_path / "one/scores.csv").read_text())}
+    assert [rows[name]["points"] for name in rows] == ["", "2", "0"]
+    assert (rows["bob.zip"]["1.1"], rows["bob.zip"]["reason"]) == ("", "It is empty.")
 
 
 def test_the_page_of_the_class_runs_its_own_script_alone(lab, tmp_path):

@@ -66,7 +66,7 @@ def report_class(
     graded = list(map(asdict, results))
     more = {"isolation": walls, "versions": versions, "submissions": graded}
     write_report(out, lab, entries, said, {**facts, **more})
-    table = pd.DataFrame(scores.rows(lab, entries))
+    table = pd.DataFrame(scores.rows(lab, entries)).convert_dtypes()
     table.attrs["said"] = said
     return table
 

@@ -24,10 +24,11 @@ def rows(lab: Lab, entries: Sequence[Entry]) -> list[dict[str, Any]]:
             "student": readable(entry.student.name if entry.student else ""),
             "id": readable(entry.student.id if entry.student else ""),
             "status": entry.result.status,
-            "points": entry.result.points(lab),
+            "points": entry.result.grade(lab),
             "maximum": lab.maximum,
-            **{exercise: entry.result.points(lab, exercise) for exercise in lab.exercises},
+            **{exercise: entry.result.grade(lab, exercise) for exercise in lab.exercises},
             "review": " ".join(sorted(entry.result.findings)),
+            "reason": readable(entry.result.reason),
         }
         for entry in entries
     ]
@@ -56,9 +57,8 @@ def moodle_csv(lab: Lab, entries: Sequence[Entry]) -> str:
 def _grades(lab: Lab, entries: Sequence[Entry]) -> list[tuple[Student, dict[str, int | None]]]:
     """List the students with one row, and the points of each; None where nothing was graded."""
     several = several_rows(entries)
-    points = [one.result.points(lab) if one.result.status == "graded" else None for one in entries]
     return [
-        (entry.student, {lab.name: number})
-        for entry, number in zip(entries, points, strict=True)
+        (entry.student, {lab.name: entry.result.grade(lab)})
+        for entry in entries
         if entry.student and entry.student not in several
     ]

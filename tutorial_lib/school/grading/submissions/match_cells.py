@@ -76,8 +76,8 @@ def match_answers(lab: Lab, cells: Sequence[Cell]) -> Answers:
     if not answers.parts and not any(one.exercise for one in _placed(lab, cells, kinds=None)):
         said = f"No answer cell of {lab.name} is in this file"
         if others := list(dict.fromkeys(cell.number for cell in cells if cell.number)):
-            number = int(others[0].partition(".")[0])
-            said += f": this is lab {number:02}, with answers to {', '.join(others)}"
+            this = int(others[0].partition(".")[0])
+            said += f": this is lab {this:02}, with answers to {', '.join(others)}"
         raise NotGradable("nothing to grade", f"{said}.")
     _compare_with_the_course(placed, answers)
     return answers
