@@ -15,10 +15,11 @@ import torch
 import toy
 
 from tutorial_lib.checks.given.values import Opaque
-from tutorial_lib.school.grading import GradingError, grade, report, wire
+from tutorial_lib.school.grading import GradingError, grade, wire
 from tutorial_lib.school.grading.judging.judge import judge_notebook
 from tutorial_lib.school.grading.lab import load_lab
 from tutorial_lib.school.grading.report import pages
+from tutorial_lib.school.grading.report import report_class as report
 from tutorial_lib.school.grading.report.class_list import Entry
 from tutorial_lib.school.grading.results import Graded, Verdict
 from tutorial_lib.school.grading.submissions.answers import student_steps

@@ -10,9 +10,9 @@ from urllib.parse import unquote
 import pytest
 import toy
 
-from tutorial_lib.school.grading import report
 from tutorial_lib.school.grading.errors import GradingError, NotGradable
 from tutorial_lib.school.grading.lab import load_lab
+from tutorial_lib.school.grading.report import report_class as report
 from tutorial_lib.school.grading.report.class_list import class_entries
 from tutorial_lib.school.grading.report.roster import Roster
 from tutorial_lib.school.grading.results import Graded, Verdict

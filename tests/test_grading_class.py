@@ -21,10 +21,9 @@ from tutorial_lib.school import grading
 from tutorial_lib.school.commands.main import run
 from tutorial_lib.school.grading import GradingError, grade, journal, judge_class
 from tutorial_lib.school.grading.lab import load_lab
-from tutorial_lib.school.grading.match_class import match_class
-from tutorial_lib.school.grading.read_class import read_class
-from tutorial_lib.school.grading.report import write_report
+from tutorial_lib.school.grading.read_class import match_class, read_class
 from tutorial_lib.school.grading.report.class_list import Entry
+from tutorial_lib.school.grading.report.report_class import write_report
 from tutorial_lib.school.grading.results import Graded, Submission, Verdict
 
 CORPUS = Path(__file__).parent / "grading_corpus"
@@ -36,7 +35,7 @@ folder, corpus = map(Path, sys.argv[1:])
 grade("lab90", folder / "class", folder / "report", root=folder / "course", workers=1, seconds=50,
       checks_package="toychecks", import_path=[corpus])
 """
-SLOW = "import time; time.sleep(45)\n" + toy.AREA
+SLOW = "import threading; threading.Event().wait(45)\n" + toy.AREA
 
 
 def grade_toy(folder, **options):
@@ -129,8 +128,6 @@ def test_a_stopped_run_leaves_no_process_and_its_results(stopped, monkeypatch):
         "bob.zip": 0,
     }
     assert table.loc["bob.zip", "status"] == "no notebook found"
-    page = (folder / "report" / "feedback" / "ann" / "1.ipynb.html").read_text()
-    assert "holds other notebooks (2.ipynb): each has a row" in page
     assert not (folder / "report.unfinished.jsonl").exists()
 
     if number == "SIGTERM":  # a roster that came later: nothing is started for it

@@ -52,7 +52,7 @@ def lay_out(folder, names):
     ("there", "row", "said"),
     [
         ("x.rar", "x.rar", "'x.rar', and the name of a notebook ends in .ipynb"),
-        ("hans.json", "hans.json", "under such a name"),
+        ("hans.json", "hans.json", "hand in the notebook itself"),
         ("leo.ipynb ", "leo.ipynb ", "'leo.ipynb '"),
         ("carl/lab.rar", "carl", "holds lab.rar, and no .ipynb file"),
         ("dora/sub/lab.txt", "dora", "holds sub/, and no .ipynb file"),
@@ -111,8 +111,8 @@ def test_an_archive_of_one_notebook_and_a_script_are_read(lab, mark):
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (packed(**{"a.ipynb": "{}", "b.ipynb": "{}"}), "holds 2 .ipynb files"),
-        (packed(**{"a.txt": "x"}), "holds no .ipynb file"),
+        (packed(**{"a.ipynb": "{}", "b.ipynb": "{}"}), "holds 2 notebooks"),
+        (packed(**{"a.txt": "x"}), "holds no notebooks"),
         (packed(**{"a.ipynb": "x" * 30_000_000}), "not valid JSON"),
         (b"PK\x03\x04broken", "not valid"),
     ],

@@ -19,16 +19,13 @@ class Entry:
 
     result: Graded
     student: Student | None = None  # None when the roster does not say
-    notes: Sequence[str] = ()  # for the student, beside those of the result
 
 
 def class_entries(
     results: Sequence[Graded], roster: Roster, names: Sequence[str] = ()
 ) -> list[Entry]:
     """List the rows of a class; behind them the students of whom no file is among `names`."""
-    found = [
-        Entry(result, roster.find(result.name), _beside(result.name, names)) for result in results
-    ]
+    found = [Entry(result, roster.find(result.name)) for result in results]
     there = [roster.find(name) for name in names]
     nothing = [
         Entry(Graded(one.folder or one.name, NOTHING, reason="No file was found."), one)
@@ -36,16 +33,6 @@ def class_entries(
         if one not in there
     ]
     return [*found, *nothing]
-
-
-def _beside(name: str, names: Sequence[str]) -> list[str]:
-    """Name the other notebooks in a student's folder."""
-    folder, slash, _ = name.partition("/")
-    others = [one for one in names if one != name and one.startswith(f"{folder}/")]
-    if not slash or not others:
-        return []
-    files = ", ".join(one.partition("/")[2] for one in others)
-    return [f"The folder {folder} holds other notebooks ({files}): each has a row."]
 
 
 def roster_warnings(entries: Sequence[Entry]) -> list[str]:

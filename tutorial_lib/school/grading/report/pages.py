@@ -48,8 +48,7 @@ def answers_page(lab: Lab, exercise: str, entries: Sequence[Entry]) -> str:
     results = [entry.result for entry in entries]
     answers = [one for one in results if one.sources.get(exercise, "").split() not in ([], blank)]
     answers.sort(key=lambda one: (one.points(lab, exercise), one.message(lab, exercise)))
-    facts = {"lab": lab, "exercise": exercise, "answers": answers}
-    facts["num_blank"] = len(entries) - len(answers)
+    facts = {"lab": lab, "exercise": exercise, "answers": answers, "num_rows": len(entries)}
     return _page("answers.html", title=f"{lab.name}, exercise {exercise}", **facts)
 
 
@@ -73,25 +72,18 @@ def by_exercise(lab: Lab, entries: Sequence[Entry]) -> list[dict[str, Any]]:
     """
     found = []
     for exercise in lab.exercises:
-        maximum = lab.maximum_of(exercise)
         points = [entry.result.points(lab, exercise) for entry in entries]
         messages = [text for entry in entries if (text := entry.result.message(lab, exercise))]
-        example = {_NUMBER.sub("0", text): text for text in messages}
+        example = {"": ""} | {_NUMBER.sub("0", text): text for text in messages}
         alike = Counter(_NUMBER.sub("0", text) for text in messages).most_common(1)
-        facts = {"exercise": exercise, "maximum": maximum, "passed": points.count(maximum)}
-        facts["mean"] = fmean(points or [0])
-        said = {"said": alike[0][1], "message": example[alike[0][0]]} if alike else {"said": 0}
-        found.append(facts | said)
+        message, said = alike[0] if alike else ("", 0)
+        facts = {"exercise": exercise, "said": said, "message": example[message]}
+        found.append(facts | {"mean": fmean(points or [0]), "points": points})
     return found
 
 
 def _link(name: str) -> str:
     return quote(os.fsencode(f"feedback/{feedback_name(name)}"))
-
-
-def _place(name: str) -> str:
-    """Name the place of a submission's answer on the page of an exercise."""
-    return hashlib.sha256(os.fsencode(name)).hexdigest()[:8]
 
 
 def _page(template: str, **facts: Any) -> str:
@@ -111,10 +103,5 @@ def _pages() -> jinja2.Environment:
     script = (_TEMPLATES / "sort.js").read_text(encoding="utf-8")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     # by its hash: a browser runs this script, and none that a submission may have brought in
-    pages.globals |= {
-        "link": _link,
-        "page": _place,
-        "script": Markup(script),
-        "script_hash": digest,
-    }
+    pages.globals |= {"link": _link, "script": Markup(script), "script_hash": digest}
     return pages

@@ -88,22 +88,12 @@ def check_is_notebook(path: Path) -> None:
     """Refuse what is not called like a notebook, and say in a `NotGradable` what lies there."""
     if path.name.lower().endswith(READ):
         return
-    if path.is_symlink():
-        raise NotGradable(_MISSING, "This is a link: hand in the notebook itself.")
-    if not path.is_dir():
-        raise NotGradable(
-            _MISSING,
-            f"This file is called {path.name!r}, and the name of a notebook ends in .ipynb: "
-            "hand in the notebook itself, under such a name.",
-        )
-    if not os.access(path, os.R_OK | os.X_OK):
-        raise NotGradable(_MISSING, "This folder cannot be opened: change its permissions.")
-    inside = sorted(entry.name + "/" * entry.is_dir() for entry in _entries(path))
-    there = ", ".join(inside[:_NAMED]) + ", ..." * (len(inside) > _NAMED)
-    raise NotGradable(
-        _MISSING,
-        f"This folder holds {there or 'nothing'}, and no .ipynb file: put the notebook into it.",
-    )
+    what = f"This file is called {path.name!r}, and the name of a notebook ends in .ipynb"
+    if path.is_dir() and not path.is_symlink():
+        inside = sorted(entry.name + "/" * entry.is_dir() for entry in _entries(path))
+        there = ", ".join(inside[:_NAMED]) + ", ..." * (len(inside) > _NAMED)
+        what = f"This folder holds {there or 'nothing'}, and no .ipynb file"
+    raise NotGradable(_MISSING, f"{what}: hand in the notebook itself.")
 
 
 def read_content(path: Path) -> bytes:

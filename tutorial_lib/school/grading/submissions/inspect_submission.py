@@ -24,10 +24,9 @@ def inspect_submission(lab: Lab, answers: Answers) -> Answers:
     sources = [cell.source for cell in lab.cells if cell.kind == "code" and not cell.mark]
     course = [tree for tree in map(slice_cells.tree_of, sources) if tree]
     known: dict[str, str] = {}
-    solved = {
-        number: tree
-        for number, answer in lab.answers.items()
-        if (tree := slice_cells.tree_of(answer.reference))
+    references = {
+        number: ast.parse(slice_cells.plain_python(one.reference))
+        for number, one in lab.answers.items()
     }
     steps = student_steps(lab, answers)
     cells = _cells(steps)
@@ -37,7 +36,7 @@ def inspect_submission(lab: Lab, answers: Answers) -> Answers:
     allowed = {path for tree in course for path in review.used(tree, known)}
     allowed -= {path for path in allowed for one in denied if path.startswith(one)}
     allowed |= {path for tree in course for path in review.imported(tree).values()}
-    allowed |= {path for tree in solved.values() for path in review.used(tree, known)}
+    allowed |= {path for tree in references.values() for path in review.used(tree, known)}
     heads = [step["source"].lstrip().split("\n", 1)[0] for step in steps]
     writes = slice_cells.WRITES_A_FILE  # a module, into a file
     written = {Path(head.split()[-1]).stem for head in heads if head.startswith(writes)}
@@ -46,7 +45,7 @@ def inspect_submission(lab: Lab, answers: Answers) -> Answers:
     def read(tree: ast.Module) -> list[review.Finding]:
         return review.findings(tree, known, allowed)
 
-    usual = {one.what for tree in solved.values() for one in read(tree)}
+    usual = {one.what for tree in references.values() for one in read(tree)}
     of_course = {one.what for tree in course for one in read(tree)}
     allowed |= {one for one in denied if any(what.startswith(one) for what in usual)}
     found: dict[str, list[tuple[int, str, str]]] = {}
@@ -59,20 +58,17 @@ def inspect_submission(lab: Lab, answers: Answers) -> Answers:
             runs = slice_cells.RUNS_A_FILE.findall(step["source"])
             if not {Path(file).stem for file in runs} <= written:
                 new.append(review.Finding(1, "%run", "runs a file that no cell shows"))
-            if step["exercise"] and _is_copy(tree, solved[number], lab.answers[number].blank):
-                new.append(review.Finding(1, "this answer", _COPIED))
+            if step["exercise"]:
+                whole = review.shape(references[number])
+                blank = slice_cells.tree_of(lab.answers[number].blank or "") or tree
+                if len(whole) - len(review.shape(blank)) >= _LONG and review.shape(tree) == whole:
+                    new.append(review.Finding(1, "this answer", _COPIED))
         if new:
             new = new if step["exercise"] else [one._replace(line=0) for one in new]
             found.setdefault(number, []).extend(new)
     cuts = {number: slice_cells.cut(slice_cells.up_to(steps, number)) for number in answers.parts}
     notes = [*answers.notes, *_notes(course, steps)]
     return replace(answers, findings=found, notes=notes, cuts=cuts)
-
-
-def _is_copy(tree: ast.Module, solved: ast.Module, blank: str | None) -> bool:
-    """Tell whether a long answer is the solution's, whatever its comments and names."""
-    whole, given = review.shape(solved), review.shape(slice_cells.tree_of(blank or "") or solved)
-    return len(whole) - len(given) >= _LONG and review.shape(tree) == whole
 
 
 def _cells(steps: Sequence[Step]) -> list[tuple[str, Step, ast.Module | None]]:

@@ -66,16 +66,13 @@ def _unpacked(content: bytes) -> bytes:
     if not content.startswith(b"PK"):
         return content
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
-        files = [Path(name) for name in archive.namelist() if "__MACOSX" not in name]
-        for kind in (".ipynb", ".py"):
-            names = [file.as_posix() for file in files if file.suffix.lower() == kind]
-            if len(names) == 1:
-                with archive.open(names[0]) as file:
-                    return file.read(MAX_BYTES)
-            if names:
-                said = f"The archive holds {len(names)} {kind} files: hand in the one that counts."
-                raise NotGradable("no notebook found", said)
-    raise NotGradable("no notebook found", "The archive holds no .ipynb file.")
+        files = [name for name in archive.namelist() if "__MACOSX" not in name]
+        scripts = [name for name in files if name.lower().endswith(".py")]
+        found = [name for name in files if name.lower().endswith(".ipynb")] or scripts
+        if len(found) == 1:
+            return archive.open(found[0]).read(MAX_BYTES)
+    said = f"The archive holds {len(found) or 'no'} notebooks: hand in one, that which counts."
+    raise NotGradable("no notebook found", said)
 
 
 def _read(lab: Lab, content: bytes) -> Answers:

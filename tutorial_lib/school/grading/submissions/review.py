@@ -50,13 +50,12 @@ def imported(tree: ast.AST) -> dict[str, str]:
     """List the names that imports bind, each with what it stands for, as in `nn: torch.nn`."""
     names: dict[str, str] = {}
     for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            for alias in node.names:
+        for alias in node.names if isinstance(node, ast.Import | ast.ImportFrom) else ():
+            if isinstance(node, ast.ImportFrom):
+                names[alias.asname or alias.name] = f"{'.' * node.level}{node.module}.{alias.name}"
+            else:
                 whole = alias.name if alias.asname else alias.name.split(".")[0]
                 names[alias.asname or whole] = whole
-        elif isinstance(node, ast.ImportFrom):
-            for alias in node.names:
-                names[alias.asname or alias.name] = f"{'.' * node.level}{node.module}.{alias.name}"
     return names
 
 
@@ -86,16 +85,14 @@ def findings(tree: ast.Module, known: Mapping[str, str], allowed: Collection[str
         known: What the imports of all cells bind, those of the course too, as `imported` gives it.
         allowed: What the lab and its solution use, and modules that the student wrote.
     """
-    found: dict[str, Finding] = {}
     search = _Search(tree, known, allowed)
-    every = (
+    every = [
         Finding(getattr(node, "lineno", 0), what[:_MOST_CHARACTERS], why)
         for node in search.nodes
         for what, why in search.at(node)
-    )
-    for finding in sorted(every):
-        found.setdefault(finding.what, finding)
-    return list(found.values())[:_MOST_FINDINGS]
+    ]
+    first = {finding.what: finding for finding in sorted(every, reverse=True)}
+    return sorted(first.values())[:_MOST_FINDINGS]
 
 
 class _Search:
@@ -122,10 +119,8 @@ class _Search:
             elif isinstance(node, ast.FunctionDef):
                 self.plain.add(node.name)
         self.prose = {id(node.value) for node in self.nodes if isinstance(node, ast.Expr)}
-        self.packs = any(
-            "saved_tensors_hooks" in (getattr(node, "id", ""), getattr(node, "attr", ""))
-            for node in self.nodes
-        )
+        words = {getattr(node, "id", getattr(node, "attr", "")) for node in self.nodes}
+        self.packs = "saved_tensors_hooks" in words
 
     def path(self, node: ast.AST | None) -> str:
         """Write what a name or attribute stands for, as in `torch.nn.Linear`; empty if unknown.
@@ -171,9 +166,9 @@ class _Search:
             if _LONG_TEXT.search(_text(node)):
                 yield f"a text of {len(_text(node))} characters", _TABLE
         elif isinstance(node, ast.List | ast.Tuple | ast.Dict):
-            numbers = [one for one in ast.walk(node) if isinstance(one, ast.Constant)]
-            if len(numbers) > _MOST_NUMBERS:
-                yield f"a table of {len(numbers)} values", _TABLE
+            num_values = sum(isinstance(one, ast.Constant) for one in ast.walk(node))
+            if num_values > _MOST_NUMBERS:
+                yield f"a table of {num_values} values", _TABLE
         if isinstance(node, ast.Name | ast.Attribute) and id(node) not in self.inner:
             path = self.path(node)
             yield from self.outside(path)
