@@ -66,15 +66,20 @@ def used(tree: ast.Module, known: Mapping[str, str]) -> set[str]:
 
 
 def shape(tree: ast.AST) -> list[tuple[object, ...]]:
-    """List the parts of a cell, without its docstrings and the names of its own variables."""
+    """List the parts of a cell without its docstrings; its own variables become numbers."""
     nodes = list(ast.walk(tree))
     texts = (n for n in nodes if isinstance(n, ast.Expr) and isinstance(n.value, ast.Constant))
     prose = {id(part) for text in texts for part in (text, text.value)}
-    own: set[object] = {getattr(n, name, None) for n in nodes for name in ("arg", "name")}
-    own |= {n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
-    words = (getattr(n, "id", getattr(n, "attr", getattr(n, "value", 0))) for n in nodes)
-    plain = (one if isinstance(one, str | float | int) and one not in own else 0 for one in words)
-    return [(type(n), word) for n, word in zip(nodes, plain, strict=True) if id(n) not in prose]
+    kinds = (ast.arg, ast.FunctionDef, ast.ClassDef)
+    own = [getattr(n, "arg", getattr(n, "name", "")) for n in nodes if isinstance(n, kinds)]
+    own += [n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)]
+    number = {name: place for place, name in enumerate(dict.fromkeys(own))}
+    found: list[tuple[object, ...]] = []
+    for node in nodes:
+        word = getattr(node, "attr", getattr(node, "value", None))
+        word = number.get(node.id, node.id) if isinstance(node, ast.Name) else word
+        found += [(type(node), word if isinstance(word, str | float | int) else None)]
+    return [one for one, node in zip(found, nodes, strict=True) if id(node) not in prose]
 
 
 def findings(tree: ast.Module, known: Mapping[str, str], allowed: Collection[str]) -> list[Finding]:
