@@ -12,7 +12,7 @@ import toy
 
 from tutorial_lib.school.grading import GradingError
 from tutorial_lib.school.grading.lab import load_lab
-from tutorial_lib.school.grading.report import pages, scores
+from tutorial_lib.school.grading.report import class_list, pages
 from tutorial_lib.school.grading.report import report_class as report
 from tutorial_lib.school.grading.report.class_list import Entry, class_entries, roster_warnings
 from tutorial_lib.school.grading.report.roster import Roster
@@ -68,7 +68,7 @@ def test_a_roster_names_students_and_who_handed_in_nothing(lab, tmp_path):
     assert "Submissions of nobody on the roster: 1 (=cmd().ipynb)." in said
     assert "Students who handed in nothing: 1 (zoe)." in said
     assert "left out of the Canvas and Moodle files" in said[2]
-    assert read_csv(as_csv(scores.rows(lab, entries)))[0]["id"] == "'=17"
+    assert read_csv(as_csv(class_list.rows(lab, entries)))[0]["id"] == "'=17"
 
 
 @pytest.mark.parametrize(
@@ -152,7 +152,7 @@ def test_the_instructor_alone_sees_why_an_answer_is_to_be_read(lab, tmp_path):
     entries, _ = entries_of(lab)
     noticed = replace(entries[0].result, findings={"1.2": ["line 2: uses <sys>."]})
     entries[0] = replace(entries[0], result=noticed)
-    lines = read_csv(as_csv(scores.rows(lab, entries)))
+    lines = read_csv(as_csv(class_list.rows(lab, entries)))
     assert [line["review"] for line in lines] == ["1.2", "", "", ""]
     index = pages.index_page(lab, entries, [])
     place = index.split('<a href="answers/1.2.html#')[1].partition('"')[0]

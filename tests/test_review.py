@@ -36,7 +36,6 @@ TRICKS = {
     "getattr(torch, 'su' + 'm')": "getattr with a computed name",
     "setattr(x, 'na' + 'me', 1)": "setattr with a computed name",
     "getattr(torch, '_C')": "_C",
-    "match torch:\n    case object(_C=c): pass": "_C",
     "for m in (torch, 1): pass": "hands on torch",
     "f(nn)": "hands on torch.nn",
     "torch._C._autograd": "torch._C._autograd",

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from tutorial_lib.school.grading.errors import GradingError
 from tutorial_lib.school.grading.lab import Lab
-from tutorial_lib.school.grading.report import pages, scores
+from tutorial_lib.school.grading.report import class_list, pages
 from tutorial_lib.school.grading.report.class_list import Entry, class_entries, roster_warnings
 from tutorial_lib.school.grading.report.roster import Roster
 from tutorial_lib.school.grading.report.tables import as_csv
@@ -77,7 +77,7 @@ def report_class(
     graded = list(map(asdict, results))
     more = {"isolation": walls, "versions": versions, "submissions": graded}
     write_report(out, lab, entries, said, {**facts, **more})
-    table = pd.DataFrame(scores.rows(lab, entries)).convert_dtypes()
+    table = pd.DataFrame(class_list.rows(lab, entries)).convert_dtypes()
     table.attrs["said"] = said
     return table
 
@@ -127,10 +127,10 @@ def write_report(
             _write(page, pages.feedback_page(lab, entry, str(facts.get("version", ""))))
         for exercise in lab.exercises:
             _write(new / "answers" / f"{exercise}.html", pages.answers_page(lab, exercise, entries))
-        rows = scores.rows(lab, entries)
+        rows = class_list.rows(lab, entries)
         _write(new / "scores.csv", as_csv(rows))
-        _write(new / "scores-canvas.csv", scores.canvas_csv(lab, entries))
-        _write(new / "scores-moodle.csv", scores.moodle_csv(lab, entries))
+        _write(new / "scores-canvas.csv", class_list.canvas_csv(lab, entries))
+        _write(new / "scores-moodle.csv", class_list.moodle_csv(lab, entries))
         _write(new / "index.html", pages.index_page(lab, entries, said))
         _write(new / "run.json", json.dumps({**facts, "rows": rows}, indent=2) + "\n")
         if out.exists():

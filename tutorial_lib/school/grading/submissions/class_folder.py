@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from tutorial_lib.school.grading.errors import GradingError, NotGradable
@@ -18,7 +18,6 @@ _KINDS[stat.S_IFSOCK] = "a socket"
 _MISSING = "no notebook found"
 READ = (".ipynb", ".zip", ".py")  # what is read; of a student's folder the first that is there
 _NAMED = 5  # entries that a reason lists
-_DEEPEST = 20  # folders in folders
 
 
 def find_submissions(folder: Path, only: Sequence[str] = ()) -> list[str]:
@@ -40,7 +39,7 @@ def find_submissions(folder: Path, only: Sequence[str] = ()) -> list[str]:
     for entry in _entries(folder):
         inner: list[str] = []
         if entry.is_dir(follow_symlinks=False) and not entry.name.lower().endswith(READ):
-            files = sorted(_files(entry, entry.name), key=lambda name: (name.count("/"), name))
+            files = _files(folder / entry.name)
             for kind in READ:  # the outermost ones: what lies below them is older
                 of_kind = [name for name in files if name.lower().endswith(kind)]
                 inner = inner or [n for n in of_kind if n.count("/") == of_kind[0].count("/")]
@@ -54,24 +53,27 @@ def find_submissions(folder: Path, only: Sequence[str] = ()) -> list[str]:
     return sorted(chosen)
 
 
-def _files(folder: os.DirEntry[str], name: str, depth: int = 0) -> Iterator[str]:
-    """Give the files of a folder and of those in it, by name; a link is neither."""
-    for entry in _entries(folder):
-        if entry.is_dir(follow_symlinks=False) and not entry.name.lower().endswith(READ):
-            if depth < _DEEPEST:
-                yield from _files(entry, f"{name}/{entry.name}", depth + 1)
-        else:
-            yield f"{name}/{entry.name}"
+def _files(folder: Path) -> list[str]:
+    """List the files of a folder and of those in it, by name, the outermost first."""
+    names: list[str] = []
+    for place, folders, files in os.walk(folder):
+        folders[:] = filter(_counts, folders)
+        names += [Path(place, name).relative_to(folder.parent).as_posix() for name in files]
+    return sorted(filter(_counts, names), key=lambda name: (name.count("/"), name))
 
 
-def _entries(folder: Path | os.DirEntry[str]) -> list[os.DirEntry[str]]:
+def _entries(folder: Path) -> list[os.DirEntry[str]]:
     try:
         with os.scandir(folder) as entries:
-            # a leading dot: checkpoints of Jupyter, resource forks of macOS
-            there = [entry for entry in entries if not entry.name.startswith(".")]
+            return [entry for entry in entries if _counts(entry.name)]
     except OSError:
         return []
-    return [entry for entry in there if entry.name.lower() not in _LEFT_BEHIND]
+
+
+def _counts(name: str) -> bool:
+    """Tell what a student handed in from what Jupyter or a system has left, by its last name."""
+    last = name.rpartition("/")[2]
+    return not last.startswith(".") and last.lower() not in _LEFT_BEHIND
 
 
 def stem(name: str) -> str:

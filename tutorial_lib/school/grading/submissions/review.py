@@ -157,8 +157,6 @@ class _Search:
             yield from self.at_attribute(node)
         elif isinstance(node, ast.Call):
             yield from self.at_call(node)
-        elif isinstance(node, ast.MatchClass):
-            yield from (one for name in node.kwd_attrs for one in self.at_name(name))
         elif isinstance(node, ast.ClassDef):
             bases = {self.path(base) for base in node.bases} & self.allowed
             names = [getattr(one, "name", "") for one in node.body]
