@@ -77,7 +77,7 @@ def report_class(
     graded = list(map(asdict, results))
     more = {"isolation": walls, "versions": versions, "submissions": graded}
     write_report(out, lab, entries, said, {**facts, **more})
-    table = pd.DataFrame(class_list.rows(lab, entries)).convert_dtypes()
+    table = pd.DataFrame(class_list.rows(lab, entries))
     table.attrs["said"] = said
     return table
 
