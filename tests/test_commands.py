@@ -214,12 +214,12 @@ def test_grade_passes_its_options_on(capsys, monkeypatch, tmp_path):
 def test_a_lab_whose_self_test_finds_a_fault_ends_with_1(capsys, monkeypatch):
     import pandas as pd
 
-    from tutorial_lib.school import grading
+    from tutorial_lib.school.commands import grade
 
     for faults, code in (([], 0), (["1.1 doubles: the message lacks 'twice'"], 1)):
         found = (pd.DataFrame({"wrong": ["3 of 3"]}, index=["1.1"]), faults)
         loaded = SimpleNamespace(selftest=lambda *_, f=found, **__: f)
-        monkeypatch.setattr(grading, "load_selftest", lambda _, loaded=loaded: loaded)
+        monkeypatch.setattr(grade, "load_selftest", lambda _, loaded=loaded: loaded)
         assert run(["grade", "--selftest", "lab01"]) == code
         said = capsys.readouterr().out
         assert "3 of 3" in said

@@ -10,9 +10,9 @@ from urllib.parse import unquote
 import pytest
 import toy
 
-from tutorial_lib.school.grading import report
 from tutorial_lib.school.grading.errors import GradingError, NotGradable
 from tutorial_lib.school.grading.lab import load_lab
+from tutorial_lib.school.grading.report import report_class as report
 from tutorial_lib.school.grading.report.class_list import class_entries
 from tutorial_lib.school.grading.report.roster import Roster
 from tutorial_lib.school.grading.results import Graded, Verdict
@@ -126,7 +126,7 @@ def test_a_file_of_any_name_has_a_row_a_page_and_no_formula(lab, tmp_path, name)
     report.write_report(out, lab, entries, [], {"lab": lab.name})
     (page,) = [path for path in (out / "feedback").rglob("*") if path.is_file()]
     index = (out / "index.html").read_text()
-    link = index.split('<td class="name"><a href="')[1].split('"')[0]
+    link = index.split('<br><a href="')[1].split('"')[0]
     assert page.samefile(out / unquote(link, errors="surrogateescape"))
     assert "<script>." not in index + page.read_text()
     tables = list(out.glob("*.csv"))

@@ -71,6 +71,6 @@ def test_each_gets_the_points_that_it_deserves(graded, name):
     row, deserved = graded[0].loc[name], SUBMISSIONS[name][1]
     if deserved is None:
         assert (row["status"], row["points"]) != ("graded", 10)
-        assert (row["status"] == "graded", row["points"]) == (False, 0)
+        assert (row["status"] == "graded", row["points"] > 0) == (False, False)
     else:
         assert (row["status"], tuple(row[["1.1", "1.2", "2.1"]])) == ("graded", deserved)

@@ -10,7 +10,8 @@ from grading_selftest import selftest, write_example
 from grading_selftest.known_answers import known_answers
 from grading_selftest.self_test import Case, only
 
-from tutorial_lib.school.grading import GradingError, load_selftest
+from tutorial_lib.school.commands.grade import load_selftest
+from tutorial_lib.school.grading import GradingError
 from tutorial_lib.school.grading.lab import load_lab
 from tutorial_lib.school.grading.results import Graded, Verdict
 from tutorial_lib.school.grading.submissions.answers import Answers
@@ -64,7 +65,7 @@ def test_a_known_answer_brings_what_it_needs_and_no_mark(course):
 
 
 def test_without_the_courses_tests_the_self_test_says_where_to_run_it(tmp_path):
-    with pytest.raises(GradingError, match="run this in a clone of the course"):
+    with pytest.raises(ValueError, match="run this in a clone of the course"):
         load_selftest(tmp_path)
 
 

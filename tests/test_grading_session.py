@@ -507,8 +507,7 @@ def test_processes_are_seen_with_their_time_and_memory(tmp_path):
 
 
 def test_a_right_answer_that_sleeps_keeps_its_points(course):
-    sleeping = f"import time\ntime.sleep({SECONDS + 0.5})\n"
-    course.session(area=sleeping + toy.AREA)
+    course.session(area=f"from time import sleep\nsleep(9999)\n{toy.AREA}")
     assert course.area() == ""
     body = toy.AREA.replace("return", f"import time; time.sleep({SECONDS})\n    return")
     course.session(area=body)
@@ -551,7 +550,7 @@ def test_what_waits_for_ever_is_stopped_by_the_clock(tmp_path_factory, monkeypat
     with start(tmp_path_factory) as running, using(running, monkeypatch) as course:
         course.session(area=wait)
         assert "was stopped after 2.00 s on the clock, before its CPU time" in course.area()
-        course.session(area="import time\ntime.sleep(99)")
+        course.session(area="import threading\nthreading.Event().wait(99)")
         assert "answer cell of exercise 1.1 was stopped after 2.00 s on the clock" in course.area()
         assert course.doubled() == ""
 

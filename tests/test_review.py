@@ -3,6 +3,7 @@
 import ast
 import json
 
+import answers
 import pytest
 import toy
 
@@ -29,18 +30,33 @@ TRICKS = {
     "type(x).forward = f": "type(x).forward = ...",
     "x.__class__ = Fake": "x.__class__ = ...",
     "object.__setattr__(torch, 'sum', max)": "__setattr__",
-    "torch.__dict__['sum'] = max": "__dict__",
+    "torch.__dict__['sum'] = max": "torch.__dict__",
     "vars(torch)['sum'] = max": "vars",
-    "globals()['a'] = 1": "globals",
+    "globals()['torch'].equal = max": "globals()['torch'].equal = ...",
     "getattr(torch, 'su' + 'm')": "getattr with a computed name",
-    "setattr(x, name, 1)": "setattr with a computed name",
+    "setattr(x, 'na' + 'me', 1)": "setattr with a computed name",
     "getattr(torch, '_C')": "_C",
-    "match torch:\n    case object(_C=c): pass": "_C",
     "for m in (torch, 1): pass": "hands on torch",
     "f(nn)": "hands on torch.nn",
     "torch._C._autograd": "torch._C._autograd",
     "from torch._C import x; x()": "torch._C.x",
-    "tensor._version": "_version",
+    "net._forward_hooks.clear()": "_forward_hooks",
+    "torch.sys.modules['torch'].equal = max": "sys.modules",
+    "import contextlib as c\nm = c.sys.modules['torch']\nm.equal = max": "m.equal = ...",
+    "from contextlib import sys as s; s.setprofile(f)": "sys.setprofile",
+    "a[0].os.remove('x')": "os.remove",
+    "torch.builtins.exec('a')": "builtins.exec",
+    "import timeit; timeit.timeit(text)": "timeit.timeit",
+    "from timeit import Timer as T; T('a')": "timeit.Timer",
+    "import typing; typing.get_type_hints(f)": "typing.get_type_hints",
+    "torch.utils.benchmark.Timer('a')": "torch.utils.benchmark",
+    "('{0.' + word).format(f)": "format of a computed text",
+    "text = '_' + w\ntext.format_map(f)": "format_map of a computed text",
+    "'__' + word": "'__' + word",
+    "array.tofile('helper.py')": "tofile",
+    f"TABLE = '{' '.join(map(str, range(70)))}'": "a text of",
+    f"TABLE = {[*range(70)]}": "a table of 70 values",
+    "saved_tensors_hooks(lambda t: t.numpy(), torch.from_numpy)": "numpy",
     "self = f; self.__globals__": "__globals__",
     "from torch.utils.checkpoint import checkpoint as c; c(f)": "torch.utils.checkpoint.checkpoint",
     "torch.utils.checkpoint.checkpoint(f)": "torch.utils.checkpoint.checkpoint",
@@ -50,7 +66,8 @@ TRICKS = {
     "checks.lab01.ex1_1": "tutorial_lib.checks.lab01.ex1_1",
     "memory.storages.StorageLog": "tutorial_lib.memory.storages.StorageLog",
     "from tutorial_lib.school import grading; grading": "tutorial_lib.school.grading",
-    "from unittest import mock; mock.patch": "unittest.mock.patch",
+    "from unittest import mock; mock.patch('torch.sum', max)": "unittest.mock.patch(",
+    "from unittest.mock import patch as p; p.object(torch, 'sum', max)": "unittest.mock.patch.obj",
     "import importlib as i; i.reload(torch)": "importlib",
     "__import__('os')": "__import__",
     "x = __builtins__": "__builtins__",
@@ -71,7 +88,6 @@ TRICKS = {
     "from sys import modules; modules['a']": "sys.modules",
     "os.fork()": "os.fork",
     "open('/proc/self/maps')": "open",
-    "import threading; threading.Thread()": "threading",
     "'{0.__globals__}'.format(f)": ".__globals__",
     "f'{eval(name)} is left'": "eval",
     "f.__closure__[0]": "__closure__",
@@ -91,6 +107,14 @@ HONEST = [
     "memory.measure(f); gc.collect(); print(1, file=sys.stderr)",
     "from torch.utils.data import DataLoader; DataLoader(x)",
     "getattr(layer, 'bias', None); hasattr(x, 'y'); setattr(layer, 'bias', None)",
+    "for name in names: setattr(x, name, getattr(y, name))",
+    "tensor._version; point._replace(x=1); m.__dict__.get('forward'); vars(m); globals()['A'] = 1",
+    "from unittest import mock; mock.patch.object(block, 'forward', f)",
+    "import threading, hashlib; threading.Thread(target=f); hashlib.sha256(b'')",
+    "import timeit\ndef step(): pass\ntimeit.timeit(step); timeit.repeat(lambda: 1)",
+    "LINE = '{} of {}'\nprint(LINE.format(1, 2), '{}'.format(3))",
+    "torch.nn.modules.batchnorm._BatchNorm; torch._foreach_mul_(grads, 2)",
+    "x.numpy().tolist(); '{}'.format(x)",
     "wrapper.__name__ = f.__name__; isinstance(x, type(y))",
     "'It checks what is left of __init__ here.'",
     "dtype = torch.float32; loss_fn = nn.functional.mse_loss; loss_fn(a, b)",
@@ -100,7 +124,7 @@ HONEST = [
 
 def seen(source, allowed=()):
     tree, course = ast.parse(source), imported(ast.parse(COURSE))
-    allowed = {"torch", "torch.nn", "torch.Tensor", "tutorial_lib.memory", *allowed}
+    allowed = {"torch", "torch.nn", "torch.Tensor", "tutorial_lib.memory.measure", *allowed}
     return [one.what for one in findings(tree, {**course, **imported(tree)}, allowed)]
 
 
@@ -128,7 +152,7 @@ def test_the_student_is_not_told_what_was_noticed(lab):
     result = looked(lab, toy.submission(a11=f"import ctypes\nctypes.CDLL\n{toy.AREA}"))
     assert list(result.findings) == ["1.1"]
     (line,) = result.findings["1.1"]
-    assert line == "line 3: ctypes.CDLL: is outside what the lab and its solution use"
+    assert line == "line 3: ctypes.CDLL is outside what the lab and its solution use."
     assert result.notes == []
 
 
@@ -136,13 +160,14 @@ def test_cells_of_the_students_own_are_looked_at_too(lab):
     notebook = toy.submission(a21=f"helper()\n{toy.CUBE}")
     own = "def helper(): return eval('1')\nexec('print(1)')"
     notebook["cells"].insert(7, toy.code("mine", own))
-    assert [line.split(": ")[1] for line in looked(lab, notebook).findings["2.1"]] == [
-        "eval",
-        "exec",
-    ]
+    said = " ".join(looked(lab, notebook).findings["2.1"])
+    assert "eval runs text" in said
+    assert "exec runs text" in said
     files = toy.submission(a11=f"import helpers\nhelpers.f()\n{toy.AREA}")
     files["cells"].insert(2, toy.code("mine", "%%writefile helpers.py\nimport ctypes\nctypes.x"))
-    assert [line.split(": ")[1] for line in looked(lab, files).findings["1.1"]] == ["ctypes.x"]
+    assert "ctypes.x is outside" in looked(lab, files).findings["1.1"][0]
+    files["cells"][2] = toy.code("mine", "%run helpers.py\nhelpers = 1")
+    assert "%run runs a file that no cell shows" in looked(lab, files).findings["1.1"][1]
 
 
 def test_a_changed_constant_of_the_course_is_noted_where_an_answer_uses_it(lab):
@@ -170,9 +195,29 @@ class PASSED:
 
 
 @pytest.mark.parametrize("name", LABS)
-def test_a_solution_and_a_blank_have_nothing_to_read(root, name):
+def test_a_solution_is_named_where_it_is_long_and_a_blank_nowhere(root, name):
     lab = load_lab(root, name)
     for folder in ("labs", "solutions"):
         text = (root / folder / lab.path.name).read_text(encoding="utf-8")
         result = looked(lab, json.loads(text))
-        assert (result.findings, result.notes) == ({}, [])
+        said = {line for lines in result.findings.values() for line in lines}
+        copied = "line 1: this answer is the solution's, word for word, but for comments and names."
+        assert said == ({copied} if folder == "solutions" else set())
+        assert result.notes == []
+
+
+@pytest.mark.weekly
+def test_tricks_are_named_and_honest_answers_are_not(root):
+    """Of `review.txt`, and of all right answers: four tricks of five, and one answer of fifty."""
+    named = {"trick": [], "right": []}
+    labs = {name: load_lab(root, name) for name in LABS}
+    for name in ("../review", *LABS):
+        for number, kind, title, _, cells in answers.read(name):
+            if kind in named:
+                lab = labs[f"lab0{number[0]}"]
+                handed_in = json.loads(answers.submission(lab, number, cells))
+                found = looked(lab, handed_in).findings.get(number)
+                named[kind].append("" if found is None else f"{number} {title}: {found}")
+    shares = {kind: sum(map(bool, some)) / len(some) for kind, some in named.items()}
+    assert shares["trick"] >= 0.8
+    assert shares["right"] <= 0.02, [one for one in named["right"] if one]

@@ -156,7 +156,7 @@ def chain_saved_bytes(answer: Answer, case: Case) -> Result:
 @run_half("1.4", forbidden=[_NO_METER])
 def bytes_per_parameter(answer: Answer, case: Case) -> Result:
     weights, switches = getattr(torch, case["weights"]), {name: case[name] for name in SWITCHES}
-    return {"bytes": answer(weights, case["optimizer"], **switches)}
+    return {name: answer(weights, name, **switches) for name in case["optimizers"]}
 
 
 @run_half("1.5", forbidden=[_NO_METER])

@@ -11,8 +11,10 @@ changed since an older report is not graded again. See solutions/GRADING.md.
 from __future__ import annotations
 
 import argparse
+import sys
+from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tutorial_lib.school.bootstrap import ROOT
 
@@ -49,12 +51,12 @@ def run(options: argparse.Namespace) -> int:
 
     lab, given, out = options.lab, options.folders, options.out
     if options.selftest and not given:
-        selftest = grading.load_selftest(ROOT).selftest
+        selftest = load_selftest(ROOT).selftest
         return _selftest(
             *selftest(lab, root=ROOT, workers=options.workers, seconds=options.seconds)
         )
     if options.example and len(given) == 1:
-        number = grading.load_selftest(ROOT).write_example(lab, given[0], root=ROOT)
+        number = load_selftest(ROOT).write_example(lab, given[0], root=ROOT)
         print(f"{number} submissions: {given[0]}")
     elif options.selftest or options.example or len(given) != 1 or not out:
         raise ValueError(
@@ -76,6 +78,23 @@ def run(options: argparse.Namespace) -> int:
         )
         _say(table, out)
     return 0
+
+
+def load_selftest(root: Path) -> Any:
+    """Import the self-test, which stands in the course's tests beside the known answers.
+
+    Raises:
+        ValueError: When the course folder has no tests.
+    """
+    tests = root / "tests"
+    if not (tests / "grading_selftest").is_dir():
+        raise ValueError(
+            f"{root} has no tests/grading_selftest, and --selftest and --example need the known "
+            "answers there: run this in a clone of the course's repository."
+        )
+    if str(tests) not in sys.path:
+        sys.path.insert(0, str(tests))
+    return import_module("grading_selftest")
 
 
 def _say(table: pd.DataFrame, out: Path) -> None:

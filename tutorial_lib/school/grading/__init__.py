@@ -5,34 +5,15 @@ Two processes, and one idea: the kernel that decides never executes a line of a 
 
 from __future__ import annotations
 
-import sys
 from importlib import import_module
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tutorial_lib.school.grading.errors import GradingError
 
 if TYPE_CHECKING:
     from tutorial_lib.school.grading.run import grade
 
-__all__ = ["GradingError", "grade", "load_selftest"]
-
-
-def load_selftest(root: Path) -> Any:
-    """Import the self-test, which stands in the course's tests beside the known answers.
-
-    Raises:
-        GradingError: When the course folder has no tests.
-    """
-    tests = root / "tests"
-    if not (tests / "grading_selftest").is_dir():
-        raise GradingError(
-            f"{root} has no tests/grading_selftest, and --selftest and --example need the known "
-            "answers there: run this in a clone of the course's repository."
-        )
-    if str(tests) not in sys.path:
-        sys.path.insert(0, str(tests))
-    return import_module("grading_selftest")
+__all__ = ["GradingError", "grade"]
 
 
 def __getattr__(name: str) -> object:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,8 @@ from pathlib import Path
 from tutorial_lib.school.grading.errors import GradingError
 from tutorial_lib.school.grading.submissions.cells import Cell, read_cells
 from tutorial_lib.school.grading.submissions.slice_cells import bound_names, statements
+
+_TITLE = re.compile(r"^\| (\d+\.\d+) \| (.+?) \|", re.MULTILINE)  # a row of its table
 
 
 @dataclass(frozen=True)
@@ -43,6 +46,13 @@ class Lab:
     answers: Mapping[str, AnswerCell]  # by exercise
     checks: Sequence[CheckCell]  # their points make up the maximum
     setup_names: frozenset[str]  # defined by the cells that answer and check nothing
+    given: Sequence[Cell] = ()  # the cells of the lab as students get it, where there is one
+
+    @property
+    def titles(self) -> Mapping[str, str]:
+        """Give what the table at the lab's top says of each exercise."""
+        texts = (cell.source for cell in self.cells if cell.kind == "markdown")
+        return dict(_TITLE.findall(next(texts, "")))
 
     @property
     def maximum(self) -> int:
@@ -68,9 +78,8 @@ def load_lab(root: Path, name: str) -> Lab:
     path = _find(root, name)
     cells = _read(path)
     twin = root / "labs" / path.name
-    blanks = {}
-    if twin.is_file():
-        blanks = {cell.names[:1]: cell.source for cell in _read(twin)}
+    given = _read(twin) if twin.is_file() else []
+    blanks = {cell.names[:1]: cell.source for cell in given}
     answers: dict[str, AnswerCell] = {}
     checks = []
     setup_names: set[str] = set()
@@ -94,7 +103,7 @@ def load_lab(root: Path, name: str) -> Lab:
         answers[number] = AnswerCell(cell_id, number, cell.source, blank, defined)
     if not checks:
         raise GradingError(f"{path.name} has no check cell, so there is nothing to grade.")
-    return Lab(path.stem, path, cells, answers, checks, frozenset(setup_names))
+    return Lab(path.stem, path, cells, answers, checks, frozenset(setup_names), given)
 
 
 def _find(root: Path, name: str) -> Path:

@@ -1,14 +1,18 @@
-"""First step of grading: read the files of a class."""
+"""First two steps of grading: read the files of a class, and find the answers in each."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
+from tutorial_lib.school.grading.lab import Lab
+from tutorial_lib.school.grading.request import default_workers
 from tutorial_lib.school.grading.results import Submission
 from tutorial_lib.school.grading.submissions.class_folder import find_submissions, read_content
+from tutorial_lib.school.grading.submissions.reader import MEMORY_BYTES, read_submission
 
 
 def read_class(folder: Path, only: Sequence[str] = ()) -> list[Submission]:
@@ -19,3 +23,13 @@ def read_class(folder: Path, only: Sequence[str] = ()) -> list[Submission]:
 
     found = [Submission(name, folder / name) for name in find_submissions(folder, only)]
     return [one.through(read) for one in found]
+
+
+def match_class(lab: Lab, submissions: Sequence[Submission]) -> list[Submission]:
+    """Find the answers in each file, in a process of its own; no line of them is run."""
+
+    def match(one: Submission) -> Submission:
+        return replace(one, answers=read_submission(lab, read_content(one.path)))
+
+    with ThreadPoolExecutor(default_workers(MEMORY_BYTES)) as pool:
+        return list(pool.map(lambda one: one.through(match), submissions))

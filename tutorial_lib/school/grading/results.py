@@ -57,7 +57,7 @@ class Graded:
                 # a slip that cost all points is nothing to read
                 if what != NOT_PYTHON or self.points(lab, number):
                     place = f"line {line}" if line else "a cell beside the answer"
-                    lines.setdefault(number, []).append(f"{place}: {what}: {why}")
+                    lines.setdefault(number, []).append(f"{place}: {what} {why}.")
         return replace(self, findings=lines)
 
     def points(self, lab: Lab, exercise: str | None = None) -> int:
@@ -69,6 +69,10 @@ class Graded:
             and (verdict := self.verdicts.get(check.id))
             and verdict.passed
         )
+
+    def grade(self, lab: Lab, exercise: str | None = None) -> int | None:
+        """Give the points for a score sheet: None where nothing was graded, which is no 0."""
+        return self.points(lab, exercise) if self.status == "graded" else None
 
     def message(self, lab: Lab, exercise: str) -> str:
         """Give what the first check of an exercise said that did not pass; empty when all did."""

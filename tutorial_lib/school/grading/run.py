@@ -17,9 +17,8 @@ from tutorial_lib.school.grading.inside.processes import interruptible
 from tutorial_lib.school.grading.journal import Journal, course_version
 from tutorial_lib.school.grading.judge_class import judge_class
 from tutorial_lib.school.grading.lab import load_lab
-from tutorial_lib.school.grading.match_class import match_class
-from tutorial_lib.school.grading.read_class import read_class
-from tutorial_lib.school.grading.report import check_folder, report_class
+from tutorial_lib.school.grading.read_class import match_class, read_class
+from tutorial_lib.school.grading.report.report_class import check_folder, report_class
 from tutorial_lib.school.grading.report.roster import Roster
 from tutorial_lib.school.grading.request import check_request
 from tutorial_lib.school.grading.submissions.class_folder import find_submissions

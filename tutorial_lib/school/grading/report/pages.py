@@ -10,6 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 from urllib.parse import quote
 
@@ -37,7 +38,7 @@ def feedback_name(name: str) -> str:
 
 def feedback_page(lab: Lab, entry: Entry, version: str) -> str:
     """Write a student's page: points, messages, the code they are about. All is escaped."""
-    title = f"{lab.name}: {entry.result.name}"
+    title = f"{lab.name}: {entry.student.name if entry.student else entry.result.name}"
     return _page("feedback.html", title=title, lab=lab, entry=entry, version=version)
 
 
@@ -47,8 +48,7 @@ def answers_page(lab: Lab, exercise: str, entries: Sequence[Entry]) -> str:
     results = [entry.result for entry in entries]
     answers = [one for one in results if one.sources.get(exercise, "").split() not in ([], blank)]
     answers.sort(key=lambda one: (one.points(lab, exercise), one.message(lab, exercise)))
-    facts = {"lab": lab, "exercise": exercise, "answers": answers, "link": _link}
-    facts["num_blank"] = len(entries) - len(answers)
+    facts = {"lab": lab, "exercise": exercise, "answers": answers, "num_rows": len(entries)}
     return _page("answers.html", title=f"{lab.name}, exercise {exercise}", **facts)
 
 
@@ -60,7 +60,8 @@ def index_page(lab: Lab, entries: Sequence[Entry], said: Sequence[str]) -> str:
         if entry.result.status == "graded"
     }
     counted = [*best.values()]
-    facts = {"lab": lab, "entries": entries, "said": said, "link": _link, "counted": len(counted)}
+    facts = {"lab": lab, "entries": entries, "said": said, "counted": len(counted)}
+    facts["mean"] = fmean([one.result.points(lab) for one in counted] or [0])
     return _page("index.html", title=lab.name, summary=by_exercise(lab, counted), **facts)
 
 
@@ -71,14 +72,13 @@ def by_exercise(lab: Lab, entries: Sequence[Entry]) -> list[dict[str, Any]]:
     """
     found = []
     for exercise in lab.exercises:
-        maximum = lab.maximum_of(exercise)
-        passed = sum(entry.result.points(lab, exercise) == maximum for entry in entries)
+        points = [entry.result.points(lab, exercise) for entry in entries]
         messages = [text for entry in entries if (text := entry.result.message(lab, exercise))]
-        example = {_NUMBER.sub("0", text): text for text in messages}
+        example = {"": ""} | {_NUMBER.sub("0", text): text for text in messages}
         alike = Counter(_NUMBER.sub("0", text) for text in messages).most_common(1)
-        facts = {"exercise": exercise, "maximum": maximum, "passed": passed}
-        said = {"said": alike[0][1], "message": example[alike[0][0]]} if alike else {"said": 0}
-        found.append(facts | said)
+        message, said = alike[0] if alike else ("", 0)
+        facts = {"exercise": exercise, "said": said, "message": example[message]}
+        found.append(facts | {"mean": fmean(points or [0]), "points": points})
     return found
 
 
@@ -103,5 +103,5 @@ def _pages() -> jinja2.Environment:
     script = (_TEMPLATES / "sort.js").read_text(encoding="utf-8")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     # by its hash: a browser runs this script, and none that a submission may have brought in
-    pages.globals |= {"script": Markup(script), "script_hash": digest}
+    pages.globals |= {"link": _link, "script": Markup(script), "script_hash": digest}
     return pages

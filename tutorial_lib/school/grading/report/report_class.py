@@ -1,19 +1,25 @@
-"""Fourth step of grading: report the results, to students and instructor, in words and files."""
+"""Fourth step of grading: report the results, to students and instructor, in words and files.
+
+A report is written beside its place, then put there whole.
+"""
 
 from __future__ import annotations
 
+import json
 import platform
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tutorial_lib.school.grading.errors import GradingError
 from tutorial_lib.school.grading.lab import Lab
-from tutorial_lib.school.grading.report import scores
-from tutorial_lib.school.grading.report.class_list import class_entries, roster_warnings
+from tutorial_lib.school.grading.report import class_list, pages
+from tutorial_lib.school.grading.report.class_list import Entry, class_entries, roster_warnings
 from tutorial_lib.school.grading.report.roster import Roster
-from tutorial_lib.school.grading.report.write_folder import write_report
+from tutorial_lib.school.grading.report.tables import as_csv
 from tutorial_lib.school.grading.results import Graded
 
 if TYPE_CHECKING:
@@ -36,6 +42,11 @@ _NO_EXAM = (
     " Memory exam not held: this machine cannot limit what one process maps. Memory was judged by "
     "meters alone, which an answer can change, and nobody lost points."
 )
+
+_REPORT = {
+    *("scores.csv", "scores-canvas.csv", "scores-moodle.csv"),
+    *("index.html", "run.json", "feedback", "answers"),
+}
 
 
 def report_class(
@@ -66,7 +77,7 @@ def report_class(
     graded = list(map(asdict, results))
     more = {"isolation": walls, "versions": versions, "submissions": graded}
     write_report(out, lab, entries, said, {**facts, **more})
-    table = pd.DataFrame(scores.rows(lab, entries))
+    table = pd.DataFrame(class_list.rows(lab, entries))
     table.attrs["said"] = said
     return table
 
@@ -79,3 +90,53 @@ def isolation(layers: Sequence[str]) -> str:
     if names:
         return "+".join(names)
     return "limits only" if "limits" in layers else "none"
+
+
+def check_folder(out: Path, submissions: Path) -> None:
+    """Refuse to put a report where anything but an older report stands.
+
+    Raises:
+        GradingError: When it would overwrite something else, or stand among the submissions.
+    """
+    if out.resolve().is_relative_to(submissions.resolve()):
+        raise GradingError(f"{out} is in {submissions}, which is only read: put it elsewhere.")
+    if out.is_symlink() or (out.exists() and not out.is_dir()):
+        raise GradingError(f"{out} is not a folder: give a new folder for the report.")
+    there = {entry.name for entry in out.iterdir()} if out.exists() else set()
+    if there and (there - _REPORT or "run.json" not in there):
+        raise GradingError(f"{out} holds other files: give a new folder for the report.")
+    try:  # now, and not after an hour of grading
+        out.parent.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryDirectory(dir=out.parent).cleanup()
+    except OSError as error:
+        raise GradingError(
+            f"{out} cannot be written ({error.strerror}): choose another."
+        ) from error
+
+
+def write_report(
+    out: Path, lab: Lab, entries: Sequence[Entry], said: Sequence[str], facts: Mapping[str, Any]
+) -> None:
+    """Write the whole report beside its place, then put it there: nothing is ever half-written."""
+    with tempfile.TemporaryDirectory(prefix=f".{out.name}-", dir=out.parent) as beside:
+        new = Path(beside, "new")
+        (new / "answers").mkdir(parents=True)
+        for entry in entries:
+            page = new / "feedback" / pages.feedback_name(entry.result.name)
+            page.parent.mkdir(parents=True, exist_ok=True)
+            _write(page, pages.feedback_page(lab, entry, str(facts.get("version", ""))))
+        for exercise in lab.exercises:
+            _write(new / "answers" / f"{exercise}.html", pages.answers_page(lab, exercise, entries))
+        rows = class_list.rows(lab, entries)
+        _write(new / "scores.csv", as_csv(rows))
+        _write(new / "scores-canvas.csv", class_list.canvas_csv(lab, entries))
+        _write(new / "scores-moodle.csv", class_list.moodle_csv(lab, entries))
+        _write(new / "index.html", pages.index_page(lab, entries, said))
+        _write(new / "run.json", json.dumps({**facts, "rows": rows}, indent=2) + "\n")
+        if out.exists():
+            out.rename(Path(beside, "old"))
+        new.rename(out)
+
+
+def _write(path: Path, text: str) -> None:
+    path.write_text(text, encoding="utf-8")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import unicodedata
 from collections.abc import Mapping
@@ -10,6 +11,7 @@ from pathlib import Path
 
 from tutorial_lib.school.grading.errors import GradingError
 from tutorial_lib.school.grading.report.tables import read_table
+from tutorial_lib.school.grading.submissions.class_folder import stem
 
 # In these spellings, the first that is there and filled in: Canvas' and Moodle's exports fit.
 _NAME = ("name", "student", "full name")
@@ -17,8 +19,9 @@ _FOLDER = ("folder", "username", "sis login id")
 _ID = ("sis user id", "student id", "id number", "id")  # Canvas' "ID" is none of the school's
 _EMAIL = ("email", "e-mail", "email address", "e-mail address")
 # What Moodle and Canvas call the files of a class that they pack for an instructor.
-_MOODLE = re.compile(r"(?P<name>.+?)_\d+_assignsubmission_.*")
-_CANVAS = re.compile(r"(?P<name>[^_/]+)_(?:LATE_)?(?P<id>\d+)_\d+_.*")
+_MOODLE = re.compile(r"(.+?)_(\d+)_assignsubmission_.*")
+_CANVAS = re.compile(r"([^_/]+)_(?:LATE_)?(\d+)_\d+_.*")
+_MOST_WORDS = 5  # of a name, in any order
 
 
 @dataclass(frozen=True)
@@ -36,7 +39,7 @@ class Student:
 def student_key(name: str) -> str:
     """Name the student of a submission: its folder, or else what its file is called."""
     folder, slash, _ = name.partition("/")
-    return folder if slash else re.sub(r"\.ipynb$", "", folder, flags=re.IGNORECASE)
+    return folder if slash else stem(folder)
 
 
 class Roster:
@@ -53,6 +56,7 @@ class Roster:
         self.path = path
         self.students: list[Student] = []
         self._by_key: dict[str, Student] = {}
+        self._by_name: dict[str, set[Student]] = {}
         if path is None:
             return
         for number, cells in read_table(path, (*_NAME, "first name", *_FOLDER)):
@@ -70,19 +74,27 @@ class Roster:
                     "student needs a name, a folder and an id of their own."
                 )
             self._by_key[key] = student
+        words = _words(student.name)[:_MOST_WORDS]
+        for some in itertools.permutations(words):
+            self._by_name.setdefault("".join(some), set()).add(student)
         self.students.append(student)
 
     def find(self, name: str) -> Student | None:
         """Find whose submission this is; None when the roster does not say."""
         key = student_key(name)
         packed = _MOODLE.fullmatch(key) or _CANVAS.fullmatch(key)
-        parts = packed.groupdict() if packed else {}
+        called, number = packed.groups() if packed else (key, "")
         if self.path is None:
-            return Student(parts.get("name", key), key, canvas_id=parts.get("id", ""))
-        for word in (key, *parts.values()):
+            return Student(called, key, canvas_id="" if _MOODLE.fullmatch(key) else number)
+        for word in (key, called):
             if student := self._by_key.get(_normal(word)):
                 return student
-        return None
+        # Canvas writes all words as one. A number may be another student's, of another kind.
+        whole, found = "".join(_words(called)), self._by_key.get(number)
+        if found and (found.canvas_id == number or any(w in whole for w in _words(found.name))):
+            return found
+        same = self._by_name.get(whole, ())
+        return next(iter(same)) if len(same) == 1 else None
 
 
 def _student(cells: Mapping[str, str]) -> Student | None:
@@ -96,6 +108,12 @@ def _student(cells: Mapping[str, str]) -> Student | None:
         return None
     canvas_id = cells.get("id", "") if "sis user id" in cells else ""
     return Student(name, folder, first(_ID), first(_EMAIL), canvas_id, cells.get("section", ""))
+
+
+def _words(name: str) -> list[str]:
+    """List the words of a name in plain letters, as an LMS or a file system may write them."""
+    plain = "".join(c for c in unicodedata.normalize("NFKD", name) if not unicodedata.combining(c))
+    return re.findall(r"\w+", plain.casefold())
 
 
 def _normal(text: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,6 +12,7 @@ from tutorial_lib.school.marks import Mark, cell_mark
 # Far more than an answer needs. Splitting or tokenizing a text takes hundreds of times its bytes.
 MOST_CHARACTERS = 50_000
 _NAME_CHARACTERS = 200
+_NEW_CELL = re.compile(r"^# ?(?:In ?\[.*\]:|%%.*)$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,14 @@ def read_cells(notebook: Any) -> list[Cell] | None:
     if not isinstance(raw, list):
         return None
     return [_read(cell) for cell in raw if isinstance(cell, dict)]
+
+
+def read_script(content: bytes) -> list[Cell]:
+    """List the cells of a notebook that was saved as a script, by Jupyter or as percent format."""
+    parts = _NEW_CELL.split(content.decode("utf-8", "replace"))
+    # what was a text between two cells stands below the first of them, as comments
+    code = (re.sub(r"\n+(#[^\n]*\n+)*\Z", "", f"{part}\n").strip("\n") for part in parts)
+    return [_make("code", source, (), {}) for source in code]
 
 
 def _read(raw: dict[str, Any]) -> Cell:

@@ -16,14 +16,15 @@ _LEFT_BEHIND = {"__macosx", "thumbs.db", "desktop.ini", "__pycache__"}
 _KINDS = {stat.S_IFLNK: "a link", stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe"}
 _KINDS[stat.S_IFSOCK] = "a socket"
 _MISSING = "no notebook found"
+READ = (".ipynb", ".zip", ".py")  # what is read; of a student's folder the first that is there
 _NAMED = 5  # entries that a reason lists
 
 
 def find_submissions(folder: Path, only: Sequence[str] = ()) -> list[str]:
-    """List the submissions of a class: notebooks in the folder and in its sub-folders.
+    """List the submissions of a class: notebooks in the folder and, at any depth, in its folders.
 
-    So that nobody is lost, everything else in the folder is listed too (links, archives, files
-    under another name), and so is every sub-folder that holds no notebook.
+    Where a student's folder has none, an archive counts, else a script. So that nobody is lost,
+    everything else in the folder is listed too, and so is every sub-folder that holds none of them.
 
     Args:
         folder: Of the class.
@@ -36,12 +37,15 @@ def find_submissions(folder: Path, only: Sequence[str] = ()) -> list[str]:
         raise GradingError(f"{folder} is not a folder: give the folder that holds the notebooks.")
     names = []
     for entry in _entries(folder):
-        inner = []
-        if entry.is_dir(follow_symlinks=False) and not _is_notebook_name(entry.name):
-            inner = sorted(one.name for one in _entries(entry) if _is_notebook_name(one.name))
-        names += [f"{entry.name}/{name}" for name in inner] or [entry.name]
-    if not any(_is_notebook_name(name) for name in names):
-        raise GradingError(f"{folder} holds no .ipynb file, neither itself nor one folder down.")
+        inner: list[str] = []
+        if entry.is_dir(follow_symlinks=False) and not entry.name.lower().endswith(READ):
+            files = _files(folder / entry.name)
+            for kind in READ:  # the outermost ones: what lies below them is older
+                of_kind = [name for name in files if name.lower().endswith(kind)]
+                inner = inner or [n for n in of_kind if n.count("/") == of_kind[0].count("/")]
+        names += inner or [entry.name]
+    if not any(name.lower().endswith(READ) for name in names):
+        raise GradingError(f"{folder} holds no .ipynb file, neither itself nor further down.")
     for wanted in only:
         if not any(_is_called(name, wanted) for name in names):
             raise GradingError(f"no submission in {folder} is called {wanted!r}.")
@@ -49,47 +53,49 @@ def find_submissions(folder: Path, only: Sequence[str] = ()) -> list[str]:
     return sorted(chosen)
 
 
-def _entries(folder: Path | os.DirEntry[str]) -> list[os.DirEntry[str]]:
+def _files(folder: Path) -> list[str]:
+    """List the files of a folder and of those in it, by name, the outermost first."""
+    names: list[str] = []
+    for place, folders, files in os.walk(folder):
+        folders[:] = filter(_counts, folders)
+        names += [Path(place, name).relative_to(folder.parent).as_posix() for name in files]
+    return sorted(filter(_counts, names), key=lambda name: (name.count("/"), name))
+
+
+def _entries(folder: Path) -> list[os.DirEntry[str]]:
     try:
         with os.scandir(folder) as entries:
-            # a leading dot: checkpoints of Jupyter, resource forks of macOS
-            there = [entry for entry in entries if not entry.name.startswith(".")]
+            return [entry for entry in entries if _counts(entry.name)]
     except OSError:
         return []
-    return [entry for entry in there if entry.name.lower() not in _LEFT_BEHIND]
 
 
-def _is_notebook_name(name: str) -> bool:
-    return name.lower().endswith(".ipynb")
+def _counts(name: str) -> bool:
+    """Tell what a student handed in from what Jupyter or a system has left, by its last name."""
+    last = name.rpartition("/")[2]
+    return not last.startswith(".") and last.lower() not in _LEFT_BEHIND
+
+
+def stem(name: str) -> str:
+    """Take the ending off the name of what is read."""
+    return next((name[: -len(kind)] for kind in READ if name.lower().endswith(kind)), name)
 
 
 def _is_called(name: str, wanted: str) -> bool:
     """Tell whether a submission may be meant: by name, by stem, by file or by folder."""
-    stem = name[: -len(".ipynb")] if _is_notebook_name(name) else name
-    return wanted in (name, stem, Path(name).name, name.split("/")[0])
+    return wanted in (name, stem(name), Path(name).name, name.split("/")[0])
 
 
 def check_is_notebook(path: Path) -> None:
     """Refuse what is not called like a notebook, and say in a `NotGradable` what lies there."""
-    if _is_notebook_name(path.name):
+    if path.name.lower().endswith(READ):
         return
-    if path.is_symlink():
-        raise NotGradable(_MISSING, "This is a link: hand in the notebook itself.")
-    if not path.is_dir():
-        raise NotGradable(
-            _MISSING,
-            f"This file is called {path.name!r}, and the name of a notebook ends in .ipynb: "
-            "hand in the notebook itself, under such a name and not packed.",
-        )
-    if not os.access(path, os.R_OK | os.X_OK):
-        raise NotGradable(_MISSING, "This folder cannot be opened: change its permissions.")
-    inside = sorted(entry.name + "/" * entry.is_dir() for entry in _entries(path))
-    there = ", ".join(inside[:_NAMED]) + ", ..." * (len(inside) > _NAMED)
-    raise NotGradable(
-        _MISSING,
-        f"This folder holds {there or 'nothing'}, and no .ipynb file: put the notebook itself "
-        "into it, not packed and not one folder further down.",
-    )
+    what = f"This file is called {path.name!r}, and the name of a notebook ends in .ipynb"
+    if path.is_dir() and not path.is_symlink():
+        inside = sorted(entry.name + "/" * entry.is_dir() for entry in _entries(path))
+        there = ", ".join(inside[:_NAMED]) + ", ..." * (len(inside) > _NAMED)
+        what = f"This folder holds {there or 'nothing'}, and no .ipynb file"
+    raise NotGradable(_MISSING, f"{what}: hand in the notebook itself.")
 
 
 def read_content(path: Path) -> bytes:

@@ -15,29 +15,39 @@ from tutorial_lib.school.grading.lab import Lab
 from tutorial_lib.school.grading.submissions import review, slice_cells
 from tutorial_lib.school.grading.submissions.answers import NOT_PYTHON, Answers, Step, student_steps
 
+_LONG = 80  # parts of a syntax tree that the solution adds to the blank
+_COPIED = "is the solution's, word for word, but for comments and names"
+
 
 def inspect_submission(lab: Lab, answers: Answers) -> Answers:
     """Add to answers what a person should read in them, notes for the student, and cuts."""
     sources = [cell.source for cell in lab.cells if cell.kind == "code" and not cell.mark]
     course = [tree for tree in map(slice_cells.tree_of, sources) if tree]
-    references = [slice_cells.tree_of(answer.reference) for answer in lab.answers.values()]
+    known: dict[str, str] = {}
+    references = {
+        number: ast.parse(slice_cells.plain_python(one.reference))
+        for number, one in lab.answers.items()
+    }
     steps = student_steps(lab, answers)
     cells = _cells(steps)
-    known: dict[str, str] = {}
     for parsed in [*course, *(tree for _, _, tree in cells if tree)]:
         known |= review.imported(parsed)
-    allowed = {path for tree in course for path in review.imported(tree).values()} - review.HIDDEN
-    allowed -= {path for path in allowed for denied in review.DENIED if path.startswith(denied)}
+    denied, hidden = review.WORDS["denied"], review.WORDS["hidden"]
+    allowed = {path for tree in course for path in review.used(tree, known)}
+    allowed -= {path for path in allowed for one in denied if path.startswith(one)}
+    allowed |= {path for tree in course for path in review.imported(tree).values()}
+    allowed |= {path for tree in references.values() for path in review.used(tree, known)}
     heads = [step["source"].lstrip().split("\n", 1)[0] for step in steps]
     writes = slice_cells.WRITES_A_FILE  # a module, into a file
-    allowed |= {Path(head.split()[-1]).stem for head in heads if head.startswith(writes)}
+    written = {Path(head.split()[-1]).stem for head in heads if head.startswith(writes)}
+    allowed = (allowed - hidden - denied) | written
 
     def read(tree: ast.Module) -> list[review.Finding]:
         return review.findings(tree, known, allowed)
 
-    usual = {one.what for tree in references if tree for one in read(tree)}
+    usual = {one.what for tree in references.values() for one in read(tree)}
     of_course = {one.what for tree in course for one in read(tree)}
-    allowed |= {one for one in review.DENIED if any(what.startswith(one) for what in usual)}
+    allowed |= {one for one in denied if any(what.startswith(one) for what in usual)}
     found: dict[str, list[tuple[int, str, str]]] = {}
     for number, step, tree in cells:
         if tree is None:
@@ -45,6 +55,14 @@ def inspect_submission(lab: Lab, answers: Answers) -> Answers:
         else:
             same = usual if "group" in step else usual | of_course
             new = [one for one in read(tree) if one.what not in same]
+            runs = slice_cells.RUNS_A_FILE.findall(step["source"])
+            if not {Path(file).stem for file in runs} <= written:
+                new.append(review.Finding(1, "%run", "runs a file that no cell shows"))
+            if step["exercise"]:
+                whole = review.shape(references[number])
+                blank = slice_cells.tree_of(lab.answers[number].blank or "") or tree
+                if len(whole) - len(review.shape(blank)) >= _LONG and review.shape(tree) == whole:
+                    new.append(review.Finding(1, "this answer", _COPIED))
         if new:
             new = new if step["exercise"] else [one._replace(line=0) for one in new]
             found.setdefault(number, []).extend(new)

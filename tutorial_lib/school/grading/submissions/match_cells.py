@@ -74,7 +74,11 @@ def match_answers(lab: Lab, cells: Sequence[Cell]) -> Answers:
             Part(placed[i].cell.source, own=i not in found) for i in sorted([*beside, *found])
         ]
     if not answers.parts and not any(one.exercise for one in _placed(lab, cells, kinds=None)):
-        raise NotGradable("nothing to grade", f"No answer cell of {lab.name} is in this file.")
+        said = f"No answer cell of {lab.name} is in this file"
+        if others := list(dict.fromkeys(cell.number for cell in cells if cell.number)):
+            this = int(others[0].partition(".")[0])
+            said += f": this is lab {this:02}, with answers to {', '.join(others)}"
+        raise NotGradable("nothing to grade", f"{said}.")
     _compare_with_the_course(placed, answers)
     return answers
 
@@ -84,7 +88,8 @@ def _placed(
 ) -> Iterable[_Placed]:
     """Say of each cell what it is; of those of all kinds when None."""
     exercises = {answer.id: answer.exercise for answer in lab.answers.values()}
-    of_course = [cell for cell in lab.cells if cell.kind == "code" and not cell.number]
+    both = [*lab.cells, *lab.given]  # a set-up cell names its notebook's own folder
+    of_course = [cell for cell in both if cell.kind == "code" and not cell.number]
     pristine = {name: cell for cell in of_course for name in cell.names}
     unmarked = {_words(cell.source): cell for cell in of_course if cell.mark is None}
     for cell in cells:
@@ -92,11 +97,9 @@ def _placed(
             number = next(
                 (exercises[name] for name in cell.names if name in exercises), cell.number
             )
-            course = next((pristine[name] for name in cell.names if name in pristine), None)
-            if course is None and cell.mark and not cell.number:
-                course = cell
-            if course is None and not cell.is_too_long:
-                course = unmarked.get(_words(cell.source))
+            course = None if cell.is_too_long else unmarked.get(_words(cell.source))
+            named = (pristine[name] for name in cell.names if name in pristine)
+            course = course or next(named, cell if cell.mark and not cell.number else None)
             known = number in lab.answers
             yield _Placed(cell, number if known else None, None if known else course)
 

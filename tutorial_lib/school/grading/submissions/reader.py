@@ -11,10 +11,12 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import gc
+import io
 import json
 import pickle
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +26,8 @@ if __name__ == "__main__":
 from tutorial_lib.school.grading.errors import NotGradable
 from tutorial_lib.school.grading.lab import Lab
 from tutorial_lib.school.grading.submissions.answers import NOT_PYTHON, Answers
-from tutorial_lib.school.grading.submissions.cells import read_cells
+from tutorial_lib.school.grading.submissions.cells import read_cells, read_script
+from tutorial_lib.school.grading.submissions.class_folder import MAX_BYTES
 from tutorial_lib.school.grading.submissions.inspect_submission import inspect_submission
 from tutorial_lib.school.grading.submissions.match_cells import match_answers
 
@@ -58,11 +61,27 @@ def read_submission(lab: Lab, content: bytes) -> Answers:
     return Answers.from_json(facts | {"findings": {number: [reason] for number in facts["parts"]}})
 
 
+def _unpacked(content: bytes) -> bytes:
+    """Take the one notebook, or else the one script, out of an archive."""
+    if not content.startswith(b"PK"):
+        return content
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        files = [name for name in archive.namelist() if "__MACOSX" not in name]
+        scripts = [name for name in files if name.lower().endswith(".py")]
+        found = [name for name in files if name.lower().endswith(".ipynb")] or scripts
+        if len(found) == 1:
+            return archive.open(found[0]).read(MAX_BYTES)
+    said = f"The archive holds {len(found) or 'no'} notebooks: hand in one, that which counts."
+    raise NotGradable("no notebook found", said)
+
+
 def _read(lab: Lab, content: bytes) -> Answers:
     try:
+        content = _unpacked(content)
         # bytes, not text: json then accepts a byte order mark, and UTF-16 by its zeros
-        cells = read_cells(json.loads(content))
-    except (ValueError, RecursionError, MemoryError) as error:
+        is_script = content.lstrip()[:1] not in b"{[\xef\xff\xfe" and b"# exercise" in content
+        cells = read_script(content) if is_script else read_cells(json.loads(content))
+    except (ValueError, RecursionError, MemoryError, zipfile.BadZipFile) as error:
         wrong = _what_is_wrong(content, error)
         raise NotGradable(
             "unreadable", f"The file {wrong}: save the notebook again and hand that in."

@@ -8,63 +8,34 @@ from __future__ import annotations
 
 import ast
 import re
+import sys
+import tomllib
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from tutorial_lib.school.grading.submissions.slice_cells import bound_names
-
-
-def _words(text: str) -> frozenset[str]:
-    return frozenset(text.split())
-
-
-HARMLESS = _words(
-    "__future__ abc array asyncio bisect cmath collections contextlib copy dataclasses datetime "
-    "decimal enum fractions functools heapq itertools json math numbers operator pprint random re "
-    "statistics string textwrap time timeit types typing typing_extensions warnings weakref "
-    "torch numpy scipy pandas matplotlib tqdm IPython"
-)
-# Names that lead from a harmless module to more than an answer needs.
-DENIED = _words(
-    "torch.utils.checkpoint torch.utils.cpp_extension torch.utils.hooks torch.overrides "
-    "torch.library torch.ops torch.fx torch.jit torch.export torch.hub torch.package torch.classes "
-    "torch.multiprocessing torch.serialization torch.load torch.save torch.from_file "
-    "torch.utils.rename_privateuse1_backend numpy.memmap numpy.ctypeslib numpy.load numpy.save "
-    "types.FunctionType types.CodeType types.FrameType types.ModuleType operator.attrgetter "
-    "operator.methodcaller IPython.get_ipython IPython.core gc.get_objects gc.get_referrers "
-    "gc.get_referents"
-)
-# What the set-up of every lab imports for itself, and no answer needs.
-HIDDEN = _words("importlib importlib.util os pathlib shutil subprocess sys")
-_ALLOWED = _words(
-    "sys.version_info sys.maxsize sys.float_info sys.getsizeof sys.stdout sys.stderr gc.collect "
-    "gc.enable gc.disable gc.isenabled tutorial_lib.units"
-)
-_NAMES = {
-    **dict.fromkeys(("exec", "eval", "compile", "get_ipython"), "runs text as code"),
-    **dict.fromkeys(("__import__", "__builtins__", "__loader__"), "reaches any module"),
-    **dict.fromkeys(("vars", "globals", "locals"), "reaches names that the source does not show"),
-    **dict.fromkeys(("open", "breakpoint"), "reaches files, or the process"),
+WORDS = {
+    name: frozenset(text.split())
+    for name, text in tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8")).items()
 }
-_DUNDERS = _words(
-    "__init__ __name__ __doc__ __version__ __len__ __enter__ __exit__ __call__ __class__ __iter__ "
-    "__next__ __qualname__ __post_init__ __wrapped__ __getitem__ __annotations__ __new__ __repr__ "
-    "__contains__ __setitem__ __eq__ __hash__ __add__ __mul__ __bool__"
-)
-_FRAMES = _words(
-    "f_back f_locals f_globals f_code f_builtins tb_frame tb_next gi_frame cr_frame ag_frame "
-    "gi_code co_code currentframe _getframe __traceback__"
-)
-_LABELS = ("__name__", "__doc__", "__qualname__", "__wrapped__", "__annotations__", "__module__")
-_BY_NAME = ("getattr", "setattr", "delattr")
-_MODULES = _words("torch torch.nn torch.nn.functional torch.optim torch.autograd sys gc")
-_HIDDEN_NAME = re.compile(r"\.__\w+__")
-_PACKAGE = Path(__file__).resolve().parents[3]
 _CHANGES = "changes what the checks use too"
 _OUTSIDE = "is outside what the lab and its solution use"
 _COMPUTED = "hides which name it reaches"
-_MOST_FINDINGS, _MOST_CHARACTERS = 20, 80
+_RUNS = "runs text as code"
+_FILES = "reaches files, or the process"
+_TABLE = "may hold what is to be computed"
+_NAMES = dict.fromkeys(WORDS["run_text"], _RUNS) | dict.fromkeys(WORDS["reach_files"], _FILES)
+_NAMES |= dict.fromkeys(WORDS["reach_modules"], "reaches any module")
+_ATTRIBUTES = dict.fromkeys(WORDS["write_files"], _FILES)
+_ATTRIBUTES |= dict.fromkeys(WORDS["frames"], "leads to the frames of the code that calls it")
+_BY_NAME = ("getattr", "setattr", "delattr")
+_HIDDEN_NAME = re.compile(r"\.__\w+__")
+_PRIVATE = re.compile(r"_\w*hooks|_C|_\w*call_impl")  # of any object
+_OF_A_LIBRARY = re.compile(r"\.(_C\b|_(?!foreach)[a-z]\w*)")
+_LONG_TEXT = re.compile(r"(\b\d+\b.*?){60}|\S{200}", re.DOTALL)
+_MOST_NUMBERS, _MOST_FINDINGS, _MOST_CHARACTERS = 60, 20, 80
+_LIBRARY = sys.stdlib_module_names - WORDS["common"]
+_PACKAGE = Path(__file__).resolve().parents[3]
 
 
 class Finding(NamedTuple):
@@ -79,14 +50,36 @@ def imported(tree: ast.AST) -> dict[str, str]:
     """List the names that imports bind, each with what it stands for, as in `nn: torch.nn`."""
     names: dict[str, str] = {}
     for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            for alias in node.names:
+        for alias in node.names if isinstance(node, ast.Import | ast.ImportFrom) else ():
+            if isinstance(node, ast.ImportFrom):
+                names[alias.asname or alias.name] = f"{'.' * node.level}{node.module}.{alias.name}"
+            else:
                 whole = alias.name if alias.asname else alias.name.split(".")[0]
                 names[alias.asname or whole] = whole
-        elif isinstance(node, ast.ImportFrom):
-            for alias in node.names:
-                names[alias.asname or alias.name] = f"{'.' * node.level}{node.module}.{alias.name}"
     return names
+
+
+def used(tree: ast.Module, known: Mapping[str, str]) -> set[str]:
+    """List the paths that a cell uses, as in `torch.nn.Linear`; `known` is as for `findings`."""
+    search = _Search(tree, known, ())
+    return {search.path(node) for node in search.nodes}
+
+
+def shape(tree: ast.AST) -> list[tuple[object, ...]]:
+    """List the parts of a cell without its docstrings; its own variables become numbers."""
+    nodes = list(ast.walk(tree))
+    texts = (n for n in nodes if isinstance(n, ast.Expr) and isinstance(n.value, ast.Constant))
+    prose = {id(part) for text in texts for part in (text, text.value)}
+    kinds = (ast.arg, ast.FunctionDef, ast.ClassDef)
+    own = [getattr(n, "arg", getattr(n, "name", "")) for n in nodes if isinstance(n, kinds)]
+    own += [n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)]
+    number = {name: place for place, name in enumerate(dict.fromkeys(own))}
+    found: list[tuple[object, ...]] = []
+    for node in nodes:
+        word = getattr(node, "attr", getattr(node, "value", None))
+        word = number.get(node.id, node.id) if isinstance(node, ast.Name) else word
+        found += [(type(node), word if isinstance(word, str | float | int) else None)]
+    return [one for one, node in zip(found, nodes, strict=True) if id(node) not in prose]
 
 
 def findings(tree: ast.Module, known: Mapping[str, str], allowed: Collection[str]) -> list[Finding]:
@@ -95,56 +88,64 @@ def findings(tree: ast.Module, known: Mapping[str, str], allowed: Collection[str
     Args:
         tree: The cell.
         known: What the imports of all cells bind, those of the course too, as `imported` gives it.
-        allowed: What the lab and its solution import, and modules that the student wrote.
+        allowed: What the lab and its solution use, and modules that the student wrote.
     """
-    found: dict[str, Finding] = {}
     search = _Search(tree, known, allowed)
-    every = (
+    every = [
         Finding(getattr(node, "lineno", 0), what[:_MOST_CHARACTERS], why)
         for node in search.nodes
         for what, why in search.at(node)
-    )
-    for finding in sorted(every):
-        found.setdefault(finding.what, finding)
-    return list(found.values())[:_MOST_FINDINGS]
+    ]
+    first = {finding.what: finding for finding in sorted(every, reverse=True)}
+    return sorted(first.values())[:_MOST_FINDINGS]
 
 
 class _Search:
     def __init__(
         self, tree: ast.Module, known: Mapping[str, str], allowed: Collection[str]
     ) -> None:
-        self.allowed, self.known = {*allowed, *_ALLOWED}, dict(known)
+        self.allowed, self.known = {*allowed, *WORDS["allowed"]}, dict(known)
         self.nodes = list(ast.walk(tree))
         self.inner: set[int] = set()  # parts of a longer path, and what only gets another name
+        self.plain = {node.arg for node in self.nodes if isinstance(node, ast.arg)}
         for node in self.nodes * 2:  # t = torch, and what is made of it
             if isinstance(node, ast.Assign | ast.NamedExpr | ast.AnnAssign):
                 targets = node.targets if isinstance(node, ast.Assign) else [node.target]
                 names = [target.id for target in targets if isinstance(target, ast.Name)]
                 if len(names) == len(targets) and node.value:
-                    self.known |= (
-                        dict.fromkeys(names, path) if (path := self.path(node.value)) else {}
-                    )
+                    path, is_text = self.path(node.value), isinstance(node.value, ast.Constant)
+                    self.known |= dict.fromkeys(names, path) if path else {}
+                    self.plain = self.plain | {*names} if is_text else self.plain - {*names}
                     self.inner.add(id(node.value))
-        attributes = [node for node in self.nodes if isinstance(node, ast.Attribute)]
-        self.inner |= {id(node.value) for node in attributes}
-        calls = [node for node in self.nodes if isinstance(node, ast.Call)]
-        self.inner |= {id(node.args[0]) for node in calls if _named(node) in _BY_NAME}
-        statements = (node for node in self.nodes if isinstance(node, ast.stmt))
-        self.own = {node.attr for node in attributes if not isinstance(node.ctx, ast.Load)}
-        self.own |= {name for statement in statements for name in bound_names(statement)}
+            elif isinstance(node, ast.Attribute):
+                self.inner.add(id(node.value))
+            elif isinstance(node, ast.Call) and _named(node) in _BY_NAME:
+                self.inner.add(id(node.args[0]))
+            elif isinstance(node, ast.FunctionDef):
+                self.plain.add(node.name)
+        self.prose = {id(node.value) for node in self.nodes if isinstance(node, ast.Expr)}
+        words = {getattr(node, "id", getattr(node, "attr", "")) for node in self.nodes}
+        self.packs = "saved_tensors_hooks" in words
 
     def path(self, node: ast.AST | None) -> str:
-        """Write what a name or attribute stands for, as in `torch.nn.Linear`; empty if unknown."""
+        """Write what a name or attribute stands for, as in `torch.nn.Linear`; empty if unknown.
+
+        What a library imported for itself is what it is: `torch.sys.modules` is `sys.modules`.
+        """
         if isinstance(node, ast.Name):
-            return self.known.get(node.id, "")
+            return _real(self.known.get(node.id, ""))
         if isinstance(node, ast.Attribute):
             path = self.path(node.value)
-            return f"{path}.{node.attr}" if path else ""
+            return _real(f"{path}.{node.attr}") if path else _real(f".{node.attr}").lstrip(".")
+        if isinstance(node, ast.Subscript) and (path := self.path(node.value)):
+            return f"{path}[...]"
         if isinstance(node, ast.Call) and _named(node) == "getattr":
             path, name = self.path(node.args[0]), _literal(node)
             return f"{path}.{name}" if path and name else ""
-        # of an object that may be the checks' own
-        return "torch.a_type" if isinstance(node, ast.Call) and _named(node) == "type" else ""
+        if isinstance(node, ast.Call) and _named(node) == "type":
+            return "torch.a_type"  # of an object that may be the checks' own
+        is_globals = isinstance(node, ast.Call) and getattr(node.func, "id", "") == "globals"
+        return "__main__" * is_globals
 
     def at(self, node: ast.AST) -> Iterator[tuple[str, str]]:
         """Say what is to be read at one node."""
@@ -156,72 +157,108 @@ class _Search:
             yield from self.at_attribute(node)
         elif isinstance(node, ast.Call):
             yield from self.at_call(node)
-        elif isinstance(node, ast.MatchClass):
-            yield from (one for name in node.kwd_attrs for one in self.at_name(name))
-        elif isinstance(node, ast.FunctionDef) and node.name.startswith("__torch_"):
-            yield node.name, _CHANGES
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-            yield from ((name, _COMPUTED) for name in _HIDDEN_NAME.findall(node.value)[:1])
+        elif isinstance(node, ast.ClassDef):
+            bases = {self.path(base) for base in node.bases} & self.allowed
+            names = [getattr(one, "name", "") for one in node.body]
+            if not any(path.endswith("Mode") for path in bases):
+                yield from ((name, _CHANGES) for name in names if name.startswith("__torch_"))
+        elif isinstance(node, ast.BinOp) and "__" in {_text(node.left), _text(node.right)}:
+            yield ast.unparse(node), _COMPUTED
+        elif isinstance(node, ast.Constant) and id(node) not in self.prose:
+            yield from ((name, _COMPUTED) for name in _HIDDEN_NAME.findall(_text(node))[:1])
+            if _LONG_TEXT.search(_text(node)):
+                yield f"a text of {len(_text(node))} characters", _TABLE
+        elif isinstance(node, ast.List | ast.Tuple | ast.Dict):
+            num_values = sum(isinstance(one, ast.Constant) for one in ast.walk(node))
+            if num_values > _MOST_NUMBERS:
+                yield f"a table of {num_values} values", _TABLE
         if isinstance(node, ast.Name | ast.Attribute) and id(node) not in self.inner:
             path = self.path(node)
             yield from self.outside(path)
-            if path in _MODULES:
+            if path in WORDS["handed"]:
                 yield f"hands on {path}", _COMPUTED
 
     def at_attribute(self, node: ast.Attribute) -> Iterator[tuple[str, str]]:
         """Judge a name behind a dot that is read, or given a value."""
         if isinstance(node.ctx, ast.Load):
-            by_itself = isinstance(node.value, ast.Name) and node.value.id in ("self", "cls")
-            yield from self.at_name(node.attr, by_itself)
-        elif self.path(node.value) or (_is_dunder(node.attr) and node.attr not in _LABELS):
+            yield from self.at_name(node.attr, getattr(node.value, "id", "") in ("self", "cls"))
+            if node.attr == "__dict__" and self.path(node.value):
+                yield ast.unparse(node), _CHANGES
+            if node.attr in WORDS["leave_tensors"] and self.packs:
+                yield node.attr, "keeps numbers where no meter of tensors sees them"
+        elif self.path(node.value) or (_is_dunder(node.attr) and node.attr not in WORDS["labels"]):
             yield f"{ast.unparse(node)} = ...", _CHANGES
 
     def at_name(self, name: str, by_itself: bool = False) -> Iterator[tuple[str, str]]:
         """Judge a name behind a dot, whatever stands before it."""
-        if name in _FRAMES:
-            yield name, "leads to the frames of the code that calls the answer"
-        elif _is_dunder(name):
-            if name not in _DUNDERS:
-                yield name, "reaches what Python keeps inside of objects"
-        elif name.startswith("_") and name not in self.own and not by_itself:
+        if name in _ATTRIBUTES:
+            yield name, _ATTRIBUTES[name]
+        elif _is_dunder(name) and name not in WORDS["dunders"]:
+            yield name, "reaches what Python keeps inside of objects"
+        elif _PRIVATE.fullmatch(name) and not by_itself:
             yield name, "is private to the object that it belongs to"
 
     def at_call(self, node: ast.Call) -> Iterator[tuple[str, str]]:
-        """Judge getattr, setattr and delattr."""
-        name = _named(node)
-        if name in _BY_NAME:
-            if not _literal(node):
+        """Judge what looks a name up or changes it, fills in a text, or runs one."""
+        name, path = _named(node), self.path(node.func)
+        first = node.args[0] if node.args else None
+        target = self.path(first)
+        is_plain = isinstance(first, ast.Lambda) or getattr(first, "id", "") in self.plain
+        if path.startswith("unittest.mock.patch") and (target or not path.endswith(".object")):
+            yield f"{path}({target}, ...)", _CHANGES
+        elif path in WORDS["timers"] and not is_plain:
+            yield path, _RUNS
+        elif isinstance(node.func, ast.Attribute) and node.func.attr in WORDS["fillers"]:
+            text = node.func.value
+            if not isinstance(text, ast.Constant) and getattr(text, "id", "") not in self.plain:
+                yield f"{node.func.attr} of a computed text", _COMPUTED
+        elif name == "vars" and target:
+            yield f"vars({target})", _CHANGES
+        elif name in _BY_NAME and not _literal(node):
+            if target or not all(isinstance(one, ast.Name) for one in node.args[1:2]):
                 yield f"{name} with a computed name", _COMPUTED
-            elif name == "getattr":
-                yield from self.at_name(_literal(node))
-                yield from self.outside(self.path(node))
-            elif path := self.path(node.args[0]):
-                yield f"{name}({path}, ...)", _CHANGES
+        elif name == "getattr":
+            yield from self.at_name(_literal(node))
+            yield from self.outside(self.path(node))
+        elif name in _BY_NAME and target:
+            yield f"{name}({target}, ...)", _CHANGES
 
     def outside(self, path: str) -> Iterator[tuple[str, str]]:
         """Judge what is reached by a path; nothing where that is as the lab and its solution do."""
         parts = path.split(".")
         leading = {".".join(parts[: i + 1]) for i in range(len(parts))}
-        denied = next(iter(leading & DENIED), "")
+        denied = next(iter(leading & WORDS["denied"]), "")
         allowed = {one for one in leading if one.startswith(denied)} & self.allowed
-        private = next(
-            (f".{one}" for one in parts if one.startswith("_") and not _is_dunder(one)), ""
-        )
+        private = _OF_A_LIBRARY.search(path)
+        if not path or path in self.allowed:
+            return
         if path.startswith(("tutorial_lib.checks", "tutorial_lib.school")):
             yield path, "leads to the checks themselves"
-        elif not path or path in self.allowed:
-            return
         elif parts[0] == "tutorial_lib":
-            places = {one: _PACKAGE.joinpath(*one.split(".")[1:]) for one in leading}
-            files = {one for one, file in places.items() if file.with_suffix(".py").exists()}
-            if not files <= self.allowed:
+            if all(map(_is_module, allowed)):
                 yield path, _OUTSIDE
-        elif (denied or parts[0] not in HARMLESS) and not allowed:
+        elif (denied or parts[0].partition("[")[0] not in WORDS["harmless"]) and not allowed:
             yield path, _OUTSIDE
         elif private and not any(
-            one.startswith(f"{path.partition(private)[0]}{private}.") for one in self.allowed
+            one.startswith(f"{path[: private.end()]}.") for one in self.allowed
         ):
             yield path, "is private to the library that it belongs to"
+
+
+def _real(path: str) -> str:
+    """Begin a path at the last module of the standard library in it, as in `torch.sys.modules`."""
+    parts = path.split(".")
+    modules = _LIBRARY if parts[0] else WORDS["modules"]
+    for place in range(len(parts) - 1, 0, -1):
+        name = parts[place].lstrip("_")
+        if name in modules and name != parts[place - 1]:
+            return ".".join([name, *parts[place + 1 :]])
+    return path if parts[0] else ""
+
+
+def _is_module(path: str) -> bool:
+    file = _PACKAGE.joinpath(*path.split(".")[1:])
+    return file.is_dir() or file.with_suffix(".py").exists()
 
 
 def _is_dunder(name: str) -> bool:
@@ -233,8 +270,13 @@ def _named(node: ast.Call) -> str:
     return node.func.id if isinstance(node.func, ast.Name) and node.args else ""
 
 
+def _text(node: ast.expr) -> str:
+    """Give a text that is written out; empty for anything else."""
+    value = node.value if isinstance(node, ast.Constant) else ""
+    value = value.decode("latin-1") if isinstance(value, bytes) else value
+    return value if isinstance(value, str) else ""
+
+
 def _literal(node: ast.Call) -> str:
     """Give the second argument of getattr and the like, where it is written out."""
-    second = node.args[1] if len(node.args) > 1 else None
-    value = second.value if isinstance(second, ast.Constant) else ""
-    return value if isinstance(value, str) else ""
+    return _text(node.args[1]) if len(node.args) > 1 else ""

@@ -23,7 +23,7 @@ _NO_PYTHON = {
     *("html", "HTML", "javascript", "js", "svg", "SVG", "latex", "markdown", "writefile", "file"),
 }
 WRITES_A_FILE = ("%%writefile", "%%file")
-_RUNS_A_FILE = re.compile(r"^[ \t]*%run\b", re.MULTILINE)
+RUNS_A_FILE = re.compile(r"^[ \t]*%run\b[ \t]*(\S*)", re.MULTILINE)
 _IDENTIFIER = re.compile(r"[^\W\d]\w*")
 _EVERYTHING = "*"
 _UNREADABLE = (SyntaxError, ValueError, RecursionError, MemoryError)
@@ -217,7 +217,7 @@ def _settled(body: Sequence[ast.stmt]) -> set[str]:
 
 
 def _uses_files(source: str) -> bool:
-    return source.lstrip().startswith(WRITES_A_FILE) or bool(_RUNS_A_FILE.search(source))
+    return source.lstrip().startswith(WRITES_A_FILE) or bool(RUNS_A_FILE.search(source))
 
 
 def _needed_part(
