@@ -19,6 +19,7 @@ from typing import Any, Protocol
 import torch
 
 from tutorial_lib.checks.given.half import EXAM_BYTES, HOW_TO_CALL, Run, RunHalf, run_in_place
+from tutorial_lib.checks.given.seal import EXCHANGED
 from tutorial_lib.checks.given.settings import usual_settings
 from tutorial_lib.checks.given.values import Answer, Case, CheckError, Result
 from tutorial_lib.checks.vocabulary import exam
@@ -116,7 +117,17 @@ class Exercise:
                     raise CheckError(str(error).replace(HOW_TO_CALL, how)) from error
                 if result is not None:
                     self.judge(case, result)
+                    self._expect_intact(result)
         print(f"{self.exercise} passed: {self.passed}")
+
+    @staticmethod
+    def _expect_intact(result: Result) -> None:
+        # after the judge, who says more of what is wrong by mistake
+        if exchanged := result.get(EXCHANGED):
+            raise CheckError(
+                f"your code has put something else in the place of {exchanged}, which the check "
+                "works with: leave it as it is, or put it back before your function returns."
+            )
 
     def _how_to_call(self, number: int, seed: int) -> str:
         lab, seeded = self.name.partition(".")[0], f", seed={seed}" if seed else ""

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from diffusers import DDPMScheduler
 from torch import Tensor, nn
 from torch.optim import SGD
 
@@ -25,8 +26,6 @@ _OWN_LOOP = forbid.own_code(("tutorial_lib.checks.lab08.given.models:backward",)
 
 def make_images(case: Case) -> tuple[Tensor, Any]:
     """Make the images that are there to draw from, and a scheduler of few times."""
-    from diffusers import DDPMScheduler
-
     generator = torch.Generator().manual_seed(case["seed"])
     images = torch.rand(case["num_images"], *SHAPE[1:], generator=generator) * 2 - 1
     return images, DDPMScheduler(num_train_timesteps=case["num_times"])

@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import nn
 from torch.optim import SGD
+from transformers import ViTConfig as LibraryViTConfig
+from transformers import ViTForImageClassification
 
 from tutorial_lib.checks.given import Answer, Case, Result, observe, surroundings
 from tutorial_lib.models.gpt import GPT, GPTConfig
@@ -75,13 +77,11 @@ def _frozen_gpt(seed: int) -> Made:
 
 
 def _library_vit(seed: int) -> Made:
-    import transformers  # a second, and the notebook has it anyway
-
     sizes = {"hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 2}
     image = {"image_size": 8, "patch_size": 2, "num_channels": 1, "num_labels": 10}
     layers = {"num_hidden_layers": 3 + seed % 2, "hidden_dropout_prob": 0.2}
-    config = transformers.ViTConfig(**sizes, **image, **layers)
-    vit: nn.Module = transformers.ViTForImageClassification(config).double()
+    config = LibraryViTConfig(**sizes, **image, **layers)
+    vit: nn.Module = ViTForImageClassification(config).double()
     new = getattr(vit, "activation_checkpointing_enable", None)
     (new or vit.gradient_checkpointing_enable)({"use_reentrant": False})  # type: ignore[operator]
     batch = torch.randn(4, 1, 8, 8, dtype=torch.float64), torch.randint(10, (4,))
