@@ -1,8 +1,8 @@
-"""What a check measures with: noted before any line of an answer runs, and compared afterwards.
+"""What a check works with, noted before any line of an answer runs, and compared afterwards.
 
-An answer can reach every module of its process, and exchange a function for one that says something
-else. Noted is all that the library's modules define or use: their own functions, and those of the
-modules and classes of PyTorch and Python that they name.
+An answer can reach every module of its process, and put another function into one. Noted is what
+the library's modules define or name: their own functions, those of the modules and classes of
+PyTorch and Python that they use, and Python's built-in ones.
 """
 
 from __future__ import annotations
@@ -20,13 +20,11 @@ from tutorial_lib.checks.given.half import RunHalf
 
 EXCHANGED = "exchanged"  # in a result: the first thing that was found to be another
 _SHOWS = {"__repr__", "__str__"}  # how a value is shown decides nothing
-_WATCHERS = ("setprofile", "settrace")  # they see what a run half returns, and may change it
+_WATCHERS = ("setprofile", "settrace", "monitoring")  # of each call, and of what it returns
 
 
 class Seal:
-    """Notes what is there when it is made, and keeps in `broken` what is another later.
-
-    From then on no code can watch each call of this process.
+    """Notes what is there when it is made; `broken` names what was found to be another later.
 
     Args:
         more: A module's names that are to stay as they are, beside those of the library.
@@ -34,9 +32,10 @@ class Seal:
 
     def __init__(self, more: Mapping[str, Any]) -> None:
         for name in _WATCHERS:
-            setattr(sys, name, _refuse)
-        if hasattr(sys, "monitoring"):  # from Python 3.12 on
-            sys.monitoring.use_tool_id = _refuse
+            vars(sys).pop(name, None)
+        package, _, own = __name__.rpartition(".")
+        for names, name in ((sys.modules, __name__), (vars(sys.modules[package]), own)):
+            names.pop(name, None)  # what is imported anew is another
         self.broken = ""
         self.look = functools.partial(_first_exchanged, *_noted(more))
 
@@ -58,78 +57,67 @@ class Seal:
         return call
 
 
-def _noted(more: Mapping[str, Any]) -> tuple[list[Any], list[Any], list[Any]]:
-    ours = {name: vars(module) for name, module in sys.modules.items() if _is_ours(name)}
+def _noted(more: Mapping[str, Any]) -> tuple[list[Any], list[Any]]:
+    ours = {name: vars(m) for name, m in sys.modules.items() if _is_ours(name)}
     spaces = {**ours, "the grader": more}
     used = {id(value): value for names in spaces.values() for value in list(names.values())}
-    kinds = {id(k): k for u in used.values() if isinstance(u, type) for k in u.__mro__}
-    for kind in {*kinds.values()} - {Optimizer}:
+    others = [u for u in used.values() if isinstance(u, ModuleType) and not _is_ours(u.__name__)]
+    kinds = {kind: None for u in used.values() if isinstance(u, type) for kind in u.__mro__}
+    for kind in kinds.keys() - {Optimizer}:
         if issubclass(kind, Optimizer):  # the first one of a kind changes its class
             Optimizer.__setstate__(object.__new__(kind), {"defaults": {}})
-    theirs = [u for u in used.values() if isinstance(u, ModuleType) and not _is_ours(u.__name__)]
-    noted = [(name, names, dict(names)) for name, names in spaces.items()]
-    # of others only what works: their data change as they like
-    noted += [
-        (getattr(place, "__name__", ""), vars(place), _working(vars(place)))
-        for place in (builtins, *theirs, *kinds.values())
+    # of each its names, what they stand for, and what a new name in it would hide
+    places = [(name, n, dict(n), {*vars(builtins)} - {*n}) for name, n in spaces.items()]
+    everything: list[Any] = [builtins, *others, *kinds]
+    places += [
+        (place.__name__, vars(place), _functions(vars(place)), _inherited(place))
+        for place in everything
     ]
-    functions = [
+    code = [
         (f"{place}.{name}", function, _code(function))
-        for place, _, values in noted
+        for place, _, values, _ in places
         for name, value in values.items()
-        for function in _functions_in(value)
+        for function in _inside(value)
     ]
-    hidden = [(name, names, {*vars(builtins)} - {*names}) for name, names in spaces.items()]
-    hidden += [
-        (kind.__name__, vars(kind), _inherited(kind) - {*vars(kind)} - _SHOWS)
-        for kind in kinds.values()
-    ]
-    return noted, functions, hidden
+    return places, code
 
 
 def _is_ours(name: str) -> bool:
     return name.split(".")[0] == "tutorial_lib"
 
 
-def _inherited(kind: type) -> set[str]:
-    return {name for base in kind.__mro__ for name in vars(base)}
-
-
-def _working(names: Mapping[str, Any]) -> dict[str, Any]:
+def _functions(names: Mapping[str, Any]) -> dict[str, Any]:
+    """Choose what works: the data of others change as they like."""
     works = {n: v for n, v in names.items() if callable(v) or hasattr(type(v), "__get__")}
     return {name: value for name, value in works.items() if name not in _SHOWS}
 
 
-def _functions_in(value: Any) -> Iterator[FunctionType]:
-    if isinstance(value, RunHalf):
-        yield from (f for f in (value.function, value.exam) if isinstance(f, FunctionType))
+def _inherited(place: Any) -> set[str]:
+    bases = getattr(place, "__mro__", ())
+    return {name for base in bases for name in vars(base)} - {*vars(place)} - _SHOWS
+
+
+def _inside(value: Any) -> Iterator[FunctionType]:
+    parts: list[Any] = [value.function, value.exam] if isinstance(value, RunHalf) else []
     if isinstance(value, FunctionType | staticmethod | classmethod | property):
-        inside = (getattr(value, name, None) for name in ("__wrapped__", "__func__", "fget"))
-        yield from (f for f in (value, *inside) if isinstance(f, FunctionType))
+        names = ("__wrapped__", "__func__", "fget")
+        parts = [value, *(getattr(value, name, None) for name in names)]
+    return (part for part in parts if isinstance(part, FunctionType))
 
 
 def _code(function: FunctionType) -> tuple[Any, ...]:
     return function.__code__, function.__defaults__, function.__kwdefaults__
 
 
-def _first_exchanged(
-    noted: list[Any], functions: list[Any], hidden: list[Any], gone: object = object()
-) -> str:
+def _first_exchanged(places: list[Any], code: list[Any], gone: object = object()) -> str:
     """Name what is another now; nothing is looked up here that an answer could exchange."""
-    for place, names, values in noted:
+    for place, names, values, hidden in places:
         for name, value in values.items():
             if names.get(name, gone) is not value:
                 return f"{place}.{name}"
-    for name, function, (code, defaults, keywords) in functions:
-        if function.__code__ is not code or function.__defaults__ is not defaults:
-            return f"{name}"
-        if function.__kwdefaults__ is not keywords:
-            return f"{name}"
-    for place, names, others in hidden:  # a new name before a built-in one, or an inherited one
-        for name in names.keys() & others:
+        for name in names.keys() & hidden:
             return f"{place}.{name}"
+    for name, function, before in code:
+        if (function.__code__, function.__defaults__, function.__kwdefaults__) != before:
+            return f"{name}"
     return ""
-
-
-def _refuse(*_: Any, **__: Any) -> None:
-    raise RuntimeError("no code may watch each call while an answer is graded: leave it out.")

@@ -11,7 +11,7 @@ from torch.optim import SGD
 from transformers import ViTConfig as LibraryViTConfig
 from transformers import ViTForImageClassification
 
-from tutorial_lib.checks.given import Answer, Case, Result, observe, surroundings
+from tutorial_lib.checks.given import Answer, Case, Result, exam, observe, surroundings
 from tutorial_lib.models.gpt import GPT, GPTConfig
 from tutorial_lib.models.lstm import LSTM, LSTMConfig
 from tutorial_lib.models.resnet import ResNet, ResNetConfig
@@ -71,9 +71,14 @@ def _resnet(seed: int) -> Made:
 
 def _frozen_gpt(seed: int) -> Made:
     made = _gpt(seed)
-    for name in ("token_embedding", "position_embedding"):
-        made.model.get_submodule(name).requires_grad_(False)
+    _frozen(made.model)
     return made
+
+
+def _frozen(gpt: Any) -> Any:
+    for embedding in (gpt.token_embedding, gpt.position_embedding):
+        embedding.requires_grad_(False)
+    return gpt
 
 
 def _library_vit(seed: int) -> Made:
@@ -94,6 +99,20 @@ def _vit(seed: int) -> Made:
     vit = ViT(ViTConfig(num_layers=6 + seed % 3, num_heads=2, d_model=32)).double()
     images, labels = torch.randn(8, 1, 8, 8, dtype=torch.float64), torch.randint(10, (8,))
     return Made(vit, list(vit.blocks), "norm_1", (images, labels))
+
+
+def sit_frozen_gpt(case: Case) -> tuple[GPT, Sequence[Any]]:
+    """Make the GPT of a memory exam and its batch, with frozen embeddings."""
+    gpt, batch = exam.make_gpt(case)
+    return _frozen(gpt), batch
+
+
+def sit_vit(case: Case) -> tuple[ViT, Sequence[Any]]:
+    """Make a ViT with the blocks of an exam, and its batch."""
+    torch.manual_seed(case["seed"])
+    vit = ViT(ViTConfig(num_layers=1, num_heads=2, d_model=exam.WIDTH))
+    vit.blocks = nn.ModuleList(exam.make(case)[0])
+    return vit, (torch.randn(64, 1, 8, 8), torch.randint(10, (64,)))
 
 
 _MAKE: dict[str, Callable[[int], Made]] = {"A": _gpt, "B": _lstm, "C": _unet, "D": _resnet}
