@@ -11,21 +11,13 @@ from torch.utils.checkpoint import CheckpointPolicy, SelectiveCheckpointContext,
 from torch.utils.flop_counter import FlopCounterMode
 
 from tutorial_lib import memory
-from tutorial_lib.checks.given import (
-    Answer,
-    Case,
-    CheckError,
-    Result,
-    exam,
-    forbid,
-    observe,
-    run_half,
-)
+from tutorial_lib.checks.given import Answer, Case, CheckError, Result, exam, observe, run_half
+from tutorial_lib.checks.given.forbid import Forbidden
 from tutorial_lib.instruments.private_torch import policy_of
 from tutorial_lib.models.gpt import GPT, GPTConfig
 
 _SEGMENTS = "tutorial_lib.instruments.segments"
-_NO_SEGMENTS = forbid.Forbidden(
+_NO_SEGMENTS = Forbidden(
     "the library's segments do this lab's work by themselves, so your answer may not call them: "
     "exchange each module's forward, and put it back.",
     tuple(f"{_SEGMENTS}:{name}" for name in ("applied", "called_through", "replace_method")),

@@ -8,16 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tutorial_lib.checks.given import (
-    Answer,
-    Case,
-    CheckError,
-    Result,
-    answered,
-    observe,
-    outside,
-    run_half,
-)
+from tutorial_lib.checks.given import Answer, Case, CheckError, Result, answered, observe, run_half
+from tutorial_lib.checks.given.outside import report
 from tutorial_lib.checks.lab08.given import models
 
 STATE_BYTES: dict[str, Callable[[Tensor], int]] = {
@@ -68,7 +60,7 @@ class Peaks:
 
     def peak(self, plan: Plan) -> int:
         """Give a peak as a real one behaves: savings add up, and one whole segment comes back."""
-        outside.report(MEASURED)
+        report(MEASURED)
         saved = sum(self.case["saved"][name] for name in plan[1])
         back = max((self.case["whole"][name] for name in plan[1]), default=0)
         return int(10**5 + plan[0] * (5 * 10**4 - saved + back))

@@ -12,16 +12,8 @@ from diffusers import DDPMScheduler
 from torch import Tensor, nn
 from torch.optim import SGD
 
-from tutorial_lib.checks.given import (
-    Answer,
-    Case,
-    Result,
-    answered,
-    exam,
-    forbid,
-    observe,
-    run_half,
-)
+from tutorial_lib.checks.given import Answer, Case, Result, answered, exam, observe, run_half
+from tutorial_lib.checks.given.forbid import own_code
 from tutorial_lib.checks.given.surroundings import watched
 from tutorial_lib.checks.given.values import CheckError
 from tutorial_lib.checks.lab08.given import models
@@ -31,7 +23,7 @@ from tutorial_lib.instruments.cap import capped
 NUM = 400  # enough for every image and every time to come up
 SHAPE = (NUM, 3, 4, 4)
 LATER = (1, 1000)  # other updates: a neighbour, and one with the same last digits
-_OWN_LOOP = forbid.own_code(("tutorial_lib.checks.lab08.given.models:backward",))
+_OWN_LOOP = own_code(("tutorial_lib.checks.lab08.given.models:backward",))
 
 
 def make_images(case: Case) -> tuple[Tensor, Any]:
@@ -85,26 +77,19 @@ def draw_update(answer: Answer, case: Case) -> Result:
     return {"first": first, "moved": moved, "later": later, "again": again}
 
 
-class _Guess(nn.Module):
-    """Guesses noise by the chain of an exam."""
+class _Guess(exam.Chain):
+    """Guesses noise, as a U-Net of diffusers does, with the blocks of an exam."""
 
-    def __init__(self, chain: nn.Module) -> None:
-        super().__init__()
-        self.chain = chain
-
-    def forward(self, noisy: Tensor, _: Tensor) -> SimpleNamespace:
-        """Give an object with a `sample`, as a U-Net of diffusers does."""
-        return SimpleNamespace(sample=self.chain(noisy))
+    def forward(self, noisy: Tensor, _: Tensor) -> SimpleNamespace:  # type: ignore[override]
+        """Give an object with a `sample`."""
+        return SimpleNamespace(sample=super().forward(noisy))  # type: ignore[no-untyped-call]
 
 
 def _exam(answer: Answer, case: Case) -> Result:
-    chain, rows = exam.make(case)
-    times = torch.zeros(exam.ROWS, dtype=torch.int64)
-    answer(_Guess(chain), (rows, times, torch.zeros_like(rows)), exam.ROWS // 16)
-    for parameter in chain.parameters():
-        if parameter.grad is not None:
-            parameter.grad *= rows.numel() / 2  # half the sum of the squares, not their mean
-    return exam.gradients(chain)
+    blocks, rows = exam.make(case)
+    guess = _Guess(*blocks)
+    answer(guess, (rows, torch.zeros(exam.ROWS), torch.zeros_like(rows)), exam.ROWS // 16)
+    return exam.gradients(guess)
 
 
 @run_half("8.2", forbidden=[_OWN_LOOP], exam=exam.of(_exam))
