@@ -27,6 +27,10 @@ _SEQ = 16  # tokens in a row of a GPT's
 ALLOWED_BYTES = 150 * MIB
 # Each round of a block saves three storages of the size of its input.
 _PLAIN_BYTES = NUM_BLOCKS * DEPTH * 3 * ROWS * WIDTH * 4
+_SAVED = (
+    f"Plain backpropagation saves {human_bytes(_PLAIN_BYTES)} here. What does your step keep until "
+    "backward?"
+)
 
 
 class Block(nn.Module):
@@ -94,11 +98,12 @@ def gradients(chain: nn.Module) -> dict[str, Any]:
     return {"gradients": [parameter.grad for parameter in chain.parameters()]}
 
 
-def of(step: Run) -> Run:
+def of(step: Run, words: str = _SAVED) -> Run:
     """Make the exam of a check; a step without room is refused in words.
 
     Args:
         step: Has the answer take a training step with `make(case)`; returns `gradients(chain)`.
+        words: End the refusal: what takes the memory.
     """
 
     @functools.wraps(step)
@@ -110,8 +115,7 @@ def of(step: Run) -> Run:
                 raise
             raise CheckError(
                 f"memory exam: with {human_bytes(ALLOWED_BYTES)} beyond what the program itself "
-                f"needs, the training step ran out of memory. Plain backpropagation saves "
-                f"{human_bytes(_PLAIN_BYTES)} here. What does your step keep until backward?"
+                f"needs, the training step ran out of memory. {words}"
             ) from error
 
     return run

@@ -62,6 +62,7 @@ def _noted(more: Mapping[str, Any]) -> tuple[list[Any], list[Any]]:
     spaces = {**ours, "the grader": more}
     used = {id(value): value for names in spaces.values() for value in list(names.values())}
     others = [u for u in used.values() if isinstance(u, ModuleType) and not _is_ours(u.__name__)]
+    others = [module for module in others if module is not sys]  # libraries set its hooks
     kinds = {kind: None for u in used.values() if isinstance(u, type) for kind in u.__mro__}
     for kind in kinds.keys() - {Optimizer}:
         if issubclass(kind, Optimizer):  # the first one of a kind changes its class

@@ -143,6 +143,17 @@ def died_in_backward(answer: Answer, case: Case) -> Result:
     return _run(answer(), case, "I")
 
 
-@run_half("9.6")
+def _large_head(answer: Answer, case: Case) -> Result:
+    torch.manual_seed(case["seed"])
+    vit = ViT(ViTConfig(num_layers=4, num_heads=2, d_model=exam.WIDTH))
+    images, labels = torch.randn(3, 2, 1, 8, 8), torch.randint(10, (3, 2))
+    _finding(answer(), "J", "J")[2](vit, list(zip(images, labels, strict=True)))
+    return {"gradients": [p.detach() for p in vit.head.parameters()]}  # after three updates
+
+
+_HELD = "The weights are a third of that. For which of them are states made?"
+
+
+@run_half("9.6", exam=exam.of(_large_head, _HELD))
 def died_in_update(answer: Answer, case: Case) -> Result:
     return _run(answer(), case, "J")
