@@ -42,10 +42,6 @@ reads_seven = wrong(
     "(micro_batches, 7)",
 )
 begins_anew = wrong("call iter once, before the loop", "iter(micro_batches)", "micro_batches")
-calls_forward = right(
-    "model.loss(x, y) * (len(y) / num_images)",
-    'F.cross_entropy(model.forward(x), y, reduction="sum") / num_images',
-)
 updates_with_an_empty_window = wrong(
     "updates, and there are 1 windows",
     "    return losses",

@@ -80,9 +80,12 @@ def draw_update(answer: Answer, case: Case) -> Result:
 class _Guess(exam.Chain):
     """Guesses noise, as a U-Net of diffusers does, with the blocks of an exam."""
 
-    def forward(self, noisy: Tensor, _: Tensor) -> SimpleNamespace:  # type: ignore[override]
-        """Give an object with a `sample`."""
-        return SimpleNamespace(sample=super().forward(noisy))  # type: ignore[no-untyped-call]
+    def forward(  # type: ignore[override]
+        self, sample: Tensor, timestep: Tensor, *, return_dict: bool = True
+    ) -> SimpleNamespace | tuple[Tensor]:
+        """Give an object with a `sample`, or a tuple."""
+        guess = super().forward(sample)  # type: ignore[no-untyped-call]
+        return SimpleNamespace(sample=guess) if return_dict else (guess,)
 
 
 def _exam(answer: Answer, case: Case) -> Result:
