@@ -52,12 +52,8 @@ def make_site(root: Path, out: Path, *, solutions: bool = False) -> Path:
     with tempfile.TemporaryDirectory() as folder:
         pages = Path(folder)
         _write_pages(root, pages, [*PARTS][: None if solutions else -1])
-        made = pages / "_build/html"  # myst-nb leaves a folder of its own beside it
-        if build_main(["-q", "-b", "html", folder, str(made)]):
+        if build_main(["-q", "-b", "html", "-d", f"{folder}/_build", folder, str(out)]):
             raise ValueError("Sphinx refused: its own words stand above.")
-        shutil.rmtree(out, ignore_errors=True)
-        leave = shutil.ignore_patterns(".doctrees")
-        shutil.copytree(made, out, ignore=leave, dirs_exist_ok=True)
     # 1.5 MB that draw as pictures the icons for which the theme ships a font, too.
     (out / "_static/scripts/fontawesome.js").write_bytes(b"")
     (out / ".nojekyll").touch()  # GitHub's host would leave out folders like _static
