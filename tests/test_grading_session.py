@@ -214,12 +214,63 @@ def test_patching_in_the_students_process_gives_no_points(course, spoiler):
     assert course.area()
 
 
+GIVEN = "import contextlib\ngiven = contextlib.sys.modules['toychecks.lab90.given']\n"
+VALUES = "import contextlib\nvalues = contextlib.sys.modules['tutorial_lib.checks.given.values']\n"
+INSIDE = "def area(w, h):\n    {}\n    return w * h"
+EXCHANGES = {
+    "a function of torch": ("import torch\ntorch.equal = lambda a, b: True", "torch.equal"),
+    "a method": ("import torch\ntorch.Tensor.norm = lambda self: 0", "Tensor.norm"),
+    "a method that is inherited": (
+        VALUES + "values.CheckError.with_traceback = print",
+        "CheckError.with_traceback",
+    ),
+    "a run half": (GIVEN + "object.__setattr__(given.area, 'function', lambda a, c: c)", ""),
+    "what a run half calls": (VALUES + "values.plain = lambda value: value", "values.plain"),
+    "its code": (
+        VALUES + "values.plain.__code__ = (lambda value: value).__code__",
+        "plain",
+    ),
+    "a built-in function": ("import builtins\nbuiltins.sum = lambda *a: 0", "builtins.sum"),
+    "before a built-in function": (
+        "import contextlib\ncontextlib.sys.modules['tutorial_lib.units'].round = int",
+        "units.round",
+    ),
+    "while it runs": (INSIDE.format("import torch; torch.equal = int"), "torch.equal"),
+}
+
+
+@pytest.mark.parametrize(("patch", "name"), EXCHANGES.values(), ids=EXCHANGES)
+def test_a_right_answer_that_exchanges_what_a_check_works_with_is_refused(course, patch, name):
+    course.session(area=f"{patch}\n{'' if 'def area' in patch else toy.AREA}")
+    assert (f"{name}, which the check works with" in course.area()) == bool(name)
+
+
+@pytest.mark.parametrize(
+    "patch",
+    [
+        INSIDE.format("import torch; old = torch.equal; torch.equal = int; torch.equal = old"),
+        "import torch\ntorch.Tensor.__repr__ = lambda self: 'mine'\n" + toy.AREA,
+        "import torch\ntorch.Tensor.mean_of_squares = lambda self: 0\n" + toy.AREA,
+        "import torch\nfor kind in (torch.optim.SGD, torch.optim.AdamW):\n"
+        "    kind([torch.zeros(1, requires_grad=True)])\n" + toy.AREA,
+    ],
+)
+def test_what_is_put_back_or_only_added_costs_nothing(course, patch):
+    course.session(area=patch)
+    assert course.area() == ""
+
+
 def test_a_patch_in_one_exercise_cannot_make_a_wrong_later_answer_right(course):
     course.session(
         area=SPOILERS["allclose"] + "\n" + toy.AREA, **{"1.2": "def doubled(x):\n    return x"}
     )
-    assert course.area() == ""
+    assert "torch.allclose" in course.area()
     assert "differs" in course.doubled()
+
+
+def test_nothing_watches_the_calls_of_a_graded_answer(course):
+    course.session(area="import sys\nsys.setprofile(print)\n" + toy.AREA)
+    assert "AttributeError" in course.area()
 
 
 def test_a_cell_that_hangs_costs_its_time_once(course):

@@ -148,8 +148,7 @@ CHEATS = {
     # what stands around the answer
     "the exam's loss": "import sys, tutorial_lib.checks.given.exam as e\n"
     "e.gradients = lambda chain: {'gradients': [p * 0 for p in chain.parameters()]}\n" + PLAIN,
-    "a smaller exam": "import tutorial_lib.checks.given.exam as e\n"
-    "make = e.make\ne.make = lambda case: make(case, range(32))\n" + PLAIN,
+    "a smaller exam": "import tutorial_lib.checks.given.exam as e\ne.ROWS = 64\n" + PLAIN,
     "frames": "import sys\ndef checkpoint(function, *args):\n"
     "    frame = sys._getframe()\n"
     "    while frame:\n        frame.f_locals.pop('limits', None)\n        frame = frame.f_back\n"

@@ -52,6 +52,13 @@ sets_boundaries_in_the_middle = wrong(
 )
 
 
+looks_into_a_table = wrong(
+    "forwards are fewer than are possible",
+    "return fewest(num_stages, num_places)",
+    "return fewest(min(num_stages, 60), min(num_places, 12))",
+)
+
+
 @wrong("planning.solve and planning.floor_bytes are the library's solver")
 def asks_the_solver(num_stages, num_places):
     stage = planning.Stage(forward_seconds=1, backward_seconds=1, input_bytes=1, saved_bytes=99)

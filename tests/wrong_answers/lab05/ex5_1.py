@@ -6,6 +6,7 @@ from unittest import mock
 
 from torch.utils.checkpoint import checkpoint
 
+from tutorial_lib.instruments import segments
 from wrong_answers import right, wrong
 
 changes_nothing = wrong(
@@ -65,6 +66,11 @@ is_no_context = wrong("checkpoint_only should return a context manager", "@conte
 
 def remade(forward, **options):
     return partial(checkpoint, forward, **{"use_reentrant": False, **options})
+
+
+@wrong("do this lab's work by themselves")
+def asks_the_library(modules):
+    return segments.called_through(partial(checkpoint, use_reentrant=False), modules)
 
 
 @right

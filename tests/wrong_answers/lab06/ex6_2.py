@@ -42,11 +42,6 @@ reads_seven = wrong(
     "(micro_batches, 7)",
 )
 begins_anew = wrong("call iter once, before the loop", "iter(micro_batches)", "micro_batches")
-goes_past_the_hooks = wrong(
-    "write model(x), and not model.forward(x)",
-    "model.loss(x, y) * (len(y) / num_images)",
-    'F.cross_entropy(model.forward(x), y, reduction="sum") / num_images',
-)
 updates_with_an_empty_window = wrong(
     "updates, and there are 1 windows",
     "    return losses",

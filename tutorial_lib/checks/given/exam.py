@@ -7,7 +7,7 @@ notebook does not, since it would limit the learner's own process.
 """
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -16,17 +16,23 @@ from torch.optim import SGD, Optimizer
 
 from tutorial_lib.checks.given.half import Run
 from tutorial_lib.checks.given.values import Answer, Case, CheckError, Result
+from tutorial_lib.models.gpt import GPT, GPTConfig
 from tutorial_lib.units import MIB, human_bytes
 
 ROWS, NUM_BLOCKS, WIDTH, DEPTH = 1024, 16, 512, 4
+_SEQ = 16  # tokens in a row of a GPT's
 # A checkpointed step of this chain takes 66 MiB; the rest is for what an answer imports.
 ALLOWED_BYTES = 150 * MIB
 # Each round of a block saves three storages of the size of its input.
 _PLAIN_BYTES = NUM_BLOCKS * DEPTH * 3 * ROWS * WIDTH * 4
+_SAVED = (
+    f"Plain backpropagation saves {human_bytes(_PLAIN_BYTES)} here. What does your step keep until "
+    "backward?"
+)
 
 
 class Block(nn.Module):
-    """Adds to each entry what depends on that entry alone, so that columns can be checked singly.
+    """Adds to each entry what depends on that entry alone: little work for many saved bytes.
 
     Args:
         weights: `(depth, columns)`.
@@ -44,7 +50,7 @@ class Block(nn.Module):
 
 
 class HalfSquares(nn.Module):
-    """The loss of one or more outputs: half the sum of all squares, so columns stay apart."""
+    """The loss of one or more outputs: half the sum of all squares."""
 
     def forward(self, *outputs: Tensor) -> Tensor:
         """Give a scalar."""
@@ -67,13 +73,22 @@ class Chain(nn.Sequential):
         return self.loss_sum(rows) / len(rows)
 
 
-def make(case: Case, columns: Sequence[int] | None = None) -> tuple[Chain, Tensor]:
-    """Build the blocks and the rows of an exam, or some columns of both."""
+def make(case: Case) -> tuple[Chain, Tensor]:
+    """Build the blocks and the rows of an exam."""
     generator = torch.Generator().manual_seed(case["seed"])
-    chosen = slice(None) if columns is None else torch.tensor(columns)
-    draws = (torch.randn(DEPTH, WIDTH, generator=generator) / 2 for _ in range(NUM_BLOCKS))
-    chain = Chain(*[Block(weights[:, chosen].clone()) for weights in draws])
-    return chain, torch.randn(ROWS, WIDTH, generator=generator)[:, chosen]
+    weights = (torch.randn(DEPTH, WIDTH, generator=generator) / 2 for _ in range(NUM_BLOCKS))
+    chain = Chain(*map(Block, weights))
+    return chain, torch.randn(ROWS, WIDTH, generator=generator)
+
+
+def make_gpt(case: Case) -> tuple[GPT, tuple[Tensor]]:
+    """Build a GPT with the blocks of an exam, and its batch, tokens `(rows, seq)`."""
+    chain, _ = make(case)
+    torch.manual_seed(case["seed"])
+    sizes: Any = {"vocab_size": 32, "seq_len": _SEQ, "num_heads": 2, "d_model": WIDTH}
+    gpt = GPT(GPTConfig(num_layers=1, tie_weights=False, **sizes))
+    gpt.blocks = nn.ModuleList(chain)
+    return gpt, (torch.randint(32, (ROWS // _SEQ, _SEQ)),)
 
 
 def gradients(chain: nn.Module) -> dict[str, Any]:
@@ -81,11 +96,12 @@ def gradients(chain: nn.Module) -> dict[str, Any]:
     return {"gradients": [parameter.grad for parameter in chain.parameters()]}
 
 
-def of(step: Run) -> Run:
+def of(step: Run, words: str = _SAVED) -> Run:
     """Make the exam of a check; a step without room is refused in words.
 
     Args:
         step: Has the answer take a training step with `make(case)`; returns `gradients(chain)`.
+        words: End the refusal: what takes the memory.
     """
 
     @functools.wraps(step)
@@ -97,8 +113,7 @@ def of(step: Run) -> Run:
                 raise
             raise CheckError(
                 f"memory exam: with {human_bytes(ALLOWED_BYTES)} beyond what the program itself "
-                f"needs, the training step ran out of memory. Plain backpropagation saves "
-                f"{human_bytes(_PLAIN_BYTES)} here. What does your step keep until backward?"
+                f"needs, the training step ran out of memory. {words}"
             ) from error
 
     return run
@@ -135,20 +150,26 @@ def of_context() -> Run:
     return of(step)
 
 
-def of_update(train: Callable[[Any, Chain, Optimizer, Tensor], Any]) -> Run:
+def of_update(
+    train: Callable[[Any, Any, Optimizer, Any], Any],
+    make_model: Callable[[Case], tuple[nn.Module, Any]] = make,
+) -> Run:
     """Make the exam of an answer that trains: of one update, by the mean over all rows.
 
     Args:
-        train: Has the answer train a chain with an optimizer on rows.
+        train: Has the answer train a model with an optimizer on a batch.
+        make_model: Makes model and batch, if not a chain and rows. The check then needs an answer
+            that passes, to compare with.
     """
 
     def step(answer: Answer, case: Case) -> Result:
-        chain, rows = make(case)
-        optimizer, found = SGD(chain.parameters(), lr=0.1), list[Tensor]()
-        optimizer.register_step_pre_hook(
-            lambda *_: found.extend(ROWS * p.grad for p in chain.parameters() if p.grad is not None)
+        model, batch = make_model(case)
+        trained = [p for p in model.parameters() if p.requires_grad]
+        optimizer, found = SGD(trained, lr=0.1), list[Tensor]()
+        optimizer.register_step_post_hook(  # a closure of the step has run by then
+            lambda *_: found.extend(ROWS * p.grad for p in trained if p.grad is not None)
         )
-        train(answer, chain, optimizer, rows)
+        train(answer, model, optimizer, batch)
         return {"gradients": found}
 
     return of(step)

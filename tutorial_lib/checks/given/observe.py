@@ -56,14 +56,15 @@ def gradient(loss: Tensor, model: nn.Module) -> Tensor:
 
 @contextlib.contextmanager
 def rows_seen(model: nn.Module) -> Iterator[list[int]]:
-    """List how many rows each forward of a model is given."""
+    """List how many rows each forward of a model is given: those that reach its first layer."""
     rows: list[int] = []
+    first = next(module for module in model.modules() if not list(module.children()))
 
     def note(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         tensors = [value for value in [*args, *kwargs.values()] if isinstance(value, Tensor)]
         rows.extend(len(tensor) for tensor in tensors[:1])
 
-    handle = model.register_forward_pre_hook(note, with_kwargs=True)
+    handle = first.register_forward_pre_hook(note, with_kwargs=True)
     try:
         yield rows
     finally:

@@ -1,9 +1,9 @@
 """The chains and layers of lab 04, and the halves that run its answers."""
 
-import sys
 import time
 from collections.abc import Callable
 from functools import partial
+from sys import getprofile, setprofile  # gone from sys where an answer is graded
 from typing import Any
 
 import torch
@@ -123,7 +123,7 @@ def run_tree(answer: Answer, case: Case) -> Result:
 
 def _in_time(call: Callable[[], Any]) -> Any:
     """Call what makes many calls of its own, and give up when it takes too long."""
-    end, before = time.monotonic() + MOST_SECONDS, sys.getprofile()
+    end, before = time.monotonic() + MOST_SECONDS, getprofile()
 
     def look(*_: Any) -> None:
         if time.monotonic() > end:
@@ -132,11 +132,11 @@ def _in_time(call: Callable[[], Any]) -> Any:
                 "Keep each answer, as functools.cache does."
             )
 
-    sys.setprofile(look)
+    setprofile(look)
     try:
         return call()
     finally:
-        sys.setprofile(before)
+        setprofile(before)
 
 
 @run_half("4.3", forbidden=[NO_SOLVER])

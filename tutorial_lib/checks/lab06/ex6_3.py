@@ -96,4 +96,5 @@ token_step = Exercise(
     passed="a mean over the window's targets: ragged, masked, shifted, none at all in one part",
     cases=_cases,
     judge=_judge,
+    sits=right_sums.train_on_tokens,
 )

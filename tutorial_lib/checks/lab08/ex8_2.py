@@ -110,4 +110,5 @@ backward_in_pieces = Exercise(
     cases=_cases,
     judge=_judge,
     oracle=_right,
+    sits=models.backward,
 )

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from itertools import combinations, product
 from typing import Any
 
+from tutorial_lib.checks.given import outside
 from tutorial_lib.checks.lab08.given import room
 from tutorial_lib.checks.lab08.given.room import Plan
 from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Exercise, Result, expect, read
@@ -111,7 +112,7 @@ def _judge(case: Case, result: Result, plans: Plans) -> None:
     if case.get("refused"):
         reason = f"no plan fits a limit of {limit}, since the lowest peak is {least}"
         expect.refuses(result["said"], ValueError, reason, [limit, least])
-        _judge_asked(asked, plans)
+        _judge_asked(result, asked, plans)
         return
     chosen, best = _plan(result["chosen"], case), plans.fitting[0]
     peak, time, least_time = plans.peak(chosen), plans.time(chosen), plans.time(best)
@@ -125,16 +126,19 @@ def _judge(case: Case, result: Result, plans: Plans) -> None:
         f"{chosen} fits and takes {time:,}, and another plan fits and takes {least_time:,}. "
         f"{_why_slower(chosen, plans)}",
     )
-    _judge_asked(asked, plans)
+    _judge_asked(result, asked, plans)
     expect.fact(best in asked, "the plan that was returned was never measured.")
 
 
-def _judge_asked(asked: list[Plan], plans: Plans) -> None:
+def _judge_asked(result: Result, asked: list[Plan], plans: Plans) -> None:
     last = max(map(plans.time, plans.fitting[:1] or plans.all))
     slower = sum(plans.time(plan) > last for plan in asked)
     idle = sum(size not in plans.sizes for size, _ in asked)
     again = len(asked) - len(set(asked))
+    reported = result[outside.COUNTS] or {room.MEASURED: len(asked)}
+    hidden = reported.get(room.MEASURED, 0) - len(asked)
     faults = {
+        f"and {hidden} more without peak_of": hidden,
         f"{idle} of them although a smaller micro-batch takes no longer": idle,
         f"{slower} of them slower than the answer": slower,
         f"{again} of them again": again,

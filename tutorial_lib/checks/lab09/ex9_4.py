@@ -103,4 +103,5 @@ memory_and_windows = diagnosis(
             _judge_window,
         ),
     },
+    sits=lambda: dict.fromkeys("GH", ("", 0, right_sums.train_on_tokens)),
 )

@@ -5,9 +5,11 @@ from torch import Tensor
 from torch.optim import AdamW
 
 from tutorial_lib.checks.given import observe
+from tutorial_lib.checks.lab06.given.models import MicroBatch
 from tutorial_lib.checks.lab09 import given
 from tutorial_lib.checks.lab09.scripts import BrokenScript, diagnosis
 from tutorial_lib.checks.vocabulary import Case, Result, expect, read
+from tutorial_lib.models.vit import ViT
 
 _TOLERANCE = 1e-9  # AdamW's kernels divide in another order than its loop
 _ALLOWED = 2.5  # times the bytes of the weights, above them; gradients and states of all take 3
@@ -17,6 +19,10 @@ def _oracle(case: Case) -> tuple[list[float], Tensor, int]:
     """Train the head alone; give the losses, all weights after it, and how many are not its."""
     vit, batches = given.make_head_training(case)
     body = len(observe.parameter_vector(vit)) - len(observe.parameter_vector(vit.head))
+    return _train_head(vit, batches), observe.parameter_vector(vit), body
+
+
+def _train_head(vit: ViT, batches: list[MicroBatch]) -> list[float]:
     optimizer, losses = AdamW(vit.head.parameters(), lr=0.01), []
     for batch in batches:
         optimizer.zero_grad()
@@ -24,7 +30,7 @@ def _oracle(case: Case) -> tuple[list[float], Tensor, int]:
         loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         losses.append(loss.item())
-    return losses, observe.parameter_vector(vit), body
+    return losses
 
 
 def _judge(case: Case, result: Result, right: tuple[list[float], Tensor, int]) -> None:
@@ -70,4 +76,5 @@ died_in_update = diagnosis(
             _judge,
         )
     },
+    sits=lambda: {"J": ("", 0, _train_head)},
 )

@@ -31,7 +31,12 @@ class BrokenScript:
     judge: Callable[[Case, Result, Any], None]
 
 
-def diagnosis(run: RunHalf, passed: str, scripts: Mapping[str, BrokenScript]) -> Exercise:
+def diagnosis(
+    run: RunHalf,
+    passed: str,
+    scripts: Mapping[str, BrokenScript],
+    sits: Callable[[], Any] | None = None,
+) -> Exercise:
     """Make the check of an exercise whose answer returns a finding for each case, by its letter."""
 
     def cases(draw: Draw) -> Cases:
@@ -46,7 +51,13 @@ def diagnosis(run: RunHalf, passed: str, scripts: Mapping[str, BrokenScript]) ->
         return cache(partial(scripts[case["case"]].oracle, case))  # computed when first asked for
 
     return Exercise(
-        run=run, passed=passed, cases=cases, judge=judge, oracle=oracle, again=run_mended
+        run=run,
+        passed=passed,
+        cases=cases,
+        judge=judge,
+        oracle=oracle,
+        sits=sits,
+        again=run_mended,
     )
 
 

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 import torch
 
 from tutorial_lib.checks.given.half import EXAM_BYTES, HOW_TO_CALL, Run, RunHalf, run_in_place
+from tutorial_lib.checks.given.seal import EXCHANGED
 from tutorial_lib.checks.given.settings import usual_settings
 from tutorial_lib.checks.given.values import Answer, Case, CheckError, Result
 from tutorial_lib.checks.vocabulary import exam
@@ -52,6 +53,7 @@ class Exercise:
             oracle, that is its third argument.
         oracle: Made from a case, and kept for the next time that this case is judged: a class
             whose cached properties compute what is right when the judge first asks.
+        sits: An answer that passes the memory exam, where that is held with another model.
         again: What a learner calls again where the check fails, if that is not the run half.
     """
 
@@ -63,6 +65,7 @@ class Exercise:
         cases: Callable[[Draw], Cases],
         judge: Callable[..., None],
         oracle: Callable[[Case], Any] | None = None,
+        sits: Answer | None = None,
         again: Run | None = None,
     ) -> None:
         self.half, self.name, self.exercise, self.passed = run, run.name, run.exercise, passed
@@ -70,6 +73,7 @@ class Exercise:
         self._cases, self._judge = cases, judge
         # A check is run again and again on the same cases: by a class, by the tests.
         self._right = oracle and lru_cache(maxsize=64)(lambda text: oracle(json.loads(text)))
+        self._sat = lru_cache(lambda text: exam.exact(run, sits, json.loads(text)))
 
     def __repr__(self) -> str:
         """Give the name."""
@@ -83,11 +87,16 @@ class Exercise:
         """Decide on a case and what came of it; raises `CheckError`."""
         with usual_settings():
             if EXAM_BYTES in case:
-                exam.judge(case, result)
+                exam.judge(result, self._sat(json.dumps(case)))
             elif self._right is None:
                 self._judge(case, Seen(result))
             else:
                 self._judge(case, Seen(result), self._right(json.dumps(case)))
+        if exchanged := result.get(EXCHANGED):  # last: a judge says more of an honest mistake
+            raise CheckError(
+                f"your code has put something else in the place of {exchanged}, which the check "
+                "works with: leave it as it is, or put it back before your function returns."
+            )
 
     def __call__(self, answer: Answer | RemoteAnswer) -> None:
         """Check an answer.

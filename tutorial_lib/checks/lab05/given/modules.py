@@ -12,9 +12,16 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from tutorial_lib import memory
 from tutorial_lib.checks.given import Answer, Case, CheckError, Result, exam, observe, run_half
+from tutorial_lib.checks.given.forbid import Forbidden
 from tutorial_lib.instruments.private_torch import policy_of
 from tutorial_lib.models.gpt import GPT, GPTConfig
 
+_SEGMENTS = "tutorial_lib.instruments.segments"
+_NO_SEGMENTS = Forbidden(
+    "the library's segments do this lab's work by themselves, so your answer may not call them: "
+    "exchange each module's forward, and put it back.",
+    tuple(f"{_SEGMENTS}:{name}" for name in ("applied", "called_through", "replace_method")),
+)
 NUM_PRODUCTS = 6  # of a block, attention written out: qkv, scores, mix, out, up, down
 
 
@@ -86,7 +93,7 @@ def counted(model: nn.Module, loss: Callable[[], Tensor], case: Case) -> Step:
     return stepped(model, loss, case["seed"])._replace(saved=saved)
 
 
-@run_half("5.1", exam=exam.of_context())
+@run_half("5.1", forbidden=[_NO_SEGMENTS], exam=exam.of_context())
 def checkpoint_only(answer: Answer, case: Case) -> Result:
     model, loss = make_model(case)
     modules = modules_of(model, case["part"])

@@ -77,7 +77,17 @@ def tokens_of(case: Case) -> list[models.MicroBatch]:
     return models.token_window(case["sizes"], generator, case["masked"])
 
 
-@run_half("6.3")
+def sit_on_tokens(
+    answer: Answer, gpt: nn.Module, optimizer: Optimizer, batch: tuple[Tensor]
+) -> None:
+    """Have an answer train a GPT on a window, one label in five masked."""
+    (tokens,) = batch
+    labels = tokens.where(torch.arange(tokens.size(1)) % 5 > 0, -100)
+    parts = (tensor.tensor_split(_EXAM_PARTS) for tensor in (tokens, labels))
+    answer(gpt, optimizer, list(zip(*parts, strict=True)))
+
+
+@run_half("6.3", exam=exam.of_update(sit_on_tokens, exam.make_gpt))
 def token_step(answer: Answer, case: Case) -> Result:
     model = models.tiny_gpt(case["seed"])
     optimizer = SGD(model.parameters(), lr=models.RATE)
@@ -104,7 +114,13 @@ def image_windows_of(case: Case) -> list[list[models.MicroBatch]]:
     return [models.image_window(sizes, generator) for sizes in case["sizes"]]
 
 
-@run_half("6.4")
+def _scaled(answer: Answer, chain: exam.Chain, optimizer: Optimizer, rows: Tensor) -> None:
+    parts = [(part, part) for part in rows.tensor_split(_EXAM_PARTS)]
+    scaler, scheduler = torch.amp.GradScaler("cpu"), ExponentialLR(optimizer, gamma=GAMMA)
+    answer(chain, optimizer, scheduler, scaler, parts, math.inf, exam.Chain.loss)
+
+
+@run_half("6.4", exam=exam.of_update(_scaled))
 def scaled_step(answer: Answer, case: Case) -> Result:
     windows, model = image_windows_of(case), models.tiny_vit(case["seed"])
     optimizer = SGD(model.parameters(), lr=models.RATE)

@@ -1,6 +1,7 @@
 """A small diffusion U-Net, what an update drew, and a plain loop over it."""
 
 import torch
+from diffusers import UNet2DModel
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -12,8 +13,6 @@ Drawn = tuple[Tensor, Tensor, Tensor]
 
 def make_unet(case: Case) -> nn.Module:
     """Build the U-Net of a case from its seed, where random numbers then go on."""
-    from diffusers import UNet2DModel  # it takes seconds, and other labs do without
-
     torch.manual_seed(case["seed"])
     levels, channels = case.get("levels", 2), case.get("channels", 1)
     unet: nn.Module = UNet2DModel(

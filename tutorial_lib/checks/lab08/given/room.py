@@ -9,12 +9,14 @@ import torch
 from torch import Tensor, nn
 
 from tutorial_lib.checks.given import Answer, Case, CheckError, Result, answered, observe, run_half
+from tutorial_lib.checks.given.outside import report
 from tutorial_lib.checks.lab08.given import models
 
 STATE_BYTES: dict[str, Callable[[Tensor], int]] = {
     "momentum": lambda parameter: parameter.nbytes,
     "adamw": lambda parameter: 2 * parameter.nbytes + 4,
 }
+MEASURED = "measured"  # is reported for each plan
 Plan = tuple[int, tuple[str, ...]]  # images at once, blocks that are segments
 
 
@@ -58,6 +60,7 @@ class Peaks:
 
     def peak(self, plan: Plan) -> int:
         """Give a peak as a real one behaves: savings add up, and one whole segment comes back."""
+        report(MEASURED)
         saved = sum(self.case["saved"][name] for name in plan[1])
         back = max((self.case["whole"][name] for name in plan[1]), default=0)
         return int(10**5 + plan[0] * (5 * 10**4 - saved + back))

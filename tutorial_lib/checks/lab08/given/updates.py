@@ -3,14 +3,17 @@
 import itertools
 import json
 from functools import cache
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import torch
+from diffusers import DDPMScheduler
 from torch import Tensor, nn
 from torch.optim import SGD
 
-from tutorial_lib.checks.given import Answer, Case, Result, answered, forbid, observe, run_half
+from tutorial_lib.checks.given import Answer, Case, Result, answered, exam, observe, run_half
+from tutorial_lib.checks.given.forbid import own_code
 from tutorial_lib.checks.given.surroundings import watched
 from tutorial_lib.checks.given.values import CheckError
 from tutorial_lib.checks.lab08.given import models
@@ -20,13 +23,11 @@ from tutorial_lib.instruments.cap import capped
 NUM = 400  # enough for every image and every time to come up
 SHAPE = (NUM, 3, 4, 4)
 LATER = (1, 1000)  # other updates: a neighbour, and one with the same last digits
-_OWN_LOOP = forbid.own_code(("tutorial_lib.checks.lab08.given.models:backward",))
+_OWN_LOOP = own_code(("tutorial_lib.checks.lab08.given.models:backward",))
 
 
 def make_images(case: Case) -> tuple[Tensor, Any]:
     """Make the images that are there to draw from, and a scheduler of few times."""
-    from diffusers import DDPMScheduler
-
     generator = torch.Generator().manual_seed(case["seed"])
     images = torch.rand(case["num_images"], *SHAPE[1:], generator=generator) * 2 - 1
     return images, DDPMScheduler(num_train_timesteps=case["num_times"])
@@ -76,7 +77,25 @@ def draw_update(answer: Answer, case: Case) -> Result:
     return {"first": first, "moved": moved, "later": later, "again": again}
 
 
-@run_half("8.2", forbidden=[_OWN_LOOP])
+class _Guess(exam.Chain):
+    """Guesses noise, as a U-Net of diffusers does, with the blocks of an exam."""
+
+    def forward(  # type: ignore[override]
+        self, sample: Tensor, timestep: Tensor, *, return_dict: bool = True
+    ) -> SimpleNamespace | tuple[Tensor]:
+        """Give an object with a `sample`, or a tuple."""
+        guess = super().forward(sample)  # type: ignore[no-untyped-call]
+        return SimpleNamespace(sample=guess) if return_dict else (guess,)
+
+
+def _exam(answer: Answer, case: Case) -> Result:
+    blocks, rows = exam.make(case)
+    guess = _Guess(*blocks)
+    answer(guess, (rows, torch.zeros(exam.ROWS), torch.zeros_like(rows)), exam.ROWS // 16)
+    return exam.gradients(guess)
+
+
+@run_half("8.2", forbidden=[_OWN_LOOP], exam=exam.of(_exam))
 def backward_in_pieces(answer: Answer, case: Case) -> Result:
     unet, drawn = models.make_unet(case), models.make_drawn(case, case["num"])
     observe.fill_gradients(unet)

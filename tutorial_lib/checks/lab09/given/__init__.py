@@ -1,16 +1,19 @@
 """What the answers to lab 09 see: the causes to choose from, and the halves that run them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
-from torch.optim import SGD
+from torch import Tensor, nn
+from torch.optim import SGD, Optimizer
 
-from tutorial_lib.checks.given import Answer, Case, Result, answered, observe, run_half
+from tutorial_lib.checks.given import Answer, Case, Result, answered, exam, observe, run_half
+from tutorial_lib.checks.given.half import Run
 from tutorial_lib.checks.given.surroundings import SWITCHES, watched
 from tutorial_lib.checks.given.values import CheckError
 from tutorial_lib.checks.lab06.given import models
+from tutorial_lib.checks.lab06.given.steps import sit_on_tokens
+from tutorial_lib.checks.lab09.given import steps
 from tutorial_lib.checks.lab09.given.steps import take_step
 from tutorial_lib.models.lstm import LSTM, LSTMConfig
 from tutorial_lib.models.vit import ViT, ViTConfig
@@ -90,15 +93,32 @@ def run_mended(mended: Answer, case: Case) -> Result:
 
 def _run(returned: Any, case: Case, letters: str) -> Result:
     """Run the function of one finding among those that an answer returned."""
-    letter, names = case["case"], "cause, reading, mended function"
-    findings = answered.fields(returned, list(letters))
-    cause, reading, mended = answered.several(findings[letter], 3, names)
-    if not callable(mended):
-        raise CheckError(f"case {letter}: the third value should be your function.")
+    cause, reading, mended = _finding(returned, case["case"], letters)
     return {"cause": cause, "reading": reading, **run_mended(mended, case)}
 
 
-@run_half("9.1")
+def _finding(returned: Any, letter: str, letters: str) -> list[Any]:
+    names = "cause, reading, mended function"
+    finding = answered.several(answered.fields(returned, list(letters))[letter], 3, names)
+    if not callable(finding[2]):
+        raise CheckError(f"case {letter}: the third value should be your function.")
+    return finding
+
+
+def _exam(letter: str, letters: str, make: Callable[[Case], tuple[Any, Sequence[Any]]]) -> Run:
+    """Make the exam of one case: of a step of its mended function."""
+
+    def train(answer: Answer, model: nn.Module, optimizer: Optimizer, batch: Sequence[Any]) -> None:
+        _finding(answer(), letter, letters)[2](model, optimizer, *batch)
+
+    return exam.of_update(train, make)
+
+
+def _sit_on_a_window(answer: Answer, *handed: Any) -> None:
+    sit_on_tokens(_finding(answer(), "H", "GH")[2], *handed)
+
+
+@run_half("9.1", exam=_exam("A", "AB", exam.make_gpt))
 def changed_in_between(answer: Answer, case: Case) -> Result:
     return _run(answer(), case, "AB")
 
@@ -108,21 +128,32 @@ def repeated_work(answer: Answer, case: Case) -> Result:
     return _run(answer(), case, "CD")
 
 
-@run_half("9.3")
+@run_half("9.3", exam=_exam("E", "EF", steps.sit_frozen_gpt))
 def untrained_parts(answer: Answer, case: Case) -> Result:
     return _run(answer(), case, "EF")
 
 
-@run_half("9.4")
+@run_half("9.4", exam=exam.of_update(_sit_on_a_window, exam.make_gpt))
 def memory_and_windows(answer: Answer, case: Case) -> Result:
     return _run(answer(), case, "GH")
 
 
-@run_half("9.5")
+@run_half("9.5", exam=_exam("I", "I", steps.sit_vit))
 def died_in_backward(answer: Answer, case: Case) -> Result:
     return _run(answer(), case, "I")
 
 
-@run_half("9.6")
+def _large_head(answer: Answer, case: Case) -> Result:
+    torch.manual_seed(case["seed"])
+    vit = ViT(ViTConfig(num_layers=4, num_heads=2, d_model=exam.WIDTH))
+    images, labels = torch.randn(3, 2, 1, 8, 8), torch.randint(10, (3, 2))
+    _finding(answer(), "J", "J")[2](vit, list(zip(images, labels, strict=True)))
+    return {"gradients": [p.detach() for p in vit.head.parameters()]}  # after three updates
+
+
+_HELD = "The weights are a third of that. For which of them are states made?"
+
+
+@run_half("9.6", exam=exam.of(_large_head, _HELD))
 def died_in_update(answer: Answer, case: Case) -> Result:
     return _run(answer(), case, "J")

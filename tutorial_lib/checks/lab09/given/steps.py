@@ -8,8 +8,10 @@ from typing import Any
 import torch
 from torch import nn
 from torch.optim import SGD
+from transformers import ViTConfig as LibraryViTConfig
+from transformers import ViTForImageClassification
 
-from tutorial_lib.checks.given import Answer, Case, Result, observe, surroundings
+from tutorial_lib.checks.given import Answer, Case, Result, exam, observe, surroundings
 from tutorial_lib.models.gpt import GPT, GPTConfig
 from tutorial_lib.models.lstm import LSTM, LSTMConfig
 from tutorial_lib.models.resnet import ResNet, ResNetConfig
@@ -69,19 +71,22 @@ def _resnet(seed: int) -> Made:
 
 def _frozen_gpt(seed: int) -> Made:
     made = _gpt(seed)
-    for name in ("token_embedding", "position_embedding"):
-        made.model.get_submodule(name).requires_grad_(False)
+    _frozen(made.model)
     return made
 
 
-def _library_vit(seed: int) -> Made:
-    import transformers  # a second, and the notebook has it anyway
+def _frozen(gpt: Any) -> Any:
+    for embedding in (gpt.token_embedding, gpt.position_embedding):
+        embedding.requires_grad_(False)
+    return gpt
 
+
+def _library_vit(seed: int) -> Made:
     sizes = {"hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 2}
     image = {"image_size": 8, "patch_size": 2, "num_channels": 1, "num_labels": 10}
     layers = {"num_hidden_layers": 3 + seed % 2, "hidden_dropout_prob": 0.2}
-    config = transformers.ViTConfig(**sizes, **image, **layers)
-    vit: nn.Module = transformers.ViTForImageClassification(config).double()
+    config = LibraryViTConfig(**sizes, **image, **layers)
+    vit: nn.Module = ViTForImageClassification(config).double()
     new = getattr(vit, "activation_checkpointing_enable", None)
     (new or vit.gradient_checkpointing_enable)({"use_reentrant": False})  # type: ignore[operator]
     batch = torch.randn(4, 1, 8, 8, dtype=torch.float64), torch.randint(10, (4,))
@@ -94,6 +99,20 @@ def _vit(seed: int) -> Made:
     vit = ViT(ViTConfig(num_layers=6 + seed % 3, num_heads=2, d_model=32)).double()
     images, labels = torch.randn(8, 1, 8, 8, dtype=torch.float64), torch.randint(10, (8,))
     return Made(vit, list(vit.blocks), "norm_1", (images, labels))
+
+
+def sit_frozen_gpt(case: Case) -> tuple[GPT, Sequence[Any]]:
+    """Make the GPT of a memory exam and its batch, with frozen embeddings."""
+    gpt, batch = exam.make_gpt(case)
+    return _frozen(gpt), batch
+
+
+def sit_vit(case: Case) -> tuple[ViT, Sequence[Any]]:
+    """Make a ViT with the blocks of an exam, and its batch."""
+    torch.manual_seed(case["seed"])
+    vit = ViT(ViTConfig(num_layers=1, num_heads=2, d_model=exam.WIDTH))
+    vit.blocks = nn.ModuleList(exam.make(case)[0])
+    return vit, (torch.randn(64, 1, 8, 8), torch.randint(10, (64,)))
 
 
 _MAKE: dict[str, Callable[[int], Made]] = {"A": _gpt, "B": _lstm, "C": _unet, "D": _resnet}

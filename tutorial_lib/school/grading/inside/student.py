@@ -28,6 +28,7 @@ from IPython.core.inputtransformer2 import TransformerManager
 
 from tutorial_lib.checks.given import CheckError, RunHalf, forbid, outside
 from tutorial_lib.checks.given.half import run_in_place
+from tutorial_lib.checks.given.seal import EXCHANGED, Seal
 from tutorial_lib.school.grading.submissions.slice_cells import WRITES_A_FILE, cut, untimed
 from tutorial_lib.school.grading.wire import FAILURE, REPORT, RESULT, STEP, Request, encode, frame
 
@@ -136,6 +137,7 @@ def _result(work: Work, package: str, send: Callable[[bytes, bytes], None]) -> A
     # A student's cell may call a check, which has nothing to judge by in here.
     RunHalf.__call__ = lambda self, answer: None  # type: ignore[method-assign, misc]
     sys.path.append("")  # for modules that a cell writes
+    seal = Seal(globals())
     stopped, flags = "", 0
 
     def begin(number: int) -> None:
@@ -157,12 +159,16 @@ def _result(work: Work, package: str, send: Callable[[bytes, bytes], None]) -> A
     if name not in namespace:
         reason = f"stopped with {stopped}" if stopped else f"does not define {name}"
         raise CheckError(f"your answer cell for exercise {request.exercise} {reason}.")
+    answer = seal.around(namespace[name])
     if request.before is not None:  # as in a notebook, where it is not the first call
         with contextlib.suppress(BaseException):
-            run_in_place(half, namespace[name], request.before)
+            run_in_place(half, answer, request.before)
     used.clear()  # what cells try out is not the function's doing
     outside.listen(lambda name: send(REPORT, name.encode()))
-    result = run_in_place(half, namespace[name], request.case)
+    seal.check()
+    result = {**run_in_place(half, answer, request.case)}
+    seal.check()
+    result[EXCHANGED] = seal.broken
     if used:  # and the answer has caught the error
         raise CheckError(used[0])
     return result

@@ -1,0 +1,124 @@
+"""What a check works with, noted before any line of an answer runs, and compared afterwards.
+
+An answer can reach every module of its process, and put another function into one. Noted is what
+the library's modules define or name: their own functions, those of the modules and classes of
+PyTorch and Python that they use, and Python's built-in ones.
+"""
+
+from __future__ import annotations
+
+import builtins
+import functools
+import sys
+from collections.abc import Iterator, Mapping
+from types import FunctionType, ModuleType
+from typing import Any
+
+from torch.optim import Optimizer
+
+from tutorial_lib.checks.given.half import RunHalf
+
+EXCHANGED = "exchanged"  # in a result: the first thing that was found to be another
+_SHOWS = {"__repr__", "__str__"}  # how a value is shown decides nothing
+_WATCHERS = ("setprofile", "settrace", "monitoring")  # of each call, and of what it returns
+
+
+class Seal:
+    """Notes what is there when it is made; `broken` names what was found to be another later.
+
+    Args:
+        more: A module's names that are to stay as they are, beside those of the library.
+    """
+
+    def __init__(self, more: Mapping[str, Any]) -> None:
+        for name in _WATCHERS:
+            vars(sys).pop(name, None)
+        package, _, own = __name__.rpartition(".")
+        for names, name in ((sys.modules, __name__), (vars(sys.modules[package]), own)):
+            names.pop(name, None)  # what is imported anew is another
+        self.broken = ""
+        self.look = functools.partial(_first_exchanged, *_noted(more))
+
+    def check(self) -> None:
+        """Look once; the first finding is kept."""
+        self.broken = self.broken or self.look()
+
+    def around(self, answer: Any) -> Any:
+        """Look each time that an answer returns; a class is left as it is."""
+        if not isinstance(answer, FunctionType):
+            return answer
+
+        @functools.wraps(answer)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            returned = answer(*args, **kwargs)
+            self.check()
+            return returned
+
+        return call
+
+
+def _noted(more: Mapping[str, Any]) -> tuple[list[Any], list[Any]]:
+    ours = {name: vars(m) for name, m in sys.modules.items() if _is_ours(name)}
+    spaces = {**ours, "the grader": more}
+    used = {id(value): value for names in spaces.values() for value in list(names.values())}
+    others = [u for u in used.values() if isinstance(u, ModuleType) and not _is_ours(u.__name__)]
+    others = [module for module in others if module is not sys]  # libraries set its hooks
+    kinds = {kind: None for u in used.values() if isinstance(u, type) for kind in u.__mro__}
+    for kind in kinds.keys() - {Optimizer}:
+        if issubclass(kind, Optimizer):  # the first one of a kind changes its class
+            Optimizer.__setstate__(object.__new__(kind), {"defaults": {}})
+    # of each its names, what they stand for, and what a new name in it would hide
+    places = [(name, n, dict(n), {*vars(builtins)} - {*n}) for name, n in spaces.items()]
+    everything: list[Any] = [builtins, *others, *kinds]
+    places += [
+        (place.__name__, vars(place), _functions(vars(place)), _inherited(place))
+        for place in everything
+    ]
+    code = [
+        (f"{place}.{name}", function, _code(function))
+        for place, _, values, _ in places
+        for name, value in values.items()
+        for function in _inside(value)
+    ]
+    return places, code
+
+
+def _is_ours(name: str) -> bool:
+    return name.split(".")[0] == "tutorial_lib"
+
+
+def _functions(names: Mapping[str, Any]) -> dict[str, Any]:
+    """Choose what works: the data of others change as they like."""
+    works = {n: v for n, v in names.items() if callable(v) or hasattr(type(v), "__get__")}
+    return {name: value for name, value in works.items() if name not in _SHOWS}
+
+
+def _inherited(place: Any) -> set[str]:
+    bases = getattr(place, "__mro__", ())
+    return {name for base in bases for name in vars(base)} - {*vars(place)} - _SHOWS
+
+
+def _inside(value: Any) -> Iterator[FunctionType]:
+    parts: list[Any] = [value.function, value.exam] if isinstance(value, RunHalf) else []
+    if isinstance(value, FunctionType | staticmethod | classmethod | property):
+        names = ("__wrapped__", "__func__", "fget")
+        parts = [value, *(getattr(value, name, None) for name in names)]
+    return (part for part in parts if isinstance(part, FunctionType))
+
+
+def _code(function: FunctionType) -> tuple[Any, ...]:
+    return function.__code__, function.__defaults__, function.__kwdefaults__
+
+
+def _first_exchanged(places: list[Any], code: list[Any], gone: object = object()) -> str:
+    """Name what is another now; nothing is looked up here that an answer could exchange."""
+    for place, names, values, hidden in places:
+        for name, value in values.items():
+            if names.get(name, gone) is not value:
+                return f"{place}.{name}"
+        for name in names.keys() & hidden:
+            return f"{place}.{name}"
+    for name, function, before in code:
+        if (function.__code__, function.__defaults__, function.__kwdefaults__) != before:
+            return f"{name}"
+    return ""
