@@ -1,8 +1,10 @@
 """PyTorch's CUDA build on a card that is not there: its own allocator, and no kernel runs.
 
 A small library stands in for NVIDIA's. Memory is addresses with nothing behind them, and
-launching a kernel does nothing, so values are zeros and times mean nothing. What PyTorch decides
-on the host is its own: which kernels, which temporary tensors, and every byte of its allocator.
+launching a kernel does nothing, so values are zeros and times mean nothing. Real are the values of
+small integers and booleans that come from the host, such as masks: programs decide by them. What
+PyTorch decides on the host is its own: which kernels, which temporary tensors, and every byte of
+its allocator.
 """
 
 from tutorial_lib.instruments.emulated.build import CudaTorch

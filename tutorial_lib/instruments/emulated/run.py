@@ -19,6 +19,7 @@ from tutorial_lib.units import human_bytes
 
 INSIDE = Path(__file__).parent / "inside"
 OUT_OF_MEMORY = 3
+MAX_LINES = 5  # that read values which are not known
 
 
 @dataclass(frozen=True)
@@ -72,13 +73,13 @@ class Emulated:
         errors = {process["error_after_reading"] for process in self.processes} - {""}
         if self.status and errors:
             return 2, (
-                "The program reads values from the card, which are zeros here, and ended with "
-                f"{errors.pop()}: leave out what decides by them."
+                "The program read values that no kernel has made, got zeros, and ended with "
+                f"{errors.pop()}: leave out what decides by them, or stop before it with --steps."
             )
         if self.status:
             return self.status, (
                 f"The program ended with status {self.status}: its own error stands above. On an "
-                "emulated card every value is zero, so leave out what checks values."
+                "emulated card what kernels compute is zero, so leave out what checks values."
             )
         if self.silent:
             return 0, (
@@ -126,9 +127,9 @@ def emulate(
         environment = _environment(card, torch, library, Path(out))
         environment["TUTORIAL_EMULATED_STEPS"] = str(steps or "")
         environment["TUTORIAL_EMULATED_SNAPSHOT"] = "1" if snapshot else ""
-        if watch:
-            others = environment.get("PYTHONPATH")
-            environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(INSIDE), others]))
+        environment["TUTORIAL_EMULATED_WATCH"] = "1" if watch else ""
+        others = environment.get("PYTHONPATH")
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(INSIDE), others]))
         program = shutil.which(command[0], path=environment["PATH"])
         if program is None:
             raise ValueError(f"There is no program {command[0]!r}: check what follows the `--`.")
@@ -193,7 +194,18 @@ def as_text(result: Emulated) -> str:
         lines.append(
             f"  processes on a card of their own  {len(result.processes)}, the largest shown"
         )
-    return "\n".join(filter(None, [*lines, result.reason]))
+    return "\n".join(filter(None, [*lines, *_unknown_reads(process), result.reason]))
+
+
+def _unknown_reads(process: dict[str, Any]) -> list[str]:
+    """Name the lines that may have decided by a value that is not known on an emulated card."""
+    lines = process["unknown_reads"]
+    if not lines:
+        return []
+    first = ["  read by these lines, but unknown here, and given as 0 or False:"]
+    shown = [f"    {line or 'a kernel, in backward'} ({n} times)" for line, n in lines.items()]
+    more = [f"    and {len(shown) - MAX_LINES} more lines"] if len(shown) > MAX_LINES else []
+    return [*first, *shown[:MAX_LINES], *more, "  What they decide may be otherwise on a card."]
 
 
 def _moment(process: dict[str, Any]) -> list[str]:

@@ -19,14 +19,15 @@ from tutorial_lib.school import bootstrap, installer
 
 NEEDED_GB = 9  # for .venv-cuda: 6 GB unpacked, and the downloads beside them
 _NOTICE = (
-    "On an emulated card no kernel runs: values and losses are zeros, and times mean nothing. "
+    "On an emulated card no kernel runs: losses are zeros, and times mean nothing. Masks and other "
+    "small integers that come from the host are real. "
     "A loss of zero is expected, and NaN where the script divides by it. A loop that waits for a "
     "loss never ends: --steps N stops it."
 )
 _EPILOG = (
     "Shown are the bytes of PyTorch's own allocator for this card: requested, allocated and "
     "reserved. Not included: cuDNN's workspaces, and the CUDA context. Cannot run: CUDA graphs, "
-    "NCCL, and what decides by values of kernels.\n\n"
+    "NCCL. Lines that read a value which is not known are named.\n\n"
     "Exit status: 0; 3 when the card's memory ran out; 2 after a sentence that says what is wrong; "
     "else the program's own."
 )
