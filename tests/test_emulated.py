@@ -62,7 +62,7 @@ def emulate(cuda_torch, tmp_path, capfd):
 
 def test_a_card_is_written_as_the_c_source_reads_it():
     text = cards.CARDS["t4"].as_text()
-    assert text == "7.5 40 1024 16 65536 65536 4194304 15637086208 Tesla T4"
+    assert text == "7.5 40 1024 16 65536 65536 4194304 15637086208 0 Tesla T4"
 
 
 @pytest.mark.parametrize("key", cards.CARDS)
@@ -70,11 +70,32 @@ def test_every_card_is_plausible(key):
     card = cards.find_card(key.upper())
     assert 2**30 < card.memory < 2**38
     assert card.shared_opt_in <= card.shared_multiprocessor
-    assert len(card.as_text().rpartition(card.name)[0].split()) == 8
+    assert len(card.as_text().rpartition(card.name)[0].split()) == 9
+    assert 0 < cards.find_card(key, context=None).context < 0.02 * card.memory
 
 
 @pytest.mark.parametrize(
-    ("text", "size"), [("16GiB", 16 * GIB), ("24 GB", 24 * 10**9), ("512 MiB", 512 * MIB)]
+    ("key", "name"),
+    [("RTX 3060", "NVIDIA GeForce RTX 3060"), ("4090", "NVIDIA GeForce RTX 4090")],
+)
+def test_a_card_is_found_as_people_write_it(key, name):
+    assert cards.find_card(key).name == name
+
+
+@pytest.mark.parametrize(("text", "size"), [(None, 120 * MIB), ("0", 0), ("300 MiB", 300 * MIB)])
+def test_a_context_is_taken_off(text, size):
+    card = cards.find_card("t4", context=text)
+    assert (card.context, card.free) == (size, card.memory - size)
+
+
+def test_a_context_larger_than_the_card_is_refused():
+    with pytest.raises(ValueError, match="leaves nothing of 2,097,152: give more --memory"):
+        cards.find_card("t4", "2MiB", None)
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("16GiB", 16 * GIB), ("24 GB", 24 * 10**9), ("512 MiB", 512 * MIB), ("2097152", 2 * MIB)],
 )
 def test_a_size_is_read(text, size):
     assert cards.find_card("t4", text).memory == size
@@ -208,9 +229,10 @@ def test_cuda_torch_is_found_without_importing_it(tmp_path):
         ([], "emulate needs --card"),
         (["--card", "t4"], "emulate needs a program behind `--`"),
         (["--card", "t4", "--"], "emulate needs a program behind `--`"),
-        (["--card", "a10", "--", "python"], "did you mean `a100`"),
-        (["--card", "rtx", "--", "python"], "choose from t4, l4, a100"),
+        (["--card", "a1000", "--", "python"], "did you mean `a100`"),
+        (["--card", "gtx-970", "--", "python"], "choose from t4, a10, a40"),
         (["--card", "t4", "--memory", "16", "--", "python"], "'16' is no size in memory"),
+        (["--card", "t4", "--context", "many", "--", "python"], "'many' is no size in memory"),
         (["--card", "t4", "--steps", "0", "--", "python"], "--steps 0 would stop before"),
     ],
 )
@@ -332,7 +354,7 @@ def test_a_command_is_run_on_each_card_that_it_names(monkeypatch, capsys):
     assert command_line.run(["record", "--only", "E06", "--emulated", "t4,l4"]) == 3
     rest = ["record", "--only", "E06"]
     assert ran == [(rest, "Tesla T4"), (rest, "NVIDIA L4")]
-    assert command_line.run(["measure", "gpt2", "--emulated=rtx"]) == 2
+    assert command_line.run(["measure", "gpt2", "--emulated=gtx-970"]) == 2
     assert "choose from t4" in capsys.readouterr().err
 
 

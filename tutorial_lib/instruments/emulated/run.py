@@ -19,6 +19,7 @@ from tutorial_lib.units import human_bytes
 
 INSIDE = Path(__file__).parent / "inside"
 OUT_OF_MEMORY = 3
+OLDEST_CAPABILITY = 7.5
 MAX_LINES = 5  # that read values which are not known
 
 
@@ -122,6 +123,11 @@ def emulate(
     Raises:
         ValueError: When the card cannot be built, or there is no such program.
     """
+    if float(card.capability) < OLDEST_CAPABILITY:
+        raise ValueError(
+            f"PyTorch for CUDA 13 has no kernels for a {card.name} (capability {card.capability}): "
+            "it cannot be emulated. `predict --fits` and `plan --budget` know its memory."
+        )
     library = build.make_library(torch)
     with tempfile.TemporaryDirectory(prefix="emulated-") as out:
         environment = _environment(card, torch, library, Path(out))

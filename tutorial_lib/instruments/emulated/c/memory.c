@@ -77,9 +77,11 @@ bool find_on_card(const void *address, void **start, size_t *bytes) {
     return found;
 }
 
+static size_t left(void) { return card.bytes - card.context - used_bytes; }
+
 /* Take bytes out of what the card has left. */
 static bool take(size_t bytes) {
-    bool fits = bytes <= card.bytes - used_bytes;
+    bool fits = bytes <= left();
     if (fits) used_bytes += bytes;
     return fits;
 }
@@ -104,7 +106,7 @@ cudaError_t cudaFree(void *address) { return address ? drop_range(address) : cud
 cudaError_t cudaFreeAsync(void *address, cudaStream_t stream) { return cudaFree(address); }
 
 cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total_bytes) {
-    *free_bytes = card.bytes - used_bytes;
+    *free_bytes = left();
     *total_bytes = card.bytes;
     return cudaSuccess;
 }
