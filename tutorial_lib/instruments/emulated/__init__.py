@@ -11,6 +11,7 @@ from tutorial_lib.instruments.emulated.build import CudaTorch
 from tutorial_lib.instruments.emulated.cards import CARDS, Card, find_card
 from tutorial_lib.instruments.emulated.environment import find_cuda_torch
 from tutorial_lib.instruments.emulated.run import OUT_OF_MEMORY, Emulated, emulate
+from tutorial_lib.instruments.emulated.verdict import Room, Verdict
 
 __all__ = [
     "CARDS",
@@ -18,6 +19,8 @@ __all__ = [
     "Card",
     "CudaTorch",
     "Emulated",
+    "Room",
+    "Verdict",
     "emulate",
     "find_card",
     "find_cuda_torch",
