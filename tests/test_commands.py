@@ -360,8 +360,8 @@ def test_fits_takes_the_largest_micro_batch_and_no_larger(capsys, folder):
         assert verdict["fits"] == answer
     assert run(["predict", model, *words, "rtx-4090"]) == 0
     said = capsys.readouterr().out
-    assert "that a NVIDIA GeForce RTX 4090 leaves to PyTorch" in said
-    assert "nvidia-smi shows that and the CUDA context, about 384 MiB" in said
+    assert "that the NVIDIA GeForce RTX 4090 leaves to PyTorch" in said
+    assert "context  about 384 MiB of CUDA's own, taken off" in said
 
 
 @pytest.mark.parametrize("limit", [100, 101, 1099, 5000, 123456])

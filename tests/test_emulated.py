@@ -230,7 +230,7 @@ def test_cuda_torch_is_found_without_importing_it(tmp_path):
         (["--card", "t4"], "emulate needs a program behind `--`"),
         (["--card", "t4", "--"], "emulate needs a program behind `--`"),
         (["--card", "a1000", "--", "python"], "did you mean `a100`"),
-        (["--card", "gtx-970", "--", "python"], "choose from t4, a10, a40"),
+        (["--card", "gtx-970", "--", "python"], "choose from t4, v100, a10"),
         (["--card", "t4", "--memory", "16", "--", "python"], "'16' is no size in memory"),
         (["--card", "t4", "--context", "many", "--", "python"], "'many' is no size in memory"),
         (["--card", "t4", "--steps", "0", "--", "python"], "--steps 0 would stop before"),
@@ -374,6 +374,8 @@ def result(status=0, refused="", **process):
         (result(), 0, "reserved peak  2.00 MiB"),
         (result(out_of_memory=1), 0, "requested peak  1.00 MiB"),  # the program went on
         (result(1, out_of_memory=1), run.OUT_OF_MEMORY, "The card's memory ran out"),
+        (result(1, out_of_memory=1), run.OUT_OF_MEMORY, "fits: no"),
+        (result(), 0, "fits: yes\n  needs    1.00 MiB at least, of 14.6 GiB that the Tesla T4"),
         (result(1, error_after_reading="ValueError"), 2, "values that no kernel has made"),
         (result(0, error_after_reading="ValueError"), 0, "requested peak"),  # a child's, mended
         (result(1, out_of_memory=1, error_after_reading="OutOfMemoryError"), 3, "memory ran out"),

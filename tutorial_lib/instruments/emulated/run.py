@@ -15,6 +15,7 @@ from typing import Any
 
 from tutorial_lib.instruments.emulated import build
 from tutorial_lib.instruments.emulated.cards import Card
+from tutorial_lib.instruments.emulated.verdict import Room, Verdict
 from tutorial_lib.units import human_bytes
 
 INSIDE = Path(__file__).parent / "inside"
@@ -96,8 +97,10 @@ class Emulated:
 
     def as_data(self) -> dict[str, Any]:
         """Give the result as plain data, for JSON."""
-        words = {"card": self.card.name, "memory": self.card.memory, "method": "emulated"}
-        return {**words, "exit_status": self.exit_status, "processes": self.processes}
+        words: dict[str, Any] = {"card": self.card.name, "memory": self.card.memory}
+        words["method"] = "emulated"
+        words |= {"context": self.card.context, "exit_status": self.exit_status}
+        return {**words, "processes": self.processes}
 
 
 def emulate(
@@ -196,6 +199,11 @@ def as_text(result: Emulated) -> str:
     lines = [f"emulated {result.card.name} ({size}), torch {process['torch']}: no kernel ran"]
     lines += [f"  {kind} peak  {human_bytes(size)}" for kind, size in process["peaks"].items()]
     lines += [*_moment(process), f"  optimizer steps  {process['updates']}"]
+    if not result.status:
+        peaks, room = process["peaks"], Room(result.card.free, result.card)
+        lines.append(str(Verdict(peaks["allocated"], room, peaks["reserved"])))
+    elif result.ran_out:
+        lines.append("fits: no")
     if len(result.processes) > 1:
         lines.append(
             f"  processes on a card of their own  {len(result.processes)}, the largest shown"
