@@ -762,7 +762,7 @@ import itertools, torch, transformers as T
 from tutorial_lib import memory
 
 SIZES = {"hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 2,
-         "num_attention_heads": 8, "vocab_size": 512}
+         "num_attention_heads": 8, "vocab_size": 4096}
 GROUPED = {**SIZES, "num_key_value_heads": 2}
 MODELS = {
     "qwen2": lambda: T.Qwen2ForCausalLM(T.Qwen2Config(**GROUPED)),
@@ -773,7 +773,7 @@ CASES = [*itertools.product(MODELS, ("float32", "bfloat16"), ("none", "ones", "r
 
 def make_step(name, dtype, mask, device):
     model = MODELS[name]().to(device, getattr(torch, dtype)).train()
-    tokens = torch.zeros(2, 256, dtype=torch.long)
+    tokens = torch.zeros(2, 512, dtype=torch.long)
     batch = {"input_ids": tokens, "labels": tokens}
     if mask != "none":
         batch["attention_mask"] = torch.ones_like(tokens)
@@ -789,7 +789,10 @@ def make_step(name, dtype, mask, device):
 
 
 def test_masks_decide_on_an_emulated_card_as_in_a_prediction(emulate, tmp_path):
-    """Requested bytes are the predicted ones and cuBLAS's two workspaces, whatever the mask is."""
+    """Requested bytes are the predicted ones and cuBLAS's workspaces, whatever the mask is.
+
+    One of them where forward is the peak: backward has its own, which is not there yet.
+    """
     out = tmp_path / "peaks.json"
     script = f"""{FAMILIES}
 import json
@@ -807,8 +810,8 @@ open({str(out)!r}, "w").write(json.dumps(peaks))
     peaks = json.loads(out.read_text())
     for case in names["CASES"]:
         predicted = memory.predict(lambda case=case: names["make_step"](*case, "cpu")).peak_bytes
-        extra = peaks[" ".join(case)] - predicted
-        assert abs(extra - 16.25 * MIB) < 0.05 * MIB, (case, extra / MIB)
+        extra = (peaks[" ".join(case)] - predicted) / MIB
+        assert min(abs(extra - 8.125), abs(extra - 16.25)) < 0.05, (case, extra)
 
 
 @pytest.mark.parametrize(
@@ -860,7 +863,8 @@ def test_a_trainer_runs_and_the_peak_names_its_line(emulate):
     assert status == 0, said
     (process,) = data["processes"]
     assert process["updates"] == 4
-    assert process["unknown_reads"] == {}
+    (line,) = process["unknown_reads"]
+    assert "in _run_epoch" in line  # whether a loss is NaN
     assert process["moment"]["line"].startswith("transformers/")
 
 
