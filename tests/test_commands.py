@@ -10,6 +10,7 @@ from small_models import publish_tiny
 
 from tutorial_lib import memory
 from tutorial_lib.instruments import published
+from tutorial_lib.instruments.emulated import Room
 from tutorial_lib.instruments.training import Recipe
 from tutorial_lib.school import authoring
 from tutorial_lib.school.commands import parser, plan, table
@@ -334,12 +335,23 @@ def test_lora_trains_the_matrices_alone(folder):
 def test_fits_takes_the_largest_micro_batch_and_no_larger(capsys, folder):
     model = str(folder / "train.py:make_loss")
     words = ["--kernels", "cpu", "--optimizer", "sgd"]
-    found = report_of(capsys, "predict", model, *words, "--fits", "1MiB")["micro_batch"]
+    data = report_of(capsys, "predict", model, *words, "--fits", "1MiB")
+    found = data["micro_batch"]
+    assert data["verdict"]["needs_bytes"] == data["peak_bytes"]
     peaks = [
         report_of(capsys, "predict", model, *words, "--batch", str(batch))["peak_bytes"]
         for batch in (found, found + 1)
     ]
-    assert peaks[0] <= 2**20 < peaks[1]
+    assert peaks[0] <= Room.of("1MiB").sure < peaks[1]
+    words += ["--batch", str(found + 1), "--fits"]
+    rooms = {"rtx-4090": "yes", f"{peaks[1]}B": "close", f"{peaks[1] // 2}B": "no"}
+    for room, answer in rooms.items():
+        verdict = report_of(capsys, "predict", model, *words, room)["verdict"]
+        assert verdict["fits"] == answer
+    assert run(["predict", model, *words, "rtx-4090"]) == 0
+    said = capsys.readouterr().out
+    assert "that the NVIDIA GeForce RTX 4090 leaves to PyTorch" in said
+    assert "context  about 384 MiB of CUDA's own, taken off" in said
 
 
 @pytest.mark.parametrize("limit", [100, 101, 1099, 5000, 123456])
@@ -348,7 +360,7 @@ def test_fits_takes_the_largest_micro_batch_and_no_larger(capsys, folder):
     [lambda n: 100 * n, lambda n: 50 + 50 * (n // 2 * 2), lambda n: max(90, 10 * n - 400), int],
 )
 def test_the_largest_is_found_on_lines_steps_and_bends(peak, limit):
-    found = largest_micro_batch(peak, f"{limit}B")
+    found = largest_micro_batch(peak, limit)
     assert peak(found) <= limit < peak(found + 1)
 
 
@@ -405,6 +417,7 @@ def test_the_readmes_lines_for_an_engineer_run_as_they_stand(root, capsys, tiny)
         ("llama", ["--set", "num_hidden_layers"], "has no value"),
         ("llama", ["--lora", "many"], "--lora r=8"),
         ("llama", ["--fits", "1KiB"], "One sample takes"),
+        ("llama", ["--fits", "gtx"], "'gtx' is no size in memory"),
         ("llama", ["gpt2"], "One model is needed"),
     ],
 )

@@ -62,7 +62,7 @@ def emulate(cuda_torch, tmp_path, capfd):
 
 def test_a_card_is_written_as_the_c_source_reads_it():
     text = cards.CARDS["t4"].as_text()
-    assert text == "7.5 40 1024 16 65536 65536 4194304 15637086208 Tesla T4"
+    assert text == "7.5 40 1024 16 65536 65536 4194304 15637086208 0 Tesla T4"
 
 
 @pytest.mark.parametrize("key", cards.CARDS)
@@ -70,11 +70,32 @@ def test_every_card_is_plausible(key):
     card = cards.find_card(key.upper())
     assert 2**30 < card.memory < 2**38
     assert card.shared_opt_in <= card.shared_multiprocessor
-    assert len(card.as_text().rpartition(card.name)[0].split()) == 8
+    assert len(card.as_text().rpartition(card.name)[0].split()) == 9
+    assert 0 < cards.find_card(key, context=None).context < 0.02 * card.memory
 
 
 @pytest.mark.parametrize(
-    ("text", "size"), [("16GiB", 16 * GIB), ("24 GB", 24 * 10**9), ("512 MiB", 512 * MIB)]
+    ("key", "name"),
+    [("RTX 3060", "NVIDIA GeForce RTX 3060"), ("4090", "NVIDIA GeForce RTX 4090")],
+)
+def test_a_card_is_found_as_people_write_it(key, name):
+    assert cards.find_card(key).name == name
+
+
+@pytest.mark.parametrize(("text", "size"), [(None, 120 * MIB), ("0", 0), ("300 MiB", 300 * MIB)])
+def test_a_context_is_taken_off(text, size):
+    card = cards.find_card("t4", context=text)
+    assert (card.context, card.free) == (size, card.memory - size)
+
+
+def test_a_context_larger_than_the_card_is_refused():
+    with pytest.raises(ValueError, match="leaves nothing of 2,097,152: give more --memory"):
+        cards.find_card("t4", "2MiB", None)
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("16GiB", 16 * GIB), ("24 GB", 24 * 10**9), ("512 MiB", 512 * MIB), ("2097152", 2 * MIB)],
 )
 def test_a_size_is_read(text, size):
     assert cards.find_card("t4", text).memory == size
@@ -208,9 +229,10 @@ def test_cuda_torch_is_found_without_importing_it(tmp_path):
         ([], "emulate needs --card"),
         (["--card", "t4"], "emulate needs a program behind `--`"),
         (["--card", "t4", "--"], "emulate needs a program behind `--`"),
-        (["--card", "a10", "--", "python"], "did you mean `a100`"),
-        (["--card", "rtx", "--", "python"], "choose from t4, l4, a100"),
+        (["--card", "a1000", "--", "python"], "did you mean `a100`"),
+        (["--card", "gtx-970", "--", "python"], "choose from t4, v100, a10"),
         (["--card", "t4", "--memory", "16", "--", "python"], "'16' is no size in memory"),
+        (["--card", "t4", "--context", "many", "--", "python"], "'many' is no size in memory"),
         (["--card", "t4", "--steps", "0", "--", "python"], "--steps 0 would stop before"),
     ],
 )
@@ -332,7 +354,7 @@ def test_a_command_is_run_on_each_card_that_it_names(monkeypatch, capsys):
     assert command_line.run(["record", "--only", "E06", "--emulated", "t4,l4"]) == 3
     rest = ["record", "--only", "E06"]
     assert ran == [(rest, "Tesla T4"), (rest, "NVIDIA L4")]
-    assert command_line.run(["measure", "gpt2", "--emulated=rtx"]) == 2
+    assert command_line.run(["measure", "gpt2", "--emulated=gtx-970"]) == 2
     assert "choose from t4" in capsys.readouterr().err
 
 
@@ -342,7 +364,7 @@ def test_a_command_is_run_on_each_card_that_it_names(monkeypatch, capsys):
 def result(status=0, refused="", **process):
     peaks = {"requested": MIB, "allocated": MIB, "reserved": 2 * MIB}
     data = {"torch": "2.13.0", "peaks": peaks, "updates": 3, "out_of_memory": 0, "moment": None}
-    data["error_after_reading"] = ""
+    data |= {"error_after_reading": "", "unknown_reads": {}}
     return run.Emulated(cards.CARDS["t4"], status, [{**data, **process}], refused)
 
 
@@ -352,12 +374,16 @@ def result(status=0, refused="", **process):
         (result(), 0, "reserved peak  2.00 MiB"),
         (result(out_of_memory=1), 0, "requested peak  1.00 MiB"),  # the program went on
         (result(1, out_of_memory=1), run.OUT_OF_MEMORY, "The card's memory ran out"),
-        (result(1, error_after_reading="ValueError"), 2, "values from the card, which are zeros"),
+        (result(1, out_of_memory=1), run.OUT_OF_MEMORY, "fits: no"),
+        (result(), 0, "fits: yes\n  needs    1.00 MiB at least, of 14.6 GiB that the Tesla T4"),
+        (result(1, error_after_reading="ValueError"), 2, "values that no kernel has made"),
         (result(0, error_after_reading="ValueError"), 0, "requested peak"),  # a child's, mended
         (result(1, out_of_memory=1, error_after_reading="OutOfMemoryError"), 3, "memory ran out"),
         (result(7), 7, "ended with status 7: its own error stands above. On an emulated card"),
         (result(1, "NCCL"), 2, "asked for NCCL, which cannot be emulated"),
         (result(-11), 2, "was ended by SIGSEGV"),
+        (result(unknown_reads={"a.py:7 in f": 2}), 0, "given as 0 or False:\n    a.py:7 in f (2 t"),
+        (result(unknown_reads=dict.fromkeys("abcdefg", 1)), 0, "and 2 more lines"),
         (run.Emulated(cards.CARDS["t4"], 0), 2, "never used the card"),
         (run.Emulated(cards.CARDS["t4"], 5), 5, "ended with status 5"),
         (run.Emulated(cards.CARDS["t4"], 0, silent=1), 0, "1 of the processes that used the card"),
@@ -666,10 +692,9 @@ def test_layers_run_that_need_a_library_or_a_sort(emulate, card):
     assert status == 0, said
 
 
-def test_copies_give_zeros_and_pinned_memory_is_the_hosts(emulate):
+def test_pinned_memory_is_the_hosts(emulate):
     script = """
         import torch
-        assert torch.ones(3, device="cuda").tolist() == [0, 0, 0]
         pinned = torch.ones(3).pin_memory()
         assert pinned.is_pinned() and pinned.tolist() == [1, 1, 1]
         pinned.cuda(non_blocking=True)
@@ -679,6 +704,114 @@ def test_copies_give_zeros_and_pinned_memory_is_the_hosts(emulate):
     """
     status, _, said = emulate(script)
     assert status == 0, said
+
+
+def test_small_integers_have_real_values(emulate):
+    script = """
+        import torch
+        mask = torch.tensor([[1, 1, 0], [1, 1, 1]]).cuda()
+        assert not mask.all() and mask[1].all() and mask.sum().item() == 5
+        assert (mask * 2 - 1).min().item() == -1 and (mask / 2).max() == 0.5
+        assert (mask.cumsum(-1)[:, -1] == torch.tensor([2, 3], device="cuda")).all()
+        assert mask.nonzero().shape == (5, 2) and mask[mask > 0].shape == (5,)
+        assert mask.unique().tolist() == [0, 1] and torch.equal(mask, mask.clone())
+        mask[0, 2] = 7
+        mask[:, 0] = torch.arange(4, 6, device="cuda")
+        assert mask.tolist() == [[4, 1, 7], [5, 1, 1]]
+        rows = torch.nn.functional.pad(mask, (0, 1), value=9)
+        assert rows[:, 3].tolist() == [9, 9] and rows.cpu().max() == 9
+        labels = torch.randint(3, 5, (100,), device="cuda")
+        assert 3 <= labels.min() <= labels.max() < 5
+        where = torch.where(mask > 1, mask, -1)
+        assert where.dtype == torch.int64 and where.sum() == 16 - 3
+        half = torch.ones(2, device="cuda", dtype=torch.float16)
+        assert (half * 2.5).dtype == (half[0] * 2.5).dtype == torch.float16
+        assert (10 ** half).tolist() == [10, 10] and (10 ** mask).dtype == torch.int64
+        assert torch.searchsorted(torch.tensor([1, 3, 7]).cuda(), 5).item() == 2
+        with torch.inference_mode():
+            assert (mask + 1).sum() == 25
+    """
+    status, data, said = emulate(script)
+    assert status == 0, said
+    assert data["processes"][0]["unknown_reads"] == {}
+
+
+@pytest.mark.parametrize(
+    "unknown",
+    [
+        "(torch.randn(3, device='cuda') > 0).any()",
+        "torch.ones(3, dtype=torch.long, device='cuda').geometric_(0.5).any()",  # not followed
+        "torch.zeros(2**20, dtype=torch.long, device='cuda').any()",  # too large
+        "torch.empty(3, dtype=torch.long, device='cuda').any()",
+        "len(torch.randn(3, device='cuda').nonzero())",
+        "len(torch.randn(3, device='cuda').unique())",
+    ],
+)
+def test_a_line_that_reads_what_is_not_known_is_named(emulate, unknown):
+    status, data, said = emulate(f"import torch\nfirst = 1\nif {unknown}:\n    print('yes')")
+    assert status == 0, said
+    assert [line.split(":")[1] for line in data["processes"][0]["unknown_reads"]] == [
+        "3 in <module>"
+    ]
+    assert "What they decide may be otherwise on a card" in said
+
+
+# Steps of causal language models whose heads share keys, and one of an encoder.
+FAMILIES = """
+import itertools, torch, transformers as T
+from tutorial_lib import memory
+
+SIZES = {"hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 2,
+         "num_attention_heads": 8, "vocab_size": 4096}
+GROUPED = {**SIZES, "num_key_value_heads": 2}
+MODELS = {
+    "qwen2": lambda: T.Qwen2ForCausalLM(T.Qwen2Config(**GROUPED)),
+    "mistral": lambda: T.MistralForCausalLM(T.MistralConfig(**GROUPED, sliding_window=64)),
+    "bert": lambda: T.BertForMaskedLM(T.BertConfig(**SIZES)),
+}
+CASES = [*itertools.product(MODELS, ("float32", "bfloat16"), ("none", "ones", "ragged"))]
+
+def make_step(name, dtype, mask, device):
+    model = MODELS[name]().to(device, getattr(torch, dtype)).train()
+    tokens = torch.zeros(2, 512, dtype=torch.long)
+    batch = {"input_ids": tokens, "labels": tokens}
+    if mask != "none":
+        batch["attention_mask"] = torch.ones_like(tokens)
+        batch["attention_mask"][0, 200:] = mask == "ones"
+    batch = {name: value.to(device) for name, value in batch.items()}
+    optimizer = torch.optim.AdamW(model.parameters())
+    def step():
+        model(**batch).loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return step, model, optimizer
+"""
+
+
+def test_masks_decide_on_an_emulated_card_as_in_a_prediction(emulate, tmp_path):
+    """Requested bytes are the predicted ones and cuBLAS's workspaces, whatever the mask is.
+
+    One of them where forward is the peak: backward has its own, which is not there yet.
+    """
+    out = tmp_path / "peaks.json"
+    script = f"""{FAMILIES}
+import json
+peaks = {{}}
+for case in CASES:
+    step, model, optimizer = make_step(*case, "cuda")
+    report = memory.measure(step, model=model, optimizer=optimizer)
+    peaks[" ".join(case)] = report.requested_bytes
+open({str(out)!r}, "w").write(json.dumps(peaks))
+"""
+    status, _, said = emulate(script)
+    assert status == 0, said
+    names = {}
+    exec(FAMILIES, names)
+    peaks = json.loads(out.read_text())
+    for case in names["CASES"]:
+        predicted = memory.predict(lambda case=case: names["make_step"](*case, "cpu")).peak_bytes
+        extra = (peaks[" ".join(case)] - predicted) / MIB
+        assert min(abs(extra - 8.125), abs(extra - 16.25)) < 0.05, (case, extra)
 
 
 @pytest.mark.parametrize(
@@ -719,15 +852,19 @@ def test_a_trainer_runs_and_the_peak_names_its_line(emulate):
         tokens = torch.randint(0, 50257, (16, 128))
         data = [{"input_ids": row, "labels": row} for row in tokens]
         arguments = transformers.TrainingArguments(
-            "out", per_device_train_batch_size=4, report_to=[], bf16=True, save_strategy="no"
+            "out", per_device_train_batch_size=4, report_to=[], bf16=True, save_strategy="no",
+            eval_strategy="epoch", num_train_epochs=1
         )
         model = transformers.GPT2LMHeadModel(config)
-        transformers.Trainer(model, arguments, train_dataset=data).train()
+        sets = {"train_dataset": data, "eval_dataset": data[:8]}
+        transformers.Trainer(model, arguments, **sets).train()  # evaluation reads a shape back
     """
-    status, data, said = emulate(script, "--steps", "3")
+    status, data, said = emulate(script)
     assert status == 0, said
     (process,) = data["processes"]
-    assert process["updates"] == 3
+    assert process["updates"] == 4
+    (line,) = process["unknown_reads"]
+    assert "in _run_epoch" in line  # whether a loss is NaN
     assert process["moment"]["line"].startswith("transformers/")
 
 
@@ -741,16 +878,16 @@ def test_a_snapshot_is_kept_for_the_viewer(emulate, tmp_path):
 @pytest.mark.parametrize(
     ("end", "status"),
     [
-        ("1 / x.sum().item()", 2),
-        ("open(f'/no/such/file{x.any()}')", 1),  # whatever the values are
+        ("1 / x.sin().sum().item()", 2),
+        ("open(f'/no/such/file{x.sin().any()}')", 1),  # whatever the values are
         ("raise ValueError('nothing was read')", 1),
-        ("sys.exit(int(x.sum()) + 5)", 5),
+        ("sys.exit(int(x.sin().sum()) + 5)", 5),
     ],
 )
 def test_a_script_that_needs_values_is_told_apart(emulate, end, status):
-    ended, _, said = emulate(f"import sys, torch\nx = torch.ones(3, device='cuda')\n{end}")
+    ended, _, said = emulate(f"import sys, torch\nx = torch.randn(3, device='cuda')\n{end}")
     assert ended == status, said
-    assert ("reads values from the card, which are zeros here" in said) == (status == 2)
+    assert ("read values that no kernel has made, got zeros" in said) == (status == 2)
 
 
 def test_a_process_that_is_killed_is_counted(emulate):

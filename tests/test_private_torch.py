@@ -284,6 +284,13 @@ def test_something_happens_before_each_reset_of_the_peaks(monkeypatch):
     assert "_cuda_resetPeakMemoryStats(" in inspect.getsource(torch.cuda.reset_peak_memory_stats)
 
 
+def test_operations_with_a_kernel_for_a_card_are_listed():
+    """Else an emulated card knows no values, and takes each mask for one that hides tokens."""
+    found = {name: schema for schema, name in meters.kernels_of_cuda()}
+    assert "aten::copy_" in found  # no other has one in a build without CUDA
+    assert [a.name for a in found["aten::copy_"].arguments if a.alias_info] == ["self"]
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="CUDA may have started here already")
 def test_something_waits_for_cuda(monkeypatch):
     """Else `emulate` records nothing."""

@@ -78,11 +78,15 @@ def _in_bytes(value: Any) -> Bytes:
 
 
 def parse_bytes(text: str) -> int:
-    """Read a number of bytes with its unit, as in ``16GiB``, ``1.5 GB`` or ``512 MiB``.
+    """Read a number of bytes, as in ``16GiB``, ``1.5 GB``, ``512 MiB`` or ``12622168064``.
+
+    Without a unit it must be a whole number of at least 2**20: ``16`` would hardly mean bytes.
 
     Raises:
-        ValueError: When there is no number with a unit of bytes, or it is not above 0.
+        ValueError: When it is no size, or not above 0.
     """
+    if text.isdecimal() and int(text) >= MIB:
+        return int(text)
     sizes = {unit: size for size, unit in _BINARY}
     sizes |= {unit[0] + "B": 1000 ** (power + 1) for power, unit in enumerate(("K", "M", "G", "T"))}
     found = re.fullmatch(r"\s*([0-9.]+)\s*([KMGT]i?B|B)\s*", text)

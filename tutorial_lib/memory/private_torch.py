@@ -6,7 +6,7 @@ Each name says the file of PyTorch 2.13 that it was read in, and has a test in
 """
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -174,6 +174,22 @@ def before_each_peak_reset(action: Callable[[], Any]) -> None:
         return reset(*arguments)
 
     vars(torch._C)["_cuda_resetPeakMemoryStats"] = act_and_reset
+
+
+def kernels_of_cuda() -> Iterator[tuple[Any, str]]:
+    """Give each operation that has a kernel for a GPU, and `copy_`: its schema and full name.
+
+    What makes a view, or takes no tensor, is left out. `_jit_get_all_schemas` and
+    `_dispatch_get_registrations_for_dispatch_key`: torch/csrc/jit/python/init.cpp,
+    torch/csrc/utils/python_dispatch.cpp.
+    """
+    names = {"aten::copy_", *torch._C._dispatch_get_registrations_for_dispatch_key("CUDA")}
+    for schema in torch._C._jit_get_all_schemas():
+        name = f"{schema.name}.{schema.overload_name}".removesuffix(".")
+        is_view = any(value.alias_info for value in schema.returns) and not schema.is_mutable
+        takes_tensors = any("Tensor" in str(argument.type) for argument in schema.arguments)
+        if name.startswith("aten::") and name in names and takes_tensors and not is_view:
+            yield schema, name
 
 
 # ---- FLOPs ----

@@ -15,10 +15,13 @@ from typing import Any
 
 from tutorial_lib.instruments.emulated import build
 from tutorial_lib.instruments.emulated.cards import Card
+from tutorial_lib.instruments.emulated.verdict import Room, Verdict
 from tutorial_lib.units import human_bytes
 
 INSIDE = Path(__file__).parent / "inside"
 OUT_OF_MEMORY = 3
+OLDEST_CAPABILITY = 7.5
+MAX_LINES = 5  # that read values which are not known
 
 
 @dataclass(frozen=True)
@@ -72,13 +75,13 @@ class Emulated:
         errors = {process["error_after_reading"] for process in self.processes} - {""}
         if self.status and errors:
             return 2, (
-                "The program reads values from the card, which are zeros here, and ended with "
-                f"{errors.pop()}: leave out what decides by them."
+                "The program read values that no kernel has made, got zeros, and ended with "
+                f"{errors.pop()}: leave out what decides by them, or stop before it with --steps."
             )
         if self.status:
             return self.status, (
                 f"The program ended with status {self.status}: its own error stands above. On an "
-                "emulated card every value is zero, so leave out what checks values."
+                "emulated card what kernels compute is zero, so leave out what checks values."
             )
         if self.silent:
             return 0, (
@@ -94,8 +97,10 @@ class Emulated:
 
     def as_data(self) -> dict[str, Any]:
         """Give the result as plain data, for JSON."""
-        words = {"card": self.card.name, "memory": self.card.memory, "method": "emulated"}
-        return {**words, "exit_status": self.exit_status, "processes": self.processes}
+        words: dict[str, Any] = {"card": self.card.name, "memory": self.card.memory}
+        words["method"] = "emulated"
+        words |= {"context": self.card.context, "exit_status": self.exit_status}
+        return {**words, "processes": self.processes}
 
 
 def emulate(
@@ -121,14 +126,19 @@ def emulate(
     Raises:
         ValueError: When the card cannot be built, or there is no such program.
     """
+    if float(card.capability) < OLDEST_CAPABILITY:
+        raise ValueError(
+            f"PyTorch for CUDA 13 has no kernels for a {card.name} (capability {card.capability}): "
+            "it cannot be emulated. `predict --fits` and `plan --budget` know its memory."
+        )
     library = build.make_library(torch)
     with tempfile.TemporaryDirectory(prefix="emulated-") as out:
         environment = _environment(card, torch, library, Path(out))
         environment["TUTORIAL_EMULATED_STEPS"] = str(steps or "")
         environment["TUTORIAL_EMULATED_SNAPSHOT"] = "1" if snapshot else ""
-        if watch:
-            others = environment.get("PYTHONPATH")
-            environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(INSIDE), others]))
+        environment["TUTORIAL_EMULATED_WATCH"] = "1" if watch else ""
+        others = environment.get("PYTHONPATH")
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(INSIDE), others]))
         program = shutil.which(command[0], path=environment["PATH"])
         if program is None:
             raise ValueError(f"There is no program {command[0]!r}: check what follows the `--`.")
@@ -189,11 +199,27 @@ def as_text(result: Emulated) -> str:
     lines = [f"emulated {result.card.name} ({size}), torch {process['torch']}: no kernel ran"]
     lines += [f"  {kind} peak  {human_bytes(size)}" for kind, size in process["peaks"].items()]
     lines += [*_moment(process), f"  optimizer steps  {process['updates']}"]
+    if not result.status:
+        peaks, room = process["peaks"], Room(result.card.free, result.card)
+        lines.append(str(Verdict(peaks["allocated"], room, peaks["reserved"])))
+    elif result.ran_out:
+        lines.append("fits: no")
     if len(result.processes) > 1:
         lines.append(
             f"  processes on a card of their own  {len(result.processes)}, the largest shown"
         )
-    return "\n".join(filter(None, [*lines, result.reason]))
+    return "\n".join(filter(None, [*lines, *_unknown_reads(process), result.reason]))
+
+
+def _unknown_reads(process: dict[str, Any]) -> list[str]:
+    """Name the lines that may have decided by a value that is not known on an emulated card."""
+    lines = process["unknown_reads"]
+    if not lines:
+        return []
+    first = ["  read by these lines, but unknown here, and given as 0 or False:"]
+    shown = [f"    {line or 'a kernel, in backward'} ({n} times)" for line, n in lines.items()]
+    more = [f"    and {len(shown) - MAX_LINES} more lines"] if len(shown) > MAX_LINES else []
+    return [*first, *shown[:MAX_LINES], *more, "  What they decide may be otherwise on a card."]
 
 
 def _moment(process: dict[str, Any]) -> list[str]:

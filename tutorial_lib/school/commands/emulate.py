@@ -17,14 +17,16 @@ from tutorial_lib.school import bootstrap, installer
 
 NEEDED_GB = 9  # for .venv-cuda: 6 GB unpacked, and the downloads beside them
 _NOTICE = (
-    "On an emulated card no kernel runs: values and losses are zeros, and times mean nothing. "
+    "On an emulated card no kernel runs: losses are zeros, and times mean nothing. Masks and other "
+    "small integers that come from the host are real. "
     "A loss of zero is expected, and NaN where the script divides by it. A loop that waits for a "
     "loss never ends: --steps N stops it."
 )
 _EPILOG = (
     "Shown are the bytes of PyTorch's own allocator for this card: requested, allocated and "
-    "reserved. Not included: cuDNN's workspaces, and the CUDA context. Cannot run: CUDA graphs, "
-    "NCCL, and what decides by values of kernels.\n\n"
+    "reserved. Not included: cuDNN's workspaces. The CUDA context is taken off the card's memory "
+    "(--context 0 leaves it there), and is in no peak. Cannot run: CUDA graphs, "
+    "NCCL. Lines that read a value which is not known are named.\n\n"
     "Exit status: 0; 3 when the card's memory ran out; 2 after a sentence that says what is wrong; "
     "else the program's own."
 )
@@ -35,7 +37,12 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.usage = "%(prog)s --card CARD [options] -- python train.py\n       %(prog)s --setup"
     parser.epilog = _EPILOG
     parser.add_argument("--card", metavar="CARD", help=f"one of {', '.join(CARDS)}")
-    parser.add_argument("--memory", metavar="SIZE", help="another memory, as in 16GiB")
+    parser.add_argument("--memory", metavar="SIZE", help="another memory, as in 16GiB or in bytes")
+    parser.add_argument(
+        "--context",
+        metavar="SIZE",
+        help="what a CUDA context takes of it, as in 300MiB or 0; left out: 3 MiB a multiprocessor",
+    )
     parser.add_argument("--steps", type=int, metavar="N", help="stop after N optimizer steps")
     parser.add_argument("--snapshot", type=Path, metavar="FILE", help="for PyTorch's memory viewer")
     parser.add_argument("--json", type=Path, metavar="FILE", help="the result, for a program")
@@ -53,7 +60,7 @@ def run(options: argparse.Namespace) -> int:
         raise ValueError(f"emulate needs {missing}, as in: emulate --card t4 -- python train.py")
     if options.steps is not None and options.steps < 1:
         raise ValueError(f"--steps {options.steps} would stop before the first: give 1 or more.")
-    card = find_card(options.card, options.memory)
+    card = find_card(options.card, options.memory, options.context)
     torch = environment.find_cuda_torch(bootstrap.ROOT)
     if not torch.version.startswith(TRIED):
         print(f"Not tried with PyTorch {torch.version}, only with {TRIED}x.", file=sys.stderr)

@@ -30,8 +30,7 @@ def run(options: argparse.Namespace) -> int:
             "on real ranks, as chapter 13 does."
         )
     where = devices.pick(options.device)
-    if options.fits is not None:
-        recipe = fitting(recipe, options.fits, "cpu" if where.type == "cpu" else "cuda")
+    recipe = fitting(recipe, options, "cpu" if where.type == "cpu" else "cuda")
     devices.seed_everything(0)
     step, network, update = recipe.make_step(where)
     lines = options.by == "line"

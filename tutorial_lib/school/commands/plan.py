@@ -17,11 +17,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tutorial_lib.instruments.emulated import Room, Verdict
 from tutorial_lib.instruments.training import Recipe
 from tutorial_lib.school import bootstrap
 from tutorial_lib.school.commands.messages import sign_of_life
 from tutorial_lib.school.commands.recipe_options import add_model, recipe_of, sequence_length
-from tutorial_lib.units import human_bytes, parse_bytes
+from tutorial_lib.units import human_bytes
 
 if TYPE_CHECKING:
     from tutorial_lib.instruments.emulated.cards import Card
@@ -31,9 +32,9 @@ if TYPE_CHECKING:
 def options(parser: argparse.ArgumentParser) -> None:
     """Add what the command takes."""
     add_model(parser)
-    parser.usage = "%(prog)s MODEL --budget SIZE --effective-batch N ..."
+    parser.usage = "%(prog)s MODEL --budget ROOM --effective-batch N ..."
     parser.add_argument(
-        "--budget", required=True, metavar="SIZE", help="memory for all of it, as in 16GiB"
+        "--budget", required=True, metavar="ROOM", help="memory for all of it: 16GiB, or rtx-3060"
     )
     parser.add_argument(
         "--effective-batch", required=True, type=int, metavar="N", help="samples for each update"
@@ -53,7 +54,7 @@ def run(options: argparse.Namespace) -> int:
     from tutorial_lib.instruments.emulated.cards import find_card
     from tutorial_lib.instruments.planning.fitting.search import PRECISIONS, fit
 
-    recipe, save = recipe_of(options), options.save
+    recipe, save, room = recipe_of(options), options.save, Room.of(options.budget)
     cards = [find_card(key) for key in options.emulated.split(",")] if options.emulated else []
     _refuse_no_folder(save)
     if cards and recipe.shard is not None:
@@ -62,16 +63,18 @@ def run(options: argparse.Namespace) -> int:
     with sign_of_life(f"Planning {recipe.model}"):
         found = fit(
             recipe,
-            budget_bytes=parse_bytes(options.budget),
+            budget_bytes=room.free,
             effective_batch=options.effective_batch,
             precisions=options.precision or PRECISIONS,
             optimizers=options.optimizer,
         )
     rows = [_on_card(found, card) for card in cards if found.best]
     if options.json:
-        print(json.dumps(found.as_data() | ({"emulated": rows} if rows else {}), indent=1))
+        verdict = Verdict(found.best.peak_bytes, room).as_data() if found.best else {}
+        emulated = {"emulated": rows} if rows else {}
+        print(json.dumps(found.as_data() | {"verdict": verdict} | emulated, indent=1))
     else:
-        _show(found, rows)
+        _show(found, room, rows)
     if found.best is None or found.best.plan is None:
         return 1
     if save is not None:
@@ -87,10 +90,11 @@ def _refuse_no_folder(save: Path | None) -> None:
         raise ValueError(f"--save {save}: there is no folder {save.parent}. Make it first.")
 
 
-def _show(found: Fit, rows: Sequence[dict[str, str | int]]) -> None:
+def _show(found: Fit, room: Room, rows: Sequence[dict[str, str | int]]) -> None:
     print(found)
     if found.best:
         print("Times are predicted, for an A100.")
+        print(Verdict(found.best.peak_bytes, room))
     if found.recipe.seq is None and (length := sequence_length(found.recipe)):
         print(f"Sequences of {length} tokens, as --seq was left out.")
     for row in rows:

@@ -32,8 +32,7 @@ def run(options: argparse.Namespace) -> int:
         return made
 
     with recipe.one_rank(), sign_of_life(f"Predicting {recipe.model}"):
-        if options.fits is not None:
-            recipe = fitting(recipe, options.fits, options.kernels)
+        recipe = fitting(recipe, options, options.kernels)
         report = memory.predict(
             make_step,
             kernels=options.kernels,

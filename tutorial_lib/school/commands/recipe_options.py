@@ -7,8 +7,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Literal
 
+from tutorial_lib.instruments.emulated import Room
 from tutorial_lib.instruments.training import Attention, OptimizerName, Precision, Recipe, Shard
-from tutorial_lib.units import parse_bytes
+from tutorial_lib.units import human_bytes
 
 _MODEL = (
     "a published model (gpt2, sd15-unet), a config.json of transformers or diffusers or its "
@@ -19,6 +20,10 @@ _SEQ = (
     "what it knows at most; a function of yours decides itself"
 )
 _SET = "another value in the configuration, as in n_layer=6; may repeat"
+_FITS = (
+    "say whether it fits a card or a size, as in rtx-3060 or 16GiB; without --batch, take the "
+    "largest micro-batch that is sure to fit"
+)
 _BY = (
     "say too which modules, or lines of code, hold it; what none of them made stands under its "
     "phase: (forward), (backward), (optimizer)"
@@ -44,10 +49,10 @@ def add_model(parser: argparse.ArgumentParser) -> None:
 def add_step(parser: argparse.ArgumentParser) -> None:
     """Add the model, and all choices for one training step."""
     add_model(parser)
-    number: dict[str, Any] = {"type": int, "metavar": "N", "default": 1}
+    number: dict[str, Any] = {"type": int, "metavar": "N"}
     add = parser.add_argument
-    add("--batch", **number, help="micro-batch: samples in memory at once")
-    add("--fits", metavar="SIZE", help="take the largest micro-batch within, as in 16GiB")
+    add("--batch", **number, help="micro-batch: samples in memory at once; 1 if left out")
+    add("--fits", metavar="ROOM", help=_FITS)
     for name, kind, usual, words in (
         ("precision", Precision, Precision.FP32, "types of the numbers; amp is autocast"),
         ("attention", Attention, Attention.SDPA, "fused kernels, or eager, which keeps the scores"),
@@ -56,7 +61,7 @@ def add_step(parser: argparse.ArgumentParser) -> None:
         add(f"--{name}", choices=list(kind), default=usual, help=words)
     strategies = "what to checkpoint, as in per-block or every-2"
     add("--checkpointing", metavar="STRATEGY", default="none", help=strategies)
-    add("--accumulate", **number, help="micro-batches for each update")
+    add("--accumulate", **number, default=1, help="micro-batches for each update")
     add("--by", choices=["module", "line"], help=_BY)
 
 
@@ -83,7 +88,7 @@ def step_of(options: argparse.Namespace) -> Recipe:
     same = ("precision", "attention", "optimizer", "checkpointing")
     return recipe_of(
         options,
-        micro_batch=options.batch,
+        micro_batch=1 if options.batch is None else options.batch,
         accumulation=options.accumulate,
         **{name: getattr(options, name) for name in same},
     )
@@ -140,7 +145,7 @@ def lora_rank(text: str | None) -> int | None:
     return int(rank)
 
 
-def largest_micro_batch(peak: Callable[[int], int], budget: str) -> int:
+def largest_micro_batch(peak: Callable[[int], int], limit: int) -> int:
     """Find the largest micro-batch whose step stays within a budget.
 
     Peaks lie on a straight line but for roundings: the guess along the line is tried, and then
@@ -148,20 +153,16 @@ def largest_micro_batch(peak: Callable[[int], int], budget: str) -> int:
 
     Args:
         peak: Predicts the bytes of a step with so many samples.
-        budget: As in `16GiB`.
+        limit: Bytes.
 
     Raises:
         ValueError: When not even one sample fits, with what it would take.
     """
-    from tutorial_lib.units import human_bytes
-
-    limit = parse_bytes(budget)
     peak = functools.cache(peak)
     if peak(1) > limit:
         raise ValueError(
-            f"One sample takes {human_bytes(peak(1))}, more than {budget}: try "
-            "--checkpointing per-block, --optimizer adamw-8bit, --precision bf16, or a budget of "
-            "that size."
+            f"One sample takes {human_bytes(peak(1))}, and {human_bytes(limit)} are sure to fit: "
+            "try --checkpointing per-block, --optimizer adamw-8bit, --precision bf16, or more room."
         )
     fits, too_large = 1, 0  # 0: none is known yet
     tried = 2
@@ -176,19 +177,22 @@ def largest_micro_batch(peak: Callable[[int], int], budget: str) -> int:
     return fits
 
 
-def fitting(recipe: Recipe, budget: str, kernels: Literal["cuda", "cpu"]) -> Recipe:
-    """Give a recipe the largest micro-batch that a budget has room for, as predicted.
+def fitting(recipe: Recipe, options: argparse.Namespace, kernels: Literal["cuda", "cpu"]) -> Recipe:
+    """Give a recipe the largest micro-batch that is sure to fit, unless --batch names one.
 
     Raises:
         ValueError: When not even one sample fits.
     """
     from tutorial_lib import memory
 
+    if options.fits is None or options.batch is not None:
+        return recipe
+
     def peak(micro_batch: int) -> int:
         tried = replace(recipe, micro_batch=micro_batch)
         return memory.predict(tried.make_step, kernels=kernels).peak_bytes
 
-    return replace(recipe, micro_batch=largest_micro_batch(peak, budget))
+    return replace(recipe, micro_batch=largest_micro_batch(peak, Room.of(options.fits).sure))
 
 
 def sequence_length(recipe: Recipe) -> int | None:

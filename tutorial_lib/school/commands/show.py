@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+from tutorial_lib.instruments.emulated import Room, Verdict
 from tutorial_lib.instruments.training import Recipe
 from tutorial_lib.school.commands.recipe_options import sequence_length
 from tutorial_lib.units import Bytes
@@ -26,12 +27,14 @@ def show(
     by, applied = options.by, _applied(network, recipe.checkpointing)
     depth = _depth(report) if by == "module" else None
     held = {} if by is None else report.by(by, depth=depth)
+    verdict = options.fits and Verdict(report.peak_bytes, Room.of(options.fits))
     if options.json:
         from tutorial_lib.memory.report import as_data
 
         more: dict[str, Any] = {"forward_backward_bytes": report.forward_backward_bytes}
         more |= {"checkpointed": applied} if applied else {}
         more |= {f"by_{by}": held} if by else {}
+        more |= {"verdict": verdict.as_data()} if verdict else {}
         more["seq"] = recipe.seq or sequence_length(recipe)
         print(json.dumps(recipe.as_data() | as_data(report) | more, indent=1))
         return
@@ -52,6 +55,8 @@ def show(
         more_rows = [(f"{len(rest)} more", str(sum(rest, Bytes(0))))] if rest else []
         rows = [(name, str(size)) for name, size in held.items()]
         _print_table([(f"held at the peak by {by}", "bytes"), *rows[:ROWS], *more_rows])
+    if verdict:
+        print(verdict)
     if report.peak_phase == "optimizer":
         print("The update is the peak: no checkpointing lowers it, another --optimizer may.")
 

@@ -12,6 +12,7 @@ typedef struct {
     size_t shared_opt_in;         /* bytes of it that one block may ask for */
     size_t l2_cache;
     size_t bytes;                 /* the memory that the card reports; 0 when no card is named */
+    size_t context;               /* what of it PyTorch cannot have */
     char name[64];
 } Card;
 

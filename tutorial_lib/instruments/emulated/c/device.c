@@ -11,11 +11,11 @@ Card card;
 /* Python names the card in one variable, as `cards.Card.as_text` writes it. */
 __attribute__((constructor)) static void read_card(void) {
     const char *text = getenv("TUTORIAL_EMULATED_CARD");
-    int found = sscanf(text ? text : "", "%d.%d %d %d %d %zu %zu %zu %zu %63[^\n]", &card.major,
+    int found = sscanf(text ? text : "", "%d.%d %d %d %d %zu %zu %zu %zu %zu %63[^\n]", &card.major,
                        &card.minor, &card.multiprocessors, &card.threads, &card.blocks,
                        &card.shared_multiprocessor, &card.shared_opt_in, &card.l2_cache,
-                       &card.bytes, card.name);
-    if (found != 10) card.bytes = 0;
+                       &card.bytes, &card.context, card.name);
+    if (found != 11) card.bytes = 0;
 }
 
 cudaError_t cudaGetDeviceCount(int *count) {

@@ -7,7 +7,6 @@ stands in variables that `tutorial_lib.instruments.emulated.run` sets.
 from __future__ import annotations
 
 import atexit
-import ctypes
 import importlib.abc
 import importlib.util
 import json
@@ -16,10 +15,12 @@ import site
 import sys
 import sysconfig
 import time
+import traceback
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import Any
 
+_FOLDER = str(Path(__file__).resolve().parent)
 MAX_EVENTS = 100_000
 KINDS = ("requested", "allocated", "reserved")
 # What ends a program whatever the card's values are.
@@ -56,10 +57,9 @@ class _TorchFinder(importlib.abc.MetaPathFinder):
         return spec
 
 
-def _private_torch() -> Any:
-    """Load the course's module by its path: the program may have no course to import it from."""
-    path = Path(__file__).resolve().parents[3] / "memory" / "private_torch.py"
-    spec = importlib.util.spec_from_file_location("tutorial_private_torch", path)
+def _load(path: Path) -> Any:
+    """Load a module by its path: the program may have no course to import it from."""
+    spec = importlib.util.spec_from_file_location(f"tutorial_{path.stem}", path)
     if spec is None or spec.loader is None:
         raise ImportError(f"{path} cannot be loaded.")
     module = importlib.util.module_from_spec(spec)
@@ -72,13 +72,15 @@ class Watcher:
 
     def __init__(self, torch: Any) -> None:
         self.torch = torch
-        self.private = _private_torch()
+        self.private = _load(Path(_FOLDER).parents[2] / "memory" / "private_torch.py")
         self.out = Path(os.environ["TUTORIAL_EMULATED_OUT"])
         self.last_step = int(os.environ.get("TUTORIAL_EMULATED_STEPS") or 0)
         self.wants_snapshot = bool(os.environ.get("TUTORIAL_EMULATED_SNAPSHOT"))
         self.process = os.getpid()
         self.step_times: list[float] = []
         self.peaks = dict.fromkeys(KINDS, 0)
+        self.values: Any = None
+        self.unknown_reads: dict[str, int] = {}  # how often each line read one
 
     def start(self) -> None:
         """Begin to watch; the allocator's own record starts together with the card."""
@@ -86,10 +88,28 @@ class Watcher:
 
         if not self.private.built_for_cuda():
             return
+        self.private.once_cuda_starts(self._know_values)
+        if not os.environ.get("TUTORIAL_EMULATED_WATCH"):
+            return
         self.private.once_cuda_starts(self._record)
         register_optimizer_step_post_hook(self._count_step)
         self.private.before_each_peak_reset(self._read_peaks)
         atexit.register(self._report)
+
+    def _know_values(self) -> None:
+        following = _load(Path(_FOLDER) / "known_values.py")
+        kernels = self.private.kernels_of_cuda()
+        self.values = following.KnownValues(self.torch, kernels, self._note_read)
+        atexit.register(self.values.stop)
+
+    def _note_read(self) -> None:
+        stack = [(frame.f_code, line) for frame, line in traceback.walk_stack(None)]
+        frames = [
+            {"filename": code.co_filename, "name": code.co_name, "line": line}
+            for code, line in stack
+        ]
+        line = ", called from ".join(filter(None, _lines(_frames({"frames": frames}))))
+        self.unknown_reads[line] = self.unknown_reads.get(line, 0) + 1
 
     def _record(self) -> None:
         (self.out / f"{self.process}.used").touch()  # in case that no report follows
@@ -123,21 +143,20 @@ class Watcher:
             "updates": len(self.step_times),
             "out_of_memory": stats.get("num_ooms", 0),
             "moment": moment,
-            "error_after_reading": error_after_reading(),
+            "error_after_reading": self._error_after_reading(),
+            "unknown_reads": self.unknown_reads,
         }
         path = self.out / f"{self.process}.json"
         path.write_text(json.dumps(data), encoding="utf-8")
         if self.wants_snapshot:
             self.private.write_snapshot(str(path.with_suffix(".pickle")))
 
-
-def error_after_reading() -> str:
-    """Name the error that ended the program, where values that it read may be the cause."""
-    error = getattr(sys, "last_type", None)
-    if error is None or issubclass(error, NOT_OF_VALUES):
-        return ""
-    read = ctypes.c_size_t.in_dll(ctypes.CDLL(None), "values_read").value
-    return error.__name__ if read else ""
+    def _error_after_reading(self) -> str:
+        """Name the error that ended the program, where zeros that it read may be the cause."""
+        error = getattr(sys, "last_type", None)
+        if error is None or issubclass(error, NOT_OF_VALUES):
+            return ""
+        return error.__name__ if self.values.zeros_read else ""
 
 
 def describe_peak(
@@ -164,7 +183,7 @@ def describe_peak(
         return None
     line, caller = _lines(_frames_near(events, at))
     done = sum(when * 1e6 <= events[at]["time_us"] for when in step_times)
-    phase = _phase(events[at].get("frames") or [])
+    phase = _phase(_frames(events[at]))
     return {"bytes": peak, "update": done + 1, "phase": phase, "line": line, "caller": caller}
 
 
@@ -188,13 +207,19 @@ def _frames_near(events: list[dict[str, Any]], at: int) -> list[dict[str, Any]]:
     The next tensor that is freed there was saved by the operation that goes backward, so the
     frames that made it show the line of that operation.
     """
-    frames: list[dict[str, Any]] = events[at].get("frames") or []
+    frames = _frames(events[at])
     if frames:
         return frames
     freed = [event for event in events[at:] if event["action"] == "free_requested"]
-    made_by = [event["frames"] for event in freed if event.get("frames")]
+    made_by = list(filter(None, map(_frames, freed)))
     outside = [frames for frames in made_by if any(map(_is_outside, frames))]
     return next(iter(outside or made_by), [])
+
+
+def _frames(event: dict[str, Any]) -> list[dict[str, Any]]:
+    """Give the frames of an event, but for those of this folder."""
+    frames = event.get("frames") or []
+    return [frame for frame in frames if not frame["filename"].startswith(_FOLDER)]
 
 
 def _is_outside(frame: dict[str, Any]) -> bool:

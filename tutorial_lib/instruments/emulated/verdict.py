@@ -1,0 +1,112 @@
+"""Does a step fit a card? What it needs, what it takes when nothing limits it, the context.
+
+Source:
+    `tests/benchmarks/fits.csv`: training loops that others ran on real GPUs, free and again with
+    PyTorch's share of the card capped, beside what was predicted and emulated.
+    `tests/test_fits.py` holds the two constants to it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from tutorial_lib.instruments.emulated.cards import CARDS, Card, find_card
+from tutorial_lib.units import human_bytes, parse_bytes
+
+# With up to this share more than was predicted, some runs on real GPUs ran out of memory.
+CLOSE = 0.024
+# What nvidia-smi showed of nine of ten free runs, over what was predicted, and over what the
+# emulated card had reserved.
+TAKES = (0.97, 1.45)
+TAKES_OF_RESERVED = (0.91, 1.13)
+
+
+@dataclass(frozen=True)
+class Room:
+    """What memory there is for a step.
+
+    Args:
+        free: Bytes for PyTorch.
+        card: The card that they are on, its context taken off; None for a size without a card.
+    """
+
+    free: int
+    card: Card | None = None
+
+    @classmethod
+    def of(cls, text: str) -> Room:
+        """Read a size, as in `16GiB`, or a card, as in `rtx-3060`.
+
+        Raises:
+            ValueError: When it is neither.
+        """
+        try:
+            return cls(parse_bytes(text))
+        except ValueError as no_size:
+            try:
+                card = find_card(text, context=None)
+            except ValueError:
+                raise ValueError(f"{no_size} Or name a card: {', '.join(CARDS)}.") from None
+            return cls(card.free, card)
+
+    @property
+    def sure(self) -> int:
+        """Bytes that a step may need and is sure to run."""
+        return int(self.free / (1 + CLOSE))
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Whether a step fits, and the numbers that decide it.
+
+    Args:
+        needs: The least that the step needs: its predicted peak, or what was allocated.
+        room: What there is.
+        reserved: What an emulated card reserved for it, where one was asked.
+    """
+
+    needs: int
+    room: Room
+    reserved: int | None = None
+
+    @property
+    def answer(self) -> str:
+        """`yes`, `no`, or `close` where some real runs with such a margin ran out."""
+        if self.needs <= self.room.sure:
+            return "yes"
+        return "close" if self.needs <= self.room.free else "no"
+
+    @property
+    def takes(self) -> tuple[int, int]:
+        """Bytes that nvidia-smi shows of the step when nothing limits it, from and to."""
+        if self.reserved is None:
+            low, high = (int(self.needs * factor) for factor in TAKES)
+        else:
+            low, high = (int(self.reserved * factor) for factor in TAKES_OF_RESERVED)
+        return low, high
+
+    def as_data(self) -> dict[str, Any]:
+        """Give the verdict as plain data, for JSON."""
+        return {
+            "fits": self.answer,
+            "needs_bytes": self.needs,
+            "takes_bytes": list(self.takes),
+            "free_bytes": self.room.free,
+            "context_bytes": self.room.card.context if self.room.card else 0,
+        }
+
+    def __str__(self) -> str:
+        low, high = map(human_bytes, self.takes)
+        where, context = human_bytes(self.room.free), []
+        if card := self.room.card:
+            where += f" that the {card.name} leaves to PyTorch"
+            held = human_bytes(card.context)
+            context = [f"  context  about {held} of CUDA's own, taken off before"]
+        reason = f", since with less than {CLOSE:.1%} to spare some ran out"
+        lines = [
+            f"fits: {self.answer}{reason if self.answer == 'close' else ''}",
+            f"  needs    {human_bytes(self.needs)} at least, of {where}",
+            f"  takes    {low} to {high} in nvidia-smi, where nothing limits it",
+        ]
+        return "\n".join(lines + context)
