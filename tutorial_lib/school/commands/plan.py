@@ -1,7 +1,8 @@
 """Find micro-batch, accumulation, checkpointing, precision and optimizer for a budget.
 
-Everything is predicted, without memory; times are an A100's. Status 1 when nothing fits. Tried are
-bf16-amp and bf16, adamw-fused and adamw-8bit. A function of your own takes micro_batch, and gives
+Everything is predicted, without memory. Times are a roofline of an A100: they compare choices and
+are no clock (chapter 10b has what others measured). Status 1 when nothing fits. Tried are bf16-amp
+and bf16, adamw-fused and adamw-8bit. A function of your own takes micro_batch, and gives
 loss (a function that runs forward) and model: no whole step.
 """
 
