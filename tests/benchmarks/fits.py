@@ -5,10 +5,10 @@
     .venv-cuda/bin/python tests/benchmarks/fits.py 'VGG*'     these models
     python tests/benchmarks/fits.py --table                   only print what is kept
 
-`peers.csv` beside this file holds what xMem's authors published (Shi, Pezaros, Elkhatib, Middleware
+`course/recorded/peers.csv` holds what xMem's authors published (Shi, Pezaros, Elkhatib, Middleware
 2025, arXiv 2510.21048): for each row what NVML saw of a free run, and whether the same loop ran
 again when PyTorch's share of the card was capped at each estimator's figure. Figures only; nothing
-of their code. `fits.csv` keeps our answers: the predicted peak, the emulated one, and whether the
+of their code. `fits.csv` beside it keeps our answers: the predicted peak, the emulated one, and whether the
 loop ran under the cap on an emulated card.
 """
 
@@ -36,7 +36,7 @@ from tutorial_lib import memory
 from tutorial_lib.instruments.emulated import emulate, find_card, find_cuda_torch
 from tutorial_lib.memory import private_torch
 
-FOLDER = Path(__file__).parent
+FOLDER = Path(__file__).resolve().parents[2] / "course" / "recorded"
 ROOT = FOLDER.parents[1]
 CARDS = {"RTX-3060": "rtx-3060", "RTX-4060": "rtx-4060", "A100-40GB": "a100-40"}
 CAPS = ("xmem", "dnnmem", "schedtune")

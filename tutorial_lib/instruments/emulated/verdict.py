@@ -1,7 +1,7 @@
 """Does a step fit a card? What it needs, what it takes when nothing limits it, the context.
 
 Source:
-    `tests/benchmarks/fits.csv`: training loops that others ran on real GPUs, free and again with
+    `course/recorded/fits.csv`: training loops that others ran on real GPUs, free and again with
     PyTorch's share of the card capped, beside what was predicted and emulated.
     `tests/test_fits.py` holds the two constants to it.
 """
