@@ -19,8 +19,8 @@ def tried(model: str, ways: tuple[str, ...] = ("per-block", "library-switch")) -
 
     Returns:
         `saved` in per cent of the whole step's peak, `largest batch` and
-        `largest batch, checkpointed`, each by the step's label. The batches are those that an A100
-        of 80 GB surely takes, as if all that forward and backward add grew with the batch.
+        `largest batch, checkpointed`, each by the step's label. The batches are estimates for an
+        A100 of 80 GB, mostly low: as if all that forward and backward add grew with the batch.
     """
     rows = store.load(store.PREDICTED).rows
     card = parse_bytes(store.load("emulated NVIDIA A100-SXM4-80GB").device.partition(", ")[2])
