@@ -14,76 +14,69 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cache
 from html import escape
-from math import inf
 from pathlib import Path
 from typing import Any
 
 FOLDER = Path(__file__).resolve().parent.parent / "course" / "claims"
 MIME = "application/vnd.training-that-fits.verdicts+json"
 CLOSE, NEAR = 0.05, 0.15  # how far from a figure a value may be to give it, or nearly
-JUDGED = {
+WORDS = {  # of claims and measurements, then of code and topics
     "holds": f"true as it is said: all that we tried gives its figures, within {CLOSE:.0%}",
     "holds if": "true under a condition, which the sentence names",
     "nearly": f"under one condition all its figures are within {NEAR:.0%}",
     "partly": "one half is true, another is not",
     "wrong": "false as it is said: nothing that we tried gives one of its figures",
-}
-OTHERS = {
     "built": "a code example or an exercise: it runs here, and its faults are said",
     "shown": "a topic, which claims nothing: a chapter shows it",
 }
+JUDGED = tuple(WORDS)[:5]
 HOW = ("counted", "predicted", "emulated", "measured", "computed", "cited")
-# One sheet for the whole table: cells without styles of their own leave a diff that can be read.
+# One sheet for the whole table: cells without styles leave a diff that can be read.
 _SHEET = "<style>.verdicts :is(th, td) {text-align: left !important; vertical-align: top}</style>"
-Tried = Mapping[str, Mapping[str, float]]
 
 
 class ClaimError(ValueError):
     """A verdict that cannot stand: unknown, without a number, missing, or contradicted."""
 
 
-@cache
 def claims(column: str = "claim") -> dict[str, str]:
     """Give every claim's words by its id, or its `kind`, as `course/claims/claims.csv` has them."""
     return {row["id"]: row[column] for row in _rows("claims.csv")}
 
 
-@cache
 def figures(claim: str) -> list[dict[str, Any]]:
-    """Give the figures of a claim: part, low, high (infinite: "at least"), unit, place, quote.
+    """Give a claim's figures: part, low, high (infinite: "at least"), unit, place, quote.
 
-    Figures of one quotation belong together: they are true only if one condition gives them all.
+    Those of one quotation belong together: they are true only if one condition gives them all.
     """
     found = [row for row in _rows("figures.csv") if row["claim"] == claim]
-    return [row | {"low": float(row["low"]), "high": float(row["high"] or inf)} for row in found]
+    return [row | {"low": float(row["low"]), "high": float(row["high"] or "inf")} for row in found]
 
 
+@cache
 def _rows(name: str) -> list[dict[str, str]]:
     with (FOLDER / name).open(encoding="utf-8", newline="") as file:
         return list(csv.DictReader(file))
 
 
-def word(claim: str, tried: Tried) -> str:
+def word(claim: str, tried: Mapping[str, Mapping[str, float]]) -> str:
     """Give the verdict that values allow: how near they come to the figures of the claim.
 
     Args:
         claim: Its id.
-        tried: For each part of the figures, the values by the conditions that gave them.
-
-    Raises:
-        ClaimError: When the parts are not those of the claim's figures.
+        tried: For each part of its figures, no other, the values by their conditions.
     """
-    if set(tried) != {figure["part"] for figure in figures(claim)}:
-        needed = [figure["part"] for figure in figures(claim)]
+    needed = [figure["part"] for figure in figures(claim)]
+    if set(tried) != set(needed):
         raise ClaimError(f"{claim}: tried has values for {list(tried)}, and needs {needed}.")
     off: dict[str, list[dict[str, float]]] = {}  # by quotation: shares beyond the edge
-    for figure in figures(claim):
-        low, high = figure["low"], figure["high"]
-        shares = {c: max(1 - v / low, v / high - 1, 0) for c, v in tried[figure["part"]].items()}
-        off.setdefault(figure["quote"], []).append(shares)
+    for said in figures(claim):
+        values, low, high = tried[said["part"]].items(), said["low"], said["high"]
+        shares = {c: max(1 - v / low, v / high - 1, 0) for c, v in values}
+        off.setdefault(said["quote"], []).append(shares)
     every = [share for parts in off.values() for shares in parts for share in shares.values()]
     together = max(  # the worst quotation, under the condition that is best for it
-        min((max(p[c] for p in parts) for c in parts[0] if all(c in p for p in parts)), default=inf)
+        min((max(p[c] for p in parts) for c in parts[0] if all(c in p for p in parts)), default=1.0)
         for parts in off.values()
     )
     if together <= CLOSE:
@@ -97,8 +90,7 @@ class Verdict:
 
     Args:
         claim: Its id, such as `A10`.
-        verdict: `built` or `shown` for code and topics; else one of `JUDGED`, and where the claim
-            names figures, the one that `word` gives.
+        verdict: One of `WORDS`; where the claim names figures, the one that `word` gives.
         sentence: One plain sentence that a reader can quote.
         number: The figures that decide, formatted from the notebook's own values.
         how: `counted`, `predicted`, `emulated` or `measured` bytes and times; `computed` for other
@@ -120,11 +112,11 @@ class Verdict:
     cell: str
     device: str = ""
     notebook: str = ""
-    tried: Tried = field(default_factory=dict)
+    tried: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        kind = claims("kind").get(self.claim)
-        words = {"code": ("built",), "topic": ("shown",)}.get(str(kind), tuple(JUDGED))
+        kind = claims("kind").get(self.claim, "")
+        words = {"code": ("built",), "topic": ("shown",)}.get(kind, JUDGED)
         for name, known in (("claim", claims()), ("verdict", words), ("how", HOW)):
             if getattr(self, name) not in known:
                 raise ClaimError(
@@ -138,9 +130,8 @@ class Verdict:
                 f"{self.claim}: the verdict is {self.verdict!r}, and the values that were tried "
                 f"allow {word(self.claim, self.tried)!r}: change the word, or try more."
             )
-        for part, values in self.tried.items():
-            short = {str(c): float(f"{v:.4g}") for c, v in values.items()}
-            object.__setattr__(self, "tried", {**self.tried, part: short})
+        short = {p: {c: float(f"{v:.4g}") for c, v in t.items()} for p, t in self.tried.items()}
+        object.__setattr__(self, "tried", short)
 
 
 class Verdicts(list[Verdict]):
@@ -157,20 +148,15 @@ class Verdicts(list[Verdict]):
 
     @property
     def headline(self) -> str:
-        """Count claims, published figures, and the rest, each by its words."""
-        word_of = {v.claim: v.verdict for v in self}
-        kinds = {kind: Counter(w for c, w in word_of.items() if claims("kind")[c] == kind)
-                 for kind in ("claim", "number", "code", "topic")}  # fmt: skip
-        said = {
-            kind: ", ".join(f"{kinds[kind][w]} {w}" for w in JUDGED if kinds[kind][w])
-            for kind in ("claim", "number")
-        }
-        rest = (sum(kinds[kind].values()) for kind in ("topic", "code"))
-        return (
-            f"{sum(kinds['claim'].values())} claims ({said['claim']}), "
-            f"{sum(kinds['number'].values())} published measurements ({said['number']}); besides, "
-            "{} topics shown and {} code examples built".format(*rest)
-        )
+        """Count claims, published measurements, and the rest, each by its words."""
+        count = Counter({v.claim: (claims("kind")[v.claim], v.verdict) for v in self}.values())
+        said = []
+        for kind, name in (("claim", "claims"), ("number", "published measurements")):
+            words = {w: count[kind, w] for w in JUDGED if count[kind, w]}
+            each = ", ".join(f"{number} {w}" for w, number in words.items())
+            said.append(f"{sum(words.values())} {name} ({each})")
+        shown, built = count["topic", "shown"], count["code", "built"]
+        return f"{', '.join(said)}; besides, {shown} topics shown and {built} code examples built"
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
         kept = [{name: value for name, value in asdict(v).items() if value} for v in self]

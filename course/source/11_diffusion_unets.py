@@ -213,7 +213,10 @@ pd.Series(saves).unstack().map("{:.0%}".format)
 
 # %% id="grid"
 grids = {model: recorded.tried(model) for model in ("sd21-unet", "sdxl-unet")}
-best = [pd.DataFrame(grid).nlargest(6, "saved").round(1) for grid in grids.values()]
+best = {}
+for model, grid in grids.items():
+    rows = pd.DataFrame(grid).nlargest(6, "saved").round(1)
+    best[model] = rows.rename(index=lambda label: label.partition(", ")[2])
 pd.concat(best)
 
 # %% [markdown] id="read-grid"

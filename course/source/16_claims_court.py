@@ -61,7 +61,7 @@ asked[["question", "answer", "claim"]].join(mine.fillna(""))
 # given together, by one condition.
 
 # %% id="words"
-pd.Series(claims.JUDGED | claims.OTHERS, name="means").to_frame()
+pd.Series(claims.WORDS, name="means").to_frame()
 
 # %% [markdown] id="how-text"
 # *Counted* bytes are those of tensors, exact on every machine. *Predicted* ones are those of a
@@ -77,8 +77,7 @@ kinds = claims.claims("kind")
 table = {kind: Counter() for kind in ("claim", "number", "code", "topic")}
 for claim, word in {verdict.claim: verdict.verdict for verdict in court}.items():
     table[kinds[claim]][word] += 1
-words = [*claims.JUDGED, *claims.OTHERS]
-pd.DataFrame(table).reindex(words).fillna(0).astype(int).replace(0, "")
+pd.DataFrame(table).reindex(list(claims.WORDS)).fillna(0).astype(int).replace(0, "")
 
 # %% [markdown] id="picture-text"
 # ## Every figure, beside what we found
@@ -113,7 +112,7 @@ figure
 quoted = {(v.claim, said["quote"]): (said["place"], v.verdict) for v, said in lines}
 rows = [(claim, quote, *rest) for (claim, quote), rest in quoted.items()]
 columns = ["", "the source says", "where", "verdict"]
-pd.DataFrame(rows, columns=columns).style.hide(axis="index")
+pd.DataFrame(rows, columns=columns).set_index("")
 
 # %% [markdown] id="court-table-text"
 # ## The verdicts
