@@ -605,8 +605,8 @@ claims.Verdicts(
         f"{peaks['DDP + checkpoint']}, offload {peaks['DDP + offload']}, autocast "
         f"{peaks['DDP + bf16 autocast']}", "counted", "all-rows"),
     claims.Verdict(
-        "D09", "holds if", "With no_sync DDP makes one all-reduce per update for each "
-        "bucket: it is one in all if the gradients fit into one bucket.",
+        "D09", "holds", "With no_sync DDP sends each bucket of gradients once an "
+        "update, and without it once a micro-batch.",
         f"{len(skipped)} with no_sync, {len(synced)} without, for {buckets} buckets "
         "and 4 micro-batches", "counted", "no-sync-table"),
 )  # fmt: skip

@@ -84,7 +84,7 @@ pd.DataFrame(table).reindex(list(claims.WORDS)).fillna(0).astype(int).replace(0,
 #
 # One line is one figure of a source. The bar at 1 is the figure, or its range, and a little more:
 # as far as a value may be from it to count. Each tick is what one condition gave, divided by the
-# figure. Ticks on the bar make the figure true. A tick on the frame lies beyond it.
+# figure. Ticks on the bar make the figure true. Those at either end of a line lie beyond it.
 
 # %% id="picture"
 lines = [(v, f) for v in court if v.tried for f in claims.figures(v.claim)]
@@ -92,14 +92,17 @@ figure, axes = new_figure("Found by claimed (logarithmic)", height=0.18 * len(li
 for y, (verdict, said) in enumerate(lines):
     middle = said["low"] if np.isinf(said["high"]) else (said["low"] + said["high"]) / 2
     bar = (np.array([said["low"], said["high"]]) / middle * [0.95, 1.05]).clip(0.1, 8)
-    axes.plot(bar, [y, y], color="tab:orange", linewidth=5, alpha=0.5)
+    axes.plot(bar, [y, y], color="tab:orange", lw=5, alpha=0.5, solid_capstyle="butt")
     found = np.array([*verdict.tried[said["part"]].values()]) / middle
     axes.plot(found.clip(0.1, 8), [y] * len(found), "|", color="black", markersize=7)
 names = [
     f"{verdict.claim} {said['part']} ({verdict.verdict})" for verdict, said in lines
 ]
 axes.set_yticks(range(len(lines)), names, fontsize=7)
-axes.set(xscale="log", xlim=(0.1, 8), ylim=(len(lines), -1))
+axes.set(xscale="log", xlim=(0.09, 9), ylim=(len(lines), -1))
+ratios = (0.1, 0.2, 0.5, 1, 2, 5)
+axes.set_xticks(ratios, map(str, ratios))
+axes.minorticks_off()
 figure.alt = (
     f"{len(lines)} figures of sources, each with what was found by what it says."
 )
