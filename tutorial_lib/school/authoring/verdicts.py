@@ -29,7 +29,7 @@ def update(root: Path) -> bool:
         raise AuthoringError("\n".join(problems))
     text = _text(rows)
     path = root / COLLECTED
-    if (path.read_text(encoding="utf-8") if path.is_file() else "") == text:
+    if (path.read_text(encoding="utf-8") if path.is_file() else _text([])) == text:
         return False
     write_files({path: text.encode()})
     return True
@@ -39,7 +39,7 @@ def stale(root: Path) -> list[str]:
     """Say, in one sentence, when the file is not what the notebooks show; else give nothing."""
     rows, problems = collect(root)
     path = root / COLLECTED
-    if (path.read_text(encoding="utf-8") if path.is_file() else "") != _text(rows):
+    if (path.read_text(encoding="utf-8") if path.is_file() else _text([])) != _text(rows):
         problems.append(f"{COLLECTED} is not what the notebooks show: build it again.")
     return problems
 
