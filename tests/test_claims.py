@@ -1,6 +1,7 @@
 """Verdicts on the sources' claims: what a chapter shows, what `build` collects, what it refuses."""
 
 import json
+from dataclasses import replace
 
 import nbformat
 import pytest
@@ -9,18 +10,25 @@ from tutorial_lib import claims
 from tutorial_lib.school.authoring import AuthoringError, verdicts
 
 SENTENCE = "Three quarters of the activations go, and not three quarters of the peak."
+TRIED = {"A10": {"saved": {"activations": 75.0, "peak": 58.5}}}
 
 
-def verdict(claim="A10", word="holds if", number="75.0%", **others):
-    return claims.Verdict(claim, word, SENTENCE, number, "counted", "cell-a", **others)
+def verdict(claim="A10", word="holds if", number="75.0%", tried=None, **others):
+    tried = TRIED.get(claim, {}) if tried is None else tried
+    return claims.Verdict(claim, word, SENTENCE, number, "counted", "a", tried=tried, **others)
 
 
 @pytest.mark.parametrize(
     ("fault", "says"),
     [
         ({"claim": "Z99"}, "claim 'Z99' is unknown"),
-        ({"word": "maybe"}, "'maybe' is unknown: there are holds, holds if, wrong"),
+        ({"word": "maybe"}, "'maybe' is unknown: there are holds, holds if, nearly, partly, wrong"),
+        ({"claim": "A07"}, "'holds if' is unknown: there are built"),
+        ({"claim": "C09"}, "'holds if' is unknown: there are shown"),
         ({"number": "most of it"}, "no figure in the number 'most of it'"),
+        ({"word": "wrong"}, "the verdict is 'wrong', and the values .* allow 'holds if'"),
+        ({"tried": {}}, r"A10: tried has values for \[\], and needs \['saved'\]"),
+        ({"claim": "A11", "tried": TRIED["A10"]}, r"values for \['saved'\], and needs \[\]"),
     ],
 )
 def test_a_verdict_without_a_figure_or_with_unknown_words_is_refused(fault, says):
@@ -28,17 +36,70 @@ def test_a_verdict_without_a_figure_or_with_unknown_words_is_refused(fault, says
         verdict(**fault)
 
 
+@pytest.mark.parametrize(
+    ("values", "word"),
+    [
+        ([47.6, 83.9], "holds"),  # 50 to 80 %, and 5 % beyond either edge
+        ([47.4, 83.9], "holds if"),
+        ([84.1], "nearly"),
+        ([42.6, 10.0], "nearly"),
+        ([42.4, 92.1, 0.0, -30.0], "wrong"),
+    ],
+)
+def test_the_values_decide_the_word(values, word):
+    tried = {"saved": dict(zip("abcd", values, strict=False))}
+    assert claims.word("A04", tried) == word
+    assert verdict("A04", word, tried=tried).tried == tried
+
+
+@pytest.mark.parametrize(
+    ("of_parts", "word"),
+    [
+        # 24 GB at once, 8 as 4 x 4 and 5 checkpointed stand in one quotation
+        (({"a": 24, "b": 1}, {"a": 8, "b": 1}, {"a": 5, "b": 1}), "holds if"),
+        (({"a": 24, "b": 27}, {"b": 8, "a": 16}, {"a": 5, "b": 5.5}), "nearly"),
+        (({"a": 24, "b": 1}, {"a": 16, "b": 8}, {"a": 5, "b": 5}), "partly"),
+        (({"a": 24}, {"b": 8}, {"c": 5}), "partly"),  # no condition has tried them together
+        (({"a": 26, "b": 60}, {"a": 16, "b": 9}, {"a": 6, "b": 3}), "wrong"),
+    ],
+)
+def test_figures_of_one_quotation_need_one_condition(of_parts, word):
+    parts = [figure["part"] for figure in claims.figures("A13")]
+    assert claims.word("A13", dict(zip(parts, of_parts, strict=True))) == word
+
+
+def test_figures_of_two_quotations_may_have_two_and_a_range_may_have_no_upper_edge():
+    right, far = {"a": 40, "b": 90}, {"a": 3, "b": 900}
+    parts = [figure["part"] for figure in claims.figures("E06")]
+    several = {part: {"c": 900} for part in parts[1:3]} | {parts[3]: {"c": 62}}
+    assert claims.word("E06", {parts[0]: right} | several) == "holds if"
+    assert claims.word("E06", {parts[0]: far} | several) == "partly"
+
+
+def test_every_figure_belongs_to_a_judged_claim_and_says_where_it_stands():
+    kinds = claims.claims("kind")
+    assert set(kinds.values()) == {"claim", "number", "code", "topic"}
+    for claim in kinds:
+        found = claims.figures(claim)
+        assert not found or kinds[claim] in ("claim", "number")
+        assert len({figure["part"] for figure in found}) == len(found)
+        for figure in found:
+            assert 0 < figure["low"] <= figure["high"]
+            assert all(figure[column] for column in ("unit", "place", "quote"))
+            assert len(figure["quote"]) < 120
+    numbers = [claim for claim, kind in kinds.items() if kind == "number"]
+    assert [claim for claim in numbers if not claims.figures(claim)] == ["E11"]  # a ranking
+
+
 RESULT = (verdict(),)
 
 
 def written(root, folder="course", stem="01_toy", *, code=None, shown=RESULT):
     """Write an executed notebook that shows verdicts."""
-    code = (
-        code or 'claims.Verdicts(claims.Verdict("A10", "holds if", "...", f"{share:.1%}", "", ""))'
-    )
+    code = code or 'claims.Verdict("A10", "holds if", "...", f"{share:.1%}", "", "")'
     data = claims.Verdicts(*shown)._repr_mimebundle_()
     output = nbformat.v4.new_output("execute_result", data=data, execution_count=1)
-    cells = [nbformat.v4.new_code_cell("share = 0.75", id="cell-a")]
+    cells = [nbformat.v4.new_code_cell("share = 0.75", id="a")]
     cells.append(nbformat.v4.new_code_cell(code, id="verdicts", outputs=[output] if shown else []))
     (root / folder).mkdir(parents=True, exist_ok=True)
     (root / "course/claims").mkdir(parents=True, exist_ok=True)
@@ -75,31 +136,40 @@ def test_typed_numbers_and_chapters_that_were_not_run_stop_the_build(tmp_path, n
 
 def test_a_cell_that_does_not_exist_and_a_contradiction_stop_the_build(tmp_path):
     written(tmp_path)
-    written(tmp_path, stem="02_toy", shown=[verdict(word="wrong")])
+    other = verdict(word="holds", tried={"saved": {"activations": 75.0}})
+    written(tmp_path, stem="02_toy", shown=[other])
     with pytest.raises(AuthoringError, match="course/01_toy says 'holds if', and course/02_toy"):
         verdicts.update(tmp_path)
-    elsewhere = claims.Verdict("A10", "holds if", SENTENCE, "75%", "counted", "cell-b")
+    elsewhere = replace(verdict(), cell="cell-b")
     with pytest.raises(AuthoringError, match="no cell 'cell-b'"):
         verdicts.update(written(tmp_path, stem="02_toy", shown=[elsewhere]))
 
 
+def test_a_stored_verdict_that_its_own_values_contradict_stops_the_build(tmp_path):
+    root = written(tmp_path)
+    path = root / "course/01_toy.ipynb"
+    path.write_text(path.read_text().replace("75.0,", "60.0,"))
+    with pytest.raises(AuthoringError, match="and the values that were tried allow 'wrong'"):
+        verdicts.update(root)
+
+
 def test_the_court_has_every_claim_in_order_or_says_which_are_missing(tmp_path):
     path = tmp_path / "verdicts.json"
+    words = {"code": "built", "topic": "shown"}
+    about = {"sentence": "So.", "number": "1", "how": "counted", "cell": "a"}
     rows = [
-        {
-            "claim": claim,
-            "verdict": "holds",
-            "sentence": "So.",
-            "number": "1",
-            "how": "counted",
-            "cell": "a",
-            "notebook": "course/01_toy",
-        }
-        for claim in claims.claims()
+        {"claim": claim, "verdict": words.get(kind, "holds"), "notebook": "course/01_toy"}
+        | {"tried": {f["part"]: {"b": f["low"]} for f in claims.figures(claim)}}
+        | about
+        for claim, kind in claims.claims("kind").items()
     ]
     path.write_text(json.dumps(rows[::-1]))
     court = claims.court(path)
     assert [v.claim for v in court] == list(claims.claims())
+    assert court.headline == (
+        "37 claims (37 holds), 12 published measurements (12 holds); besides, 25 topics shown and "
+        "11 code examples built"
+    )
     html = court._repr_mimebundle_()["text/html"]
     assert "href='../course/01_toy.ipynb'" in html
     assert (html.count("<style>"), html.count("style=")) == (1, 0)  # a rebuild's diff is read
@@ -110,10 +180,5 @@ def test_the_court_has_every_claim_in_order_or_says_which_are_missing(tmp_path):
 
 
 def test_the_readme_counts_the_verdicts(root):
-    verdicts_of = {found.claim: found.verdict for found in claims.court()}
-    holds, condition, wrong = (list(verdicts_of.values()).count(word) for word in claims.VERDICTS)
-    said = (
-        f"{len(verdicts_of)} claims of tutorials, settled: {holds} hold, {condition} hold under a "
-        f"condition, {wrong} are wrong"
-    )
-    assert said in " ".join((root / "README.md").read_text(encoding="utf-8").split())
+    said = " ".join((root / "README.md").read_text(encoding="utf-8").split())
+    assert claims.court().headline in said

@@ -222,6 +222,23 @@ def test_every_row_says_its_recipe_in_the_same_words(table):
     assert len({frozenset(row["recipe"]) for row in table.rows.values()}) == 1
 
 
+@pytest.mark.parametrize("model", ["sd21-unet", "sdxl-unet", "vit-l-16"])
+def test_what_was_tried_pairs_steps_and_estimates_batches_low(table, model):
+    tried, emulated = recorded.tried(model), recorded.load("emulated NVIDIA A100-SXM4-80GB").rows
+    checked = 0
+    for label, saved in tried["saved"].items():
+        recipe = Recipe(**table.rows[label]["recipe"])
+        plain = replace(recipe, checkpointing="none")
+        before, after = (table.rows[r.label()]["report"]["peak_bytes"] for r in (plain, recipe))
+        assert saved == 100 * (1 - after / before)
+        for part, step in (("largest batch", plain), ("largest batch, checkpointed", recipe)):
+            found = emulated.get(Row(step, largest=True).key, {}).get("micro_batch")
+            if found:
+                checked += 1
+                assert tried[part][label] <= 1.02 * found
+    assert checked >= 2
+
+
 def precisions_of(model):
     own = SIZES[model].get("precision")
     return [own] if own else ["fp32", "bf16-amp"]

@@ -7,8 +7,9 @@ A chapter ends with `Verdicts(...)`: a table to read, and the same as data in th
 import csv
 import json
 import re
-from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from functools import cache
 from html import escape
 from pathlib import Path
@@ -16,9 +17,19 @@ from typing import Any
 
 FOLDER = Path(__file__).resolve().parent.parent / "course" / "claims"
 MIME = "application/vnd.training-that-fits.verdicts+json"
-VERDICTS = ("holds", "holds if", "wrong")
+CLOSE, NEAR = 0.05, 0.15  # how far from a figure a value may be to give it, or nearly
+WORDS = {  # of claims and measurements, then of code and topics
+    "holds": f"true as it is said: all that we tried gives its figures, within {CLOSE:.0%}",
+    "holds if": "true under a condition, which the sentence names",
+    "nearly": f"under one condition all its figures are within {NEAR:.0%}",
+    "partly": "one half is true, another is not",
+    "wrong": "false as it is said: nothing that we tried gives one of its figures",
+    "built": "a code example or an exercise: it runs here, and its faults are said",
+    "shown": "a topic, which claims nothing: a chapter shows it",
+}
+JUDGED = tuple(WORDS)[:5]
 HOW = ("counted", "predicted", "emulated", "measured", "computed", "cited")
-# One sheet for the whole table: cells without styles of their own leave a diff that can be read.
+# One sheet for the whole table: cells without styles leave a diff that can be read.
 _SHEET = "<style>.verdicts :is(th, td) {text-align: left !important; vertical-align: top}</style>"
 
 
@@ -26,11 +37,49 @@ class ClaimError(ValueError):
     """A verdict that cannot stand: unknown, without a number, missing, or contradicted."""
 
 
+def claims(column: str = "claim") -> dict[str, str]:
+    """Give every claim's words by its id, or its `kind`, as `course/claims/claims.csv` has them."""
+    return {row["id"]: row[column] for row in _rows("claims.csv")}
+
+
+def figures(claim: str) -> list[dict[str, Any]]:
+    """Give a claim's figures: part, low, high (infinite: "at least"), unit, place, quote.
+
+    Those of one quotation belong together: they are true only if one condition gives them all.
+    """
+    found = [row for row in _rows("figures.csv") if row["claim"] == claim]
+    return [row | {"low": float(row["low"]), "high": float(row["high"] or "inf")} for row in found]
+
+
 @cache
-def claims() -> dict[str, str]:
-    """Give every claim's words by its id, as `course/claims/claims.csv` has them."""
-    with (FOLDER / "claims.csv").open(encoding="utf-8", newline="") as file:
-        return {row["id"]: row["claim"] for row in csv.DictReader(file)}
+def _rows(name: str) -> list[dict[str, str]]:
+    with (FOLDER / name).open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def word(claim: str, tried: Mapping[str, Mapping[str, float]]) -> str:
+    """Give the verdict that values allow: how near they come to the figures of the claim.
+
+    Args:
+        claim: Its id.
+        tried: For each part of its figures, no other, the values by their conditions.
+    """
+    needed = [figure["part"] for figure in figures(claim)]
+    if set(tried) != set(needed):
+        raise ClaimError(f"{claim}: tried has values for {list(tried)}, and needs {needed}.")
+    off: dict[str, list[dict[str, float]]] = {}  # by quotation: shares beyond the edge
+    for said in figures(claim):
+        values, low, high = tried[said["part"]].items(), said["low"], said["high"]
+        shares = {c: max(1 - v / low, v / high - 1, 0) for c, v in values}
+        off.setdefault(said["quote"], []).append(shares)
+    every = [share for parts in off.values() for shares in parts for share in shares.values()]
+    together = max(  # the worst quotation, under the condition that is best for it
+        min((max(p[c] for p in parts) for c in parts[0] if all(c in p for p in parts)), default=1.0)
+        for parts in off.values()
+    )
+    if together <= CLOSE:
+        return "holds" if max(every) <= CLOSE else "holds if"
+    return "nearly" if together <= NEAR else "partly" if min(every) <= CLOSE else "wrong"
 
 
 @dataclass(frozen=True)
@@ -39,7 +88,7 @@ class Verdict:
 
     Args:
         claim: Its id, such as `A10`.
-        verdict: `holds`, `holds if` (the sentence names the condition) or `wrong`.
+        verdict: One of `WORDS`; where the claim names figures, the one that `word` gives.
         sentence: One plain sentence that a reader can quote.
         number: The figures that decide, formatted from the notebook's own values.
         how: `counted`, `predicted`, `emulated` or `measured` bytes and times; `computed` for other
@@ -47,6 +96,7 @@ class Verdict:
         cell: Id of the cell that produced the number.
         device: The device, where the number depends on one.
         notebook: Filled in when verdicts are collected, as in `course/01_where_memory_goes`.
+        tried: What `word` takes, kept to four digits.
 
     Raises:
         ClaimError: When a word is none of the above, or there is no figure in the number.
@@ -60,9 +110,12 @@ class Verdict:
     cell: str
     device: str = ""
     notebook: str = ""
+    tried: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for name, known in (("claim", claims()), ("verdict", VERDICTS), ("how", HOW)):
+        kind = claims("kind").get(self.claim, "")
+        words = {"code": ("built",), "topic": ("shown",)}.get(kind, JUDGED)
+        for name, known in (("claim", claims()), ("verdict", words), ("how", HOW)):
             if getattr(self, name) not in known:
                 raise ClaimError(
                     f"{self.claim}: {name} {getattr(self, name)!r} is unknown: there are "
@@ -70,6 +123,13 @@ class Verdict:
                 )
         if not re.search(r"\d|True|False", self.number):
             raise ClaimError(f"{self.claim}: no figure in the number {self.number!r}.")
+        if (figures(self.claim) or self.tried) and self.verdict != word(self.claim, self.tried):
+            raise ClaimError(
+                f"{self.claim}: the verdict is {self.verdict!r}, and the values that were tried "
+                f"allow {word(self.claim, self.tried)!r}: change the word, or try more."
+            )
+        short = {p: {c: float(f"{v:.4g}") for c, v in t.items()} for p, t in self.tried.items()}
+        object.__setattr__(self, "tried", short)
 
 
 class Verdicts(list[Verdict]):
@@ -84,8 +144,20 @@ class Verdicts(list[Verdict]):
 
     __repr__ = __str__
 
+    @property
+    def headline(self) -> str:
+        """Count claims, published measurements, and the rest, each by its words."""
+        count = Counter({v.claim: (claims("kind")[v.claim], v.verdict) for v in self}.values())
+        said = []
+        for kind, name in (("claim", "claims"), ("number", "published measurements")):
+            words = {w: count[kind, w] for w in JUDGED if count[kind, w]}
+            each = ", ".join(f"{number} {w}" for w, number in words.items())
+            said.append(f"{sum(words.values())} {name} ({each})")
+        shown, built = count["topic", "shown"], count["code", "built"]
+        return f"{', '.join(said)}; besides, {shown} topics shown and {built} code examples built"
+
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
-        kept = [{name: text for name, text in asdict(v).items() if text} for v in self]
+        kept = [{name: value for name, value in asdict(v).items() if value} for v in self]
         return {"text/plain": str(self), "text/html": self._html(), MIME: kept}
 
     def _html(self) -> str:
@@ -114,18 +186,6 @@ def court(path: Path = FOLDER / "verdicts.json") -> Verdicts:
     if missing:
         raise ClaimError(f"No verdict on {', '.join(missing)}: let a notebook end with one.")
     return Verdicts(*sorted(found, key=lambda v: (list(claims()).index(v.claim), v.notebook)))
-
-
-def contradictions(found: Iterable[Verdict]) -> Iterator[str]:
-    """Name the claims on which two notebooks reach different verdicts."""
-    first: dict[str, Verdict] = {}
-    for verdict in found:
-        other = first.setdefault(verdict.claim, verdict)
-        if other.verdict != verdict.verdict:
-            yield (
-                f"{verdict.claim}: {other.notebook} says {other.verdict!r}, "
-                f"and {verdict.notebook} says {verdict.verdict!r}."
-            )
 
 
 def _link(verdict: Verdict) -> str:

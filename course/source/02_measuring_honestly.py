@@ -449,7 +449,7 @@ claims.Verdicts(
     ),
     claims.Verdict(
         "E13",
-        "holds if",
+        "built",
         "Reset, step, read is right after a warm-up, and with no gradients left over.",
         f"saves {savings['as published']} or {swapped} %, steady {steady_saving} %",
         "counted",

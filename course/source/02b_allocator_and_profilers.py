@@ -256,7 +256,7 @@ sizes.to_frame("emulated A100")
 claims.Verdicts(
     claims.Verdict(
         "C01",
-        "holds",
+        "shown",
         "A GPU needs workspace and larger blocks beside the tensors, and keeps a "
         "reserve.",
         ", ".join(f"{name} {size}" for name, size in sizes.items()),

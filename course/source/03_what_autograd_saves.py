@@ -287,6 +287,7 @@ claims.Verdicts(
         "predicted",
         "scores",
         device="CUDA kernels",
+        tried={"scores of a layer": {"written out": scores / 2**30, "fused": 0.0}},
     ),
 )
 
@@ -446,7 +447,7 @@ ticks[["checkpoints", "category", "phase", "operations"]]
 claims.Verdicts(
     claims.Verdict(
         "C03",
-        "holds",
+        "shown",
         "A checkpointed tensor has two short lives: one in forward, one when backward "
         "needs it.",
         f"{ticks.operations[0]} operations without a checkpoint, "

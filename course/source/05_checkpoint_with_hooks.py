@@ -407,7 +407,7 @@ ours, theirs = side.loc["per block, ours"], side.loc["per block, PyTorch's"]
 claims.Verdicts(
     claims.Verdict(
         "C05",
-        "holds",
+        "shown",
         "PyTorch's checkpoint gives the gradients of the plain model; ours reaches its "
         "peak.",
         f"equal to the bit: {theirs.equal}; peak {theirs.peak / side.peak['none']:.1%} "

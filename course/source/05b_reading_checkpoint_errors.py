@@ -240,7 +240,7 @@ for cache in (False, True):
 claims.Verdicts(
     claims.Verdict(
         "D06",
-        "holds if",
+        "built",
         "The switch works with any of these settings; use_cache=False matters in "
         "layers that you wrap yourself.",
         f"{llama_table['equal'].sum()} of {len(llama_table)} combinations equal; "

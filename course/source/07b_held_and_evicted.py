@@ -144,7 +144,7 @@ at = {way: f"{Bytes(peak['card'])}" for way, peak in offload.items()}
 claims.Verdicts(
     claims.Verdict(
         "C13",
-        "holds if",
+        "shown",
         "Offload frees about what checkpoints free, without recomputing, and fills the "
         "host's memory.",
         f"ViT-B: {at['kept']} become {at['moved']} on the card, "
@@ -253,7 +253,7 @@ plots.training_curves(
 claims.Verdicts(
     claims.Verdict(
         "C21",
-        "holds",
+        "shown",
         "On a chain, evicting on demand stays close to the best plan and needs none.",
         f"{runs} runs, {planned} planned: {more:+.0f} %",
         "counted",

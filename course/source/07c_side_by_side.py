@@ -233,7 +233,7 @@ plots.tradeoff(
 claims.Verdicts(
     claims.Verdict(
         "C09",
-        "holds",
+        "shown",
         "A planner and the compiler choose by themselves; no rule by hand beats the "
         "plan.",
         f"{sum(map(len, better))} of {len(seen_gpt) + len(seen_unet)} ways beat the "

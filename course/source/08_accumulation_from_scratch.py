@@ -485,7 +485,7 @@ slower.round(2).rename_axis("micro-batches").to_frame("times as long as one batc
 # %% id="verdicts"
 exact = distances["torch.float64"][4] < distances["torch.float64"]["bound"]
 claims.Verdicts(
-    claims.Verdict("A08", "holds if", "The plain loop equals the big batch if every "
+    claims.Verdict("A08", "built", "The plain loop equals the big batch if every "
         "window is full and all micro-batches count the same number of terms.",
         f"within float64's rounding: {exact}; {len(labels) % 256} of {len(labels)} "
         "images left", "computed", "distances"),
@@ -510,7 +510,8 @@ claims.Verdicts(
     claims.Verdict("A10", "holds if", "Four micro-batches of 8 cut the activations of "
         "a batch of 32 by 75 %, and the peak by less, unless activations are nearly "
         "all of it.", f"{fell['activations']:.1f} % of the activations, "
-        f"{fell['whole step']:.1f} % of the peak", "counted", "memory-table"),
+        f"{fell['whole step']:.1f} % of the peak", "counted", "memory-table",
+        tried={"saved": fell}),
     claims.Verdict("D03", "holds if", "Accumulation does not reduce the peak if you "
         "compare at one micro-batch: it adds a copy of the gradients to forward and "
         "backward.", f"{(held.loc['8 x 4'] - held.loc['8 x 1']).iloc[1] / P:+.2f} P",

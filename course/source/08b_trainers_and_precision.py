@@ -519,12 +519,12 @@ print("the same bits:", same_bits)
 
 # %% id="verdicts"
 claims.Verdicts(
-    claims.Verdict("D02", "holds if", "The scaler steps once an update, and only "
+    claims.Verdict("D02", "built", "The scaler steps once an update, and only "
         "float16 needs it: around bfloat16 a scale that is a power of two, as the "
         "default is, changes no bit.",
         f"{lost['float16']:.1f} % of small gradients lost in float16, "
         f"{lost['bfloat16']:.1f} % in bfloat16", "computed", "underflow"),
-    claims.Verdict("B03", "holds", "The loop needs no framework: a sum and a "
+    claims.Verdict("B03", "built", "The loop needs no framework: a sum and a "
         "subtraction give the same bits.", f"same bits: {same_bits}", "computed",
         "by-hand-same"),
 )  # fmt: skip

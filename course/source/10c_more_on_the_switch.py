@@ -238,7 +238,7 @@ pd.Series(vit_b).round(1).to_frame("peak, GB")
 # %% id="verdict-both"
 vit_whole, vit_part = vit_b.values()
 claims.Verdicts(
-    claims.Verdict("A19", "holds if", "Vision transformers take both techniques as "
+    claims.Verdict("A19", "shown", "Vision transformers take both techniques as "
         "they are; a contrastive loss needs cached gradients, since plain accumulation "
         "compares fewer pairs.", f"ViT-B, 32 images: {vit_whole:.1f} GB to "
         f"{vit_part:.1f} GB", "predicted", cell="vit-both", device="CUDA kernels"),

@@ -550,11 +550,11 @@ claims.Verdicts(
         "besides its output and reads nothing besides its input; otherwise the "
         "training differs, often in silence.", f"{silent} of {len(seen)} functions "
         "give wrong gradients without an error", "computed", "besides-table"),
-    claims.Verdict("C16", "holds", "A ResNet of a thousand layers fits in several "
+    claims.Verdict("C16", "shown", "A ResNet of a thousand layers fits in several "
         "times less memory; its BatchNorm statistics need a cure.",
         f"{measured['none'].peak_bytes} against {measured['every-8'].peak_bytes}",
         "counted", "thousand-measured"),
-    claims.Verdict("E20", "holds if", "Long contexts gain several times, and a 3-D "
+    claims.Verdict("E20", "shown", "Long contexts gain several times, and a 3-D "
         "U-Net little, since two of its blocks hold nearly everything.",
         f"128^3 voxels {volumes['128³ voxels'][-1]} times less, 131,072 tokens "
         f"{context_gain:.1f} times less", "predicted", "context",

@@ -350,7 +350,7 @@ plots.training_curves(history, xlabel="updates", ylabel="loss", title=title)
 # %% id="verdicts"
 of_256 = {name: f"{row[256][0]:.1f}" for name, row in table.items()}
 claims.Verdicts(
-    claims.Verdict("C17", "holds", "Over a long sequence segments need the square root "
+    claims.Verdict("C17", "shown", "Over a long sequence segments need the square root "
         "of the steps, and halving its logarithm if the state is passed flat; "
         "truncation is another training.", f"256 steps: {of_256['everything kept']}, "
         f"{of_256['segments']} and {of_256['halving, flat']} units", "counted",

@@ -90,7 +90,43 @@ pd.DataFrame(found).T.map(lambda rung: RUNGS[rung]).rename(columns="{} GiB".form
 # %% [markdown] id="ladder-read"
 # Read along a line: a larger card asks for fewer levers. Read down a column: the levers differ by
 # *what* a model holds. Where weights and states nearly fill the card, only smaller states or more
-# devices help; where activations do, a checkpoint is enough. Pull the levers yourself:
+# devices help; where activations do, a checkpoint is enough.
+#
+# A tutorial (source 1 of chapter 10) has rungs 2 and 3 the other way round: "Start with gradient
+# accumulation", and "add checkpointing if still hitting memory limits". Which pairs that do not fit
+# under autocast does each of the two rescue *alone*?
+
+
+# %% id="order"
+def peak_of(model, step):  # the gradients of the first micro-batch wait for the others
+    report = report_of(model, step)
+    waiting = report["at_peak"]["parameters"] if "micro_batch" in step else 0
+    *passes, update = (
+        report["phases"][p] for p in ("forward", "backward", "optimizer")
+    )
+    return max(max(passes) + waiting, update)
+
+
+# %% id="order-rescued"
+alone = {"under autocast": half, "checkpoints alone": frugal}
+alone["one sample at a time alone"] = half | {"micro_batch": 1}
+rescued = {
+    name: {(m, gib) for m in MODELS for gib in found[m] if peak_of(m, step) < gib * GIB}
+    for name, step in alone.items()
+}
+base, *others = rescued.values()
+print(f"do not fit under autocast: {3 * len(MODELS) - len(base)} of {3 * len(MODELS)}")
+checkpoints, samples = (other - base for other in others)
+print(f"rescued by checkpoints alone: {len(checkpoints)}, by samples: {len(samples)}")
+print(f"checkpoints rescue all that samples do: {checkpoints >= samples}")
+
+# %% [markdown] id="order-read"
+# On these models checkpoints rescue a little more, because the gradients of a window wait beside
+# the activations. What the order decides is mostly the price. A smaller micro-batch adds no FLOPs,
+# and a checkpoint adds up to a third: the tutorial's order is the cheaper one while the smaller
+# micro-batch still fills the GPU. At one sample it seldom does, so here checkpoints come first.
+# Best is a part of both: accumulate down to the smallest micro-batch that fills the GPU, then
+# checkpoint. Pull the levers yourself:
 
 # %% id="calculator"
 widgets.published_calculator(rows, micro_batch=8, card_gib=24)
@@ -401,7 +437,8 @@ claims.Verdicts(
         "A17", "holds if", "How much larger a model may be is decided by the samples "
         "in an update: the more there are, the more both techniques gain.",
         f"{factors[1]:.1f} to {factors[16]:.1f} times as deep for 1 to 16 samples an "
-        "update", "predicted", "by-batch", device="CUDA kernels"),
+        "update", "predicted", "by-batch", device="CUDA kernels",
+        tried={"larger": {f"{n} samples": times for n, times in factors.items()}}),
 )  # fmt: skip
 
 # %% [markdown] id="end"

@@ -609,22 +609,22 @@ fell = {framework: " → ".join(f"{n / UNIT:.1f}" for n in kept.values())
 policy = {name.removesuffix("_saveable"): n for name, n in policy_units.items()}
 claims.Verdicts(
     claims.Verdict(
-        "C06", "holds if", "Both wrappers run and free what they should, if Keras' "
+        "C06", "shown", "Both wrappers run and free what they should, if Keras' "
         "scope stands where the layers are made.", "units that wait: tf.recompute_grad "
         f"{fell['TensorFlow']}, Keras {fell['Keras']}", "counted", "side-by-side"),
     claims.Verdict(
-        "C07", "holds if", "jax.checkpoint keeps what its policy says; whether the "
+        "C07", "shown", "jax.checkpoint keeps what its policy says; whether the "
         "compiled program needs less memory is up to the compiler.",
         f"units that wait: {policy['everything']:.0f} of everything, "
         f"{policy['dots']:.0f} of products, {policy['nothing']:.0f} of boundaries "
         "alone", "counted", "policies"),
     claims.Verdict(
-        "C08", "holds", "Flax and Haiku have wrappers of their own, which end in "
+        "C08", "shown", "Flax and Haiku have wrappers of their own, which end in "
         "jax.checkpoint and keep the same boundaries.", f"units that wait: Flax "
         f"{fell['Flax']}, Haiku {fell['Haiku']}, JAX {fell['JAX']}",
         "counted", "side-by-side"),
     claims.Verdict(
-        "C22", "holds", "Compilers take part in the choice, and may undo it: read the "
+        "C22", "shown", "Compilers take part in the choice, and may undo it: read the "
         "compiler's report, not the wrapper's name.", f"{handed_over} barriers handed "
         f"to XLA, {left} left in the CPU's program", "counted", "barriers"),
 )  # fmt: skip

@@ -1,18 +1,22 @@
 # %% [markdown] id="title"
 # # The claims court
 #
-# The documents that this course began with make 85 claims. They contradict each other, and some of
-# them are wrong. Each one has been settled in a chapter or a lab, by a number that a cell computed.
-# Here they all stand, each with its verdict and the cell to look at. But first: your own ten.
+# This course began with five documents, A to E, and a list of 85 things that they say. Some are
+# claims, some are published measurements, and some are only topics or code examples. They
+# contradict each other, and some of them are wrong. Each has been settled in a chapter or a lab, by
+# a number that a cell computed. Here they all stand, each with its verdict and the cell to look at.
+# But first: your own ten.
 #
 # **Budget:** 20 minutes, 1 GiB of memory, no GPU needed.
 
 # %% id="imports"
 from collections import Counter
 
+import numpy as np
 import pandas as pd
 
 from tutorial_lib import claims, guesses
+from tutorial_lib.plots.base import new_figure
 
 pd.set_option("display.max_colwidth", None)  # show questions whole
 
@@ -48,15 +52,18 @@ for when, letters in mine.items():
 asked[["question", "answer", "claim"]].join(mine.fillna(""))
 
 # %% [markdown] id="court-text"
-# ## All 85
+# ## The words, and the count
 #
-# How to read the table:
-#
-# - **holds**: true as it is said.
-# - **holds if**: true under a condition, which the sentence names. Many published numbers are of
-#   this kind: they are true for one model, one kernel, one precision. Some of them are only near.
-# - **wrong**: false as it is said.
-#
+# The words of the court are defined once, for all chapters. A claim that names a figure was tried
+# under many conditions: kernels, precisions, optimizers, ways to checkpoint, and those of the
+# source itself. Then the values decide the word, not the author: a chapter whose word is another
+# one than its values allow does not build. Figures that stand in one sentence of a source must be
+# given together, by one condition.
+
+# %% id="words"
+pd.Series(claims.WORDS, name="means").to_frame()
+
+# %% [markdown] id="how-text"
 # *Counted* bytes are those of tensors, exact on every machine. *Predicted* ones are those of a
 # GPU's kernels, worked out without running them. *Emulated* ones come from PyTorch's own CUDA
 # allocator, while no kernel ran. *Measured* ones come from a real device. *Computed* are other
@@ -65,9 +72,53 @@ asked[["question", "answer", "claim"]].join(mine.fillna(""))
 
 # %% id="tally"
 court = claims.court()
-settled = {verdict.claim: verdict.verdict for verdict in court}
-print(f"{len(settled)} of {len(claims.claims())} claims are settled")
-pd.DataFrame({"claims": Counter(settled.values())}).loc[list(claims.VERDICTS)]
+print(court.headline)
+kinds = claims.claims("kind")
+table = {kind: Counter() for kind in ("claim", "number", "code", "topic")}
+for claim, word in {verdict.claim: verdict.verdict for verdict in court}.items():
+    table[kinds[claim]][word] += 1
+pd.DataFrame(table).reindex(list(claims.WORDS)).fillna(0).astype(int).replace(0, "")
+
+# %% [markdown] id="picture-text"
+# ## Every figure, beside what we found
+#
+# One line is one figure of a source. The bar at 1 is the figure, or its range, and a little more:
+# as far as a value may be from it to count. Each tick is what one condition gave, divided by the
+# figure. Ticks on the bar make the figure true. Those at either end of a line lie beyond it.
+
+# %% id="picture"
+lines = [(v, f) for v in court if v.tried for f in claims.figures(v.claim)]
+figure, axes = new_figure("Found by claimed (logarithmic)", height=0.18 * len(lines))
+for y, (verdict, said) in enumerate(lines):
+    middle = said["low"] if np.isinf(said["high"]) else (said["low"] + said["high"]) / 2
+    bar = (np.array([said["low"], said["high"]]) / middle * [0.95, 1.05]).clip(0.1, 8)
+    axes.plot(bar, [y, y], color="tab:orange", lw=5, alpha=0.5, solid_capstyle="butt")
+    found = np.array([*verdict.tried[said["part"]].values()]) / middle
+    axes.plot(found.clip(0.1, 8), [y] * len(found), "|", color="black", markersize=7)
+names = [
+    f"{verdict.claim} {said['part']} ({verdict.verdict})" for verdict, said in lines
+]
+axes.set_yticks(range(len(lines)), names, fontsize=7)
+axes.set(xscale="log", xlim=(0.09, 9), ylim=(len(lines), -1))
+ratios = (0.1, 0.2, 0.5, 1, 2, 5)
+axes.set_xticks(ratios, map(str, ratios))
+axes.minorticks_off()
+figure.alt = (
+    f"{len(lines)} figures of sources, each with what was found by what it says."
+)
+figure
+
+# %% [markdown] id="quotes-text"
+# And the words of the sources, with their places:
+
+# %% id="quotes"
+quoted = {(v.claim, said["quote"]): (said["place"], v.verdict) for v, said in lines}
+rows = [(claim, quote, *rest) for (claim, quote), rest in quoted.items()]
+columns = ["", "the source says", "where", "verdict"]
+pd.DataFrame(rows, columns=columns).set_index("")
+
+# %% [markdown] id="court-table-text"
+# ## The verdicts
 
 # %% id="court"
 court
@@ -84,6 +135,12 @@ court
 #   contrastive losses each break it in silence.
 #
 # ## Where the ideas come from
+#
+# The five documents: A, *Gradient Checkpointing vs Gradient Accumulation: Memory Optimization
+# Techniques*; B, *Gradient Accumulation and Gradient Checkpointing*; C, an outline, *Gradient
+# Checkpointing in Large Model Training*; D, *Gradient Accumulation and Gradient Checkpointing
+# Explained*; E, the chapter *Gradient Checkpointing* of a course on generative models. And the
+# papers:
 #
 # - Griewank (1992), *Achieving logarithmic growth of temporal and spatial complexity in reverse
 #   automatic differentiation*; Griewank and Walther (2000), *Algorithm 799: revolve*: the binomial

@@ -743,7 +743,7 @@ if torch.cuda.is_available():
 claims.Verdicts(
     claims.Verdict(
         "E18",
-        "holds",
+        "built",
         "Of the intervals 1, 2, 4 and 8, the sweet spot is the valley of memory, or "
         "just after it.",
         f"least memory at segments of {best_length}: "

@@ -857,7 +857,7 @@ if not device.has_gpu():
 claims.Verdicts(
     claims.Verdict(
         "E19",
-        "holds if",
+        "built",
         "Attention only frees most of it where attention is written out, and little "
         "where fused.",
         f"of what whole blocks free: {freed_by_attention(WRITTEN):.0%} written out, "

@@ -867,7 +867,7 @@ num_cases = len([name for name in globals() if name.startswith("broken_")])
 claims.Verdicts(
     claims.Verdict(
         "C18",
-        "holds",
+        "shown",
         "Faults of real bug reports fit into a few lines, and one judge and a few "
         "counts find all.",
         f"{len(by_judge)} of {num_cases} broken runs are found by the judge, the "

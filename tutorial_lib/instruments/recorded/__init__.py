@@ -17,6 +17,7 @@ _HOMES = {
     "path_of": "store",
     "read": "store",
     "record_rows": "record",
+    "tried": "grid",
 }
 __all__ = list(_HOMES)
 __getattr__ = load_when_used(__name__, _HOMES)

@@ -102,6 +102,7 @@ def _all() -> Iterator[Row]:
                 if strategy in ("none", "per-block"):
                     yield Row(replace(row, optimizer="adamw-fused"))
                     yield Row(replace(row, attention="eager"))
+    yield from _court()
 
 
 def _claimed() -> Iterator[Row]:
@@ -188,3 +189,33 @@ def _levers() -> Iterator[Row]:
         yield Row(replace(alone, checkpointing="per-block"), ("A17",))
         lean = replace(alone, checkpointing="per-block", optimizer="adamw-8bit")
         yield Row(lean, ("A17",))
+
+
+def _court() -> Iterator[Row]:
+    """Give what else the claims court tries: the library's call, and 8-bit states everywhere."""
+    for attention, precision in product(("eager", "sdpa"), ("bf16-amp", "fp32")):
+        kernels: dict[str, Any] = {"attention": attention, "precision": precision}
+        lean = kernels | {"optimizer": "adamw-8bit"}
+        for batch in (16, 4):
+            yield Row(Recipe("bert-large", batch, 512, **lean), ("A13",))
+        window = lean | {"accumulation": 4, "checkpointing": "per-block"}
+        yield Row(Recipe("bert-large", 4, 512, **window), ("A13",))
+        for model, claim in (("sdxl-unet", "E07"), ("sd21-unet", "E06")):
+            if (model, attention, precision) != ("sdxl-unet", "sdpa", "fp32"):  # half a minute each
+                for strategy in ("none", "per-block", "library-switch"):
+                    for choices in (lean, kernels):
+                        row = Recipe(model, 4, checkpointing=strategy, **choices)
+                        yield Row(row, (claim,))
+        if attention == "eager":
+            for strategy in STRATEGIES[2:5]:
+                row = Recipe("gpt2-medium", 8, checkpointing=strategy, **kernels)
+                yield Row(row, ("E12",))
+    lean = {"optimizer": "adamw-8bit", "checkpointing": "per-block"}
+    for precision in ("bf16", "bf16-amp"):
+        for batch, accumulation in ((32, 1), (8, 2)):
+            window = lean | {"accumulation": accumulation, "precision": precision}
+            yield Row(Recipe("gpt2-xl", batch, 1024, **window), ("A12",))
+    frozen: dict[str, Any] = {"optimizer": "adamw-fused", "lora_rank": 16, "attention": "eager"}
+    for strategy in ("none", "library-switch"):
+        frozen |= {"precision": "bf16", "checkpointing": strategy}
+        yield Row(Recipe("llama-2-7b", 4, 2048, **frozen), ("E08",))

@@ -2,13 +2,13 @@
 
 import ast
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 from nbformat import NotebookNode
 
-from tutorial_lib.claims import MIME, Verdict, contradictions
+from tutorial_lib.claims import MIME, ClaimError, Verdict
 from tutorial_lib.school.authoring.files import AuthoringError, read_notebook, write_files
 
 COLLECTED = Path("course/claims/verdicts.json")
@@ -18,16 +18,16 @@ def update(root: Path) -> bool:
     """Write all verdicts into one file; tell whether that changed it.
 
     Raises:
-        AuthoringError: When a verdict names no cell, has a typed number, was not run, or
-            contradicts another notebook's.
+        AuthoringError: When a verdict names no cell, has a typed number, was not run, is not what
+            its values allow, or contradicts another notebook's.
     """
     rows, problems = collect(root)
-    problems += contradictions(Verdict(**row) for row in rows)
+    problems += _contradictions(rows)
     if problems:
         raise AuthoringError("\n".join(problems))
     text = _text(rows)
     path = root / COLLECTED
-    if (path.read_text(encoding="utf-8") if path.is_file() else "[]\n") == text:
+    if (path.read_text(encoding="utf-8") if path.is_file() else _text([])) == text:
         return False
     write_files({path: text.encode()})
     return True
@@ -37,7 +37,7 @@ def stale(root: Path) -> list[str]:
     """Say, in one sentence, when the file is not what the notebooks show; else give nothing."""
     rows, problems = collect(root)
     path = root / COLLECTED
-    if (path.read_text(encoding="utf-8") if path.is_file() else "[]\n") != _text(rows):
+    if (path.read_text(encoding="utf-8") if path.is_file() else _text([])) != _text(rows):
         problems.append(f"{COLLECTED} is not what the notebooks show: build it again.")
     return problems
 
@@ -54,6 +54,22 @@ def collect(root: Path) -> tuple[list[dict[str, Any]], list[str]]:
             problems += [f"{name}, {problem}" for problem in _problems(notebook, shown)]
             rows += [{**row, "notebook": name} for row in shown]
     return sorted(rows, key=lambda row: (row["claim"], row["notebook"])), problems
+
+
+def _contradictions(rows: Iterable[dict[str, Any]]) -> Iterator[str]:
+    """Name the verdicts that their own values, or another notebook's verdict, contradict."""
+    first: dict[str, dict[str, Any]] = {}
+    for row in rows:
+        try:
+            Verdict(**row)
+        except ClaimError as error:
+            yield f"{row['notebook']}, {error}"
+        other = first.setdefault(row["claim"], row)
+        if other["verdict"] != row["verdict"]:
+            yield (
+                f"{row['claim']}: {other['notebook']} says {other['verdict']!r}, "
+                f"and {row['notebook']} says {row['verdict']!r}."
+            )
 
 
 def _shown(notebook: NotebookNode) -> Iterator[dict[str, Any]]:
@@ -92,4 +108,5 @@ def _argument(call: ast.Call, position: int, name: str) -> ast.expr | None:
 
 
 def _text(rows: list[dict[str, Any]]) -> str:
-    return json.dumps(rows, indent=1, ensure_ascii=False) + "\n"
+    """Give one row a line, so that a diff shows the verdicts that moved."""
+    return "[\n" + ",\n".join(json.dumps(row, ensure_ascii=False) for row in rows) + "\n]\n"
