@@ -213,7 +213,9 @@ runs = pd.read_csv(FOLDER / "peers.csv")[[*which, "kind", *theirs]].merge(
 )
 rules = ["predicted", "allocated", *theirs, "ground_nvml_bytes", "reserved"]
 right = {rule: (runs.cap >= runs[rule]) == (runs.ran == 1) for rule in rules}
-right = pd.DataFrame(right).rename(columns={"ground_nvml_bytes": "nvidia-smi, free run"})
+right = pd.DataFrame(right).rename(
+    columns={"ground_nvml_bytes": "nvidia-smi, free run"}
+)
 by_smi = 100 * right["nvidia-smi, free run"].mean()
 print(f"by nvidia-smi {by_smi:.0f} % are right{beside(guess, by_smi)}")
 print("capped runs:", runs.kind.value_counts().to_dict())
