@@ -8,8 +8,8 @@
 `course/recorded/peers.csv` holds what xMem's authors published (Shi, Pezaros, Elkhatib, Middleware
 2025, arXiv 2510.21048): for each row what NVML saw of a free run, and whether the same loop ran
 again when PyTorch's share of the card was capped at each estimator's figure. Figures only; nothing
-of their code. `fits.csv` beside it keeps our answers: the predicted peak, the emulated one, and whether the
-loop ran under the cap on an emulated card.
+of their code. `fits.csv` beside it keeps our answers: the predicted peak, the emulated one, and
+whether the loop ran under the cap on an emulated card.
 """
 
 from __future__ import annotations
