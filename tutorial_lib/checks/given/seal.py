@@ -19,7 +19,8 @@ from torch.optim import Optimizer
 from tutorial_lib.checks.given.half import RunHalf
 
 EXCHANGED = "exchanged"  # in a result: the first thing that was found to be another
-_SHOWS = {"__repr__", "__str__"}  # how a value is shown decides nothing
+# How a value is shown decides nothing, and torch.Storage follows the default dtype.
+_FREE = {"__repr__", "__str__", "Storage"}
 _WATCHERS = ("setprofile", "settrace", "monitoring")  # of each call, and of what it returns
 
 
@@ -90,12 +91,12 @@ def _is_ours(name: str) -> bool:
 def _functions(names: Mapping[str, Any]) -> dict[str, Any]:
     """Choose what works: the data of others change as they like."""
     works = {n: v for n, v in names.items() if callable(v) or hasattr(type(v), "__get__")}
-    return {name: value for name, value in works.items() if name not in _SHOWS}
+    return {name: value for name, value in works.items() if name not in _FREE}
 
 
 def _inherited(place: Any) -> set[str]:
     bases = getattr(place, "__mro__", ())
-    return {name for base in bases for name in vars(base)} - {*vars(place)} - _SHOWS
+    return {name for base in bases for name in vars(base)} - {*vars(place)} - _FREE
 
 
 def _inside(value: Any) -> Iterator[FunctionType]:

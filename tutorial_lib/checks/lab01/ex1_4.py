@@ -18,7 +18,7 @@ def _cases(draw: Draw) -> Cases:
     recipes: list[tuple[str, dict[str, Any]]] = [("float32", {}), (half, {})]
     recipes += [("float32", {"autocast": True}), (other, {"master_copy": True}), ("float64", {})]
     for weights, switches in recipes:
-        yield {"weights": weights, "optimizers": OPTIMIZERS, **SWITCHED_OFF, **switches}
+        yield {"weights": weights, "optimizers": [*OPTIMIZERS], **SWITCHED_OFF, **switches}
 
 
 def per_parameter(case: Case, side: int = 64) -> int:

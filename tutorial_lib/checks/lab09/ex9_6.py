@@ -19,10 +19,10 @@ def _oracle(case: Case) -> tuple[list[float], Tensor, int]:
     """Train the head alone; give the losses, all weights after it, and how many are not its."""
     vit, batches = given.make_head_training(case)
     body = len(observe.parameter_vector(vit)) - len(observe.parameter_vector(vit.head))
-    return _train_head(vit, batches), observe.parameter_vector(vit), body
+    return _right_losses(vit, batches), observe.parameter_vector(vit), body
 
 
-def _train_head(vit: ViT, batches: list[MicroBatch]) -> list[float]:
+def _right_losses(vit: ViT, batches: list[MicroBatch]) -> list[float]:
     optimizer, losses = AdamW(vit.head.parameters(), lr=0.01), []
     for batch in batches:
         optimizer.zero_grad()
@@ -76,5 +76,5 @@ died_in_update = diagnosis(
             _judge,
         )
     },
-    sits=lambda: {"J": ("", 0, _train_head)},
+    sits=lambda: {"J": ("", 0, _right_losses)},
 )
