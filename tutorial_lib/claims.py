@@ -22,7 +22,7 @@ WORDS = {  # of claims and measurements, then of code and topics
     "holds": f"true as it is said: all that we tried gives its figures, within {CLOSE:.0%}",
     "holds if": "true under a condition, which the sentence names",
     "nearly": f"under one condition all its figures are within {NEAR:.0%}",
-    "partly": "one half is true, another is not",
+    "partly": "some of it is true: a half, or one of its figures",
     "wrong": "false as it is said: nothing that we tried gives one of its figures",
     "built": "a code example or an exercise: it runs here, and its faults are said",
     "shown": "a topic, which claims nothing: a chapter shows it",

@@ -267,7 +267,8 @@ pd.DataFrame(columns).loc[list(ways)].round(1).fillna("")
 # to a segment it is much less: PyTorch stops a recomputation as soon as backward has what it
 # needs, and the last matmul of a segment makes nothing that backward needs. That matmul, the
 # second half of the MLP, is a third of the arithmetic of a block's linear layers. So the shortest
-# segments cost the fewest FLOPs at every depth, and for our GPT $\sqrt n$ loses twice.
+# segments cost the fewest FLOPs at every depth (unless a block ends in dropout, which needs that
+# matmul again), and for our GPT $\sqrt n$ loses twice.
 #
 # **A third holds if all weights train.** A frozen linear layer has no gradient of its weight: its
 # backward is one matmul, and forward is then half of a step. What does that make of LoRA?

@@ -261,8 +261,9 @@ claims.Verdicts(
     ),
     claims.Verdict(
         "E16",
-        "holds if",
-        "Blocks' outputs cost little to keep; their insides undo the saving.",
+        "partly",
+        "Blocks' outputs, which it names, cost little to keep; their insides undo the "
+        "saving.",
         f"peak {peaks['nothing', '']:.0f} % of plain with nothing kept, "
         f"{peaks['block', 'itself']:.0f} % with outputs, {inside:.0f} % with the "
         "inside",

@@ -573,16 +573,17 @@ called |= {
 most = {model: max(grid["saved"].values()) for model, grid in grids.items()}
 predicted = {"how": "predicted", "device": "CUDA kernels", "cell": "grid"}
 claims.Verdicts(
-    claims.Verdict("E06", "partly", "About 40 % is nearly right for float32; 62 % "
-        "needs autocast, eager attention and 8-bit states, and then the batches 4 and "
-        "12 are a little too large for the card.", f"the source's pass "
+    claims.Verdict("E06", "partly", "About 40 % is nearly right for float32; at "
+        "768 pixels 62 % needs autocast, eager attention and 8-bit states, and then "
+        "the batches 4 and 12 are a little too large for the card. (A step with 512 "
+        "pixels was not tried.)", f"the source's pass "
         f"saves {by_source[0]:.0%} and {by_source[1]:.0%}, a step up to "
         f"{most['sd21-unet']:.0f} %; largest on an emulated A100: {min(eager)} and "
         f"{max(eager)}", tried={**sd, "saved by the call": called}, **predicted),
     claims.Verdict("E07", "holds if", "68 % is right for eager attention and 8-bit "
         "states. With fused attention and PyTorch's AdamW it is far less, and batch 4 "
-        "needs no checkpointing.", f"a step saves {min(sdxl['saved'].values()):.0f} to "
-        f"{most['sdxl-unet']:.0f} %", tried=sdxl, **predicted),
+        "needs no checkpointing under autocast.",
+        f"a step saves {min(sdxl['saved'].values()):.0f} to {most['sdxl-unet']:.0f} %", tried=sdxl, **predicted),
     claims.Verdict("E10", "built", "A latent diffusion trainer with a frozen encoder "
         "in the step and a checkpointed U-Net is the same training, learns, and takes "
         "less memory.", f"{in_mib.peak.iloc[0]:.1f} MiB, with both techniques "

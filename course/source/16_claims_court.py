@@ -58,7 +58,7 @@ asked[["question", "answer", "claim"]].join(mine.fillna(""))
 # under many conditions: kernels, precisions, optimizers, ways to checkpoint, and those of the
 # source itself. Then the values decide the word, not the author: a chapter whose word is another
 # one than its values allow does not build. Figures that stand in one sentence of a source must be
-# given together, by one condition.
+# given together, by one condition. A batch that fits is a lower bound: it fits if ours is larger.
 
 # %% id="words"
 pd.Series(claims.WORDS, name="means").to_frame()
