@@ -504,8 +504,9 @@ claims.Verdicts(
     claims.Verdict("A12", "partly", "Without checkpointing no kernel and no precision "
         "gets by with 40 GB of activations; checkpointed, 12 and 32 GB are right with "
         "everything in bfloat16 and 8-bit states; both together do not take 22 GB.",
-        f"least activations {smallest:.0f} GB, {one_kernel:.0f} GB with GELU in one kernel; checkpointed {kept:.1f} of "
-        f"{peak:.1f} GB; both " + " to ".join(f"{b:.1f}" for b in (fewest, most)) + " GB",
+        f"least activations {smallest:.0f} GB, {one_kernel:.0f} GB with GELU in one "
+        f"kernel; checkpointed {kept:.1f} of {peak:.1f} GB; both {fewest:.1f} to "
+        f"{most:.1f} GB",
         cell="xl-table", tried=tried, **predicted_here),
     claims.Verdict("A13", "partly", "Each figure is near the truth with 8-bit states, "
         "and not under one condition: 24 GB needs eager attention, 8 GB the fused "

@@ -583,7 +583,8 @@ claims.Verdicts(
     claims.Verdict("E07", "holds if", "68 % is right for eager attention and 8-bit "
         "states. With fused attention and PyTorch's AdamW it is far less, and batch 4 "
         "needs no checkpointing under autocast.",
-        f"a step saves {min(sdxl['saved'].values()):.0f} to {most['sdxl-unet']:.0f} %", tried=sdxl, **predicted),
+        f"a step saves {min(sdxl['saved'].values()):.0f} to {most['sdxl-unet']:.0f} %",
+        tried=sdxl, **predicted),
     claims.Verdict("E10", "built", "A latent diffusion trainer with a frozen encoder "
         "in the step and a checkpointed U-Net is the same training, learns, and takes "
         "less memory.", f"{in_mib.peak.iloc[0]:.1f} MiB, with both techniques "
