@@ -3,8 +3,6 @@
 Needs a C compiler and `nm`. NVIDIA's headers come with PyTorch's own wheels.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import os

@@ -8,8 +8,6 @@ Source:
     those.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import difflib
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Environments whose PyTorch was built for CUDA: find one."""
 
-from __future__ import annotations
-
 import hashlib
 import importlib.util
 import json

@@ -1,7 +1,5 @@
 """Programs on an emulated card: run one, and collect what PyTorch's allocator says of it."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Generated functions that stand for those which PyTorch's libraries import of CUDA."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 from collections.abc import Iterable, Sequence

@@ -1,7 +1,5 @@
 """A bench: the processes of one machine that fork sessions and judges, for one lab."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import secrets

@@ -1,7 +1,5 @@
 """Judging on a Dask cluster: a bench in each of its workers, a task for each submission."""
 
-from __future__ import annotations
-
 import contextlib
 import threading
 from collections.abc import Iterator, Sequence

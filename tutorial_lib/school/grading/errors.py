@@ -1,7 +1,5 @@
 """The two errors of grading: a request that cannot be met, and a submission that cannot be read."""
 
-from __future__ import annotations
-
 
 class GradingError(ValueError):
     """A class cannot be graded as asked: says what came, what was needed and what to try."""

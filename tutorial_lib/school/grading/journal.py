@@ -1,7 +1,5 @@
 """Results that outlive their run: of one that was stopped, and of an older report."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import json

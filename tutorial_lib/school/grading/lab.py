@@ -1,7 +1,5 @@
 """The pristine lab: the only source of checks, points, set-up and stored outputs."""
 
-from __future__ import annotations
-
 import difflib
 import json
 import re

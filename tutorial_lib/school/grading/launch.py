@@ -4,8 +4,6 @@ Grader and server speak JSON over a socket: an order and what is ready; then, fo
 arguments, with a pipe that it holds open while it lives, and its number.
 """
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import json

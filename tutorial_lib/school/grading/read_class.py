@@ -1,7 +1,5 @@
 """First two steps of grading: read the files of a class, and find the answers in each."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """Requests to grade: sensible limits, a machine with the tools, and its number of workers."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 from importlib.util import find_spec

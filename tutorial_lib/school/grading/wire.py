@@ -15,8 +15,6 @@ every object is a tag (`dict`, `tensor` or `opaque`), followed by the bytes of i
 | N | session, judge | nothing: this machine cannot hold the memory exam |
 """
 
-from __future__ import annotations
-
 import json
 import math
 import struct

@@ -4,8 +4,6 @@ It never runs a line of a student's code itself, and knows neither the solution 
 answer: what it holds in memory, all its forks inherit.
 """
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import json

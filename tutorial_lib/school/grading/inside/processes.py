@@ -1,7 +1,5 @@
 """Processes of a student's code: their time and memory, from outside and inside; ending them."""
 
-from __future__ import annotations
-
 import contextlib
 import mmap
 import os

@@ -4,8 +4,6 @@ These are what Python, torch and the labs need. All others are refused, those to
 will get in the future.
 """
 
-from __future__ import annotations
-
 import errno
 import functools
 import os

@@ -4,8 +4,6 @@ Nothing of this library but the grader's own files may be imported above: what t
 memory, the process of every answer inherits.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from tutorial_lib.school.grading.inside import view

@@ -1,7 +1,5 @@
 """One submission's session: answers the judge's requests by runs in fresh, shut-in processes."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -5,8 +5,6 @@ run, before the fork server imports any check. So what it leaves out is neither 
 answer to read nor anywhere in its process's memory.
 """
 
-from __future__ import annotations
-
 import importlib
 import os
 import shutil

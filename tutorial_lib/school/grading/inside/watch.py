@@ -4,8 +4,6 @@ CPU time decides, so that other programs on the machine cost nobody points. The 
 behind it, and generous: code that sleeps or waits for ever uses no CPU time.
 """
 
-from __future__ import annotations
-
 import operator
 import os
 import select

@@ -5,8 +5,6 @@ need of the set-up, one cell of remote functions for each answer cell, and the c
 their stored outputs, untouched. No line of a submission is in it.
 """
 
-from __future__ import annotations
-
 import ast
 import contextlib
 import json

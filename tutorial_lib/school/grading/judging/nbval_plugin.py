@@ -1,7 +1,5 @@
 """A pytest plugin for the judge: one JSON line per notebook cell, and no waiting for the dead."""
 
-from __future__ import annotations
-
 import json
 import sys
 import time

@@ -1,7 +1,5 @@
 """Remote functions, which the judge's notebook holds in place of a student's."""
 
-from __future__ import annotations
-
 import functools
 import gc
 import json

@@ -1,7 +1,5 @@
 """Rows of a class, and its score sheets: the instructor's own, and those for Canvas and Moodle."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass

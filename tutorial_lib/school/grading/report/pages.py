@@ -1,7 +1,5 @@
 """Pages of a report: one a submission, one an exercise with all answers, one for the class."""
 
-from __future__ import annotations
-
 import base64
 import functools
 import hashlib

@@ -1,7 +1,5 @@
 """Roster of a class: students by name, folder, id or e-mail, and whose a submission is."""
 
-from __future__ import annotations
-
 import itertools
 import re
 import unicodedata

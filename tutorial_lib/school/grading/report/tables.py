@@ -1,7 +1,5 @@
 """CSV files that instructors write by hand, export, or open."""
 
-from __future__ import annotations
-
 import csv
 import io
 import re

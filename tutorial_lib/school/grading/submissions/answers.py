@@ -1,10 +1,8 @@
 """Answers of a submission, and the steps by which a student's process runs them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NotRequired, TypedDict
+from typing import Any, NotRequired, Self, TypedDict
 
 from tutorial_lib.school.grading.lab import Lab
 
@@ -33,7 +31,7 @@ class Answers:
     cuts: dict[str, list[str]] = field(default_factory=dict)  # what of the `student_steps` is run
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Answers:
+    def from_json(cls, data: Mapping[str, Any]) -> Self:
         """Make answers from what `dataclasses.asdict` gave, and JSON gave back."""
         parts = {name: [Part(**part) for part in some] for name, some in data["parts"].items()}
         return cls(**{**data, "parts": parts})

@@ -1,7 +1,5 @@
 """Cells of a notebook file, read leniently: any nbformat, any editor, any damage to one cell."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """The folder of a class: submissions by name, and their bytes, whatever they are."""
 
-from __future__ import annotations
-
 import os
 import stat
 from collections.abc import Sequence

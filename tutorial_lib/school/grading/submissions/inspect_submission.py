@@ -4,8 +4,6 @@ Parsing hostile text can end the process that does it, so this runs in `reader`'
 imports nothing but a few small modules, so that it starts in a few hundredths of a second.
 """
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Matches of a submission's cells, written by anybody, with the exercises."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

@@ -6,8 +6,6 @@ time. It reads the lab and the file from its standard input, and writes the answ
 they are inspected and once more behind it. If it ends in between, the first line is judged.
 """
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import gc

@@ -4,8 +4,6 @@ An honest answer may be among the findings, and no list of tricks is complete. P
 can end the process, so this runs in one that can be thrown away (`look`).
 """
 
-from __future__ import annotations
-
 import ast
 import re
 import sys

@@ -5,8 +5,6 @@ is repeated for every check of every submission: only the statements whose names
 those use.
 """
 
-from __future__ import annotations
-
 import ast
 import re
 import symtable
