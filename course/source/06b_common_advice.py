@@ -546,8 +546,8 @@ claims.Verdicts(
     claims.Verdict(
         "D10",
         "holds if",
-        "Coarser segments keep fewer boundaries and a larger inside; they recompute more "
-        "where early stop spares each segment's last matmul.",
+        "Coarser segments keep fewer boundaries and a larger inside; they recompute "
+        "more where early stop spares each segment's last matmul.",
         f"{units[8]} units at 8 and {units[32]} at 32; every block "
         f"+{price['per-block']:.0f} %, every 2 +{price['every-2']:.0f} %",
         "counted",
@@ -556,8 +556,8 @@ claims.Verdicts(
     claims.Verdict(
         "A04",
         "holds if",
-        "It depends on model, batch and kernel: with one sample a step few models lie in "
-        "that range.",
+        "It depends on model, batch and kernel: with one sample a step few models lie "
+        "in that range.",
         f"{in_range.sum()} of {len(pairs)}, {shares.min():.0%} to {shares.max():.0%}",
         "predicted",
         "pairs-share",
