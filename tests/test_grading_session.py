@@ -630,7 +630,12 @@ def test_what_ran_out_of_time_is_told_from_other_failures(course):
 
 
 def test_settings_of_an_answer_are_not_those_of_its_check(course):
-    source = "import torch\ntorch.set_default_dtype(torch.float64)\ntorch.set_grad_enabled(False)\n"
+    source = """import logging, torch
+torch.set_default_dtype(torch.float64)
+torch.set_grad_enabled(False)
+logging.captureWarnings(True)
+torch.compile(torch.nn.Linear(2, 2), backend="eager")(torch.ones(2))
+"""
     course.session(area=source + toy.AREA)
     assert [course.area(), course.doubled(), course.slope()] == ["", "", ""]
 

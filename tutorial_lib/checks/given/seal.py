@@ -20,7 +20,7 @@ from tutorial_lib.checks.given.half import RunHalf
 
 EXCHANGED = "exchanged"  # in a result: the first thing that was found to be another
 # How a value is shown decides nothing, and torch.Storage follows the default dtype.
-_FREE = {"__repr__", "__str__", "Storage"}
+_FREE = {"__repr__", "__str__", "showwarning", "Storage"}
 _WATCHERS = ("setprofile", "settrace", "monitoring")  # of each call, and of what it returns
 
 

@@ -12,6 +12,7 @@ import importlib
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import Tensor
 
 # torch/_prims_common/__init__.py: the memory format that a kernel chooses for its result.
@@ -87,5 +88,9 @@ def policy_of(context: Any) -> Callable[..., Any] | None:
 
 
 def import_compiler() -> None:
-    """Import Dynamo now, which takes a second: else an optimizer's first step does."""
+    """Import Dynamo now, which takes a second, and compile once: else an answer's first step does.
+
+    Both change functions of PyTorch's own, `torch.manual_seed` and `nn.Module.__init__`.
+    """
     importlib.import_module("torch._dynamo")
+    torch.compile(torch.nn.Identity(), backend="eager")(torch.ones(1))
