@@ -1,4 +1,4 @@
-"""Chapters 13 and 13b: bytes against formulas and PyTorch's trackers; launchers; timetables."""
+"""Chapters 13, 13b and 13c: bytes against formulas and PyTorch's trackers; launchers; timetables."""
 
 import gc
 import itertools
@@ -20,8 +20,12 @@ from tutorial_lib.instruments.ranks import processes
 from tutorial_lib.instruments.recorded import run
 
 COURSE = Path(__file__).resolve().parent.parent / "course"
-WAYS = ("imports", "model", "no-sync", "measured", "training-step", "ways-ddp", "zero-picture",
-        "ways-zero", "tensor-plan", "tensor-parallel")  # fmt: skip
+DIVIDED = {
+    "13_many_devices": ("imports", "model", "no-sync", "measured", "training-step", "ways-ddp",
+                        "zero-picture", "ways-zero", "zero-formula"),
+    "13b_divide_the_model": ("imports", "model", "measured", "alone", "tensor-plan",
+                             "tensor-parallel", "tensor-formula"),
+}  # fmt: skip
 
 
 def run_cells(notebook, cells, names):
@@ -33,11 +37,8 @@ def run_cells(notebook, cells, names):
 
 
 @pytest.fixture(scope="module")
-def chapter():
-    names = {}
-    run_cells("13_many_devices", WAYS, names)
-    names["alone"] = names["measured"](names["one_process"])
-    return run_cells("13_many_devices", ("zero-formula", "tensor-formula"), names)
+def chapters():
+    return {name: run_cells(name, cells, {"N": 4}) for name, cells in DIVIDED.items()}
 
 
 @pytest.mark.parametrize(
@@ -49,10 +50,11 @@ def chapter():
         ("TP + sequence", "tensor_parallel", True),
     ],
 )
-def test_one_of_four_is_what_the_formula_and_pytorchs_tracker_say(chapter, name, way, argument):
+def test_one_of_four_is_what_the_formula_and_pytorchs_tracker_say(chapters, name, way, argument):
     from torch.distributed._tools.fsdp2_mem_tracker import FSDPMemTracker
     from torch.distributed._tools.mem_tracker import MemTracker
 
+    chapter = chapters["13_many_devices" if way == "fsdp" else "13b_divide_the_model"]
     with ranks.pretend(4):
         step, model, optimizer = getattr(chapter, way)(argument)
         report = memory.measure(step, model=model, optimizer=optimizer, warmup=2)
@@ -76,8 +78,8 @@ def test_one_of_four_is_what_the_formula_and_pytorchs_tracker_say(chapter, name,
 
 @pytest.fixture(scope="module")
 def companion():
-    cells = ("imports", "torchrun", "launcher", "orders", "clock")
-    return run_cells("13b_launchers_and_schedules", cells, {})
+    launchers = run_cells("13c_launchers", ("imports", "torchrun", "launcher"), {})
+    return run_cells("13b_divide_the_model", ("imports", "orders", "clock"), vars(launchers))
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="Accelerate forks on Linux alone")

@@ -1,14 +1,14 @@
 # %% [markdown] id="title"
 # # Many devices
 #
-# So far one device held everything. With several you can divide the batch, the layers, the inside
-# of a layer, or only the bytes. Each way divides some of the memory and leaves the rest whole on
-# every device.
+# So far one device held everything. With several you can divide the batch, or only the bytes. (The
+# companion 13b divides the layers, and the inside of a layer.) Each way divides some of the memory
+# and leaves the rest whole on every device.
 #
-# In this chapter you train one small GPT in six ways on real processes. One meter counts what each
+# In this chapter you train one small GPT in five ways on real processes. One meter counts what each
 # process holds and sends. At the end, models that fit on no laptop are predicted for eight GPUs.
 #
-# **Budget:** 60 minutes, 3 GiB of memory, no GPU needed.
+# **Budget:** 55 minutes, 3 GiB of memory, no GPU needed.
 
 # %% id="imports"
 import os
@@ -20,12 +20,9 @@ import pandas as pd
 import torch
 import torch.distributed as dist
 from IPython.display import display
-from torch import nn
-from torch.distributed import pipelining
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.optim import ZeroRedundancyOptimizer
-from torch.distributed.tensor import Replicate, Shard, parallel
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import AdamW
@@ -55,7 +52,7 @@ os.environ["OMP_NUM_THREADS"] = "1"  # the processes that we start share a few c
 # gives each rank the sum. A *backend* sends the bytes: nccl between GPUs, gloo between CPUs.
 #
 # `ranks.start` starts the processes, and `run` sends them a function of this notebook.
-# (The companion 13b shows how `torchrun` and Accelerate do it.)
+# (The companion 13c shows how `torchrun` and Accelerate do it.)
 
 # %% id="start-two"
 two = ranks.start(2)
@@ -185,7 +182,7 @@ def one_process(num_parts=1, num_lines=8):
 
 def ddp(num_parts=1, recomputed=False, **choices):
     gpt = make_gpt(recomputed)
-    # .grad is a view, a part of the bucket: a copy costs one more P (companion 13b)
+    # .grad is a view, a part of the bucket: a copy costs one more P (companion 13c)
     model = DistributedDataParallel(gpt, gradient_as_bucket_view=True)
     return training_step(model, my_lines(), num_parts, **choices)
 
@@ -253,16 +250,18 @@ for title, states in (("DDP", whole), ("ZeRO stage 3, between steps", own)):
 # %% id="guess-zero"
 guess = None
 
-
 # %% id="ways-zero"
 divided = partial(ZeroRedundancyOptimizer, optimizer_class=AdamW, foreach=False)
 zero_1 = partial(ddp, make_optimizer=divided)
 
 
-def fsdp(twice):
-    model, mesh = make_gpt(), init_device_mesh("cpu", (dist.get_world_size(),))
+def fsdp(twice, recomputed=False, **choices):
+    model, mesh = (
+        make_gpt(recomputed),
+        init_device_mesh("cpu", (dist.get_world_size(),)),
+    )
     for module in (*model.blocks, model):  # the last call takes what no block has
-        fully_shard(module, mesh=mesh, reshard_after_forward=twice)
+        fully_shard(module, mesh=mesh, reshard_after_forward=twice, **choices)
     return training_step(model, my_lines())
 
 
@@ -313,246 +312,83 @@ show(ways)
 # - **FSDP2 with kept weights saves less at the peak than between steps**, because at the peak all
 #   weights are gathered.
 #
-# FSDP2 also has a `no_sync`, `set_requires_gradient_sync(False)`. Under DDP it costs nothing. Here
-# it leaves out the reduce-scatter. What does the first of two micro-batches leave on a rank?
+# ## FSDP2 with checkpointing and 16 bits
+#
+# ```text
+# for block in blocks:    checkpoint(block)     what backward runs again
+#                         block.compile()       one graph a block
+#                         fully_shard(block)    gathers before, frees after
+# model:                  fully_shard(model)    what is in no block
+# ```
+#
+# This is torchtitan's order: checkpoint, compile, shard. The first and the last both act in
+# backward: recomputing a block needs its weights, which stage 3 has dropped. A block without
+# checkpointing is gathered twice in a step, for forward and for backward.
+#
+# **Predict.** How often is a block gathered when it is checkpointed, too?
+
+# %% id="guess-gathers"
+guess = None
+
+# %% id="fsdp-levers"
+IN_BF16 = MixedPrecisionPolicy(torch.bfloat16, reduce_dtype=torch.float32)
+seen["ZeRO 3 + checkpoint"] = of_four(fsdp, True, True)
+seen["ZeRO 3 + checkpoint, bf16"] = of_four(
+    partial(fsdp, mp_policy=IN_BF16), True, True
+)
+table = {}
+for name in ("ZeRO 3", "ZeRO 3 + checkpoint", "ZeRO 3 + checkpoint, bf16"):
+    report, traffic = seen[name].report, seen[name].traffic
+    gathers = len(traffic.sizes("all_gather")) / 9  # eight blocks and the rest
+    found = (report.baseline_bytes, report.peak_bytes, traffic.ring_bytes(N))
+    table[name] = [gathers, *(round(size / P, 2) for size in found)]
+gathers = table["ZeRO 3 + checkpoint"][0]
+print(f"gathers of a block, checkpointed: {gathers:g}{beside(guess, gathers)}")
+heads = ("gathers", "between steps, P", "peak, P", "sent, P")
+pd.DataFrame.from_dict(table, orient="index", columns=heads)
+
+# %% [markdown] id="fsdp-levers-read"
+# - **Backward gathers a block once**, recomputes it, differentiates it, and drops its weights. So
+#   checkpointing sends nothing more.
+# - **`MixedPrecisionPolicy` gathers and computes in bfloat16.** The divided weights, the states and
+#   here the sums of gradients stay in float32. Gathers send half the bytes.
+#
+# ## FSDP2 with accumulation
+#
+# FSDP2's `no_sync` is `set_requires_gradient_sync(False)`. Under DDP leaving out an exchange costs
+# no memory. Here it leaves out the reduce-scatter, after which a rank keeps only its N-th of the
+# gradient. The next cell accumulates two micro-batches: with that exchange in each of them, or in
+# the last alone.
 
 
 # %% id="fsdp-accumulation"
-def left_behind(sync):
-    _, model, _ = fsdp(True)
-    model.set_requires_gradient_sync(sync)
-    part = my_lines()[:1]
-    with memory.watch() as report:
-        loss_of(model(part), part).backward()
-    return report.leaked_bytes / P
-
-
-for sync in (True, False):
-    print(f"sync={sync!s:<6} {four.run(left_behind, sync)[0]:.2f} P")
-
-# %% [markdown] id="pipeline-text"
-# A whole gradient on each rank, in place of an N-th. So where gradients are large, accumulate under
-# FSDP *with* the reduce-scatter in each micro-batch, and pay with what it sends.
-#
-# ## Pipeline parallelism: divide the layers
-#
-# ```text
-# micro-batches      rank 0         rank 1         rank 2         rank 3
-#  3, 2, 1, 0 ──► blocks 0, 1 ─► blocks 2, 3 ─► blocks 4, 5 ─► blocks 6, 7 ──► loss
-#                      ◄──────────────◄──────────────◄─────── gradients
-# ```
-#
-# Boundaries travel from rank to rank, and their gradients back. The batch is cut into
-# micro-batches, so that all ranks have work at the same time.
-#
-# A **schedule** says which rank does what next. GPipe runs all micro-batches forward, then all
-# backward. 1F1B starts a backward as soon as it can, and then alternates. The interleaved schedule
-# gives each rank two shorter stages, here one block each. (13b draws all three as timetables.)
-#
-# A micro-batch is **in flight** on a rank between its forward and its backward there. Its
-# activations wait that long.
-#
-# **Predict.** Four ranks, eight micro-batches. With GPipe, eight are in flight everywhere. How many
-# are in flight on rank 0 with 1F1B?
-
-# %% id="guess-flight"
-guess = None
-
-
-# %% id="part"
-class Embedding(nn.Module):
-    def __init__(self, gpt):
-        super().__init__()
-        self.tokens, self.positions = gpt.token_embedding, gpt.position_embedding
-
-    def forward(self, tokens):
-        return self.tokens(tokens) + self.positions.weight
-
-
-def make_part(number, num_stages, recomputed):
-    gpt, length = make_gpt(recomputed), 8 // num_stages
-    layers = [*gpt.blocks[number * length : (number + 1) * length]]
-    if number == 0:
-        layers.insert(0, Embedding(gpt))
-    if number == num_stages - 1:
-        layers += [gpt.norm, gpt.head]
-    return nn.Sequential(*layers)
-
-
-# %% id="pipeline"
-def pipeline(schedule, stages_a_rank, recomputed, flights):
-    rank, size, stages = dist.get_rank(), dist.get_world_size(), []
-
-    def count_flights(*_):  # after a forward: that one, and those kept for backward
-        flights.append(1 + sum(len(stage.fwd_cache) for stage in stages))
-
-    for number in range(rank, size * stages_a_rank, size):
-        part = make_part(number, size * stages_a_rank, recomputed)
-        part.register_forward_hook(count_flights)
-        place = number, size * stages_a_rank, torch.device("cpu")
-        stages.append(pipelining.PipelineStage(part, *place))
-    runner = schedule(stages if stages_a_rank > 1 else stages[0], 8, loss_fn=loss_of)
-    return runner, nn.ModuleList(stage.submod for stage in stages)
-
-
-# %% id="measured-pipeline"
-def pipeline_step(*args):
-    runner, model = pipeline(*args)
-    rank, optimizer = dist.get_rank(), adamw(model.parameters())
-    first = [lines] if rank == 0 else []
-    target = lines if rank == dist.get_world_size() - 1 else None
+def accumulating(sync):
+    _, model, optimizer = fsdp(True, recomputed=True)
 
     def step():
         optimizer.zero_grad()
-        losses = []  # stays empty on other ranks than the last
-        runner.step(*first, target=target, losses=losses)
+        for part, is_last in zip(my_lines().chunk(2), (False, True), strict=True):
+            model.set_requires_gradient_sync(sync or is_last)
+            loss = loss_of(model(part), part) / 2
+            loss.backward()
         optimizer.step()
-        return sum(loss.item() for loss in losses) / 8
+        return loss.item()
 
     return step, model, optimizer
 
 
-def measured_pipeline(*args):
-    flights = []
-    return measured(pipeline_step, *args, flights), max(flights)
+table = {}
+for title, sync in (("exchanged in each", True), ("in the last alone", False)):
+    report, _, traffic = of_four(accumulating, sync)
+    table[title] = [report.peak_bytes / P, traffic.ring_bytes(N) / P]
+pd.DataFrame.from_dict(table, orient="index", columns=("peak, P", "sent, P")).round(2)
 
-
-# %% id="pipeline-table"
-SCHEDULES = {"GPipe": (pipelining.ScheduleGPipe, 1),
-             "1F1B": (pipelining.Schedule1F1B, 1),
-             "interleaved": (pipelining.ScheduleInterleaved1F1B, 2)}  # fmt: skip
-runs, table = {}, {}
-
-
-def by_rank(sizes):
-    return ", ".join(f"{size / P:.2f}" for size in sizes)
-
-
-for name, schedule in SCHEDULES.items():
-    for recomputed in (False, True):
-        runs[name, recomputed] = four.run(measured_pipeline, *schedule, recomputed)
-    kept, frugal = ([one.report for one, _ in runs[name, way]] for way in (False, True))
-    table[name] = {
-        "in flight": ", ".join(str(flight) for _, flight in runs[name, False]),
-        "activations, P": by_rank(report.at_peak["activations"] for report in kept),
-        "peak, P": by_rank(report.peak_bytes for report in kept),
-        "peak, checkpointed": by_rank(report.peak_bytes for report in frugal),
-    }
-flight = runs["1F1B", False][0][1]
-print(f"1F1B, rank 0: {flight}{beside(guess, flight)}")
-pd.DataFrame(table).T.rename_axis(columns="on ranks 0 to 3")
-
-# %% [markdown] id="pipeline-read"
-# - **GPipe** divides the layers only: a quarter of the layers times the whole batch.
-# - **1F1B** has at most as many micro-batches in flight as there are stages from this one to the
-#   last. More micro-batches do not change that.
-# - **Interleaved** holds more than 1F1B. It is used because its ranks wait less.
-# - **With checkpointing** of each block, only boundaries wait. Then the three schedules hardly
-#   differ.
-#
-# ## Tensor parallelism: divide the inside of a layer
-#
-# ```text
-#                   columns of up        rows of down
-# rank 0: x whole ─► first quarter  ─► GELU ─► first quarter  ─┐
-# rank 1: x whole ─► second quarter ─► GELU ─► second quarter ─┼─ all-reduce ─► y whole
-# ...                                                         ─┘
-# ```
-#
-# Each rank has a quarter of every large matrix. The first matrix of a pair is cut by columns, so
-# each rank computes some heads of attention, or some columns of the MLP. The second is cut by rows
-# and takes those as they are. An all-reduce adds the partial results.
-#
-# **Sequence parallelism** goes with it: outside the pairs (norms, residual sums) each rank has a
-# quarter of the tokens. The all-reduce becomes a gather before the pair and a reduce-scatter after
-# it.
-#
-# `parallelize_module` divides layers by their names. The rows of `qkv` are all queries, then all
-# keys, then all values. We first put them in the order of the ranks, since each rank needs the
-# three of its own heads.
-#
-# **The formula.** Chapter 01 counted 16 units of activations a block. Which are divided by N?
-#
-# | tensors of a block | units | tensor parallelism | with sequence |
-# |---|---|---|---|
-# | queries, keys, values, attention's result | 4 | divided | divided |
-# | the wide tensor before and after GELU | 8 | divided | divided |
-# | the inputs of both norms | 2 | whole | divided |
-# | the gathered inputs of both pairs | 2 | whole | whole |
-#
-# With sequence parallelism the last norm's input is divided too. Weights, gradients and states are
-# divided where they belong to a block's matrices; with sequence parallelism, the output matrix's
-# too. Each pair makes an all-reduce in forward and one in backward: 8 units a block, times
-# $(N-1)/N$. Sequence parallelism sends five more at the two ends.
-#
-# **Predict.** Tensor parallelism alone, four ranks, all eight lines on each. A rank holds what
-# percentage of one process's activations?
-
-# %% id="guess-tensor"
-guess = None
-
-# %% id="tensor-plan"
-by_columns, by_rows = parallel.ColwiseParallel, parallel.RowwiseParallel
-PAIRS = {"attention.qkv": by_columns(), "attention.out": by_rows(),
-         "mlp.up": by_columns(), "mlp.down": by_rows()}  # fmt: skip
-ALL_TOKENS, OWN_TOKENS = Replicate(), Shard(1)  # of (batch, sequence, width)
-gather = parallel.PrepareModuleInput(
-    input_layouts=OWN_TOKENS, desired_input_layouts=ALL_TOKENS
-)
-scatter = by_rows(output_layouts=OWN_TOKENS)
-norm = parallel.SequenceParallel(use_local_output=True)
-SEQUENCE = {"norm_1": norm, "attention": gather, "attention.out": scatter,
-            "norm_2": norm, "mlp": gather, "mlp.down": scatter}  # fmt: skip
-begin = parallel.PrepareModuleInput(
-    input_layouts=ALL_TOKENS, desired_input_layouts=OWN_TOKENS, use_local_output=True
-)
-end = by_columns(input_layouts=OWN_TOKENS, output_layouts=ALL_TOKENS)
-OUTSIDE = {"blocks.0": begin, "norm": norm, "head": end}
-
-
-# %% id="tensor-parallel"
-def tensor_parallel(sequence=False):
-    model, size = make_gpt(), dist.get_world_size()
-    mesh = init_device_mesh("cpu", (size,))
-    for block in model.blocks:
-        for parameter in block.attention.qkv.parameters():
-            by_rank = parameter.data.unflatten(0, (3, size, -1)).transpose(0, 1)
-            parameter.data = by_rank.flatten(0, 2).contiguous()
-        block.attention.num_heads //= size
-        plan = PAIRS | (SEQUENCE if sequence else {})
-        parallel.parallelize_module(block, mesh, plan)
-    if sequence:
-        parallel.parallelize_module(model, mesh, OUTSIDE)
-    return training_step(model, lines)
-
-
-# %% id="tensor-formula"
-unit = lines.numel() * 128 * 4 / P  # (batch, sequence, width), float32
-in_blocks, output = 8 * 12 * 128**2 * 4 / P, 256 * 128 * 4 / P  # matrices
-
-
-def tensor_formula(matrices, divided_units, sent_units):
-    own = 1 - matrices * passed  # weights of a rank
-    peak = alone.report.peak_bytes / P - 3 * (1 - own) - divided_units * unit * passed
-    return 4 * own, peak, sent_units * unit * passed
-
-
-formula["TP"] = tensor_formula(in_blocks, 8 * 12, 8 * 8)
-formula["TP + sequence"] = tensor_formula(in_blocks + output, 8 * 14 + 1, 8 * 8 + 5)
-
-# %% id="tensor-table"
-tensor_ways = {"TP": False, "TP + sequence": True}
-for name, sequence in tensor_ways.items():
-    seen[name] = of_four(tensor_parallel, sequence)
-    loss_differs_by = abs(seen[name].loss - alone.loss)
-    print(f"{name:<14} same loss as one process: {loss_differs_by < 1e-4}")
-own, whole = (one.report.at_peak["activations"] for one in (seen["TP"], alone))
-print(f"TP: {own / whole:.0%} of the activations{beside(guess, 100 * own / whole)}")
-show(tensor_ways)
-
-# %% [markdown] id="tensor-read"
-# The ranks send activations, which grow with the batch, and each layer waits for them. So tensor
-# parallelism stays inside one machine with fast links.
+# %% [markdown] id="fsdp-accumulation-read"
+# In the second row each rank keeps whole gradients until the last micro-batch. With 26 billion
+# weights on 16 GPUs that was about 52 GB a rank in place of 3.25 GB, says
+# [TorchTNT's pull request 1057](https://github.com/meta-pytorch/tnt/pull/1057). So where gradients
+# are large, **accumulate under FSDP2 with the reduce-scatter in each micro-batch**, and pay with
+# what it sends.
 #
 # ## What does each lever touch?
 #
@@ -574,9 +410,6 @@ BF16 = partial(torch.autocast, "cpu", torch.bfloat16)
 seen["DDP + checkpoint"] = of_four(partial(ddp, recomputed=True))
 seen["DDP + offload"] = of_four(partial(ddp, context=HOST))
 seen["DDP + bf16 autocast"] = of_four(partial(ddp, context=BF16))
-for rank in (0, 3):
-    seen[f"1F1B, rank {rank}"] = runs["1F1B", False][rank][0]
-    seen[f"1F1B + checkpoint, rank {rank}"] = runs["1F1B", True][rank][0]
 four.stop()
 rows = {"one process": alone, **seen}
 ledgers = {name: one.report.at_peak for name, one in rows.items()}
@@ -587,22 +420,14 @@ display(table.round(2))
 plots.ledger_bars(ledgers, title="What one rank holds at its peak")
 
 # %% id="verdicts"
-kept, frugal = (ledgers[f"1F1B{way}, rank 0"] for way in ("", " + checkpoint"))
-waiting = f"{kept['activations'] / P:.2f} P, checkpointed "
-waiting += f"{frugal['activations'] / P:.2f} P"
 peaks = {name: f"{one.report.peak_bytes / P:.1f}" for name, one in rows.items()}
 claims.Verdicts(
     claims.Verdict(
-        "C12", "shown", "Checkpointing works inside pipeline stages; then boundaries "
-        "alone wait for the micro-batches in flight.",
-        f"1F1B, rank 0: activations {waiting}; {flight} of 8 micro-batches in flight",
-        "counted", "pipeline-table"),
-    claims.Verdict(
         "C20", "shown", "No lever does it all: ranks divide weights, gradients and "
         "states, and checkpointing, offload and 16 bits cut activations.",
-        f"peaks in P: DDP {peaks['DDP']}, ZeRO 3 {peaks['ZeRO 3']}, TP {peaks['TP']}, "
-        f"1F1B {peaks['1F1B, rank 0']}, DDP with checkpointing "
-        f"{peaks['DDP + checkpoint']}, offload {peaks['DDP + offload']}, autocast "
+        f"peaks in P: DDP {peaks['DDP']}, ZeRO 3 {peaks['ZeRO 3']}, both with "
+        f"checkpointing {peaks['DDP + checkpoint']} and {peaks['ZeRO 3 + checkpoint']}; "
+        f"DDP with offload {peaks['DDP + offload']}, with autocast "
         f"{peaks['DDP + bf16 autocast']}", "counted", "all-rows"),
     claims.Verdict(
         "D09", "holds", "With no_sync DDP sends each bucket of gradients once an "
@@ -627,8 +452,9 @@ claims.Verdicts(
 # | offload | all | none: they are on the host | the bus |
 # | 16-bit autocast | all, and 16-bit weights | down to half | precision |
 #
-# The last three work inside each rank, so they combine with the others: here with DDP, and
-# checkpointing with a pipeline.
+# The last three work inside each rank, so they combine with the others: here with DDP and stage 3,
+# in 13b checkpointing with a pipeline. 13b measures the rows from *pipeline* to *with sequence*,
+# and says what context parallelism and zero-bubble schedules add.
 #
 # ## What about models that fit on no laptop?
 #
@@ -671,10 +497,9 @@ plots.ledger_bars(ledgers, title=title, cards_gib=(24, 80), predicted=[*ledgers]
 # ## What you can now do
 #
 # - Start ranks and count what they send.
-# - Say from a formula what a rank holds under DDP, ZeRO 1 and 3, FSDP2, a pipeline and tensor
-#   parallelism.
+# - Say from a formula what a rank holds under DDP, ZeRO 1 and 3 and FSDP2.
+# - Put checkpointing, 16 bits and accumulation together with FSDP2.
 # - Predict a rank of eight on a laptop, before you rent it.
 #
-# Lab 06 has an exercise with real ranks. The companion
-# [13b](13b_launchers_and_schedules.ipynb) starts ranks by `torchrun` and Accelerate, and draws the
-# schedules.
+# Lab 06 has an exercise with real ranks. The companions [13b](13b_divide_the_model.ipynb) (layers
+# and insides of layers) and [13c](13c_launchers.ipynb) (`torchrun`, Accelerate, buckets) go on.

@@ -1,14 +1,13 @@
 # %% [markdown] id="title"
-# # Launchers and schedules
+# # Launchers and buckets
 #
-# This companion of chapter 13 is optional: no lab and no later chapter needs it. It answers three
+# This companion of chapter 13 is optional: no lab and no later chapter needs it. It answers two
 # questions:
 #
 # 1. How do `torchrun` and Accelerate start ranks, and what if a port is in use?
 # 2. What do DDP's buckets cost?
-# 3. Why does a pipeline's rank wait, and what does an interleaved schedule change?
 #
-# **Budget:** 25 minutes, 2 GiB of memory, no GPU needed.
+# **Budget:** 15 minutes, 2 GiB of memory, no GPU needed.
 
 # %% id="imports"
 import os
@@ -21,14 +20,13 @@ from pathlib import Path
 
 import torch
 from accelerate import Accelerator, notebook_launcher
-from IPython.display import display
 from torch import nn
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import AdamW
 
 from tutorial_lib import data, memory
-from tutorial_lib.instruments import figures, ranks
+from tutorial_lib.instruments import ranks
 from tutorial_lib.guesses import beside
 from tutorial_lib.models.gpt import GPT, GPTConfig
 
@@ -47,7 +45,6 @@ os.environ["OMP_NUM_THREADS"] = "1"  # the processes that we start share a few c
 #
 # **torchrun** starts a script N times and puts each rank's number into the environment, where
 # `init_process_group` finds it. `--standalone` takes a free port.
-
 
 # %% id="torchrun"
 IN_USE = ("Another program uses this port. Leave the port out: the launcher then "
@@ -172,86 +169,3 @@ print(f"DDP holds {copied:.2f} P{beside(guess, copied)}")
 
 # %% [markdown] id="buckets-read"
 # The copy costs one more P. With views it is gone.
-#
-# ## Why do a pipeline's ranks wait?
-#
-# ```text
-# rank 0   F0 F1 F2 F3 .. .. B0    a stage begins when its input is there:
-# rank 1      F0 F1 F2 F3 B0       from the left in forward,
-# rank 2         F0 F1 B0          from the right in backward
-# ```
-#
-# Each rank runs its forwards (F) and backwards (B) in the order of its schedule. The next cell
-# writes the orders of chapter 13 down, for four ranks and eight micro-batches. A rank of **1F1B**
-# begins with as many forwards as there are ranks from it to the last. In the **interleaved**
-# schedule (Narayanan et al., 2021) a rank has two stages, half as long, and takes four
-# micro-batches of one, then four of the other.
-
-
-# %% id="orders"
-def order(first, forwards, backwards):
-    """`first` forwards, then forward and backward in turn, then the backwards left."""
-    done = [("F", *run) for run in forwards[:first]]
-    for place, run in enumerate(backwards):
-        later = forwards[first + place : first + place + 1]
-        done += [("F", *one) for one in later] + [("B", *run)]
-    return done
-
-
-def interleaved(rank, stages):
-    return [(micro, rank + 4 * stage) for group in (range(4), range(4, 8))
-            for stage in stages for micro in group]  # fmt: skip
-
-
-SCHEDULES = {"GPipe": [], "1F1B": [], "interleaved": []}  # for each rank its order
-for rank in range(4):
-    plain = [(micro, rank) for micro in range(8)]
-    SCHEDULES["GPipe"].append(order(8, plain, plain))
-    SCHEDULES["1F1B"].append(order(3 - rank, plain, plain))
-    forwards, backwards = interleaved(rank, (0, 1)), interleaved(rank, (1, 0))
-    SCHEDULES["interleaved"].append(order(2 * (3 - rank) + 4, forwards, backwards))
-
-# %% [markdown] id="clock-text"
-# Each block takes one unit of time in forward and two in backward. A stage begins as soon as its
-# rank is free and its input is there.
-#
-# **Predict.** Each rank works for 48 units: 8 micro-batches, two blocks, 1 + 2 units. How many
-# units does the whole 1F1B update take?
-
-# %% id="guess-units"
-guess = None
-
-
-# %% id="clock"
-def clock(orders):
-    last = max(stage for rank in orders for *_, stage in rank)
-    length, runs, done, free = 8 // (last + 1), [], {}, [0] * len(orders)
-    todo = [list(rank) for rank in orders]
-    while any(todo):
-        for rank, queue in enumerate(todo):
-            kind, micro, stage = queue[0] if queue else ("", 0, 0)
-            before = ("F", micro, stage - 1) if kind == "F" else ("B", micro, stage + 1)
-            if (kind, stage) == ("B", last):
-                before = ("F", micro, stage)
-            if not queue or (before not in done and (kind, stage) != ("F", 0)):
-                continue
-            start = max(free[rank], done.get(before, 0))
-            duration = length * (1 if kind == "F" else 2)
-            free[rank] = done[kind, micro, stage] = start + duration
-            runs.append((rank, start, duration, kind, micro, stage // len(orders)))
-            queue.pop(0)
-    return runs
-
-
-# %% id="timetables"
-units = {}
-for name, orders in SCHEDULES.items():
-    runs = clock(orders)
-    units[name] = max(start + duration for _, start, duration, *_ in runs)
-    display(figures.timetable(runs, title=name))
-print(f"1F1B: {units['1F1B']} units{beside(guess, units['1F1B'])}")
-
-# %% [markdown] id="timetables-read"
-# The white is the **bubble**: time in which a rank waits. GPipe and 1F1B have the same bubble, so
-# 1F1B saves memory at no cost. The interleaved schedule has half the bubble. In exchange its ranks
-# hold more activations than 1F1B's, and each micro-batch crosses seven boundaries, not three.
