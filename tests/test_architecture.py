@@ -27,6 +27,7 @@ CHECK_FILES = sorted((LIBRARY / "checks").rglob("*.py"))
 LEARNERS = {
     "units": set(),
     "guesses": set(),
+    "blanks": set(),
     "claims": set(),
     "data": set(),
     "device": {"units"},
@@ -57,7 +58,8 @@ INSTRUMENTS = {
 PLANNING = ("chain", "run", "fitting")
 CHECKS = {
     "checks": {
-        *("units", "memory", "models", "private_torch", "cap", "planning", "ranks", "segments"),
+        *("units", "blanks", "memory", "models", "private_torch", "cap", "planning", "ranks"),
+        *("segments",),
     }
 }
 SCHOOL = {

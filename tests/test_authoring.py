@@ -344,6 +344,11 @@ def test_a_refused_stamp_leaves_pyproject_as_it_was(built):
 # --- sources that are refused --------------------------------------------------------------------
 
 TITLE = '# %% [markdown] id="title"\n# # Title\n'
+BLANK = (
+    '# %% id="a"\ndef f(x):\n    ### BEGIN SOLUTION\n    half = x / 2\n    return half\n'
+    "    ### END SOLUTION\n\n\n"
+)
+VERDICT = '# %% id="a"\nclaims.Verdicts()\n'
 
 
 @pytest.mark.parametrize(
@@ -368,7 +373,9 @@ TITLE = '# %% [markdown] id="title"\n# # Title\n'
         (TITLE + '# %% [markdown] id="b"\n# # Again\n', r"cell 2 .*a second h1"),
         (TITLE + '# %% [markdown] id="b"\n# ### Deep\n', r"level 3 follows level 1"),
         (TITLE + '# %% id="a"\n# exercise 1.1\nx = 1\n', r"marks belong in a lab"),
-        (TITLE + '# %% id="a"\n### BEGIN SOLUTION\nx = 1\n', r"marks belong in a lab"),
+        (TITLE + '# %% id="a"\n### BEGIN SOLUTION\nx = 1\n', r"must stand inside a function"),
+        (TITLE + BLANK + "x = 1\n", r"one function or class and nothing else"),
+        (TITLE + VERDICT + '# %% id="b"\nx = 1\n', r"verdicts end a section, and cell 'b' follows"),
     ],
 )
 def test_a_source_is_refused_with_one_clear_error(tmp_path, source, message):

@@ -1,4 +1,4 @@
-"""Chapters 13, 13b and 13c: bytes against formulas and PyTorch's trackers; launchers; timetables."""
+"""Chapters 13, 13b and 13c: bytes against formulas and trackers; launchers; timetables."""
 
 import gc
 import itertools
@@ -21,8 +21,8 @@ from tutorial_lib.instruments.recorded import run
 
 COURSE = Path(__file__).resolve().parent.parent / "course"
 DIVIDED = {
-    "13_many_devices": ("imports", "model", "no-sync", "measured", "training-step", "ways-ddp",
-                        "zero-picture", "ways-zero", "zero-formula"),
+    "13_many_devices": ("imports", "model", "my-lines", "measured", "training-step", "ways-ddp",
+                        "zero-picture", "ways-zero", "fsdp", "zero-formula"),
     "13b_divide_the_model": ("imports", "model", "measured", "alone", "tensor-plan",
                              "tensor-parallel", "tensor-formula"),
 }  # fmt: skip

@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-WING = ("units", "device", "data", "guesses", "claims", "models", "memory", "plots")
+WING = ("units", "device", "data", "guesses", "blanks", "claims", "models", "memory", "plots")
 NUM_CALLS = 15
 
 

@@ -139,7 +139,7 @@ class Verdicts(list[Verdict]):
         super().__init__(verdicts)
 
     def __str__(self) -> str:
-        lines = [f"{v.claim} {v.verdict:<8} {v.number} ({v.how}): {v.sentence}" for v in self]
+        lines = [f"{v.verdict:<8} {v.sentence} {v.number} ({v.how}, {v.claim})" for v in self]
         return "\n".join(lines)
 
     __repr__ = __str__
@@ -161,12 +161,12 @@ class Verdicts(list[Verdict]):
         return {"text/plain": str(self), "text/html": self._html(), MIME: kept}
 
     def _html(self) -> str:
-        heads = ("", "the claim, and <b>what became of it</b>", "the number")
+        heads = ("the claim, and <b>what became of it</b>", "the number", "")
         rows = ["".join(f"<th>{head}</th>" for head in heads)]
         for v in self:
             told = ", ".join(filter(None, (v.how, escape(v.device), _link(v))))
             both = f"{escape(claims()[v.claim])}<br><b>{v.verdict}</b>: {escape(v.sentence)}"
-            cells = (v.claim, both, f"{escape(v.number)} ({told})")
+            cells = (both, f"{escape(v.number)} ({told})", v.claim)
             rows.append("".join(f"<td>{cell}</td>" for cell in cells))
         lines = (f"<tr>{row}</tr>" for row in rows)
         return "\n".join([_SHEET, "<table class='dataframe verdicts'>", *lines, "</table>"])

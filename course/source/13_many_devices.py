@@ -20,6 +20,7 @@ import pandas as pd
 import torch
 import torch.distributed as dist
 from IPython.display import display
+from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.optim import ZeroRedundancyOptimizer
@@ -113,20 +114,32 @@ P = sum(parameter.nbytes for parameter in make_gpt().parameters())
 guess = None
 
 
-# %% id="no-sync"
+# %% id="my-lines"
 def my_lines():
     return lines.chunk(dist.get_world_size())[dist.get_rank()].clone()
 
 
+# %% [markdown] id="write-no-sync"
+# **Write.** The update in `all_reduces`: all parts but the last within `model.no_sync()`, if `skip`
+# says so, then the last. The formula checks you.
+
+
+# %% id="no-sync"
 def all_reduces(num_parts, skip):
+    """Bytes of each all-reduce of an update in `num_parts` micro-batches.
+
+    `loss_of(model(part), part)` is a loss; `nullcontext()` does nothing.
+    """
     model = DistributedDataParallel(make_gpt())
     *others, last = my_lines().chunk(num_parts)
     for _ in range(2):  # DDP makes its buckets anew after the first update
         with ranks.traffic() as seen:
+            ### BEGIN SOLUTION
             with model.no_sync() if skip else nullcontext():
                 for part in others:
                     loss_of(model(part), part).backward()
             loss_of(model(last), last).backward()
+            ### END SOLUTION
     return seen.sizes("all_reduce")
 
 
@@ -142,6 +155,8 @@ print(f"without no_sync: {len(synced)}{beside(guess, len(synced))}")
 # %% [markdown] id="measured-text"
 # The next function, `measured`, runs on each rank and measures a way of training. A way is itself
 # a function, `prepare`: it returns the step, the model and the optimizer.
+#
+# **Write.** The step of `training_step`. Four micro-batches must give the gradients of one.
 #
 # We begin with four ways to train on a global batch of eight. *Global batch* = micro-batch ×
 # accumulation steps × ranks. Which of the three factors moves the activations?
@@ -164,6 +179,11 @@ def training_step(model, batch, num_parts=1, context=nullcontext, make_optimizer
     optimizer = make_optimizer(model.parameters())
 
     def step():
+        """Update once, in `num_parts` micro-batches; give the last one's mean loss.
+
+        The context, called anew each time, goes around forward alone.
+        """
+        ### BEGIN SOLUTION
         optimizer.zero_grad()
         for part in batch.chunk(num_parts):
             with context():
@@ -171,6 +191,7 @@ def training_step(model, batch, num_parts=1, context=nullcontext, make_optimizer
             loss.backward()
         optimizer.step()
         return loss.item() * num_parts
+        ### END SOLUTION
 
     return step, model, optimizer
 
@@ -186,6 +207,15 @@ def ddp(num_parts=1, recomputed=False, **choices):
     model = DistributedDataParallel(gpt, gradient_as_bucket_view=True)
     return training_step(model, my_lines(), num_parts, **choices)
 
+
+# %% id="same-gradients"
+def gradients(num_parts):
+    step, model, _ = one_process(num_parts)
+    step()
+    return nn.utils.parameters_to_vector(p.grad for p in model.parameters())
+
+
+torch.testing.assert_close(gradients(4), gradients(1), rtol=1e-4, atol=1e-6)
 
 # %% id="global-batch"
 alone = measured(one_process)
@@ -254,15 +284,26 @@ guess = None
 divided = partial(ZeroRedundancyOptimizer, optimizer_class=AdamW, foreach=False)
 zero_1 = partial(ddp, make_optimizer=divided)
 
+# %% [markdown] id="write-fsdp"
+# **Write.** `fsdp`, with
+# `fully_shard(module, mesh=mesh, reshard_after_forward=twice, **choices)` for each block, and then
+# for the model, which takes what no block has. The mesh is
+# `init_device_mesh("cpu", (dist.get_world_size(),))`, the step `training_step(model, my_lines())`.
 
+
+# %% id="fsdp"
 def fsdp(twice, recomputed=False, **choices):
-    model, mesh = (
-        make_gpt(recomputed),
-        init_device_mesh("cpu", (dist.get_world_size(),)),
-    )
+    """Divide a new GPT over all ranks, and give its step, model and optimizer.
+
+    Twice: whether backward gathers the weights again, as stage 3 does.
+    """
+    ### BEGIN SOLUTION
+    model = make_gpt(recomputed)
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
     for module in (*model.blocks, model):  # the last call takes what no block has
         fully_shard(module, mesh=mesh, reshard_after_forward=twice, **choices)
     return training_step(model, my_lines())
+    ### END SOLUTION
 
 
 # %% id="zero-formula"
@@ -419,23 +460,6 @@ table["sent"] = [one.traffic.ring_bytes(N) / P for one in rows.values()]
 display(table.round(2))
 plots.ledger_bars(ledgers, title="What one rank holds at its peak")
 
-# %% id="verdicts"
-peaks = {name: f"{one.report.peak_bytes / P:.1f}" for name, one in rows.items()}
-claims.Verdicts(
-    claims.Verdict(
-        "C20", "shown", "No lever does it all: ranks divide weights, gradients and "
-        "states, and checkpointing, offload and 16 bits cut activations.",
-        f"peaks in P: DDP {peaks['DDP']}, ZeRO 3 {peaks['ZeRO 3']}, both with "
-        f"checkpointing {peaks['DDP + checkpoint']} and {peaks['ZeRO 3 + checkpoint']}; "
-        f"DDP with offload {peaks['DDP + offload']}, with autocast "
-        f"{peaks['DDP + bf16 autocast']}", "counted", "all-rows"),
-    claims.Verdict(
-        "D09", "holds", "With no_sync DDP sends each bucket of gradients once an "
-        "update, and without it once a micro-batch.",
-        f"{len(skipped)} with no_sync, {len(synced)} without, for {buckets} buckets "
-        "and 4 micro-batches", "counted", "no-sync-table"),
-)  # fmt: skip
-
 # %% [markdown] id="touches"
 # | | holds of weights, gradients, states | holds of activations | price |
 # |---|---|---|---|
@@ -455,7 +479,25 @@ claims.Verdicts(
 # The last three work inside each rank, so they combine with the others: here with DDP and stage 3,
 # in 13b checkpointing with a pipeline. 13b measures the rows from *pipeline* to *with sequence*,
 # and says what context parallelism and zero-bubble schedules add.
-#
+
+# %% id="verdicts"
+peaks = {name: f"{one.report.peak_bytes / P:.1f}" for name, one in rows.items()}
+claims.Verdicts(
+    claims.Verdict(
+        "C20", "shown", "No lever does it all: ranks divide weights, gradients and "
+        "states, and checkpointing, offload and 16 bits cut activations.",
+        f"peaks in P: DDP {peaks['DDP']}, ZeRO 3 {peaks['ZeRO 3']}, both with "
+        f"checkpointing {peaks['DDP + checkpoint']} and {peaks['ZeRO 3 + checkpoint']}; "
+        f"DDP with offload {peaks['DDP + offload']}, with autocast "
+        f"{peaks['DDP + bf16 autocast']}", "counted", "all-rows"),
+    claims.Verdict(
+        "D09", "holds", "With no_sync DDP sends each bucket of gradients once an "
+        "update, and without it once a micro-batch.",
+        f"{len(skipped)} with no_sync, {len(synced)} without, for {buckets} buckets "
+        "and 4 micro-batches", "counted", "no-sync-table"),
+)  # fmt: skip
+
+# %% [markdown] id="what-about-models-that"
 # ## What about models that fit on no laptop?
 #
 # `ranks.pretend(8)` makes this process one of eight ranks; the other seven do not exist.

@@ -6,11 +6,11 @@ the check is, and only plain data comes back to be judged.
 
 import inspect
 import re
-import types
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tutorial_lib.blanks import raises_blank
 from tutorial_lib.checks.given.forbid import Forbidden, refused
 from tutorial_lib.checks.given.settings import quietly
 from tutorial_lib.checks.given.values import Answer, Case, CheckError, Result, plain
@@ -95,7 +95,7 @@ def run_in_place(half: RunHalf, answer: Answer, case: Case) -> Result:
 
 def _is_blank(answer: Callable[..., Any], error: NotImplementedError) -> bool:
     code = getattr(inspect.unwrap(answer), "__code__", None)  # a decorated one shows its wrapper
-    return bool(_BLANK.match(str(error)) or (code and _raises_blank(code)))
+    return bool(_BLANK.match(str(error)) or (code and raises_blank(code)))
 
 
 def _still_blank(exercise: str, error: NotImplementedError) -> str:
@@ -107,9 +107,3 @@ def _still_blank(exercise: str, error: NotImplementedError) -> str:
         f"exercise {blank} is still blank{called}: replace the line that raises "
         "NotImplementedError, run that cell, then this one."
     )
-
-
-def _raises_blank(code: types.CodeType) -> bool:
-    # a blank may stand in a function within the function
-    inner = (part for part in code.co_consts if isinstance(part, types.CodeType))
-    return "NotImplementedError" in code.co_names or any(map(_raises_blank, inner))

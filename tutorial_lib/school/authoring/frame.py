@@ -3,6 +3,7 @@
 import base64
 import re
 import tomllib
+from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,6 +12,8 @@ from nbformat import NotebookNode
 
 from tutorial_lib.school.authoring.files import ZIP_NAME, AuthoringError
 
+# Of a cell whose code is folded away in JupyterLab and on Colab: a learner runs it and goes on.
+FOLDED = {"jupyter": {"source_hidden": True}, "cellView": "form"}
 PLACEHOLDER = "COURSE-OWNER/COURSE-REPOSITORY"
 _REPOSITORY = re.compile(r"[A-Za-z0-9-]+/[A-Za-z0-9._-]+")
 _FIGURE = re.compile(r"(?<=\]\()figures/([\w.-]+)\.svg(?=\))")
@@ -193,6 +196,4 @@ def setup_cell(settings: Settings, folder: str) -> NotebookNode:
         folder=folder,
         unpublished="" if settings.published else _UNPUBLISHED,
     )
-    # Folded away in JupyterLab and on Colab: a learner runs it and goes on.
-    folded = {"jupyter": {"source_hidden": True}, "cellView": "form"}
-    return nbformat.v4.new_code_cell(text, id="setup", metadata=folded)
+    return nbformat.v4.new_code_cell(text, id="setup", metadata=deepcopy(FOLDED))

@@ -3,14 +3,20 @@
 from collections import Counter
 from collections.abc import Sequence
 from copy import deepcopy
-from dataclasses import dataclass
 from pathlib import Path
 
 import nbformat
 from nbformat import NotebookNode
 
+from tutorial_lib.school.authoring.answers import (
+    Answer,
+    beside_ours,
+    take_apart_answers,
+    take_apart_blanks,
+)
 from tutorial_lib.school.authoring.files import AuthoringError
 from tutorial_lib.school.authoring.frame import (
+    FOLDED,
     Settings,
     attach_figures,
     badge_cell,
@@ -19,7 +25,8 @@ from tutorial_lib.school.authoring.frame import (
     setup_cell,
 )
 from tutorial_lib.school.authoring.source import Cell, read_source, refuse_broken_python
-from tutorial_lib.school.marks import BEGIN_SOLUTION, END_SOLUTION, Mark
+from tutorial_lib.school.authoring.verdicts import SHOWN, refuse_early
+from tutorial_lib.school.marks import Mark
 
 MIN_SECRET_CHARACTERS = 12
 
@@ -29,21 +36,6 @@ _NBGRADER_ROLES = {
     "hidden check": {"grade": True, "solution": False, "locked": True},
     None: {"grade": False, "solution": False, "locked": True},
 }
-
-
-@dataclass(frozen=True)
-class Answer:
-    """An answer cell taken apart.
-
-    Args:
-        solution: The cell without the lines of the marks.
-        blank: The cell with one `raise NotImplementedError` in place of each solution.
-        secrets: For each pair of marks, the lines between them, stripped, blank ones left out.
-    """
-
-    solution: str
-    blank: str
-    secrets: tuple[tuple[str, ...], ...]
 
 
 def notebooks_of(source: Path, root: Path, settings: Settings) -> dict[Path, NotebookNode]:
@@ -64,9 +56,16 @@ def notebooks_of(source: Path, root: Path, settings: Settings) -> dict[Path, Not
     cells = read_source(source)
     name = f"{source.stem}.ipynb"
     if source.parent.parent.name == "course":
-        _refuse_marks(cells)
-        chapter = _assemble(cells, f"course/blank/{name}", settings, {}, root)
-        return {root / "course" / name: chapter, root / "course/blank" / name: deepcopy(chapter)}
+        blanks = take_apart_blanks(cells)
+        written = {cell_id: blank.solution for cell_id, blank in blanks.items()}
+        open_cells = beside_ours(cells, blanks)
+        empty = {cell_id: blank.blank for cell_id, blank in blanks.items()}
+        path = f"course/blank/{name}"
+        refuse_early(cells)
+        return {
+            root / "course" / name: _assemble(cells, path, settings, written, root),
+            root / path: _assemble(open_cells, path, settings, empty, root),
+        }
     answers = take_apart_answers(cells)
     _refuse_loose_marks(cells)
     solved = {cell_id: answer.solution for cell_id, answer in answers.items()}
@@ -81,29 +80,6 @@ def notebooks_of(source: Path, root: Path, settings: Settings) -> dict[Path, Not
         root / "solutions" / name: _assemble(cells, f"solutions/{name}", settings, solved, root),
         root / "labs" / name: lab,
     }
-
-
-def take_apart_answers(cells: Sequence[Cell]) -> dict[str, Answer]:
-    """Take apart every answer cell.
-
-    Returns:
-        One answer a cell id.
-
-    Raises:
-        AuthoringError: When solution marks are missing, unbalanced, or in another cell.
-    """
-    answers = {}
-    for cell in cells:
-        if cell.kind != "code":
-            continue
-        if cell.mark is not None and cell.mark.kind == "exercise":
-            answers[cell.id] = _take_apart(cell, cell.mark)
-        elif _is_mark_line(cell.text):
-            raise AuthoringError(
-                f"{cell.where}: solution marks stand in an answer cell only, "
-                "whose first line is `# exercise 3.2`."
-            )
-    return answers
 
 
 def refuse_leaks(lab: NotebookNode, answers: dict[str, Answer], name: str) -> None:
@@ -142,59 +118,6 @@ def _leak(secret: Sequence[str], lines: Sequence[str], given: set[str]) -> str |
     return None
 
 
-def _take_apart(cell: Cell, mark: Mark) -> Answer:
-    solution: list[str] = []
-    blank: list[str] = []
-    secrets: list[list[str]] = []
-    inside = False
-    for line in cell.text.split("\n"):
-        stripped = line.strip()
-        if stripped == (END_SOLUTION if inside else BEGIN_SOLUTION):
-            inside = not inside
-            if inside:
-                secrets.append([])
-                blank.append(_stub(line, cell, mark))
-            continue
-        if _is_mark_line(line):
-            raise AuthoringError(
-                f"{cell.where}: {stripped!r} is out of turn; "
-                f"a solution stands between {BEGIN_SOLUTION!r} and {END_SOLUTION!r}."
-            )
-        solution.append(line)
-        if inside:
-            secrets[-1] += [stripped] if stripped else []
-        else:
-            blank.append(line)
-    if inside or not secrets or not all(secrets):
-        what = "is not ended" if inside else "is empty" if secrets else "is missing"
-        raise AuthoringError(
-            f"{cell.where}: the solution {what}; "
-            f"write it between {BEGIN_SOLUTION!r} and {END_SOLUTION!r}."
-        )
-    return Answer("\n".join(solution), "\n".join(blank), tuple(map(tuple, secrets)))
-
-
-def _stub(begin: str, cell: Cell, mark: Mark) -> str:
-    indentation = begin[: len(begin) - len(begin.lstrip())]
-    if not indentation:
-        raise AuthoringError(
-            f"{cell.where}: the solution marks must stand inside a function: "
-            "a blank that raises on its own would stop the lab before its check."
-        )
-    text = f"exercise {mark.number}: write the body, then run the check below"
-    return f'{indentation}raise NotImplementedError("{text}")'
-
-
-def _is_mark_line(text: str) -> bool:
-    return "BEGIN SOLUTION" in text or "END SOLUTION" in text
-
-
-def _refuse_marks(cells: Sequence[Cell]) -> None:
-    for cell in cells:
-        if cell.kind == "code" and (cell.mark or _is_mark_line(cell.text)):
-            raise AuthoringError(f"{cell.where}: marks belong in a lab, and this is a chapter.")
-
-
 def _refuse_loose_marks(cells: Sequence[Cell]) -> None:
     marked = [(cell, cell.mark) for cell in cells if cell.mark is not None]
     counts = Counter(mark.number for _, mark in marked if mark.kind == "exercise")
@@ -218,7 +141,8 @@ def _assemble(
     for cell in cells:
         text = texts.get(cell.id, cell.text)
         new = nbformat.v4.new_code_cell if cell.kind == "code" else nbformat.v4.new_markdown_cell
-        built.append(new(text, id=cell.id, metadata=dict(cell.metadata)))
+        folded = FOLDED if cell.kind == "code" and SHOWN in text else {}
+        built.append(new(text, id=cell.id, metadata=deepcopy({**cell.metadata, **folded})))
     badge = [badge_cell(settings, path)] if settings.published else []
     built[1:1] = [*badge, setup_cell(settings, folder)]
     place = "course" if folder == "course" else "labs"

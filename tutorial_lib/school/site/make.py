@@ -115,7 +115,8 @@ def _as_page(notebook: NotebookNode) -> NotebookNode:
     for cell in notebook.cells:
         if cell.cell_type == "markdown":
             cell.source = _WRITE.sub("", cell.source)
-        if cell.id in _FOLDED:
+        hidden = cell.metadata.get("jupyter", {}).get("source_hidden")
+        if hidden or cell.id in _FOLDED:
             cell.metadata["tags"] = ["hide-input"]
         if cell.pop("attachments", None):  # MyST knows files only
             cell.source = _ATTACHED.sub(r"(../figures/\1.svg)", cell.source)
