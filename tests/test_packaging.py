@@ -64,7 +64,7 @@ def base(project):
 
 def extras(project):
     lines = itertools.chain(*project["optional-dependencies"].values())
-    return [Requirement(line) for line in lines if not line.startswith("tutorial-lib[")]
+    return [Requirement(line) for line in lines if not line.startswith("training-that-fits[")]
 
 
 def test_environment_yml_says_nothing_of_its_own(root, project):
@@ -79,6 +79,7 @@ def test_one_range_of_pythons(root, project):
     (_, oldest), (_, newest) = pythons.OLDEST, pythons.NEWEST
     assert SpecifierSet(project["requires-python"]) == SpecifierSet(f">=3.{oldest},<3.{newest + 1}")
     assert f"Python 3.{oldest} to 3.{newest}" in (root / "README.md").read_text()
+    assert pythons.TRIED <= pythons.NEWEST
 
 
 def test_readme_gives_the_commands_that_ci_and_the_files_use(root):
@@ -160,7 +161,7 @@ def test_an_install_on_colab_brings_only_the_course(clone, colab, run_online, tm
         (stub / "RECORD").touch()
         (stub / "INSTALLER").write_text("pip\n")
     pip = [python, "-m", "pip", "install", "--dry-run"]
-    assert wanted_by(run_online(*pip, clone)) == [f"tutorial-lib-{__version__}"]
+    assert wanted_by(run_online(*pip, clone)) == [f"{bootstrap.NAME}-{__version__}"]
     # The same eye sees a replacement where there is one.
     assert "torch-2.13.0" in " ".join(wanted_by(run_online(*pip, "torch==2.13.0")))
 
@@ -172,7 +173,7 @@ def test_an_install_on_colab_brings_only_the_course(clone, colab, run_online, tm
     [
         ("", "tutorial_lib predict gpt2 --seq 8"),
         ("", "tutorial_lib plan gpt2 --budget 8GiB --effective-batch 8 --seq 8"),
-        ("lab", "jupyterlab --version"),
+        ("course", "jupyterlab --version"),
         ("grade", "tutorial_lib grade lab04 solutions --out report --only lab04_schedules"),
         ("author", "tutorial_lib build 00 --force"),
         ("site", "tutorial_lib site --out pages"),
