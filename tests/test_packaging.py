@@ -82,13 +82,9 @@ def test_one_range_of_pythons(root, project):
     assert pythons.TRIED <= pythons.NEWEST
 
 
-def test_readme_gives_the_commands_that_ci_and_the_files_use(root):
-    readme = (root / "README.md").read_text()
+def test_readme_gives_the_command_that_ci_uses(root):
     (command,) = [line for line in (root / ".ci/run").read_text().splitlines() if "-m" in line]
-    assert command.removeprefix("python3 ") in readme
-    assert "python3 -m tutorial_lib lab" in readme
-    assert readme.count('pip install -c constraints.txt -e ".[test]"') >= 2  # pip and uv
-    assert "conda env create -f environment.yml" in readme
+    assert command in (root / "README.md").read_text()
 
 
 def test_readme_links_lead_somewhere(root):
