@@ -67,8 +67,8 @@ OTHERS = {
     ".venv/bin/python": ['.venv/bin/python -m pip install -c constraints.txt -e ".[test]"'],
     "uv": ["uv sync --extra test"],
     "conda": ["conda env create -f environment.yml", "conda activate training-that-fits"],
-    "git": [f"git clone https://github.com/{REPOSITORY}"],
-    "cd": [f"cd {REPOSITORY.partition('/')[2]}"],
+    "git": [f"git clone https://github.com/{REPOSITORY} training"],
+    "cd": ["cd training"],
 }
 # These open a server, take minutes, need PyTorch's CUDA build, or a class: their options are read.
 NOT_RUN = {"lab", "test", "emulate", "grade", "build"}
