@@ -90,7 +90,14 @@ ANSWERS = {"checkpoint", "ledger", "accumulate", "segment_sizes", "best_segments
 TOP_LEVEL = {
     *("README.md", "LICENSE", "CITATION.cff", "CHANGELOG.md", "environment.yml"),
     *("pyproject.toml", "constraints.txt", ".gitattributes", ".gitignore"),
-    *("CONTRIBUTING.md", ".github", ".pre-commit-config.yaml"),
+    *(
+        "CONTRIBUTING.md",
+        ".github",
+        ".pre-commit-config.yaml",
+        ".binder",
+        ".devcontainer",
+        "uv.lock",
+    ),
     *(".ci", "course", "labs", "solutions", "tutorial_lib", "tests"),
 }
 MACHINE_PATHS = re.compile(r"/(?:work|root|farm|home/\w+)/|/tmp/\w|[A-Z]:\\Users")

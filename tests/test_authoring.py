@@ -318,19 +318,30 @@ def test_stamp_rewrites_the_address_everywhere_and_executes_nothing(built):
     before, log = {p: sources(p) for p in notebook_paths(built)}, runs(built)
     link = "https://x/github/COURSE-OWNER/COURSE-REPOSITORY/blob/v0.1.0/labs/a.ipynb"
     link += " COURSE-OWNER/COURSE-REPOSITORY-extra"
-    (built / "README.md").write_text(link)
+    pages = "[pages](https://course-owner.github.io/COURSE-REPOSITORY/)"
+    waiting = f"\n<!-- once stamped\n{pages}\n```bash\ngit clone x\n```\n-->\n<!-- a remark -->\n"
+    (built / "README.md").write_text(link + waiting)
+    (built / "CITATION.cff").write_text(
+        "a: b\n# once stamped: url: COURSE-OWNER/COURSE-REPOSITORY\n"
+    )
     written = authoring.stamp(built, "someone/the.course", "v0.2.0")
     assert runs(built) == log
     assert set(notebook_paths(built)) | {built / "pyproject.toml"} < set(written)
     for path in notebook_paths(built):
         after = sources(path)
         changed = {key for key in after if after[key] != before[path].get(key)}
-        assert changed == {"colab-badge", "setup"}
-        assert list(after)[:3] == ["title", "colab-badge", "setup"]
+        assert changed == {"launch", "setup"}
+        assert list(after)[:3] == ["title", "launch", "setup"]
         place = path.relative_to(built).as_posix().replace("course/00", "course/blank/00")
-        badge = read_notebook(path).cells[1]
-        assert badge.attachments["colab-badge.png"] == {"image/png": "PHN2Zy8+"}
-        assert f"/github/someone/the.course/blob/v0.2.0/{place})" in badge.source
+        row = read_notebook(path).cells[1]
+        assert row.attachments["colab-badge.png"] == {"image/png": "PHN2Zy8+"}
+        blob = f"/github{{}}/someone/the.course/blob/v0.2.0/{place})"
+        assert f"(https://colab.research.google.com{blob.format('')}" in row.source
+        kaggle = "(https://kaggle.com/kernels/welcome?src=https:/"
+        assert kaggle + blob.format(".com") in row.source
+        lab = f"?labpath={place.replace('/', '%2F')})"
+        assert f"(https://mybinder.org/v2/gh/someone/the.course/v0.2.0{lab}" in row.source
+        assert "(https://codespaces.new/someone/the.course)" in row.source
         assert "github.com/someone/the.course" in after["setup"]
         assert "COURSE-OWNER" not in path.read_text()
     text = (built / "pyproject.toml").read_text()
@@ -339,8 +350,13 @@ def test_stamp_rewrites_the_address_everywhere_and_executes_nothing(built):
     assert 'tag = "left alone"' in text
     assert (built / "README.md").read_text() == (
         "https://x/github/someone/the.course/blob/v0.2.0/labs/a.ipynb"
-        " COURSE-OWNER/COURSE-REPOSITORY-extra"
+        " COURSE-OWNER/COURSE-REPOSITORY-extra\n[pages](https://someone.github.io/the.course/)\n"
+        "```bash\ngit clone x\n```\n<!-- a remark -->\n"
     )
+    assert (built / "CITATION.cff").read_text() == "a: b\nurl: someone/the.course\n"
+    again = authoring.stamp(built, "other/place")
+    assert "https://other.github.io/place/)" in (built / "README.md").read_text()
+    assert built / "CITATION.cff" in again
     assert authoring.check(built) == []
 
 
@@ -612,15 +628,16 @@ def colab(tmp_path):
     away = tmp_path / "away"
     away.mkdir()
 
-    def run_setup(*, settings=None, folder="labs", on_colab=True, **variables):
+    def run_setup(*, settings=None, folder="labs", on="colab", **variables):
         settings = settings or Settings("COURSE-OWNER/COURSE-REPOSITORY", "v0.1.0")
         cell = setup_cell(settings, folder).source
         first = f"import sys; sys.path.insert(0, {str(tmp_path / 'stub')!r})\n"
-        first += "import google.colab\n" if on_colab else ""
+        first += "import google.colab\n" if on == "colab" else ""
         last = "\nimport tutorial_lib; print(tutorial_lib.FROM, os.getcwd(), sep='|')"
-        paths = {"COURSE_DIR": tmp_path / "content/course", "COURSE_ZIP": tmp_path / "no.zip"}
+        (tmp_path / "content").mkdir(exist_ok=True)
         environment = {"PATH": os.environ["PATH"], "HOME": str(away), "GIT_TERMINAL_PROMPT": "0"}
-        environment |= {key: str(value) for key, value in (paths | variables).items()}
+        environment |= {"KAGGLE_KERNEL_RUN_TYPE": "Interactive"} if on == "kaggle" else {}
+        environment |= {"COURSE_HOME": str(tmp_path / "content"), **variables}
         return subprocess.run(
             [sys.executable, "-S", "-c", first + cell + last],
             cwd=away,
@@ -645,23 +662,32 @@ def no_course(tmp_path):
     return f"FileNotFoundError: {place} is no whole copy of the course: {todo}."
 
 
+def in_home(tmp_path):
+    """Where Colab puts uploads."""
+    (tmp_path / "content").mkdir(exist_ok=True)
+    return tmp_path / "content"
+
+
 def test_setup_unpacks_the_zip_and_a_second_run_needs_it_no_more(built, colab, tmp_path):
-    packed = authoring.make_zip(make_package(built), tmp_path)
+    packed = authoring.make_zip(make_package(built), in_home(tmp_path))
     for folder in ("labs", "course", "solutions"):
-        assert_set_up(colab(folder=folder, COURSE_ZIP=packed), tmp_path, folder)
+        assert_set_up(colab(folder=folder), tmp_path, folder)
     packed.unlink()
     assert_set_up(colab(), tmp_path, "labs")
 
 
 @pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
-def test_setup_clones_the_tag(built, colab, tmp_path):
+@pytest.mark.parametrize("on", ["colab", "kaggle"])
+def test_setup_clones_the_tag(built, colab, tmp_path, on):
     make_package(built)
     author = ["-c", "user.name=a", "-c", "user.email=a@b.c"]
     for words in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "x"], ["tag", "v0.1.0"]):
         subprocess.run(["git", *author, *words], cwd=built, check=True, capture_output=True)
     (built / "tutorial_lib/__init__.py").write_text("FROM = 'after the tag'\n")
     subprocess.run(["git", *author, "commit", "-qam", "y"], cwd=built, check=True)
-    done = colab(folder="course", COURSE_URL=built.as_uri())
+    done = colab(
+        on=on, settings=Settings("a/b", "v0.1.0"), folder="course", COURSE_URL=built.as_uri()
+    )
     assert_set_up(done, tmp_path, "course")
 
 
@@ -670,41 +696,52 @@ def test_setup_says_what_to_do_where_nothing_is_published(colab, tmp_path):
     assert done.returncode == 1
     last = done.stderr.strip().splitlines()[-1]
     assert last.endswith(
-        f"of the course: upload no.zip to {tmp_path} (or set COURSE_URL), run this again."
+        f"of the course: upload training-that-fits.zip to {tmp_path / 'content'} "
+        "(Kaggle: as an input), run this again."
     )
 
 
-def test_setup_says_that_an_upload_is_not_whole_and_takes_the_second_one(built, colab, tmp_path):
+@pytest.mark.parametrize("place", ["ours", "datasets/somebody/ours"])
+def test_setup_on_kaggle_copies_the_zip_that_kaggle_unpacked(built, colab, tmp_path, place):
     packed = authoring.make_zip(make_package(built), tmp_path)
+    given = tmp_path / "input" / place
+    shutil.unpack_archive(packed, given)
+    given.chmod(0o555)
+    assert_set_up(colab(on="kaggle", folder="course"), tmp_path, "course")
+    assert_set_up(colab(on="kaggle", folder="solutions"), tmp_path, "solutions")
+
+
+def test_setup_says_that_an_upload_is_not_whole_and_takes_the_second_one(built, colab, tmp_path):
+    packed = authoring.make_zip(make_package(built), in_home(tmp_path))
     whole = packed.read_bytes()
     torn = whole[:80] + bytes(8) + whole[88:]
     for half in (b"", whole[: len(whole) // 2], torn):
         packed.write_bytes(half)
-        done = colab(COURSE_ZIP=packed)
+        done = colab()
         last = done.stderr.strip().splitlines()[-1]
         assert last == no_course(tmp_path)
         assert not (tmp_path / "content/course").exists()
         assert "BadZipFile" not in done.stderr
-    second = tmp_path / "training-that-fits (1).zip"  # what Colab calls it
+    second = packed.parent / "training-that-fits (1).zip"  # what Colab calls it
     second.write_bytes(whole)
     os.utime(packed, (1e9, 1e9))
-    assert_set_up(colab(COURSE_ZIP=packed), tmp_path, "labs")
+    assert_set_up(colab(), tmp_path, "labs")
 
 
 def test_setup_fills_an_empty_folder_and_leaves_another_one(built, colab, tmp_path):
-    packed = authoring.make_zip(make_package(built), tmp_path)
+    authoring.make_zip(make_package(built), in_home(tmp_path))
     course = tmp_path / "content/course"
     course.mkdir(parents=True)
     (course / "mine.txt").write_text("kept")
-    done = colab(COURSE_ZIP=packed)
+    done = colab()
     assert done.stderr.strip().splitlines()[-1] == no_course(tmp_path)
     assert (course / "mine.txt").read_text() == "kept"
     (course / "mine.txt").unlink()  # an empty one was made by hand, or by a run that was stopped
-    assert_set_up(colab(COURSE_ZIP=packed), tmp_path, "labs")
+    assert_set_up(colab(), tmp_path, "labs")
 
 
 def test_setup_says_what_to_do_where_nothing_is_installed(colab):
-    done = colab(on_colab=False)
+    done = colab(on="")
     assert done.returncode == 1
     assert "ModuleNotFoundError: tutorial_lib is not installed: see 'Begin' in README.md." in (
         done.stderr
@@ -720,7 +757,7 @@ def test_setup_stops_when_the_clone_fails(colab, tmp_path):
     assert said.startswith("fatal:")
     assert last == (
         f"FileNotFoundError: {place} is no whole copy of the course: git says above why "
-        f"(no tag v9 at file://{tmp_path}/nowhere?); or upload no.zip."
+        f"(no tag v9 at file://{tmp_path}/nowhere? no network?), or upload a zip."
     )
     assert not (tmp_path / "content/course").exists()
 
@@ -730,7 +767,7 @@ def test_setup_never_calls_pip_and_a_stamped_cell_has_no_placeholder():
     assert "pip" not in text.replace("zip", "")
     assert "COURSE-OWNER" not in text
     assert "https://github.com/someone/course" in text
-    assert "no public address" not in text
+    assert text.count("\n") <= 27
 
 
 def test_a_figure_without_a_file_is_refused(tmp_path):
@@ -743,7 +780,11 @@ def test_a_figure_without_a_file_is_refused(tmp_path):
 
 def test_the_zip_holds_the_course_and_no_solution(built, tmp_path):
     make_package(built)
-    for name in ("tests/test_x.py", "tutorial_lib/__pycache__/x.pyc", "course/figures/a.svg"):
+    left_out = ["authoring/build.py", "grading/run.py", "site/make.py", "commands/grade.py"]
+    for name in (
+        *("tests/test_x.py", "tutorial_lib/__pycache__/x.pyc", "course/figures/a.svg"),
+        *(f"tutorial_lib/school/{name}" for name in [*left_out, "commands/lab.py"]),
+    ):
         (built / name).parent.mkdir(parents=True, exist_ok=True)
         (built / name).write_text("x")
     (built / "notes.txt").write_text("private")
@@ -762,23 +803,34 @@ def test_the_zip_holds_the_course_and_no_solution(built, tmp_path):
             "labs/lab90_toy.ipynb",
             "pyproject.toml",
             "tutorial_lib/__init__.py",
+            "tutorial_lib/school/commands/lab.py",
         ]
         assert not any(b"secret_sum" in archive.read(name) for name in archive.namelist())
+    whole = authoring.make_zip(built, tmp_path, solutions=True)
+    assert whole == tmp_path / "training-that-fits-solutions.zip"
+    with zipfile.ZipFile(whole) as archive, zipfile.ZipFile(again) as without:
+        more = {*archive.namelist()} - {*without.namelist()}
+        assert more == {"solutions/lab90_toy.ipynb"}
+        assert b"secret_sum" in archive.read(*more)
 
 
-def test_the_readme_of_the_zip_promises_only_what_the_zip_holds(built, tmp_path, root):
+@pytest.mark.parametrize("solutions", [False, True])
+def test_the_readme_of_the_zip_promises_only_what_the_zip_holds(built, tmp_path, root, solutions):
     make_package(built)
     whole = (root / "README.md").read_text(encoding="utf-8")
     (built / "README.md").write_text(whole, encoding="utf-8")
-    with zipfile.ZipFile(authoring.make_zip(built, tmp_path)) as archive:
+    packed = authoring.make_zip(built, tmp_path, solutions=solutions)
+    with zipfile.ZipFile(packed) as archive:
         text = archive.read("README.md").decode()
-    real = {path.relative_to(root).as_posix() for path in handout._files(root)}
+    real = {path.relative_to(root).as_posix() for path in handout._files(root, handout.CONTENT)}
     links = set(re.findall(r"\]\((?!https?:)([^)#]+)", text))
     assert len(links) > 20
     assert links <= real
     assert "tutorial_lib lab " in text
     assert "tutorial_lib test" not in text
     assert not re.findall(r"\b(?:tests|solutions)/", text)
+    assert ("This copy holds no solutions." in text) != solutions
+    assert "COURSE-OWNER" not in text
 
 
 def test_the_zip_is_refused_with_a_solved_lab_or_without_any(built, tmp_path):

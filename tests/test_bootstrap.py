@@ -1,11 +1,17 @@
 """Making `.venv`: from nothing, not twice, and what goes wrong in between."""
 
 import ast
+import os
 import re
 import shutil
 import sys
 import textwrap
+import threading
 import time
+import zipfile
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -68,6 +74,7 @@ def tools(clone, monkeypatch):
     tools = Tools(clone)
     monkeypatch.setattr(installer, "run", tools)
     monkeypatch.setattr(shutil, "which", lambda name: None)
+    monkeypatch.setattr(installer, "CPU_BUILDS", "http://127.0.0.1:9/cpu")  # nobody answers there
     monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=50e9))
     return tools
 
@@ -106,20 +113,21 @@ def test_advice_about_another_python_is_tried_before_it_is_given(tmp_path, monke
     put("python3.12", f'exec {sys.executable} "$@"')
     assert pythons.suitable() == "python3.12"
     sentence = pythons.refusal((3, 8), "This")
-    assert sentence.endswith("needs 3.11 to 3.13: try `python3.12 -m tutorial_lib ...`.")
-    newer = pythons.refusal((3, 14), "This")
-    assert newer.startswith("This is Python 3.14, for which there is no TensorFlow (chapter 15),")
+    assert sentence.endswith("needs 3.11 to 3.14: try `python3.12 -m tutorial_lib ...`.")
 
 
 @pytest.mark.parametrize(
     ("first", "second", "installed"),
-    [("lab", "lab", 1), ("lab", "test", 2), ("test", "lab", 1), ("lab", "grade", 2)],
+    [
+        *(("course", "course", 1), ("course", "test", 2), ("test", "course", 1)),
+        *(("course", "grade", 2), ("", "", 1), ("course", "", 1), ("", "course", 2)),
+    ],
 )
-def test_lab_installs_what_labs_need_and_more_only_when_asked(
+def test_each_command_installs_what_it_needs_and_more_only_when_asked(
     clone, tools, first, second, installed
 ):
     bootstrap.python_with_course(clone, first)
-    assert tools.wanted == [f".[{first}]"]
+    assert tools.wanted == [f".[{first}]" if first else "."]
     bootstrap.python_with_course(clone, second)
     assert tools.commands.count("pip install") == installed
     assert bootstrap.is_ready(clone, first)
@@ -198,6 +206,85 @@ def test_pip_installs_where_uv_fails(clone, tools, monkeypatch, capsys):
     assert bootstrap.is_ready(clone)
 
 
+@pytest.fixture
+def cpu_builds(tmp_path, monkeypatch):
+    """An index of one package, torch, as PyTorch's own of builds without CUDA."""
+    page = tmp_path / "served/cpu/torch"
+    page.mkdir(parents=True)
+    name = write_wheel(page, "torch", "2.13.0+cpu").name
+    (page / "index.html").write_text(f'<a href="{name.replace("+", "%2B")}">{name}</a>')
+    handler = partial(SimpleHTTPRequestHandler, directory=tmp_path / "served")
+    monkeypatch.setattr(SimpleHTTPRequestHandler, "log_message", lambda *_: None)
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        monkeypatch.setattr(installer, "CPU_BUILDS", f"http://127.0.0.1:{server.server_port}/cpu")
+        yield installer.CPU_BUILDS
+        server.shutdown()
+
+
+def write_wheel(folder, name, version):
+    """Write a package that holds nothing but its name."""
+    path = folder / f"{name}-{version}-py3-none-any.whl"
+    about = f"{name}-{version}.dist-info"
+    files = {
+        "METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}",
+        "WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any",
+        "RECORD": "",
+    }
+    with zipfile.ZipFile(path, "w") as wheel:
+        for file, text in files.items():
+            wheel.writestr(f"{about}/{file}", text)
+    return path
+
+
+@pytest.fixture
+def on_linux_without_a_gpu(monkeypatch):
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    monkeypatch.setattr(Path, "exists", lambda path: False)
+
+
+def test_without_a_gpu_the_build_without_cuda_is_taken_where_it_answers(
+    cpu_builds, on_linux_without_a_gpu, monkeypatch, capsys
+):
+    assert installer._options_without_cuda() == ["--extra-index-url", cpu_builds]
+    assert "comes without CUDA, from 127.0.0.1:" in capsys.readouterr().out
+    monkeypatch.setattr(installer, "CPU_BUILDS", "http://127.0.0.1:9/cpu")
+    assert installer._options_without_cuda() == []
+    assert "127.0.0.1:9 does not answer: PyTorch may bring CUDA" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("has_gpu", ["nvidia-smi", "the driver's folder", "another system"])
+def test_with_a_gpu_or_on_another_system_nothing_is_asked(
+    cpu_builds, on_linux_without_a_gpu, monkeypatch, capsys, has_gpu
+):
+    if has_gpu == "nvidia-smi":
+        monkeypatch.setattr(shutil, "which", lambda name: name)
+    elif has_gpu == "another system":
+        monkeypatch.setattr(sys, "platform", "darwin")
+    else:
+        monkeypatch.setattr(Path, "exists", lambda path: path == Path("/proc/driver/nvidia"))
+    assert installer._options_without_cuda() == []
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize("tool", ["pip", "uv"])
+def test_the_build_without_cuda_wins_over_the_same_version_elsewhere(cpu_builds, tmp_path, tool):
+    """The real tool, and two places with an empty torch: one stands for PyPI, one for PyTorch's."""
+    write_wheel(tmp_path, "torch", "2.13.0")
+    uv = shutil.which("uv")
+    if tool == "uv" and not uv:
+        pytest.skip("uv is not installed")
+    command = [uv, "pip"] if tool == "uv" else [sys.executable, "-m", "pip"]
+    words = ["--no-deps", "--index-url", cpu_builds.replace("cpu", "empty"), "torch==2.13.0"]
+    words += ["--extra-index-url", cpu_builds, "--find-links", tmp_path]
+    settings = {"UV_INDEX_STRATEGY": "unsafe-best-match", "PIP_CONFIG_FILE": os.devnull}
+    options = ["install", "--dry-run", "--target", tmp_path / "target", *words]
+    status, said = installer.run([*command, *options], tmp_path, settings=settings)
+    assert status == 0, said
+    assert re.search(r"torch(-|==)2\.13\.0\+cpu", said), said
+
+
 def test_a_long_silence_is_broken_with_how_far_it_is(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(installer, "QUIET_SECONDS", 0.0)
     with installer.Step("Installing") as step:
@@ -225,18 +312,18 @@ def test_a_small_disk_is_refused_before_anything_is_made(clone, tools, monkeypat
 
 def test_a_folder_that_is_no_clone_is_refused(tmp_path, tools):
     (tmp_path / "constraints.txt").unlink()
-    with pytest.raises(bootstrap.SetupError, match="no clone of the course"):
+    with pytest.raises(bootstrap.SetupError, match="holds the package and no notebooks"):
         bootstrap.python_with_course(tmp_path)
 
 
-@pytest.mark.parametrize("version", [(2, 7), (3, 10), (3, 14)])
+@pytest.mark.parametrize("version", [(2, 7), (3, 10), (3, 15)])
 def test_a_python_outside_the_range_is_refused(monkeypatch, version):
     monkeypatch.setattr(pythons, "suitable", lambda: "python3.12")
-    with pytest.raises(bootstrap.SetupError, match=r"needs 3\.11 to 3\.13: try `python3\.12 -m"):
+    with pytest.raises(bootstrap.SetupError, match=r"needs 3\.11 to 3\.14: try `python3\.12 -m"):
         bootstrap.check_version(version, "This")
 
 
-@pytest.mark.parametrize("version", [(3, 11), (3, 12), (3, 13)])
+@pytest.mark.parametrize("version", [(3, 11), (3, 12), (3, 13), (3, 14)])
 def test_a_python_inside_the_range_passes(version):
     bootstrap.check_version(version, "This")
 
@@ -255,11 +342,11 @@ def test_a_real_environment_is_made_and_found_complete(run_online, root, tmp_pat
         requires = ["setuptools>=77"]
         build-backend = "setuptools.build_meta"
         [project]
-        name = "tutorial-lib"
+        name = "training-that-fits"
         version = "1"
         [project.optional-dependencies]
         test = []
-        lab = ["colorama"]
+        course = ["colorama"]
         """)
     )
     ask = "from pathlib import Path; from tutorial_lib.school import bootstrap as b; "
@@ -271,5 +358,6 @@ def test_a_real_environment_is_made_and_found_complete(run_online, root, tmp_pat
     again = run_online(sys.executable, "-S", "-c", make, cwd=tmp_path)
     assert again.stdout == f"{python}\n"
     (tmp_path / ".venv" / bootstrap.STAMP).unlink()  # as if made by hand
-    names = f"{ask} print(b.missing_packages(Path.cwd(), 'lab'), b.is_ready(Path.cwd(), 'lab'))"
-    assert run_online(python, "-c", names, cwd=tmp_path).stdout == "['colorama'] False\n"
+    names = f"{ask} print(b.missing_packages(Path.cwd(), 'course'), "
+    names += "b.is_ready(Path.cwd(), 'course'), b.missing_packages(Path.cwd(), ''))"
+    assert run_online(python, "-c", names, cwd=tmp_path).stdout == "['colorama'] False []\n"

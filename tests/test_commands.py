@@ -126,6 +126,7 @@ def test_one_rank_of_four_holds_its_part_and_the_table_says_so(capsys, tiny):
         ),
         (["build", "--check", "--force"], "give it alone"),
         (["build", "--tag", "v1"], "--tag v1 needs --stamp"),
+        (["build", "--solutions"], "give --zip beside it"),
         (["build", "lab77"], "lab77"),
     ],
 )
@@ -183,10 +184,12 @@ def test_build_stamps_builds_and_packs(capsys, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(authoring, "stamp", lambda *words: calls.append(words[1:]) or [])
     monkeypatch.setattr(authoring, "build", lambda _, names, force: calls.append(force) or [])
-    monkeypatch.setattr(authoring, "make_zip", lambda _, out: out / "course.zip")
+    monkeypatch.setattr(authoring, "make_zip", lambda _, out, **kinds: out / f"{kinds}.zip")
     assert run(["build", "--stamp", "me/course", "--tag", "v2", "--zip", "--force"]) == 0
     assert calls == [("me/course", "v2"), True]
-    assert str(tmp_path / "course.zip") in capsys.readouterr().out
+    assert str(tmp_path / "{'solutions': False}.zip") in capsys.readouterr().out
+    assert run(["build", "--zip", "--solutions"]) == 0
+    assert str(tmp_path / "{'solutions': True}.zip") in capsys.readouterr().out
 
 
 def test_grade_passes_its_options_on(capsys, monkeypatch, tmp_path):

@@ -135,8 +135,8 @@ def test_the_table_has_every_kind_and_the_readme_its_score():
     assert differ <= set(DIFFER)
     equal = len(verdicts) - len(REFUSED) - len(differ)
     score = (
-        f"Of {len(verdicts)} foreign models and steps it predicts {equal} to the byte, "
-        f"{len(differ)} otherwise and with a reason, and refuses {len(REFUSED)}"
+        f"Of {len(verdicts)} models and steps that others wrote, `predict` gives {equal} to the "
+        f"byte, {len(differ)} otherwise and with a reason, and refuses {len(REFUSED)}"
     )
     assert score in " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
 

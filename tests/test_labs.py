@@ -98,7 +98,7 @@ def test_the_twins_differ_in_answers_and_hidden_checks_alone(lab):
         for twin in (blank, solved)
     ]
     for twin in sources:  # they name the folder that they stand in
-        twin.pop("colab-badge", None)  # only in a course that has an address
+        twin.pop("launch", None)  # only in a course that has an address
         del twin["setup"]
     assert sources[0] == sources[1]
 

@@ -1,5 +1,6 @@
 """`python -m tutorial_lib`: what works from a bare Python, and what each command starts."""
 
+import importlib.util
 import json
 import os
 import platform
@@ -97,7 +98,7 @@ def test_doctor_says_that_a_python_does_not_suit(monkeypatch, capsys):
     monkeypatch.setattr(pythons, "suitable", lambda: None)
     monkeypatch.setattr(doctor, "_of_packages", no_package)
     assert main(["doctor"]) == 2
-    assert "is Python 3.8, and the course needs 3.11 to 3.13" in capsys.readouterr().out
+    assert "is Python 3.8, and the course needs 3.11 to 3.14" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("command", ["measure", "record", "grade"])
@@ -106,7 +107,7 @@ def test_every_other_command_says_so_too(monkeypatch, capsys, command):
     monkeypatch.setattr(pythons, "suitable", lambda: None)
     monkeypatch.setattr(bootstrap, "is_running", lambda _: True)
     assert main([command]) == 2
-    assert "is Python 3.8, and the course needs 3.11 to 3.13" in capsys.readouterr().err
+    assert "is Python 3.8, and the course needs 3.11 to 3.14" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("version", [(2, 7, 18), (3, 7, 16)])
@@ -115,27 +116,42 @@ def test_a_python_that_cannot_read_the_course_gets_one_sentence(monkeypatch, cap
     monkeypatch.setattr(pythons, "suitable", lambda: "python3.12")
     assert entrance.main() == 2
     said = capsys.readouterr().err
-    assert said.endswith("needs 3.11 to 3.13: try `python3.12 -m tutorial_lib ...`.\n")
+    assert said.endswith("needs 3.11 to 3.14: try `python3.12 -m tutorial_lib ...`.\n")
     assert said.count("\n") == 1
 
 
 @pytest.mark.parametrize(("command", "extra"), [("grade", "grade"), ("build", "author")])
 def test_what_a_command_needs_beside_the_lab_is_added(started, monkeypatch, command, extra):
     asked = []
-    monkeypatch.setattr(
-        bootstrap, "missing_packages", lambda _, wanted: [wanted] * (wanted != "lab")
-    )
+    monkeypatch.setattr(bootstrap, "missing_packages", lambda _, wanted: [wanted] * bool(wanted))
     monkeypatch.setattr(bootstrap, "python_with_course", lambda _, e: asked.append(e) or "python")
     assert main([command, "words"]) == 0
     assert (asked, started) == ([extra], [(["-m", "tutorial_lib", command, "words"], None)])
 
 
-@pytest.mark.parametrize("command", ["measure", "predict", "grade", "build"])
-def test_without_packages_one_sentence_says_what_to_run(run_python, bare_clone, command):
-    done = run_python("-m", "tutorial_lib", command, cwd=bare_clone, bare=True)
-    assert done.returncode == 2
-    assert done.stderr.count("\n") == 1
-    assert "run `python -m tutorial_lib lab` once" in done.stderr
+@pytest.mark.parametrize(("command", "extra"), [("predict", ""), ("plan", ""), ("grade", "grade")])
+def test_without_packages_a_command_sets_up_what_it_needs_and_no_more(
+    started, monkeypatch, command, extra
+):
+    asked = []
+    monkeypatch.setattr(bootstrap, "missing_packages", lambda *_: ["torch"])
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
+    monkeypatch.setattr(bootstrap, "is_running", lambda _: False)
+    monkeypatch.setattr(bootstrap, "venv_python", lambda _: Path("no such file"))
+    monkeypatch.setattr(bootstrap, "python_with_course", lambda _, e: asked.append(e) or "python")
+    assert main([command, "gpt2"]) == 0
+    assert (asked, started) == ([extra], [(["-m", "tutorial_lib", command, "gpt2"], None)])
+
+
+def test_an_environment_that_lost_a_package_is_said_to_and_not_tried_for_ever(
+    started, monkeypatch, capsys
+):
+    monkeypatch.setattr(bootstrap, "missing_packages", lambda *_: ["nbval"])
+    monkeypatch.setattr(bootstrap, "is_running", lambda _: True)
+    monkeypatch.setattr(bootstrap, "is_ready", lambda *_: True)
+    assert main(["grade"]) == 2
+    assert "lost a package: delete it, then run this again." in capsys.readouterr().err
+    assert started == []
 
 
 @pytest.mark.skipif(os.name == "nt", reason="the stand-in for Python is a shell script")

@@ -70,6 +70,13 @@ def test_every_notebook_has_a_budget_and_the_readme_says_the_same(root):
     readme = (root / "README.md").read_text(encoding="utf-8")
     rows = re.findall(r"\]\(\w+/(\w+)\.ipynb\) \((\d+)\)", readme)
     assert dict(rows) == dict(budgets(root))
+    minutes = {stem: int(number) for stem, number in rows}
+    evening, hours = re.search(
+        r"- \*\*An evening\*\* (.+?)- \*\*The course\*\* (.+?):", readme, re.S
+    ).groups()
+    stems = re.findall(r"\]\(\w+/(\w+)\.ipynb\)", evening)
+    assert evening.startswith(f"({sum(minutes[stem] for stem in stems)} minutes): chapters")
+    assert hours == f"({sum(minutes.values()) / 60:.0f} hours)"
 
 
 class NoisyKernel(warnings.catch_warnings):

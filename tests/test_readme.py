@@ -1,11 +1,20 @@
-"""The page of the learner's wing: its calls run, and print what it says."""
+"""The README's commands, and the calls on the page of the learner's wing, as they stand."""
 
 import ast
 import doctest
+import importlib
 import re
+import shlex
+import subprocess
+import sys
+import tomllib
 from collections import Counter
+from pathlib import Path
 
 import pytest
+
+from tutorial_lib.school.authoring.frame import read_settings
+from tutorial_lib.school.commands import parser, table
 
 WING = ("units", "device", "data", "guesses", "blanks", "claims", "models", "memory", "plots")
 NUM_CALLS = 15
@@ -48,3 +57,66 @@ def test_the_calls_are_those_that_notebooks_make_most(root, program):
     shown = doctest.DocTestParser().get_examples(program)
     calls = set(calls_of("\n".join(one.source for one in shown)))
     assert {call for call, _ in counts.most_common(NUM_CALLS)} == calls
+
+
+REPOSITORY = read_settings(Path(__file__).resolve().parents[1]).repository
+# The course's own door, and how to get through it without our command.
+DOOR = ["python3", "-m", "tutorial_lib"]
+OTHERS = {
+    "python3": ["python3 -m venv .venv"],
+    ".venv/bin/python": ['.venv/bin/python -m pip install -c constraints.txt -e ".[test]"'],
+    "uv": ["uv sync --extra test"],
+    "conda": ["conda env create -f environment.yml", "conda activate training-that-fits"],
+    "git": [f"git clone https://github.com/{REPOSITORY} training"],
+    "cd": ["cd training"],
+}
+# These open a server, take minutes, need PyTorch's CUDA build, or a class: their options are read.
+NOT_RUN = {"lab", "test", "emulate", "grade", "build"}
+
+
+def commands_of(root):
+    """Give the words of each command that a reader may paste, from blocks and within a sentence."""
+    text = (root / "README.md").read_text(encoding="utf-8")
+    blocks = "".join(re.findall(r"```bash\n(.*?)```", text, flags=re.S)).splitlines()
+    spans = re.findall(r"`(python3? [^`]+|uvx [^`]+)`", re.sub(r"```.*?```", "", text, flags=re.S))
+    for line in [*blocks, *spans]:
+        for command in re.split(r" && ", line):
+            yield shlex.split(command, comments=True)
+
+
+def problem(words):
+    """Say what is wrong with a command; None when a reader may paste it."""
+    if words[0] == "uvx":
+        words = [*DOOR, *words[2:]] if words[1] == "training-that-fits" else words
+    if words[:3] == DOOR:
+        name, *rest = words[3:]
+        module = importlib.import_module(f"tutorial_lib.school.commands.{table.find(name).name}")
+        try:
+            parser.parse(name, module, rest)
+        except SystemExit:
+            return f"{name} does not take {rest}"
+        return None
+    known = [shlex.split(line) for line in OTHERS.get(words[0], [])]
+    return None if words in known or words[1:2] == ["tests/benchmarks/foreign.py"] else "unknown"
+
+
+def test_every_command_of_the_readme_is_one_that_there_is(root):
+    commands = list(commands_of(root))
+    assert [(words, found) for words in commands if (found := problem(words))] == []
+    assert {words[3] for words in commands if words[:3] == DOOR} >= {"lab", "test", "predict"}
+    assert problem([*DOOR, "predict", "gpt2", "--budget", "1"]).startswith("predict does not take")
+    assert problem(["python", "-m", "tutorial_lib", "lab"]) == "unknown"
+    extras = tomllib.loads((root / "pyproject.toml").read_text())["project"][
+        "optional-dependencies"
+    ]
+    assert {"test", "course"} <= set(extras)
+
+
+@pytest.mark.weekly
+def test_the_readmes_commands_run(root):
+    for words in commands_of(root):
+        if words[:3] == DOOR:
+            asked = [*words[3:], *(["--help"] * (words[3] in NOT_RUN))]
+            command = [sys.executable, "-m", "tutorial_lib", *asked]
+            done = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=300)
+            assert done.returncode == 0, (asked, done.stderr)

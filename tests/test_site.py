@@ -8,6 +8,7 @@ import nbformat
 import pytest
 
 from tutorial_lib import claims
+from tutorial_lib.school.authoring.frame import Settings, attach_figures, launch_cell
 from tutorial_lib.school.site import make_site
 
 PYPROJECT = '[tool.tutorial]\nrepository = "someone/course"\ntag = "v1"\n'
@@ -29,12 +30,16 @@ def course(tmp_path_factory, root_of_course):
         (root / folder).mkdir(parents=True)
     (root / "pyproject.toml").write_text(PYPROJECT)
     (root / "course/figures/bar.svg").write_text("<svg xmlns='http://www.w3.org/2000/svg'/>")
-    shutil.copy(root_of_course / "course/figures/ramp.png", root / "course/figures")
+    for name in ("ramp.png", "social.png", "colab-badge.png", "colab-badge.svg"):
+        shutil.copy(root_of_course / "course/figures" / name, root / "course/figures")
+    row = launch_cell(Settings("someone/course", "v1"), "course/blank/00_toy.ipynb")
+    attach_figures(row, root / "course/figures")
     (root / "course/claims/verdicts.json").write_text(json.dumps([VERDICT]))
     body = nbformat.v4.new_markdown_cell(BODY, attachments={"bar.png": {"image/png": "PHN2Zy8+"}})
     output = nbformat.v4.new_output("execute_result", {"text/html": ROW}, execution_count=1)
     cells = [
         nbformat.v4.new_markdown_cell("# A chapter"),
+        row,
         nbformat.v4.new_code_cell("import os", id="setup", execution_count=1),
         nbformat.v4.new_markdown_cell("**Predict.** How many? Write a number in place of\n`None`."),
         nbformat.v4.new_code_cell("guess = None  # MiB", execution_count=1),
@@ -94,11 +99,14 @@ def test_the_first_page_has_the_ramp_a_verdict_a_way_to_begin_and_says_what_it_i
     assert 'class="begin" href="course/00_start_here.html"' in page
     assert 'class="right-next"' not in page
     assert '<meta name="description"' in page
-    assert 'content="https://someone.github.io/course/_static/ramp.png"' in page
-    assert (pages / "_static/ramp.png").is_file()
+    assert 'content="https://someone.github.io/course/_static/social.png"' in page
+    assert (pages / "_static/social.png").is_file()
     assert 'rel="icon"' in page
     chapter = (pages / "course/00_toy.html").read_text()
-    assert "colab.research.google.com/github/someone/course/blob/v1/course/00_toy.ipynb" in chapter
+    blob = "colab.research.google.com/github/someone/course/blob/v1/course"
+    assert f"{blob}/blank/00_toy.ipynb" in chapter  # the row in the notebook itself
+    assert f"{blob}/00_toy.ipynb" not in chapter  # the theme's button would show all results
+    assert list(pages.glob("_images/colab-badge*.svg"))
     assert ">Home<" in chapter
 
 

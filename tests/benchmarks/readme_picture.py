@@ -1,21 +1,25 @@
-"""Draw the README's picture: one step of training, plain and with every block checkpointed.
+"""Draw the README's picture, and the larger one that a link to the course shows elsewhere.
+
+One step of training, plain and with every block checkpointed:
 
     python tests/benchmarks/readme_picture.py
 
 Both are counted, on chapter 00's model, so every machine draws the same curves.
 """
 
+import io
 from pathlib import Path
 
 import torch
 from matplotlib.figure import Figure
+from PIL import Image
 
 from tutorial_lib import memory, plots
 from tutorial_lib.instruments import segments
 from tutorial_lib.models.gpt import GPT, GPTConfig
 from tutorial_lib.units import MIB, human_bytes
 
-OUT = Path(__file__).resolve().parents[2] / "course/figures/ramp.png"
+FIGURES = Path(__file__).resolve().parents[2] / "course/figures"
 SHOWN = ("parameters", "gradients", "optimizer_state", "activations", "recomputed", "temporary")
 
 
@@ -35,10 +39,8 @@ def measured(strategy):
     return report, [p.grad.clone() for p in model.parameters()]
 
 
-def main():
-    (plain, wanted), (frugal, seen) = measured("none"), measured("per-block")
-    same = all(map(torch.equal, wanted, seen))
-    figure = Figure(figsize=(9, 3.4), layout="constrained", facecolor="white")
+def draw(figure, plain, frugal, size):
+    """Draw both ramps, with titles a little larger than `size`, in points."""
     left, right = figure.subplots(1, 2, sharey=True)
     for axes, report, title in ((left, plain, "plain"), (right, frugal, "each block checkpointed")):
         curve = report.curve()
@@ -46,12 +48,32 @@ def main():
         for stack, name in zip(axes.stackplot(range(len(curve)), heights), SHOWN, strict=True):
             stack.set(facecolor=plots.COLORS[name], hatch=plots.HATCHES[name], linewidth=0.4)
             stack.set(edgecolor="#222222", label=name.replace("_", " "))
-        axes.set_title(f"{title}: {human_bytes(report.peak_bytes)} at the peak", fontsize=10)
+        axes.set_title(f"{title}: {human_bytes(report.peak_bytes)} at the peak", fontsize=size + 2)
         axes.set(xticks=[], xlabel="one training step, allocation by allocation")
         axes.spines[["top", "right"]].set_visible(False)
     left.set_ylabel("MiB, counted")
-    right.legend(fontsize=8, frameon=False, loc="upper right")
-    figure.savefig(OUT, dpi=130, metadata={"Software": None})
+    right.legend(fontsize=size, frameon=False, loc="upper right")
+
+
+def social(plain, frugal):
+    """Give the picture of 1280 by 640 pixels that GitHub asks for, in few colours."""
+    figure = Figure(figsize=(12.8, 6.4), layout="constrained", facecolor="white")
+    figure.get_layout_engine().set(w_pad=0.2, h_pad=0.15)
+    figure.suptitle("Training that fits", fontsize=34, fontweight="bold")
+    draw(figure, plain, frugal, 12)
+    figure.supxlabel("a hands-on course on gradient checkpointing and accumulation", fontsize=20)
+    drawn = io.BytesIO()
+    figure.savefig(drawn, dpi=100)
+    return Image.open(drawn).convert("RGB").quantize(64)
+
+
+def main():
+    (plain, wanted), (frugal, seen) = measured("none"), measured("per-block")
+    same = all(map(torch.equal, wanted, seen))
+    figure = Figure(figsize=(9, 3.4), layout="constrained", facecolor="white")
+    draw(figure, plain, frugal, 8)
+    figure.savefig(FIGURES / "ramp.png", dpi=130, metadata={"Software": None})
+    social(plain, frugal).save(FIGURES / "social.png", optimize=True)
     flops = frugal.flops / plain.flops - 1
     print(f"same gradients to the bit: {same}; FLOPs {flops:+.0%}; peak {plain.peak_bytes}, "
           f"{frugal.peak_bytes}")  # fmt: skip

@@ -21,6 +21,7 @@ from pathlib import Path
 from tutorial_lib import __version__
 from tutorial_lib.school import installer, pythons
 
+NAME = "training-that-fits"  # of the package, and of its command
 ROOT = Path(__file__).resolve().parent.parent.parent  # the clone
 STAMP = ".tutorial-installed"
 
@@ -34,8 +35,8 @@ def python_with_course(root: Path, extra: str = "test") -> Path:
 
     Args:
         root: The clone: the folder that holds pyproject.toml.
-        extra: What it must hold beside the course: `lab`, `grade`, `author`, or `test`, which is
-            all of them.
+        extra: What it must hold beside the instruments: `course`, `grade`, `author`, or `test`,
+            which is all of them; nothing where it is empty.
 
     Returns:
         The running Python when everything is there already, else that of `.venv`.
@@ -81,11 +82,14 @@ def is_ready(root: Path, extra: str = "test") -> bool:
     return installer.run([python, "-c", probe, root, extra], root)[0] == 0
 
 
-def _installed_extras(root: Path) -> list[str]:
-    """Read from our stamp which extras `.venv` has; none when what it depends on has changed."""
+def _installed_extras(root: Path) -> set[str]:
+    """Read from our stamp which extras `.venv` has, and "" for the course itself.
+
+    Empty when what it depends on has changed.
+    """
     stamp = root / ".venv" / STAMP
     words = stamp.read_text(encoding="utf-8").split() if stamp.exists() else []
-    return words[1:] if words[:1] == [fingerprint(root)] else []
+    return {"", *words[1:]} if words[:1] == [fingerprint(root)] else set()
 
 
 def fingerprint(root: Path) -> str:
@@ -115,7 +119,7 @@ def missing_packages(root: Path, extra: str = "test") -> list[str]:
 
     Only names are compared. Blind to versions, and to what the packages need in turn.
     """
-    for course in importlib.metadata.distributions(name="tutorial-lib"):
+    for course in importlib.metadata.distributions(name=NAME):
         # A clone also holds an egg-info folder, which says nothing about this Python.
         origin = json.loads(course.read_text("direct_url.json") or "{}")
         if not origin.get("dir_info", {}).get("editable") or not _is_folder(origin["url"], root):
@@ -126,7 +130,7 @@ def missing_packages(root: Path, extra: str = "test") -> list[str]:
             if "extra ==" not in line or extra == "test" or f"'{extra}'" in line.replace('"', "'")
         ]
         return [name for name in wanted if not _is_installed(name)]
-    return ["tutorial-lib"]
+    return [NAME]
 
 
 def _is_installed(name: str) -> bool:
@@ -152,8 +156,8 @@ def check_version(version: tuple[int, ...], whose: str) -> None:
 def _check_place(root: Path) -> None:
     if not (root / "pyproject.toml").is_file() or not (root / "constraints.txt").is_file():
         raise SetupError(
-            f"{root} is no clone of the course (no pyproject.toml and constraints.txt there): "
-            "run this from the folder that holds README.md."
+            f"{root} holds the package and no notebooks: run `python -m tutorial_lib` in the "
+            "course's own folder, the one that holds README.md and constraints.txt."
         )
     free_gb = shutil.disk_usage(root).free / 1e9
     if free_gb < installer.NEEDED_GB:
@@ -175,6 +179,8 @@ def _make(root: Path) -> None:
     check_version(sys.version_info[:2], f"This ({sys.executable})")
     if venv.exists() and not (venv / "pyvenv.cfg").is_file() and any(venv.iterdir()):
         raise SetupError(f"{venv} is no Python environment: move it away, then run this again.")
+    if sys.version_info[:2] > pythons.TRIED:
+        print(pythons.UNTRIED)
     with installer.Step(f"Making .venv with Python {sys.version.split()[0]}"):
         status, said = installer.run([sys.executable, "-m", "venv", "--clear", venv], root)
         if status:
@@ -184,7 +190,7 @@ def _make(root: Path) -> None:
 
 def _install(root: Path, extra: str) -> None:
     stamp = root / ".venv" / STAMP
-    extras = sorted({extra, *_installed_extras(root)})
+    extras = sorted({extra, *_installed_extras(root)} - {""})
     stamp.write_text("unfinished", encoding="utf-8")  # until the last line of this function
     failed = installer.install(root, venv_python(root / ".venv"), extras)
     if failed:

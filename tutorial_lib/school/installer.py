@@ -12,11 +12,14 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 NEEDED_GB = 3
 LOG = "tutorial-install.log"
+CPU_BUILDS = "https://download.pytorch.org/whl/cpu"  # PyTorch without CUDA
+ANSWER_SECONDS = 3.0
 QUIET_SECONDS = 15.0  # after so long without a line, one says that the work goes on
 
 # What pip, venv and the system say, in lower case, against the sentence for the user.
@@ -51,12 +54,13 @@ def install(root: Path, python: Path, extras: Sequence[str]) -> str:
     Args:
         root: The clone.
         python: Of the environment.
-        extras: Of pyproject.toml.
+        extras: Of pyproject.toml; none for the instruments alone.
 
     Returns:
         An empty text, or a sentence that says why it failed. All that was said is in `LOG`.
     """
-    wanted = ["-c", "constraints.txt", "-e", f".[{','.join(extras)}]"]
+    wanted = ["-c", "constraints.txt", "-e", f".[{','.join(extras)}]" if extras else "."]
+    wanted += _options_without_cuda()
     log = python.parent.parent / LOG
     uv = shutil.which("uv")
     if uv:
@@ -79,6 +83,24 @@ def install(root: Path, python: Path, extras: Sequence[str]) -> str:
         log.write_text(said, encoding="utf-8")
     reason = explain(said, root, "pip could not install the course")
     return f"{reason} All that pip said is in {log}." if status else ""
+
+
+def _options_without_cuda() -> list[str]:
+    """Name PyTorch's index of builds without CUDA, where no GPU could use PyPI's and it answers.
+
+    Both pip and uv take `2.13.0+cpu`, which is found there, before PyPI's `2.13.0`.
+    """
+    has_gpu = shutil.which("nvidia-smi") or Path("/proc/driver/nvidia").exists()
+    if not sys.platform.startswith("linux") or has_gpu:
+        return []
+    host = CPU_BUILDS.split("/")[2]
+    try:
+        urllib.request.urlopen(f"{CPU_BUILDS}/torch/", timeout=ANSWER_SECONDS).close()
+    except (OSError, ValueError):
+        print(f"No NVIDIA GPU here, and {host} does not answer: PyTorch may bring CUDA (4 GB).")
+        return []
+    print(f"No NVIDIA GPU here: PyTorch comes without CUDA, from {host}. That saves 4 GB.")
+    return ["--extra-index-url", CPU_BUILDS]
 
 
 def _site_packages(python: Path) -> Path:

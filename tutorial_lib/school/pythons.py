@@ -3,9 +3,11 @@
 import os
 import subprocess
 
-OLDEST, NEWEST = (3, 11), (3, 13)
-# The one dependency without a wheel for 3.14 in November 2026; nothing has been run there.
-_MISSING = ", for which there is no TensorFlow (chapter 15)"
+OLDEST, TRIED, NEWEST = (3, 11), (3, 13), (3, 14)
+UNTRIED = (
+    "No notebook has been run with Python 3.%d yet. Every package has a build for it, "
+    "but TensorFlow (chapter 15)." % NEWEST[1]
+)
 
 
 def refusal(version, whose):
@@ -23,9 +25,8 @@ def refusal(version, whose):
         return None
     found = suitable()
     advice = "try `%s -m tutorial_lib ...`" % found if found else "install one from python.org"
-    why = _MISSING if tuple(version[:2]) > NEWEST else ""
-    return "%s is Python %d.%d%s, and the course needs 3.%d to 3.%d: %s." % (
-        (whose, version[0], version[1], why, OLDEST[1], NEWEST[1], advice)
+    return "%s is Python %d.%d, and the course needs 3.%d to 3.%d: %s." % (
+        (whose, version[0], version[1], OLDEST[1], NEWEST[1], advice)
     )
 
 
@@ -36,7 +37,7 @@ def suitable():
     A name alone says little: a version manager's stand-in may have no Python behind it, and
     Debian's Python may lack what makes environments.
     """
-    for minor in range(NEWEST[1], OLDEST[1] - 1, -1):
+    for minor in range(TRIED[1], OLDEST[1] - 1, -1):
         command = ["py", "-3.%d" % minor] if os.name == "nt" else ["python3.%d" % minor]
         try:
             with open(os.devnull, "w") as nowhere:

@@ -74,13 +74,13 @@ def misses(peaks: Sequence[PublishedPeak], figure: str) -> list[float]:
 def summary(peaks: Sequence[PublishedPeak]) -> str:
     """Say in one sentence how the allocator's figures agree: the sentence of the README."""
     ours = [peak for peak in peaks if peak.kind == "allocated"]
-    predicted, emulated, then = (
-        [abs(miss) for miss in misses(ours, name)] for name in ("predicted", "emulated", "then")
+    predicted, emulated = (
+        [abs(miss) for miss in misses(ours, name)] for name in ("predicted", "emulated")
     )
     near = sum(miss < 0.001 for miss in emulated)
     return (
-        f"Of {len(ours)} allocator peaks that others measured and published, the emulated card "
-        f"gives {near} to a thousandth; it is off by {statistics.median(emulated):.2%} in the "
-        f"median ({statistics.median(then):.2%} with what older versions held, "
-        f"{statistics.median(predicted):.2%} predicted) and by {max(emulated):.0%} at worst."
+        f"Of {len(ours)} peaks of GPU memory that others measured and published, `emulate` gives "
+        f"{near} to a thousandth; it is off by {statistics.median(emulated):.2%} in the median and "
+        f"by {max(emulated):.0%} at worst, `predict` by {statistics.median(predicted):.2%} in the "
+        "median."
     )

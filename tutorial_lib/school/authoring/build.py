@@ -22,6 +22,8 @@ _STEM = {
 _FOLDERS = ("course", "course/blank", "labs", "solutions")
 _TO_WORK_IN = ("blank", "labs")  # never executed
 _NAMES_ADDRESS = ("README.md", "CITATION.cff", "CHANGELOG.md")
+# What waits in these files, and in pyproject.toml, until there is an address.
+_WAITS = re.compile(r"^<!-- once stamped\n(.*?)-->\n|^# once stamped: ", re.DOTALL | re.MULTILINE)
 
 
 def build(root: Path, names: Sequence[str] = (), *, force: bool = False) -> list[Path]:
@@ -104,14 +106,14 @@ def check(root: Path) -> list[str]:
 
 
 def stamp(root: Path, repository: str, tag: str | None = None) -> list[Path]:
-    """Write the course's public address into pyproject.toml, and rebuild badges and set-up cells.
+    """Write the course's public address into pyproject.toml, and rebuild launch and set-up cells.
 
     Outputs are kept, since no other code cell changes.
 
     Args:
         root: The course's folder.
         repository: `owner/name` on GitHub.
-        tag: The tag that badges name; None keeps it.
+        tag: The tag that links name; None keeps it.
 
     Returns:
         The files that were written.
@@ -263,6 +265,9 @@ def _output_differences(seen: NotebookNode, path: Path, name: str) -> list[str]:
 
 
 def _moved(text: str, old: Settings, new: Settings) -> str:
+    """Put the new address in place of the old one, and show what waited for one."""
+    text = _WAITS.sub(r"\1", text) if new.published else text
+    text = text.replace(old.pages, new.pages)
     text = text.replace(f"{old.repository}/blob/{old.tag}/", f"{new.repository}/blob/{new.tag}/")
     # the ends matter: OWNER/NAME must not be found in OWNER/NAME-extra
     return re.sub(rf"(?<![\w.-]){re.escape(old.repository)}(?![\w-])", new.repository, text)

@@ -1,11 +1,12 @@
-"""The frame of every notebook: metadata, Colab's badge, the set-up cell, the next link."""
+"""The frame of every notebook: metadata, where to open it, the set-up cell, the next link."""
 
 import base64
 import re
 import tomllib
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from urllib.parse import quote
 
 import nbformat
 from nbformat import NotebookNode
@@ -21,39 +22,44 @@ _ROW_LINK = re.compile(r"\[([^\]]+)\]\(((?:course|labs)/\w+\.ipynb)\)")
 _COMPANION = re.compile(r"\d\d[a-z]")
 _TAG = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
-# Colab: pip must never see torch there, so the course is fetched and put on sys.path. The three
-# variables let the same cell run where there is no network. A second upload of the zip is called
-# "... (1).zip": the newest counts. One that is not whole leaves nothing that passes for the course.
+# Colab and Kaggle: pip must never see torch there, so the course is fetched and put on sys.path.
+# COURSE_HOME and COURSE_URL let the same cell run elsewhere, without a network too. A second upload
+# of the zip is called "... (1).zip": the newest counts. One that is not whole leaves nothing that
+# passes for the course. Kaggle itself unpacks a zip that becomes an input, and protects it.
 _SETUP = """\
 # @title Set-up: run this cell first
-import contextlib, importlib.util, os, pathlib, shutil, subprocess, sys  # noqa: E401
+import contextlib, importlib.util, os, pathlib, shutil, {also}sys  # noqa: E401
 
 if importlib.util.find_spec("tutorial_lib") is None:
-    if "google.colab" not in sys.modules:
+    kaggle = "KAGGLE_KERNEL_RUN_TYPE" in os.environ
+    if not kaggle and "google.colab" not in sys.modules:
         raise ModuleNotFoundError("tutorial_lib is not installed: see 'Begin' in README.md.")
-    course = pathlib.Path(os.environ.get("COURSE_DIR", "/content/course"))
-    packed = pathlib.Path(os.environ.get("COURSE_ZIP", "/content/{zip_name}"))
-    url = os.environ.get("COURSE_URL", "{url}")
-    uploads = sorted(packed.parent.glob(f"{{packed.stem}}*.zip"), key=os.path.getmtime)
+    home = os.environ.get("COURSE_HOME", "/kaggle/working" if kaggle else "/content")
+    course = pathlib.Path(home, "course")
+    zips = sorted(course.parent.glob("{zip_stem}*.zip"), key=os.path.getmtime)
+    inputs = sorted(pathlib.Path(home, "../input").glob("**/tutorial_lib"))
     todo = f"wait until uploads end (or repeat it), delete or rename {{course}}, run this again"
-    if not (course / "tutorial_lib").exists() and uploads:
+    if not (course / "tutorial_lib").exists() and inputs:
+        shutil.copytree(inputs[0].parent, course, dirs_exist_ok=True)
+    elif not (course / "tutorial_lib").exists() and zips:
         with contextlib.suppress(Exception):
-            shutil.unpack_archive(uploads[-1], course.with_name("course.part"))
+            shutil.unpack_archive(zips[-1], course.with_name("course.part"))
             course.with_name("course.part").rename(course)
-{unpublished}    elif not (course / "tutorial_lib").exists():
-        git = ["git", "-c", "advice.detachedHead=false", "clone", "--quiet", "--depth=1"]
-        if subprocess.run([*git, "--branch={tag}", url, course]).returncode:
-            todo = f"git says above why (no tag {tag} at {{url}}?); or upload {{packed.name}}"
+    elif not (course / "tutorial_lib").exists():
+{fetch}
     if not (course / "tutorial_lib").exists():
         raise FileNotFoundError(f"{{course}} is no whole copy of the course: {{todo}}.")
     sys.path.insert(0, str(course))
     (course / "{folder}").mkdir(exist_ok=True)
     os.chdir(course / "{folder}")"""
 
-_UNPUBLISHED = """\
-    elif not (course / "tutorial_lib").exists() and "COURSE_URL" not in os.environ:
-        todo = f"upload {packed.name} to {packed.parent} (or set COURSE_URL), run this again"
-"""
+_UPLOAD = """\
+        todo = f"upload {zip_stem}.zip to {{home}} (Kaggle: as an input), run this again\""""
+_CLONE = """\
+        url = os.environ.get("COURSE_URL", "https://github.com/{repository}")
+        git = ["git", "-c", "advice.detachedHead=false", "clone", "--quiet", "--depth=1"]
+        if subprocess.run([*git, "--branch={tag}", url, course]).returncode:
+            todo = f"git says above why (no tag {tag} at {{url}}? no network?), or upload a zip\""""
 
 
 @dataclass(frozen=True)
@@ -83,6 +89,12 @@ class Settings:
     def published(self) -> bool:
         """Whether the real address is known."""
         return self.repository != PLACEHOLDER
+
+    @property
+    def pages(self) -> str:
+        """Address of the site on GitHub Pages."""
+        owner, _, name = self.repository.partition("/")
+        return f"https://{owner.lower()}.github.io/{name}/"
 
 
 def read_settings(root: Path) -> Settings:
@@ -116,18 +128,25 @@ def notebook_metadata() -> dict[str, object]:
     }
 
 
-def badge_cell(settings: Settings, path: str) -> NotebookNode:
-    """Make the cell that opens this very notebook in Colab; for a course that has an address.
+def launch_cell(settings: Settings, path: str) -> NotebookNode:
+    """Make the row of places that open this very notebook; for a course that has an address.
 
     Args:
-        settings: Repository and tag of the link.
+        settings: Repository and tag of the links.
         path: The notebook inside the repository, as in `labs/lab01_ledger.ipynb`.
     """
-    colab = "https://colab.research.google.com"
-    link = f"{colab}/github/{settings.repository}/blob/{settings.tag}/{path}"
+    repository, tag = settings.repository, settings.tag
+    blob = f"github.com/{repository}/blob/{tag}/{path}"
+    colab = blob.replace("github.com", "https://colab.research.google.com/github", 1)
+    kaggle = f"https://kaggle.com/kernels/welcome?src=https://{blob}"
+    binder = f"https://mybinder.org/v2/gh/{repository}/{tag}?labpath={quote(path, safe='')}"
     # Our own picture of a badge: it shows without a network too.
-    text = f"[![Open this notebook in Colab](figures/colab-badge.svg)]({link})"
-    return nbformat.v4.new_markdown_cell(text, id="colab-badge")
+    text = (
+        f"[![Open this notebook in Colab](figures/colab-badge.svg)]({colab}) "
+        f"or on [Kaggle]({kaggle}) or [Binder]({binder}) (no GPU); "
+        f"all of the course in [a codespace](https://codespaces.new/{repository}) (no GPU)."
+    )
+    return nbformat.v4.new_markdown_cell(text, id="launch")
 
 
 def next_cell(root: Path, path: str) -> NotebookNode | None:
@@ -183,17 +202,13 @@ def attach_figures(cell: NotebookNode, folder: Path) -> None:
 
 
 def setup_cell(settings: Settings, folder: str) -> NotebookNode:
-    """Make the set-up cell: silent where the course is installed, fetches it on Colab.
+    """Make the set-up cell: silent where the course is installed, fetches it on Colab and Kaggle.
 
     Args:
         settings: Repository and tag to fetch.
-        folder: The notebook's folder, which becomes the working folder on Colab.
+        folder: The notebook's folder, which becomes the working folder there.
     """
-    text = _SETUP.format(
-        zip_name=ZIP_NAME,
-        url=f"https://github.com/{settings.repository}",
-        tag=settings.tag,
-        folder=folder,
-        unpublished="" if settings.published else _UNPUBLISHED,
-    )
+    fetch, also = (_CLONE, "subprocess, ") if settings.published else (_UPLOAD, "")
+    names = {"zip_stem": Path(ZIP_NAME).stem, "folder": folder, **asdict(settings)}
+    text = _SETUP.format(fetch=fetch.format(**names), also=also, **names)
     return nbformat.v4.new_code_cell(text, id="setup", metadata=deepcopy(FOLDED))

@@ -13,7 +13,7 @@ from tutorial_lib.school import marks
 from tutorial_lib.school.authoring import prose
 from tutorial_lib.school.authoring.files import AuthoringError
 
-RESERVED_IDS = ("colab-badge", "setup", "next-notebook")
+RESERVED_IDS = ("launch", "setup", "next-notebook")
 KEPT_METADATA = ("tags", "cellView")
 
 # jupytext would also uncomment words such as `# copy the boundary`: magics are read below instead.

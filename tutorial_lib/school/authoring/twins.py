@@ -19,7 +19,7 @@ from tutorial_lib.school.authoring.frame import (
     FOLDED,
     Settings,
     attach_figures,
-    badge_cell,
+    launch_cell,
     next_cell,
     notebook_metadata,
     setup_cell,
@@ -143,8 +143,8 @@ def _assemble(
         new = nbformat.v4.new_code_cell if cell.kind == "code" else nbformat.v4.new_markdown_cell
         folded = FOLDED if cell.kind == "code" and SHOWN in text else {}
         built.append(new(text, id=cell.id, metadata=deepcopy({**cell.metadata, **folded})))
-    badge = [badge_cell(settings, path)] if settings.published else []
-    built[1:1] = [*badge, setup_cell(settings, folder)]
+    launch = [launch_cell(settings, path)] if settings.published else []
+    built[1:1] = [*launch, setup_cell(settings, folder)]
     place = "course" if folder == "course" else "labs"
     if link := next_cell(root, f"{place}/{Path(path).name}"):
         built.append(link)

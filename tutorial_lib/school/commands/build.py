@@ -12,7 +12,8 @@ def options(parser: argparse.ArgumentParser) -> None:
     add("names", metavar="NAME", nargs="*", help="stems, as in lab01; all if left out")
     add("--check", action="store_true", help="change nothing; exit 1 if stale")
     add("--force", action="store_true", help="execute all; overwrite labs")
-    add("--zip", action="store_true", help="also pack a zip for a class")
+    add("--zip", action="store_true", help="also pack a zip for a class, without solutions")
+    add("--solutions", action="store_true", help="with --zip: with them, for learning alone")
     add("--stamp", metavar="OWNER/REPOSITORY", help="set the address")
     add("--tag", help="the tag for badges, with --stamp")
 
@@ -26,6 +27,8 @@ def run(options: argparse.Namespace) -> int:
         raise ValueError("--check looks at everything and changes nothing: give it alone.")
     if tag and not stamp:
         raise ValueError(f"--tag {tag} needs --stamp OWNER/REPOSITORY beside it.")
+    if options.solutions and not options.zip:
+        raise ValueError("--solutions says what a zip holds: give --zip beside it.")
     if options.check:
         problems = authoring.check(ROOT)
         print("\n".join(problems) or "Every notebook is what its source gives.")
@@ -33,7 +36,7 @@ def run(options: argparse.Namespace) -> int:
     written = authoring.stamp(ROOT, stamp, tag) if stamp else []
     written += authoring.build(ROOT, options.names, force=options.force)
     if options.zip:
-        written.append(authoring.make_zip(ROOT, Path.cwd()))
+        written.append(authoring.make_zip(ROOT, Path.cwd(), solutions=options.solutions))
     for path in written:
         print(f"wrote {path}")
     if not written:

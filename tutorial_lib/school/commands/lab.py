@@ -23,7 +23,7 @@ def run(options: argparse.Namespace) -> int:
     """Set up, bring the working copy up to date, and become JupyterLab."""
     if options.port is not None:
         _check_port(options.port)
-    python = bootstrap.python_with_course(bootstrap.ROOT, "lab")
+    python = bootstrap.python_with_course(bootstrap.ROOT, "course")
     command = [
         str(python),
         *("-m", "jupyterlab"),

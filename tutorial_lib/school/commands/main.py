@@ -88,13 +88,13 @@ def _elsewhere(command: table.Command, words: list[str]) -> int | None:
     """Run a command in an environment that has what it needs; None where this Python has it.
 
     Raises:
-        SetupError: When this Python does not suit, or lacks the course's packages.
+        SetupError: When this Python does not suit, or no environment can be made.
     """
     if command.python == "this":
         return None
     venv, python = bootstrap.ROOT / ".venv", bootstrap.venv_python(bootstrap.ROOT / ".venv")
     again = ["-m", "tutorial_lib", command.name, *words]
-    is_bare = bool(bootstrap.missing_packages(bootstrap.ROOT, "lab"))
+    is_bare = bool(bootstrap.missing_packages(bootstrap.ROOT, ""))
     if not bootstrap.is_running(venv) and python.exists() and is_bare:
         return process.become([str(python), *again], move=False)
     if command.python == "found":
@@ -102,12 +102,11 @@ def _elsewhere(command: table.Command, words: list[str]) -> int | None:
     bootstrap.check_version(sys.version_info[:2], f"This ({sys.executable})")
     if not {"-h", "--help"}.isdisjoint(words):
         return None
-    if is_bare and importlib.util.find_spec("torch") is None:
-        raise bootstrap.SetupError(
-            f"{command.name} needs torch, which {sys.executable} does not have: run "
-            "`python -m tutorial_lib lab` once (it sets everything up), or pip as in the README."
-        )
-    if command.extra and bootstrap.missing_packages(bootstrap.ROOT, command.extra):
+    # Installed as a package, or on Colab, it runs with the packages that are there.
+    lacks = is_bare and importlib.util.find_spec("torch") is None
+    if lacks or (command.extra and bootstrap.missing_packages(bootstrap.ROOT, command.extra)):
+        if bootstrap.is_running(venv) and bootstrap.is_ready(bootstrap.ROOT, command.extra):
+            raise bootstrap.SetupError(f"{venv} lost a package: delete it, then run this again.")
         made = bootstrap.python_with_course(bootstrap.ROOT, command.extra)
         return process.become([str(made), *again], move=False)
     return None

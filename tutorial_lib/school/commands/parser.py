@@ -6,6 +6,8 @@ import argparse
 from collections.abc import Sequence
 from types import ModuleType
 
+from tutorial_lib.school.commands import table
+
 
 class _Help(argparse.HelpFormatter):
     """Keeps the paragraphs of a docstring, and shows the defaults that say something."""
@@ -22,7 +24,7 @@ class _Help(argparse.HelpFormatter):
 def make(name: str, module: ModuleType) -> argparse.ArgumentParser:
     """Make a command's parser: its module adds what the command takes."""
     parser = argparse.ArgumentParser(
-        prog=f"python -m tutorial_lib {name}",
+        prog=f"{table.PROGRAM} {name}",
         description=module.__doc__,
         formatter_class=_Help,
         allow_abbrev=False,

@@ -6,9 +6,16 @@ Standard library only, and no syntax newer than Python 3.8.
 from __future__ import annotations
 
 import difflib
+import os
+import sys
 from dataclasses import dataclass
+from pathlib import Path
 
-from tutorial_lib.school.bootstrap import SetupError
+from tutorial_lib.school.bootstrap import NAME, SetupError
+
+# What was typed: an installed package has a command of its own.
+_MODULE = ("py" if os.name == "nt" else "python") + " -m tutorial_lib"
+PROGRAM = NAME if Path(sys.argv[0]).stem == NAME else _MODULE
 
 
 @dataclass(frozen=True)
@@ -17,7 +24,7 @@ class Command:
 
     Args:
         name: What is typed, and the module in this folder.
-        shown: In `python -m tutorial_lib --help`: what it does, and the options used most.
+        shown: In `--help` of the whole: what it does, and the options used most.
         python: `this` for a command that this Python runs as it is; `found` for one that is handed
             to `.venv` where this Python lacks packages, and can do without; `course` for one that
             needs the course's packages.
@@ -49,19 +56,25 @@ measure or predict the tables that the course quotes
 _GRADE = "LAB SUBMISSIONS --out REPORT"
 _BUILD = "[NAMES] [--check] [--zip]"
 
+
+def _there(*commands: Command) -> tuple[Command, ...]:
+    """Leave out commands whose module is not here: a zip for a class neither builds nor grades."""
+    return tuple(c for c in commands if Path(__file__).with_name(f"{c.name}.py").exists())
+
+
 GROUPS = {
-    "To learn (both make .venv first, and install nothing the second time):": (
+    "To learn (both make .venv first, and install nothing the second time):": _there(
         Command("lab", "open the course in JupyterLab   [--no-browser] [--port N]", "this"),
         Command("test", _TEST, "this"),
     ),
-    "To use:": (
+    "To use:": _there(
         Command("doctor", "show Python, torch, GPU, versions and free disk   [--json]", "found"),
         Command("measure", "measure a training step   MODEL [--batch N] [--json] [--emulated t4]"),
         Command("predict", _PREDICT),
         Command("plan", _PLAN),
         Command("emulate", _EMULATE, "this"),  # in the environment with PyTorch's CUDA build
     ),
-    "To teach and maintain:": (
+    "To teach and maintain:": _there(
         Command("record", _RECORD),
         Command("grade", f"grade a folder of submissions     {_GRADE}", extra="grade"),
         Command("build", f"make the notebooks from their sources   {_BUILD}", extra="author"),
@@ -78,8 +91,8 @@ _MODEL = """\
 
 
 def help_text() -> str:
-    """Write what `python -m tutorial_lib --help` prints."""
-    text = "usage: python -m tutorial_lib COMMAND [OPTIONS]      (Windows: py -m ...)\n"
+    """Write what `--help` of the whole prints."""
+    text = f"usage: {PROGRAM} COMMAND [OPTIONS]\n"
     for title, group in GROUPS.items():
         text += f"\n{title}\n"
         for command in group:

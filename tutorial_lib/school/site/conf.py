@@ -31,10 +31,8 @@ if settings["published"]:
         "repository_url": f"https://github.com/{settings['repository']}",
         "repository_branch": settings["tag"],
         "use_repository_button": True,
-        "launch_buttons": {"colab_url": "https://colab.research.google.com"},
     }
-    owner, _, name = settings["repository"].partition("/")
-    html_baseurl = f"https://{owner.lower()}.github.io/{name}/"
+    html_baseurl = settings["pages"]
 html_logo = html_favicon = "_static/logo.svg"
 html_show_search_summary = False  # which would fetch every page that is found
 html_static_path = ["_static"]
@@ -58,7 +56,7 @@ def describe(app: Any, page: str, template: str, context: dict[str, Any], tree: 
     tags += f'<meta property="og:description" content="{DESCRIPTION}">\n'
     tags += f'<meta property="og:title" content="{project}">\n'
     if settings["published"]:  # an address has to be whole
-        tags += f'<meta property="og:image" content="{html_baseurl}_static/ramp.png">\n'
+        tags += f'<meta property="og:image" content="{html_baseurl}_static/social.png">\n'
     context["metatags"] = context.get("metatags", "") + tags
     if page == "index":
         context["next"] = None  # the page has its own way to begin

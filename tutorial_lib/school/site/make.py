@@ -64,13 +64,14 @@ def make_site(root: Path, out: Path, *, solutions: bool = False) -> Path:
 
 def _write_pages(root: Path, pages: Path, parts: Sequence[str]) -> None:
     settings = read_settings(root)
-    known = {**asdict(settings), "published": settings.published, "version": __version__}
+    known = {**asdict(settings), "published": settings.published, "pages": settings.pages}
+    known["version"] = __version__
     (pages / "settings.json").write_text(json.dumps(known), encoding="utf-8")
     shutil.copy(HERE / "conf.py", pages)
     shutil.copytree(root / "course/figures", pages / "figures")
     (pages / "_static").mkdir()
-    ramp = root / "course/figures/ramp.png"
-    for path in (HERE / "course.css", HERE / "player.js", HERE / "logo.svg", *_FONT, ramp):
+    social = root / "course/figures/social.png"
+    for path in (HERE / "course.css", HERE / "player.js", HERE / "logo.svg", *_FONT, social):
         shutil.copy(path, pages / "_static")
     first = (HERE / "index.md").read_text(encoding="utf-8")
     index = [first.replace("VERDICTS", "\n".join(_verdicts(root)))]
