@@ -5,6 +5,7 @@ import csv
 import hashlib
 import io
 import json
+import sys
 from dataclasses import replace
 
 import pytest
@@ -15,11 +16,18 @@ from tutorial_lib.school.grading.lab import load_lab
 from tutorial_lib.school.grading.report import class_list, pages
 from tutorial_lib.school.grading.report import report_class as report
 from tutorial_lib.school.grading.report.class_list import Entry, class_entries, roster_warnings
+from tutorial_lib.school.grading.report.gradebook import open_gradebook
 from tutorial_lib.school.grading.report.roster import Roster
 from tutorial_lib.school.grading.report.tables import as_csv, readable
 from tutorial_lib.school.grading.results import Graded, Verdict
 
 NAMES = ["ann/a.ipynb", "ann/b.ipynb", "bob.ipynb", "=cmd().ipynb"]
+
+
+def test_a_gradebook_needs_nbgrader(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "nbgrader.api", None)
+    with pytest.raises(GradingError, match="pip install nbgrader"):
+        open_gradebook(tmp_path / "gradebook.db")
 
 
 @pytest.fixture(scope="module")

@@ -41,6 +41,7 @@ def options(parser: argparse.ArgumentParser) -> None:
     )
     add("--seed", type=int, help="as in an older run.json: draws the same cases again")
     add("--roster", type=Path, metavar="CSV", help="name or folder, id, email")
+    add("--gradebook", type=Path, metavar="DB", help="nbgrader's, which gets the points too")
     add("--selftest", action="store_true", help="grade answers whose verdict is known")
     add("--example", action="store_true", help="write a class of thirty into the folder")
 
@@ -75,6 +76,7 @@ def run(options: argparse.Namespace) -> int:
             only=options.only,
             seed=options.seed,
             roster=options.roster,
+            gradebook=options.gradebook,
         )
         _say(table, out)
     return 0
