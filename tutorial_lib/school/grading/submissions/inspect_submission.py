@@ -28,6 +28,8 @@ def inspect_submission(lab: Lab, answers: Answers) -> Answers:
     }
     steps = student_steps(lab, answers)
     cells = _cells(steps)
+    classes = [one for tree in course for one in tree.body if isinstance(one, ast.ClassDef)]
+    known |= {one.name: f"__main__.{one.name}" for one in classes}
     for parsed in [*course, *(tree for _, _, tree in cells if tree)]:
         known |= review.imported(parsed)
     denied, hidden = review.WORDS["denied"], review.WORDS["hidden"]
