@@ -11,12 +11,12 @@ from dataclasses import replace
 import pytest
 import toy
 
+from tutorial_lib.school.commands.gradebook import open_gradebook
 from tutorial_lib.school.grading import GradingError
 from tutorial_lib.school.grading.lab import load_lab
 from tutorial_lib.school.grading.report import class_list, pages
 from tutorial_lib.school.grading.report import report_class as report
 from tutorial_lib.school.grading.report.class_list import Entry, class_entries, roster_warnings
-from tutorial_lib.school.grading.report.gradebook import open_gradebook
 from tutorial_lib.school.grading.report.roster import Roster
 from tutorial_lib.school.grading.report.tables import as_csv, readable
 from tutorial_lib.school.grading.results import Graded, Verdict

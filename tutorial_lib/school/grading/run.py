@@ -18,7 +18,6 @@ from tutorial_lib.school.grading.journal import Journal, course_version
 from tutorial_lib.school.grading.judge_class import judge_class
 from tutorial_lib.school.grading.lab import load_lab
 from tutorial_lib.school.grading.read_class import match_class, read_class
-from tutorial_lib.school.grading.report.gradebook import open_gradebook
 from tutorial_lib.school.grading.report.report_class import check_folder, report_class
 from tutorial_lib.school.grading.report.roster import Roster
 from tutorial_lib.school.grading.request import check_request
@@ -42,7 +41,6 @@ def grade(
     only: Sequence[str] = (),
     seed: int | None = None,
     roster: Path | None = None,
-    gradebook: Path | None = None,
     checks_package: str = "tutorial_lib.checks",
     import_path: Sequence[Path] = (),
 ) -> pd.DataFrame:
@@ -62,7 +60,6 @@ def grade(
         only: Names of the few to grade; an older report keeps the others. All when empty.
         seed: For repeating a run; by default a secret one is drawn, or that of the stopped run.
         roster: A CSV file of the students.
-        gradebook: A file of nbgrader's, which gets the points too.
         checks_package: Where the names of checks are looked up.
         import_path: More places where Python looks for modules.
 
@@ -78,18 +75,15 @@ def grade(
     identity["limits"] = {"seconds": seconds, "memory_bytes": memory_bytes}
 
     with interruptible():
-        files = read_class(submissions, only, lab=course.name)
+        files = read_class(submissions, only, course.name)
         check_folder(out, submissions)
-        if gradebook:
-            open_gradebook(gradebook).close()
         students = Roster(roster)
         journal = Journal(out, identity, seed, again=bool(only))
         kept = journal.kept([one.name for one in files]) if only else []
         matched = match_class(course, journal.take_over(files))
         order = Order(course, journal.seed, seconds, memory_bytes, checks_package, paths)
         results, judging = judge_class(order, matched, journal, workers, dask)
-    names = find_submissions(submissions, lab=course.name)
-    facts, results = journal.facts() | judging, [*kept, *results]
-    table = report_class(out, course, results, students, names, facts, gradebook)
+    names, facts = find_submissions(submissions, lab=course.name), journal.facts() | judging
+    table = report_class(out, course, [*kept, *results], students, names, facts)
     journal.remove()
     return table

@@ -18,7 +18,6 @@ from tutorial_lib.school.grading.errors import GradingError
 from tutorial_lib.school.grading.lab import Lab
 from tutorial_lib.school.grading.report import class_list, pages
 from tutorial_lib.school.grading.report.class_list import Entry, class_entries, roster_warnings
-from tutorial_lib.school.grading.report.gradebook import write_gradebook
 from tutorial_lib.school.grading.report.roster import Roster
 from tutorial_lib.school.grading.report.tables import as_csv
 from tutorial_lib.school.grading.results import Graded
@@ -44,10 +43,8 @@ _NO_EXAM = (
     "meters alone, which an answer can change, and nobody lost points."
 )
 
-_REPORT = {
-    *("scores.csv", "scores-canvas.csv", "scores-moodle.csv"),
-    *("index.html", "run.json", "feedback", "answers"),
-}
+_REPORT = {"scores.csv", "scores-canvas.csv", "scores-moodle.csv", "index.html", "run.json"}
+_REPORT |= {"feedback", "answers"}
 
 
 def report_class(
@@ -57,7 +54,6 @@ def report_class(
     roster: Roster,
     names: Sequence[str],
     facts: Mapping[str, Any],
-    gradebook: Path | None = None,
 ) -> pd.DataFrame:
     """Write the report of a class, and give the table of `scores.csv`; see `run.grade`.
 
@@ -79,8 +75,6 @@ def report_class(
     graded = list(map(asdict, results))
     more = {"isolation": walls, "versions": versions, "submissions": graded}
     write_report(out, lab, entries, said, {**facts, **more})
-    if gradebook:
-        write_gradebook(gradebook, lab, entries)
     table = pd.DataFrame(class_list.rows(lab, entries))
     table.attrs["said"] = said
     return table

@@ -36,8 +36,7 @@ _OF_A_LIBRARY = re.compile(r"\.(_C\b|_(?!foreach)[a-z]\w*)")
 _LONG_TEXT = re.compile(r"(\b\d+\b.*?){60}|\S{200}", re.DOTALL)
 _LONG_NUMBER = 10**40
 _MOST_NUMBERS, _MOST_FINDINGS, _MOST_CHARACTERS = 60, 20, 80
-_LIBRARY = sys.stdlib_module_names - WORDS["common"]
-_ROOTS = {"torch", "tutorial_lib"}
+_LIBRARY = {"torch", "tutorial_lib"} | sys.stdlib_module_names - WORDS["common"]
 _PACKAGE = Path(__file__).resolve().parents[3]
 
 
@@ -66,23 +65,6 @@ def used(tree: ast.Module, known: Mapping[str, str]) -> set[str]:
     """List the paths that a cell uses, as in `torch.nn.Linear`; `known` is as for `findings`."""
     search = _Search(tree, known, ())
     return {search.path(node) for node in search.nodes}
-
-
-def shape(tree: ast.AST) -> list[tuple[object, ...]]:
-    """List the parts of a cell without its docstrings; its own variables become numbers."""
-    nodes = list(ast.walk(tree))
-    texts = (n for n in nodes if isinstance(n, ast.Expr) and isinstance(n.value, ast.Constant))
-    prose = {id(part) for text in texts for part in (text, text.value)}
-    kinds = (ast.arg, ast.FunctionDef, ast.ClassDef)
-    own = [getattr(n, "arg", getattr(n, "name", "")) for n in nodes if isinstance(n, kinds)]
-    own += [n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)]
-    number = {name: place for place, name in enumerate(dict.fromkeys(own))}
-    found: list[tuple[object, ...]] = []
-    for node in nodes:
-        word = getattr(node, "attr", getattr(node, "value", None))
-        word = number.get(node.id, node.id) if isinstance(node, ast.Name) else word
-        found += [(type(node), word if isinstance(word, str | float | int) else None)]
-    return [one for one, node in zip(found, nodes, strict=True) if id(node) not in prose]
 
 
 def findings(tree: ast.Module, known: Mapping[str, str], allowed: Collection[str]) -> list[Finding]:
@@ -130,9 +112,8 @@ class _Search:
                 self.plain.add(node.name)
             elif isinstance(node, ast.ClassDef):
                 self.known.pop(node.name, None)
-        self.own = {getattr(node, "name", getattr(node, "arg", "")) for node in self.nodes}
-        self.own |= {getattr(one, "id", getattr(one, "attr", "")) for one in self.nodes
-                     if isinstance(getattr(one, "ctx", None), ast.Store)}  # fmt: skip
+        named = [n for n in self.nodes if not isinstance(getattr(n, "ctx", None), ast.Load)]
+        self.own = {getattr(n, key, "") for n in named for key in ("name", "arg", "id", "attr")}
         self.own |= {one.split(".")[-1] for one in self.allowed}
         self.prose = {id(node.value) for node in self.nodes if isinstance(node, ast.Expr)}
         words = {getattr(node, "id", getattr(node, "attr", "")) for node in self.nodes}
@@ -183,12 +164,10 @@ class _Search:
             yield ast.unparse(node), _COMPUTED
         elif isinstance(node, ast.Constant) and id(node) not in self.prose:
             yield from ((name, _COMPUTED) for name in _HIDDEN_NAME.findall(_text(node))[:1])
-            if _LONG_TEXT.search(_text(node)):
-                yield f"a text of {len(_text(node))} characters", _TABLE
-            if isinstance(node.value, int) and node.value > _LONG_NUMBER:
-                yield "a long number", _TABLE
-            if isinstance(node.value, bytes) and len(node.value) > _MOST_NUMBERS:
-                yield f"{len(node.value)} bytes", _TABLE
+            is_long = isinstance(node.value, bytes) and len(node.value) > _MOST_NUMBERS
+            is_long |= isinstance(node.value, int) and node.value > _LONG_NUMBER
+            if is_long or _LONG_TEXT.search(_text(node)):
+                yield f"a constant of {len(ast.unparse(node))} characters", _TABLE
         elif isinstance(node, ast.List | ast.Tuple | ast.Dict):
             num_values = sum(isinstance(one, ast.Constant) for one in ast.walk(node))
             if num_values > _MOST_NUMBERS:
@@ -285,7 +264,7 @@ class _Search:
 def _real(path: str) -> str:
     """Begin a path at the last module of the standard library in it, as in `torch.sys.modules`."""
     parts = path.split(".")
-    modules = _LIBRARY | _ROOTS if parts[0] else WORDS["modules"]
+    modules = _LIBRARY if parts[0] else WORDS["modules"]
     for place in range(len(parts) - 1, 0, -1):
         name = parts[place].lstrip("_")
         if name in modules and name != parts[place - 1]:

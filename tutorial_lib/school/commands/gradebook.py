@@ -1,13 +1,16 @@
 """Points of a class in nbgrader's gradebook, for who keeps a course there."""
 
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
+from __future__ import annotations
 
-from tutorial_lib.school.grading.errors import GradingError
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tutorial_lib.school.grading import GradingError
 from tutorial_lib.school.grading.lab import Lab
-from tutorial_lib.school.grading.report.class_list import Entry, several_rows
 from tutorial_lib.school.grading.report.roster import student_key
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 def open_gradebook(path: Path) -> Any:
@@ -31,18 +34,27 @@ def open_gradebook(path: Path) -> Any:
         ) from error
 
 
-def write_gradebook(path: Path, lab: Lab, entries: Sequence[Entry]) -> None:
+def write_gradebook(path: Path, lab: Lab, scores: pd.DataFrame) -> None:
     """Write the points of each check cell, for students with one graded row; others stay as is.
 
     The assignment is the one with a notebook called as the lab, else a new one, as in `lab01`.
     Points that somebody gave in nbgrader by hand stay, and count there.
+
+    Args:
+        path: Of the gradebook.
+        lab: Each exercise has one check cell.
+        scores: The table of `scores.csv`.
     """
-    several, short = several_rows(entries), lab.name.split("_")[0]
+    graded = scores[scores["status"] == "graded"]
+    graded = graded.assign(folder=graded["name"].map(student_key))
+    graded["who"] = graded["student"].where(graded["student"] != "", graded["folder"])
+    graded = graded.drop_duplicates("who", keep=False)
     with open_gradebook(path) as book:
         known = {
             one.name: {notebook.name for notebook in one.notebooks} for one in book.assignments
         }
-        assignment = next((name for name in known if lab.name in known[name]), short)
+        first, _, _ = lab.name.partition("_")
+        assignment = next((name for name in known if lab.name in known[name]), first)
         book.update_or_create_assignment(assignment)
         book.update_or_create_notebook(lab.name, assignment)
         place = lab.name, assignment
@@ -50,17 +62,12 @@ def write_gradebook(path: Path, lab: Lab, entries: Sequence[Entry]) -> None:
             kind = {"max_score": check.points, "cell_type": "code"}
             book.update_or_create_grade_cell(check.id, *place, **kind)
         students = {one.id for one in book.students}
-        for entry in entries:
-            who, result = entry.student, entry.result
-            if result.status != "graded" or who is None or who in several:
-                continue
-            names = [student_key(result.name), who.folder, who.id, who.email, who.name]
-            student = next((one for one in names if one in students), who.id or names[0])
+        for row in graded.to_dict("records"):
+            names = (row["folder"], row["id"], row["who"])
+            student = next((one for one in names if one in students), row["id"] or row["folder"])
             book.update_or_create_student(student)
             book.update_or_create_submission(assignment, student)
             for check in lab.checks:
                 grade = book.find_grade(check.id, *place, student)
-                verdict = result.verdicts.get(check.id)
-                grade.auto_score = check.points if verdict and verdict.passed else 0
-                grade.needs_manual_grade = False
+                grade.auto_score, grade.needs_manual_grade = row[check.exercise], False
         book.db.commit()
