@@ -33,13 +33,42 @@ def test_plain_nbval_runs_a_submission(lab, solved, tmp_path, run_python, exerci
     assert ("2 failed" in done.stdout) == bool(exercise)
 
 
-def test_nbgrader_gives_the_same_points(lab, solved, tmp_path):
+@pytest.fixture
+def nbgrader():
     python = nbgrader_run.nbgrader_python()
     if python is None:
         pytest.skip("NBGRADER_PYTHON names no Python with nbgrader")
+    return python
+
+
+@pytest.fixture
+def handed(lab, solved):
     some = {number: solved[number] for number in ("1.1", "1.3")}
-    handed = {"full": solved, "blank": {}, "some": some}
-    handed = {name: handed_in(lab, answers) for name, answers in handed.items()}
-    points, _ = nbgrader_run.autograde(python, tmp_path / "class", lab.path, handed)
-    wanted = lab.maximum_of("1.1") + lab.maximum_of("1.3")
-    assert points == {"full": lab.maximum, "blank": 0, "some": wanted}
+    answers = {"full": solved, "blank": {}, "some": some}
+    return {name: handed_in(lab, answers) for name, answers in answers.items()}
+
+
+@pytest.fixture
+def wanted(lab):
+    some = lab.maximum_of("1.1") + lab.maximum_of("1.3")
+    return {"full": lab.maximum, "blank": 0, "some": some}
+
+
+def test_nbgrader_gives_the_same_points(nbgrader, lab, handed, wanted, tmp_path):
+    points, _ = nbgrader_run.autograde(nbgrader, tmp_path / "class", lab.path, handed)
+    assert points == wanted
+
+
+@pytest.mark.parametrize("released", [True, False])
+def test_nbgrader_holds_the_points_of_grade(nbgrader, lab, handed, wanted, tmp_path, released):
+    course, book = tmp_path / "class", tmp_path / "class" / "gradebook.db"
+    nbgrader_run.make_course(course, lab.path, handed)
+    if released:
+        nbgrader_run.run(nbgrader, course, "nbgrader", "generate_assignment", "lab01", "--create")
+    other = course / "submitted" / "some" / "lab02"  # in nbgrader a folder of each lab
+    other.mkdir()
+    (other / "lab02.ipynb").write_text("{}")
+    words = ("submitted", "--out", "report", "--gradebook", book.name)
+    for _ in range(2):  # again changes nothing
+        nbgrader_run.run(nbgrader, course, "tutorial_lib", "grade", "lab01", *words)
+        assert nbgrader_run.exported(nbgrader, course) == wanted

@@ -5,11 +5,13 @@ import csv
 import hashlib
 import io
 import json
+import sys
 from dataclasses import replace
 
 import pytest
 import toy
 
+from tutorial_lib.school.commands.gradebook import open_gradebook
 from tutorial_lib.school.grading import GradingError
 from tutorial_lib.school.grading.lab import load_lab
 from tutorial_lib.school.grading.report import class_list, pages
@@ -20,6 +22,12 @@ from tutorial_lib.school.grading.report.tables import as_csv, readable
 from tutorial_lib.school.grading.results import Graded, Verdict
 
 NAMES = ["ann/a.ipynb", "ann/b.ipynb", "bob.ipynb", "=cmd().ipynb"]
+
+
+def test_a_gradebook_needs_nbgrader(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "nbgrader.api", None)
+    with pytest.raises(GradingError, match="pip install nbgrader"):
+        open_gradebook(tmp_path / "gradebook.db")
 
 
 @pytest.fixture(scope="module")
@@ -201,7 +209,15 @@ def test_the_commonest_message_counts_numbers_as_equal(lab):
     found = [graded(lab, name, said=f"area(3, {name}) is 7") for name in "1234"]
     entries = list(map(Entry, [*found, graded(lab, "x", said="another")]))
     first = pages.by_exercise(lab, entries)[0]
-    assert (first["said"], first["points"]) == (4, [0] * 5)
+    assert (first["said"], first["points"], first["blank"]) == (4, [0] * 5, 0)
+
+
+def test_blanks_are_counted_and_hide_no_message(lab):
+    blank = [graded(lab, name, said="exercise 1.1 is still blank: replace it") for name in "123"]
+    entries = list(map(Entry, [*blank, graded(lab, "x", said="area(3, 4) is 7")]))
+    first = pages.by_exercise(lab, entries)[0]
+    assert (first["blank"], first["said"], first["message"]) == (3, 1, "area(3, 4) is 7")
+    assert "3 left blank; once: area(3, 4) is 7" in pages.index_page(lab, entries, [])
 
 
 def test_a_students_page_says_what_was_graded_and_not_what_held_it(lab, tmp_path):

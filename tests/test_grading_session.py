@@ -235,6 +235,15 @@ EXCHANGES = {
         "import contextlib\ncontextlib.sys.modules['tutorial_lib.units'].round = int",
         "units.round",
     ),
+    "a mode that is left on": (
+        "import torch.overrides as o\n" + INSIDE.format("o.BaseTorchFunctionMode().__enter__()"),
+        "a kernel of yours)",
+    ),
+    "a kernel": (
+        "import torch\nlib = torch.library.Library('aten', 'IMPL')\n"
+        "lib.impl('equal', lambda a, b: True, 'CPU')",
+        "a kernel of yours)",
+    ),
     "while it runs": (INSIDE.format("import torch; torch.equal = int"), "torch.equal"),
 }
 
@@ -250,6 +259,7 @@ def test_a_right_answer_that_exchanges_what_a_check_works_with_is_refused(course
     [
         INSIDE.format("import torch; old = torch.equal; torch.equal = int; torch.equal = old"),
         "import torch\ntorch.Tensor.__repr__ = lambda self: 'mine'\n" + toy.AREA,
+        "import torch\ntorch.set_default_device('cpu')\n" + toy.AREA,
         "import torch\ntorch.Tensor.mean_of_squares = lambda self: 0\n" + toy.AREA,
         "import torch\nfor kind in (torch.optim.SGD, torch.optim.AdamW):\n"
         "    kind([torch.zeros(1, requires_grad=True)])\n" + toy.AREA,

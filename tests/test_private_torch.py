@@ -55,6 +55,24 @@ def test_a_dispatch_mode_is_asked_about_every_operation_and_is_listed():
     assert meters.active_modes() == []
 
 
+def test_modes_and_kernels_that_intercept_are_listed(run_python):
+    """Else an answer's mode that is left on, or its kernel, compares in the place of PyTorch's."""
+    before = meters.interceptors()
+    with Names(), torch.overrides.BaseTorchFunctionMode():
+        assert len(meters.interceptors()) == len(before) + 2
+    assert meters.interceptors() == before
+    with torch.device("cpu"):
+        assert meters.interceptors() == before
+    program = """if True:
+        import torch
+        from tutorial_lib.memory.private_torch import interceptors
+        before = interceptors()
+        library = torch.library.Library("aten", "IMPL")
+        library.impl("equal", lambda a, b: True, "CPU")
+        assert interceptors() != before"""
+    assert run_python("-c", program).returncode == 0
+
+
 def test_a_dispatch_mode_is_not_asked_where_a_fake_tensor_lies():
     """Else two of three calls are that question, and predictions take a third longer."""
     with meters.FakeTensorMode(), Names() as mode:

@@ -54,13 +54,16 @@ TRICKS = {
     "text = '_' + w\ntext.format_map(f)": "format_map of a computed text",
     "'__' + word": "'__' + word",
     "array.tofile('helper.py')": "tofile",
-    f"TABLE = '{' '.join(map(str, range(70)))}'": "a text of",
+    f"TABLE = '{' '.join(map(str, range(70)))}'": "a constant of",
     f"TABLE = {[*range(70)]}": "a table of 70 values",
     "saved_tensors_hooks(lambda t: t.numpy(), torch.from_numpy)": "numpy",
     "self = f; self.__globals__": "__globals__",
     "from torch.utils.checkpoint import checkpoint as c; c(f)": "torch.utils.checkpoint.checkpoint",
     "torch.utils.checkpoint.checkpoint(f)": "torch.utils.checkpoint.checkpoint",
-    "torch.ops.aten.add(1, 2)": "torch.ops.aten.add",
+    "torch.ops.load_library('a')": "torch.ops.load_library",
+    "net._forward_hooks = {}": "net._forward_hooks = ...",
+    "gpu._peak": "_peak",
+    f"TABLE = {10**50}": "a constant of",
     "class M(torch.overrides.TorchFunctionMode): pass": "torch.overrides.TorchFunctionMode",
     "class M:\n    def __torch_dispatch__(self): pass": "__torch_dispatch__",
     "checks.lab01.ex1_1": "tutorial_lib.checks.lab01.ex1_1",
@@ -92,6 +95,8 @@ TRICKS = {
     "f'{eval(name)} is left'": "eval",
     "f.__closure__[0]": "__closure__",
     "import operator; operator.attrgetter(n)(torch)": "operator.attrgetter",
+    "from operator import attrgetter as a; a('sys.modules')(torch)": "sys.modules",
+    "from operator import attrgetter as a; a('x', '__globals__')(f)": "__globals__",
 }
 HONEST = [
     "import inspect",  # and never used
@@ -99,6 +104,10 @@ HONEST = [
     "import re; re.compile('x')",
     "import math, time\nfrom functools import partial\nmath.pi, time.time(), partial(max, 1)",
     "import numpy as np; np.zeros(3)",
+    "from operator import attrgetter, methodcaller; attrgetter('n', 'm.n'); methodcaller('f', n)",
+    "op in (torch.ops.aten.mm.default, torch.ops.aten.bmm.default)",
+    "t._version, pair._replace(a=1), m._modules",
+    "class A:\n    def _f(self): self._x = 1\na._f(), a._x",
     "p.grad = None; p.requires_grad = False; block.forward = wrapped",
     "class Box(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
     "        self._x = 1\n    def forward(self): return self._x",

@@ -78,6 +78,13 @@ def test_what_a_system_leaves_behind_has_no_row(tmp_path):
     assert find_submissions(tmp_path) == found
 
 
+def test_of_a_folder_for_each_lab_the_labs_own_counts(tmp_path):
+    lay_out(tmp_path, ["ann/lab01/a.ipynb", "ann/lab02/a.ipynb", "bob/b.ipynb"])
+    of_lab = ["ann/lab01/a.ipynb", "bob/b.ipynb"]
+    assert find_submissions(tmp_path, lab="lab01_ledger") == of_lab
+    assert find_submissions(tmp_path) == ["ann/lab01/a.ipynb", "ann/lab02/a.ipynb", "bob/b.ipynb"]
+
+
 def packed(**files):
     content = io.BytesIO()
     with zipfile.ZipFile(content, "w") as archive:

@@ -7,6 +7,7 @@ import subprocess
 import time
 from pathlib import Path
 
+ROOT = Path(__file__).resolve().parents[2]
 CONFIG = """
 c = get_config()
 c.ExecutePreprocessor.timeout = 300
@@ -20,41 +21,51 @@ def nbgrader_python():
     return path if path and Path(path).exists() else None
 
 
-def autograde(python, folder, solution, submissions):
-    """Grade notebooks with nbgrader.
+LAB = "lab01"
+
+
+def make_course(folder, solution, submissions):
+    """Write a course as nbgrader lays it out, with one lab: its solution, and what was handed in.
 
     Args:
-        python: As `nbgrader_python` gives it.
         folder: A new folder.
         solution: The lab's solution notebook, a path.
         submissions: Notebooks by student.
-
-    Returns:
-        Points by student, and the seconds of `nbgrader autograde` alone.
     """
-    lab = "lab"
-    (folder / "source" / lab).mkdir(parents=True)
+    (folder / "source" / LAB).mkdir(parents=True)
     (folder / "nbgrader_config.py").write_text(CONFIG)
-    (folder / "source" / lab / solution.name).write_bytes(solution.read_bytes())
+    (folder / "source" / LAB / solution.name).write_bytes(solution.read_bytes())
     for student, notebook in submissions.items():
-        place = folder / "submitted" / student / lab
+        place = folder / "submitted" / student / LAB
         place.mkdir(parents=True)
         (place / solution.name).write_text(json.dumps(notebook), encoding="utf-8")
 
+
+def run(python, folder, *words):
+    """Run nbgrader, or another module, with the Python of its venv, in the course's folder."""
     path = os.pathsep.join([str(Path(python).parent), os.environ["PATH"]])  # it calls alembic
+    done = subprocess.run(
+        [python, "-m", *words],
+        cwd=folder,
+        env=os.environ | {"PATH": path, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
 
-    def nbgrader(*words):
-        command = [python, "-m", "nbgrader", *words]
-        done = subprocess.run(
-            command, cwd=folder, env=os.environ | {"PATH": path}, capture_output=True, text=True
-        )
-        assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
 
-    nbgrader("generate_assignment", lab, "--create")
-    began = time.monotonic()
-    nbgrader("autograde", lab, "--create")
-    seconds = time.monotonic() - began
-    nbgrader("export")
+def exported(python, folder):
+    """Give points by student, as `nbgrader export` writes them from the gradebook."""
+    run(python, folder, "nbgrader", "export")
     with (folder / "grades.csv").open(newline="") as table:
-        rows = list(csv.DictReader(table))
-    return {row["student_id"]: float(row["score"]) for row in rows}, seconds
+        return {row["student_id"]: float(row["score"]) for row in csv.DictReader(table)}
+
+
+def autograde(python, folder, solution, submissions):
+    """Grade notebooks with nbgrader; gives points by student, and the seconds of it alone."""
+    make_course(folder, solution, submissions)
+    run(python, folder, "nbgrader", "generate_assignment", LAB, "--create")
+    began = time.monotonic()
+    run(python, folder, "nbgrader", "autograde", LAB, "--create")
+    seconds = time.monotonic() - began
+    return exported(python, folder), seconds

@@ -17,10 +17,12 @@ from typing import Any
 from torch.optim import Optimizer
 
 from tutorial_lib.checks.given.half import RunHalf
+from tutorial_lib.memory.private_torch import interceptors
 
 EXCHANGED = "exchanged"  # in a result: the first thing that was found to be another
 # How a value is shown decides nothing, and torch.Storage follows the default dtype.
 _FREE = {"__repr__", "__str__", "showwarning", "Storage"}
+_OTHERS = "PyTorch's own operations (a mode that is still on, or a kernel of yours)"
 _WATCHERS = ("setprofile", "settrace", "monitoring")  # of each call, and of what it returns
 
 
@@ -37,12 +39,12 @@ class Seal:
         package, _, own = __name__.rpartition(".")
         for names, name in ((sys.modules, __name__), (vars(sys.modules[package]), own)):
             names.pop(name, None)  # what is imported anew is another
-        self.broken = ""
+        self.broken, self.interceptors = "", interceptors()
         self.look = functools.partial(_first_exchanged, *_noted(more))
 
     def check(self) -> None:
         """Look once; the first finding is kept."""
-        self.broken = self.broken or self.look()
+        self.broken = self.broken or self.look() or _OTHERS * (interceptors() != self.interceptors)
 
     def around(self, answer: Any) -> Any:
         """Look each time that an answer returns; a class is left as it is."""
@@ -51,8 +53,9 @@ class Seal:
 
         @functools.wraps(answer)
         def call(*args: Any, **kwargs: Any) -> Any:
+            before = interceptors()  # a meter's mode may be on
             returned = answer(*args, **kwargs)
-            self.check()
+            self.broken = self.broken or self.look() or _OTHERS * (interceptors() != before)
             return returned
 
         return call

@@ -1,13 +1,14 @@
 """The check of 5.5: saved tensors that wait on the host."""
 
 import math
+from functools import partial
 
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
 from tutorial_lib.checks.given import observe
 from tutorial_lib.checks.lab05 import given
-from tutorial_lib.checks.lab05.given.host import ADDRESS, TWO_BACKWARDS, make_step
+from tutorial_lib.checks.lab05.given.host import ADDRESS, TWO_BACKWARDS, Host, make_step
 from tutorial_lib.checks.lab05.gpts import draw_sizes, expect_gradients
 from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Exercise, Faults, Result, expect, read
 from tutorial_lib.memory.private_torch import storage_key
@@ -136,6 +137,14 @@ def _copy_faults(kept: _Kept) -> Faults:
     }.items()
 
 
+def _all_on_the_host(host: Host, *_: nn.Module | int) -> saved_tensors_hooks:
+    def pack(tensor: Tensor) -> partial[Tensor]:
+        place = tensor.dtype, tensor.size(), tensor.stride(), tensor.storage_offset()
+        return partial(host.put(tensor).get, *place)
+
+    return saved_tensors_hooks(pack, lambda get: get())
+
+
 offloading = Exercise(
     run=given.offloading,
     passed="five kinds of steps: gradients to the bit, each large storage copied once, "
@@ -143,4 +152,5 @@ offloading = Exercise(
     cases=_cases,
     judge=_judge,
     oracle=_Kept,
+    sits=_all_on_the_host,
 )

@@ -41,6 +41,7 @@ def options(parser: argparse.ArgumentParser) -> None:
     )
     add("--seed", type=int, help="as in an older run.json: draws the same cases again")
     add("--roster", type=Path, metavar="CSV", help="name or folder, id, email")
+    add("--gradebook", type=Path, metavar="DB", help="nbgrader's, which gets the points too")
     add("--selftest", action="store_true", help="grade answers whose verdict is known")
     add("--example", action="store_true", help="write a class of thirty into the folder")
 
@@ -48,6 +49,8 @@ def options(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Grade, or do what one of the two other forms asks for."""
     from tutorial_lib.school import grading
+    from tutorial_lib.school.commands.gradebook import open_gradebook, write_gradebook
+    from tutorial_lib.school.grading.lab import load_lab
 
     lab, given, out = options.lab, options.folders, options.out
     if options.selftest and not given:
@@ -64,6 +67,8 @@ def run(options: argparse.Namespace) -> int:
             "`grade --help` shows what goes with --selftest and --example."
         )
     else:
+        if options.gradebook:
+            open_gradebook(options.gradebook).close()  # now, and not after an hour of grading
         table = grading.grade(
             lab,
             given[0],
@@ -76,6 +81,8 @@ def run(options: argparse.Namespace) -> int:
             seed=options.seed,
             roster=options.roster,
         )
+        if options.gradebook:
+            write_gradebook(options.gradebook, load_lab(ROOT, lab), table)
         _say(table, out)
     return 0
 

@@ -13,13 +13,13 @@ from tutorial_lib.school.grading.submissions.class_folder import find_submission
 from tutorial_lib.school.grading.submissions.reader import MEMORY_BYTES, read_submission
 
 
-def read_class(folder: Path, only: Sequence[str] = ()) -> list[Submission]:
+def read_class(folder: Path, only: Sequence[str] = (), lab: str = "") -> list[Submission]:
     """Read what `find_submissions` lists, once; what is no notebook has its result already."""
 
     def read(one: Submission) -> Submission:
         return replace(one, digest=hashlib.sha256(read_content(one.path)).hexdigest())
 
-    found = [Submission(name, folder / name) for name in find_submissions(folder, only)]
+    found = [Submission(name, folder / name) for name in find_submissions(folder, only, lab)]
     return [one.through(read) for one in found]
 
 

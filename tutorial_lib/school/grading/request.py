@@ -46,7 +46,10 @@ def default_workers(memory_bytes: int) -> int:
 
 def _free_bytes() -> int:
     """Read how much memory is free, on the machine and in this process's container."""
-    free = int(psutil.virtual_memory().available)
+    try:
+        free = int(psutil.virtual_memory().available)
+    except OSError:  # no /proc: without what caches would give back
+        free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGESIZE")
     group = Path("/sys/fs/cgroup")
     with contextlib.suppress(OSError, ValueError):  # no container, or no limit: "max"
         limit = int((group / "memory.max").read_text())

@@ -75,7 +75,7 @@ def grade(
     identity["limits"] = {"seconds": seconds, "memory_bytes": memory_bytes}
 
     with interruptible():
-        files = read_class(submissions, only)
+        files = read_class(submissions, only, course.name)
         check_folder(out, submissions)
         students = Roster(roster)
         journal = Journal(out, identity, seed, again=bool(only))
@@ -83,7 +83,7 @@ def grade(
         matched = match_class(course, journal.take_over(files))
         order = Order(course, journal.seed, seconds, memory_bytes, checks_package, paths)
         results, judging = judge_class(order, matched, journal, workers, dask)
-    names, facts = find_submissions(submissions), journal.facts() | judging
+    names, facts = find_submissions(submissions, lab=course.name), journal.facts() | judging
     table = report_class(out, course, [*kept, *results], students, names, facts)
     journal.remove()
     return table

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tutorial_lib.checks.given import Answer, Case, CheckError, Result, observe, run_half
+from tutorial_lib.checks.given import Answer, Case, CheckError, Result, exam, observe, run_half
 from tutorial_lib.checks.lab05.given.modules import context_of, fill_with_zeros, make_gpt
 from tutorial_lib.models.gpt import GPT
 
@@ -18,6 +18,11 @@ ADDRESS = "two storages went for one. An address is used again when its storage 
 TWO_BACKWARDS = (
     "after backward(retain_graph=True) a second backward asks for everything again: unpack must "
     "use nothing up."
+)
+_EQUAL = 32  # numbers of an exam's rows, at places that are drawn
+_SAVED = (
+    "What is copied to the host takes nothing of the device here, and nothing else may hold it: "
+    "pack gives the copy alone."
 )
 
 
@@ -34,11 +39,14 @@ class Host:
 
     def put(self, tensor: Tensor) -> HostCopy:
         """Copy the whole storage in which a tensor lies, also where the tensor is a part of it."""
-        copy = HostCopy(tensor)
+        copy = self._make(tensor)
         self._add(copy.num_bytes)
         self.copied_bytes += copy.num_bytes
         weakref.finalize(copy, self._add, -copy.num_bytes)
         return copy
+
+    def _make(self, tensor: Tensor) -> HostCopy:
+        return HostCopy(tensor)
 
     def _add(self, num_bytes: int) -> None:
         self.held_bytes += num_bytes
@@ -69,8 +77,11 @@ class HostCopy:
             stride: The tensor's; steps in the storage, in elements.
             offset: `tensor.storage_offset()`: where in the storage it begins, in elements.
         """
-        whole = torch.as_tensor(self._array).view(dtype)
+        whole = self._whole().view(dtype)
         return whole.as_strided(size, stride, offset).to(self._device, copy=True)
+
+    def _whole(self) -> Tensor:
+        return torch.as_tensor(self._array)
 
 
 def make_step(case: Case) -> tuple[nn.Module, Callable[[], None]]:
@@ -117,7 +128,49 @@ def _double(layers: nn.Module, rows: Tensor) -> None:
     loss.backward()
 
 
-@run_half("5.5")
+class _ExamHost(Host):
+    """Keeps one of all equal numbers, so that its copies take next to nothing of the limit.
+
+    Args:
+        group: Of each number in a storage of the exam, `(numbers,)`; any other storage is kept.
+    """
+
+    def __init__(self, group: Tensor) -> None:
+        super().__init__()
+        self.group, self.firsts = group, group.argsort()[::_EQUAL].clone()
+
+    def _make(self, tensor: Tensor) -> HostCopy:
+        return _ExamCopy(tensor, self)
+
+
+class _ExamCopy(HostCopy):
+    def __init__(self, tensor: Tensor, host: _ExamHost) -> None:
+        super().__init__(tensor)
+        self._host, self._firsts = host, torch.empty(0)
+        whole = super()._whole()
+        if self.num_bytes == 4 * len(host.group):
+            self._firsts = whole.view(torch.float32)[host.firsts]
+            if torch.equal(whole, self._whole()):
+                self._array = None
+
+    def _whole(self) -> Tensor:
+        is_short = len(self._firsts) > 0
+        return self._firsts[self._host.group].view(torch.uint8) if is_short else super()._whole()
+
+
+def _exam(answer: Answer, case: Case) -> Result:
+    generator = torch.Generator().manual_seed(case["seed"])
+    num = exam.ROWS * exam.WIDTH
+    group = torch.randperm(num, generator=generator) // _EQUAL
+    rows = torch.randn(num // _EQUAL, generator=generator)[group].view(exam.ROWS, exam.WIDTH)
+    weights = torch.randn(exam.NUM_BLOCKS, exam.DEPTH, 1, generator=generator) / 2
+    chain = exam.Chain(*map(exam.Block, weights))  # equal numbers stay equal
+    with context_of(answer(_ExamHost(group), chain, rows.nbytes), "offloading"):
+        exam.half_squares(chain(rows.requires_grad_())).backward()
+    return exam.gradients(chain)
+
+
+@run_half("5.5", exam=exam.of(_exam, _SAVED))
 def offloading(answer: Answer, case: Case) -> Result:
     model, step = make_step(case)
     host = Host()

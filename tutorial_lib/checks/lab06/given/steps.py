@@ -217,7 +217,21 @@ def rank_windows_of(case: Case) -> list[list[models.MicroBatch]]:
     ]
 
 
-@run_half("6.6")
+def _one_rank(answer: Answer, chain: exam.Chain, optimizer: Optimizer, rows: Tensor) -> None:
+    def work(_: int) -> None:
+        window = [(part,) for part in rows.tensor_split(_EXAM_PARTS)]
+        sums = {"loss_sum": _half_squares, "count_terms": len}
+        answer(DistributedDataParallel(chain), optimizer, window, **sums)
+
+    ranks.in_threads(work, 1)
+
+
+def _half_squares(model: nn.Module, rows: Tensor) -> Tensor:
+    loss: Tensor = exam.half_squares(model(rows))
+    return loss
+
+
+@run_half("6.6", exam=exam.of_update(_one_rank))
 def rank_step(answer: Answer, case: Case) -> Result:
     windows = rank_windows_of(case)
     replicas = [models.tiny_gpt(case["seed"]) for _ in windows]

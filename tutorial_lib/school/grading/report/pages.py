@@ -20,6 +20,7 @@ from tutorial_lib.school.grading.report.class_list import Entry
 from tutorial_lib.school.grading.report.roster import student_key
 from tutorial_lib.school.grading.report.tables import readable
 
+_BLANK = "is still blank"  # in a check's message, about this exercise or one that it calls
 _NUMBER = re.compile(r"\d[\d,.]*")
 _TEMPLATES = Path(__file__).resolve().parents[1] / "pages"
 
@@ -64,24 +65,22 @@ def index_page(lab: Lab, entries: Sequence[Entry], said: Sequence[str]) -> str:
 
 
 def by_exercise(lab: Lab, entries: Sequence[Entry]) -> list[dict[str, Any]]:
-    """Say for each exercise how many have all points, and what its checks said most often.
+    """Say for each exercise who has all points, who a blank, and what checks said most often.
 
     Messages that differ in numbers alone count as one.
     """
     found = []
     for exercise in lab.exercises:
         points = [entry.result.points(lab, exercise) for entry in entries]
-        messages = [text for entry in entries if (text := entry.result.message(lab, exercise))]
-        example = {"": ""} | {_NUMBER.sub("0", text): text for text in messages}
+        texts = [entry.result.message(lab, exercise) for entry in entries]
+        messages = [text for text in texts if text and _BLANK not in text]
+        example = {_NUMBER.sub("0", text): text for text in messages}
         alike = Counter(_NUMBER.sub("0", text) for text in messages).most_common(1)
-        message, said = alike[0] if alike else ("", 0)
-        facts = {"exercise": exercise, "said": said, "message": example[message]}
+        ((message, said),) = alike or [("", 0)]
+        facts = {"exercise": exercise, "said": said, "message": example.get(message, "")}
+        facts["blank"] = sum(_BLANK in text for text in texts)
         found.append(facts | {"mean": fmean(points or [0]), "points": points})
     return found
-
-
-def _link(name: str) -> str:
-    return quote(os.fsencode(f"feedback/{feedback_name(name)}"))
 
 
 def _page(template: str, **facts: Any) -> str:
@@ -101,5 +100,6 @@ def _pages() -> jinja2.Environment:
     script = (_TEMPLATES / "sort.js").read_text(encoding="utf-8")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     # by its hash: a browser runs this script, and none that a submission may have brought in
-    pages.globals |= {"link": _link, "script": Markup(script), "script_hash": digest}
+    pages.globals["link"] = lambda name: quote(os.fsencode(f"feedback/{feedback_name(name)}"))
+    pages.globals |= {"script": Markup(script), "script_hash": digest}
     return pages

@@ -43,10 +43,8 @@ _NO_EXAM = (
     "meters alone, which an answer can change, and nobody lost points."
 )
 
-_REPORT = {
-    *("scores.csv", "scores-canvas.csv", "scores-moodle.csv"),
-    *("index.html", "run.json", "feedback", "answers"),
-}
+_REPORT = {"scores.csv", "scores-canvas.csv", "scores-moodle.csv", "index.html", "run.json"}
+_REPORT |= {"feedback", "answers"}
 
 
 def report_class(

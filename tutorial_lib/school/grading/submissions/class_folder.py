@@ -18,7 +18,7 @@ READ = (".ipynb", ".zip", ".py")  # what is read; of a student's folder the firs
 _NAMED = 5  # entries that a reason lists
 
 
-def find_submissions(folder: Path, only: Sequence[str] = ()) -> list[str]:
+def find_submissions(folder: Path, only: Sequence[str] = (), lab: str = "") -> list[str]:
     """List the submissions of a class: notebooks in the folder and, at any depth, in its folders.
 
     Where a student's folder has none, an archive counts, else a script. So that nobody is lost,
@@ -27,6 +27,8 @@ def find_submissions(folder: Path, only: Sequence[str] = ()) -> list[str]:
     Args:
         folder: Of the class.
         only: Names, or stems of names, of the few to grade; all when empty.
+        lab: As in `lab01_ledger`. Where a student has a folder `lab01`, as nbgrader makes one for
+            each lab, the others do not count.
 
     Raises:
         GradingError: When the folder is none, or holds no notebook, or `only` matches none.
@@ -38,6 +40,8 @@ def find_submissions(folder: Path, only: Sequence[str] = ()) -> list[str]:
         inner: list[str] = []
         if entry.is_dir(follow_symlinks=False) and not entry.name.lower().endswith(READ):
             files = _files(folder / entry.name)
+            own = f"{entry.name}/{lab.partition('_')[0]}/"
+            files = [name for name in files if name.startswith(own)] or files
             for kind in READ:  # the outermost ones: what lies below them is older
                 of_kind = [name for name in files if name.lower().endswith(kind)]
                 inner = inner or [n for n in of_kind if n.count("/") == of_kind[0].count("/")]

@@ -21,7 +21,8 @@ def inspect_submission(lab: Lab, answers: Answers) -> Answers:
     """Add to answers what a person should read in them, notes for the student, and cuts."""
     sources = [cell.source for cell in lab.cells if cell.kind == "code" and not cell.mark]
     course = [tree for tree in map(slice_cells.tree_of, sources) if tree]
-    known: dict[str, str] = {}
+    classes = [one for tree in course for one in tree.body if isinstance(one, ast.ClassDef)]
+    known = {one.name: f"__main__.{one.name}" for one in classes}
     references = {
         number: ast.parse(slice_cells.plain_python(one.reference))
         for number, one in lab.answers.items()
@@ -57,9 +58,9 @@ def inspect_submission(lab: Lab, answers: Answers) -> Answers:
             if not {Path(file).stem for file in runs} <= written:
                 new.append(review.Finding(1, "%run", "runs a file that no cell shows"))
             if step["exercise"]:
-                whole = review.shape(references[number])
+                whole = _shape(references[number])
                 blank = slice_cells.tree_of(lab.answers[number].blank or "") or tree
-                if len(whole) - len(review.shape(blank)) >= _LONG and review.shape(tree) == whole:
+                if len(whole) - len(_shape(blank)) >= _LONG and _shape(tree) == whole:
                     new.append(review.Finding(1, "this answer", _COPIED))
         if new:
             new = new if step["exercise"] else [one._replace(line=0) for one in new]
@@ -81,6 +82,23 @@ def _cells(steps: Sequence[Step]) -> list[tuple[str, Step, ast.Module | None]]:
                 source = source.lstrip().partition("\n")[2]
             cells.append((group, step, slice_cells.tree_of(source)))
     return cells[::-1]
+
+
+def _shape(tree: ast.AST) -> list[tuple[object, ...]]:
+    """List the parts of a cell without its docstrings; its own variables become numbers."""
+    nodes = list(ast.walk(tree))
+    texts = (n for n in nodes if isinstance(n, ast.Expr) and isinstance(n.value, ast.Constant))
+    prose = {id(part) for text in texts for part in (text, text.value)}
+    kinds = (ast.arg, ast.FunctionDef, ast.ClassDef)
+    own = [getattr(n, "arg", getattr(n, "name", "")) for n in nodes if isinstance(n, kinds)]
+    own += [n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)]
+    number = {name: place for place, name in enumerate(dict.fromkeys(own))}
+    found: list[tuple[object, ...]] = []
+    for node in nodes:
+        word = getattr(node, "attr", getattr(node, "value", None))
+        word = number.get(node.id, node.id) if isinstance(node, ast.Name) else word
+        found += [(type(node), word if isinstance(word, str | float | int) else None)]
+    return [one for one, node in zip(found, nodes, strict=True) if id(node) not in prose]
 
 
 def _notes(course: Sequence[ast.Module], steps: Sequence[Step]) -> list[str]:

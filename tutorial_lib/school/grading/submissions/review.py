@@ -9,6 +9,7 @@ import re
 import sys
 import tomllib
 from collections.abc import Collection, Iterator, Mapping
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,18 +22,21 @@ _OUTSIDE = "is outside what the lab and its solution use"
 _COMPUTED = "hides which name it reaches"
 _RUNS = "runs text as code"
 _FILES = "reaches files, or the process"
+_PRIVATE_TO = "is private to the object that it belongs to"
 _TABLE = "may hold what is to be computed"
 _NAMES = dict.fromkeys(WORDS["run_text"], _RUNS) | dict.fromkeys(WORDS["reach_files"], _FILES)
 _NAMES |= dict.fromkeys(WORDS["reach_modules"], "reaches any module")
-_ATTRIBUTES = dict.fromkeys(WORDS["write_files"], _FILES)
+_ATTRIBUTES = dict.fromkeys(WORDS["file_methods"], _FILES)
 _ATTRIBUTES |= dict.fromkeys(WORDS["frames"], "leads to the frames of the code that calls it")
 _BY_NAME = ("getattr", "setattr", "delattr")
 _HIDDEN_NAME = re.compile(r"\.__\w+__")
 _PRIVATE = re.compile(r"_\w*hooks|_C|_\w*call_impl")  # of any object
+_OF_AN_OBJECT = re.compile(r"_[a-z]\w*")  # but for those that the answer itself defines
 _OF_A_LIBRARY = re.compile(r"\.(_C\b|_(?!foreach)[a-z]\w*)")
 _LONG_TEXT = re.compile(r"(\b\d+\b.*?){60}|\S{200}", re.DOTALL)
+_LONG_NUMBER = 10**40
 _MOST_NUMBERS, _MOST_FINDINGS, _MOST_CHARACTERS = 60, 20, 80
-_LIBRARY = sys.stdlib_module_names - WORDS["common"]
+_LIBRARY = {"torch", "tutorial_lib"} | sys.stdlib_module_names - WORDS["common"]
 _PACKAGE = Path(__file__).resolve().parents[3]
 
 
@@ -61,23 +65,6 @@ def used(tree: ast.Module, known: Mapping[str, str]) -> set[str]:
     """List the paths that a cell uses, as in `torch.nn.Linear`; `known` is as for `findings`."""
     search = _Search(tree, known, ())
     return {search.path(node) for node in search.nodes}
-
-
-def shape(tree: ast.AST) -> list[tuple[object, ...]]:
-    """List the parts of a cell without its docstrings; its own variables become numbers."""
-    nodes = list(ast.walk(tree))
-    texts = (n for n in nodes if isinstance(n, ast.Expr) and isinstance(n.value, ast.Constant))
-    prose = {id(part) for text in texts for part in (text, text.value)}
-    kinds = (ast.arg, ast.FunctionDef, ast.ClassDef)
-    own = [getattr(n, "arg", getattr(n, "name", "")) for n in nodes if isinstance(n, kinds)]
-    own += [n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)]
-    number = {name: place for place, name in enumerate(dict.fromkeys(own))}
-    found: list[tuple[object, ...]] = []
-    for node in nodes:
-        word = getattr(node, "attr", getattr(node, "value", None))
-        word = number.get(node.id, node.id) if isinstance(node, ast.Name) else word
-        found += [(type(node), word if isinstance(word, str | float | int) else None)]
-    return [one for one, node in zip(found, nodes, strict=True) if id(node) not in prose]
 
 
 def findings(tree: ast.Module, known: Mapping[str, str], allowed: Collection[str]) -> list[Finding]:
@@ -119,11 +106,24 @@ class _Search:
                 self.inner.add(id(node.value))
             elif isinstance(node, ast.Call) and _named(node) in _BY_NAME:
                 self.inner.add(id(node.args[0]))
+            elif isinstance(node, ast.Call) and self.getter(node):
+                self.inner.add(id(node.func))
             elif isinstance(node, ast.FunctionDef):
                 self.plain.add(node.name)
+            elif isinstance(node, ast.ClassDef):
+                self.known.pop(node.name, None)
+        named = [n for n in self.nodes if not isinstance(getattr(n, "ctx", None), ast.Load)]
+        self.own = {getattr(n, key, "") for n in named for key in ("name", "arg", "id", "attr")}
+        self.own |= {one.split(".")[-1] for one in self.allowed}
         self.prose = {id(node.value) for node in self.nodes if isinstance(node, ast.Expr)}
         words = {getattr(node, "id", getattr(node, "attr", "")) for node in self.nodes}
         self.packs = "saved_tensors_hooks" in words
+
+    def getter(self, node: ast.Call) -> list[str]:
+        """List the names, written out, that a call of `operator.attrgetter` or the like gets."""
+        args = node.args if self.path(node.func) in WORDS["getters"] else []
+        names = [_text(arg) for arg in args[: None if "attr" in self.path(node.func) else 1]]
+        return names if all(names) else []
 
     def path(self, node: ast.AST | None) -> str:
         """Write what a name or attribute stands for, as in `torch.nn.Linear`; empty if unknown.
@@ -164,8 +164,10 @@ class _Search:
             yield ast.unparse(node), _COMPUTED
         elif isinstance(node, ast.Constant) and id(node) not in self.prose:
             yield from ((name, _COMPUTED) for name in _HIDDEN_NAME.findall(_text(node))[:1])
-            if _LONG_TEXT.search(_text(node)):
-                yield f"a text of {len(_text(node))} characters", _TABLE
+            is_long = isinstance(node.value, bytes) and len(node.value) > _MOST_NUMBERS
+            is_long |= isinstance(node.value, int) and node.value > _LONG_NUMBER
+            if is_long or _LONG_TEXT.search(_text(node)):
+                yield f"a constant of {len(ast.unparse(node))} characters", _TABLE
         elif isinstance(node, ast.List | ast.Tuple | ast.Dict):
             num_values = sum(isinstance(one, ast.Constant) for one in ast.walk(node))
             if num_values > _MOST_NUMBERS:
@@ -180,11 +182,19 @@ class _Search:
         """Judge a name behind a dot that is read, or given a value."""
         if isinstance(node.ctx, ast.Load):
             yield from self.at_name(node.attr, getattr(node.value, "id", "") in ("self", "cls"))
-            if node.attr == "__dict__" and self.path(node.value):
+            path, private = self.path(node.value), _OF_AN_OBJECT.fullmatch(node.attr)
+            if private and not path and node.attr not in self.own | WORDS["private"]:
+                yield node.attr, _PRIVATE_TO
+            if node.attr == "__dict__" and path:
                 yield ast.unparse(node), _CHANGES
             if node.attr in WORDS["leave_tensors"] and self.packs:
                 yield node.attr, "keeps numbers where no meter of tensors sees them"
-        elif self.path(node.value) or (_is_dunder(node.attr) and node.attr not in WORDS["labels"]):
+        elif (
+            (_PRIVATE.fullmatch(node.attr) and getattr(node.value, "id", "") != "self")
+            or self.path(node.value)
+            or getattr(node.value, "attr", "") == "__self__"
+            or (_is_dunder(node.attr) and node.attr not in WORDS["labels"])
+        ):
             yield f"{ast.unparse(node)} = ...", _CHANGES
 
     def at_name(self, name: str, by_itself: bool = False) -> Iterator[tuple[str, str]]:
@@ -194,10 +204,13 @@ class _Search:
         elif _is_dunder(name) and name not in WORDS["dunders"]:
             yield name, "reaches what Python keeps inside of objects"
         elif _PRIVATE.fullmatch(name) and not by_itself:
-            yield name, "is private to the object that it belongs to"
+            yield name, _PRIVATE_TO
 
     def at_call(self, node: ast.Call) -> Iterator[tuple[str, str]]:
         """Judge what looks a name up or changes it, fills in a text, or runs one."""
+        for one, other in pairwise(node.args):  # setattr handed on, with a module behind it
+            if getattr(one, "id", "") in _BY_NAME and self.path(other):
+                yield f"{ast.unparse(one)}({ast.unparse(other)}, ...)", _CHANGES
         name, path = _named(node), self.path(node.func)
         first = node.args[0] if node.args else None
         target = self.path(first)
@@ -210,6 +223,11 @@ class _Search:
             text = node.func.value
             if not isinstance(text, ast.Constant) and getattr(text, "id", "") not in self.plain:
                 yield f"{node.func.attr} of a computed text", _COMPUTED
+        elif names := self.getter(node):
+            for one in names:
+                yield from self.outside(_real(f".{one}").lstrip("."))
+                for part in one.split("."):
+                    yield from self.at_name(part)
         elif name == "vars" and target:
             yield f"vars({target})", _CHANGES
         elif name in _BY_NAME and not _literal(node):
