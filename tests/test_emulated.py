@@ -756,6 +756,43 @@ def test_a_line_that_reads_what_is_not_known_is_named(emulate, unknown):
     assert "What they decide may be otherwise on a card" in said
 
 
+@pytest.mark.parametrize(
+    "lines",
+    [
+        "number = loss.item()\nif number < 3: pass",
+        "mean = sum([loss.item(), loss.item()]) / 2\nbest = min(mean, 3.0)",
+        "total = 0.0\nif abs(total + round(loss.item(), 4)): pass",
+        "print()\nif float(loss) < 3: pass",
+        "print()\nassert loss.cpu() < 3",
+        "print()\nwhile loss.item() > 3: pass",
+    ],
+)
+def test_a_line_that_decides_by_a_loss_is_named(emulate, lines):
+    loss = "import torch\nloss = torch.nn.Linear(2, 1).cuda()(torch.rand(2).cuda()).mean()\n"
+    status, data, said = emulate(loss + lines)
+    assert status == 0, said
+    (line,) = data["processes"][0]["unknown_reads"]
+    assert line.endswith("script.py:4 in <module>")
+
+
+def test_a_loss_may_be_read_to_be_printed(emulate):
+    script = """
+        import json, pickle, torch
+        loss = torch.nn.Linear(2, 1).cuda()(torch.rand(2).cuda()).mean()
+        scaler = torch.amp.GradScaler()
+        optimizer = torch.optim.SGD([torch.rand(2, device="cuda", requires_grad=True)])
+        scaler.scale(optimizer.param_groups[0]["params"][0].sum()).backward()
+        scaler.step(optimizer), scaler.update()  # looks for infinity
+        number = loss.item()
+        print(f"{number:.3f}", json.dumps(number), loss, float(loss), 2 * number + 1)
+        assert type(pickle.loads(pickle.dumps(number))) is float
+        assert torch.ones(3, device="cuda").sum().item() == 3  # is known
+    """
+    status, data, said = emulate(script)
+    assert status == 0, said
+    assert data["processes"][0]["unknown_reads"] == {}
+
+
 # Steps of causal language models whose heads share keys, and one of an encoder.
 FAMILIES = """
 import itertools, torch, transformers as T
