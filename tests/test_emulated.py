@@ -651,6 +651,30 @@ def test_predicted_kernels_save_what_a_cuda_build_saves(emulate, tmp_path):
     assert predicted == json.loads(out.read_text())
 
 
+CONVOLVE = """
+    import torch
+    convolve = torch.nn.Conv2d(64, 64, 3, padding=1).cuda()
+    x = torch.randn(16, 64, 86, 86, device="cuda")
+    for _ in range(2):
+        convolve(x).sum().backward()
+    half = torch.zeros(1, 2, 128, 64, device="cuda", dtype=torch.float16, requires_grad=True)
+    torch.nn.functional.scaled_dot_product_attention(half, half, half).sum().backward()
+"""
+
+
+@pytest.mark.parametrize("card", ["t4", "a100", "h100"])
+def test_cudnn_is_asked_which_workspaces_convolutions_need(emulate, card):
+    """TF32's engines want images in another layout: a copy of what they read or write, at least."""
+    peaks = []
+    for options in (["--no-cudnn"], []):
+        status, data, said = emulate(CONVOLVE, *options, card=card)
+        assert status == 0, said
+        assert "was not asked" not in said
+        peaks.append(data["processes"][0]["peaks"]["requested"])
+    image = 16 * 64 * 86 * 86 * 4
+    assert peaks[1] - peaks[0] >= (0 if card == "t4" else image)
+
+
 def test_a_report_says_that_it_is_emulated(emulate):
     script = """
         from tutorial_lib import memory
