@@ -792,7 +792,7 @@ def test_a_line_that_reads_what_is_not_known_is_named(emulate, unknown):
     ],
 )
 def test_a_line_that_decides_by_a_loss_is_named(emulate, lines):
-    loss = "import torch\nloss = torch.nn.Linear(2, 1).cuda()(torch.rand(2).cuda()).mean()\n"
+    loss = "import torch\nloss = torch.randn(3, device='cuda').mean()\n"
     status, data, said = emulate(loss + lines)
     assert status == 0, said
     (line,) = data["processes"][0]["unknown_reads"]
@@ -802,7 +802,7 @@ def test_a_line_that_decides_by_a_loss_is_named(emulate, lines):
 def test_a_loss_may_be_read_to_be_printed(emulate):
     script = """
         import json, pickle, torch
-        loss = torch.nn.Linear(2, 1).cuda()(torch.rand(2).cuda()).mean()
+        loss = torch.randn(3, device="cuda").mean()
         scaler = torch.amp.GradScaler()
         optimizer = torch.optim.SGD([torch.rand(2, device="cuda", requires_grad=True)])
         scaler.scale(optimizer.param_groups[0]["params"][0].sum()).backward()
