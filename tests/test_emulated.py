@@ -651,6 +651,30 @@ def test_predicted_kernels_save_what_a_cuda_build_saves(emulate, tmp_path):
     assert predicted == json.loads(out.read_text())
 
 
+CONVOLVE = """
+    import torch
+    convolve = torch.nn.Conv2d(64, 64, 3, padding=1).cuda()
+    x = torch.randn(16, 64, 86, 86, device="cuda")
+    for _ in range(2):
+        convolve(x).sum().backward()
+    half = torch.zeros(1, 2, 128, 64, device="cuda", dtype=torch.float16, requires_grad=True)
+    torch.nn.functional.scaled_dot_product_attention(half, half, half).sum().backward()
+"""
+
+
+@pytest.mark.parametrize("card", ["t4", "a100", "h100"])
+def test_cudnn_is_asked_which_workspaces_convolutions_need(emulate, card):
+    """TF32's engines want images in another layout: a copy of what they read or write, at least."""
+    peaks = []
+    for options in (["--no-cudnn"], []):
+        status, data, said = emulate(CONVOLVE, *options, card=card)
+        assert status == 0, said
+        assert "was not asked" not in said
+        peaks.append(data["processes"][0]["peaks"]["requested"])
+    image = 16 * 64 * 86 * 86 * 4
+    assert peaks[1] - peaks[0] >= (0 if card == "t4" else image)
+
+
 def test_a_report_says_that_it_is_emulated(emulate):
     script = """
         from tutorial_lib import memory
@@ -754,6 +778,43 @@ def test_a_line_that_reads_what_is_not_known_is_named(emulate, unknown):
         "3 in <module>"
     ]
     assert "What they decide may be otherwise on a card" in said
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        "number = loss.item()\nif number < 3: pass",
+        "mean = sum([loss.item(), loss.item()]) / 2\nbest = min(mean, 3.0)",
+        "total = 0.0\nif abs(total + round(loss.item(), 4)): pass",
+        "print()\nif float(loss) < 3: pass",
+        "print()\nassert loss.cpu() < 3",
+        "print()\nwhile loss.item() > 3: pass",
+    ],
+)
+def test_a_line_that_decides_by_a_loss_is_named(emulate, lines):
+    loss = "import torch\nloss = torch.randn(3, device='cuda').mean()\n"
+    status, data, said = emulate(loss + lines)
+    assert status == 0, said
+    (line,) = data["processes"][0]["unknown_reads"]
+    assert line.endswith("script.py:4 in <module>")
+
+
+def test_a_loss_may_be_read_to_be_printed(emulate):
+    script = """
+        import json, pickle, torch
+        loss = torch.randn(3, device="cuda").mean()
+        scaler = torch.amp.GradScaler()
+        optimizer = torch.optim.SGD([torch.rand(2, device="cuda", requires_grad=True)])
+        scaler.scale(optimizer.param_groups[0]["params"][0].sum()).backward()
+        scaler.step(optimizer), scaler.update()  # looks for infinity
+        number = loss.item()
+        print(f"{number:.3f}", json.dumps(number), loss, float(loss), 2 * number + 1)
+        assert type(pickle.loads(pickle.dumps(number))) is float
+        assert torch.ones(3, device="cuda").sum().item() == 3  # is known
+    """
+    status, data, said = emulate(script)
+    assert status == 0, said
+    assert data["processes"][0]["unknown_reads"] == {}
 
 
 # Steps of causal language models whose heads share keys, and one of an encoder.

@@ -97,6 +97,29 @@ def test_a_model_of_transformers_takes_no_mask_that_it_needs_not(checkpointed):
     assert_predicted_as_counted(make_step)
 
 
+@pytest.mark.parametrize("norm", [nn.RMSNorm, nn.LayerNorm])
+def test_the_gradient_that_a_fused_norm_gets_is_there(norm):
+    """Input, its gradient before and now, output, and the gradient of the output."""
+
+    def make_step():
+        model, x = norm(256), torch.ones(512, 256, requires_grad=True)
+        gradient = torch.ones_like(x)
+        return (lambda: model(x).backward(gradient)), model, None
+
+    assert 5 * 512 * 1024 <= memory.predict(make_step).peak_bytes < 5.1 * 512 * 1024
+
+
+def test_a_leaf_that_only_the_graph_holds_is_counted():
+    def make_step():
+        leaf = torch.ones(512, 256, requires_grad=True)
+        y = leaf.exp()  # its graph is older than the step
+        return (lambda: y.sum().backward(retain_graph=True)), nn.Identity(), None
+
+    leaf_result_and_two_gradients = 4 * 512 * 1024
+    predicted = memory.predict(make_step).peak_bytes
+    assert leaf_result_and_two_gradients <= predicted < 1.01 * leaf_result_and_two_gradients
+
+
 def test_a_step_without_an_optimizer_is_predicted():
     def make_step():
         model = nn.Linear(3, 3)

@@ -359,6 +359,14 @@ def test_softmax_goes_backward_by_an_operation_of_its_own():
     assert not operations.is_elementwise(torch.ops.aten.view.default)
 
 
+def test_a_graph_names_its_leaves():
+    """Else a leaf that only the graph holds is in no count."""
+    one, other = (torch.ones(2, requires_grad=True) for _ in range(2))
+    twice = one.exp() * other + one
+    assert {id(leaf) for leaf in meters.leaves_of(twice)} == {id(one), id(other)}
+    assert list(meters.leaves_of(one)) == list(meters.leaves_of(twice.detach())) == []
+
+
 def test_sparse_tensors_show_their_parts():
     matrix = torch.eye(3).to_sparse()
     assert [part.numel() for part in meters.sparse_parts(matrix)] == [6, 3]

@@ -433,6 +433,10 @@ plots.growth(curves, xlabel="step", title="GPT-2, reserved, emulated A100", log=
 # it before the card is full. ([Issue 1529](https://github.com/pytorch/pytorch/issues/1529) of
 # PyTorch reports this case.)
 #
+# So a step *needs* its allocated peak, and *takes* what was reserved. A card must hold what the
+# step needs; `nvidia-smi` shows what it takes. In lab 02, runs on real GPUs show which of the two
+# decides.
+#
 # Two cures cost nothing:
 #
 # - Begin with the longest batch. Its blocks are large enough for all others, and much of the waste

@@ -3,9 +3,9 @@
 #
 # Many posted numbers are wrong: read too early, taken on a cold machine, or with something of the
 # run before in them. You fix three broken benchmarks, build two instruments that PyTorch does not
-# have, and profile a transformer with and without checkpointing.
+# have, profile a transformer with and without checkpointing, and choose a card by a profile.
 #
-# **Budget:** 90 minutes, 1 GiB of memory, no GPU needed.
+# **Budget:** 95 minutes, 1 GiB of memory, no GPU needed.
 #
 # | exercise | you write | points |
 # |---|---|---|
@@ -15,6 +15,7 @@
 # | 2.4 | the bytes that autograd saves, by hooks of your own | 3 |
 # | 2.5 | a leak detector | 3 |
 # | 2.6 | forward peak, backward peak, samples per second | 3 |
+# | 2.7 | the smallest card on which a step runs | 2 |
 #
 # Each answer goes into a cell that begins with `# exercise`; helper functions may also stand in
 # cells of your own above it. The checks refuse the course's own meters. Where a cell says
@@ -38,6 +39,7 @@ from tutorial_lib import checks, claims, memory
 from tutorial_lib.instruments import segments
 from tutorial_lib.checks.lab02 import PretendGPU
 from tutorial_lib.guesses import beside
+from tutorial_lib.instruments.recorded.store import FOLDER
 from tutorial_lib.models.gpt import GPT, GPTConfig
 from tutorial_lib.units import MIB, Bytes
 
@@ -757,6 +759,82 @@ if torch.cuda.is_available():
         print(f"  {result['samples_per_second']:.1f} samples/s")
     print(f"reserved by now: {Bytes(torch.cuda.memory_reserved())}")
 
+
+# %% [markdown] id="text-2-7"
+# ## 2.7 Needs and takes
+#
+# Difficulty 2/5 · importance 5/5 · 6 minutes
+#
+# A step that nothing limits *takes* more than it *needs*: the allocator keeps blocks that were
+# freed, and cuDNN chooses faster algorithms that ask for a workspace. `nvidia-smi` shows what it
+# takes, and CUDA's *context* with it. Others ran training loops of image models on real GPUs twice:
+# free, and with PyTorch's memory capped (chapter 10b names the source). In 70 of the capped runs
+# the cap was below what `nvidia-smi` had shown of the free run.
+#
+# **Predict.** How many of the 70 ended well?
+
+# %% id="guess-2-7"
+guess = None  # runs
+
+# %% id="measure-2-7"
+runs = pd.read_csv(FOLDER / "fits.csv")
+runs = runs[runs.model.str.isalnum()]  # the models of images
+runs = runs.rename(columns={"ground_nvml_bytes": "seen in nvidia-smi"})
+capped = {}
+for number in ("seen in nvidia-smi", "reserved", "allocated"):
+    below = runs[runs.cap < runs[number]]
+    capped[number] = {"capped below it": len(below), "of them ran": below.ran.sum()}
+ended_well = int(capped["seen in nvidia-smi"]["of them ran"])
+print(f"{ended_well} ended well{beside(guess, ended_well)}")
+pd.DataFrame(capped).T
+
+# %% [markdown] id="read-2-7"
+# Only the last number says *no*: where the cap was below what our emulated card had allocated (its
+# own run, with no cap), no run ended well. The other two are what a free run takes.
+#
+# You have the three numbers of a step, and a shop window of cards. Which is the smallest that is
+# enough? The context is CUDA's, and PyTorch cannot have it.
+
+
+# %% id="answer-2-7"
+# exercise 2.7
+def smallest_card(run: dict[str, int], cards: list[tuple[int, int]]) -> int:
+    """Choose the smallest card on which a training step runs.
+
+    Args:
+        run: Bytes of its free run: "allocated" and "reserved", the allocator's peaks, and
+            "seen", what nvidia-smi showed.
+        cards: Of each card its memory, and how much of it CUDA's context holds, in bytes;
+            in any order.
+
+    Returns:
+        The memory of the smallest card that is enough; 0 where none is.
+    """
+    ### BEGIN SOLUTION
+    room = {memory: memory - context for memory, context in cards}
+    enough = [memory for memory in room if room[memory] >= run["allocated"]]
+    return min(enough, default=0)
+    ### END SOLUTION
+
+
+# %% id="check-2-7"
+# check 2.7 (2 points)
+checks.lab02.smallest_card(smallest_card)
+
+# %% [markdown] id="hints-2-7"
+# <details><summary>Hint 1: which number</summary>
+#
+# Under a cap the allocator gives back what it keeps, and tries again. Which of the three numbers
+# does it never go below?
+# </details>
+# <details><summary>Hint 2: which room</summary>
+#
+# What a card leaves to PyTorch is its memory less the context.
+# </details>
+# <details><summary>Hint 3: the smallest</summary>
+#
+# List the memory of every card that is enough. `min(..., default=0)` takes an empty list, too.
+# </details>
 
 # %% [markdown] id="end"
 # Lab 03 needs these instruments: there you write the checkpoint and show that the peak falls.

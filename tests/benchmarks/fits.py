@@ -62,9 +62,11 @@ TEXT = {
     "EleutherAI/gpt-neo-125M": transformers.GPTNeoConfig(
         **_NEO, attention_types=[[["global", "local"], 6]]
     ),
-    "T5-small": transformers.T5Config(decoder_start_token_id=0),
+    # T5 had no fused attention before version 5 of transformers.
+    "T5-small": transformers.T5Config(decoder_start_token_id=0, attn_implementation="eager"),
     "cerebras/Cerebras-GPT-111M": transformers.GPT2Config(
-        n_layer=10, n_inner=3072, n_positions=2048
+        **{"n_layer": 10, "n_inner": 3072, "n_positions": 2048, "activation_function": "gelu"},
+        **dict.fromkeys(("attn_pdrop", "embd_pdrop", "resid_pdrop"), 0.0),
     ),
     "distilbert/distilgpt2": transformers.GPT2Config(n_layer=6),
     "google/gemma-2-2b-it": transformers.Gemma2Config(),

@@ -130,6 +130,20 @@ def in_backward() -> bool:
     return torch._C._current_graph_task_id() != -1
 
 
+def leaves_of(tensor: Tensor) -> Iterator[Tensor]:
+    """Give the leaves that the graph behind a tensor holds, for their gradients.
+
+    `variable` of an AccumulateGrad node: torch/csrc/autograd/functions/accumulate_grad.h.
+    """
+    nodes, seen = [tensor.grad_fn], {None}
+    while nodes:
+        if (node := nodes.pop()) not in seen:
+            seen.add(node)
+            nodes += [before for before, _ in node.next_functions]
+            if hasattr(node, "variable"):
+                yield node.variable
+
+
 def sparse_parts(tensor: Any) -> list[Tensor]:
     """List the tensors that a sparse one consists of (`_indices`: native_functions.yaml)."""
     if not isinstance(tensor, Tensor):

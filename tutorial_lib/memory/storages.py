@@ -23,6 +23,7 @@ from tutorial_lib.memory.private_torch import (
     in_backward,
     is_fake,
     is_wrapper,
+    leaves_of,
     sparse_parts,
     storage_key,
     storage_keys,
@@ -56,9 +57,8 @@ class StorageRecord:
 class StorageLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Record every storage of one device type while the mode is active.
 
-    Blind to memory that a kernel takes and gives back inside one operation (workspace), unless
-    `workspace_of` says how much; and to tensors that no operation touches, unless
-    `label_storages` was told of them.
+    Blind to a kernel's workspace, unless `workspace_of` says how much; and to tensors that no
+    operation touches, unless `label_storages` was told of them or a graph holds them as leaves.
     """
 
     workspace_of: Callable[[Any, Any], int] | None = None  # given by `predict`
@@ -94,7 +94,8 @@ class StorageLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
             origin = ("lift_fresh", "inputs")
         for tensor, key in zip(tensors, storage_keys(tensors), strict=True):
             if key not in self._alive:
-                self._record(tensor, *origin)
+                for held in (tensor, *leaves_of(tensor)):  # of a graph that is older than the log
+                    self._record(held, *origin)
         out = func(*args, **(kwargs or {}))
         self._collective = func.overloadpacket.__name__ if func.namespace == "c10d" else ""
         if self._collective == "allreduce_":
@@ -201,8 +202,7 @@ class StorageLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
             phase = "optimizer"
         else:
             phase = "forward" if torch.is_grad_enabled() else self.phase
-        if phase != self.phase:
-            self.set_phase(phase)
+        self.set_phase(phase)
 
     def _record(self, tensor: Tensor, op: str, label: str) -> StorageRecord | None:
         (key,) = storage_keys((tensor,))

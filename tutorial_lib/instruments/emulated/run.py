@@ -109,6 +109,7 @@ def emulate(
     steps: int | None = None,
     snapshot: Path | None = None,
     watch: bool = True,
+    cudnn: bool = True,
 ) -> Emulated:
     """Run a program with the card preloaded; its output goes where ours goes.
 
@@ -120,6 +121,8 @@ def emulate(
         snapshot: Where to keep the allocator's snapshot, for PyTorch's memory viewer.
         watch: Whether to write down peaks and their moment; a program that reads its own peaks
             is faster without.
+        cudnn: Whether to ask cuDNN which engines it would choose for convolutions, and which
+            workspaces they need; else these are 0, as in a prediction.
 
     Raises:
         ValueError: When the card cannot be built, or there is no such program.
@@ -135,6 +138,7 @@ def emulate(
         environment["TUTORIAL_EMULATED_STEPS"] = str(steps or "")
         environment["TUTORIAL_EMULATED_SNAPSHOT"] = "1" if snapshot else ""
         environment["TUTORIAL_EMULATED_WATCH"] = "1" if watch else ""
+        environment["TUTORIAL_EMULATED_CUDNN"] = "1" if cudnn else ""
         others = environment.get("PYTHONPATH")
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(INSIDE), others]))
         program = shutil.which(command[0], path=environment["PATH"])

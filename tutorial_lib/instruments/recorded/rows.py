@@ -206,6 +206,11 @@ def _court() -> Iterator[Row]:
                     for choices in (lean, kernels):
                         row = Recipe(model, 4, checkpointing=strategy, **choices)
                         yield Row(row, (claim,))
+        if precision == "fp32":  # the source's latents
+            for batch, strategy in product((4, 15), ("none", "library-switch")):
+                for choices in (lean, kernels):
+                    row = Recipe("sd21-unet", batch, size=64, checkpointing=strategy, **choices)
+                    yield Row(row, ("E06",))
         if attention == "eager":
             for strategy in STRATEGIES[2:5]:
                 row = Recipe("gpt2-medium", 8, checkpointing=strategy, **kernels)

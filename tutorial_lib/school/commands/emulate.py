@@ -24,8 +24,9 @@ _NOTICE = (
 )
 _EPILOG = (
     "Shown are the bytes of PyTorch's own allocator for this card: requested, allocated and "
-    "reserved. Not included: cuDNN's workspaces. The CUDA context is taken off the card's memory "
-    "(--context 0 leaves it there), and is in no peak. Cannot run: CUDA graphs, "
+    "reserved, with the workspaces that cuDNN says its convolutions would need there. The CUDA "
+    "context is taken off the card's memory (--context 0 leaves it there), and is in no peak. "
+    "Not included: what a recurrent layer and cuBLASLt need. Cannot run: CUDA graphs, "
     "NCCL. Lines that read a value which is not known are named.\n\n"
     "Exit status: 0; 3 when the card's memory ran out; 2 after a sentence that says what is wrong; "
     "else the program's own."
@@ -42,6 +43,9 @@ def options(parser: argparse.ArgumentParser) -> None:
         "--context",
         metavar="SIZE",
         help="what a CUDA context takes of it, as in 300MiB or 0; left out: 3 MiB a multiprocessor",
+    )
+    parser.add_argument(
+        "--no-cudnn", action="store_true", help="without the workspaces of convolutions"
     )
     parser.add_argument("--steps", type=int, metavar="N", help="stop after N optimizer steps")
     parser.add_argument("--snapshot", type=Path, metavar="FILE", help="for PyTorch's memory viewer")
@@ -65,7 +69,8 @@ def run(options: argparse.Namespace) -> int:
     if not torch.version.startswith(TRIED):
         print(f"Not tried with PyTorch {torch.version}, only with {TRIED}x.", file=sys.stderr)
     print(_NOTICE, file=sys.stderr, flush=True)
-    result = emulated.emulate(program, card, torch, steps=options.steps, snapshot=options.snapshot)
+    wishes = {"steps": options.steps, "snapshot": options.snapshot, "cudnn": not options.no_cudnn}
+    result = emulated.emulate(program, card, torch, **wishes)
     if options.json:
         options.json.write_text(json.dumps(result.as_data(), indent=1) + "\n", encoding="utf-8")
     print(emulated.as_text(result), flush=True)
@@ -115,7 +120,8 @@ def _on_each(keys: str, words: list[str]) -> int:
     torch = environment.find_cuda_torch(bootstrap.ROOT)
     statuses = []
     for card in cards:
-        result = emulated.emulate(["python", "-m", *words], card, torch, watch=False)
+        command = ["python", "-m", *words]  # its rows are compared with predictions
+        result = emulated.emulate(command, card, torch, watch=False, cudnn=False)
         crashed = result.refused or result.status < 0
         if crashed:
             print(result.reason, file=sys.stderr)

@@ -265,3 +265,8 @@ def profile_step(answer: Answer, case: Case) -> Result:
         with without_instruments():
             profile = answer(training.loss, training.optimizer, gpu, gpu.now, **options)
     return {"profile": profile, "updates": training.updates}
+
+
+@run_half("2.7")
+def smallest_card(answer: Answer, case: Case) -> Result:
+    return {"memory": answer(dict(case["run"]), list(map(tuple, case["cards"])))}

@@ -1,4 +1,4 @@
-/* cuDNN: descriptors that remember shapes, an engine that takes every graph, workspaces of 0. */
+/* cuDNN, but for its graphs (graphs.c): descriptors that remember shapes. */
 #include "card.h"
 
 #include <cudnn.h>
@@ -16,27 +16,6 @@ cudnnStatus_t cudnnGetStream(cudnnHandle_t handle, cudaStream_t *stream) {
 cudnnStatus_t cudnnGetProperty(libraryPropertyType which, int *value) {
     int version[] = {CUDNN_MAJOR, CUDNN_MINOR, CUDNN_PATCHLEVEL};
     return *value = version[which], OK;
-}
-
-/* ---- graphs: convolutions, and attention on Hopper ---- */
-
-cudnnStatus_t cudnnBackendCreateDescriptor(cudnnBackendDescriptorType_t type,
-                                           cudnnBackendDescriptor_t *descriptor) {
-    return *descriptor = new_handle(), OK;
-}
-
-cudnnStatus_t cudnnBackendGetAttribute(cudnnBackendDescriptor_t descriptor,
-                                       cudnnBackendAttributeName_t name,
-                                       cudnnBackendAttributeType_t type, int64_t wanted,
-                                       int64_t *found, void *values) {
-    bool none = type == CUDNN_TYPE_NUMERICAL_NOTE || type == CUDNN_TYPE_BEHAVIOR_NOTE ||
-                name == CUDNN_ATTR_ENGINE_KNOB_INFO;
-    if (found) *found = none ? 0 : 1;
-    if (none || wanted < 1 || !values) return OK;
-    if (type == CUDNN_TYPE_INT64) *(int64_t *)values = 0; /* a plan's workspace among them */
-    if (type == CUDNN_TYPE_INT32) *(int32_t *)values = 0;
-    if (type == CUDNN_TYPE_BOOLEAN || type == CUDNN_TYPE_CHAR) *(char *)values = 0;
-    return OK; /* a descriptor that was asked for is the caller's own, and stays as it is */
 }
 
 /* ---- shapes, which PyTorch reads back ---- */

@@ -10,6 +10,7 @@ import atexit
 import importlib.abc
 import importlib.util
 import json
+import linecache
 import os
 import site
 import sys
@@ -98,17 +99,23 @@ class Watcher:
 
     def _know_values(self) -> None:
         following = _load(Path(_FOLDER) / "known_values.py")
+        number = _load(Path(_FOLDER) / "unknown_numbers.py").UnknownNumber
+        number.note_read = self._note_read
         kernels = self.private.kernels_of_cuda()
-        self.values = following.KnownValues(self.torch, kernels, self._note_read)
+        self.values = following.KnownValues(self.torch, kernels, self._note_read, number)
         atexit.register(self.values.stop)
 
-    def _note_read(self) -> None:
+    def _note_read(self, is_number: bool = False) -> None:
+        """Note the line that reads a value; of a number only where the line asks about it."""
         stack = [(frame.f_code, line) for frame, line in traceback.walk_stack(None)]
         frames = [
             {"filename": code.co_filename, "name": code.co_name, "line": line}
             for code, line in stack
         ]
-        line = ", called from ".join(filter(None, _lines(_frames({"frames": frames}))))
+        seen = _frames({"frames": frames})
+        if is_number and not _asks(next(filter(_is_outside, seen), None)):
+            return
+        line = ", called from ".join(filter(None, _lines(seen)))
         self.unknown_reads[line] = self.unknown_reads.get(line, 0) + 1
 
     def _record(self) -> None:
@@ -224,6 +231,12 @@ def _frames(event: dict[str, Any]) -> list[dict[str, Any]]:
 
 def _is_outside(frame: dict[str, Any]) -> bool:
     return not frame["filename"].startswith("<") and "/torch/" not in frame["filename"]
+
+
+def _asks(frame: dict[str, Any] | None) -> bool:
+    """Tell whether a line is a condition, as in `if float(loss) > 10:`."""
+    line = linecache.getline(frame["filename"], frame["line"]) if frame else ""
+    return line.split()[:1] in (["if"], ["elif"], ["while"], ["assert"])
 
 
 def _lines(frames: list[dict[str, Any]]) -> tuple[str, str]:

@@ -29,6 +29,7 @@ _NOT_STOOD_BEFORE = {
 }
 _NUMBERS = (bool, int, float, complex)
 _KNOWN, _NUMBER = "a known value", "a number that is not known"
+_FOLLOWED = "a number that is not known, and says so"
 
 
 class KnownValues:
@@ -37,11 +38,17 @@ class KnownValues:
     Args:
         torch: PyTorch.
         kernels: Schema and full name of each operation that has a kernel for a card.
-        note_read: Called when the program reads a value that is not known.
+        note_read: Called when the program reads a value that is not known; with True when it is
+            a number, which most programs print.
+        unknown_number: The type of number that `item()` gives then.
     """
 
     def __init__(
-        self, torch: Any, kernels: Iterable[tuple[Any, str]], note_read: Callable[[], None]
+        self,
+        torch: Any,
+        kernels: Iterable[tuple[Any, str]],
+        note_read: Callable[[bool], None],
+        unknown_number: Callable[[float], float],
     ) -> None:
         from torch.multiprocessing.reductions import StorageWeakRef
 
@@ -59,6 +66,7 @@ class KnownValues:
             kernel = torch.library.get_kernel(name, "CUDA")
             stand_in = partial(self._run, _Operation(torch, schema), kernel)
             self.library.impl(name, stand_in, "CUDA", with_keyset=True)
+        torch.Tensor.item = self._following(torch.Tensor.item, unknown_number)
         self.callback = ctypes.CFUNCTYPE(None)(self._on_read)
         self.hook = ctypes.c_void_p.in_dll(ctypes.CDLL(None), "on_read")
         self.hook.value = ctypes.cast(self.callback, ctypes.c_void_p).value
@@ -71,8 +79,23 @@ class KnownValues:
         """Zeros were copied to the host in place of values that no kernel has made."""
         reading = getattr(self.thread, "reading", "")
         self.zeros_read += reading != _KNOWN
-        if not reading:
-            self.note_read()
+        if reading in ("", _NUMBER):
+            self.note_read(reading == _NUMBER)
+
+    def _following(self, plain: Any, unknown_number: Callable[[float], float]) -> Any:
+        """Let `Tensor.item` give a number that tells when something is decided by it."""
+
+        def item(tensor: Any) -> Any:
+            if not (tensor.is_cuda and tensor.is_floating_point()):
+                return plain(tensor)
+            before, self.thread.reading = self.zeros_read, _FOLLOWED
+            try:
+                number = plain(tensor)
+            finally:
+                self.thread.reading = ""
+            return number if self.zeros_read == before else unknown_number(number)
+
+        return item
 
     def _run(self, operation: _Operation, kernel: Any, keys: Any, *args: Any, **named: Any) -> Any:
         """Run a kernel, and keep the host's copies of the values as they would be on a card."""
@@ -81,7 +104,7 @@ class KnownValues:
         args = operation.with_tensors(args)
         outer = getattr(self.thread, "reading", "")
         reads_a_number = operation.reads and inputs[0].is_floating_point()  # a loss, mostly
-        self.thread.reading = outer or (known and _KNOWN) or (reads_a_number and _NUMBER)
+        self.thread.reading = (known and _KNOWN) or outer or (reads_a_number and _NUMBER)
         try:
             out = kernel.call_boxed(keys, *args, **named)
         finally:
