@@ -69,6 +69,17 @@ counts_in_another_order = wrong(
     "    if dist.get_rank():\n        dist.all_reduce(torch.zeros(2))\n    place =",
 )
 around_forward_alone = right("            (loss *", "        (loss *")
+one_backward = wrong(
+    "one micro-batch's graph at a time",
+    "            (loss * dist.get_world_size()).backward()\n",
+    "",
+    "total += loss.detach()",
+    "total = total + loss",
+    "    optimizer.step",
+    "    (total * dist.get_world_size()).backward()\n"
+    "    total = total.detach()\n"
+    "    optimizer.step",
+)
 leaves_out_the_empty_but_the_last = right(  # all but the last go past DDP
     "        with contextlib.nullcontext() if is_last else model.no_sync():\n",
     "        if is_last or counts[number - 1]:\n",
@@ -77,21 +88,6 @@ leaves_out_the_empty_but_the_last = right(  # all but the last go past DDP
     "        total += loss.detach()",
     "            total += loss.detach()",
 )
-
-
-@wrong("one micro-batch's graph at a time")
-def one_backward(model, optimizer, window, *, loss_sum, count_terms):
-    count = torch.tensor(float(sum(count_terms(*part) for part in window)))
-    dist.all_reduce(count)
-    with model.no_sync():
-        losses = [loss_sum(model, *part) for part in window[:-1]]
-    loss = sum(losses) + loss_sum(model, *window[-1])
-    optimizer.zero_grad()
-    (loss * dist.get_world_size() / count).backward()
-    total = loss.detach() / count
-    dist.all_reduce(total)
-    optimizer.step()
-    return total.item()
 
 
 @right
