@@ -27,16 +27,6 @@ def test_it_is_pytorchs_lstm_however_time_is_cut(chunk_len):
     torch.testing.assert_close(cell, expected_cell)
 
 
-def test_a_text_read_in_two_calls_is_the_text():
-    model, tokens = small(), token_batch(2, 10, 50)
-    whole, (hidden, cell) = model(tokens)
-    first, state = model(tokens[:, :7])
-    second, (later_hidden, later_cell) = model(tokens[:, 7:], state)
-    torch.testing.assert_close(torch.cat([first, second], dim=1), whole)
-    torch.testing.assert_close(later_hidden, hidden)
-    torch.testing.assert_close(later_cell, cell)
-
-
 def test_no_token_sees_the_future_and_gradients_cross_chunks():
     model, tokens = small(), token_batch(1, 16, 50)
     seen = []
