@@ -114,35 +114,14 @@ UNET_TINY = {
     "sample_size": 8,
 }
 TOWER = {
-    "num_hidden_layers": 2,
-    "hidden_size": 32,
-    "num_attention_heads": 2,
-    "intermediate_size": 64,
+    **{"num_hidden_layers": 2, "hidden_size": 32},
+    **{"num_attention_heads": 2, "intermediate_size": 64},
 }
 TINY = {
     "gpt2": {"n_layer": 2, "hidden_size": 32, "n_head": 2, "vocab_size": 50, "n_positions": 16},
-    "bert-base": {
-        "num_hidden_layers": 2,
-        "hidden_size": 32,
-        "num_attention_heads": 2,
-        "vocab_size": 120,
-        "max_position_embeddings": 64,
-    },
-    "llama-2-7b": {
-        "num_hidden_layers": 2,
-        "hidden_size": 32,
-        "num_attention_heads": 2,
-        "intermediate_size": 64,
-        "vocab_size": 50,
-        "max_position_embeddings": 16,
-    },
-    "vit-b-16": {
-        "num_hidden_layers": 2,
-        "hidden_size": 32,
-        "num_attention_heads": 2,
-        "image_size": 32,
-        "num_labels": 10,
-    },
+    "bert-base": {**TOWER, "vocab_size": 120, "max_position_embeddings": 64},
+    "llama-2-7b": {**TOWER, "vocab_size": 50, "max_position_embeddings": 16},
+    "vit-b-16": {**TOWER, "image_size": 32, "num_labels": 10},
     "sd15-unet": {**UNET_TINY, "attention_head_dim": 2},
     "sdxl-unet": {
         **UNET_TINY,
@@ -151,12 +130,7 @@ TINY = {
         "addition_time_embed_dim": 8,
         "projection_class_embeddings_input_dim": 64,
     },
-    "resnet50": {
-        "embedding_size": 8,
-        "hidden_sizes": (16, 32),
-        "depths": (1, 2),
-        "num_labels": 10,
-    },
+    "resnet50": {"embedding_size": 8, "hidden_sizes": (16, 32), "depths": (1, 2), "num_labels": 10},
     "clip-two-tower": {
         "projection_dim": 16,
         "logit_scale_init_value": 0.0,
@@ -175,13 +149,7 @@ TINY = {
         "up_block_types": ("UpDecoderBlock2D",) * 2,
         "layers_per_block": 1,
     },
-    "transformer-50": {
-        "vocab_size": 50,
-        "seq_len": 16,
-        "num_layers": 2,
-        "num_heads": 2,
-        "d_model": 32,
-    },
+    "transformer-50": _GPT,
     "lstm": {"vocab_size": 50, "d_model": 16, "chunk_len": 8},
     "resnet1000": {"stage_depths": (1, 1), "base_channels": 4},
     "unet3d": {"base_channels": 4, "num_levels": 2},

@@ -1,6 +1,5 @@
 """Chapters 13, 13b and 13c: bytes against formulas and trackers; launchers; timetables."""
 
-import gc
 import itertools
 import json
 import signal
@@ -12,6 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from test_meter import tracked_peak
 from torch import nn
 
 from tutorial_lib import memory
@@ -52,25 +52,17 @@ def chapters():
 )
 def test_one_of_four_is_what_the_formula_and_pytorchs_tracker_say(chapters, name, way, argument):
     from torch.distributed._tools.fsdp2_mem_tracker import FSDPMemTracker
-    from torch.distributed._tools.mem_tracker import MemTracker
 
     chapter = chapters["13_many_devices" if way == "fsdp" else "13b_divide_the_model"]
     with ranks.pretend(4):
         step, model, optimizer = getattr(chapter, way)(argument)
         report = memory.measure(step, model=model, optimizer=optimizer, warmup=2)
-        tracker = FSDPMemTracker(model, optimizer) if way == "fsdp" else MemTracker()
-        if way != "fsdp":
-            tracker.track_external(model, optimizer)
-        gc.collect()
-        gc.disable()  # as the meter does: sharded tensors are part of reference cycles
-        with tracker:
-            step()
-        gc.enable()
+        tracker = FSDPMemTracker(model, optimizer) if way == "fsdp" else None
+        tracked = tracked_peak(step, model, optimizer, tracker=tracker)
         with ranks.traffic() as traffic:
             step()
-    (tracked,) = tracker.get_tracker_snapshot("peak").values()
     between, peak, sent = (part * chapter.P for part in chapter.formula[name])
-    assert report.peak_bytes == tracked["Total"]
+    assert report.peak_bytes == tracked
     assert report.peak_bytes == pytest.approx(peak, rel=0.02)
     assert report.baseline_bytes == pytest.approx(between, rel=0.02)
     assert traffic.ring_bytes(4) == pytest.approx(sent, rel=0.02)

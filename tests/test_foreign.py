@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 from foreign_models import KINDS, QUICK
+from test_meter import tracked_peak
 from torch import nn
 
 from tutorial_lib import memory
@@ -85,21 +86,10 @@ def _measured(build):
 
 
 def _tracked(build):
-    from torch.distributed._tools.mem_tracker import MemTracker  # a second to import
-
     seed_everything(0)
     step, model, optimizer = build()
     step()
-    tracker = MemTracker()
-    tracker.track_external(model, *([optimizer] if optimizer else []))
-    gc.collect()
-    gc.disable()
-    try:
-        with tracker:
-            step()
-    finally:
-        gc.enable()
-    return tracker.get_tracker_snapshot("peak")[torch.device("cpu")]["Total"]
+    return tracked_peak(step, model, *([optimizer] if optimizer else []))
 
 
 # Each with the reason why no prediction can be equal. All others are equal to the byte.

@@ -1,9 +1,5 @@
-import math
-
 import pytest
-import torch
 from small_models import maker, num_parameters, num_parameters_of, token_batch
-from torch.nn import functional as F
 
 from tutorial_lib.models.gpt import GPT
 
@@ -19,13 +15,6 @@ def test_untied_weights_add_one_matrix():
     assert num_parameters(small(tie_weights=False)) - num_parameters(small()) == 50 * 32
 
 
-def test_both_attentions_are_the_same_function():
-    tokens = token_batch(3, 16, 50)
-    fused, written_out = small(attention="sdpa"), small(attention="eager")
-    torch.testing.assert_close(fused(tokens), written_out(tokens))
-    assert fused(tokens).shape == (3, 16, 50)
-
-
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
 def test_no_token_sees_the_future(attention):
     model = small(attention=attention)
@@ -35,13 +24,6 @@ def test_no_token_sees_the_future(attention):
     difference = (model(tokens) - model(changed)).abs().amax(dim=-1)[0]
     assert difference[:9].max() == 0
     assert difference[9:].min() > 0
-
-
-def test_the_loss_is_the_mean_over_next_tokens():
-    model, tokens = small(), token_batch(3, 16, 50)
-    logits = model(tokens)[:, :-1].reshape(-1, 50)
-    torch.testing.assert_close(model.loss(tokens), F.cross_entropy(logits, tokens[:, 1:].flatten()))
-    assert abs(model.loss(tokens).item() - math.log(50)) < 0.2  # untrained: a guess among 50
 
 
 def test_sequences_too_long_and_too_short_are_refused():

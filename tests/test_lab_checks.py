@@ -8,12 +8,14 @@ import math
 import pytest
 import torch
 from test_wrong_answers import EXERCISES
+from torch import nn
 from wrong_answers import solved
 
-from tutorial_lib import checks
+from tutorial_lib import checks, memory
 from tutorial_lib.checks import CheckError
 from tutorial_lib.checks.given.half import run_in_place
 from tutorial_lib.checks.given.values import Opaque
+from tutorial_lib.checks.lab02.given.machine import PretendGPU
 from tutorial_lib.checks.vocabulary import Exercise
 from tutorial_lib.checks.vocabulary.exercise import SEED_VARIABLE
 
@@ -134,3 +136,44 @@ def test_nonsense_in_one_place_of_a_right_result_stops_no_judge(name, results_of
             tried.add(key)
             with contextlib.suppress(CheckError):  # or it was not asked for in this case
                 judge(case, {**result, key: Opaque("X")})
+
+
+def measure(*arguments, **options):
+    memory.measure(lambda: torch.ones(2, requires_grad=True).sum().backward(), warmup=0)
+
+
+def watch(*arguments, **options):
+    with memory.watch():
+        pass
+
+
+def predict(*arguments, **options):
+    def make():
+        layer = nn.Linear(2, 2)
+        optimizer = torch.optim.SGD(layer.parameters(), lr=1.0)
+        return lambda: layer(torch.ones(2)).sum().backward(), layer, optimizer
+
+    memory.predict(make, kernels="cpu")
+
+
+def saved(*arguments, **options):
+    memory.saved(lambda: None)
+
+
+def own_log(*arguments, **options):
+    PretendGPU()
+
+
+INSTRUMENTS = {"lab01": (measure, watch, predict), "lab02": (measure, watch, saved, own_log)}
+FORBIDDEN = [
+    (name, instrument)
+    for name in CHECKS
+    for instrument in INSTRUMENTS.get(name.partition(".")[0], ())
+]
+
+
+@pytest.mark.parametrize(("name", "instrument"), [*FORBIDDEN, ("lab01.chain_saved_bytes", saved)])
+def test_a_check_refuses_the_instrument_that_judges_it(name, instrument):
+    with pytest.raises(CheckError, match="the oracle"):
+        CHECKS[name](instrument)
+    instrument()  # and it is back

@@ -5,7 +5,8 @@ from itertools import islice, repeat
 
 import pytest
 import torch
-from small_models import KINDS, configured, inputs, losses, small, volumes
+from small_models import KINDS, configured, inputs, losses, small, token_batch, volumes, with_loss
+from torch.nn import functional as F
 
 from tutorial_lib import data
 from tutorial_lib.instruments.published.unet3d import UNet3d
@@ -38,6 +39,33 @@ def test_dropout_acts_in_training_only(kind, changes):
 def test_the_same_seed_gives_the_same_weights(kind):
     one, same = small(kind).state_dict(), small(kind).state_dict()
     assert all(torch.equal(one[key], same[key]) for key in one)
+
+
+@pytest.mark.parametrize("kind", [GPT, ViT])
+def test_both_attentions_are_the_same_function(kind):
+    batch = inputs(kind)
+    torch.testing.assert_close(small(kind)(*batch), small(kind, **EAGER)(*batch))
+
+
+@pytest.mark.parametrize(("kind", "off"), [(GPT, 0.2), (LSTM, 0.2), (ViT, 0.1), (ResNet, 0.5)])
+def test_the_loss_is_a_mean_and_starts_as_a_guess(kind, off):
+    model, is_text = small(kind), kind in (GPT, LSTM)
+    batch = (token_batch(3, 16, 50),) if is_text else DIGITS
+    guesses, labels = logits(model, batch[0]), batch[-1]
+    if is_text:
+        guesses, labels = guesses[:, :-1].flatten(0, 1), labels[:, 1:].flatten()
+    loss = model.loss(*batch)
+    torch.testing.assert_close(loss, F.cross_entropy(guesses, labels))
+    assert abs(loss.item() - math.log(guesses.shape[-1])) < off
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes"), [(GPT, {}), (LSTM, {}), (ViT, {}), (ViT, EAGER), (ResNet, {})]
+)
+def test_every_parameter_learns(kind, changes):
+    model, loss = with_loss(kind, 5, 8, **changes)()
+    loss().backward()
+    assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in model.parameters())
 
 
 def texts(length, num):

@@ -50,14 +50,7 @@ def test_the_fastest_that_fits_really_fits(tiny, enough):
 
     # the same step, predicted by hand
     def make_step():
-        recipe = Recipe(
-            tiny,
-            best.micro_batch,
-            precision=best.precision,
-            optimizer=best.optimizer,
-            accumulation=best.accumulation,
-        )
-        step, model, optimizer = recipe.make_step()
+        step, model, optimizer = found.recipe_of(best).make_step()
         return step, planning.apply(model, best.plan), optimizer
 
     assert memory.predict(make_step).peak_bytes == best.peak_bytes

@@ -3,6 +3,7 @@ import gc
 
 import pytest
 import torch
+from foreign_models import trained
 from test_meter import gpt_step
 from torch import nn
 from torch.nn import functional as F
@@ -14,43 +15,32 @@ from tutorial_lib import memory
 from tutorial_lib.models.gpt import GPT, Block, GPTConfig
 
 
+def assert_predicted_as_counted(make_step):
+    step, model, optimizer = make_step()
+    counted = memory.measure(step, model=model, optimizer=optimizer)
+    predicted = memory.predict(make_step, kernels="cpu")
+    assert predicted.method == "predicted"
+    assert predicted.phases == counted.phases
+    assert predicted.at_peak == counted.at_peak
+    return counted
+
+
 @pytest.mark.parametrize("attention", ["eager", "sdpa"])
 @pytest.mark.parametrize("checkpointed", [False, True])
 @pytest.mark.parametrize("dropout", [0.0, 0.1])
 def test_predicted_equals_counted_in_every_phase(attention, checkpointed, dropout):
     settings = {"attention": attention, "checkpointed": checkpointed, "dropout": dropout}
-    step, model, optimizer = gpt_step(**settings)
-    counted = memory.measure(step, model=model, optimizer=optimizer)
-    predicted = memory.predict(lambda: gpt_step(**settings), kernels="cpu")
-    assert predicted.method == "predicted"
-    assert predicted.phases == counted.phases
-    assert predicted.at_peak == counted.at_peak
+    assert_predicted_as_counted(lambda: gpt_step(**settings))
 
 
 def test_a_model_larger_than_this_machine_is_predicted():
     def huge():
         config = GPTConfig(vocab_size=32000, num_layers=2, num_heads=64, d_model=65536)
-        model = GPT(config)
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        tokens = torch.zeros(1, 128, dtype=torch.long)
-
-        def step():
-            optimizer.zero_grad()
-            model.loss(tokens).backward()
-            optimizer.step()
-
-        return step, model, optimizer
+        model, tokens = GPT(config), torch.zeros(1, 128, dtype=torch.long)
+        return trained(model, lambda: model.loss(tokens), torch.optim.SGD(model.parameters()))
 
     report = memory.predict(huge)
     assert report.at_peak["parameters"] > 400e9
-
-
-def assert_predicted_as_counted(make_step):
-    step, model, optimizer = make_step()
-    counted = memory.measure(step, model=model, optimizer=optimizer)
-    predicted = memory.predict(make_step, kernels="cpu")
-    assert predicted.phases == counted.phases
-    assert predicted.at_peak == counted.at_peak
 
 
 @pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.AdamW])
@@ -84,15 +74,9 @@ def test_a_model_of_transformers_takes_no_mask_that_it_needs_not(checkpointed):
         if checkpointed:
             older = "gradient_checkpointing_enable"
             getattr(model, "activation_checkpointing_enable", getattr(model, older))()
-        optimizer = torch.optim.AdamW(model.parameters())
         tokens = torch.ones(2, 64, dtype=torch.long)
-
-        def step():
-            optimizer.zero_grad()
-            model(input_ids=tokens, labels=tokens, use_cache=False).loss.backward()
-            optimizer.step()
-
-        return step, model, optimizer
+        batch = {"input_ids": tokens, "labels": tokens, "use_cache": False}
+        return trained(model, lambda: model(**batch).loss)
 
     assert_predicted_as_counted(make_step)
 

@@ -36,19 +36,23 @@ def test_fake_tensors_have_a_shape_and_refuse_their_values():
             x.nonzero()
 
 
-class Names(meters.TorchDispatchMode):
+class Seen(meters.TorchDispatchMode):
     def __init__(self):
         super().__init__()
-        self.names = []
+        self.operations = []
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        self.names.append(func.overloadpacket.__name__)
+        self.operations.append(func)
         return func(*args, **(kwargs or {}))
+
+    @property
+    def names(self):
+        return [operation.overloadpacket.__name__ for operation in self.operations]
 
 
 def test_a_dispatch_mode_is_asked_about_every_operation_and_is_listed():
     """Else nothing is measured or capped, and a meter inside another mode gives no warning."""
-    with Names() as mode:
+    with Seen() as mode:
         torch.ones(2).add(1)
         assert meters.active_modes() == [mode]
     assert mode.names == ["ones", "add"]
@@ -75,7 +79,7 @@ def test_modes_and_kernels_that_intercept_are_listed(run_python):
 
 def test_a_dispatch_mode_is_not_asked_where_a_fake_tensor_lies():
     """Else two of three calls are that question, and predictions take a third longer."""
-    with meters.FakeTensorMode(), Names() as mode:
+    with meters.FakeTensorMode(), Seen() as mode:
         x = torch.ones(2, requires_grad=True)
         assert x.device == torch.device("cpu")
         x.mul(2).sum().backward()
@@ -278,8 +282,6 @@ def test_the_allocators_record(name, arguments, broken):
 
 def test_a_recorded_history_is_asked_for_and_written(monkeypatch):
     asked = []
-    for name in ("_record_memory_history", "_dump_snapshot", "_snapshot"):
-        assert hasattr(torch.cuda.memory, name)
     monkeypatch.setattr(torch.cuda.memory, "_snapshot", lambda: {"device_traces": [["event"]]})
     monkeypatch.setattr(torch.cuda.memory, "_record_memory_history", lambda **k: asked.append(k))
     monkeypatch.setattr(torch.cuda.memory, "_dump_snapshot", asked.append)
@@ -342,16 +344,9 @@ def test_operations_say_what_they_write_draw_and_ignore():
 
 def test_softmax_goes_backward_by_an_operation_of_its_own():
     """Else the tensor that CUDA's kernel makes there is not predicted."""
-    seen = []
-
-    class Seen(meters.TorchDispatchMode):
-        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-            seen.append(func)
-            return func(*args, **(kwargs or {}))
-
-    with Seen():
+    with Seen() as mode:
         torch.ones(2, requires_grad=True).softmax(0).sum().backward()
-    assert operations.SOFTMAX_BACKWARD in seen
+    assert operations.SOFTMAX_BACKWARD in mode.operations
     for backward in (operations.FLASH_BACKWARD, operations.EFFICIENT_BACKWARD):
         assert operations.argument_names(backward)[1:3] == ["query", "key"]
     assert operations.argument_names(operations.EFFICIENT_BACKWARD)[6] == "logsumexp"

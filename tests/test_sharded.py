@@ -1,6 +1,7 @@
 """Sharded tensors are counted as what a rank holds: FSDP2 and tensor parallel on two processes."""
 
 import pytest
+from test_meter import tracked_peak
 
 from tutorial_lib.instruments import ranks
 
@@ -24,9 +25,8 @@ def stepping(model, optimizer, x):
 
 
 def fsdp(width, rows):
-    import gc
-
     import torch
+    from test_meter import tracked_peak
     from torch import nn
     from torch.distributed._tools.fsdp2_mem_tracker import FSDPMemTracker
     from torch.distributed.device_mesh import init_device_mesh
@@ -45,13 +45,8 @@ def fsdp(width, rows):
     report = memory.measure(step, model=model, optimizer=optimizer)
     tracker = FSDPMemTracker(model, optimizer)
     tracker.track_inputs((x,))
-    gc.collect()
-    gc.disable()  # as the meter does: sharded tensors are part of reference cycles
-    with tracker:
-        step()
-    gc.enable()
-    (tracked,) = tracker.get_tracker_snapshot("peak").values()
-    return report.peak_bytes, tracked["Total"], report.baseline_bytes
+    tracked = tracked_peak(step, tracker=tracker)
+    return report.peak_bytes, tracked, report.baseline_bytes
 
 
 def test_fsdp_is_counted_as_pytorchs_own_tracker_counts_it(group):
@@ -180,11 +175,6 @@ def test_one_rank_of_four_is_predicted_as_counted_and_as_the_formula_says(one_of
 
 
 def test_one_rank_of_four_is_what_pytorchs_tracker_says(one_of_four):
-    import gc
-
-    import torch
-    from torch.distributed._tools.mem_tracker import MemTracker
-
     from tutorial_lib import memory
 
     shard, make_step = one_of_four
@@ -193,13 +183,7 @@ def test_one_rank_of_four_is_what_pytorchs_tracker_says(one_of_four):
     predicted = memory.predict(make_step, kernels="cpu").peak_bytes
     step, model, optimizer = make_step()
     step(), step()
-    tracker = MemTracker()
-    tracker.track_external(model, optimizer)
-    gc.collect()
-    with tracker:
-        step()
-    tracked = tracker.get_tracker_snapshot("peak")[torch.device("cpu")]["Total"]
-    assert tracked == pytest.approx(predicted, rel=0.002)
+    assert tracked_peak(step, model, optimizer) == pytest.approx(predicted, rel=0.002)
 
 
 def test_pretending_refuses_what_cannot_be_and_leaves_nothing():

@@ -3,6 +3,7 @@
 import pytest
 import small_models
 import torch
+from test_predicting import assert_predicted_as_counted
 
 from tutorial_lib import memory
 from tutorial_lib.instruments import ranks
@@ -41,11 +42,7 @@ STEPS = [(model, *c) for model in TINY for c in (CHOICES[::3] if "unet" in model
 def test_predicted_is_counted_to_the_byte(model, precision, optimizer, checkpointing):
     chosen = {"precision": precision, "optimizer": optimizer, "checkpointing": checkpointing}
     recipe = tiny(model, **chosen)
-    step, network, update = recipe.make_step()
-    counted = memory.measure(step, model=network, optimizer=update)
-    predicted = memory.predict(recipe.make_step, kernels="cpu")
-    assert predicted.phases == counted.phases
-    assert predicted.at_peak == counted.at_peak
+    counted = assert_predicted_as_counted(recipe.make_step)
     assert set(counted.phases) == {"forward", "backward", "optimizer", "zero"}
 
 
@@ -172,11 +169,6 @@ def test_a_loss_without_what_was_chosen_is_refused(choices):
         tiny(**choices).make_loss()
 
 
-def test_no_micro_batch_is_no_window():
-    with pytest.raises(ValueError, match=r"accumulation \(=0\) must be at least 1"):
-        Recipe("gpt2", accumulation=0)
-
-
 def test_choices_are_kept_as_they_are_named():
     recipe = Recipe("gpt2", precision="bf16-amp", optimizer="adamw-8bit", attention="eager")
     assert recipe.precision is Precision.BF16_AMP
@@ -184,12 +176,6 @@ def test_choices_are_kept_as_they_are_named():
     assert isinstance(tiny(optimizer=OptimizerName.ADAMW_8BIT).make_step()[2], AdamW8bit)
     assert recipe.label() == "gpt2, batch 1, bf16-amp, adamw-8bit, eager"
     assert Recipe(**{**recipe.as_data(), "model": "gpt2"}) == recipe
-
-
-def test_an_image_size_goes_to_model_and_batch():
-    step, model, _ = Recipe("vit-b-16", 1, size=64, overrides=TINY["vit-b-16"]).make_step()
-    step()
-    assert model.config.image_size == 64
 
 
 def test_a_towers_image_size_is_in_its_own_configuration():
@@ -216,6 +202,7 @@ def test_a_towers_image_size_is_in_its_own_configuration():
         ({"optimizer": "adam"}, "Did you mean adamw"),
         ({"model": "gpt-2"}, "Did you mean gpt2"),
         ({"micro_batch": 0}, r"micro_batch \(=0\) must be at least 1"),
+        ({"accumulation": 0}, r"accumulation \(=0\) must be at least 1"),
         ({"seq": 1025}, "must be at most 1024"),
         ({"model": "vit-b-16", "size": 225}, "multiple of 16.*Try size=224"),
         ({"model": "vit-b-16", "size": 3}, "multiple of 16.*Try size=16"),

@@ -35,11 +35,12 @@ gives_the_sum = wrong(
 sees_nothing = wrong("an empty list says that nothing was", "in left]", "in []]")
 
 
-def births(step):
-    """Run a step; gives its storages that are alive, garbage included, with their operations."""
-    with solved("lab02").Births() as mode:
+def collected(step, mode=None):
+    """Run a step; gives its storages that no collector frees, with their operations."""
+    with mode or solved("lab02").Births() as births:
         step()
-    return mode.made_by
+    gc.collect()
+    return births.made_by
 
 
 def tensors_in(*trees):
@@ -50,22 +51,13 @@ def storages(*trees):
     return {tensor.untyped_storage() for tensor in tensors_in(trees)}
 
 
-def gradients(model):
-    return storages([parameter.grad for parameter in model.parameters()])
-
-
-def state(optimizer):
-    return storages(list(optimizer.state.values()))
+def no_leak(model, optimizer):
+    gradients = [parameter.grad for parameter in model.parameters()]
+    return storages(gradients, list(optimizer.state.values()))
 
 
 def pairs(made_by, meant):
     return [(op, s.nbytes()) for s, op in made_by.items() if s not in meant]
-
-
-def collected(step):
-    made_by = births(step)
-    gc.collect()
-    return made_by
 
 
 class Results(solved("lab02").Births):
@@ -84,10 +76,7 @@ class Results(solved("lab02").Births):
 
 @wrong("An operation whose name ends in _")
 def takes_the_changed_for_new(step, model, optimizer):
-    with Results() as mode:
-        step()
-    gc.collect()
-    return pairs(mode.made_by, gradients(model) | state(optimizer))
+    return pairs(collected(step, Results()), no_leak(model, optimizer))
 
 
 class ByPosition(Results):
@@ -99,19 +88,13 @@ class ByPosition(Results):
 
 @wrong("that came by keyword, out=")
 def forgets_the_keywords(step, model, optimizer):
-    with ByPosition() as mode:
-        step()
-    gc.collect()
-    return pairs(mode.made_by, gradients(model) | state(optimizer))
+    return pairs(collected(step, ByPosition()), no_leak(model, optimizer))
 
 
 @wrong("What lay there before the step is in it")
 def takes_views_for_new(step, model, optimizer):
-    with Results() as mode:
-        step()
-    gc.collect()
-    meant = gradients(model) | state(optimizer) | storages(list(model.parameters()))
-    return pairs(mode.made_by, meant)
+    old = storages(list(model.parameters()))
+    return pairs(collected(step, Results()), no_leak(model, optimizer) | old)
 
 
 def python_knows():
@@ -125,14 +108,14 @@ def asks_python_for_its_tensors(step, model, optimizer):
     before = storages(python_knows())
     step()
     gc.collect()
-    meant = gradients(model) | state(optimizer) | before
-    return [("?", s.nbytes()) for s in storages(python_knows()) if s not in meant]
+    old = no_leak(model, optimizer) | before
+    return [("?", s.nbytes()) for s in storages(python_knows()) if s not in old]
 
 
 def windows(step, model, optimizer):
     """Give each leak's operation and storage, and the tensors on it that Python knows."""
     made_by = collected(step)
-    meant = gradients(model) | state(optimizer)
+    meant = no_leak(model, optimizer)
     left = [(op, s) for s, op in made_by.items() if s not in meant]
     known = python_knows()
     return [(op, s, [t for t in known if t.untyped_storage() is s]) for op, s in left]
@@ -163,10 +146,7 @@ class LastUse(solved("lab02").Births):
 
 @wrong("the bytes are right, and the operations are")
 def names_the_last_operation(step, model, optimizer):
-    with LastUse() as mode:
-        step()
-    gc.collect()
-    return pairs(mode.made_by, gradients(model) | state(optimizer))
+    return pairs(collected(step, LastUse()), no_leak(model, optimizer))
 
 
 @wrong("memory.predict and memory.capped count as the oracle does")
@@ -190,11 +170,11 @@ def from_weak_references(step, model, optimizer):
     with Mode():
         step()
     gc.collect()
-    meant = gradients(model) | state(optimizer)
+    meant = no_leak(model, optimizer)
     return [(op, ref().nbytes()) for ref, op in found.items() if ref() and ref() not in meant]
 
 
 @right
 def the_largest_first_as_lists(step, model, optimizer):
-    found = pairs(collected(step), gradients(model) | state(optimizer))
+    found = pairs(collected(step), no_leak(model, optimizer))
     return [list(pair) for pair in sorted(found, key=lambda pair: -pair[1])]

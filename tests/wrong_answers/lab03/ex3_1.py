@@ -1,10 +1,17 @@
 """Discard and recompute, as an autograd.Function."""
 
-import torch
 from torch.autograd import Function
 from torch.utils.checkpoint import CheckpointFunction
 
-from wrong_answers import right, wrong
+from wrong_answers import right, solved, wrong
+
+# The backward goes from an output that the forward kept, and runs nothing again.
+FROM_ITS_OUTPUT = (
+    *("inputs = [t.detach().requires_grad_(t.requires_grad) for t in", "inputs ="),
+    *("ctx.saved_tensors]\n", "ctx.saved_tensors\n"),
+    *("        with torch.enable_grad():\n            output = ctx.function(*inputs)\n", ""),
+    *("backward(output", "backward(ctx.output"),
+)
 
 DetachedInputsNeedNoGradient = wrong(
     "no gradient came back to the input", ".requires_grad_(t.requires_grad)", ""
@@ -57,88 +64,41 @@ AsksForEverythingAtOnce = right(
     "tensor.grad for tensor in inputs",
     "t.grad if t.requires_grad else None for t in inputs",
 )
-
-
-def detached(tensors):
-    return [t.detach().requires_grad_(t.requires_grad) for t in tensors]
-
-
-class Saving(Function):
-    """The right forward; answers differ in backward."""
-
-    @staticmethod
-    def forward(ctx, function, *tensors):
-        ctx.function = function
-        ctx.save_for_backward(*tensors)
-        return function(*tensors)
-
-
-class Recomputing(Function):
-    """The right backward; answers differ in forward."""
-
-    @staticmethod
-    def backward(ctx, grad_output):
-        inputs = detached(ctx.saved_tensors)
-        with torch.enable_grad():
-            output = ctx.function(*inputs)
-        torch.autograd.backward(output, grad_output)
-        return None, *(t.grad for t in inputs)
-
-
-@wrong("so the graph of the forward was kept")
-class KeepsTheGraphAlive(Function):
-    @staticmethod
-    def forward(ctx, function, *tensors):
-        ctx.inputs = detached(tensors)
-        with torch.enable_grad():
-            ctx.output = function(*ctx.inputs)
-        return ctx.output.detach()
-
-    @staticmethod
-    def backward(ctx, grad_output):
-        torch.autograd.backward(ctx.output, grad_output)
-        return None, *(t.grad for t in ctx.inputs)
-
-
-@wrong("was called inside your backward")
-class GoesBackwardFromItsOwnOutput(Saving):
-    @staticmethod
-    def forward(ctx, function, *tensors):
-        ctx.save_for_backward(*tensors)
-        with torch.enable_grad():
-            ctx.output = function(*tensors)
-        return ctx.output
-
-    @staticmethod
-    def backward(ctx, grad_output):
-        torch.autograd.backward(ctx.output, grad_output)
-        return None, *(t.grad for t in ctx.saved_tensors)
-
-
-@wrong("and never in backward")
-class RunsTwiceInForward(Function):
-    @staticmethod
-    def forward(ctx, function, *tensors):
-        ctx.inputs = detached(tensors)
-        with torch.enable_grad():
-            ctx.output = function(*ctx.inputs)
-        return function(*tensors)
-
-    backward = KeepsTheGraphAlive.backward
-
-
-@wrong("grad_fn) before any block ran again")
-class KeepsAnOutputThatHasNoGraph(Saving):
-    @staticmethod
-    def forward(ctx, function, *tensors):
-        ctx.save_for_backward(*tensors)
-        ctx.output = function(*tensors)
-        return ctx.output.clone()
-
-    @staticmethod
-    def backward(ctx, grad_output):
-        torch.autograd.backward(ctx.output, grad_output)
-        return None, *(t.grad for t in ctx.saved_tensors)
+KeepsTheGraphAlive = wrong(
+    "so the graph of the forward was kept",
+    *FROM_ITS_OUTPUT,
+    "ctx.saved_tensors",
+    "ctx.inputs",
+    "        ctx.save_for_backward(*tensors)\n        return function(*tensors)",
+    "        ctx.inputs = [t.detach().requires_grad_(t.requires_grad) for t in tensors]\n"
+    "        with torch.enable_grad():\n"
+    "            ctx.output = function(*ctx.inputs)\n"
+    "        return ctx.output.detach()",
+)
+GoesBackwardFromItsOwnOutput = wrong(
+    "was called inside your backward",
+    "        return function(*tensors)",
+    "        with torch.enable_grad():\n"
+    "            ctx.output = function(*tensors)\n"
+    "        return ctx.output",
+    *FROM_ITS_OUTPUT,
+)
+RunsTwiceInForward = wrong(
+    "and never in backward",
+    *FROM_ITS_OUTPUT,
+    "ctx.saved_tensors",
+    "ctx.inputs",
+    "        ctx.save_for_backward(*tensors)\n",
+    "        ctx.inputs = [t.detach().requires_grad_(t.requires_grad) for t in tensors]\n"
+    "        with torch.enable_grad():\n"
+    "            ctx.output = function(*ctx.inputs)\n",
+)
+KeepsAnOutputThatHasNoGraph = wrong(
+    "grad_fn) before any block ran again",
+    "return function(*tensors)",
+    "ctx.output = function(*tensors)\n        return ctx.output.clone()",
+    *FROM_ITS_OUTPUT,
+)
 
 
 @wrong("torch.utils.checkpoint is what you are writing")
@@ -164,4 +124,4 @@ class SavesInSetupContext(Function):
         ctx.function, *tensors = inputs
         ctx.save_for_backward(*tensors)
 
-    backward = Recomputing.backward
+    backward = solved("lab03").Discard.backward

@@ -1,8 +1,6 @@
 """Hooks, recomputing once."""
 
 import contextlib
-import functools
-import threading
 
 import torch
 from torch.autograd.graph import saved_tensors_hooks
@@ -42,6 +40,20 @@ recomputes_from_detached_inputs = wrong(
     "        function(*args)\n",
     "        function(*(tensor.detach() for tensor in args))\n",
 )
+recomputes_in_another_thread = wrong(  # the meter looks at its own thread alone
+    "Recompute where the meter looks on",
+    "            with torch.enable_grad(), hooks, contextlib.suppress(StopEarlyError):\n"
+    "                run_again()\n",
+    "            import threading\n\n"
+    "            threads = torch.get_num_threads()\n\n"
+    "            def recompute():\n"
+    "                torch.set_num_threads(threads)  # each thread has its own number\n"
+    "                with torch.enable_grad(), hooks, contextlib.suppress(StopEarlyError):\n"
+    "                    run_again()\n\n"
+    "            thread = threading.Thread(target=recompute)\n"
+    "            thread.start()\n"
+    "            thread.join()\n",
+)
 
 
 def identity(tensor):
@@ -76,37 +88,6 @@ def is_the_function_of_exercise_1(function, *args):
     output = solved("lab03").Discard.apply(function, *args)
     # so that the last backward has something to begin with
     return output if output.requires_grad else output.requires_grad_()
-
-
-@wrong("Recompute where the meter looks on")
-def recomputes_in_another_thread(function, *args):
-    """Lets nothing go, and the meter, which looks at this thread alone, sees nothing of it."""
-    packed, found = [], {}
-
-    def pack(tensor):
-        packed.append(len(packed))
-        return packed[-1]
-
-    def collect(tensor):
-        found[len(found)] = tensor.detach()
-        return found[len(found) - 1]
-
-    def unpack(number):
-        if not found:
-            threads = torch.get_num_threads()
-
-            def again():
-                torch.set_num_threads(threads)  # each thread has its own number, and so its bits
-                return function(*args)
-
-            run = functools.partial(recompute, again, collect, len(packed))
-            thread = threading.Thread(target=run)
-            thread.start()
-            thread.join()
-        return found[number]
-
-    with saved_tensors_hooks(pack, unpack):
-        return function(*args)
 
 
 @wrong("torch.utils.checkpoint is what you are writing")

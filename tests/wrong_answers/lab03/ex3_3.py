@@ -77,21 +77,6 @@ ignores_the_switch = wrong("leave it alone then", " if preserve_rng_state else N
 LAB = solved("lab03")
 
 
-def random_state(devices):
-    state = LAB.read_rng(devices)
-
-    @contextlib.contextmanager
-    def restored():
-        before = LAB.read_rng(devices)
-        LAB.write_rng(state)
-        try:
-            yield
-        finally:
-            LAB.write_rng(before)
-
-    return restored
-
-
 @right
 def right_from_three_contexts(function, devices=(), preserve_rng_state=True):
     state, cpu = LAB.read_rng(devices), LAB.read_autocast()["cpu"]

@@ -47,6 +47,17 @@ forgets_the_anchor = wrong(
     "was it taken for the anchor", "anchor(), ", "", "strict=True", "strict=False"
 )
 
+walks_by_an_inner_function = wrong(
+    "something of yours refers to itself",
+    "    for place in places:\n        leaves[place] = None\n",
+    "    kept = list(leaves)\n\n"
+    "    def drop(place):  # refers to itself, and holds `kept`\n"
+    "        if place < len(kept):\n"
+    "            leaves[place] = None if place in places else kept[place]\n"
+    "            drop(place + 1)\n\n"
+    "    drop(0)\n",
+)
+
 
 LAB = solved("lab03")
 
@@ -58,28 +69,6 @@ def keep(tensors):
 @wrong("your closure holds them")
 def keeps_them_in_a_closure(args, kwargs):
     return lambda: (args, kwargs)
-
-
-@wrong("something of yours refers to itself")
-def walks_by_an_inner_function(args, kwargs):
-    tensors = []
-
-    def hide(value):  # refers to itself, and holds `tensors`
-        if isinstance(value, Tensor):
-            number = len(tensors)
-            tensors.append(value)
-            return lambda kept: kept[number]
-        if isinstance(value, dict):
-            parts = {key: hide(part) for key, part in value.items()}
-            return lambda kept: {key: part(kept) for key, part in parts.items()}
-        if isinstance(value, list | tuple):
-            kind, items = type(value), [hide(part) for part in value]
-            return lambda kept: kind(part(kept) for part in items)
-        return lambda kept: value
-
-    form = hide((args, kwargs))
-    keeper = keep(tensors)
-    return lambda: form(keeper.grad_fn.saved_tensors)
 
 
 @right

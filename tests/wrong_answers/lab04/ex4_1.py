@@ -66,37 +66,6 @@ adds_the_boundaries_up_each_time = right(
 )
 
 
-def cost(stages, length, *, first=True, held_before=True, beside=True, later=False, moments=True,
-         last_kept=True, backward=True, whole=True, by_length=False, dropped=True,
-         waits=True, early=False, twice=False):  # fmt: skip
-    """The right answer where no word is given."""
-    kept_needs, dropped_needs = solved("lab04").kept_needs, solved("lab04").dropped_needs
-    count, peak, held = len(stages), 0, 0
-    seconds = sum(s.forward_seconds + backward * s.backward_seconds for s in stages) * whole
-    total = sum(stage.input_bytes for stage in stages[::length])
-    for start in range(0, count, length):
-        end = min(start + length, count) - 1
-        boundary = stages[start].input_bytes if start or first else 0
-        held = held + boundary if held_before else boundary
-        if dropped and (end < count - 1 or not last_kept):
-            part_end = end if early else count - 1
-            peak = max(peak, held + dropped_needs(stages, start, end + 1, part_end))
-        if not last_kept:
-            seconds += sum(stage.forward_seconds for stage in stages[start : end + 1])
-        inside = 0
-        for index in range(start, end + 1):
-            needs = stages[index].saved_bytes
-            if moments:
-                needs = kept_needs(stages, index, end if waits else count - 1)
-            own = stages[index].input_bytes if twice else 0
-            peak = max(peak, (total if later else held) + own + inside + needs)
-            inside += stages[index].saved_bytes if beside else 0
-    kept = length if by_length or count % length == 0 else count % length
-    if last_kept:
-        seconds += sum(stage.forward_seconds for stage in stages[: count - kept])
-    return peak, seconds
-
-
 @wrong("what a stage holds while it runs is not")
 def adds_boundaries_and_inside(stages, length):
     boundaries = sum(stage.input_bytes for stage in stages[::length])

@@ -1,7 +1,5 @@
 """Windows."""
 
-from itertools import islice
-
 import torch
 
 from wrong_answers import right, wrong
@@ -95,20 +93,12 @@ def with_a_weight_for_later(model, optimizer, micro_batches, num):
     return losses
 
 
-@right
-def backwards(model, optimizer, micro_batches, num):
-    """Each window from its end, its loss added up in float32."""
-    micro_batches, losses = iter(micro_batches), []
-    while window := list(islice(micro_batches, num)):
-        count, total = sum(len(y) for _, y in window), torch.zeros(())
-        optimizer.zero_grad()
-        for x, y in reversed(window):
-            loss = model.loss(x, y) * len(y) / count
-            loss.backward()
-            total += loss.detach()
-        optimizer.step()
-        losses.append(total.item())
-    return losses
+backwards_and_in_float32 = right(
+    "for x, y in window:",
+    "for x, y in reversed(window):",
+    "losses[-1] += loss.item()",
+    "losses[-1] = (loss.detach() + losses[-1]).item()",
+)
 
 
 @right

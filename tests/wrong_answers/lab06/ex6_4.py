@@ -110,10 +110,21 @@ asks_the_optimizer = right(
     "    scaler.update()",
     "    scaler.update()\n    hook.remove()",
 )
-
-
-def share(y, window):
-    return len(y) / sum(len(t) for _, t in window)
+clips_by_hand = right(  # without the 1e-6 that PyTorch adds to the norm
+    "norm = nn.utils.clip_grad_norm_(model.parameters(), max_norm)",
+    "gradients = [p.grad for p in model.parameters()]\n"
+    "    norm = nn.utils.get_total_norm(gradients)\n"
+    "    if norm > max_norm:\n"
+    "        torch._foreach_mul_(gradients, (max_norm / norm).item())",
+)
+weighs_after_scaling = right(
+    "loss_of(model, x, y) * (len(y) / num_images)",
+    "loss_of(model, x, y)",
+    "scaler.scale(loss).backward()",
+    "(scaler.scale(loss) * len(y) / num_images).backward()",
+    "loss.item()",
+    "loss.item() * len(y) / num_images",
+)
 
 
 @wrong("scaler.update() is for once a window")
@@ -121,7 +132,7 @@ def updates_the_scale_each_time(model, optimizer, scheduler, scaler, window, max
     optimizer.zero_grad()
     total, sums, parameters = 0.0, None, list(model.parameters())
     for x, y in window:
-        loss = loss_of(model, x, y) * share(y, window)
+        loss = loss_of(model, x, y) * (len(y) / sum(len(t) for _, t in window))
         gradients = torch.autograd.grad(scaler.scale(loss), parameters)
         for p, gradient in zip(parameters, gradients, strict=True):
             p.grad = gradient
@@ -135,41 +146,3 @@ def updates_the_scale_each_time(model, optimizer, scheduler, scaler, window, max
     optimizer.step()
     scheduler.step()
     return total, norm.item()
-
-
-@right
-def clips_by_hand(model, optimizer, scheduler, scaler, window, max_norm, loss_of):
-    """Without the 1e-6 that PyTorch adds to the norm."""
-    model.zero_grad()
-    total, old = 0.0, scaler.get_scale()
-    for x, y in window:
-        loss = loss_of(model, x, y) * share(y, window)
-        scaler.scale(loss).backward()
-        total += loss.item()
-    scaler.unscale_(optimizer)
-    gradients = [p.grad for p in model.parameters()]
-    norm = nn.utils.get_total_norm(gradients)
-    if norm > max_norm:
-        torch._foreach_mul_(gradients, (max_norm / norm).item())
-    scaler.step(optimizer)
-    scaler.update()
-    if scaler.get_scale() >= old:
-        scheduler.step()
-    return total, norm.item()
-
-
-@right
-def weighs_after_scaling(model, optimizer, scheduler, scaler, window, max_norm, loss_of):
-    model.zero_grad()
-    count, losses, old = sum(len(y) for _, y in window), [], scaler.get_scale()
-    for x, y in window:
-        loss = loss_of(model, x, y)
-        (scaler.scale(loss) * len(y) / count).backward()
-        losses.append(loss.item() * len(y) / count)
-    scaler.unscale_(optimizer)
-    norm = nn.utils.clip_grad_norm_(model.parameters(), max_norm)
-    scaler.step(optimizer)
-    scaler.update()
-    if not scaler.get_scale() < old:
-        scheduler.step()
-    return sum(losses), float(norm)

@@ -69,31 +69,25 @@ counts_in_another_order = wrong(
     "    if dist.get_rank():\n        dist.all_reduce(torch.zeros(2))\n    place =",
 )
 around_forward_alone = right("            (loss *", "        (loss *")
-
-
-def is_last(place, window):
-    return place == len(window) - 1
-
-
-@wrong("one micro-batch's graph at a time")
-def one_backward(model, optimizer, window, *, loss_sum, count_terms):
-    count = torch.tensor(float(sum(count_terms(*part) for part in window)))
-    dist.all_reduce(count)
-    with model.no_sync():
-        losses = [loss_sum(model, *part) for part in window[:-1]]
-    loss = sum(losses) + loss_sum(model, *window[-1])
-    optimizer.zero_grad()
-    (loss * dist.get_world_size() / count).backward()
-    total = loss.detach() / count
-    dist.all_reduce(total)
-    optimizer.step()
-    return total.item()
-
-
-def counted(window, count_terms):
-    count = torch.tensor(float(sum(count_terms(*part) for part in window)))
-    dist.all_reduce(count)
-    return count
+one_backward = wrong(
+    "one micro-batch's graph at a time",
+    "            (loss * dist.get_world_size()).backward()\n",
+    "",
+    "total += loss.detach()",
+    "total = total + loss",
+    "    optimizer.step",
+    "    (total * dist.get_world_size()).backward()\n"
+    "    total = total.detach()\n"
+    "    optimizer.step",
+)
+leaves_out_the_empty_but_the_last = right(  # all but the last go past DDP
+    "        with contextlib.nullcontext() if is_last else model.no_sync():\n",
+    "        if is_last or counts[number - 1]:\n",
+    "loss_sum(model, *micro_batch)",
+    "loss_sum(model if is_last else model.module, *micro_batch)",
+    "        total += loss.detach()",
+    "            total += loss.detach()",
+)
 
 
 @right
@@ -114,22 +108,6 @@ def gathers_the_counts(model, optimizer, window, *, loss_sum, count_terms):
     total = torch.tensor(total + loss.item(), dtype=torch.float64)
     dist.all_reduce(total)
     return float(total)
-
-
-@right
-def leaves_out_the_empty_but_the_last(model, optimizer, window, *, loss_sum, count_terms):
-    """All but the last go past DDP, and the loss is added up in float32."""
-    count, total = counted(window, count_terms), 0.0
-    optimizer.zero_grad()
-    for place, part in enumerate(window):
-        if is_last(place, window) or count_terms(*part):
-            loss = loss_sum(model if is_last(place, window) else model.module, *part) / count
-            (loss * dist.get_world_size()).backward()
-            total += loss.item()
-    optimizer.step()
-    total = torch.tensor(total)
-    dist.all_reduce(total)
-    return total.item()
 
 
 @right

@@ -70,49 +70,29 @@ normalises_what_it_was_given = wrong(
 as_a_list = right(
     "loss.item(), [leaf.grad for leaf in leaves]", "[loss.item(), [leaf.grad for leaf in leaves]]"
 )
-
-
-def leaves_of(embeddings):
-    return [rows.detach().requires_grad_() for rows in embeddings]
-
-
-def finite(loss):
-    if not torch.isfinite(loss):
-        raise FloatingPointError(f"the loss is {loss.item()}.")
-
-
-@wrong("all are there at the same backward")
-def holds_the_others_fixed(loss_of, embeddings):
-    gradients = []
-    for number in range(len(embeddings)):
-        leaves = [rows.detach() for rows in embeddings]
-        leaves[number].requires_grad_()
-        loss = loss_of(*leaves)
-        finite(loss)
-        loss.backward()
-        gradients.append(leaves[number].grad)
-    return loss.item(), gradients
-
-
-@wrong("no create_graph is needed")
-def keeps_a_graph_of_the_gradients(loss_of, embeddings):
-    leaves = leaves_of(embeddings)
-    loss = loss_of(*leaves)
-    finite(loss)
-    gradients = torch.autograd.grad(loss, leaves, create_graph=True)
-    loss.backward()
-    return loss.item(), list(gradients)
-
-
-@right
-def with_grad(loss_of, embeddings):
-    leaves, own = leaves_of(embeddings), list(loss_of.parameters())
-    loss = loss_of(*leaves)
-    finite(loss)
-    gradients = torch.autograd.grad(loss, [*leaves, *own])
-    for parameter, gradient in zip(own, gradients[len(leaves) :], strict=True):
-        parameter.grad = gradient if parameter.grad is None else parameter.grad + gradient
-    return loss.item(), list(gradients[: len(leaves)])
+holds_the_others_fixed = wrong(
+    "all are there at the same backward",
+    "loss.backward()",
+    "for leaf in leaves:\n"
+    "        others = [rows if rows is leaf else rows.detach() for rows in leaves]\n"
+    "        loss_of(*others).backward()",
+)
+keeps_a_graph_of_the_gradients = wrong(
+    "no create_graph is needed",
+    "    loss.backward()",
+    "    gradients = torch.autograd.grad(loss, leaves, create_graph=True)\n    loss.backward()",
+    "[leaf.grad for leaf in leaves]",
+    "list(gradients)",
+)
+with_grad = right(
+    "    loss.backward()\n",
+    "    own = list(loss_of.parameters())\n"
+    "    gradients = torch.autograd.grad(loss, [*leaves, *own])\n"
+    "    for parameter, gradient in zip(own, gradients[len(leaves) :], strict=True):\n"
+    "        parameter.grad = gradient + (0 if parameter.grad is None else parameter.grad)\n",
+    "[leaf.grad for leaf in leaves]",
+    "list(gradients[: len(leaves)])",
+)
 
 
 @right

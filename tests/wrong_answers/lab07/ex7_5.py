@@ -85,6 +85,18 @@ uses_it_up = wrong(
     "        write(*then)",
     "        if unused:\n            write(*unused.pop())",
 )
+of_the_cpu_alone = wrong(
+    "for that GPU's random state too",
+    "read_rng(tower)",
+    "torch.get_rng_state()",
+    "write_rng(random_states)",
+    "torch.set_rng_state(random_states)",
+)
+leaves_the_gpu = wrong(
+    "the random state of a GPU stayed",
+    "write(*before)",
+    "write({place: s for place, s in before[0].items() if place.type == 'cpu'}, before[1])",
+)
 from_its_parts = right(
     "write(*before)",
     "write_rng(before[0])\n"
@@ -113,37 +125,6 @@ def write(tower, buffers):
         for name, buffer in tower.named_buffers():
             if name in buffers:
                 buffer.copy_(buffers[name])
-
-
-@wrong("for that GPU's random state too")
-def of_the_cpu_alone(tower):
-    state, buffers = torch.get_rng_state(), clones(tower)
-
-    @contextlib.contextmanager
-    def moment():
-        before = clones(tower)
-        with torch.random.fork_rng(devices=[]):
-            torch.set_rng_state(state)
-            write(tower, buffers)
-            try:
-                yield
-            finally:
-                write(tower, before)
-
-    return moment
-
-
-@wrong("the random state of a GPU stayed")
-def leaves_the_gpu(tower):
-    states, plain = LAB.read_rng(tower), of_the_cpu_alone(tower)
-
-    @contextlib.contextmanager
-    def moment():
-        with plain():
-            LAB.write_rng(states)
-            yield
-
-    return moment
 
 
 @right

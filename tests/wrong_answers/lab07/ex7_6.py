@@ -51,6 +51,56 @@ names_no_batch_norm = wrong(
 undoes_nothing = wrong(
     "inside undone_on_error where you cannot", "undone_on_error(towers)", "contextlib.nullcontext()"
 )
+seeds_again = wrong(
+    "the rest of the training would draw other numbers",
+    "        return three",
+    "        loss = three",
+    "remember)",
+    "remember)\n    torch.manual_seed(0)\n    return loss",
+)
+trains_whatever_was_frozen = wrong(
+    "leave each as it came",
+    "        return three",
+    "        loss = three",
+    "remember)",
+    "remember)\n    [tower.train() for tower in towers]\n    return loss",
+)
+marks_the_inputs = wrong(
+    "need a gradient now, or hold one",
+    "        return three",
+    "        loss = three",
+    "remember)",
+    "remember)\n    [rows.requires_grad_() for rows in inputs]\n    return loss",
+)
+clears_the_inputs = wrong(
+    "change no tensor and no list in place",
+    "        return three",
+    "        loss = three",
+    "remember)",
+    "remember)\n    [rows.zero_() for rows in inputs]\n    return loss",
+)
+evaluates = wrong(
+    "the tower was in eval mode",
+    "        return three",
+    "        for tower in towers:\n"
+    "            tower.training = tower.dropout.training = False\n"
+    "        loss = three",
+    "remember)",
+    "remember)\n"
+    "        for tower in towers:\n"
+    "            tower.training = tower.dropout.training = True\n"
+    "        return loss",
+)
+looks_too_late = wrong(
+    "that could be seen before a tower ran",
+    "    if len(set(rows))",
+    "    if len(set(rows)) > 1:\n"
+    "        with undone_on_error(towers), torch.no_grad():\n"
+    "            for tower, of_tower in zip(towers, inputs, strict=True):\n"
+    "                tower(of_tower[:2])\n"
+    "            raise ValueError(f'{rows} rows came')\n"
+    "    if len(set(rows))",
+)
 
 
 LAB = solved("lab07")
@@ -109,35 +159,16 @@ def through_the_kept_graph(tower, parts, gradients, moments):
     moments[0].backward(gradients)
 
 
-def unguarded(loss_of, embeddings):
+def with_a_slip(loss_of, embeddings, *, passes=torch.isfinite, own=True, keep=False):
+    """Do as `cache_gradients`, but for a word."""
     leaves = [rows.detach().requires_grad_() for rows in embeddings]
     loss = loss_of(*leaves)
-    loss.backward()
-    return loss.item(), [leaf.grad for leaf in leaves]
-
-
-def unless_nan(loss_of, embeddings):
-    with torch.no_grad():
-        if torch.isnan(loss_of(*embeddings)):
-            raise FloatingPointError("nan")
-    return unguarded(loss_of, embeddings)
-
-
-def of_the_embeddings_alone(loss_of, embeddings):
-    leaves = [rows.detach().requires_grad_() for rows in embeddings]
-    loss = loss_of(*leaves)
-    if not torch.isfinite(loss):
+    if not passes(loss):
         raise FloatingPointError(f"loss {loss.item()}")
-    return loss.item(), torch.autograd.grad(loss, leaves)
-
-
-def keeping(loss_of, embeddings):
-    leaves = [rows.detach().requires_grad_() for rows in embeddings]
-    loss = loss_of(*leaves)
-    if not torch.isfinite(loss):
-        raise FloatingPointError(f"loss {loss.item()}")
-    loss.backward(retain_graph=True)
-    loss_of.kept = loss
+    if not own:
+        return loss.item(), torch.autograd.grad(loss, leaves)
+    loss.backward(retain_graph=keep)
+    loss_of.kept = loss if keep else None
     return loss.item(), [leaf.grad for leaf in leaves]
 
 
@@ -158,14 +189,6 @@ def accumulates(towers, inputs, loss_of, micro_batch):
     return total
 
 
-@wrong("the rest of the training would draw other numbers")
-def seeds_again(towers, inputs, loss_of, micro_batch):
-    look(towers, inputs, loss_of, micro_batch)
-    loss = with_slips()(towers, inputs, loss_of, micro_batch)
-    torch.manual_seed(0)
-    return loss
-
-
 @wrong("each micro-batch went through all towers before")
 def embeds_all_towers_in_turn(towers, inputs, loss_of, micro_batch):
     look(towers, inputs, loss_of, micro_batch)
@@ -182,41 +205,6 @@ def embeds_all_towers_in_turn(towers, inputs, loss_of, micro_batch):
     moments = [[moment for _, (moment,) in of_tower] for of_tower in zip(*runs, strict=True)]
     for pushed in zip(towers, parts, gradients, moments, strict=True):
         LAB.push(*pushed)
-    return loss
-
-
-@wrong("the tower was in eval mode")
-def evaluates(towers, inputs, loss_of, micro_batch):
-    look(towers, inputs, loss_of, micro_batch)
-    for tower in towers:
-        tower.training = tower.dropout.training = False
-    loss = with_slips()(towers, inputs, loss_of, micro_batch)
-    for tower in towers:
-        tower.training = tower.dropout.training = True
-    return loss
-
-
-@wrong("leave each as it came")
-def trains_whatever_was_frozen(towers, inputs, loss_of, micro_batch):
-    loss = with_slips()(towers, inputs, loss_of, micro_batch)
-    for tower in towers:
-        tower.train()
-    return loss
-
-
-@wrong("need a gradient now, or hold one")
-def marks_the_inputs(towers, inputs, loss_of, micro_batch):
-    loss = with_slips()(towers, inputs, loss_of, micro_batch)
-    for rows in inputs:
-        rows.requires_grad_()
-    return loss
-
-
-@wrong("change no tensor and no list in place")
-def clears_the_inputs(towers, inputs, loss_of, micro_batch):
-    loss = with_slips()(towers, inputs, loss_of, micro_batch)
-    for rows in inputs:
-        rows.zero_()
     return loss
 
 
@@ -246,23 +234,17 @@ takes_uneven_inputs = wrong("some have no partner, and it went")(
     )
 )
 looks_for_nan_alone = wrong("gave an infinite loss, and it went through")(
-    with_slips(cache=unless_nan)
+    with_slips(cache=partial(with_a_slip, passes=lambda loss: not loss.isnan()))
 )
 forgets_the_scale = wrong("the loss's own parameter got no gradient")(
-    with_slips(cache=of_the_embeddings_alone)
+    with_slips(cache=partial(with_a_slip, own=False))
 )
-keeps_the_loss = wrong("somebody holds on to the loss")(with_slips(cache=keeping))
-takes_any_loss = wrong("the loss is not finite, and it went through")(with_slips(cache=unguarded))
-
-
-@wrong("that could be seen before a tower ran")
-def looks_too_late(towers, inputs, loss_of, micro_batch):
-    if len({len(x) for x in inputs}) > 1:
-        with LAB.undone_on_error(towers), torch.no_grad():
-            for tower, rows in zip(towers, inputs, strict=True):
-                tower(rows[:2])
-            look(towers, inputs, loss_of, micro_batch)
-    return with_slips()(towers, inputs, loss_of, micro_batch)
+keeps_the_loss = wrong("somebody holds on to the loss")(
+    with_slips(cache=partial(with_a_slip, keep=True))
+)
+takes_any_loss = wrong("the loss is not finite, and it went through")(
+    with_slips(cache=partial(with_a_slip, passes=lambda loss: True))
+)
 
 
 from_its_parts = right(with_slips())

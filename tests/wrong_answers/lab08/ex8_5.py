@@ -79,10 +79,6 @@ all_blocks_for_the_lowest = wrong(
 )
 
 
-def work(num, full, size):
-    return -(-num // size) * max(size, full)
-
-
 def in_order(num, full, plain, prices):
     """List the plans that are worth a try, the fastest first."""
 

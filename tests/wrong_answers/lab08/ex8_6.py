@@ -84,23 +84,17 @@ right_with_all_precautions = right("micro_batch //= 2", "micro_batch = max(1, mi
 
 LAB = solved("lab08")
 WORDS = "a micro-batch of 1 does not fit: free some memory."
-
-
-@wrong("which the error itself holds as long as it is handled")
-def again_inside_except(unet, optimizer, drawn, micro_batch):
-    state = torch.get_rng_state()
-    optimizer.zero_grad()
-    try:
-        loss = LAB.backward_in_pieces(unet, drawn, micro_batch)
-    except torch.OutOfMemoryError:
-        optimizer.zero_grad()
-        torch.set_rng_state(state)
-        if micro_batch == 1:
-            raise torch.OutOfMemoryError(WORDS) from None
-        return again_inside_except(unet, optimizer, drawn, micro_batch // 2)
-    optimizer.step()
-    optimizer.zero_grad()
-    return loss, micro_batch
+again_inside_except = wrong(
+    "which the error itself holds as long as it is handled",
+    "with contextlib.suppress(torch.OutOfMemoryError):",
+    "try:",
+    "            break\n",
+    "            break\n"
+    "        except torch.OutOfMemoryError:\n"
+    "            torch.set_rng_state(random_state)\n"
+    "            if micro_batch > 1:\n"
+    "                return update_that_fits(unet, optimizer, drawn, micro_batch // 2)\n",
+)
 
 
 @right

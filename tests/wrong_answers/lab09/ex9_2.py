@@ -2,7 +2,6 @@
 
 from functools import partial
 
-import torch
 from torch import nn
 
 from wrong_answers import right, wrong
@@ -20,13 +19,6 @@ def checkpointed_step(model, optimizer, *batch, parts=lambda model: model.blocks
 def blocks_and_their_parts(model):
     """Each block, and its first part within it once more."""
     return [part for block in model.blocks for part in (block, block.res)]
-
-
-def without_dropout(model, optimizer, *batch):
-    for module in model.modules():
-        if isinstance(module, nn.Dropout):
-            module.p = 0.0
-    return checkpointed_step(model, optimizer, *batch)
 
 
 def in_evaluation(model, optimizer, *batch):
@@ -58,14 +50,6 @@ def put_back_afterwards(model, optimizer, *batch):
     for buffer, value in zip(model.buffers(), after_forward, strict=True):
         buffer.copy_(value)
     return logged
-
-
-def one_seed_for_all(model, optimizer, *batch):
-    """The random state is put back by hand, and each block draws the same."""
-    state = torch.get_rng_state()
-    for block in model.blocks:
-        block.register_forward_pre_hook(lambda *_: torch.set_rng_state(state))
-    return checkpointed_step(model, optimizer, *batch)
 
 
 c_other_cause = wrong("case C: the cause is not 'counted twice'")(

@@ -20,7 +20,7 @@ def _cases(draw: Draw) -> Cases:
 
 
 def saved_by(case: Case, *, weights: bool = False) -> int:
-    """Count what autograd saves in a chain, with or without the weights that it refers to."""
+    """Count the bytes that autograd saves in a chain, with or without its weights."""
     chain, x = given.make_chain(case), torch.randn(case["shape"])
     return memory.saved(lambda: chain(x), params_of=None if weights else chain).num_bytes
 

@@ -1,4 +1,4 @@
-"""Models of lab 01 as the meter sees them: what its answers are compared with."""
+"""Readings of the meter for lab 01's models: the oracles of its answers."""
 
 from collections.abc import Mapping
 from functools import partial

@@ -1,4 +1,4 @@
-"""The check of 2.5: what outlives a step."""
+"""The check of 2.5: storages that outlive a step."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -28,7 +28,7 @@ class _Measured:
         self.leaks = Counter((life.op, life.num_bytes) for life in self.report.leaks())
 
     def left(self, category: str) -> Counter[int]:
-        """Count the sizes of what was born in the step, is of a category and still lives."""
+        """Count the sizes of the step's storages of a category that still live."""
         lives = (life for life in self.report.timeline if life.born > 0 and life.died is None)
         return Counter(life.num_bytes for life in lives if life.category == category)
 
@@ -66,7 +66,7 @@ def _sizes(leaks: Iterable[tuple[str, int]]) -> Counter[int]:
 def _reasons(
     seen: list[tuple[str, int]], sizes: Counter[int], wanted: Counter[int], measured: _Measured
 ) -> dict[str, bool]:
-    """Say what may be wrong, and whether the sizes that are too many or missing speak for it."""
+    """List possible faults, and whether the sizes that are too many or missing speak for them."""
     training, extra, missing = measured.training, sizes - wanted, wanted - sizes
     suspects = [(op, size) for op, size in seen if size in extra]
     made = {(life.op, life.num_bytes) for life in measured.report.timeline}

@@ -1,4 +1,4 @@
-"""PyTorch's own checkpoint, and what is compared with it or with the plain run, bit for bit."""
+"""PyTorch's own checkpoint, and comparisons with it or with the plain run, bit for bit."""
 
 import random
 from functools import partial

@@ -52,7 +52,7 @@ def telling(draw: Callable[[], Case], values: Callable[[Case], Iterable[Any]]) -
 
 
 def draw_with_workspace(draw: Draw, count: int) -> list[dict[str, Any]]:
-    """Draw a chain in which it matters what waits while a part runs again."""
+    """Draw a chain in which values that wait while a part runs again matter."""
     stages = draw_stages(draw, count)
     return [{**stage, "forward_temporary_bytes": draw.choice([0, 40])} for stage in stages]
 
@@ -61,7 +61,7 @@ class KeptAtTheEnd(Costs):
     """A kept stage whose part always ends with the chain: no gradient waits for it."""
 
     def kept(self, index: int, end: int) -> int:
-        """Give what the stage needs at the chain's end."""
+        """Give the bytes that the stage needs at the chain's end."""
         return super().kept(index, len(self) - 1)
 
 
@@ -69,7 +69,7 @@ class DroppedAtTheEnd(Costs):
     """The same for dropped stages."""
 
     def dropped(self, start: int, stop: int, end: int) -> Bytes:
-        """Give what the stages need at the chain's end."""
+        """Give the bytes that the stages need at the chain's end."""
         return super().dropped(start, stop, len(self) - 1)
 
 

@@ -25,7 +25,7 @@ def _cases(draw: Draw) -> Cases:
 
 
 class Planned:
-    """What a case's tree gives: gradients of the plain layers, counts and peak on paper."""
+    """The outcome of a case's tree: gradients of the plain layers, counts and peak on paper."""
 
     def __init__(self, case: Case) -> None:
         layers, rows = given.make_layers(case), given.make_rows(case)

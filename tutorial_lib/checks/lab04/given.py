@@ -122,7 +122,7 @@ def run_tree(answer: Answer, case: Case) -> Result:
 
 
 def _in_time(call: Callable[[], Any]) -> Any:
-    """Call what makes many calls of its own, and give up when it takes too long."""
+    """Call a function that makes many calls of its own, and give up when it takes too long."""
     end, before = time.monotonic() + MOST_SECONDS, getprofile()
 
     def look(*_: Any) -> None:

@@ -1,4 +1,4 @@
-"""The check of 5.2: what it costs to keep some tensors of a tape and to make the others again."""
+"""The check of 5.2: the price of keeping some tensors of a tape and making the others again."""
 
 import random
 from collections.abc import Collection
@@ -29,7 +29,7 @@ def _cases(draw: Draw) -> Cases:
 
 
 def _draw(draw: Draw) -> dict[str, Any]:
-    """Draw FLOPs, bytes and what is kept."""
+    """Draw FLOPs, bytes and the kept tensors."""
     written = sorted({name for _, _, writes, *_ in BLOCK for name in writes.split()})
     numbers = random.Random(draw.randrange(10**6))
     return {
@@ -49,7 +49,7 @@ class Cost:
 
     @cached_property
     def flops(self) -> int:
-        """FLOPs of what runs again."""
+        """FLOPs of the operations that run again."""
         return self.again(self.tape.needed)
 
     def again(

@@ -16,7 +16,7 @@ def _cases(draw: Draw) -> Cases:
 
 
 class _Right:
-    """What a case's step takes: plain, checkpointed, and with some products kept."""
+    """The bytes of a case's step: plain, checkpointed, and with some products kept."""
 
     def __init__(self, case: Case) -> None:
         gpt, tokens = modules.make_gpt(case)

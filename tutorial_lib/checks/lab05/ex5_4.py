@@ -55,13 +55,13 @@ class Best:
 
 
 def peak_bytes(chosen: Sequence[Option]) -> int:
-    """Give the most bytes held at once: what the parts before keep, and one part at work."""
+    """Give the most bytes held at once: those kept by the parts before, and one part at work."""
     kept = itertools.accumulate((option.kept_bytes for option in chosen), initial=0)
     return max(k + option.working_bytes for k, option in zip(kept, chosen, strict=False))
 
 
 def total_flops(chosen: Sequence[Option]) -> int:
-    """Add up what runs again."""
+    """Add up the FLOPs that run again."""
     return sum(option.flops for option in chosen)
 
 

@@ -1,4 +1,4 @@
-"""The check of 6.4, a scaled step: what happens once an update, with float16's range."""
+"""The check of 6.4, a scaled step: the work done once an update, with float16's range."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -41,7 +41,7 @@ class _Oracle:
         self.optional = [right_sums.without_targets(window) for window in of_ranks]
 
     def faults(self) -> expect.Faults:
-        """Give what a rank's update is by each fault."""
+        """Give a rank's update by each fault."""
         ranks, of_each = self.ranks, self.gradients
         num = len(of_each)
         yield from {
@@ -132,7 +132,7 @@ def _judge_traffic(case: Case, rank: int, result: Result, syncs: Any, num_bytes:
 
 
 def _bytes_sent(calls: Any, rank: int) -> int:
-    """Add up what a rank sent, without what DistributedDataParallel compares when it is made."""
+    """Add up the bytes a rank sent, without the comparisons of a new DistributedDataParallel."""
     try:
         begun = dropwhile(lambda call: call[0] in ("all_gather", "broadcast"), calls[rank])
         return sum(num_bytes for _, num_bytes in begun)

@@ -1,4 +1,4 @@
-"""What 6.5 expects of a step that fails: nothing of it may remain."""
+"""Steps of 6.5 that fail: nothing of them may remain."""
 
 from tutorial_lib.checks.given.surroundings import MESSAGES, SWITCHES
 from tutorial_lib.checks.lab06.given.steps import SAID
@@ -35,7 +35,7 @@ _PASSED_BY = (
 
 
 def judge(case: Case, result: Result) -> None:
-    """Demand an error that says what failed, and that nothing else happened."""
+    """Demand an error that names the failure, and that nothing else happened."""
     how, raised, said = case["fails"], result["raised"], str(result["said"])
     what, named = HOW[how]
     fact(

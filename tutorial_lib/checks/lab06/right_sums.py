@@ -1,4 +1,4 @@
-"""Windows of lab 06 as they should be trained, and what its judges expect alike of an update."""
+"""Windows of lab 06 as they should be trained, and expectations that its judges share."""
 
 from collections.abc import Callable, Sequence
 
@@ -53,7 +53,7 @@ def _sums(
 def peak_allowed(
     model: nn.Module, window: Sequence[MicroBatch], loss_sum: Callable[..., Tensor]
 ) -> int:
-    """Give 2.25 times what a loop holds whose backward frees each graph before the next forward."""
+    """Give 2.25 times the bytes of a loop that frees each graph before the next forward."""
     largest = max(window, key=lambda part: len(part[0]))
     observe.fill_gradients(model)
     with torch.enable_grad(), capped(2**62, model=model) as cap:

@@ -50,7 +50,7 @@ def _one_backward(case: Case, cached: Tensor, moment: Callable[[int], int] = int
 
 
 def _of_one(case: Case, number: int) -> list[Tensor]:
-    """Give what one micro-batch adds to the gradients."""
+    """Give the addition of one micro-batch to the gradients."""
     parts = torch.split(stages.gradients_to_push(case), case["sizes"])
     alone = torch.cat([part * (place == number) for place, part in enumerate(parts)])
     return [gradient - 1 for gradient in _one_backward(case, alone)]
@@ -77,7 +77,7 @@ def _faults(case: Case, wanted: list[Tensor]) -> Faults:
 
 
 def _counted(case: Case, seen: Sequence[Tensor | None]) -> str:
-    """Tell what is wrong with gradients that none of the usual faults gives."""
+    """Describe gradients that none of the usual faults gives."""
     if case["dropout"]:
         return "the dropout masks are not those of the first pass: enter moments[i] around run i."
     of_each = [_of_one(case, number) for number in range(len(case["sizes"]))]

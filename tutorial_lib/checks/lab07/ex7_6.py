@@ -31,7 +31,7 @@ def _cases(draw: Draw) -> Cases:
 
 
 def _wrongs(rows: int) -> Cases:
-    """Give what is another in a case, why it is refused, and what the error must name."""
+    """Give the changes of a case, why they are refused, and the names that the error must have."""
 
     def wrong(reason: str, *names: int | str, **another: Any) -> Case:
         return {**another, "refused": reason, "names": [*names]}
@@ -82,7 +82,7 @@ def _accumulated(towers: Modules, inputs: Inputs, loss_of: nn.Module, size: int)
 
 
 def _right(case: Case) -> Result:
-    """Give what one large graph gives in a case of gradients."""
+    """Give the outcome of one large graph in a case of gradients."""
     if case["kind"] != "gradients":
         return {}
     size = case["rows"] if case.get("whole") else case["micro_batch"]

@@ -1,4 +1,4 @@
-"""What the judges of lab 07 share: cases, rows of each run, mode, gradients within rounding."""
+"""Expectations of all judges of lab 07: rows of each run, mode, gradients within rounding."""
 
 from collections.abc import Callable, Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""The check of 8.1: what an update updates."""
+"""The check of 8.1: the draws of an update."""
 
 from itertools import pairwise
 
@@ -81,7 +81,7 @@ def _judge_noise(noise: Tensor) -> None:
 
 
 def _chosen(case: Case, noisy: Tensor, times: Tensor, noise: Tensor) -> list[int]:
-    """Find out which images were chosen, from what is left of them without the noise."""
+    """Find the chosen images, from the rest of them without the noise."""
     images, scheduler = updates.make_images(case)
     share = scheduler.alphas_cumprod[times][:, None, None, None]
     left = noisy - (1 - share).sqrt() * noise  # of the image, where all is right

@@ -1,4 +1,4 @@
-"""The check of 8.3, the floor: what is there whatever the technique, and what is refused."""
+"""The check of 8.3, the floor: bytes held whatever the technique, and the refusals."""
 
 import json
 import re
@@ -31,7 +31,7 @@ def _cases(draw: Draw) -> Cases:
 
 @cache
 def _floor(case_text: str) -> dict[str, int]:
-    """Count what is there after a real update, storage by storage."""
+    """Count the bytes after a real update, storage by storage."""
     case = json.loads(case_text)
     unet, drawn = room.with_buffers(case), models.make_drawn(case, 1)
     optimizer = observe.make_optimizer(case["optimizer"], unet.parameters(), foreach=False)
@@ -110,7 +110,7 @@ def _faults(differences: dict[str, tuple[str, int]], wanted: int) -> Faults:
 
 
 def _differences(case: Case, parts: dict[str, int]) -> dict[str, tuple[str, int]]:
-    """From a subject to what to tell the learner, and how far a floor is from the right one."""
+    """From a subject to words for the learner, and how far a floor is from the right one."""
     unet, frozen = room.with_buffers(case), parts["parameters"] - parts["gradients"]
     image, counts = case["channels"] * case["side"] ** 2 * 4, unet.get_buffer("counts").nbytes
     still = [p for p in unet.parameters() if not p.requires_grad]

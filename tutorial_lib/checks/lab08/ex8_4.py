@@ -1,4 +1,4 @@
-"""The check of 8.4, the price of a segment: what each block alone adds to the FLOPs of a step."""
+"""The check of 8.4, the price of a segment: FLOPs that each block alone adds to a step."""
 
 from collections.abc import Callable
 from functools import cached_property, partial
@@ -82,7 +82,7 @@ class _Right:
 
     @cached_property
     def prices(self) -> dict[str, int]:
-        """What each block adds."""
+        """Additional FLOPs of each block."""
         return {name: self.flops(name) - self.plain for name in self.case["blocks"]}
 
 

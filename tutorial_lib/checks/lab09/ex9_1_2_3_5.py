@@ -28,7 +28,7 @@ def _oracle(case: Case) -> tuple[Result, int]:
 
 
 def _sits(letters: str) -> Callable[[], dict[str, Any]]:
-    """Answer with what passes the memory exam, for each case."""
+    """Answer as the memory exam wants it, for each case."""
 
     def step(model: Any, *handed: Any) -> None:
         _checkpoint(model.blocks)

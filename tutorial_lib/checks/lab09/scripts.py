@@ -1,4 +1,4 @@
-"""What the exercises of lab 09 share: a broken script, and how a finding is judged."""
+"""Broken scripts, and the judge of a finding, for all exercises of lab 09."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Two training steps compared: what notebooks call to find the silent bugs of a loop."""
+"""Two training steps compared, for notebooks to find the silent bugs of a loop."""
 
 from tutorial_lib.checks.same_training.compare import assert_same_training
 from tutorial_lib.checks.same_training.record import summation_tolerance

@@ -1,4 +1,4 @@
-"""How two calls of a training step differ: part by part, in words, the first cause first."""
+"""Differences of two calls of a training step: part by part, in words, the first cause first."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -126,7 +126,7 @@ def _worst(wanted: Leaves, seen: Leaves, allowed: Mapping[str, float]) -> str:
 
 
 def _distance(a: Tensor, b: Tensor) -> tuple[float, float]:
-    """Give the norms of the difference and of the first; what is not finite must be the same."""
+    """Give the norms of the difference and of the first; numbers not finite must be the same."""
     rest = ~a.isfinite()
     if not equal(a[rest], b[rest]):
         return math.inf, norm(a.masked_fill(rest, 0))

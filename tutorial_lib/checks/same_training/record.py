@@ -1,4 +1,4 @@
-"""Records of what each update of a training leaves, for `same_training` to compare."""
+"""Records of each update of a training, for `same_training` to compare."""
 
 import copy
 import math
@@ -58,7 +58,7 @@ def summation_tolerance(dtype: torch.dtype, num_terms: int) -> float:
 
 @dataclass
 class Update:
-    """One call of the optimizer: what it got, what it left, how far rounding may move that.
+    """One call of the optimizer: its gradients, its results, and how far rounding may move those.
 
     Args:
         gradients: By parameter's name; None where there was none.
@@ -75,7 +75,7 @@ class Update:
 
 @dataclass
 class Call:
-    """One call of a training step: its loss, its updates, and what stood there at its end."""
+    """One call of a training step: its loss, its updates, and the state at its end."""
 
     loss: Any = None
     updates: list[Update] = field(default_factory=list)
@@ -87,7 +87,7 @@ class Call:
 
 
 class Recorder:
-    """Runs training steps on what a factory made, and records every update.
+    """Runs training steps on the models of a factory, and records every update.
 
     Args:
         made: Model, optimizer, and whatever else the step takes, as schedulers and scalers.
@@ -248,7 +248,7 @@ def _refuse_closure(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
 
 
 def gradient_sizes(gradients: Mapping[str, Tensor | None]) -> dict[str, float]:
-    """Give each gradient's norm, or what it would be at the usual size of a gradient's numbers.
+    """Give each gradient's norm, or the norm at the usual size of a gradient's numbers.
 
     A gradient that is zero on paper (a bias before a norm) is nothing but rounding, of numbers
     that are as large as any other gradient's.

@@ -1,4 +1,4 @@
-"""What there is of a training to compare: named leaves, their sizes, and random states."""
+"""The comparable state of a training: named leaves, their sizes, and random states."""
 
 import random
 from collections.abc import Iterator, Mapping

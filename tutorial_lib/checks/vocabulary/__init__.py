@@ -1,4 +1,4 @@
-"""The words of a judge: an exercise, what is read from a result, and what is expected of it."""
+"""The words of a judge: an exercise, readings of a result, and expectations."""
 
 from tutorial_lib.checks.given.values import Case, CheckError, Result
 from tutorial_lib.checks.vocabulary.exercise import Cases, Draw, Exercise

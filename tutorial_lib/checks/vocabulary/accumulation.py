@@ -47,29 +47,29 @@ class Window:
 
     @property
     def mean(self) -> Any:
-        """What one batch with all terms gives."""
+        """The mean of one batch with all terms."""
         return self.total / self.count
 
     @property
     def sum_of_means(self) -> Any:
-        """What remains where nothing is divided by the number of micro-batches."""
+        """The sum of means, divided by no number of micro-batches."""
         return self.weighted([1 / max(1, n) for n in self.counts])
 
     @property
     def mean_of_means(self) -> Any:
-        """What remains where each micro-batch counts the same."""
+        """The mean of means, where each micro-batch counts the same."""
         return self.sum_of_means / len(self.sums)
 
     @property
     def last_alone(self) -> Any:
-        """What remains where gradients are zeroed in the loop."""
+        """The last micro-batch's share, where gradients are zeroed in the loop."""
         return self.sums[-1] / self.count
 
 
 def faults(
     window: Window, what: str, change: Callable[[Any], Any] = lambda gradient: gradient
 ) -> expect.Faults:
-    """Give what the usual faults of a loop over micro-batches leave of a window's gradient.
+    """Give a window's gradient under each usual fault of a loop over micro-batches.
 
     Args:
         window: Its gradients.
@@ -131,7 +131,7 @@ def expect_clipped(
     where: str = "",
     limits: Sequence[float] = (),
 ) -> Tensor:
-    """Expect the gradient of a window, clipped as a whole, and give what was wanted.
+    """Expect the gradient of a window, clipped as a whole, and give the right one.
 
     Args:
         seen: What the optimizer got.

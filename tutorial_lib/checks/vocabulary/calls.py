@@ -16,7 +16,7 @@ from tutorial_lib.checks.vocabulary.exercise import Exercise
 
 @dataclass(frozen=True)
 class Call:
-    """One call of an answer: what it was given.
+    """One call of an answer, with its arguments.
 
     Args:
         args: By position.
@@ -38,7 +38,7 @@ class Call:
 
 
 def exercises_of(lab: str) -> dict[str, Any]:
-    """Give what a lab's package offers: its exercises by name, and `case`, which gives their calls.
+    """Give the names of a lab's package: its exercises, and `case`, which gives their calls.
 
     Args:
         lab: The package, as `__name__` gives it, whose modules `ex1_1` hold the exercises.

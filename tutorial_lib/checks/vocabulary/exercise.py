@@ -36,7 +36,7 @@ class RemoteAnswer(Protocol):
 
 
 class Seen(dict[str, Any]):
-    """A result as a judge reads it: what is not there is None, which is no value of any kind."""
+    """A result as a judge reads it: a missing entry is None, which is no value of any kind."""
 
     def __missing__(self, key: str) -> None:
         """Give None."""
@@ -84,7 +84,7 @@ class Exercise:
         return list(self._cases(Draw(seed)))
 
     def judge(self, case: Case, result: Result) -> None:
-        """Decide on a case and what came of it; raises `CheckError`."""
+        """Decide on a case and its result; raises `CheckError`."""
         with usual_settings():
             if EXAM_BYTES in case:
                 exam.judge(result, self._sat(json.dumps(case)))

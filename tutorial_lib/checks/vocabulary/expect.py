@@ -1,4 +1,4 @@
-"""Compare what an answer gave with what is right, and name the fault that explains a difference.
+"""Compare an answer's results with the right ones, and name the fault that explains a difference.
 
 A fault is a pair: what to tell the learner, and the value that this fault gives. Faults come as an
 iterable, best from a generator function: then none is computed where the value is right.
@@ -140,7 +140,7 @@ def unchanged(result: Result, messages: Mapping[str, str] = MESSAGES) -> None:
 
 
 def changes(result: Result) -> list[str]:
-    """Read from a result the names of what was found changed."""
+    """Read the names of the found changes from a result."""
     names = result.get("changed")
     if isinstance(names, list) and all(isinstance(n, str) and n in MESSAGES for n in names):
         return names

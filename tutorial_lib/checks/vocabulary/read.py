@@ -1,4 +1,4 @@
-"""Typed values out of a result; a CheckError says what stood there instead."""
+"""Typed values out of a result; a CheckError describes any other value."""
 
 import math
 import operator

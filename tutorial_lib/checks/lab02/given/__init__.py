@@ -142,7 +142,7 @@ class SelfReference:
 
 
 class LeakyTraining:
-    """A training step that keeps what `leak` says, or nothing but garbage.
+    """A training step with the leak that `leak` names, or with nothing but garbage.
 
     Slices have `keep` columns.
     """
@@ -159,7 +159,7 @@ class LeakyTraining:
         self.written = torch.empty_like(self.ones)
 
     def __call__(self) -> Tensor:
-        """Do one step: zero, forward, backward, update, and what it keeps; gives the loss."""
+        """Do one step: zero, forward, backward, update, and the leak; gives the loss."""
         self.calls += 1
         self.optimizer.zero_grad()
         out = self.model(self.x)

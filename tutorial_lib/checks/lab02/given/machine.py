@@ -85,6 +85,6 @@ class PretendGPU(StorageLog):  # type: ignore[no-untyped-call]
         return max(totals, default=0)
 
     def reset_peak_memory_stats(self) -> None:
-        """Forget the peak: the next one begins with what is there now."""
+        """Forget the peak: the next one begins with the bytes allocated now."""
         self.clock += 1  # what has died so far died before this tick
         self._counted_from = self.clock

@@ -54,7 +54,7 @@ class CountingBlock(nn.Module):
 
     @property
     def again(self) -> int:
-        """How often it was begun in backward."""
+        """Number of its beginnings in backward."""
         return self.begun - (self.in_forward or 0)
 
 
@@ -106,7 +106,7 @@ def run(call: Call, case: Case, run_name: str = "") -> Result:
 
 
 def run_with_and_without_early_stop(call: Call, case: Case) -> Result:
-    """Give what `run` gives, and under `ended_without_stop` how often the blocks ended then."""
+    """Give the result of `run`, and under `ended_without_stop` how often the blocks ended then."""
     ended = run(partial(call, early_stop=False), case, "_without_stop")["ended"]
     return {**run(call, case), "ended_without_stop": ended}
 

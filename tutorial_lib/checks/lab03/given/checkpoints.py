@@ -27,7 +27,7 @@ class _Keep(torch.autograd.Function):
 
 
 class _ReadTwice(torch.autograd.Function):
-    """Squares, and reads what it saved twice in its backward."""
+    """Squares, and reads its saved tensor twice in its backward."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:

@@ -243,7 +243,7 @@ def _count_alive(references: list[weakref.ref[Tensor]]) -> int:
 
 
 def flat(value: Any) -> list[Any]:
-    """List what containers hold, however deep, keys and all."""
+    """List the contents of containers, however deep, keys and all."""
     if isinstance(value, dict):
         return [item for key, part in value.items() for item in [key, *flat(part)]]
     if isinstance(value, list | tuple):

@@ -26,7 +26,7 @@ NUM_PRODUCTS = 6  # of a block, attention written out: qkv, scores, mix, out, up
 
 
 class Step(NamedTuple):
-    """What one step of training gave and took, with the bytes saved where they are counted."""
+    """The results and costs of one step of training, with saved bytes where they are counted."""
 
     loss: float
     flops: int
@@ -88,7 +88,7 @@ def modules_of(model: nn.Module, part: str) -> list[nn.Module]:
 
 
 def counted(model: nn.Module, loss: Callable[[], Tensor], case: Case) -> Step:
-    """Do one step, and count what it saves as well."""
+    """Do one step, and count its saved bytes as well."""
     saved = memory.saved(loss, params_of=model).num_bytes
     return stepped(model, loss, case["seed"])._replace(saved=saved)
 

@@ -1,4 +1,4 @@
-"""What 5.2 and 5.4 are asked about, as numbers, and the halves that run their answers."""
+"""The questions of 5.2 and 5.4 as numbers, and the halves that run their answers."""
 
 from collections import namedtuple
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ Op = namedtuple("Op", "name reads writes flops")
 
 @dataclass(frozen=True)
 class Tape:
-    """The operations of a forward, the bytes of what they made, and what backward asks for."""
+    """The operations of a forward, the bytes of their results, and those that backward needs."""
 
     ops: list[Op]
     num_bytes: dict[str, int]
@@ -67,7 +67,7 @@ def cost_of_keeping(answer: Answer, case: Case) -> Result:
 
 
 class Option(NamedTuple):
-    """A way to run a part: what then waits, what is held while it runs, and what runs again."""
+    """A way to run a part: bytes that then wait, bytes held while it runs, and FLOPs run again."""
 
     kept_bytes: int
     working_bytes: int

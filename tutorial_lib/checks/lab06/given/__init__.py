@@ -1,4 +1,4 @@
-"""What the answers to lab 06 see: small models, windows, and the halves that run the answers."""
+"""The world of lab 06's answers: small models, windows, and the halves that run the answers."""
 
 from tutorial_lib.checks.lab06.given.pairs import first_difference
 from tutorial_lib.checks.lab06.given.steps import (

@@ -99,7 +99,7 @@ def pixel_loss_sum(model: Any, images: Tensor, times: Tensor, noise: Tensor) -> 
 
 
 def train(call: Callable[[], Any], model: nn.Module, optimizer: Optimizer) -> dict[str, Any]:
-    """Run a training, and note what its optimizer got and how many rows the model saw at once.
+    """Run a training, and note its optimizer's gradients and the rows that the model saw at once.
 
     Returns:
         `returned`, `gradients` (a vector for each update), `parameters` after it, `rows` (of each

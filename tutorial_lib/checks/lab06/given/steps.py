@@ -186,7 +186,7 @@ class _FromTheModel(BaseException):
 
 
 def _failed(answer: Answer, case: Case, task: models.Task, optimizer: Optimizer) -> Result:
-    """Have a step fail, and note what it left behind."""
+    """Have a step fail, and note its traces."""
     calls, loss_sum, how = itertools.count(1), task.loss_sum, case["fails"]
 
     def failing(model: nn.Module, *micro_batch: Tensor) -> Tensor:

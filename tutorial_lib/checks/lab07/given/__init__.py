@@ -1,4 +1,4 @@
-"""What the answers to lab 07 see: towers, a loss, and the halves that run the answers."""
+"""The world of lab 07's answers: towers, a loss, and the halves that run the answers."""
 
 from tutorial_lib.checks.lab07.given.stages import (
     cache_gradients,

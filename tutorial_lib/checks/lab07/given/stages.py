@@ -130,7 +130,7 @@ def gradients_to_push(case: Case, times: int = 1) -> Tensor:
 
 @contextlib.contextmanager
 def _moment(case: Case, number: int, tower: towers.CountingTower) -> Iterator[None]:
-    """Seed by number; what autograd kept of `drift` is of no use once this is left."""
+    """Seed by number; autograd's copies of `drift` are of no use once this is left."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(case["seed"] + number)
         tower.drift.fill_(1)
@@ -139,7 +139,7 @@ def _moment(case: Case, number: int, tower: towers.CountingTower) -> Iterator[No
 
 
 def _handed(case: Case, times: int = 1) -> tuple[Any, ...]:
-    """Make what an answer is handed: tower, micro-batches, gradients and moments."""
+    """Make an answer's arguments: tower, micro-batches, gradients and moments."""
     tower, parts = towers.seeded_tower(case), towers.parts_of(case, times)
     moments = [partial(_moment, case, number, tower) for number in range(len(parts))]
     return tower, parts, gradients_to_push(case, times), moments
@@ -183,7 +183,7 @@ def remember(answer: Answer, case: Case) -> Result:
 
 
 def _used(answer: Answer, tower: towers.CountingTower, parts: list[Tensor]) -> dict[str, Any]:
-    """Enter a moment twice, and twice more with an error inside; name what was another then."""
+    """Enter a moment twice, and twice more with an error inside; name the differences then."""
     before = _now(tower)
     moment = answered.function(answer(tower), "remember")
     seen: dict[str, Any] = {"moved_by_call": _moved(tower, before)}

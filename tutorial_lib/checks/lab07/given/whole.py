@@ -1,4 +1,4 @@
-"""The half of 7.6 that runs an answer: its gradients, its peaks, and what it must refuse."""
+"""The half of 7.6 that runs an answer: its gradients, its peaks, and its refusals."""
 
 from functools import partial
 
@@ -13,7 +13,7 @@ Handed = tuple[list[CountingTower], list[Tensor], InBatch, int]
 
 
 def _handed(case: Case) -> Handed:
-    """Make towers, inputs, the loss and micro_batch of a case, with what is wrong in it."""
+    """Make towers, inputs, the loss and micro_batch of a case, with its faults."""
     torch.manual_seed(case["seed"])
     number, hidden, wrong = case["towers"], case["hidden"], case.get("spoiled")
     towers = [CountingTower(case) for _ in range(number)]

@@ -1,4 +1,4 @@
-"""What the answers to lab 08 see: a small U-Net, and the halves that run the answers."""
+"""The world of lab 08's answers: a small U-Net, and the halves that run the answers."""
 
 from tutorial_lib.checks.lab08.given.prices import prices_of
 from tutorial_lib.checks.lab08.given.room import cheapest_fit, room_for_activations

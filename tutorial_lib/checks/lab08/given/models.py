@@ -1,4 +1,4 @@
-"""A small diffusion U-Net, what an update drew, and a plain loop over it."""
+"""A small diffusion U-Net, an update's draws, and a plain loop over it."""
 
 import torch
 from diffusers import UNet2DModel

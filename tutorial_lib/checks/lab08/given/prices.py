@@ -1,4 +1,4 @@
-"""The half that runs 8.4: what each of some blocks costs as a segment."""
+"""The half that runs 8.4: the cost of each of some blocks as a segment."""
 
 from collections.abc import Callable
 from itertools import count

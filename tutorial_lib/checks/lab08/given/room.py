@@ -31,7 +31,7 @@ def with_buffers(case: Case) -> nn.Module:
 
 
 def multiple_of(case: Case) -> int:
-    """Give what the side of an image must be a multiple of."""
+    """Give the number that the side of an image must be a multiple of."""
     return int(2 ** (case["levels"] - 1))
 
 
@@ -67,7 +67,7 @@ class Peaks:
 
 
 def as_plan(returned: Any) -> Plan:
-    """Take apart what is meant to be a plan; its micro-batch may be anything as yet."""
+    """Take a would-be plan apart; its micro-batch may be anything as yet."""
     size, names = answered.several(returned, 2, "a micro-batch and a tuple of blocks")
     if not isinstance(names, list | tuple | set | frozenset):
         raise CheckError(f"a tuple of blocks is wanted, and {type(names).__name__} came.")

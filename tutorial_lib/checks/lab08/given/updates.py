@@ -1,4 +1,4 @@
-"""The halves that run 8.1, 8.2 and 8.6: what an update draws, in pieces, and tried under a cap."""
+"""The halves that run 8.1, 8.2 and 8.6: an update's draws, in pieces, and under a cap."""
 
 import itertools
 import json

@@ -1,4 +1,4 @@
-"""What the answers to lab 09 see: the causes to choose from, and the halves that run them."""
+"""The world of lab 09's answers: the causes to choose from, and the halves that run them."""
 
 from collections.abc import Callable, Sequence
 from typing import Any

@@ -120,7 +120,7 @@ _MAKE |= {"E": _frozen_gpt, "F": _library_vit, "I": _vit}
 
 
 def take_step(step: Answer, case: Case, made: Made | None = None) -> Result:
-    """Take a step with the model and the batch of a case, and note what came of it."""
+    """Take a step with the model and the batch of a case, and note its outcome."""
     made = made or make(case)
     model, settings = made.model, [item for item in made.batch if isinstance(item, dict)]
     trained = [p for p in model.parameters() if p.requires_grad]

@@ -33,7 +33,6 @@ def solve(
     *,
     budget_bytes: int,
     skips: Sequence[Skip] = (),
-    names: Sequence[str] = (),
 ) -> Plan:
     """Find the fastest plan whose peak fits a budget.
 
@@ -49,7 +48,6 @@ def solve(
         budget_bytes: For all that the chain holds: inputs, saved bytes, gradients of activations
             and temporaries. Parameters, their gradients and optimizer states come on top.
         skips: What jumps over stages.
-        names: Names of the stages, for the printed plan.
 
     Returns:
         The plan.
@@ -60,6 +58,7 @@ def solve(
     Source:
         The recursion of Beaumont et al. (2019), Optimal checkpointing for heterogeneous chains.
     """
+    names: tuple[str, ...] = ()
     calls: tuple[Call, ...] = ()
     if isinstance(stages, Profile):
         profile = stages
@@ -68,10 +67,8 @@ def solve(
     costs = Costs.of(stages, skips)
     spare = int(budget_bytes) - stages[0].input_bytes
 
-    chain = tuple(stages), tuple(skips), tuple(names)
-
     def evaluate(tree: Tree) -> Plan:
-        return Plan(chain[0], tree, chain[1], chain[2], int(budget_bytes), calls)
+        return Plan(tuple(stages), tree, tuple(skips), names, int(budget_bytes), calls)
 
     if len(stages) <= SHORT:
         fitting = [way for way in best_ways(costs) if way.needs <= spare]
@@ -83,13 +80,9 @@ def solve(
     return min(found, key=lambda plan: (plan.seconds, plan.peak_bytes))
 
 
-def floor_bytes(stages: Sequence[Stage] | Profile, skips: Sequence[Skip] = ()) -> int:
-    """Smallest budget that any plan fits into.
-
-    Args:
-        stages: The chain, or a profile.
-        skips: What jumps over stages.
-    """
+def floor_bytes(stages: Sequence[Stage] | Profile) -> int:
+    """Smallest budget that any plan of a chain, or of a profile, fits into."""
+    skips: Sequence[Skip] = ()
     if isinstance(stages, Profile):
         profile = stages
         stages, skips = profile.stages, profile.skips
