@@ -62,7 +62,7 @@ def test_a_dispatch_mode_is_asked_about_every_operation_and_is_listed():
 def test_modes_and_kernels_that_intercept_are_listed(run_python):
     """Else an answer's mode that is left on, or its kernel, compares in the place of PyTorch's."""
     before = meters.interceptors()
-    with Names(), torch.overrides.BaseTorchFunctionMode():
+    with Seen(), torch.overrides.BaseTorchFunctionMode():
         assert len(meters.interceptors()) == len(before) + 2
     assert meters.interceptors() == before
     with torch.device("cpu"):
