@@ -93,7 +93,8 @@ def interceptors() -> list[object]:
     These are the modes that are on, without that of a default device, and the kernels that compare
     and copy (torch/_C/__init__.pyi); not those for fake tensors, which are registered late.
     """
-    modes = [mode for mode in _get_current_function_mode_stack() if type(mode) is not DeviceContext]
+    modes = _get_current_function_mode_stack()  # type: ignore[no-untyped-call]
+    modes = [mode for mode in modes if type(mode) is not DeviceContext]
     names = ("equal", "allclose", "isclose", "eq.Tensor", "clone", "detach")
     kernels = "".join(torch._C._dispatch_dump(f"aten::{name}") for name in names)
     return [*active_modes(), *modes, *(one for one in kernels.split("\n") if "Meta" not in one)]

@@ -53,9 +53,12 @@ class Seal:
 
         @functools.wraps(answer)
         def call(*args: Any, **kwargs: Any) -> Any:
-            before = interceptors()  # a meter's mode may be on
+            # a meter's mode may be on, and a run half may have made an instrument refuse
+            before, modes = self.look(), interceptors()
             returned = answer(*args, **kwargs)
-            self.broken = self.broken or self.look() or _OTHERS * (interceptors() != before)
+            found = self.look()
+            self.broken = self.broken or found * (found != before)
+            self.broken = self.broken or _OTHERS * (interceptors() != modes)
             return returned
 
         return call

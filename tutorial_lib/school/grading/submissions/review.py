@@ -224,9 +224,9 @@ class _Search:
             if not isinstance(text, ast.Constant) and getattr(text, "id", "") not in self.plain:
                 yield f"{node.func.attr} of a computed text", _COMPUTED
         elif names := self.getter(node):
-            for one in names:
-                yield from self.outside(_real(f".{one}").lstrip("."))
-                for part in one.split("."):
+            for written in names:
+                yield from self.outside(_real(f".{written}").lstrip("."))
+                for part in written.split("."):
                     yield from self.at_name(part)
         elif name == "vars" and target:
             yield f"vars({target})", _CHANGES
