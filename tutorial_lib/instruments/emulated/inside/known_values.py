@@ -79,7 +79,7 @@ class KnownValues:
         """Zeros were copied to the host in place of values that no kernel has made."""
         reading = getattr(self.thread, "reading", "")
         self.zeros_read += reading != _KNOWN
-        if reading in ("", _NUMBER):
+        if not reading or reading == _NUMBER:
             self.note_read(reading == _NUMBER)
 
     def _following(self, plain: Any, unknown_number: Callable[[float], float]) -> Any:
@@ -104,7 +104,7 @@ class KnownValues:
         args = operation.with_tensors(args)
         outer = getattr(self.thread, "reading", "")
         reads_a_number = operation.reads and inputs[0].is_floating_point()  # a loss, mostly
-        self.thread.reading = (known and _KNOWN) or outer or (reads_a_number and _NUMBER)
+        self.thread.reading = (known and _KNOWN) or outer or (reads_a_number and _NUMBER) or ""
         try:
             out = kernel.call_boxed(keys, *args, **named)
         finally:
