@@ -3,7 +3,6 @@
 import io
 import re
 import zipfile
-from collections.abc import Sequence
 from pathlib import Path
 
 from tutorial_lib.school import pythons
@@ -25,12 +24,12 @@ CONTENT = (
     "course/figures/**/*",
     "course/recorded/**/*",
 )
-# Who learns neither builds nor grades; `table` lists the commands that are there.
-_OF_SCHOOL = re.compile(
-    r"tutorial_lib/school/((authoring|grading|site)/|emulated_tests|commands/(build|grade|new|site)\.)"
-)
 REQUIRED = ("pyproject.toml", "tutorial_lib/__init__.py")
-_LEFT_OUT = ("__pycache__", ".pyc", ".pyo", ".part")
+# Hidden files, waste, and what builds and grades: `table` lists the commands that are there.
+_LEFT_OUT = re.compile(
+    r"(^|/)\.|(__pycache__|\.pyc|\.pyo|\.part)(/|$)|"
+    r"school/((authoring|grading|site)/|emulated_tests|commands/(build|grade|new|site)\.)"
+)
 # In the zip, in place of the section of that name in README.md.
 _BEGIN = f"""\
 ## Begin
@@ -67,26 +66,24 @@ def make_zip(root: Path, out: Path, *, solutions: bool = False) -> Path:
         AuthoringError: When the course is incomplete, or a lab holds somebody's answers.
     """
     files = _files(root, (*CONTENT, "solutions/*.ipynb") if solutions else CONTENT)
-    names = {path.relative_to(root).as_posix() for path in files}
-    missing = [name for name in REQUIRED if name not in names]
-    labs = [path for path in files if path.parent == root / "labs"]
+    missing = [name for name in REQUIRED if name not in files]
+    labs = [path for name, path in files.items() if name.startswith("labs/")]
     if missing or not labs:
         what = ", ".join(missing) or "lab in labs/"
         raise AuthoringError(f"{root} has no {what}: run build first, in the course's folder.")
-    for lab in labs:
-        if holds_work(lab):
-            raise AuthoringError(
-                f"labs/{lab.name} holds somebody's work, which a class should not get: "
-                "copy it elsewhere and build again with --force."
-            )
+    for lab in filter(holds_work, labs):
+        raise AuthoringError(
+            f"labs/{lab.name} holds somebody's work, which a class should not get: "
+            "copy it elsewhere and build again with --force."
+        )
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w") as archive:
-        for path in files:
-            entry = zipfile.ZipInfo(path.relative_to(root).as_posix(), _LONG_AGO)
+        for name, path in sorted(files.items()):
+            entry = zipfile.ZipInfo(name, _LONG_AGO)
             entry.create_system = 3  # Unix, on every system: else the bytes differ
             entry.external_attr = 0o100644 << 16
             content = path.read_bytes()
-            if path == root / "README.md":
+            if name == "README.md":
                 content = _readme(content.decode(), "" if solutions else _WITHOUT).encode()
             archive.writestr(entry, content, compress_type=zipfile.ZIP_DEFLATED)
     name = ZIP_NAME.replace(".zip", "-solutions.zip") if solutions else ZIP_NAME
@@ -102,14 +99,11 @@ def _readme(text: str, note: str) -> str:
     return "".join([head, _BEGIN, note, *kept]).rstrip() + "\n"
 
 
-def _files(root: Path, patterns: Sequence[str]) -> list[Path]:
-    found = set()
-    for pattern in patterns:
-        for path in root.glob(pattern):
-            parts = path.relative_to(root).parts
-            hidden = any(part.startswith(".") for part in parts)
-            waste = any(part.endswith(_LEFT_OUT) for part in parts)
-            needed = not (hidden or waste or _OF_SCHOOL.match("/".join(parts)))
-            if needed and path.is_file() and not path.is_symlink():
-                found.add(path)
-    return sorted(found, key=lambda path: path.relative_to(root).as_posix())
+def _files(root: Path, patterns: tuple[str, ...]) -> dict[str, Path]:
+    """Find what to pack, by its name in the zip."""
+    found = {}
+    for path in (path for pattern in patterns for path in root.glob(pattern)):
+        name = path.relative_to(root).as_posix()
+        if path.is_file() and not path.is_symlink() and not _LEFT_OUT.search(name):
+            found[name] = path
+    return found
