@@ -5,14 +5,6 @@ from torch.utils.checkpoint import CheckpointFunction
 
 from wrong_answers import right, solved, wrong
 
-# The backward goes from an output that the forward kept, and runs nothing again.
-FROM_ITS_OUTPUT = (
-    *("inputs = [t.detach().requires_grad_(t.requires_grad) for t in", "inputs ="),
-    *("ctx.saved_tensors]\n", "ctx.saved_tensors\n"),
-    *("        with torch.enable_grad():\n            output = ctx.function(*inputs)\n", ""),
-    *("backward(output", "backward(ctx.output"),
-)
-
 DetachedInputsNeedNoGradient = wrong(
     "no gradient came back to the input", ".requires_grad_(t.requires_grad)", ""
 )
@@ -66,9 +58,11 @@ AsksForEverythingAtOnce = right(
 )
 KeepsTheGraphAlive = wrong(
     "so the graph of the forward was kept",
-    *FROM_ITS_OUTPUT,
-    "ctx.saved_tensors",
-    "ctx.inputs",
+    "inputs = [t.detach().requires_grad_(t.requires_grad) for t in ctx.saved_tensors]\n"
+    "        with torch.enable_grad():\n"
+    "            output = ctx.function(*inputs)\n"
+    "        torch.autograd.backward(output",
+    "inputs = ctx.inputs\n        torch.autograd.backward(ctx.output",
     "        ctx.save_for_backward(*tensors)\n        return function(*tensors)",
     "        ctx.inputs = [t.detach().requires_grad_(t.requires_grad) for t in tensors]\n"
     "        with torch.enable_grad():\n"
@@ -81,13 +75,19 @@ GoesBackwardFromItsOwnOutput = wrong(
     "        with torch.enable_grad():\n"
     "            ctx.output = function(*tensors)\n"
     "        return ctx.output",
-    *FROM_ITS_OUTPUT,
+    "inputs = [t.detach().requires_grad_(t.requires_grad) for t in ctx.saved_tensors]\n"
+    "        with torch.enable_grad():\n"
+    "            output = ctx.function(*inputs)\n"
+    "        torch.autograd.backward(output",
+    "inputs = ctx.saved_tensors\n        torch.autograd.backward(ctx.output",
 )
 RunsTwiceInForward = wrong(
     "and never in backward",
-    *FROM_ITS_OUTPUT,
-    "ctx.saved_tensors",
-    "ctx.inputs",
+    "inputs = [t.detach().requires_grad_(t.requires_grad) for t in ctx.saved_tensors]\n"
+    "        with torch.enable_grad():\n"
+    "            output = ctx.function(*inputs)\n"
+    "        torch.autograd.backward(output",
+    "inputs = ctx.inputs\n        torch.autograd.backward(ctx.output",
     "        ctx.save_for_backward(*tensors)\n",
     "        ctx.inputs = [t.detach().requires_grad_(t.requires_grad) for t in tensors]\n"
     "        with torch.enable_grad():\n"
@@ -97,7 +97,11 @@ KeepsAnOutputThatHasNoGraph = wrong(
     "grad_fn) before any block ran again",
     "return function(*tensors)",
     "ctx.output = function(*tensors)\n        return ctx.output.clone()",
-    *FROM_ITS_OUTPUT,
+    "inputs = [t.detach().requires_grad_(t.requires_grad) for t in ctx.saved_tensors]\n"
+    "        with torch.enable_grad():\n"
+    "            output = ctx.function(*inputs)\n"
+    "        torch.autograd.backward(output",
+    "inputs = ctx.saved_tensors\n        torch.autograd.backward(ctx.output",
 )
 
 
