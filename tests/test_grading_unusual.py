@@ -83,6 +83,18 @@ def test_what_editors_do_to_a_lab_costs_nothing(root, tmp_path, name):
     assert {kind: share for kind, share in shares.items() if share < 1} == {}
 
 
+# Daily those labs whose run halves change more of the process than others.
+SOLVED = [n if n in ("lab02", "lab06") else pytest.param(n, marks=pytest.mark.weekly)
+          for n in answers.LABS]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SOLVED)
+def test_a_labs_own_solutions_get_all_points_where_they_are_graded(root, tmp_path, name):
+    (path,) = (root / "solutions").glob(f"{name}_*.ipynb")
+    shares, _ = points(tmp_path, {"solved": json.loads(path.read_text("utf-8"))}, name, root)
+    assert shares == {"solved": 1}
+
+
 @pytest.mark.weekly
 @pytest.mark.parametrize("name", answers.LABS)
 def test_answers_of_other_students_get_what_they_deserve(root, name):
