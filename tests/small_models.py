@@ -117,11 +117,12 @@ TOWER = {
     **{"num_hidden_layers": 2, "hidden_size": 32},
     **{"num_attention_heads": 2, "intermediate_size": 64},
 }
+WIDE = {"intermediate_size": 3072}  # as published
 TINY = {
     "gpt2": {"n_layer": 2, "hidden_size": 32, "n_head": 2, "vocab_size": 50, "n_positions": 16},
-    "bert-base": {**TOWER, "vocab_size": 120, "max_position_embeddings": 64},
+    "bert-base": {**TOWER, **WIDE, "vocab_size": 120, "max_position_embeddings": 64},
     "llama-2-7b": {**TOWER, "vocab_size": 50, "max_position_embeddings": 16},
-    "vit-b-16": {**TOWER, "image_size": 32, "num_labels": 10},
+    "vit-b-16": {**TOWER, **WIDE, "image_size": 32, "num_labels": 10},
     "sd15-unet": {**UNET_TINY, "attention_head_dim": 2},
     "sdxl-unet": {
         **UNET_TINY,
