@@ -69,13 +69,22 @@ optimizer = torch.optim.AdamW(model.parameters(), foreach=True)
 tokens = torch.randint(0, config.vocab_size, (8, config.seq_len))  # (batch, sequence)
 f"{sum(p.numel() for p in model.parameters()):,} parameters"
 
+# %% [markdown] id="write-step"
+# **Write.** `step`, four lines: one update from `model.loss(tokens)`. (In the copy to work in, a
+# body that is yours to write reads `raise NotImplementedError`. The folded cell below it holds our
+# lines. They run as long as yours is blank, so you may also leave it blank, or open it to compare.
+# Each chapter has a few such cells.)
+
 
 # %% id="step"
 def step():
+    """Do one update: clear the old gradients, forward, backward, optimizer."""
+    ### BEGIN SOLUTION
     optimizer.zero_grad()
     loss = model.loss(tokens)  # forward
     loss.backward()
     optimizer.step()
+    ### END SOLUTION
 
 
 # %% [markdown] id="predict-first"
@@ -191,11 +200,18 @@ xl
 #
 # This number is *predicted*. The course keeps that word apart from *counted* and from *measured*.
 # *Measured* means: on a GPU, by its allocator, with the GPU's name and the date beside it. Can you
-# trust a prediction? First, the small GPT with a CPU's kernels, less the count from above:
+# trust a prediction? First, the small GPT with a CPU's kernels, less the count from above.
+#
+# **Write.** `small_gpt`, on the pattern of `gpt2_xl`. The difference must be 0 bytes.
 
 
-# %% id="trust"
+# %% id="small-gpt"
 def small_gpt():
+    """Make the step counted above once more: `step, model, optimizer`.
+
+    The tokens may be zeros, (8, 128) and of type long: a fake tensor has no values.
+    """
+    ### BEGIN SOLUTION
     model = GPT(config)
     optimizer = torch.optim.AdamW(model.parameters(), foreach=True)
 
@@ -205,8 +221,10 @@ def small_gpt():
         optimizer.step()
 
     return step, model, optimizer
+    ### END SOLUTION
 
 
+# %% id="trust"
 predicted = memory.predict(small_gpt, kernels="cpu")
 predicted.peak_bytes - report.peak_bytes
 

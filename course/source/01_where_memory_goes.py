@@ -51,17 +51,28 @@ def make_step(model, make_optimizer, tokens, precision="float32"):
     return step, model, optimizer
 
 
-# %% id="bytes-per-parameter"
+# %% id="few-tokens"
 few_tokens = torch.zeros(1, 8, dtype=torch.long)
 STAY = ("parameters", "gradients", "optimizer_state")
 
+# %% [markdown] id="write-bytes"
+# **Write.** `bytes_per_parameter`, in four lines. A report's `at_peak` is a dict: bytes by
+# category, `STAY` among them.
 
+
+# %% id="bytes-per-parameter"
 def bytes_per_parameter(make_optimizer, precision):
+    """Bytes of each category of `STAY` at the peak of a step of `GPT(GPTConfig())`.
+
+    The step is `make_step`'s with `few_tokens`. Divide by the number of parameters.
+    """
+    ### BEGIN SOLUTION
     made = make_step(GPT(GPTConfig()), make_optimizer, few_tokens, precision)
     step, model, optimizer = made
     held = memory.measure(step, model=model, optimizer=optimizer).at_peak
     count = sum(p.numel() for p in model.parameters())
     return {name: held[name] / count for name in STAY}
+    ### END SOLUTION
 
 
 # %% [markdown] id="predict-residents"
@@ -84,6 +95,7 @@ recipes = {
     "Adafactor, all bfloat16": (torch.optim.Adafactor, "bfloat16"),
 }
 per_parameter = {name: bytes_per_parameter(*recipe) for name, recipe in recipes.items()}
+assert sum(per_parameter["SGD, float32"].values()) == 8  # as said above
 plots.ledger_bars(per_parameter, title="Bytes per parameter that stay, counted")
 
 # %% id="verdict-states"
@@ -157,7 +169,11 @@ pd.DataFrame({"on paper, units": on_paper, "counted, units": counted}).round(2)
 # The 2 are the last norm and the head. The last term is the softmax over the vocabulary. With a
 # checkpoint around each block, a block keeps 1 unit, its input. During the backward pass one block
 # at a time has its other 15 units as well: $L + 15$ in all. (By then the head and the vocabulary
-# are done.) Compare both with a count, for several depths and widths:
+# are done.) Compare both with a count, for several depths and widths.
+#
+# **Write.** The last lines of `waiting_units`. `report.curve()` lists the moments of a step, each
+# with its bytes by category; what waits is `activations` and `recomputed` together. The column
+# "off" checks you: it stays below one per cent.
 
 
 # %% id="waiting"
@@ -166,10 +182,12 @@ def waiting_units(layers, width, strategy):
     sizes = {"num_layers": layers, "d_model": width, "num_heads": width // 64}
     gpt = GPT(GPTConfig(vocab_size=1000, seq_len=128, **sizes))
     ids = few_tokens.new_zeros(2, 128)
+    ### BEGIN SOLUTION
     with segments.applied(gpt, strategy):
         report = memory.measure(lambda: gpt.loss(ids).backward(), model=gpt, warmup=0)
     curve = pd.DataFrame(report.curve())
     return (curve.activations + curve.recomputed).max() / (4 * ids.numel() * width)
+    ### END SOLUTION
 
 
 # %% id="theory-against-count"
@@ -332,22 +350,34 @@ gigabytes.round(1)
 # every depth. Both are predicted on fake tensors, with the kernels that a GPU would take: one
 # sequence of 4096 tokens, everything in bfloat16.
 #
+# **Write.** `activations`, three lines. Below, the line through your two numbers is held against
+# the whole model.
+#
 # **Predict.** Parameters, gradients and states take 50 GiB. How many GiB do the activations of a
 # single sequence of 4096 tokens take?
 
 # %% id="guess-llama"
 guess = None  # GiB
 
-# %% id="two-points"
+# %% id="llama-step"
 llama_step = Recipe("llama-2-7b", 1, seq=4096, precision="bf16")
 
 
+# %% id="activations"
 def activations(layers):
+    """Predict the most bytes of activations at one moment, with so many layers.
+
+    `replace(llama_step, overrides={"num_hidden_layers": layers})` is the recipe,
+    and `memory.predict` takes its `make_step`.
+    """
+    ### BEGIN SOLUTION
     recipe = replace(llama_step, overrides={"num_hidden_layers": layers})
     curve = memory.predict(recipe.make_step).curve()
     return max(moment["activations"] for moment in curve)
+    ### END SOLUTION
 
 
+# %% id="two-points"
 one, two = activations(1), activations(2)
 paper = one + 31 * (two - one)
 print(f"on paper: {Bytes(paper)} of activations{beside(guess, paper / 2**30)}")

@@ -38,20 +38,30 @@ torch.set_num_threads(1)  # steadier times on a machine that does other things t
 #
 # Here is a GPT of eight blocks, with PyTorch's own checkpoint around each or around none. Are the
 # gradients equal? Most benchmarks leave this check out.
+#
+# **Write.** `gradients`, four lines. If it is right, the cell below it says `True`.
 
-# %% id="same-gradients"
+# %% id="subject-model"
 config = GPTConfig(num_layers=8)  # width 128, sequences of 128
 tokens = torch.zeros(4, 128, dtype=torch.long)  # (batch, sequence)
 model = GPT(config)
 
 
+# %% id="gradients"
 def gradients(strategy):
+    """Copies of all gradients of `model.loss(tokens)`, from no earlier gradients.
+
+    Forward and backward run within `segments.applied(model, strategy)`.
+    """
+    ### BEGIN SOLUTION
     model.zero_grad()
     with segments.applied(model, strategy):
         model.loss(tokens).backward()
     return [p.grad.clone() for p in model.parameters()]
+    ### END SOLUTION
 
 
+# %% id="same-gradients"
 all(map(torch.equal, gradients("none"), gradients("per-block")))
 
 # %% [markdown] id="published-text"
@@ -150,6 +160,8 @@ leaks.assign(num_bytes=leaks.num_bytes.map(human_bytes))
 # The published function has no optimizer. Most training steps do, and Adam makes its two states in
 # the first `step()`.
 #
+# **Write.** `training`, with AdamW and `foreach=True`, as a GPU updates.
+#
 # **Predict.** The same step is measured twice: when it runs first, and when it runs for the second
 # time. By how many P (bytes of the parameters) is the peak of the backward pass higher the second
 # time?
@@ -160,6 +172,11 @@ guess = None  # P
 
 # %% id="first-and-steady"
 def training(strategy, warmup):
+    """Measure a whole step of a new `GPT(config)`, within `segments.applied`.
+
+    `memory.measure` takes `warmup`, the number of steps before the measured one.
+    """
+    ### BEGIN SOLUTION
     model = GPT(config)
     optimizer = torch.optim.AdamW(model.parameters(), foreach=True)
 
@@ -170,6 +187,7 @@ def training(strategy, warmup):
 
     with segments.applied(model, strategy):
         return memory.measure(step, model=model, optimizer=optimizer, warmup=warmup)
+    ### END SOLUTION
 
 
 # %% id="first-and-steady-phases"

@@ -39,10 +39,15 @@ torch.set_num_threads(1)  # small tensors: more threads would wait for each othe
 # There are three ways to add up the list: every tensor; every *storage* once, because many tensors
 # are views of one piece of memory; and every storage that is not a parameter. How far apart are the
 # three sums for a GPT of twelve layers?
+#
+# **Write.** `packed`. `saved_tensors_hooks(pack, unpack)` is a context; here `unpack` gives back
+# what it gets. Further down, your bytes are held against the library's: 0 bytes apart.
 
 
 # %% id="by-hand"
 def packed(forward):
+    """List, detached, the tensors that autograd packs while `forward()` runs."""
+    ### BEGIN SOLUTION
     tensors = []
 
     def pack(tensor):
@@ -52,8 +57,10 @@ def packed(forward):
     with saved_tensors_hooks(pack, lambda tensor: tensor):
         forward()
     return tensors
+    ### END SOLUTION
 
 
+# %% id="by-hand-tensors"
 model = GPT(GPTConfig(vocab_size=1000, num_layers=12, d_model=256))
 tokens = torch.zeros(8, 128, dtype=torch.long)  # (batch, sequence)
 tensors = packed(lambda: model.loss(tokens))
@@ -102,19 +109,32 @@ dict(list(saved.by("shape").items())[:4])
 guess = None  # tensors of the size of the input
 
 
-# %% id="units"
+# %% id="gelu-by-hand"
 def gelu_by_hand(x):
     return 0.5 * x * (1 + torch.tanh(0.79788456 * (x + 0.044715 * x**3)))
 
 
+# %% [markdown] id="write-units"
+# **Write.** `units`, four lines with `memory.saved`. By the formulas, `x + 1` keeps 0 units and
+# `x * x` keeps 1.
+
+
+# %% id="units"
 def units(operation, shape):
-    # a partial makes a layer with weights; anything else is the operation itself
+    """What an operation keeps of an input of this shape, in sizes of that input.
+
+    A `partial` makes a layer, whose parameters do not count. Anything else is the
+    operation itself.
+    """
+    ### BEGIN SOLUTION
     layer = operation() if isinstance(operation, partial) else operation
     x = torch.rand(shape, requires_grad=True)
     owner = layer if isinstance(layer, nn.Module) else None
     return memory.saved(lambda: layer(x), params_of=owner).num_bytes / x.nbytes
+    ### END SOLUTION
 
 
+# %% id="ops-table"
 def table(operations, shape):
     on_cpu = {name: units(layer, shape) for name, layer in operations.items()}
     with memory.predicting():
@@ -136,6 +156,7 @@ operations = {
     "sort": lambda x: x.sort(-1).values,
 }
 kept = table(operations, (8, 128, 256))
+assert [*kept.CPU[["x + 1", "x * x"]]] == [0, 1]
 by_hand = kept.CPU["gelu written by hand"]
 print(f"by hand: {by_hand:.0f}{beside(guess, by_hand)}")
 kept.add_suffix(", inputs")  # 1 is as many bytes as the operation's input
@@ -277,6 +298,10 @@ print(f"scores of a layer: {Bytes(scores)}{beside(guess, scores / 2**30)}")
 print(f"of a head: {Bytes(scores / 32)}")
 print(f"fused, all included: {attention_saved(32768, 'sdpa').num_bytes} a layer")
 
+# %% [markdown] id="read-scores"
+# The 2 GB are right *per head*. A layer has 32 times as much, and with a fused kernel it does not
+# exist. Beside the scores, eager attention keeps a mask of $T^2$ bools.
+
 # %% id="verdicts"
 claims.Verdicts(
     claims.Verdict(
@@ -291,10 +316,7 @@ claims.Verdicts(
     ),
 )
 
-# %% [markdown] id="read-scores"
-# The 2 GB are right *per head*. A layer has 32 times as much, and with a fused kernel it does not
-# exist. Beside the scores, eager attention keeps a mask of $T^2$ bools.
-#
+# %% [markdown] id="bytes-per-element"
 # ## 34 bytes per element and layer
 #
 # Can a formula from a paper be right to the byte? The best-known one (Korthikanti et al., 2022,
@@ -306,17 +328,26 @@ claims.Verdicts(
 # For each of the $sbh$ elements of the layer's input, attention keeps $11 + 5as/h$ bytes, the MLP
 # 19, the two norms 4. The formula assumes eager attention, dropout everywhere and no causal
 # mask. First we compare the parts of our block with it, in bytes for each element; then the whole
-# block at three sizes, the last one GPT-3's, with the kernels of a GPU and of a CPU:
+# block at three sizes, the last one GPT-3's, with the kernels of a GPU and of a CPU.
+#
+# **Write.** `block_saved`. The paper's formula checks you.
 
 
 # %% id="block-saved"
 def block_saved(b, s, h, a, kernels="cuda"):
+    """What one block keeps of an input (b, s, h), with no memory and those kernels.
+
+    A `Block(..., causal=False)`, all in bfloat16, with a heads, eager attention and
+    dropout 0.1.
+    """
+    ### BEGIN SOLUTION
     sizes = {"num_heads": a, "d_model": h, "seq_len": s}
     with memory.predicting(kernels):
         shape = GPTConfig(dropout=0.1, attention="eager", **sizes)
         block = Block(shape, causal=False).to(torch.bfloat16)
         x = torch.zeros(b, s, h, dtype=torch.bfloat16, requires_grad=True)
         return memory.saved(lambda: block(x), params_of=block)
+    ### END SOLUTION
 
 
 # %% id="block-parts"
@@ -443,6 +474,16 @@ for name, report in {"none": plain, "per-block": frugal}.items():
 ticks = pd.concat(rows, ignore_index=True)
 ticks[["checkpoints", "category", "phase", "operations"]]
 
+# %% [markdown] id="read-one-tensor"
+# The inside of the triangle is empty now. Without checkpointing the tensor is stored and waits
+# through all later blocks. With it, the tensor has two lives. The first ends in forward, within a
+# few operations. Then, when the gradient arrives at block 2, the block runs again, and the tensor
+# is *recomputed*, used and freed. You will write these five steps in chapter 04: store the input,
+# discard, trigger, run again, free.
+#
+# A published table ranks layers by what they keep, attention first. The companion
+# [06b](06b_common_advice.ipynb) counts that ranking: it holds for one attention kernel only.
+
 # %% id="verdicts-lives"
 claims.Verdicts(
     claims.Verdict(
@@ -465,16 +506,7 @@ claims.Verdicts(
     ),
 )
 
-# %% [markdown] id="read-one-tensor"
-# The inside of the triangle is empty now. Without checkpointing the tensor is stored and waits
-# through all later blocks. With it, the tensor has two lives. The first ends in forward, within a
-# few operations. Then, when the gradient arrives at block 2, the block runs again, and the tensor
-# is *recomputed*, used and freed. You will write these five steps in chapter 04: store the input,
-# discard, trigger, run again, free.
-#
-# A published table ranks layers by what they keep, attention first. The companion
-# [06b](06b_common_advice.ipynb) counts that ranking: it holds for one attention kernel only.
-#
+# %% [markdown] id="end"
 # ## What you can now do
 #
 # - Write the instrument, and know the three ways to add up what it sees.

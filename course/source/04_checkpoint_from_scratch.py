@@ -49,23 +49,32 @@ from tutorial_lib.units import human_bytes
 # backward stops there. Its gradient, `x.grad`, goes back to the outer graph. Below the Function, a
 # print in the block tells when the block runs, and with gradients on or off. How much is kept for
 # backward? The unit is the bytes of `x`.
+#
+# **Write.** Both bodies, three lines and five. What `forward` leaves on `ctx`, `backward` finds
+# there; `ctx.saved_tensors` is a tuple. `compare`, below, says "equal, bit for bit".
 
 
 # %% id="ten-lines"
 class TenLines(torch.autograd.Function):
     @staticmethod
     def forward(ctx, function, x):
+        """Give `function(x)`. Keep the function and x, and nothing else."""
+        ### BEGIN SOLUTION
         ctx.function = function
         ctx.save_for_backward(x)
         return function(x)
+        ### END SOLUTION
 
     @staticmethod
     def backward(ctx, grad):
+        """Run again, with gradients on. Give None and the gradient of x."""
+        ### BEGIN SOLUTION
         x = ctx.saved_tensors[0].detach().requires_grad_()
         with torch.enable_grad():
             y = ctx.function(x)
         y.backward(grad)
         return None, x.grad  # one for each argument of forward
+        ### END SOLUTION
 
 
 # %% id="loud-block"
@@ -210,6 +219,10 @@ compare(TenLines.apply, no_dropout, mixed_loss)
 #
 # **The fix:** remember the autocast state too. Here are both in one function. `remember()` is
 # called before the first forward and gives a context for the second one.
+#
+# **Write.** The context `as_it_was`, from `torch.random.fork_rng(devices=[])`, which puts the RNG
+# state back at its end, `torch.set_rng_state` and `torch.autocast("cpu", dtype, enabled=...)`. The
+# table of ten cases checks you, in the rows of dropout and autocast.
 
 
 # %% id="remember"
@@ -219,10 +232,12 @@ def remember():
 
     @contextlib.contextmanager
     def as_it_was():
-        with torch.random.fork_rng(devices=[]):  # puts back the RNG state at its end
+        ### BEGIN SOLUTION
+        with torch.random.fork_rng(devices=[]):
             torch.set_rng_state(rng_state)
             with torch.autocast("cpu", dtype, enabled=enabled):
                 yield
+        ### END SOLUTION
 
     return as_it_was
 
@@ -357,6 +372,9 @@ print(compare(TenLines.apply, penalised, penalised_loss))
 # First the Function. It takes a function of tensors. Then the function around it, which sorts the
 # arguments. `tree_flatten` is PyTorch's own. The underscore in its module's name says that it may
 # move one day.
+#
+# **Write.** `backward` of the Function, with the fixes of 1, 2, 4, 5 and 6. In the table below,
+# "ours, mended" is right in all ten rows.
 
 
 # %% id="discard"
@@ -369,6 +387,12 @@ class Discard(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, *grads):
+        """Give None for `function`, and a gradient or None for each tensor.
+
+        `function` gives one output or a tuple of them. Leave out those that are no
+        tensor or need no gradient, with their grads.
+        """
+        ### BEGIN SOLUTION
         saved = ctx.saved_tensors
         tensors = [t.detach().requires_grad_(t.requires_grad) for t in saved]
         with torch.enable_grad(), ctx.as_it_was():
@@ -379,6 +403,7 @@ class Discard(torch.autograd.Function):
             list(compress(outputs, used)), list(compress(grads, used))
         )
         return None, *(tensor.grad for tensor in tensors)
+        ### END SOLUTION
 
 
 # %% id="checkpoint"
@@ -457,6 +482,15 @@ passed = right["reentrant"].sum()
 print(f"reentrant: {passed} of {len(right)} are right{beside(guess, passed)}")
 table
 
+# %% [markdown] id="table-read"
+# With a frozen input or a tensor in a tuple, the reentrant implementation loses gradients, after no
+# more than a warning. A keyword it refuses. The implementation with hooks passes all.
+#
+# On the U-Net, the one with hooks is equal *bit for bit*, and ours only up to rounding. Several
+# blocks use the same time embedding, so its gradient is a sum. A Function adds up one block's uses
+# first, and $(a + b) + c$ is not $a + (b + c)$ in floating point. Hooks leave the graph as it was,
+# and so the order of the sums.
+
 # %% id="verdicts-mended"
 claims.Verdicts(
     claims.Verdict(
@@ -478,15 +512,7 @@ claims.Verdicts(
     ),
 )
 
-# %% [markdown] id="table-read"
-# With a frozen input or a tensor in a tuple, the reentrant implementation loses gradients, after no
-# more than a warning. A keyword it refuses. The implementation with hooks passes all.
-#
-# On the U-Net, the one with hooks is equal *bit for bit*, and ours only up to rounding. Several
-# blocks use the same time embedding, so its gradient is a sum. A Function adds up one block's uses
-# first, and $(a + b) + c$ is not $a + (b + c)$ in floating point. Hooks leave the graph as it was,
-# and so the order of the sums.
-#
+# %% [markdown] id="two-pieces-of-advice"
 # ## Two pieces of advice, measured
 #
 # ### "With mixed precision, enter autocast *inside* the checkpointed function"
@@ -526,6 +552,20 @@ print(f"{peaks[-1]:.0f} % of the plain peak, {more_flops:.2f} times the FLOPs")
 phases = {name: report.phases for name, report in reports.items()}
 pd.DataFrame(phases).T.map(human_bytes)
 
+# %% [markdown] id="whole-model-verdict"
+# In the figure a row is a tensor of the forward, input below, loss on top. A bar is its life.
+# Without checkpointing each tensor waits for its turn in backward. With one checkpoint a block only
+# the thin lines wait, and small hills are computed again, one at a time. With one around the model
+# nothing waits, and then the *whole* hill is built up again at once.
+#
+# The table has the peak of each phase. In its forward column the last row is the lowest, so a
+# script that reads memory after the forward reports a success. But the peak of the step comes in
+# backward, and it did not fall. What is recomputed as one piece must fit into memory as one piece.
+# So cut the model into many.
+#
+# A third piece of advice, "set a seed by hand inside a checkpoint", trains with one dropout mask
+# for ever: the companion [06b](06b_common_advice.ipynb) counts the masks.
+
 # %% id="verdicts-advice"
 around = right.loc["2 autocast around"]
 claims.Verdicts(
@@ -548,20 +588,7 @@ claims.Verdicts(
     ),
 )
 
-# %% [markdown] id="whole-model-verdict"
-# In the figure a row is a tensor of the forward, input below, loss on top. A bar is its life.
-# Without checkpointing each tensor waits for its turn in backward. With one checkpoint a block only
-# the thin lines wait, and small hills are computed again, one at a time. With one around the model
-# nothing waits, and then the *whole* hill is built up again at once.
-#
-# The table has the peak of each phase. In its forward column the last row is the lowest, so a
-# script that reads memory after the forward reports a success. But the peak of the step comes in
-# backward, and it did not fall. What is recomputed as one piece must fit into memory as one piece.
-# So cut the model into many.
-#
-# A third piece of advice, "set a seed by hand inside a checkpoint", trains with one dropout mask
-# for ever: the companion [06b](06b_common_advice.ipynb) counts the masks.
-#
+# %% [markdown] id="end"
 # ## What you can now do
 #
 # - Discard and recompute in ten lines. The other thirty restore the RNG and autocast state, and

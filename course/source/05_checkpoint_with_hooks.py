@@ -96,10 +96,14 @@ except TypeError as error:
 # Forward was content: autograd kept a number for each tensor, and no tensor. Backward got a number
 # where it needed a tensor. So `unpack` has to *make* the tensor: run the block again, write down
 # what it saves, as chapter 03 did, and return the tensor with that number.
+#
+# **Write.** `packed`, then `recomputing_each`, which calls it. Both gradients below must be equal.
 
 
 # %% id="packed"
 def packed(forward, alias=torch.Tensor.detach):
+    """Run `forward()` with gradients on. Give all it saves: number to `alias`."""
+    ### BEGIN SOLUTION
     tensors = {}
 
     def pack(tensor):
@@ -110,10 +114,13 @@ def packed(forward, alias=torch.Tensor.detach):
     with torch.enable_grad(), saved_tensors_hooks(pack, lambda tensor: tensor):
         forward()
     return tensors
+    ### END SOLUTION
 
 
 # %% id="every-unpack"
 def recomputing_each(function, *args, **kwargs):
+    """Call the function; autograd keeps numbers, and each unpack runs it again."""
+    ### BEGIN SOLUTION
     numbers = itertools.count()
 
     def unpack(number):
@@ -121,6 +128,7 @@ def recomputing_each(function, *args, **kwargs):
 
     with saved_tensors_hooks(lambda tensor: next(numbers), unpack):
         return function(*args, **kwargs)
+    ### END SOLUTION
 
 
 # %% [markdown] id="predict-runs"
@@ -163,12 +171,17 @@ print(f"{runs[0]} runs of a block{beside(guess, runs[0])}")
 # How do we get down to two runs? The first `unpack` fills a store. The others take their tensors
 # out of it, each once. The RNG state is restored as in chapter 04. (The autocast state would be
 # restored in the same way; the models of this chapter do not need it.)
+#
+# **Write.** `unpack` and the rest of `recomputing_once`. A block must run twice, and the gradients
+# must be equal with dropout on.
 
 
 # %% id="recompute-once"
 def recomputing_once(function, *args, alias=torch.Tensor.detach, **kwargs):
+    """Call the function; the first unpack runs it again and fills `store`."""
     numbers, store, rng_state = itertools.count(), {}, torch.get_rng_state()
 
+    ### BEGIN SOLUTION
     def unpack(number):
         nonlocal store
         if number not in store:
@@ -179,6 +192,7 @@ def recomputing_once(function, *args, alias=torch.Tensor.detach, **kwargs):
 
     with saved_tensors_hooks(lambda tensor: next(numbers), unpack):
         return function(*args, **kwargs)
+    ### END SOLUTION
 
 
 # %% [markdown] id="predict-alias"
@@ -402,6 +416,16 @@ side = pd.DataFrame(rows, ["equal", "peak", "FLOPs", "runs"]).T
 side["FLOPs"] = (side["FLOPs"] / side["FLOPs"]["none"]).map("{:.3f}".format)
 side
 
+# %% [markdown] id="side-by-side-read"
+# Ours and PyTorch's: the same bits and the same bytes. (With dropout early stop leaves out hardly
+# anything.) The reentrant one holds a little more, an output that its Function keeps.
+# `checkpoint_sequential` does not checkpoint its last segment, since that one's backward comes
+# first anyway. With *one* segment it therefore checkpoints nothing, and a published benchmark did
+# just that.
+#
+# Libraries have a switch for all this, `gradient_checkpointing_enable()`. Which settings it needs
+# is measured in [05b](05b_reading_checkpoint_errors.ipynb).
+
 # %% id="verdicts-side-by-side"
 ours, theirs = side.loc["per block, ours"], side.loc["per block, PyTorch's"]
 claims.Verdicts(
@@ -418,16 +442,7 @@ claims.Verdicts(
     ),
 )
 
-# %% [markdown] id="side-by-side-read"
-# Ours and PyTorch's: the same bits and the same bytes. (With dropout early stop leaves out hardly
-# anything.) The reentrant one holds a little more, an output that its Function keeps.
-# `checkpoint_sequential` does not checkpoint its last segment, since that one's backward comes
-# first anyway. With *one* segment it therefore checkpoints nothing, and a published benchmark did
-# just that.
-#
-# Libraries have a switch for all this, `gradient_checkpointing_enable()`. Which settings it needs
-# is measured in [05b](05b_reading_checkpoint_errors.ipynb).
-#
+# %% [markdown] id="trust-and-verify"
 # ## Trust, and verify
 #
 # Before a long training, run one step with the checkpoint and one without, and compare. But compare

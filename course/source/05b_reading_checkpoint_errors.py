@@ -236,6 +236,9 @@ for cache in (False, True):
         by_hand[cache] = f"RuntimeError: {error}"
     print(f"by hand, use_cache={cache}: {by_hand[cache]}")
 
+# %% [markdown] id="end"
+# The second run appended its keys to those of the first: 256 keys for 128 queries.
+
 # %% id="verdicts"
 claims.Verdicts(
     claims.Verdict(
@@ -250,9 +253,7 @@ claims.Verdicts(
     ),
 )
 
-# %% [markdown] id="end"
-# The second run appended its keys to those of the first: 256 keys for 128 queries.
-#
+# %% [markdown] id="what-to-remember"
 # ## What to remember
 #
 # - A `CheckpointError` counts saved tensors. What differs (axis, dtype, number) tells what to look

@@ -86,13 +86,22 @@ print(f"r = {r:.1f}{beside(guess, r)}")
 #
 # The famous $\sqrt n$ is the case $r = 1$, a block that keeps its input and nothing else (Chen et
 # al., 2016). The formula with $r$ is this course's.
+#
+# **Write.** $m(s)$ in bytes. Its lowest point must be where the text says, at $2a\sqrt{nr}$.
+
+
+# %% id="on-paper"
+def on_paper(segment, num_blocks, ratio):
+    """Bytes held for backward, on paper; a block's input has `x.nbytes`."""
+    ### BEGIN SOLUTION
+    boundaries = num_blocks / segment
+    inside = ratio * segment
+    return x.nbytes * (boundaries + inside)
+    ### END SOLUTION
 
 
 # %% id="formula"
-def on_paper(segment, num_blocks, ratio):
-    return x.nbytes * (num_blocks / segment + ratio * segment)
-
-
+assert on_paper(4, num_blocks=16, ratio=1) == 2 * 4 * x.nbytes
 lengths = (1, 2, 4, 5, 8, 24)
 curves = {f"r = {k}": {s: on_paper(s, 24, k) for s in lengths} for k in (1, 4, 16)}
 title = "24 blocks on paper (both axes logarithmic)"
@@ -142,27 +151,6 @@ both = {"on paper": {s: on_paper(s, 24, r) for s in lengths}, "counted": curve}
 best = {way: min(curve, key=curve.get) for way, curve in (curves | both).items()}
 title = "GPT of 24 blocks: activations most held at once, recomputed ones too"
 plots.growth(both, xlabel="blocks in a segment", title=title, predicted=["on paper"])
-
-# %% id="verdicts-length"
-claims.Verdicts(
-    claims.Verdict(
-        "A06",
-        "holds if",
-        "Every sqrt(n) layers is best where a layer keeps its input alone, not in a "
-        "transformer.",
-        f"r = {r:.0f}: {sqrt_ratio:.1f} times the memory of one around each block",
-        "counted",
-        "measured-sqrt",
-    ),
-    claims.Verdict(
-        "E03",
-        "holds if",
-        "The best number of segments is sqrt(n r), which is sqrt(n) for r = 1 alone.",
-        f"best length: {best['r = 1']} for r = 1 on paper, {best['counted']} counted",
-        "counted",
-        "measured-figure",
-    ),
-)
 
 # %% [markdown] id="measured-read"
 # Paper and meter rise together. The meter stands above by what the formula leaves out: the logits
@@ -224,7 +212,29 @@ for name, choices in {"all weights": {}, "LoRA": {"lora_rank": 16}}.items():
 # %% [markdown] id="modern-read"
 # Is the folklore ever right? Where $r = 1$, it is. The companion [06b](06b_common_advice.ipynb)
 # measures a chain of sines: with $\sqrt n$ segments its memory grows with the root of the depth.
-#
+
+# %% id="verdicts-length"
+claims.Verdicts(
+    claims.Verdict(
+        "A06",
+        "holds if",
+        "Every sqrt(n) layers is best where a layer keeps its input alone, not in a "
+        "transformer.",
+        f"r = {r:.0f}: {sqrt_ratio:.1f} times the memory of one around each block",
+        "counted",
+        "measured-sqrt",
+    ),
+    claims.Verdict(
+        "E03",
+        "holds if",
+        "The best number of segments is sqrt(n r), which is sqrt(n) for r = 1 alone.",
+        f"best length: {best['r = 1']} for r = 1 on paper, {best['counted']} counted",
+        "counted",
+        "measured-figure",
+    ),
+)
+
+# %% [markdown] id="what-does-it-cost"
 # ## What does it cost?
 #
 # Some tutorials derive the price like this: there are $k$ segments, each recomputes $n/k$ blocks,
@@ -330,14 +340,23 @@ claims.Verdicts(
 # %% id="guess-nothing"
 guess = None  # forwards
 
+# %% [markdown] id="write-nothing"
+# **Write.** The plan, as nested tuples: a number is a block that is kept when its turn comes, a
+# tuple is a segment that runs again. One block makes `(0,)`, two `((0,), 1)`, three
+# `(((0,), 1), 2)`.
+
+
+# %% id="nothing-kept-plan"
+def nothing_kept(num_blocks):
+    """Keep the last block; all before it are one segment, planned so as well."""
+    ### BEGIN SOLUTION
+    if num_blocks == 1:
+        return (0,)
+    return nothing_kept(num_blocks - 1), num_blocks - 1
+    ### END SOLUTION
+
 
 # %% id="nothing-kept"
-# the last block is kept, all before it are one segment, and so on
-def nothing_kept(num_blocks):
-    *before, last = range(num_blocks)
-    return (nothing_kept(num_blocks - 1), last) if before else (last,)
-
-
 lazy = planning.Plan((block,) * 24, nothing_kept(24))
 runs = sum(lazy.forward_executions)
 print(f"{runs} forwards, peak {lazy.peak_bytes} units{beside(guess, runs)}")
@@ -372,14 +391,23 @@ found = [sum(one_inside_at_a_time(24, slots).forward_executions) for slots in pl
 dict(zip(places, found, strict=True))
 
 
-# %% id="revolve-formula"
+# %% [markdown] id="write-binomial"
+# **Write.** The formula for the forwards of $n$ blocks, $n + t\,n - \binom{c+t}{c+1}$, in which
+# $t$ is the least number with $\binom{c+t}{c} \ge n$. Both columns must be equal.
+
+
+# %% id="binomial"
 def binomial(num_blocks, slots):
+    """Fewest forwards with `slots` boundaries at a time, by the formula."""
+    ### BEGIN SOLUTION
     times = 0
     while math.comb(slots + times, slots) < num_blocks:
         times += 1
     return num_blocks + times * num_blocks - math.comb(slots + times, slots + 1)
+    ### END SOLUTION
 
 
+# %% id="revolve-formula"
 formula = [binomial(24, slots) for slots in places]
 table = pd.DataFrame({"solved": found, "formula": formula}, index=places)
 table.rename_axis("boundaries")
@@ -400,6 +428,11 @@ schedules = {
 }
 events = {name: found.simulation.events for name, found in schedules.items()}
 widgets.schedule_stepper(events, unit=1)
+
+# %% [markdown] id="stepper-read"
+# Revolve comes from simulations with many time steps and large states. There a boundary for each
+# step does not fit. In our transformer the inside is as large as 16 boundaries, so boundaries are
+# cheap. What counts is that one inside at a time is in memory. Lab 04 has you write Revolve.
 
 # %% id="verdicts-revolve"
 claims.Verdicts(
@@ -423,11 +456,7 @@ claims.Verdicts(
     ),
 )
 
-# %% [markdown] id="stepper-read"
-# Revolve comes from simulations with many time steps and large states. There a boundary for each
-# step does not fit. In our transformer the inside is as large as 16 boundaries, so boundaries are
-# cheap. What counts is that one inside at a time is in memory. Lab 04 has you write Revolve.
-#
+# %% [markdown] id="stages-that-are-not"
 # ## Stages that are not equal
 #
 # What if each stage is different? In a U-Net the first level's activations are many times as large

@@ -439,6 +439,13 @@ shares = (100 * shares / shares.sum()).round().astype(int)
 fused, written = shares.loc["self-attention"].iloc[:2]
 shares.sort_values("GPT-2, written out", ascending=False)
 
+# %% [markdown] id="pairs-text"
+# (`other` in GPT-2 is the loss over 50,257 tokens.) The published ranking is that of *eager
+# self-attention*, written out, and of nothing else. With fused kernels, today's default,
+# feed-forward comes first in both models, and in the U-Net the "low" norms keep more than
+# self-attention. Cross-attention is never high here, because thousands of pixels look at only 77
+# tokens. A rule such as "checkpoint attention first" is a rule for one kernel.
+
 # %% id="verdicts-kinds"
 claims.Verdicts(
     claims.Verdict(
@@ -452,13 +459,7 @@ claims.Verdicts(
     ),
 )
 
-# %% [markdown] id="pairs-text"
-# (`other` in GPT-2 is the loss over 50,257 tokens.) The published ranking is that of *eager
-# self-attention*, written out, and of nothing else. With fused kernels, today's default,
-# feed-forward comes first in both models, and in the U-Net the "low" norms keep more than
-# self-attention. Cross-attention is never high here, because thousands of pixels look at only 77
-# tokens. A rule such as "checkpoint attention first" is a rule for one kernel.
-#
+# %% [markdown] id="how-much-does-it"
 # ## How much does it save?
 #
 # "50 to 80 % of the activations", "4 to 8 times less". Chapter 10 has predictions for published

@@ -336,6 +336,11 @@ pd.DataFrame(table).T
 # run a dispatch mode stores the results of chosen operations. In the second run another one hands
 # them out instead of computing them. `checkpoint` takes such a pair as `context_fn`. (`name_of`,
 # below them, says which result an operation makes.)
+#
+# **Write.** `__torch_dispatch__` of both modes: called for every operation, it runs the operation
+# and gives its result. `keep` is a set of names, `store` a list. A result may be a tensor or a
+# tuple of them: `tree_map_only(torch.Tensor, torch.Tensor.detach, out)` detaches each. Below,
+# PyTorch's own modes must agree with yours in bytes, FLOPs and gradients.
 
 
 # %% id="by-hand"
@@ -345,18 +350,24 @@ class Store(TorchDispatchMode):
         self.keep, self.store = keep, store
 
     def __torch_dispatch__(self, op, types, args=(), kwargs=None):
+        """Run `op`; store its result where `keep` has `name_of(op, args)`."""
+        ### BEGIN SOLUTION
         out = op(*args, **(kwargs or {}))
         if name_of(op, args) in self.keep:  # without history, as chapter 05's alias
             self.store.append(tree_map_only(torch.Tensor, torch.Tensor.detach, out))
         return out
+        ### END SOLUTION
 
 
 # %% id="hand-out"
 class HandOut(Store):
     def __torch_dispatch__(self, op, types, args=(), kwargs=None):
+        """Give what `Store` stored, first in, first out; run other operations."""
+        ### BEGIN SOLUTION
         if name_of(op, args) in self.keep:
             return self.store.pop(0)
         return op(*args, **(kwargs or {}))
+        ### END SOLUTION
 
 
 # %% id="by-hand-block"
@@ -446,6 +457,8 @@ for name in ("qkv, up", "all but down"):
 # are one memory. So we build a host that the meter cannot see: NumPy arrays. What is left in
 # tensors is then what would be left on a GPU. The bytes are exact. The time of a copy cannot be
 # measured here.
+#
+# **Write.** The two hooks and the loss within them. Gradients must be equal, and nothing may wait.
 
 
 # %% id="offloaded"
@@ -454,15 +467,24 @@ def offloaded(choice):
     loss = gpt.loss
 
     def pack(tensor):
+        """Add the tensor's bytes to `copied`; give a copy as a NumPy array."""
+        ### BEGIN SOLUTION
         copied.append(tensor.nbytes)
         return tensor.detach().numpy().copy()
+        ### END SOLUTION
 
     def unpack(array):
+        """Give a tensor with memory of its own: the copy on the device."""
+        ### BEGIN SOLUTION
         return torch.from_numpy(array).clone()  # the clone is the copy on the device
+        ### END SOLUTION
 
     def loss_with_host(tokens):
+        """Give `loss(tokens)`, its saved tensors through both hooks."""
+        ### BEGIN SOLUTION
         with saved_tensors_hooks(pack, unpack):
             return loss(tokens)
+        ### END SOLUTION
 
     gpt.loss = loss_with_host
     return result_of(gpt), sum(copied) // 2  # it runs two steps

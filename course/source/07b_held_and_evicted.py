@@ -139,6 +139,10 @@ else:
 offload = json.loads((snapshots.SNAPSHOTS / "offload.json").read_text())["peaks"]
 pd.DataFrame(offload).T.map(lambda size: f"{Bytes(size)}")
 
+# %% [markdown] id="offload-emulated-read"
+# Moved, the card holds a little less than with a checkpoint around each block. The host gets more
+# than the card had: a tensor that three operations save is copied three times, and so are weights.
+
 # %% id="verdicts-offload"
 at = {way: f"{Bytes(peak['card'])}" for way, peak in offload.items()}
 claims.Verdicts(
@@ -155,10 +159,7 @@ claims.Verdicts(
     ),
 )
 
-# %% [markdown] id="offload-emulated-read"
-# Moved, the card holds a little less than with a checkpoint around each block. The host gets more
-# than the card had: a tensor that three operations save is copied three times, and so are weights.
-#
+# %% [markdown] id="can-it-be-decided"
 # ## Can it be decided while it runs?
 #
 # All plans of chapters 06 and 07 were made beforehand. If the graph changes from step to step, with

@@ -54,6 +54,8 @@ torch.set_num_threads(1)
 # micro-batch. PyTorch computes the outer sum for us, because `backward` *adds* to `.grad`. So the
 # loop divides each loss by $N$ and updates once. The data is the source of Python's own standard
 # library, byte by byte.
+#
+# **Write.** `accumulated`, below. Further down, it must be the same training as the big batch.
 
 # %% id="subject"
 config = GPTConfig(num_layers=2, num_heads=4, d_model=64, seq_len=64)
@@ -69,13 +71,20 @@ def make_gpt(dtype=torch.float32, optimizer=plain_sgd):
 
 # %% id="two-steps"
 def accumulated(model, optimizer, num=4, divisor=None):
+    """Do one update with all `tokens`, in `num` micro-batches.
+
+    `model.loss(micro_batch)` is a mean. Divide it by `divisor`, or by `num`.
+    """
+    ### BEGIN SOLUTION
     optimizer.zero_grad()
     for micro_batch in tokens.chunk(num):
         loss = model.loss(micro_batch) / (divisor or num)
         loss.backward()
     optimizer.step()
+    ### END SOLUTION
 
 
+# %% id="big-batch"
 big_batch = partial(accumulated, num=1)
 
 # %% [markdown] id="predict-memory"
@@ -286,18 +295,27 @@ def published_epoch(model, optimizer, num=4):
 #
 # The exact fix: know the window first, and weigh each micro-batch by its share of the window's
 # images.
+#
+# **Write.** `mended_epoch`, six lines. `torch.arange(517).split(size * num)` gives the windows.
 
 
 # %% id="mended-epoch"
 def mended_epoch(model, optimizer, size=64, num=4):
+    """Train on 517 images: one update a window of `num` micro-batches.
+
+    `model.loss(images[rows], labels[rows])` is the mean loss of some rows.
+    """
+    ### BEGIN SOLUTION
     for window in torch.arange(517).split(size * num):
         optimizer.zero_grad()
         for rows in window.split(size):
             share = len(rows) / len(window)
             (model.loss(images[rows], labels[rows]) * share).backward()
         optimizer.step()
+    ### END SOLUTION
 
 
+# %% id="mended-verdicts"
 def with_extra_step(model, optimizer):
     published_epoch(model, optimizer)
     optimizer.step()
@@ -332,12 +350,24 @@ def loss_sum(model, lines):
     return F.cross_entropy(*pairs, reduction="sum")
 
 
-# %% id="ragged-steps"
+# %% id="num-targets"
 def num_targets(lines):
     return sum(len(line) - 1 for line in lines)
 
 
+# %% [markdown] id="write-ragged"
+# A **mean of means** divides each micro-batch by its own number of tokens, and by the number of
+# micro-batches. The alternative is to divide by one number, the tokens of the *whole window*,
+# counted before the first backward.
+#
+# **Write.** The loop, with both. Divided by the window's tokens, it must be the same training as
+# all lines at once.
+
+
+# %% id="ragged-steps"
 def ragged(model, optimizer, lines, size, mean_of_means=False):
+    """Do one update with micro-batches of `size` lines; give the sum of losses."""
+    ### BEGIN SOLUTION
     optimizer.zero_grad()
     starts, total = range(0, len(lines), size), 0.0
     for start in starts:
@@ -348,12 +378,11 @@ def ragged(model, optimizer, lines, size, mean_of_means=False):
         total += loss.item()
     optimizer.step()
     return total
+    ### END SOLUTION
 
 
 # %% [markdown] id="predict-ragged"
-# A **mean of means** divides each micro-batch by its own number of tokens, and by the number of
-# micro-batches. The alternative is to divide by one number, the tokens of the *whole window*,
-# counted before the first backward. Take 32 lines in micro-batches of 4, in both ways.
+# Take 32 lines in micro-batches of 4, in both ways.
 #
 # **Predict.** By how many per cent is the gradient of the mean of means wrong?
 

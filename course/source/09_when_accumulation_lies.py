@@ -57,17 +57,26 @@ def make_net(norm=nn.Identity, p=0.0):
     return model, SGD(model.parameters(), lr=0.1)
 
 
-# %% id="influence"
+# %% id="losses"
 def losses(model, pixels, targets):  # one for each sample
     return F.cross_entropy(model(pixels), targets, reduction="none")
 
 
+# %% [markdown] id="write-influence"
+# **Write.** The last two lines of `influence`: with `grad(loss, pixels, retain_graph=True)[0]`, the
+# gradient of one sample's loss with respect to all pixels, and the norm of each sample's part.
+
+
+# %% id="influence"
 def influence(losses_of, pieces=1):
+    """How much each loss depends on each of 8 samples: (losses, samples)."""
     pixels = x[:8].clone().requires_grad_()
     parts = pixels.chunk(pieces), y[:8].chunk(pieces)
     found = torch.cat([losses_of(*part) for part in zip(*parts, strict=True)])
+    ### BEGIN SOLUTION
     rows = [grad(loss, pixels, retain_graph=True)[0] for loss in found]
     return torch.stack([row.flatten(1).norm(dim=1) for row in rows])
+    ### END SOLUTION
 
 
 # %% [markdown] id="predict-picture"
@@ -195,22 +204,32 @@ pd.DataFrame(left, index=heads).T.rename_axis("micro-batches")
 # statistics* put BatchNorm into `eval()` while the rest trains, as fine-tuning of detectors does.
 # *GroupNorm* replaces BatchNorm, as in diffusion U-Nets. **Which of the three make accumulation
 # exact?**
+#
+# **Write.** The last two, from `model.named_modules()`, `nn.BatchNorm2d`,
+# `model.set_submodule(name, layer)` and `.double()`, since the model is in float64.
 
 
 # %% id="mend"
 def frozen(model):
+    """Put each BatchNorm into `eval()`, and give the model."""
+    ### BEGIN SOLUTION
     for module in model.modules():
         if isinstance(module, nn.BatchNorm2d):
             module.eval()  # weight and bias still train; again after each train()
     return model
+    ### END SOLUTION
 
 
+# %% id="with-groups"
 def with_groups(model, channels=4):
+    """Put a GroupNorm, `channels` to a group, in place of each BatchNorm."""
+    ### BEGIN SOLUTION
     for name, module in list(model.named_modules()):
         if isinstance(module, nn.BatchNorm2d):
             width = module.num_features
             model.set_submodule(name, nn.GroupNorm(width // channels, width).double())
     return model
+    ### END SOLUTION
 
 
 # %% id="judge-mends"
@@ -395,16 +414,22 @@ pd.DataFrame.from_dict(rows, orient="index", columns=heads).round(2)
 # and *that is a sum over samples*, once the numbers $\partial L / \partial z_i$, the cache, are
 # known. They are small, one vector a sample, and need no activation of an encoder. The code has the
 # three steps of the drawing. `states` and `replay` are explained after it.
+#
+# **Write.** Steps two and three. The loss is `contrast(embedded, model.log_scale).mean()`; give its
+# number. With `replay`, set a part's random state again before its second pass. It must be the same
+# training as the whole batch at once.
 
 
 # %% id="cached"
 def cached(model, optimizer, pixels=images[:128], size=8, replay=True):
+    """Do one update of the whole batch with one micro-batch's graph at a time."""
     optimizer.zero_grad()
     parts, states, rows = pixels.split(size), [], []
     with torch.no_grad():  # step one
         for part in parts:
             states.append(torch.get_rng_state())
             rows.append(model(part))
+    ### BEGIN SOLUTION
     embedded = torch.cat(rows).requires_grad_()
     loss = contrast(embedded, model.log_scale).mean()
     loss.backward()  # step two: fills embedded.grad, and the scale's own gradient
@@ -415,8 +440,10 @@ def cached(model, optimizer, pixels=images[:128], size=8, replay=True):
         model(part).backward(cache)
     optimizer.step()
     return loss.item()
+    ### END SOLUTION
 
 
+# %% id="cached-same"
 assert_same_training(big, cached, make=make_encoders)
 
 # %% [markdown] id="replay-text"

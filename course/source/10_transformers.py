@@ -140,6 +140,22 @@ plots.ledger_bars(ledgers, title=f"GPT-2 with the Trainer, {device.describe(wher
 # With Accelerate you keep your own loop. `backward` divides the loss, and `accumulate` lets
 # `optimizer.step()` through only at every fourth micro-batch and at the end of an epoch. Here is
 # the last of the four ways once more.
+#
+# **Write.** The loop, five lines, as you would write it without accumulation. Its peak must be the
+# Trainer's, or a little below.
+
+
+# %% id="one-epoch"
+def one_epoch(accelerator, model, optimizer, loader):
+    """Train on each batch once, in the context `accelerator.accumulate(model)`."""
+    ### BEGIN SOLUTION
+    for batch in loader:
+        with accelerator.accumulate(model):
+            accelerator.backward(model(**batch).loss)
+            optimizer.step()
+            optimizer.zero_grad()
+    ### END SOLUTION
+
 
 # %% id="accelerate-loop"
 # NBVAL_IGNORE_OUTPUT
@@ -151,11 +167,7 @@ with memory.watch() as own_loop:
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3, fused=True)
     loader = DataLoader(rows, batch_size=batch_size // 4)
     model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
-    for batch in loader:
-        with accelerator.accumulate(model):
-            accelerator.backward(model(**batch).loss)
-            optimizer.step()
-            optimizer.zero_grad()
+    one_epoch(accelerator, model, optimizer, loader)
 print(f"peak: the Trainer's {human_bytes(both)}, this loop's", own_loop.peak_bytes)
 
 # %% [markdown] id="switch"
@@ -165,16 +177,29 @@ print(f"peak: the Trainer's {human_bytes(both)}, this loop's", own_loop.peak_byt
 # ## What does the switch wrap?
 #
 # Here are six published models, built on the device `meta`, where a tensor has a shape and no
-# memory. The switch marks layers, and each marked layer becomes a segment. The cell counts them.
+# memory. The switch marks layers, and each marked layer becomes a segment.
+#
+# **Write.** `wrapped` counts them: the modules that are a `GradientCheckpointingLayer` and whose
+# `gradient_checkpointing` is true. GPT-2 must have 12.
+
+
+# %% id="wrapped"
+def wrapped(model):
+    """Count a model's segments after `switch_on`, by the name of their class."""
+    ### BEGIN SOLUTION
+    modules = switch_on(model).modules()
+    layers = [m for m in modules if isinstance(m, GradientCheckpointingLayer)]
+    return Counter(type(m).__name__ for m in layers if m.gradient_checkpointing)
+    ### END SOLUTION
+
 
 # %% id="switch-on"
 names = ["gpt2", "gpt2-xl", "bert-large", "llama-2-7b", "vit-l-16", "clip-two-tower"]
 wraps = {}
 for name in names:
-    modules = switch_on(Recipe(name).make_model("meta")).modules()
-    layers = [m for m in modules if isinstance(m, GradientCheckpointingLayer)]
-    kinds = Counter(type(m).__name__ for m in layers if m.gradient_checkpointing)
+    kinds = wrapped(Recipe(name).make_model("meta"))
     wraps[name] = {"segments": kinds.total(), "each one": " ".join(kinds)}
+assert wraps["gpt2"]["segments"] == 12
 pd.DataFrame(wraps).T
 
 # %% [markdown] id="read-switch"

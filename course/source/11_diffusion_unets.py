@@ -117,16 +117,22 @@ pd.DataFrame({"layers": once}).sort_index()
 # `forward`, as in chapter 05. We cut the published U-Net in three ways: the library's call;
 # residual blocks and *whole* attention layers; the nine levels of the first figure. Counted is what
 # one image adds to parameters and gradients.
+#
+# **Write.** `through`, a context: set each module's `forward`, and delete it again at the end. A
+# module whose own `forward` is deleted has its class's.
 
 
 # %% id="through"
 @contextlib.contextmanager
 def through(modules):
+    """Run modules under `checkpoint(..., use_reentrant=False)` for a while."""
+    ### BEGIN SOLUTION
     for module in modules:
         module.forward = partial(checkpoint, module.forward, use_reentrant=False)
     yield
     for module in modules:
         del module.forward
+    ### END SOLUTION
 
 
 # %% id="bench"
@@ -378,25 +384,43 @@ def make():
     return unet, optimizer, EMAModel(unet.parameters(), decay=0.98)
 
 
-# %% id="denoising-loss"
+# %% id="latents"
 some = vae.eval().requires_grad_(False).encode(images[:256]).latent_dist.mode()
 mean, deviation = some.mean((0, 2, 3), keepdim=True), some.std((0, 2, 3), keepdim=True)
 
+# %% [markdown] id="write-denoising"
+# **Write.** `denoising_loss`, then the loop of `update`. The checks after `update` compare yours
+# with itself, checkpointed and in micro-batches, and the drawings at the end must look like digits.
 
+
+# %% id="denoising-loss"
 def denoising_loss(unet, pixels, words, noise, times):
+    """Mean squared error of the noise that the U-Net predicts.
+
+    Clean latents are `vae.encode(pixels).latent_dist.mode()`, less `mean`, by
+    `deviation`, without gradients. `noising.add_noise(clean, noise, times)` is
+    what the U-Net sees, with `encoder_hidden_states=words`.
+    """
+    ### BEGIN SOLUTION
     with torch.no_grad():  # mode(), not sample(): draws nothing
         clean = (vae.encode(pixels).latent_dist.mode() - mean) / deviation
     noisy = noising.add_noise(clean, noise, times)
     seen = unet(noisy, times, encoder_hidden_states=words).sample
     return F.mse_loss(seen, noise)
+    ### END SOLUTION
 
 
 # %% id="update"
 def update(unet, optimizer, ema, pixels, digits, num=1):
+    """Do one update in `num` micro-batches, then `ema.step`; give the update's loss.
+
+    A piece is what `denoising_loss` takes beside the U-Net, in its order.
+    """
     noise = torch.randn(len(pixels), 2, 8, 8)
     times = torch.randint(noising.config.num_train_timesteps, digits.shape)
     has_word = torch.rand(len(pixels), 1, 1) > 0.1
     pieces = [v.chunk(num) for v in (pixels, has_word * prompts[digits], noise, times)]
+    ### BEGIN SOLUTION
     optimizer.zero_grad()
     total = 0.0
     for piece in zip(*pieces, strict=True):
@@ -406,6 +430,7 @@ def update(unet, optimizer, ema, pixels, digits, num=1):
     optimizer.step()
     ema.step(unet.parameters())
     return total
+    ### END SOLUTION
 
 
 # %% [markdown] id="same-text"

@@ -148,17 +148,6 @@ for kernel, precision in product(("sdpa", "eager"), ("fp32", "bf16-amp")):
     more[f"{kernel}, {precision}"] = adds[0] / adds[1]
 pd.Series(more).map("{:.1f} times the batch".format)
 
-# %% id="verdict-throughput"
-faster = {model: 3 / times for model, times in ratio.items()}
-claims.Verdicts(
-    claims.Verdict("E02", "partly", "Three times the batch fits. It costs more than "
-        "three times the arithmetic, so a busy GPU gets slower; only one that idled at "
-        "the small batch could gain.", f"{min(more.values()):.1f} to "
-        f"{max(more.values()):.1f} times the batch; {min(faster.values()):.2f} to "
-        f"{max(faster.values()):.2f} times the samples a second when busy", "computed",
-        "threefold", tried={"largest batch": more, "throughput": faster}),
-)  # fmt: skip
-
 # %% [markdown] id="busy"
 # So a GPU that is already busy at batch 4 gets slower. Is yours busy? The next cell needs a GPU. It
 # measures SD 2.1's training step at growing batches, with and without the library's call.
@@ -191,7 +180,19 @@ pd.DataFrame(speeds).T
 # (The table is empty without a GPU.) Compare batch 12 with the call against batch 4 without: is it
 # 2.7 times? Images a second that still grow with the batch mean that the GPU was
 # underused before.
-#
+
+# %% id="verdict-throughput"
+faster = {model: 3 / times for model, times in ratio.items()}
+claims.Verdicts(
+    claims.Verdict("E02", "partly", "Three times the batch fits. It costs more than "
+        "three times the arithmetic, so a busy GPU gets slower; only one that idled at "
+        "the small batch could gain.", f"{min(more.values()):.1f} to "
+        f"{max(more.values()):.1f} times the batch; {min(faster.values()):.2f} to "
+        f"{max(faster.values()):.2f} times the samples a second when busy", "computed",
+        "threefold", tried={"largest batch": more, "throughput": faster}),
+)  # fmt: skip
+
+# %% [markdown] id="end"
 # ## What you can now do
 #
 # - Say how a U-Net's memory grows with the image, for each kind of attention kernel.

@@ -255,11 +255,16 @@ print("0.1 twice is 0.19:", compared(twice, statistics_after(plainly, momentum=0
 # away.
 #
 # **Switch the statistics off** in that second context. Most people try this first.
+#
+# **Write.** `on_copies`: note each buffer, `setattr` a clone in its place, and put all back at the
+# end, after an error too. In the table, its row must say "equal" twice.
 
 
-# %% id="cures"
+# %% id="on-copies"
 @contextmanager
 def on_copies(block):
+    """Let a block's modules work on copies of their buffers for a while."""
+    ### BEGIN SOLUTION
     owned = [(module, name, buffer) for module in block.modules()
              for name, buffer in module.named_buffers(recurse=False)]  # fmt: skip
     for module, name, buffer in owned:
@@ -269,8 +274,10 @@ def on_copies(block):
     finally:
         for module, name, buffer in owned:
             setattr(module, name, buffer)
+    ### END SOLUTION
 
 
+# %% id="cures"
 @contextmanager
 def switched_off(block):
     norms = block.norm_1, block.norm_2, block.norm_3
@@ -451,7 +458,7 @@ pd.DataFrame({"of what is saved": {size: shares[size] for size in shares if size
 guess = None  # times less
 
 
-# %% id="at-depth"
+# %% id="llama"
 def llama(tokens, strategy, depth):
     choices = {"precision": "bf16", "optimizer": "adamw-fused"}
     sizes = {"max_position_embeddings": tokens, "num_hidden_layers": depth}
@@ -459,11 +466,22 @@ def llama(tokens, strategy, depth):
     return memory.predict(Recipe("llama-2-7b", 1, tokens, **choices).make_step).at_peak
 
 
+# %% [markdown] id="write-at-depth"
+# **Write.** `at_full_depth`, from `llama(tokens, strategy, depth)`, a dict of bytes by category.
+# The line must be off by less than a per cent.
+
+
+# %% id="at-full-depth"
 def at_full_depth(tokens, strategy):
+    """Bytes at the peak, by category, with 32 blocks, from two and three."""
+    ### BEGIN SOLUTION
     two, three = (llama(tokens, strategy, depth) for depth in (2, 3))
-    return {name: two[name] + (three[name] - two[name]) * 30 for name in two}
+    one_more = {name: three[name] - two[name] for name in two}
+    return {name: two[name] + 30 * one_more[name] for name in two}
+    ### END SOLUTION
 
 
+# %% id="at-depth"
 whole = rows["llama-2-7b, batch 1, seq 2048, bf16, adamw-fused, per-block"]["report"]
 line = sum(at_full_depth(2048, "per-block").values())
 f"the line is off by {line / whole['peak_bytes'] - 1:.2%}"
@@ -497,6 +515,9 @@ pd.DataFrame({"bytes": {name: str(Bytes(size)) for name, size in sizes.items()}}
 # positions, in 32 bits, more than once. No block contains the head, so no checkpoint around a block
 # helps. But the loss is a sum over positions. So split the positions into pieces, and checkpoint
 # each piece: its scores are computed, used and dropped before the next piece comes.
+#
+# **Write.** The loss of a piece, and the step's loss and backward. With 32 pieces the step must add
+# a few times less than with one.
 
 
 # %% id="pieces"
@@ -506,11 +527,18 @@ def make_head_step(num_pieces):
     answers, optimizer = torch.zeros(tokens, dtype=torch.int64), SGD(head.parameters())
 
     def piece_loss(part, answers):
-        return F.cross_entropy(head(part).float(), answers, reduction="sum") / tokens
+        """Cross-entropy of a piece in float32, summed, by all `tokens`."""
+        ### BEGIN SOLUTION
+        scores = head(part).float()
+        return F.cross_entropy(scores, answers, reduction="sum") / tokens
+        ### END SOLUTION
 
     def step():
+        """Go backward through all pieces, each under `checkpoint`; update."""
+        ### BEGIN SOLUTION
         pairs = zip(hidden.chunk(num_pieces), answers.chunk(num_pieces), strict=True)
         sum(checkpoint(piece_loss, *pair) for pair in pairs).backward()
+        ### END SOLUTION
         optimizer.step()
         optimizer.zero_grad()
         hidden.grad = None

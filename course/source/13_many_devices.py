@@ -116,20 +116,32 @@ P = sum(parameter.nbytes for parameter in make_gpt().parameters())
 guess = None
 
 
-# %% id="no-sync"
+# %% id="my-lines"
 def my_lines():
     return lines.chunk(dist.get_world_size())[dist.get_rank()].clone()
 
 
+# %% [markdown] id="write-no-sync"
+# **Write.** The update in `all_reduces`: all parts but the last within `model.no_sync()`, if `skip`
+# says so, then the last. The formula checks you.
+
+
+# %% id="no-sync"
 def all_reduces(num_parts, skip):
+    """Bytes of each all-reduce of an update in `num_parts` micro-batches.
+
+    `loss_of(model(part), part)` is a loss; `nullcontext()` does nothing.
+    """
     model = DistributedDataParallel(make_gpt())
     *others, last = my_lines().chunk(num_parts)
     for _ in range(2):  # DDP makes its buckets anew after the first update
         with ranks.traffic() as seen:
+            ### BEGIN SOLUTION
             with model.no_sync() if skip else nullcontext():
                 for part in others:
                     loss_of(model(part), part).backward()
             loss_of(model(last), last).backward()
+            ### END SOLUTION
     return seen.sizes("all_reduce")
 
 
@@ -145,6 +157,9 @@ print(f"without no_sync: {len(synced)}{beside(guess, len(synced))}")
 # %% [markdown] id="measured-text"
 # The next function, `measured`, runs on each rank and measures a way of training. A way is itself
 # a function, `prepare`: it returns the step, the model and the optimizer.
+#
+# **Write.** The step of `training_step`. Ranks, pieces and tensor parallelism must all give the
+# loss of one process.
 #
 # We begin with four ways to train on a global batch of eight. *Global batch* = micro-batch ×
 # accumulation steps × ranks. Which of the three factors moves the activations?
@@ -167,6 +182,11 @@ def training_step(model, batch, num_parts=1, context=nullcontext, make_optimizer
     optimizer = make_optimizer(model.parameters())
 
     def step():
+        """Update once, in `num_parts` micro-batches; give the last one's mean loss.
+
+        The context, called anew each time, goes around forward alone.
+        """
+        ### BEGIN SOLUTION
         optimizer.zero_grad()
         for part in batch.chunk(num_parts):
             with context():
@@ -174,6 +194,7 @@ def training_step(model, batch, num_parts=1, context=nullcontext, make_optimizer
             loss.backward()
         optimizer.step()
         return loss.item() * num_parts
+        ### END SOLUTION
 
     return step, model, optimizer
 
@@ -258,12 +279,24 @@ guess = None
 divided = partial(ZeroRedundancyOptimizer, optimizer_class=AdamW, foreach=False)
 zero_1 = partial(ddp, make_optimizer=divided)
 
+# %% [markdown] id="write-fsdp"
+# **Write.** `fsdp`, with
+# `fully_shard(module, mesh=mesh, reshard_after_forward=twice)` for each block, and then for the
+# model, which takes what no block has. The step is `training_step(model, my_lines())`.
 
+
+# %% id="fsdp"
 def fsdp(twice):
+    """Divide a new GPT over all ranks, and give its step, model and optimizer.
+
+    Twice: whether backward gathers the weights again, as stage 3 does.
+    """
+    ### BEGIN SOLUTION
     model, mesh = make_gpt(), init_device_mesh("cpu", (dist.get_world_size(),))
     for module in (*model.blocks, model):  # the last call takes what no block has
         fully_shard(module, mesh=mesh, reshard_after_forward=twice)
     return training_step(model, my_lines())
+    ### END SOLUTION
 
 
 # %% id="zero-formula"
@@ -586,6 +619,25 @@ table["sent"] = [one.traffic.ring_bytes(N) / P for one in rows.values()]
 display(table.round(2))
 plots.ledger_bars(ledgers, title="What one rank holds at its peak")
 
+# %% [markdown] id="touches"
+# | | holds of weights, gradients, states | holds of activations | price |
+# |---|---|---|---|
+# | DDP | all | those of its lines | an all-reduce of P |
+# | ZeRO 1 | an N-th of the states | as DDP | none |
+# | `ZeroRedundancyOptimizer` | as ZeRO 1 | as DDP | 1.5 times DDP's bytes |
+# | ZeRO 2 | an N-th of gradients, too | as DDP | none |
+# | FSDP2, kept | an N-th of all; weights whole from forward to backward | as DDP | none |
+# | ZeRO 3 | an N-th of all | as DDP | 1.5 times DDP's bytes |
+# | pipeline | own layers | own layers, micro-batches in flight | ranks wait |
+# | tensor | an N-th of the matrices | an N-th inside the pairs | collectives in each layer |
+# | with sequence | as tensor | an N-th, and the pairs' inputs | as tensor |
+# | checkpointing | all | boundaries | a forward |
+# | offload | all | none: they are on the host | the bus |
+# | 16-bit autocast | all, and 16-bit weights | down to half | precision |
+#
+# The last three work inside each rank, so they combine with the others: here with DDP, and
+# checkpointing with a pipeline.
+
 # %% id="verdicts"
 kept, frugal = (ledgers[f"1F1B{way}, rank 0"] for way in ("", " + checkpoint"))
 waiting = f"{kept['activations'] / P:.2f} P, checkpointed "
@@ -611,25 +663,7 @@ claims.Verdicts(
         "and 4 micro-batches", "counted", "no-sync-table"),
 )  # fmt: skip
 
-# %% [markdown] id="touches"
-# | | holds of weights, gradients, states | holds of activations | price |
-# |---|---|---|---|
-# | DDP | all | those of its lines | an all-reduce of P |
-# | ZeRO 1 | an N-th of the states | as DDP | none |
-# | `ZeroRedundancyOptimizer` | as ZeRO 1 | as DDP | 1.5 times DDP's bytes |
-# | ZeRO 2 | an N-th of gradients, too | as DDP | none |
-# | FSDP2, kept | an N-th of all; weights whole from forward to backward | as DDP | none |
-# | ZeRO 3 | an N-th of all | as DDP | 1.5 times DDP's bytes |
-# | pipeline | own layers | own layers, micro-batches in flight | ranks wait |
-# | tensor | an N-th of the matrices | an N-th inside the pairs | collectives in each layer |
-# | with sequence | as tensor | an N-th, and the pairs' inputs | as tensor |
-# | checkpointing | all | boundaries | a forward |
-# | offload | all | none: they are on the host | the bus |
-# | 16-bit autocast | all, and 16-bit weights | down to half | precision |
-#
-# The last three work inside each rank, so they combine with the others: here with DDP, and
-# checkpointing with a pipeline.
-#
+# %% [markdown] id="what-about-models-that"
 # ## What about models that fit on no laptop?
 #
 # `ranks.pretend(8)` makes this process one of eight ranks; the other seven do not exist.

@@ -56,7 +56,7 @@ lone = frugal | {"micro_batch": 1}
 STEPS = ({}, half, frugal, lone, lone | {"optimizer": "adamw-8bit"})
 rows = recorded.load("predicted").rows
 
-# %% id="first-fit"
+# %% id="report-of"
 MODELS = [model for model in SIZES if model not in ("llama-2-7b", "resnet1000")]
 
 
@@ -65,10 +65,19 @@ def report_of(model, step):
     return rows[Row(recipe).key]["report"]
 
 
+# %% [markdown] id="write-first-rung"
+# **Write.** `first_rung`, from the `peak_bytes` of `report_of(model, step)` for the five `STEPS`. A
+# larger card must never ask for a higher rung.
+
+
+# %% id="first-fit"
 def first_rung(model, budget_bytes):
+    """Number of the first step whose peak is below the budget; 5 where none is."""
+    ### BEGIN SOLUTION
     peaks = [report_of(model, step)["peak_bytes"] for step in STEPS]
     fitting = [rung for rung, peak in enumerate(peaks) if peak < budget_bytes]
     return min(fitting, default=len(STEPS))
+    ### END SOLUTION
 
 
 # %% [markdown] id="guess-fit-text"
@@ -83,6 +92,7 @@ found = {
     model: {gib: first_rung(model, gib * GIB) for gib in plots.CARDS_GIB}
     for model in MODELS
 }
+assert all(rung[16] >= rung[24] >= rung[80] for rung in found.values())
 plain = sum(rung == 0 for cards in found.values() for rung in cards.values())
 print(f"{plain} of {3 * len(MODELS)} pairs fit as they are{beside(guess, plain)}")
 pd.DataFrame(found).T.map(lambda rung: RUNGS[rung]).rename(columns="{} GiB".format)
@@ -330,12 +340,17 @@ print(f"six layers: width {plain} or {both}, {wider:.1f} times the parameters")
 #
 # On your own GPU, put `with memory.snapshot("died.pickle"):` around the loop; without a GPU,
 # `python -m tutorial_lib emulate --card t4 --snapshot died.pickle -- python train.py`.
+#
+# **Write.** The replay. An event is a dict. Its `action` is `alloc` when a block is handed out,
+# `oom` when memory ran out, and else the block's end; `addr` is where the block lies. An address
+# may be handed out again. All that is alive in the end must be the 14 GiB of the message.
 
 
 # %% id="alive"
 def alive(name):
     """Replay a snapshot until memory ran out, and give what was alive then."""
     snapshot = pickle.loads((SNAPSHOTS / f"{name}.pickle").read_bytes())
+    ### BEGIN SOLUTION
     living = {}
     for event in snapshot["device_traces"][0]:
         if event["action"] == "oom":
@@ -344,7 +359,13 @@ def alive(name):
             living[event["addr"]] = event
         else:
             living.pop(event["addr"], None)
+    ### END SOLUTION
     raise ValueError(f"{name} did not run out of memory")
+
+
+# %% id="line-of"
+alive_bytes = sum(event["size"] for event in alive("oom_1"))
+assert round(alive_bytes / GIB) == 14, f"{alive_bytes / GIB:.1f} GiB are alive"
 
 
 def line_of(event):

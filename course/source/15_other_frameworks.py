@@ -97,15 +97,24 @@ def torch_step(run_block):
     torch_loss(run_block).backward()
 
 
-# %% id="compare"
+# %% id="flat"
 def flat(blocks):
     return [array for block in blocks for pair in block.values() for array in pair]
 
 
+# %% [markdown] id="write-compare"
+# **Write.** `relative_error`, against the list `wanted`. `np.asarray` takes any framework's array.
+# Python's `max` may let a NaN pass; NumPy's does not.
+
+
+# %% id="compare"
 def relative_error(gradients):
+    """Largest difference from `wanted`, each as a share of the wanted's largest."""
+    ### BEGIN SOLUTION
     pairs = zip(map(np.asarray, gradients), wanted, strict=True)
     errors = [abs(ours - right).max() / abs(right).max() for ours, right in pairs]
-    return np.max(errors)  # unlike Python's max, it lets no NaN pass
+    return np.max(errors)
+    ### END SOLUTION
 
 
 # %% id="report"
@@ -168,17 +177,28 @@ def attend(qkv):
     return mixed.swapaxes(1, 2).reshape(*qkv.shape[:2], WIDTH)
 
 
-# %% id="jax-block"
+# %% id="jax-norm"
 # needs jax
 def jax_norm(x, shift, scale):
     x = x - x.mean(-1, keepdims=True)
     return scale * x * jax.lax.rsqrt((x * x).mean(-1, keepdims=True) + 1e-5) + shift
 
 
+# %% [markdown] id="write-jax-block"
+# **Write.** `jax_block`, three lines: norm, attention, sum, norm, MLP, sum, as in the drawing at
+# the top. `linear(w, "qkv", x)` is a layer (`qkv`, `out`, `up`, `down`), a norm is
+# `jax_norm(x, *w["norm_1"])`, and `jax.nn.gelu` the GELU. The gradients must be PyTorch's.
+
+
+# %% id="jax-block"
+# needs jax
 def jax_block(w, x):
+    """Run one block with its weights `w`."""
+    ### BEGIN SOLUTION
     x = x + linear(w, "out", attend(linear(w, "qkv", jax_norm(x, *w["norm_1"]))))
     h = jax.nn.gelu(linear(w, "up", jax_norm(x, *w["norm_2"])))
     return x + linear(w, "down", h)
+    ### END SOLUTION
 
 
 # %% id="jax-loss"
@@ -196,16 +216,27 @@ def jax_loss(model, w):
     return jnp.square(model(w, jax_x) - jax_y).mean()
 
 
+# %% [markdown] id="write-jax-kept"
+# **Write.** `jax_kept`. The leaves of the backward pass that are a `jax.Array` are what waits;
+# `unsafe_buffer_pointer()` says which buffer an array has. With the wrapper, 3 units must be left:
+# the inputs of three blocks.
+
+
 # %% id="jax-kept"
 # needs jax
 def jax_kept(model, w):
+    """Bytes that `jax.vjp(partial(jax_loss, model), w)` keeps, without weights."""
+    ### BEGIN SOLUTION
     leaves = jax.tree.leaves(jax.vjp(partial(jax_loss, model), w)[1])
     found = [leaf for leaf in leaves if isinstance(leaf, jax.Array)]
     buffers = {array.unsafe_buffer_pointer(): array.nbytes for array in found}
     ours = {array.unsafe_buffer_pointer() for array in jax.tree.leaves(w)}
     return sum(num_bytes for place, num_bytes in buffers.items() if place not in ours)
+    ### END SOLUTION
 
 
+# %% id="jax-report"
+# needs jax
 def jax_report(framework, models, w):
     kept = {name: jax_kept(model, w) for name, model in models.items()}
     gradients = jax.grad(partial(jax_loss, models["per block"]))(w)
@@ -602,6 +633,15 @@ heads = ["wrapper", "instrument", "waiting, units", "peak, units"]
 display(pd.DataFrame.from_dict(table, orient="index", columns=heads))
 plots.ledger_bars(bars, title="Bytes that wait for backward: three blocks")
 
+# %% [markdown] id="end"
+# Without a wrapper the frameworks differ by several times, because they cut the same formulas into
+# different operations. With one they agree: the boundaries are left, and in TensorFlow one tensor
+# of the loss. So a saving quoted "with checkpointing" says as much about the baseline as about
+# checkpointing.
+#
+# These numbers are eager: operation by operation. A compiler fuses the small operations. And each
+# instrument is blind to something: none here sees a kernel's workspace, and no step ran on a GPU.
+
 # %% id="verdicts"
 # needs jax, flax, haiku, tensorflow, keras
 fell = {framework: " → ".join(f"{n / UNIT:.1f}" for n in kept.values())
@@ -629,15 +669,7 @@ claims.Verdicts(
         f"to XLA, {left} left in the CPU's program", "counted", "barriers"),
 )  # fmt: skip
 
-# %% [markdown] id="end"
-# Without a wrapper the frameworks differ by several times, because they cut the same formulas into
-# different operations. With one they agree: the boundaries are left, and in TensorFlow one tensor
-# of the loss. So a saving quoted "with checkpointing" says as much about the baseline as about
-# checkpointing.
-#
-# These numbers are eager: operation by operation. A compiler fuses the small operations. And each
-# instrument is blind to something: none here sees a kernel's workspace, and no step ran on a GPU.
-#
+# %% [markdown] id="where-does-it-come"
 # ## Where does it come from?
 #
 # ```text

@@ -758,6 +758,9 @@ if torch.cuda.is_available():
     print(f"reserved by now: {Bytes(torch.cuda.memory_reserved())}")
 
 
+# %% [markdown] id="end"
+# Lab 03 needs these instruments: there you write the checkpoint and show that the peak falls.
+
 # %% id="verdicts"
 plain, frugal = profile("none"), profile("per-block")
 peaks = {
@@ -774,7 +777,3 @@ claims.Verdicts(
         "profile-table",
     ),
 )
-
-
-# %% [markdown] id="end"
-# Lab 03 needs these instruments: there you write the checkpoint and show that the peak falls.

@@ -862,6 +862,11 @@ for case, part in by_judge.items():
     print(f"case {case}: {part} differ")
 print(f"{len(by_judge)} of 10{beside(guess, len(by_judge))}")
 
+# %% [markdown] id="read-last"
+# The judge compares what is learned. It weighs no bytes, so F, G, I and J pass: those you found by
+# counting. So take two cheap tests before a long run. One is a call of the judge
+# on a small model, against a plain step; the other is one step with `forwards` around the blocks.
+
 # %% id="verdicts"
 num_cases = len([name for name in globals() if name.startswith("broken_")])
 claims.Verdicts(
@@ -878,10 +883,6 @@ claims.Verdicts(
 )
 
 # %% [markdown] id="end"
-# The judge compares what is learned. It weighs no bytes, so F, G, I and J pass: those you found by
-# counting. So take two cheap tests before a long run. One is a call of the judge
-# on a small model, against a plain step; the other is one step with `forwards` around the blocks.
-#
 # ## What you can now do
 #
 # Take a reading before you guess; tell a run that uses too much memory from one that learns
