@@ -255,10 +255,10 @@ logits = None
 # %% [markdown] id="how-labs-work"
 # ## How checks and hints work
 #
-# The chapters in `course/` explain and measure. The notebooks in `labs/` ask. A lab gives you the
-# signature of a function and a number to reach; you write three to fifteen lines and run the check
-# below them. Suppose that lab 01 asks for the bytes of a model's parameters, and this is your
-# answer:
+# The chapters in `course/` explain, measure, and leave you a few bodies to write. The notebooks in
+# `labs/` ask more. A lab gives you the signature of a function and a number to reach; you write
+# three to fifteen lines and run the check below them. Suppose that lab 01 asks for the bytes of a
+# model's parameters, and this is your answer:
 
 
 # %% id="a-wrong-answer"

@@ -102,7 +102,11 @@ except TypeError as error:
 
 # %% id="packed"
 def packed(forward, alias=torch.Tensor.detach):
-    """Run `forward()` with gradients on. Give all it saves: number to `alias`."""
+    """Run `forward()` with gradients on, and list what it saves.
+
+    Returns:
+        From number to `alias(tensor)`. `pack` gives that alias as well.
+    """
     ### BEGIN SOLUTION
     tensors = {}
 
