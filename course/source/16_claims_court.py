@@ -113,9 +113,9 @@ figure
 
 # %% id="quotes"
 quoted = {(v.claim, said["quote"]): (said["place"], v.verdict) for v, said in lines}
-rows = [(claim, quote, *rest) for (claim, quote), rest in quoted.items()]
-columns = ["", "the source says", "where", "verdict"]
-pd.DataFrame(rows, columns=columns).set_index("")
+rows = [(quote, *rest, claim) for (claim, quote), rest in quoted.items()]
+columns = ["the source says", "where", "verdict", ""]
+pd.DataFrame(rows, columns=columns).set_index("the source says")
 
 # %% [markdown] id="court-table-text"
 # ## The verdicts
