@@ -95,7 +95,8 @@ recipes = {
     "Adafactor, all bfloat16": (torch.optim.Adafactor, "bfloat16"),
 }
 per_parameter = {name: bytes_per_parameter(*recipe) for name, recipe in recipes.items()}
-assert sum(per_parameter["SGD, float32"].values()) == 8  # as said above
+sgd = sum(per_parameter["SGD, float32"].values())
+assert sgd == 8, f"SGD in float32: {sgd:g} bytes for each parameter, and not 8"
 plots.ledger_bars(per_parameter, title="Bytes per parameter that stay, counted")
 
 # %% id="verdict-states"

@@ -156,7 +156,8 @@ operations = {
     "sort": lambda x: x.sort(-1).values,
 }
 kept = table(operations, (8, 128, 256))
-assert [*kept.CPU[["x + 1", "x * x"]]] == [0, 1]
+sum_and_product = [*kept.CPU[["x + 1", "x * x"]]]
+assert sum_and_product == [0, 1], f"x + 1 and x * x keep {sum_and_product}, not 0 and 1"
 by_hand = kept.CPU["gelu written by hand"]
 print(f"by hand: {by_hand:.0f}{beside(guess, by_hand)}")
 kept.add_suffix(", inputs")  # 1 is as many bytes as the operation's input

@@ -101,7 +101,8 @@ def on_paper(segment, num_blocks, ratio):
 
 
 # %% id="formula"
-assert on_paper(4, num_blocks=16, ratio=1) == 2 * 4 * x.nbytes
+lowest = on_paper(4, num_blocks=16, ratio=1) / x.nbytes
+assert lowest == 8, f"{lowest:g} a for n = 16 and r = 1, and not 2 a sqrt(16)"
 lengths = (1, 2, 4, 5, 8, 24)
 curves = {f"r = {k}": {s: on_paper(s, 24, k) for s in lengths} for k in (1, 4, 16)}
 title = "24 blocks on paper (both axes logarithmic)"

@@ -199,7 +199,7 @@ wraps = {}
 for name in names:
     kinds = wrapped(Recipe(name).make_model("meta"))
     wraps[name] = {"segments": kinds.total(), "each one": " ".join(kinds)}
-assert wraps["gpt2"]["segments"] == 12
+assert wraps["gpt2"]["segments"] == 12, f"{wraps['gpt2']}, and not 12 blocks"
 pd.DataFrame(wraps).T
 
 # %% [markdown] id="read-switch"

@@ -92,7 +92,8 @@ found = {
     model: {gib: first_rung(model, gib * GIB) for gib in plots.CARDS_GIB}
     for model in MODELS
 }
-assert all(rung[16] >= rung[24] >= rung[80] for rung in found.values())
+for model, rung in found.items():
+    assert rung[16] >= rung[24] >= rung[80], f"{model}: a larger card asks for more"
 plain = sum(rung == 0 for cards in found.values() for rung in cards.values())
 print(f"{plain} of {3 * len(MODELS)} pairs fit as they are{beside(guess, plain)}")
 pd.DataFrame(found).T.map(lambda rung: RUNGS[rung]).rename(columns="{} GiB".format)
