@@ -365,7 +365,7 @@ def alive(name):
 
 
 # %% id="line-of"
-alive_bytes = sum(event["size"] for event in alive("oom_1"))
+alive_bytes = sum(event["size"] for event in alive("oom_2"))
 assert round(alive_bytes / GIB) == 14, f"{alive_bytes / GIB:.1f} GiB are alive"
 
 
