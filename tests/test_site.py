@@ -33,6 +33,7 @@ def course(tmp_path_factory, root_of_course):
     (root / "course/claims/verdicts.json").write_text(json.dumps([VERDICT]))
     body = nbformat.v4.new_markdown_cell(BODY, attachments={"bar.png": {"image/png": "PHN2Zy8+"}})
     output = nbformat.v4.new_output("execute_result", {"text/html": ROW}, execution_count=1)
+    folded = {"jupyter": {"source_hidden": True}}
     cells = [
         nbformat.v4.new_markdown_cell("# A chapter"),
         nbformat.v4.new_code_cell("import os", id="setup", execution_count=1),
@@ -40,7 +41,7 @@ def course(tmp_path_factory, root_of_course):
         nbformat.v4.new_code_cell("guess = None  # MiB", execution_count=1),
         nbformat.v4.new_code_cell("guesses.keep('x', {})", id="my-answers", execution_count=1),
         body,
-        nbformat.v4.new_code_cell("table", outputs=[output], execution_count=1),
+        nbformat.v4.new_code_cell("table", outputs=[output], execution_count=1, metadata=folded),
     ]
     for name in ("course/00_toy", "labs/lab01_toy", "solutions/lab01_toy"):
         nbformat.write(nbformat.v4.new_notebook(cells=cells), root / f"{name}.ipynb")
@@ -57,7 +58,7 @@ def test_a_chapter_is_a_page_with_folded_set_up_and_formulas_without_a_network(p
     page = (pages / "course/00_toy.html").read_text()
     assert "<math" in page
     assert "msqrt" in page
-    assert "hide-input" in page
+    assert page.count("tag_hide-input") == 2  # the set-up, and what JupyterLab folds
     assert 'href="../labs/lab01_toy.html"' in page
     assert "href='../course/00_toy.html'" in page
     assert "MathJax.js" not in page
