@@ -20,8 +20,8 @@ from tutorial_lib.instruments.ranks import processes
 from tutorial_lib.instruments.recorded import run
 
 COURSE = Path(__file__).resolve().parent.parent / "course"
-WAYS = ("imports", "model", "no-sync", "measured", "training-step", "ways-ddp", "zero-picture",
-        "ways-zero", "tensor-plan", "tensor-parallel")  # fmt: skip
+WAYS = ("imports", "model", "my-lines", "no-sync", "measured", "training-step", "ways-ddp",
+        "zero-picture", "ways-zero", "fsdp", "tensor-plan", "tensor-parallel")  # fmt: skip
 
 
 def run_cells(notebook, cells, names):
