@@ -1,0 +1,56 @@
+"""The piece for a budget."""
+
+import math
+
+from wrong_answers import right, wrong
+
+takes_the_largest = wrong(
+    "as many pieces of one size need fewer bytes",
+    "    pieces = -(-tokens // largest)\n    return -(-tokens // pieces)",
+    "    return min(largest, tokens)",
+)
+forgets_the_sums = wrong("the gradients' sums are not in it", "(budget - floor)", "budget")
+counts_logits_once = wrong("logits count once in it", "(size + 4)", "4")
+counts_two_of_float32 = wrong("logits count as two of float32", "(size + 4)", "8")
+counts_the_rows_once = wrong(
+    "hidden's bytes count once in it", "2 * hidden.nbytes", "hidden.nbytes"
+)
+counts_what_is_frozen = wrong("a matrix that does not learn", " if p.requires_grad", "")
+counts_a_sum_once = wrong("each sum counts once in it", "2 * p.nbytes", "p.nbytes")
+lets_nothing_pass = wrong("that names", "needs {least} bytes", "needs more bytes")
+accepts_no_room = wrong(
+    "is below what a piece of one token needs", "    if largest < 1:", "    if largest < 0:",
+    "    pieces = -(-tokens // largest)", "    pieces = -(-tokens // max(largest, 1))",
+)  # fmt: skip
+takes_the_batch_for_tokens = wrong(
+    "and makes more pieces than are needed", "hidden.numel() // width", "hidden.shape[1]"
+)
+
+
+def needs(head, hidden, piece):
+    sums = sum(p.nbytes for p in head.parameters() if p.requires_grad)
+    logits = piece * head.weight.shape[0] * (hidden.dtype.itemsize + 4)
+    return 2 * sums + 2 * hidden.nbytes + logits + piece * hidden.shape[2] * hidden.dtype.itemsize
+
+
+@right
+def piece_after_piece(head, hidden, budget):
+    tokens = math.prod(hidden.shape[:2])
+    if needs(head, hidden, 1) > budget:
+        raise ValueError(f"{budget} < {needs(head, hidden, 1)}")
+    for pieces in range(1, tokens + 1):
+        if needs(head, hidden, size := math.ceil(tokens / pieces)) <= budget:
+            return size
+    return 1
+
+
+@right
+def by_bisection(head, hidden, budget):
+    tokens = hidden.shape[0] * hidden.shape[1]
+    low, high = 0, tokens
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if needs(head, hidden, middle) <= budget else (low, middle - 1)
+    if not low:
+        raise ValueError(f"{needs(head, hidden, 1)} are needed, and there are {budget}.")
+    return math.ceil(tokens / math.ceil(tokens / low))
