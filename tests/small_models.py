@@ -136,6 +136,13 @@ TINY = {
         "vocab_size": 50,
         "max_position_embeddings": 16,
     },
+    "gemma-2-9b": {
+        **TOWER,
+        "num_key_value_heads": 1,
+        "head_dim": 16,
+        "vocab_size": 50,
+        "max_position_embeddings": 16,
+    },
     "vit-b-16": {
         "num_hidden_layers": 2,
         "hidden_size": 32,

@@ -7,18 +7,28 @@ from torch.utils.checkpoint import checkpoint
 from wrong_answers import right, solved, wrong
 
 usual_loss = solved("lab10").usual_loss
-CALL = "checkpoint(\n            usual_loss, rows, theirs, weight, use_reentrant=False\n        )"
+
 
 keeps_the_logits_of_all_pieces = wrong(
-    "what of a piece lives on", CALL, "usual_loss(rows, theirs, weight)"
+    "what of a piece lives on",
+    "checkpoint(\n            usual_loss, rows, theirs, weight, use_reentrant=False\n        )",
+    "usual_loss(rows, theirs, weight)",
 )
 keeps_the_last_alone = wrong("it is the last piece's alone", "total = total + ", "total = ")
 takes_means = wrong(
     "it is the mean of the pieces' means",
-    CALL,
-    CALL + " / len(theirs) / -(-len(hidden) // piece)",
+    "checkpoint(\n            usual_loss, rows, theirs, weight, use_reentrant=False\n        )",
+    "checkpoint(\n"
+    "            usual_loss, rows, theirs, weight, use_reentrant=False\n"
+    "        ) / len(theirs) / -(-len(hidden) // piece)",
 )
-adds_means = wrong("the means of the pieces are added up", CALL, CALL + " / len(theirs)")
+adds_means = wrong(
+    "the means of the pieces are added up",
+    "checkpoint(\n            usual_loss, rows, theirs, weight, use_reentrant=False\n        )",
+    "checkpoint(\n"
+    "            usual_loss, rows, theirs, weight, use_reentrant=False\n"
+    "        ) / len(theirs)",
+)
 divides_by_the_tokens = wrong(
     "it is the mean over the tokens", "return total", "return total / len(targets)"
 )

@@ -5,22 +5,33 @@ from torch import Tensor
 
 from wrong_answers import right, wrong
 
-CHOICE = "total = loss_sum(hidden[counts], targets[counts])"
-COUNT = "max(here if num_counted is None else num_counted, 1)"
-
 hands_on_ignored_tokens = wrong(
     "and it knows no such target",
-    CHOICE,
+    "total = loss_sum(hidden[counts], targets[counts])",
     "total = loss_sum(hidden.flatten(0, 1), targets.flatten())",
 )
-gives_the_sum = wrong("it is the sum over the tokens", f"total / {COUNT}", "total")
-divides_by_all_tokens = wrong("it is divided by all tokens", COUNT, "targets.numel()")
-divides_by_its_own = wrong("num_counted has the tokens of the window", COUNT, "max(here, 1)")
-divides_by_nothing = wrong("nan", COUNT, "(here if num_counted is None else num_counted)")
-leaves_out_the_refusal = wrong("and it went through", "num_counted < here", "num_counted < 0")
-names_one_number = wrong(
-    "a ValueError that names", "here}: count over", "targets.numel()}: count over"
+gives_the_sum = wrong(
+    "it is the sum over the tokens",
+    "total / max(here if num_counted is None else num_counted, 1)",
+    "total",
 )
+divides_by_all_tokens = wrong(
+    "it is divided by all tokens",
+    "max(here if num_counted is None else num_counted, 1)",
+    "targets.numel()",
+)
+divides_by_its_own = wrong(
+    "num_counted has the tokens of the window",
+    "max(here if num_counted is None else num_counted, 1)",
+    "max(here, 1)",
+)
+divides_by_nothing = wrong(
+    "nan",
+    "max(here if num_counted is None else num_counted, 1)",
+    "(here if num_counted is None else num_counted)",
+)
+leaves_out_the_refusal = wrong("and it went through", "num_counted < here", "num_counted < 0")
+names_one_number = wrong("and this came:", "here}: count over", "targets.numel()}: count over")
 raises_where_nothing_counts = wrong(
     "this came: ZeroDivisionError",
     "    total =",

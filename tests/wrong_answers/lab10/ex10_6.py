@@ -15,15 +15,15 @@ counts_two_of_float32 = wrong("logits count as two of float32", "(size + 4)", "8
 counts_the_rows_once = wrong(
     "hidden's bytes count once in it", "2 * hidden.nbytes", "hidden.nbytes"
 )
-counts_what_is_frozen = wrong("a matrix that does not learn", " if p.requires_grad", "")
+counts_what_is_frozen = wrong("as the gradient of a frozen matrix", " if p.requires_grad", "")
 counts_a_sum_once = wrong("each sum counts once in it", "2 * p.nbytes", "p.nbytes")
-lets_nothing_pass = wrong("that names", "needs {least} bytes", "needs more bytes")
+says_little = wrong("and this came: 'ValueError", "needs {least} bytes", "needs more bytes")
 accepts_no_room = wrong(
-    "is below what a piece of one token needs", "    if largest < 1:", "    if largest < 0:",
+    "and it went through", "    if largest < 1:", "    if largest < 0:",
     "    pieces = -(-tokens // largest)", "    pieces = -(-tokens // max(largest, 1))",
 )  # fmt: skip
-takes_the_batch_for_tokens = wrong(
-    "and makes more pieces than are needed", "hidden.numel() // width", "hidden.shape[1]"
+rounds_the_pieces_down = wrong(
+    "more than the budget", "pieces = -(-tokens // largest)", "pieces = max(1, tokens // largest)"
 )
 
 

@@ -1,11 +1,17 @@
 """The check of 10.1: loss and gradients of a piece."""
 
-import torch
+import math
+
 from torch import Tensor
 
 from tutorial_lib.checks.lab10 import given
-from tutorial_lib.checks.lab10.right import Right, cross_entropy, draw_sizes, expect_gradients
-from tutorial_lib.checks.lab10.right import expect_loss as expect_loss_of
+from tutorial_lib.checks.lab10.right import (
+    Right,
+    cross_entropy,
+    draw_sizes,
+    expect_gradients,
+    expect_loss,
+)
 from tutorial_lib.checks.vocabulary import (
     Case,
     Cases,
@@ -31,38 +37,22 @@ def _right(case: Case) -> Right:
 
 
 def _judge(case: Case, result: Result, right: Right) -> None:
-    (loss,) = read.tensors([_as_tensor(result["loss"])], 1, "the value")
+    loss, gradients = result["loss"], read.tensors(result["gradients"], 2, "the gradients")
+    if isinstance(loss, Tensor):
+        shape = tuple(loss.shape)
+        fact(not shape, f"the loss is a scalar, the sum over the tokens, and {shape} came.")
+        loss = loss.item()
+    loss = read.number(loss, "the value")
     fact(
-        loss is not None and loss.dim() == 0,
-        "the loss is a scalar, the sum over the tokens, and "
-        f"{None if loss is None else tuple(loss.shape)} came.",
-    )
-    of_hidden, of_weight, _ = right.gradients
-    gradients = read.tensors(result["gradients"], 2, "the gradients")
-    values = [loss, *gradients]
-    fact(
-        all(value is None or bool(torch.isfinite(value).all()) for value in values),
+        math.isfinite(loss) and all(g is None or bool(g.isfinite().all()) for g in gradients),
         "with large logits something is not finite: exp of a large number is infinite. log_softmax "
         "takes the largest logit of each token away first.",
     )
-    tokens, number = case["tokens"], read.number(_as_number(loss), "the value")
-    expect_loss_of(number, right.loss, _loss_faults(right, tokens))
-    expect_gradients(
-        result,
-        [of_hidden, of_weight],
-        ["hidden", "weight"],
-        _faults(right.scene, of_hidden, of_weight),
-    )
+    expect_loss(loss, right.loss, _loss_faults(right, case["tokens"]))
+    of_hidden, of_weight, _ = right.gradients
+    faults = _faults(right.scene, of_hidden, of_weight)
+    expect_gradients(result, [of_hidden, of_weight], ["hidden", "weight"], faults)
     unchanged(result)
-
-
-def _as_tensor(value: object) -> object:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return torch.tensor(value, dtype=torch.float64) if is_number else value
-
-
-def _as_number(value: Tensor | None) -> float | None:
-    return None if value is None else float(value)
 
 
 def _loss_faults(right: Right, tokens: int) -> Faults:

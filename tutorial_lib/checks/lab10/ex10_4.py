@@ -61,22 +61,20 @@ def _judge(case: Case, result: Result) -> None:
         reason = f"num_counted (={case['num_counted']}) is below the {window} tokens that count"
         refuses(said, ValueError, reason, [case["num_counted"], window])
         return
-    fact(
-        not said, f"in a window whose counted tokens are {case['counted']} this came: {said[:300]}"
-    )
     weight, hidden, sums, numbers = _losses(case)
-    number = len([*torch.cat([part.flatten(0, 1) for part in hidden])])
+    number = sum(part[..., 0].numel() for part in hidden)
     rows = read.integers(result["rows"], "the targets that loss_sum was given")
     fact(
         given.IGNORED not in rows,
         "loss_sum was given a token that is ignored, and it knows no such target: give it the rows "
         "of those that count, and their targets.",
     )
+    fact(
+        not said, f"in a window whose counted tokens are {case['counted']} this came: {said[:300]}"
+    )
     total = torch.stack(sums).sum()
     faults = list(_faults(total, sums, numbers, number))
-    expect_loss(
-        result["loss"], total.item() / max(window, 1), ((w, v.item()) for w, v in faults)
-    )
+    expect_loss(result["loss"], total.item() / max(window, 1), ((w, v.item()) for w, v in faults))
     names = ["the matrix", *(f"micro-batch {i}" for i in range(len(hidden)))]
     wanted = _gradients(total / max(window, 1), weight, hidden)
     expect_gradients(

@@ -73,7 +73,7 @@ class Right:
         observe.fill_gradients(exact)
         with torch.autocast("cpu", torch.bfloat16, enabled=case.get("autocast", False)):
             loss = _whole(exact.head, exact(), exact.targets, case.get("num_counted"))
-        (loss * case["factor"]).backward()  # type: ignore[no-untyped-call]
+        (loss * case["factor"]).backward()
         found = observe.gradients_of(exact)
         return loss.item(), [torch.ones(0) if g is None else g for g in found]
 
@@ -119,7 +119,7 @@ def _faults(case: Case, right: Right, names: Sequence[str]) -> Faults:
         untied.weight = nn.Parameter(model.head.weight.detach())
         untied.bias = model.head.bias
         loss = _whole(untied, model(), model.targets, case.get("num_counted"))
-        (loss * case["factor"]).backward()  # type: ignore[no-untyped-call]
+        (loss * case["factor"]).backward()
         yield (
             "the matrix has the embeddings' gradient alone: it is the head's as well.",
             observe.gradients_of(model),

@@ -88,7 +88,7 @@ def _by_pieces(answer: Answer, case: Case) -> Result:
     with _noted(scene, result):
         loss = _graph_of(answer(scene.hidden, scene.targets, scene.weight, case["piece"]))
         result["loss"] = loss.item()
-        (loss * case["factor"]).backward()  # type: ignore[no-untyped-call]
+        (loss * case["factor"]).backward()
         del loss
     return {**result, "gradients": result["gradients"][:2]}
 
@@ -101,7 +101,7 @@ def _step_of_head_exam(answer: Answer, case: Case) -> Result:
     def loss_of(hidden: Tensor, targets: Tensor, weight: Tensor) -> Tensor:
         head = nn.Linear(1, 1, bias=False)
         head.weight = weight
-        loss: Tensor = answer(head, hidden, targets, _EXAM["piece"], 1)
+        loss: Tensor = answer(head, hidden, targets, _EXAM["piece"], _EXAM["tokens"])
         return loss
 
     return _exam_of(loss_of, case)
@@ -151,7 +151,8 @@ def fused_loss(answer: Answer, case: Case) -> Result:
         weights = scene.weight, scene.bias
         loss = _graph_of(answer(piece_of, case["piece"], scene.hidden, scene.targets, *weights))
         result["loss"] = loss.item()
-        return loss * case["factor"]
+        scaled: Tensor = loss * case["factor"]
+        return scaled
 
     with _noted(scene, result):
         result["said"] = observe.error_said(lambda: BACKWARDS[case["kind"]](run(), scene))
@@ -257,7 +258,7 @@ def head_loss(answer: Answer, case: Case) -> Result:
             hidden = model()
             loss = _graph_of(answer(model.head, hidden, model.targets, case["piece"], *counted))
         result |= {"loss": loss.item(), "type": str(loss.dtype)}
-        (loss * case["factor"]).backward()  # type: ignore[no-untyped-call]
+        (loss * case["factor"]).backward()
         del loss, hidden
     return result
 
