@@ -183,7 +183,7 @@ class InForward(torch.autograd.Function):
 
 # %% id="slope"
 def loss_and_slope(logits, targets):
-    """Give the loss of a piece, and its gradient by the logits: softmax less one-hot."""
+    """Give a piece's loss, and its gradient by the logits: softmax less one-hot."""
     logs = logits.log_softmax(1, dtype=torch.float32)
     picked = targets[:, None]
     loss = -logs.gather(1, picked).sum()
@@ -361,7 +361,9 @@ pd.Series(errors | {"usual": error_of(once)}).to_frame("error of the gradient")
 # %% [markdown] id="digits-read"
 # So keep the sum in float32, and give it the weight's type at the end. The price is a sum of twice
 # the bytes; PyTorch's function, below, calls the choice `acc_dtype`. Under autocast the weight is
-# float32 anyway, and so is a sum shaped after it.
+# float32 anyway, and so is a sum shaped after it. (Checkpointed pieces are worse off there:
+# autocast makes one bfloat16 copy of the matrix for all of them, and their gradients add up in that
+# copy, unless `torch.autocast(..., cache_enabled=False)` has each piece make its own.)
 #
 # ## The weight that is used twice
 #
@@ -434,8 +436,8 @@ class Refusing(InForward):
     def backward(ctx, gradient):
         if torch.is_grad_enabled():
             raise RuntimeError(
-                "this loss has first gradients alone, and create_graph asks for a second "
-                "one: take the loss in checkpointed pieces."
+                "this loss has first gradients alone, and create_graph asks for a "
+                "second one: take the loss in checkpointed pieces."
             )
         return InForward.backward(ctx, gradient)
 
@@ -488,18 +490,8 @@ else:
 # LoRA does: nobody wants its gradient then, and the usual loss and its pieces lose a matmul and a
 # sum. (`InForward` would have to ask `ctx.needs_input_grad`; checkpointed pieces do it by
 # themselves.) The sums have the weights' type here; in float32 that of the head would be twice as
-# large. Gemma-2 also caps its logits, `30 * tanh(logits / 30)`: eager, that makes more tensors of
-# tokens x words, and in pieces it is one more line in the function of a piece.
-
-
-# %% id="cap"
-def capped(head, hidden, targets):
-    logits = 30 * torch.tanh(head(hidden) / 30)
-    return F.cross_entropy(logits.float(), targets, reduction="sum")
-
-
-gemma = [added(end_of("Gemma-2-9B", 8192, loss)) for loss in (usual, capped)]
-print(f"the cap adds {(gemma[1] - gemma[0]) / GIB:.1f} GiB, predicted")
+# large. Gemma-2 also caps its logits, `30 * tanh(logits / 30)`, which the table leaves out: eager,
+# that makes more tensors of tokens x words, and in pieces it is one more line for a piece.
 
 # %% id="real"
 rows = {}
@@ -513,11 +505,20 @@ print("GiB beyond head, rows and their gradients, predicted")
 pd.DataFrame.from_dict(rows, orient="index", columns=columns)
 
 
+# %% id="cap"
+def capped(head, hidden, targets):
+    logits = 30 * torch.tanh(head(hidden) / 30)
+    return F.cross_entropy(logits.float(), targets, reduction="sum")
+
+
+gemma = [added(end_of("Gemma-2-9B", 8192, loss)) for loss in (usual, capped)]
+print(f"the cap adds {(gemma[1] - gemma[0]) / GIB:.1f} GiB, predicted")
+
 # %% [markdown] id="end"
-# Where does the peak go? `InForward` holds what does not depend on the tokens: the head's gradient
-# and one more of its size. With 4096 tokens that is most of its bytes, and a head that is frozen
-# has none of it. After that the peak of activations is the recomputation of one block, or the
-# update.
+# Where does the peak go? `InForward` holds what does not depend on the tokens: the head's gradient,
+# and one more of its size. With Llama-3-8B that is about what one block takes that is recomputed,
+# so both are candidates for the next peak. With Gemma-2 and eager attention it is the block; and
+# with all weights trained, it is the end of backward or the update.
 #
 # ## What you can now do
 #

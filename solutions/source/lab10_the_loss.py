@@ -263,7 +263,11 @@ def fused_loss(
         @staticmethod
         def forward(ctx, hidden, *weights):
             of_rows = torch.empty_like(hidden)
-            sums = [torch.zeros_like(w) if w.requires_grad else None for w in weights]
+            kinds = [torch.promote_types(w.dtype, torch.float32) for w in weights]
+            sums = [
+                torch.zeros_like(w, dtype=kind) if w.requires_grad else None
+                for w, kind in zip(weights, kinds, strict=True)
+            ]
 
             def add(rows, theirs, of_these):
                 """Add one piece to the sums; nothing else of it is left at the end."""
@@ -330,7 +334,7 @@ rows = {"MiB at the peak": list(peaks.values()), "matmuls": map(matmuls, ways.va
 pd.DataFrame(rows, index=peaks).round(1)
 
 # %% [markdown] id="text-10-4"
-# A twelfth of the bytes, and no arithmetic beyond that of the usual loss.
+# A small part of the bytes, and no arithmetic beyond that of the usual loss.
 #
 # ## 10.4 The mean over what counts
 #
@@ -397,9 +401,10 @@ checks.lab10.mean_over_counted(mean_over_counted)
 #
 # Now all of it, as `loss = head_loss(model.head, hidden, targets, piece)`. The head may have a
 # bias, and its matrix may be the embeddings' as well: return its gradient, and autograd adds the
-# two up. Under autocast the matmuls are bfloat16, and softmax and sums over pieces must be
-# float32: a bfloat16 sum of hundreds of terms stops growing. The goals: exact in float64; under
-# autocast at most 1.5 times as far off as the usual loss; the memory of 10.2.
+# two up. Under autocast, or in a model that is all bfloat16, the matmuls are bfloat16, and softmax
+# and sums over pieces must be float32: a bfloat16 sum of hundreds of terms stops growing. The
+# goals: exact in float64; with bfloat16 at most 1.5 times as far off as the usual loss; the memory
+# of 10.2.
 
 
 # %% id="answer-10-5"
@@ -422,8 +427,8 @@ def head_loss(
         num_counted: As for `mean_over_counted`.
 
     Returns:
-        The mean over the tokens that count, a scalar to go backward from; float32 under
-        autocast.
+        The mean over the tokens that count, a scalar to go backward from; float32 where
+        the logits are bfloat16.
     """
 
     ### BEGIN SOLUTION
@@ -433,7 +438,8 @@ def head_loss(
         slope = logits.log_softmax(1, dtype=wide)
         loss = -slope.gather(1, theirs[:, None]).sum()
         slope.exp_()[torch.arange(len(theirs)), theirs] -= 1
-        found = [slope @ weight, slope.T @ rows if weight.requires_grad else None]
+        narrow = logits.copy_(slope)  # for the matmuls, in their type; no new tensor
+        found = [narrow @ weight, narrow.T @ rows if weight.requires_grad else None]
         if bias is not None:
             found.append(slope.sum(0) if bias.requires_grad else None)
         return loss, *found
@@ -462,8 +468,10 @@ checks.lab10.head_loss(head_loss)
 # </details>
 # <details><summary>Hint 3: types</summary>
 #
-# `log_softmax(1, dtype=torch.float32)` computes wide; float64 must stay float64. What do the sums
-# of `fused_loss` take their type from? And the total?
+# `log_softmax(1, dtype=torch.float32)` computes wide; float64 must stay float64, and
+# `torch.promote_types` says which is wider. Give the sums of `fused_loss` such a type as well;
+# autograd gives what backward returns the type of the weight. (Checkpointed pieces fail here:
+# autocast makes one bfloat16 copy of the matrix, and their gradients add up in that.)
 # </details>
 # <details><summary>Hint 4: frozen parameters</summary>
 #
@@ -498,13 +506,13 @@ print(f"of the sum: {(tied.weight.grad == 0).all(1).sum()}")
 #
 # Difficulty 3/5 · importance 4/5 · 10 minutes
 #
-# Small pieces save bytes; large ones make large, fast matmuls. Beyond head and hidden rows these
-# are there at the peak, each in its own type:
+# Small pieces save bytes; large ones make large, fast matmuls. Beyond head and hidden rows, whose
+# numbers have `size` bytes, these are there at the peak:
 #
 # | what | bytes |
 # |---|---|
 # | the rows that count, chosen, and their gradient | twice those of `hidden` |
-# | for each parameter that learns: sum, and the piece's own | twice those of the parameter |
+# | for each number that learns: a sum in float32, and the piece's own | size + 4 |
 # | for each token of a piece: logits in `hidden`'s type and in float32 | words x (size + 4) |
 # | and its gradient | width x size |
 #
@@ -531,9 +539,9 @@ def choose_piece(head: nn.Linear, hidden: Tensor, budget: int) -> int:
     ### BEGIN SOLUTION
     width, size = hidden.shape[-1], hidden.element_size()
     tokens = hidden.numel() // width
-    sums = sum(2 * p.nbytes for p in head.parameters() if p.requires_grad)
+    learns = sum(p.numel() for p in head.parameters() if p.requires_grad)
     of_token = head.out_features * (size + 4) + width * size
-    floor = 2 * hidden.nbytes + sums
+    floor = 2 * hidden.nbytes + learns * (size + 4)
     largest = (budget - floor) // of_token
     if largest < 1:
         least = floor + of_token
@@ -579,7 +587,7 @@ print(f"pieces of {size} tokens: {used / MIB:.1f} of {budget / MIB:.0f} MiB")
 
 # %% [markdown] id="real"
 # **Predict.** Llama-3-8B has a head of 128,256 words and a width of 4096, in bfloat16, and the
-# batch is one sequence of 8192 tokens. The budget is 3 GiB. Into how many pieces does your
+# batch is one sequence of 8192 tokens. The budget is 4 GiB. Into how many pieces does your
 # function cut?
 
 # %% id="guess-pieces"
@@ -589,7 +597,7 @@ guess = None  # pieces
 there = {"device": "meta", "dtype": torch.bfloat16}
 llama = nn.Linear(4096, 128_256, bias=False, **there)
 text = torch.empty(1, 8192, 4096, **there)
-pieces = -(-8192 // choose_piece(llama, text, 3 * 2**30))
+pieces = -(-8192 // choose_piece(llama, text, 4 * 2**30))
 print(f"{pieces} pieces{beside(guess, pieces)}")
 
 # %% [markdown] id="gpu-text"

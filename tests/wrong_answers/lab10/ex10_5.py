@@ -1,7 +1,5 @@
 """In place of a head and its loss."""
 
-import contextlib
-
 import torch
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
@@ -21,7 +19,6 @@ gives_the_sum = wrong(
     "counts = targets != -100\n    return loss_sum(hidden[counts], targets[counts])",
 )
 loses_a_softmax = wrong("and float32 is wanted", "dtype=wide", "dtype=logits.dtype")
-makes_everything_float32 = wrong("expected m1 and m2", "dtype=wide", "dtype=torch.float32")
 detaches_the_matrix = wrong(
     "the matrix has the embeddings' gradient alone",
     "*head.parameters())",
@@ -44,10 +41,9 @@ def the_usual_one(head, hidden, targets, piece, num_counted=None):
     return loss / counted(targets, num_counted)
 
 
-def in_checkpoints(head, hidden, targets, piece, num_counted, context):
+def in_checkpoints(linear, hidden, targets, piece, num_counted):
     def loss_of(rows, theirs):
-        with context():
-            return F.cross_entropy(widened(head(rows)), theirs, reduction="sum")
+        return F.cross_entropy(widened(linear(rows)), theirs, reduction="sum")
 
     mask = targets != -100
     pairs = zip(hidden[mask].split(piece), targets[mask].split(piece), strict=True)
@@ -58,7 +54,7 @@ def in_checkpoints(head, hidden, targets, piece, num_counted, context):
 @wrong("softmax and sums over pieces are float32")
 def adds_up_in_autocasts_copy(head, hidden, targets, piece, num_counted=None):
     # autocast makes one bfloat16 copy of the matrix, and its gradients add up there
-    return in_checkpoints(head, hidden, targets, piece, num_counted, contextlib.nullcontext)
+    return in_checkpoints(head, hidden, targets, piece, num_counted)
 
 
 @wrong("without the factor that came to backward")
@@ -80,12 +76,12 @@ def writes_the_gradient_itself(head, hidden, targets, piece, num_counted=None):
 
 @right
 def in_checkpoints_with_a_cast_each(head, hidden, targets, piece, num_counted=None):
-    def context():
-        return torch.autocast(
-            "cpu", torch.bfloat16, torch.is_autocast_enabled("cpu"), cache_enabled=False
-        )
+    wide = [widened(p) for p in head.parameters()]
 
-    return in_checkpoints(head, hidden, targets, piece, num_counted, context)
+    def linear(rows):
+        return F.linear(rows, *(w.to(rows.dtype) for w in wide))
+
+    return in_checkpoints(linear, hidden, targets, piece, num_counted)
 
 
 @right
@@ -102,11 +98,11 @@ def with_a_row_of_ones(head, hidden, targets, piece, num_counted=None):
     class Joined(torch.autograd.Function):
         @staticmethod
         def forward(ctx, rows, matrix):
-            total, of_rows, of_matrix = 0, [], torch.zeros_like(matrix)
+            total, of_rows, of_matrix = 0, [], torch.zeros_like(widened(matrix))
             for part, goal in zip(rows.split(piece), theirs.split(piece), strict=True):
                 logs = widened(part @ leaf.T).log_softmax(1)
                 total = total - logs.gather(1, goal[:, None]).sum()
-                slope = logs.exp() - F.one_hot(goal, len(matrix))
+                slope = (logs.exp() - F.one_hot(goal, len(matrix))).to(part.dtype)
                 of_rows.append((slope @ leaf).to(rows.dtype))
                 of_matrix += slope.T @ part
             ctx.save_for_backward(torch.cat(of_rows), of_matrix)

@@ -10,13 +10,19 @@ takes_the_largest = wrong(
     "    return min(largest, tokens)",
 )
 forgets_the_sums = wrong("the gradients' sums are not in it", "(budget - floor)", "budget")
-counts_logits_once = wrong("logits count once in it", "(size + 4)", "4")
-counts_two_of_float32 = wrong("logits count as two of float32", "(size + 4)", "8")
+counts_logits_once = wrong(
+    "logits count once in it", "head.out_features * (size + 4)", "head.out_features * 4"
+)
+counts_two_of_float32 = wrong(
+    "logits count as two of float32", "head.out_features * (size + 4)", "head.out_features * 8"
+)
 counts_the_rows_once = wrong(
     "hidden's bytes count once in it", "2 * hidden.nbytes", "hidden.nbytes"
 )
 counts_what_is_frozen = wrong("as the gradient of a frozen matrix", " if p.requires_grad", "")
-counts_a_sum_once = wrong("each sum counts once in it", "2 * p.nbytes", "p.nbytes")
+forgets_the_sums_in_float32 = wrong(
+    "the sums in float32 are not in it", "learns * (size + 4)", "learns * size"
+)
 says_little = wrong("and this came: 'ValueError", "needs {least} bytes", "needs more bytes")
 accepts_no_room = wrong(
     "and it went through", "    if largest < 1:", "    if largest < 0:",
@@ -28,9 +34,14 @@ rounds_the_pieces_down = wrong(
 
 
 def needs(head, hidden, piece):
-    sums = sum(p.nbytes for p in head.parameters() if p.requires_grad)
+    learns = sum(p.numel() for p in head.parameters() if p.requires_grad)
     logits = piece * head.weight.shape[0] * (hidden.dtype.itemsize + 4)
-    return 2 * sums + 2 * hidden.nbytes + logits + piece * hidden.shape[2] * hidden.dtype.itemsize
+    return (
+        learns * (hidden.itemsize + 4)
+        + 2 * hidden.nbytes
+        + logits
+        + piece * hidden.shape[2] * hidden.dtype.itemsize
+    )
 
 
 @right

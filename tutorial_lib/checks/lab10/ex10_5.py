@@ -42,14 +42,18 @@ def _cases(draw: Draw) -> Cases:
     yield {**case, "bias": True, "num_counted": 40}
     yield {**case, "bias": True, "tied": False, "frozen": True}
     low = {**case, "dtype": "float32", "autocast": True, "bias": True, "width": 16}
-    yield {**low, "words": 12, "rows": 32, "seq": 33, "ignored": 1, "piece": 2}
+    low |= {"words": 12, "rows": 32, "seq": 33, "ignored": 1, "piece": 2}
+    yield low
+    yield {**low, "autocast": False, "dtype": "bfloat16"}
     large = {**low, **draw_large(draw), "autocast": False, "bias": False}
     yield {**large, "rows": 8, "seq": 65, "ignored": 1}
 
 
 def _whole(head: nn.Linear, hidden: Tensor, targets: Tensor, num_counted: int | None) -> Tensor:
     """Give the loss of all logits at once."""
-    total = F.cross_entropy(head(hidden).flatten(0, -2), targets.flatten(), reduction="sum")
+    logits = head(hidden).flatten(0, -2)
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    total = F.cross_entropy(logits, targets.flatten(), reduction="sum")
     if num_counted is None:
         num_counted = int((targets != given.IGNORED).sum())
     return total / num_counted
@@ -63,25 +67,27 @@ class Right:
     """Loss and gradients in one graph, in float64 and as the case has them."""
 
     def __init__(self, case: Case) -> None:
-        self.loss, self.gradients = self.of({**case, "dtype": "float64", "autocast": False})
-        self.as_it_is = self.of(case)
+        self.loss, self.gradients = self.of(case, exact=True)
+        _, self.usual = self.of(case, exact=False)
 
     @staticmethod
-    def of(case: Case) -> tuple[float, list[Tensor]]:
+    def of(case: Case, *, exact: bool) -> tuple[float, list[Tensor]]:
         """Run a case with the whole loss."""
-        exact = given.Tied({**case, "dtype": "float32"}).to(getattr(torch, case["dtype"]))
-        observe.fill_gradients(exact)
-        with torch.autocast("cpu", torch.bfloat16, enabled=case.get("autocast", False)):
-            loss = _whole(exact.head, exact(), exact.targets, case.get("num_counted"))
+        model = given.Tied(case)
+        model.to(torch.float64 if exact else model.head.weight.dtype)
+        observe.fill_gradients(model)
+        autocast = case.get("autocast", False) and not exact
+        with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+            loss = _whole(model.head, model(), model.targets, case.get("num_counted"))
         (loss * case["factor"]).backward()
-        found = observe.gradients_of(exact)
+        found = observe.gradients_of(model)
         return loss.item(), [torch.ones(0) if g is None else g for g in found]
 
 
 def _judge(case: Case, result: Result, right: Right) -> None:
     names = [name for name, _ in given.Tied(case).named_parameters()]
-    if case.get("autocast"):
-        _judge_autocast(case, result, right, names)
+    if case.get("autocast") or case["dtype"] == "bfloat16":
+        _judge_low(case, result, right, names)
         return
     exact = case["dtype"] == "float64"
     counted = case["rows"] * (case["seq"] - case["ignored"])
@@ -113,7 +119,7 @@ def _faults(case: Case, right: Right, names: Sequence[str]) -> Faults:
         without = {**of, "head.bias": torch.ones_like(of["head.bias"])}
         yield "the bias got none: it is a parameter of the head too.", list(without.values())
     if case["tied"]:
-        model = given.Tied({**case, "dtype": "float32"}).to(getattr(torch, case["dtype"]))
+        model = given.Tied(case)
         observe.fill_gradients(model)
         untied = nn.Linear(1, 1)
         untied.weight = nn.Parameter(model.head.weight.detach())
@@ -135,21 +141,20 @@ def _faults(case: Case, right: Right, names: Sequence[str]) -> Faults:
         )
 
 
-def _judge_autocast(case: Case, result: Result, right: Right, names: Sequence[str]) -> None:
+def _judge_low(case: Case, result: Result, right: Right, names: Sequence[str]) -> None:
     seen = read.tensors(result["gradients"], len(names), "the gradients")
     fact(
         result["type"] == "torch.float32",
-        f"under autocast the loss is a {str(result['type'])[:30]}, and float32 is wanted: what is "
+        f"in bfloat16 the loss is a {str(result['type'])[:30]}, and float32 is wanted: what is "
         "added up over thousands of tokens has more digits than bfloat16.",
     )
     expect_loss(result["loss"], right.loss, (), 0.02)
-    _, usual = right.as_it_is
-    for name, mine, plain, exact in zip(names, seen, usual, right.gradients, strict=True):
+    for name, mine, plain, exact in zip(names, seen, right.usual, right.gradients, strict=True):
         error = expect.relative_error(None if mine is None else mine.double() - 1, exact - 1)
         allowed = _WORSE * expect.relative_error(plain.double() - 1, exact - 1)
         no_fault(
             {
-                f"under autocast the gradient of {name} is off by {error:.1%} of its norm, and the "
+                f"in bfloat16 the gradient of {name} is off by {error:.1%} of its norm, and the "
                 f"whole loss stays within {allowed:.1%}: logits may be bfloat16, and softmax and "
                 "sums over pieces are float32.": error > allowed,
             }
@@ -159,7 +164,7 @@ def _judge_autocast(case: Case, result: Result, right: Right, names: Sequence[st
 
 head_loss = Exercise(
     run=given.head_loss,
-    passed="tied or not, with bias, under autocast, in pieces",
+    passed="tied or not, with bias, in float64 and bfloat16, in pieces",
     cases=_cases,
     judge=_judge,
     oracle=Right,

@@ -30,7 +30,8 @@ class Needs:
         self.size, self.words = hidden.element_size(), head.out_features
         self.tokens = hidden.shape[:-1].numel()
         self.rows = 2 * hidden.nbytes
-        self.sums = sum(2 * p.nbytes for p in head.parameters() if p.requires_grad)
+        self.learns = sum(p.numel() for p in head.parameters() if p.requires_grad)
+        self.sums = self.learns * (self.size + 4)
         self.token = self.words * (4 + self.size) + head.in_features * self.size
         self.floor = self.rows + self.sums
 
@@ -81,10 +82,11 @@ def _judge(case: Case, result: Result) -> None:
         reason = f"a budget of {budget} bytes is below what a piece of one token needs, {least}"
         refuses(result["said"], ValueError, reason, [budget, least])
         return
+    said = str(result["said"])
     fact(
-        not result["said"],
+        not said,
         f"a budget of {budget} bytes holds a piece of one token, and a ValueError came: "
-        f"{str(result['said'])[:200]} Does something count that is not there, as the gradient of a "
+        f"{said[:200]} Does something count that is not there, as the gradient of a "
         "frozen matrix?",
     )
     right = _right(case)
@@ -132,8 +134,8 @@ def _faults(case: Case) -> Faults:
             needs.even(needs.largest(budget)),
         )
         yield (
-            "each sum counts once in it, and the piece's own gradient is there beside it.",
-            needs.even(needs.largest(room + needs.sums // 2)),
+            "the sums in float32 are not in it: they stand beside the piece's own gradients.",
+            needs.even(needs.largest(room + 4 * needs.learns)),
         )
 
 

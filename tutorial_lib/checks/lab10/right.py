@@ -70,7 +70,7 @@ def expect_loss(seen: Any, wanted: float, faults: Faults = (), tolerance: float 
         faults,
         name="the value",
         otherwise=lambda found: (
-            f"{found:.6g} is {found / wanted if wanted else 0:.4g} times the right one: compare it "
+            f"{found:.9g} is {found / wanted if wanted else 0:.9g} times the right one: compare it "
             "with F.cross_entropy."
         ),
         kind=read.number,
