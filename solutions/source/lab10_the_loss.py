@@ -516,7 +516,8 @@ print(f"of the sum: {(tied.weight.grad == 0).all(1).sum()}")
 # | for each token of a piece: logits in `hidden`'s type and in float32 | words x (size + 4) |
 # | and its gradient | width x size |
 #
-# The goal: the fewest pieces that fit, and of those the most even: 500 + 500, not 999 + 1.
+# (A CPU's `log_softmax` from bfloat16 makes one more copy in float32; a GPU's does not.) The goal:
+# the fewest pieces that fit, and of those the most even: 500 + 500, not 999 + 1.
 
 
 # %% id="answer-10-6"
