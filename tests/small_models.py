@@ -122,6 +122,13 @@ TINY = {
     "gpt2": {"n_layer": 2, "hidden_size": 32, "n_head": 2, "vocab_size": 50, "n_positions": 16},
     "bert-base": {**TOWER, **WIDE, "vocab_size": 120, "max_position_embeddings": 64},
     "llama-2-7b": {**TOWER, "vocab_size": 50, "max_position_embeddings": 16},
+    "gemma-2-9b": {
+        **TOWER,
+        "num_key_value_heads": 1,
+        "head_dim": 16,
+        "vocab_size": 50,
+        "max_position_embeddings": 16,
+    },
     "vit-b-16": {**TOWER, **WIDE, "image_size": 32, "num_labels": 10},
     "sd15-unet": {**UNET_TINY, "attention_head_dim": 2},
     "sdxl-unet": {

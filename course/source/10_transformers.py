@@ -226,7 +226,7 @@ by_shape.map(human_bytes).to_frame("kept")
 # Each token has 50257 logits, and the loss keeps them as logarithms of probabilities. With
 # checkpointing this tensor is the largest that is left, because the switch wraps blocks and not the
 # loss. It grows with the vocabulary. Newer models have 128,000 or 256,000 entries, and there it is
-# large without checkpointing too.
+# large without checkpointing too. Chapter 10d, `10d_the_loss_that_does_not_fit`, makes it small.
 #
 # Next, a trap: to fine-tune without dropout, somebody trains the small model in `eval()`.
 #
@@ -563,5 +563,6 @@ claims.Verdicts(
 #   conditions on a laptop.
 #
 # Two companions are optional: `10b_published_measurements` compares predictions with what others
-# measured on real GPUs, `10c_more_on_the_switch` has more traps. Chapter 11,
-# `11_diffusion_unets`, does the same for diffusion U-Nets, whose blocks are not alike.
+# measured on real GPUs, `10c_more_on_the_switch` has more traps. Chapter 10d,
+# `10d_the_loss_that_does_not_fit`, takes up the logits. Chapter 11, `11_diffusion_unets`, does the
+# same for diffusion U-Nets, whose blocks are not alike.

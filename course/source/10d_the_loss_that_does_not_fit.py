@@ -1,0 +1,530 @@
+# %% [markdown] id="title"
+# # The loss that does not fit
+#
+# Every block is checkpointed, the micro-batch is one sequence, and the step still runs out of
+# memory: in the loss. Models of 2024 score 128,000 to 256,000 words for each token. In this chapter
+# you see why these scores are the peak, and write a loss that never holds more than a few rows of
+# them. It joins both techniques of the course: like accumulation it takes a piece at a time, and
+# like checkpointing it drops what it made. Yet it recomputes nothing.
+#
+# **Budget:** 60 minutes, 2 GiB of memory, no GPU needed.
+
+# %% id="imports"
+from functools import partial
+
+import pandas as pd
+import torch
+from torch import nn
+from torch.autograd.function import once_differentiable
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+
+from tutorial_lib import memory, plots
+from tutorial_lib.guesses import beside
+from tutorial_lib.instruments import published
+from tutorial_lib.units import GIB, MIB, human_bytes
+
+torch.set_num_threads(1)  # sums in one order, and no waiting for a busy core
+
+# %% [markdown] id="picture"
+# ## Why is the loss so large?
+#
+# A *token* is a place in the text, a *word* an entry of the vocabulary. The *head*, the last linear
+# layer, turns the hidden row of a token into one *logit* a word.
+#
+# ![Above, the logits of all tokens are made and kept until backward. Below, the logits of one piece
+# are made, give a loss and gradients at once, and are dropped.](figures/10d-pieces.svg)
+#
+# Here are two models as published. The weights are random, and on the device `meta` they have no
+# memory.
+
+# %% id="models"
+NAMES = {"Llama-3-8B": "llama-3-8b", "Gemma-2-9B": "gemma-2-9b"}
+built = {name: published.build(key) for name, key in NAMES.items()}
+shapes = {}
+for name, model in built.items():
+    words, width = model.lm_head.weight.shape
+    shapes[name] = {
+        "words": words,
+        "width": width,
+        "blocks": len(model.model.layers),
+        "tied": model.lm_head.weight is model.model.embed_tokens.weight,
+    }
+pd.DataFrame(shapes).T
+
+# %% [markdown] id="usual-text"
+# In a library the usual loss reads like this. The logits are bfloat16, and the loss wants float32,
+# since `exp` and a sum over thousands of tokens need the digits. The second function predicts what
+# the end of a model takes, from its hidden rows to their gradient.
+
+
+# %% id="usual"
+def usual(head, hidden, targets):
+    logits = head(hidden).float()
+    return F.cross_entropy(logits, targets, reduction="sum")
+
+
+def end_of(name, tokens, loss_of=usual, frozen=False):
+    """Predict the end of a model: from the hidden rows to their gradient."""
+
+    def make_step():
+        shape, kind = shapes[name], torch.bfloat16
+        head = nn.Linear(shape["width"], shape["words"], bias=False, dtype=kind)
+        head.requires_grad_(not frozen)
+        rows = nn.Parameter(torch.randn(tokens, shape["width"], dtype=kind))
+        targets = torch.randint(shape["words"], (tokens,))
+        end = nn.ModuleList([head, nn.ParameterList([rows])])
+        return lambda: loss_of(head, rows, targets).backward(), end, None
+
+    return memory.predict(make_step, label=name)
+
+
+# %% [markdown] id="predict-usual"
+# **Predict.** Llama-3-8B, one sequence of 8192 tokens. The logits in float32 take 3.9 GiB. How many
+# GiB are there at the peak of this end, beyond head, rows and their gradients?
+
+# %% id="guess-usual"
+guess = None  # GiB
+
+
+# %% id="measure-usual"
+def added(report):
+    kinds = ("activations", "recomputed", "temporary")
+    return max(sum(point[kind] for kind in kinds) for point in report.curve())
+
+
+llama = end_of("Llama-3-8B", 8192)
+gib = added(llama) / GIB
+print(f"{gib:.1f} GiB, predicted{beside(guess, gib)}")
+plots.step_timeline(llama)
+
+# %% [markdown] id="read-usual"
+# On the way back, three tensors of tokens x words are there in float32: the logarithms of the
+# probabilities, which forward kept, their gradient, and the gradient of the logits. And the blocks,
+# as the library runs them?
+
+
+# %% id="block-of"
+def block_bytes(name, tokens, **sizes):
+    """Predict what one block keeps of a sequence, and its input."""
+    one = {"num_hidden_layers": 1, "vocab_size": 8} | sizes
+    with memory.predicting():
+        options = {"dtype": torch.bfloat16, "device": "cpu"}
+        model = published.build(NAMES[name], **options, **one).model
+        ids = torch.zeros(1, tokens, dtype=torch.long)
+        kept = memory.saved(lambda: model(ids).last_hidden_state, params_of=model)
+    return kept.num_bytes, tokens * shapes[name]["width"] * 2
+
+
+rows = {}
+for name in NAMES:
+    for tokens in (4096, 8192):
+        block, boundary = block_bytes(name, tokens)
+        num, loss = shapes[name]["blocks"], added(end_of(name, tokens))
+        found = num * block, num * boundary, block, loss
+        rows[f"{name}, {tokens}"] = [f"{b / GIB:.2f}" for b in found]
+heads = ["blocks, plain", "boundaries", "one block again", "loss"]
+print("GiB, predicted")
+pd.DataFrame.from_dict(rows, orient="index", columns=heads)
+
+# %% [markdown] id="read-ledgers"
+# Plain, the blocks are far larger than the loss. Checkpointed, they leave their boundaries, and one
+# block is recomputed at a time, when the logits are gone. So at the peak of activations stand the
+# boundaries and the loss, and the loss is most of it. (Gemma-2 caps the scores of attention too.
+# For that the library takes eager attention, so a block grows with the square of the tokens.)
+#
+# If all weights are trained, the end of backward may be higher still, with the gradients of all
+# weights. The loss is the peak of the *step* where gradients are few or already there: with LoRA,
+# with sharded weights (chapter 13), and in every micro-batch but the first under accumulation
+# (chapter 08).
+#
+# ## A piece at a time
+#
+# The loss is a sum over tokens, and each term needs one row of logits. That is accumulation's case.
+# And a piece's logits can be made again, which is checkpointing's. So checkpoint each piece:
+
+
+# %% id="checkpointed"
+def checkpointed(head, hidden, targets, size=512):
+    total = 0
+    for rows, theirs in zip(hidden.split(size), targets.split(size), strict=True):
+        total = total + checkpoint(usual, head, rows, theirs, use_reentrant=False)
+    return total
+
+
+# %% [markdown] id="once-text"
+# That makes the logits twice. But the loss is the *end* of the model: when a piece's loss is known,
+# nothing more is needed for its gradients. They can be taken at once, in forward. What comes back
+# from the loss is one number, the gradient of the sum, and multiplies them all.
+
+
+# %% id="in-forward"
+class InForward(torch.autograd.Function):
+    """The loss of all pieces; forward keeps two sums of gradients and no logits."""
+
+    @staticmethod
+    def forward(ctx, hidden, weight, targets, size):
+        total, of_weight = 0, torch.zeros_like(weight)
+        of_hidden = torch.empty_like(hidden)
+        for start in range(0, len(hidden), size):
+            part = slice(start, start + size)
+            loss, slope = loss_and_slope(hidden[part] @ weight.T, targets[part])
+            total = total + loss
+            of_hidden[part] = slope @ weight
+            of_weight += slope.T @ hidden[part]
+            del slope  # else it lives on while the next logits are made
+        ctx.save_for_backward(of_hidden, of_weight)
+        return total
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return *(gradient * s for s in ctx.saved_tensors), None, None
+
+
+# %% id="slope"
+def loss_and_slope(logits, targets):
+    """Give a piece's loss, and its gradient by the logits: softmax less one-hot."""
+    logs = logits.log_softmax(1, dtype=torch.float32)
+    picked = targets[:, None]
+    loss = -logs.gather(1, picked).sum()
+    slope = logs.exp_().scatter_add_(1, picked, -torch.ones(picked.shape))
+    return loss, slope.to(logits.dtype)
+
+
+def in_forward(head, hidden, targets, size=512):
+    return InForward.apply(hidden, head.weight, targets, size)
+
+
+# %% [markdown] id="predict-pieces"
+# First at a size that can be run and counted: 1024 tokens, 8192 words, a width of 64, float32.
+#
+# **Predict.** The usual loss makes three matmuls of tokens x words x width: for the logits and for
+# two gradients. How many does `InForward` make?
+
+# %% id="guess-matmuls"
+guess = None  # matmuls
+
+
+# %% id="small"
+torch.manual_seed(0)
+head = nn.Linear(64, 8192, bias=False)  # width, words
+hidden = nn.Parameter(torch.randn(1024, 64))
+targets = torch.randint(8192, (1024,))
+end = nn.ModuleList([head, nn.ParameterList([hidden])])
+few = partial(checkpointed, size=64), partial(in_forward, size=64)
+ways = dict(zip(("usual", "checkpointed", "in forward"), (usual, *few), strict=True))
+
+
+def run(loss_of, head=head, hidden=hidden, targets=targets):
+    for tensor in (hidden, head.weight):  # a later micro-batch: gradients are there
+        tensor.grad = torch.zeros_like(tensor)
+    with memory.watch(model=end) as report, memory.flop_counter() as counter:
+        loss_of(head, hidden, targets).backward()
+    peak = report.peak_bytes - report.baseline_bytes
+    return peak, counter.get_total_flops(), [hidden.grad, head.weight.grad]
+
+
+# %% id="compare"
+found = {name: run(way) for name, way in ways.items()}
+_, _, exact = found["usual"]
+rows = {}
+for name, (peak, flops, gradients) in found.items():
+    pairs = zip(gradients, exact, strict=True)
+    errors = [((g - e).norm() / e.norm()).item() for g, e in pairs]
+    matmuls = flops / (2 * 1024 * 8192 * 64)
+    rows[name] = [f"{peak / MIB:.1f}", f"{matmuls:.0f}", max(errors) < 1e-6]
+print(f"in forward: {matmuls:.0f} matmuls{beside(guess, matmuls)}")
+columns = ["MiB, counted", "matmuls", "same gradients"]
+pd.DataFrame.from_dict(rows, orient="index", columns=columns)
+
+# %% [markdown] id="read-compare"
+# The gradients agree to rounding, the bytes fall to a fraction, and `InForward` does the arithmetic
+# of the usual loss. What is left is a formula. Both sums of gradients are there all the time.
+# Beside them stand a piece's logits and their logarithms, which become the slope in place; or, a
+# moment later, the slope and one more gradient of the head, before it is added. Below some size of
+# a piece the gradients are all that is left, and smaller pieces only make smaller, slower matmuls.
+
+
+# %% id="formula"
+def formula(size, tokens=1024, words=8192, width=64):
+    sums, piece = (tokens + words) * width, size * words
+    return 4 * (sums + max(2 * piece, piece + words * width))
+
+
+print(f"formula: {human_bytes(formula(64))}")
+print(f"counted: {human_bytes(found['in forward'][0])}")
+sizes = [2**n for n in range(2, 11)]
+peaks = {size: run(partial(in_forward, size=size))[0] for size in sizes}
+floor = dict.fromkeys(sizes, formula(0))
+plots.growth(
+    {"in forward": peaks, "the gradients alone": floor},
+    xlabel="tokens in a piece",
+    title="Peak of the loss, 1024 tokens, counted",
+)
+
+# %% [markdown] id="ragged-text"
+# Liger's kernel makes a piece's logits about as large as the hidden rows: tokens x width / words
+# tokens in a piece, rounded up to a power of two (Hsu et al., 2024).
+#
+# ## The mean over what counts
+#
+# `InForward` gives a sum. The mean divides it by the tokens that count, in all pieces and in all
+# micro-batches of a window. Padding and the question of a fine-tuning example have the target -100,
+# and do not count.
+#
+# **Predict.** Four pieces of 256 tokens. In the last one, 8 tokens count. The mean of the pieces'
+# means gives each of these 8 how many times the weight of the others?
+
+# %% id="guess-ragged"
+guess = None  # times
+
+# %% id="ragged"
+ragged = targets.clone()
+ragged[768 + 8 :] = -100
+pairs = zip(hidden.split(256), ragged.split(256), strict=True)
+means = [F.cross_entropy(head(rows), theirs) for rows, theirs in pairs]
+weights = torch.autograd.grad(sum(means) / 4, hidden)[0].norm(dim=1)
+times = (weights[768:776].mean() / weights[:768].mean()).item()
+print(f"{times:.0f} times{beside(guess, times)}")
+
+# %% [markdown] id="ragged-read"
+# So: sum in each piece, one division at the end. A token that does not count needs no logits
+# either, so the cheapest way is to choose the others first, `hidden[targets != -100]`. A piece
+# without any is then no piece at all, instead of a mean over nothing, which is `nan`.
+
+
+# %% id="mean"
+def mean_loss(head, hidden, targets, size=64):
+    counts = targets != -100
+    number = counts.sum().clamp(min=1)
+    return in_forward(head, hidden[counts], targets[counts], size) / number
+
+
+usual_mean = F.cross_entropy(head(hidden), ragged)
+print(torch.allclose(mean_loss(head, hidden, ragged), usual_mean))
+
+# %% [markdown] id="autocast-text"
+# ## Which digits are needed?
+#
+# With bfloat16 logits the piece's softmax is float32, as in the usual loss. But what type has
+# `of_weight`, a sum over many pieces?
+#
+# **Predict.** A sum in bfloat16, which has 8 significant bits, begins with 0 and gets 1 added 1000
+# times. What is it at the end?
+
+# %% id="guess-sum"
+guess = None  # the sum
+
+# %% id="stagnates"
+total = torch.zeros((), dtype=torch.bfloat16)
+for _ in range(1000):
+    total += 1
+print(f"{total.item():.0f}{beside(guess, total.item())}")
+
+# %% [markdown] id="digits-text"
+# From 256 on, one more is less than half a step. So many pieces, added up in bfloat16, lose what
+# the last ones bring. Here is the head's gradient in three ways, against float64: pieces of 4
+# tokens added up in bfloat16, in float32, and the usual loss, whose one matmul adds up wide.
+
+# %% id="digits"
+low = nn.Linear(64, 8192, bias=False, dtype=torch.bfloat16)
+low.load_state_dict(head.state_dict())
+low_hidden = nn.Parameter(hidden.detach().bfloat16())
+double = nn.Linear(64, 8192, bias=False).double()
+double.load_state_dict(low.state_dict())
+wide = nn.Parameter(low_hidden.detach().double())
+right = torch.autograd.grad(
+    F.cross_entropy(double(wide), targets, reduction="sum"), double.weight
+)[0]
+
+
+def error_of(gradient):
+    return f"{((gradient.double() - right).norm() / right.norm()).item():.2%}"
+
+
+# %% id="digits-table"
+@torch.no_grad()
+def summed_in(kind, size=4):
+    total = torch.zeros(8192, 64, dtype=kind)
+    pairs = zip(low_hidden.split(size), targets.split(size), strict=True)
+    for rows, theirs in pairs:
+        _, slope = loss_and_slope(low(rows), theirs)
+        total += slope.T @ rows
+    return total
+
+
+errors = {f"pieces, sum in {kind}": error_of(summed_in(kind))
+          for kind in (torch.bfloat16, torch.float32)}  # fmt: skip
+once = torch.autograd.grad(usual(low, low_hidden, targets), low.weight)[0]
+pd.Series(errors | {"usual": error_of(once)}).to_frame("error of the gradient")
+
+# %% [markdown] id="digits-read"
+# So keep the sum in float32, and give it the weight's type at the end. The price is a sum of twice
+# the bytes; PyTorch's function, below, calls the choice `acc_dtype`. Under autocast the weight is
+# float32 anyway, and so is a sum shaped after it. (Checkpointed pieces are worse off there:
+# autocast makes one bfloat16 copy of the matrix for all of them, and their gradients add up in that
+# copy, unless `torch.autocast(..., cache_enabled=False)` has each piece make its own.)
+#
+# ## The weight that is used twice
+#
+# In Gemma-2 the head's matrix *is* the matrix of the embeddings. `InForward` knows nothing of it.
+# It returns a gradient, and autograd adds it to what comes back from the embeddings, as for any
+# tensor that is used twice. (A loss that writes into `weight.grad` itself would miss the factor
+# that comes to backward.)
+
+# %% id="tied"
+tokens = torch.randint(8192, (1024,))
+
+
+def tied_gradient(loss_of, factor=3.0):
+    embedding = nn.Embedding.from_pretrained(head.weight.detach().clone(), freeze=False)
+    tied = nn.Linear(64, 8192, bias=False)
+    tied.weight = embedding.weight
+    (factor * loss_of(tied, embedding(tokens), targets)).backward()
+    return embedding.weight.grad
+
+
+difference = tied_gradient(ways["in forward"]) - tied_gradient(usual)
+print(f"{(difference.norm() / tied_gradient(usual).norm()).item() < 1e-6}")
+
+# %% [markdown] id="second-text"
+# ## What it cannot do
+#
+# `InForward` knows first gradients only. A gradient penalty, or any loss that asks for the gradient
+# of a gradient, needs more. PyTorch's decorator `once_differentiable` is made to refuse that.
+#
+# **Predict.** Adding the square of a gradient to the loss changes the gradient of the weights. By
+# how many per cent does it change it with a decorated `InForward`?
+
+# %% id="guess-second"
+guess = None  # per cent
+
+
+# %% id="second"
+class Once(InForward):
+    backward = staticmethod(once_differentiable(InForward.backward))
+
+
+def penalised(loss_of, strength):
+    loss = loss_of(head, hidden, targets)
+    (slope,) = torch.autograd.grad(loss, hidden, create_graph=True)
+    loss = loss + strength * slope.square().sum()
+    return torch.autograd.grad(loss, head.weight)[0]
+
+
+def once(head, hidden, targets):
+    return Once.apply(hidden, head.weight, targets, 64)
+
+
+changes = {}
+for name, way in {"usual": usual, "once_differentiable": once}.items():
+    without, with_it = penalised(way, 0), penalised(way, 1)
+    changes[name] = 100 * ((with_it - without).norm() / without.norm()).item()
+change = changes["once_differentiable"]
+print(f"decorated: {change:.0f} %{beside(guess, change)}")
+print(f"usual: {changes['usual']:.0f} %")
+
+# %% [markdown] id="second-read"
+# Nothing was refused: the penalty is lost in silence. The decorator raises only where the gradient
+# that *arrives* has a graph, and that of `loss` itself is the number 1. So ask another question. In
+# `backward`, gradients are on if and only if somebody said `create_graph=True`.
+
+
+# %% id="refusing"
+class Refusing(InForward):
+    @staticmethod
+    def backward(ctx, gradient):
+        if torch.is_grad_enabled():
+            raise RuntimeError(
+                "this loss has first gradients alone, and create_graph asks for a "
+                "second one: take the loss in checkpointed pieces."
+            )
+        return InForward.backward(ctx, gradient)
+
+
+def refusing(head, hidden, targets):
+    return Refusing.apply(hidden, head.weight, targets, 64)
+
+
+try:
+    penalised(refusing, 1)
+except RuntimeError as error:
+    print(error)
+
+# %% [markdown] id="torch-text"
+# ## Whose function to call?
+#
+# You need not write it for your own training:
+#
+# | who | what it does | logits are made |
+# |---|---|---|
+# | PyTorch, `F.linear_cross_entropy(..., options=...)` | pieces, gradients in forward | once |
+# | Liger Kernel (Hsu et al., 2024) | the same, the loss of a piece in one kernel | once |
+# | Cut Cross-Entropy (Wijmans et al., 2024) | one kernel, no logits in memory at all | twice |
+# | `checkpoint` around pieces | as above; any loss, second gradients too | twice |
+#
+# PyTorch's is new: where the installed version has none, this cell says so. Its default,
+# `options=None`, is the usual loss.
+
+# %% id="torch"
+# NBVAL_IGNORE_OUTPUT
+if hasattr(nn, "LinearCrossEntropyOptions"):
+    options = nn.LinearCrossEntropyOptions(batch_chunk_size=64)
+
+    def torch_own(head, hidden, targets):
+        return F.linear_cross_entropy(
+            hidden, head.weight, targets, reduction="sum", options=options
+        )
+
+    peak, _, gradients = run(torch_own)
+    pairs = zip(gradients, exact, strict=True)
+    same = all(torch.allclose(g, e, atol=1e-5) for g, e in pairs)
+    print(f"{human_bytes(peak)}, same gradients: {same}")
+else:
+    print(f"PyTorch {torch.__version__} has no F.linear_cross_entropy with options")
+
+# %% [markdown] id="real-text"
+# ## At real size
+#
+# The two models again, with pieces of 512 tokens, predicted. The third column freezes the head, as
+# LoRA does: nobody wants its gradient then, and the usual loss and its pieces lose a matmul and a
+# sum. (`InForward` would have to ask `ctx.needs_input_grad`; checkpointed pieces do it by
+# themselves.) The sums have the weights' type here; in float32 that of the head would be twice as
+# large. Gemma-2 also caps its logits, `30 * tanh(logits / 30)`, which the table leaves out: eager,
+# that makes more tensors of tokens x words, and in pieces it is one more line for a piece.
+
+# %% id="real"
+rows = {}
+for name in NAMES:
+    for tokens in (4096, 8192):
+        ends = [end_of(name, tokens, way) for way in (usual, in_forward)]
+        ends.append(end_of(name, tokens, checkpointed, frozen=True))
+        rows[f"{name}, {tokens}"] = [f"{added(end) / GIB:.2f}" for end in ends]
+columns = ["usual", "in forward", "checkpointed, head frozen"]
+print("GiB beyond head, rows and their gradients, predicted")
+pd.DataFrame.from_dict(rows, orient="index", columns=columns)
+
+
+# %% id="cap"
+def capped(head, hidden, targets):
+    logits = 30 * torch.tanh(head(hidden) / 30)
+    return F.cross_entropy(logits.float(), targets, reduction="sum")
+
+
+gemma = [added(end_of("Gemma-2-9B", 8192, loss)) for loss in (usual, capped)]
+print(f"the cap adds {(gemma[1] - gemma[0]) / GIB:.1f} GiB, predicted")
+
+# %% [markdown] id="end"
+# Where does the peak go? `InForward` holds what does not depend on the tokens: the head's gradient,
+# and one more of its size. With Llama-3-8B that is about what one block takes that is recomputed,
+# so both are candidates for the next peak. With Gemma-2 and eager attention it is the block; and
+# with all weights trained, it is the end of backward or the update.
+#
+# ## What you can now do
+#
+# - Compute the bytes of a loss from tokens and words, and say when it is the peak of a step.
+# - Take a loss and its gradients a piece at a time, exactly, with no more arithmetic.
+# - Say what such a loss cannot do, and have it say so.
+#
+# Lab 10, `lab10_the_loss`, asks you to build it for a real head: ragged, tied, with a bias, under
+# autocast, within a budget.

@@ -1,0 +1,630 @@
+# %% [markdown] id="title"
+# # Lab 10: the loss that does not fit
+#
+# A model of 2024 scores 128,000 to 256,000 words for every token. With every block checkpointed,
+# these scores, the *logits*, are the largest thing in memory. Here you write a loss that makes the
+# logits of a few tokens, takes their loss and their gradients, and forgets them. It is
+# checkpointing and accumulation in one function, and the gradients are exact.
+#
+# **Budget:** 80 minutes, 1 GiB of memory, no GPU needed.
+#
+# | exercise | you write | points |
+# |---|---|---|
+# | 10.1 | loss and gradients of a piece, by hand | 2 |
+# | 10.2 | the loss in checkpointed pieces | 2 |
+# | 10.3 | the loss whose forward makes the gradients | 4 |
+# | 10.4 | the mean over the tokens that count | 3 |
+# | 10.5 | what takes the place of a head and its loss | 4 |
+# | 10.6 | the piece for a budget | 3 |
+#
+# Each answer goes into a cell that begins with `# exercise`, and the check stands right below it.
+# Helper functions and imports may stand in cells of your own above it. Where a cell says
+# `guess = None`, write a number first. Chapter 10d leads up to this lab.
+#
+# Some words: a *token* is a place in a text, a *word* an entry of the vocabulary. The *head* is
+# the last linear layer, from `width` numbers a token to one logit a word. A *piece* is some tokens,
+# one after the other.
+
+# %% id="imports"
+from functools import partial
+
+import pandas as pd
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+
+from tutorial_lib import checks, device, memory, plots
+from tutorial_lib.guesses import beside
+from tutorial_lib.units import MIB
+
+IGNORED = -100  # the target of a token that does not count, as in F.cross_entropy
+
+# %% [markdown] id="subject"
+# ## Where it starts
+#
+# 1024 tokens, a width of 32, and 8192 words: the shape of a large model's end, at a hundredth of
+# its size. Here is the usual loss, in bytes above what was there before it.
+#
+# **Predict.** Logits of 1024 tokens and 8192 words in float32 take 32 MiB. What does the step from
+# the hidden rows to their gradients take at its peak, in MiB?
+
+# %% id="guess-usual"
+guess = None  # MiB
+
+# %% id="usual"
+torch.set_num_threads(1)  # sums in one order, and no waiting for a busy core
+torch.manual_seed(0)
+hidden = nn.Parameter(torch.randn(1024, 32))  # (tokens, width)
+weight = nn.Parameter(torch.randn(8192, 32) / 4)  # (words, width)
+targets = torch.randint(8192, (1024,))  # (tokens,)
+
+
+def usual_loss(hidden, targets, weight):
+    return F.cross_entropy(hidden @ weight.T, targets, reduction="sum")
+
+
+def step(loss_of):
+    loss = loss_of(hidden, targets, weight)
+    loss.backward()
+    return loss.item()
+
+
+# %% id="measure-usual"
+def report_of(loss_of):
+    hidden.grad, weight.grad = torch.zeros_like(hidden), torch.zeros_like(weight)
+    model = nn.ParameterList([hidden, weight])
+    with memory.watch("The usual loss", model=model) as report:
+        step(loss_of)
+    return report
+
+
+def peak_mib(loss_of):
+    report = report_of(loss_of)
+    return (report.peak_bytes - report.baseline_bytes) / MIB
+
+
+peaks = {"the usual loss": peak_mib(usual_loss)}
+print(f"{peaks['the usual loss']:.0f} MiB{beside(guess, peaks['the usual loss'])}")
+plots.step_timeline(report_of(usual_loss))
+
+# %% [markdown] id="text-10-1"
+# Three tensors of tokens x words: the logarithms of the probabilities, which forward keeps, their
+# gradient, and that of the logits.
+#
+# ## 10.1 A piece, by hand
+#
+# Difficulty 2/5 · importance 4/5 · 10 minutes
+#
+# With $z$ the logits of a token, $p$ their softmax and $y$ its target, the loss is
+# $-\log p_y$, and its gradient by the logits is $p - e_y$: the probabilities, less 1 at the target.
+# Two matmuls carry it on, to the rows and to the matrix. The goal: both gradients within 1e-12 of
+# autograd's, also where logits are large. Your function is called with gradients off.
+
+
+# %% id="answer-10-1"
+# exercise 10.1
+def piece_gradients(
+    hidden: Tensor, targets: Tensor, weight: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Compute the loss of some tokens, and its gradients.
+
+    Args:
+        hidden: What the head is given, `(tokens, width)`; left alone.
+        targets: The right words, `(tokens,)`.
+        weight: The head's matrix, `(words, width)`; left alone.
+
+    Returns:
+        The cross-entropies, added up over the tokens, a scalar; its gradient by
+        `hidden`; its gradient by `weight`.
+    """
+    ### BEGIN SOLUTION
+    log_chances = (hidden @ weight.T).log_softmax(1)  # (tokens, words)
+    loss = -log_chances.gather(1, targets[:, None]).sum()
+    slope = log_chances.exp_()  # of the logits; in place, since it is the largest
+    slope[torch.arange(len(targets)), targets] -= 1
+    return loss, slope @ weight, slope.T @ hidden
+    ### END SOLUTION
+
+
+# %% id="check-10-1"
+# check 10.1 (2 points)
+checks.lab10.piece_gradients(piece_gradients)
+
+# %% [markdown] id="hints-10-1"
+# <details><summary>Hint 1: the logarithm</summary>
+#
+# `logits.log_softmax(1)` is safe where `softmax(1).log()` is not. `exp` of it is $p$.
+# </details>
+# <details><summary>Hint 2: the targets</summary>
+#
+# `x.gather(1, targets[:, None])` picks each token's entry. `x[rows, targets] -= 1`, with `rows` a
+# range of the tokens, changes it.
+# </details>
+# <details><summary>Hint 3: the shapes</summary>
+#
+# The slope is `(tokens, words)`. Which matmul with `weight` gives `(tokens, width)`, and which one
+# with `hidden` gives `(words, width)`?
+# </details>
+#
+# ## 10.2 Checkpointed pieces
+#
+# Difficulty 2/5 · importance 4/5 · 8 minutes
+#
+# You know a tool that drops what a function saved and recomputes it in backward: `checkpoint`,
+# imported above. Give it the loss of one piece. The goal: the whole loss and exact gradients, and
+# the logits of one piece in memory at a time. A grader runs it where the logits of all tokens
+# find no room.
+
+
+# %% id="answer-10-2"
+# exercise 10.2
+def checkpointed_loss(
+    hidden: Tensor, targets: Tensor, weight: Tensor, piece: int
+) -> Tensor:
+    """Add up the losses of all tokens, a checkpointed piece at a time.
+
+    Args:
+        hidden: `(tokens, width)`.
+        targets: `(tokens,)`.
+        weight: `(words, width)`.
+        piece: Tokens in a piece; the last one may have fewer.
+
+    Returns:
+        The sum of the cross-entropies, a scalar to go backward from.
+    """
+    ### BEGIN SOLUTION
+    total = hidden.new_zeros(())
+    for rows, theirs in zip(hidden.split(piece), targets.split(piece), strict=True):
+        total = total + checkpoint(
+            usual_loss, rows, theirs, weight, use_reentrant=False
+        )
+    return total
+    ### END SOLUTION
+
+
+# %% id="check-10-2"
+# check 10.2 (2 points)
+checks.lab10.checkpointed_loss(checkpointed_loss)
+
+# %% [markdown] id="hints-10-2"
+# <details><summary>Hint 1: pieces</summary>
+#
+# `hidden.split(piece)` and `targets.split(piece)` give views, of which the last may be shorter.
+# </details>
+# <details><summary>Hint 2: what stands inside</summary>
+#
+# The logits must be made inside the checkpointed function: `usual_loss` does it.
+# </details>
+# <details><summary>Hint 3: the call</summary>
+#
+# `checkpoint(function, *arguments, use_reentrant=False)`, a piece at a time; add up what it gives.
+# </details>
+#
+# What does it cost? A matmul of tokens x words x width, one for the logits and one for each
+# gradient, is three in all.
+#
+# **Predict.** How many such matmuls does a step with `checkpointed_loss` make?
+
+# %% id="guess-matmuls"
+guess = None  # matmuls
+
+
+# %% id="count-matmuls"
+def matmuls(loss_of):
+    with memory.flop_counter() as counter:
+        step(loss_of)
+    return counter.get_total_flops() / (2 * 1024 * 8192 * 32)
+
+
+in_pieces = partial(checkpointed_loss, piece=64)
+count = matmuls(in_pieces)
+print(f"the usual loss: {matmuls(usual_loss):.0f}")
+print(f"in checkpointed pieces: {count:.0f}{beside(guess, count)}")
+peaks["checkpointed pieces"] = peak_mib(in_pieces)
+
+# %% [markdown] id="text-10-3"
+# ## 10.3 Once, in forward
+#
+# Difficulty 4/5 · importance 5/5 · 20 minutes
+#
+# Logits are made twice because backward comes late. But the loss is the end of the model: a
+# piece's gradients can be taken with its loss. Write an `autograd.Function` whose forward adds
+# them up and whose backward multiplies the sums by the gradient that arrives. `piece_of` is
+# `piece_gradients`, or any function like it. The goals: each piece made once, nothing of it kept;
+# and a gradient of the gradient, which the sums cannot give, refused.
+
+
+# %% id="answer-10-3"
+# exercise 10.3
+def fused_loss(
+    piece_of, piece: int, hidden: Tensor, targets: Tensor, *weights: Tensor
+) -> Tensor:
+    """Add up the losses of all tokens; forward makes the gradients too.
+
+    Args:
+        piece_of: Called with rows, their targets and all weights. Gives the sum of
+            their losses, its gradient by the rows, and one by each weight, or None.
+        piece: Tokens in a piece; the last one may have fewer.
+        hidden: `(tokens, width)`.
+        targets: `(tokens,)`.
+        *weights: The head's parameters.
+
+    Returns:
+        The sum of the losses, a scalar to go backward from.
+
+    Raises:
+        RuntimeError: In backward, when it is asked for with `create_graph`, which the
+            text names.
+    """
+
+    ### BEGIN SOLUTION
+    class Fused(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, hidden, *weights):
+            of_rows = torch.empty_like(hidden)
+            kinds = [torch.promote_types(w.dtype, torch.float32) for w in weights]
+            sums = [
+                torch.zeros_like(w, dtype=kind) if w.requires_grad else None
+                for w, kind in zip(weights, kinds, strict=True)
+            ]
+
+            def add(rows, theirs, of_these):
+                """Add one piece to the sums; nothing else of it is left at the end."""
+                loss, found, *gradients = piece_of(rows, theirs, *weights)
+                of_these.copy_(found)
+                for total, gradient in zip(sums, gradients, strict=True):
+                    if total is not None:
+                        total += gradient
+                return loss
+
+            parts = zip(
+                *(x.split(piece) for x in (hidden, targets, of_rows)), strict=True
+            )
+            loss = sum(add(*part) for part in parts)
+            ctx.save_for_backward(of_rows, *sums)
+            return loss
+
+        @staticmethod
+        def backward(ctx, slope):
+            if torch.is_grad_enabled():
+                raise RuntimeError(
+                    "this loss has first gradients alone, and create_graph asks for a "
+                    "second one: take checkpointed_loss."
+                )
+            return (*(None if s is None else slope * s for s in ctx.saved_tensors),)
+
+    return Fused.apply(hidden, *weights)
+    ### END SOLUTION
+
+
+# %% id="check-10-3"
+# check 10.3 (4 points)
+checks.lab10.fused_loss(fused_loss)
+
+# %% [markdown] id="hints-10-3"
+# <details><summary>Hint 1: what apply is given</summary>
+#
+# Autograd sees the tensors among `apply`'s arguments: `hidden` and each weight. The rest may come
+# from the function around the class. `backward` returns as many values as `apply` was given.
+# </details>
+# <details><summary>Hint 2: sums</summary>
+#
+# One tensor of zeros for each weight that learns, and `+=`. The rows' gradients go side by side.
+# A variable that still holds the last piece's gradients when the next ones are made keeps them
+# alive: add in a function of its own. `ctx.save_for_backward` takes tensors and None.
+# </details>
+# <details><summary>Hint 3: the gradient that arrives</summary>
+#
+# For `(3 * loss).backward()` it is 3. Multiplied in place, the sums would be wrong at a second
+# backward.
+# </details>
+# <details><summary>Hint 4: the second gradient</summary>
+#
+# In backward gradients are off, unless the caller said `create_graph=True`:
+# `torch.is_grad_enabled()` tells. `once_differentiable` notices only where the gradient that
+# arrives has a graph itself.
+# </details>
+
+# %% id="after-10-3"
+fused = partial(fused_loss, piece_gradients, 64)
+peaks["made in forward"] = peak_mib(fused)
+ways = {"usual": usual_loss, "checkpointed": in_pieces, "forward": fused}
+rows = {"MiB at the peak": list(peaks.values()), "matmuls": map(matmuls, ways.values())}
+pd.DataFrame(rows, index=peaks).round(1)
+
+# %% [markdown] id="text-10-4"
+# A small part of the bytes, and no arithmetic beyond that of the usual loss.
+#
+# ## 10.4 The mean over what counts
+#
+# Difficulty 3/5 · importance 5/5 · 12 minutes
+#
+# Batches are ragged: a token of padding has the target `IGNORED`, and in fine-tuning so has the
+# question. The mean is over the tokens that count, in the whole window of micro-batches if there
+# is one. `loss_sum` is any sum of losses, and knows nothing of ignored tokens: do not give it one.
+# That saves their matmuls as well. The goal: the window's mean, exactly, also where a micro-batch
+# has nothing that counts; its loss is 0.
+
+
+# %% id="answer-10-4"
+# exercise 10.4
+def mean_over_counted(
+    loss_sum, hidden: Tensor, targets: Tensor, num_counted: int | None = None
+) -> Tensor:
+    """Divide a sum of losses by the number of tokens that count.
+
+    Args:
+        loss_sum: Called with rows `(tokens, width)` and targets `(tokens,)`, perhaps of
+            no token; gives the sum of their losses.
+        hidden: `(batch, seq, width)`.
+        targets: `(batch, seq)`; `IGNORED` where a token does not count.
+        num_counted: Tokens that count in the window; None for this micro-batch alone.
+
+    Returns:
+        A scalar to go backward from, 0 where no token counts.
+
+    Raises:
+        ValueError: When `num_counted` is below the tokens that count here; names both.
+    """
+    ### BEGIN SOLUTION
+    counts = targets != IGNORED
+    here = int(counts.sum())
+    if num_counted is not None and num_counted < here:
+        raise ValueError(
+            f"num_counted (={num_counted}) is the window's, and this micro-batch alone "
+            f"has {here}: count over all of its micro-batches."
+        )
+    total = loss_sum(hidden[counts], targets[counts])
+    return total / max(here if num_counted is None else num_counted, 1)
+    ### END SOLUTION
+
+
+# %% id="check-10-4"
+# check 10.4 (3 points)
+checks.lab10.mean_over_counted(mean_over_counted)
+
+# %% [markdown] id="hints-10-4"
+# <details><summary>Hint 1: choosing</summary>
+#
+# `hidden[mask]` with a mask `(batch, seq)` gives `(tokens, width)`, and autograd knows the way
+# back.
+# </details>
+# <details><summary>Hint 2: nothing counts</summary>
+#
+# A sum over no token is 0, and it has a graph. Divide it by 1, not by 0.
+# </details>
+#
+# ## 10.5 In place of the head
+#
+# Difficulty 4/5 · importance 5/5 · 20 minutes
+#
+# Now all of it, as `loss = head_loss(model.head, hidden, targets, piece)`. The head may have a
+# bias, and its matrix may be the embeddings' as well: return its gradient, and autograd adds the
+# two up. Under autocast, or in a model that is all bfloat16, the matmuls are bfloat16, and softmax
+# and sums over pieces must be float32: a bfloat16 sum of hundreds of terms stops growing. The
+# goals: exact in float64; with bfloat16 at most 1.5 times as far off as the usual loss; the memory
+# of 10.2.
+
+
+# %% id="answer-10-5"
+# exercise 10.5
+def head_loss(
+    head: nn.Linear,
+    hidden: Tensor,
+    targets: Tensor,
+    piece: int,
+    num_counted: int | None = None,
+) -> Tensor:
+    """Compute the cross-entropy of `head(hidden)`, whose logits never exist as a whole.
+
+    Args:
+        head: With a bias or without; its matrix may belong to another module too, and
+            parameters may be frozen.
+        hidden: `(batch, seq, width)`.
+        targets: `(batch, seq)`; `IGNORED` where a token does not count.
+        piece: Tokens in a piece.
+        num_counted: As for `mean_over_counted`.
+
+    Returns:
+        The mean over the tokens that count, a scalar to go backward from; float32 where
+        the logits are bfloat16.
+    """
+
+    ### BEGIN SOLUTION
+    def piece_of(rows, theirs, weight, bias=None):
+        logits = F.linear(rows, weight, bias)  # bfloat16 under autocast
+        wide = torch.promote_types(logits.dtype, torch.float32)
+        slope = logits.log_softmax(1, dtype=wide)
+        loss = -slope.gather(1, theirs[:, None]).sum()
+        slope.exp_()[torch.arange(len(theirs)), theirs] -= 1
+        narrow = logits.copy_(slope)  # for the matmuls, in their type; no new tensor
+        found = [narrow @ weight, narrow.T @ rows if weight.requires_grad else None]
+        if bias is not None:
+            found.append(slope.sum(0) if bias.requires_grad else None)
+        return loss, *found
+
+    def loss_sum(rows, theirs):
+        return fused_loss(piece_of, piece, rows, theirs, *head.parameters())
+
+    return mean_over_counted(loss_sum, hidden, targets, num_counted)
+    ### END SOLUTION
+
+
+# %% id="check-10-5"
+# check 10.5 (4 points)
+checks.lab10.head_loss(head_loss)
+
+# %% [markdown] id="hints-10-5"
+# <details><summary>Hint 1: what you have</summary>
+#
+# `mean_over_counted` wants a `loss_sum`. `fused_loss` is one, once it knows `piece_of`, `piece` and
+# `head.parameters()`: first the matrix, then the bias if there is one.
+# </details>
+# <details><summary>Hint 2: a new piece_of</summary>
+#
+# `F.linear(rows, weight, bias)` follows autocast. The gradient of the bias is the slope, added up
+# over the tokens.
+# </details>
+# <details><summary>Hint 3: types</summary>
+#
+# `log_softmax(1, dtype=torch.float32)` computes wide; float64 must stay float64, and
+# `torch.promote_types` says which is wider. Give the sums of `fused_loss` such a type as well;
+# autograd gives what backward returns the type of the weight. (Checkpointed pieces fail here:
+# autocast makes one bfloat16 copy of the matrix, and their gradients add up in that.)
+# </details>
+# <details><summary>Hint 4: frozen parameters</summary>
+#
+# None in the place of a gradient that nobody wants spares a matmul and a sum.
+# </details>
+
+# %% [markdown] id="predict-tied"
+# In Gemma-2 the head's matrix is that of the embeddings. Here is such an end of a model in small.
+#
+# **Predict.** `tied.grad` is the sum of two gradients. How many of its 8192 rows would be zero if
+# only the embeddings' part were there? (1024 tokens, and each looks up one word.)
+
+# %% id="guess-tied"
+guess = None  # rows
+
+
+# %% id="tied"
+tied = nn.Embedding(8192, 32)
+head = nn.Linear(32, 8192, bias=False)
+head.weight = tied.weight
+tokens = torch.randint(8192, (8, 128))  # (batch, seq)
+looked_up = len(tokens.unique())
+
+loss = head_loss(head, tied(tokens), targets.view(8, 128), piece=64)
+loss.backward()
+zero_rows = 8192 - looked_up
+print(f"{zero_rows} rows of the embeddings' part are zero{beside(guess, zero_rows)}")
+print(f"of the sum: {(tied.weight.grad == 0).all(1).sum()}")
+
+# %% [markdown] id="text-10-6"
+# ## 10.6 The piece for a budget
+#
+# Difficulty 3/5 · importance 4/5 · 10 minutes
+#
+# Small pieces save bytes; large ones make large, fast matmuls. Beyond head and hidden rows, whose
+# numbers have `size` bytes, these are there at the peak:
+#
+# | what | bytes |
+# |---|---|
+# | the rows that count, chosen, and their gradient | twice those of `hidden` |
+# | for each number that learns: a sum in float32, and the piece's own | size + 4 |
+# | for each token of a piece: logits in `hidden`'s type and in float32 | words x (size + 4) |
+# | and its gradient | width x size |
+#
+# (A CPU's `log_softmax` from bfloat16 makes one more copy in float32; a GPU's does not.) The goal:
+# the fewest pieces that fit, and of those the most even: 500 + 500, not 999 + 1.
+
+
+# %% id="answer-10-6"
+# exercise 10.6
+def choose_piece(head: nn.Linear, hidden: Tensor, budget: int) -> int:
+    """Choose the tokens of a piece for a number of bytes.
+
+    Args:
+        head: Of one dtype; some parameters may be frozen. On any device, `meta` too.
+        hidden: `(batch, seq, width)`, of the same dtype; every token counts.
+        budget: Bytes beyond head and hidden.
+
+    Returns:
+        Tokens in a piece: the smallest number that makes as few pieces as can be.
+
+    Raises:
+        ValueError: When a piece of one token does not fit: names the budget and the
+            bytes that it needs.
+    """
+    ### BEGIN SOLUTION
+    width, size = hidden.shape[-1], hidden.element_size()
+    tokens = hidden.numel() // width
+    learns = sum(p.numel() for p in head.parameters() if p.requires_grad)
+    of_token = head.out_features * (size + 4) + width * size
+    floor = 2 * hidden.nbytes + learns * (size + 4)
+    largest = (budget - floor) // of_token
+    if largest < 1:
+        least = floor + of_token
+        raise ValueError(
+            f"a piece of one token needs {least} bytes, and the budget is {budget}: "
+            "freeze the head, or take fewer tokens."
+        )
+    pieces = -(-tokens // largest)
+    return -(-tokens // pieces)
+    ### END SOLUTION
+
+
+# %% id="check-10-6"
+# check 10.6 (3 points)
+checks.lab10.choose_piece(choose_piece)
+
+# %% [markdown] id="hints-10-6"
+# <details><summary>Hint 1: rounding</summary>
+#
+# `a // b` rounds down, and `-(-a // b)` rounds up.
+# </details>
+# <details><summary>Hint 2: two steps</summary>
+#
+# First the largest piece that fits; then how many pieces that makes; then the smallest piece that
+# makes as many.
+# </details>
+# <details><summary>Hint 3: the refusal</summary>
+#
+# Look at the largest piece: below 1 nothing fits.
+# </details>
+#
+# Does your loss stay within the budget? The meter says.
+
+# %% id="within"
+budget = 8 * 2**20
+rows = nn.Parameter(torch.randn(8, 128, 32))
+size = choose_piece(head, rows, budget)
+head.weight.grad, rows.grad = torch.zeros_like(head.weight), torch.zeros_like(rows)
+with memory.watch(model=nn.ModuleList([head, nn.ParameterList([rows])])) as report:
+    head_loss(head, rows, targets.view(8, 128), size).backward()
+used = report.peak_bytes - report.baseline_bytes
+print(f"pieces of {size} tokens: {used / MIB:.1f} of {budget / MIB:.0f} MiB")
+
+# %% [markdown] id="real"
+# **Predict.** Llama-3-8B has a head of 128,256 words and a width of 4096, in bfloat16, and the
+# batch is one sequence of 8192 tokens. The budget is 4 GiB. Into how many pieces does your
+# function cut?
+
+# %% id="guess-pieces"
+guess = None  # pieces
+
+# %% id="llama"
+there = {"device": "meta", "dtype": torch.bfloat16}
+llama = nn.Linear(4096, 128_256, bias=False, **there)
+text = torch.empty(1, 8192, 4096, **there)
+pieces = -(-8192 // choose_piece(llama, text, 4 * 2**30))
+print(f"{pieces} pieces{beside(guess, pieces)}")
+
+# %% [markdown] id="gpu-text"
+# ## On a GPU
+#
+# On a GPU the same functions run as they are, with Llama's head where there is room and a smaller
+# one where there is not. Nothing here is graded.
+
+# %% id="gpu"
+# NBVAL_IGNORE_OUTPUT
+words, tokens = device.pick_by_tier(
+    cpu=(1000, 64), small_gpu=(32_000, 4096), large_gpu=(128_256, 8192)
+)
+if torch.cuda.is_available():
+    there = {"device": "cuda", "dtype": torch.bfloat16}
+    head = nn.Linear(4096, words, bias=False, **there)
+    rows = torch.randn(1, tokens, 4096, requires_grad=True, **there)
+    goal = torch.randint(words, (1, tokens), device="cuda")
+    for name, size in (("usual", tokens), ("in pieces", 512)):
+        with memory.watch(model=head) as report:
+            head_loss(head, rows, goal, size).backward()
+        print(f"{name}, measured: {report.peak_bytes}")
+
+# %% [markdown] id="end"
+# ## What you can now do
+#
+# - Say why the loss is the peak once blocks are checkpointed, and compute its bytes.
+# - Take gradients in forward, once, and refuse what such a loss cannot do.
+# - Put it under a head: tied, with a bias, ragged, under autocast, within a budget.

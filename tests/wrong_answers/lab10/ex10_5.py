@@ -1,0 +1,115 @@
+"""In place of a head and its loss."""
+
+import torch
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+
+from wrong_answers import right, wrong
+
+forgets_the_bias = wrong("is 0.", "F.linear(rows, weight, bias)", "F.linear(rows, weight)")
+gives_the_bias_nothing = wrong(
+    "the bias got none",
+    "slope.sum(0) if bias.requires_grad else None",
+    "torch.zeros_like(bias) if bias.requires_grad else None",
+)
+forgets_the_window = wrong("num_counted is not used", "targets, num_counted)", "targets)")
+gives_the_sum = wrong(
+    "it is the sum over the tokens",
+    "return mean_over_counted(loss_sum, hidden, targets, num_counted)",
+    "counts = targets != -100\n    return loss_sum(hidden[counts], targets[counts])",
+)
+loses_a_softmax = wrong("and float32 is wanted", "dtype=wide", "dtype=logits.dtype")
+detaches_the_matrix = wrong(
+    "the matrix has the embeddings' gradient alone",
+    "*head.parameters())",
+    "*[p.detach() if p.dim() == 2 else p for p in head.parameters()])",
+)
+
+
+def counted(targets, num_counted):
+    return num_counted or max(int((targets != -100).sum()), 1)
+
+
+def widened(logits):
+    return logits if logits.dtype == torch.float64 else logits.float()
+
+
+@wrong("a tensor of")
+def the_usual_one(head, hidden, targets, piece, num_counted=None):
+    logits = widened(head(hidden)).flatten(0, 1)
+    loss = F.cross_entropy(logits, targets.flatten(), reduction="sum")
+    return loss / counted(targets, num_counted)
+
+
+def in_checkpoints(linear, hidden, targets, piece, num_counted):
+    def loss_of(rows, theirs):
+        return F.cross_entropy(widened(linear(rows)), theirs, reduction="sum")
+
+    mask = targets != -100
+    pairs = zip(hidden[mask].split(piece), targets[mask].split(piece), strict=True)
+    total = sum(checkpoint(loss_of, *pair, use_reentrant=False) for pair in pairs)
+    return total / counted(targets, num_counted)
+
+
+@wrong("softmax and sums over pieces are float32")
+def adds_up_in_autocasts_copy(head, hidden, targets, piece, num_counted=None):
+    # autocast makes one bfloat16 copy of the matrix, and its gradients add up there
+    return in_checkpoints(head, hidden, targets, piece, num_counted)
+
+
+@wrong("without the factor that came to backward")
+def writes_the_gradient_itself(head, hidden, targets, piece, num_counted=None):
+    frozen = [p.detach() for p in head.parameters()]
+    leaves = [p.clone().requires_grad_() for p in frozen]
+    number = counted(targets, num_counted)
+    mask = targets != -100
+
+    def loss_of(*weights):
+        return F.cross_entropy(F.linear(hidden[mask], *weights), targets[mask], reduction="sum")
+
+    gradients = torch.autograd.grad(loss_of(*leaves) / number, leaves, retain_graph=True)
+    for parameter, gradient in zip(head.parameters(), gradients, strict=True):
+        if parameter.requires_grad:
+            parameter.grad += gradient
+    return loss_of(*frozen) / number
+
+
+@right
+def in_checkpoints_with_a_cast_each(head, hidden, targets, piece, num_counted=None):
+    wide = [widened(p) for p in head.parameters()]
+
+    def linear(rows):
+        return F.linear(rows, *(w.to(rows.dtype) for w in wide))
+
+    return in_checkpoints(linear, hidden, targets, piece, num_counted)
+
+
+@right
+def with_a_row_of_ones(head, hidden, targets, piece, num_counted=None):
+    # the bias is one more column of the matrix
+    mask = targets != -100
+    rows, theirs = hidden[mask], targets[mask]
+    matrix = head.weight
+    if head.bias is not None:
+        matrix = torch.cat([matrix, head.bias[:, None]], dim=1)
+        rows = torch.cat([rows, torch.ones_like(rows[:, :1])], dim=1)
+    leaf = matrix.detach().requires_grad_(matrix.requires_grad)
+
+    class Joined(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, rows, matrix):
+            total, of_rows, of_matrix = 0, [], torch.zeros_like(widened(matrix))
+            for part, goal in zip(rows.split(piece), theirs.split(piece), strict=True):
+                logs = widened(part @ leaf.T).log_softmax(1)
+                total = total - logs.gather(1, goal[:, None]).sum()
+                slope = (logs.exp() - F.one_hot(goal, len(matrix))).to(part.dtype)
+                of_rows.append((slope @ leaf).to(rows.dtype))
+                of_matrix += slope.T @ part
+            ctx.save_for_backward(torch.cat(of_rows), of_matrix)
+            return total
+
+        @staticmethod
+        def backward(ctx, slope):
+            return (*(slope * s for s in ctx.saved_tensors),)
+
+    return Joined.apply(rows, matrix) / counted(targets, num_counted)

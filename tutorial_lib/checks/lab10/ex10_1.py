@@ -1,0 +1,87 @@
+"""The check of 10.1: loss and gradients of a piece."""
+
+import math
+
+from torch import Tensor
+
+from tutorial_lib.checks.lab10 import given
+from tutorial_lib.checks.lab10.right import (
+    Right,
+    cross_entropy,
+    draw_sizes,
+    expect_gradients,
+    expect_loss,
+)
+from tutorial_lib.checks.vocabulary import (
+    Case,
+    Cases,
+    Draw,
+    Exercise,
+    Faults,
+    Result,
+    fact,
+    read,
+    unchanged,
+)
+
+
+def _cases(draw: Draw) -> Cases:
+    case = draw_sizes(draw)
+    yield case
+    yield {**case, "tokens": 1}
+    yield {**case, "scale": 1e4}  # exp overflows
+
+
+def _right(case: Case) -> Right:
+    return Right(case, lambda hidden, targets, weight, _: cross_entropy(hidden, targets, weight))
+
+
+def _judge(case: Case, result: Result, right: Right) -> None:
+    loss, gradients = result["loss"], read.tensors(result["gradients"], 2, "the gradients")
+    if isinstance(loss, Tensor):
+        shape = tuple(loss.shape)
+        fact(not shape, f"the loss is a scalar, the sum over the tokens, and {shape} came.")
+        loss = loss.item()
+    loss = read.number(loss, "the value")
+    fact(
+        math.isfinite(loss) and all(g is None or bool(g.isfinite().all()) for g in gradients),
+        "with large logits something is not finite: exp of a large number is infinite. log_softmax "
+        "takes the largest logit of each token away first.",
+    )
+    expect_loss(loss, right.loss, _loss_faults(right, case["tokens"]))
+    of_hidden, of_weight, _ = right.gradients
+    faults = _faults(right.scene, of_hidden, of_weight)
+    expect_gradients(result, [of_hidden, of_weight], ["hidden", "weight"], faults)
+    unchanged(result)
+
+
+def _loss_faults(right: Right, tokens: int) -> Faults:
+    yield "it is the mean over the tokens: the sum is wanted.", right.loss / tokens
+    yield "its sign is the other one: the loss is minus a logarithm.", -right.loss
+    scene = right.scene
+    picked = (scene.hidden @ scene.weight.T).gather(1, scene.targets[:, None]).sum()
+    yield "it is the targets' logits alone: their log-probabilities are wanted.", -float(picked)
+
+
+def _faults(scene: given.Scene, of_hidden: Tensor, of_weight: Tensor) -> Faults:
+    hidden, weight = scene.hidden.detach(), scene.weight.detach()
+    chances = (hidden @ weight.T).softmax(1)
+    right = [of_hidden, of_weight]
+    yield (
+        "the gradients are those of the probabilities: at each token's target, 1 is taken away.",
+        [chances @ weight, chances.T @ hidden],
+    )
+    yield "both have the other sign: probabilities minus the target.", [-g for g in right]
+    yield (
+        "both are divided by the tokens: that of the sum is wanted.",
+        [g / len(hidden) for g in right],
+    )
+
+
+piece_gradients = Exercise(
+    run=given.piece_gradients,
+    passed="loss and both gradients as autograd's, also where exp would overflow",
+    cases=_cases,
+    judge=_judge,
+    oracle=_right,
+)

@@ -1,0 +1,81 @@
+"""The check of 10.2: a loss in checkpointed pieces."""
+
+from tutorial_lib.checks.lab10 import given
+from tutorial_lib.checks.lab10.right import (
+    Right,
+    allowed_bytes,
+    by_pieces,
+    cross_entropy,
+    draw_large,
+    draw_sizes,
+    expect_gradients,
+    expect_loss,
+    expect_no_whole,
+)
+from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Exercise, Faults, Result, unchanged
+
+
+def _cases(draw: Draw) -> Cases:
+    case = {**draw_sizes(draw), "factor": 3}
+    yield case
+    yield {**case, "piece": case["tokens"] + 1}
+    yield {**draw_large(draw), "factor": 1}
+
+
+def _right(case: Case) -> Right:
+    return Right(case, lambda hidden, targets, weight, _: cross_entropy(hidden, targets, weight))
+
+
+def _judge(case: Case, result: Result, right: Right) -> None:
+    exact = case.get("dtype") == "float64"
+    tokens, size = case["tokens"], case["piece"]
+    expect_loss(result["loss"], right.loss, _loss_faults(right, size), 1e-9 if exact else 1e-5)
+    of_hidden, of_weight, _ = right.gradients
+    wanted = [1 + case["factor"] * g for g in (of_hidden, of_weight)]
+    expect_gradients(
+        result,
+        wanted,
+        ["hidden", "weight"],
+        _faults(case, right),
+        1e-12 if exact else 1e-5,
+    )
+    unchanged(result)
+    if not exact:
+        expect_no_whole(result, case, tokens, allowed_bytes(case))
+
+
+def _loss_faults(right: Right, size: int) -> Faults:
+    tokens = len(right.scene.targets)
+    starts = range(0, tokens, size)
+    parts = [right.of(slice(start, start + size))[0] for start in starts]
+    full = [part for start, part in zip(starts, parts, strict=True) if start + size <= tokens]
+    yield "it is the mean over the tokens: the sum is wanted.", right.loss / tokens
+    yield "the last piece, smaller than the others, is missing.", sum(full)
+    means = [part / min(size, tokens - s) for s, part in zip(starts, parts, strict=True)]
+    yield "the means of the pieces are added up: take the sum in each.", sum(means)
+    yield "it is the mean of the pieces' means: take the sum in each.", sum(means) / len(means)
+    yield "it is the last piece's alone: add them up.", parts[-1]
+
+
+def _faults(case: Case, right: Right) -> Faults:
+    factor = case["factor"]
+    of_hidden, of_weight, _ = right.gradients
+    ones = [1 + 0 * g for g in (of_hidden, of_weight)]
+    yield (
+        "hidden got none: what is detached from the graph carries no gradient back.",
+        [ones[0], 1 + factor * of_weight],
+    )
+    yield (
+        "the matrix got none: what is detached from the graph carries no gradient back.",
+        [1 + factor * of_hidden, ones[1]],
+    )
+
+
+checkpointed_loss = Exercise(
+    run=given.checkpointed_loss,
+    passed="the whole loss and its gradients, with the logits of one piece at a time",
+    cases=_cases,
+    judge=_judge,
+    oracle=_right,
+    sits=by_pieces,
+)

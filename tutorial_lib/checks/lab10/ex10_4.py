@@ -1,0 +1,106 @@
+"""The check of 10.4: the mean over the tokens that count, in a window of micro-batches."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from tutorial_lib.checks.lab10 import given
+from tutorial_lib.checks.lab10.right import expect_gradients, expect_loss
+from tutorial_lib.checks.vocabulary import (
+    Case,
+    Cases,
+    Draw,
+    Exercise,
+    Faults,
+    Result,
+    fact,
+    read,
+    refuses,
+    unchanged,
+)
+
+
+def _cases(draw: Draw) -> Cases:
+    seq = draw.randint(5, 7)
+    case: dict[str, Any] = {"seed": draw.randrange(10**6), "seq": seq, "words": 9, "width": 4}
+    short, long = draw.sample(range(1, seq), 2)
+    yield {**case, "counted": [[short, long, 0]]}
+    window = [[seq, short], [1, 0], [0, 0], [long]]
+    yield {**case, "counted": window, "num_counted": _count(window)}
+    yield {**case, "counted": [[0, 0]]}
+    yield {**case, "counted": [[seq, 2]], "num_counted": seq + 1}
+
+
+def _count(window: list[list[int]]) -> int:
+    return sum(map(sum, window))
+
+
+def _losses(case: Case) -> tuple[Tensor, list[Tensor], list[Tensor], list[int]]:
+    """Give the matrix, the rows, each micro-batch's sum of losses, and how many count in it."""
+    torch.manual_seed(case["seed"])
+    weight = torch.randn(case["words"], case["width"], dtype=torch.float64, requires_grad=True)
+    hidden, targets = given.window_of(case)
+    for part in hidden:
+        part.requires_grad_()
+    sums = [
+        F.cross_entropy((h @ weight.T).flatten(0, 1), t.flatten(), reduction="sum")
+        for h, t in zip(hidden, targets, strict=True)
+    ]
+    return weight, hidden, sums, [sum(lengths) for lengths in case["counted"]]
+
+
+def _gradients(loss: Tensor, weight: Tensor, hidden: list[Tensor]) -> list[Tensor]:
+    return [*torch.autograd.grad(loss, [weight, *hidden], retain_graph=True)]
+
+
+def _judge(case: Case, result: Result) -> None:
+    window, said = _count(case["counted"]), str(result["said"])
+    if case.get("num_counted", window) < window:
+        reason = f"num_counted (={case['num_counted']}) is below the {window} tokens that count"
+        refuses(said, ValueError, reason, [case["num_counted"], window])
+        return
+    weight, hidden, sums, numbers = _losses(case)
+    number = sum(part[..., 0].numel() for part in hidden)
+    rows = read.integers(result["rows"], "the targets that loss_sum was given")
+    fact(
+        given.IGNORED not in rows,
+        "loss_sum was given a token that is ignored, and it knows no such target: give it the rows "
+        "of those that count, and their targets.",
+    )
+    fact(
+        not said, f"in a window whose counted tokens are {case['counted']} this came: {said[:300]}"
+    )
+    total = torch.stack(sums).sum()
+    faults = list(_faults(total, sums, numbers, number))
+    expect_loss(result["loss"], total.item() / max(window, 1), ((w, v.item()) for w, v in faults))
+    names = ["the matrix", *(f"micro-batch {i}" for i in range(len(hidden)))]
+    wanted = _gradients(total / max(window, 1), weight, hidden)
+    expect_gradients(
+        result,
+        wanted,
+        names,
+        ((words, _gradients(value, weight, hidden)) for words, value in faults),
+    )
+    unchanged(result)
+
+
+def _faults(total: Tensor, sums: list[Tensor], numbers: list[int], tokens: int) -> Faults:
+    if not sum(numbers):
+        return
+    yield "it is the sum over the tokens: the mean is wanted.", total
+    yield "it is divided by all tokens, and those that are ignored do not count.", total / tokens
+    means = [s / max(n, 1) for s, n in zip(sums, numbers, strict=True)]
+    yield (
+        "it is the sum of the micro-batches' own means: num_counted has the tokens of the window.",
+        torch.stack(means).sum(),
+    )
+
+
+mean_over_counted = Exercise(
+    run=given.mean_over_counted,
+    passed="the window's mean over what counts, also where nothing does",
+    cases=_cases,
+    judge=_judge,
+)

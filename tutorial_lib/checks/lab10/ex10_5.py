@@ -1,0 +1,172 @@
+"""The check of 10.5: what takes the place of a head and its loss."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from tutorial_lib.checks.given import observe
+from tutorial_lib.checks.lab10 import given
+from tutorial_lib.checks.lab10.right import (
+    allowed_bytes,
+    by_pieces,
+    draw_large,
+    expect_gradients,
+    expect_loss,
+    expect_no_whole,
+)
+from tutorial_lib.checks.vocabulary import (
+    Case,
+    Cases,
+    Draw,
+    Exercise,
+    Faults,
+    Result,
+    expect,
+    fact,
+    no_fault,
+    read,
+    unchanged,
+)
+
+_WORSE = 1.5  # times the error of a whole loss under autocast
+
+
+def _cases(draw: Draw) -> Cases:
+    case: dict[str, Any] = {"seed": draw.randrange(10**6), "dtype": "float64", "factor": 2}
+    case |= {"words": draw.randint(20, 30), "width": draw.randint(4, 7), "rows": 3, "seq": 7}
+    case |= {"ignored": draw.randint(1, 3), "piece": draw.choice([4, 5]), "tied": True}
+    yield {**case, "bias": False}
+    yield {**case, "bias": True, "num_counted": 40}
+    yield {**case, "bias": True, "tied": False, "frozen": True}
+    low = {**case, "dtype": "float32", "autocast": True, "bias": True, "width": 16}
+    low |= {"words": 12, "rows": 32, "seq": 33, "ignored": 1, "piece": 2}
+    yield low
+    yield {**low, "autocast": False, "dtype": "bfloat16"}
+    large = {**low, **draw_large(draw), "autocast": False, "bias": False}
+    yield {**large, "rows": 8, "seq": 65, "ignored": 1}
+
+
+def _whole(head: nn.Linear, hidden: Tensor, targets: Tensor, num_counted: int | None) -> Tensor:
+    """Give the loss of all logits at once."""
+    logits = head(hidden).flatten(0, -2)
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    total = F.cross_entropy(logits, targets.flatten(), reduction="sum")
+    if num_counted is None:
+        num_counted = int((targets != given.IGNORED).sum())
+    return total / num_counted
+
+
+def _sits(head: nn.Linear, hidden: Tensor, targets: Tensor, size: int, num_counted: int) -> Tensor:
+    return by_pieces(hidden, targets, head.weight, size) / num_counted
+
+
+class Right:
+    """Loss and gradients in one graph, in float64 and as the case has them."""
+
+    def __init__(self, case: Case) -> None:
+        self.loss, self.gradients = self.of(case, exact=True)
+        _, self.usual = self.of(case, exact=False)
+
+    @staticmethod
+    def of(case: Case, *, exact: bool) -> tuple[float, list[Tensor]]:
+        """Run a case with the whole loss."""
+        model = given.Tied(case)
+        model.to(torch.float64 if exact else model.head.weight.dtype)
+        observe.fill_gradients(model)
+        autocast = case.get("autocast", False) and not exact
+        with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+            loss = _whole(model.head, model(), model.targets, case.get("num_counted"))
+        (loss * case["factor"]).backward()
+        found = observe.gradients_of(model)
+        return loss.item(), [torch.ones(0) if g is None else g for g in found]
+
+
+def _judge(case: Case, result: Result, right: Right) -> None:
+    names = [name for name, _ in given.Tied(case).named_parameters()]
+    if case.get("autocast") or case["dtype"] == "bfloat16":
+        _judge_low(case, result, right, names)
+        return
+    exact = case["dtype"] == "float64"
+    counted = case["rows"] * (case["seq"] - case["ignored"])
+    window = case.get("num_counted", counted)
+    expect_loss(
+        result["loss"], right.loss, _loss_faults(right, counted, window), 1e-9 if exact else 1e-5
+    )
+    expect_gradients(
+        result,
+        right.gradients,
+        names,
+        _faults(case, right, names),
+        1e-12 if exact else 1e-5,
+    )
+    unchanged(result)
+    if not exact:
+        tokens = case["rows"] * (case["seq"] - case["ignored"])
+        expect_no_whole(result, case, tokens, allowed_bytes({**case, "tokens": tokens}))
+
+
+def _loss_faults(right: Right, counted: int, window: int) -> Faults:
+    yield "it is the sum over the tokens: the mean is wanted.", right.loss * window
+    yield "num_counted is not used: it has the tokens of the window.", right.loss * window / counted
+
+
+def _faults(case: Case, right: Right, names: Sequence[str]) -> Faults:
+    of = dict(zip(names, right.gradients, strict=True))
+    if case["bias"] and not case.get("frozen"):
+        without = {**of, "head.bias": torch.ones_like(of["head.bias"])}
+        yield "the bias got none: it is a parameter of the head too.", list(without.values())
+    if case["tied"]:
+        model = given.Tied(case)
+        observe.fill_gradients(model)
+        untied = nn.Linear(1, 1)
+        untied.weight = nn.Parameter(model.head.weight.detach())
+        untied.bias = model.head.bias
+        loss = _whole(untied, model(), model.targets, case.get("num_counted"))
+        (loss * case["factor"]).backward()
+        yield (
+            "the matrix has the embeddings' gradient alone: it is the head's as well.",
+            observe.gradients_of(model),
+        )
+        of_head = untied.weight.grad
+        assert of_head is not None
+        tied = next(name for name in of if name == "embedding.weight")
+        halved = {**of, tied: of[tied] - of_head + of_head / case["factor"]}
+        yield (
+            "the matrix has the head's gradient without the factor that came to backward: return "
+            "it, and let autograd add it up with the embeddings'.",
+            list(halved.values()),
+        )
+
+
+def _judge_low(case: Case, result: Result, right: Right, names: Sequence[str]) -> None:
+    seen = read.tensors(result["gradients"], len(names), "the gradients")
+    fact(
+        result["type"] == "torch.float32",
+        f"in bfloat16 the loss is a {str(result['type'])[:30]}, and float32 is wanted: what is "
+        "added up over thousands of tokens has more digits than bfloat16.",
+    )
+    expect_loss(result["loss"], right.loss, (), 0.02)
+    for name, mine, plain, exact in zip(names, seen, right.usual, right.gradients, strict=True):
+        error = expect.relative_error(None if mine is None else mine.double() - 1, exact - 1)
+        allowed = _WORSE * expect.relative_error(plain.double() - 1, exact - 1)
+        no_fault(
+            {
+                f"in bfloat16 the gradient of {name} is off by {error:.1%} of its norm, and the "
+                f"whole loss stays within {allowed:.1%}: logits may be bfloat16, and softmax and "
+                "sums over pieces are float32.": error > allowed,
+            }
+        )
+    unchanged(result)
+
+
+head_loss = Exercise(
+    run=given.head_loss,
+    passed="tied or not, with bias, in float64 and bfloat16, in pieces",
+    cases=_cases,
+    judge=_judge,
+    oracle=Right,
+    sits=_sits,
+)

@@ -1,0 +1,281 @@
+"""The halves that run the answers of lab 10, and the tensors that they are run on."""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from tutorial_lib import memory
+from tutorial_lib.checks.given import (
+    Answer,
+    Case,
+    CheckError,
+    Result,
+    answered,
+    exam,
+    observe,
+    outside,
+    run_half,
+    surroundings,
+)
+
+IGNORED = -100  # the target of a token that does not count, as F.cross_entropy has it
+_EXAM: Case = {"tokens": 2048, "words": 32_768, "width": 8, "piece": 64}
+_EXAM_BYTES = _EXAM["tokens"] * _EXAM["words"] * 4
+_WHOLE = f"The logits of all tokens take {_EXAM_BYTES >> 20} MiB here. Which of them live at once?"
+_MAY_CHANGE = ("gradients", "random state")
+
+
+class Scene(nn.Module):
+    """Rows `(tokens, width)` and the matrix `(words, width)` of a head, all of them to be learned.
+
+    Args:
+        case: Has `seed`, `tokens`, `words` and `width`; `dtype`, else float32; `scale` of the rows.
+    """
+
+    def __init__(self, case: Case) -> None:
+        super().__init__()
+        torch.manual_seed(case["seed"])
+        dtype = getattr(torch, case.get("dtype", "float32"))
+        rows = torch.randn(case["tokens"], case["width"], dtype=dtype) * case.get("scale", 1)
+        self.hidden = nn.Parameter(rows)
+        self.weight = nn.Parameter(torch.randn(case["words"], case["width"], dtype=dtype) / 2)
+        self.bias = nn.Parameter(torch.randn(case["words"], dtype=dtype))
+        self.targets = torch.randint(case["words"], (case["tokens"],))
+
+
+def _graph_of(loss: Any) -> Tensor:
+    if isinstance(loss, Tensor) and loss.dim() == 0 and loss.requires_grad:
+        return loss
+    shape = f" {tuple(loss.shape)}" if isinstance(loss, Tensor) else ""
+    graph = ", without a graph" if isinstance(loss, Tensor) and not loss.requires_grad else ""
+    raise CheckError(
+        f"a scalar tensor to go backward from is wanted, and {type(loss).__name__}{shape} came"
+        f"{graph}: what does your function return?"
+    )
+
+
+@contextlib.contextmanager
+def _noted(scene: nn.Module, result: dict[str, Any]) -> Iterator[None]:
+    """Fill in peak, the largest tensor, gradients and what was changed of a block."""
+    observe.fill_gradients(scene)  # steady state, and gradients of an earlier micro-batch
+    with surroundings.watched(scene, but=_MAY_CHANGE) as changed, memory.watch(model=scene) as seen:
+        yield
+    result["peak"] = seen.peak_bytes - seen.baseline_bytes
+    result["largest"] = max((life.num_bytes for life in seen.timeline), default=0)
+    result |= {"gradients": observe.gradients_of(scene), "changed": changed}
+
+
+@run_half("10.1")
+def piece_gradients(answer: Answer, case: Case) -> Result:
+    scene = Scene(case)
+    with (
+        torch.no_grad(),  # as 10.3 calls it
+        surroundings.watched(scene, [scene.targets]) as changed,
+    ):
+        returned = answer(scene.hidden, scene.targets, scene.weight)
+        names = "the loss, the gradient of hidden, and that of weight"
+        loss, *gradients = answered.several(returned, 3, names)
+    return {"loss": loss, "gradients": gradients, "changed": changed}
+
+
+def _by_pieces(answer: Answer, case: Case) -> Result:
+    scene, result = Scene(case), dict[str, Any]()
+    scene.bias.requires_grad_(False)
+    with _noted(scene, result):
+        loss = _graph_of(answer(scene.hidden, scene.targets, scene.weight, case["piece"]))
+        result["loss"] = loss.item()
+        (loss * case["factor"]).backward()
+        del loss
+    return {**result, "gradients": result["gradients"][:2]}
+
+
+def _step_of_exam(answer: Answer, case: Case) -> Result:
+    return _exam_of(lambda *given: answer(*given, _EXAM["piece"]), case)
+
+
+def _step_of_head_exam(answer: Answer, case: Case) -> Result:
+    def loss_of(hidden: Tensor, targets: Tensor, weight: Tensor) -> Tensor:
+        head = nn.Linear(1, 1, bias=False)
+        head.weight = weight
+        loss: Tensor = answer(head, hidden, targets, _EXAM["piece"], _EXAM["tokens"])
+        return loss
+
+    return _exam_of(loss_of, case)
+
+
+def _exam_of(loss_of: Callable[..., Tensor], case: Case) -> Result:
+    scene = Scene({**_EXAM, **case})
+    loss_of(scene.hidden, scene.targets, scene.weight).backward()  # type: ignore[no-untyped-call]
+    return {"gradients": [scene.hidden.grad, scene.weight.grad]}
+
+
+@run_half("10.2", exam=exam.of(_step_of_exam, _WHOLE))
+def checkpointed_loss(answer: Answer, case: Case) -> Result:
+    return _by_pieces(answer, case)
+
+
+def squares(hidden: Tensor, targets: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """Give half the sum of the squares of `hidden @ weight.T + bias - targets`."""
+    rest = hidden @ weight.T + bias - targets[:, None]
+    loss: Tensor = rest.square().sum() / 2
+    return loss
+
+
+def squares_of_piece(
+    hidden: Tensor, targets: Tensor, weight: Tensor, bias: Tensor
+) -> tuple[Tensor | None, ...]:
+    """Give the same of a piece, and its gradients; None for a bias that is frozen."""
+    rest = (hidden @ weight.T).add_(bias).sub_(targets[:, None])
+    of_bias = rest.sum(0) if bias.requires_grad else None
+    return rest.square().sum() / 2, rest @ weight, rest.T @ hidden, of_bias
+
+
+@run_half("10.3")
+def fused_loss(answer: Answer, case: Case) -> Result:
+    scene, result, sizes = Scene(case), dict[str, Any](), list[int]()
+    scene.bias.requires_grad_(not case.get("frozen"))
+    made = [0, 0]
+
+    def piece_of(hidden: Tensor, targets: Tensor, *weights: Tensor) -> Any:
+        in_backward = int("loss" in result)
+        outside.report(f"made {in_backward}")
+        made[in_backward] += 1
+        sizes.append(len(hidden))
+        return squares_of_piece(hidden, targets, *weights)
+
+    def run() -> Tensor:
+        weights = scene.weight, scene.bias
+        loss = _graph_of(answer(piece_of, case["piece"], scene.hidden, scene.targets, *weights))
+        result["loss"] = loss.item()
+        scaled: Tensor = loss * case["factor"]
+        return scaled
+
+    with _noted(scene, result):
+        result["said"] = observe.error_said(lambda: BACKWARDS[case["kind"]](run(), scene))
+    return {**result, "made": made, "sizes": sizes}
+
+
+def _once(loss: Tensor, _: Scene) -> None:
+    loss.backward()  # type: ignore[no-untyped-call]
+
+
+def _twice(loss: Tensor, scene: Scene) -> None:
+    loss.backward(retain_graph=True)  # type: ignore[no-untyped-call]
+    loss.backward()  # type: ignore[no-untyped-call]
+
+
+def _penalised(loss: Tensor, scene: Scene) -> None:
+    """Add the square of a gradient to the loss, which then takes a second gradient."""
+    (slope,) = torch.autograd.grad(loss, scene.hidden, create_graph=True)
+    (loss + slope.square().sum()).backward()  # type: ignore[no-untyped-call]
+
+
+BACKWARDS: dict[str, Callable[[Tensor, Scene], None]] = {
+    "once": _once,
+    "twice": _twice,
+    "penalised": _penalised,
+}
+
+
+@run_half("10.4")
+def mean_over_counted(answer: Answer, case: Case) -> Result:
+    torch.manual_seed(case["seed"])
+    weight = nn.Parameter(torch.randn(case["words"], case["width"], dtype=torch.float64))
+    hidden, targets = window_of(case)
+    total, said, rows = 0.0, "", list[int]()
+
+    def loss_sum(hidden: Tensor, targets: Tensor) -> Tensor:
+        rows.extend(targets.tolist())
+        return F.cross_entropy(hidden @ weight.T, targets, reduction="sum", ignore_index=-1)
+
+    leaves = [nn.Parameter(part) for part in hidden]
+    joined = nn.ParameterList([weight, *leaves])
+    with surroundings.watched(joined, targets, but=_MAY_CHANGE) as changed:
+        for part, theirs in zip(leaves, targets, strict=True):
+            counted = (case.get("num_counted"),) if "num_counted" in case else ()
+
+            def run(part: Tensor = part, theirs: Tensor = theirs, counted: Any = counted) -> None:
+                nonlocal total
+                loss = _graph_of(answer(loss_sum, part, theirs, *counted))
+                total += loss.item()
+                loss.backward()  # type: ignore[no-untyped-call]
+
+            said = said or observe.error_said(run)
+    gradients = [weight.grad, *(leaf.grad for leaf in leaves)]
+    return {"loss": total, "gradients": gradients, "said": said, "rows": rows, "changed": changed}
+
+
+def window_of(case: Case) -> tuple[list[Tensor], list[Tensor]]:
+    """Draw the micro-batches of a window, `(rows, seq, width)`, and their targets `(rows, seq)`.
+
+    `counted` has for each micro-batch how many tokens of each of its rows count: the first ones.
+    """
+    generator = torch.Generator().manual_seed(case["seed"])
+    hidden, targets = [], []
+    for lengths in case["counted"]:
+        shape = (len(lengths), case["seq"])
+        hidden.append(torch.randn(*shape, case["width"], generator=generator, dtype=torch.float64))
+        drawn = torch.randint(case["words"], shape, generator=generator)
+        past = torch.arange(case["seq"]) >= torch.tensor(lengths)[:, None]
+        targets.append(drawn.masked_fill(past, IGNORED))
+    return hidden, targets
+
+
+class Tied(nn.Module):
+    """Embeddings, one layer and a head, which has the embeddings' matrix where it is tied."""
+
+    def __init__(self, case: Case) -> None:
+        super().__init__()
+        torch.manual_seed(case["seed"])
+        words, width = case["words"], case["width"]
+        self.embedding, self.layer = nn.Embedding(words, width), nn.Linear(width, width)
+        self.head = nn.Linear(width, words, bias=case["bias"])
+        if case["tied"]:
+            self.head.weight = self.embedding.weight
+        if case.get("frozen"):
+            self.head.requires_grad_(False)
+        self.to(getattr(torch, case["dtype"]))
+        self.tokens = torch.randint(words, (case["rows"], case["seq"]))
+        self.targets = torch.randint(words, (case["rows"], case["seq"]))
+        self.targets[:, -case["ignored"] :] = IGNORED
+
+    def forward(self) -> Tensor:
+        """Give what the head is given, `(rows, seq, width)`."""
+        hidden: Tensor = self.layer(self.embedding(self.tokens)).tanh()
+        return hidden
+
+
+@run_half("10.5", exam=exam.of(_step_of_head_exam, _WHOLE))
+def head_loss(answer: Answer, case: Case) -> Result:
+    model, result = Tied(case), dict[str, Any]()
+    counted = (case["num_counted"],) if "num_counted" in case else ()
+    with _noted(model, result):
+        with torch.autocast("cpu", torch.bfloat16, enabled=case.get("autocast", False)):
+            hidden = model()
+            loss = _graph_of(answer(model.head, hidden, model.targets, case["piece"], *counted))
+        result |= {"loss": loss.item(), "type": str(loss.dtype)}
+        (loss * case["factor"]).backward()
+        del loss, hidden
+    return result
+
+
+def head_of(case: Case) -> tuple[nn.Linear, Tensor]:
+    """Build a head and what it is given, without memory."""
+    there: Any = {"device": "meta", "dtype": getattr(torch, case["dtype"])}
+    head = nn.Linear(case["width"], case["words"], case["bias"], **there)
+    head.weight.requires_grad_(case["learns"])
+    return head, torch.empty(*case["shape"], case["width"], **there)
+
+
+@run_half("10.6")
+def choose_piece(answer: Answer, case: Case) -> Result:
+    result: dict[str, Any] = {"piece": None}
+
+    def run() -> None:
+        result["piece"] = answer(*head_of(case), case["budget"])
+
+    return {"said": observe.error_said(run, "ValueError"), **result}
