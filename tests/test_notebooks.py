@@ -66,17 +66,35 @@ def budgets(root):
         yield source.stem, found and found[1]
 
 
+def on_one_line(page):
+    return re.sub(r"\n(?:#(?!#))? *", " ", page.read_text(encoding="utf-8"))
+
+
+def linked(text):
+    """Notebooks that a text links to with minutes beside, by stem."""
+    return set(re.findall(r"\]\((?:\.\./)?(?:\w+/)?(\w+)\.ipynb\) \((\d+)\)", text))
+
+
 def test_every_notebook_has_a_budget_and_the_readme_says_the_same(root):
-    readme = (root / "README.md").read_text(encoding="utf-8")
-    rows = re.findall(r"\]\(\w+/(\w+)\.ipynb\) \((\d+)\)", readme)
-    assert dict(rows) == dict(budgets(root))
-    minutes = {stem: int(number) for stem, number in rows}
-    evening, hours = re.search(
-        r"- \*\*An evening\*\* (.+?)- \*\*The course\*\* (.+?):", readme, re.S
-    ).groups()
-    stems = re.findall(r"\]\(\w+/(\w+)\.ipynb\)", evening)
-    assert evening.startswith(f"({sum(minutes[stem] for stem in stems)} minutes): chapters")
-    assert hours == f"({sum(minutes.values()) / 60:.0f} hours)"
+    assert linked(on_one_line(root / "README.md")) == set(budgets(root))
+
+
+@pytest.mark.parametrize("page", ["README.md", "course/source/00_start_here.py"])
+def test_the_three_ways_in_take_what_they_say(root, page):
+    text = on_one_line(root / page).partition("## Three ways in ")[2].partition(" ## ")[0]
+    minutes = {name: int(found) for name, found in budgets(root)}
+    evening = {name: int(found) for name, found in linked(text)} | {"00_start_here": 20}
+    assert evening.items() <= minutes.items()
+    lab = (root / "solutions/source/lab06_exact_accumulation.py").read_text(encoding="utf-8")
+    exercises = sum(map(int, re.findall(r"· (\d+) minutes", lab)[:3]))
+    assert f"the first three exercises ({exercises})" in text
+    hours = round((sum(evening.values()) + exercises) / 60)
+    assert f"**An evening** ({hours} hours)" in text
+    assert f"**Tonight** ({minutes['tonight']} minutes)" in text
+    # without companions
+    core = [n for name, n in minutes.items() if re.match(r"\d\d_|lab", name)]
+    (said,) = re.findall(r"\*\*The course\*\* \(about (\d+) hours", text)
+    assert abs(sum(core) / 60 - int(said)) < 3
 
 
 class NoisyKernel(warnings.catch_warnings):
@@ -124,7 +142,7 @@ def test_a_kernels_own_warning_is_not_taken_for_the_lessons(
 
 
 def test_the_next_links_lead_from_the_first_notebook_through_all_chapters_and_labs(root):
-    here, seen = "course/00_start_here.ipynb", []
+    here, seen = "course/tonight.ipynb", []
     while here not in seen:
         seen.append(here)
         cell = frame.next_cell(root, here)
@@ -141,4 +159,4 @@ def test_the_next_links_lead_from_the_first_notebook_through_all_chapters_and_la
     assert set(seen) == there - companions
     for name in companions:
         assert frame.next_cell(root, name).source
-    assert seen.index("labs/lab01_ledger.ipynb") == 2
+    assert seen.index("labs/lab01_ledger.ipynb") == 3

@@ -251,6 +251,11 @@ def test_what_cannot_be_divided_is_refused(model, choices, says):
         memory.predict(Recipe(model, 2, overrides=TINY.get(model, {}), **choices).make_step)
 
 
+def test_lora_without_a_linear_layer_in_any_block_is_refused():
+    with pytest.raises(ValueError, match="ResNetForImageClassification has none there: leave it"):
+        Recipe("resnet50", lora_rank=4).make_model("meta")
+
+
 def test_a_rank_that_is_none_of_so_many_is_refused():
     with pytest.raises(ValueError, match="one of 2 ranks, and this process is one of 1"):
         tiny(ranks=2, shard="fsdp").make_step()

@@ -17,6 +17,16 @@
 # - written gradient accumulation that equals the large batch exactly, and listed the cases in which
 #   it does not;
 # - tested about eighty published claims about the two, each with a number of your own.
+#
+# ## Three ways in
+#
+# - **Tonight** (20 minutes), when a model of yours does not fit: [My model does not
+#   fit](tonight.ipynb) predicts it, pulls the levers in order, and writes a plan for your script.
+# - **An evening** (3 hours), for the ideas: this notebook,
+#   [04](04_checkpoint_from_scratch.ipynb) (60), [08](08_accumulation_from_scratch.ipynb) (60), and
+#   of [Lab 06](../labs/lab06_exact_accumulation.ipynb) the first three exercises (28).
+# - **The course** (about 30 hours, half of them labs): at the end of each notebook, a link leads to
+#   the next one.
 
 # %% id="imports"
 import pandas as pd

@@ -78,7 +78,7 @@ def ledger_bars(
     ledgers: Mapping[str, Mapping[str, int]],
     *,
     title: str = "",
-    cards_gib: Sequence[int] = (),
+    cards_gib: Sequence[float] = (),
     predicted: Sequence[str] = (),
 ) -> CourseFigure:
     """Draw one stacked bar per ledger: bytes by category, beside the memory of cards.
@@ -106,7 +106,9 @@ def ledger_bars(
         if name in predicted:
             outline: dict[str, Any] = {"fill": False, "linestyle": "--", "edgecolor": "black"}
             axes.add_patch(Rectangle((0, row - 0.31), left, 0.62, **outline))
-        axes.text(left, row, f" {human_bytes(total[name])}", va="center", fontsize=9)
+        ground = {"facecolor": "white", "edgecolor": "none", "pad": 0.5}  # over a card's line
+        total_text = human_bytes(total[name])
+        axes.text(left, row, f" {total_text}", va="center", fontsize=9, bbox=ground)
     axes.set_title(title, fontsize=10, loc="left", pad=16 if cards_gib else None)
     for gib in cards_gib:
         axes.axvline(gib * GIB / size, color="black", linewidth=1, linestyle=":")

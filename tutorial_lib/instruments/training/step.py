@@ -146,6 +146,11 @@ def _adapted(recipe: RecipeFields, model: nn.Module) -> nn.Module:
     names = {module: name for name, module in model.named_modules()}
     parts = [part for block in segments.find_blocks(model) for part in block.modules()]
     linear = [names[m] for m in parts if isinstance(m, nn.Linear) or type(m).__name__ == "Conv1D"]
+    if not linear:
+        raise ValueError(
+            f"LoRA (of rank {recipe.lora_rank}) goes beside the linear layers of blocks, and "
+            f"{type(model).__name__} has none there: leave it out."
+        )
     config = LoraConfig(r=recipe.lora_rank, target_modules=linear)
     with making_lora():
         adapted: nn.Module = inject_adapter_in_model(config, model)

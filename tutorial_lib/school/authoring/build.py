@@ -16,7 +16,7 @@ from tutorial_lib.school.authoring.run import execute, keep_outputs
 from tutorial_lib.school.authoring.twins import notebooks_of
 
 _STEM = {
-    "course": re.compile(r"(\d\d[a-z]?|extra)_[a-z0-9_]+"),
+    "course": re.compile(r"(\d\d[a-z]?|extra)_[a-z0-9_]+|tonight"),
     "solutions": re.compile(r"lab\d\d_[a-z0-9_]+"),
 }
 _FOLDERS = ("course", "course/blank", "labs", "solutions")

@@ -1,0 +1,226 @@
+# %% [markdown] id="title"
+# # Tonight: my model does not fit
+#
+# This notebook takes your own model. It predicts what one training step needs, shows what holds the
+# memory, pulls the levers in order, and ends with a plan that your script loads. Nothing is
+# allocated, and no weights are downloaded.
+#
+# **Budget:** 20 minutes, 2 GiB of memory, no GPU needed.
+#
+# Name your model in the cell below the imports. It is one of
+#
+# - a published name, such as `gpt2-medium`, `vit-l-16` or `sdxl-unet`;
+# - the path of a `config.json` of transformers or diffusers (on Colab upload it, and write
+#   `/content/config.json`);
+# - a function in your own script, as in `train.py:make_loss` (on Colab
+#   `/content/train.py:make_loss`).
+#
+# <details><summary>What my script must have</summary>
+#
+# It must have a function that builds your model and one batch of random data of the right shape.
+# Copy these lines, and put in your own model and loss. The training loop of the script must stand
+# below `if __name__ == "__main__":`, because the file is imported.
+#
+# ```python
+# def make_loss(micro_batch=1):
+#     model = MyModel()
+#     images = torch.randn(micro_batch, 3, 224, 224)
+#     labels = torch.zeros(micro_batch, dtype=torch.long)
+#     return lambda: F.cross_entropy(model(images), labels), model
+# ```
+#
+# A function that gives `step, model, optimizer` is taken too. It is predicted as it is, and levers
+# that belong inside the step cannot be tried from here.
+#
+# </details>
+
+# %% id="imports"
+from dataclasses import replace
+
+import pandas as pd
+
+from tutorial_lib import device, memory, plots
+from tutorial_lib.guesses import beside
+from tutorial_lib.instruments import planning
+from tutorial_lib.instruments.emulated import Room, Verdict
+from tutorial_lib.instruments.training import Recipe
+from tutorial_lib.units import GIB, Bytes
+
+# %% id="fill-in"
+MODEL = "gpt2-medium"
+BATCH = 8  # samples in an update
+SIZES = {}  # as in {"seq": 512}, or {"size": 64}: side of an image or latent
+CARD = "rtx-4060"  # or "t4", "a100", ...; or a size, as in "12GiB"
+# what your script does today; others are fp16-amp, bf16-amp, bf16; eager; sgd, ...
+NOW = {"precision": "fp32", "attention": "sdpa", "optimizer": "adamw"}
+guess = None  # GiB that one step needs: write a number before you go on
+
+# %% [markdown] id="need-text"
+# ## 1. What one step needs
+#
+# *Needs* is the peak of the step, and decides whether it runs. *Takes* is what `nvidia-smi` shows
+# when nothing limits the step. It is more, because PyTorch keeps memory that it once asked for.
+
+# %% id="need"
+room = Room.of(str(CARD))
+now = Recipe(MODEL, BATCH, **SIZES, **NOW)
+report = memory.predict(now.make_step, label=now.label())
+print(f"{report.peak_bytes}{beside(guess, report.peak_bytes / GIB)}")
+print(Verdict(report.peak_bytes, room))
+report
+
+# %% [markdown] id="levers-text"
+# ## 2. Which lever helps
+#
+# The largest rows of this table decide.
+#
+# | what is large | what lowers it | what does not |
+# |---|---|---|
+# | activations | a smaller micro-batch; checkpoints | another optimizer |
+# | optimizer state | 8-bit states; LoRA | checkpoints; a smaller micro-batch |
+# | parameters, gradients | LoRA; more devices | checkpoints; a smaller micro-batch |
+# | temporary, in backward | a smaller micro-batch; the loss in chunks | checkpoints |
+# | temporary, in the optimizer | a fused optimizer | checkpoints; a smaller micro-batch |
+#
+# The next table pulls the levers one after the other, the harmless ones first: each row keeps those
+# above it. A row may need more than the one before: autocast, for one, adds 16-bit copies. *FLOPs*
+# is the arithmetic that the levers add. *Training* says whether it is still the same:
+#
+# - **exact**: the same gradients, bit for bit;
+# - **rounding**: the same mathematics, other last digits;
+# - **another**: another update. Compare the losses of two short runs before you trust it.
+
+# %% id="levers"
+levers, refused = planning.pull_levers(now, report)
+for reason in refused:
+    print(reason)
+rows = {}
+for lever in levers:
+    peak, more = lever.report.peak_bytes, lever.flops / levers[0].flops - 1
+    row = {"peak": peak, "fits": Verdict(peak, room).answer}
+    row |= {"outside layers": lever.outside_bytes, "FLOPs": f"{more:+.0%}"}
+    rows[lever.name] = row | {"training": lever.training}
+pd.DataFrame(rows).T
+
+# %% id="picture"
+plots.ledger_bars(
+    {lever.name: lever.report.at_peak for lever in levers},
+    title=f"{MODEL}: each row pulls one lever more (line: {CARD})",
+    cards_gib=[round(room.free / GIB, 1)],
+    predicted=list(rows),
+)
+
+# %% [markdown] id="plan-text"
+# Take the first row that fits. *Outside layers* is the part of the peak that no layer made. In a
+# language model that is mostly the loss: the logarithms of the logits, and a gradient. Where it is
+# most of the peak, none of these levers helps further, and the loss must be computed in chunks
+# (`use_liger_kernel=True` in transformers' Trainer).
+#
+# ## 3. The plan
+#
+# The table pulls each lever to its end. The planner pulls it only as far as your card needs: it
+# looks for the micro-batch and the recomputed blocks with which an update takes the least time. It
+# changes the training only where nothing else fits: by 8-bit states, then by bfloat16 throughout.
+# A model with BatchNorm changes with its micro-batch too (chapter 09).
+
+# %% id="plan"
+harmless = [lever.recipe for lever in levers if lever.training != "another"]
+lean = replace(harmless[-1], checkpointing="none", accumulation=1)
+eight_bit = str(lean.optimizer).replace("fused", "8bit")
+kinds = [(lean.precision, lean.optimizer), (lean.precision, eight_bit)]
+limits, best = {"budget_bytes": room.sure, "effective_batch": BATCH}, None
+try:
+    for precision, optimizer in dict.fromkeys([*kinds, ("bf16", eight_bit)]):
+        kind = {"precisions": [precision], "optimizers": [optimizer]}
+        fit = planning.fit(lean, **limits, **kind)
+        if best := fit.best:
+            break
+    else:
+        print(f"Nothing fits. The least is {Bytes(fit.smallest_bytes)}. Try LoRA,")
+        print("shorter texts, smaller images, a larger card, or several (13).")
+except ValueError as error:
+    print(error)
+
+# %% id="save"
+PLAN = "tonight-plan.json"  # beside this notebook
+if best:
+    best.plan.save(PLAN)
+    print(f"peak {Bytes(best.peak_bytes)}, {best.overhead:.0%} more time")
+    for line in str(best.plan).splitlines()[1:]:  # what is kept, what is not
+        print(" ".join(line.split()))
+    print()
+    print(f"micro_batch, accumulation = {best.micro_batch}, {best.accumulation}")
+    print(f"precision, optimizer = '{best.precision}', '{best.optimizer}'")
+
+# %% [markdown] id="lines"
+# The lines to type, after the two that the cell above prints. In a loop of your own:
+#
+# ```python
+# from tutorial_lib.instruments import planning
+#
+# planning.apply(model, planning.Plan.load("tonight-plan.json"))
+# optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+# for part in batch.split(micro_batch):
+#     with torch.autocast("cuda", torch.bfloat16):
+#         loss = loss_of(model, part) / accumulation
+#     loss.backward()
+# optimizer.step()
+# optimizer.zero_grad()
+# ```
+#
+# With transformers' Trainer, or with diffusers and Accelerate, apply the plan to the model in the
+# same way, and then:
+#
+# ```python
+# TrainingArguments(bf16=True, optim="adamw_torch_fused",
+#                   per_device_train_batch_size=micro_batch,
+#                   gradient_accumulation_steps=accumulation)
+# Accelerator(mixed_precision="bf16", gradient_accumulation_steps=accumulation)
+# ```
+#
+# For `adamw-8bit` take `bitsandbytes.optim.AdamW8bit`, or `optim="adamw_bnb_8bit"`. For `bf16` say
+# `model.bfloat16()` and leave autocast out.
+#
+# `planning.apply` changes how a model runs, and not what it computes: the gradients are the same,
+# bit for bit. Leave it out where the plan keeps everything. In a script without this library,
+# checkpoint each block: with `gradient_checkpointing=True` in the Trainer's options, or with
+# `unet.enable_gradient_checkpointing()` in diffusers.
+#
+# Does the file do what it says? On a GPU with room for it, or with a small model, the next cell
+# runs the step for real, with random weights. Elsewhere it predicts the step that the file gives.
+
+
+# %% id="planned-step"
+def planned_step(where="cpu"):
+    recipe = fit.recipe_of(best)
+    recipe = replace(recipe, accumulation=min(2, recipe.accumulation))
+    step, model, optimizer = recipe.make_step(where)
+    planning.apply(model, planning.Plan.load(PLAN))
+    return step, model, optimizer
+
+
+# %% id="apply"
+# NBVAL_IGNORE_OUTPUT
+where = device.pick()
+if best and where.type == "cuda":
+    runs = best.peak_bytes < device.total_bytes(where)
+elif best:
+    runs = levers[0].flops * best.micro_batch < 1e11  # seconds on a CPU
+if best and runs:
+    step, model, optimizer = planned_step(where)
+    print(memory.measure(step, model=model, optimizer=optimizer))
+elif best:
+    print(memory.predict(planned_step))
+
+# %% [markdown] id="where"
+# ## 4. Where each idea is taught
+#
+# | what you used | chapter |
+# |---|---|
+# | the categories of memory, and what lowers each | 01, 01b |
+# | *needs*, *takes*, and why a measurement can mislead | 02, 02b |
+# | a micro-batch and its accumulation, exactly | 08; where it is another training: 09 |
+# | checkpoints: written by hand, where to put them, what to keep | 04, 05, 06, 07 |
+# | activations that wait in the host's memory | 07 |
+# | the lines for transformers, for diffusers, for several devices | 10, 11, 13 |
+# | the order of the levers, and the planner | 14, 06 |

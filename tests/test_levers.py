@@ -1,0 +1,103 @@
+"""The levers that save memory, pulled one after the other."""
+
+import pytest
+from small_models import publish_tiny
+
+from tutorial_lib.instruments import planning
+from tutorial_lib.instruments.training import Recipe
+
+SIZES = {"n_layer": 6, "n_embd": 32, "n_head": 2, "vocab_size": 64, "n_positions": 64}
+ALL = [
+    *("as it is", "autocast", "fused kernels", "one sample at a time"),
+    *("checkpoint each block", "8-bit states", "LoRA"),
+]
+SCRIPT = """
+import torch
+from torch import nn
+
+def make_loss(micro_batch=1, norm=nn.BatchNorm2d):
+    blocks = [nn.Sequential(nn.Conv2d(8, 8, 3), norm(8), nn.ReLU()) for _ in range(3)]
+    model, images = nn.Sequential(*blocks), torch.randn(micro_batch, 8, 16, 16)
+    return lambda: model(images).square().mean(), model
+
+def make_step(micro_batch=1):
+    loss, model = make_loss(micro_batch)
+    optimizer = torch.optim.SGD(model.parameters())
+
+    def step():
+        loss().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step, model, optimizer
+"""
+
+
+@pytest.fixture
+def tiny(monkeypatch):
+    """A published model that is small enough for a test."""
+    return publish_tiny(monkeypatch, 64, **SIZES)
+
+
+@pytest.fixture
+def script(tmp_path):
+    """A script of somebody's own, with BatchNorm and without a linear layer."""
+    path = tmp_path / "train.py"
+    path.write_text(SCRIPT)
+    return path
+
+
+def names(levers):
+    return [lever.name for lever in levers]
+
+
+def test_each_lever_keeps_those_before_it(tiny):
+    levers, refused = planning.pull_levers(Recipe(tiny, 4, attention="eager"))
+    assert names(levers) == ALL
+    assert refused == []
+    first, *_, checkpointed, eight_bit, lora = levers
+    assert checkpointed.recipe == Recipe(
+        tiny,
+        accumulation=4,
+        precision="bf16-amp",
+        optimizer="adamw-fused",
+        checkpointing="per-block",
+    )
+    assert checkpointed.report.peak_bytes < first.report.peak_bytes / 2
+    assert 1.15 < checkpointed.flops / first.flops < 1.4
+    assert eight_bit.recipe.optimizer == "adamw-8bit"
+    assert lora.flops != eight_bit.flops == checkpointed.flops
+    assert {lever.training for lever in levers[1:4]} == {"rounding"}
+    assert 0 < first.outside_bytes < first.report.peak_bytes
+
+
+@pytest.mark.parametrize(
+    ("today", "left_out"),
+    [
+        (
+            {"precision": "bf16-amp", "optimizer": "adamw-fused", "checkpointing": "sqrt"},
+            {"autocast", "fused kernels", "checkpoint each block"},
+        ),
+        (
+            {"optimizer": "sgd", "lora_rank": 4, "micro_batch": 1},
+            {"fused kernels", "8-bit states", "LoRA", "one sample at a time"},
+        ),
+    ],
+)
+def test_what_a_step_does_already_is_left_out(tiny, today, left_out):
+    levers, _ = planning.pull_levers(Recipe(tiny, **{"micro_batch": 2, **today}))
+    assert names(levers) == [name for name in ALL if name not in left_out]
+
+
+def test_what_a_script_cannot_take_is_said_and_the_rest_is_pulled(script):
+    levers, refused = planning.pull_levers(Recipe(f"{script}:make_loss", 4))
+    assert names(levers) == ALL[:-1]
+    assert [why for why in refused if "has none there: leave it out" in why] == refused != []
+    alone = levers[3]
+    assert (alone.name, alone.training) == ("one sample at a time", "another")  # BatchNorm
+
+
+def test_of_a_whole_step_only_checkpoints_are_pulled(script):
+    levers, refused = planning.pull_levers(Recipe(f"{script}:make_step", 4))
+    assert names(levers) == ["as it is", "checkpoint each block"]
+    assert all("gives a whole step" in why for why in refused)
