@@ -155,7 +155,9 @@ def fused_loss(answer: Answer, case: Case) -> Result:
         return scaled
 
     with _noted(scene, result):
-        result["said"] = observe.error_said(lambda: BACKWARDS[case["kind"]](run(), scene))
+        result["said"] = observe.error_said(
+            lambda: BACKWARDS[case["kind"]](run(), scene), "RuntimeError"
+        )
     return {**result, "made": made, "sizes": sizes}
 
 
@@ -204,7 +206,7 @@ def mean_over_counted(answer: Answer, case: Case) -> Result:
                 total += loss.item()
                 loss.backward()  # type: ignore[no-untyped-call]
 
-            said = said or observe.error_said(run)
+            said = said or observe.error_said(run, "ValueError")
     gradients = [weight.grad, *(leaf.grad for leaf in leaves)]
     return {"loss": total, "gradients": gradients, "said": said, "rows": rows, "changed": changed}
 
