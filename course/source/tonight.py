@@ -2,8 +2,8 @@
 # # Tonight: my model does not fit
 #
 # This notebook takes your own model. It predicts what one training step needs, shows what holds the
-# memory, pulls the levers in order, and ends with a plan that your script loads. Nothing is
-# allocated, and no weights are downloaded.
+# memory, pulls the levers in order, and ends with a plan that your script loads. All its numbers
+# are predicted: before the last cell nothing is allocated, and no weights are downloaded.
 #
 # **Budget:** 20 minutes, 2 GiB of memory, no GPU needed.
 #
@@ -179,7 +179,7 @@ if best:
 # ```
 #
 # For `adamw-8bit` take `bitsandbytes.optim.AdamW8bit`, or `optim="adamw_bnb_8bit"`. For `bf16` say
-# `model.bfloat16()` and leave autocast out.
+# `model.bfloat16()` and leave autocast out. For `fp16-amp` keep your gradient scaler (08b).
 #
 # `planning.apply` changes how a model runs, and not what it computes: the gradients are the same,
 # bit for bit. Leave it out where the plan keeps everything. In a script without this library,
