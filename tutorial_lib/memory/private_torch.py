@@ -136,7 +136,8 @@ def leaves_of(tensor: Tensor) -> Iterator[Tensor]:
 
     `variable` of an AccumulateGrad node: torch/csrc/autograd/functions/accumulate_grad.h.
     """
-    nodes, seen = [tensor.grad_fn], {None}
+    nodes: list[Any] = [tensor.grad_fn]
+    seen: set[Any] = {None}
     while nodes:
         if (node := nodes.pop()) not in seen:
             seen.add(node)

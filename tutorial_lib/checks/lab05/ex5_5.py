@@ -139,8 +139,8 @@ def _copy_faults(kept: _Kept) -> Faults:
 
 def _all_on_the_host(host: Host, *_: nn.Module | int) -> saved_tensors_hooks:
     def pack(tensor: Tensor) -> partial[Tensor]:
-        place = tensor.dtype, tensor.size(), tensor.stride(), tensor.storage_offset()
-        return partial(host.put(tensor).get, *place)
+        shape, offset = (tensor.size(), tensor.stride()), int(tensor.storage_offset())
+        return partial(host.put(tensor).get, tensor.dtype, *shape, offset)
 
     return saved_tensors_hooks(pack, lambda get: get())
 
