@@ -61,15 +61,15 @@ def test_a_dispatch_mode_is_asked_about_every_operation_and_is_listed():
 
 def test_modes_and_kernels_that_intercept_are_listed(run_python):
     """Else an answer's mode that is left on, or its kernel, compares in the place of PyTorch's."""
-    before = meters.interceptors()
+    before = operations.interceptors()
     with Seen(), torch.overrides.BaseTorchFunctionMode():
-        assert len(meters.interceptors()) == len(before) + 2
-    assert meters.interceptors() == before
+        assert len(operations.interceptors()) == len(before) + 2
+    assert operations.interceptors() == before
     with torch.device("cpu"):
-        assert meters.interceptors() == before
+        assert operations.interceptors() == before
     program = """if True:
         import torch
-        from tutorial_lib.memory.private_torch import interceptors
+        from tutorial_lib.instruments.private_torch.operations import interceptors
         before = interceptors()
         library = torch.library.Library("aten", "IMPL")
         library.impl("equal", lambda a, b: True, "CPU")

@@ -15,21 +15,13 @@ from torch import Tensor, nn
 # torch/_subclasses/fake_tensor.py: tensors with a shape and no memory.
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
-# torch/overrides.py, torch/utils/_device.py: modes that are asked about every call from Python.
-from torch.overrides import _get_current_function_mode_stack
-
 # torch/utils/_python_dispatch.py: modes that are asked about every operation.
 from torch.utils import _python_dispatch
-from torch.utils._device import DeviceContext
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 from torch.utils.flop_counter import FlopCounterMode, flop_registry
 
 __all__ = ["FakeTensor", "FakeTensorMode", "TorchDispatchMode"]
-_DEVICE_OF = torch.ops.prim.device.default
-_aten = torch.ops.aten
-
-
-# ---- tensors, modules, modes ----
+_aten, _DEVICE_OF = torch.ops.aten, torch.ops.prim.device.default
 
 
 class _FastDispatchMode(_python_dispatch.TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -85,19 +77,6 @@ def storage_keys(tensors: Sequence[Tensor]) -> list[int]:
 def active_modes() -> list[_python_dispatch.TorchDispatchMode]:
     """List the dispatch modes that are active, innermost last (torch/utils/_python_dispatch.py)."""
     return _get_current_dispatch_mode_stack()
-
-
-def interceptors() -> list[object]:
-    """List what could answer in the place of PyTorch's own kernels, to be compared later.
-
-    These are the modes that are on, without that of a default device, and the kernels that compare
-    and copy (torch/_C/__init__.pyi); not those for fake tensors, which are registered late.
-    """
-    modes = _get_current_function_mode_stack()  # type: ignore[no-untyped-call]
-    modes = [mode for mode in modes if type(mode) is not DeviceContext]
-    names = ("equal", "allclose", "isclose", "eq.Tensor", "clone", "detach")
-    kernels = "".join(torch._C._dispatch_dump(f"aten::{name}") for name in names)
-    return [*active_modes(), *modes, *(one for one in kernels.split("\n") if "Meta" not in one)]
 
 
 def is_fake(tensor: Tensor) -> bool:

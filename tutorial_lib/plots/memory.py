@@ -106,9 +106,8 @@ def ledger_bars(
         if name in predicted:
             outline: dict[str, Any] = {"fill": False, "linestyle": "--", "edgecolor": "black"}
             axes.add_patch(Rectangle((0, row - 0.31), left, 0.62, **outline))
-        ground = {"facecolor": "white", "edgecolor": "none", "pad": 0.5}  # over a card's line
-        total_text = human_bytes(total[name])
-        axes.text(left, row, f" {total_text}", va="center", fontsize=9, bbox=ground)
+        text = axes.text(left, row, f" {human_bytes(total[name])}", va="center", fontsize=9)
+        text.set_bbox({"facecolor": "white", "edgecolor": "none", "pad": 0.5})  # over a card's line
     axes.set_title(title, fontsize=10, loc="left", pad=16 if cards_gib else None)
     for gib in cards_gib:
         axes.axvline(gib * GIB / size, color="black", linewidth=1, linestyle=":")

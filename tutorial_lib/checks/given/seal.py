@@ -17,7 +17,7 @@ from typing import Any
 from torch.optim import Optimizer
 
 from tutorial_lib.checks.given.half import RunHalf
-from tutorial_lib.memory.private_torch import interceptors
+from tutorial_lib.instruments.private_torch.operations import interceptors
 
 EXCHANGED = "exchanged"  # in a result: the first thing that was found to be another
 # How a value is shown decides nothing, and torch.Storage follows the default dtype.

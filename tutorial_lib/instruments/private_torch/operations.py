@@ -12,8 +12,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+# torch/overrides.py, torch/utils/_device.py: modes that are asked about every call from Python.
+from torch.overrides import _get_current_function_mode_stack
+from torch.utils._device import DeviceContext
+
 from tutorial_lib.instruments.private_torch import tree_leaves
-from tutorial_lib.memory.private_torch import sparse_parts
+from tutorial_lib.memory.private_torch import active_modes, sparse_parts
 
 _aten = torch.ops.aten
 # The operations that autograd runs for softmax and fused attention (native_functions.yaml).
@@ -30,6 +34,19 @@ def operation_names() -> list[str]:
 def has_kernel(operation: str, dispatch_key: str) -> bool:
     """Tell whether an operation does something of its own at a key (torch/_C/__init__.pyi)."""
     return torch._C._dispatch_has_kernel_for_dispatch_key(operation, dispatch_key)
+
+
+def interceptors() -> list[object]:
+    """List what could answer in the place of PyTorch's own kernels, to be compared later.
+
+    These are the modes that are on, without that of a default device, and the kernels that compare
+    and copy (torch/_C/__init__.pyi); not those for fake tensors, which are registered late.
+    """
+    modes = _get_current_function_mode_stack()  # type: ignore[no-untyped-call]
+    modes = [mode for mode in modes if type(mode) is not DeviceContext]
+    names = ("equal", "allclose", "isclose", "eq.Tensor", "clone", "detach")
+    kernels = "".join(torch._C._dispatch_dump(f"aten::{name}") for name in names)
+    return [*active_modes(), *modes, *(one for one in kernels.split("\n") if "Meta" not in one)]
 
 
 def overriding_kernels() -> contextlib.AbstractContextManager[Any]:
