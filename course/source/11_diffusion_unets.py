@@ -604,11 +604,11 @@ most = max(sdxl["saved"].values())
 predicted = {"how": "predicted", "device": "CUDA kernels", "cell": "grid"}
 claims.Verdicts(
     claims.Verdict("E06", "holds if", "Its shares are right for the latents of the "
-        "source's own code, in float32, with eager attention and 8-bit states: the first "
-        "at batch 4, the second at batch 15; and both batches fit then. At 768 pixels an "
-        "A100 takes smaller ones.", "the call saves "
-        f"{call[4]:.0f} % at batch 4 and {call[15]:.0f} % at batch 15; at 768 pixels the "
-        f"largest on an emulated A100: {min(eager)} and {max(eager)}",
+        "source's own code, in float32, with eager attention and 8-bit states: the "
+        "first at batch 4, the second at batch 15; and both batches fit then. At "
+        "768 pixels an A100 takes smaller ones.", "the call saves "
+        f"{call[4]:.0f} % at batch 4 and {call[15]:.0f} % at batch 15; at 768 pixels "
+        f"the largest on an emulated A100: {min(eager)} and {max(eager)}",
         tried={**sd, "saved by the call": called}, **predicted),
     claims.Verdict("E07", "holds if", "68 % is right for eager attention and 8-bit "
         "states. With fused attention and PyTorch's AdamW it is far less, and batch 4 "
