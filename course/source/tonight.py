@@ -138,8 +138,9 @@ try:
     else:
         print(f"Nothing fits. The least is {Bytes(fit.smallest_bytes)}. Try LoRA,")
         print("shorter texts, smaller images, a larger card, or several (13).")
-except ValueError as error:
-    print(error)
+except (AttributeError, RuntimeError, TypeError, ValueError) as error:
+    print(error)  # of a model whose blocks cannot run later, or a whole step
+    print("There is no plan: take the first row above that fits.")
 
 # %% id="save"
 PLAN = "tonight-plan.json"  # beside this notebook
@@ -148,7 +149,6 @@ if best:
     print(f"peak {Bytes(best.peak_bytes)}, {best.overhead:.0%} more time")
     for line in str(best.plan).splitlines()[1:]:  # what is kept, what is not
         print(" ".join(line.split()))
-    print()
     print(f"micro_batch, accumulation = {best.micro_batch}, {best.accumulation}")
     print(f"precision, optimizer = '{best.precision}', '{best.optimizer}'")
 
