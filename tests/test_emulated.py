@@ -345,7 +345,7 @@ def test_setup_goes_on_where_it_stopped(tmp_path, no_torch_here, monkeypatch, ca
 def test_a_command_is_run_on_each_card_that_it_names(monkeypatch, capsys):
     ran = []
 
-    def emulate(command, card, torch, *, watch):
+    def emulate(command, card, torch, *, watch, cudnn):
         ran.append((command[3:], card.name))
         return run.Emulated(card, 3 if "T4" in card.name else 0)
 

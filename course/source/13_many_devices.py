@@ -487,9 +487,10 @@ claims.Verdicts(
         "C20", "shown", "No lever does it all: ranks divide weights, gradients and "
         "states, and checkpointing, offload and 16 bits cut activations.",
         f"peaks in P: DDP {peaks['DDP']}, ZeRO 3 {peaks['ZeRO 3']}, both with "
-        f"checkpointing {peaks['DDP + checkpoint']} and {peaks['ZeRO 3 + checkpoint']}; "
-        f"DDP with offload {peaks['DDP + offload']}, with autocast "
-        f"{peaks['DDP + bf16 autocast']}", "counted", "all-rows"),
+        f"checkpointing {peaks['DDP + checkpoint']} and "
+        f"{peaks['ZeRO 3 + checkpoint']}; DDP with offload "
+        f"{peaks['DDP + offload']}, with autocast {peaks['DDP + bf16 autocast']}",
+        "counted", "all-rows"),
     claims.Verdict(
         "D09", "holds", "With no_sync DDP sends each bucket of gradients once an "
         "update, and without it once a micro-batch.",

@@ -802,10 +802,10 @@ def smallest_card(run: dict[str, int], cards: list[tuple[int, int]]) -> int:
     """Choose the smallest card on which a training step runs.
 
     Args:
-        run: Bytes of its free run: "allocated" and "reserved", the allocator's peaks, and
-            "seen", what nvidia-smi showed.
-        cards: Of each card its memory, and how much of it CUDA's context holds, in bytes;
-            in any order.
+        run: Bytes of its free run: "allocated" and "reserved", the allocator's
+            peaks, and "seen", what nvidia-smi showed.
+        cards: Of each card its memory, and how much of it CUDA's context holds, in
+            bytes; in any order.
 
     Returns:
         The memory of the smallest card that is enough; 0 where none is.
