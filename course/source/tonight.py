@@ -114,7 +114,8 @@ plots.ledger_bars(
 # Take the first row that fits. *Outside layers* is the part of the peak that no layer made. In a
 # language model that is mostly the loss: the logarithms of the logits, and a gradient. Where it is
 # most of the peak, none of these levers helps further, and the loss must be computed in chunks
-# (`use_liger_kernel=True` in transformers' Trainer; [10d](10d_the_loss_that_does_not_fit.ipynb) builds it).
+# (`use_liger_kernel=True` in transformers' Trainer; [10d](10d_the_loss_that_does_not_fit.ipynb)
+# builds that).
 #
 # ## 3. The plan
 #
