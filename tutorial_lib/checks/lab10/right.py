@@ -28,7 +28,7 @@ def draw_large(draw: Draw) -> dict[str, Any]:
     return {**case, "width": 16, "piece": draw.choice([12, 16])}
 
 
-def cross_entropy(hidden: Tensor, targets: Tensor, weight: Tensor) -> Tensor:
+def usual_loss(hidden: Tensor, targets: Tensor, weight: Tensor) -> Tensor:
     """Add up the losses of all tokens."""
     return F.cross_entropy(hidden @ weight.T, targets, reduction="sum")
 
@@ -36,7 +36,7 @@ def cross_entropy(hidden: Tensor, targets: Tensor, weight: Tensor) -> Tensor:
 def by_pieces(hidden: Tensor, targets: Tensor, weight: Tensor, size: int) -> Tensor:
     """Add up the same, with the logits of one piece in memory."""
     pairs = zip(torch.split(hidden, size), torch.split(targets, size), strict=True)
-    parts = [checkpoint(cross_entropy, *pair, weight, use_reentrant=False) for pair in pairs]
+    parts = [checkpoint(usual_loss, *pair, weight, use_reentrant=False) for pair in pairs]
     return torch.stack(parts).sum()
 
 
