@@ -12,11 +12,11 @@ def _cases(draw: Draw) -> Cases:
     seen = int(1.1 * reserved) + context
     spare = draw.randint(20, 60) * MIB
     edges = (needs, needs + context, reserved, reserved + context, seen, seen + context)
-    cards = [(edge + spare, context + 1) for edge in edges]
-    cards += [(needs + context, context), (int(1.08 * needs) + context, context)]
-    cards += [(needs // 2, context // 4), (4 * seen, context)]
+    cards = [[edge + spare, context + 1] for edge in edges]
+    cards += [[needs + context, context], [int(1.08 * needs) + context, context]]
+    cards += [[needs // 2, context // 4], [4 * seen, context]]
     draw.shuffle(cards)
-    cards.insert(0, (2 * seen, context))  # the first one is neither the smallest nor the largest
+    cards.insert(0, [2 * seen, context])  # the first one is neither the smallest nor the largest
     run = {"allocated": needs, "reserved": reserved, "seen": seen}
     yield {"run": run, "cards": cards}
     yield {"run": {name: 9 * size for name, size in run.items()}, "cards": cards[:6]}
