@@ -267,7 +267,7 @@ def profile_step(answer: Answer, case: Case) -> Result:
     return {"profile": profile, "updates": training.updates}
 
 
-@run_half("2.7")
+@run_half("2.7", forbidden=NO_INSTRUMENTS)
 def smallest_card(answer: Answer, case: Case) -> Result:
     with without_instruments():
         return {"memory": answer(dict(case["run"]), list(map(tuple, case["cards"])))}

@@ -108,7 +108,7 @@ class Watcher:
     def _note_read(self, is_number: bool = False) -> None:
         """Note the line that reads a value; of a number only where the line asks about it."""
         stack = [(frame.f_code, line) for frame, line in traceback.walk_stack(None)]
-        frames = [
+        frames: list[dict[str, Any]] = [
             {"filename": code.co_filename, "name": code.co_name, "line": line}
             for code, line in stack
         ]
