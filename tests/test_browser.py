@@ -30,8 +30,8 @@ WIDGETS = {
     "01_where_memory_goes": ["explorer"],
     "01b_more_levers": ["calculator-activations", "calculator-ledger", "calculator"],
     "06_where_to_checkpoint": [
-        *("first-tape", "guess-nothing", "nothing-kept", "revolve", "stepper"),
-        *("unet", "guess-half", "plans", "plan-explorer"),
+        *("first-tape", "guess-nothing", "nothing-kept-plan", "nothing-kept", "revolve"),
+        *("stepper", "unet", "guess-half", "plans", "plan-explorer"),
     ],
     "14_putting_it_together": ["rungs", "calculator", "triage"],
 }

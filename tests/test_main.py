@@ -124,6 +124,7 @@ def test_a_python_that_cannot_read_the_course_gets_one_sentence(monkeypatch, cap
 def test_what_a_command_needs_beside_the_lab_is_added(started, monkeypatch, command, extra):
     asked = []
     monkeypatch.setattr(bootstrap, "missing_packages", lambda _, wanted: [wanted] * bool(wanted))
+    monkeypatch.setattr(bootstrap, "is_running", lambda _: False)
     monkeypatch.setattr(bootstrap, "python_with_course", lambda _, e: asked.append(e) or "python")
     assert main([command, "words"]) == 0
     assert (asked, started) == ([extra], [(["-m", "tutorial_lib", command, "words"], None)])
