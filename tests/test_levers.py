@@ -51,6 +51,7 @@ def names(levers):
     return [lever.name for lever in levers]
 
 
+@pytest.mark.weekly
 def test_each_lever_keeps_those_before_it(tiny):
     levers, refused = planning.pull_levers(Recipe(tiny, 4, attention="eager"))
     assert names(levers) == ALL

@@ -219,9 +219,10 @@ def rank_windows_of(case: Case) -> list[list[models.MicroBatch]]:
 
 def _one_rank(answer: Answer, chain: exam.Chain, optimizer: Optimizer, rows: Tensor) -> None:
     def work(_: int) -> None:
-        window = [(part,) for part in rows.tensor_split(_EXAM_PARTS)]
+        window = [(part,) for part in rows.double().tensor_split(_EXAM_PARTS)]
         sums = {"loss_sum": _half_squares, "count_terms": len}
-        answer(DistributedDataParallel(chain), optimizer, window, **sums)
+        model = DistributedDataParallel(chain.double())  # float64, as in all of 6.6
+        answer(model, optimizer, window, **sums)
 
     ranks.in_threads(work, 1)
 
