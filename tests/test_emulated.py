@@ -345,7 +345,7 @@ def test_setup_goes_on_where_it_stopped(tmp_path, no_torch_here, monkeypatch, ca
 def test_a_command_is_run_on_each_card_that_it_names(monkeypatch, capsys):
     ran = []
 
-    def emulate(command, card, torch, *, watch, cudnn):
+    def emulate(command, card, torch, *, watch):
         ran.append((command[3:], card.name))
         return run.Emulated(card, 3 if "T4" in card.name else 0)
 
@@ -666,7 +666,7 @@ CONVOLVE = """
 def test_cudnn_is_asked_which_workspaces_convolutions_need(emulate, card):
     """TF32's engines want images in another layout: a copy of what they read or write, at least."""
     peaks = []
-    for options in (["--no-cudnn"], []):
+    for options in ([], ["--cudnn"]):
         status, data, said = emulate(CONVOLVE, *options, card=card)
         assert status == 0, said
         assert "was not asked" not in said

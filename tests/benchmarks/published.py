@@ -88,7 +88,7 @@ def run(rows: list[dict[str, str]]) -> None:
                 str(out),
                 *dict.fromkeys(map(run_of, of_card)),
             ]
-            emulate(command, find_card(key), torch_build, watch=False, cudnn=False)
+            emulate(command, find_card(key), torch_build, watch=False)
             found = json.loads(out.read_text())
         for row in of_card:
             row["emulated_gib"], row["emulated_reserved_gib"] = found[f"{run_of(row)} False"]

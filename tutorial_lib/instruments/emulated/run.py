@@ -109,7 +109,7 @@ def emulate(
     steps: int | None = None,
     snapshot: Path | None = None,
     watch: bool = True,
-    cudnn: bool = True,
+    cudnn: bool = False,
 ) -> Emulated:
     """Run a program with the card preloaded; its output goes where ours goes.
 

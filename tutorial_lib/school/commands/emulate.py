@@ -45,7 +45,7 @@ def options(parser: argparse.ArgumentParser) -> None:
         help="what a CUDA context takes of it, as in 300MiB or 0; left out: 3 MiB a multiprocessor",
     )
     parser.add_argument(
-        "--no-cudnn", action="store_true", help="without the workspaces of convolutions"
+        "--cudnn", action="store_true", help="count the workspaces of convolutions, too"
     )
     parser.add_argument("--steps", type=int, metavar="N", help="stop after N optimizer steps")
     parser.add_argument("--snapshot", type=Path, metavar="FILE", help="for PyTorch's memory viewer")
@@ -69,7 +69,7 @@ def run(options: argparse.Namespace) -> int:
     if not torch.version.startswith(TRIED):
         print(f"Not tried with PyTorch {torch.version}, only with {TRIED}x.", file=sys.stderr)
     print(_NOTICE, file=sys.stderr, flush=True)
-    wishes = {"steps": options.steps, "snapshot": options.snapshot, "cudnn": not options.no_cudnn}
+    wishes = {"steps": options.steps, "snapshot": options.snapshot, "cudnn": options.cudnn}
     result = emulated.emulate(program, card, torch, **wishes)
     if options.json:
         options.json.write_text(json.dumps(result.as_data(), indent=1) + "\n", encoding="utf-8")
@@ -120,8 +120,8 @@ def _on_each(keys: str, words: list[str]) -> int:
     torch = environment.find_cuda_torch(bootstrap.ROOT)
     statuses = []
     for card in cards:
-        command = ["python", "-m", *words]  # its rows are compared with predictions
-        result = emulated.emulate(command, card, torch, watch=False, cudnn=False)
+        command = ["python", "-m", *words]
+        result = emulated.emulate(command, card, torch, watch=False)
         crashed = result.refused or result.status < 0
         if crashed:
             print(result.reason, file=sys.stderr)
