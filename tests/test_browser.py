@@ -81,6 +81,7 @@ def test_a_chapter_runs_and_shows_its_figures(open_notebook):
     chapter.close()
 
 
+@pytest.mark.weekly
 def test_a_lab_says_which_answer_is_blank(open_notebook):
     lab = open_notebook(LAB)
     (error,) = lab.run()
@@ -135,6 +136,7 @@ class QuietHandler(http.server.SimpleHTTPRequestHandler):
         pass
 
 
+@pytest.mark.weekly
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("page", [f"course/{CHAPTER}", f"labs/{LAB}", "index", "player"])
 def test_axe_finds_nothing_on_a_page_of_the_site(browser, site, page, scheme):
@@ -155,6 +157,7 @@ def test_axe_finds_nothing_on_a_page_of_the_site(browser, site, page, scheme):
     context.close()
 
 
+@pytest.mark.weekly
 @pytest.mark.parametrize("width", [400, 1280])
 @pytest.mark.parametrize("page", [f"course/{WIDE}", "index", "search"])
 def test_a_page_of_the_site_needs_no_scrolling_sideways(browser, site, page, width):
@@ -171,6 +174,7 @@ def test_a_page_of_the_site_needs_no_scrolling_sideways(browser, site, page, wid
     context.close()
 
 
+@pytest.mark.weekly
 def test_a_brace_below_a_formula_is_drawn_to_both_ends(browser, site):
     context = browser.new_context(viewport={"width": 1280, "height": 900}, color_scheme="light")
     shown = context.new_page()
@@ -188,6 +192,7 @@ def test_a_brace_below_a_formula_is_drawn_to_both_ends(browser, site):
     context.close()
 
 
+@pytest.mark.weekly
 def test_a_search_loads_less_than_a_megabyte(browser, site):
     context = browser.new_context()
     shown, loaded = context.new_page(), []

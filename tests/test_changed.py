@@ -37,9 +37,10 @@ def test_the_tests_of_a_file(root, path, concerned, not_concerned):
 def test_an_exercise_has_its_wrong_answers_run(root):
     first, second = runs(root, "tutorial_lib/checks/lab06/ex6_3.py", "README.md")
     assert "tests/test_lab06.py" in first
-    assert second == ["tests/test_wrong_answers.py", "-k", "lab06-6.3-"]
+    all_once = ["tests/test_wrong_answers.py", "-m", "", "-k"]
+    assert second == [*all_once, "(lab06-6.3-) and not every_seed"]
     *_, second = runs(root, "tests/wrong_answers/lab01/ex1_2.py")
-    assert second[-1] == "lab01-1.2-"
+    assert second[-1] == "(lab01-1.2-) and not every_seed"
 
 
 def test_nothing_changed_leaves_the_tests_that_read_every_file(root):

@@ -117,6 +117,7 @@ def test_recomputed_tensors_are_found_only_under_checkpointing():
     assert activations[1] < activations[0] / 2
 
 
+@pytest.mark.weekly
 def test_readings_repeat_in_this_process_and_in_another():
     script = (
         "import sys; sys.path.insert(0, 'tests'); from test_meter import *;"

@@ -177,6 +177,7 @@ def test_the_wheel_holds_the_package_and_nothing_else(clone, tmp_path):
         assert any(".dist-info/" in path and path.endswith(f"/{name}") for path in names)
 
 
+@pytest.mark.weekly
 @pytest.mark.network
 def test_an_install_on_colab_brings_only_the_course(clone, colab, run_online, tmp_path):
     """Stubs of all that Colab has; pip may then want nothing but the course (no download)."""

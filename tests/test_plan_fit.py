@@ -95,6 +95,7 @@ def test_one_of_stages_that_are_alike_stands_for_all(tiny, monkeypatch):
         assert [call.matmuls for call in found.calls] == [call.matmuls for call in full.calls]
 
 
+@pytest.mark.weekly
 @pytest.mark.parametrize("precision", ["bf16", "bf16-amp"])
 @pytest.mark.parametrize(("optimizer", "is_lean"), [("adamw-8bit", True), ("adamw", False)])
 def test_a_step_in_whole_peaks_as_its_prediction_without_shortcuts(
@@ -118,7 +119,12 @@ def test_a_step_in_whole_peaks_as_its_prediction_without_shortcuts(
 
 
 @pytest.mark.parametrize(
-    "more", [{"lora_rank": 2}, {"ranks": 2, "shard": "ddp"}, {"ranks": 2, "shard": "zero2"}]
+    "more",
+    [
+        {"lora_rank": 2},
+        pytest.param({"ranks": 2, "shard": "ddp"}, marks=pytest.mark.weekly),
+        pytest.param({"ranks": 2, "shard": "zero2"}, marks=pytest.mark.weekly),
+    ],
 )
 def test_lora_and_ranks_are_planned_for(tiny, more):
     recipe = Recipe(tiny, **more)

@@ -320,6 +320,7 @@ def test_something_waits_for_cuda(monkeypatch):
     assert waiting[-1][0] is print
 
 
+@pytest.mark.weekly
 def test_the_compiler_can_be_imported_ahead():
     """Else each graded submission takes a second more, out of its own time."""
     code = (

@@ -41,7 +41,11 @@ def test_every_model_has_exactly_its_published_parameters(name):
 
 
 @pytest.mark.parametrize(
-    "name", ["gpt2", "sd15-unet", "llama-2-7b", "vit-b-16", "bert-base", "clip-two-tower", "sd-vae"]
+    "name",
+    [
+        *("gpt2", "vit-b-16", "bert-base", "clip-two-tower", "sd-vae"),
+        *(pytest.param(name, marks=pytest.mark.weekly) for name in ("sd15-unet", "llama-2-7b")),
+    ],
 )
 def test_a_full_step_at_full_size_runs_on_fake_tensors(name):
     masks = []
@@ -258,6 +262,7 @@ def test_what_cannot_be_built_is_refused(call, says):
     assert torch.empty(1).device.type == "cpu"
 
 
+@pytest.mark.weekly
 def test_building_says_nothing_and_leaves_logs_and_warnings_as_they_were():
     code = (
         "from tutorial_lib.instruments import published as p\n"

@@ -198,6 +198,7 @@ def wait_for_each_other():
     dist.all_reduce(torch.zeros(1))
 
 
+@pytest.mark.weekly
 @pytest.mark.slow
 def test_ranks_that_wait_for_each_other_are_ended_and_named():
     with ranks.start(3) as three:
@@ -233,6 +234,7 @@ def test_of_the_one_that_dies_the_signal_and_the_last_words_are_said():
     assert not [process for process in processes if process.is_alive()]
 
 
+@pytest.mark.weekly
 @pytest.mark.slow
 def test_processes_end_with_the_one_that_started_them(tmp_path):
     script = tmp_path / "script.py"

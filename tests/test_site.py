@@ -118,6 +118,7 @@ def test_nobody_is_asked_to_write_on_a_page(pages):
         assert words not in page.partition("<article")[2].partition("</article>")[0]
 
 
+@pytest.mark.weekly
 def test_solutions_and_the_address_are_there_only_when_asked_for_and_known(
     pages, tmp_path_factory, request
 ):

@@ -34,8 +34,11 @@ def tiny(model="gpt2", **choices):
     return Recipe(model, 2, overrides=TINY[model], **choices)
 
 
-# A U-Net has many small layers and takes longest.
-STEPS = [(model, *c) for model in TINY for c in (CHOICES[::3] if "unet" in model else CHOICES)]
+STEPS = [
+    pytest.param(model, *choices, marks=pytest.mark.weekly if "unet" in model else ())
+    for model in TINY
+    for choices in (CHOICES[::3] if "unet" in model else CHOICES)  # a U-Net takes longest
+]
 
 
 @pytest.mark.parametrize(("model", "precision", "optimizer", "checkpointing"), STEPS)

@@ -26,6 +26,7 @@ from tutorial_lib.school.marks import cell_mark
 
 SEEDS = range(5)
 FEWEST_WRONG, FEWEST_RIGHT = 4, 2
+DAILY_WRONG, DAILY_RIGHT = 2, 1  # of each exercise; the others weekly, or when it changes
 
 
 @dataclass(frozen=True)
@@ -121,10 +122,19 @@ EXERCISES = [
 each_exercise = pytest.mark.parametrize("exercise", EXERCISES, ids=str)
 
 
-def each_answer(kind):
-    pairs = [(exercise, name) for exercise in EXERCISES for name in kind(exercise)]
-    ids = [f"{exercise}-{name}" for exercise, name in pairs]
-    return pytest.mark.parametrize(("exercise", "name"), pairs, ids=ids)
+def each_answer(kind, daily=0):
+    """Parametrise with the exercises' answers of a kind, the first few daily, the rest weekly."""
+    answers = [
+        pytest.param(
+            exercise,
+            name,
+            id=f"{exercise}-{name}",
+            marks=[] if place < daily else [pytest.mark.weekly],
+        )
+        for exercise in EXERCISES
+        for place, name in enumerate(kind(exercise))
+    ]
+    return pytest.mark.parametrize(("exercise", "name"), answers)
 
 
 class Elsewhere:
@@ -204,12 +214,11 @@ def test_the_blank_is_refused_as_blank(exercise):
     assert printed == ""
 
 
-@each_answer(Exercise.wrong)
+@each_answer(Exercise.wrong, DAILY_WRONG)
 def test_a_wrong_answer_is_refused_in_its_own_words(exercise, name):
     refused_in_its_own_words(exercise, name, one_of(range(len(PLACES)), exercise, name))
 
 
-@pytest.mark.weekly
 @each_answer(Exercise.wrong)
 def test_a_wrong_answer_is_refused_under_every_seed(exercise, name):
     for seed in range(len(PLACES)):
@@ -226,7 +235,7 @@ def refused_in_its_own_words(exercise, name, seed):
     assert not [words for words in others if words in message], f"seed {seed}: {message}"
 
 
-@each_answer(Exercise.right)
+@each_answer(Exercise.right, DAILY_RIGHT)
 def test_a_right_answer_passes_and_the_line_stays_the_same(exercise, name):
     passes(exercise, exercise.answers[name], one_of(SEEDS, exercise, name))
 
