@@ -67,8 +67,8 @@ def _defines(node: ast.stmt) -> bool:
     if isinstance(node, ast.Assign):
         return all(map(_is_constant_name, node.targets)) and _is_constant(node.value)
     if isinstance(node, ast.AnnAssign):
-        is_named = node.value is not None and _is_constant_name(node.target)
-        return is_named and _is_constant(node.value)
+        is_named = _is_constant_name(node.target)
+        return is_named and node.value is not None and _is_constant(node.value)
     kinds = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
     return isinstance(node, kinds)
 
