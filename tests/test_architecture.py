@@ -90,15 +90,8 @@ ANSWERS = {"checkpoint", "ledger", "accumulate", "segment_sizes", "best_segments
 TOP_LEVEL = {
     *("README.md", "LICENSE", "CITATION.cff", "CHANGELOG.md", "environment.yml"),
     *("pyproject.toml", "constraints.txt", ".gitattributes", ".gitignore"),
-    *(
-        "CONTRIBUTING.md",
-        ".github",
-        ".pre-commit-config.yaml",
-        ".binder",
-        ".devcontainer",
-        "uv.lock",
-    ),
-    *(".ci", "course", "labs", "solutions", "tutorial_lib", "tests"),
+    *("CONTRIBUTING.md", ".github", ".pre-commit-config.yaml", ".binder", ".devcontainer"),
+    *("uv.lock", ".ci", "course", "labs", "solutions", "tutorial_lib", "tests"),
 }
 MACHINE_PATHS = re.compile(r"/(?:work|root|farm|home/\w+)/|/tmp/\w|[A-Z]:\\Users")
 # They look for such paths, or show what an error says.
@@ -310,8 +303,7 @@ def test_no_two_modules_import_each_other():
     """Lazy imports and those for the type checker count; a package's own parts may not need it."""
     graph = {}
     for path in MODULES:
-        name = path.relative_to(LIBRARY).with_suffix("").as_posix().replace("/", ".")
-        name = name.removesuffix(".__init__")
+        name = name_of(path)
         around = {name, *(name.rsplit(".", count)[0] for count in range(1, 1 + name.count(".")))}
         graph[name] = imports_of(path, types=True) - around
     assert list(TopologicalSorter(graph).static_order())  # raises CycleError
@@ -328,16 +320,13 @@ def test_a_lazy_import_is_seen(tmp_path):
 @functools.cache
 def own_names():
     """Names that are defined in the library."""
-    return frozenset(_own_names())
-
-
-def _own_names():
-    for path in MODULES:
-        for node in ast.walk(tree_of(path)):
-            if isinstance(node, ast.FunctionDef | ast.ClassDef):
-                yield node.name
-            elif isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Store):
-                yield node.id if isinstance(node, ast.Name) else node.attr
+    names = set()
+    for node in (node for path in MODULES for node in ast.walk(tree_of(path))):
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            names.add(node.name)
+        elif isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Store):
+            names.add(node.id if isinstance(node, ast.Name) else node.attr)
+    return names
 
 
 NOT_OF_PYTORCH = {"_exit", "_getframe", "_replace", "_asdict", "_fields"}  # Python's

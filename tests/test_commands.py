@@ -33,6 +33,14 @@ def report_of(capsys, *words):
     return json.loads(capsys.readouterr().out)
 
 
+def refusal(capsys, *words):
+    """The sentence of a command that ends with status 2."""
+    assert run([*words]) == 2
+    said = capsys.readouterr().err
+    assert "Traceback" not in said
+    return said
+
+
 def test_doctor_knows_versions_and_device(capsys):
     import torch
 
@@ -123,10 +131,7 @@ def test_one_rank_of_four_holds_its_part_and_the_table_says_so(capsys, tiny):
     ],
 )
 def test_a_foreseen_error_is_a_sentence_and_status_2(capsys, tiny, words, sentence):
-    assert run(words) == 2
-    seen = capsys.readouterr()
-    assert sentence in seen.err
-    assert "Traceback" not in seen.err
+    assert sentence in refusal(capsys, *words)
     with pytest.raises(ValueError):
         run([*words, "--debug"])
 
@@ -141,8 +146,7 @@ def test_a_foreseen_error_is_a_sentence_and_status_2(capsys, tiny, words, senten
     ],
 )
 def test_a_wrong_call_is_status_2(capsys, words):
-    assert run(words) == 2
-    assert "usage: python -m tutorial_lib" in capsys.readouterr().err
+    assert "usage: python -m tutorial_lib" in refusal(capsys, *words)
 
 
 def test_a_full_memory_says_what_to_try(capsys, monkeypatch, tiny):
@@ -150,8 +154,7 @@ def test_a_full_memory_says_what_to_try(capsys, monkeypatch, tiny):
         raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried 99 bytes.")
 
     monkeypatch.setattr(published, "build", burst)
-    assert run(["measure", tiny]) == 2
-    assert "lower --batch" in capsys.readouterr().err
+    assert "lower --batch" in refusal(capsys, "measure", tiny)
 
 
 def test_an_unforeseen_error_shows_itself(monkeypatch, tiny):
@@ -224,8 +227,8 @@ def test_a_lab_whose_self_test_finds_a_fault_ends_with_1(capsys, monkeypatch):
 
 @pytest.mark.parametrize("words", ["", "class", "class other --out r", "--selftest class"])
 def test_grade_says_what_it_needs(capsys, words):
-    assert run(["grade", "lab01", *words.split()]) == 2
-    assert "one folder of submissions and --out" in capsys.readouterr().err
+    said = refusal(capsys, "grade", "lab01", *words.split())
+    assert "one folder of submissions and --out" in said
 
 
 LLAMA = {
@@ -410,10 +413,7 @@ def test_the_readmes_lines_for_an_engineer_run_as_they_stand(root, capsys, tiny)
     ],
 )
 def test_what_cannot_be_a_model_is_one_sentence(capsys, folder, model, words, sentence):
-    assert run(["predict", "--model", str(folder / model), *words]) == 2
-    said = capsys.readouterr().err
-    assert sentence in said
-    assert "Traceback" not in said
+    assert sentence in refusal(capsys, "predict", "--model", str(folder / model), *words)
 
 
 def test_a_name_on_the_hub_needs_a_network(capsys, monkeypatch):
@@ -424,8 +424,8 @@ def test_a_name_on_the_hub_needs_a_network(capsys, monkeypatch):
         raise LocalEntryNotFoundError("no network")
 
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", refuse)
-    assert run(["predict", "someone/model"]) == 2
-    assert "without a network or access, fetch that file" in capsys.readouterr().err
+    said = refusal(capsys, "predict", "someone/model")
+    assert "without a network or access, fetch that file" in said
     with pytest.raises(ValueError, match="There is no module nowhere here"):
         Recipe("nowhere:make_step").make_step()
 
@@ -449,8 +449,7 @@ def test_a_step_of_ones_own_has_no_invented_batch(capsys, folder):
 @pytest.mark.parametrize("command", ["predict", "measure"])
 def test_a_step_that_raises_shows_the_users_lines_alone(capsys, folder, command):
     words = [command, str(folder / "train.py:make_broken")]
-    assert run(words) == 2
-    said = capsys.readouterr().err
+    said = refusal(capsys, *words)
     assert "Your code raised RuntimeError: " in said
     assert "model(torch.ones(2, 3)).sum().backward()" in said
     assert "site-packages" not in said
@@ -465,8 +464,7 @@ def test_a_step_that_cannot_be_planned_is_refused_before_the_work(capsys, folder
     monkeypatch.setattr(planning, "fit", lambda *_, **__: pytest.fail("planned"))
     for name in ("make_step", "make_broken"):
         words = ["plan", str(folder / f"train.py:{name}"), "--budget", "1GiB"]
-        assert run([*words, "--effective-batch", "2"]) == 2
-        said = capsys.readouterr().err
+        said = refusal(capsys, *words, "--effective-batch", "2")
         assert "takes micro_batch, and gives loss (a function that runs forward) and model" in said
 
 

@@ -88,11 +88,7 @@ def test_batches_have_the_shape_and_range_asked_for():
 
 
 @pytest.mark.parametrize(
-    "make",
-    [
-        lambda: data.image_batch(1, 3, -2),
-        lambda: data.text_batches(2, 0),
-    ],
+    "make", [lambda: data.image_batch(1, 3, -2), lambda: data.text_batches(2, 0)]
 )
 def test_empty_batches_are_refused(make):
     with pytest.raises(ValueError, match="must be at least 1"):

@@ -29,6 +29,14 @@ needs_compiler = pytest.mark.skipif(
 )
 
 
+def printed(code, **env):
+    """What a Python prints that runs this code."""
+    command = [sys.executable, "-c", code]
+    return subprocess.run(
+        command, env=env or None, capture_output=True, text=True, check=True
+    ).stdout
+
+
 def main(words, root=ROOT):
     with mock.patch.object(bootstrap, "ROOT", root):
         return command_line.run(["emulate", *words])
@@ -57,6 +65,18 @@ def emulate(cuda_torch, tmp_path, capfd):
     return run_script
 
 
+@pytest.fixture
+def succeed(emulate):
+    """Run a script to its good end, and give its processes and what was printed."""
+
+    def run_script(script, *options, **card):
+        status, data, said = emulate(script, *options, **card)
+        assert status == 0, said
+        return data["processes"], said
+
+    return run_script
+
+
 # ---- cards ----
 
 
@@ -75,8 +95,7 @@ def test_every_card_is_plausible(key):
 
 
 @pytest.mark.parametrize(
-    ("key", "name"),
-    [("RTX 3060", "NVIDIA GeForce RTX 3060"), ("4090", "NVIDIA GeForce RTX 4090")],
+    ("key", "name"), [("RTX 3060", "NVIDIA GeForce RTX 3060"), ("4090", "NVIDIA GeForce RTX 4090")]
 )
 def test_a_card_is_found_as_people_write_it(key, name):
     assert cards.find_card(key).name == name
@@ -147,8 +166,7 @@ def test_stubs_stand_in_for_what_a_library_imports(compiled):
         f"ctypes.CDLL({str(stand_in)!r}, ctypes.RTLD_GLOBAL); "
         f"print(ctypes.CDLL({str(user)!r}, os.RTLD_LAZY).use())"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "0"
+    assert printed(code).strip() == "0"
 
 
 def test_functions_that_tritons_launcher_looks_up_are_found_too():
@@ -414,13 +432,8 @@ def test_the_peak_is_found_from_the_end(lost):
         event("alloc", 30, "train.py", at=4_000_000),
     ]
     found = card_watcher.describe_peak(events[lost:], 130, [2.0, 5.0])
-    assert found == {
-        "bytes": 150,
-        "update": 2,
-        "phase": "forward",
-        "line": "model.py:7 in forward",
-        "caller": "",
-    }
+    place = {"line": "model.py:7 in forward", "caller": ""}
+    assert found == {"bytes": 150, "update": 2, "phase": "forward", **place}
 
 
 def test_no_allocation_has_no_peak():
@@ -463,28 +476,15 @@ card_watcher.install()
 importlib.util.find_spec("torch"), importlib.util.find_spec("torch")
 import torch, torch
 """
-    environ = {"TUTORIAL_EMULATED_OUT": str(tmp_path)}
-    command = [sys.executable, "-c", code]
-    done = subprocess.run(command, env=environ, capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["watched"]
+    assert printed(code, TUTORIAL_EMULATED_OUT=str(tmp_path)).split() == ["watched"]
 
 
 def test_another_sitecustomize_is_run_too(tmp_path):
     (tmp_path / "sitecustomize.py").write_text("print('theirs')")
-    path = f"{run.INSIDE}:{tmp_path}"
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-c",
-            "import sys; print(sys.path.count('') or 'ours is gone', *sys.path)",
-        ],
-        env={"PYTHONPATH": path, "TUTORIAL_EMULATED_OUT": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert done.stdout.startswith("theirs")
-    assert str(run.INSIDE) not in done.stdout
+    environ = {"PYTHONPATH": f"{run.INSIDE}:{tmp_path}", "TUTORIAL_EMULATED_OUT": str(tmp_path)}
+    said = printed("import sys; print(*sys.path)", **environ)
+    assert said.startswith("theirs")
+    assert str(run.INSIDE) not in said
 
 
 # ---- PyTorch on an emulated card ----
@@ -501,11 +501,9 @@ TRAIN = """
 """
 
 
-def test_a_training_script_runs_and_its_peak_is_placed(emulate):
-    status, data, said = emulate(TRAIN.format(steps=100, batch=8), "--steps", "3")
-    assert status == 0
+def test_a_training_script_runs_and_its_peak_is_placed(succeed):
+    (process,), said = succeed(TRAIN.format(steps=100, batch=8), "--steps", "3")
     assert "NVIDIA A100" in said
-    (process,) = data["processes"]
     # parameters, gradients and two moments at least; foreach makes one more of them
     assert 16 * MIB <= process["peaks"]["requested"] < 50 * MIB
     assert process["updates"] == 3
@@ -514,7 +512,7 @@ def test_a_training_script_runs_and_its_peak_is_placed(emulate):
     assert process["moment"]["line"].split(":")[1].startswith("8 in")
 
 
-def test_memory_is_counted_as_the_allocator_does(emulate):
+def test_memory_is_counted_as_the_allocator_does(succeed):
     script = """
         import torch
         before = torch.cuda.mem_get_info()
@@ -526,9 +524,8 @@ def test_memory_is_counted_as_the_allocator_does(emulate):
         assert torch.cuda.mem_get_info() == before
         torch.cuda.reset_peak_memory_stats()
     """
-    status, data, said = emulate(script)
-    assert status == 0, said
-    assert data["processes"][0]["peaks"] == {  # kept over the reset
+    processes, _ = succeed(script)
+    assert processes[0]["peaks"] == {  # kept over the reset
         "requested": 30 * MIB + 1,
         "allocated": 30 * MIB + 512,
         "reserved": 32 * MIB,
@@ -546,7 +543,7 @@ def test_out_of_memory_is_pytorchs_own(emulate, segments, monkeypatch):
     assert "total capacity of 8.00 GiB" in said
 
 
-def test_a_caught_out_of_memory_is_no_failure(emulate):
+def test_a_caught_out_of_memory_is_no_failure(succeed):
     script = """
         import torch
         for size in (2**36, 2**20):
@@ -555,10 +552,9 @@ def test_a_caught_out_of_memory_is_no_failure(emulate):
             except torch.OutOfMemoryError:
                 print("too large")
     """
-    status, data, said = emulate(script, card="t4")
-    assert status == 0
+    processes, said = succeed(script, card="t4")
     assert said.count("too large") == 1
-    assert data["processes"][0]["out_of_memory"] == 1
+    assert processes[0]["out_of_memory"] == 1
 
 
 ATTENTION = """
@@ -581,9 +577,8 @@ ATTENTION = """
         ("t4", "float16", 64, "Efficient"),
     ],
 )
-def test_each_card_takes_its_own_kernel(emulate, card, dtype, width, kernel):
-    status, _, said = emulate(ATTENTION.format(width=width, dtype=dtype), card=card)
-    assert status == 0, said
+def test_each_card_takes_its_own_kernel(succeed, card, dtype, width, kernel):
+    _, said = succeed(ATTENTION.format(width=width, dtype=dtype), card=card)
     assert f"ScaledDotProduct{kernel}Attention" in said
 
 
@@ -639,11 +634,10 @@ def saved(device):
 """
 
 
-def test_predicted_kernels_save_what_a_cuda_build_saves(emulate, tmp_path):
+def test_predicted_kernels_save_what_a_cuda_build_saves(succeed, tmp_path):
     out = tmp_path / "saved.json"
     script = f"import json\n{SAVED}\nopen({str(out)!r}, 'w').write(json.dumps(saved('cuda')))"
-    status, _, said = emulate(script)
-    assert status == 0, said
+    succeed(script)
     names = {}
     exec(SAVED, names)
     with memory.predicting("cuda"):
@@ -663,19 +657,18 @@ CONVOLVE = """
 
 
 @pytest.mark.parametrize("card", ["t4", "a100", "h100"])
-def test_cudnn_is_asked_which_workspaces_convolutions_need(emulate, card):
+def test_cudnn_is_asked_which_workspaces_convolutions_need(succeed, card):
     """TF32's engines want images in another layout: a copy of what they read or write, at least."""
     peaks = []
     for options in ([], ["--cudnn"]):
-        status, data, said = emulate(CONVOLVE, *options, card=card)
-        assert status == 0, said
+        processes, said = succeed(CONVOLVE, *options, card=card)
         assert "was not asked" not in said
-        peaks.append(data["processes"][0]["peaks"]["requested"])
+        peaks.append(processes[0]["peaks"]["requested"])
     image = 16 * 64 * 86 * 86 * 4
     assert peaks[1] - peaks[0] >= (0 if card == "t4" else image)
 
 
-def test_a_report_says_that_it_is_emulated(emulate):
+def test_a_report_says_that_it_is_emulated(succeed):
     script = """
         from tutorial_lib import memory
         from tutorial_lib.instruments.training import Recipe
@@ -684,15 +677,14 @@ def test_a_report_says_that_it_is_emulated(emulate):
         print(report)
         print(report.method, report.step_seconds, report.driver_bytes)
     """
-    status, _, said = emulate(script, card="t4")
-    assert status == 0, said
+    _, said = succeed(script, card="t4")
     assert "(given by PyTorch's own allocator, emulated Tesla T4, 14.6 GiB)" in said
     assert "not emulated:   values, times, cuDNN's workspaces, NCCL" in said
     assert "emulated [] None" in said
 
 
 @pytest.mark.parametrize("card", ["a100", "l4"])
-def test_layers_run_that_need_a_library_or_a_sort(emulate, card):
+def test_layers_run_that_need_a_library_or_a_sort(succeed, card):
     script = """
         import torch
         tokens = torch.zeros(4096, dtype=torch.long, device="cuda")
@@ -712,11 +704,10 @@ def test_layers_run_that_need_a_library_or_a_sort(emulate, card):
         torch.linalg.eigh(torch.randn(64, 64, device="cuda"))
         torch.fft.rfft(torch.randn(64, 64, device="cuda"))
     """
-    status, _, said = emulate(script, card=card)
-    assert status == 0, said
+    succeed(script, card=card)
 
 
-def test_pinned_memory_is_the_hosts(emulate):
+def test_pinned_memory_is_the_hosts(succeed):
     script = """
         import torch
         pinned = torch.ones(3).pin_memory()
@@ -726,11 +717,10 @@ def test_pinned_memory_is_the_hosts(emulate):
         start.record(), end.record()
         assert start.elapsed_time(end) >= 0
     """
-    status, _, said = emulate(script)
-    assert status == 0, said
+    succeed(script)
 
 
-def test_small_integers_have_real_values(emulate):
+def test_small_integers_have_real_values(succeed):
     script = """
         import torch
         mask = torch.tensor([[1, 1, 0], [1, 1, 1]]).cuda()
@@ -755,9 +745,8 @@ def test_small_integers_have_real_values(emulate):
         with torch.inference_mode():
             assert (mask + 1).sum() == 25
     """
-    status, data, said = emulate(script)
-    assert status == 0, said
-    assert data["processes"][0]["unknown_reads"] == {}
+    processes, _ = succeed(script)
+    assert processes[0]["unknown_reads"] == {}
 
 
 @pytest.mark.parametrize(
@@ -771,12 +760,10 @@ def test_small_integers_have_real_values(emulate):
         "len(torch.randn(3, device='cuda').unique())",
     ],
 )
-def test_a_line_that_reads_what_is_not_known_is_named(emulate, unknown):
-    status, data, said = emulate(f"import torch\nfirst = 1\nif {unknown}:\n    print('yes')")
-    assert status == 0, said
-    assert [line.split(":")[1] for line in data["processes"][0]["unknown_reads"]] == [
-        "3 in <module>"
-    ]
+def test_a_line_that_reads_what_is_not_known_is_named(succeed, unknown):
+    processes, said = succeed(f"import torch\nfirst = 1\nif {unknown}:\n    print('yes')")
+    (line,) = processes[0]["unknown_reads"]
+    assert line.endswith("script.py:3 in <module>")
     assert "What they decide may be otherwise on a card" in said
 
 
@@ -791,15 +778,14 @@ def test_a_line_that_reads_what_is_not_known_is_named(emulate, unknown):
         "print()\nwhile loss.item() > 3: pass",
     ],
 )
-def test_a_line_that_decides_by_a_loss_is_named(emulate, lines):
+def test_a_line_that_decides_by_a_loss_is_named(succeed, lines):
     loss = "import torch\nloss = torch.randn(3, device='cuda').mean()\n"
-    status, data, said = emulate(loss + lines)
-    assert status == 0, said
-    (line,) = data["processes"][0]["unknown_reads"]
+    processes, _ = succeed(loss + lines)
+    (line,) = processes[0]["unknown_reads"]
     assert line.endswith("script.py:4 in <module>")
 
 
-def test_a_loss_may_be_read_to_be_printed(emulate):
+def test_a_loss_may_be_read_to_be_printed(succeed):
     script = """
         import json, pickle, torch
         loss = torch.randn(3, device="cuda").mean()
@@ -812,9 +798,8 @@ def test_a_loss_may_be_read_to_be_printed(emulate):
         assert type(pickle.loads(pickle.dumps(number))) is float
         assert torch.ones(3, device="cuda").sum().item() == 3  # is known
     """
-    status, data, said = emulate(script)
-    assert status == 0, said
-    assert data["processes"][0]["unknown_reads"] == {}
+    processes, _ = succeed(script)
+    assert processes[0]["unknown_reads"] == {}
 
 
 # Steps of causal language models whose heads share keys, and one of an encoder.
@@ -849,7 +834,7 @@ def make_step(name, dtype, mask, device):
 """
 
 
-def test_masks_decide_on_an_emulated_card_as_in_a_prediction(emulate, tmp_path):
+def test_masks_decide_on_an_emulated_card_as_in_a_prediction(succeed, tmp_path):
     """Requested bytes are the predicted ones and cuBLAS's workspaces, whatever the mask is.
 
     One of them where forward is the peak: backward has its own, which is not there yet.
@@ -864,8 +849,7 @@ for case in CASES:
     peaks[" ".join(case)] = report.requested_bytes
 open({str(out)!r}, "w").write(json.dumps(peaks))
 """
-    status, _, said = emulate(script)
-    assert status == 0, said
+    succeed(script)
     names = {}
     exec(FAMILIES, names)
     peaks = json.loads(out.read_text())
@@ -896,17 +880,16 @@ def test_what_cannot_be_emulated_says_so(emulate, script, message):
     assert message in said
 
 
-def test_a_compiled_model_runs(emulate):
+def test_a_compiled_model_runs(succeed):
     script = """
         import torch
         model = torch.compile(torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.GELU()).cuda())
         model(torch.randn(8, 64, device="cuda")).sum().backward()
     """
-    status, _, said = emulate(script)
-    assert status == 0, said
+    succeed(script)
 
 
-def test_a_trainer_runs_and_the_peak_names_its_line(emulate):
+def test_a_trainer_runs_and_the_peak_names_its_line(succeed):
     script = """
         import torch, transformers
         config = transformers.GPT2Config(n_layer=2, n_head=2, n_embd=64, use_cache=False)
@@ -920,19 +903,16 @@ def test_a_trainer_runs_and_the_peak_names_its_line(emulate):
         sets = {"train_dataset": data, "eval_dataset": data[:8]}
         transformers.Trainer(model, arguments, **sets).train()  # evaluation reads a shape back
     """
-    status, data, said = emulate(script)
-    assert status == 0, said
-    (process,) = data["processes"]
+    (process,), _ = succeed(script)
     assert process["updates"] == 4
     (line,) = process["unknown_reads"]
     assert "in _run_epoch" in line  # whether a loss is NaN
     assert process["moment"]["line"].startswith("transformers/")
 
 
-def test_a_snapshot_is_kept_for_the_viewer(emulate, tmp_path):
+def test_a_snapshot_is_kept_for_the_viewer(succeed, tmp_path):
     path = tmp_path / "snapshot.pickle"
-    status, _, said = emulate(TRAIN.format(steps=2, batch=8), "--snapshot", str(path))
-    assert status == 0, said
+    succeed(TRAIN.format(steps=2, batch=8), "--snapshot", str(path))
     assert b"device_traces" in path.read_bytes()
 
 

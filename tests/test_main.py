@@ -120,28 +120,25 @@ def test_a_python_that_cannot_read_the_course_gets_one_sentence(monkeypatch, cap
     assert said.count("\n") == 1
 
 
-@pytest.mark.parametrize(("command", "extra"), [("grade", "grade"), ("build", "author")])
-def test_what_a_command_needs_beside_the_lab_is_added(started, monkeypatch, command, extra):
+@pytest.mark.parametrize(
+    ("bare", "command", "extra"),
+    [
+        *((False, "grade", "grade"), (False, "build", "author")),
+        *((True, "predict", ""), (True, "plan", ""), (True, "grade", "grade")),
+    ],
+)
+def test_a_command_has_what_it_needs_set_up_and_no_more(started, monkeypatch, bare, command, extra):
+    """Beside the lab's packages, or where there are none at all."""
     asked = []
-    monkeypatch.setattr(bootstrap, "missing_packages", lambda _, wanted: [wanted] * bool(wanted))
+    missing = (lambda *_: ["torch"]) if bare else (lambda _, wanted: [wanted] * bool(wanted))
+    monkeypatch.setattr(bootstrap, "missing_packages", missing)
     monkeypatch.setattr(bootstrap, "is_running", lambda _: False)
     monkeypatch.setattr(bootstrap, "python_with_course", lambda _, e: asked.append(e) or "python")
+    if bare:
+        monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
+        monkeypatch.setattr(bootstrap, "venv_python", lambda _: Path("no such file"))
     assert main([command, "words"]) == 0
     assert (asked, started) == ([extra], [(["-m", "tutorial_lib", command, "words"], None)])
-
-
-@pytest.mark.parametrize(("command", "extra"), [("predict", ""), ("plan", ""), ("grade", "grade")])
-def test_without_packages_a_command_sets_up_what_it_needs_and_no_more(
-    started, monkeypatch, command, extra
-):
-    asked = []
-    monkeypatch.setattr(bootstrap, "missing_packages", lambda *_: ["torch"])
-    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
-    monkeypatch.setattr(bootstrap, "is_running", lambda _: False)
-    monkeypatch.setattr(bootstrap, "venv_python", lambda _: Path("no such file"))
-    monkeypatch.setattr(bootstrap, "python_with_course", lambda _, e: asked.append(e) or "python")
-    assert main([command, "gpt2"]) == 0
-    assert (asked, started) == ([extra], [(["-m", "tutorial_lib", command, "gpt2"], None)])
 
 
 def test_an_environment_that_lost_a_package_is_said_to_and_not_tried_for_ever(
@@ -240,18 +237,7 @@ def test_test_runs_all_or_only_what_is_named(started):
 
 
 def test_pytest_gets_what_test_does_not_know_in_its_order(started):
-    words = [
-        "-k",
-        "not slow",
-        "-m",
-        "",
-        "-p",
-        "no:xdist",
-        "--lf",
-        "-rA",
-        "tests/test_units.py",
-        "-n0",
-    ]
+    words = ["-k", "not slow", "-m", "", "-p", "no:xdist", "--lf", "-rA", "tests/x.py", "-n0"]
     main(["test", *words])
     assert started[0][0][-len(words) :] == words
 

@@ -22,10 +22,7 @@ from tutorial_lib.instruments.segments.tree import Selective, leaves
 def equal(count, ratio=1, boundary=1):
     """Equal stages, whose saved bytes are `ratio` boundaries."""
     stage = planning.Stage(
-        forward_seconds=1,
-        backward_seconds=2,
-        input_bytes=boundary,
-        saved_bytes=ratio * boundary,
+        forward_seconds=1, backward_seconds=2, input_bytes=boundary, saved_bytes=ratio * boundary
     )
     return [stage] * count
 

@@ -23,17 +23,11 @@ from tutorial_lib.units import human_bytes
 
 @dataclass
 class Cap:
-    """What is held under a cap.
+    """What is held under a cap."""
 
-    Args:
-        limit_bytes: The most that may be held at once.
-        held_bytes: What is held now; on a GPU, what was held when the cap was last entered.
-        peak_bytes: The most that was held and fitted, since the cap was entered.
-    """
-
-    limit_bytes: int
-    held_bytes: int = 0
-    peak_bytes: int = 0
+    limit_bytes: int  # the most that may be held at once
+    held_bytes: int = 0  # what is held now; on a GPU, when the cap was last entered
+    peak_bytes: int = 0  # the most that was held and fitted, since the cap was entered
     _alive: dict[int, weakref.ref[torch.UntypedStorage]] = field(default_factory=dict, repr=False)
 
     def _take(self, tensors: Iterable[Any]) -> int:

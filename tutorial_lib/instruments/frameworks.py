@@ -20,13 +20,10 @@ _QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_ENABLE_ONEDNN_OPTS": "0"}
 
 
 def leave_out_cells(*names: str) -> None:
-    """Let this notebook pass over cells that need a package which is not installed.
+    """Let this notebook pass over cells that need a package, named as imported, which is not here.
 
     Such a cell begins with `# needs jax`, or with several names. A printed line names each package
     that is missing.
-
-    Args:
-        names: Packages as they are imported.
     """
     missing = [name for name in names if find_spec(name) is None]
     for name in missing:
@@ -44,11 +41,7 @@ def leave_out_cells(*names: str) -> None:
 
 
 def import_tensorflow() -> Any:
-    """Import TensorFlow, and Keras on top of it, without their messages about missing GPUs.
-
-    Raises:
-        ImportError: When TensorFlow is not installed.
-    """
+    """Import TensorFlow, and Keras on top of it, without their messages about missing GPUs."""
     os.environ.update(_QUIET | {"KERAS_BACKEND": "tensorflow"})
     with _without_stderr():
         return importlib.import_module("tensorflow")
@@ -68,19 +61,12 @@ def _without_stderr() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class TensorFlowStep:
-    """What one forward and backward under TensorFlow's tape held.
+    """What one forward and backward under TensorFlow's tape held."""
 
-    Args:
-        waiting_bytes: Results that are alive when forward has ended.
-        peak_bytes: The most that was alive at once.
-        matmuls: How many matmuls ran.
-        gradients: One for each variable.
-    """
-
-    waiting_bytes: int
-    peak_bytes: int
-    matmuls: int
-    gradients: list[Any]
+    waiting_bytes: int  # results that are alive when forward has ended
+    peak_bytes: int  # the most that was alive at once
+    matmuls: int  # how many matmuls ran
+    gradients: list[Any]  # one for each variable
 
 
 def tensorflow_step(loss: Callable[[], Any], variables: Any) -> TensorFlowStep:

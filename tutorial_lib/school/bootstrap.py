@@ -37,12 +37,6 @@ def python_with_course(root: Path, extra: str = "test") -> Path:
         root: The clone: the folder that holds pyproject.toml.
         extra: What it must hold beside the instruments: `course`, `grade`, `author`, or `test`,
             which is all of them; nothing where it is empty.
-
-    Returns:
-        The running Python when everything is there already, else that of `.venv`.
-
-    Raises:
-        SetupError: When no environment can be made.
     """
     venv = root / ".venv"
     if not is_running(venv) and not missing_packages(root, extra):
@@ -103,8 +97,7 @@ def fingerprint(root: Path) -> str:
 def facts(root: Path) -> dict[str, str]:
     """Say what can be said of this machine and of the course without any package.
 
-    Returns:
-        Words by name; no names of users or folders other than the Python in use.
+    No names of users or folders are said, other than the Python in use.
     """
     return {
         "course": __version__,
@@ -129,12 +122,8 @@ def missing_packages(root: Path, extra: str = "test") -> list[str]:
             for line in course.requires or []
             if "extra ==" not in line or extra == "test" or f"'{extra}'" in line.replace('"', "'")
         ]
-        return [name for name in wanted if not _is_installed(name)]
+        return [name for name in wanted if not any(importlib.metadata.distributions(name=name))]
     return [NAME]
-
-
-def _is_installed(name: str) -> bool:
-    return any(True for _ in importlib.metadata.distributions(name=name))
 
 
 def _is_folder(url: str, root: Path) -> bool:
@@ -143,11 +132,7 @@ def _is_folder(url: str, root: Path) -> bool:
 
 
 def check_version(version: tuple[int, ...], whose: str) -> None:
-    """Refuse a Python that the course was not tried with.
-
-    Raises:
-        SetupError: When it is too old or too new; names a better Python where one is found.
-    """
+    """Refuse a Python that the course was not tried with; name a better one where it is found."""
     refusal = pythons.refusal(version, whose)
     if refusal:
         raise SetupError(refusal)

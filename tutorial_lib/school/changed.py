@@ -31,11 +31,7 @@ def daily_notebooks(root: Path) -> list[str]:
 
 
 def changed_files(root: Path, since: str = "HEAD") -> list[str]:
-    """List the files that differ from a commit, new ones too, as paths from the root.
-
-    Raises:
-        SetupError: Where git is missing, or the folder is no repository.
-    """
+    """List the files that differ from a commit, new ones too, as paths from the root; asks git."""
     listed: list[str] = []
     for words in (["diff", "--name-only", since], ["ls-files", "--others", "--exclude-standard"]):
         try:
@@ -49,20 +45,13 @@ def changed_files(root: Path, since: str = "HEAD") -> list[str]:
 
 
 def pytest_runs(root: Path, files: Iterable[str]) -> list[list[str]]:
-    """Arguments of the pytest runs that some changed files concern.
+    """Arguments of the pytest runs that some changed files concern, paths from the root.
 
     A module's tests are the file that has its name and those that import it by its name; an
     exercise's are its wrong answers and its lab's file. A notebook is executed.
-
-    Args:
-        root: The course's folder.
-        files: Paths from the root.
-
-    Returns:
-        One list for each run.
     """
-    files = list(files)
-    tests = {path: (root / path).read_text(encoding="utf-8") for path in _test_files(root)}
+    files, there = list(files), sorted(root.glob("tests/test_*.py"))
+    tests = {p.relative_to(root).as_posix(): p.read_text(encoding="utf-8") for p in there}
     concerned, exercises = set(ALWAYS), set()
     for path in files:
         if found := _ANSWERS.fullmatch(path):
@@ -70,16 +59,12 @@ def pytest_runs(root: Path, files: Iterable[str]) -> list[list[str]]:
             exercises.add(f"{lab}-{'.'.join(number)}-" if all(number) else f"{lab}-")
             concerned.add(f"tests/test_{lab}.py")
         concerned |= set(_concerned(path, tests))
-    there = sorted(path for path in concerned if (root / path).exists())
-    runs = [["--nbval", *there]]
+    paths = sorted(path for path in concerned if (root / path).exists())
+    runs = [["--nbval", *paths]]
     if exercises:
         mine = f"({' or '.join(sorted(exercises))}) and not every_seed"
         runs.append(["tests/test_wrong_answers.py", "-m", "", "-k", mine])
     return runs
-
-
-def _test_files(root: Path) -> list[str]:
-    return [path.relative_to(root).as_posix() for path in sorted(root.glob("tests/test_*.py"))]
 
 
 def _concerned(path: str, tests: dict[str, str]) -> Iterator[str]:

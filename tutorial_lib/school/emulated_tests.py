@@ -28,13 +28,9 @@ CELL_SECONDS = 300
 
 
 def main(words: Sequence[str]) -> int:
-    """Run the cells of notebooks in this process's environment, and say what failed.
+    """Run the cells of notebooks in this process's environment; gives 1 when something failed.
 
-    Args:
-        words: Stems of notebooks, or beginnings of stems; none means all, and the tests.
-
-    Returns:
-        1 when a test failed, or a cell that no value explains, else 0.
+    Stems of notebooks, or beginnings of stems, choose some; none means all, and the tests.
     """
     print(device.describe("cuda"), flush=True)
     paths = [*sorted(ROOT.glob("course/*.ipynb")), *sorted(ROOT.glob("solutions/*.ipynb"))]
@@ -82,14 +78,7 @@ def _errors(cell: Any) -> list[str]:
 
 
 def needed(sources: Sequence[str]) -> list[int]:
-    """Choose the cells that speak of a GPU, and those that make what the chosen ones use.
-
-    Args:
-        sources: The code cells of a notebook, in order.
-
-    Returns:
-        Their numbers, in order.
-    """
+    """Choose the code cells that speak of a GPU, and those that make what the chosen ones use."""
     chosen: list[int] = []
     names: set[str] = set()
     for number in reversed(range(len(sources))):

@@ -72,7 +72,7 @@ def install(root: Path, python: Path, extras: Sequence[str]) -> str:
             return ""
         print(f"  {explain(said, root, 'uv could not install the course')} Trying pip.", flush=True)
     with Step("Installing the course and what it needs (minutes the first time)") as step:
-        step.packages = _site_packages(python)
+        step.packages = next(python.parent.parent.glob("[Ll]ib/**/site-packages"), python.parent)
         status, said = run([python, "-m", "pip", "--version"], root)
         if status:  # uv makes environments without pip
             status, said = run([python, "-m", "ensurepip"], root)
@@ -103,10 +103,6 @@ def _options_without_cuda() -> list[str]:
     return ["--extra-index-url", CPU_BUILDS]
 
 
-def _site_packages(python: Path) -> Path:
-    return next(python.parent.parent.glob("[Ll]ib/**/site-packages"), python.parent)
-
-
 def _settings_for_uv(root: Path) -> dict[str, str]:
     """Give uv what pip is told about package indexes, which uv does not read by itself."""
     status, said = run([sys.executable, "-m", "pip", "config", "list"], root)
@@ -125,15 +121,11 @@ def _settings_for_uv(root: Path) -> dict[str, str]:
 
 
 class Step:
-    """Say what is being done, how far it is when nothing was said for long, and how long it took.
-
-    Attributes:
-        packages: The folder in which packages appear; None when they need not be counted.
-    """
+    """Say what is being done, how far it is where that takes long, and how long it took."""
 
     def __init__(self, text: str) -> None:
         self.text = text
-        self.packages: Path | None = None
+        self.packages: Path | None = None  # the folder in which they appear, to be counted
         self._total = self._before = 0
         self._collected = 0
         self._ended = threading.Event()
@@ -184,16 +176,9 @@ def run(
     report: Callable[[str], None] | None = None,
     settings: Mapping[str, str] | None = None,
 ) -> tuple[int, str]:
-    """Run a program in the clone.
+    """Run a program in the clone; give its exit status, and all that it printed.
 
-    Args:
-        command: Its words.
-        root: The clone.
-        report: Gets each line as it comes.
-        settings: Environment variables on top of those that are there.
-
-    Returns:
-        Its exit status, and all that it printed.
+    Each line is reported as it comes; settings are environment variables on top of the others.
     """
     # PIP_USER=1 in someone's settings would make pip refuse every environment.
     environment = {**os.environ, "PIP_USER": "0", "PYTHONUNBUFFERED": "1", **(settings or {})}

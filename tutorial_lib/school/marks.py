@@ -25,17 +25,11 @@ _NEARLY = re.compile(r"#+\s*(?:exercise|hidden\s+check|check)\s*\d", re.IGNORECA
 
 @dataclass(frozen=True)
 class Mark:
-    """What the first line of a cell says about it.
+    """What the first line of a cell says about it."""
 
-    Args:
-        kind: An answer cell is an `exercise`; the other two award points.
-        number: The exercise it belongs to, as in `3.2`.
-        points: What a passed check is worth; 0 for an exercise.
-    """
-
-    kind: Kind
-    number: str
-    points: int = 0
+    kind: Kind  # an answer cell is an `exercise`; the other two award points
+    number: str  # the exercise it belongs to, as in `3.2`
+    points: int = 0  # what a passed check is worth
 
 
 def cell_mark(source: str) -> Mark | None:
@@ -58,14 +52,7 @@ def is_misspelt(source: str) -> bool:
 
 
 def missing_packages(sources: Iterable[str]) -> list[str]:
-    """List what cells need, as in `# needs jax, flax`, and this Python does not have.
-
-    Args:
-        sources: The text of each code cell.
-
-    Returns:
-        Names of packages as they are imported, sorted; empty where all cells can run.
-    """
+    """List what cells need, as in `# needs jax, flax`, and this Python does not have, sorted."""
     needs = (_NEEDS.fullmatch(_first_line(source)) for source in sources)
     names = {name for match in needs if match for name in match[1].split(", ")}
     return sorted(name for name in names if find_spec(name) is None)

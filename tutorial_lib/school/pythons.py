@@ -12,15 +12,7 @@ UNTRIED = (
 
 def refusal(version, whose):
     # type: (tuple[int, ...], str) -> str | None
-    """Say in a sentence that a Python does not suit, and which one of this machine does.
-
-    Args:
-        version: Its major and minor number.
-        whose: Words for whose Python it is.
-
-    Returns:
-        The sentence; None for a Python that suits.
-    """
+    """Say in a sentence that a Python does not suit, and which one here does; else None."""
     if OLDEST <= tuple(version[:2]) <= NEWEST:
         return None
     found = suitable()

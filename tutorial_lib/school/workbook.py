@@ -54,8 +54,7 @@ def update(root: Path) -> list[str]:
 def merge(old: list[Cell], new: list[Cell]) -> tuple[list[Cell], list[str]]:
     """Cells of the course as it is now, with what the learner changed in the old ones.
 
-    Returns:
-        The cells, and a sentence for each one that both sides changed.
+    There is a sentence for each cell that both sides changed.
     """
     notes = []
     mine = {cell.get("id"): cell for cell in old}

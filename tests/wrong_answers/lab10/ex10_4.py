@@ -43,9 +43,7 @@ gives_a_zero_without_a_graph = wrong(
     "    if not here:\n        return hidden.new_zeros(())\n    total =",
 )
 fills_the_targets_in_place = wrong(
-    "is another after your call",
-    "    total =",
-    "    targets[~counts] = 0\n    total =",
+    "is another after your call", "    total =", "    targets[~counts] = 0\n    total ="
 )
 
 

@@ -97,11 +97,9 @@ def gradients(chain: nn.Module) -> dict[str, Any]:
 
 
 def of(step: Run, words: str = _SAVED) -> Run:
-    """Make the exam of a check; a step without room is refused in words.
+    """Make the exam of a check: where a step has no room, `words` say what takes the memory.
 
-    Args:
-        step: Has the answer take a training step with `make(case)`; returns `gradients(chain)`.
-        words: End the refusal: what takes the memory.
+    The step has the answer train on `make(case)`, and returns `gradients(chain)`.
     """
 
     @functools.wraps(step)
@@ -120,11 +118,7 @@ def of(step: Run, words: str = _SAVED) -> Run:
 
 
 def of_checkpoint(call_of: Callable[[Any], Callable[..., Any]] = lambda answer: answer) -> Run:
-    """Make the exam of a checkpoint.
-
-    Args:
-        call_of: From the answer to a function that is called with a block and its arguments.
-    """
+    """Make the exam of a checkpoint: `call_of` the answer is called with a block and its inputs."""
 
     def step(answer: Answer, case: Case) -> Result:
         call, (chain, h) = call_of(answer), make(case)

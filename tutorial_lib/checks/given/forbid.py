@@ -30,12 +30,10 @@ SOLVER = tuple(
 
 @dataclass(frozen=True)
 class Forbidden:
-    """Functions that an answer may not call.
+    """Functions that an answer may not call, and what the learner reads whose answer does.
 
-    Args:
-        message: What the learner reads whose answer calls one.
-        names: `package.module` for all that a module defines, `package.module:name` for one
-            function, or for all methods of one class.
+    A name is `package.module` for all that a module defines, and `package.module:name` for one
+    function, or for all methods of one class.
     """
 
     message: str
@@ -72,12 +70,7 @@ def own_code(names: tuple[str, ...]) -> Forbidden:
 
 @contextlib.contextmanager
 def refused(forbidden: Sequence[Forbidden], error: Callable[[str], Exception]) -> Iterator[None]:
-    """Refuse what is forbidden in a block, and at its end again where an answer has caught that.
-
-    Args:
-        forbidden: As a check declares it.
-        error: Made of a message and raised.
-    """
+    """Refuse what is forbidden in a block, and at its end again where an answer has caught that."""
     used: list[str] = []
     undo = remove(forbidden, error, used)
     try:
@@ -90,19 +83,11 @@ def refused(forbidden: Sequence[Forbidden], error: Callable[[str], Exception]) -
 
 
 def remove(
-    forbidden: Sequence[Forbidden],
-    error: Callable[[str], Exception],
-    used: list[str] | None = None,
+    forbidden: Sequence[Forbidden], error: Callable[[str], Exception], used: list[str] | None = None
 ) -> list[Callable[[], None]]:
-    """Take the code out of everything that is forbidden.
+    """Have everything that is forbidden raise, noting each message in `used`.
 
-    Args:
-        forbidden: As a check declares it.
-        error: Made of a message and raised by every call.
-        used: Gets the message of every call.
-
-    Returns:
-        What puts it all back.
+    Returns what puts it all back.
     """
     used = [] if used is None else used
     undo = []

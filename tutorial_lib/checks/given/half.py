@@ -26,21 +26,13 @@ _LAB = re.compile(r"\.(\w+)\.given\b")
 
 @dataclass(frozen=True, eq=False)
 class RunHalf:
-    """A function that runs an answer on a case, and what surrounds its call.
+    """A function that runs an answer on a case, and what surrounds its call."""
 
-    Args:
-        name: Its lab and its own, as in `lab01.parameter_bytes`.
-        exercise: The exercise's mark, as in `1.1`.
-        function: Called with an answer and a case; returns plain data.
-        forbidden: What the answer may not call.
-        exam: The same for a memory exam (see `given.exam`), which only graders hold.
-    """
-
-    name: str
-    exercise: str
-    function: Run
+    name: str  # its lab's and its own, as in `lab01.parameter_bytes`
+    exercise: str  # the exercise's mark, as in `1.1`
+    function: Run  # called with an answer and a case; returns plain data
     forbidden: Sequence[Forbidden] = ()
-    exam: Run | None = None
+    exam: Run | None = None  # for memory exams (see `given.exam`), of graders alone
 
     def run(self, answer: Answer, case: Case) -> Result:
         """Run an answer on a case, or on a memory exam's."""

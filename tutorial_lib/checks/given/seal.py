@@ -27,11 +27,7 @@ _WATCHERS = ("setprofile", "settrace", "monitoring")  # of each call, and of wha
 
 
 class Seal:
-    """Notes what is there when it is made; `broken` names what was found to be another later.
-
-    Args:
-        more: A module's names that are to stay as they are, beside those of the library.
-    """
+    """Notes what the library and `more` hold; `broken` names what was found to be another later."""
 
     def __init__(self, more: Mapping[str, Any]) -> None:
         for name in _WATCHERS:

@@ -21,15 +21,15 @@ def _cases(draw: Draw) -> Cases:
         yield {"weights": weights, "optimizers": [*OPTIMIZERS], **SWITCHED_OFF, **switches}
 
 
-def per_parameter(case: Case, side: int = 64) -> int:
+def per_parameter(case: Case) -> int:
     """Meter a training step of one matrix by the case's recipe, per element of the matrix.
 
     What the step leaves behind for the next one is counted: weights, their gradients, the
     optimizer's state and the master copy.
     """
     dtype = getattr(torch, case["weights"])
-    layer = nn.Linear(side, side, bias=False, dtype=dtype)
-    weight, x = layer.weight, torch.randn(4, side, dtype=dtype)
+    layer = nn.Linear(64, 64, bias=False, dtype=dtype)
+    weight, x = layer.weight, torch.randn(4, 64, dtype=dtype)
     stepped = nn.Parameter(weight.detach().float()) if case["master_copy"] else weight
     optimizer = make_optimizer(case["optimizer"], [stepped])
 
@@ -48,10 +48,6 @@ def per_parameter(case: Case, side: int = 64) -> int:
     left = memory.measure(step, model=layer, optimizer=optimizer).curve()[-1]
     kept = left["parameters"] + left["gradients"] + left["optimizer_state"]
     return kept // weight.numel()  # the rest is Adam's one step count
-
-
-def _by_optimizer(case: Case) -> dict[str, int]:
-    return {name: per_parameter({**case, "optimizer": name}) for name in case["optimizers"]}
 
 
 def _judge(case: Case, result: Result, wanted: dict[str, int]) -> None:
@@ -109,5 +105,7 @@ bytes_per_parameter = Exercise(
     passed="equal to the meter for every recipe",
     cases=_cases,
     judge=_judge,
-    oracle=_by_optimizer,
+    oracle=lambda case: {
+        name: per_parameter({**case, "optimizer": name}) for name in case["optimizers"]
+    },
 )

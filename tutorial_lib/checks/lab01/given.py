@@ -32,12 +32,7 @@ _LAYERS = {"relu": nn.ReLU, "gelu": nn.GELU}
 
 
 class TiedEmbeddingModel(nn.Module):
-    """An embedding, some linear layers, and a head: tied, frozen and typed as the case says.
-
-    Args:
-        case: `vocab`, `widths`, `dtype` of the layers, `tied`, `frozen` (indices of layers), and
-            `norm`, for a BatchNorm with its buffers.
-    """
+    """An embedding, some linear layers, and a head: tied, frozen and typed as the case says."""
 
     def __init__(self, case: Case) -> None:
         super().__init__()

@@ -73,13 +73,10 @@ def _judge(case: Case, result: Result, planned: Planned) -> None:
     expect.close(
         seen,
         peak,
-        (
-            (
-                "that is the peak of a checkpoint around each layer of a tuple: one checkpoint "
-                "goes around the whole tuple.",
-                planned.each_alone.peak_bytes,
-            ),
-        ),
+        {
+            "that is the peak of a checkpoint around each layer of a tuple: one checkpoint goes "
+            "around the whole tuple.": planned.each_alone.peak_bytes
+        }.items(),
         otherwise=f"gradients and runs are right, and the peak is off by {seen / peak - 1:+.0%} of "
         f"the planned one, where {_TOLERANCE:.0%} is allowed: {advice}",
         tolerance=_TOLERANCE,
@@ -93,17 +90,13 @@ def _expect_counts(result: Result, planned: Planned, where: str) -> None:
     expect.close(
         runs,
         wanted,
-        (
-            ("no layer ran twice: a tuple is to be a checkpoint.", [1] * len(wanted)),
-            (
-                "a segment inside a segment was run as if it were kept: go down again.",
-                [min(number, 2) for number in wanted],
-            ),
-            (
-                "a number is a stage that is kept, and you checkpoint it too.",
-                [number + 1 for number in wanted],
-            ),
-        ),
+        {
+            "no layer ran twice: a tuple is to be a checkpoint.": [1] * len(wanted),
+            "a segment inside a segment was run as if it were kept: go down again.": [
+                min(number, 2) for number in wanted
+            ],
+            "a number is a stage that is kept, and you checkpoint it too.": [n + 1 for n in wanted],
+        }.items(),
         otherwise=f"the layers ran {runs} times, and the plan says {wanted}.",
         where=where,
     )

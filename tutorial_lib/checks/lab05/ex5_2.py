@@ -62,11 +62,7 @@ class Cost:
     ) -> int:
         """Give the FLOPs for wanted tensors, one operation added after the other.
 
-        Args:
-            wanted: What has to be there.
-            ops: Those that are known; all of the tape.
-            stop: Whether what is kept need not be made.
-            late: Whether an operation also makes what was read before it.
+        Without `stop` what is kept is made too; `late`, also what was read before an operation.
         """
         kept = self.kept if stop else set()
         known = [op for op in self.tape.ops if ops is None or op in ops]

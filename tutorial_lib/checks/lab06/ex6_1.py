@@ -39,7 +39,7 @@ _ON_A_COPY = (
 )
 _MESSAGES = {
     "random state": "the random state is elsewhere after your call: a comparison draws nothing "
-    "from the training that it looks at. Put it back.",
+    "from the training that it looks at. Put it back."
 }
 
 

@@ -14,21 +14,13 @@ from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Exercise, Result, 
 
 @dataclass(frozen=True)
 class BrokenScript:
-    """One broken run.
+    """One broken run."""
 
-    Args:
-        cause: One of `CAUSES`.
-        reading: The number that the notebook's script shows.
-        asked: Words for that reading.
-        oracle: From a case to what is right.
-        judge: Decides on the case, what a mended function gave, and the oracle.
-    """
-
-    cause: str
-    reading: float
-    asked: str
+    cause: str  # one of `CAUSES`
+    reading: float  # the number that the notebook's script shows
+    asked: str  # words for that reading
     oracle: Callable[[Case], Any]
-    judge: Callable[[Case, Result, Any], None]
+    judge: Callable[[Case, Result, Any], None]  # of the case, what a mended function gave, oracle
 
 
 def diagnosis(
@@ -51,13 +43,7 @@ def diagnosis(
         return cache(partial(scripts[case["case"]].oracle, case))  # computed when first asked for
 
     return Exercise(
-        run=run,
-        passed=passed,
-        cases=cases,
-        judge=judge,
-        oracle=oracle,
-        sits=sits,
-        again=run_mended,
+        run=run, passed=passed, cases=cases, judge=judge, oracle=oracle, sits=sits, again=run_mended
     )
 
 

@@ -10,7 +10,6 @@ from tutorial_lib.checks.lab10.right import (
     expect_gradients,
     expect_loss,
     expect_no_whole,
-    usual_loss,
 )
 from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Exercise, Faults, Result, unchanged
 
@@ -22,23 +21,14 @@ def _cases(draw: Draw) -> Cases:
     yield {**draw_large(draw), "factor": 1}
 
 
-def _right(case: Case) -> Right:
-    return Right(case, lambda hidden, targets, weight, _: usual_loss(hidden, targets, weight))
-
-
 def _judge(case: Case, result: Result, right: Right) -> None:
     exact = case.get("dtype") == "float64"
     tokens, size = case["tokens"], case["piece"]
     expect_loss(result["loss"], right.loss, _loss_faults(right, size), 1e-9 if exact else 1e-5)
     of_hidden, of_weight, _ = right.gradients
     wanted = [1 + case["factor"] * g for g in (of_hidden, of_weight)]
-    expect_gradients(
-        result,
-        wanted,
-        ["hidden", "weight"],
-        _faults(case, right),
-        1e-12 if exact else 1e-5,
-    )
+    faults = _faults(case, right)
+    expect_gradients(result, wanted, ["hidden", "weight"], faults, 1e-12 if exact else 1e-5)
     unchanged(result)
     if not exact:
         expect_no_whole(result, case, tokens, allowed_bytes(case))
@@ -60,15 +50,9 @@ def _loss_faults(right: Right, size: int) -> Faults:
 def _faults(case: Case, right: Right) -> Faults:
     factor = case["factor"]
     of_hidden, of_weight, _ = right.gradients
-    ones = [1 + 0 * g for g in (of_hidden, of_weight)]
-    yield (
-        "hidden got none: what is detached from the graph carries no gradient back.",
-        [ones[0], 1 + factor * of_weight],
-    )
-    yield (
-        "the matrix got none: what is detached from the graph carries no gradient back.",
-        [1 + factor * of_hidden, ones[1]],
-    )
+    why = "got none: what is detached from the graph carries no gradient back."
+    yield f"hidden {why}", [1 + 0 * of_hidden, 1 + factor * of_weight]
+    yield f"the matrix {why}", [1 + factor * of_hidden, 1 + 0 * of_weight]
 
 
 checkpointed_loss = Exercise(
@@ -76,6 +60,6 @@ checkpointed_loss = Exercise(
     passed="the whole loss and its gradients, with the logits of one piece at a time",
     cases=_cases,
     judge=_judge,
-    oracle=_right,
+    oracle=Right,
     sits=by_pieces,
 )

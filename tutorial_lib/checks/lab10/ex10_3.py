@@ -9,18 +9,7 @@ from tutorial_lib.checks.lab10.right import (
     expect_gradients,
     expect_loss,
 )
-from tutorial_lib.checks.vocabulary import (
-    Case,
-    Cases,
-    Draw,
-    Exercise,
-    Faults,
-    Result,
-    no_fault,
-    peak_at_most,
-    read,
-    unchanged,
-)
+from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Exercise, Faults, Result, expect, read
 
 _NAMES = ["hidden", "weight", "bias"]
 
@@ -34,10 +23,6 @@ def _cases(draw: Draw) -> Cases:
     yield {**draw_large(draw), "factor": 1, "kind": "once"}
 
 
-def _right(case: Case) -> Right:
-    return Right(case, given.squares)
-
-
 def _judge(case: Case, result: Result, right: Right) -> None:
     exact = case.get("dtype") == "float64"
     if case["kind"] == "penalised":
@@ -46,17 +31,16 @@ def _judge(case: Case, result: Result, right: Right) -> None:
     said, is_twice = str(result["said"]), case["kind"] == "twice"
     if is_twice and said.startswith("RuntimeError"):
         return  # PyTorch's own form of this loss refuses that as well
-    no_fault({f"this came: {said[:300]}": bool(said)})
+    expect.no_fault({f"this came: {said[:300]}": bool(said)})
     _judge_calls(case, result)
     expect_loss(result["loss"], right.loss, _loss_faults(case, right), 1e-9 if exact else 1e-5)
     times = case["factor"] * (2 if is_twice else 1)
     wanted = [1 + times * gradient for gradient in right.gradients]
     if case.get("frozen"):
         wanted[2] = 1 + 0 * wanted[2]
-    expect_gradients(
-        result, wanted, _NAMES, _faults(case, right, is_twice), 1e-12 if exact else 1e-5
-    )
-    unchanged(result)
+    faults = _faults(case, right, is_twice)
+    expect_gradients(result, wanted, _NAMES, faults, 1e-12 if exact else 1e-5)
+    expect.unchanged(result)
     if not exact:
         _judge_peak(case, result)
 
@@ -66,7 +50,7 @@ def _judge_calls(case: Case, result: Result) -> None:
     tokens, size = case["tokens"], case["piece"]
     sizes = read.integers(result["sizes"], "rows of each piece")
     pieces = -(-tokens // size)
-    no_fault(
+    expect.no_fault(
         {
             "piece_of was not called, and it alone knows the loss.": not in_forward + in_backward,
             f"piece_of was called {in_backward} times in backward: the gradients of a piece are "
@@ -82,7 +66,7 @@ def _judge_calls(case: Case, result: Result) -> None:
 
 def _judge_second(result: Result) -> None:
     said = str(result["said"])
-    no_fault(
+    expect.no_fault(
         {
             "a loss that asks for the gradient of a gradient went through, and backward returns "
             "sums that have no graph: that part of the loss is lost in silence. In backward "
@@ -111,32 +95,28 @@ def _faults(case: Case, right: Right, is_twice: bool) -> Faults:
         values = [of_hidden, *others]
         return [*values[:2], 1 + 0 * gradients[2]] if frozen else values
 
-    yield (
-        "backward leaves out the gradient that arrives: loss * 3 has three times the gradients.",
-        held(*(1 + (2 if is_twice else 1) * g for g in gradients)),
-    )
-    yield (
-        "the sums were multiplied in place, so the second backward finds them multiplied already: "
-        "make new tensors, or refuse to go backward twice.",
-        held(*(1 + (factor + factor**2) * g for g in gradients)),
-    )
-    yield (
-        "the weights have the gradients of the last piece alone: add them up.",
-        held(1 + factor * gradients[0], *(1 + factor * g for g in last[1:])),
-    )
-    yield (
-        "the weights got none: backward returns a gradient for each tensor that apply was given.",
-        held(1 + factor * gradients[0], *(1 + 0 * g for g in gradients[1:])),
-    )
-    yield (
-        "hidden got none: its rows' gradients, piece by piece, are the whole one.",
-        held(1 + 0 * gradients[0], *(1 + factor * g for g in gradients[1:])),
-    )
+    of_hidden, *of_weights = (1 + factor * g for g in gradients)
+    yield from {
+        "backward leaves out the gradient that arrives: loss * 3 has three times the "
+        "gradients.": held(*(1 + (2 if is_twice else 1) * g for g in gradients)),
+        "the sums were multiplied in place, so the second backward finds them multiplied "
+        "already: make new tensors, or refuse to go backward twice.": held(
+            *(1 + (factor + factor**2) * g for g in gradients)
+        ),
+        "the weights have the gradients of the last piece alone: add them up.": held(
+            of_hidden, *(1 + factor * g for g in last[1:])
+        ),
+        "the weights got none: backward returns a gradient for each tensor that apply was "
+        "given.": held(of_hidden, *(1 + 0 * g for g in gradients[1:])),
+        "hidden got none: its rows' gradients, piece by piece, are the whole one.": held(
+            1 + 0 * gradients[0], *of_weights
+        ),
+    }.items()
 
 
 def _judge_peak(case: Case, result: Result) -> None:
     allowed = allowed_bytes(case, pieces=4, matrices=4)
-    peak_at_most(
+    expect.peak_at_most(
         result["peak"],
         allowed,
         lambda peak: (
@@ -151,5 +131,5 @@ fused_loss = Exercise(
     passed="each piece made once, in forward, and a second gradient refused",
     cases=_cases,
     judge=_judge,
-    oracle=_right,
+    oracle=lambda case: Right(case, given.squares),
 )

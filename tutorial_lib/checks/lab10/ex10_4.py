@@ -8,18 +8,7 @@ from torch.nn import functional as F
 
 from tutorial_lib.checks.lab10 import given
 from tutorial_lib.checks.lab10.right import expect_gradients, expect_loss
-from tutorial_lib.checks.vocabulary import (
-    Case,
-    Cases,
-    Draw,
-    Exercise,
-    Faults,
-    Result,
-    fact,
-    read,
-    refuses,
-    unchanged,
-)
+from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Exercise, Faults, Result, expect, read
 
 
 def _cases(draw: Draw) -> Cases:
@@ -59,17 +48,17 @@ def _judge(case: Case, result: Result) -> None:
     window, said = _count(case["counted"]), str(result["said"])
     if case.get("num_counted", window) < window:
         reason = f"num_counted (={case['num_counted']}) is below the {window} tokens that count"
-        refuses(said, ValueError, reason, [case["num_counted"], window])
+        expect.refuses(said, ValueError, reason, [case["num_counted"], window])
         return
     weight, hidden, sums, numbers = _losses(case)
     number = sum(part[..., 0].numel() for part in hidden)
     rows = read.integers(result["rows"], "the targets that loss_sum was given")
-    fact(
+    expect.fact(
         given.IGNORED not in rows,
         "loss_sum was given a token that is ignored, and it knows no such target: give it the rows "
         "of those that count, and their targets.",
     )
-    fact(
+    expect.fact(
         not said, f"in a window whose counted tokens are {case['counted']} this came: {said[:300]}"
     )
     total = torch.stack(sums).sum()
@@ -77,25 +66,21 @@ def _judge(case: Case, result: Result) -> None:
     expect_loss(result["loss"], total.item() / max(window, 1), ((w, v.item()) for w, v in faults))
     names = ["the matrix", *(f"micro-batch {i}" for i in range(len(hidden)))]
     wanted = _gradients(total / max(window, 1), weight, hidden)
-    expect_gradients(
-        result,
-        wanted,
-        names,
-        ((words, _gradients(value, weight, hidden)) for words, value in faults),
-    )
-    unchanged(result)
+    wrong = ((words, _gradients(value, weight, hidden)) for words, value in faults)
+    expect_gradients(result, wanted, names, wrong)
+    expect.unchanged(result)
 
 
 def _faults(total: Tensor, sums: list[Tensor], numbers: list[int], tokens: int) -> Faults:
     if not sum(numbers):
         return
-    yield "it is the sum over the tokens: the mean is wanted.", total
-    yield "it is divided by all tokens, and those that are ignored do not count.", total / tokens
     means = [s / max(n, 1) for s, n in zip(sums, numbers, strict=True)]
-    yield (
-        "it is the sum of the micro-batches' own means: num_counted has the tokens of the window.",
-        torch.stack(means).sum(),
-    )
+    yield from {
+        "it is the sum over the tokens: the mean is wanted.": total,
+        "it is divided by all tokens, and those that are ignored do not count.": total / tokens,
+        "it is the sum of the micro-batches' own means: num_counted has the tokens of the "
+        "window.": torch.stack(means).sum(),
+    }.items()
 
 
 mean_over_counted = Exercise(

@@ -17,19 +17,7 @@ from tutorial_lib.checks.lab10.right import (
     expect_loss,
     expect_no_whole,
 )
-from tutorial_lib.checks.vocabulary import (
-    Case,
-    Cases,
-    Draw,
-    Exercise,
-    Faults,
-    Result,
-    expect,
-    fact,
-    no_fault,
-    read,
-    unchanged,
-)
+from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Exercise, Faults, Result, expect, read
 
 _WORSE = 1.5  # times the error of a whole loss under autocast
 
@@ -57,10 +45,6 @@ def _whole(head: nn.Linear, hidden: Tensor, targets: Tensor, num_counted: int | 
     if num_counted is None:
         num_counted = int((targets != given.IGNORED).sum())
     return total / num_counted
-
-
-def _sits(head: nn.Linear, hidden: Tensor, targets: Tensor, size: int, num_counted: int) -> Tensor:
-    return by_pieces(hidden, targets, head.weight, size) / num_counted
 
 
 class Right:
@@ -95,17 +79,11 @@ def _judge(case: Case, result: Result, right: Right) -> None:
     expect_loss(
         result["loss"], right.loss, _loss_faults(right, counted, window), 1e-9 if exact else 1e-5
     )
-    expect_gradients(
-        result,
-        right.gradients,
-        names,
-        _faults(case, right, names),
-        1e-12 if exact else 1e-5,
-    )
-    unchanged(result)
+    faults = _faults(case, right, names)
+    expect_gradients(result, right.gradients, names, faults, 1e-12 if exact else 1e-5)
+    expect.unchanged(result)
     if not exact:
-        tokens = case["rows"] * (case["seq"] - case["ignored"])
-        expect_no_whole(result, case, tokens, allowed_bytes({**case, "tokens": tokens}))
+        expect_no_whole(result, case, counted, allowed_bytes({**case, "tokens": counted}))
 
 
 def _loss_faults(right: Right, counted: int, window: int) -> Faults:
@@ -143,7 +121,7 @@ def _faults(case: Case, right: Right, names: Sequence[str]) -> Faults:
 
 def _judge_low(case: Case, result: Result, right: Right, names: Sequence[str]) -> None:
     seen = read.tensors(result["gradients"], len(names), "the gradients")
-    fact(
+    expect.fact(
         result["type"] == "torch.float32",
         f"in bfloat16 the loss is a {str(result['type'])[:30]}, and float32 is wanted: what is "
         "added up over thousands of tokens has more digits than bfloat16.",
@@ -152,14 +130,14 @@ def _judge_low(case: Case, result: Result, right: Right, names: Sequence[str]) -
     for name, mine, plain, exact in zip(names, seen, right.usual, right.gradients, strict=True):
         error = expect.relative_error(None if mine is None else mine.double() - 1, exact - 1)
         allowed = _WORSE * expect.relative_error(plain.double() - 1, exact - 1)
-        no_fault(
+        expect.no_fault(
             {
                 f"in bfloat16 the gradient of {name} is off by {error:.1%} of its norm, and the "
                 f"whole loss stays within {allowed:.1%}: logits may be bfloat16, and softmax and "
-                "sums over pieces are float32.": error > allowed,
+                "sums over pieces are float32.": error > allowed
             }
         )
-    unchanged(result)
+    expect.unchanged(result)
 
 
 head_loss = Exercise(
@@ -168,5 +146,7 @@ head_loss = Exercise(
     cases=_cases,
     judge=_judge,
     oracle=Right,
-    sits=_sits,
+    sits=lambda head, hidden, targets, size, num_counted: (
+        by_pieces(hidden, targets, head.weight, size) / num_counted
+    ),
 )

@@ -5,25 +5,11 @@ from typing import Any
 
 from tutorial_lib.checks.lab04.chains import telling
 from tutorial_lib.checks.lab10 import given
-from tutorial_lib.checks.vocabulary import (
-    Case,
-    Cases,
-    Draw,
-    Exercise,
-    Faults,
-    Result,
-    fact,
-    refuses,
-)
-from tutorial_lib.checks.vocabulary import value as expect_value
+from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Exercise, Faults, Result, expect
 
 
 class Needs:
-    """What a loss in pieces needs.
-
-    Args:
-        case: As for `given.head_of`.
-    """
+    """What a loss in pieces needs."""
 
     def __init__(self, case: Case) -> None:
         head, hidden = given.head_of(case)
@@ -80,10 +66,10 @@ def _judge(case: Case, result: Result) -> None:
     least = needs.floor + needs.token
     if budget < least:
         reason = f"a budget of {budget} bytes is below what a piece of one token needs, {least}"
-        refuses(result["said"], ValueError, reason, [budget, least])
+        expect.refuses(result["said"], ValueError, reason, [budget, least])
         return
     said = str(result["said"])
-    fact(
+    expect.fact(
         not said,
         f"a budget of {budget} bytes holds a piece of one token, and a ValueError came: "
         f"{said[:200]} Does something count that is not there, as the gradient of a "
@@ -91,7 +77,7 @@ def _judge(case: Case, result: Result) -> None:
     )
     right = _right(case)
     where = f"{needs.tokens} tokens, {case['words']} words, a budget of {budget} bytes: "
-    expect_value(
+    expect.value(
         result["piece"],
         right,
         _faults(case),

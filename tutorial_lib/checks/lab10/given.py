@@ -32,8 +32,7 @@ _MAY_CHANGE = ("gradients", "random state")
 class Scene(nn.Module):
     """Rows `(tokens, width)` and the matrix `(words, width)` of a head, all of them to be learned.
 
-    Args:
-        case: Has `seed`, `tokens`, `words` and `width`; `dtype`, else float32; `scale` of the rows.
+    A case may have a `dtype`, else float32, and the `scale` of the rows.
     """
 
     def __init__(self, case: Case) -> None:

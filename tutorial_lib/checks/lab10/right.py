@@ -41,14 +41,11 @@ def by_pieces(hidden: Tensor, targets: Tensor, weight: Tensor, size: int) -> Ten
 
 
 class Right:
-    """Loss and gradients of a case in one graph.
+    """Loss and gradients of a case in one graph, the loss of rows, targets, matrix and bias."""
 
-    Args:
-        case: As for `given.Scene`.
-        loss_of: Called with rows, targets, matrix and bias.
-    """
-
-    def __init__(self, case: Case, loss_of: Callable[..., Tensor]) -> None:
+    def __init__(
+        self, case: Case, loss_of: Callable[..., Tensor] = lambda h, t, w, _: usual_loss(h, t, w)
+    ) -> None:
         self.scene, self.loss_of = given.Scene(case), loss_of
         self.loss, self.gradients = self.of(slice(None))
 

@@ -58,19 +58,12 @@ def summation_tolerance(dtype: torch.dtype, num_terms: int) -> float:
 
 @dataclass
 class Update:
-    """One call of the optimizer: its gradients, its results, and how far rounding may move those.
+    """One update: its gradients, its results, and how far rounding may move those."""
 
-    Args:
-        gradients: By parameter's name; None where there was none.
-        after: Parameters and optimizer state after the update, by name.
-        tolerance: Relative difference allowed to the gradients.
-        allowed: Norm of the difference allowed to each tensor of `after`.
-    """
-
-    gradients: dict[str, Tensor | None]
-    tolerance: float
-    after: Leaves = field(default_factory=dict)
-    allowed: dict[str, float] = field(default_factory=dict)
+    gradients: dict[str, Tensor | None]  # by parameter's name; None where there was none
+    tolerance: float  # relative difference allowed to the gradients
+    after: Leaves = field(default_factory=dict)  # parameters and optimizer state, by name
+    allowed: dict[str, float] = field(default_factory=dict)  # norm of the difference in each
 
 
 @dataclass
@@ -116,12 +109,10 @@ class Recorder:
         self.widest = max(max(p.shape, default=1) for p in parameters)
 
     def call(self, step: Callable[..., Any], leader: Call | None = None) -> Call:
-        """Run a step once.
+        """Run a step once on what the factory made.
 
-        Args:
-            step: Called with what the factory made; gives its loss, or None.
-            leader: The other step's call. After each update this training goes on from where
-                that one stood, so that one difference does not grow into the next.
+        After each update this training goes on from where the other step's stood (`leader`), so
+        that one difference does not grow into the next.
         """
         record, seen = Call(), [0]
         twins: list[Optimizer] = []

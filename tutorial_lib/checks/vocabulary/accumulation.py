@@ -21,15 +21,10 @@ SUM_OF_MEANS = "it is the sum of the micro-batches' means."
 
 @dataclass(frozen=True)
 class Window:
-    """The micro-batches of one update.
+    """The micro-batches of one update."""
 
-    Args:
-        sums: Of each, the gradient of the sum of its losses, as a vector, or that sum itself.
-        counts: Of each, the number of terms in that sum.
-    """
-
-    sums: Sequence[Any]
-    counts: Sequence[int]
+    sums: Sequence[Any]  # of each, the gradient of the sum of its losses, as a vector, or that sum
+    counts: Sequence[int]  # of each, the number of terms in that sum
 
     @property
     def count(self) -> int:
@@ -69,12 +64,9 @@ class Window:
 def faults(
     window: Window, what: str, change: Callable[[Any], Any] = lambda gradient: gradient
 ) -> expect.Faults:
-    """Give a window's gradient under each usual fault of a loop over micro-batches.
+    """Give a window's gradient, changed as by clipping, under each usual fault of a loop.
 
-    Args:
-        window: Its gradients.
-        what: The unit that counts, as in `images`.
-        change: What befalls the gradient afterwards, such as clipping.
+    `what` names the unit that counts, as in `images`.
     """
     yield (
         f"the micro-batches' means were added up: divide by the {what} of the whole window.",
@@ -131,15 +123,9 @@ def expect_clipped(
     where: str = "",
     limits: Sequence[float] = (),
 ) -> Tensor:
-    """Expect the gradient of a window, clipped as a whole, and give the right one.
+    """Expect the gradient of a window, clipped as a whole to norm `limit`, and give the right one.
 
-    Args:
-        seen: What the optimizer got.
-        gradient: That of the whole window at once, before clipping.
-        limit: Largest norm.
-        faults: See `expect`.
-        where: Words for which update it was.
-        limits: Other norms that clipping may have left, by a fault.
+    `limits` are other norms that clipping may have left, by a fault.
     """
     wanted = clipped(gradient, limit, seen)
     at_limit = any(math.isclose(float(seen.norm()), n, rel_tol=1e-3) for n in (limit, *limits))

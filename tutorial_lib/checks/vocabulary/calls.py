@@ -16,12 +16,7 @@ from tutorial_lib.checks.vocabulary.exercise import Exercise
 
 @dataclass(frozen=True)
 class Call:
-    """One call of an answer, with its arguments.
-
-    Args:
-        args: By position.
-        kwargs: By name.
-    """
+    """One call of an answer, with its arguments."""
 
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
@@ -38,11 +33,7 @@ class Call:
 
 
 def exercises_of(lab: str) -> dict[str, Any]:
-    """Give the names of a lab's package: its exercises, and `case`, which gives their calls.
-
-    Args:
-        lab: The package, as `__name__` gives it, whose modules `ex1_1` hold the exercises.
-    """
+    """Give the names of a lab's package: its exercises, and `case`, which gives their calls."""
     folder = importlib.import_module(lab).__path__
     names = sorted(m.name for m in pkgutil.iter_modules(folder) if m.name.startswith("ex"))
     modules = [importlib.import_module(f"{lab}.{name}") for name in names]

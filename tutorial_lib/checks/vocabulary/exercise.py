@@ -99,11 +99,7 @@ class Exercise:
             )
 
     def __call__(self, answer: Answer | RemoteAnswer) -> None:
-        """Check an answer.
-
-        Raises:
-            CheckError: When the answer is blank, fails, or is judged wrong.
-        """
+        """Check an answer; a `CheckError` says that it is blank, fails, or is wrong."""
         remote = getattr(type(answer), "run_remotely", None)
         # Judging draws random numbers too, so the caller's state is kept around both halves.
         with torch.random.fork_rng(devices=[]), _quick_collections() as freeze:

@@ -32,22 +32,14 @@ _OPTIONS = ("-O1", "-fPIC", "-w")
 
 @dataclass(frozen=True)
 class CudaTorch:
-    """An installed PyTorch that was built for CUDA.
+    """An installed PyTorch that was built for CUDA."""
 
-    Args:
-        packages: The folder `site-packages` that holds it.
-        version: As in `2.13.0+cu130`.
-    """
-
-    packages: Path
-    version: str
+    packages: Path  # the folder `site-packages` that holds it
+    version: str  # as in `2.13.0+cu130`
 
 
 def read_torch(packages: Path) -> CudaTorch:
-    """Look at the PyTorch of an environment, without importing it.
-
-    Args:
-        packages: The environment's folder `site-packages`.
+    """Look at the PyTorch of a folder `site-packages`, without importing it.
 
     Raises:
         ValueError: When no PyTorch is there, or one that was not built for this CUDA.
@@ -69,11 +61,7 @@ def read_torch(packages: Path) -> CudaTorch:
 
 
 def check_system() -> None:
-    """Refuse a system on which no library can stand before CUDA's.
-
-    Raises:
-        ValueError: Anywhere but on Linux with a 64-bit processor.
-    """
+    """Refuse a system on which no library can stand before CUDA's: all but Linux with 64 bits."""
     if sys.platform != "linux":
         name = {"darwin": "macOS", "win32": "Windows"}.get(sys.platform, sys.platform)
         advice = "use WSL 2" if sys.platform == "win32" else "use a Linux machine or container"
@@ -86,10 +74,7 @@ def check_system() -> None:
 
 
 def make_library(torch: CudaTorch) -> Path:
-    """Make the library for a PyTorch, or find the one that was made before.
-
-    Returns:
-        The folder that holds `LIBRARY` and `NVML`.
+    """Make the library for a PyTorch, or find the one that was made before; give its folder.
 
     Raises:
         ValueError: When there is no compiler, or a library or a header is not as expected.

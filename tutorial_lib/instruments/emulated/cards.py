@@ -22,31 +22,18 @@ CONTEXT_BYTES = 3 * MIB
 
 @dataclass(frozen=True)
 class Card:
-    """A GPU as PyTorch sees it.
+    """A GPU as PyTorch sees it; memory in bytes."""
 
-    Args:
-        name: As the driver reports it.
-        capability: Compute capability, as in `8.0`.
-        multiprocessors: Number of them.
-        threads: Resident on one multiprocessor.
-        blocks: Resident on one multiprocessor.
-        shared_multiprocessor: Bytes of shared memory of one multiprocessor.
-        shared_opt_in: Bytes of it that one block may ask for.
-        l2_cache: Bytes.
-        memory: Bytes that the card reports.
-        context: Bytes of them that a CUDA context holds, which PyTorch cannot have.
-    """
-
-    name: str
-    capability: str
-    multiprocessors: int
-    threads: int
-    blocks: int
-    shared_multiprocessor: int
-    shared_opt_in: int
+    name: str  # as the driver reports it
+    capability: str  # compute capability, as in `8.0`
+    multiprocessors: int  # number of them
+    threads: int  # resident on one multiprocessor
+    blocks: int  # resident on one multiprocessor
+    shared_multiprocessor: int  # shared memory of one multiprocessor
+    shared_opt_in: int  # of it, what one block may ask for
     l2_cache: int
-    memory: int
-    context: int = 0
+    memory: int  # what the card reports
+    context: int = 0  # of it, what a CUDA context holds, which PyTorch cannot have
 
     @property
     def free(self) -> int:

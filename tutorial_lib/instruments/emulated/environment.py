@@ -17,9 +17,6 @@ TORCH = "torch===2.13.0"  # three equals signs: a local CPU build of the same ve
 def find_cuda_torch(root: Path) -> build.CudaTorch:
     """Find a PyTorch that was built for CUDA: this Python's, `.venv`'s or `.venv-cuda`'s.
 
-    Args:
-        root: The clone: the folder that holds pyproject.toml.
-
     Raises:
         ValueError: When there is none; says what this Python has. On another system than Linux.
     """

@@ -24,21 +24,14 @@ MAX_LINES = 5  # that read values which are not known
 
 @dataclass(frozen=True)
 class Emulated:
-    """What a program did on an emulated card.
-
-    Args:
-        card: The card.
-        status: The program's exit status; negative for the signal that ended it.
-        processes: What each process that used the card wrote down, the largest first.
-        refused: What the program asked for that cannot be emulated, or nothing.
-        silent: Processes that used the card and ended without writing anything down.
-    """
+    """What a program did on an emulated card."""
 
     card: Card
-    status: int
+    status: int  # the program's exit status; negative for the signal that ended it
+    # what each process that used the card wrote down, the largest first
     processes: list[dict[str, Any]] = field(default_factory=list)
-    refused: str = ""
-    silent: int = 0
+    refused: str = ""  # what the program asked for that cannot be emulated, or nothing
+    silent: int = 0  # processes that used the card and ended without writing anything down
 
     @property
     def ran_out(self) -> bool:
@@ -188,12 +181,7 @@ def _collect(card: Card, status: int, out: Path, snapshot: Path | None) -> Emula
 
 
 def as_text(result: Emulated) -> str:
-    """Write what was found, one fact a line.
-
-    Returns:
-        Peaks of the largest process, their moment and line; or the sentence that says why there
-        are none.
-    """
+    """Write what was found of the largest process, one fact a line, or why nothing was."""
     if not result.processes:
         return result.reason
     process = result.processes[0]

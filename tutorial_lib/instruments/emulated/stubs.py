@@ -48,11 +48,7 @@ def write_stubs(names: Iterable[str], headers: str = "") -> str:
     """Write C functions that answer 0, which is success in all of these libraries.
 
     What creates a handle or a descriptor gives a block of zeros. What asks for a size gets 0
-    bytes, where the headers declare the function.
-
-    Args:
-        names: The functions.
-        headers: Text of the libraries' headers, to find the arguments in.
+    bytes, where the text of the libraries' headers declares the function.
     """
     headers = re.sub(r"/\*.*?\*/", "", headers, flags=re.DOTALL)
     lines = ["#include <stddef.h>", "#include <stdint.h>", "void *new_handle(void);"]

@@ -24,23 +24,14 @@ TAKES_OF_RESERVED = (0.91, 1.13)
 
 @dataclass(frozen=True)
 class Room:
-    """What memory there is for a step.
+    """What memory there is for a step."""
 
-    Args:
-        free: Bytes for PyTorch.
-        card: The card that they are on, its context taken off; None for a size without a card.
-    """
-
-    free: int
-    card: Card | None = None
+    free: int  # bytes for PyTorch
+    card: Card | None = None  # that they are on, its context taken off; None for a size alone
 
     @classmethod
     def of(cls, text: str) -> Room:
-        """Read a size, as in `16GiB`, or a card, as in `rtx-3060`.
-
-        Raises:
-            ValueError: When it is neither.
-        """
+        """Read a size, as in `16GiB`, or a card, as in `rtx-3060`; anything else is refused."""
         try:
             return cls(parse_bytes(text))
         except ValueError as no_size:
@@ -58,17 +49,11 @@ class Room:
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether a step fits, and the numbers that decide it.
+    """Whether a step fits, and the numbers that decide it."""
 
-    Args:
-        needs: The least that the step needs: its predicted peak, or what was allocated.
-        room: What there is.
-        reserved: What an emulated card reserved for it, where one was asked.
-    """
-
-    needs: int
-    room: Room
-    reserved: int | None = None
+    needs: int  # the least that the step needs: its predicted peak, or what was allocated
+    room: Room  # what there is
+    reserved: int | None = None  # what an emulated card reserved for it, where one was asked
 
     @property
     def answer(self) -> str:

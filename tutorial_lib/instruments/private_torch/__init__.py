@@ -19,24 +19,13 @@ from torch import Tensor
 from torch._prims_common import suggest_memory_format
 
 # torch/_subclasses/fake_tensor.py: what tensors without memory refuse.
-from torch._subclasses.fake_tensor import (
-    DataDependentOutputException,
-    DynamicOutputShapeException,
-)
+from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 
 # torch/utils/_python_dispatch.py: modes that are asked about every operation.
-from torch.utils._python_dispatch import (
-    _disable_current_modes,
-)
+from torch.utils._python_dispatch import _disable_current_modes
 
 # torch/utils/_pytree.py: what lies in nested lists, tuples and dicts.
-from torch.utils._pytree import (
-    TreeSpec,
-    tree_flatten,
-    tree_leaves,
-    tree_map_only,
-    tree_unflatten,
-)
+from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves, tree_map_only, tree_unflatten
 
 __all__ = [
     "CALL",

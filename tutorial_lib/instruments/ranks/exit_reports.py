@@ -12,12 +12,7 @@ _NOT_OF_THE_USER = ("torch", "ranks", "joblib", "multiprocessing")
 
 
 def of_the_dead(exit_code: int | None, stderr: Path) -> str:
-    """Say how a process ended, and what it wrote last.
-
-    Args:
-        exit_code: As `multiprocessing` gives it: below 0 for a signal.
-        stderr: The file that its errors went to.
-    """
+    """Say how a process ended (its exit code is below 0 for a signal), and what it wrote last."""
     how = f"with exit code {exit_code}"
     if exit_code is not None and exit_code < 0:
         names = {one.value: one.name for one in signal.Signals}
@@ -28,11 +23,7 @@ def of_the_dead(exit_code: int | None, stderr: Path) -> str:
 
 
 def of_the_waiting(stderr: Path) -> str:
-    """Say where a process is, from the stacks that its watchdog wrote when time was up.
-
-    Args:
-        stderr: The file that `faulthandler.dump_traceback_later` writes to.
-    """
+    """Say where a process is, from the stacks that `faulthandler` wrote when time was up."""
     give_up = time.monotonic() + _PATIENCE
     while "_serve" not in (text := stderr.read_text(encoding="utf-8", errors="replace")):
         if time.monotonic() > give_up:

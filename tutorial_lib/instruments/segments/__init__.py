@@ -71,20 +71,14 @@ Change = Callable[[contextlib.ExitStack], Segments]
 
 @dataclass(frozen=True)
 class Applied:
-    """What a strategy did to a model; prints as one line.
-
-    Args:
-        model: The model.
-        strategy: The strategy's name.
-        segments: Names of the modules in each segment; under `library-switch` one for each module
-            whose switch is on, for the library alone knows what it wraps.
-        without_cache: Whether the model kept keys and values before, and does not meanwhile.
-    """
+    """What a strategy did to a model; prints as one line."""
 
     model: nn.Module
     strategy: str
+    # names of the modules in each; under `library-switch` one for each module whose switch is on,
+    # for the library alone knows what it wraps
     segments: tuple[tuple[str, ...], ...]
-    without_cache: bool
+    without_cache: bool  # whether the model kept keys and values before, and does not meanwhile
 
     def __str__(self) -> str:
         if not self.segments:
@@ -143,14 +137,7 @@ def _caching(model: nn.Module) -> list[Any]:
 
 
 def possible(model: nn.Module) -> list[str]:
-    """List the strategies that a model can take, as keys of `STRATEGIES`.
-
-    Args:
-        model: Any module; it is looked at, not changed.
-
-    Returns:
-        The names. `none` is always among them.
-    """
+    """List the strategies that a model can take, as keys of `STRATEGIES`; `none` is among them."""
     names = []
     for name in STRATEGIES:
         with contextlib.suppress(ValueError):

@@ -6,12 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tutorial_lib.instruments.private_torch import tree_flatten
-from tutorial_lib.instruments.segments.deferred import (
-    DeferredRun,
-    DeferredTensor,
-    Operation,
-    Value,
-)
+from tutorial_lib.instruments.segments.deferred import DeferredRun, DeferredTensor, Operation, Value
 from tutorial_lib.instruments.segments.execution import Execution
 
 _BROKEN = (

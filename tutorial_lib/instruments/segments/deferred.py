@@ -42,25 +42,15 @@ class Value:
 
 @dataclass(frozen=True)
 class Operation:
-    """A stage's call, or what the model does between two of them.
+    """A stage's call, or what the model does between two of them."""
 
-    Args:
-        name: What it is, as the first words of an error.
-        piece: The number of the stage that it belongs to.
-        function: What runs.
-        args: Its arguments, with a `Value` in the place of each tensor that is no parameter.
-        kwargs: The same by name.
-        results: Numbers of its results.
-        read: Takes as many results from what the function returns.
-    """
-
-    name: str
-    piece: int
+    name: str  # what it is, as the first words of an error
+    piece: int  # the number of the stage that it belongs to
     function: Callable[..., Any]
-    args: Any
+    args: Any  # with a `Value` in the place of each tensor that is no parameter
     kwargs: Any
-    results: tuple[int, ...]
-    read: Read
+    results: tuple[int, ...]  # numbers of its results
+    read: Read  # takes as many results from what the function returns
 
     def inputs(self) -> list[int]:
         """List the values that it takes."""
@@ -134,12 +124,10 @@ class DeferredRun:
             function: The stage.
             args: Its arguments.
             kwargs: The same by name.
-            likes: For each result a tensor with its shape, or `None` where that is not known.
+            likes: For each result a tensor with its shape, or `None` where that is not known; a
+                placeholder is given for each.
             read: Takes the results from what the stage returns.
             is_stage: Whether it is a stage.
-
-        Returns:
-            A placeholder for each result.
         """
         kinds = (DeferredTensor, Tensor)
         args, kwargs = tree_map_only(kinds, self._numbered, (args, kwargs))

@@ -14,10 +14,6 @@ Observe = Callable[["Execution", int, Values], None]
 Contexts = Callable[[int], Callable[[], Any]]
 
 
-def _plain(piece: int) -> Callable[[], Any]:
-    return noop_context_fn
-
-
 class Execution:
     """A run with all that is known once all stages were called.
 
@@ -43,10 +39,8 @@ class Execution:
     def all(self, tree: Tree, observe: Observe | None = None) -> Values:
         """Run a whole tree, and give the values that are wanted.
 
-        Args:
-            tree: As in `Plan.tree`.
-            observe: Called before the first stage, as after stage -1, and after each item of the
-                tree, with its last stage and the values.
+        `observe` is called before the first stage, as after stage -1, and after each item of the
+        tree, with its last stage and the values.
         """
         values: Values = {**self.given}
         if not self._holds_given:

@@ -6,10 +6,7 @@ from itertools import chain, zip_longest
 
 from torch import nn
 
-_PARTS = {
-    "attention": re.compile("Attention"),
-    "MLP": re.compile("(MLP|Mlp|FFN|FeedForward)$"),
-}
+_PARTS = {"attention": re.compile("Attention"), "MLP": re.compile("(MLP|Mlp|FFN|FeedForward)$")}
 # What U-Nets and autoencoders of diffusers are made of, and ResNets of transformers: they have no
 # list of all blocks, but one per level or stage.
 _LEVEL_BLOCKS = {

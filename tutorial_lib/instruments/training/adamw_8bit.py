@@ -65,14 +65,7 @@ class AdamW8bit(Optimizer):
     def step(self, closure: Callable[[], float]) -> float: ...
 
     def step(self, closure: Callable[[], float] | None = None) -> float | None:
-        """Update every parameter that has a gradient.
-
-        Args:
-            closure: Computes the loss again, with gradients.
-
-        Returns:
-            What the closure returned, if there was one.
-        """
+        """Update every parameter that has a gradient; give what the closure returned, if any."""
         loss = None
         if closure is not None:
             with torch.enable_grad():

@@ -110,11 +110,7 @@ class Recipe(RecipeFields):
         return make_loss(self, device)
 
     def make_optimizer(self, model: nn.Module) -> Optimizer:
-        """Make the optimizer alone, for what is trained of a model that is there.
-
-        Args:
-            model: As `make_model` or `make_loss` gives it.
-        """
+        """Make the optimizer alone, for what is trained of a model that is there."""
         from tutorial_lib.instruments.training.step import make_optimizer
 
         return make_optimizer(self, model)

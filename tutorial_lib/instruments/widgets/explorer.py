@@ -17,20 +17,13 @@ VIEW = "application/vnd.jupyter.widget-view+json"
 
 @dataclass(frozen=True)
 class Control:
-    """One thing to move: a slider over its options, a menu, or a box to tick for two truths.
+    """One thing to move: a slider over its options, a menu, or a box to tick for two truths."""
 
-    Args:
-        label: Its name, to its left.
-        options: What it goes over.
-        value: Where it begins.
-        menu: Whether it is a menu.
-        last: Where a slider over a range ends, from the values of the other controls.
-    """
-
-    label: str
-    options: Sequence[Any]
-    value: Any
+    label: str  # its name, to its left
+    options: Sequence[Any]  # what it goes over
+    value: Any  # where it begins
     menu: bool = False
+    # where a slider over a range ends, from the values of the other controls
     last: Callable[[Mapping[str, Any]], int] | None = None
 
     def checked(self, name: str, value: Any) -> Any:
@@ -46,10 +39,7 @@ class Control:
         """Build the control of ipywidgets that stands at this value."""
         import ipywidgets
 
-        look = {
-            "style": {"description_width": "11em"},
-            "layout": {"width": "98%"},
-        }
+        look = {"style": {"description_width": "11em"}, "layout": {"width": "98%"}}
         common: dict[str, Any] = {"description": self.label, "value": value, **look}
         if isinstance(self.options[0], bool):
             return ipywidgets.Checkbox(**common)

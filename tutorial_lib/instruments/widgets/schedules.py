@@ -51,9 +51,7 @@ def schedule_stepper(schedules: Mapping[str, Sequence[Any]], *, unit: int = 0) -
 
     controls = {
         "name": Control("schedule", list(schedules), next(iter(schedules)), menu=True),
-        "step": Control(
-            "step", range(1, longest + 1), 1, last=lambda at: len(schedules[at["name"]])
-        ),
+        "step": Control("step", range(1, longest + 1), 1, last=last),
     }
     return Explorer(draw, controls)
 

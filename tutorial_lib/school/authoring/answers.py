@@ -21,28 +21,15 @@ from tutorial_lib.blanks import unless_written
 
 @dataclass(frozen=True)
 class Answer:
-    """An answer cell taken apart.
+    """An answer cell taken apart."""
 
-    Args:
-        solution: The cell without the lines of the marks.
-        blank: The cell with one `raise NotImplementedError` in place of each solution.
-        secrets: For each pair of marks, the lines between them, stripped, blank ones left out.
-    """
-
-    solution: str
-    blank: str
-    secrets: tuple[tuple[str, ...], ...]
+    solution: str  # the cell without the lines of the marks
+    blank: str  # the cell with one `raise NotImplementedError` in place of each solution
+    secrets: tuple[tuple[str, ...], ...]  # the lines between each pair of marks, stripped
 
 
 def take_apart_answers(cells: Sequence[Cell]) -> dict[str, Answer]:
-    """Take apart every answer cell.
-
-    Returns:
-        One answer a cell id.
-
-    Raises:
-        AuthoringError: When solution marks are missing, unbalanced, or in another cell.
-    """
+    """Take apart every answer cell, by its id; marks that are missing or astray are refused."""
     answers = {}
     for cell in cells:
         if cell.kind != "code":
@@ -59,11 +46,9 @@ def take_apart_answers(cells: Sequence[Cell]) -> dict[str, Answer]:
 
 
 def take_apart_blanks(cells: Sequence[Cell]) -> dict[str, Answer]:
-    """Take apart the cells of a chapter that its reader writes.
+    """Take apart the cells of a chapter that its reader writes; marks of labs are refused.
 
-    Raises:
-        AuthoringError: When a cell has a mark of labs, or a blank is more than one definition: what
-            ran beside it would have taken the blank for good.
+    A blank is one definition and nothing else: what ran beside it would take the blank for good.
     """
     blanks = {}
     for cell in cells:

@@ -74,13 +74,7 @@ def build(root: Path, names: Sequence[str] = (), *, force: bool = False) -> list
 def check(root: Path) -> list[str]:
     """List everything in which the notebooks differ from what a build would give.
 
-    Nothing is executed or written: outputs are read, cells are compared.
-
-    Args:
-        root: The course's folder.
-
-    Returns:
-        One sentence a problem; empty when all is as it should be.
+    Nothing is executed or written: outputs are read, cells are compared. One sentence a problem.
     """
     try:
         settings = read_settings(root)
@@ -114,9 +108,6 @@ def stamp(root: Path, repository: str, tag: str | None = None) -> list[Path]:
         root: The course's folder.
         repository: `owner/name` on GitHub.
         tag: The tag that links name; None keeps it.
-
-    Returns:
-        The files that were written.
 
     Raises:
         AuthoringError: When address or tag are malformed, or the build is refused; then

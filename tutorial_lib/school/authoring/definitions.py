@@ -21,13 +21,7 @@ def load_definitions(notebook: Path) -> types.ModuleType:
 
     Of its code cells only these are executed: imports, `def`, `class`, and assignments of
     literals or other constants to UPPER_CASE names, all at the top level. Check cells are left
-    out. `inspect.getsource` works on the result.
-
-    Args:
-        notebook: A built notebook.
-
-    Returns:
-        A module with those names; loading the notebook again gives a fresh one.
+    out. `inspect.getsource` works on the result, and loading the notebook again gives a fresh one.
 
     Raises:
         AuthoringError: When the file is no notebook, a cell is no Python, or a definition
@@ -44,7 +38,7 @@ def load_definitions(notebook: Path) -> types.ModuleType:
     except SyntaxError as error:
         line = (error.text or "").strip()
         raise AuthoringError(f"{notebook} holds no Python at {line!r}: {error.msg}.") from error
-    futures = [node for node in body if _is_future(node)]
+    futures = [node for node in body if getattr(node, "module", "") == "__future__"]
     module = types.ModuleType(f"notebook {notebook.resolve()}")
     module.__file__ = filename
     lines = text.splitlines(keepends=True)
@@ -73,9 +67,8 @@ def _defines(node: ast.stmt) -> bool:
     if isinstance(node, ast.Assign):
         return all(map(_is_constant_name, node.targets)) and _is_constant(node.value)
     if isinstance(node, ast.AnnAssign):
-        return (
-            node.value is not None and _is_constant_name(node.target) and _is_constant(node.value)
-        )
+        is_named = _is_constant_name(node.target)
+        return is_named and node.value is not None and _is_constant(node.value)
     kinds = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
     return isinstance(node, kinds)
 
@@ -90,7 +83,3 @@ def _is_constant(value: ast.expr) -> bool:
         and not (isinstance(part, ast.Name) and not part.id.isupper())
         for part in ast.walk(value)
     )
-
-
-def _is_future(node: ast.stmt) -> bool:
-    return isinstance(node, ast.ImportFrom) and node.module == "__future__"

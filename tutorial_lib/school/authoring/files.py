@@ -33,11 +33,7 @@ def read_notebook(path: Path) -> NotebookNode:
 
 
 def render(notebook: NotebookNode) -> str:
-    """Text of a notebook file, one source line a text line.
-
-    Raises:
-        nbformat.ValidationError: When the notebook breaks the format, which is a fault of ours.
-    """
+    """Text of a notebook file, one source line a text line; one that breaks the format raises."""
     nbformat.validate(notebook)
     return str(nbformat.writes(notebook)).rstrip("\n") + "\n"
 

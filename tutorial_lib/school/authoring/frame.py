@@ -64,18 +64,10 @@ _CLONE = """\
 
 @dataclass(frozen=True)
 class Settings:
-    """Where the course lives, as `[tool.tutorial]` in pyproject.toml says.
+    """Where the course lives, as `[tool.tutorial]` in pyproject.toml says."""
 
-    Args:
-        repository: `owner/name` on GitHub; the placeholder until it is stamped.
-        tag: The tag that badges and set-up cells name.
-
-    Raises:
-        AuthoringError: When one of the two cannot stand in an address.
-    """
-
-    repository: str
-    tag: str
+    repository: str  # `owner/name` on GitHub; the placeholder until it is stamped
+    tag: str  # what badges and set-up cells name
 
     def __post_init__(self) -> None:
         if not _REPOSITORY.fullmatch(self.repository):
@@ -129,12 +121,7 @@ def notebook_metadata() -> dict[str, object]:
 
 
 def launch_cell(settings: Settings, path: str) -> NotebookNode:
-    """Make the row of places that open this very notebook; for a course that has an address.
-
-    Args:
-        settings: Repository and tag of the links.
-        path: The notebook inside the repository, as in `labs/lab01_ledger.ipynb`.
-    """
+    """Make the row of places that open a notebook, as in `labs/lab01_ledger.ipynb`."""
     repository, tag = settings.repository, settings.tag
     blob = f"github.com/{repository}/blob/{tag}/{path}"
     colab = blob.replace("github.com", "https://colab.research.google.com/github", 1)
@@ -153,14 +140,8 @@ def next_cell(root: Path, path: str) -> NotebookNode | None:
     """Make the cell that links to the next notebook, in the order of the README's table.
 
     A chapter leads to its lab, and a lab to the next chapter. Companions are optional: none is
-    anybody's next, and each leads where its chapter does.
-
-    Args:
-        root: The course's folder.
-        path: The notebook to learn in, as in `course/01_where_memory_goes.ipynb`.
-
-    Returns:
-        None after the last one, and where the table does not name the notebook.
+    anybody's next, and each leads where its chapter does. There is no cell after the last one, and
+    where the table does not name the notebook, as in `course/01_where_memory_goes.ipynb`.
     """
     readme = root / "README.md"
     lines = readme.read_text(encoding="utf-8").splitlines() if readme.is_file() else []
@@ -182,10 +163,7 @@ def attach_figures(cell: NotebookNode, folder: Path) -> None:
 
     Args:
         cell: A Markdown cell with `![what it shows](figures/name.svg)`; changed in place.
-        folder: Where the files are.
-
-    Raises:
-        AuthoringError: When there is no such file.
+        folder: Where the files are; one that is missing is refused.
     """
     attached = {}
     for name in _FIGURE.findall(cell.source):
@@ -204,9 +182,7 @@ def attach_figures(cell: NotebookNode, folder: Path) -> None:
 def setup_cell(settings: Settings, folder: str) -> NotebookNode:
     """Make the set-up cell: silent where the course is installed, fetches it on Colab and Kaggle.
 
-    Args:
-        settings: Repository and tag to fetch.
-        folder: The notebook's folder, which becomes the working folder there.
+    There, the notebook's folder becomes the working folder.
     """
     fetch, also = (_CLONE, "subprocess, ") if settings.published else (_UPLOAD, "")
     names = {"zip_stem": Path(ZIP_NAME).stem, "folder": folder, **asdict(settings)}

@@ -33,15 +33,7 @@ _UNLESS_IGNORED = (
 
 
 def problems(notebook: NotebookNode, name: str) -> list[str]:
-    """List the stored outputs that would differ on another machine, or another day.
-
-    Args:
-        notebook: An executed notebook.
-        name: Its name in the messages.
-
-    Returns:
-        One sentence a problem.
-    """
+    """List the stored outputs of a notebook that would differ on another machine or day."""
     found = []
     for cell in notebook.cells:
         if cell.cell_type == "code":

@@ -76,13 +76,7 @@ def keep_outputs(notebook: NotebookNode, before: NotebookNode) -> bool:
     """Take over the outputs of an earlier build when no code cell has changed since.
 
     The set-up cell may differ: it prints nothing, and a new tag is no reason to run all again.
-
-    Args:
-        notebook: The new notebook; its outputs are filled in place.
-        before: The notebook on disk.
-
-    Returns:
-        Whether the outputs could be kept.
+    Outputs are filled in place; tells whether they could be kept.
     """
     new, old = _code_cells(notebook), _code_cells(before)
     if _sources(new) != _sources(old) or any(cell.execution_count is None for cell in old):

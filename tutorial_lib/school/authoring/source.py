@@ -25,21 +25,13 @@ _MAGIC = re.compile(r"^# (%{1,2}[A-Za-z_])", re.MULTILINE)
 
 @dataclass(frozen=True)
 class Cell:
-    """One cell of a source.
+    """One cell of a source."""
 
-    Args:
-        kind: `code` or `markdown`.
-        id: The cell id of the built notebook.
-        text: Its source, magics uncommented.
-        metadata: What the notebook keeps of the header, such as tags.
-        where: File, cell number and first line, for error messages.
-    """
-
-    kind: str
-    id: str
-    text: str
-    metadata: dict[str, object]
-    where: str
+    kind: str  # `code` or `markdown`
+    id: str  # the cell id of the built notebook
+    text: str  # its source, magics uncommented
+    metadata: dict[str, object]  # what the notebook keeps of the header, such as tags
+    where: str  # file, cell number and first line, for error messages
 
     @property
     def mark(self) -> marks.Mark | None:
@@ -48,13 +40,7 @@ class Cell:
 
 
 def read_source(path: Path) -> list[Cell]:
-    """Read a source file.
-
-    Args:
-        path: `NN_topic.py` in percent format, an id in every cell header.
-
-    Returns:
-        Its cells, each with an id of its own; the first one is the title.
+    """Read a source in percent format, `NN_topic.py`, whose first cell is the title.
 
     Raises:
         AuthoringError: When a header, an id, a mark, the Python or the prose is wrong.
@@ -116,11 +102,7 @@ def _cell(raw: NotebookNode, where: str) -> Cell:
 
 
 def refuse_broken_python(text: str, where: str) -> None:
-    """Refuse a code cell that Python cannot parse.
-
-    Raises:
-        AuthoringError: With the line and what Python says of it.
-    """
+    """Refuse a code cell that Python cannot parse, with the line and what Python says of it."""
     try:
         ast.parse(python_of(text))
     except SyntaxError as error:

@@ -41,11 +41,6 @@ _NBGRADER_ROLES = {
 def notebooks_of(source: Path, root: Path, settings: Settings) -> dict[Path, NotebookNode]:
     """Make the notebooks of one source, without outputs.
 
-    Args:
-        source: `course/source/NN_topic.py` or `solutions/source/labNN_topic.py` below root.
-        root: The course's folder.
-        settings: What badge and set-up cell say.
-
     Returns:
         One notebook a path: to read, in `course/` or `solutions/`, and to work in, never
         executed, in `course/blank/` or `labs/`.
@@ -88,9 +83,6 @@ def refuse_leaks(lab: NotebookNode, answers: dict[str, Answer], name: str) -> No
     A line of 12 characters or more gives a solution away wherever it stands in the lab, in a
     comment or a docstring too, unless it is also a line of its own among the given code. A whole
     solution of several lines gives itself away even then.
-
-    Raises:
-        AuthoringError: With the cell of the lab and the line.
     """
     code = [cell for cell in lab.cells if cell.cell_type == "code"]
     lines_of = {cell.id: [line.strip() for line in cell.source.split("\n")] for cell in code}

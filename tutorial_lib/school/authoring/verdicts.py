@@ -62,11 +62,7 @@ def collect(root: Path) -> tuple[list[dict[str, Any]], list[str]]:
 
 
 def refuse_early(cells: Sequence[Cell]) -> None:
-    """Refuse verdicts that stand among the cells that a learner reads.
-
-    Raises:
-        AuthoringError: When anything but a heading or more verdicts follows them.
-    """
+    """Refuse verdicts that anything but a heading, or more verdicts, follows."""
     for cell, after in pairwise(cells):
         ends = SHOWN in after.text if after.kind == "code" else _HEADING.match(after.text)
         if cell.kind == "code" and SHOWN in cell.text and not ends:

@@ -78,18 +78,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def on_cards(command: str, options: argparse.Namespace) -> int:
-    """Run a command of the course on each card that its `--emulated` names.
-
-    Args:
-        command: Its name.
-        options: As the parser gives them.
-
-    Returns:
-        The highest exit status.
-
-    Raises:
-        ValueError: When a card is not known, or cannot be emulated here.
-    """
+    """Run a command on each card that its `--emulated` names; give the highest status."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--emulated")
     _, others = parser.parse_known_args(options.words)
@@ -101,12 +90,6 @@ def run_gpu_cells(notebooks: Sequence[str]) -> int:
 
     Args:
         notebooks: Beginnings of their names; none means all.
-
-    Returns:
-        0 when nothing failed.
-
-    Raises:
-        SetupError: When no card can be emulated here.
     """
     try:
         return _on_each("t4,a100", ["tutorial_lib.school.emulated_tests", *notebooks])

@@ -88,11 +88,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def load_selftest(root: Path) -> Any:
-    """Import the self-test, which stands in the course's tests beside the known answers.
-
-    Raises:
-        ValueError: When the course folder has no tests.
-    """
+    """Import the self-test, which stands in the course's tests beside the known answers."""
     tests = root / "tests"
     if not (tests / "grading_selftest").is_dir():
         raise ValueError(

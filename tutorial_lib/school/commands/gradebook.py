@@ -14,11 +14,7 @@ if TYPE_CHECKING:
 
 
 def open_gradebook(path: Path) -> Any:
-    """Open nbgrader's gradebook, a new one where there is none.
-
-    Raises:
-        GradingError: When nbgrader is not installed, or the file cannot be opened.
-    """
+    """Open nbgrader's gradebook, a new one where there is none; refused without nbgrader."""
     try:
         from nbgrader.api import Gradebook
 
@@ -39,11 +35,6 @@ def write_gradebook(path: Path, lab: Lab, scores: pd.DataFrame) -> None:
 
     The assignment is the one with a notebook called as the lab, else a new one, as in `lab01`.
     Points that somebody gave in nbgrader by hand stay, and count there.
-
-    Args:
-        path: Of the gradebook.
-        lab: Each exercise has one check cell.
-        scores: The table of `scores.csv`.
     """
     graded = scores[scores["status"] == "graded"]
     graded = graded.assign(folder=graded["name"].map(student_key))

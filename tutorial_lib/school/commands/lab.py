@@ -48,11 +48,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _check_port(port: int) -> None:
-    """Refuse a port before minutes of set-up are spent.
-
-    Raises:
-        SetupError: For a number that is no port, or a port that is taken or reserved.
-    """
+    """Refuse a port that is none, or is taken or reserved, before minutes of set-up are spent."""
     if not 1 <= port <= 65535:
         raise bootstrap.SetupError(f"--port {port} is no port: choose from 1024 to 65535.")
     with socket.socket() as probe:

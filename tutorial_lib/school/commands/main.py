@@ -51,13 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def run(words: Sequence[str]) -> int:
-    """Run one command in this Python, whatever it has.
-
-    Args:
-        words: The command, and what follows it.
-
-    Returns:
-        As `main`.
+    """Run a command, and what follows it, in this Python, whatever it has; gives what `main` does.
 
     Raises:
         SetupError: When there is no such command, or set-up cannot go on.
@@ -85,11 +79,7 @@ def run(words: Sequence[str]) -> int:
 
 
 def _elsewhere(command: table.Command, words: list[str]) -> int | None:
-    """Run a command in an environment that has what it needs; None where this Python has it.
-
-    Raises:
-        SetupError: When this Python does not suit, or no environment can be made.
-    """
+    """Run a command in an environment that has what it needs; None where this Python has it."""
     if command.python == "this":
         return None
     venv, python = bootstrap.ROOT / ".venv", bootstrap.venv_python(bootstrap.ROOT / ".venv")

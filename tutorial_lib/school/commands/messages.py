@@ -27,11 +27,7 @@ def foreseen(error: Exception) -> str | None:
 
 
 def of_own_code(error: Exception) -> str | None:
-    """Show an error that the user's own lines raised, with these lines alone.
-
-    Returns:
-        The text; None when no line of the user's took part.
-    """
+    """Show an error with the user's own lines alone; None when none of them took part."""
     libraries = [COURSE, *(Path(sysconfig.get_path(key)) for key in ("stdlib", "purelib"))]
     frames = [
         frame

@@ -57,7 +57,8 @@ def run(options: argparse.Namespace) -> int:
 
     recipe, save, room = recipe_of(options), options.save, Room.of(options.budget)
     cards = [find_card(key) for key in options.emulated.split(",")] if options.emulated else []
-    _refuse_no_folder(save)
+    if save is not None and not save.parent.is_dir():
+        raise ValueError(f"--save {save}: there is no folder {save.parent}. Make it first.")
     if cards and recipe.shard is not None:
         raise ValueError(f"--emulated runs one process, and --ranks {recipe.ranks} was asked for.")
     refuse_whole_step(recipe)
@@ -84,11 +85,6 @@ def run(options: argparse.Namespace) -> int:
             load = f"planning.Plan.load({str(save)!r})"
             print(f"In a script that trains as the first row: planning.apply(model, {load})")
     return 0
-
-
-def _refuse_no_folder(save: Path | None) -> None:
-    if save is not None and not save.parent.is_dir():
-        raise ValueError(f"--save {save}: there is no folder {save.parent}. Make it first.")
 
 
 def _show(found: Fit, room: Room, rows: Sequence[dict[str, str | int]]) -> None:

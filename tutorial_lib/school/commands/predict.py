@@ -34,10 +34,7 @@ def run(options: argparse.Namespace) -> int:
     with recipe.one_rank(), sign_of_life(f"Predicting {recipe.model}"):
         recipe = fitting(recipe, options, options.kernels)
         report = memory.predict(
-            make_step,
-            kernels=options.kernels,
-            label=recipe.label(),
-            lines=options.by == "line",
+            make_step, kernels=options.kernels, label=recipe.label(), lines=options.by == "line"
         )
     show(report, recipe, built[0], options)
     return 0

@@ -14,15 +14,10 @@ from tutorial_lib.school import bootstrap
 def become(
     command: list[str], changes: Mapping[str, str] | None = None, *, move: bool = True
 ) -> int:
-    """Replace this program by another; on Windows, which cannot, wait for it.
+    """Replace this program by another; on Windows, which cannot, wait for it and give its status.
 
-    Args:
-        command: Its words.
-        changes: Environment variables on top of those that are there.
-        move: Whether it runs in the course's folder.
-
-    Returns:
-        Its exit status, on Windows; elsewhere there is no return.
+    Environment variables of `changes` come on top of those that are there; with `move`, the
+    program runs in the course's folder.
     """
     environment = {**os.environ, **(changes or {})}
     sys.stdout.flush()

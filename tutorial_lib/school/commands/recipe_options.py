@@ -66,11 +66,7 @@ def add_step(parser: argparse.ArgumentParser) -> None:
 
 
 def recipe_of(options: argparse.Namespace, **chosen: Any) -> Recipe:
-    """Make a recipe of the options of `add_model`, and of choices beside them.
-
-    Raises:
-        ValueError: When an option has no such value.
-    """
+    """Make a recipe of the options of `add_model`, and of choices beside them."""
     return Recipe(
         one_model(options.model, options.own_model),
         seq=options.seq,
@@ -95,11 +91,7 @@ def step_of(options: argparse.Namespace) -> Recipe:
 
 
 def one_model(named: str | None, model: str | None) -> str:
-    """Take the model from where it was given.
-
-    Raises:
-        ValueError: When it was given twice, or not at all.
-    """
+    """Take the model from where it was given; twice, or not at all, is refused."""
     if (named is None) == (model is None):
         raise ValueError(
             "One model is needed, as MODEL or after --model: gpt2, path/to/config.json or "
@@ -109,11 +101,7 @@ def one_model(named: str | None, model: str | None) -> str:
 
 
 def overrides(words: list[str] | None) -> dict[str, Any]:
-    """Read `name=value`, the value as JSON where it is; `a.b=1` changes b within a.
-
-    Raises:
-        ValueError: When a word has no `=`.
-    """
+    """Read `name=value`, the value as JSON where it is; `a.b=1` changes b within a."""
     found: dict[str, Any] = {}
     for word in words or []:
         name, equals, text = word.partition("=")
@@ -132,11 +120,7 @@ def overrides(words: list[str] | None) -> dict[str, Any]:
 
 
 def lora_rank(text: str | None) -> int | None:
-    """Read the rank out of `r=8`.
-
-    Raises:
-        ValueError: When it is something else.
-    """
+    """Read the rank out of `r=8`; anything else is refused."""
     if text is None:
         return None
     name, _, rank = text.rpartition("=")
@@ -149,14 +133,12 @@ def largest_micro_batch(peak: Callable[[int], int], limit: int) -> int:
     """Find the largest micro-batch whose step stays within a budget.
 
     Peaks lie on a straight line but for roundings: the guess along the line is tried, and then
-    corrected until one fits and the next one does not.
+    corrected until one fits and the next one does not. Where not even one sample fits, the error
+    says what it would take.
 
     Args:
         peak: Predicts the bytes of a step with so many samples.
         limit: Bytes.
-
-    Raises:
-        ValueError: When not even one sample fits, with what it would take.
     """
     peak = functools.cache(peak)
     if peak(1) > limit:
@@ -178,11 +160,7 @@ def largest_micro_batch(peak: Callable[[int], int], limit: int) -> int:
 
 
 def fitting(recipe: Recipe, options: argparse.Namespace, kernels: Literal["cuda", "cpu"]) -> Recipe:
-    """Give a recipe the largest micro-batch that is sure to fit, unless --batch names one.
-
-    Raises:
-        ValueError: When not even one sample fits.
-    """
+    """Give a recipe the largest micro-batch that is sure to fit, unless --batch names one."""
     from tutorial_lib import memory
 
     if options.fits is None or options.batch is not None:

@@ -20,21 +20,14 @@ PROGRAM = NAME if Path(sys.argv[0]).stem == NAME else _MODULE
 
 @dataclass(frozen=True)
 class Command:
-    """One row of the table.
+    """One row of the table."""
 
-    Args:
-        name: What is typed, and the module in this folder.
-        shown: In `--help` of the whole: what it does, and the options used most.
-        python: `this` for a command that this Python runs as it is; `found` for one that is handed
-            to `.venv` where this Python lacks packages, and can do without; `course` for one that
-            needs the course's packages.
-        extra: The extra of pyproject.toml that it needs beside them.
-    """
-
-    name: str
-    shown: str
+    name: str  # what is typed, and the module in this folder
+    shown: str  # in `--help` of the whole: what it does, and the options used most
+    # `this`: this Python runs it as it is. `found`: it is handed to `.venv` where this Python lacks
+    # packages, and can do without. `course`: it needs the course's packages.
     python: str = "course"
-    extra: str = ""
+    extra: str = ""  # the extra of pyproject.toml that it needs beside them
 
 
 _TEST = """\
@@ -102,11 +95,7 @@ def help_text() -> str:
 
 
 def find(name: str) -> Command:
-    """Find a command by its name.
-
-    Raises:
-        SetupError: When there is none; names the nearest.
-    """
+    """Find a command by its name; the error names the nearest."""
     if name not in COMMANDS:
         near = difflib.get_close_matches(name, COMMANDS, n=1)
         guess = f"did you mean `{near[0]}`?" if near else "--help lists the commands."

@@ -30,18 +30,12 @@ _PAGE = re.compile(r"(href=['\"][^'\"]*)\.ipynb")
 
 
 def make_site(root: Path, out: Path, *, solutions: bool = False) -> Path:
-    """Write the course as static pages.
+    """Write the course as static pages; gives the first one.
 
     Args:
         root: The course's folder; its notebooks must be built.
-        out: A folder for the pages; what an earlier site left there is replaced.
+        out: A folder for the pages: new, or an older site, which is replaced.
         solutions: Whether the labs' solutions are among the pages.
-
-    Returns:
-        The first page.
-
-    Raises:
-        ValueError: When the folder holds something else, or Sphinx refuses.
     """
     from sphinx.cmd.build import build_main
 

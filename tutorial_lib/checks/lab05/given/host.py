@@ -131,8 +131,7 @@ def _double(layers: nn.Module, rows: Tensor) -> None:
 class _ExamHost(Host):
     """Keeps one of all equal numbers, so that its copies take next to nothing of the limit.
 
-    Args:
-        group: Of each number in a storage of the exam, `(numbers,)`; any other storage is kept.
+    `group` has the group of each number in a storage of the exam; any other storage is kept whole.
     """
 
     def __init__(self, group: Tensor) -> None:

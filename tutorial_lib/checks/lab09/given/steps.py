@@ -21,21 +21,13 @@ from tutorial_lib.models.vit import ViT, ViTConfig
 
 @dataclass(frozen=True)
 class Made:
-    """A model with a batch, built anew for each run.
+    """A model with a batch, built anew for each run."""
 
-    Args:
-        model: In float64.
-        blocks: What is checkpointed, each a segment.
-        counted: How the names of the parts end whose runs are counted, one in each block.
-        batch: What the step takes after model and optimizer.
-        but: What of the surroundings a step may change.
-    """
-
-    model: nn.Module
-    blocks: Sequence[nn.Module]
-    counted: str
-    batch: tuple[Any, ...]
-    but: frozenset[str] = frozenset()
+    model: nn.Module  # in float64
+    blocks: Sequence[nn.Module]  # what is checkpointed, each a segment
+    counted: str  # how the names of the parts end whose runs are counted, one in each block
+    batch: tuple[Any, ...]  # what the step takes after model and optimizer
+    but: frozenset[str] = frozenset()  # what of the surroundings a step may change
 
 
 def make(case: Case) -> Made:

@@ -171,15 +171,12 @@ class Watcher:
 def describe_peak(
     events: list[dict[str, Any]], bytes_at_end: int, step_times: list[float]
 ) -> dict[str, Any] | None:
-    """Find when and where the requested bytes were highest.
+    """Find when and where the requested bytes were highest; None without any allocation.
 
     Args:
         events: PyTorch's record of allocations, oldest first; its beginning may be lost.
         bytes_at_end: What is still held after the last event.
         step_times: When each optimizer step ended, in seconds since the epoch.
-
-    Returns:
-        Bytes, update, phase, the line and who called it; None without any allocation.
     """
     sign = {"alloc": 1, "free_completed": -1}
     held, peak, at = bytes_at_end, -1, None

@@ -22,36 +22,20 @@ class Costs:
 
     Stages to the left of stage i hold its input, and what they keep or have as boundaries. These
     arrays say how much more is needed, so that a solver adds and compares only.
-
-    Args:
-        forward: Seconds of a forward; infinite for one that must not run twice.
-        boundary: Bytes of the input of each stage as a boundary. A skip that is held anyway costs
-            nothing here.
-        saved: Bytes that a kept stage adds for those to its right.
-        keep: Bytes needed while a forward runs that keeps.
-        stop: The same for the last forward of a recomputed segment.
-        drop: Bytes needed while a forward runs that keeps nothing, its input included.
-        back: Bytes needed while a backward runs.
-        waiting: Bytes of gradients that wait while a segment that ends with this stage is
-            recomputed.
-        first: Bytes that are held while a stage runs for the first time, and not in backward.
-        early: Seconds that are saved where a recomputed segment ends with this stage.
-        extra: Seconds that keeping the stage in this way adds.
-        selective: The same chain when stages are kept selectively, if any may be.
     """
 
-    forward: Seconds
-    boundary: Bytes
-    saved: Bytes
-    keep: Bytes
-    stop: Bytes
-    drop: Bytes
-    back: Bytes
-    waiting: Bytes
-    first: Bytes
-    early: Seconds
-    extra: Seconds
-    selective: Costs | None = None
+    forward: Seconds  # of a forward; infinite for one that must not run twice
+    boundary: Bytes  # of each stage's input as a boundary; nothing for a skip that is held anyway
+    saved: Bytes  # that a kept stage adds for those to its right
+    keep: Bytes  # needed while a forward runs that keeps
+    stop: Bytes  # the same for the last forward of a recomputed segment
+    drop: Bytes  # needed while a forward runs that keeps nothing, its input included
+    back: Bytes  # needed while a backward runs
+    waiting: Bytes  # gradients that wait while a segment that ends with this stage is recomputed
+    first: Bytes  # held while a stage runs for the first time, and not in backward
+    early: Seconds  # saved where a recomputed segment ends with this stage
+    extra: Seconds  # that keeping the stage in this way adds
+    selective: Costs | None = None  # the same chain when stages are kept selectively, if any may be
 
     def __len__(self) -> int:
         return len(self.forward)
@@ -125,13 +109,9 @@ class Costs:
         return float(self.forward[start:stop].sum() - self.early[stop - 1])
 
     def forwards(self, needs: Bytes, start: int, stop: int, end: int) -> Bytes:
-        """Needs of some forwards, as part of the chain up to `end`.
+        """Needs (`keep` or `drop`) of the forwards before `stop`, as part of the chain up to `end`.
 
-        Args:
-            needs: `keep` or `drop`.
-            start: First of them.
-            stop: One after the last.
-            end: Last stage of the part: it is the last of all in the first forward alone.
+        That end is the last stage of all in the first forward alone.
         """
         more = self.first[start:stop] if end == len(self) - 1 else self.waiting[end]
         total: Bytes = needs[start:stop] + more

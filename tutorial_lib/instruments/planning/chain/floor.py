@@ -10,11 +10,7 @@ _NEVER = np.iinfo(np.int64).max // 4
 
 
 class Floor:
-    """The fewest bytes that each part of the chain can do with, to the byte.
-
-    Args:
-        costs: The chain.
-    """
+    """The fewest bytes that each part of the chain can do with, to the byte."""
 
     def __init__(self, costs: Costs) -> None:
         self.costs = costs

@@ -18,10 +18,7 @@ Part = tuple[int, int]
 class NestedTable:
     """Least extra seconds of every part of the chain, for every number of slots.
 
-    Args:
-        costs: The chain.
-        budget: Bytes that the last slot stands for, besides the input of the first stage.
-        num_slots: How finely the budget is cut.
+    The last slot stands for the budget: bytes besides the input of the first stage.
 
     Source:
         Beaumont et al. (2019), Optimal checkpointing for heterogeneous chains; no table of choices
@@ -135,16 +132,8 @@ def parts_to_solve(costs: Costs) -> int:
 
 def _run_ends(costs: Costs) -> list[int]:
     """Say for each stage where its run of equal stages ends."""
-    arrays = (
-        costs.forward,
-        costs.boundary,
-        costs.saved,
-        costs.keep,
-        costs.stop,
-        costs.drop,
-        costs.back,
-    )
-    kinds = list(zip(*arrays, costs.waiting, costs.first, costs.early, strict=True))
+    some = (costs.forward, costs.boundary, costs.saved, costs.keep, costs.stop, costs.drop)
+    kinds = list(zip(*some, costs.back, costs.waiting, costs.first, costs.early, strict=True))
     ends = list(range(len(kinds)))
     for index in reversed(range(len(kinds) - 2)):  # the last stage ends the first forward
         if kinds[index] == kinds[index + 1]:

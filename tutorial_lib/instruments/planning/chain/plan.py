@@ -54,10 +54,7 @@ class Plan:
             simulate(self.stages, self.tree, self.skips)  # which says what is wrong
 
     def save(self, path: str | Path) -> None:
-        """Write the plan to a JSON file, for `load` in another process.
-
-        Args:
-            path: Where to; a file that is there is replaced.
+        """Write the plan to a JSON file, which is replaced, for `load` in another process.
 
         Raises:
             ValueError: When a stage's output has a form that no file holds; nothing is written.
@@ -66,14 +63,7 @@ class Plan:
 
     @classmethod
     def load(cls, path: str | Path) -> Plan:
-        """Read a plan that `save` or the command `plan --save` wrote.
-
-        Args:
-            path: The file.
-
-        Raises:
-            ValueError: When the file holds no plan.
-        """
+        """Read a plan that `save` or the command `plan --save` wrote; refuse any other file."""
         return cls(**plan_file.read(path))
 
     @functools.cached_property

@@ -17,11 +17,7 @@ _FORMAT = "tutorial_lib plan, 1"
 
 
 def write(path: str | Path, values: Mapping[str, Any]) -> None:
-    """Write the values of a plan's fields.
-
-    Args:
-        path: Where to; a file that is there is replaced.
-        values: By name of the field.
+    """Write the values of a plan's fields, by name, into a file, which is replaced.
 
     Raises:
         ValueError: When a stage gives what is neither a tensor nor a tuple, list or dict of them;
@@ -32,14 +28,7 @@ def write(path: str | Path, values: Mapping[str, Any]) -> None:
 
 
 def read(path: str | Path) -> dict[str, Any]:
-    """Read the values of a plan's fields.
-
-    Args:
-        path: A file that `write` wrote.
-
-    Raises:
-        ValueError: When the file holds no plan.
-    """
+    """Read the values of a plan's fields from a file that `write` wrote; refuse any other."""
     try:
         data = json.loads(Path(path).read_text(encoding="utf-8"))
         if data.pop("format") != _FORMAT:

@@ -18,21 +18,13 @@ Method = Literal["measured", "predicted"]
 
 @dataclass(frozen=True)
 class Call:
-    """One call of a stage: its module, and the form of its output.
+    """One call of a stage: its module, and the form of its output."""
 
-    Args:
-        name: Path of the module.
-        kind: Class of the module, and how many parameters it has.
-        output: What it gives, each tensor as one without memory.
-        is_profiled: Whether the output is known from a run, or only supposed.
-        matmuls: Number of its matmuls before the last tensor that its backward needs.
-    """
-
-    name: str
-    kind: tuple[str, int]
-    output: Any
-    is_profiled: bool = True
-    matmuls: int = 0
+    name: str  # path of the module
+    kind: tuple[str, int]  # class of the module, and how many parameters it has
+    output: Any  # what it gives, each tensor as one without memory
+    is_profiled: bool = True  # whether the output is known from a run, or only supposed
+    matmuls: int = 0  # those before the last tensor that its backward needs
 
     @classmethod
     def of(cls, name: str, module: nn.Module, output: Any) -> Call:

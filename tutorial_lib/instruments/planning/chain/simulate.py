@@ -14,19 +14,13 @@ from tutorial_lib.instruments.segments.tree import Selective, Tree, leaves
 
 @dataclass(frozen=True)
 class Event:
-    """One stage's forward or backward, in the order of a step.
+    """One stage's forward or backward, in the order of a step."""
 
-    Args:
-        kind: `forward` for the first time that a stage runs, `recompute` for every further one.
-        stage: Its index.
-        keeps: Whether a forward keeps what the backward needs.
-        held_bytes: Most bytes held while it runs.
-    """
-
+    # `forward` is the first time that a stage runs, `recompute` every further one
     kind: Literal["forward", "recompute", "backward"]
-    stage: int
-    keeps: bool
-    held_bytes: int
+    stage: int  # its index
+    keeps: bool  # whether a forward keeps what the backward needs
+    held_bytes: int  # most bytes held while it runs
 
 
 @dataclass(frozen=True)

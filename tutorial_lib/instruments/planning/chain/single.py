@@ -14,15 +14,9 @@ from tutorial_lib.instruments.segments.tree import Tree
 
 
 def best_single(costs: Costs, budget: int, num_slots: int) -> Tree | None:
-    """Find the fastest plan without nested segments that fits.
+    """Find the fastest plan without nested segments that fits; None when nothing of the kind does.
 
-    Args:
-        costs: The chain.
-        budget: Bytes besides the input of the first stage.
-        num_slots: How finely the budget is cut: bytes are rounded up to slots.
-
-    Returns:
-        The tree, or `None` when nothing of the kind fits.
+    The budget is in bytes besides the input of the first stage; they are rounded up to slots.
     """
     table = _Table(costs, budget, num_slots)
     for start in reversed(range(len(costs))):

@@ -29,10 +29,7 @@ Evaluate = Callable[[Tree], Plan]
 
 
 def solve(
-    stages: Sequence[Stage] | Profile,
-    *,
-    budget_bytes: int,
-    skips: Sequence[Skip] = (),
+    stages: Sequence[Stage] | Profile, *, budget_bytes: int, skips: Sequence[Skip] = ()
 ) -> Plan:
     """Find the fastest plan whose peak fits a budget.
 
@@ -48,9 +45,6 @@ def solve(
         budget_bytes: For all that the chain holds: inputs, saved bytes, gradients of activations
             and temporaries. Parameters, their gradients and optimizer states come on top.
         skips: What jumps over stages.
-
-    Returns:
-        The plan.
 
     Raises:
         ValueError: When no plan fits; the message names the smallest budget.
@@ -139,11 +133,7 @@ def _ungrouped(tree: Tree, groups: Sequence[Sequence[int]]) -> Tree:
 
 
 def _frugal(costs: Costs, spare: int, evaluate: Evaluate) -> Plan:
-    """Plan with the smallest peak, when that fits.
-
-    Raises:
-        ValueError: When it does not.
-    """
+    """Plan with the smallest peak; refused where even that does not fit."""
     floor = Floor(costs)
     frugal = evaluate(floor.tree())
     if floor.num_bytes > spare:

@@ -111,11 +111,7 @@ class Skip:
 
 
 def check_chain(stages: Sequence[Stage], skips: Iterable[Skip]) -> None:
-    """Refuse an impossible chain.
-
-    Raises:
-        ValueError: When there is no stage, a skip leads nowhere, or is larger than what makes it.
-    """
+    """Refuse a chain without a stage, and a skip to nowhere or larger than its source."""
     if not stages:
         raise ValueError("There is no stage: a plan needs at least one.")
     for skip in skips:

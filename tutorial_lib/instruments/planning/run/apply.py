@@ -72,11 +72,7 @@ def _shifted(tree: Tree) -> Tree:
 
 
 def undo(model: nn.Module) -> nn.Module:
-    """Give a model back as it was before `apply`.
-
-    Returns:
-        The model. One that no plan was applied to is left alone.
-    """
+    """Give a model back as it was before `apply`; one without a plan is left alone."""
     _applied.pop(model, lambda: None)()
     return model
 
@@ -84,13 +80,9 @@ def undo(model: nn.Module) -> nn.Module:
 def install(
     model: nn.Module, calls: Sequence[Call], tree: Tree, observe: Observe | None = None
 ) -> None:
-    """Let the stages of a model run by a tree; `undo` puts back what was there.
+    """Let the stages of a model run by a tree, whose numbers are places in `calls`.
 
-    Args:
-        model: Whose stages.
-        calls: Its stages as it calls them.
-        tree: Numbers are places in `calls`.
-        observe: Called as `Execution.all` says.
+    `undo` puts back what was there; `observe` is called as `Execution.all` says.
     """
     undo(model)
     stages = {name: model.get_submodule(name) for name in dict.fromkeys(c.name for c in calls)}
@@ -162,11 +154,7 @@ class _Running:
 
 
 def check_same_model(model: nn.Module, calls: Sequence[Call]) -> None:
-    """Refuse a model that a plan was not made for.
-
-    Raises:
-        ValueError: When a stage is not there, or is another kind of module.
-    """
+    """Refuse a model that a plan was not made for: a stage is missing, or another module."""
     modules = dict(model.named_modules())
     for call in calls:
         there = kind_of(modules[call.name]) if call.name in modules else None

@@ -30,20 +30,15 @@ class ClockedStep:
     """Readings of a clock during a step without recomputation.
 
     Stage 0 is what the model does before the first call, the last one what it does after them.
-
-    Args:
-        forward: Where each stage's forward ends.
-        backward: Where the backward of each stage begins: the gradient of its output is complete.
-        end: Where the step ends.
-        saved: Where a tensor was last saved for backward when each stage's forward ended.
-        execution: What was run.
     """
 
-    forward: list[Reading] = field(default_factory=list)
+    forward: list[Reading] = field(default_factory=list)  # where each stage's forward ends
+    # where the backward of each stage begins: the gradient of its output is complete
     backward: dict[int, Reading] = field(default_factory=dict)
-    end: Reading = 0
+    end: Reading = 0  # where the step ends
+    # where a tensor was last saved for backward when each stage's forward ended
     saved: list[Reading] = field(default_factory=list)
-    execution: Execution | None = None
+    execution: Execution | None = None  # what was run
 
     def take(self, index: int) -> ClockedStep:
         """Take one number of each reading."""
@@ -194,11 +189,7 @@ def model_untouched(model: nn.Module, device: torch.device) -> Iterator[None]:
 
 
 def record_calls(model: nn.Module, stages: dict[str, nn.Module], loss: Loss) -> list[Call]:
-    """Run the model without gradients and note in which order it calls its stages.
-
-    Raises:
-        ValueError: When a stage is called and gives no tensor, or none is called.
-    """
+    """Run the model without gradients and note in which order it calls its stages, if any."""
     calls: list[Call] = []
 
     def note(name: str) -> Callable[..., None]:
@@ -226,13 +217,7 @@ def check_repeatable(
 ) -> None:
     """Run every stage twice with the same input and random numbers, and compare, bit for bit.
 
-    Args:
-        stages: By name.
-        loss: Runs the model.
-        keep: Stages that may differ, since they are never recomputed.
-
-    Raises:
-        ValueError: When one differs; the message names it.
+    One that differs is refused by name, but for those in `keep`, which are never recomputed.
     """
 
     def twice(name: str, module: nn.Module) -> Callable[..., Any]:

@@ -81,12 +81,9 @@ def replaced(
     make: Callable[[str, nn.Module], Callable[..., Any]],
     method: str = CALL,
 ) -> contextlib.ExitStack:
-    """Give modules another method until what is returned closes.
+    """Give modules another method, made from name and module, until what is returned closes.
 
-    Args:
-        stages: The modules, by name.
-        make: Gets the name and the module, and gives what takes the method's place.
-        method: `CALL` is the whole call, hooks included: FSDP gathers weights in one.
+    `CALL` is the whole call, hooks included: FSDP gathers weights in one.
     """
     made = {name: make(name, module) for name, module in stages.items()}
     undo = contextlib.ExitStack()
@@ -96,12 +93,7 @@ def replaced(
 
 
 def first_alike(calls: Sequence[Call], stages: Sequence[Stage]) -> list[int]:
-    """Say for each stage which one stands for it: the first of its kind with the same numbers.
-
-    Args:
-        calls: The stages without the first and the last.
-        stages: All, with their numbers.
-    """
+    """Say for each stage which one stands for it: the first of its kind with the same numbers."""
     times = Counter(call.name for call in calls)
     seen: dict[str, int] = {}
     first = list(range(len(stages)))

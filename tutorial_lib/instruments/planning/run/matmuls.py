@@ -23,13 +23,10 @@ def is_matmul(func: Any, args: tuple[Any, ...]) -> bool:
 
 
 def selective(num_matmuls: int) -> Callable[[], Any]:
-    """Make contexts for `checkpoint` that store the results of the first matmuls.
+    """Make contexts for `checkpoint` that store the results of so many matmuls, the first ones.
 
     Those after the last tensor that backward needs are worth nothing: PyTorch's early stop never
     reaches them.
-
-    Args:
-        num_matmuls: How many to store.
     """
 
     def contexts() -> Any:

@@ -16,17 +16,11 @@ _HALVES = (torch.float16, torch.bfloat16)
 
 @dataclass(frozen=True)
 class Speed:
-    """How fast a device computes and moves bytes, as far as a prediction asks.
+    """How fast a device computes and moves bytes, as far as a prediction asks."""
 
-    Args:
-        half_flops: Floating-point operations a second in 16 bits.
-        float_flops: The same in float32.
-        bytes_per_second: What its memory gives and takes.
-    """
-
-    half_flops: float = 150e12
-    float_flops: float = 60e12
-    bytes_per_second: float = 1.3e12
+    half_flops: float = 150e12  # floating-point operations a second in 16 bits
+    float_flops: float = 60e12  # the same in float32
+    bytes_per_second: float = 1.3e12  # what its memory gives and takes
 
 
 class Roofline(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -34,9 +28,6 @@ class Roofline(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     An operation takes the longer of two times: of its arithmetic, and of reading its inputs and
     writing its outputs once. Launches, caches and overlap are left out.
-
-    Args:
-        speed: Of the device.
 
     Source:
         Williams et al. (2009), Roofline. Unchecked against a device.

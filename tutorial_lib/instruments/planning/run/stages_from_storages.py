@@ -18,26 +18,16 @@ LABEL = "value "
 
 @dataclass(frozen=True)
 class Flow:
-    """The values that go from stage to stage, and their bytes.
+    """The values that go from stage to stage, and their bytes."""
 
-    Args:
-        boundaries: For each stage, bytes that come from the stage right before it.
-        skips: What goes further.
-        values: The number of the value that a skip is, for those that come from a stage.
-    """
-
-    boundaries: tuple[int, ...]
-    skips: tuple[Skip, ...]
+    boundaries: tuple[int, ...]  # for each stage, bytes that come from the stage right before it
+    skips: tuple[Skip, ...]  # what goes further
+    # the number of the value that a skip is, for those that come from a stage
     values: dict[int, int] = field(default_factory=dict)
 
     @classmethod
     def of(cls, clocked: ClockedStep, num_bytes: dict[int, int]) -> Flow:
-        """Read it off a step.
-
-        Args:
-            clocked: The step, in any readings.
-            num_bytes: Of each value that has a gradient, or comes from a stage.
-        """
+        """Read it off a step, with the bytes of each value that has a gradient or a stage."""
         execution = clocked.execution
         assert execution is not None
         count = len(execution.pieces) + 2
@@ -75,8 +65,7 @@ class Curve:
 
     def __init__(self, lives: Sequence[Life]) -> None:
         self.lives = [life for life in lives if life.born > 0]
-        last = max((max(life.born, life.died or 0) for life in self.lives), default=0)
-        self.last = last
+        self.last = max((max(life.born, life.died or 0) for life in self.lives), default=0)
 
     def held(self, lives: Sequence[Life]) -> NDArray[np.int64]:
         """Bytes of some storages at each tick."""
