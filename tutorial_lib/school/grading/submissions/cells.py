@@ -1,4 +1,4 @@
-"""Cells of a notebook file, read leniently: any nbformat, any editor, any damage to one cell."""
+"""Cells of a notebook file, read leniently: any editor, any damage to one cell."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -35,14 +35,8 @@ class Cell:
 
 
 def read_cells(notebook: Any) -> list[Cell] | None:
-    """List the cells of a parsed notebook, or None when it is no notebook.
-
-    Cells that are not even a dictionary are left out; nbformat 3 keeps its cells in worksheets.
-    """
+    """List the cells of a notebook that are dictionaries, or None when it is no notebook."""
     raw = _dict(notebook).get("cells")
-    if raw is None and isinstance(sheets := _dict(notebook).get("worksheets"), list):
-        several = [_dict(sheet).get("cells") for sheet in sheets]
-        raw = [cell for cells in several if isinstance(cells, list) for cell in cells]
     if not isinstance(raw, list):
         return None
     return [_read(cell) for cell in raw if isinstance(cell, dict)]
@@ -57,7 +51,7 @@ def read_script(content: bytes) -> list[Cell]:
 
 
 def _read(raw: dict[str, Any]) -> Cell:
-    source = raw.get("source", raw.get("input", ""))
+    source = raw.get("source", "")
     if isinstance(source, list):
         source = "".join(part for part in source if isinstance(part, str))
     metadata = _dict(raw.get("metadata"))
