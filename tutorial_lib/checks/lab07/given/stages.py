@@ -25,6 +25,7 @@ from tutorial_lib.checks.lab07.given import towers
 from tutorial_lib.memory.private_torch import FakeTensorMode
 
 RANDOM = "random state"
+_PARTS = 16  # micro-batches of a memory exam
 
 
 def pairs_of(case: Case) -> tuple[Tensor, Tensor, Tensor]:
@@ -58,9 +59,9 @@ def contrastive_loss(answer: Answer, case: Case) -> Result:
 
 def _first_pass(answer: Answer, case: Case) -> Result:
     chain, rows = exam.make(case)
-    parts = list(rows.split(exam.ROWS // 16))
+    parts = list(rows.tensor_split(_PARTS))
     embeddings, _ = answer(chain, parts, id)
-    for part, gradient in zip(parts, embeddings.split(exam.ROWS // 16), strict=True):
+    for part, gradient in zip(parts, embeddings.tensor_split(_PARTS), strict=True):
         chain(part).backward(gradient)  # of half the squares: the embeddings themselves
     return exam.gradients(chain)
 
@@ -177,7 +178,7 @@ def _push(answer: Answer, handed: tuple[Any, ...]) -> None:
 
 def _second_pass(answer: Answer, case: Case) -> Result:
     chain, rows = exam.make(case)
-    parts = list(rows.split(exam.ROWS // 16))
+    parts = list(rows.tensor_split(_PARTS))
     with torch.no_grad():
         gradients = torch.cat([chain(part) for part in parts])  # of half the squares
     answer(chain, parts, gradients, [contextlib.nullcontext] * len(parts))
