@@ -9,7 +9,6 @@ from tutorial_lib.school.marks import Mark, cell_mark
 
 # Far more than an answer needs. Splitting or tokenizing a text takes hundreds of times its bytes.
 MOST_CHARACTERS = 50_000
-_NAME_CHARACTERS = 200
 _NEW_CELL = re.compile(r"^# ?(?:In ?\[.*\]:|%%.*)$", re.MULTILINE)
 
 
@@ -56,7 +55,7 @@ def _read(raw: dict[str, Any]) -> Cell:
         source = "".join(part for part in source if isinstance(part, str))
     metadata = _dict(raw.get("metadata"))
     names = (raw.get("id"), _dict(metadata.get("nbgrader")).get("grade_id"), metadata.get("id"))
-    some = [name for name in names if isinstance(name, str) and 0 < len(name) <= _NAME_CHARACTERS]
+    some = [name for name in names if isinstance(name, str) and name]
     kind = raw.get("cell_type")
     return _make(kind if isinstance(kind, str) else "", source, some, raw)
 

@@ -1,7 +1,6 @@
 """Findings that a person should read, from an answer's syntax tree; no student is told.
 
-An honest answer may be among the findings, and no list of tricks is complete. Parsing hostile text
-can end the process, so this runs in one that can be thrown away (`look`).
+An honest answer may be among the findings, and no list of tricks is complete.
 """
 
 import ast
