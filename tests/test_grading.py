@@ -320,16 +320,11 @@ def test_an_answer_turned_into_text_or_deleted_is_explained(lab):
     assert "no answer cell of exercise 2.1" in answers.problems["2.1"]
 
 
-def test_damaged_cells_and_old_formats_are_read(lab):
+def test_damaged_cells_are_read(lab):
     broken = toy.full()
     broken["cells"] += [None, 3, {}, {"cell_type": "code", "source": 5, "metadata": []}]
     broken["cells"] += [{"id": ["x"], "source": [1, "a"], "metadata": {"nbgrader": "x", "id": {}}}]
     assert set(matched(lab, broken).sources) == {"1.1", "1.2", "2.1"}
-    old = {"nbformat": 3, "worksheets": [{"cells": [{"cell_type": "code", "input": "1"}]}]}
-    old["worksheets"][0]["cells"] += [
-        {"cell_type": "code", "input": ["# exercise 1.1\n", toy.AREA], "metadata": {}}
-    ]
-    assert toy.AREA in matched(lab, old).sources["1.1"]
 
 
 def test_an_ordinary_answer_has_no_note(lab):

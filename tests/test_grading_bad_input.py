@@ -25,7 +25,6 @@ from tutorial_lib.school.grading.submissions.reader import read_submission
 FULL = json.dumps(toy.full())
 CELLS = toy.full()["cells"]
 OLD = {"nbformat": 4, "nbformat_minor": 0, "cells": [{**cell, "id": None} for cell in CELLS]}
-SHEETS = [{"cells": [{"cell_type": cell["cell_type"], "input": cell["source"]} for cell in CELLS]}]
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="grading needs Linux or macOS")
 
@@ -49,7 +48,6 @@ def status_of(lab, folder, name):
     [
         (FULL.encode(), "graded", ""),
         (json.dumps(OLD).encode(), "graded", ""),
-        (json.dumps({"nbformat": 3, "worksheets": SHEETS}).encode(), "graded", ""),
         (FULL.encode("utf-8-sig"), "graded", ""),
         (FULL.encode("utf-16"), "graded", ""),
         (FULL.replace("Toy", "Tö").encode("utf-16-le"), "graded", ""),
@@ -86,10 +84,10 @@ def make_60_mb(path):
 @pytest.mark.parametrize(
     ("make", "status", "said"),
     [
-        (make_link, "not a notebook", "This is a link"),
-        (Path.mkdir, "not a notebook", "This is a folder"),
-        (os.mkfifo, "not a notebook", "This is a pipe"),
-        (make_socket, "not a notebook", "This is a socket"),
+        *(
+            (make, "not a notebook", "This is a folder, a link, or no file at all")
+            for make in (make_link, Path.mkdir, os.mkfifo, make_socket)
+        ),
         (make_60_mb, "too large", "has 57.2 MiB, and 20.0 MiB are allowed: clear the outputs"),
     ],
 )

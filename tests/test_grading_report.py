@@ -165,7 +165,7 @@ def test_the_instructor_alone_sees_why_an_answer_is_to_be_read(lab, tmp_path):
     index = pages.index_page(lab, entries, [])
     place = index.split('<a href="answers/1.2.html#')[1].partition('"')[0]
     assert f'<article id="{place}"' in pages.answers_page(lab, "1.2", entries)
-    assert "<br>line 2: uses &lt;sys&gt;." in index
+    assert "1.2</a> line 2: uses &lt;sys&gt;." in index
     assert "Please read:</strong> line 2: uses &lt;sys&gt;." in pages.answers_page(
         lab, "1.2", entries
     )

@@ -147,6 +147,7 @@ def of_context() -> Run:
 def of_update(
     train: Callable[[Any, Any, Optimizer, Any], Any],
     make_model: Callable[[Case], tuple[nn.Module, Any]] = make,
+    words: str = _SAVED,
 ) -> Run:
     """Make the exam of an answer that trains: of one update, by the mean over all rows.
 
@@ -154,6 +155,7 @@ def of_update(
         train: Has the answer train a model with an optimizer on a batch.
         make_model: Makes model and batch, if not a chain and rows. The check then needs an answer
             that passes, to compare with.
+        words: End the refusal of a step without room.
     """
 
     def step(answer: Answer, case: Case) -> Result:
@@ -166,4 +168,4 @@ def of_update(
         train(answer, model, optimizer, batch)
         return {"gradients": found}
 
-    return of(step)
+    return of(step, words)

@@ -2,7 +2,8 @@
 
 An answer can reach every module of its process, and put another function into one. Noted is what
 the library's modules define or name: their own functions, those of the modules and classes of
-PyTorch and Python that they use, and Python's built-in ones.
+PyTorch and Python that they use, and Python's built-in ones. Where to look is found once, in the
+process that forks those of answers.
 """
 
 from __future__ import annotations
@@ -26,17 +27,24 @@ _OTHERS = "PyTorch's own operations (a mode that is still on, or a kernel of you
 _WATCHERS = ("setprofile", "settrace", "monitoring")  # of each call, and of what it returns
 
 
-class Seal:
-    """Notes what the library and `more` hold; `broken` names what was found to be another later."""
+Places = tuple[list[tuple[str, Mapping[str, Any], list[str], set[str]]], list[Any]]
 
-    def __init__(self, more: Mapping[str, Any]) -> None:
+
+class Seal:
+    """Notes what stands in `places`; `broken` names what was found to be another later."""
+
+    def __init__(self, where: Places) -> None:
         for name in _WATCHERS:
             vars(sys).pop(name, None)
         package, _, own = __name__.rpartition(".")
         for names, name in ((sys.modules, __name__), (vars(sys.modules[package]), own)):
             names.pop(name, None)  # what is imported anew is another
+        noted = [
+            (p, n, {k: n[k] for k in keys if k in n}, hidden) for p, n, keys, hidden in where[0]
+        ]
+        code = [(name, function, _code(function)) for name, function in where[1]]
         self.broken, self.interceptors = "", interceptors()
-        self.look = functools.partial(_first_exchanged, *_noted(more))
+        self.look = functools.partial(_first_exchanged, noted, code)
 
     def check(self) -> None:
         """Look once; the first finding is kept."""
@@ -60,7 +68,15 @@ class Seal:
         return call
 
 
-def _noted(more: Mapping[str, Any]) -> tuple[list[Any], list[Any]]:
+def places(more: Mapping[str, Any]) -> Places:
+    """List where to look: of each module and class its names, and what a new one would hide.
+
+    Args:
+        more: A module's names that are to stay as they are, beside those of the library.
+
+    Returns:
+        These, and the functions whose code is to stay what it is, by name.
+    """
     ours = {name: vars(m) for name, m in sys.modules.items() if _is_ours(name)}
     spaces = {**ours, "the grader": more}
     used = {id(value): value for names in spaces.values() for value in list(names.values())}
@@ -70,30 +86,29 @@ def _noted(more: Mapping[str, Any]) -> tuple[list[Any], list[Any]]:
     for kind in kinds.keys() - {Optimizer}:
         if issubclass(kind, Optimizer):  # the first one of a kind changes its class
             Optimizer.__setstate__(object.__new__(kind), {"defaults": {}})
-    # of each its names, what they stand for, and what a new name in it would hide
-    places = [(name, n, dict(n), {*vars(builtins)} - {*n}) for name, n in spaces.items()]
+    found = [(name, n, [*n], {*vars(builtins)} - {*n}) for name, n in spaces.items()]
     everything: list[Any] = [builtins, *others, *kinds]
-    places += [
+    found += [
         (place.__name__, vars(place), _functions(vars(place)), _inherited(place))
         for place in everything
     ]
-    code = [
-        (f"{place}.{name}", function, _code(function))
-        for place, _, values, _ in places
-        for name, value in values.items()
-        for function in _inside(value)
+    functions = [
+        (f"{place}.{name}", function)
+        for place, names, keys, _ in found
+        for name in keys
+        for function in _inside(names[name])
     ]
-    return places, code
+    return found, functions
 
 
 def _is_ours(name: str) -> bool:
     return name.split(".")[0] == "tutorial_lib"
 
 
-def _functions(names: Mapping[str, Any]) -> dict[str, Any]:
+def _functions(names: Mapping[str, Any]) -> list[str]:
     """Choose what works: the data of others change as they like."""
-    works = {n: v for n, v in names.items() if callable(v) or hasattr(type(v), "__get__")}
-    return {name: value for name, value in works.items() if name not in _FREE}
+    works = [n for n, v in names.items() if callable(v) or hasattr(type(v), "__get__")]
+    return [name for name in works if name not in _FREE]
 
 
 def _inherited(place: Any) -> set[str]:

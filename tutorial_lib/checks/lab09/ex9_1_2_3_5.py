@@ -164,6 +164,7 @@ repeated_work = diagnosis(
             "How often do the running statistics move in one step?",
         ),
     },
+    sits=_sits("CD"),
 )
 
 untrained_parts = diagnosis(

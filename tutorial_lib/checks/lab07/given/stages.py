@@ -10,12 +10,22 @@ import torch
 from torch import Tensor, nn
 
 from tutorial_lib import memory
-from tutorial_lib.checks.given import Answer, Case, CheckError, Result, answered, observe, run_half
+from tutorial_lib.checks.given import (
+    Answer,
+    Case,
+    CheckError,
+    Result,
+    answered,
+    exam,
+    observe,
+    run_half,
+)
 from tutorial_lib.checks.given.surroundings import watched
 from tutorial_lib.checks.lab07.given import towers
 from tutorial_lib.memory.private_torch import FakeTensorMode
 
 RANDOM = "random state"
+_PARTS = 16  # micro-batches of a memory exam
 
 
 def pairs_of(case: Case) -> tuple[Tensor, Tensor, Tensor]:
@@ -47,7 +57,16 @@ def contrastive_loss(answer: Answer, case: Case) -> Result:
     return {"loss": loss.item(), "gradients": [leaf.grad for leaf in inputs]}
 
 
-@run_half("7.2", forbidden=[towers.NO_CHECKPOINT])
+def _first_pass(answer: Answer, case: Case) -> Result:
+    chain, rows = exam.make(case)
+    parts = list(rows.tensor_split(_PARTS))
+    embeddings, _ = answer(chain, parts, id)
+    for part, gradient in zip(parts, embeddings.tensor_split(_PARTS), strict=True):
+        chain(part).backward(gradient)  # of half the squares: the embeddings themselves
+    return exam.gradients(chain)
+
+
+@run_half("7.2", forbidden=[towers.NO_CHECKPOINT], exam=exam.of(_first_pass))
 def embed(answer: Answer, case: Case) -> Result:
     tower, parts = towers.seeded_tower(case), towers.parts_of(case)
     asked_after: list[int] = []
@@ -157,7 +176,16 @@ def _push(answer: Answer, handed: tuple[Any, ...]) -> None:
         ) from error
 
 
-@run_half("7.4", forbidden=[towers.NO_CHECKPOINT])
+def _second_pass(answer: Answer, case: Case) -> Result:
+    chain, rows = exam.make(case)
+    parts = list(rows.tensor_split(_PARTS))
+    with torch.no_grad():
+        gradients = torch.cat([chain(part) for part in parts])  # of half the squares
+    answer(chain, parts, gradients, [contextlib.nullcontext] * len(parts))
+    return exam.gradients(chain)
+
+
+@run_half("7.4", forbidden=[towers.NO_CHECKPOINT], exam=exam.of(_second_pass))
 def push(answer: Answer, case: Case) -> Result:
     tower, parts, cached, _ = handed = _handed(case)
     but = ["gradients", "random state"]

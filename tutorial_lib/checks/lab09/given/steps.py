@@ -107,6 +107,22 @@ def sit_vit(case: Case) -> tuple[ViT, Sequence[Any]]:
     return vit, (torch.randn(64, 1, 8, 8), torch.randint(10, (64,)))
 
 
+def sit_unet(case: Case) -> tuple[UNet, Sequence[Any]]:
+    """Make a U-Net for a memory exam and its batch: 297 MiB at the peak, 80 with checkpoints."""
+    torch.manual_seed(case["seed"])
+    sizes: Any = {"channel_multipliers": (1,), "attention_levels": ()}
+    unet = UNet(UNetConfig(base_channels=16, blocks_per_level=9, **sizes))
+    images, noise = torch.randn(2, 512, 1, 8, 8)
+    return unet, (images, torch.randint(1000, (512,)), noise)
+
+
+def sit_resnet(case: Case) -> tuple[ResNet, Sequence[Any]]:
+    """Make a ResNet for a memory exam and its batch: 224 MiB at the peak, 82 with checkpoints."""
+    torch.manual_seed(case["seed"])
+    resnet = ResNet(ResNetConfig(stage_depths=(24,), base_channels=16))
+    return resnet, (torch.randn(192, 3, 8, 8), torch.randint(10, (192,)))
+
+
 _MAKE: dict[str, Callable[[int], Made]] = {"A": _gpt, "B": _lstm, "C": _unet, "D": _resnet}
 _MAKE |= {"E": _frozen_gpt, "F": _library_vit, "I": _vit}
 

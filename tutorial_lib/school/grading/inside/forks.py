@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from tutorial_lib.checks.given.settings import quietly
-from tutorial_lib.school.grading.inside import sandbox, session, view
+from tutorial_lib.school.grading.inside import sandbox, session, student, view
 from tutorial_lib.school.grading.launch import serve_forks
 from tutorial_lib.units import MIB
 
@@ -69,6 +69,7 @@ def serve(order: dict[str, Any], hidden: list[Path], channel: socket.socket) -> 
     for name in [name for name in sys.modules if name.startswith("tutorial_lib.school")]:
         del sys.modules[name]
     vars(sys.modules["tutorial_lib"]).pop("school", None)
+    student.watched_places()
     serve_forks(channel, layers, lambda _, folder: session.start_session(Path(folder), setting))
 
 

@@ -21,10 +21,18 @@ _LIMITS = {"VmData": "RLIMIT_DATA", "VmSize": "RLIMIT_AS"}
 
 def descendants(number: int) -> list[psutil.Process]:
     """List all processes below one, by its `number_outside`, each behind its parent."""
-    try:
-        return list(psutil.Process(number).children(recursive=True))
-    except psutil.Error:  # it has ended
-        return []
+    found: list[psutil.Process] = []
+    with contextlib.suppress(psutil.Error):  # it has ended
+        if not Path("/proc/thread-self/children").exists():  # then all of the machine's are read
+            return list(psutil.Process(number).children(recursive=True))
+    numbers = [number]
+    for one in numbers:  # which grow
+        for children in Path(f"/proc/{one}/task").glob("*/children"):
+            with contextlib.suppress(OSError, psutil.Error):
+                for child in map(int, children.read_text().split()):
+                    found.append(psutil.Process(child))
+                    numbers.append(child)
+    return found
 
 
 def cpu_seconds(below: Sequence[psutil.Process], child: int) -> float:
@@ -111,19 +119,12 @@ def end_everything_below(*, first_of_namespace: bool) -> None:
             for process in descendants(os.getpid()):
                 with contextlib.suppress(psutil.Error):
                     process.kill()
-        if not _reap():
+        try:
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        except ChildProcessError:  # none is left
             return
         time.sleep(0.002)
-
-
-def _reap() -> bool:
-    """Collect what has ended; True while children are left."""
-    try:
-        while os.waitpid(-1, os.WNOHANG)[0]:
-            pass
-    except ChildProcessError:
-        return False
-    return True
 
 
 @contextlib.contextmanager

@@ -11,6 +11,7 @@ import ast
 import asyncio
 import contextlib
 import dataclasses
+import functools
 import importlib
 import inspect
 import linecache
@@ -28,7 +29,7 @@ from IPython.core.inputtransformer2 import TransformerManager
 
 from tutorial_lib.checks.given import CheckError, RunHalf, forbid, outside
 from tutorial_lib.checks.given.half import run_in_place
-from tutorial_lib.checks.given.seal import EXCHANGED, Seal
+from tutorial_lib.checks.given.seal import EXCHANGED, Seal, places
 from tutorial_lib.school.grading.submissions.slice_cells import WRITES_A_FILE, cut, untimed
 from tutorial_lib.school.grading.wire import FAILURE, REPORT, RESULT, STEP, Request, encode, frame
 
@@ -90,6 +91,9 @@ def find_half(package: str, name: str) -> RunHalf:
     return half
 
 
+watched_places = functools.cache(lambda: places(globals()))  # found once, before any fork
+
+
 @dataclasses.dataclass(frozen=True)
 class Work:
     """What a student's process does."""
@@ -137,7 +141,7 @@ def _result(work: Work, package: str, send: Callable[[bytes, bytes], None]) -> A
     # A student's cell may call a check, which has nothing to judge by in here.
     RunHalf.__call__ = lambda self, answer: None  # type: ignore[method-assign, misc]
     sys.path.append("")  # for modules that a cell writes
-    seal = Seal(globals())
+    seal = Seal(watched_places())
     stopped, flags = "", 0
 
     def begin(number: int) -> None:

@@ -28,6 +28,9 @@ from tutorial_lib.school.grading.submissions.slice_cells import needed, statemen
 _SPARE_SECONDS = 60.0  # for the judge's own work in one cell, on a busy machine
 _POLL_SECONDS = 0.05
 _REMOTE_FUNCTION = "tutorial_lib.school.grading.judging.remote_function"
+PYTEST = ["judge.ipynb", "-c", "judge.ini", "--rootdir=.", "-q", "--color=no", "--noconftest"]
+PYTEST += ["-p", "no:cacheprovider", "-p", "tutorial_lib.school.grading.judging.nbval_plugin"]
+PYTEST += ["-p", "nbval.plugin", "--nbval", "--nbval-current-env"]
 _OURS = "judge-"  # begins the id of every cell that is not the pristine notebook's
 
 
@@ -89,12 +92,9 @@ def run_judge(
     """
     outcomes = folder / "outcomes.jsonl"
     limit = longest(seconds) + _SPARE_SECONDS
-    arguments = ["-q", "--color=no", "--noconftest", "-p", "no:cacheprovider"]
-    arguments += ["-p", "tutorial_lib.school.grading.judging.nbval_plugin", "-p", "nbval.plugin"]
-    arguments += ["--nbval", "--nbval-current-env", f"--nbval-cell-timeout={limit}"]
-    arguments += [f"--rootdir={folder}", "-c", "judge.ini", f"--outcomes={outcomes}"]
+    arguments = [*PYTEST, f"--nbval-cell-timeout={limit}", f"--outcomes={outcomes}"]
     give_up = time.monotonic() + _SPARE_SECONDS + limit * len(lab.checks)
-    judge, alive = judges.fork(folder, *arguments, "judge.ipynb")
+    judge, alive = judges.fork(folder, *arguments)
     ended = False
     try:
         while not ended:

@@ -27,6 +27,7 @@ from ipykernel.kernelapp import IPKernelApp
 from jupyter_client.localinterfaces import local_ips
 from jupyter_client.provisioning import local_provisioner
 
+from tutorial_lib.school.grading.judging.judge import PYTEST
 from tutorial_lib.school.grading.launch import FOLDER_VARIABLES, serve_forks, take_order
 
 
@@ -52,6 +53,8 @@ def _rehearse(folder: Path) -> None:
         with contextlib.suppress(Exception), contextlib.redirect_stdout(io.StringIO()):
             exec("".join(cell["source"]), names)  # a check that fails is the self-test's business
     remote_function.hang_up()
+    with contextlib.chdir(folder):
+        pytest.main(["--collect-only", *PYTEST])  # what it imports, no judge imports again
 
 
 def _be_judge(alive: int, folder: str, *arguments: str) -> None:

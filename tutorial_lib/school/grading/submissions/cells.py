@@ -1,4 +1,4 @@
-"""Cells of a notebook file, read leniently: any nbformat, any editor, any damage to one cell."""
+"""Cells of a notebook file, read leniently: any editor, any damage to one cell."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -9,7 +9,6 @@ from tutorial_lib.school.marks import Mark, cell_mark
 
 # Far more than an answer needs. Splitting or tokenizing a text takes hundreds of times its bytes.
 MOST_CHARACTERS = 50_000
-_NAME_CHARACTERS = 200
 _NEW_CELL = re.compile(r"^# ?(?:In ?\[.*\]:|%%.*)$", re.MULTILINE)
 
 
@@ -35,14 +34,8 @@ class Cell:
 
 
 def read_cells(notebook: Any) -> list[Cell] | None:
-    """List the cells of a parsed notebook, or None when it is no notebook.
-
-    Cells that are not even a dictionary are left out; nbformat 3 keeps its cells in worksheets.
-    """
+    """List the cells of a notebook that are dictionaries, or None when it is no notebook."""
     raw = _dict(notebook).get("cells")
-    if raw is None and isinstance(sheets := _dict(notebook).get("worksheets"), list):
-        several = [_dict(sheet).get("cells") for sheet in sheets]
-        raw = [cell for cells in several if isinstance(cells, list) for cell in cells]
     if not isinstance(raw, list):
         return None
     return [_read(cell) for cell in raw if isinstance(cell, dict)]
@@ -57,12 +50,12 @@ def read_script(content: bytes) -> list[Cell]:
 
 
 def _read(raw: dict[str, Any]) -> Cell:
-    source = raw.get("source", raw.get("input", ""))
+    source = raw.get("source", "")
     if isinstance(source, list):
         source = "".join(part for part in source if isinstance(part, str))
     metadata = _dict(raw.get("metadata"))
     names = (raw.get("id"), _dict(metadata.get("nbgrader")).get("grade_id"), metadata.get("id"))
-    some = [name for name in names if isinstance(name, str) and 0 < len(name) <= _NAME_CHARACTERS]
+    some = [name for name in names if isinstance(name, str) and name]
     kind = raw.get("cell_type")
     return _make(kind if isinstance(kind, str) else "", source, some, raw)
 

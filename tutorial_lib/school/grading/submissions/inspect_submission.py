@@ -1,7 +1,6 @@
 """Findings and notes about a submission's cells, without running them.
 
-Parsing hostile text can end the process that does it, so this runs in `reader`'s program. It
-imports nothing but a few small modules, so that it starts in a few hundredths of a second.
+This runs in `reader`'s program, and so it imports nothing but a few small modules.
 """
 
 import ast

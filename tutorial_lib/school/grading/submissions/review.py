@@ -1,7 +1,6 @@
 """Findings that a person should read, from an answer's syntax tree; no student is told.
 
-An honest answer may be among the findings, and no list of tricks is complete. Parsing hostile text
-can end the process, so this runs in one that can be thrown away (`look`).
+An honest answer may be among the findings, and no list of tricks is complete.
 """
 
 import ast
@@ -32,7 +31,7 @@ _BY_NAME = ("getattr", "setattr", "delattr")
 _HIDDEN_NAME = re.compile(r"\.__\w+__")
 _PRIVATE = re.compile(r"_\w*hooks|_C|_\w*call_impl")  # of any object
 _OF_AN_OBJECT = re.compile(r"_[a-z]\w*")  # but for those that the answer itself defines
-_OF_A_LIBRARY = re.compile(r"\.(_C\b|_(?!foreach)[a-z]\w*)")
+_OF_A_LIBRARY = re.compile(rf"\.(?!({'|'.join(WORDS['private'])})\b)(_C\b|_(?!foreach)[a-z]\w*)")
 _LONG_TEXT = re.compile(r"(\b\d+\b.*?){60}|\S{200}", re.DOTALL)
 _LONG_NUMBER = 10**40
 _MOST_NUMBERS, _MOST_FINDINGS, _MOST_CHARACTERS = 60, 20, 80
@@ -156,9 +155,11 @@ class _Search:
         elif isinstance(node, ast.Call):
             yield from self.at_call(node)
         elif isinstance(node, ast.ClassDef):
-            bases = {self.path(base) for base in node.bases} & self.allowed
+            bases = {self.path(base) for base in node.bases}
             names = [getattr(one, "name", "") for one in node.body]
-            if not any(path.endswith("Mode") for path in bases):
+            if bases & {"torch.Tensor", "torch.nn.Parameter"}:
+                yield f"class {node.name}", "is a tensor that may lie about itself"
+            if not any(path.endswith("Mode") for path in bases & self.allowed):
                 yield from ((name, _CHANGES) for name in names if name.startswith("__torch_"))
         elif isinstance(node, ast.BinOp) and "__" in {_text(node.left), _text(node.right)}:
             yield ast.unparse(node), _COMPUTED

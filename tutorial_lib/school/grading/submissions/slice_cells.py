@@ -71,8 +71,7 @@ def possible_names(source: str) -> set[str]:
 def used_names(source: str) -> set[str]:
     """List the names that a cell looks up outside its own functions.
 
-    All its words when it is not Python. Parsing hostile text can end the process, so a student's
-    cell is only looked at where it will be run.
+    All its words when it is not Python; for a student's cell, see `statements`.
     """
     try:
         top = symtable.symtable(source, "<cell>", "exec")
