@@ -44,7 +44,7 @@ def figures(report):
         plots.training_curves({"x": {1: 2.0}}, xlabel="n", ylabel="error", log="xy", dashed=["x"]),
         plots.influence({"one": [[1.0, 0.0], [0.0, 1e-9]], "all": torch.ones(2, 2)}),
         plots.tradeoff({"plans": {2 * MIB: 0.1, MIB: 0.3}, "per-block": {MIB: 0.33}}),
-        plots.tape({"GPT": report}),
+        instrument_figures.lifetimes({"GPT": report}),
         plots.opposite_bars({"down": {"parameters": MIB, "activations": 2 * MIB}}),
         instrument_figures.holders(
             [MIB, 2 * MIB, MIB], 2, {"a.py:3": (MIB, 1), "(backward)": (MIB, 2)}

@@ -55,6 +55,7 @@ DARK_PAGES = (
 )
 DARK_FILTER = "invert(0.93) hue-rotate(180deg)"
 _DRAWN = ".drawn, .jp-MarkdownOutput img[src^='data:']"  # a figure; one attached to a text
+_LABEL: dict[str, Any] = {"ha": "right", "va": "bottom", "size": 8}
 _SHEET = f"<style>:is({', '.join(DARK_PAGES)}) :is({_DRAWN}) {{ filter: {DARK_FILTER} }}</style>"
 
 
@@ -63,6 +64,21 @@ class CourseFigure(Figure):
 
     alt = ""
     is_photo = False  # of images: dark pages show it as it is
+    bytes_along = ("x", 1.0)  # the axis to mark, and how many bytes its unit has
+
+    def mark(self, answer: float, guess: float | None = None) -> "CourseFigure":
+        """Mark an answer, in bytes where an axis has them, and the guess if one was written."""
+        axes, (along, unit) = self.axes[0], self.bytes_along
+        for words, value, at in (("answer ", answer, 0.98), ("your guess ", guess, 0.8)):
+            if value is not None:
+                place, look = value / unit, {"color": "black", "linestyle": "-."}
+                if along == "x":
+                    axes.axvline(place, **look)
+                    axes.text(place, at, words, transform=axes.get_xaxis_transform(), **_LABEL)
+                else:
+                    axes.axhline(place, **look)
+                    axes.text(at, place, words, transform=axes.get_yaxis_transform(), **_LABEL)
+        return self
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
         return {"text/html": as_html(self), "text/plain": self.alt}
