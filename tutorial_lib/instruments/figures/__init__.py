@@ -8,7 +8,7 @@ _HOMES = {
     "decision_tree": "pictures",
     "fits": "comparisons",
     "holders": "planning",
-    "lifetimes": "lifetimes",
+    "lifetimes": "lives",
     "models_and_cards": "pictures",
     "plans": "planning",
     "schedule": "planning",
