@@ -55,7 +55,6 @@ DARK_PAGES = (
 )
 DARK_FILTER = "invert(0.93) hue-rotate(180deg)"
 _DRAWN = ".drawn, .jp-MarkdownOutput img[src^='data:']"  # a figure; one attached to a text
-_LABEL: dict[str, Any] = {"ha": "right", "va": "bottom", "size": 8}
 _SHEET = f"<style>:is({', '.join(DARK_PAGES)}) :is({_DRAWN}) {{ filter: {DARK_FILTER} }}</style>"
 
 
@@ -69,15 +68,20 @@ class CourseFigure(Figure):
     def mark(self, answer: float, guess: float | None = None) -> "CourseFigure":
         """Mark an answer, in bytes where an axis has them, and the guess if one was written."""
         axes, (along, unit) = self.axes[0], self.bytes_along
-        for words, value, at in (("answer ", answer, 0.98), ("your guess ", guess, 0.8)):
+        for words, value, end in ((" answer ", answer, 1.0), (" your guess ", guess, 0.0)):
             if value is not None:
-                place, look = value / unit, {"color": "black", "linestyle": "-."}
+                place, look = value / unit, {"color": "black", "lw": 1, "ls": "-" if end else ":"}
+                label: dict[str, Any] = {"size": 8, "ha": "right" if end else "left"}
+                label |= {"bbox": {"facecolor": "white", "edgecolor": "none", "pad": 0}}
                 if along == "x":
                     axes.axvline(place, **look)
-                    axes.text(place, at, words, transform=axes.get_xaxis_transform(), **_LABEL)
+                    label |= {"transform": axes.get_xaxis_transform()}
+                    label |= {"va": "top" if end else "bottom"}
+                    axes.text(place, end, words, **label)
                 else:
                     axes.axhline(place, **look)
-                    axes.text(at, place, words, transform=axes.get_yaxis_transform(), **_LABEL)
+                    label |= {"transform": axes.get_yaxis_transform(), "va": "bottom"}
+                    axes.text(end, place, words, **label)
         return self
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
