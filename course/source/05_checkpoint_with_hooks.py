@@ -478,12 +478,12 @@ plain = one_update(gpt, [tokens])
 def apart(way):
     """How far an update with this checkpoint is from the plain one, by part."""
     seen = one_update(gpt, [tokens], way)
-    return {name: (seen[name] - plain[name]).abs().max().item() for name in plain}
+    return {name: (seen[name] - plain[name]).norm().item() for name in plain}
 
 
-# A with A: what plain differs from itself is allowed to a checkpoint, and no more
+# A with A: a right checkpoint may differ about as much as plain from itself
 again = [apart(plainly) for _ in range(2)]
-allowed = {name: max(each[name] for each in again) for name in plain}
+allowed = {name: 10 * max(each[name] for each in again) for name in plain}
 verified = {"none again, equal bits": {name: not allowed[name] for name in plain}}
 forgetful = partial(torch_new, preserve_rng_state=False)
 for name, way in {"ours": recomputing_once, "forgetful": forgetful}.items():
@@ -498,9 +498,11 @@ pd.DataFrame(verified).T.map(str)
 #
 # **First compare A with A.** The first row is the plain step against itself. Where it says `True`,
 # the rows below ask for equal bits. On a GPU it may say `False`: the backward of fused attention,
-# for one, adds in an order that changes from run to run. Then a checkpoint may differ by as much as
-# plain differs from plain. Take more than two repetitions there, or switch on
-# `torch.use_deterministic_algorithms`.
+# for one, adds in an order that changes from run to run. Then a checkpoint may be ten times as far
+# from plain as plain is from itself, or switch on `torch.use_deterministic_algorithms`. The
+# distance is a norm over all parameters, not the largest difference: AdamW's first update has the
+# size of the learning rate, so one gradient near zero that changes its sign is as far off as can
+# be.
 #
 # ## Verdicts
 
