@@ -43,9 +43,9 @@ torch.set_num_threads(1)  # steadier times on a machine that does other things t
 # > twice, gives the same bits. On a GPU it need not: the backward of fused attention, among others,
 # > adds with atomic operations, in an order that changes from run to run. On a CPU the last bit
 # > depends on the vector instructions of the machine and on the number of threads. It also depends
-# > on the path that a switch takes: with the library's checkpointing on, T5 keeps no cache, and then
-# > other operations run. So run the plain step twice first. If it differs from itself, switch on
-# > `torch.use_deterministic_algorithms`, or ask only that B is about as far from A as A is from
+# > on the path that a switch takes: with the library's checkpointing on, T5 keeps no cache, and
+# > then other operations run. So run the plain step twice first. If it differs from itself, switch
+# > on `torch.use_deterministic_algorithms`, or ask only that B is about as far from A as A is from
 # > itself. Chapter 05 has code for it.
 #
 # **Write.** `gradients`, four lines. If it is right, the cell below it says `True` twice: A with A,
