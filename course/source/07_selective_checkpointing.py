@@ -336,10 +336,9 @@ pd.DataFrame(table).T
 # them out instead of computing them. `checkpoint` takes such a pair as `context_fn`. (`name_of`,
 # below them, says which result an operation makes.)
 #
-# **Write.** `__torch_dispatch__` of both modes: called for every operation, it runs the operation
-# and gives its result. `keep` is a set of names, `store` a list. A result may be a tensor or a
-# tuple of them: `tree_map_only(torch.Tensor, torch.Tensor.detach, out)` detaches each. Below,
-# PyTorch's own modes must agree with yours in bytes, FLOPs and gradients.
+# **Write.** `Store`'s `__torch_dispatch__`: called for every operation, it runs the operation and
+# gives its result. `keep` is a set of names, `store` a list. A result may be a tensor or a tuple of
+# them: `tree_map_only(torch.Tensor, torch.Tensor.detach, out)` detaches each.
 
 
 # %% id="by-hand"
@@ -356,6 +355,11 @@ class Store(TorchDispatchMode):
             self.store.append(tree_map_only(torch.Tensor, torch.Tensor.detach, out))
         return out
         ### END SOLUTION
+
+
+# %% [markdown] id="write-hand-out"
+# **Write.** The same of `HandOut`, which runs in the recomputation. Below, PyTorch's own modes must
+# agree with your two in bytes, FLOPs and gradients.
 
 
 # %% id="hand-out"
