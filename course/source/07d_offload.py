@@ -109,7 +109,7 @@ for strategy in ("none", "per-block"):
 table = pd.DataFrame(rows).T
 ratio = table["copied out"]["none, offloaded"] / table.waiting["none"]
 print(f"copied: {ratio:.1f} times what waits{beside(guess, ratio)}")
-table.round(1).fillna("")  # in units
+table.map("{:.1f}".format).replace("nan", "")  # in units
 
 # %% [markdown] id="offload-read"
 # Nothing is recomputed in the second row, and nothing waits on the device. Its peak is even below
@@ -302,7 +302,7 @@ for width in widths:
     flops, kept, boundary = block_numbers(2048, width)
     all_kept[width], boundaries[width] = flops / kept, flops / boundary
 off = max(abs(boundaries[w] / (12 * w + 2 * 2048) - 1) for w in widths)
-print(f"12 h + 2 s is off by {off:.1%} at most")
+print(f"the formula is off by {off:.1%} at most")
 enough = min(w for w in widths if boundaries[w] >= needed["A100, PCIe 4"])
 print(f"A100: from width {enough}{beside(guess, enough)}")
 
