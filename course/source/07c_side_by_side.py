@@ -41,15 +41,15 @@ aten = torch.ops.aten
 
 
 # %% id="cpu-attention"
-def matmuls(number, q, k):  # shapes (batch, heads, sequence, width)
+def products(number, q, k):  # shapes (batch, heads, sequence, width)
     return number * 2 * q[0] * q[1] * q[2] * k[2] * q[3]
 
 
 forward = aten._scaled_dot_product_flash_attention_for_cpu
 backward = aten._scaled_dot_product_flash_attention_for_cpu_backward
 cpu_attention = {  # as in chapter 07: the FLOP counter does not know this kernel
-    forward: lambda q, k, *_, **__: matmuls(2, q, k),
-    backward: lambda grad, q, k, *_, **__: matmuls(5, q, k),
+    forward: lambda q, k, *_, **__: products(2, q, k),
+    backward: lambda grad, q, k, *_, **__: products(5, q, k),
 }
 
 # %% id="sides-models"

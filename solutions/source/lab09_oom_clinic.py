@@ -59,7 +59,7 @@ torch.set_num_threads(1)
 # %% [markdown] id="causes-text"
 # ## What you answer
 #
-# For each case you return a *finding*: the cause, a reading, your fixed function, as in `{"A":
+# For each case you return a *finding*: the cause, a reading, your mended function, as in `{"A":
 # ("precision", 0, broken_a), ...}`. The cause is one of the words below; four of them are the cause
 # of no case here.
 #
@@ -165,7 +165,7 @@ def text(rows, length):
 # its embeddings are multiplied by a scale that is halved every step. With checkpoints it diverges."
 #
 # The goal: the plain model's gradients within 1e-12, with each block run twice. In case B the
-# schedule goes on as before. Your fixed functions take and return what the broken ones do.
+# schedule goes on as before. Your mended functions take and return what the broken ones do.
 #
 # **Predict.** In case A forward is right. By how much of its norm is the gradient off? Write a
 # share, such as `0.3`.
@@ -245,7 +245,7 @@ def changed_in_between() -> dict[str, tuple[str, float, Callable]]:
 
     Returns:
         For "A" and for "B" the cause (a word of the list), the reading (a number), and
-        a fixed function: `(model, optimizer, tokens) -> loss` for A, with `settings`
+        a mended function: `(model, optimizer, tokens) -> loss` for A, with `settings`
         as a fourth for B.
     """
 
@@ -366,7 +366,7 @@ def repeated_work() -> dict[str, tuple[str, float, Callable]]:
     """Give the findings of cases C and D.
 
     Returns:
-        For "C" and for "D" the cause, the reading, and a fixed function:
+        For "C" and for "D" the cause, the reading, and a mended function:
         `(model, optimizer, images, times, noise) -> loss` for C,
         `(model, optimizer, images, labels) -> loss` for D.
     """
@@ -480,7 +480,7 @@ def untrained_parts() -> dict[str, tuple[str, float, Callable]]:
     """Give the findings of cases E and F.
 
     Returns:
-        For "E" and for "F" the cause, the reading, and a fixed function:
+        For "E" and for "F" the cause, the reading, and a mended function:
         `(model, optimizer, tokens) -> loss` for E, `(model, optimizer, images, labels)
         -> loss` for F.
     """
@@ -582,7 +582,7 @@ def memory_and_windows() -> dict[str, tuple[str, float, Callable]]:
     """Give the findings of cases G and H.
 
     Returns:
-        For "G" and for "H" the cause, the reading, and a fixed function:
+        For "G" and for "H" the cause, the reading, and a mended function:
         `(model, batches) -> mean loss` for G, `(model, optimizer, micro_batches) ->
         loss` for H, with pairs of tokens and labels `(B, T)`.
     """
@@ -699,7 +699,7 @@ def died_in_backward() -> dict[str, tuple[str, float, Callable]]:
     """Give the finding of case I.
 
     Returns:
-        For "I" the cause, the reading, and a fixed function:
+        For "I" the cause, the reading, and a mended function:
         `(model, optimizer, images, labels) -> loss`.
     """
 
@@ -780,7 +780,7 @@ def died_in_update() -> dict[str, tuple[str, float, Callable]]:
     """Give the finding of case J.
 
     Returns:
-        For "J" the cause, the reading, and a fixed function: `(model, batches) ->
+        For "J" the cause, the reading, and a mended function: `(model, batches) ->
         losses`, a float for each batch.
     """
 
