@@ -182,7 +182,7 @@ pd.DataFrame(rows, index=columns).T.rename_axis(["model", "segments"])
 #
 # In the third model the peak comes before any inside: the logits and their gradient are larger
 # than two insides. So segments of two have fewer boundaries and no other price, at any depth. But
-# they gain little, since the logits stay. Lower those first: chapter 12 computes them in pieces.
+# they gain little, since the logits stay. Lower those first: chapter 10d computes them in pieces.
 #
 # The rule for a transformer: **checkpoint every block; beyond $2r$ blocks try segments of two.**
 # They help where boundaries make the peak: many tokens, frozen weights, or gradients that stay.
