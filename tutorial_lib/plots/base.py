@@ -70,7 +70,8 @@ class CourseFigure(Figure):
         axes, (along, unit) = self.axes[0], self.bytes_along
         for words, value, end in ((" answer ", answer, 1.0), (" your guess ", guess, 0.0)):
             if value is not None:
-                place, look = value / unit, {"color": "black", "lw": 1, "ls": "-" if end else ":"}
+                place, dashes = value / unit, "-" if end else ":"
+                look: dict[str, Any] = {"color": "black", "linewidth": 1, "linestyle": dashes}
                 label: dict[str, Any] = {"size": 8, "ha": "right" if end else "left"}
                 label |= {"bbox": {"facecolor": "white", "edgecolor": "none", "pad": 0}}
                 if along == "x":
