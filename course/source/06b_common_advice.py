@@ -451,7 +451,8 @@ claims.Verdicts(
     claims.Verdict(
         "E11",
         "partly",
-        "Eager self-attention ranks high; fused, it does not. Cross-attention never does.",
+        "Eager self-attention ranks high; fused, it does not. Cross-attention never "
+        "does.",
         f"self-attention {eager} % eager, {fused} % fused",
         "predicted",
         "kinds-shares",

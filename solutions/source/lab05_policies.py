@@ -229,7 +229,7 @@ def cost_of_keeping(trace, kept: set[str]) -> tuple[int, int]:
     """Give what it costs to keep some tensors of a trace and to recompute the others.
 
     Args:
-        trace: With `ops`, `needed`, and `num_bytes`, a dict from each name to its bytes.
+        trace: With `ops`, `needed`, and `num_bytes`, a dict from name to bytes.
         kept: Names of the tensors that are kept, needed or not.
 
     Returns:
